@@ -36,18 +36,16 @@ import torch
 from torch import Tensor
 from transformers import GenerationConfig, GenerationMixin
 
-from vaak.engine.memory.host import host_memory
-from vaak.nn.decoding.rows import without_dropout
-from vaak.nn.decoding.sampling import SamplingSettings, next_tokens
+from vaak.core.machine import host_memory
+from vaak.nn.decoding.sampling import SamplingSettings, next_tokens, without_dropout
 from vaak.pipeline.rows import RowStore, disk_bytes, make_rows
-from vaak.tasks.asr.base import random_whisper, scratch_config
-from vaak.tasks.asr.clustering.cluster import cluster
-from vaak.tasks.asr.clustering.config import ClusteringConfig
 from vaak.tasks.asr.config import AsrDecodingConfig, ExpertsConfig, ScratchConfig
 from vaak.tasks.asr.data import WhisperFeatures
 from vaak.tasks.asr.model import AsrModel, Encoded
 from vaak.tasks.asr.predict import Transcriber
-from vaak.tasks.asr.vocabulary import SpecialIds, Vocabulary
+from vaak.tasks.asr.stages.clustering import cluster
+from vaak.tasks.asr.stages.options import ClusteringConfig
+from vaak.tasks.asr.whisper import SpecialIds, Vocabulary, random_whisper, scratch_config
 
 PARTS = ("routing", "embeddings", "decoding")
 CLOCKS = {"wall": time.perf_counter, "cpu": time.process_time}

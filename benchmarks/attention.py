@@ -48,7 +48,7 @@ def linear(causal: bool, head_width: int, device: str) -> Attend:
 
 
 def local(causal: bool, head_width: int, device: str) -> Attend:
-    from vaak.nn.kernels.local_attention import local_attention
+    from vaak.nn.kernels.softmax_attention import local_attention
     from vaak.nn.kernels.visibility import Visibility
 
     return lambda query, key, value: local_attention(query, key, value, Visibility(causal), window=128, dropout=0.0)

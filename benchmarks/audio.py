@@ -46,19 +46,18 @@ from lhotse import CutSet, MonoCut, Recording, SupervisionSegment
 from lhotse.dataset import DynamicBucketingSampler, K2SpeechRecognitionDataset, OnTheFlyFeatures, PrecomputedFeatures
 
 from vaak.audio.config import AudioConfig, AugmentationConfig
+from vaak.audio.cuts.sources import WindowSource
+from vaak.audio.cuts.store import CutStore, write_cuts
 from vaak.audio.features.extractors import Features
-from vaak.audio.labelled import AudioSource
-from vaak.audio.sources.cut_source import WindowSource
-from vaak.audio.sources.cut_store import CutStore, write_cuts
-from vaak.audio.sources.stored_source import StoredSource, extract_cuts
+from vaak.audio.features.store import StoredSource, extract_cuts
+from vaak.audio.segments import AudioSource
 from vaak.config.training import BatchingConfig, PerformanceConfig, TrainingConfig
 from vaak.core.random_keys import Purpose
-from vaak.data.batching.planner import training_planner
-from vaak.data.loader import load, training_addresses
+from vaak.data.batching import training_planner
+from vaak.data.loader import MicrobatchReader, load, training_addresses
 from vaak.data.plan import LastPlan
-from vaak.data.reader import MicrobatchReader
 from vaak.tasks.diarization.data import DiarizationDataset
-from vaak.tasks.diarization.examples.labels import BinaryCollator, LabelOptions
+from vaak.tasks.diarization.labels import BinaryCollator, LabelOptions
 
 RATE = 16000
 LONGEST = 20.0

@@ -23,8 +23,7 @@ from vaak.config.load import load
 from vaak.runs.evaluate import evaluate_run
 from vaak.runs.open_run import open_run
 from vaak.runs.start import train
-from vaak.study.comparison.compare import Comparison, compare_runs
-from vaak.study.comparison.examples import Examples, examples_of
+from vaak.study.compare import Comparison, Examples, compare_runs, examples_of
 
 CONFIGS = Path(__file__).resolve().parents[1] / "configs" / "classification"
 METRIC = "accuracy/label"

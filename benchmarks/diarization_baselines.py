@@ -4,7 +4,7 @@
     python benchmarks/diarization_baselines.py AUDIO --rttm RTTM --uem UEM
 
 FOLDER holds conversations with RTTM, as ``vaak data simulate`` writes them; audio and RTTM are matched by name. A row
-of the table for each of ``vaak.tasks.diarization.baselines``, at collar 0 with overlap scored, over all recordings
+of the table for each of ``vaak.tasks.diarization.metrics``, at collar 0 with overlap scored, over all recordings
 together. What is scored is the UEM, or the whole of each recording.
 """
 
@@ -17,14 +17,12 @@ from pathlib import Path
 
 import numpy as np
 
-from vaak.audio.formats.rttm import read_rttm
-from vaak.audio.formats.uem import read_uem
-from vaak.audio.labelled import Segment
-from vaak.audio.scoring.errors import Score, score_recordings
-from vaak.audio.segments import merged
-from vaak.audio.waveforms.audio_file import AudioFile
+from vaak.audio.audio_file import AudioFile
+from vaak.audio.diarization_errors import Score, score_recordings
+from vaak.audio.formats.annotation_lines import read_rttm, read_uem
+from vaak.audio.segments import Segment, merged
 from vaak.core.errors import UserError
-from vaak.tasks.diarization.baselines import AUDIO, BASELINES, Conversation
+from vaak.tasks.diarization.metrics import AUDIO, BASELINES, Conversation
 
 ENDINGS = (".flac", ".wav", ".ogg", ".mp3", ".opus")
 

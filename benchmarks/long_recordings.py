@@ -25,7 +25,7 @@ from pathlib import Path
 import torch
 from diarization_baselines import read_conversations
 
-from vaak.audio.scoring.errors import score_recordings
+from vaak.audio.diarization_errors import score_recordings
 from vaak.core.errors import UserError
 from vaak.runs.open_run import OpenedRun, open_run
 

@@ -25,7 +25,7 @@ def measure(kind: str, num_examples: int) -> str:
     import numpy as np
 
     from vaak.config.training import BatchingConfig, CurriculumConfig, TrainingConfig
-    from vaak.data.batching.planner import training_planner
+    from vaak.data.batching import training_planner
 
     rng = np.random.default_rng(0)
     lengths = np.empty(num_examples, np.int64)

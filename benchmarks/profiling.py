@@ -19,11 +19,10 @@ from pathlib import Path
 import torch
 from racing import SIZES
 
-from vaak.callbacks.profiling.interbatch_profiler import InterbatchProfiler
+from vaak.callbacks.profiler import InterbatchProfiler
 from vaak.callbacks.step_log import StepLogCallback
 from vaak.config.load import load
-from vaak.core.callback import Callback, Run
-from vaak.core.report import StepReport
+from vaak.core.callback import Callback, Run, StepReport
 from vaak.engine.trainer import Trainer
 from vaak.tasks.lm.task import LanguageModelTask
 

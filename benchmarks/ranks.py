@@ -133,7 +133,7 @@ def _median_ms(function: Callable[[], Any], times: int) -> float:
 
 
 def _talk_now(ranks: Any) -> None:
-    from vaak.engine.distributed.messages import StepMessage
+    from vaak.engine.distributed.exchange import StepMessage
 
     ranks.exchange(StepMessage({"example": 16.0, "token": 512.0}))
 
@@ -194,8 +194,7 @@ def on_ranks(job: str, world_size: int, source: Path, steps: int) -> dict[str, A
 
 def computed(world_size: int, parameters: float, tensors: int) -> dict[str, float]:
     """What a rank sends and holds in a step, from the sizes of the messages; a ring sends a sum twice."""
-    from vaak.engine.distributed.gradient_buckets import BUCKET_BYTES, TERMS
-    from vaak.engine.distributed.messages import ROW
+    from vaak.engine.distributed.exchange import BUCKET_BYTES, ROW, TERMS
 
     gradient = 4 * parameters
     tail = 4 * (tensors + world_size * (2 + TERMS))

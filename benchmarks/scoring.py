@@ -23,11 +23,10 @@ from pyannote.core import Annotation, Timeline
 from pyannote.core import Segment as Stretch
 from pyannote.metrics.diarization import DiarizationErrorRate
 
-from vaak.audio.labelled import Segment
-from vaak.audio.scoring.errors import diarization_error
-from vaak.audio.segments import merged
+from vaak.audio.diarization_errors import diarization_error
+from vaak.audio.segments import Segment, merged
 from vaak.tasks.diarization.config import ScoringConfig
-from vaak.tasks.diarization.scoring.frame_errors import FrameErrors
+from vaak.tasks.diarization.segments import FrameErrors
 
 FRAME_SECONDS = 0.1
 NAMES = "abcd"

@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from vaak.text.speech.normalisation.english import normalise
+from vaak.text.speech.english import normalise
 
 EXPANSIONS = {
     "Mr": "Mister",

@@ -2,7 +2,7 @@
 
     python benchmarks/translation_baselines.py --train A.jsonl B.jsonl --test C.jsonl D.jsonl
 
-Files are JSON lines; a row of the table for each test file and each baseline of ``vaak.tasks.seq2seq.baselines``.
+Files are JSON lines; a row of the table for each test file and each baseline of ``vaak.tasks.seq2seq.metrics``.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ import argparse
 import json
 from pathlib import Path
 
-from vaak.tasks.seq2seq import baselines
-from vaak.tasks.seq2seq.baselines import Pair, scores, translators
-from vaak.text.tokenizers.normalise import normalise
+from vaak.tasks.seq2seq import metrics
+from vaak.tasks.seq2seq.metrics import Pair, scores, translators
+from vaak.text.tokenizer import normalise
 
 
 def read_pairs(path: Path, source: str, target: str) -> list[Pair]:
@@ -31,7 +31,7 @@ def main() -> None:
     parser.add_argument("--target", default="hi", help="key of the target")
     parser.add_argument("--rounds", type=int, default=5, help="of expectation-maximisation")
     options = parser.parse_args()
-    baselines.MOST_SEARCHED = 1_000_000_000
+    metrics.MOST_SEARCHED = 1_000_000_000
     training = [pair for path in options.train for pair in read_pairs(path, options.source, options.target)]
     tests = {path.name: read_pairs(path, options.source, options.target) for path in options.test}
     if len(tests) > 1:

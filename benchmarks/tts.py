@@ -33,13 +33,13 @@ import torch
 from racing import quartiles, say
 from torch import Tensor, nn
 
-from vaak.callbacks.profiling.interbatch_profiler import InterbatchProfiler
+from vaak.callbacks.profiler import InterbatchProfiler
 from vaak.config.load import load
 from vaak.core.batch import Batch
 from vaak.core.callback import Run
 from vaak.engine.trainer import Trainer
 from vaak.nn.stack import set_gradient_checkpointing
-from vaak.runs.temporary_run import temporary_trainer
+from vaak.runs.start import temporary_trainer
 
 TINY = ("model={global_config: {d_model: 32, num_layers: 1, num_heads: 2}, duration_predictor: {width: 32}}",)
 TINY_ROUNDS = 12

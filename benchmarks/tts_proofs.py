@@ -26,15 +26,14 @@ import numpy as np
 import soundfile
 import torch
 
-from vaak.audio.features.griffin_lim import waveform_of
-from vaak.audio.features.mel import MelSpectrogram
+from vaak.audio.features.mel import MelSpectrogram, waveform_of
 from vaak.audio.mel_config import MelConfig
-from vaak.audio.scoring.recogniser import Recogniser
-from vaak.callbacks.console.figures import in_words
+from vaak.core.figures import in_words
 from vaak.runs.evaluate import evaluate_run
 from vaak.runs.open_run import open_run
 from vaak.tasks.tts.data import collate
-from vaak.tasks.tts.scoring.speech_scores import SpeechScores, figures_of
+from vaak.tasks.tts.recogniser import Recogniser
+from vaak.tasks.tts.speech_scores import SpeechScores, figures_of
 from vaak.tasks.tts.task import TtsTask
 
 

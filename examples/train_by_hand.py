@@ -18,9 +18,9 @@ from safetensors.torch import save_file
 
 from vaak.config.load import load
 from vaak.core.random_keys import Purpose, draw_key
+from vaak.data.loader import seed_generators
 from vaak.data.plan import plan_generator
-from vaak.data.reader import seed_generators
-from vaak.engine.devices.randomness import make_deterministic, seed_everything
+from vaak.engine.precision import make_deterministic, seed_everything
 from vaak.tasks.lm.task import LanguageModelTask
 
 loaded = load([Path(sys.argv[1])], [f"run_dir={sys.argv[2]}"])  # a mistake in the YAML ends here, with its line

@@ -17,7 +17,7 @@ from commands import Commands
 from vaak.cli.main import main
 from vaak.config.base import REGISTERED
 from vaak.config.tasks import REGISTERED_TASKS
-from vaak.core import progress
+from vaak.core import terminal
 
 # No test is timed: what is quick on a quiet machine takes seconds on a busy one. `make test` tries the same examples
 # every time; `make test-slow` looks for new ones (HYPOTHESIS_PROFILE=search).
@@ -105,7 +105,7 @@ def vaak(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> 
 
     On a busy machine, too, it prints no line about what takes half a minute.
     """
-    monkeypatch.setattr(progress, "LINE_SECONDS", 3600.0)
+    monkeypatch.setattr(terminal, "LINE_SECONDS", 3600.0)
 
     def call(*arguments: object) -> tuple[int, str, str]:
         capfd.readouterr()

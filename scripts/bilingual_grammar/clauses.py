@@ -15,8 +15,16 @@ from bilingual_grammar.dictionary import BilingualAdverb, adjective_english, ver
 from bilingual_grammar.english_morphology import Agreement, auxiliary_and_verb, be, comparative
 from bilingual_grammar.phrases import HE, THEY, WHO, YOU, Adjunct, Participant, Phrase, Speaker
 from vaak.text.grammar.lexicon import Adjective, Verb
-from vaak.text.grammar.morphology import adjective_form, copula, future, imperative, past_copula
-from vaak.text.grammar.phrases import Clause, Predicate, Words
+from vaak.text.grammar.morphology import (
+    Clause,
+    Predicate,
+    Words,
+    adjective_form,
+    copula,
+    future,
+    imperative,
+    past_copula,
+)
 
 QUESTION_WORDS = {"कहाँ": "where", "कब": "when", "क्यों": "why", "कैसे": "how", "क्या": "what", "किसे": "whom"}
 

@@ -12,8 +12,7 @@ from typing import NamedTuple
 from bilingual_grammar.dictionary import NUMERALS, PREPOSITIONS, adjective_english, noun_english
 from bilingual_grammar.english_morphology import Agreement, article, plural
 from vaak.text.grammar.lexicon import ONE, PRONOUNS, Adjective, Noun, Pronoun
-from vaak.text.grammar.morphology import Features, adjective_form
-from vaak.text.grammar.phrases import Nominal, Personal, Words
+from vaak.text.grammar.morphology import Features, Nominal, Personal, Words, adjective_form
 
 
 @dataclass(frozen=True)

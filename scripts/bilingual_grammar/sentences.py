@@ -24,11 +24,10 @@ from bilingual_grammar.clauses import (
 from bilingual_grammar.composer import TENSES, BilingualComposer
 from bilingual_grammar.phrases import WHO, YOU, Phrase, Speaker
 from vaak.core.random_keys import Purpose, draw_key
-from vaak.text.grammar.composer import OWNED, PLACES, NoChoiceError
+from vaak.text.grammar.composer import OWNED, PLACES, NoChoiceError, meets_held_out, split_of
 from vaak.text.grammar.corpus import is_sound
-from vaak.text.grammar.holdout import meets_held_out, split_of
 from vaak.text.grammar.lexicon import ONE
-from vaak.text.grammar.phrases import Words
+from vaak.text.grammar.morphology import Words
 
 Pair = tuple[str, Words]
 VALENCIES = ("intransitive", "transitive", "transitive", "ditransitive")

@@ -23,10 +23,10 @@ import soundfile
 
 from real_data.lists import LISTS, Entry, Source, digest_of, hash_of, read_contents, read_sources
 from real_data.recipes import FILES, LINES, Work
-from vaak.audio.corpora.download import fetch
+from vaak.audio.corpora.recipes import fetch
 from vaak.core.errors import UserError
-from vaak.core.progress import progress
 from vaak.core.storage.files import write_bytes, write_text
+from vaak.core.terminal import progress
 
 SERVER = "https://raw.githubusercontent.com"
 DOWNLOADS = ".downloads"

@@ -9,7 +9,7 @@ from vaak.core.lazy import attributes
 
 if TYPE_CHECKING:
     from vaak import audio, callbacks, nn, study
-    from vaak.config.catalog import (
+    from vaak.config.components import (
         register_auxiliary_loss,
         register_loss,
         register_optimizer,
@@ -75,12 +75,12 @@ __getattr__ = attributes(
         "load_config": "vaak.library.config",
         "nn": "vaak.nn",
         "open": "vaak.library.trained_run",
-        "register_auxiliary_loss": "vaak.config.catalog",
-        "register_loss": "vaak.config.catalog",
-        "register_optimizer": "vaak.config.catalog",
-        "register_schedule": "vaak.config.catalog",
+        "register_auxiliary_loss": "vaak.config.components",
+        "register_loss": "vaak.config.components",
+        "register_optimizer": "vaak.config.components",
+        "register_schedule": "vaak.config.components",
         "register_task": "vaak.config.tasks",
-        "register_tokenizer": "vaak.config.catalog",
+        "register_tokenizer": "vaak.config.components",
         "study": "vaak.study",
     },
 )

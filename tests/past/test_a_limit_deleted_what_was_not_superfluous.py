@@ -10,8 +10,7 @@ from typing import Any
 import torch
 
 from toy import ToyTask, toy_trainer
-from vaak.engine.checkpoint.files import Snapshot, list_checkpoints, pointed
-from vaak.engine.checkpoint.writer import CheckpointWriter, Order
+from vaak.engine.checkpoint.files import CheckpointWriter, Order, Snapshot, list_checkpoints, pointed
 
 
 def write(writer: CheckpointWriter, step: int, *, best: bool, periodic: bool) -> None:

@@ -11,7 +11,7 @@ import pytest
 import tiny_runs
 from toy import ToyTask, toy_trainer
 from vaak.core.errors import UserError
-from vaak.engine.records.metrics_file import read_newest_records, read_records
+from vaak.engine.metrics_file import read_newest_records, read_records
 
 Vaak = Callable[..., tuple[int, str, str]]
 MALFORMED = {

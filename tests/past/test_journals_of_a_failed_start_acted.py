@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 import tiny_runs
-from vaak.data.reader import Address, Microbatch, Skip
-from vaak.engine.records.journal import Journal, SkippedExamples
+from vaak.data.loader import Address, Microbatch, Skip
+from vaak.engine.journal import Journal, SkippedExamples
 
 SKIPPED = {"epoch": 0, "index": 0, "description": "line 1", "reason": "torn", "occurrence": 0}
 CUT = {"cut": {"step": 1, "pieces": 8, "numbers": None, "split": None, "rank": 0}, "reason": "out of memory"}

@@ -15,8 +15,7 @@ from vaak.core.batch import Batch
 from vaak.core.errors import DataError, HostMemoryError, UserError
 from vaak.core.out_of_memory import is_out_of_memory
 from vaak.core.random_keys import Purpose
-from vaak.data.loader import load
-from vaak.data.reader import Address, MicrobatchReader
+from vaak.data.loader import Address, MicrobatchReader, load
 from vaak.engine.distributed.ranks import start_ranks
 from vaak.engine.evaluation import Evaluator
 

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from vaak.cli.config import files_and_overrides
+from vaak.cli.arguments import files_and_overrides
 from vaak.config.load import load
-from vaak.config.yaml.errors import ConfigError
-from vaak.config.yaml.writer import yaml_text
+from vaak.config.yaml.text import yaml_text
+from vaak.config.yaml.tree import ConfigError
 
 
 def problem(folder: Path, **options: str) -> str:

@@ -16,7 +16,7 @@ import vaak
 from processes import children_of, free_port
 from tiny_runs import write_corpus
 from vaak.core.storage.lock import is_locked
-from vaak.engine.distributed.attendance import is_alive
+from vaak.engine.distributed.launcher import is_alive
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 TORCHRUN = Path(sys.executable).parent / "torchrun"

@@ -11,7 +11,7 @@ from run_files import records_without_clock
 from toy import StopAt, same_bits, toy_trainer, weights
 from vaak.callbacks.step_log import StepLogCallback
 from vaak.engine.checkpoint.files import list_checkpoints, pointed
-from vaak.engine.records.metrics_file import read_records
+from vaak.engine.metrics_file import read_records
 from vaak.engine.trainer import Trainer
 
 EVERYTHING: dict[str, Any] = {

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from vaak.text.tokenizers.training import TokenizerFactory
+from vaak.text.tokenizer_training import TokenizerFactory
 
 
 @pytest.mark.parametrize("text", ["  ", "\t\t", " \t ", "एक  दो", "एक\t \nदो", "   "])

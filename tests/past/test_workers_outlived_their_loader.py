@@ -14,8 +14,7 @@ from toy import ToyDataset
 from vaak.config.training import PerformanceConfig
 from vaak.core.errors import DataError
 from vaak.core.random_keys import Purpose
-from vaak.data.loader import load
-from vaak.data.reader import Address, Microbatch, MicrobatchReader
+from vaak.data.loader import Address, Microbatch, MicrobatchReader, load
 
 ADDRESSES = [Address(1, 0, 0, [[1]]), Address(1, 1, 0, [[3]])]
 ABANDONED = """

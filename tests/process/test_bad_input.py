@@ -16,7 +16,7 @@ import tiny_runs
 from bad_input import Bad, all_cases, write_files
 from commands import Commands, write_jobs
 from vaak.config.load import load
-from vaak.runs.folder.cleaning import OF_A_START
+from vaak.runs.folder.listing import OF_A_START
 from vaak.runs.start import train as train_run
 
 pytestmark = pytest.mark.slow

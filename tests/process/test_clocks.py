@@ -16,7 +16,7 @@ import pytest
 from rich.console import Console
 
 import tiny_runs
-from vaak.callbacks.console import progress
+from vaak.callbacks import progress_bar as progress
 from vaak.core import terminal
 
 HOUR = 3600.0

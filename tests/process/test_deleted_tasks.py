@@ -22,7 +22,7 @@ GOES_WITH = {
     "asr": ("cli/tasks/transcribe.py",),
     "classification": ("cli/tasks/classify.py",),
     "multitask": ("compat/research_kit.py",),
-    "diarization": ("cli/tasks/diarize.py", "cli/tasks/tune.py"),
+    "diarization": ("cli/tasks/diarize.py",),
 }
 """What stands above a task for its sake alone: its commands, and the names of the system that it replaces."""
 
@@ -37,7 +37,7 @@ for module in pkgutil.walk_packages(vaak.__path__, "vaak."):
     importlib.import_module(module.name)
 from vaak.config.tasks import TASKS, task_class
 from vaak.config.load import load
-from vaak.config.yaml.reader import read_yaml
+from vaak.config.yaml.text import read_yaml
 from vaak.core.errors import UserError
 gone, loaded = sys.argv[1], 0
 assert gone not in TASKS and len(TASKS) == int(sys.argv[2])

@@ -18,7 +18,7 @@ import pytest
 import tiny_diarizer
 import tiny_voice
 import vaak
-from vaak.config.yaml.writer import yaml_text
+from vaak.config.yaml.text import yaml_text
 
 MARKED = """
 import functools, importlib, os, sys
@@ -172,8 +172,8 @@ def voices(folder: Path) -> None:
 
 
 PHASES: dict[str, tuple[Callable[[Path], None], str, float]] = {
-    "training a tokenizer": (many_texts, "vaak.text.tokenizers.training:TokenizerFactory.create_tokenizer", 6.0),
-    "tokenising": (characters, "vaak.tasks.lm.prepare:write_tokens", 0.5),
+    "training a tokenizer": (many_texts, "vaak.text.tokenizer_training:TokenizerFactory.create_tokenizer", 6.0),
+    "tokenising": (characters, "vaak.tasks.lm.data:write_tokens", 0.5),
     "composing sentences": (many_sentences, "vaak.text.grammar:sentences", 2.0),
     "making voices": (voices, "vaak.audio.corpora.corpus:VoicesReader.read", 1.0),
     "extracting features": (many_recordings, "vaak.tasks.diarization.task:store_features", 1.0),
@@ -195,16 +195,16 @@ def test_ctrl_c_ends_a_phase_of_preparation(phase: str, tmp_path: Path) -> None:
 
 ALONE_PHASES = {
     "planning": (
-        "from vaak.data.batching.bucketed import BucketedPlanner",
+        "from vaak.data.bucketing import BucketedPlanner",
         "BucketedPlanner(rng.integers(1, 1000, 40_000_000), 20000, 32, 10, 0).plan(0)",
     ),
     "clustering by density": (
-        "from vaak.tasks.asr.clustering.cluster import density\n    from vaak.tasks.asr.clustering.config import "
+        "from vaak.tasks.asr.stages.clustering import density\n    from vaak.tasks.asr.stages.options import "
         "ClusteringConfig\n    import hdbscan",
         "density(rng.standard_normal((60_000, 64)), 5, ClusteringConfig())",
     ),
     "spectral clustering": (
-        "from vaak.tasks.asr.clustering.cluster import spectral\n    import sklearn.cluster",
+        "from vaak.tasks.asr.stages.clustering import spectral\n    import sklearn.cluster",
         "spectral(rng.standard_normal((20_000, 64)), 8, 0)",
     ),
     "in a library that asks no one": ("import zlib", "zlib.compress(bytes(4_000_000_000))"),

@@ -17,7 +17,7 @@ import pytest
 
 from commands import Commands
 from vaak.config.load import load
-from vaak.runs.temporary_run import temporary_trainer
+from vaak.runs.start import temporary_trainer
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 RECIPES = sorted(

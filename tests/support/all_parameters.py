@@ -8,8 +8,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from vaak.config.optimization import OptimizerConfig
-from vaak.engine.optim.optimizers import optimizers_of
-from vaak.engine.optim.parameter_groups import check_groups, trained_parameters
+from vaak.engine.optim.optimizers import check_groups, optimizers_of, trained_parameters
 
 
 def build_optimizers(model: nn.Module, config: OptimizerConfig, folder: Path = Path()) -> list[Optimizer]:

@@ -23,7 +23,7 @@ from typing import Any, NoReturn
 import torch._dynamo  # the first optimizer imports it
 import torch.utils.data
 
-import vaak.cli.results
+import vaak.cli.output
 import vaak.runs.start
 import vaak.tasks.lm.task  # noqa: F401
 from vaak.cli.main import main

@@ -18,7 +18,7 @@ from typing import Any
 import tiny_listener
 import vaak
 from toy_speech import RATE, dataset_of, write_recordings, write_utterances
-from vaak.config.yaml.writer import flow_text, yaml_text
+from vaak.config.yaml.text import flow_text, yaml_text
 from vaak.engine.checkpoint.files import read_state, verify
 
 PATIENCE_SECONDS = 120.0

@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from toy import ToyDataset, ToyTask, toy_trainer
-from vaak.callbacks.console.lines import ConsoleCallback
+from vaak.callbacks.console import ConsoleCallback
 from vaak.callbacks.memory_manager import AdaptiveMemoryManager
-from vaak.callbacks.profiling.interbatch_profiler import InterbatchProfiler
+from vaak.callbacks.profiler import InterbatchProfiler
 from vaak.callbacks.step_log import StepLogCallback
 from vaak.callbacks.system_metrics import SystemMetricsCallback
-from vaak.callbacks.tracking.tensorboard import TensorBoardCallback
+from vaak.callbacks.tensorboard import TensorBoardCallback
 from vaak.core.callback import Callback
 from vaak.runs.folder.logs import logging_to
 

@@ -27,7 +27,7 @@ from vaak.cli.main import guarded
 from vaak.core.errors import UserError
 from vaak.core.storage import files
 from vaak.engine.checkpoint import files as checkpoint
-from vaak.engine.checkpoint.writer import CheckpointWriter, Order, remove_leftovers
+from vaak.engine.checkpoint.files import CheckpointWriter, Order, remove_leftovers
 
 OLD, NEW = 2, 3
 

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 import vaak.engine.distributed.ranks
 from processes import join
 from vaak.core.errors import UserError
-from vaak.engine.distributed.messages import StepMessage
+from vaak.engine.distributed.exchange import StepMessage
 from vaak.engine.distributed.ranks import Ranks
 
 

@@ -22,7 +22,7 @@ from tiny_whisper import write_whisper
 from toy_corpora import write_ami
 from users_classes import CHARACTERS
 from vaak.audio.config import AudioConfig, DatasetConfig
-from vaak.audio.corpora.recipe_corpus import prepare_corpus
+from vaak.audio.corpora.lhotse_manifests import prepare_corpus
 from vaak.config.load import load
 from vaak.runs.start import train
 

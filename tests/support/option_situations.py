@@ -22,15 +22,14 @@ import soundfile
 import torch
 
 from vaak.audio.features import store
-from vaak.callbacks import memory_manager
+from vaak.callbacks import memory_manager, profiler
 from vaak.callbacks.memory_manager import AdaptiveMemoryManager
-from vaak.callbacks.profiling import waiting
-from vaak.core import progress, terminal
+from vaak.core import terminal
 from vaak.core.errors import DataError
 from vaak.core.process_pool import in_processes
-from vaak.engine.memory.device import MemoryReading, free_memory
+from vaak.engine.memory import MemoryReading, free_memory
 from vaak.tasks.lm.data import TextDataset
-from vaak.text.corpora.token_store import TokenStore
+from vaak.text.corpora.stores import TokenStore
 
 GIBIBYTE = 2**30
 
@@ -96,7 +95,7 @@ def quiet(said: io.StringIO) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(AdaptiveMemoryManager, "clock", staticmethod(lambda: 0.0))  # so that it looks after each step
         patch.setattr(memory_manager, "read_memory", lambda device: MemoryReading(GIBIBYTE, 10 * GIBIBYTE, GIBIBYTE))
-        patch.setattr(waiting, "LEAST_SECONDS", math.inf)
+        patch.setattr(profiler, "LEAST_SECONDS", math.inf)
         patch.setattr("matplotlib.figure.Figure.savefig", _instead_of_drawing)  # pictures are counted, not compared
         try:
             with contextlib.redirect_stderr(said), contextlib.redirect_stdout(said):
@@ -125,7 +124,7 @@ def at_a_terminal() -> Iterator[None]:
     """The console is one, and progress is shown at once."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TERM", "xterm")
-        patch.setattr(progress, "PATIENCE_SECONDS", 0.0)
+        patch.setattr(terminal, "PATIENCE_SECONDS", 0.0)
         terminal.console.cache_clear()
         yield
     terminal.console.cache_clear()

@@ -23,8 +23,8 @@ import torch
 from option_situations import SITUATIONS, Terminal, noted, quiet, words_of
 from vaak.config.base import OpenSection, Section
 from vaak.config.experiment import experiment_type
-from vaak.config.fields import SectionType, allows_none, alternatives, applies, item_of, section_of, types_reading
 from vaak.config.load import load
+from vaak.config.yaml.fields import SectionType, allows_none, alternatives, applies, item_of, section_of, types_reading
 from vaak.core.errors import UserError
 from vaak.runs.open_run import open_run
 from vaak.runs.start import begun

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from processes import join
 from toy import ToyTask, toy_trainer, weights
-from vaak.testing.witness import KilledError, Witness
+from vaak.testing.case import KilledError, Witness
 
 
 class FailsOnRankOne(nn.Module):

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from vaak.engine.checkpoint.files import Snapshot, load_checkpoint, pointed
-from vaak.engine.records.metrics_file import read_records
+from vaak.engine.metrics_file import read_records
 
 
 def last_checkpoint(run: Path) -> Snapshot:

@@ -8,10 +8,9 @@ import numpy as np
 import torch
 
 from networks import draw_weights
-from vaak.audio.labelled import Segment
-from vaak.audio.segments import merged
+from vaak.audio.segments import Segment, merged
 from vaak.tasks.diarization.config import DiarizationModelConfig
-from vaak.tasks.diarization.examples.labels import (
+from vaak.tasks.diarization.labels import (
     BinaryCollator,
     DiarizationCollator,
     DiarizationExample,

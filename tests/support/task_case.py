@@ -10,7 +10,7 @@ from typing import Any
 from vaak.config.load import load
 from vaak.config.tasks import task_class
 from vaak.config.training import TrainingConfig
-from vaak.config.yaml.writer import yaml_text
+from vaak.config.yaml.text import yaml_text
 from vaak.core.task import Task
 from vaak.testing import Case
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import soundfile
 
-from vaak.audio.formats.rttm import write_rttm
-from vaak.audio.labelled import Segment
+from vaak.audio.formats.annotation_lines import write_rttm
+from vaak.audio.segments import Segment
 from vaak.config.load import load
 from vaak.runs.start import train as train_run
 

@@ -10,7 +10,7 @@ import numpy as np
 import soundfile
 
 from vaak.config.load import load
-from vaak.config.yaml.writer import yaml_text
+from vaak.config.yaml.text import yaml_text
 from vaak.runs.start import train as train_run
 
 RATE = 8000

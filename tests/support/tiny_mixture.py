@@ -13,8 +13,7 @@ import tiny_listener
 from vaak.config.base import from_options
 from vaak.core.storage.files import read_json
 from vaak.pipeline import rows
-from vaak.pipeline.run import Request, run_pipeline
-from vaak.pipeline.table import Row
+from vaak.pipeline.run import Request, Row, run_pipeline
 from vaak.tasks.asr.stages.pipeline import PIPELINE
 
 QUIET = {"logging": {"tensorboard": False, "system_metrics": False}, "performance": {"num_workers": 0}}

@@ -12,8 +12,8 @@ from networks import draw_weights
 from vaak.nn.config import EncoderDecoderConfig
 from vaak.nn.models import EncoderDecoderModel
 from vaak.tasks.seq2seq.predict import Translator
-from vaak.text.tokenizers.tokenizer import Tokenizer
-from vaak.text.tokenizers.training import TokenizerFactory
+from vaak.text.tokenizer import Tokenizer
+from vaak.text.tokenizer_training import TokenizerFactory
 
 SENTENCES = {
     "source": ["the boy goes home", "she reads a book", "we eat rice at night", "where is the red house", "no"],

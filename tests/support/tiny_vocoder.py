@@ -7,7 +7,7 @@ from typing import Any
 
 import tiny_voice
 from vaak.config.load import load
-from vaak.config.yaml.writer import yaml_text
+from vaak.config.yaml.text import yaml_text
 from vaak.runs.start import train as train_run
 
 DISCRIMINATORS = {"periods": [2], "period_channels": 2, "resolutions": [128], "resolution_channels": 2}

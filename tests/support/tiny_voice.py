@@ -12,9 +12,9 @@ from lhotse import CutSet, MonoCut, Recording, SupervisionSegment
 from lhotse.audio import AudioSource
 from lhotse.supervision import AlignmentItem
 
-from vaak.audio.formats.textgrid import Interval, write_textgrid
+from vaak.audio.formats.alignments import Interval, write_textgrid
 from vaak.config.load import load
-from vaak.config.yaml.writer import yaml_text
+from vaak.config.yaml.text import yaml_text
 from vaak.runs.start import train as train_run
 
 RATE = 8000

@@ -16,12 +16,11 @@ from torch import Tensor, nn
 
 from vaak.config.training import LossConfig, TrainingConfig
 from vaak.core.batch import Batch, Term
-from vaak.core.callback import Callback
-from vaak.core.report import StepReport
+from vaak.core.callback import Callback, StepReport
 from vaak.core.task import Dataset, Meters, Task
-from vaak.data.reader import Microbatch
+from vaak.data.loader import Microbatch
 from vaak.engine.distributed.ranks import Ranks
-from vaak.engine.objective.losses import losses_of_logits, make_loss
+from vaak.engine.losses import losses_of_logits, make_loss
 from vaak.engine.trainer import Trainer
 from vaak.engine.training_data import StepData
 

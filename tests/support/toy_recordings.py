@@ -11,7 +11,7 @@ import numpy as np
 
 from vaak.audio.config import AudioConfig
 from vaak.audio.features import store as feature_store
-from vaak.audio.labelled import LabelledAudio
+from vaak.audio.segments import LabelledAudio
 from vaak.core.errors import DataError
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import soundfile
 
-from vaak.audio.labelled import Segment
+from vaak.audio.segments import Segment
 
 RATE = 8000
 TONES = {"ann": 300.0, "ben": 700.0, "cat": 1500.0}

@@ -11,8 +11,8 @@ import pytest
 from processes import join
 from toy import toy_trainer
 from vaak.core.errors import UserError
-from vaak.engine.distributed import shared_folder
-from vaak.runs.folder import owner
+from vaak.engine.distributed import ranks as processes
+from vaak.runs.folder import directory
 
 
 def resume_unseen(rank: int, port: int, folder: Path) -> None:
@@ -40,13 +40,13 @@ def resume_as_the_main_process_says(rank: int, port: int, folder: Path) -> None:
 
 def begin_unseen(rank: int, port: int, folder: Path) -> None:
     """Rank 1 doesn't see the run directory that rank 0 made."""
-    shared_folder.PATIENCE_SECONDS = 1.0
+    processes.PATIENCE_SECONDS = 1.0
     os.chdir(folder / f"node{rank}")
     ranks, run = join(rank, port), Path("run")
     if ranks.is_main:
         (run / "checkpoints").mkdir(parents=True)
-        owner.claim(run)
+        directory.claim(run)
     with pytest.raises(UserError, match=r"rank 1 on .* doesn't see run as rank 0 writes it.*storage"):
-        shared_folder.demand_shared(ranks, run)
+        processes.demand_shared(ranks, run)
     assert not list(run.glob(".*"))
     ranks.close()

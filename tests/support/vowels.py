@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from vaak.config.base import Section, option
-from vaak.config.task_spec import TaskSpec, impossible
+from vaak.config.tasks import TaskSpec, impossible
 from vaak.core.batch import Batch, Term
 from vaak.core.task import Dataset, Meters
 from vaak.tasks.base import Task

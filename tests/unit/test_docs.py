@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 from vaak.config import tasks
-from vaak.config.resolve.aliases import ELSEWHERE, LOOP_OPTIONS
+from vaak.config.yaml.aliases import ELSEWHERE, LOOP_OPTIONS
 from vaak.tasks.lm.config import ALIASES
 
 ROOT = Path(__file__).parents[2]

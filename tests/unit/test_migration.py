@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from vaak.config.check.of_one_task import OF_ONE_TASK
 from vaak.config.load import load
-from vaak.config.yaml.errors import ConfigError
+from vaak.config.validate import OF_ONE_TASK
+from vaak.config.yaml.tree import ConfigError
 
 ROOT = Path(__file__).parents[2]
 PAGES = ROOT / "docs" / "migration"

@@ -11,13 +11,13 @@ from torch import nn
 
 from tiny_runs import MODEL_AND_DATA
 from vaak.callbacks import Callback, EarlyStoppingCallback, GradientClippingCallback
-from vaak.callbacks.tracking.tracked import numbers
+from vaak.callbacks.trackers import numbers
 from vaak.config.load import load
-from vaak.config.yaml.errors import ConfigError
+from vaak.config.yaml.tree import ConfigError
 from vaak.core.errors import CheckpointError, UserError
 from vaak.engine import LossRegistry, Snapshot, find_latest_checkpoint, load_checkpoint, save_checkpoint
 from vaak.engine.checkpoint.files import load_weights, step_folder
-from vaak.engine.records.metrics_file import read_records
+from vaak.engine.metrics_file import read_records
 from vaak.runs.start import train
 
 ROOT = Path(__file__).parents[2]

@@ -9,12 +9,12 @@ from vaak.core.lazy import attributes
 
 if TYPE_CHECKING:
     from vaak.audio.config import AudioConfig
+    from vaak.audio.diarization_errors import der
     from vaak.audio.features.extractors import Features
     from vaak.audio.features.mel import MelSpectrogram
-    from vaak.audio.labelled import LabelledAudio, Segment
     from vaak.audio.mel_config import MelConfig
-    from vaak.audio.scoring.rates import der
-    from vaak.audio.simulation.simulate import simulate
+    from vaak.audio.segments import LabelledAudio, Segment
+    from vaak.audio.simulation.conversations import simulate
 
 __all__ = [
     "AudioConfig",
@@ -32,11 +32,11 @@ __getattr__ = attributes(
     {
         "AudioConfig": "vaak.audio.config",
         "Features": "vaak.audio.features.extractors",
-        "LabelledAudio": "vaak.audio.labelled",
+        "LabelledAudio": "vaak.audio.segments",
         "MelConfig": "vaak.audio.mel_config",
         "MelSpectrogram": "vaak.audio.features.mel",
-        "Segment": "vaak.audio.labelled",
-        "der": "vaak.audio.scoring.rates",
-        "simulate": "vaak.audio.simulation.simulate",
+        "Segment": "vaak.audio.segments",
+        "der": "vaak.audio.diarization_errors",
+        "simulate": "vaak.audio.simulation.conversations",
     },
 )

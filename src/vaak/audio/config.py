@@ -7,8 +7,7 @@ from typing import Any, ClassVar, Literal
 from pydantic import field_validator, model_validator
 
 from vaak.audio.mel_config import MelConfig, PitchConfig
-from vaak.config.base import LARGEST_COUNT, ResumeClass, Section, option
-from vaak.config.folds import DividedSection, fold_option, folds_file_option
+from vaak.config.base import LARGEST_COUNT, DividedSection, ResumeClass, Section, fold_option, folds_file_option, option
 
 AUDIO_ALIASES = {
     "global_config.num_filters": "global_config.num_mel_bins",

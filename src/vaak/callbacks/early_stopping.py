@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from vaak.core.callback import Callback, Run
 from vaak.core.errors import UserError
-from vaak.engine.checkpoint.best import improves
+from vaak.engine.state import improves
 
 
 class EarlyStoppingCallback(Callback):

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from vaak.core.callback import Callback, Run
-from vaak.core.report import StepReport
+from vaak.core.callback import Callback, Run, StepReport
 
 
 class LRMonitorCallback(Callback):

@@ -18,10 +18,18 @@ from collections.abc import Sequence
 
 import torch
 
-from vaak.core.callback import Callback, Run
-from vaak.core.report import StepReport
-from vaak.engine.memory.device import MemoryReading, free_memory, is_out_of_memory, read_memory, read_peak, reset_peak
-from vaak.engine.memory.pressure import Band, band_of, thresholds_of
+from vaak.core.callback import Callback, Run, StepReport
+from vaak.engine.memory import (
+    Band,
+    MemoryReading,
+    band_of,
+    free_memory,
+    is_out_of_memory,
+    read_memory,
+    read_peak,
+    reset_peak,
+    thresholds_of,
+)
 
 log = logging.getLogger("vaak")
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any, Literal
 
 from vaak.core.callback import Callback, Run
-from vaak.engine.checkpoint.best import improves
+from vaak.engine.state import improves
 
 log = logging.getLogger("vaak")
 

@@ -12,9 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from vaak.callbacks.smoothing import Smoothed
-from vaak.core.callback import Callback, Run
-from vaak.core.report import StepReport, rate_name
+from vaak.core.callback import Callback, Run, StepReport, rate_name
 
 MOST_UNREAD = 256  # reports that are kept back; each holds tensors
 
@@ -149,3 +147,35 @@ def _floats(losses: list[dict[str, torch.Tensor]]) -> list[dict[str, float]]:
     tensors = [tensor for entry in losses for tensor in entry.values()]
     numbers = iter(torch.stack(tensors).tolist() if tensors else [])
     return [{name: next(numbers) for name in entry} for entry in losses]
+
+
+class Smoothed:
+    """Exponential averages by name, corrected for having begun at zero; the past weighs ``decay`` in each step.
+
+    Source: Kingma and Ba 2015, section 3 (the bias correction). A value that isn't finite is ignored: it would stay in
+    the average for ever.
+    """
+
+    def __init__(self, decay: float) -> None:
+        self.decay = decay
+        self.sums: dict[str, list[float]] = {}
+        """Name to the weighted sum of its values, and the sum of the weights."""
+
+    def add(self, name: str, value: float) -> None:
+        """Take the value of a step in."""
+        if not math.isfinite(value):
+            return
+        entry = self.sums.setdefault(name, [0.0, 0.0])
+        entry[0] = self.decay * entry[0] + (1 - self.decay) * value
+        entry[1] = self.decay * entry[1] + (1 - self.decay)
+
+    def means(self) -> dict[str, float]:
+        """The averages.
+
+        >>> smoothed = Smoothed(0.5)
+        >>> for value in (4.0, 1.0):
+        ...     smoothed.add("loss", value)
+        >>> smoothed.means()
+        {'loss': 2.0}
+        """
+        return {name: total / weight for name, (total, weight) in self.sums.items()}

@@ -13,11 +13,10 @@ import time
 import torch
 
 from vaak.callbacks.step_log import is_logged
-from vaak.callbacks.tracking.tracked import reason_of
-from vaak.core.callback import Callback, Run
-from vaak.core.report import StepReport
-from vaak.engine.memory.device import read_memory
-from vaak.engine.memory.host import host_memory
+from vaak.callbacks.trackers import reason_of
+from vaak.core.callback import Callback, Run, StepReport
+from vaak.core.machine import host_memory
+from vaak.engine.memory import read_memory
 
 log = logging.getLogger("vaak")
 

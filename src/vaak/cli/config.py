@@ -3,22 +3,16 @@
 from __future__ import annotations
 
 import json
-import os
-import re
 import sys
-from enum import StrEnum
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from vaak.cli.arguments import Arguments, AsJson, OptionalArguments, TrustCode, files_and_overrides
 from vaak.core.errors import UserError
 
 if TYPE_CHECKING:
     from vaak.config.load import Loaded
-
-OPTION = re.compile(r"[a-z_]\w*(\.\w+)*")
-YAML_ENDINGS = (".yml", ".yaml", ".json")
 
 app = typer.Typer(
     help="Check and show configurations.",
@@ -27,62 +21,8 @@ app = typer.Typer(
     add_completion=False,
 )
 
-Arguments = Annotated[
-    list[str],
-    typer.Argument(
-        metavar="FILE… key=value…", help="YAML files, later ones override earlier ones, and options that override both."
-    ),
-]
-OptionalArguments = Annotated[
-    list[str] | None,
-    typer.Argument(
-        metavar="[FILE… key=value…]",
-        help="YAML files, later ones override earlier ones, and options that override both.",
-    ),
-]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
-
-Device = Annotated[str, typer.Option(help="auto, cuda, mps or cpu.")]
-TrainingDevice = Annotated[
-    str | None, typer.Option("--device", help="auto, cuda, mps or cpu, like training.device=; default: as in the YAML.")
-]
-
-
-Output = Annotated[Path | None, typer.Option(help="A file to write; it is written completely or not at all.")]
-
-
-class WhichWeights(StrEnum):
-    """Which weights of a run to use."""
-
-    auto = "auto"
-    own = "own"
-    average = "average"
-
-
-Weights = Annotated[
-    WhichWeights,
-    typer.Option("--weights", help="own, or their average (training.ema); auto: those that the run evaluated."),
-]
-TrustCode = Annotated[
-    bool, typer.Option("--trust-code", help="Execute Python code that comes with the run, if it needs any.")
-]
 TaskName = Annotated[str, typer.Option(help="The task whose options to print.")]
-
-
-def files_and_overrides(arguments: list[str], device: str | None = None) -> tuple[list[str], list[str]]:
-    """Arguments that name files, and ``key=value``; a file whose name contains ``=`` is still a file.
-
-    A ``device`` is one more option, the last.
-
-    Raises UserError for the key of an option without a value.
-    """
-    for text in arguments:
-        if OPTION.fullmatch(text) and not text.endswith(YAML_ENDINGS) and not os.path.exists(text):
-            raise UserError(f"{text}: file not found; if it is an option, write {text}=VALUE")
-    overrides = [text for text in arguments if "=" in text and not os.path.exists(text)]
-    files = [text for text in arguments if text not in overrides]
-    return files, overrides + ([] if device is None else [f"training.device={device}"])
 
 
 @app.command()
@@ -131,7 +71,7 @@ def _in_words(number: int) -> str:
 def _steps_at_most(loaded: Loaded) -> int | None:
     """The most steps that training may have, by its sources; None: unknown. Raises UserError for too few to warm up."""
     from vaak.config.tasks import task_class
-    from vaak.runs.forecast.steps import demand_steps_for_warmup, steps_at_most
+    from vaak.runs.estimate import demand_steps_for_warmup, steps_at_most
 
     experiment, training = loaded.experiment, loaded.experiment.training
     if training.max_steps is not None:
@@ -158,17 +98,17 @@ def show(
     Example: vaak config show configs/lm/hindi.yml training.optimizer=muon
     """
     if all_options:
-        from vaak.config.show.all_options import all_options as text_of
+        from vaak.config.reference import all_options as text_of
 
         print(text_of(_known(task)), end="")
         return
     if on_resume:
-        from vaak.config.resume.page import resume_page
+        from vaak.config.reference import resume_page
 
         print(resume_page(), end="")
         return
     from vaak.config.load import load
-    from vaak.config.show.resolved import as_yaml, resolved_values
+    from vaak.config.resolved import as_yaml, resolved_values
 
     experiment = load(*files_and_overrides(arguments or []), trust_code=trust_code).experiment
     print(
@@ -184,7 +124,7 @@ def schema(arguments: OptionalArguments = None, task: TaskName = "lm", trust_cod
     Example: vaak config schema --task lm > vaak.schema.json
     """
     from vaak.config.load import load
-    from vaak.config.show.schema import json_schema
+    from vaak.config.reference import json_schema
 
     if arguments:
         reference = load(*files_and_overrides(arguments), trust_code=trust_code).experiment.reference

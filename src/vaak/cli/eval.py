@@ -1,4 +1,8 @@
-"""``vaak eval``: a trained run's metrics on a split."""
+"""How good a model is: ``vaak eval``, ``vaak lm-eval`` and ``vaak baseline``.
+
+A run's metrics on a split, a language model by the task files of lm-eval, and what methods without a network reach on
+the same data.
+"""
 
 from __future__ import annotations
 
@@ -9,13 +13,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from vaak.cli.config import AsJson, Device, TrustCode, Weights, WhichWeights, files_and_overrides
+from vaak.cli.arguments import AsJson, Device, Output, TrustCode, Weights, WhichWeights, files_and_overrides
 from vaak.core.errors import UserError
 
 if TYPE_CHECKING:
     from vaak.core.task import Meters
     from vaak.runs.open_run import OpenedRun
-
 
 EMPTY = ("", "[]", "null")
 
@@ -52,9 +55,8 @@ def evaluate(
 
     Example: vaak eval runs/quickstart --split test --output evaluation
     """
-    from vaak.callbacks.console.figures import percents
-    from vaak.cli.output import create_folder
-    from vaak.cli.results import print_figures
+    from vaak.cli.output import create_folder, print_figures
+    from vaak.core.figures import percents
     from vaak.core.storage.files import write_json
     from vaak.runs.evaluate import evaluate_run
 
@@ -116,3 +118,128 @@ def _write_tables(folder: Path, split: str, meters: Meters) -> None:
             write_bytes(folder / f"{split}_{name}.png", picture)
     except UserError as error:  # matplotlib is an extra
         print(f"warning: no pictures: {error}", file=sys.stderr)
+
+
+def lm_eval(
+    run: Annotated[Path, typer.Argument(help="A run (its best checkpoint) or a checkpoint.")],
+    tasks: Annotated[
+        str, typer.Option(help="Tasks, separated by commas: names of the harness, patterns, or task files (YAML).")
+    ],
+    *,
+    include_path: Annotated[Path | None, typer.Option(help="A folder with further task files.")] = None,
+    data: Annotated[
+        list[str] | None,
+        typer.Option(metavar="TASK=FILE", help="A file that is read in place of a task's own data; may be repeated."),
+    ] = None,
+    num_fewshot: Annotated[int | None, typer.Option(min=0, help="Number of solved examples before each.")] = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="Number of examples of each task; default: all.")] = None,
+    batch_size: Annotated[int, typer.Option(min=1, help="Texts that are read at once.")] = 16,
+    output: Output = None,
+    device: Device = "auto",
+    weights: Weights = WhichWeights.auto,
+    trust_code: TrustCode = False,
+    as_json: AsJson = False,
+) -> None:
+    """Evaluate a language model by task files of lm-eval: minimal pairs, multiple choice, perplexity, answers.
+
+    Example: vaak lm-eval runs/quickstart --tasks blimp_causative --data blimp_causative=causative.jsonl
+    """
+    from vaak.cli.output import create_folder, print_figures
+    from vaak.core.errors import UserError, optional_import
+    from vaak.core.storage.files import write_json
+    from vaak.runs.open_run import open_run
+
+    with optional_import("vaak lm-eval requires lm-eval", "lm-eval"):
+        from vaak.tasks.lm.evaluation_harness import HarnessModel, Questions, evaluate
+    create_folder(None if output is None else output.parent)
+    opened = open_run(run, device=device, weights=weights, trust_code=trust_code)
+    if opened.experiment.task != "lm" or not opened.task.causal:
+        what = f"task {opened.experiment.task}" if opened.experiment.task != "lm" else "an encoder"
+        raise UserError(f"{run} is a run of {what}; vaak lm-eval requires a language model that is a decoder")
+    names = tuple(name.strip() for name in tasks.split(",") if name.strip())
+    if not names:
+        raise UserError("--tasks: expected the name of a task, or a task file")
+    files = {name: Path(file) for name, file in map(_pair, data or ())}
+    questions = Questions(names, include_path, files, num_fewshot, limit, trust_code)
+    report = {"checkpoint": str(opened.checkpoint)} | evaluate(
+        HarnessModel(opened.task, opened.model, batch_size), questions
+    )
+    if output is not None:
+        write_json(output, report)
+    if as_json:
+        print(json.dumps(report, ensure_ascii=False))
+        return
+    print(report["checkpoint"])
+    print_figures(report["metrics"])
+    for name, value in report["protocol"].items():
+        print(f"{name}: {value}")
+
+
+def _pair(text: str) -> tuple[str, str]:
+    """Raises UserError for an option that isn't TASK=FILE."""
+    from vaak.core.errors import UserError
+
+    name, sign, file = text.partition("=")
+    if not (name and sign and file):
+        raise UserError(f"--data {text}: expected TASK=FILE")
+    return name, file
+
+
+THIS_RUN = "this run"
+
+
+def baseline(
+    file: Annotated[Path, typer.Argument(help="A YAML, whose data are prepared if need be; or a run directory.")],
+    arguments: Annotated[
+        list[str] | None, typer.Argument(metavar="[FILE.yml… key=value…]", help="Further files and options.")
+    ] = None,
+    split: Annotated[str, typer.Option(help="The split to evaluate on.")] = "valid",
+    trust_code: TrustCode = False,
+    as_json: AsJson = False,
+) -> None:
+    """Evaluate simple methods that need no network on the data of a YAML or a run, by the same metrics.
+
+    classification: TF-IDF + linear SVM; lm: n-grams; seq2seq: word by word; diarization: energy and clustering. Their
+    figures are kept with the run: vaak train and vaak eval say when a model is below them.
+
+    Example: vaak baseline runs/quickstart --split test
+    """
+    from vaak.config.load import load
+    from vaak.engine.evaluation import PREFIXES
+    from vaak.runs.evaluate import below_baselines, evaluate_run, make_baselines
+    from vaak.runs.folder.directory import holds_a_run
+    from vaak.runs.open_run import layers_of, run_of
+
+    files, overrides = files_and_overrides(arguments or [])
+    layers = layers_of(run_of(file)) if file.is_dir() else [file]
+    loaded = load([*layers, *files], overrides, trust_code=trust_code)
+    found = make_baselines(loaded, split)
+    directory = loaded.experiment.run_dir
+    columns, below = dict(found.figures), list[str]()
+    if holds_a_run(directory) and (directory / "checkpoints" / "last").exists():
+        report = evaluate_run(directory, [], [], [split], trust_code=trust_code)
+        prefix = PREFIXES.get(split, f"{split}_")
+        columns[THIS_RUN] = {name.removeprefix(prefix): value for name, value in report["metrics"].items()}
+        below = below_baselines(directory, report["metrics"])
+    if as_json:
+        print(json.dumps({"split": split, "figure": found.figure, "figures": columns, "below": below}))
+        return
+    print("\n".join([*_baseline_table(columns), *below]))
+
+
+def _baseline_table(columns: dict[str, dict[str, float]]) -> list[str]:
+    """A row for each figure, a column for each method; those of the run that no baseline has are left out."""
+    from vaak.core.figures import in_words
+
+    names = dict.fromkeys(name for method, figures in columns.items() if method != THIS_RUN for name in figures)
+    rows = [["figure", *columns]]
+    for name in names:
+        rows.append([name, *(in_words(name, one[name]) if name in one else "–" for one in columns.values())])
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [
+        "  ".join(
+            cell.rjust(width) if place else cell.ljust(width)
+            for place, (cell, width) in enumerate(zip(row, widths, strict=True))
+        )
+        for row in rows
+    ]

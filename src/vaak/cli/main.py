@@ -1,7 +1,11 @@
-"""The command ``vaak``: how errors and signals end it. Nothing heavy is imported before Ctrl-C is heard."""
+"""The command ``vaak``: how errors and signals end it. Nothing heavy is imported before Ctrl-C is heard.
+
+Before the seconds that importing torch takes, a line on the terminal says so.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import sys
@@ -9,10 +13,8 @@ import traceback
 from collections.abc import Callable
 from typing import Any
 
-from vaak.cli.loading import say_before_importing_torch
-from vaak.core.child_processes import end_with_launcher
 from vaak.core.errors import SaidByMainProcessError, UserError
-from vaak.core.interrupts import acknowledged, end_soon, is_ending
+from vaak.core.interrupts import acknowledged, end_soon, end_with_launcher, is_ending
 from vaak.core.terminal import clear
 
 CANT_WRITE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO)
@@ -174,3 +176,20 @@ def _open_closed_streams() -> None:
 def _write_to_nowhere() -> None:
     """So that Python's last flush at exit finds an open file."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+class TorchNotice:
+    """Stands first among the finders of modules, and finds none: it says when torch is looked for, once."""
+
+    def find_spec(self, name: str, *others: Any) -> None:
+        if name == "torch":
+            sys.meta_path.remove(self)
+            if sys.stderr.isatty() and os.environ.get("RANK", "0") == "0":
+                with contextlib.suppress(OSError):
+                    print("loading torch …", file=sys.stderr, flush=True)
+
+
+def say_before_importing_torch() -> None:
+    """From here on, whatever imports torch first says so on standard error, if that is a terminal."""
+    if "torch" not in sys.modules and not any(isinstance(finder, TorchNotice) for finder in sys.meta_path):
+        sys.meta_path.insert(0, TorchNotice())

@@ -1,15 +1,21 @@
-"""Lines of results: printed as they come, or written to a file."""
+"""How results are printed or written: lines one by one, a table for people, a line of JSON for programs."""
 
 from __future__ import annotations
 
+import shlex
 import sys
 from collections.abc import Iterable
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from vaak.core.errors import UserError
-from vaak.core.progress import followed
+from vaak.core.figures import in_words
 from vaak.core.storage.files import write_text
-from vaak.runs.folder.directory import demand_writable
+from vaak.core.terminal import followed, time_of
+from vaak.runs.folder.directory import command_to_go_on, demand_writable
+
+if TYPE_CHECKING:
+    from vaak.runs.start import Outcome
 
 
 def create_folder(output: Path | None) -> None:
@@ -40,3 +46,83 @@ def print_or_write(lines: Iterable[str], output: Path | None, total: int | None 
         write_text(output, "".join(f"{line}\n" for line in lines))
     except OSError as error:
         raise UserError(f"--output {output} can't be written: {error.strerror or error}") from error
+
+
+CHANCE = {"pairs_accuracy": 0.5}
+"""What a guess gives, where that doesn't depend on the data."""
+NEXT = {
+    "lm": ("eval {run} --split test", 'generate {run} "…"', "export {run} --format hf"),
+    "seq2seq": ("eval {run} --split test", 'translate {run} "…"'),
+    "tts": ("eval {run} --split test", 'speak {run} "…" -o speech.wav'),
+    "vocoder": ("eval {run} --split test", 'speak TTS_RUN "…" --vocoder {run}'),
+    "classification": ("eval {run} --split test", 'classify {run} "…"'),
+    "asr": ("eval {run} --split test", "transcribe {run} RECORDINGS"),
+    "diarization": ("tune {run}", "eval {run} --split test", "diarize {run} RECORDINGS --output rttm"),
+}
+"""Commands to try on a finished run, by its task."""
+OF_TEST = " --split test"
+EARLY = "early stopping"
+"""What the reason of a run begins with that ended as it was to."""
+
+
+def print_outcome(outcome: Outcome, as_json: bool) -> None:
+    """Print how training ended, its last metrics, and the command that resumes the run."""
+    if as_json:
+        from vaak.callbacks.console import print_line
+
+        values = {"reason": outcome.reason, "run": str(outcome.directory), "step": outcome.step}
+        print_line({"kind": "result", **values, **outcome.metrics})
+        return
+    _print_metrics(outcome)
+    if outcome.samples:
+        print("\nsamples")
+    for sample in outcome.samples:
+        print("  " + " / ".join(sample.splitlines()))  # one line each
+    if outcome.best:
+        print(f"\nbest checkpoint: {outcome.best}")
+    ended_early = outcome.reason.startswith(EARLY)
+    if ended_early:
+        print(f"ended at step {outcome.step} of {outcome.total_steps} ({outcome.reason})")
+    elif outcome.reason != "finished":
+        print(f"stopped at step {outcome.step} of {outcome.total_steps} ({outcome.reason})")
+        print(f"resume with: {command_to_go_on(outcome.directory)}")
+        return
+    _print_next(outcome, "ended" if ended_early else "finished")
+
+
+def _print_next(outcome: Outcome, how: str) -> None:
+    """How long a run took, what may be done with it, and where it is."""
+    run = shlex.quote(str(outcome.directory))
+    print(f"time: {time_of(outcome.seconds)}\n\nnext")
+    for command in NEXT.get(outcome.task, ("predict {run}",)):
+        if command.endswith(OF_TEST) and not outcome.has_test:
+            if not outcome.metrics:  # there is no split to evaluate
+                continue
+            command = command.removesuffix(OF_TEST)
+        print(f"  vaak {command.format(run=run)}")
+    print(f"\n{how} step {outcome.step}; the run is in {run}")
+
+
+def _print_metrics(outcome: Outcome) -> None:
+    if outcome.metrics:
+        print_figures(outcome.metrics)
+    from vaak.runs.evaluate import below_baselines
+
+    for line in below_baselines(outcome.directory, outcome.metrics):
+        print(line)
+
+
+def print_figures(figures: dict[str, Any]) -> None:
+    """A headed table of names and values; what chance gives, where that is known."""
+    rows = [("figure", "value", "chance"), *(_row(name, value) for name, value in figures.items())]
+    if not any(chance for _, _, chance in rows[1:]):
+        rows = [(name, value, "") for name, value, _ in rows]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for name, value, chance in rows:
+        print(f"{name:<{widths[0]}}  {value:>{widths[1]}}  {chance:>{widths[2]}}".rstrip())
+
+
+def _row(name: str, value: Any) -> tuple[str, str, str]:
+    chance = CHANCE.get(name.partition("/")[0])
+    shown = in_words(name, value) if isinstance(value, float) else str(value)
+    return name, shown, "" if chance is None else in_words(name, chance)

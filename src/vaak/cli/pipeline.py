@@ -13,7 +13,7 @@ import typer
 from typer.core import TyperGroup
 from typer.main import get_command
 
-from vaak.cli.config import AsJson, TrustCode
+from vaak.cli.arguments import AsJson, TrustCode
 
 if TYPE_CHECKING:
     from vaak.pipeline.stage import Pipeline
@@ -25,7 +25,7 @@ class PipelineGroup(TyperGroup):
     """A command for each pipeline; it is made from the pipeline's options when it is called."""
 
     def __init__(self, **attributes: Any) -> None:
-        from vaak.pipeline.registry import PIPELINES
+        from vaak.pipeline.stage import PIPELINES
 
         super().__init__(**attributes)
         self.commands = {name: _command(name) for name in PIPELINES}
@@ -51,8 +51,8 @@ def pipeline() -> None:
 
 def _command(reference: str) -> Any:
     """The command of a pipeline."""
-    from vaak.cli.section_options import with_options_of
-    from vaak.pipeline.registry import find_pipeline
+    from vaak.cli.arguments import with_options_of
+    from vaak.pipeline.stage import find_pipeline
 
     found = find_pipeline(reference, Path.cwd())
 
@@ -131,7 +131,7 @@ def _absolute(reference: str) -> str:
 
 def _values_of(found: Pipeline, config: Path | None) -> dict[str, Any]:
     """The options in a file."""
-    from vaak.config.yaml.reader import read_yaml
+    from vaak.config.yaml.text import read_yaml
     from vaak.config.yaml.tree import to_plain
 
     values: dict[str, Any] = {} if config is None else to_plain(read_yaml(config))
@@ -152,7 +152,7 @@ def _demand_trust(
     pipeline ``found`` is run, and perhaps ``continues``.
     """
     from vaak.config.base import from_options
-    from vaak.config.resolve.named_code import code_in_options, doubt_about
+    from vaak.config.yaml.named_code import code_in_options, doubt_about
     from vaak.config.yaml.tree import YamlPlace
     from vaak.core.errors import UserError
     from vaak.pipeline.run import options_before
@@ -180,8 +180,7 @@ def _run(
     with ``dry_run`` nothing is done, with ``as_json`` the table is JSON.
     """
     from vaak.config.base import from_options
-    from vaak.pipeline.run import Plan, options_before, run_pipeline, space_left
-    from vaak.pipeline.table import forecast_table
+    from vaak.pipeline.run import Plan, forecast_table, options_before, run_pipeline, space_left
 
     options = from_options(found.options, given, found.name)
     directory = output_dir or found.place_of(options)

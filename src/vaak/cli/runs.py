@@ -1,4 +1,7 @@
-"""``vaak runs``: the runs of a folder: what they are, how they stand, and how to resume those that ended early."""
+"""``vaak runs``: the runs of a folder, what they are, how they stand, and how to resume those that ended early.
+
+``vaak plot`` draws one of them.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from vaak.cli.config import AsJson
+from vaak.cli.arguments import AsJson
 
 if TYPE_CHECKING:
     from vaak.runs.folder.listing import RunSummary
@@ -32,7 +35,6 @@ COLUMNS: dict[str, Callable[[RunSummary], str]] = {
 }
 LEFT_OUT = ("checkpoint", "time", "parameters", "step", "date", "task")
 """Columns that a terminal that is too narrow doesn't show, the first to go first."""
-
 SORTS: dict[str, Callable[[RunSummary], Any]] = {
     "date": lambda run: -run.changed,
     "name": lambda run: run.name,
@@ -44,7 +46,6 @@ SORTS: dict[str, Callable[[RunSummary], Any]] = {
 }
 Sort = StrEnum("Sort", {name: name for name in SORTS})  # type: ignore[misc]
 NEWEST_FIRST = Sort("date")
-
 FILTERS: dict[str, Callable[[RunSummary], str]] = {
     "name": lambda run: run.name,
     "task": lambda run: run.task,
@@ -129,7 +130,7 @@ def clean(
     Example: vaak runs clean runs
     """
     from vaak.core.errors import UserError
-    from vaak.runs.folder.cleaning import never_trained, remove_start
+    from vaak.runs.folder.listing import never_trained, remove_start
 
     found = never_trained(folder)
     if not as_json:
@@ -207,3 +208,48 @@ def _size(parameters: int | None) -> str:
 def _time(seconds: float) -> str:
     minutes, rest = divmod(round(seconds), 60)
     return f"{minutes // 60}:{minutes % 60:02}:{rest:02}"
+
+
+class Picture(StrEnum):
+    """What is drawn."""
+
+    history = "history"
+    gate = "gate"
+    experts = "experts"
+    asr = "asr"
+
+
+def plot(
+    run: Annotated[Path, typer.Argument(help="A run; for gate and experts the folder of vaak pipeline moe-asr.")],
+    picture: Annotated[
+        Picture,
+        typer.Argument(
+            help="history: losses and figures of a run over its steps; of a pipeline moe-asr: gate (confusion, "
+            "reliability), experts (use and word error rate of each) or asr (the history of its joint training)."
+        ),
+    ] = Picture.history,
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", help="The file; its ending gives its kind. Default: RUN/PICTURE.png."),
+    ] = None,
+) -> None:
+    """Draw the training of a run, or what a pipeline of speech recognition made. It requires matplotlib.
+
+    Example: vaak plot runs/asr-quickstart --output history.png
+    """
+    from vaak.core.errors import UserError
+
+    path = output or run / f"{picture}.png"
+    if picture in (Picture.gate, Picture.experts):
+        from vaak.tasks.asr.stages.pictures import draw_experts, draw_gate
+
+        (draw_gate if picture is Picture.gate else draw_experts)(run, path)
+    else:
+        from vaak.library.drawing import draw_history, read_history
+
+        places = (run, run / "joint" / "run") if picture is Picture.asr else (run,)
+        directory = next((place for place in places if (place / "metrics.jsonl").is_file()), None)
+        if directory is None:
+            raise UserError(f"{run} has no metrics.jsonl: it is not a run, or it hasn't been trained")
+        draw_history(read_history(directory), str(directory), path)
+    print(path)

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from vaak.cli.config import Arguments, TrainingDevice, TrustCode, files_and_overrides
+from vaak.cli.arguments import Arguments, TrainingDevice, TrustCode, files_and_overrides
 
 
 def train(
@@ -46,7 +46,7 @@ def run_training(files: list[str], overrides: list[str], trust_code: bool = Fals
 
     demand_trust(loaded)
 
-    from vaak.cli.results import print_outcome
+    from vaak.cli.output import print_outcome
     from vaak.runs.start import train as train_run
 
     outcome = train_run(loaded)

@@ -1,4 +1,4 @@
-"""The base of every section of a YAML: frozen, typed, no unknown keys."""
+"""The bases of every section of a YAML: frozen, typed, no unknown keys; and of corpora, which can be cut in folds."""
 
 from __future__ import annotations
 
@@ -6,7 +6,17 @@ from collections import defaultdict
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, WithJsonSchema, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    SerializerFunctionWrapHandler,
+    ValidationError,
+    WithJsonSchema,
+    field_validator,
+    model_serializer,
+    model_validator,
+)
 from pydantic_core import PydanticCustomError
 
 from vaak.core.errors import UserError
@@ -14,30 +24,19 @@ from vaak.core.errors import UserError
 ResumeClass = Literal["free", "converts", "other numbers", "refused"]
 """What changing an option on resume does to a run (docs/resuming.md): no number changes; the batches change and the
 position is converted; numbers change from here on; it can't be done."""
-
 REGISTERED: defaultdict[str, dict[str, Any]] = defaultdict(dict)
-"""What a program registered under short names (``vaak.config.catalog``), by the option that may name it."""
-
+"""What a program registered under short names (``vaak.config.components``), by the option that may name it."""
 REFERENCES = ("./file.py:Name", "package.module:Name")
 """How a user's class is named."""
-
 USERS_CLASS = "of a user's class"
 """Among the types that read an option, stands for a class that isn't Vaak's."""
-
-
 LARGEST_LENGTH = 1 << 24
 """The longest sequence, and the largest vocabulary, that is taken for one."""
-
 LARGEST_COUNT = 1_000_000_000
 """The most things of a kind, such as rows of a batch, that are accepted; more is taken for a slip."""
-
 LARGEST_NUMBER = 1e15
 """No option is further from 0: below, every whole number is exact in any arithmetic."""
-
-
 OneSection = TypeVar("OneSection", bound="Section")
-
-
 if TYPE_CHECKING:
     from pydantic._internal._model_construction import ModelMetaclass
 else:
@@ -215,3 +214,50 @@ def option(
     about = {"only_for": list(only_for), "resume": resume, "resume_switch": resume_switch}
     extra: Any = {name: value for name, value in about.items() if value}
     return Field(default, description=description, json_schema_extra=extra or None, **limits)
+
+
+AnyModel = TypeVar("AnyModel", bound=BaseModel)
+FOLDS_FILE = "folds_file"
+"""The option that isn't part of what a corpus is: a run finds its folds elsewhere after its study was moved."""
+
+
+def fold_option() -> Any:
+    """The option ``fold: str | None`` of a ``DividedSection``."""
+    return option(
+        "REPEAT:NUMBER, a fold of a cross-validation, in place of the corpus's own splits; vaak crossval sets it.", None
+    )
+
+
+def folds_file_option() -> Any:
+    """The option ``folds_file: str | None`` of a ``DividedSection``."""
+    return option("The file of the folds (folds.json of vaak crossval), which fold is one of.", None, resume="free")
+
+
+ADDED_LATER = ("fold", FOLDS_FILE, "valid_examples", "test_examples")
+
+
+class DividedSection(Section):
+    """A corpus that can be divided into folds: one with a ``fold`` of a ``folds_file``."""
+
+    @model_serializer(mode="wrap")
+    def _as_before_there_were_folds(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Without a value there are no such keys, so data that were prepared by earlier versions are still known."""
+        values: dict[str, Any] = handler(self)
+        for name in ADDED_LATER:
+            if values.get(name, "") is None:
+                del values[name]
+        return values
+
+
+def with_fold(section: AnyModel, fold: str, file: str) -> AnyModel:
+    """A section with this fold of a ``file`` in each corpus in it."""
+    changed: dict[str, Any] = {}
+    for name in type(section).model_fields:
+        value = getattr(section, name)
+        if isinstance(value, BaseModel):
+            changed[name] = with_fold(value, fold, file)
+        elif isinstance(value, tuple):
+            changed[name] = tuple(with_fold(one, fold, file) if isinstance(one, BaseModel) else one for one in value)
+    if isinstance(section, DividedSection):
+        changed |= {"fold": fold, FOLDS_FILE: file}
+    return section.model_copy(update=changed)

@@ -1,4 +1,8 @@
-"""Classes by name: a short name, Vaak's or registered, ``./file.py:Name`` or ``package.module:Name``."""
+"""Classes by name: a short name, Vaak's or registered, ``./file.py:Name`` or ``package.module:Name``.
+
+Vaak's stand in tables as text; nothing is imported before its use. ``register_loss`` and the like add a program's class
+under a short name. A YAML or a run that names it can then be loaded in every process that registers it.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +20,7 @@ from types import ModuleType
 from typing import Any
 
 from vaak.config.base import REGISTERED
-from vaak.config.catalog import COMPONENTS
+from vaak.config.optimization import SCHEDULES, UPDATE_RULES
 from vaak.core.errors import UserError
 
 
@@ -158,8 +162,6 @@ def files_being_imported() -> tuple[Path, ...]:
 
 
 _BEING_IMPORTED: list[Path] = []
-
-
 PREFIX = "vaak_user_"
 
 
@@ -199,3 +201,76 @@ def did_you_mean(word: str, known: Any) -> str:
     """``; did you mean …?`` with the nearest known word, or nothing."""
     near = difflib.get_close_matches(str(word), [str(name) for name in known], n=1, cutoff=0.6)
     return f"; did you mean {near[0]}?" if near else ""
+
+
+LOSSES: dict[str, str] = {
+    "cross_entropy": "vaak.engine.losses:CrossEntropy",
+    "mse": "vaak.engine.losses:MeanSquaredError",
+    "l1": "vaak.engine.losses:MeanAbsoluteError",
+    "smooth_l1": "vaak.engine.losses:SmoothL1",
+    "huber": "vaak.engine.losses:Huber",
+    "bce": "vaak.engine.losses:BinaryCrossEntropy",
+    "focal": "vaak.engine.losses:FocalLoss",
+}
+"""Short names for training.loss.main."""
+SMOOTHING_LOSSES = ("cross_entropy", "bce")
+"""Those of them that take ``label_smoothing``."""
+AUXILIARY_LOSSES: dict[str, str] = {**LOSSES, "z_loss": "vaak.engine.losses:z_loss"}
+"""Short names for training.loss.auxiliary; a task may have more."""
+CALLBACKS: dict[str, str] = {
+    "early_stopping": "vaak.callbacks.early_stopping:EarlyStoppingCallback",
+    "feature_redraw": "vaak.callbacks.step_settings:FeatureRedrawCallback",
+    "interbatch_profiler": "vaak.callbacks.profiler:InterbatchProfiler",
+    "lr_monitor": "vaak.callbacks.lr_monitor:LRMonitorCallback",
+    "gradient_clipping": "vaak.callbacks.step_settings:GradientClippingCallback",
+    "memory_manager": "vaak.callbacks.memory_manager:AdaptiveMemoryManager",
+    "trace": "vaak.callbacks.trace:TraceCallback",
+}
+"""Short names for training.callbacks."""
+TOKENIZERS = ("bpe", "unigram", "wordpiece", "byte_level", "character", "word")
+"""Vaak's tokenizers by their names for data.tokenizer.type."""
+COMPONENTS: dict[str, dict[str, str]] = {
+    "training.loss.main": LOSSES,
+    "training.loss.auxiliary": AUXILIARY_LOSSES,
+    "training.callbacks": CALLBACKS,
+}
+"""Which short names may stand under which key, whatever the task."""
+
+
+def register_loss(name: str, loss: Any) -> None:
+    """Let ``name`` stand for a module with ``forward(outputs, targets)``: the main loss, or an auxiliary one.
+
+    Raises UserError, as all of these do, where the name is built-in or not a plain word.
+    """
+    before = REGISTERED["training.loss.main"].get(name)
+    _register("training.loss.main", name, loss, LOSSES)
+    if REGISTERED["training.loss.auxiliary"].get(name) is before:  # not one of register_auxiliary_loss
+        _register("training.loss.auxiliary", name, loss, AUXILIARY_LOSSES)
+
+
+def register_auxiliary_loss(name: str, loss: Any) -> None:
+    """Let ``name`` stand for an auxiliary loss (docs/library.md) in ``training.loss.auxiliary``."""
+    _register("training.loss.auxiliary", name, loss, AUXILIARY_LOSSES)
+
+
+def register_optimizer(name: str, optimizer: Any) -> None:
+    """Let ``training.optimizer.type: name`` stand for a ``torch.optim.Optimizer`` class."""
+    _register("training.optimizer", name, optimizer, UPDATE_RULES)
+
+
+def register_schedule(name: str, schedule: Any) -> None:
+    """Let ``training.scheduler.type: name`` stand for a schedule (docs/library.md)."""
+    _register("training.scheduler", name, schedule, SCHEDULES)
+
+
+def register_tokenizer(name: str, tokenizer: Any) -> None:
+    """Let ``data.tokenizer.type: name`` stand for a tokenizer class (docs/library.md)."""
+    _register("data.tokenizer", name, tokenizer, TOKENIZERS)
+
+
+def _register(key: str, name: str, registered: Any, built_in: Collection[str]) -> None:
+    if not name.isidentifier():
+        raise UserError(f"{name!r} can't be registered under {key}: a name has letters, digits and underscores")
+    if name in built_in:
+        raise UserError(f"{name!r} is built-in under {key}; register yours under another name")
+    REGISTERED[key][name] = registered

@@ -1,4 +1,4 @@
-"""One run, whole: what is trained, on what, how, and where it is written."""
+"""One run, whole: what is trained, on what, how, from which teacher, and where it is written."""
 
 from __future__ import annotations
 
@@ -12,15 +12,38 @@ from pydantic import ValidationInfo, field_validator
 from typing_extensions import TypeVar
 
 from vaak.config.base import ResumeClass, Section, option
-from vaak.config.distillation import DistillationConfig
-from vaak.config.task_spec import TaskSpec
-from vaak.config.tasks import spec_of
+from vaak.config.tasks import TaskSpec, spec_of
 from vaak.config.training import TrainingConfig
+
+
+class HiddenConfig(Section):
+    """A module of the student whose output learns to be that of a module of the teacher."""
+
+    resume_class: ClassVar[ResumeClass | None] = "refused"
+
+    student: str = option("Name of the student's module, as in vaak model show; its output is (row, time, width).")
+    teacher: str = option("Name of the teacher's module; where its output is wider or narrower, a matrix is learned.")
+    weight: float = option("Weight of the mean squared difference.", 1.0, gt=0, resume="other numbers")
+
+
+class DistillationConfig(Section):
+    """What is learned of a teacher: alpha · T² · KL(teacher, student) + (1 - alpha) · the task's own loss."""
+
+    bare: ClassVar[str | None] = "teacher"
+    resume_class: ClassVar[ResumeClass | None] = "other numbers"
+
+    teacher: str = option("The teacher: a run of the same task, or a checkpoint of it.", resume="free")
+    temperature: float = option("T: logits of both are divided by it.", 4.0, gt=0)
+    alpha: float = option("Weight of what the teacher predicts; the rest is that of the labels.", 0.7, ge=0, le=1)
+    hidden: tuple[HiddenConfig, ...] = option("Modules whose outputs are learned as well.", (), resume="refused")
+    stored_gib: float = option(
+        "Largest size, in GiB, of the teacher's stored predictions; above, it predicts in every step.", 2.0, ge=0
+    )
+
 
 MOST_BYTES = 255
 """The longest name of a folder on every common file system."""
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
-
 Model = TypeVar("Model")
 Data = TypeVar("Data")
 Audio = TypeVar("Audio", default=dict[str, Any])

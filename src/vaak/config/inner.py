@@ -18,18 +18,16 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from vaak.config.base import Open
-from vaak.config.catalog import COMPONENTS
-from vaak.config.check.validate import sections_in, settle_components
+from vaak.config.components import COMPONENTS
 from vaak.config.experiment import Experiment, experiment_type
-from vaak.config.fields import SectionType
-from vaak.config.resolve.aliases import LOOP_OPTIONS
-from vaak.config.resolve.layers import Layers, folder_of
-from vaak.config.resolve.merge import merge_all
-from vaak.config.show.resolved import resolved_values
+from vaak.config.resolved import resolved_values
 from vaak.config.tasks import spec_of
 from vaak.config.training import TrainingConfig
-from vaak.config.yaml.errors import ConfigError, Problem
-from vaak.config.yaml.tree import Node, find, from_plain, to_plain
+from vaak.config.validate import sections_in, settle_components
+from vaak.config.yaml.aliases import LOOP_OPTIONS
+from vaak.config.yaml.fields import SectionType
+from vaak.config.yaml.layers import Layers, folder_of, merge_all
+from vaak.config.yaml.tree import ConfigError, Node, Problem, find, from_plain, to_plain
 
 SECTIONS = ("task", "model", "global_config", "datasets", "data")
 LOOP = ({*LOOP_OPTIONS, *TrainingConfig.model_fields}) - {"loss", "label_smoothing"}

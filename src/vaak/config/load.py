@@ -10,25 +10,29 @@ from typing import Any, get_args
 
 from pydantic.fields import FieldInfo
 
-from vaak.config.catalog import COMPONENTS
-from vaak.config.check.limits import findings
-from vaak.config.check.names import smoothing_of_users_loss, unknown_in_a_new_run, wrong_options_of_components
-from vaak.config.check.validate import Validation, given_keys, options_of_other_types, settle_components
-from vaak.config.components import did_you_mean, seen_from, source_file, what_is_missing
+from vaak.config.checks import findings, smoothing_of_users_loss, unknown_in_a_new_run, wrong_options_of_components
+from vaak.config.components import COMPONENTS, did_you_mean, seen_from, source_file, what_is_missing
 from vaak.config.experiment import Experiment, experiment_type
-from vaak.config.fields import annotation_of, section_of
 from vaak.config.inner import settle_experiments
-from vaak.config.resolve.aliases import canonical, option_aliases
-from vaak.config.resolve.global_config import model_type_given, take_other_sides
-from vaak.config.resolve.layers import Layers, folder_of, read_layers
-from vaak.config.resolve.merge import fill_items, merge_all
-from vaak.config.resolve.named_code import NamedCode, code_named_in, doubt_about
-from vaak.config.resolve.run_files import run_of_configuration
-from vaak.config.show.resolved import resolved_values
-from vaak.config.task_spec import CheckFinding, FindingKind, TaskSpec
-from vaak.config.tasks import TASKS, installed, spec_of, tasks_recognised
-from vaak.config.yaml.errors import ConfigError, Problem
-from vaak.config.yaml.tree import Node, YamlPlace, find, from_plain, split_key, take, to_plain, walk
+from vaak.config.resolved import resolved_values
+from vaak.config.tasks import TASKS, CheckFinding, FindingKind, TaskSpec, installed, spec_of, tasks_recognised
+from vaak.config.validate import Validation, given_keys, options_of_other_types, settle_components
+from vaak.config.yaml.aliases import canonical, model_type_given, option_aliases, take_other_sides
+from vaak.config.yaml.fields import annotation_of, section_of
+from vaak.config.yaml.layers import Layers, fill_items, folder_of, merge_all, read_layers, run_of_configuration
+from vaak.config.yaml.named_code import NamedCode, code_named_in, doubt_about
+from vaak.config.yaml.tree import (
+    ConfigError,
+    Node,
+    Problem,
+    YamlPlace,
+    find,
+    from_plain,
+    split_key,
+    take,
+    to_plain,
+    walk,
+)
 from vaak.core.errors import OptionError, UserError
 
 IN_MEMORY = YamlPlace("set in Python")

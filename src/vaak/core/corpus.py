@@ -1,8 +1,8 @@
 """A corpus: from files to splits to statistics, in one way whatever its items are (texts, pairs, recordings).
 
 source      reads what is given, by split
-splits      given, or split off from train by the hash of what an entry is called (``vaak.core.split_ranges``), or those
-            of a fold (``vaak.core.folds``)
+splits      given, or split off from train by the hash of what an entry is called (``vaak.core.splits``), or those
+            of a fold (``vaak.core.splits``)
 items       what a kind of corpus keeps of the entries of a split; all that it drops is counted
 statistics  of each split that has been read completely
 """
@@ -15,8 +15,7 @@ from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
 
 from vaak.core.errors import DataError, UserError
-from vaak.core.folds import Example, FoldSplits
-from vaak.core.split_ranges import CountedSplits, Splits, SplittingOptions
+from vaak.core.splits import CountedSplits, Example, FoldSplits, Splits, SplittingOptions
 
 Entry = TypeVar("Entry")
 Given = TypeVar("Given", covariant=True)

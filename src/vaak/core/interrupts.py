@@ -1,4 +1,4 @@
-"""Ctrl-C is answered at once, whatever the process is doing, and ends it within two seconds; a second one leaves.
+"""How processes end: Ctrl-C is answered at once, and leaves within two seconds; workers end with their parent.
 
 Python runs signal handlers between its own instructions only, so seconds of work in a library would delay the answer
 and the end (training a tokenizer, clustering). The system writes to a pipe when the signal comes, and a thread that
@@ -9,10 +9,12 @@ removed or recreated by the next start. Only what stops in an orderly way of its
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import functools
 import os
 import signal
 import socket
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from types import FrameType
@@ -20,10 +22,8 @@ from types import FrameType
 from vaak.core.terminal import restore_cursor
 
 ANSWER = "interrupted: stopping; press Ctrl-C again to leave at once"
-
 IMPORTING = ("_frozen_importlib", "importlib._bootstrap")
 """The names of the module that imports: the second one from the first ``import importlib`` on."""
-
 _answering, _leaving = threading.RLock(), threading.Lock()
 _answers: list[str] = []
 """The line, once the first Ctrl-C has been answered."""
@@ -33,7 +33,6 @@ _in_order: list[object] = []
 """One for each ``in_order`` that the process is in."""
 _ending = threading.Event()
 """Set by a Ctrl-C that isn't left to what stops in order."""
-
 GRACE_SECONDS = 1.0
 """How long the main thread has to end the process."""
 
@@ -184,3 +183,29 @@ def _say(line: str) -> None:
     if os.environ.get("RANK", "0") == "0":
         with contextlib.suppress(OSError):
             os.write(2, f"\n{line}\n".encode())
+
+
+def begin_as_worker() -> None:
+    """Leave Ctrl-C and SIGTERM to the process that started this one, and end with it, even when it is killed."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    if sys.platform == "linux":
+        parent = os.getppid()
+        end_with_parent()
+        if os.getppid() != parent:
+            os._exit(1)
+
+
+def end_with_launcher() -> None:
+    """End with torchrun or accelerate launch where it started this process, even when it is killed.
+
+    Otherwise the ranks of a killed launcher would keep training unseen and keep the run's lock. Ranks started by hand
+    from a shell have no launcher that waits for them.
+    """
+    if sys.platform == "linux" and ("TORCHELASTIC_RUN_ID" in os.environ or "ACCELERATE_MIXED_PRECISION" in os.environ):
+        end_with_parent()
+
+
+def end_with_parent() -> None:
+    """Have the system kill this process when the one that started it ends."""
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG

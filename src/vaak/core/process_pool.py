@@ -10,8 +10,8 @@ from concurrent.futures.process import BrokenProcessPool
 from itertools import islice
 from typing import Any, TypeVar
 
-from vaak.core.child_processes import begin_as_worker
 from vaak.core.errors import UserError
+from vaak.core.interrupts import begin_as_worker
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")

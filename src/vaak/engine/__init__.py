@@ -1,4 +1,4 @@
-"""The training loop and everything it uses. Start with loop.py, then step.py.
+"""The training loop and everything it uses. Start with trainer.py, then step.py.
 
 For use as a library, ``from vaak.engine import Trainer, LossRegistry, find_latest_checkpoint, …``; each is imported
 when it is first asked for, so that a package which needs one small file of the engine doesn't load torch.
@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from vaak.engine.checkpoint.files import Snapshot, find_latest_checkpoint, load_checkpoint, save_checkpoint
-    from vaak.engine.objective.losses import LossRegistry
+    from vaak.engine.losses import LossRegistry
     from vaak.engine.trainer import Trainer
 
 _HOMES = {
-    "LossRegistry": "objective.losses",
+    "LossRegistry": "losses",
     "Snapshot": "checkpoint.files",
     "Trainer": "trainer",
     "find_latest_checkpoint": "checkpoint.files",

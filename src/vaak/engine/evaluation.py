@@ -1,13 +1,21 @@
-"""A model's figures on a split: sums and counts over the whole set and all ranks, divided once."""
+"""A model's results on a split: sums and counts over the whole set and all ranks, divided once; and pictures.
+
+Meters that have ``pictures`` (vaak.core.task.Meters) are asked after their evaluation, on the main process. So is
+their ``audio``, WAV files. The newest of each name are kept: ``RUN/pictures/NAME/step-00001000.png`` (or ``.wav``).
+Pictures are not records: ``metrics.jsonl`` and the state don't know them, and one that can't be drawn or written
+doesn't stop a run.
+"""
 
 from __future__ import annotations
 
 import logging
+import re
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from itertools import zip_longest
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -16,20 +24,19 @@ from torch import nn
 from vaak.config.training import TrainingConfig
 from vaak.core.batch import Batch
 from vaak.core.errors import UserError
-from vaak.core.progress import progress
 from vaak.core.random_keys import EVALUATION_SEED, Purpose, draw_key
+from vaak.core.storage.files import write_bytes
 from vaak.core.task import Dataset, Meters, Task, demand_kind
-from vaak.data.batching.planner import evaluation_plan
-from vaak.data.loader import evaluation_addresses, load
+from vaak.core.terminal import progress
+from vaak.data.batching import evaluation_plan
+from vaak.data.loader import MicrobatchReader, evaluation_addresses, load
 from vaak.data.plan import BatchPlan
-from vaak.data.reader import MicrobatchReader
-from vaak.engine.devices.precision import Precision
-from vaak.engine.devices.randomness import seed_everything
+from vaak.engine.checkpoint.files import remove_leftovers
 from vaak.engine.distributed.ranks import Ranks
-from vaak.engine.memory.device import free_memory, is_out_of_memory
+from vaak.engine.memory import free_memory, is_out_of_memory
+from vaak.engine.precision import Precision, seed_everything
 
 log = logging.getLogger("vaak")
-
 PREFIXES = {"valid": "val_"}
 
 
@@ -39,7 +46,6 @@ class EvaluationInterruptedError(Exception):
 
 MEETING_EVERY = 4
 """Number of batches after which ranks ask each other whether to abandon an evaluation."""
-
 Divide = Callable[[int, str], None]
 
 
@@ -224,3 +230,72 @@ def _too_large(split: str, dataset: Dataset, batch: Batch) -> UserError:
 def _named(prefix: str, made: Callable[[], dict[str, bytes]]) -> dict[str, bytes]:
     """What is made now, by names that begin with ``prefix``."""
     return {prefix + name: content for name, content in made().items()}
+
+
+KEPT = 20
+"""Pictures of a name."""
+STEP = re.compile(r"step-(\d{8})\.(png|wav)")
+Listener = Callable[[int, Mapping[str, bytes]], None]
+
+
+def is_audio(content: bytes) -> bool:
+    """Whether it is a WAV file; otherwise it is a picture."""
+    return content[:4] == b"RIFF"
+
+
+class Pictures:
+    """The pictures of a run, written to a folder and handed to those who subscribed."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.listeners: list[Listener] = []
+        self.fails = False
+
+    def subscribe(self, listener: Listener) -> None:
+        """Have ``listener`` called with every step and its pictures, PNG by name, from now on."""
+        self.listeners.append(listener)
+
+    def show(self, step: int, draw: Callable[[], Mapping[str, bytes]]) -> None:
+        """Draw the pictures of a step, write them, and pass them on. The first failure is logged."""
+        try:
+            drawn = draw()
+            for name, content in drawn.items():
+                self._write(step, name, content)
+        except Exception as error:
+            if not self.fails:
+                reason = error if isinstance(error, UserError | OSError) else repr(error)
+                log.warning("no pictures of this evaluation (%s); training continues without them", reason)
+            self.fails = True
+            return
+        for listener in self.listeners if drawn else ():
+            listener(step, drawn)
+
+    def of_step(self, step: int) -> dict[str, bytes]:
+        """The pictures of a step that are there, by name."""
+        return {path.parent.name: path.read_bytes() for path in self.folder.glob(f"*/step-{step:08d}.*")}
+
+    def cut(self, step: int, aside: Path | None = None) -> None:
+        """Delete the pictures of later steps, or move them to the folder ``aside``; and what a killed process left."""
+        for folder in self.folder.glob("*/"):
+            remove_leftovers(folder)
+            for later, path in _by_step(folder):
+                if later <= step:
+                    continue
+                if aside is None:
+                    path.unlink()
+                else:
+                    (aside / folder.name).mkdir(parents=True, exist_ok=True)
+                    path.rename(aside / folder.name / path.name)
+
+    def _write(self, step: int, name: str, content: bytes) -> None:
+        folder = self.folder / name
+        folder.mkdir(parents=True, exist_ok=True)
+        write_bytes(folder / f"step-{step:08d}.{'wav' if is_audio(content) else 'png'}", content)
+        for _, path in _by_step(folder)[:-KEPT]:
+            path.unlink()
+
+
+def _by_step(folder: Path) -> list[tuple[int, Path]]:
+    """The pictures of a folder with their steps, in order."""
+    found = [(STEP.fullmatch(path.name), path) for path in folder.iterdir()]
+    return sorted((int(match[1]), path) for match, path in found if match)

@@ -23,22 +23,19 @@ import torch
 from torch.optim import Optimizer
 
 from vaak.config.optimization import GradientClippingConfig
+from vaak.core.callback import StepReport
 from vaak.core.errors import NonFiniteError, UserError
 from vaak.core.random_keys import Purpose, draw_key
-from vaak.core.report import StepReport
-from vaak.engine.devices.precision import LossScale
-from vaak.engine.diagnosis.non_finite import Diagnosis, NonFinite
-from vaak.engine.distributed.gradient_buckets import OwnGradients
+from vaak.engine.distributed.exchange import OwnGradients
 from vaak.engine.distributed.ranks import Ranks
-from vaak.engine.gradient import Losses
-from vaak.engine.memory.device import is_out_of_memory
-from vaak.engine.objective.descent import Descent, Undo
-from vaak.engine.optim.freezing import Freezing
+from vaak.engine.gradient import Descent, Losses, Undo
+from vaak.engine.memory import is_out_of_memory
+from vaak.engine.non_finite import Diagnosis, NonFinite
 from vaak.engine.optim.optimizers import set_learning_rates
-from vaak.engine.optim.schedules import Schedule
+from vaak.engine.optim.schedules import Freezing, Schedule
+from vaak.engine.phases import Clock, Phases
+from vaak.engine.precision import LossScale
 from vaak.engine.state import State
-from vaak.engine.timing.clock import Clock
-from vaak.engine.timing.phases import Phases
 from vaak.engine.training_data import StepData
 
 log = logging.getLogger("vaak")

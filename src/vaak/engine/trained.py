@@ -1,51 +1,46 @@
-"""What a run trains (the model of its task, its loss functions, which objective trains which parameters), the state at
-its start, and its step.
+"""What a run trains: model, loss functions, objectives; and what it begins with: its state, step and weights.
+
+New weights are randomly initialised by the task, or another run's. ``training.checkpoint.init_except`` names what is
+not taken over: the head of a model that is to learn other classes. ``init_rename`` gives the other run's parameters the
+names that they have in this model.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from vaak.config.optimization import SchedulerConfig
-from vaak.config.training import TrainingConfig
+from vaak.config.training import CheckpointConfig, TrainingConfig
 from vaak.core.callback import Callback
-from vaak.core.errors import UserError
+from vaak.core.errors import CheckpointError, UserError
 from vaak.core.random_keys import Purpose, draw_key
 from vaak.core.task import Objective, Task, demand_kind
-from vaak.engine.checkpoint.best import Best
-from vaak.engine.devices.allocator import keep_freed_memory
-from vaak.engine.devices.precision import LossScale, Precision
-from vaak.engine.devices.randomness import make_deterministic, seed_everything
-from vaak.engine.diagnosis.non_finite import Diagnosis
+from vaak.engine.checkpoint.files import load_checkpoint, load_weights, model_tensors, resolve_checkpoint
 from vaak.engine.distributed.ranks import Ranks
-from vaak.engine.gradient import Forward, GradientPass
-from vaak.engine.memory.microbatch_pieces import PieceRules
-from vaak.engine.objective.descent import Descent, objectives_of, parameters_of
-from vaak.engine.optim.ema import WeightAverage
-from vaak.engine.optim.freezing import Freezing
-from vaak.engine.optim.optimizer_state import Moments
-from vaak.engine.optim.optimizers import optimizers_of
-from vaak.engine.optim.parameter_groups import NamedParameter, check_groups, trained_parameters
-from vaak.engine.optim.plateau import Plateau
-from vaak.engine.optim.schedules import make_schedule
-from vaak.engine.position import Position
-from vaak.engine.state import LastEvaluation, Memories, State, Weights
+from vaak.engine.gradient import Descent, Forward, GradientPass, objectives_of, parameters_of
+from vaak.engine.memory import keep_freed_memory
+from vaak.engine.non_finite import Diagnosis
+from vaak.engine.optim.optimizer_state import Moments, WeightAverage
+from vaak.engine.optim.optimizers import NamedParameter, check_groups, optimizers_of, trained_parameters
+from vaak.engine.optim.schedules import Freezing, Plateau, make_schedule, pattern_of
+from vaak.engine.phases import Clock, Phases
+from vaak.engine.precision import LossScale, Precision, make_deterministic, seed_everything
+from vaak.engine.state import Best, LastEvaluation, Memories, PieceRules, Position, State, Weights
 from vaak.engine.step import Step
-from vaak.engine.timing.clock import Clock
-from vaak.engine.timing.phases import Phases
 from vaak.engine.training_data import TrainingData
+from vaak.nn.lora import is_of_lora, without_lora
 from vaak.nn.stack import set_gradient_checkpointing
 
 LOSS_PREFIX = "loss."
 """The prefix of the names of loss functions' parameters, which may coincide with the model's."""
-
 log = logging.getLogger("vaak")
 
 
@@ -205,3 +200,46 @@ def _compiled(model: nn.Module, config: TrainingConfig) -> nn.Module:
     compiled: Any = torch.compile(model, mode=None if mode is True else mode)
     module: nn.Module = compiled
     return module
+
+
+RENAME = "training.checkpoint.init_rename"
+
+
+def initialise(model: nn.Module, options: CheckpointConfig) -> None:
+    """Copy the weights of ``options.init_from`` into the model, if any are asked for.
+
+    Raises CheckpointError where they are from another model, and UserError for a pattern that matches nothing.
+    """
+    if options.init_from is None:
+        return
+    source, own = resolve_checkpoint(Path(options.init_from)), model_tensors(model)
+    patterns = [pattern_of(match, own, "training.checkpoint.init_except") for match in options.init_except]
+    found = without_lora(_renamed(load_checkpoint(source, weights_only=True).model, options.init_rename), own)
+    added = {name for name in own if is_of_lora(name) and name not in found}
+    drawn = {name: one for name, one in own.items() if name in added or any(each.search(name) for each in patterns)}
+    kept = {name: tensor for name, tensor in found.items() if not any(one.search(name) for one in patterns)}
+    try:
+        load_weights(model, kept | drawn, source)
+    except CheckpointError as error:
+        raise CheckpointError(
+            f"{error}; training.checkpoint.init_except lists what to initialise from scratch"
+        ) from None
+
+
+def _renamed(weights: Mapping[str, Tensor], rules: Mapping[str, str]) -> dict[str, Tensor]:
+    """The weights under the names that the rules, one after another, make of theirs.
+
+    Raises UserError for a rule that matches no name, and where two weights would have one name.
+    """
+    names = {name: name for name in weights}
+    for match, replacement in rules.items():
+        pattern = pattern_of(match, names.values(), RENAME)
+        try:
+            names = {name: pattern.sub(replacement, new) for name, new in names.items()}
+        except (re.error, IndexError) as error:
+            raise UserError(f"{RENAME}: {replacement!r} can't replace {match!r}: {error}") from error
+    renamed = {new: weights[name] for name, new in names.items()}
+    if len(renamed) < len(names):
+        twice = next(new for new in renamed if list(names.values()).count(new) > 1)
+        raise UserError(f"{RENAME} gives two parameters the name {twice}")
+    return renamed

@@ -1,48 +1,47 @@
-"""A run in memory: its state, the step that changes it, the data of the steps, and its callbacks.
+"""A run in memory (its state, its step, the data of the steps, its callbacks), and the loop that trains it.
 
-The loop is in loop.py, the step in step.py, what a step changes in state.py.
+    for each step:   read its data and meet the other ranks; do what is due at this boundary; take the step; report it
+
+Everything a step uses besides the state follows from its number, so the loop itself has no state. The step is in
+step.py, what a step changes in state.py. Ctrl-C and SIGTERM ask the run to stop after its step.
 """
 
 from __future__ import annotations
 
 import contextlib
 import logging
+import signal
+import threading
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import Any
+from types import FrameType
+from typing import Any, Protocol
 
 from torch import nn
 
 from vaak.config.training import TrainingConfig
-from vaak.core.callback import Callback
+from vaak.core.callback import Callback, StepReport
 from vaak.core.errors import UserError
-from vaak.core.report import StepReport
+from vaak.core.interrupts import in_order, leave_at_once
 from vaak.core.task import Task, demand_dataset
-from vaak.data.loader import num_workers
-from vaak.data.reader import Microbatch
-from vaak.engine import loop
+from vaak.data.loader import Microbatch, naming_lost_workers, num_workers
+from vaak.engine import resume
 from vaak.engine.checkpoint.files import Snapshot, step_folder
-from vaak.engine.cost.flops import Work, work_of
-from vaak.engine.devices.precision import Precision
-from vaak.engine.distributed.messages import StepMessage
+from vaak.engine.distributed.exchange import StepMessage
 from vaak.engine.distributed.ranks import Ranks, start_ranks
-from vaak.engine.due import due, on_schedule
-from vaak.engine.evaluation import Evaluator
-from vaak.engine.memory.microbatch_pieces import PieceRule, PieceRules
-from vaak.engine.objective.losses import auxiliary_losses
-from vaak.engine.position import Position
-from vaak.engine.records.metrics_file import Records
-from vaak.engine.records.pictures import Pictures
+from vaak.engine.evaluation import EvaluationInterruptedError, Evaluator, Pictures
+from vaak.engine.flops import Work, work_of
+from vaak.engine.losses import auxiliary_losses
+from vaak.engine.metrics_file import Records
+from vaak.engine.phases import Clock, Phases
+from vaak.engine.precision import Precision
 from vaak.engine.rehearsal import rehearse, rehearse_evaluations
-from vaak.engine.resuming import resume
-from vaak.engine.resuming.saving import Saving
-from vaak.engine.state import State
-from vaak.engine.timing.clock import Clock
-from vaak.engine.timing.phases import Phases
+from vaak.engine.saving import Saving, due, on_schedule
+from vaak.engine.state import PieceRule, PieceRules, Position, State
 from vaak.engine.trained import Surroundings, make_state, make_step, make_trained
 from vaak.engine.training_data import StepData, TrainingData, count_units
 
@@ -160,7 +159,7 @@ class Trainer:
     def fit(self) -> str:
         """Train from where the run stands to its end; return why it ended: ``finished``, or who asked."""
         self.saving.demand_valid_journals()
-        return loop.train(self)
+        return train(self)
 
     @property
     def is_over(self) -> bool:
@@ -363,3 +362,132 @@ class Trainer:
 def _show(pictures: Pictures, state: State, draw: Callable[[], dict[str, bytes]]) -> None:
     """Draw the pictures of an evaluation at the step where the state stands."""
     pictures.show(state.position.step, draw)
+
+
+def train(trainer: Trains) -> str:
+    """Train to the last step or until someone asks to stop; return why it ended."""
+    with stop_on_signal(trainer.request_stop):
+        with trainer.ending_well(), naming_lost_workers():
+            trainer.tell("on_fit_start")
+            trainer.rehearse()
+            with closing(trainer.upcoming()) as steps:
+                for data in steps:
+                    with trainer.clock.aside():
+                        do_what_is_due(trainer)
+                    if trainer.is_over:
+                        break
+                    trainer.tell("on_step_end", trainer.take_step(data))
+            trainer.finish_saving()
+        reason = "finished" if trainer.is_finished else str(trainer.stop_reason)
+        trainer.tell("on_fit_end", reason)
+    return reason
+
+
+def do_what_is_due(trainer: Trains) -> None:
+    """At a step's boundary: save, evaluate, report an epoch's end, mark the best.
+
+    It is saved first, with what else is due marked as pending: an error in an evaluation then costs nothing. A run that
+    is to stop leaves that to the run that resumes it: it has seconds, not minutes.
+    """
+    position, asked = trainer.position, trainer.agreed
+    evaluation_due = position.duties_pending and trainer.evaluation_due()
+    epoch_ended = position.duties_pending and position.place == 0
+    position.duties_pending = evaluation_due or epoch_ended
+    stopping = trainer.stop_reason is not None and trainer.saving.saved_step != position.step > 0
+    if trainer.save_due() or stopping:
+        save(trainer)
+    if trainer.stop_reason or not (evaluation_due or epoch_ended or asked.evaluate):
+        return
+    with trainer.saving.doing_what_is_due(), contextlib.suppress(EvaluationInterruptedError):
+        if evaluation_due or asked.evaluate:
+            with trainer.phases.measure("evaluation"):
+                trainer.evaluate(evaluation_due)
+        if epoch_ended:
+            trainer.tell("on_epoch_end", position.epoch - 1, trainer.metrics)
+        position.duties_pending = False
+    trainer.meet([])  # a callback may have asked for something
+    if trainer.saving.saved_step == position.step:
+        trainer.saving.complete()
+    elif trainer.saving.is_best or trainer.stop_reason or trainer.agreed.save:
+        save(trainer, is_periodic=trainer.stop_reason is not None or trainer.agreed.save)
+    if trainer.agreed.evaluate:
+        trainer.request_evaluate()  # after the next step: the one here is done
+
+
+def save(trainer: Trains, is_periodic: bool = True) -> None:
+    """Save at this boundary; ``is_periodic`` is False where that is only for being the best."""
+    with trainer.phases.measure("saving"):
+        trainer.saving.save(is_periodic)
+
+
+class Trains(Protocol):
+    """What the loop asks of a trainer (trainer.py)."""
+
+    agreed: StepMessage
+    stop_reason: str | None
+    saving: Saving
+    phases: Phases
+    clock: Clock
+
+    @property
+    def position(self) -> Position: ...
+
+    @property
+    def metrics(self) -> dict[str, float]: ...
+
+    @property
+    def is_over(self) -> bool: ...
+
+    @property
+    def is_finished(self) -> bool: ...
+
+    def rehearse(self) -> None: ...
+
+    def upcoming(self) -> Generator[StepData, None, None]: ...
+
+    def take_step(self, data: StepData) -> StepReport: ...
+
+    def evaluation_due(self) -> bool: ...
+
+    def save_due(self) -> bool: ...
+
+    def evaluate(self, due: bool) -> None: ...
+
+    def meet(self, fetched: list[Any], saved: int = 0) -> dict[str, float]: ...
+
+    def finish_saving(self) -> None: ...
+
+    def request_stop(self, reason: str) -> None: ...
+
+    def request_evaluate(self) -> None: ...
+
+    def tell(self, event: str, *arguments: Any) -> None: ...
+
+    def ending_well(self) -> contextlib.AbstractContextManager[None]: ...
+
+
+@contextlib.contextmanager
+def stop_on_signal(request_stop: Callable[[str], None]) -> Iterator[None]:
+    """Within this context, SIGINT and SIGTERM call ``request_stop`` with their name.
+
+    Only a second Ctrl-C leaves at once: torchrun answers the first one by its own SIGTERM.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    interrupts = 0
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        nonlocal interrupts
+        interrupts += number == signal.SIGINT
+        if interrupts > 1:
+            leave_at_once()
+        request_stop(signal.Signals(number).name)
+
+    before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        with in_order():
+            yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -14,13 +14,12 @@ from pathlib import Path
 from vaak.config.training import TrainingConfig
 from vaak.core.random_keys import Purpose
 from vaak.core.task import Dataset
-from vaak.data.batching.planner import training_planner
-from vaak.data.loader import load, training_addresses
+from vaak.data.batching import training_planner
+from vaak.data.loader import Microbatch, MicrobatchReader, load, training_addresses
 from vaak.data.plan import LastPlan
-from vaak.data.reader import Microbatch, MicrobatchReader
 from vaak.engine.distributed.ranks import Ranks
-from vaak.engine.position import Position
-from vaak.engine.records.journal import SkippedExamples
+from vaak.engine.journal import SkippedExamples
+from vaak.engine.state import Position
 
 
 @dataclass(frozen=True)

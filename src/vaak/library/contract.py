@@ -13,7 +13,7 @@ from vaak.config.tasks import task_class
 from vaak.core.errors import UserError
 from vaak.core.task import Task
 from vaak.library.config import as_layers
-from vaak.library.references import is_task, reference_of
+from vaak.library.fit import is_task, reference_of
 from vaak.testing.case import Case
 from vaak.testing.contract import CHECKS, Check, check_task
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from vaak.core.errors import optional_import
-from vaak.engine.records.metrics_file import read_records
+from vaak.engine.metrics_file import read_records
 from vaak.study.drawing import saved
 
 MOST_PANELS = 9

@@ -1,27 +1,32 @@
-"""Training in one call."""
+"""Training in one call, and how the run finds its task again.
+
+A task is found by its file, which the run copies; by its package; or only by this program.
+"""
 
 from __future__ import annotations
 
+import importlib.util
+import sys
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from types import ModuleType
+from typing import Any, NamedTuple
 
-from vaak.config.components import files_being_imported
+from vaak.config.components import adopt_module, files_being_imported, what_is_missing
 from vaak.config.experiment import Experiment
 from vaak.config.load import Loaded, load_layers
-from vaak.config.tasks import TASKS, task_class
+from vaak.config.tasks import TASKS, register_task, task_class
 from vaak.core.callback import Callback
 from vaak.core.errors import UserError
 from vaak.core.task import Task
 from vaak.library.config import Layer, as_layers
-from vaak.library.references import is_task, reference_of
 from vaak.library.trained_run import TrainedRun, open, with_metrics
 from vaak.runs.folder.directory import holds_a_run
 from vaak.runs.folder.user_code import demand_trust
 from vaak.runs.start import train
-from vaak.tasks.meters import Metric
+from vaak.tasks.base import Metric
 
 ONLY_HERE = (
     "the task {name} is in no file, so the command line can't open this run: in Python, with the task, "
@@ -125,3 +130,52 @@ def _with_checkpoint(loaded: Loaded, options: dict[str, Any]) -> Loaded:
     checkpoint = training.checkpoint.model_copy(update=options)
     training = training.model_copy(update={"checkpoint": checkpoint})
     return replace(loaded, experiment=loaded.experiment.model_copy(update={"training": training}))
+
+
+class Reference(NamedTuple):
+    """What a configuration names a task by, and whether other programs find it by this."""
+
+    name: str
+    lasts: bool
+
+
+def reference_of(task: Any) -> Reference:
+    """How to name a task's class, or a task object that a module has as a variable.
+
+    One that is in no file (of a notebook, of a function) is registered in this program under its name.
+    """
+    module = sys.modules.get(task.__module__ if isinstance(task, type) else getattr(task, "made_in", ""))
+    name = _name_in(module, task)
+    if module is not None and name is not None:
+        full = f"{module.__name__}:{name}"
+        for short, spec in TASKS.items():
+            if spec.task == full:
+                return Reference(short, True)
+        if _is_installed(module):
+            return Reference(full, True)
+        file = Path(getattr(module, "__file__", None) or "")
+        if file.is_file() and what_is_missing(f"{file}:{name}", file.parent) is None:
+            adopt_module(module, file)
+            return Reference(f"{file.resolve()}:{name}", True)
+    short = task.__name__ if isinstance(task, type) else getattr(task, "name", type(task).__name__)
+    register_task(short, task)
+    return Reference(short, False)
+
+
+def is_task(value: Any) -> bool:
+    """Whether a value is a task's class, or a task."""
+    return isinstance(value, Task) or (isinstance(value, type) and issubclass(value, Task))
+
+
+def _name_in(module: ModuleType | None, task: Any) -> str | None:
+    """The name that a module has for a task; None where it has none."""
+    return next((name for name, value in vars(module or object).items() if value is task), None)
+
+
+def _is_installed(module: ModuleType) -> bool:
+    """Whether other programs import a module by its name."""
+    root = module.__name__.partition(".")[0]
+    if root == "__main__" or "." not in module.__name__ or root not in sys.modules:
+        return False
+    spec = importlib.util.find_spec(root)
+    return spec is not None and "site-packages" in str(spec.origin)

@@ -13,18 +13,17 @@ import torch
 
 from vaak.config.experiment import Experiment
 from vaak.config.tasks import TASKS, register_task
-from vaak.config.yaml.reader import read_yaml
+from vaak.config.yaml.text import flow_text, read_yaml
 from vaak.config.yaml.tree import find, to_plain
-from vaak.config.yaml.writer import flow_text
 from vaak.core.errors import UserError
 from vaak.core.task import Dataset, Meters, Task
-from vaak.engine.devices.randomness import make_deterministic
 from vaak.engine.distributed.ranks import Ranks
 from vaak.engine.evaluation import Evaluator
+from vaak.engine.precision import make_deterministic
 from vaak.library.config import as_plain
 from vaak.library.drawing import draw_history, read_history
 from vaak.runs.open_run import OpenedRun, open_run, run_of
-from vaak.tasks.meters import AlsoMeasured, Metric
+from vaak.tasks.base import AlsoMeasured, Metric
 
 GIVEN = "given"
 """The name of the split that consists of the examples given."""

@@ -1,4 +1,4 @@
-"""Building blocks of networks: one idea and one paper per file. No forward pass writes state.
+"""Building blocks of networks: one idea per file, with its papers. No forward pass writes state.
 
 Those to use alone are ``vaak.nn.Attention``, ``vaak.nn.encoder`` and ``vaak.nn.decoder``.
 """
@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING
 from vaak.core.lazy import attributes
 
 if TYPE_CHECKING:
-    from vaak.nn.factory import ModelFactory
-    from vaak.nn.parts import Attention, decoder, encoder
+    from vaak.nn.factory import Attention, ModelFactory, decoder, encoder
 
 __all__ = ["Attention", "ModelFactory", "decoder", "encoder"]
 
-_PARTS = "vaak.nn.parts"
+_PARTS = "vaak.nn.factory"
 
 __getattr__ = attributes(
     __name__,

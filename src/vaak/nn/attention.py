@@ -15,13 +15,11 @@ from torch import Tensor, nn
 from vaak.nn.config import LINEAR, StackConfig
 from vaak.nn.decoding.cache import LayerCache
 from vaak.nn.kernels.linear_attention import linear_attention
-from vaak.nn.kernels.local_attention import local_attention
-from vaak.nn.kernels.random_features import RandomFeatures
-from vaak.nn.kernels.softmax_attention import attend, attention_weights
-from vaak.nn.kernels.squared_norms import SquaredNorms
+from vaak.nn.kernels.random_features import RandomFeatures, SquaredNorms
+from vaak.nn.kernels.softmax_attention import attend, attention_weights, local_attention
 from vaak.nn.kernels.visibility import Visibility
 from vaak.nn.norms import RMSNorm
-from vaak.nn.positions.rotary import Rotation, rotate
+from vaak.nn.positional_encodings import Rotation, rotate
 
 
 class Attention(nn.Module):

@@ -1,13 +1,16 @@
-"""The feed-forward layer: each token alone, widened, bent and narrowed again.
+"""The feed-forward layer: each token alone, or with its neighbours, widened, bent and narrowed again.
 
-    plain   down(activation(up(x)))             GELU, ReLU, SiLU
-    gated   down(activation(gate(x)) · up(x))   SwiGLU, GEGLU: one projection opens and closes the other's channels
+    plain      down(activation(up(x)))             GELU, ReLU, SiLU
+    gated      down(activation(gate(x)) · up(x))   SwiGLU, GEGLU: one projection opens and closes the other's channels
+    ConvNeXt   x + scale · down(GELU(up(norm(convolution(x)))))     the convolution depthwise, over time
 
-With a ``kernel_size``, ``up`` and ``gate`` are convolutions, so each token is widened together with its neighbours
-(Ren et al. 2021, "FastSpeech 2": 9 tokens, and 1 on the way down).
+With a ``kernel_size``, ``up`` and ``gate`` are convolutions (Ren et al. 2021, "FastSpeech 2": 9 tokens, and 1 on the
+way down). A condition of ConvNeXt scales and shifts what is normalised. What is padding is never read.
 
 Sources: Vaswani et al. 2017, "Attention Is All You Need" (ReLU); Hendrycks and Gimpel 2016, "Gaussian Error Linear
-Units (GELUs)", the exact form and that with tanh; Shazeer 2020, "GLU Variants Improve Transformer" (SwiGLU, GEGLU).
+Units (GELUs)", the exact form and that with tanh; Shazeer 2020, "GLU Variants Improve Transformer" (SwiGLU, GEGLU); Liu
+et al. 2022, "A ConvNet for the 2020s"; Siuzdak 2024, "Vocos", section 3.3 (over time); Perez et al. 2018, "FiLM: Visual
+Reasoning with a General Conditioning Layer" (scale and shift).
 """
 
 from __future__ import annotations
@@ -15,11 +18,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
+import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from vaak.nn.config import FACTORS_END
-from vaak.nn.convolution import TimeConvolution
+from vaak.nn.norms import LayerNorm
 
 Activation = Callable[[Tensor], Tensor]
 
@@ -150,3 +154,54 @@ def gated_width(width: int, multiple_of: int = 32) -> int:
     1376
     """
     return -(-8 * width // (3 * multiple_of)) * multiple_of
+
+
+class TimeConvolution(nn.Conv1d):
+    """A convolution of ``(batch, time, width)`` to ``(batch, time, out_width)``; ``kernel_size`` is odd.
+
+    With as many ``groups`` as channels, each has its own kernel. ``bias`` adds a number to each channel.
+    """
+
+    def __init__(self, width: int, out_width: int, kernel_size: int, groups: int = 1, bias: bool = True) -> None:
+        assert kernel_size % 2, "a frame stands in the middle of its kernel"
+        super().__init__(width, out_width, kernel_size, padding=kernel_size // 2, groups=groups, bias=bias)
+
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        """What is not in ``mask`` ``(batch, time)`` counts as 0, like what is beyond the ends."""
+        x = x if mask is None else x.masked_fill(~mask[..., None], 0.0)
+        return super().forward(x.transpose(1, 2)).transpose(1, 2)
+
+
+class ConvNeXtBlock(nn.Module):
+    """Adds to each frame what its neighbours make of it."""
+
+    def __init__(
+        self,
+        width: int,
+        inner_width: int,
+        kernel_size: int = 7,
+        *,
+        layer_scale: float = 1.0,
+        condition_width: int | None = None,
+    ) -> None:
+        """What is added is multiplied by a learned number per channel, at first ``layer_scale``.
+
+        ``width`` is that of the frames, ``inner_width`` that between the two layers; ``kernel_size`` is odd.
+        ``condition_width`` is that of a vector per row that scales and shifts the normalised frames.
+        """
+        super().__init__()
+        self.over_time = TimeConvolution(width, width, kernel_size, groups=width)
+        self.norm = LayerNorm(width, eps=1e-6)
+        self.modulation = None if condition_width is None else nn.Linear(condition_width, 2 * width)
+        self.pointwise = GELU(width, inner_width, bias=True)
+        self.layer_scale = nn.Parameter(torch.full((width,), layer_scale))
+
+    def forward(self, x: Tensor, mask: Tensor | None = None, condition: Tensor | None = None) -> Tensor:
+        """Shape kept: ``(batch, time, width)``. ``mask`` is ``(batch, time)``, ``condition`` ``(batch, width)``."""
+        y = self.norm(self.over_time(x, mask))
+        if self.modulation is not None:
+            assert condition is not None, "a block with a condition_width needs its condition"
+            scale, shift = self.modulation(F.silu(condition))[:, None].chunk(2, -1)
+            y = y * (1 + scale) + shift
+        added: Tensor = x + self.layer_scale * self.pointwise(y)
+        return added

@@ -24,8 +24,8 @@ from collections import Counter
 
 from torch import nn
 
-from vaak.nn.convolution import TimeConvolution
-from vaak.nn.positions.convolutional import ConvolutionalPositions
+from vaak.nn.feed_forward import TimeConvolution
+from vaak.nn.positional_encodings import ConvolutionalPositions
 
 DEVIATION = 0.02
 RESIDUAL_OUTPUTS = ("attention.output", "feed_forward.down")

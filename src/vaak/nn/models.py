@@ -4,9 +4,13 @@
     source ──embedding──▶ encoder ──▶ memory ─┐
     target ──embedding──▶ decoder ◀──looks at─┘──▶ hidden ──▶ logits                          encoder and decoder
 
+    p(token) = p_generate · softmax(logits)[token] + (1 − p_generate) · attention on the places of token     copying
+
 Sources: Vaswani et al. 2017, "Attention Is All You Need"; Press and Wolf 2017, "Using the Output Embedding to Improve
-Language Models" (tied embeddings). Differs: embeddings are multiplied by sqrt(d_model) only where sinusoidal positions
-are added to them, which they would else be drowned by.
+Language Models" (tied embeddings); See, Liu and Manning 2017, "Get To The Point: Summarization with Pointer-Generator
+Networks", equations 8 and 9 (copying). Differs: embeddings are multiplied by sqrt(d_model) only where sinusoidal
+positions are added to them, which they would else be drowned by; what is copied by is an attention of its own with a
+single head, and the decision to generate is made from the decoder's state alone.
 """
 
 from __future__ import annotations
@@ -16,11 +20,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from vaak.nn.config import EncoderDecoderConfig, StackConfig
-from vaak.nn.copying import Copying
 from vaak.nn.decoding.cache import StackCache
 from vaak.nn.initialisation import initialise
-from vaak.nn.kernels.squared_norms import SquaredNorms
-from vaak.nn.positions.kinds import SINUSOIDAL
+from vaak.nn.kernels.random_features import SquaredNorms
+from vaak.nn.positional_encodings import SINUSOIDAL
 from vaak.nn.stack import TransformerStack
 
 
@@ -187,3 +190,43 @@ def embed(embedding: nn.Embedding, tokens: Tensor, config: StackConfig) -> Tenso
     """Vectors of tokens ``(batch, time)`` as they enter a stack, ``(batch, time, width)``."""
     vectors: Tensor = embedding(tokens)
     return vectors * config.d_model**0.5 if config.position_type in SINUSOIDAL else vectors
+
+
+LEAST = 1e-20
+"""Added under the logarithm of what nothing points to."""
+
+
+class Copying(nn.Module):
+    """Mixes scores of tokens with attention on the source, which has the same vocabulary."""
+
+    def __init__(self, width: int, memory_width: int) -> None:
+        super().__init__()
+        self.query = nn.Linear(width, width, bias=False)
+        self.key = nn.Linear(memory_width, width, bias=False)
+        self.generates = nn.Linear(width, 1)
+
+    def forward(self, logits: Tensor, hidden: Tensor, memory: Tensor, source: Tensor, mask: Tensor) -> Tensor:
+        """Log-probabilities ``(batch, time, vocab)`` from scores of the same shape.
+
+        ``hidden`` is ``(batch, time, width)``; ``memory (batch, source time, memory_width)`` is what the encoder made
+        of the tokens ``source (batch, source time)``, real where ``mask`` is True.
+
+        ``logits`` ``(batch, time, vocab)`` are the scores.
+        """
+        query = self.query(hidden)
+        scores = (query @ self.key(memory).transpose(1, 2)) * query.shape[-1] ** -0.5
+        exact = torch.promote_types(scores.dtype, torch.float32)
+        weights = scores.to(exact).masked_fill(~mask[:, None], -torch.inf).softmax(-1)
+        copied = _gathered(weights, source, logits.shape[-1])
+        decision = self.generates(hidden).to(exact)
+        written = F.logsigmoid(decision) + logits.log_softmax(-1, dtype=exact)
+        return torch.logaddexp(written, F.logsigmoid(-decision) + (copied + LEAST).log())
+
+
+def _gathered(weights: Tensor, source: Tensor, vocab_size: int) -> Tensor:
+    """The weights ``(batch, time, source time)`` of the source's places, added up by token ``(batch, time, vocab)``."""
+    batch, time, _ = weights.shape
+    rows = torch.arange(batch * time, device=weights.device).view(batch, time, 1) * vocab_size
+    places = (rows + source[:, None]).flatten()  # one dimension: there CUDA has a sum that repeats to the bit
+    summed = weights.new_zeros(batch * time * vocab_size).index_add(0, places, weights.flatten())
+    return summed.view(batch, time, vocab_size)

@@ -24,8 +24,8 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 
 from vaak.core.errors import DataError, FormatError, UserError
-from vaak.core.progress import progress
 from vaak.core.storage.files import format_of, read_json, write_bytes, write_json
+from vaak.core.terminal import progress
 from vaak.pipeline.jobs import Jobs
 
 log = logging.getLogger("vaak")

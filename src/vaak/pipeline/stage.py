@@ -1,4 +1,4 @@
-"""What a pipeline is: stages with their options, what they read and what they make.
+"""What a pipeline is: stages with their options, what they read and what they make; and the pipelines with a name.
 
 embeddings ──▶ clusters ──▶ gate       an arrow is ``after``: the second reads what the first made
 """
@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vaak.config.base import Section
+from vaak.config.components import resolve_class
 from vaak.core.errors import CheckpointError, UserError
 from vaak.core.storage.files import fingerprint_of
 from vaak.pipeline.jobs import Jobs
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
     from vaak.runs.start import Outcome
 
 log = logging.getLogger("vaak")
-
 SIGNALS = ("SIGINT", "SIGTERM")
 
 
@@ -94,7 +94,7 @@ def shared_batch(run: Path, training: TrainingConfig, num_processes: int) -> dic
     A run that has begun keeps its division, on any number of processes. Rows that can't be divided by the processes,
     and batches by length, stay as they are: ``batch_size`` is then per process, as accelerate has it.
     """
-    from vaak.config.yaml.reader import read_yaml
+    from vaak.config.yaml.text import read_yaml
     from vaak.config.yaml.tree import to_plain
 
     rows, steps = training.batch_size, training.gradient_accumulation_steps
@@ -219,3 +219,21 @@ class Pipeline:
     def asked_for(self, options: Options) -> Iterator[Stage]:
         """The stages that the options ask for."""
         return (stage for stage in self.stages if stage.wanted is None or stage.wanted(options))
+
+
+PIPELINES: dict[str, str] = {"moe-asr": "vaak.tasks.asr.stages.pipeline:PIPELINE"}
+"""Name → where the pipeline is; it is imported when it is asked for."""
+
+
+def find_pipeline(reference: str, folder: Path) -> Pipeline:
+    """The pipeline that a name or reference, seen from ``folder``, stands for; its module is imported.
+
+    Raises UserError where there is none.
+    """
+    if ":" not in reference and reference not in PIPELINES:
+        known = ", ".join([*PIPELINES, "./file.py:NAME", "package.module:NAME"])
+        raise UserError(f"unknown pipeline {reference}; expected one of {known}")
+    found = resolve_class(reference, PIPELINES, folder)
+    if not isinstance(found, Pipeline):
+        raise UserError(f"{reference} is not a pipeline (vaak.pipeline.stage.Pipeline)")
+    return found

@@ -6,20 +6,18 @@ import inspect
 from pathlib import Path
 from typing import Any
 
-from vaak.callbacks.console.lines import ConsoleCallback
+from vaak.callbacks.console import ConsoleCallback
 from vaak.callbacks.early_stopping import EarlyStoppingCallback
 from vaak.callbacks.memory_manager import AdaptiveMemoryManager
-from vaak.callbacks.profiling.interbatch_profiler import InterbatchProfiler
-from vaak.callbacks.profiling.trace import TRACED_BY, TraceCallback
-from vaak.callbacks.profiling.waiting import WaitingForDataCallback
+from vaak.callbacks.profiler import InterbatchProfiler, WaitingForDataCallback
 from vaak.callbacks.routing import RoutingCallback
 from vaak.callbacks.step_log import StepLogCallback
 from vaak.callbacks.system_metrics import SystemMetricsCallback
+from vaak.callbacks.trace import TRACED_BY, TraceCallback
 from vaak.config.base import Component
-from vaak.config.catalog import CALLBACKS
-from vaak.config.components import resolve_class
+from vaak.config.components import CALLBACKS, resolve_class
 from vaak.config.experiment import Experiment
-from vaak.config.show.resolved import resolved_values
+from vaak.config.resolved import resolved_values
 from vaak.core.callback import Callback
 from vaak.core.errors import UserError
 
@@ -70,21 +68,21 @@ def _trackers(experiment: Experiment[Any, Any]) -> list[Callback]:
     logging = experiment.training.logging
     callbacks: list[Callback] = []
     if logging.json_lines:
-        from vaak.callbacks.console.json_lines import JsonLinesCallback
+        from vaak.callbacks.console import JsonLinesCallback
 
         callbacks.append(JsonLinesCallback())
     if logging.tensorboard:
-        from vaak.callbacks.tracking.tensorboard import TensorBoardCallback
+        from vaak.callbacks.tensorboard import TensorBoardCallback
 
         callbacks.append(TensorBoardCallback(logging.log_metrics))
     if logging.wandb:
-        from vaak.callbacks.tracking.wandb import WandbCallback
+        from vaak.callbacks.wandb import WandbCallback
 
         settings = {name: value for name, value in experiment.wandb.model_dump().items() if value is not None}
         settings = {"name": experiment.name, **settings, "tags": list(experiment.wandb.tags)}
         callbacks.append(WandbCallback(settings, resolved_values(experiment), logging.log_metrics))
     for name in logging.trackers:
-        from vaak.callbacks.tracking.trackers import AccelerateTrackerCallback
+        from vaak.callbacks.trackers import AccelerateTrackerCallback
 
         callbacks.append(AccelerateTrackerCallback(name, resolved_values(experiment), logging.log_metrics))
     return callbacks

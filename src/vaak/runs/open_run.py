@@ -1,49 +1,66 @@
-"""A trained run, opened to be used: its configuration, its task, and the weights of a checkpoint."""
+"""A trained run, opened to be used: its configuration, its task, and the weights of a checkpoint.
+
+RUN/tuned.yml, options found after training (vaak tune), overrides RUN/config.yml wherever a run is used. Training
+doesn't read it, so a resumed run is evaluated as at its start.
+
+A checkpoint can be opened without its run. As long as the run is where it was, its checkpoints stand for it.
+
+    step-00001000/config.yml      the run's configuration
+                  prepared/       what the run prepared, such as its tokenizer, without the data of its splits
+                  tasks/NAME/     the same of each of several tasks
+                  code/           users' own classes
+
+A name that only the program which trained the run had registered (a loss, an optimizer, a schedule) isn't needed here.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import json
 import logging
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from vaak.config.base import REGISTERED
+from vaak.config.changes import changes_between
+from vaak.config.components import AUXILIARY_LOSSES, LOSSES
 from vaak.config.experiment import Experiment
 from vaak.config.load import load
-from vaak.config.resume.table import changes_between
-from vaak.config.show.resolved import resolved_values
+from vaak.config.optimization import SCHEDULES, UPDATE_RULES
+from vaak.config.resolved import resolved_values
 from vaak.config.tasks import task_class
+from vaak.config.yaml.named_code import CODE
+from vaak.config.yaml.text import read_yaml, yaml_text
+from vaak.config.yaml.tree import to_plain
 from vaak.core.errors import CheckpointError, UserError
+from vaak.core.storage import files
+from vaak.core.storage.files import write_text
 from vaak.core.task import Task
 from vaak.engine.checkpoint.companions import report_damaged
 from vaak.engine.checkpoint.files import load_checkpoint, load_weights, resolve_checkpoint
 from vaak.engine.checkpoint.names import is_checkpoint
 from vaak.engine.distributed.launcher import pick_device
 from vaak.engine.trained import model_of
-from vaak.runs.folder.registered_names import names_of_training_known
+from vaak.runs.folder.directory import TASKS, owner_at_home
 from vaak.runs.folder.user_code import demand_trust, demand_trust_to_use
-from vaak.runs.prepared import PreparedFolder, is_prepared, prepared_folder
-from vaak.runs.standalone import run_with_checkpoints
-from vaak.runs.tuned_options import layers_of
+from vaak.runs.prepared import DONE, LEFT_OUT, PreparedFolder, is_prepared, prepared_folder
 
 log = logging.getLogger("vaak")
-
 READ_IN_USE = (
     *("training.batch_size", "training.validation.batch_size", "training.mixed_precision"),
     *("training.deterministic", "training.performance.", "training.loss.", "training.eval_knobs."),
 )
 """The options of training that using a trained model reads, too."""
-
 ONLY_TRAINING_READS = re.compile(
     r"(data\.tasks\.\w+\.)?(training|wandb|distillation|data\.(target_)?tokenizer|data\.augmentation|data\.cache_dir"
     r"|data\.token_dropout|data\.shift_windows|model\.(.*\.)?(attention_)?dropout)(\.|$)"
 )
 """Options that make a model, or what it learned from its data: a trained one has its own."""
-
 DATA_SECTIONS = ("data", "datasets", "global_config")
 
 
@@ -190,3 +207,104 @@ def _say_what_is_not_read(own: Experiment[Any, Any], asked: Experiment[Any, Any]
     unread = [key for key in of_training if not key.startswith(READ_IN_USE)]
     if unread:
         log.warning("%s: only training reads this, so here it has no effect", ", ".join(unread))
+
+
+OF_TRAINING: dict[str, Collection[str]] = {
+    "training.loss.main": LOSSES,
+    "training.optimizer": UPDATE_RULES,
+    "training.scheduler": SCHEDULES,
+}
+"""Where a registered name may stand that using a model doesn't need, and the names that are built in."""
+
+
+class NotHere:
+    """Stands for a class that only the program knows that trained a run."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        raise UserError("this needs a class that the program which trained this run registered; register it here, too")
+
+
+@contextlib.contextmanager
+def names_of_training_known(directory: Path) -> Iterator[None]:
+    """Within this context, names of training that a run's configuration has are names of ``NotHere``, if of nothing."""
+    values = to_plain(read_yaml(directory / "config.yml"))
+    added = [
+        (key, name)
+        for key, name in _names(values)
+        if ":" not in name and name.isidentifier() and name not in REGISTERED[key]
+    ]
+    for key, name in added:
+        REGISTERED[key][name] = NotHere
+    try:
+        yield
+    finally:
+        for key, name in added:
+            REGISTERED[key].pop(name, None)
+
+
+def _names(values: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    """The names that aren't built in, each with the option under which it stands."""
+    for key, built_in in OF_TRAINING.items():
+        section = _at(values, key)
+        name = section.get("type") if isinstance(section, dict) else section
+        if isinstance(name, str) and name not in built_in:
+            yield key, name
+    auxiliary = _at(values, "training.loss.auxiliary")
+    for name, about in auxiliary.items() if isinstance(auxiliary, dict) else ():
+        loss = about.get("type") if isinstance(about, dict) else name
+        if isinstance(loss, str) and loss not in AUXILIARY_LOSSES:
+            yield "training.loss.auxiliary", loss
+
+
+def _at(values: Any, key: str) -> Any:
+    for name in key.split("."):
+        values = values.get(name) if isinstance(values, dict) else None
+    return values
+
+
+TUNED = "tuned.yml"
+
+
+def layers_of(directory: Path) -> list[Path]:
+    """The files that a run's configuration for use is made of, the later over the earlier."""
+    return [directory / "config.yml", *(path for path in (directory / TUNED,) if path.exists())]
+
+
+def write_tuned(directory: Path, options: Mapping[str, Any], remarks: Sequence[str]) -> Path:
+    """The file written: sections of options below remarks. Raises UserError where it can't be written."""
+    path = directory / TUNED
+    try:
+        write_text(path, "".join(f"# {line}\n" for line in remarks) + yaml_text(dict(options)))
+    except OSError as error:
+        raise UserError(f"{path} can't be written: {error.strerror or error}") from error
+    return path
+
+
+def companions_of(directory: Path, configuration: str) -> dict[str, str | Path]:
+    """The files that each checkpoint of a run is to have, by their path in it: texts, or files to copy."""
+    found: dict[str, str | Path] = {"config.yml": configuration}
+    found |= {path.relative_to(directory).as_posix(): path for path in _files_below(directory / CODE)}
+    for folder in (directory, *sorted((directory / TASKS).glob("*"))):
+        if is_prepared(folder):
+            prepared = prepared_folder(folder)
+            about = files.read_json(prepared / DONE)
+            splits = sorted(about.get("statistics", {}))
+            parts = [path for path in prepared.iterdir() if path.name not in splits]
+            for path in (file for part in parts for file in ([part] if part.is_file() else _files_below(part))):
+                if not path.name.startswith("."):
+                    found[path.relative_to(directory).as_posix()] = path
+            done = (prepared / DONE).relative_to(directory).as_posix()
+            found[done] = json.dumps({**about, LEFT_OUT: splits}, ensure_ascii=False)
+    return found
+
+
+def _files_below(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.rglob("*") if path.is_file() and "__pycache__" not in path.parts)
+
+
+def run_with_checkpoints(folder: Path) -> Path | None:
+    """The directory of the run whose checkpoints are in a folder; None where there is none."""
+    directory = owner_at_home(folder)
+    if directory is None or not (directory / "config.yml").exists():
+        return None
+    return directory if (directory / "checkpoints").resolve() == folder.resolve() else None

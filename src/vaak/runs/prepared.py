@@ -17,11 +17,9 @@ from typing import Any, Self, TypeVar
 
 import vaak
 from vaak.core.errors import DataError, FormatError, UserError
-from vaak.core.storage.files import fingerprint_of, moved_together, read_json, write_json
+from vaak.core.storage.files import damage_in, fingerprint_of, moved_together, read_json, sizes_of, write_json
 from vaak.core.storage.lock import locked
-from vaak.core.storage.sizes import damage_in, sizes_of
-from vaak.runs.folder.directory import holds_a_run
-from vaak.runs.folder.places import places_of
+from vaak.runs.folder.directory import holds_a_run, places_of
 
 log = logging.getLogger("vaak")
 

@@ -1,9 +1,10 @@
-"""One run from its configuration to its end."""
+"""A run from its configuration to its end: trained in its directory, only prepared, or begun in a temporary folder."""
 
 from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import platform
 import tempfile
 import time
@@ -16,43 +17,45 @@ import numpy as np
 import torch
 
 import vaak
-from vaak.callbacks.console.figures import in_words
 from vaak.config.load import Loaded
-from vaak.config.show.resolved import resolved_values
+from vaak.config.resolved import resolved_values
 from vaak.config.tasks import task_class
 from vaak.config.training import TrainingConfig
-from vaak.config.yaml.reader import read_yaml
+from vaak.config.yaml.text import read_yaml
 from vaak.config.yaml.tree import find
 from vaak.core.callback import Callback
 from vaak.core.errors import UserError
+from vaak.core.figures import in_words
 from vaak.core.interrupts import leaving
-from vaak.core.progress import progress_allowed
 from vaak.core.storage.files import write_json
 from vaak.core.task import Task
-from vaak.engine.checkpoint.files import read_state, resolve_checkpoint
-from vaak.engine.checkpoint.initial_weights import initialise
+from vaak.core.terminal import progress_allowed
+from vaak.engine.checkpoint.files import read_state, remove_leftovers, resolve_checkpoint
 from vaak.engine.checkpoint.names import list_checkpoints, step_folder
-from vaak.engine.checkpoint.writer import remove_leftovers
 from vaak.engine.distributed.launcher import (
     multiplied_by,
+    pick_device,
     precision_from_launcher,
     say_what_has_no_effect,
     with_batches_per_process,
     world_size,
 )
-from vaak.engine.distributed.ranks import Ranks, start_ranks
-from vaak.engine.distributed.shared_folder import demand_shared
-from vaak.engine.memory.device import read_memory
+from vaak.engine.distributed.ranks import Ranks, demand_shared, start_ranks
+from vaak.engine.memory import read_memory
+from vaak.engine.metrics_file import read_records
 from vaak.engine.optim.schedules import warmup_steps
-from vaak.engine.records.metrics_file import read_records
-from vaak.engine.resuming.resume import begin_anew, demand_resumable
+from vaak.engine.precision import keeping_generators
+from vaak.engine.resume import begin_anew, demand_resumable
+from vaak.engine.trained import initialise
 from vaak.engine.trainer import Trainer
 from vaak.runs.build_callbacks import callbacks_of
-from vaak.runs.distillation.task import distilled
-from vaak.runs.doctor.finding import size
+from vaak.runs.distillation import distilled
+from vaak.runs.doctor import size
+from vaak.runs.estimate import at_rest, demand_steps_for_warmup
 from vaak.runs.folder.directory import (
     PREPROCESSED,
     checkpoints_elsewhere,
+    claim,
     command_to_go_on,
     demand_room,
     holds_a_run,
@@ -60,15 +63,11 @@ from vaak.runs.folder.directory import (
     the_only_writer,
     write_status,
 )
-from vaak.runs.folder.environment import environment
 from vaak.runs.folder.logs import logging_to
-from vaak.runs.folder.owner import claim
-from vaak.runs.folder.sessions import begin_session, write_current
+from vaak.runs.folder.sessions import begin_session, environment, write_current
 from vaak.runs.folder.user_code import config_of_run, demand_trust
-from vaak.runs.forecast.memory import at_rest
-from vaak.runs.forecast.steps import demand_steps_for_warmup
+from vaak.runs.open_run import companions_of
 from vaak.runs.prepared import is_prepared, prepared_folder
-from vaak.runs.standalone import companions_of
 
 log = logging.getLogger("vaak")
 
@@ -399,3 +398,29 @@ def _with_launchers_precision(loaded: Loaded) -> Loaded:
     name: Any = precision_from_launcher(training.mixed_precision, given)
     training = training.model_copy(update={"mixed_precision": name})
     return replace(loaded, experiment=loaded.experiment.model_copy(update={"training": training}))
+
+
+@contextlib.contextmanager
+def temporary_trainer(loaded: Loaded) -> Iterator[Trainer]:
+    """A trainer at the start of a run, without callbacks; the state of generators is restored.
+
+    It begins with the weights of ``training.checkpoint.init_from``, if any. One process does the work of all: steps
+    don't depend on their number. Raises UserError where several were started.
+    """
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        raise UserError("this runs in one process, with the same steps: start it without torchrun or accelerate launch")
+    training = loaded.experiment.training
+    device = pick_device(training.device)
+    with tempfile.TemporaryDirectory(prefix="vaak-study-") as folder, keeping_generators(device):
+        directory = Path(folder)
+        experiment = loaded.experiment.model_copy(update={"run_dir": directory})
+        task: Task = task_class(experiment.reference)(experiment, directory, loaded.folder)
+        task = distilled(task, experiment, directory)
+        with loaded.naming_lines():
+            task.prepare()
+        skip_bad, folder_of_code = experiment.skips_bad_examples, loaded.folder
+        trainer = Trainer(
+            task, training, directory, ranks=Ranks(device), skip_bad_examples=skip_bad, folder=folder_of_code
+        )
+        initialise(trainer.model, training.checkpoint)
+        yield trainer

@@ -20,12 +20,12 @@ from torch import Tensor, nn
 from vaak.config.load import Loaded
 from vaak.core.batch import Batch
 from vaak.core.errors import UserError
-from vaak.core.progress import progress
 from vaak.core.random_keys import Purpose, draw_key
 from vaak.core.task import Objective, Task
-from vaak.engine.devices.randomness import keeping_generators, seed_everything
-from vaak.engine.objective.descent import objectives_of, parameters_of
-from vaak.runs.temporary_run import temporary_trainer
+from vaak.core.terminal import progress
+from vaak.engine.gradient import objectives_of, parameters_of
+from vaak.engine.precision import keeping_generators, seed_everything
+from vaak.runs.start import temporary_trainer
 
 LONGER_STEPS = (1, 30, 1000)  # a slope is right if it is at any h: small ones drown in rounding, large ones bend
 NOISE = 1000.0  # rounding of the loss, in units of its last place

@@ -1,9 +1,16 @@
-"""A learning-rate range test of any torch model, for use as a library."""
+"""Learning-rate range tests: of a configuration by the engine's own step, and of any torch model, which is restored."""
 
 from __future__ import annotations
 
 import contextlib
+import copy
+import csv
+import importlib.util
+import io
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import closing
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +18,17 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from vaak.config.load import Loaded
 from vaak.core.batch import Batch
-from vaak.core.errors import UserError
-from vaak.study.certainty import Certainty, certainty_of
+from vaak.core.callback import StepReport
+from vaak.core.errors import NonFiniteError, UserError
+from vaak.core.storage import files
+from vaak.core.terminal import followed
+from vaak.engine.precision import keeping_generators
+from vaak.engine.trainer import Trainer
+from vaak.runs.start import temporary_trainer
 from vaak.study.drawing import draw_curve
-from vaak.study.lr_range import Curve, RateRange
-from vaak.study.restoring import left_as_it_was
+from vaak.study.lr_range import Certainty, Curve, RateRange, certainty_of
 
 TARGETS = ("targets", "labels")
 
@@ -177,3 +189,112 @@ def _keeping_generators_of(loader: Iterable[Any]) -> Iterator[None]:
     finally:
         for generator, state in zip(generators, states, strict=True):
             generator.set_state(state)
+
+
+def find_lr(loaded: Loaded, rates: RateRange) -> Curve:
+    """The losses of the run's first steps, each taken with its rate of the range instead of the schedule's.
+
+    Steps are those of training: accumulated, clipped, in its precision. ``training.optimizer.lr`` is what varies; the
+    rates of parameter groups, and muon's ``adamw_lr``, keep their proportion to it. Nothing is kept.
+    """
+    with temporary_trainer(loaded) as trainer:
+        return _tested(trainer, rates)
+
+
+def _tested(trainer: Trainer, rates: RateRange) -> Curve:
+    curve, peak = Curve(), trainer.config.optimizer.lr
+    step = replace(trainer.step, schedule=lambda step: rates.rate(step - 1) / peak)
+    numbers = followed(range(rates.num_iter), "trying learning rates", rates.num_iter)
+    with closing(trainer.data.steps(trainer.position)) as steps, closing(numbers):
+        for number, data in zip(numbers, steps, strict=False):
+            try:
+                report = step(trainer.state, data)
+            except NonFiniteError:
+                curve.diverged = True
+                break
+            if not curve.add(rates.rate(number), _objective(trainer, report)):
+                break
+    return curve
+
+
+def _objective(trainer: Trainer, report: StepReport) -> float:
+    """What the step descended on."""
+    return sum(trainer.loss_weights.get(name, 1.0) * float(loss) for name, loss in report.losses.items())
+
+
+def described(curve: Curve) -> dict[str, Any]:
+    """A curve, its suggestion, and how sure that is."""
+    return {**curve.as_json(), **asdict(certainty_of(curve))}
+
+
+def write_curve(curve: Curve, folder: Path) -> list[Path]:
+    """Write ``lr-range.json``, ``.csv`` and, where matplotlib is installed, ``.png``; return what was written."""
+    written = [folder / "lr-range.json", folder / "lr-range.csv"]
+    table = io.StringIO()
+    writer = csv.writer(table, lineterminator="\n")
+    writer.writerow(("lr", "loss", "smoothed"))
+    writer.writerows(zip(curve.rates, curve.losses, curve.smoothed, strict=True))
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        files.write_json(written[0], described(curve))
+        files.write_text(written[1], table.getvalue())
+    except OSError as error:
+        raise UserError(f"the curve can't be written to {folder}: {error.strerror or error}") from error
+    if importlib.util.find_spec("matplotlib") is not None:
+        written.append(folder / "lr-range.png")
+        draw_curve(curve, written[-1])
+    return written
+
+
+@contextlib.contextmanager
+def left_as_it_was(model: nn.Module, optimizer: Optimizer, device: torch.device) -> Iterator[None]:
+    """Within this context, train freely on ``device``: only copies change.
+
+    Afterwards the model has its own weights, buffers, gradients and modes again, the optimizer its own state and
+    options, and every generator its state, after an exception too.
+    """
+    groups = optimizer.param_groups
+    parameters = list(dict.fromkeys([*model.parameters(), *(p for group in groups for p in group["params"])]))
+    own = [(parameter, parameter.data, parameter.grad) for parameter in parameters]
+    buffers = [(module, name, held) for module in model.modules() for name, held in module._buffers.items()]
+    modes = [(module, module.training) for module in model.modules()]
+    state, options = optimizer.state, [dict(group) for group in groups]
+    with keeping_generators(device):
+        try:
+            optimizer.state = _copied(state, device)
+            for parameter, data, _ in own:
+                parameter.grad = None
+                parameter.data = data.to(device, copy=True)
+            copies = {id(held): held.to(device, copy=True) for _, _, held in buffers if held is not None}
+            for module, name, held in buffers:
+                module._buffers[name] = None if held is None else copies[id(held)]
+            yield
+        finally:
+            for parameter, data, gradient in own:
+                parameter.grad = None
+                parameter.data = data
+                parameter.grad = gradient
+            for module, name, held in buffers:
+                module._buffers[name] = held
+            for module, mode in modes:
+                module.training = mode
+            optimizer.state = state
+            for group, before in zip(groups, options, strict=True):
+                group.clear()
+                group.update(before)
+
+
+def _copied(state: Any, device: torch.device) -> Any:
+    """A copy of what an optimizer remembers; what is as large as its parameter moves along with it."""
+    copied: defaultdict[Any, dict[str, Any]] = defaultdict(dict)
+    for parameter, remembered in state.items():
+        copied[parameter] = {
+            name: _moved_state(value, parameter, device) if isinstance(value, Tensor) else copy.deepcopy(value)
+            for name, value in remembered.items()
+        }
+    return copied
+
+
+def _moved_state(value: Tensor, parameter: Tensor, device: torch.device) -> Tensor:
+    follows = value.device == parameter.device and (value.ndim > 0 or parameter.device.type != "cpu")
+    return value.to(device if follows else value.device, copy=True)

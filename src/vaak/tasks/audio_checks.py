@@ -8,7 +8,7 @@ from typing import Any
 from vaak.audio.config import AugmentationConfig, DatasetConfig
 from vaak.audio.mel_config import REPLACED_BY_MEL
 from vaak.config.experiment import Experiment
-from vaak.config.task_spec import CheckFinding, impossible, no_effect
+from vaak.config.tasks import CheckFinding, impossible, no_effect
 
 
 def mel_findings(

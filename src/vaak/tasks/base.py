@@ -1,29 +1,33 @@
-"""What tasks have in common: how a run constructs them and, for those that prepare data, where the data is."""
+"""What tasks have in common: how a run constructs them, where prepared data is, figures, and formats to export.
+
+Figures that any task can have: the mean of each loss, and the means of what functions of a batch add up.
+"""
 
 from __future__ import annotations
 
+import math
 import shutil
 import tempfile
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, Generic, cast
 
-from torch import nn
+from torch import Tensor, nn
 from typing_extensions import TypeVar
 
 import vaak.core.task
 from vaak.config.base import Section
 from vaak.config.experiment import Experiment
-from vaak.config.task_spec import TaskSpec
+from vaak.config.tasks import TaskSpec
+from vaak.core.batch import Batch, Term
 from vaak.core.errors import UserError
-from vaak.core.split_ranges import SPLITS
+from vaak.core.splits import SPLITS
 from vaak.core.task import Meters
-from vaak.engine.objective.losses import Loss, make_loss
+from vaak.engine.losses import Loss, make_loss
 from vaak.nn.lora import write_own_adapter
 from vaak.runs.prepared import PreparedFolder, Recipe, prepare_for_run, prepared_folder
-from vaak.tasks.meters import LossMeters
 
 AnyExperiment = TypeVar("AnyExperiment", bound=Experiment[Any, Any, Any, Any, Any], default=Experiment[Any, Any])
 Made = TypeVar("Made")
@@ -133,3 +137,140 @@ def without_unread_files(corpus: AnySection, splits: tuple[str, ...], endings: t
     return corpus.model_copy(
         update={f"{split}{ending}": () for split in SPLITS if split not in splits for ending in endings}
     )
+
+
+Metric = Callable[[nn.Module, Batch], Any]
+"""What ``as_term`` takes: a sum with its unit, or a value for each row."""
+EXAMPLE = "example"
+"""The unit of rows."""
+
+
+def as_term(value: Any, batch: Batch, where: str) -> Term:
+    """A sum with its unit: of ``Term(sum, per)``, of ``(sum, unit)``, or of a tensor with a value for each row.
+
+    Raises UserError for anything else; ``where`` says what gave it.
+    """
+    if isinstance(value, tuple) and len(value) == 2 and isinstance(value[1], str):
+        value = Term(*value)
+    elif isinstance(value, Tensor) and value.shape == (batch.num_rows,):
+        value = Term(value.sum(), EXAMPLE)
+    if isinstance(value, Term) and isinstance(value.total, Tensor) and not value.total.ndim:
+        return value
+    counted = ", ".join(f"{unit} {count:g}" for unit, count in batch.totals().items())
+    shape = f" of shape {tuple(value.shape)}" if isinstance(value, Tensor) else ""
+    raise UserError(
+        f"{where} gave a {type(value).__name__}{shape}; expected vaak.Term(sum, per=unit), (sum, unit), or a value for "
+        f"each row; the batch counts {counted}"
+    )
+
+
+class LossMeters(Meters):
+    """``loss``, the weighted sum of the means of all losses, and, where there are several, each mean."""
+
+    def __init__(
+        self,
+        losses: Callable[[nn.Module, Batch], dict[str, Term]],
+        split: str,
+        weights: Mapping[str, float] | None = None,
+    ) -> None:
+        self.protocol = {"split": split}
+        self._losses, self._weights, self._sums = losses, weights or {}, _Sums()
+
+    def update(self, model: nn.Module, batch: Batch) -> None:
+        self._sums.add(self._losses(model, batch), batch)
+
+    def sums(self) -> dict[str, float]:
+        return self._sums.values
+
+    def results(self, sums: dict[str, float]) -> dict[str, float]:
+        means = means_of(sums)
+        total = sum(self._weights.get(name, 1.0) * mean for name, mean in means.items())
+        return {**(means if len(means) > 1 else {}), "loss": total}
+
+
+class AlsoMeasured(Meters):
+    """Other meters, and the means of what functions of the model and a batch add up, by name."""
+
+    def __init__(self, meters: Meters, metrics: Mapping[str, Metric]) -> None:
+        self.protocol = meters.protocol
+        self._meters, self._metrics, self._sums = meters, metrics, _Sums("metric ")
+
+    def update(self, model: nn.Module, batch: Batch) -> None:
+        found = {
+            name: as_term(metric(model, batch), batch, f"the metric {name}") for name, metric in self._metrics.items()
+        }
+        self._meters.update(model, batch)
+        self._sums.add(found, batch)
+
+    def sums(self) -> dict[str, float]:
+        return self._meters.sums() | self._sums.values
+
+    def results(self, sums: dict[str, float]) -> dict[str, float]:
+        own = {name: value for name, value in sums.items() if name.startswith("metric ")}
+        others = {name: value for name, value in sums.items() if name not in own}
+        return self._meters.results(others) | means_of(own, "metric ")
+
+    def pictures(self) -> dict[str, bytes]:
+        return self._meters.pictures()
+
+    def audio(self) -> dict[str, bytes]:
+        return self._meters.audio()
+
+    def tables(self) -> dict[str, str]:
+        return self._meters.tables()
+
+
+class _Sums:
+    """The sums of terms, each with the count of its unit, under names that begin with ``prefix``."""
+
+    def __init__(self, prefix: str = "") -> None:
+        self.prefix, self.values = prefix, dict[str, float]()
+
+    def add(self, terms: Mapping[str, Term], batch: Batch) -> None:
+        totals, added = batch.totals(), dict[str, float]()
+        for name, term in terms.items():
+            if term.per not in totals:
+                raise UserError(
+                    f"{name} is a sum per {term.per}, but the batch counts {', '.join(totals) or 'nothing'}"
+                )
+            added[f"{self.prefix}{name} sum"] = float(term.total.detach())
+            added[f"{self.prefix}{name} count"] = totals[term.per]
+        for name, value in added.items():
+            self.values[name] = self.values.get(name, 0.0) + value
+
+
+def means_of(sums: Mapping[str, float], prefix: str = "") -> dict[str, float]:
+    """Each sum over its count; not a number where nothing was counted.
+
+    >>> means_of({"loss sum": 6.0, "loss count": 3.0})
+    {'loss': 2.0}
+    """
+    names = [name.removesuffix(" sum") for name in sums if name.endswith(" sum")]
+    counts = {name: sums[f"{name} count"] for name in names}
+    return {
+        name.removeprefix(prefix): sums[f"{name} sum"] / counts[name] if counts[name] else math.nan for name in names
+    }
+
+
+FORMATS = ("hf", "onnx", "peft", "mixture")
+
+
+def formats_of(task: vaak.core.task.Task) -> list[str]:
+    """The formats that a task writes this run in."""
+    refused = task.refused_exports()
+    return [name for name in FORMATS if hasattr(task, f"export_{name}") and name not in refused]
+
+
+def demand_format(task: vaak.core.task.Task, name: str) -> None:
+    """Raises UserError, with the reason and what to use instead, where a task doesn't write this run in a format."""
+    formats = formats_of(task)
+    if name in formats:
+        return
+    instead = f"use --format {' or '.join(formats)}" if formats else "there is no other format for this run"
+    raise UserError(f"--format {name}: {why_not(task, name)}; {instead}")
+
+
+def why_not(task: vaak.core.task.Task, name: str) -> str:
+    """Why a task doesn't write this run in a format."""
+    kind = getattr(getattr(task, "experiment", None), "task", type(task).__name__)
+    return task.refused_exports().get(name, f"a run of task {kind} can't be exported so")

@@ -1,7 +1,7 @@
 """Corpora to cut stores, once: what tasks prepare that read audio while they train.
 
 FOLDER (RUN/prepared, or CACHE_DIR/FINGERPRINT, to which RUN/prepared then points)
-  train/0/  train/1/ ...       the cuts of each of ``datasets`` in this split (vaak.audio.sources.cut_store)
+  train/0/  train/1/ ...       the cuts of each of ``datasets`` in this split (vaak.audio.cuts.store)
   valid/  test/
   prepared.json                the fingerprint and statistics; written last: it means "complete"
 """
@@ -16,10 +16,10 @@ from typing import Any
 
 from vaak.audio.config import AudioConfig, DatasetConfig
 from vaak.audio.corpora.corpus import AudioCorpus, AudioStatistics
-from vaak.audio.sources.cut_store import CutStore, write_cuts
-from vaak.config.folds import FOLDS_FILE
+from vaak.audio.cuts.store import CutStore, write_cuts
+from vaak.config.base import FOLDS_FILE
 from vaak.core.errors import DataError
-from vaak.core.split_ranges import SPLITS
+from vaak.core.splits import SPLITS
 from vaak.runs.prepared import PreparedFolder, Recipe, fingerprint_with_files
 from vaak.tasks.base import without_unread_files
 

@@ -8,11 +8,10 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from vaak.audio.features.griffin_lim import waveform_of
-from vaak.audio.features.mel import MelSpectrogram
+from vaak.audio.features.mel import MelSpectrogram, waveform_of
 from vaak.audio.mel_config import MelConfig
 from vaak.core.errors import UserError
-from vaak.runs.folder.places import places_of_another
+from vaak.runs.folder.directory import places_of_another
 from vaak.runs.open_run import open_run
 
 Vocoder = Callable[[Tensor], Tensor]

@@ -6,10 +6,9 @@ from collections.abc import Callable, Sequence
 
 from vaak.core.errors import UserError
 from vaak.testing.case import Case
-from vaak.testing.draws import check_examples, check_seeds
 from vaak.testing.evaluation import check_evaluation, check_failing_batch, check_figures
 from vaak.testing.learning import check_learning, check_replay, check_resume, check_saved
-from vaak.testing.state import check_state, check_step
+from vaak.testing.state import check_examples, check_seeds, check_state, check_step
 from vaak.testing.sums import (
     check_accumulation,
     check_counts,

@@ -13,14 +13,12 @@ from torch.nn.modules.module import register_module_forward_hook
 from vaak.core.batch import Batch
 from vaak.core.random_keys import EVALUATION_SEED, Purpose
 from vaak.core.task import Meters
-from vaak.data.batching.planner import evaluation_plan
-from vaak.data.loader import evaluation_addresses
-from vaak.data.reader import MicrobatchReader
+from vaak.data.batching import evaluation_plan
+from vaak.data.loader import MicrobatchReader, evaluation_addresses
 from vaak.engine.checkpoint.files import model_tensors
 from vaak.engine.evaluation import Evaluator
 from vaak.engine.trainer import Trainer
-from vaak.testing.case import Case, open_trainer
-from vaak.testing.equality import demand, demand_close, demand_same
+from vaak.testing.case import Case, demand, demand_close, demand_same, open_trainer
 
 SIZES = (1, 5, 64)
 

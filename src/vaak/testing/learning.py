@@ -13,12 +13,10 @@ import torch
 from vaak.callbacks.step_log import StepLogCallback
 from vaak.core.task import Changed, Dataset, Task
 from vaak.engine.checkpoint.files import load_checkpoint, load_weights, step_folder
-from vaak.engine.devices.randomness import seed_everything
-from vaak.engine.records.metrics_file import read_records
+from vaak.engine.metrics_file import read_records
+from vaak.engine.precision import seed_everything
 from vaak.engine.trainer import Trainer
-from vaak.testing.case import Case, batches, exact, folder, terms_of
-from vaak.testing.equality import demand, demand_same
-from vaak.testing.witness import KilledError, Witness
+from vaak.testing.case import Case, KilledError, Witness, batches, demand, demand_same, exact, folder, terms_of
 
 CPU = torch.device("cpu")
 LOGGED_EVERY = 2

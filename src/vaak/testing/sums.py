@@ -9,15 +9,23 @@ import torch
 from torch import Tensor
 
 from vaak.core.batch import Batch, Term
-from vaak.data.loader import training_addresses
-from vaak.data.reader import Microbatch
+from vaak.data.loader import Microbatch, training_addresses
 from vaak.engine.gradient import MicrobatchPiece
-from vaak.engine.objective.means import averaged_over, sizes_of
+from vaak.engine.rehearsal import averaged_over, sizes_of
 from vaak.engine.trainer import Trainer
-from vaak.testing.case import Case, batches, exact, folder, microbatches, open_trainer, terms_of
-from vaak.testing.equality import demand, demand_close
+from vaak.testing.case import (
+    Case,
+    Witness,
+    batches,
+    demand,
+    demand_close,
+    exact,
+    folder,
+    microbatches,
+    open_trainer,
+    terms_of,
+)
 from vaak.testing.learning import of_one_part
-from vaak.testing.witness import Witness
 
 TOLERANCE = 1e-9
 PIECES = (2, 3, 4)

@@ -1,10 +1,16 @@
-"""Augmentation of texts: synonyms for words, inserted synonyms, exchanged words, deleted words.
+"""Augmentation of texts: synonyms for words, inserted synonyms, exchanged words, deleted words; negations are kept.
 
 Source: Wei and Zou 2019, "EDA: Easy Data Augmentation Techniques for Boosting Performance on Text Classification
 Tasks". Differs: each word is changed with a probability, instead of a fixed number of words; words of negation may be
 kept, since a text without its "not" has another label; punctuation stays at its place when the word next to it is
 replaced, exchanged or deleted, and a synonym gets the capitals of its word. Each technique has a separate random
 generator, so leaving one out doesn't change the draws of the others.
+
+Words of negation in English and Hindi are known however they are written::
+
+    isn't  isn’t  isnt  ISN'T,  couldn't've  n't        its apostrophe, case and punctuation don't matter
+    no-one  not/never  "no"  नहीं।है                     one of the parts between punctuation is enough
+    नहीं  नहीँ  नही  nahi                                spellings in use, also in Latin letters
 """
 
 from __future__ import annotations
@@ -13,7 +19,9 @@ import functools
 import importlib
 import logging
 import re
+import unicodedata
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import groupby
 from os import PathLike
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -22,13 +30,10 @@ import numpy as np
 
 from vaak.core.errors import UserError
 from vaak.core.random_keys import Purpose, draw_key
-from vaak.text.negations import is_negation, is_punctuation
 
 log = logging.getLogger("vaak")
-
 Synonyms = Callable[[str], Sequence[str]]
 """Words that mean about the same as a word in small letters; none where it is unknown."""
-
 NEIGHBOURS = 5
 SYNONYMS = "data.augmentation.synonyms"
 
@@ -284,3 +289,52 @@ class NeighbourSynonyms:
             nearest = np.argsort(-cosines, kind="stable")[:NEIGHBOURS]
             self._found[word] = [self.words[other] for other in nearest if cosines[other] > 0]
         return self._found.get(word, [])
+
+
+ENGLISH_NEGATIONS = (
+    "no not never none nobody nothing neither nor nowhere noone nope nah cannot without ain aint nt nary naught"
+)
+"""``nt`` is what a tokenizer of words leaves of *n't*; *ain* of *ain't*."""
+SEMI_NEGATIVES = "hardly scarcely barely rarely seldom"
+"""Adverbs after which a sentence is negated, too ("it hardly works")."""
+WITHOUT_APOSTROPHE = (
+    "dont doesnt didnt isnt arent wasnt werent cant couldnt wont wouldnt shouldnt shant hasnt havent hadnt mustnt "
+    "neednt mightnt oughtnt darent"
+)
+HINDI_NEGATIONS = "नहीं नहीँ नही नहिं नहि नाहीं न ना मत बिना बिन बगैर बग़ैर गैर ग़ैर nahi nahin nahee nahii na mat bina bagair"
+APOSTROPHES = dict.fromkeys(map(ord, "’‘ʼ`´′＇‛"), "'")
+JOINERS = "\u200c\u200d"
+REPEATED = re.compile(r"(.)\1{2,}")
+
+
+def _written(text: str) -> str:
+    """A text in one spelling: small letters, one kind of apostrophe, no invisible signs, composed in one way."""
+    visible = "".join(letter for letter in text.translate(APOSTROPHES) if unicodedata.category(letter) != "Cf")
+    return unicodedata.normalize("NFKC", visible).casefold()
+
+
+NEGATIONS = frozenset(
+    _written(" ".join((ENGLISH_NEGATIONS, SEMI_NEGATIVES, WITHOUT_APOSTROPHE, HINDI_NEGATIONS))).split()
+)
+
+
+def is_punctuation(letter: str) -> bool:
+    """Whether a character is a sign next to words, such as ``.``, ``।``, ``“``, ``$`` or an emoji."""
+    category = unicodedata.category(letter)
+    return category[0] in "PS" or (category == "Cf" and letter not in JOINERS)
+
+
+@functools.lru_cache(maxsize=1 << 16)
+def is_negation(word: str) -> bool:
+    """Whether one of a word's parts negates.
+
+    >>> [word for word in "It isnt bad; NOT at all, नहीं। Nothing's Hardly!".split() if is_negation(word)]
+    ['isnt', 'NOT', 'नहीं।', "Nothing's", 'Hardly!']
+    """
+    written = _written(word)
+    parts = groupby(written, lambda letter: is_punctuation(letter) and letter != "'")
+    for part in ("".join(letters) for between, letters in parts if not between):
+        alone = part.strip("'ः").partition("'")[0]  # nothing's; people write the visarga for a colon
+        if "n't" in part or alone in NEGATIONS or REPEATED.sub(r"\1", alone) in NEGATIONS:  # nooo
+            return True
+    return False

@@ -26,8 +26,8 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from vaak.core.errors import DataError, UserError
 from vaak.core.storage.files import read_json, write_json
-from vaak.text.corpora.token_store import EncodedPiece
-from vaak.text.tokenizers.tokenizer import Tokenizer
+from vaak.text.corpora.stores import EncodedPiece
+from vaak.text.tokenizer import Tokenizer
 
 Messages = Sequence[dict[str, str]]
 Span = tuple[int, int]

@@ -1,16 +1,16 @@
-"""Options of text that several tasks share. Imports no torch."""
+"""Options of text that several tasks share, and the findings about those that have no effect. Imports no torch."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import PurePath
 from typing import Annotated, Any, ClassVar
 
 from pydantic import model_validator
 
-from vaak.config.base import LARGEST_LENGTH, OpenSection, ResumeClass, open_type, option, users_options
-from vaak.config.catalog import TOKENIZERS
-from vaak.config.folds import DividedSection
+from vaak.config.base import LARGEST_LENGTH, DividedSection, OpenSection, ResumeClass, open_type, option, users_options
+from vaak.config.components import TOKENIZERS
+from vaak.config.tasks import CheckFinding, no_effect, unread_input
 
 
 class TokenizerConfig(OpenSection):
@@ -79,3 +79,52 @@ class TextSourceSection(DividedSection):
         plain = {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
         told = cls.type_told_by(values) if values.get("type") is None else None
         return plain if told is None else {**plain, "type": told}
+
+
+OF_TRAINING = ("vocab_size", "min_frequency", "training_characters")
+"""Options of Vaak's tokenizers that only training them reads."""
+TOKENIZER_OPTIONS = ("type", *OF_TRAINING, "path")
+"""Options of a tokenizer that a pretrained model's own doesn't have."""
+NO_CLASSES = {"stratified": "texts have no classes to keep in proportion; expected fixed or bucketed"}
+"""Batching that texts can't have, with the reason."""
+
+
+def losses_of_tokens(experiment: Any) -> tuple[str, ...]:
+    """The main losses that fit the choice of one token among many."""
+    return ("cross_entropy", "focal")
+
+
+def corpus_findings(
+    corpus: Any, files: tuple[str, ...], read_by: Mapping[str, tuple[str, ...]]
+) -> Iterator[CheckFinding]:
+    """Options of ``data.corpus`` that its type doesn't read; those that name what is read are errors (``only_for``).
+
+    ``files`` are the task's types that read files, and ``read_by`` those that read an option of that task alone.
+    """
+    read_by = {
+        **read_by,
+        **dict.fromkeys(("num_sentences", "seed"), ("grammar",)),
+    }
+    for name, types in read_by.items():
+        if corpus.type not in types:
+            yield no_effect(f"data.corpus.{name}", f"is read by the type {', '.join(types)} only, not by {corpus.type}")
+    if corpus.type in files and corpus.valid and corpus.test:
+        for name in ("train_fraction", "valid_fraction"):
+            yield no_effect(f"data.corpus.{name}", "valid and test are given, so train isn't split")
+
+
+def unread_tokenizer_findings(key: str, tokenizer: TokenizerConfig, base: str) -> Iterator[CheckFinding]:
+    """Options of a tokenizer where the pretrained model that the option ``base`` names has its own."""
+    for name in TOKENIZER_OPTIONS:
+        yield unread_input(f"{key}.{name}", getattr(tokenizer, name) if name == "path" else None, f"{base} has its own")
+
+
+def tokenizer_findings(key: str, tokenizer: TokenizerConfig | None) -> Iterator[CheckFinding]:
+    """Options of training a tokenizer where there is one already."""
+    if tokenizer is None:
+        return
+    if tokenizer.path is not None:
+        for name in () if tokenizer.is_users(tokenizer.type) else ("type", *OF_TRAINING):
+            yield no_effect(f"{key}.{name}", f"the tokenizer is that of {key}.path, which is not trained again")
+    elif tokenizer.type == "unigram":
+        yield no_effect(f"{key}.min_frequency", "unigram has no minimum count: it drops the least likely pieces")

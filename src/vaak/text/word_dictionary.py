@@ -18,9 +18,9 @@ from pathlib import Path
 
 import numpy as np
 
-from vaak.core.progress import followed
 from vaak.core.random_keys import Purpose, draw_key
 from vaak.core.storage.files import write_json
+from vaak.core.terminal import followed
 
 WORDS = re.compile(r"(?:[^\W_]|[\u0900-\u0963\u0970-\u097f\u200c\u200d'’-])+|[^\w\s]|_")  # \w has no vowel signs
 ROUNDS = 5

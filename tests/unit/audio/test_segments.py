@@ -7,8 +7,7 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vaak.audio.labelled import Segment
-from vaak.audio.segments import cropped, merged, shifted, speech_seconds
+from vaak.audio.segments import Segment, cropped, merged, shifted, speech_seconds
 
 segments = st.lists(
     st.tuples(st.integers(0, 30), st.integers(0, 8), st.sampled_from("AB")).map(

@@ -15,9 +15,8 @@ from vaak.callbacks import memory_manager
 from vaak.callbacks.memory_manager import AdaptiveMemoryManager
 from vaak.config.load import load
 from vaak.core.errors import UserError
-from vaak.engine.memory.device import MemoryReading
-from vaak.engine.memory.pressure import Band
-from vaak.engine.records.metrics_file import read_records
+from vaak.engine.memory import Band, MemoryReading
+from vaak.engine.metrics_file import read_records
 from vaak.runs.build_callbacks import callbacks_of
 
 

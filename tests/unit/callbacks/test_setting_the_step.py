@@ -10,10 +10,10 @@ import pytest
 from toy import same_bits, toy_trainer, weights
 from vaak.callbacks import FeatureRedrawCallback, GradientClippingCallback, LRMonitorCallback
 from vaak.config.load import load
-from vaak.config.yaml.errors import ConfigError
+from vaak.config.yaml.tree import ConfigError
 from vaak.core.callback import Callback
 from vaak.core.errors import UserError
-from vaak.engine.records.metrics_file import read_records
+from vaak.engine.metrics_file import read_records
 
 CASES: list[tuple[Callback, dict[str, Any], dict[str, Any]]] = [
     (GradientClippingCallback(0.05), {"gradient_clipping": {"norm": None}}, {"gradient_clipping": {"norm": 0.05}}),

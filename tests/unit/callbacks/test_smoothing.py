@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vaak.callbacks.smoothing import Smoothed
+from vaak.callbacks.step_log import Smoothed
 
 losses = st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=40)
 

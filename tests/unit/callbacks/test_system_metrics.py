@@ -12,7 +12,7 @@ import pytest
 from toy import toy_trainer
 from vaak.callbacks.step_log import StepLogCallback
 from vaak.callbacks.system_metrics import GIBIBYTE, SystemMetricsCallback, checkpoint_bytes
-from vaak.engine.records.metrics_file import read_records
+from vaak.engine.metrics_file import read_records
 
 
 class Usage(NamedTuple):

@@ -5,7 +5,8 @@ import json
 import pytest
 from typer.testing import CliRunner
 
-from vaak.cli.config import app, files_and_overrides
+from vaak.cli.arguments import files_and_overrides
+from vaak.cli.config import app
 from vaak.cli.main import guarded
 
 

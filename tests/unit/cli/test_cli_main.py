@@ -49,7 +49,7 @@ def test_help_answers_quickly():
 def test_reading_a_configuration_imports_nothing_heavy(tmp_path):
     (tmp_path / "f.yml").write_text("task: lm\n")
     code = (
-        "import sys, vaak.config.load as load, vaak.config.show.resolved as show\n"
+        "import sys, vaak.config.load as load, vaak.config.resolved as show\n"
         "show.as_yaml(load.load(['f.yml']).experiment)\n"
         "assert not {'torch', 'numpy', 'tokenizers', 'accelerate'} & set(sys.modules)"
     )

@@ -18,9 +18,8 @@ import tiny_runs
 from vaak.cli.runs import SORTS
 from vaak.config.load import load
 from vaak.core.errors import DataError
-from vaak.runs.folder.cleaning import never_trained, remove_start
 from vaak.runs.folder.directory import the_only_writer
-from vaak.runs.folder.listing import list_runs
+from vaak.runs.folder.listing import list_runs, never_trained, remove_start
 from vaak.runs.start import train
 
 HEADER = ["run", "date", "task", "parameters", "state", "step", "checkpoint", "best", "time"]

@@ -26,10 +26,9 @@ from vaak.compat.english_tts import (
     save_phoneme_processor,
 )
 from vaak.config.tasks import task_class
-from vaak.config.yaml.errors import ConfigError
+from vaak.config.yaml.tree import ConfigError
 from vaak.core.errors import UserError
-from vaak.engine.optim.optimizers import optimizers_of
-from vaak.engine.optim.parameter_groups import trained_parameters
+from vaak.engine.optim.optimizers import optimizers_of, trained_parameters
 from vaak.runs.open_run import open_run
 
 

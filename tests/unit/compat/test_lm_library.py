@@ -24,10 +24,10 @@ from vaak.compat.hindi_lm import (
     TokenizerFactory,
 )
 from vaak.config.load import load
-from vaak.config.yaml.errors import ConfigError
+from vaak.config.yaml.tree import ConfigError
 from vaak.core.errors import CheckpointError, UserError
 from vaak.engine import find_latest_checkpoint, load_checkpoint
-from vaak.engine.records.metrics_file import read_records
+from vaak.engine.metrics_file import read_records
 from vaak.runs.evaluate import evaluate_run
 from vaak.runs.start import train as train_run
 

@@ -14,7 +14,7 @@ from vaak.compat.research_kit import DistillationTrainer, MultiTaskTrainer, Trai
 from vaak.config import tasks
 from vaak.core.batch import Batch
 from vaak.core.errors import UserError
-from vaak.library.collate import padded
+from vaak.library.simple_task import padded
 
 
 @pytest.fixture(autouse=True)

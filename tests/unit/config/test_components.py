@@ -6,11 +6,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from vaak.config.catalog import CALLBACKS, LOSSES
-from vaak.config.components import resolve_class, seen_from, source_file, what_is_missing
+from vaak.config.components import CALLBACKS, LOSSES, resolve_class, seen_from, source_file, what_is_missing
 from vaak.config.load import load
-from vaak.config.task_spec import load_name
-from vaak.config.tasks import TASKS
+from vaak.config.tasks import TASKS, load_name
 from vaak.core.errors import UserError
 
 CODE = "import sys\nsys.vaak_ran = True\nclass Huber:\n    here = __file__\nSmooth = Huber\n"
@@ -100,7 +98,7 @@ def test_a_configuration_may_name_a_registered_loss(tmp_path):
     from torch import nn
 
     from vaak.config.load import load
-    from vaak.engine.objective.losses import LossRegistry
+    from vaak.engine.losses import LossRegistry
 
     class Gentle(nn.Module):
         def forward(self, outputs, targets):

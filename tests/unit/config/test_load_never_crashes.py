@@ -6,13 +6,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from vaak.config.experiment import experiment_type
-from vaak.config.fields import item_of, section_of
 from vaak.config.load import load
-from vaak.config.resolve.aliases import option_aliases
-from vaak.config.show.resolved import as_yaml
+from vaak.config.resolved import as_yaml
 from vaak.config.tasks import TASKS
-from vaak.config.yaml.errors import ConfigError
-from vaak.config.yaml.writer import yaml_text
+from vaak.config.yaml.aliases import option_aliases
+from vaak.config.yaml.fields import item_of, section_of
+from vaak.config.yaml.text import yaml_text
+from vaak.config.yaml.tree import ConfigError
 
 
 def names_of(section):

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from vaak.config.base import REGISTERED
-from vaak.config.catalog import register_optimizer, register_schedule
+from vaak.config.changes import changes_between
+from vaak.config.components import register_optimizer, register_schedule
 from vaak.config.load import load, load_values
 from vaak.config.optimization import OptimizerConfig
-from vaak.config.resume.table import changes_between
-from vaak.config.show.resolved import as_yaml, resolved_values
+from vaak.config.resolved import as_yaml, resolved_values
 from vaak.config.training import AuxiliaryLoss
 from vaak.core.errors import UserError
 

@@ -4,7 +4,7 @@ import pytest
 
 from vaak.audio.config import AudioConfig
 from vaak.config.load import load
-from vaak.config.yaml.errors import ConfigError
+from vaak.config.yaml.tree import ConfigError
 
 SEED_1 = """\
 training:

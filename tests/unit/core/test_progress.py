@@ -13,12 +13,12 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from vaak.core import progress as module
-from vaak.core.progress import Work, followed, progress, progress_allowed
+from vaak.core import terminal as module
+from vaak.core.terminal import Work, followed, progress, progress_allowed
 
 WORK = """
 import sys, time
-from vaak.core import progress
+import vaak.core.terminal as progress
 progress.PATIENCE_SECONDS, progress.LINE_SECONDS = {patience}, 0.2
 with progress.progress("outer"):
     for item in progress.followed(range(20), "reading train", 20):

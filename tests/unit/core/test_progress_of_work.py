@@ -10,16 +10,15 @@ import torch
 import tiny_runs
 from small_diarizers import FRAME_SHIFT, conversation, small_diarizer
 from toy import ToyTask, next_microbatches, toy_trainer
-from vaak.core import progress as module
-from vaak.core.progress import Work
-from vaak.runs.batch_size import trials
-from vaak.runs.batch_size.search import find_batch_size
+from vaak.core import terminal as module
+from vaak.core.terminal import Work
+from vaak.runs import largest_batch as trials
+from vaak.runs.largest_batch import find_batch_size
 from vaak.study.gradient_check import check_gradients
 from vaak.tasks.diarization.config import InferenceConfig, ScoringConfig
-from vaak.tasks.diarization.inference.tuning import tune
-from vaak.tasks.diarization.predict import Diarizer
+from vaak.tasks.diarization.predict import Diarizer, tune
 from vaak.text.config import TokenizerConfig
-from vaak.text.tokenizers.training import TokenizerFactory
+from vaak.text.tokenizer_training import TokenizerFactory
 from vaak.text.word_dictionary import FOLDS, WordDictionary, translations_by_others
 
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vaak.core.errors import UserError
-from vaak.core.split_ranges import SPLITS, CountedSplits, Splits
+from vaak.core.splits import SPLITS, CountedSplits, Splits
 
 
 def fractions(train_fraction: float = 0.8, valid_fraction: float = 0.1) -> SimpleNamespace:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from vaak.config.training import TrainingConfig
 from vaak.core.errors import DataError, UserError
 from vaak.core.task import Dataset
-from vaak.data.batching.planner import curriculum_scheduler, training_planner
+from vaak.data.batching import curriculum_scheduler, training_planner
 from vaak.data.curriculum import CurriculumScheduler, easiest_first
 from vaak.data.loader import training_addresses
 from vaak.data.plan import BatchPlan, Planner

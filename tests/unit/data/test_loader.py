@@ -17,10 +17,8 @@ from vaak.config.training import PerformanceConfig
 from vaak.core.errors import DataError, UserError
 from vaak.core.random_keys import Purpose
 from vaak.data import loader
-from vaak.data.batching.fixed import FixedPlanner
-from vaak.data.batching.planner import evaluation_plan
-from vaak.data.loader import evaluation_addresses, load, training_addresses
-from vaak.data.reader import Address, Microbatch, MicrobatchReader
+from vaak.data.batching import FixedPlanner, evaluation_plan
+from vaak.data.loader import Address, Microbatch, MicrobatchReader, evaluation_addresses, load, training_addresses
 
 
 def addresses(num_examples: int = 40, accumulation: int = 3, **place: int) -> Any:

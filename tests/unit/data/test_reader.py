@@ -14,7 +14,7 @@ from toy import ToyDataset
 from vaak.core.batch import Batch
 from vaak.core.errors import DataError, UserError
 from vaak.core.random_keys import Purpose, draw_key
-from vaak.data.reader import Address, MicrobatchReader, Skip
+from vaak.data.loader import Address, MicrobatchReader, Skip
 
 
 class DrawingDataset(ToyDataset):

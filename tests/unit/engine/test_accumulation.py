@@ -15,8 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from toy import ToyTask, next_data, next_microbatches, one_step, toy_trainer
-from vaak.engine.distributed.gradient_buckets import OwnGradients
-from vaak.engine.distributed.messages import StepMessage
+from vaak.engine.distributed.exchange import OwnGradients, StepMessage
 from vaak.engine.distributed.ranks import Ranks
 from vaak.engine.trainer import Trainer
 from vaak.engine.training_data import count_units

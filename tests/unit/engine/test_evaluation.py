@@ -13,9 +13,8 @@ from torch import Tensor
 from toy import ToyDataset, ToyTask, next_microbatches, same_bits, toy_trainer, weights
 from vaak.callbacks.early_stopping import EarlyStoppingCallback
 from vaak.callbacks.step_log import StepLogCallback
-from vaak.core.callback import Callback
+from vaak.core.callback import Callback, StepReport
 from vaak.core.errors import DataError
-from vaak.core.report import StepReport
 from vaak.engine.evaluation import EvaluationInterruptedError
 from vaak.engine.trainer import Trainer
 

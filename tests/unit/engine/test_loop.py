@@ -10,11 +10,9 @@ from typing import Any
 import pytest
 
 from toy import ToyMeters, ToyTask, toy_trainer
-from vaak.core.callback import Callback
+from vaak.core.callback import Callback, StepReport
 from vaak.core.errors import UserError
-from vaak.core.report import StepReport
-from vaak.engine.checkpoint.files import list_checkpoints, load_checkpoint, step_folder
-from vaak.engine.checkpoint.writer import Order
+from vaak.engine.checkpoint.files import Order, list_checkpoints, load_checkpoint, step_folder
 from vaak.engine.trainer import Trainer
 
 EVENTS = [name for name in vars(Callback) if name.startswith("on_")]

@@ -19,9 +19,8 @@ from vaak.core.batch import Batch, FirstPass, Term
 from vaak.core.callback import Callback
 from vaak.core.errors import UserError
 from vaak.engine.checkpoint.files import list_checkpoints
-from vaak.engine.distributed.messages import StepMessage, combine
-from vaak.engine.memory.microbatch_pieces import PieceRule
-from vaak.engine.position import Position
+from vaak.engine.distributed.exchange import StepMessage, combine
+from vaak.engine.state import PieceRule, Position
 from vaak.engine.trainer import Trainer
 
 QUIET: dict[str, Any] = {"batch_size": 8, "gradient_accumulation_steps": 2, "epochs": 2}

@@ -22,11 +22,10 @@ from vaak.config.training import TrainingConfig, ValidationConfig
 from vaak.core.batch import Batch, Term
 from vaak.core.errors import CheckpointError
 from vaak.engine.checkpoint.files import load_checkpoint, save_checkpoint
-from vaak.engine.memory.microbatch_pieces import PieceRule
-from vaak.engine.state import State
+from vaak.engine.state import PieceRule, State
 from vaak.engine.trained import make_trained
 from vaak.engine.trainer import Trainer
-from vaak.testing.equality import same
+from vaak.testing.case import same
 from vaak.testing.state import contents
 
 RULES = ("adamw", "adam", "sgd", "adafactor", "lion", "muon")

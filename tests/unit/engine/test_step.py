@@ -13,7 +13,7 @@ from toy import ToyTask, next_data, next_microbatches, one_step, same_bits, toy_
 from vaak.config.optimization import GradientClippingConfig
 from vaak.core.batch import Term
 from vaak.core.random_keys import Purpose, draw_key
-from vaak.data.reader import Address, Microbatch
+from vaak.data.loader import Address, Microbatch
 from vaak.engine.gradient import Losses
 from vaak.engine.step import clip_gradients
 from vaak.engine.training_data import StepData, count_units

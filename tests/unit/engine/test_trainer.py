@@ -13,11 +13,11 @@ import torch
 from contract_cases import CASES
 from toy import ToyTask, one_step, same_bits, toy_trainer, weights
 from vaak.config.load import load
-from vaak.config.yaml.writer import yaml_text
+from vaak.config.yaml.text import yaml_text
 from vaak.core.errors import UserError
 from vaak.engine.checkpoint.files import list_checkpoints
-from vaak.engine.distributed.messages import StepMessage, combine
-from vaak.engine.memory.microbatch_pieces import PieceRule
+from vaak.engine.distributed.exchange import StepMessage, combine
+from vaak.engine.state import PieceRule
 from vaak.engine.trainer import Trainer
 from vaak.engine.training_data import count_units
 from vaak.tasks.lm.task import LanguageModelTask

@@ -11,9 +11,8 @@ from typing import Any
 import pytest
 
 from toy import toy_trainer
-from vaak.core.callback import Callback
-from vaak.core.report import StepReport
-from vaak.engine.signals import stop_on_signal
+from vaak.core.callback import Callback, StepReport
+from vaak.engine.trainer import stop_on_signal
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

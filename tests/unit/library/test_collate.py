@@ -8,8 +8,7 @@ import torch
 
 from vaak.core.batch import Batch
 from vaak.core.errors import UserError
-from vaak.library.collate import as_batch, length_of, padded
-from vaak.library.examples import Examples
+from vaak.library.simple_task import Examples, as_batch, length_of, padded
 
 
 class Speech(NamedTuple):

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import vaak
-from vaak.audio.sources.cut_store import CutStore
+from vaak.audio.cuts.store import CutStore
 from vaak.config.load import load
 from vaak.runs.start import train
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import vaak
-from vaak.library.examples import add_to_hash
+from vaak.library.simple_task import add_to_hash
 
 
 def hashed(value: Any) -> str:
@@ -44,7 +44,7 @@ def test_other_content_has_another_hash(one: Any, other: Any):
 
 def test_it_is_the_same_in_another_process():
     code = (
-        "import hashlib; from vaak.library.examples import add_to_hash; content = hashlib.sha256(); "
+        "import hashlib; from vaak.library.simple_task import add_to_hash; content = hashlib.sha256(); "
         "add_to_hash(content, {'a': [1, 2.5, None, b'x'], 'b': ('y',)}); print(content.hexdigest())"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -11,7 +11,7 @@ import torch
 
 import tiny_runs
 import vaak
-from vaak.config.yaml.reader import read_yaml
+from vaak.config.yaml.text import read_yaml
 from vaak.engine import load_checkpoint
 
 QUICK: dict[str, Any] = {

@@ -6,8 +6,7 @@ import torch
 from torch.nn import functional as F
 
 from vaak.nn.config import EncoderDecoderConfig
-from vaak.nn.copying import Copying
-from vaak.nn.models import EncoderDecoderModel
+from vaak.nn.models import Copying, EncoderDecoderModel
 
 VOCAB = 7
 

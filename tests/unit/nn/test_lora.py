@@ -10,7 +10,7 @@ import torch
 from vaak.config.training import CheckpointConfig
 from vaak.core.errors import UserError
 from vaak.engine.checkpoint.files import Snapshot, model_tensors, save_checkpoint
-from vaak.engine.checkpoint.initial_weights import initialise
+from vaak.engine.trained import initialise
 from vaak.nn.config import EncoderDecoderConfig, LoraConfig
 from vaak.nn.lora import adapters_of, add_lora, merged, write_adapter
 from vaak.nn.models import EncoderDecoderModel

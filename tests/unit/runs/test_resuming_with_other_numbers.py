@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import tiny_runs
-from vaak.config.resume.table import rule_of
+from vaak.config.changes import rule_of
 
 CHANGES = (
     "model.dropout=0.3",

@@ -18,8 +18,8 @@ from vaak.core.storage.files import read_json
 from vaak.engine.checkpoint.files import load_checkpoint, newest_whole
 from vaak.runs.start import train
 from vaak.text.config import TokenizerConfig
-from vaak.text.tokenizers.tokenizer import Tokenizer
-from vaak.text.tokenizers.training import TokenizerFactory
+from vaak.text.tokenizer import Tokenizer
+from vaak.text.tokenizer_training import TokenizerFactory
 
 OWN = """\
 extends: tiny.yml

@@ -8,9 +8,9 @@ import math
 import numpy as np
 
 from lr_curves import curve_of
-from vaak.study.certainty import certainty_of
-from vaak.study.curve_table import in_words, table
-from vaak.study.find_lr import write_curve
+from vaak.study.drawing import in_words, table
+from vaak.study.lr_finder import write_curve
+from vaak.study.lr_range import certainty_of
 
 
 def falling(steps: int = 100, noise: float = 0.0, middle: int = 50) -> list[float]:

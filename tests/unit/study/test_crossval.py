@@ -12,18 +12,16 @@ import numpy as np
 import pytest
 
 from tiny_runs import hashes
-from vaak.config.folds import with_fold
+from vaak.config.base import with_fold
 from vaak.config.load import load
 from vaak.config.tasks import task_class
-from vaak.core.callback import Callback, Run
+from vaak.core.callback import Callback, Run, StepReport
 from vaak.core.errors import UserError
-from vaak.core.report import StepReport
 from vaak.core.storage.lock import locked
 from vaak.runs.start import Outcome, train
-from vaak.study.comparison.significance import corrected_t_test
-from vaak.study.crossval import crossval as crossing
-from vaak.study.crossval.crossval import CrossValidation, Plan
-from vaak.study.crossval.report import summary, write_report
+from vaak.study import crossval as crossing
+from vaak.study.crossval import CrossValidation, Plan, summary, write_report
+from vaak.study.significance import corrected_t_test
 
 FAST = ("training.max_steps=4", "training.validation.interval=2", "training.checkpoint.interval=2")
 CLASSIFIER = """\

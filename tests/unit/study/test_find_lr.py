@@ -15,8 +15,8 @@ import torch
 import tiny_runs
 from vaak.core.errors import UserError
 from vaak.engine.step import Step
-from vaak.runs.temporary_run import temporary_trainer
-from vaak.study.find_lr import find_lr, write_curve
+from vaak.runs.start import temporary_trainer
+from vaak.study.lr_finder import find_lr, write_curve
 from vaak.study.lr_range import Curve, RateRange
 
 SHORT = RateRange(num_iter=12)
@@ -131,7 +131,7 @@ def test_a_mistake_is_one_line(tiny_text, tmp_path, vaak, options, complaint):
 
 def test_a_folder_that_cannot_be_created_is_said_before_the_test(tiny_text, tmp_path, vaak, monkeypatch):
     (tmp_path / "file").write_text("")
-    monkeypatch.setattr("vaak.study.find_lr.find_lr", lambda *_: pytest.fail("the test was run"))
+    monkeypatch.setattr("vaak.study.lr_finder.find_lr", lambda *_: pytest.fail("the test was run"))
     code, _, errors = vaak("find-lr", tiny_text / "tiny.yml", "--output", tmp_path / "file")
     assert (code, errors) == (2, f"--output {tmp_path / 'file'} can't be created: File exists\n")
 

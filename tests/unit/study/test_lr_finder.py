@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from toy import ToyDataset, ToyModel, same_bits
 from vaak.core.errors import UserError
 from vaak.study import LRFinder
-from vaak.study.restoring import left_as_it_was
+from vaak.study.lr_finder import left_as_it_was
 
 CPU = torch.device("cpu")
 

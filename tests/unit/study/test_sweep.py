@@ -10,15 +10,12 @@ from typing import Any
 import pytest
 
 from vaak.config.load import Loaded, load
-from vaak.core.callback import Callback, Run
+from vaak.core.callback import Callback, Run, StepReport
 from vaak.core.errors import UserError
-from vaak.core.report import StepReport
 from vaak.core.storage.lock import locked
 from vaak.runs.start import Outcome, train
-from vaak.study.sweep import sweep as sweeping
-from vaak.study.sweep.report import rows, write_report
-from vaak.study.sweep.space import Choices, points, read_grid, read_random
-from vaak.study.sweep.sweep import Plan, Sweep
+from vaak.study import sweep as sweeping
+from vaak.study.sweep import Choices, Plan, Sweep, points, read_grid, read_random, rows, write_report
 
 FAST = ("training.max_steps=4", "training.validation.interval=2", "training.checkpoint.interval=2")
 RATES = read_grid("training.optimizer.lr=1e-3,1e-2")

@@ -12,9 +12,9 @@ from contract_cases import CASES
 from vaak.config.load import load
 from vaak.config.tasks import TASKS
 from vaak.config.training import TrainingConfig
-from vaak.config.yaml.writer import yaml_text
+from vaak.config.yaml.text import yaml_text
 from vaak.core.errors import UserError
-from vaak.data.batching.planner import training_planner
+from vaak.data.batching import training_planner
 
 OF_TASKS = {task: next(case for case in CASES.values() if case.task == task) for task in TASKS}
 CURRICULUM = {"difficulty": "length", "initial_difficulty": 0.4, "num_epochs": 2}

@@ -15,7 +15,7 @@ from tiny_decoder import SIZES
 from tiny_encoder_decoder import T5
 from tiny_whisper import write_whisper
 from vaak.config.load import load
-from vaak.config.yaml.writer import yaml_text
+from vaak.config.yaml.text import yaml_text
 from vaak.runs.start import prepare
 from vaak.tasks.asr.task import AsrTask
 from vaak.tasks.classification.task import ClassificationTask

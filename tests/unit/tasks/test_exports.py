@@ -18,15 +18,15 @@ from vaak.config.load import load
 from vaak.core.errors import UserError
 from vaak.runs.open_run import OpenedRun, open_run
 from vaak.runs.start import train as train_run
+from vaak.tasks.base import demand_format, formats_of
 from vaak.tasks.diarization.config import InferenceConfig
-from vaak.tasks.diarization.export import export_onnx as export_diarizer
 from vaak.tasks.diarization.predict import Diarizer
+from vaak.tasks.diarization.predict import export_onnx as export_diarizer
 from vaak.tasks.diarization.task import DiarizationTask
-from vaak.tasks.exports import demand_format, formats_of
 from vaak.tasks.lm.config import LanguageModelConfig
 from vaak.tasks.lm.export import export_onnx as export_language_model
 from vaak.tasks.lm.model import LanguageModel
-from vaak.text.tokenizers.tokenizer import Tokenizer
+from vaak.text.tokenizer import Tokenizer
 
 onnxruntime = pytest.importorskip("onnxruntime")
 

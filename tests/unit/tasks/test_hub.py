@@ -14,7 +14,7 @@ def fail(*arguments, **options):
     raise socket.gaierror(-2, "Name or service not known")
 socket.getaddrinfo = fail
 from vaak.core.errors import UserError
-from vaak.tasks.hub import config_of
+from vaak.tasks.pretrained import config_of
 for name in ("no-such-model", "nor/this"):
     try:
         config_of("model.pretrained", name)

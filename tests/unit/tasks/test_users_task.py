@@ -13,8 +13,8 @@ import pytest
 
 import vowels
 from vaak.config.load import load
-from vaak.config.show.resolved import as_yaml
-from vaak.config.yaml.errors import ConfigError
+from vaak.config.resolved import as_yaml
+from vaak.config.yaml.tree import ConfigError
 from vaak.engine.checkpoint.files import load_checkpoint, resolve_checkpoint
 
 YAML = """\

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from vaak.testing.equality import demand_same
+from vaak.testing.case import demand_same
 from vaak.testing.state import contents
 
 

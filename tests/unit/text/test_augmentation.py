@@ -22,10 +22,10 @@ from vaak.text.augmentation import (
     Augmenter,
     DataAugmenter,
     NeighbourSynonyms,
+    is_negation,
     listed_synonyms,
     wordnet_synonyms,
 )
-from vaak.text.negations import is_negation
 
 
 def synonyms(word: str) -> list[str]:

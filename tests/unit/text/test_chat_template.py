@@ -11,8 +11,8 @@ from tokenizers import AddedToken
 
 from vaak.core.errors import DataError, UserError
 from vaak.text.chat_template import ChatTemplate, given_template, keep_template, template_for, template_in
-from vaak.text.tokenizers.tokenizer import Tokenizer
-from vaak.text.tokenizers.training import TokenizerFactory
+from vaak.text.tokenizer import Tokenizer
+from vaak.text.tokenizer_training import TokenizerFactory
 
 TALK = [
     {"role": "system", "content": "Answer in a word."},

@@ -1,7 +1,11 @@
-"""Augmentation of training audio, in the order of the real world: speed, room, noise, codec, volume.
+"""Augmentation of training audio, in the order of the real world: speed, room, noise, codec, volume; SpecAugment.
 
 Nothing is clipped: samples may exceed ±1, which features allow. Each part has a separate random generator, so disabling
-one doesn't change the draws of the others.
+one doesn't change the draws of the others. Features are masked by SpecAugment.
+
+Source: Park et al. 2019, "SpecAugment: A Simple Data Augmentation Method for Automatic Speech Recognition", section 2.
+Differs: no time warping; what is masked becomes the mean of the features instead of zero, which their features have as
+mean; a width may reach its limit; widths are seconds for time.
 """
 
 from __future__ import annotations
@@ -11,18 +15,13 @@ from dataclasses import replace
 
 import numpy as np
 
-from vaak.audio.augmentation.codecs import coded
-from vaak.audio.augmentation.noise import at_snr, drawn_noise
-from vaak.audio.augmentation.rooms import reverberated, room_responses
-from vaak.audio.augmentation.speed import at_speed
-from vaak.audio.config import AugmentationConfig
-from vaak.audio.labelled import AudioSource, LabelledAudio, Segment
-from vaak.audio.segments import at_speed_of
+from vaak.audio.augmentation.effects import at_snr, at_speed, coded, drawn_noise, reverberated, room_responses
+from vaak.audio.config import AugmentationConfig, SpecAugmentConfig
+from vaak.audio.segments import AudioSource, LabelledAudio, Segment, at_speed_of
 from vaak.core.random_keys import Purpose, draw_key
 
 Voices = Callable[[np.random.Generator], np.ndarray]
 """Gives the samples ``(time,)`` of a random utterance of another speaker, at the same rate."""
-
 PARTS = ("speed", "room", "noise", "codec", "volume")
 
 
@@ -109,3 +108,29 @@ def _through_codec(samples: np.ndarray, rate: int, config: AugmentationConfig, r
     if not config.codecs or rng.random() >= config.codec_probability:
         return samples
     return coded(samples, rate, config.codecs[int(rng.integers(len(config.codecs)))], rng)
+
+
+def masked(features: np.ndarray, config: SpecAugmentConfig, frame_shift: float, rng: np.random.Generator) -> np.ndarray:
+    """A copy of the features ``(frame, bin)`` with random bands and intervals set to the mean of all.
+
+    Each width is drawn uniformly from 0 to its limit, then its place.
+    """
+    found = features.copy()
+    if rng.random() >= config.probability or not features.size:
+        return found
+    num_frames, num_bins = features.shape
+    mean = features.mean(dtype=np.float64)
+    for _ in range(config.num_frequency_masks):
+        first, last = _drawn(config.frequency_mask, num_bins, rng)
+        found[:, first:last] = mean
+    for _ in range(config.num_time_masks):
+        first, last = _drawn(round(config.time_mask / frame_shift), num_frames, rng)
+        found[first:last] = mean
+    return found
+
+
+def _drawn(widest: int, length: int, rng: np.random.Generator) -> tuple[int, int]:
+    """First and last of an interval within ``length``."""
+    width = int(rng.integers(0, min(widest, length), endpoint=True))
+    first = int(rng.integers(0, length - width, endpoint=True))
+    return first, first + width

@@ -1,13 +1,13 @@
 """A corpus of recordings as Lhotse cuts: read, checked, split and counted.
 
 type      where its cuts come from
-recipe    a corpus for which Lhotse has a recipe (vaak.audio.corpora.recipe_corpus)
+recipe    a corpus for which Lhotse has a recipe (vaak.audio.corpora.lhotse_manifests)
 cuts      Lhotse's manifests (vaak.audio.corpora.lhotse_manifests)
-folder    audio files next to RTTM, UEM, CTM and TextGrid files (vaak.audio.corpora.annotated_folder)
+folder    audio files next to RTTM, UEM, CTM and TextGrid files (vaak.audio.corpora.folders)
 json      JSON lines and tables (vaak.audio.corpora.json_manifest)
-ljspeech  metadata.csv and wavs, as LJ Speech has them (vaak.audio.corpora.ljspeech)
-splits    folders Train, Dev and Test (vaak.audio.corpora.split_folders)
-voices    speech of espeak-ng (vaak.audio.synthesis.voices)
+ljspeech  metadata.csv and wavs, as LJ Speech has them (vaak.audio.corpora.folders)
+splits    folders Train, Dev and Test (vaak.audio.corpora.json_manifest)
+voices    speech of espeak-ng (vaak.audio.corpora.voices)
 
 Splits that are given are kept; others are split off from train by the hash of a recording's name, or of its
 speaker's (vaak.core.corpus). By speaker, no speaker is in two splits: a recording with speakers of several splits
@@ -28,16 +28,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from vaak.audio.config import AudioConfig, DatasetConfig
-from vaak.audio.corpora.alignment_folder import AlignmentFolder
-from vaak.audio.corpora.annotated_folder import UNLABELLED
-from vaak.audio.corpora.ljspeech import LJSpeechReader, in_place
-from vaak.audio.labelled import Segment
-from vaak.audio.waveforms.reading import segments_of
-from vaak.audio.waveforms.recordings import ReadRecording
+from vaak.audio.corpora.folders import UNLABELLED, AlignmentFolder, LJSpeechReader, ljspeech_dataset
+from vaak.audio.cuts.reading import segments_of
+from vaak.audio.cuts.recordings import ReadRecording
+from vaak.audio.segments import Segment
 from vaak.core.corpus import Source, SplitCorpus
 from vaak.core.errors import DataError
-from vaak.core.progress import followed
-from vaak.core.split_ranges import digest_of
+from vaak.core.splits import digest_of
+from vaak.core.terminal import followed
 
 if TYPE_CHECKING:
     from lhotse.cut import Cut
@@ -136,7 +134,7 @@ class AudioCorpus(SplitCorpus[ReadRecording, "Cut", AudioStatistics]):
 
         Raises DataError for files, folders and corpora that don't exist.
         """
-        dataset = in_place(dataset, audio) if dataset.type == "ljspeech" else dataset
+        dataset = ljspeech_dataset(dataset, audio) if dataset.type == "ljspeech" else dataset
         self.dataset, self.audio = dataset, audio
         self.on_bad: Callable[[DataError, str], None] = _fail
         self.requires_text = False
@@ -291,7 +289,7 @@ def covered(segments: tuple[Segment, ...]) -> tuple[float, float]:
 
 def _open_source(dataset: DatasetConfig, audio: AudioConfig) -> Source[ReadRecording]:
     if dataset.type == "recipe":
-        from vaak.audio.corpora.recipe_corpus import RecipeReader
+        from vaak.audio.corpora.lhotse_manifests import RecipeReader
 
         return RecipeReader(dataset, audio)
     if dataset.type == "cuts":
@@ -299,7 +297,7 @@ def _open_source(dataset: DatasetConfig, audio: AudioConfig) -> Source[ReadRecor
 
         return ManifestReader(dataset)
     if dataset.type == "folder":
-        from vaak.audio.corpora.annotated_folder import FolderReader
+        from vaak.audio.corpora.folders import FolderReader
 
         return FolderReader(dataset)
     if dataset.type == "json":
@@ -307,7 +305,7 @@ def _open_source(dataset: DatasetConfig, audio: AudioConfig) -> Source[ReadRecor
 
         return JsonReader(dataset)
     if dataset.type == "splits":
-        from vaak.audio.corpora.split_folders import SplitFolderReader
+        from vaak.audio.corpora.json_manifest import SplitFolderReader
 
         return SplitFolderReader(dataset)
     return LJSpeechReader(dataset) if dataset.type == "ljspeech" else VoicesReader(dataset, audio)
@@ -331,7 +329,7 @@ class VoicesReader:
         self.files: list[Path] = []
 
     def read(self, split: str) -> Iterator[ReadRecording]:
-        from vaak.audio.synthesis.voices import voice_cuts
+        from vaak.audio.corpora.voices import voice_cuts
 
         number = self.dataset.num_voices * self.dataset.num_sentences
         for cut in followed(voice_cuts(self.dataset, self.folder), "sentences of voices", number):

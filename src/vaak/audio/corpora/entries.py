@@ -9,7 +9,7 @@ from pathlib import Path
 
 from vaak.audio.config import DatasetConfig
 from vaak.core.errors import DataError
-from vaak.core.split_ranges import SPLITS
+from vaak.core.splits import SPLITS
 
 
 def entries_of(dataset: DatasetConfig) -> dict[str, list[Path]]:

@@ -3,18 +3,21 @@
 ::
 
     FOLDER/FINGERPRINT/        the fingerprint is of the recordings and of every option that the features depend on
-      shard-00000.bin          features of consecutive recordings, half an hour or a little more: see shards.py
+      shard-00000.bin          features of consecutive recordings, half an hour or a little more
       lengths.bin              int64, the frames of each recording
       features.json            what they are, and the size of every file; written last: it means "complete"
 
 Shards are cut by the recordings' durations alone and each is made by itself: so any number of processes makes the same
-bytes, and an interrupted extraction makes only the missing shards.
+bytes, and an interrupted extraction makes only the missing shards. ``StoredSource`` gives examples with their features:
+a window's are frames of those of its recording, with the audio around it at its edges. Computed from its audio alone,
+which is mirrored, those within ``frame_length / 2`` of an edge would differ; all others are equal.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+import os
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -22,20 +25,30 @@ from typing import Any
 
 import numpy as np
 
-from vaak.audio.config import AudioConfig
+from vaak.audio.config import AudioConfig, samples_of
+from vaak.audio.cuts.sources import CutSource, CutSpan, WindowSource
+from vaak.audio.cuts.store import CutStore
 from vaak.audio.features.extractors import Features
-from vaak.audio.features.shards import TYPES, Shard, lilcom_module, write_shard
-from vaak.audio.labelled import AudioSource
+from vaak.audio.segments import Alignment, AudioSource, LabelledAudio, Segment
 from vaak.core.errors import DataError, FormatError, UserError
 from vaak.core.process_pool import in_processes
-from vaak.core.progress import progress
 from vaak.core.random_keys import Purpose, draw_key
-from vaak.core.storage.files import fingerprint_of, format_of, read_json, remedy_of, write_bytes, write_json
+from vaak.core.storage.files import (
+    damage_in,
+    fingerprint_of,
+    format_of,
+    read_json,
+    remedy_of,
+    sizes_of,
+    sync_directory,
+    sync_file,
+    write_bytes,
+    write_json,
+)
 from vaak.core.storage.lock import locked
-from vaak.core.storage.sizes import damage_in, sizes_of
+from vaak.core.terminal import progress
 
 log = logging.getLogger("vaak")
-
 FORMAT = "vaak features 1"
 DONE = "features.json"
 SIZES, PITCH = "sizes", "pitch"
@@ -291,3 +304,187 @@ def _read_about(folder: Path) -> dict[str, Any]:
         raise DataError(f"{path}: this is damaged; delete {folder} and run again")
     found: dict[str, Any] = about
     return found
+
+
+BLOCK_FRAMES = 500
+TYPES: dict[str, np.dtype[Any]] = {"float32": np.dtype("<f4"), "float16": np.dtype("<f2")}
+
+
+def lilcom_module() -> Any:
+    """The codec, by Lhotse. Raises UserError if it isn't installed."""
+    try:
+        from lhotse.features.io import get_lilcom_module
+
+        return get_lilcom_module()
+    except (ImportError, OSError) as error:
+        raise UserError("storage_type lilcom requires the package lilcom: pip install lilcom") from error
+
+
+def write_shard(path: Path, recordings: Iterable[np.ndarray], storage_type: str) -> None:
+    """Stream the features ``(frame, dims)`` of recordings to ``path``.
+
+    If anything fails, including ``recordings``, nothing is left.
+    """
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    lengths: list[int] = []
+    ends: list[int] = []
+    try:
+        with open(temporary, "wb") as file:
+            for frames in recordings:
+                lengths.append(len(frames))
+                if storage_type != "lilcom":
+                    file.write(frames.astype(TYPES[storage_type]).tobytes())
+                    continue
+                for start in range(0, len(frames), BLOCK_FRAMES):
+                    file.write(lilcom_module().compress(frames[start : start + BLOCK_FRAMES], tick_power=-5))
+                    ends.append(file.tell())
+            file.write(np.array([*ends, *lengths], "<i8").tobytes())
+        sync_file(temporary)
+        os.replace(temporary, path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    sync_directory(path.parent)
+
+
+class Shard:
+    """A shard's features, memory-mapped: ``lengths`` are the frames of each of its recordings."""
+
+    def __init__(self, path: Path, num_recordings: int, dims: int, storage_type: str) -> None:
+        """Raises DataError if the file is missing or incomplete."""
+        self.dims, self.storage_type = dims, storage_type
+        try:
+            size = path.stat().st_size
+            self._bytes = np.asarray(np.memmap(path, "u1", mode="r")) if size else np.empty(0, "u1")
+        except OSError as error:
+            raise DataError(f"{path}: {error.strerror}; {remedy_of(error)}") from error
+        if not self._tables_fit(size - 8 * num_recordings):
+            raise DataError(f"{path}: this is truncated; delete the folder and run again")
+
+    def _tables_fit(self, begin: int) -> bool:
+        """Read the tables, the last one of which begins there; whether the features end where they begin."""
+        if begin < 0:
+            return False
+        self.lengths = self._bytes[begin:].copy().view("<i8")
+        if not all(0 <= length <= begin for length in self.lengths.tolist()):
+            return False
+        if self.storage_type != "lilcom":
+            self._offsets = np.concatenate([[0], np.cumsum(self.lengths)])
+            return int(self._offsets[-1]) * self.dims * TYPES[self.storage_type].itemsize == begin
+        self._offsets = np.concatenate([[0], np.cumsum(-(-self.lengths // BLOCK_FRAMES))])
+        end, begin = begin, begin - 8 * int(self._offsets[-1])
+        if begin < 0:
+            return False
+        self._ends = np.concatenate([[0], self._bytes[begin:end].copy().view("<i8")])
+        return bool(self._ends[-1] == begin and (np.diff(self._ends) > 0).all())
+
+    def frames(self, index: int, first: int, last: int) -> np.ndarray:
+        """Frames ``first`` to ``last`` of a recording, ``(frame, dims)`` float32, its own memory."""
+        if self.storage_type == "lilcom":
+            return self._decompressed(index, first, last)
+        dtype = TYPES[self.storage_type]
+        width = self.dims * dtype.itemsize
+        start = int(self._offsets[index]) * width
+        part = self._bytes[start + first * width : start + last * width]
+        return part.view(dtype).reshape(-1, self.dims).astype(np.float32)
+
+    def _decompressed(self, index: int, first: int, last: int) -> np.ndarray:
+        first_block, last_block = first // BLOCK_FRAMES, -(-last // BLOCK_FRAMES)
+        blocks = [np.empty((0, self.dims), np.float32)]
+        for block in range(int(self._offsets[index]) + first_block, int(self._offsets[index]) + last_block):
+            blocks.append(lilcom_module().decompress(self._bytes[self._ends[block] : self._ends[block + 1]].tobytes()))
+        skipped = first_block * BLOCK_FRAMES
+        return np.concatenate(blocks)[first - skipped : last - skipped]
+
+
+@dataclass(frozen=True)
+class LabelledFeatures:
+    """Features ``(frame, dims)`` of a section of ``duration`` seconds, and its labels, as in LabelledAudio."""
+
+    name: str
+    features: np.ndarray
+    duration: float
+    segments: tuple[Segment, ...] = ()
+    uem: tuple[tuple[float, float], ...] | None = None
+    text: str | None = None
+    language: str | None = None
+    alignment: Alignment | None = None
+
+
+class StoredSource:
+    """A source of cuts (``vaak.audio.segments.AudioSource``) that has their features too."""
+
+    def __init__(self, source: CutSource | WindowSource, store: FeatureStore, features: Features) -> None:
+        """``store`` has the features of whole cuts; ``features`` compute those of cuts that couldn't be read then."""
+        self.source, self.store, self.features = source, store, features
+        self.durations, self.speakers = source.durations, source.speakers
+        self.fingerprint = fingerprint_of([source.fingerprint, "stored"])
+
+    def load(self, index: int, rng: np.random.Generator) -> LabelledAudio:
+        return self.source.load(index, rng)
+
+    def describe(self, index: int) -> str:
+        return self.source.describe(index)
+
+    def load_features(self, index: int, rng: np.random.Generator) -> LabelledFeatures:
+        """Example ``index``, with the draws of ``load``.
+
+        Audio is read only if pauses must be found in it. Raises DataError, naming the file.
+        """
+        place = self.source.place(index, rng)
+        rate = self.source.audio.sampling_rate
+        duration, spoken = (place.last - place.first) / rate, self.source.spoken(place)
+        segments = spoken.segments
+        if self.source.hides_pauses(place.cut):
+            segments = self.source.at(place).segments
+        rest = spoken.uem, spoken.text, spoken.language, spoken.alignment
+        return LabelledFeatures(spoken.name, self._frames(place), duration, segments, *rest)
+
+    def _frames(self, place: CutSpan) -> np.ndarray:
+        audio, number = self.source.audio, self.features.num_frames(place.last - place.first)
+        first = place.first // samples_of(audio.frame_shift, audio.sampling_rate)
+        found = self.store.frames(place.cut, first, first + number)
+        return found if len(found) == number else self.features(self.source.at(place).samples)
+
+
+class _Readable:
+    """Whole cuts to be extracted; one that can't be read has no samples, with a warning."""
+
+    def __init__(self, source: CutSource) -> None:
+        self.source, self.durations, self.speakers = source, source.durations, source.speakers
+        self.fingerprint = source.fingerprint
+
+    def load(self, index: int, rng: np.random.Generator) -> LabelledAudio:
+        try:
+            return self.source.load(index, rng)
+        except DataError as error:
+            log.warning("its features aren't stored: %s", error)
+            nothing = np.zeros(0, np.float32)
+            return LabelledAudio(self.describe(index), nothing, self.source.audio.sampling_rate)
+
+    def describe(self, index: int) -> str:
+        return self.source.describe(index)
+
+
+def extract_cuts(store: CutStore, audio: AudioConfig, device: str, *, skip_bad: bool) -> FeatureStore:
+    """The features of whole cuts, made in ``audio.storage_path`` unless they exist.
+
+    With ``skip_bad``, cuts that can't be read are skipped with a warning. Raises DataError for it otherwise, and what
+    ``extract`` raises.
+    """
+    source = CutSource(store, audio.model_copy(update={"cache_gigabytes": 0.0}))
+    return extract(_Readable(source) if skip_bad else source, audio, _folder(audio), device)
+
+
+def stored_cuts(store: CutStore, audio: AudioConfig) -> FeatureStore | None:
+    """The features that ``extract_cuts`` has made of the cuts; None if there are none."""
+    folder = _folder(audio) / feature_fingerprint(CutSource(store, audio), audio)
+    try:
+        return FeatureStore.open(folder)
+    except DataError:
+        return None
+
+
+def _folder(audio: AudioConfig) -> Path:
+    assert audio.storage_path is not None
+    return Path(audio.storage_path).expanduser()

@@ -1,1 +1,1 @@
-"""Annotation formats: RTTM, UEM, CTM and TextGrid, read and written line by line."""
+"""Annotations and alignments in files: RTTM, UEM, CTM, TextGrid, JSON."""

@@ -1,26 +1,197 @@
-"""Alignments of one utterance: when each word and each phone is spoken, by a file of an aligner.
+"""Alignments of an utterance: when each word and phone is spoken, by a file of an aligner; TextGrids of any tiers.
 
 .TextGrid   tiers words and phones, as the Montreal Forced Aligner writes them; intervals without a label are pauses
 .ctm        words
 .json       [[start, end, symbol], …], which are phones; or an object with such lists for word and phone
 
 Pauses have several names in files, and one here; ``spn``, which the aligner writes for what it couldn't recognise, is
-kept.
+kept. A TextGrid has a long (``xmin = 0  xmax = 2  intervals: size = 1 …``) and a short form (one value a line). In
+both, what counts are numbers, texts in quotes and ``<exists>``; the words around them are for people. So one reader
+reads both.
+
+Source: Boersma and Weenink, "Praat: doing phonetics by computer", manual, TextGrid file formats. Differs: praatio
+writes; it doesn't read, because it drops everything after an invalid line of the short form, and the sign of negative
+times.
 """
 
 from __future__ import annotations
 
+import codecs
 import json
 import math
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-from vaak.audio.formats.annotation_lines import read_content
-from vaak.audio.formats.ctm import read_ctm
-from vaak.audio.formats.textgrid import read_textgrid
-from vaak.audio.labelled import PAUSE, Alignment, Interval
-from vaak.core.errors import DataError
+from vaak.audio.formats.annotation_lines import decoded, read_content, read_ctm, seconds_of
+from vaak.audio.segments import PAUSE, Alignment, Interval, Segment, merged
+from vaak.core.errors import DataError, optional_import
+from vaak.core.storage.files import write_text
+
+__all__ = ["Interval", "read_textgrid", "segments_of", "tiers_of", "write_textgrid"]
+TOKEN = re.compile(r'"(?:[^"]|"")*"|![^\n]*|[^\s"=]+|=|"')
+NUMBER = re.compile(r"[-+]?\d+(\.\d*)?([eE][-+]?\d+)?")
+NUM_TIMES = {"IntervalTier": 2, "TextTier": 1}
+
+
+def read_textgrid(path: str | Path, *, keep_empty: bool = False) -> dict[str, list[Interval]]:
+    """The intervals and points of each tier that have a text; tiers of one name are one.
+
+    With ``keep_empty``, intervals without a text too, which are the pauses of an aligner. Raises DataError with file
+    and line.
+    """
+    values = _Values(path)
+    for expected in ("ooTextFile", "TextGrid"):
+        found = values.text("file type")
+        if not found.startswith(expected):
+            raise DataError(f"{values.where}: this is not a text TextGrid: expected {expected}, not {found!r}")
+    values.seconds("start"), values.seconds("end")
+    tiers: dict[str, list[Interval]] = {}
+    if values.next("<exists>") == "<exists>":
+        for _ in range(values.count("number of tiers")):
+            name, intervals = _tier(values)
+            tiers.setdefault(name, []).extend(interval for interval in intervals if interval.text or keep_empty)
+    values.demand_end()
+    return tiers
+
+
+def _tier(values: _Values) -> tuple[str, list[Interval]]:
+    kind = values.text("tier's class")
+    if kind not in NUM_TIMES:
+        raise DataError(f"{values.where}: a tier is an IntervalTier or a TextTier, not {kind!r}")
+    name = values.text("tier's name")
+    values.seconds("tier's start"), values.seconds("tier's end")
+    return name, [_interval(values, NUM_TIMES[kind]) for _ in range(values.count("number of intervals"))]
+
+
+def _interval(values: _Values, num_times: int) -> Interval:
+    start = end = values.seconds("start")
+    if num_times == 2:
+        end = values.seconds("end")
+    if end < start:
+        raise DataError(f"{values.where}: this interval ends at {end} s, but begins at {start} s")
+    return Interval(start, end, values.text("text").strip())
+
+
+class _Values:
+    """The values of a TextGrid, one after another; ``where`` is ``FILE:LINE`` of the last one."""
+
+    def __init__(self, path: str | Path) -> None:
+        self.where = f"{path}:1"
+        self.values = _values(_text_of(path), path)
+
+    def next(self, what: str) -> str:
+        """The next value, unparsed. Raises DataError if there is none."""
+        try:
+            self.where, value = next(self.values)
+        except StopIteration:
+            raise DataError(f"{self.where}: the file ends here; expected a {what}") from None
+        return value
+
+    def text(self, what: str) -> str:
+        value = self.next(what)
+        if value == '"' or not value.startswith('"'):
+            raise DataError(f"{self.where}: expected a {what} in quotes, not {value}")
+        return value[1:-1].replace('""', '"')
+
+    def seconds(self, what: str) -> float:
+        return seconds_of(self.next(what), what, self.where)
+
+    def count(self, what: str) -> int:
+        value = self.next(what)
+        if not re.fullmatch(r"[0-9]+", value):
+            raise DataError(f"{self.where}: expected a {what}, not {value}")
+        return int(value)
+
+    def demand_end(self) -> None:
+        for where, value in self.values:
+            raise DataError(f"{where}: expected the end of the file, not {value}; is a number of intervals wrong?")
+
+
+def _values(text: str, path: str | Path) -> Iterator[tuple[str, str]]:
+    """Each value and its position: text in quotes or ``<>``, a number, after ``=``, or alone on its line."""
+    line, counted, is_behind_equals = 1, 0, False
+    for token in TOKEN.finditer(text):
+        word, start = token[0], token.start()
+        line, counted = line + text.count("\n", counted, start), start
+        if word.startswith(('"', "<")) or NUMBER.fullmatch(word) or is_behind_equals or _is_alone(text, token):
+            yield f"{path}:{line}", word
+        is_behind_equals = word == "="
+
+
+def _is_alone(text: str, token: re.Match[str]) -> bool:
+    begin, end = text.rfind("\n", 0, token.start()) + 1, text.find("\n", token.end())
+    return token[0] == text[begin : end if end >= 0 else None].strip() and not token[0].startswith("!")
+
+
+def _text_of(path: str | Path) -> str:
+    """The file's text, lines ending with a newline; Praat writes UTF-8 or UTF-16. Raises DataError."""
+    content = read_content(path)
+    if content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        try:
+            text = content.decode("utf-16")
+        except UnicodeDecodeError as error:
+            raise DataError(f"{path}: UTF-16 ends at byte {error.start}; is the file truncated?") from error
+    else:
+        lines = enumerate(content.split(b"\n"), start=1)
+        text = "\n".join(decoded(line, f"{path}:{number}") for number, line in lines)
+    return text.replace("\r\n", "\n").replace("\r", "\n")
+
+
+def write_textgrid(
+    path: str | Path,
+    tiers: Mapping[str, Sequence[Interval]],
+    duration: float,
+    form: Literal["long", "short"] = "long",
+) -> None:
+    """Write tiers that last from 0 to ``duration``; a tier whose intervals have no length is one of points.
+
+    Raises DataError if intervals of a tier overlap or are outside; UserError if praatio is missing.
+    """
+    with optional_import("writing TextGrid files requires praatio", "audio"):
+        from praatio.utilities.textgrid_io import getTextgridAsStr
+    path = Path(path)
+    for name, intervals in tiers.items():
+        _demand_order(path, name, intervals, duration)
+    content = {"xmin": 0.0, "xmax": float(duration)}
+    entries = [{**content, **_entries(name, intervals)} for name, intervals in tiers.items()]
+    text = getTextgridAsStr({**content, "tiers": entries}, f"{form}_textgrid", True, minimumIntervalLength=None)
+    write_text(path, text)
+
+
+def _demand_order(path: Path, name: str, intervals: Sequence[Interval], duration: float) -> None:
+    """Raises DataError if a tier can't contain the intervals."""
+    before = 0.0
+    for start, end, _ in sorted(intervals):
+        if not before <= start <= end <= duration < math.inf:
+            raise DataError(
+                f"{path}: can't be written: in tier {name}, {start} to {end} s overlaps with what is before it, "
+                f"or is outside of 0 to {duration} s"
+            )
+        before = end
+    if len({interval.start == interval.end for interval in intervals}) > 1:
+        raise DataError(f"{path}: can't be written: tier {name} has points and intervals; make them two tiers")
+
+
+def _entries(name: str, intervals: Sequence[Interval]) -> dict[str, Any]:
+    if intervals and all(interval.start == interval.end for interval in intervals):
+        return {"class": "TextTier", "name": name, "entries": [(start, text) for start, _, text in intervals]}
+    return {"class": "IntervalTier", "name": name, "entries": [tuple(interval) for interval in intervals]}
+
+
+def segments_of(tiers: Mapping[str, Sequence[Interval]]) -> list[Segment]:
+    """Who speaks when, if each tier is a speaker; texts are ignored."""
+    return sorted(Segment(start, end, speaker) for speaker, tier in tiers.items() for start, end, _ in tier)
+
+
+def tiers_of(segments: Iterable[Segment]) -> dict[str, list[Interval]]:
+    """A tier for each speaker."""
+    tiers: dict[str, list[Interval]] = {}
+    for start, end, speaker in merged(segments):
+        tiers.setdefault(speaker, []).append(Interval(start, end, speaker))
+    return tiers
+
 
 ALIGNMENT_TIERS = {"words": "word", "word": "word", "phones": "phone", "phone": "phone", "phonemes": "phone"}
 """Tiers of these names are alignments, also after ``SPEAKER - ``; every other tier is a speaker."""

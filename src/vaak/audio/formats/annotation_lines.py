@@ -1,23 +1,31 @@
-"""Lines of annotations (RTTM, UEM, CTM): UTF-8, fields between blanks; each line has its position.
+"""Annotations with one entry per line: UTF-8, fields between blanks; each line has its position.
 
-Blank lines and comments, which begin with ``;``, are skipped. Only ASCII white space separates fields, so that a name
-may contain any other character.
+RTTM   who speaks when           SPEAKER recording channel start duration <NA> <NA> speaker <NA> <NA>
+UEM    the scored regions        recording channel start end
+CTM    words with times          recording channel start duration word [confidence]
+
+Blank lines and comments, which begin with ``;``, are skipped; so are RTTM's lines of other types (SPKR-INFO, LEXEME,
+…). Only ASCII white space separates fields, so that a name may contain any other character. RTTM's channels are not
+distinguished: a recording is a name.
+
+Sources: NIST 2009, "The 2009 (RT-09) Rich Transcription Meeting Recognition Evaluation Plan"; NIST, "SCTK: Speech
+Recognition Scoring Toolkit", sclite, input file formats (CTM).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
+from vaak.audio.segments import Segment
 from vaak.core.errors import DataError
-from vaak.core.storage.files import demand_file
+from vaak.core.storage.files import demand_file, write_text
 
 MISSING = "<NA>"
 """An empty field."""
-
 Annotations = TypeVar("Annotations")
 
 
@@ -144,3 +152,168 @@ def as_seconds(seconds: float) -> str:
     """
     whole, _, decimals = f"{seconds:.6f}".partition(".")
     return f"{whole}.{decimals.rstrip('0').ljust(3, '0')}"
+
+
+RTTM_FIELDS = 8
+"""Up to the speaker's name; what follows (confidence, lookahead) is often left out."""
+MOST_RTTM_FIELDS = 10
+OTHER_TYPES = {
+    *("SEGMENT", "NOSCORE", "NO_RT_METADATA", "LEXEME", "NON-LEX", "NON-SPEECH", "FILLER", "EDIT", "IP", "SU", "CB"),
+    *("A/P", "SPKR-INFO"),
+}
+
+
+def read_rttm(path: str | Path) -> dict[str, list[Segment]]:
+    """The segments of each recording in the order of the file, overlaps of one speaker too.
+
+    A folder gives those of all its files ``*.rttm``. Raises DataError with file and line.
+    """
+    return read_folder(path, ".rttm", _rttm_file)
+
+
+def _rttm_file(path: Path) -> dict[str, list[Segment]]:
+    recordings: dict[str, list[Segment]] = {}
+    for line in read_lines(path):
+        if line.fields[0] == "SPEAKER":
+            recording, segment = _segment(line)
+            recordings.setdefault(recording, []).append(segment)
+        elif line.fields[0] not in OTHER_TYPES:
+            raise DataError(f"{line.where}: an RTTM line begins with SPEAKER or another type, not {line.fields[0]!r}")
+    return recordings
+
+
+def _segment(line: Line) -> tuple[str, Segment]:
+    line.demand(RTTM_FIELDS, MOST_RTTM_FIELDS, "SPEAKER")
+    _demand_numbers_after_the_speaker(line)
+    start, duration = line.seconds(3, "start"), line.seconds(4, "duration")
+    # Without rounding, 0.1 + 0.2 would end after a segment that begins at 0.3.
+    return line.name(1, "recording"), Segment(start, round(start + duration, 9), line.name(7, "speaker"))
+
+
+def _demand_numbers_after_the_speaker(line: Line) -> None:
+    """Raises DataError for a confidence that is none: the rest of ``Speaker 2``, of a writer that ends lines early."""
+    for place, (what, most) in enumerate((("confidence", 1.0), ("lookahead", math.inf)), start=RTTM_FIELDS):
+        for text in line.fields[place : place + 1]:
+            if text in (MISSING, "NA", "-"):
+                continue
+            try:
+                is_right = float(text) <= most
+            except ValueError:
+                is_right = False
+            if not is_right:
+                raise DataError(
+                    f"{line.where}: the {what} after speaker {line.fields[RTTM_FIELDS - 1]} is {text!r}; a blank "
+                    "separates fields, so a name can't contain one: write _ instead"
+                )
+
+
+def write_rttm(path: str | Path, recordings: Mapping[str, Sequence[Segment]]) -> None:
+    """Write the segments in the order given, to the microsecond. A recording without any leaves no line.
+
+    Raises DataError if a name can't be a field, or a segment ends before it begins.
+    """
+    write_text(Path(path), rttm_text(recordings, Path(path)))
+
+
+def rttm_text(recordings: Mapping[str, Sequence[Segment]], path: Path) -> str:
+    """What ``write_rttm`` writes to ``path``, by which errors name it."""
+    lines = []
+    for recording, segments in recordings.items():
+        for start, end, speaker in segments:
+            if not 0 <= start <= end < math.inf:
+                raise DataError(f"{path}: can't be written: {recording} has a segment from {start} to {end} s")
+            duration = round(end, 6) - round(start, 6)  # so that the end is right to the microsecond
+            names = as_field(recording, "recording", path), as_field(speaker, "speaker", path)
+            times = f"{as_seconds(start)} {as_seconds(duration)}"
+            lines.append(f"SPEAKER {names[0]} 1 {times} <NA> <NA> {names[1]} <NA> <NA>\n")
+    return "".join(lines)
+
+
+UEM_FIELDS = 4
+
+
+def read_uem(path: str | Path) -> dict[str, list[tuple[float, float]]]:
+    """The parts of each recording that count, ``(start, end)`` in seconds, in the order of the file.
+
+    A folder gives those of all its files ``*.uem``. Raises DataError with file and line.
+    """
+    return read_folder(path, ".uem", _uem_file)
+
+
+def _uem_file(path: Path) -> dict[str, list[tuple[float, float]]]:
+    recordings: dict[str, list[tuple[float, float]]] = {}
+    for line in read_lines(path):
+        if line.fields[0] == "SPEAKER" and len(line.fields) > UEM_FIELDS:
+            raise DataError(f"{line.where}: this is a line of an RTTM; a UEM has: recording channel start end")
+        line.demand(UEM_FIELDS, UEM_FIELDS, "a line of a UEM")
+        start, end = line.seconds(2, "start"), line.seconds(3, "end")
+        if end <= start:
+            raise DataError(f"{line.where}: this part ends at {end} s, but begins at {start} s")
+        recordings.setdefault(line.name(0, "recording"), []).append((start, end))
+    return recordings
+
+
+def write_uem(path: str | Path, recordings: Mapping[str, Sequence[tuple[float, float]]]) -> None:
+    """Write the parts in the order given, to the microsecond. Raises DataError if they couldn't be read again."""
+    path = Path(path)
+    lines = []
+    for recording, parts in recordings.items():
+        name = as_field(recording, "recording", path)
+        for start, end in parts:
+            if not 0 <= round(start, 6) < round(end, 6) < math.inf:
+                raise DataError(f"{path}: can't be written: {recording} has a part from {start} to {end} s")
+            lines.append(f"{name} 1 {as_seconds(start)} {as_seconds(end)}\n")
+    write_text(path, "".join(lines))
+
+
+CTM_FIELDS = 5
+MOST_CTM_FIELDS = 8
+"""With confidence, type and speaker, as in NIST's evaluations of meetings."""
+
+
+class Word(NamedTuple):
+    """A word and its time in seconds; ``confidence`` may be None."""
+
+    start: float
+    end: float
+    text: str
+    confidence: float | None = None
+
+
+def read_ctm(path: str | Path) -> dict[str, list[Word]]:
+    """The words of each recording in the order of the file.
+
+    A folder gives those of all its files ``*.ctm``. Raises DataError with file and line.
+    """
+    return read_folder(path, ".ctm", _ctm_file)
+
+
+def _ctm_file(path: Path) -> dict[str, list[Word]]:
+    recordings: dict[str, list[Word]] = {}
+    for line in read_lines(path):
+        line.demand(CTM_FIELDS, MOST_CTM_FIELDS, "a line of a CTM")
+        start, duration = line.seconds(2, "start"), line.seconds(3, "duration")
+        word = Word(start, round(start + duration, 9), line.name(4, "word"), _confidence(line))
+        recordings.setdefault(line.name(0, "recording"), []).append(word)
+    return recordings
+
+
+def _confidence(line: Line) -> float | None:
+    if len(line.fields) == CTM_FIELDS or line.fields[CTM_FIELDS] in (MISSING, "NA"):
+        return None
+    return line.number(CTM_FIELDS, "confidence")
+
+
+def write_ctm(path: str | Path, recordings: Mapping[str, Sequence[Word]]) -> None:
+    """Write the words in the order given, times to the microsecond. Raises DataError if they couldn't be read again."""
+    path = Path(path)
+    lines = []
+    for recording, words in recordings.items():
+        name = as_field(recording, "recording", path)
+        for start, end, text, confidence in words:
+            if not 0 <= start <= end < math.inf:
+                raise DataError(f"{path}: can't be written: {recording} has a word from {start} to {end} s")
+            times = f"{as_seconds(start)} {as_seconds(round(end, 6) - round(start, 6))}"
+            sure = "" if confidence is None else f" {confidence:g}"
+            lines.append(f"{name} 1 {times} {as_field(text, 'word', path)}{sure}\n")
+    write_text(path, "".join(lines))

@@ -1,1 +1,1 @@
-"""Conversations simulated from utterances of single speakers. Start with conversations.py."""
+"""Simulated conversations of single speakers, in memory or as a folder. Start with conversations.py."""

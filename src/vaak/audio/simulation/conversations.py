@@ -1,4 +1,4 @@
-"""Conversations simulated from utterances of single speakers.
+"""Conversations simulated from utterances of single speakers: those of a cut store, or in memory (``simulate``).
 
 Each speaker is a separate track: a pause, a piece of an utterance, a pause, another piece. The tracks are added:
 
@@ -15,17 +15,33 @@ length that the plan knows, so speakers continue to its end, and the rest is cut
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import NamedTuple, Protocol
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
+from os import PathLike
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from vaak.audio.augmentation.noise import at_snr, babble, coloured_noise, file_noise
-from vaak.audio.augmentation.rooms import reverberated, room_responses
-from vaak.audio.augmentation.speed import at_speed
-from vaak.audio.config import ConversationsConfig, NoiseConfig
-from vaak.audio.labelled import LabelledAudio, Segment
-from vaak.core.errors import DataError
+from vaak.audio.augmentation.effects import (
+    at_snr,
+    at_speed,
+    babble,
+    coloured_noise,
+    file_noise,
+    reverberated,
+    room_responses,
+)
+from vaak.audio.config import AudioConfig, ConversationsConfig, NoiseConfig
+from vaak.audio.cuts.reading import read_cut
+from vaak.audio.cuts.sources import BoundedCache
+from vaak.audio.cuts.store import CutStore
+from vaak.audio.segments import LabelledAudio, Segment
+from vaak.audio.simulation.folder import write_conversations
+from vaak.audio.speech_regions import find_speech
+from vaak.config.base import from_options
+from vaak.core.errors import DataError, UserError
 from vaak.core.random_keys import Purpose, draw_key
 from vaak.core.storage.files import fingerprint_of
 
@@ -64,7 +80,7 @@ class Piece(NamedTuple):
 
 
 class Utterances(Protocol):
-    """Recordings of single speakers (``vaak.audio.simulation.utterances`` makes them of cuts)."""
+    """Recordings of single speakers (``vaak.audio.simulation.conversations`` makes them of cuts)."""
 
     speaker_names: tuple[str, ...]
     sampling_rate: int
@@ -208,3 +224,131 @@ def _add(track: np.ndarray, samples: np.ndarray, place: int) -> None:
 def _pause(mean: float, sampling_rate: int, rng: np.random.Generator) -> int:
     """Samples."""
     return round(rng.exponential(mean) * sampling_rate)
+
+
+CONTEXT = 0.25
+"""Seconds of the pauses around a piece that stay with it, at most half of each pause."""
+
+
+class CutUtterances:
+    """Utterances of single speakers (``vaak.audio.simulation.conversations.Utterances``)."""
+
+    def __init__(self, store: CutStore, audio: AudioConfig, *, find_speech: bool) -> None:
+        """With ``find_speech``, utterances without times of speech are cut at their pauses."""
+        self.store, self.audio, self.finds_speech = store, audio, find_speech
+        self.sampling_rate = audio.sampling_rate
+        self.speaker_names = store.speakers
+        self.fingerprint = fingerprint_of(
+            [store.fingerprint, audio.sampling_rate, audio.channels, find_speech, CONTEXT]
+        )
+        self._samples = BoundedCache(int(audio.cache_gigabytes * 2**30))
+        self._regions: dict[int, list[tuple[int, int]]] = {}
+
+    def __len__(self) -> int:
+        return len(self.store)
+
+    def speaker_of(self, index: int) -> int:
+        number = int(self.store.speaker_numbers[index])
+        if number < 0:
+            raise DataError(
+                f"{self.store.describe(index)} has no speaker or several; an utterance must have one to be used in "
+                "conversations"
+            )
+        return number
+
+    def pieces(self, index: int) -> list[Piece]:
+        samples = self._samples.get(index, lambda: self._levelled(index))
+        return pieces_of(samples, self._regions[index], self.sampling_rate)
+
+    def _levelled(self, index: int) -> np.ndarray:
+        """The utterance with its speech at one level; where that is, is kept."""
+        cut = self.store[index]
+        audio = read_cut(cut, self.audio)
+        regions = self._regions_of(audio, self.store.lacks_times(cut))
+        self._regions[index] = regions
+        return at_level(audio.samples, regions)
+
+    def _regions_of(self, audio: LabelledAudio, lacks_times: bool) -> list[tuple[int, int]]:
+        """First and last + 1 sample of each segment of speech."""
+        times = [(segment.start, segment.end) for segment in audio.segments]
+        if not times or (lacks_times and self.finds_speech):
+            times = find_speech(audio.samples, audio.sampling_rate)
+        limits = [(round(start * self.sampling_rate), round(end * self.sampling_rate)) for start, end in times]
+        return sorted((first, last) for first, last in limits if last > first)
+
+
+def at_level(samples: np.ndarray, regions: list[tuple[int, int]]) -> np.ndarray:
+    """``samples`` (time,) with the speech in ``regions`` (first and last + 1 sample of each) at ``LEVEL``."""
+    speech = [samples[first:last] for first, last in regions]
+    power = np.mean(np.square(np.concatenate(speech), dtype=np.float64)) if speech else 0.0
+    return samples * np.float32(LEVEL / np.sqrt(power)) if power > 0 else samples
+
+
+def pieces_of(samples: np.ndarray, regions: list[tuple[int, int]], sampling_rate: int) -> list[Piece]:
+    """Each region of ``samples`` (time,), in order, with at most ``CONTEXT`` of the pauses around it."""
+    context = round(CONTEXT * sampling_rate)
+    middles = [(end + start) // 2 for (_, end), (start, _) in pairwise(regions)]
+    pieces = []
+    for (first, last), before, after in zip(regions, [0, *middles], [*middles, len(samples)], strict=False):
+        low, high = min(first, max(before, first - context)), max(last, min(after, last + context))
+        pieces.append(Piece(samples[low:high], first - low, last - low))
+    return pieces
+
+
+class SpokenArrays:
+    """Utterances of single speakers in memory, at one level (``vaak.audio.simulation.conversations.Utterances``)."""
+
+    def __init__(self, spoken: Mapping[str, Sequence[np.ndarray]], sampling_rate: int) -> None:
+        """``spoken`` has each speaker's utterances, each ``(time,)``. Raises UserError for samples of another shape."""
+        self.sampling_rate = sampling_rate
+        self.speaker_names = tuple(sorted(spoken))
+        self._speakers = [number for number, name in enumerate(self.speaker_names) for _ in spoken[name]]
+        self._pieces = [self._levelled(samples, name) for name in self.speaker_names for samples in spoken[name]]
+        content = [hashlib.sha256(piece.samples.tobytes()).hexdigest() for pieces in self._pieces for piece in pieces]
+        self.fingerprint = fingerprint_of([self.speaker_names, self._speakers, content, sampling_rate])
+
+    def __len__(self) -> int:
+        return len(self._pieces)
+
+    def speaker_of(self, index: int) -> int:
+        return self._speakers[index]
+
+    def pieces(self, index: int) -> list[Piece]:
+        return self._pieces[index]
+
+    def _levelled(self, samples: np.ndarray, speaker: str) -> list[Piece]:
+        """The stretches of speech of an utterance."""
+        found = np.asarray(samples, np.float32)
+        if found.ndim != 1:
+            raise UserError(f"an utterance of {speaker} has the shape {found.shape}; expected (time,)")
+        times = find_speech(found, self.sampling_rate)
+        regions = [(round(start * self.sampling_rate), round(end * self.sampling_rate)) for start, end in times]
+        return pieces_of(at_level(found, regions), regions, self.sampling_rate)
+
+
+def simulate(
+    spoken: Mapping[str, Sequence[np.ndarray]],
+    sampling_rate: int,
+    number: int,
+    *,
+    seed: int = 0,
+    folder: str | PathLike[str] | None = None,
+    **options: Any,
+) -> Iterator[LabelledAudio]:
+    """``number`` conversations of these speakers, each with who speaks when; the same seed gives the same ones.
+
+    ``spoken`` has each speaker's utterances, samples ``(time,)`` within 1 and -1. ``options`` are those of
+    ``datasets.conversations`` (``num_speakers``, ``beta``, ``duration``, ``noise``, ...). With a ``folder`` they are
+    written there first, with RTTM, a manifest and Lhotse's cuts.
+
+    ``sampling_rate`` in Hz is that of what is spoken and of the conversations.
+
+    Raises UserError for options that aren't right, DataError where there are too few speakers.
+    """
+    config = from_options(ConversationsConfig, {**options, "train": number}, "conversations")
+    source = SimulatedConversations(SpokenArrays(spoken, sampling_rate), config, "train")
+    if folder is not None:
+        write_conversations(source, Path(folder), seed=seed)
+    return (
+        source.load(index, np.random.default_rng(draw_key(Purpose.DATA, seed, 0, index, 0))) for index in range(number)
+    )

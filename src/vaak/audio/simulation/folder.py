@@ -24,13 +24,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from vaak import __version__
-from vaak.audio.formats.rttm import write_rttm
-from vaak.audio.labelled import AudioSource, LabelledAudio, Segment
+from vaak.audio.formats.annotation_lines import write_rttm
+from vaak.audio.segments import AudioSource, LabelledAudio, Segment
 from vaak.core.errors import UserError, optional_import
 from vaak.core.random_keys import Purpose, draw_key
 from vaak.core.storage.files import (
     fingerprint_of,
     new_folders,
+    parse_json_lines,
     read_json,
     remove_empty,
     sync_file,
@@ -38,7 +39,6 @@ from vaak.core.storage.files import (
     write_json,
     write_text,
 )
-from vaak.core.storage.json_lines import parse_json_lines
 from vaak.core.storage.lock import locked
 
 if TYPE_CHECKING:

@@ -1,1 +1,1 @@
-"""Commands of single tasks: generate, translate, diarize, tune."""
+"""Commands that use a trained model: ``predict`` for any task, the others with the options of theirs."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from vaak.cli.config import AsJson, Device, Output, TrustCode, Weights, WhichWeights
+from vaak.cli.arguments import AsJson, Device, Output, TrustCode, Weights, WhichWeights
 
 if TYPE_CHECKING:
     from vaak.tasks.classification.predict import Prediction
@@ -33,8 +33,8 @@ def classify(
 
     Example: vaak classify runs/classification-quickstart "लड़की मेज़ पर सोती है ।" --top-k 3
     """
+    from vaak.cli.arguments import texts_of
     from vaak.cli.output import print_or_write
-    from vaak.cli.texts import texts_of
     from vaak.core.errors import UserError
     from vaak.runs.open_run import open_run, part_of
 

@@ -1,9 +1,10 @@
-"""``vaak diarize``: who speaks when in recordings, by a trained diarizer."""
+"""``vaak diarize``: who speaks when in recordings; ``vaak tune``: a diarizer's settings by development recordings."""
 
 from __future__ import annotations
 
 import json
 import sys
+import tempfile
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,16 +12,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from vaak.cli.config import AsJson, Device, TrustCode, Weights, WhichWeights
-from vaak.cli.section_options import with_options_of
+from vaak.cli.arguments import AsJson, Device, TrustCode, Weights, WhichWeights, files_and_overrides, with_options_of
+from vaak.core.figures import percent
 from vaak.tasks.diarization.config import InferenceConfig
 
 if TYPE_CHECKING:
-    from vaak.audio.labelled import Segment
-    from vaak.audio.scoring.errors import Scores
+    from vaak.audio.diarization_errors import ErrorSeconds, Scores
+    from vaak.audio.segments import Segment
     from vaak.core.errors import UserError
     from vaak.runs.open_run import OpenedRun
-    from vaak.tasks.diarization.predict import Diarized
+    from vaak.tasks.diarization.predict import Diarized, Tuning
 
 
 @with_options_of(InferenceConfig, into="inference")
@@ -99,7 +100,7 @@ class Known:
 
     @classmethod
     def read(cls, reference: Path | None, uem: Path | None) -> Known:
-        from vaak.audio.scoring.reading import read_reference, read_scored_regions
+        from vaak.audio.diarization_errors import read_reference, read_scored_regions
         from vaak.core.errors import UserError
 
         if uem is not None and reference is None:
@@ -121,9 +122,9 @@ class Work:
     @classmethod
     def of(cls, audio: list[Path], known: Known, output: Path | None, picture: Path | None) -> Work:
         """Raises UserError if the reference is of other recordings, or if one picture is to show several."""
-        from vaak.audio.waveforms.suffixes import audio_files
+        from vaak.audio.audio_file import audio_files
         from vaak.core.errors import UserError
-        from vaak.tasks.diarization.inference.many_files import recording_names
+        from vaak.tasks.diarization.predict import recording_names
 
         files, without = audio_files(audio)
         names = recording_names(files, known.references or ())
@@ -156,8 +157,8 @@ class Work:
 
     def keep(self, found: Diarized, quiet: bool) -> None:
         """Write, draw or print a recording."""
-        from vaak.audio.formats.rttm import rttm_text
-        from vaak.tasks.diarization.scoring.timeline_picture import draw_timeline
+        from vaak.audio.formats.annotation_lines import rttm_text
+        from vaak.tasks.diarization.timeline_picture import draw_timeline
 
         if self.output is None and not quiet:
             sys.stdout.write(rttm_text({found.name: found.segments}, Path(found.name)))
@@ -173,7 +174,7 @@ class Work:
 def _do(work: Work, opened: OpenedRun, quiet: bool) -> tuple[dict[Path, Diarized], dict[Path, UserError]]:
     """Process all files; results and errors by file. Each is printed at once."""
     from vaak.core.errors import UserError
-    from vaak.tasks.diarization.inference.many_files import diarize_files
+    from vaak.tasks.diarization.predict import diarize_files
 
     found, failed = dict[Path, "Diarized"](), dict(work.without)
     for error in failed.values():
@@ -196,7 +197,7 @@ def _do(work: Work, opened: OpenedRun, quiet: bool) -> tuple[dict[Path, Diarized
 
 
 def _write(path: Path, recordings: Iterable[Diarized]) -> None:
-    from vaak.audio.formats.rttm import write_rttm
+    from vaak.audio.formats.annotation_lines import write_rttm
     from vaak.core.errors import UserError
 
     try:
@@ -207,7 +208,7 @@ def _write(path: Path, recordings: Iterable[Diarized]) -> None:
 
 def _scores(found: Iterable[Diarized], known: Known, opened: OpenedRun) -> Scores | None:
     """The scores of those recordings that the reference has."""
-    from vaak.audio.scoring.errors import score_recordings
+    from vaak.audio.diarization_errors import score_recordings
 
     hypotheses = {one.name: one.segments for one in found}
     if known.references is None or not known.references.keys() & hypotheses.keys():
@@ -230,7 +231,7 @@ def _say(
     ``found`` has the results by file and ``failed`` the reasons by file; ``scores`` are None without a reference.
     ``opened`` is the run, and ``as_json`` prints one line of JSON.
     """
-    from vaak.cli.tools.score import print_scores, values_of
+    from vaak.cli.score import print_scores, values_of
 
     if not as_json:
         if scores is not None:
@@ -275,3 +276,82 @@ def _pace(recordings: list[Diarized]) -> str:
     factor = times["real_time_factor"]
     said = "" if factor is None else f", real-time factor {factor:.4f}"
     return f"{times['duration']:.1f} s of audio in {times['seconds_taken']:.2f} s{said}"
+
+
+def tune(
+    run: Annotated[Path, typer.Argument(help="A run (its best checkpoint) or a checkpoint.")],
+    arguments: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[DATA.yml… key=value…]", help="YAML files and options that override the run's own."),
+    ] = None,
+    split: Annotated[str, typer.Option(help="The development recordings; test is not allowed.")] = "valid",
+    device: Device = "auto",
+    weights: Weights = WhichWeights.auto,
+    trust_code: TrustCode = False,
+    as_json: AsJson = False,
+) -> None:
+    """Find the threshold, median filter and minimum durations with the lowest DER on development recordings.
+
+    They are written to RUN/tuned.yml with all of data.inference. vaak eval and vaak diarize use them unless their
+    command line overrides them; training doesn't use them. To undo, delete the file.
+
+    Example: vaak tune runs/diarizer
+    """
+    from vaak.core.errors import UserError
+    from vaak.runs.open_run import open_run, write_tuned
+
+    files, overrides = files_and_overrides(arguments or [])
+    with tempfile.TemporaryDirectory(prefix="vaak-tune-") as temporary_folder:
+        how: dict[str, Any] = {
+            "weights": weights,
+            "temporary_folder": Path(temporary_folder),
+            "splits": (split,),
+            "trust_code": trust_code,
+        }
+        opened = open_run(run, [Path(file) for file in files], overrides, device, **how)
+        if not hasattr(opened.task, "tune"):
+            raise UserError(f"{run} is a run of task {opened.experiment.task}; vaak tune requires a diarization run")
+        found: Tuning = opened.task.tune(opened.model, split)
+    inference = found.inference.model_dump(mode="json")
+    remarks = [
+        f"By vaak tune, on {split} ({found.recordings} recordings), with {opened.checkpoint.name}.",
+        f"DER {_error_rate(found.before)} before, {_error_rate(found.after)} with these options.",
+    ]
+    path = write_tuned(opened.directory, {"data": {"inference": inference}}, remarks)
+    before = opened.experiment.data.inference.model_dump(mode="json")
+    if as_json:
+        about = {
+            "split": split,
+            "recordings": found.recordings,
+            "file": str(path),
+            "checkpoint": str(opened.checkpoint),
+        }
+        errors = {name: _error_values(getattr(found, name)) for name in ("before", "after")}
+        print(json.dumps({**about, **errors, "inference": inference, "protocol": opened.task.meters(split).protocol}))
+        return
+    print(f"{split}: recordings {found.recordings}")
+    for name in ("before", "after"):
+        print(f"{name:<7} {_error_line(getattr(found, name))}")
+    for name, value in inference.items():
+        if value != before[name]:
+            print(f"{name:<17} {before[name]} → {value}")
+    print(f"in {path}: vaak eval and vaak diarize use these from now on; report metrics on test, not on this split")
+
+
+def _error_rate(error: ErrorSeconds) -> str:
+    return "-" if error.rate is None else f"{100 * error.rate:.2f} %"
+
+
+def _error_line(error: ErrorSeconds) -> str:
+    if not error.scored:
+        return "DER -: no speech to score"
+    names = {"miss": error.miss, "false alarm": error.false_alarm, "confusion": error.confusion}
+    return f"DER {_error_rate(error)}: " + ", ".join(
+        f"{name} {100 * part / error.scored:.2f}" for name, part in names.items()
+    )
+
+
+def _error_values(error: ErrorSeconds) -> dict[str, float | None]:
+    rates = {"der": error.rate, "der_percent": percent(error.rate)}
+    parts = {"scored_seconds": error.scored, "miss_seconds": error.miss}
+    return {**rates, **parts, "false_alarm_seconds": error.false_alarm, "confusion_seconds": error.confusion}

@@ -10,8 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from vaak.cli.config import AsJson, Device, Output, TrustCode, Weights, WhichWeights
-from vaak.cli.section_options import with_options_of
+from vaak.cli.arguments import AsJson, Device, Output, TrustCode, Weights, WhichWeights, with_options_of
 from vaak.tasks.lm.config import GenerationOptions
 
 
@@ -66,7 +65,7 @@ def generate(
 def _messages(text: str) -> list[dict[str, str]]:
     """The conversation that a file has, or a question. Raises UserError for what is neither."""
     from vaak.core.errors import DataError, UserError
-    from vaak.text.corpora.chats import messages_of
+    from vaak.text.corpora.readers import messages_of
 
     if not text.strip():
         raise UserError("--chat: there is no question; give one, or a JSON file of messages")

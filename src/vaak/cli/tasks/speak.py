@@ -12,12 +12,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from vaak.cli.config import AsJson, Device, TrustCode, Weights, WhichWeights
-from vaak.cli.section_options import with_options_of
+from vaak.cli.arguments import AsJson, Device, TrustCode, Weights, WhichWeights, with_options_of
 from vaak.tasks.tts.config import SpeakingConfig
 
 if TYPE_CHECKING:
-    from vaak.audio.waveforms.speech_file import SpeechFile
+    from vaak.audio.audio_file import SpeechFile
     from vaak.tasks.tts.predict import Sentence, Speaker, Unspeakable
 
 
@@ -44,7 +43,7 @@ def speak(
 
     Example: vaak speak runs/tts-quickstart "The old man bought a red door." -o speech.wav
     """
-    from vaak.cli.texts import texts_of
+    from vaak.cli.arguments import texts_of
     from vaak.core.errors import UserError
     from vaak.runs.open_run import open_run
 
@@ -90,8 +89,8 @@ def _draw(path: Path, sentences: list[Sentence], frame_shift: float) -> None:
     """Write the picture of the first sentences. Raises UserError where it can't be written."""
     from vaak.core.errors import UserError
     from vaak.core.storage.files import write_bytes
-    from vaak.tasks.tts.shown.meters import spectrogram_of
-    from vaak.tasks.tts.shown.pictures import speech_png
+    from vaak.tasks.tts.metrics import spectrogram_of
+    from vaak.tasks.tts.pictures import speech_png
 
     picture = speech_png([spectrogram_of(sentence, sentence.text) for sentence in sentences], frame_shift)
     try:
@@ -113,8 +112,8 @@ def _write(
     How long that took is printed, ``as_json`` or for people. What can't be spoken is added to ``problems``; no file is
     written where nothing can. The first sentences are returned.
     """
-    from vaak.audio.waveforms.speech_file import speech_file
-    from vaak.tasks.tts.shown.pictures import MOST_ROWS
+    from vaak.audio.audio_file import speech_file
+    from vaak.tasks.tts.pictures import MOST_ROWS
 
     begun, sentences = time.perf_counter(), 0
     kept: list[Sentence] = []

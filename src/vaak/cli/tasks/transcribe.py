@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from vaak.cli.config import AsJson, Device, TrustCode, Weights, WhichWeights
-from vaak.cli.section_options import with_options_of
+from vaak.cli.arguments import AsJson, Device, TrustCode, Weights, WhichWeights, with_options_of
 from vaak.tasks.asr.config import AsrDecodingConfig
 
 if TYPE_CHECKING:
@@ -49,7 +48,7 @@ def transcribe(
 
     Example: vaak transcribe runs/asr-quickstart talk.flac --format srt --output subtitles
     """
-    from vaak.audio.waveforms.suffixes import audio_files
+    from vaak.audio.audio_file import audio_files
     from vaak.core.errors import UserError
     from vaak.runs.open_run import open_run
 

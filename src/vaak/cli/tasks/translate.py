@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from vaak.cli.config import AsJson, Device, Output, TrustCode, Weights, WhichWeights
-from vaak.cli.section_options import with_options_of
+from vaak.cli.arguments import AsJson, Device, Output, TrustCode, Weights, WhichWeights, with_options_of
 from vaak.tasks.seq2seq.config import TranslationOptions
 
 if TYPE_CHECKING:
@@ -39,8 +38,8 @@ def translate(
 
     Example: vaak translate runs/translator "the boy" --beam-size 4 --n-best 2
     """
+    from vaak.cli.arguments import texts_of
     from vaak.cli.output import print_or_write
-    from vaak.cli.texts import texts_of
     from vaak.core.errors import UserError
     from vaak.runs.open_run import open_run
 

@@ -8,11 +8,16 @@ engine's, under the trainer's names.
 """
 
 from vaak.callbacks.memory_manager import AdaptiveMemoryManager
-from vaak.callbacks.profiling.interbatch_profiler import InterbatchProfiler
-from vaak.compat.english_tts.config import EnglishTrainingConfig, get_default_config, get_small_config
-from vaak.compat.english_tts.device_type import DeviceType
-from vaak.compat.english_tts.mps_grad_scaler import MPSGradScaler
-from vaak.compat.english_tts.phoneme_processor import load_phoneme_processor, save_phoneme_processor
+from vaak.callbacks.profiler import InterbatchProfiler
+from vaak.compat.english_tts.trainer import (
+    DeviceType,
+    EnglishTrainingConfig,
+    MPSGradScaler,
+    get_default_config,
+    get_small_config,
+    load_phoneme_processor,
+    save_phoneme_processor,
+)
 from vaak.engine.checkpoint.files import find_latest_checkpoint, load_checkpoint, save_checkpoint
 
 __all__ = [

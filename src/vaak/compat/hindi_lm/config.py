@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from vaak.config.experiment import Experiment, experiment_type
 from vaak.config.load import Loaded, load, load_values
-from vaak.config.resolve.aliases import flat_names, option_aliases
-from vaak.config.show.resolved import resolved_values
+from vaak.config.resolved import resolved_values
+from vaak.config.yaml.aliases import flat_names, option_aliases
 from vaak.tasks.lm.config import ALIASES
 
 FLAT_NAMES = (

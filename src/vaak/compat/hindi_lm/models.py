@@ -18,12 +18,12 @@ from vaak.core.errors import CheckpointError, UserError
 from vaak.core.random_keys import Purpose, draw_key
 from vaak.core.storage import files
 from vaak.engine.checkpoint.files import copy_to_cpu, load_weights, model_tensors
-from vaak.engine.optim.freezing import freeze_parameters, unfreeze_parameters
+from vaak.engine.optim.schedules import freeze_parameters, unfreeze_parameters
 from vaak.tasks.lm.config import LanguageModelConfig
 from vaak.tasks.lm.data import IGNORED
 from vaak.tasks.lm.metrics import visibility_of
 from vaak.tasks.lm.model import LanguageModel
-from vaak.text.tokenizers.tokenizer import Tokenizer
+from vaak.text.tokenizer import Tokenizer
 
 
 class LanguageModelOutput(NamedTuple):

@@ -17,21 +17,19 @@ from vaak.config.experiment import Experiment
 from vaak.core.batch import Batch
 from vaak.core.errors import UserError
 from vaak.core.random_keys import EVALUATION_SEED, Purpose
-from vaak.core.split_ranges import SPLITS
+from vaak.core.splits import SPLITS
 from vaak.core.storage import files
-from vaak.data.batching.planner import evaluation_plan, training_planner
-from vaak.data.loader import evaluation_addresses, load, training_addresses
+from vaak.data.batching import evaluation_plan, training_planner
+from vaak.data.loader import MicrobatchReader, evaluation_addresses, load, training_addresses
 from vaak.data.plan import BatchPlan, Planner
-from vaak.data.reader import MicrobatchReader
 from vaak.runs.prepared import DONE
-from vaak.tasks.lm.prepare import Prepared
+from vaak.tasks.lm.data import Prepared
 from vaak.tasks.lm.task import LanguageModelTask
+from vaak.text import tokenizer_training as tokenizer_factory
 from vaak.text.corpora import corpus
 from vaak.text.corpora.statistics import SplitStatistics
-from vaak.text.corpora.token_store import write_tokens
-from vaak.text.tokenizers import training as tokenizer_factory
-from vaak.text.tokenizers.normalise import normalise
-from vaak.text.tokenizers.tokenizer import Tokenizer
+from vaak.text.corpora.stores import write_tokens
+from vaak.text.tokenizer import Tokenizer, normalise
 
 SPLIT_NAMES = {"val": "valid", "validation": "valid"}
 

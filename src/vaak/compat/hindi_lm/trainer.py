@@ -19,28 +19,25 @@ from vaak.compat.hindi_lm.texts import TextLoader
 from vaak.compat.stages import Stages
 from vaak.config.experiment import Experiment
 from vaak.config.load import Loaded
-from vaak.core.callback import Callback, Run
+from vaak.core.callback import Callback, Run, StepReport
 from vaak.core.errors import UserError
-from vaak.core.report import StepReport
 from vaak.core.storage import files
-from vaak.engine.checkpoint.files import step_folder
-from vaak.engine.checkpoint.writer import Order
-from vaak.engine.devices.randomness import make_deterministic
+from vaak.engine.checkpoint.files import Order, step_folder
 from vaak.engine.distributed.launcher import pick_device
 from vaak.engine.distributed.ranks import Ranks
 from vaak.engine.evaluation import PREFIXES, Evaluator
-from vaak.engine.optim.optimizers import optimizers_of
-from vaak.engine.optim.parameter_groups import trained_parameters
-from vaak.engine.records.metrics_file import Record
+from vaak.engine.metrics_file import Record
+from vaak.engine.optim.optimizers import optimizers_of, trained_parameters
+from vaak.engine.precision import make_deterministic
 from vaak.engine.trainer import Trainer
 from vaak.runs import start
 from vaak.runs.prepared import DONE, prepared_folder
+from vaak.tasks.lm.data import fingerprint
 from vaak.tasks.lm.model import LanguageModel
-from vaak.tasks.lm.prepare import fingerprint
 from vaak.tasks.lm.task import LanguageModelTask
 from vaak.text.corpora import corpus
-from vaak.text.corpora.token_store import write_tokens
-from vaak.text.tokenizers.tokenizer import Tokenizer
+from vaak.text.corpora.stores import write_tokens
+from vaak.text.tokenizer import Tokenizer
 
 HISTORY = ("train_loss", "val_loss", "perplexity", "learning_rate")
 

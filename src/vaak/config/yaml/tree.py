@@ -1,10 +1,12 @@
-"""A YAML as a tree in which every section and value knows where it was written."""
+"""A YAML as a tree in which every section and value knows where it was written, and mistakes with these places."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
+
+from vaak.core.errors import UserError
 
 
 @dataclass(frozen=True)
@@ -120,3 +122,31 @@ def walk(node: Node, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ..
     for key, child in children:
         yield (*path, str(key)), child
         yield from walk(child, (*path, str(key)))
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One mistake: where it stands, the dotted key (empty for the file itself), and what is wrong."""
+
+    place: YamlPlace | None
+    key: str
+    message: str
+
+    def __str__(self) -> str:
+        key = (self.place.key if self.place else "") or self.key
+        return ": ".join(str(part) for part in (self.place, key, self.message) if part)
+
+
+class ConfigError(UserError):
+    """All mistakes of a configuration, one line each: ``file:line: key: what was wrong``."""
+
+    def __init__(self, problems: Iterable[Problem]) -> None:
+        self.problems = sorted({str(problem): problem for problem in problems}.values(), key=_reading_order)
+        super().__init__("\n".join(map(str, self.problems)))
+
+
+def _reading_order(problem: Problem) -> tuple[bool, str, int]:
+    place = problem.place
+    if place is None:
+        return (False, "", 0)
+    return (place == COMMAND_LINE, place.file, place.line or 0)

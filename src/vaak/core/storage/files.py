@@ -1,4 +1,9 @@
-"""Files that exist complete or not at all."""
+"""Files that exist complete or not at all; the sizes of a folder's files; JSON objects that are added line by line.
+
+Sizes are recorded when files are made, so that a truncated one is found at once: a size costs a look at the directory,
+where a hash of all that training reads would cost hours. Of JSON lines, what a kill leaves and what an editor leaves
+are told apart.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +16,7 @@ import shutil
 import stat
 import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +26,6 @@ try:
     import fcntl
 except ImportError:  # not on Windows
     fcntl = None  # type: ignore[assignment]
-
 FICLONE = 0x40049409
 """Linux's request to share a file's blocks, of btrfs, XFS and others."""
 COPIED_AT_ONCE = 2**22
@@ -232,3 +237,71 @@ def fingerprint_of(value: Any) -> str:
     """A short hash of a JSON value that does not depend on the order of keys."""
     text = json.dumps(value, sort_keys=True, ensure_ascii=False, default=str)
     return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
+
+
+def sizes_of(folder: Path, leave_out: Collection[str] = ()) -> dict[str, int]:
+    """The bytes of every file below a folder, by its path there; except hidden ones and those with these names."""
+    files = (path for path in sorted(folder.rglob("*")) if path.is_file())
+    named = {path.relative_to(folder): path.stat().st_size for path in files if path.name not in leave_out}
+    return {path.as_posix(): size for path, size in named.items() if not any(part[0] == "." for part in path.parts)}
+
+
+def damage_in(folder: Path, sizes: Mapping[str, int]) -> str | None:
+    """What is wrong with the first file that is missing or has another size, with its path; None where all are right.
+
+    Raises OSError where the folder can't be read.
+    """
+    for name, size in sizes.items():
+        path = folder / name
+        try:
+            found = path.stat().st_size
+        except (FileNotFoundError, NotADirectoryError):
+            return f"{path}: this file is missing"
+        if found != size:
+            return f"{path}: this file has {found} bytes where {size} were written"
+    return None
+
+
+@dataclass
+class JsonLines:
+    """The objects of a file, each with the number of its line, and the lines that hold none.
+
+    ``end`` is where the last whole line ends: what follows was being written when a process was killed.
+    """
+
+    objects: list[tuple[int, dict[str, Any]]] = field(default_factory=list)
+    malformed: list[tuple[int, str]] = field(default_factory=list)
+    end: int = 0
+
+
+def read_json_lines(path: Path) -> JsonLines:
+    """What a file holds. A torn last line isn't malformed, as its writer never acted on it."""
+    return parse_json_lines(path.read_bytes())
+
+
+def parse_json_lines(content: bytes) -> JsonLines:
+    """What the content of a file holds.
+
+    >>> found = parse_json_lines(b'{"step": 1}\\n[2]\\n{"st')
+    >>> found.objects, found.malformed, found.end
+    ([(1, {'step': 1})], [(2, '[2]')], 16)
+    """
+    found = JsonLines()
+    for number, line in enumerate(content.split(b"\n"), 1):
+        is_last = found.end + len(line) == len(content)
+        value = _object_in(line)
+        if value is not None:
+            found.objects.append((number, value))
+        elif line.strip() and not is_last:
+            found.malformed.append((number, line.decode(errors="backslashreplace")))
+        if value is not None or not is_last:
+            found.end += len(line) + (not is_last)
+    return found
+
+
+def _object_in(line: bytes) -> dict[str, Any] | None:
+    try:
+        value = json.loads(line.decode())
+    except (ValueError, RecursionError):
+        return None
+    return value if isinstance(value, dict) else None

@@ -1,1 +1,1 @@
-"""Checkpoints on disk: format and verification (files.py), written in the background (writer.py)."""
+"""Checkpoints on disk: format, verified, and written in the background (files.py)."""

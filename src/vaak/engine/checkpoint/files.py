@@ -10,7 +10,9 @@
                   MANIFEST.json          size and SHA-256 of the others; who wrote it and why
                   completed.json         state.json as it is after what was due at this step (an evaluation)
 
-It is written under a temporary name, flushed, and renamed. Nothing in it is code: safetensors and JSON only.
+Nothing in it is code: safetensors and JSON only. It is written in the background, one in flight; a failure is raised at
+the next step. A process can be killed at any moment: the log is flushed, the checkpoint written under a temporary name,
+flushed, and renamed, then ``last`` and ``best`` point to it, and only then are superfluous ones removed.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ import contextlib
 import logging
 import os
 import shutil
+import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -44,18 +47,16 @@ from vaak.engine.checkpoint.companions import (
     write_companions,
 )
 from vaak.engine.checkpoint.companions import SET_ASIDE as SET_ASIDE
-from vaak.engine.checkpoint.manifest import Entry, listed_files, write_manifest
-from vaak.engine.checkpoint.manifest import about_checkpoint as about_checkpoint
+from vaak.engine.checkpoint.companions import copy_to_cpu as copy_to_cpu
+from vaak.engine.checkpoint.companions import load_weights as load_weights
+from vaak.engine.checkpoint.companions import model_tensors as model_tensors
 from vaak.engine.checkpoint.names import MANIFEST as MANIFEST
+from vaak.engine.checkpoint.names import Entry, listed_files, step_of, write_manifest
+from vaak.engine.checkpoint.names import about_checkpoint as about_checkpoint
 from vaak.engine.checkpoint.names import list_checkpoints as list_checkpoints
 from vaak.engine.checkpoint.names import step_folder as step_folder
-from vaak.engine.checkpoint.names import step_of
-from vaak.engine.checkpoint.tensors import copy_to_cpu as copy_to_cpu
-from vaak.engine.checkpoint.tensors import load_weights as load_weights
-from vaak.engine.checkpoint.tensors import model_tensors as model_tensors
 
 log = logging.getLogger("vaak")
-
 ALWAYS_WRITTEN = ("model", "optimizer")
 COMPLETED = "completed.json"
 REMOVED, REPLACED = ".removed", ".replaced"
@@ -299,3 +300,135 @@ def resolve_checkpoint(path: Path) -> Path:
     if found is None:
         raise CheckpointError(f"no checkpoint at {path}; give a run directory, or step-…, best or last in it")
     return found
+
+
+@dataclass(frozen=True)
+class Order:
+    """A snapshot to write, and why: ``is_best`` so far; ``is_periodic`` is False for one that is only the best."""
+
+    snapshot: Snapshot
+    is_best: bool
+    is_periodic: bool = True
+
+
+class CheckpointWriter:
+    """Writes snapshots into ``folder`` on a separate thread. ``session`` is that of the run, noted in each manifest.
+
+    ``companions`` are files that each checkpoint gets, by their path in it: what opens it without the run.
+
+    Of those written periodically (or asked for) it keeps the newest ``total_limit``; of those written only because
+    they were the best, the best.
+    """
+
+    def __init__(self, folder: Path, metrics: Path, total_limit: int | None) -> None:
+        self.folder = folder
+        self.metrics = metrics
+        self.total_limit = total_limit
+        self.session: int | None = None
+        self.companions: Mapping[str, str | Path] = {}
+        self._finished: list[Path] = []
+        self.thread: threading.Thread | None = None
+        self.failure: BaseException | None = None
+
+    def write(self, order: Order) -> None:
+        """Begin to write; wait first for the one in flight. Raises that one's failure."""
+        self.finish()
+        thread = threading.Thread(target=self._write, args=(order,), name="checkpoint")
+        try:
+            thread.start()
+        except RuntimeError:  # the system can't start another thread: write it here and now
+            self._write(order)
+        else:
+            self.thread = thread
+
+    def wait(self) -> None:
+        """Wait for the checkpoint in flight."""
+        if self.thread is not None:
+            self.thread.join()
+            self.thread = None
+
+    def finish(self) -> None:
+        """Wait for the checkpoint in flight. Raises CheckpointError if it failed."""
+        self.wait()
+        self.raise_failure()
+
+    def take_finished(self) -> list[Path]:
+        """The checkpoints finished since the last call, oldest first. They are complete and in place."""
+        finished, self._finished = self._finished, []
+        return finished
+
+    def complete(self, step: int, state: dict[str, Any], is_best: bool) -> None:
+        """Add the state after what was due at a step to its checkpoint, once that is written, and mark the best.
+
+        Raises CheckpointError where either can't be written.
+        """
+        self.finish()
+        path = self.folder / step_folder(step)
+        try:
+            if self.metrics.exists():
+                files.sync_file(self.metrics)
+            complete_checkpoint(path, state)
+            if is_best:
+                point(self.folder, "best", path.name)
+                self._remove_superfluous()  # the best before may be
+        except OSError as error:
+            raise CheckpointError(f"{path} can't be written: {error.strerror or error}") from error
+        if path not in self._finished:  # it was resumed from: what was due is new
+            self._finished.append(path)
+
+    def raise_failure(self) -> None:
+        """Raise what went wrong in the background, if anything did."""
+        failure, self.failure = self.failure, None
+        if failure is not None:
+            raise failure
+
+    def _write(self, order: Order) -> None:
+        try:
+            if self.metrics.exists():
+                files.sync_file(self.metrics)
+            path = save_checkpoint(self.folder, order.snapshot, self._about(order), self.companions)
+            point(self.folder, "last", path.name)
+            if order.is_best:
+                point(self.folder, "best", path.name)
+            self._remove_superfluous()
+            self._finished.append(path)
+        except CheckpointError as error:
+            self.failure = error
+        except OSError as error:
+            self.failure = CheckpointError(f"checkpoints in {self.folder} can't be written: {error.strerror or error}")
+        except BaseException as error:
+            self.failure = error
+
+    def _about(self, order: Order) -> dict[str, Any]:
+        """What the manifest says of this checkpoint; one that is written again stays periodic."""
+        before = self.folder / step_folder(order.snapshot.step)
+        is_periodic = order.is_periodic or (before.is_dir() and _is_periodic(before))
+        return {"periodic": is_periodic} | ({} if self.session is None else {"session": self.session})
+
+    def _remove_superfluous(self) -> None:
+        """Remove superfluous checkpoints; best and last stay at any age, and so does anything else in the folder."""
+        if self.total_limit is None:
+            return
+        named = {pointed(self.folder, "best"), pointed(self.folder, "last")}
+        whole = [path for path in list_checkpoints(self.folder) if (path / MANIFEST).is_file()]
+        periodic = [path for path in whole if _is_periodic(path)]
+        kept = {*periodic[-self.total_limit :], *named}
+        for path in whole:
+            if path not in kept:
+                hidden = path.with_name(f".{path.name}{REMOVED}")
+                path.rename(hidden)
+                shutil.rmtree(hidden, ignore_errors=True)
+
+
+def _is_periodic(path: Path) -> bool:
+    """Whether a checkpoint counts among the periodic ones: all do but those written only because they were the best."""
+    return about_checkpoint(path).get("periodic") is not False
+
+
+def remove_leftovers(folder: Path) -> None:
+    """Delete what a killed writer left half-written or half-removed; put back what it was about to replace."""
+    for path in list(folder.glob(".*")):
+        if path.suffix == REPLACED and not (original := folder / path.stem[1:]).exists():
+            path.rename(original)
+        elif path.suffix in (".tmp", REMOVED, REPLACED):
+            shutil.rmtree(path) if path.is_dir() else path.unlink()

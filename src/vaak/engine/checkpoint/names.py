@@ -1,9 +1,16 @@
-"""How checkpoints are named, and which folders are some. Doesn't import torch, so that listing runs is fast."""
+"""How checkpoints are named, which folders are some, and the manifest of what each of their files must contain.
+
+Doesn't import torch, so that listing runs is fast.
+"""
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any, NamedTuple
+
+from vaak.core.errors import CheckpointError
+from vaak.core.storage import files
 
 MANIFEST = "MANIFEST.json"
 STEP_FOLDER = re.compile(r"step-(\d{8,})")
@@ -42,3 +49,50 @@ def inside(name: str) -> str:
     if Path(name).is_absolute() or ".." in Path(name).parts:
         raise ValueError(name)
     return name
+
+
+class Entry(NamedTuple):
+    """What a file must contain: its size in bytes and its SHA-256."""
+
+    size: int
+    sha256: str
+
+    @classmethod
+    def of(cls, file: Path) -> Entry:
+        """That of a file as it is now."""
+        return cls(file.stat().st_size, files.sha256_of(file))
+
+    def describes(self, file: Path) -> bool:
+        """Whether a file is there, can be read, and has this content."""
+        try:
+            return file.is_file() and file.stat().st_size == self.size and files.sha256_of(file) == self.sha256
+        except OSError:
+            return False
+
+
+def write_manifest(folder: Path, about: dict[str, Any], listed: dict[str, Entry]) -> None:
+    """Write a manifest, which says that the checkpoint is complete; ``about`` are further facts."""
+    entries = {name: {"bytes": entry.size, "sha256": entry.sha256} for name, entry in listed.items()}
+    files.write_json(folder / MANIFEST, {"format": 1, **about, "files": entries})
+
+
+def about_checkpoint(path: Path) -> dict[str, Any]:
+    """The content of a checkpoint's manifest; empty where it can't be read."""
+    try:
+        manifest = files.read_json(path / MANIFEST)
+    except (OSError, ValueError):
+        return {}
+    return manifest if isinstance(manifest, dict) else {}
+
+
+def listed_files(path: Path) -> dict[str, Entry]:
+    """The files of a checkpoint, by their paths in it. Raises CheckpointError where its manifest can't be read."""
+    try:
+        manifest = files.read_json(path / MANIFEST)["files"]
+        return {inside(name): Entry(int(about["bytes"]), str(about["sha256"])) for name, about in manifest.items()}
+    except FileNotFoundError as error:
+        raise CheckpointError(f"{path} is not a complete checkpoint: it has no {MANIFEST}; use another one") from error
+    except OSError as error:
+        raise CheckpointError(f"{path / MANIFEST} can't be read: {error.strerror}") from error
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise CheckpointError(f"checkpoint {path} is damaged: its {MANIFEST} is not valid; use another one") from error

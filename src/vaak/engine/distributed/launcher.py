@@ -1,17 +1,30 @@
-"""Compares what torchrun, accelerate launch and the machine say with a run's YAML: contradictions are errors."""
+"""Whether the processes of a run are all there, and agree: with the launcher, with the YAML, and with each other.
+
+What torchrun, accelerate launch and the machine say is compared with the YAML: contradictions are errors. Ranks compare
+hashes of what they run, and say what is different where the hashes are. Which process is which rank, and on which
+machine, is written where all can read it, so that one that is missing or has ended can be named.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
+import json
 import logging
 import os
+import socket
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Protocol
 
 import torch
+from torch import Tensor
 
 from vaak.config.training import TrainingConfig
 from vaak.core.errors import UserError
 
 log = logging.getLogger("vaak")
-
 PLUGINS = {
     "ACCELERATE_USE_FSDP": "FSDP",
     "ACCELERATE_USE_DEEPSPEED": "DeepSpeed",
@@ -124,3 +137,233 @@ def precision_from_launcher(chosen: str, given: bool) -> str:
             f"accelerate's configuration says mixed_precision: {launched}, which isn't supported; use bf16 or fp16"
         )
     return launched
+
+
+CHUNK = 2**20
+"""Elements whose weighted sum is taken at a time: what a fingerprint needs of memory is 16 MB."""
+MIX = 0x9E3779B97F4A7C15 - 2**64
+"""An odd number without a pattern (2**64 over the golden ratio, as a signed one)."""
+SHOWN = 5
+"""Differences that one line names."""
+INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32}
+
+
+def canonical(values: Any) -> str:
+    """Values as text that is the same wherever they are."""
+    return json.dumps(values, sort_keys=True, default=str)
+
+
+def describe_differences(every: list[Any]) -> str:
+    """What the ranks run differently, against rank 0.
+
+    >>> describe_differences([{"seed": 42, "data": {"max": 9}}, {"seed": 7, "data": {"max": 9}}])
+    'rank 1 runs with seed 7, rank 0 with 42'
+    """
+    flat = [_flatten(values) for values in every]
+    differing: dict[tuple[str, str], list[int]] = {}
+    for key in sorted({key for values in flat for key in values}):
+        for rank, values in enumerate(flat):
+            if values.get(key) != flat[0].get(key):
+                differing.setdefault((key, _shown(values.get(key))), []).append(rank)
+    said = [
+        f"{name_ranks(ranks)} {'runs' if len(ranks) == 1 else 'run'} with {key} {value}, "
+        f"rank 0 with {_shown(flat[0].get(key))}"
+        for (key, value), ranks in differing.items()
+    ]
+    more = f"; and {len(said) - SHOWN} more" if len(said) > SHOWN else ""
+    return "; ".join(said[:SHOWN]) + more
+
+
+def name_ranks(ranks: list[int]) -> str:
+    """Ranks as they are named in a sentence.
+
+    >>> name_ranks([1]), name_ranks([1, 2, 5])
+    ('rank 1', 'ranks 1, 2, 5')
+    """
+    return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"
+
+
+def weights_fingerprint(tensors: Mapping[str, Tensor]) -> str:
+    """A hash of tensors' names, shapes and bits, which stay on their device.
+
+    Each tensor gives the sum, modulo 2**64, of its elements' bits, each times an odd weight of its position: a bit
+    that changes changes the sum, and so do two elements that trade places.
+    """
+    sums = [_weighted_bits(tensor.detach()) for tensor in tensors.values()]
+    by_device: dict[torch.device, list[int]] = {}
+    for place, total in enumerate(sums):
+        by_device.setdefault(total.device, []).append(place)
+    numbers = [0] * len(sums)
+    for places in by_device.values():  # one wait for each device, not one for each tensor
+        for place, number in zip(places, torch.stack([sums[place] for place in places]).tolist(), strict=True):
+            numbers[place] = number
+    described = [
+        [name, str(tensor.dtype), list(tensor.shape), number]
+        for (name, tensor), number in zip(tensors.items(), numbers, strict=True)
+    ]
+    return hashlib.sha256(canonical(described).encode()).hexdigest()[:16]
+
+
+def _weighted_bits(tensor: Tensor) -> Tensor:
+    flat = tensor.contiguous().reshape(-1)
+    bits = flat.view(INTEGERS.get(tensor.dtype.itemsize, torch.int64))
+    total = torch.zeros((), dtype=torch.int64, device=tensor.device)
+    weights = torch.arange(min(CHUNK, len(bits)), device=tensor.device).mul_(MIX).bitwise_or_(1)
+    for number, chunk in enumerate(bits.split(CHUNK)):
+        weighted = chunk.to(torch.int64) * weights[: len(chunk)]
+        total = total * MIX + weighted.sum() + number
+    return total
+
+
+def _flatten(values: Any, prefix: str = "") -> dict[str, Any]:
+    """Nested values by their dotted keys."""
+    if not isinstance(values, dict) or not values:
+        return {prefix: values}
+    flat: dict[str, Any] = {}
+    for key, value in values.items():
+        flat |= _flatten(value, f"{prefix}.{key}" if prefix else str(key))
+    return flat
+
+
+def _shown(value: Any) -> str:
+    text = "nothing" if value is None else value if isinstance(value, str) else json.dumps(value)
+    return text if len(text) <= 80 else text[:77] + "..."
+
+
+LOOK_AGAIN_SECONDS = 0.1
+ENDING_SECONDS = 3.0
+"""How long a process may take from closing its connections to its end."""
+STAYING_SECONDS = 1.0
+
+
+class Store(Protocol):
+    """What the ranks' common store (torch's) does."""
+
+    def set(self, key: str, value: str) -> Any: ...
+    def get(self, key: str) -> bytes: ...
+    def check(self, keys: list[str]) -> bool: ...
+
+
+class Attendance:
+    """Every rank signs in at the common store; ``lost`` then gives the ranks that have ended.
+
+    A process that shares this one's machine is looked up in the system's table. One elsewhere is known from what a rank
+    there wrote into the store.
+    """
+
+    def __init__(self, store: Store, rank: int, world_size: int) -> None:
+        self.store, self.rank, self.world_size = store, rank, world_size
+        self.places: dict[int, dict[str, Any]] = {}
+        self._prefix = f"vaak {os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}"
+
+    def wait_for_all(self, seconds: float) -> None:
+        """Sign in and wait until every rank has. Raises UserError, naming the missing ranks, after a timeout."""
+        self.store.set(self._key(self.rank), json.dumps(own_place()))
+        begun = time.monotonic()
+        while len(self.places) < self.world_size:
+            for rank in range(self.world_size):
+                if rank not in self.places and self.store.check([self._key(rank)]):
+                    self.places[rank] = json.loads(self.store.get(self._key(rank)))
+            missing = [rank for rank in range(self.world_size) if rank not in self.places]
+            if lost := self._ended_here():
+                raise UserError(f"{self.describe(lost)} ended while the others were starting; start all of them again")
+            if missing and time.monotonic() - begun > seconds:
+                raise UserError(
+                    f"{name_ranks(missing)} of {self.world_size} didn't start within {seconds:.0f} s: look at their "
+                    "output, and start all of them again"
+                )
+            if missing:
+                time.sleep(LOOK_AGAIN_SECONDS)
+
+    def lost(self) -> list[int]:
+        """The ranks that have ended, as far as any rank knows; this waits some seconds where none does yet.
+
+        The first rank to find out tells the others, and stays for a moment: otherwise they would count it as ended
+        too.
+        """
+        deadline = time.monotonic() + ENDING_SECONDS
+        while True:
+            found = self._ended_here()
+            if 0 not in found or _store_is_of_launcher():  # else the store ended with rank 0
+                found = self._told(found)
+            if found:
+                time.sleep(STAYING_SECONDS)
+            if found or time.monotonic() > deadline:
+                return found
+            time.sleep(LOOK_AGAIN_SECONDS)
+
+    def describe(self, ranks: list[int]) -> str:
+        """Ranks, with process and machine.
+
+        Their end is reported in one sentence: "rank 1 (process 4711 on node7)".
+        """
+        described = []
+        for rank in ranks:
+            place = self.places.get(rank)
+            described.append(f"rank {rank}" + (f" (process {place['pid']} on {place['host']})" if place else ""))
+        return ", ".join(described)
+
+    def _told(self, found: list[int]) -> list[int]:
+        """What the first rank to find out wrote, which may be this rank now; empty where none has."""
+        with contextlib.suppress(RuntimeError):  # a store that ended, too
+            key = f"{self._prefix} lost"
+            if self.store.check([key]):
+                return [int(rank) for rank in json.loads(self.store.get(key))]
+            if found:
+                self.store.set(key, json.dumps(found))
+        return found
+
+    def _ended_here(self) -> list[int]:
+        """The ranks of this machine whose process has ended."""
+        return [rank for rank, place in sorted(self.places.items()) if rank != self.rank and has_ended(place)]
+
+    def _key(self, rank: int) -> str:
+        return f"{self._prefix} rank {rank}"
+
+
+def wait_for_an_answer(address: str, port: int, seconds: float) -> bool:
+    """Whether an address accepts a connection before the timeout."""
+    deadline = time.monotonic() + seconds
+    while True:
+        try:
+            socket.create_connection((address, port), timeout=max(1.0, min(seconds, 10.0))).close()
+        except OSError:
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(LOOK_AGAIN_SECONDS)
+        else:
+            return True
+
+
+def _store_is_of_launcher() -> bool:
+    """Whether torchrun, rather than rank 0, keeps the store."""
+    return os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+
+
+def own_place() -> dict[str, Any]:
+    """This process, its machine, and which table lists it there: containers of a machine may share its name."""
+    system = ""
+    with contextlib.suppress(OSError):
+        system = os.readlink("/proc/self/ns/pid")
+    return {"pid": os.getpid(), "host": socket.gethostname(), "system": system}
+
+
+def has_ended(place: Mapping[str, Any]) -> bool:
+    """Whether the process of a place has ended, as far as this machine can tell: not of one on another machine."""
+    own = own_place()
+    is_here = (place["host"], place["system"]) == (own["host"], own["system"])
+    return is_here and not is_alive(place["pid"])
+
+
+def is_alive(pid: int) -> bool:
+    """Whether a process of this machine runs; one that has ended and is still listed doesn't."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in ("Z", "X")
+    except (OSError, IndexError):
+        return not Path("/proc/self/stat").exists()

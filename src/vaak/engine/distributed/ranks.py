@@ -1,8 +1,8 @@
-"""The processes of a run. The only file that knows torch.distributed and accelerate.
+"""The processes of a run, and where they meet. The only file that knows torch.distributed and accelerate.
 
 Ranks meet in two places of a step: ``exchange``, one small message before it, and the sum of gradients after every
-backward (gradient_buckets.py). A task with a first pass adds up its few sums in between (``sum``). What one decides for
-all, rank 0 decides (``decide_on_main``).
+backward (exchange.py). A task with a first pass adds up its few sums in between (``sum``). What one decides for all,
+rank 0 decides (``decide_on_main``). All must see the folder that rank 0 writes.
 """
 
 from __future__ import annotations
@@ -11,29 +11,35 @@ import contextlib
 import itertools
 import json
 import os
+import socket
 import time
 from collections.abc import Callable, Iterable, Iterator
 from datetime import timedelta
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
 from vaak.config.training import TrainingConfig
-from vaak.core.child_processes import end_with_launcher
 from vaak.core.errors import SaidByMainProcessError, UserError
-from vaak.engine.distributed.attendance import Attendance, own_place, wait_for_an_answer
-from vaak.engine.distributed.comparison import canonical, describe_differences
-from vaak.engine.distributed.gradient_buckets import BUCKET_BYTES, GradientBuckets, OwnGradients
-from vaak.engine.distributed.launcher import check_launcher, pick_device
-from vaak.engine.distributed.messages import Exchange, StepMessage, hash_of
+from vaak.core.interrupts import end_with_launcher
+from vaak.engine.distributed.exchange import BUCKET_BYTES, Exchange, GradientBuckets, OwnGradients, StepMessage, hash_of
+from vaak.engine.distributed.launcher import (
+    Attendance,
+    canonical,
+    check_launcher,
+    describe_differences,
+    own_place,
+    pick_device,
+    wait_for_an_answer,
+)
 
 SHORT = 1024  # bytes of a message that is gathered in one go
 FOREVER = timedelta(days=3650)
 START_SECONDS = 300.0
 """How long ranks wait for each other at the start; launchers start them within seconds."""
-
 ANSWER_SECONDS = 10.0
 """How often a rank that waits for rank 0 looks whether its machine still answers, and how long that may take."""
 
@@ -335,3 +341,46 @@ def accelerate_tracker(name: str) -> Any:
     if name not in [str(getattr(kind, "value", kind)) for kind in get_available_trackers()]:
         raise UserError(f"training.logging.trackers: {name} isn't installed; pip install it or remove it")
     return LOGGER_TYPE_TO_CLASS[name]
+
+
+PATIENCE_SECONDS = 10.0
+"""A network file system may take so long to show other machines a new file."""
+
+
+def demand_shared(ranks: Ranks, folder: Path) -> None:
+    """Raise UserError on every rank, with those that don't see it, where rank 0's folder isn't also theirs."""
+    if ranks.world_size == 1:
+        return
+    witness = folder / ranks.decide_on_main(lambda: _leave_witness(folder))
+    seen = ranks.is_main or _appears(witness)
+    told = ranks.gather(None if seen else f"rank {ranks.rank} on {socket.gethostname()}")
+    if ranks.is_main:
+        with contextlib.suppress(OSError):
+            witness.unlink()
+    if blind := [said for said in told if said]:
+        verb = "doesn't" if len(blind) == 1 else "don't"
+        raise (UserError if ranks.is_main else SaidByMainProcessError)(
+            f"{', '.join(blind)} {verb} see {folder} as rank 0 writes it: the run directory must be the same for all "
+            "processes, on storage that all machines share; give such a run_dir="
+        )
+
+
+def _leave_witness(folder: Path) -> str:
+    """The name of a file that was never looked up, so that no cache has it as missing."""
+    name = f".seen-by-all-{os.urandom(8).hex()}"
+    try:
+        (folder / name).touch()
+    except OSError as error:
+        raise UserError(
+            f"the run directory {folder} can't be written: {error.strerror}; give another run_dir="
+        ) from error
+    return name
+
+
+def _appears(path: Path) -> bool:
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while not path.exists():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.1)
+    return True

@@ -1,32 +1,43 @@
-"""The builders of the update rules (``vaak.config.optimization.UPDATE_RULES``), each with its parameters in groups.
+"""Builders of the update rules (``vaak.config.optimization.UPDATE_RULES``), and which parameters share a rate.
+
+Matrices decay; norms, biases and other vectors don't. A layer's rate falls with its distance from the top by
+``layer_decay`` (as in Clark et al. 2020, ELECTRA): embeddings and what follows them are below all layers, the head and
+the last norm on top. The first number in a parameter's name is its layer. Of modules without one, those that their
+parent has before its layers are below them, and those after are on top; a module with a ``layer_number`` says where it
+is (-1: below). ``groups`` scale the rate or replace the decay by name.
 
 Muon (Jordan et al. 2024) updates the hidden layers' matrices; AdamW the embeddings, heads, norms and biases. The
 matrices' rate is scaled by √max(1, rows / columns), Jordan's rule (torch's ``original``): ``lr`` then is the spectral
 size of an update, alike at every width. AdamW's rate means something else, so it has its own, a third of ``lr`` unless
-given.
+given. A user's ``torch.optim.Optimizer`` is made with the same groups; what it keeps in ``state[parameter]`` or in its
+groups, as tensors or plain values, is what a checkpoint keeps.
+
+torch imports its compiler (``torch._dynamo``: 70 MB, a second or more of the start) when a parameter group is
+added, a step is taken, or a backward begins with given gradients. Vaak compiles models, on request, and neither of
+these: what torch has wrapped is called here as it is (``uncompiled``, ``backward``), the same numbers to the bit.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import inspect
+import logging
+import re
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from functools import cache
+from inspect import unwrap
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor, nn
 from torch.optim import SGD, Adafactor, Adam, AdamW, Optimizer
+from torch.optim import optimizer as torch_optimizer
 
-from vaak.config.optimization import UPDATE_RULES, OptimizerConfig
-from vaak.config.task_spec import load_name
+from vaak.config.components import check_options, resolve_component
+from vaak.config.optimization import UPDATE_RULES, OptimizerConfig, ParameterGroupConfig
+from vaak.config.tasks import load_name
 from vaak.core.errors import UserError
-from vaak.engine.optim.lion import Lion
-from vaak.engine.optim.parameter_groups import (
-    NamedParameter,
-    count_layers,
-    parameter_groups,
-)
-from vaak.engine.optim.uncompiled import uncompiled
-from vaak.engine.optim.users_optimizer import users_optimizer
 
 
 def optimizers_of(parameters: list[NamedParameter], config: OptimizerConfig, folder: Path) -> list[Optimizer]:
@@ -144,3 +155,225 @@ def _has_fused(rule: Callable[..., Optimizer], device: torch.device, dtype: torc
     except RuntimeError:
         return False
     return True
+
+
+@cache
+def uncompiled(rule: Any) -> Any:
+    """The optimizer class ``rule`` with methods that don't import the compiler; gradients are off in its step, too.
+
+    Hooks and the profiler see its steps. Where there are none, a step skips what torch does for them, which takes a
+    quarter of the time of a small model's update.
+    """
+    update = torch.no_grad()(unwrap(rule.step))
+    watched = Optimizer.profile_hook_step(update)
+
+    def step(self: Any, closure: Callable[[], Any] | None = None) -> Any:
+        return (watched if _is_watched(self) else update)(self, closure)
+
+    step.hooked = True  # type: ignore[attr-defined]  # or torch would wrap it once more
+    methods = {"__module__": rule.__module__, "add_param_group": unwrap(rule.add_param_group), "step": step}
+    return type(rule.__name__, (rule,), methods)
+
+
+def _is_watched(rule: Any) -> bool:
+    """Whether a hook or the profiler wants to know of an optimizer's steps."""
+    own = rule._optimizer_step_pre_hooks or rule._optimizer_step_post_hooks
+    of_all = torch_optimizer._global_optimizer_pre_hooks or torch_optimizer._global_optimizer_post_hooks
+    return bool(own or of_all or torch._C._autograd._profiler_enabled())
+
+
+def backward(roots: Sequence[Tensor], gradients: Sequence[Tensor]) -> None:
+    """``torch.autograd.backward``, whose checks take as long as the backward of a tiny model.
+
+    It adds to each leaf's ``grad`` what it has to do with ``roots``; ``gradients`` are those of the roots, alike in
+    shape and dtype.
+    """
+    torch.autograd.Variable._execution_engine.run_backward(
+        tuple(roots), tuple(gradients), False, False, (), allow_unreachable=True, accumulate_grad=True
+    )
+
+
+@dataclass(frozen=True)
+class NamedParameter:
+    """A parameter that is trained, by its first name; tied names stand for one parameter."""
+
+    name: str
+    parameter: nn.Parameter
+    module: nn.Module
+    is_embedding: bool
+    is_head: bool
+    layer: int | None = None
+    """The number of the layer that it is in: -1 below all layers, None above them."""
+
+    @property
+    def is_hidden_matrix(self) -> bool:
+        """Whether Muon may update it: a matrix between two hidden layers."""
+        return self.parameter.ndim == 2 and not (self.is_embedding or self.is_head)
+
+
+def trained_parameters(model: nn.Module) -> list[NamedParameter]:
+    """The parameters that need a gradient, each once, in the order of the model.
+
+    A head is a module that says so by ``is_output_head = True``, or a linear layer whose name ends in ``head``.
+    """
+    embeddings = {id(module.weight) for module in model.modules() if isinstance(module, nn.Embedding)}
+    trained: dict[int, NamedParameter] = {}
+    layers = _layers(model)
+    for path, module in model.named_modules():
+        named_head = isinstance(module, nn.Linear) and path.endswith("head")
+        is_head = bool(getattr(module, "is_output_head", named_head))
+        for name, parameter in module.named_parameters(path, recurse=False):
+            if parameter.requires_grad and id(parameter) not in trained:
+                is_embedding = id(parameter) in embeddings
+                layer = -1 if is_embedding else None if is_head else layers[name]
+                trained[id(parameter)] = NamedParameter(name, parameter, module, is_embedding, is_head, layer)
+    return list(trained.values())
+
+
+def _layers(model: nn.Module) -> dict[str, int | None]:
+    """The layer of every parameter by all its names, as if there were neither embeddings nor heads."""
+    names = [name for name, _ in model.named_parameters(remove_duplicate=False)]
+    said = {
+        f"{path}.": module.layer_number for path, module in model.named_modules() if hasattr(module, "layer_number")
+    }
+    found: dict[str, int | None] = {}
+    first: dict[str, int] = {}
+    """The place of the first parameter with a number in the modules of each module that has layers."""
+    for place, name in enumerate(names):
+        numbered = re.match(r"((?:\D[^.]*\.)*?)(\d+)\.", name)
+        found[name] = int(numbered[2]) if numbered else None
+        if numbered:
+            for parent in _parents(numbered[1]):
+                first.setdefault(parent, place)
+    for place, name in enumerate(names):
+        with_layers = next((parent for parent in _parents(name) if parent in first), None)
+        if found[name] is None and with_layers is not None and place < first[with_layers]:
+            found[name] = -1
+        found[name] = next((said[path] for path in said if name.startswith(path)), found[name])
+    return found
+
+
+def _parents(name: str) -> list[str]:
+    """The modules around the one that has a parameter, or around a list of layers, the nearest first.
+
+    >>> _parents("encoder.embeddings.norm.weight")
+    ['encoder.embeddings.', 'encoder.', '']
+    """
+    parts = name.split(".")[:-2]
+    return ["".join(f"{part}." for part in parts[:length]) for length in range(len(parts), -1, -1)]
+
+
+def count_layers(parameters: Sequence[NamedParameter]) -> int:
+    """The largest layer number and one."""
+    return 1 + max((item.layer for item in parameters if item.layer is not None), default=-1)
+
+
+def parameter_groups(
+    parameters: Sequence[NamedParameter], config: OptimizerConfig, lr: float, num_layers: int
+) -> list[dict[str, Any]]:
+    """Groups for a torch optimizer: ``params``, their ``names``, ``weight_decay``, ``lr``, and its peak ``base_lr``."""
+    groups: dict[tuple[float, float], dict[str, Any]] = {}
+    for item in parameters:
+        matching = (group for group in config.groups if re.search(group.match, item.name))
+        chosen = next(matching, ParameterGroupConfig(match=""))
+        layers_below_top = 0 if item.layer is None else num_layers - item.layer
+        rate = lr * chosen.lr_scale * config.layer_decay**layers_below_top
+        decay = _default_decay(item, config) if chosen.weight_decay is None else chosen.weight_decay
+        empty = {"params": [], "names": [], "lr": rate, "base_lr": rate, "weight_decay": decay}
+        group = groups.setdefault((rate, decay), empty)
+        group["params"].append(item.parameter)
+        group["names"].append(item.name)
+    return list(groups.values())
+
+
+def check_groups(parameters: Sequence[NamedParameter], config: OptimizerConfig) -> None:
+    """Raise UserError where ``groups`` has an invalid pattern, or one that matches no parameter."""
+    for group in config.groups:
+        try:
+            pattern = re.compile(group.match)
+        except re.error as error:
+            raise UserError(
+                f"training.optimizer.groups: {group.match!r} is not a valid regular expression: {error}"
+            ) from error
+        if not any(pattern.search(item.name) for item in parameters):
+            some = ", ".join(item.name for item in parameters[:: max(1, len(parameters) // 5)][:5])
+            raise UserError(f"training.optimizer.groups: {group.match!r} matches no trained parameter; some are {some}")
+
+
+def _default_decay(item: NamedParameter, config: OptimizerConfig) -> float:
+    is_bias = item.name.rsplit(".", 1)[-1] == "bias"
+    is_norm = "Norm" in type(item.module).__name__
+    return 0.0 if is_bias or is_norm or item.parameter.ndim < 2 else config.weight_decay
+
+
+class Lion(Optimizer):
+    """Keeps one moment; its rate is usually 3 to 10 times smaller than AdamW's, and its decay as much larger."""
+
+    def __init__(
+        self,
+        params: Iterable[Any],
+        lr: float = 1e-4,
+        betas: tuple[float, float] = (0.9, 0.99),
+        weight_decay: float = 0.0,
+    ) -> None:
+        super().__init__(params, {"lr": lr, "betas": betas, "weight_decay": weight_decay})
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """Update the parameters that have a gradient; returns what ``closure`` does."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        for group in self.param_groups:
+            self._update([parameter for parameter in group["params"] if parameter.grad is not None], group)
+        return loss
+
+    def _update(self, parameters: list[Tensor], group: dict[str, Any]) -> None:
+        if not parameters:
+            return
+        for parameter in parameters:
+            if not self.state[parameter]:
+                self.state[parameter]["momentum"] = torch.zeros_like(parameter)
+        gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
+        momenta = [self.state[parameter]["momentum"] for parameter in parameters]
+        first, second = group["betas"]
+
+        directions = torch._foreach_lerp(momenta, gradients, 1 - first)
+        torch._foreach_sign_(directions)
+        torch._foreach_mul_(parameters, 1 - group["lr"] * group["weight_decay"])
+        torch._foreach_add_(parameters, directions, alpha=-group["lr"])
+        torch._foreach_lerp_(momenta, gradients, 1 - second)
+
+
+log = logging.getLogger("vaak")
+
+
+def users_optimizer(groups: list[dict[str, Any]], config: OptimizerConfig, folder: Path) -> Optimizer:
+    """The optimizer of ``config.type``; ``folder`` is where a ``./file.py`` is looked for.
+
+    Raises UserError for what is not an optimizer, needs a closure, or doesn't have one of the options.
+    """
+    key, name = config.key, config.type
+    found = resolve_component(key, name, folder)
+    if not (isinstance(found, type) and issubclass(found, Optimizer)):
+        raise UserError(f"{key}: {name} is not a torch.optim.Optimizer class")
+    if _needs_closure(found):
+        raise UserError(f"{key}: step() of {name} needs a closure, and training calls it without; choose another")
+    known = check_options(key, name, found, config.options, reserved=("params", "lr"))
+    rate: dict[str, Any] = {"lr": config.lr} if known is None or "lr" in inspect.signature(found).parameters else {}
+    try:
+        made = found(groups, **rate, **config.options)
+    except (TypeError, ValueError) as error:
+        raise UserError(f"{key}: {name} can't be created: {error}") from error
+    if config.weight_decay and "weight_decay" not in made.defaults:
+        log.warning("%s.weight_decay: %s has no weight decay, so nothing decays", key, name)
+    return made
+
+
+def _needs_closure(found: type[Optimizer]) -> bool:
+    try:
+        inspect.signature(found.step).bind(None)
+    except TypeError:
+        return True
+    return False

@@ -1,4 +1,4 @@
-"""The learning rate as a function of the step: a factor on the peak rate, with nothing to save.
+"""What depends on the step alone: a factor on the peak learning rate, and which parameters are trained.
 
 Steps count from 1: ``factor(n)`` is for the n-th update of ``total``::
 
@@ -8,17 +8,29 @@ Steps count from 1: ``factor(n)`` is for the n-th update of ``total``::
       │ ╱         ╲          after the end     stays there, where a run is prolonged
       └─┬───┬──────┬── n
         1 warmup  total
+
+Only ``Plateau`` has a state. A frozen parameter has no gradient, so its optimizer leaves it alone: no update, no decay,
+no state. One that is trained later gets its state at its first update, so that Adam's correction counts from there;
+one that is never trained belongs to no optimizer.
 """
 
 from __future__ import annotations
 
+import functools
+import inspect
+import logging
 import math
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
+from torch import nn
+
+from vaak.config.components import check_options, did_you_mean, resolve_component
 from vaak.config.optimization import SchedulerConfig
+from vaak.config.training import FreezeConfig
 from vaak.core.errors import UserError
-from vaak.engine.optim.users_schedule import UsersSchedule
 
 Schedule = Callable[[int], float]
 
@@ -114,3 +126,214 @@ def _part_of_cycle(steps_since_peak: int, first_cycle: int, growth: int) -> floa
         steps_since_peak -= length
         length *= growth
     return steps_since_peak / length
+
+
+class UsersSchedule:
+    """The factor of each step, checked: a number of 0 or more, and the same whenever it is asked for."""
+
+    def __init__(self, config: SchedulerConfig, total_steps: int, folder: Path) -> None:
+        """Raises UserError where the schedule can't be called, doesn't have an option, or remembers its calls."""
+        self._key, self._name, self._total_steps = config.key, config.type, total_steps
+        self._schedule = self._made(resolve_component(config.key, config.type, folder), config.options)
+        ends = [self(1), self(max(total_steps, 1)), self(1)]
+        if ends[0] != ends[2]:
+            raise UserError(
+                f"{self._key}: {self._name} gives {ends[0]} and then {ends[2]} for step 1; the factor must depend on "
+                "the step alone, or a resumed run would have other rates"
+            )
+
+    def __call__(self, step: int) -> float:
+        """The factor. Raises UserError where it isn't a number, or below 0."""
+        given = self._schedule(step, self._total_steps)
+        try:
+            factor = float(given)
+        except (TypeError, ValueError):
+            factor = math.nan
+        if not 0 <= factor < math.inf:
+            raise UserError(
+                f"{self._key}: {self._name} gives {given} at step {step} of {self._total_steps}; expected a number of "
+                "0 or more, by which the peak rate is multiplied"
+            )
+        return factor
+
+    def _made(self, found: Any, options: dict[str, Any]) -> Callable[[int, int], Any]:
+        if not callable(found):
+            raise UserError(f"{self._key}: {self._name} is neither a class nor a function")
+        if not isinstance(found, type):
+            check_options(self._key, self._name, found, options, reserved=_first_two(found))
+            schedule = functools.partial(found, **options)
+        else:
+            check_options(self._key, self._name, found, options)
+            try:
+                schedule = found(**options)
+            except (TypeError, ValueError) as error:
+                raise UserError(f"{self._key}: {self._name} can't be created: {error}") from error
+        try:
+            inspect.signature(schedule).bind(1, self._total_steps)
+        except TypeError as error:
+            raise UserError(f"{self._key}: {self._name} can't be called with (step, total_steps): {error}") from error
+        return schedule
+
+
+def _first_two(function: Callable[..., Any]) -> list[str]:
+    """The names of the arguments that are the step and the number of steps."""
+    return list(inspect.signature(function).parameters)[:2]
+
+
+class Plateau:
+    """``factor`` is for the learning rate; it falls after more than ``patience`` evaluations without improvement."""
+
+    def __init__(self, config: SchedulerConfig, peak_lr: float) -> None:
+        self._config = config
+        self._floor = config.min_lr / peak_lr
+        self._best: float | None = None
+        self._without_improvement = 0
+        self.factor = 1.0
+
+    def observe(self, metrics: Mapping[str, float]) -> None:
+        """Take note of an evaluation. Raises UserError where the metric watched isn't among its results."""
+        if self._config.metric not in metrics:
+            raise UserError(
+                f"training.scheduler.metric: no metric {self._config.metric}; "
+                f"the evaluation gives {', '.join(sorted(metrics))}"
+            )
+        value = float(metrics[self._config.metric])
+        if self._improves(value):
+            self._best, self._without_improvement = value, 0
+            return
+        self._without_improvement += 1
+        if self._without_improvement > self._config.patience:
+            self.factor = max(self.factor * self._config.factor, self._floor)
+            self._without_improvement = 0
+
+    def state_dict(self) -> dict[str, Any]:
+        """What it remembers, as JSON."""
+        return {"best": self._best, "without_improvement": self._without_improvement, "factor": self.factor}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Resume from ``state_dict``; of a run that had another schedule there is nothing to resume."""
+        if state:
+            self._best, self.factor = state["best"], state["factor"]
+            self._without_improvement = state["without_improvement"]
+
+    def _improves(self, value: float) -> bool:
+        """Whether a value is better than the best; NaN never counts as an improvement."""
+        if self._best is None:
+            return value == value
+        return value < self._best if self._config.mode == "min" else value > self._best
+
+
+log = logging.getLogger("vaak")
+
+
+class Freezing:
+    """Freezes a model's parameters by rules and unfreezes them when due; the first matching rule wins.
+
+    The constructor freezes what is never unfrozen; ``apply`` freezes the rest for as long as due. Build the optimizers
+    in between, of the parameters that then need a gradient: those that are ever trained. What the model itself froze
+    stays frozen. A tied parameter is matched by any of its names.
+
+    Raises UserError where a rule isn't a regular expression or matches nothing, or nothing is trained at first.
+    """
+
+    def __init__(self, model: nn.Module, rules: Sequence[FreezeConfig]) -> None:
+        self.rules = tuple(rules)
+        names = _names(model)
+        every = [name for own in names.values() for name in own]
+        patterns = [pattern_of(rule.match, every, "training.freeze") for rule in self.rules]
+        self._held: list[list[nn.Parameter]] = [[] for _ in self.rules]
+        free = not self.rules
+        for parameter, own_names in names.items():
+            if not parameter.requires_grad:
+                continue
+            matching = (number for number, pattern in enumerate(patterns) if any(map(pattern.search, own_names)))
+            number = next(matching, None)
+            if number is None:
+                free = True
+            else:
+                self._held[number].append(parameter)
+        if not free:
+            raise UserError("training.freeze: nothing is trained at the first step: the rules freeze every parameter")
+        self._holding = [rule.until_step is None and rule.until_epoch is None for rule in self.rules]
+        self._set(self._holding)
+
+    def apply(self, step: int, epoch: int) -> bool:
+        """Freeze and unfreeze for the step to come; return whether anything changed.
+
+        Steps count from 1, epochs from 0: ``epoch`` is the one that the step belongs to.
+        """
+        holding = [_holds(rule, step, epoch) for rule in self.rules]
+        if holding == self._holding:
+            return False
+        self._set(holding)
+        frozen = sum(parameter.numel() for parameter in self._frozen())
+        log.info("step %d: training.freeze freezes %s parameters", step, f"{frozen:,}")
+        return True
+
+    def _set(self, holding: list[bool]) -> None:
+        self._holding = holding
+        for parameters, holds in zip(self._held, holding, strict=True):
+            for parameter in parameters:
+                parameter.requires_grad_(not holds)
+
+    def _frozen(self) -> Iterable[nn.Parameter]:
+        held = zip(self._held, self._holding, strict=True)
+        return (parameter for parameters, holds in held if holds for parameter in parameters)
+
+
+def freeze_parameters(model: nn.Module, names: Iterable[str]) -> None:
+    """Stop training these parameters: each name is a parameter's, or that of a module that holds some.
+
+    Call it before the optimizer is built, or the trainer. Raises UserError, with nothing changed, where a name is
+    unknown.
+    """
+    _require_gradients(model, names, False)
+
+
+def unfreeze_parameters(model: nn.Module, names: Iterable[str]) -> None:
+    """Train these parameters again; names as in ``freeze_parameters``."""
+    _require_gradients(model, names, True)
+
+
+def _require_gradients(model: nn.Module, names: Iterable[str], required: bool) -> None:
+    if isinstance(names, str):
+        names = [names]
+    known = _names(model)
+    chosen: list[nn.Parameter] = []
+    for name in names:
+        below = [p for p, own in known.items() if any(n == name or n.startswith(f"{name}.") for n in own)]
+        if not below:
+            modules = [path for path, _ in model.named_modules() if path]
+            hint = did_you_mean(name, [*modules, *(n for own in known.values() for n in own)])
+            parts = ", ".join(path for path, _ in model.named_children())
+            raise UserError(f"the model has no parameter or module {name!r}{hint or f'; it has {parts}'}")
+        chosen += below
+    for parameter in chosen:
+        parameter.requires_grad_(required)
+
+
+def _names(model: nn.Module) -> dict[nn.Parameter, list[str]]:
+    """Every parameter with its names, of which a tied one has several."""
+    names: dict[nn.Parameter, list[str]] = {}
+    for name, parameter in model.named_parameters(remove_duplicate=False):
+        names.setdefault(parameter, []).append(name)
+    return names
+
+
+def pattern_of(match: str, names: Iterable[str], key: str) -> re.Pattern[str]:
+    """The regular expression ``match``. Raises UserError, naming ``key``, where it is invalid or matches no name."""
+    try:
+        pattern = re.compile(match)
+    except re.error as error:
+        raise UserError(f"{key}: {match!r} is not a valid regular expression: {error}") from error
+    every = list(names)
+    if not any(map(pattern.search, every)):
+        some = ", ".join(every[:: max(1, len(every) // 5)][:5])
+        raise UserError(f"{key}: {match!r} matches no parameter; some are {some}{did_you_mean(match, every)}")
+    return pattern
+
+
+def _holds(rule: FreezeConfig, step: int, epoch: int) -> bool:
+    """Whether a rule freezes in a step; with both limits, until the first of them."""
+    over = rule.until_step is not None and step > rule.until_step
+    return not (over or (rule.until_epoch is not None and epoch >= rule.until_epoch))

@@ -24,8 +24,7 @@ import torch
 from torch import Tensor
 
 from vaak.core.errors import UserError
-from vaak.nn.decoding.rows import Hypothesis, Writer, penalised_score, write
-from vaak.nn.decoding.sampling import SamplingSettings, checked, highest
+from vaak.nn.decoding.sampling import Hypothesis, SamplingSettings, Writer, checked, highest, penalised_score, write
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Which path a device takes where there are several to the same numbers, up to rounding.
+"""Which path a device takes where there are several to the same numbers, and how much is computed there at once.
 
 torch's own kernels are the quick ones on CUDA. On a CPU some are slow, and products of matrices take their place:
 
@@ -6,13 +6,18 @@ torch's own kernels are the quick ones on CUDA. On a CPU some are slow, and prod
     depthwise convolution            blocks of a Toeplitz matrix           conv1d
     softmax attention in bfloat16    the formula, row by row               scaled_dot_product_attention
     features of linear attention     as many at once as a cache holds      as many at once as keep it busy
+
+Every example is computed alike in any company, up to rounding: this changes nothing but time and memory.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
+from torch import Tensor
 
 
 @dataclass(frozen=True)
@@ -31,7 +36,6 @@ PATHS: dict[str, DevicePaths] = {
     "cpu": DevicePaths(toeplitz_convolution=True, explicit_bfloat16_attention=True, features_at_once=2**19),
     "cuda": DevicePaths(toeplitz_convolution=False, explicit_bfloat16_attention=False, features_at_once=2**26),
 }
-
 OTHERS = DevicePaths(toeplitz_convolution=True, explicit_bfloat16_attention=False, features_at_once=2**26)
 """MPS and the like, on which the convolutions were not compared."""
 
@@ -39,3 +43,28 @@ OTHERS = DevicePaths(toeplitz_convolution=True, explicit_bfloat16_attention=Fals
 def paths_on(device: torch.device) -> DevicePaths:
     """The paths that computations on a device take."""
     return PATHS.get(device.type, OTHERS)
+
+
+FEWEST_TOKENS = 256
+"""Examples are computed in groups before their tokens are taken in pieces shorter than this."""
+FEWEST_AT_ONCE = 64
+"""No piece has fewer tokens, however many heads there are."""
+
+
+def num_tokens_at_once(rows: int, weights: Tensor) -> int:
+    """How many tokens of each of the rows make a piece."""
+    return max(FEWEST_AT_ONCE, paths_on(weights.device).features_at_once // (rows * weights.shape[0]))
+
+
+def groups(tensors: Sequence[Any], time: int, heads: int, weights: Tensor) -> Iterator[list[Any]]:
+    """The tensors, whose first dimension is the example, some examples at a time; None stays None."""
+    batch = len(tensors[0])
+    at_once = paths_on(weights.device).features_at_once
+    size = max(1, at_once // (heads * min(time, FEWEST_TOKENS) * weights.shape[0]))
+    for start in range(0, batch, size):
+        yield [None if tensor is None else tensor[start : start + size] for tensor in tensors]
+
+
+def joined(parts: Sequence[Tensor]) -> Tensor:
+    """The groups' results as one."""
+    return parts[0] if len(parts) == 1 else torch.cat(tuple(parts))

@@ -2,13 +2,14 @@
 
 With ``x`` scaled by ``head_width ** -0.25`` and Gaussian rows ``w``, the feature ``exp(w·x − |x|²/2) / sqrt(m)`` is
 positive, and the mean over draws of ``features(q) · features(k)`` is ``exp(q·k / sqrt(head_width))``. The variance
-falls as ``1/m`` and grows exponentially with the norms of ``q`` and ``k``. Rows that are orthogonal within blocks of
-``head_width`` err less than independent ones. The other kernel, ``relu(w·x) + 0.001``, stands for no softmax.
+falls as ``1/m`` and grows exponentially with the norms of ``q`` and ``k``, so training may keep these small: the
+auxiliary loss ``norm_reg`` is the mean of their squares. Rows that are orthogonal within blocks of ``head_width`` err
+less than independent ones. The other kernel, ``relu(w·x) + 0.001``, stands for no softmax.
 
-Source: Choromanski et al. 2021, "Rethinking Attention with Performers", sections 2.3 and 2.4, lemma 1.
-Differs: nothing is subtracted that depends on other tokens (the authors' code subtracts the largest exponent of a row
-of keys, and adds 1e-4 to each feature). So a token's features depend on itself alone: not on later tokens, padding or
-other documents; and the mean is the kernel itself.
+Source: Choromanski et al. 2021, "Rethinking Attention with Performers", sections 2.3 and 2.4, lemmas 1 and 2. Differs:
+nothing is subtracted that depends on other tokens (the authors' code subtracts the largest exponent of a row of keys,
+and adds 1e-4 to each feature). So a token's features depend on itself alone: not on later tokens, padding or other
+documents; and the mean is the kernel itself.
 """
 
 from __future__ import annotations
@@ -20,24 +21,19 @@ from typing import Literal, Self
 import torch
 from torch import Tensor, nn
 
-Kernel = Literal["softmax", "relu"]
+from vaak.core.batch import Term
 
+Kernel = Literal["softmax", "relu"]
 RELU_FLOOR = 1e-3
 """Added to the features of the relu kernel, so that no token has none."""
-
 LARGEST_EXPONENT = 60.0
 """exp of it, times a million tokens, times their values, is still finite in float32."""
-
 BOUNDED_WIDTH = 128
 """Up to this head width one shift keeps every exponent below the largest; beyond, larger ones are cut."""
-
-
 VANISHED = math.log(1e-30)
 """Keys whose largest exponent is below this have no weight: the smallest denominator is larger."""
-
 CHECKED_TOKENS = 64
 """Keys of the first row that are checked at the beginning of an evaluation."""
-
 log = logging.getLogger("vaak")
 
 
@@ -177,3 +173,32 @@ def map_backward(gradient: Tensor, features: Tensor, weights: Tensor, kernel: Ke
     """
     gradient.mul_(features > RELU_FLOOR if kernel == "relu" else features)
     return gradient @ weights
+
+
+NORM_REG = "norm_reg"
+
+
+class SquaredNorms:
+    """Adds up, over the places of one sequence, the squared norms of what they send into feature maps."""
+
+    def __init__(self, real: Tensor) -> None:
+        """``real`` ``(batch, time)`` is False where the sequence is padding, which doesn't count."""
+        self.real = real
+        self.sums: list[Tensor] = []
+        self.vectors = 0
+
+    def add(self, x: Tensor) -> None:
+        """Add queries or keys ``(batch, heads, time, head_width)``, which enter a feature map divided by width^¼."""
+        exact = x.to(torch.promote_types(x.dtype, torch.float32))
+        squares = exact.square().sum((1, 3)) * x.shape[-1] ** -0.5
+        self.sums.append((squares * self.real).sum())
+        self.vectors += x.shape[1]
+
+    def total(self) -> Tensor:
+        """The sum over places of the mean over the vectors of a place; there must be some."""
+        return torch.stack(self.sums).sum() / self.vectors
+
+
+def norm_reg(*tallies: SquaredNorms) -> Term:
+    """The mean over all places of these sequences, as a sum with its unit; an empty tally adds nothing."""
+    return Term(torch.stack([tally.total() for tally in tallies if tally.sums]).sum(), per="position")

@@ -1,7 +1,11 @@
-"""Which keys each query may see, and what is added to their scores.
+"""Which keys each query may see, and what is added to their scores; several documents in one row stay apart.
 
 A stack makes one ``Visibility`` in each forward pass, and every layer's kernel reads from it what it needs: softmax
 attention the mask of all pairs, the others, which never form all pairs, the rules themselves.
+
+``documents`` ``(batch, time)`` numbers the document of each token, and is −1 where a token is padding. A document is a
+run of equal numbers; positions restart with each. Padding is one more document: no real token sees it, and every padded
+token sees at least itself, so no row of attention is empty (an empty one would be NaN).
 """
 
 from __future__ import annotations
@@ -12,15 +16,13 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from vaak.nn.kernels.documents import attention_mask, causal_mask
-
 
 @dataclass(frozen=True)
 class Visibility:
     """The queries are the last of the keys' tokens where both are of one sequence.
 
     ``documents`` ``(batch, query)`` and ``key_documents`` ``(batch, key)`` number the document of each token, −1 where
-    it is padding (documents.py); a query sees its own document. Without ``documents`` it sees every real key,
+    it is padding; a query sees its own document. Without ``documents`` it sees every real key,
     without ``key_documents`` too every key. ``bias`` gives what is added to scores ``(heads, query, key)`` for the
     distances ``(query, key)``, key's place less query's. ``pairs`` ``(batch or 1, heads or 1, query, key)`` says all of
     it at once: True where a key is seen, or the number that is added to the score; None where ``causal`` says it all.
@@ -67,3 +69,26 @@ def distances(num_queries: int, num_keys: int, device: torch.device) -> Tensor:
     """
     keys = torch.arange(num_keys, device=device)
     return keys[None] - keys[num_keys - num_queries :, None]
+
+
+def positions_in_documents(documents: Tensor) -> Tensor:
+    """How far each token is from the first of its document, ``(batch, time)``.
+
+    >>> positions_in_documents(torch.tensor([[0, 0, 0, 1, 1, -1]]))
+    tensor([[0, 1, 2, 0, 1, 0]])
+    """
+    index = torch.arange(documents.shape[1], device=documents.device).expand_as(documents)
+    begins = torch.ones_like(documents, dtype=torch.bool)
+    begins[:, 1:] = documents[:, 1:] != documents[:, :-1]
+    return index - torch.where(begins, index, 0).cummax(1).values
+
+
+def attention_mask(documents: Tensor, key_documents: Tensor, causal: bool) -> Tensor:
+    """True where a query may see a key, ``(batch, 1, query, key)``; the queries are the last of the keys' tokens."""
+    same = documents[:, None, :, None] == key_documents[:, None, None, :]
+    return same & causal_mask(documents.shape[1], key_documents.shape[1], documents.device) if causal else same
+
+
+def causal_mask(num_queries: int, num_keys: int, device: torch.device) -> Tensor:
+    """True where a key is not later than the query, ``(query, key)``; the queries are the last of the keys' tokens."""
+    return torch.ones(num_queries, num_keys, dtype=torch.bool, device=device).tril(num_keys - num_queries)

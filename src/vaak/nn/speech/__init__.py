@@ -1,1 +1,1 @@
-"""Parts of text-to-speech networks: alignments, durations, pitch and energy, flow matching; ``vocoder``."""
+"""Parts of text-to-speech networks: alignments, durations, pitch and energy, flow matching, the vocoder."""

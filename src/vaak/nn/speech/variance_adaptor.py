@@ -1,14 +1,21 @@
-"""Pitch and energy of symbols, between encoder and length regulator: predicted, and embedded for the decoder.
+"""How long, how high and how loud each symbol is spoken: predicted, fed back, and symbols repeated by their frames.
+
+    symbols     h    ə    l    oʊ
+    durations   2    3    1    1       whole_durations makes them of predictions, with a speed
+    frames      h h  ə ə ə  l  oʊ      regulate
 
     encoded ──▶ pitch predictor ──▶ pitch, voicing
        + ◀───── pitch embedding ◀── those of the recording (training), or the predicted ones (speaking)
     encoded ──▶ energy predictor ──▶ energy
        + ◀───── energy embedding ◀── in the same way
 
-Both are base-2 logarithms, normalised over the training data: an octave, or twice the amplitude, is 1 before that.
+Pitch and energy are base-2 logarithms, means over a symbol's frames, normalised over the training data: an octave, or
+twice the amplitude, is 1 before that.
 
-Source: Ren et al. 2021, "FastSpeech 2", section 2.3. Differs: values are those of symbols, not of frames, and not cut
-in steps (Łańcucki 2021, "FastPitch"); whether a symbol has a pitch is predicted, too.
+Sources: Ren et al. 2019, "FastSpeech", section 3.2 (length regulator); Ren et al. 2021, "FastSpeech 2", sections 2.3
+and 3.1; Łańcucki 2021, "FastPitch", section 2.1 (one value per symbol, embedded by a convolution). Differs: values are
+not cut in steps; whether a symbol has a pitch (pauses and voiceless consonants have none) is predicted as well, and
+only the pitch of those that do is trained; rounding of durations carries its error along.
 """
 
 from __future__ import annotations
@@ -18,18 +25,12 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from vaak.core.batch import Term
-from vaak.nn.speech.durations import symbol_of_frame
-from vaak.nn.speech.masks import exact
-from vaak.nn.speech.predictors import (
-    SymbolPredictor,
-    ValueEmbedding,
-    energy_loss,
-    pitch_loss,
-    pitch_values,
-    voicing_loss,
-)
+from vaak.nn.feed_forward import TimeConvolution
+from vaak.nn.norms import LayerNorm
+from vaak.nn.speech.masks import exact, length_mask, masked, masked_sum, most_exact
 
 LEAST_ENERGY = 1e-3
 """Less counts as this."""
@@ -148,3 +149,125 @@ class VarianceAdaptor(nn.Module):
         if self.pitch is None:
             return torch.zeros_like(prosody.pitch)
         return (prosody.pitch * self.pitch.scale[1] + self.pitch.scale[0]).exp2().masked_fill(~prosody.voiced, 0.0)
+
+
+def symbol_of_frame(durations: Tensor, num_frames: int) -> Tensor:
+    """Which symbol each frame belongs to, ``(batch, num_frames)``, from ``durations`` ``(batch, symbol)``.
+
+    Frames after the last get the last symbol.
+
+    >>> symbol_of_frame(torch.tensor([[2, 0, 1]]), 4)
+    tensor([[0, 0, 2, 2]])
+    """
+    ends = durations.cumsum(1)
+    frames = torch.arange(num_frames, device=durations.device)
+    return (frames[None, :, None] >= ends[:, None, :]).sum(-1).clamp(max=durations.shape[1] - 1)
+
+
+def regulate(x: Tensor, durations: Tensor, num_frames: int | None = None) -> Tensor:
+    """Each symbol's vector repeated by its duration, ``(batch, frame, width)``, then 0.
+
+    ``x`` is ``(batch, symbol, width)``, ``durations`` ``(batch, symbol)`` in frames, 0 at padded symbols. There are
+    ``num_frames``, or as many as the longest row has.
+    """
+    lengths = durations.sum(1)
+    longest = int(lengths.max()) if num_frames is None else num_frames
+    index = symbol_of_frame(durations, longest)[..., None].expand(-1, -1, x.shape[2])
+    return masked(x.gather(1, index), length_mask(lengths, longest))
+
+
+def whole_durations(durations: Tensor, mask: Tensor, speed: float | Tensor = 1.0, minimum: float = 1.0) -> Tensor:
+    """Durations in whole frames, ``(batch, symbol)``; a row's total is that of its real symbols, rounded.
+
+    ``durations`` ``(batch, symbol)`` are in frames, real where ``mask`` is True. They are divided by ``speed`` and
+    raised to ``minimum``. It is the symbols' ends that are rounded, so errors don't add up.
+
+    >>> whole_durations(torch.tensor([[1.4, 1.4, 1.4, 1.4, 1.4]]), torch.ones(1, 5, dtype=torch.bool))
+    tensor([[1, 2, 1, 2, 1]])
+    """
+    lengths = masked((most_exact(durations) / speed).clamp(min=minimum), mask)
+    ends = (lengths.cumsum(1) + 0.5).floor().long()
+    return ends.diff(dim=1, prepend=torch.zeros_like(ends[:, :1]))
+
+
+class SymbolPredictor(nn.Module):
+    """A few numbers for each symbol: convolutions with ReLU, norm and dropout, and a linear layer."""
+
+    def __init__(
+        self,
+        input_width: int,
+        num_outputs: int = 1,
+        width: int = 256,
+        kernel_size: int = 3,
+        num_layers: int = 2,
+        dropout: float = 0.1,
+    ) -> None:
+        """``num_outputs`` numbers from vectors of ``input_width``, by ``num_layers`` convolutions.
+
+        ``width`` is that of the convolutions, ``kernel_size`` their odd reach in symbols; ``dropout`` comes after each.
+        """
+        super().__init__()
+        widths = (input_width, *(width,) * num_layers)
+        self.convolutions = nn.ModuleList(
+            TimeConvolution(entering, width, kernel_size) for entering in widths[:num_layers]
+        )
+        self.norms = nn.ModuleList(LayerNorm(width) for _ in range(num_layers))
+        self.dropout = nn.Dropout(dropout)
+        self.output = nn.Linear(widths[-1], num_outputs)
+
+    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+        """``(batch, symbol, num_outputs)``, 0 in padding.
+
+        ``x`` ``(batch, symbol, input_width)`` is real where ``mask`` ``(batch, symbol)`` is True.
+        """
+        for convolution, norm in zip(self.convolutions, self.norms, strict=True):
+            x = self.dropout(norm(convolution(x, mask).relu()))
+        return masked(exact(self.output(x)), mask)
+
+
+class ValueEmbedding(nn.Module):
+    """Vectors of a few numbers per symbol and of those of its neighbours."""
+
+    def __init__(self, num_values: int, width: int, kernel_size: int = 3) -> None:
+        super().__init__()
+        self.convolution = TimeConvolution(num_values, width, kernel_size)
+
+    def forward(self, values: Tensor, mask: Tensor) -> Tensor:
+        """``(batch, symbol, width)`` of ``values`` ``(batch, symbol, num_values)``."""
+        embedded: Tensor = self.convolution(values, mask)
+        return embedded
+
+
+def pitch_values(pitch: Tensor, voiced: Tensor) -> Tensor:
+    """What a pitch embedding reads, ``(batch, symbol, 2)``: ``pitch`` where ``voiced`` is True, else 0; and that."""
+    return torch.stack((pitch.masked_fill(~voiced, 0.0), voiced.to(pitch.dtype)), -1)
+
+
+def frames_of(log_durations: Tensor) -> Tensor:
+    """The durations, in frames and fractions of one, that a predictor's ``log(1 + frames)`` means; at least 0."""
+    return exact(log_durations).expm1().clamp(min=0)
+
+
+def duration_loss(log_durations: Tensor, durations: Tensor, mask: Tensor) -> Term:
+    """Squared error of ``log(1 + frames)``, summed over phonemes; all ``(batch, symbol)``."""
+    return Term(masked_sum((exact(log_durations) - exact(durations).log1p()).square(), mask), per="phoneme")
+
+
+def pitch_loss(pitch: Tensor, targets: Tensor, voiced: Tensor) -> Term:
+    """Squared error, summed over the phonemes that ``voiced`` marks as having a pitch; all ``(batch, symbol)``.
+
+    It counts all phonemes: how many are voiced isn't known before they are aligned.
+    """
+    return Term(masked_sum((exact(pitch) - targets).square(), voiced), per="phoneme")
+
+
+def voicing_loss(logits: Tensor, voiced: Tensor, mask: Tensor) -> Term:
+    """Cross-entropy of having a pitch or not, summed over phonemes; all ``(batch, symbol)``."""
+    logits = exact(logits)
+    losses = F.binary_cross_entropy_with_logits(logits, voiced.to(logits.dtype), reduction="none")
+    return Term(masked_sum(losses, mask), per="phoneme")
+
+
+def energy_loss(energy: Tensor, targets: Tensor, mask: Tensor) -> Term:
+    """Squared error, summed over phonemes; all ``(batch, symbol)``."""
+    return Term(masked_sum((exact(energy) - targets).square(), mask), per="phoneme")

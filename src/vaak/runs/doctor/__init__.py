@@ -1,12 +1,13 @@
-"""What this machine has and what would train on it; nothing is changed, and no secret shown."""
+"""What this machine has and what would train on it, one finding after another; nothing is changed, no secret shown."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from vaak.core.errors import UserError
-from vaak.runs.doctor.finding import DoctorFinding
 
 __all__ = ["DoctorFinding", "examine"]
 
@@ -36,3 +37,35 @@ def examine(
         from vaak.runs.doctor.configuration import examine_configuration
 
         yield from examine_configuration(files, overrides, trust_code, read_data)
+
+
+Mark = Literal["ok", "warning", "problem"]
+GIB = 1 << 30
+
+
+@dataclass(frozen=True)
+class DoctorFinding:
+    """What was looked at, what was seen, and what to do about it.
+
+    ``problem`` means that nothing (or not this configuration) can be trained here; ``warning``, that something will be
+    slow, missing or other than one may think.
+    """
+
+    about: str
+    name: str
+    mark: Mark
+    said: str
+    advice: str = ""
+
+
+def size(number: float) -> str:
+    """Bytes for a reader.
+
+    >>> size(3.5 * 2**30), size(64 * 2**20)
+    ('3.5 GiB', '64.0 MiB')
+    """
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if number < 1024:
+            return f"{number:.0f} {unit}" if unit == "B" else f"{number:.1f} {unit}"
+        number /= 1024
+    return f"{number:.1f} TiB"

@@ -20,7 +20,6 @@ from vaak.config.tasks import task_class
 from vaak.config.training import TrainingConfig
 from vaak.core.errors import UserError
 from vaak.engine.checkpoint.names import list_checkpoints
-from vaak.engine.cost.dry_pass import numberless
 from vaak.engine.distributed.launcher import (
     check_launcher,
     pick_device,
@@ -28,15 +27,16 @@ from vaak.engine.distributed.launcher import (
     with_batches_per_process,
     world_size,
 )
-from vaak.engine.memory.device import read_memory
+from vaak.engine.dry_pass import numberless
+from vaak.engine.memory import read_memory
+from vaak.runs.doctor import DoctorFinding, size
 from vaak.runs.doctor.data import examine_data
-from vaak.runs.doctor.finding import DoctorFinding, size
 from vaak.runs.doctor.machine import nearest_existing
 from vaak.runs.doctor.packages import version_of
 from vaak.runs.doctor.training import has_wandb_key, what_compiling_lacks
+from vaak.runs.estimate import at_rest
 from vaak.runs.folder.directory import checkpoints_elsewhere, demand_room, holds_a_run, is_being_written
 from vaak.runs.folder.user_code import demand_trust
-from vaak.runs.forecast.memory import at_rest
 
 ABOUT = "configuration"
 

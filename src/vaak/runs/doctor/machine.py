@@ -13,9 +13,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import vaak
-from vaak.core.cores import allowed_cores, cpu_quota
-from vaak.engine.memory.host import host_memory
-from vaak.runs.doctor.finding import GIB, DoctorFinding, Mark, size
+from vaak.core.machine import allowed_cores, cpu_quota, host_memory
+from vaak.runs.doctor import GIB, DoctorFinding, Mark, size
 
 ABOUT = "machine"
 LITTLE_DISK, NO_DISK = 5 * GIB, GIB // 10

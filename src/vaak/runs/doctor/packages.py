@@ -23,8 +23,8 @@ from typing import IO
 from packaging.requirements import Requirement
 
 import vaak
-from vaak.core.progress import progress
-from vaak.runs.doctor.finding import DoctorFinding
+from vaak.core.terminal import progress
+from vaak.runs.doctor import DoctorFinding
 
 ABOUT = "packages"
 PATIENCE_SECONDS = 180.0

@@ -15,13 +15,13 @@ from urllib.parse import urlsplit
 
 import torch
 
-from vaak.config.yaml.reader import read_yaml
+from vaak.config.yaml.text import read_yaml
 from vaak.config.yaml.tree import to_plain
-from vaak.core.cores import allowed_cores
 from vaak.core.errors import UserError
-from vaak.engine.devices.precision import has_fast_bf16
+from vaak.core.machine import allowed_cores
 from vaak.engine.distributed.launcher import pick_device
-from vaak.runs.doctor.finding import DoctorFinding, size
+from vaak.engine.precision import has_fast_bf16
+from vaak.runs.doctor import DoctorFinding, size
 from vaak.runs.doctor.packages import short, try_imports, version_of
 
 ABOUT = "what would run"

@@ -1,10 +1,15 @@
-"""The run directory: where a run keeps everything, and its one writer.
+"""The run directory: where a run keeps everything, which run it is, and its one writer.
 
 RUN/config.yml  environment.json  train.log  metrics.jsonl  status.json  checkpoints/  tensorboard/  prepared/
-    run.json  which run this is        sessions.jsonl  sessions/  each start of it, with its configuration
+    sessions.jsonl  sessions/  each start of it, with its configuration        code/  users' own classes
     pictures/  pictures of evaluations, if there are any        tuned.yml  left by vaak tune
-    code/  users' own classes        set-aside/  what a resume moved out of the way
-    tasks/  where a run has several, the data of each        preprocessed.json  vaak data preprocess made prepared/
+    set-aside/  what a resume moved out of the way        tasks/  where a run has several, the data of each
+    preprocessed.json  vaak data preprocess made prepared/
+    run.json  id, when it was made, and where; a copy of the run (its original still there) is another
+CHECKPOINTS/owner.json  the id and the directory of the run that writes its checkpoints there
+
+A folder of checkpoints belongs to one run. Where the owner is gone (moved, or lost with its disk), the run that asks
+for the folder takes it over.
 """
 
 from __future__ import annotations
@@ -14,17 +19,20 @@ import errno
 import os
 import shlex
 import shutil
+import uuid
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from vaak.config.resolve.named_code import CODE
-from vaak.config.resolve.run_files import run_of_configuration
+from vaak.config.yaml.layers import run_of_configuration
+from vaak.config.yaml.named_code import CODE
+from vaak.config.yaml.text import read_yaml
+from vaak.config.yaml.tree import find
 from vaak.core.errors import UserError
 from vaak.core.storage import files
 from vaak.core.storage.lock import holder_of, is_locked, locked
 from vaak.engine.checkpoint.names import is_checkpoint, list_checkpoints, step_of
-from vaak.runs.folder.owner import OWNER, demand_free, owner_of
 
 LOCK = ".lock"
 TASKS = "tasks"
@@ -178,3 +186,108 @@ def read_status(path: Path) -> dict[str, Any]:
     except (OSError, ValueError):
         return {}
     return status if isinstance(status, dict) else {}
+
+
+RUN, OWNER = "run.json", "owner.json"
+
+
+def demand_free(path: Path, checkpoints: Path) -> None:
+    """Raises UserError where a folder of checkpoints is that of another run than the one in ``path``."""
+    owner = _read(checkpoints / OWNER)
+    if owner is None or checkpoints.resolve().is_relative_to(path.resolve()) or owner["id"] == _identity(path)["id"]:
+        return
+    if _is_at_home(owner) and (Path(owner["directory"]) / "checkpoints").resolve() == checkpoints.resolve():
+        link = path / "checkpoints"
+        remove = f", and remove the link {link}" if link.is_symlink() else ""
+        raise UserError(
+            f"{checkpoints} has the checkpoints of another run, {owner['directory']}: "
+            f"give another name= or training.checkpoint.save_dir{remove}"
+        )
+
+
+def claim(path: Path) -> str | None:
+    """Write the run's identity, and that it owns RUN/checkpoints; return remarks on who owned it.
+
+    Its writer holds the locks of both. Raises UserError where the checkpoints are another run's.
+    """
+    checkpoints = (path / "checkpoints").resolve()
+    demand_free(path, checkpoints)
+    identity, owner = _identity(path), _read(checkpoints / OWNER)
+    mine = {"id": identity["id"], "directory": identity["directory"]}
+    if _read(path / RUN) != identity:
+        files.write_json(path / RUN, identity)
+    if owner != mine:
+        files.write_json(checkpoints / OWNER, mine)
+    if checkpoints.is_relative_to(path.resolve()) or not list_checkpoints(checkpoints):
+        return None
+    if owner is None:
+        return f"{checkpoints} has checkpoints of an unknown run: this run takes them over"
+    if owner["id"] != mine["id"]:
+        return f"{checkpoints} has checkpoints of {owner['directory']}, {_why_left(owner)}: this run takes them over"
+    return None
+
+
+def _why_left(owner: dict[str, Any]) -> str:
+    """Why a run no longer has the checkpoints that it owned."""
+    directory = Path(owner["directory"])
+    if not directory.is_dir():
+        return "which is gone"
+    if _is_at_home(owner):
+        return f"whose checkpoints are in {(directory / 'checkpoints').resolve()} now"
+    return "which is another run now" if (directory / RUN).exists() else "which is not a run any more"
+
+
+def owner_at_home(checkpoints: Path) -> Path | None:
+    """The directory of the run that a folder of checkpoints belongs to, if it is still there."""
+    owner = _read(checkpoints / OWNER)
+    return Path(owner["directory"]) if owner is not None and _is_at_home(owner) else None
+
+
+def owner_of(checkpoints: Path) -> str:
+    """The directory of the run that a folder of checkpoints belongs to, as far as it is known."""
+    owner = _read(checkpoints / OWNER)
+    return "another run" if owner is None else str(owner["directory"])
+
+
+def _identity(path: Path) -> dict[str, Any]:
+    """The identity of the run in a directory: another than its file says, if it is a copy."""
+    said, here = _read(path / RUN), str(path.resolve())
+    if said is None or (_is_at_home(said) and not Path(said["directory"]).samefile(path)):
+        return {"id": uuid.uuid4().hex, "made": datetime.now(UTC).isoformat(timespec="seconds"), "directory": here}
+    return said | {"directory": here}
+
+
+def _is_at_home(said: dict[str, Any]) -> bool:
+    """Whether the run that a file names is where the file says."""
+    there = _read(Path(said["directory"]) / RUN)
+    return there is not None and there["id"] == said["id"]
+
+
+def _read(file: Path) -> dict[str, Any] | None:
+    """The content of one of our files; None if it doesn't exist."""
+    try:
+        found = files.read_json(file)
+    except (OSError, ValueError):
+        return None
+    known = isinstance(found, dict) and all(isinstance(found.get(name), str) for name in ("id", "directory"))
+    return found if known else None
+
+
+def places_of(directory: Path) -> Iterator[str]:
+    """The ``run_dir`` of each session of a run, as it was given."""
+    for path in (directory / "config.yml", *directory.glob("sessions/*.yml")):
+        place = find(read_yaml(path), ("run_dir",)) if path.exists() else None
+        if place is not None:
+            yield str(place.value)
+
+
+def places_of_another(path: Path, directory: Path) -> list[Path]:
+    """Where a run may be that another one, in ``directory``, names by ``path``, in the order to look.
+
+    As it is named, seen from the working folder; where it is seen from the run, if both moved together; and, of a
+    relative path, seen from any folder around the run, as that of the project.
+    """
+    places = [Path(place) for place in places_of(directory)]
+    moved = [directory / os.path.relpath(path, was) for was in places if was.is_absolute() == path.is_absolute()]
+    around = [] if path.is_absolute() else [folder / path for folder in directory.absolute().parents]
+    return list(dict.fromkeys(Path(os.path.normpath(place)) for place in (path, *moved, *around)))

@@ -31,8 +31,8 @@ class JsonHandler(logging.Handler):
     """Prints messages as lines of JSON on standard output, where the records are, too."""
 
     def __init__(self, level: int, rank: int) -> None:
-        from vaak.callbacks.console.json_lines import print_line  # its package imports torch
-        from vaak.callbacks.console.lines import log as console_log
+        from vaak.callbacks.console import log as console_log
+        from vaak.callbacks.console import print_line  # its package imports torch
 
         super().__init__(level)
         self.print_line = print_line

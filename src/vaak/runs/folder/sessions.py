@@ -2,27 +2,33 @@
 
 RUN/sessions.jsonl has a line for each: its number, its first step, the number of the session that wrote the checkpoint
 it resumed from (``after``), when, and its environment. RUN/sessions/0001.yml is its configuration, resolved;
-RUN/config.yml and RUN/environment.json are the newest one's.
+RUN/config.yml and RUN/environment.json are the newest one's. No environment variables are written: they hold secrets.
 """
 
 from __future__ import annotations
 
 import logging
+import os
+import platform
+import re
+import sys
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import torch
+
+import vaak
 from vaak.core.errors import UserError
+from vaak.core.machine import commit, installed_versions
 from vaak.core.storage import files
-from vaak.core.storage.json_lines import read_json_lines
+from vaak.core.storage.files import read_json_lines
 from vaak.engine.checkpoint.files import about_checkpoint
 from vaak.engine.checkpoint.names import step_folder
-from vaak.engine.records.metrics_file import json_line
+from vaak.engine.metrics_file import json_line
 from vaak.engine.trainer import Trainer
-from vaak.runs.folder.environment import environment
 
 log = logging.getLogger("vaak")
-
 SESSIONS = "sessions.jsonl"
 
 
@@ -106,3 +112,22 @@ def _write_configuration(directory: Path, number: int, configuration: str) -> No
 
 def _configuration(directory: Path, number: int) -> Path:
     return directory / "sessions" / f"{number:04d}.yml"
+
+
+SECRET = re.compile(r"(?i)((?:key|token|secret|passw(?:or)?d)=).+|(://[^/\s:@]*:)[^/\s@]+(?=@)", re.DOTALL)
+
+
+def environment(device: torch.device, world_size: int) -> dict[str, Any]:
+    """The environment of this process, as JSON."""
+    return {
+        "vaak": vaak.__version__,
+        "commit": commit(),
+        "python": platform.python_version(),
+        "packages": installed_versions(),
+        "platform": platform.platform(),
+        "processor": {"machine": platform.machine(), "cores": os.cpu_count(), "torch_threads": torch.get_num_threads()},
+        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
+        "cuda": torch.version.cuda,
+        "world_size": world_size,
+        "command": [SECRET.sub(r"\1\2***", argument) for argument in sys.argv],
+    }

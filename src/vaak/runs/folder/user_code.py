@@ -2,7 +2,7 @@
 
 Evaluating, generating and exporting execute nothing of it, except what a model can't be used without: a task, a
 tokenizer, and a label type, which says what a model's scores mean.
-Training does; and what executes code that isn't the user's own (vaak.config.resolve.named_code) asks for trust first.
+Training does; and what executes code that isn't the user's own (vaak.config.yaml.named_code) asks for trust first.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from typing import Any
 from vaak.config.components import source_file
 from vaak.config.experiment import Experiment
 from vaak.config.load import Loaded
-from vaak.config.resolve.named_code import CODE, HASHES
-from vaak.config.show.resolved import resolved_values
-from vaak.config.yaml.writer import yaml_text
+from vaak.config.resolved import resolved_values
+from vaak.config.yaml.named_code import CODE, HASHES
+from vaak.config.yaml.text import yaml_text
 from vaak.core.errors import UserError
 from vaak.core.storage import files
 from vaak.runs.folder.directory import holds_a_run

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from vaak.audio.config import AudioConfig
-from vaak.config.catalog import TOKENIZERS
-from vaak.config.task_spec import CheckFinding, impossible, no_effect, unread_input
+from vaak.config.components import TOKENIZERS
+from vaak.config.tasks import CheckFinding, impossible, no_effect, unread_input
 from vaak.tasks.asr.config import SCRATCH, AsrExperiment
 from vaak.tasks.audio_checks import augmentation_findings, dataset_findings
-from vaak.text.checks import tokenizer_findings
+from vaak.text.config import tokenizer_findings
 
 LOAD_BALANCING = "load_balancing"
 READ_AUDIO = frozenset({"corpus_dir", "output_dir", "num_jobs", "cache_gigabytes", "channels", "num_mel_bins"})

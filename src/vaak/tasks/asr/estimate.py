@@ -8,15 +8,22 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from vaak.core.batch import Batch
-from vaak.data.batching.planner import largest_rows
-from vaak.tasks.asr.base import PURPOSE, base_of, positions_of, random_whisper, scratch_config
+from vaak.data.batching import largest_rows
 from vaak.tasks.asr.config import SCRATCH, AsrExperiment
 from vaak.tasks.asr.data import AsrExample, collate
 from vaak.tasks.asr.model import AsrModel
 from vaak.tasks.asr.prepare import Sources
-from vaak.tasks.asr.vocabulary import SpecialIds, Vocabulary
-from vaak.tasks.hub import transformers_of
+from vaak.tasks.asr.whisper import (
+    PURPOSE,
+    SpecialIds,
+    Vocabulary,
+    base_of,
+    positions_of,
+    random_whisper,
+    scratch_config,
+)
 from vaak.tasks.prepared_cuts import Datasets
+from vaak.tasks.pretrained import transformers_of
 
 if TYPE_CHECKING:
     from transformers import WhisperConfig

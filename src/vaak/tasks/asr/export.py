@@ -1,27 +1,52 @@
-"""A trained recogniser for other software: a Whisper for transformers, or an adapter for peft.
+"""A trained recogniser for other software: transformers, peft, onnxruntime; a mixture of experts whole, or one of them.
 
-    hf      config.json  model.safetensors, and what processor.py writes
-    peft    adapter_config.json  adapter_model.safetensors
+    hf         config.json  model.safetensors  generation_config.json  preprocessor_config.json  tokenizer files
+               vocabulary.json: prompt and special tokens, for Vaak, whose base the folder can be
+    peft       adapter_config.json  adapter_model.safetensors
+    mixture    mixture.json  mixture.safetensors (gate and experts)  tokenizer.json  README.md, with mixture_loader.py
+    onnx       encoder.onnx  features (row, bin, frame) -> states (row, position, width), experts and weights
+                             (row, choice)
+               decoder.onnx  tokens (row, token), states, experts, weights -> logits (row, token, vocab)
 
-Low-rank adapters are merged in the first, and alone in the second. Of a mixture, one expert is exported so. Its change
-is multiplied by the weight that the gate gives it, which differs from utterance to utterance: by the mean weight of the
-validation utterances that chose it, unless another is given. At that weight, it is the mixture's.
+hf merges low-rank adapters, peft has them alone. One expert of a mixture is exported so, times the weight that the
+gate gives it: the mean over validation utterances that chose it, unless another is given; at that weight, it is the
+mixture's. transformers makes every Whisper's tokenizer one of bytes: one that was trained on transcripts is written as
+such, for writing only, and Vaak's own in ``vocabulary``.
 """
 
 from __future__ import annotations
 
+import copy
+import inspect
+import logging
+import re
 from pathlib import Path
+from typing import Any, cast
+
+import torch
+from safetensors.torch import save_file
+from tokenizers import AddedToken, decoders, models, pre_tokenizers
+from tokenizers import Tokenizer as Backend
+from torch import Tensor, nn
 
 from vaak.core.errors import UserError
-from vaak.core.storage.files import whole_folder
+from vaak.core.storage.files import whole_folder, write_json, write_text
 from vaak.engine.checkpoint.names import step_of
-from vaak.engine.records.metrics_file import read_records
+from vaak.engine.metrics_file import read_records
 from vaak.nn import lora
-from vaak.tasks.asr.config import AsrModelConfig
+from vaak.nn.lora import LoraExperts
+from vaak.nn.onnx_file import Called, OnnxModule, write_onnx
+from vaak.tasks.asr import mixture_loader
+from vaak.tasks.asr.config import AsrDecodingConfig, AsrModelConfig
+from vaak.tasks.asr.data import WhisperFeatures
 from vaak.tasks.asr.metrics import EXPERT_WEIGHT
 from vaak.tasks.asr.model import AsrModel
 from vaak.tasks.asr.predict import Transcriber
-from vaak.tasks.asr.processor import generation_of, write_processor
+from vaak.tasks.asr.whisper import ABOUT, NO_TIMES, PURPOSE, START, TOKENIZER, Vocabulary
+from vaak.tasks.pretrained import config_of_tokenizer, transformers_of
+from vaak.text.tokenizer import BYTES
+
+log = logging.getLogger("vaak")
 
 
 def _demand_one(model: AsrModel, expert: int | None) -> None:
@@ -73,7 +98,7 @@ def write_adapter(
 ) -> None:
     """Write ``folder``, completely or not at all, with the low-rank adapters alone; of an ``expert``, times ``weight``.
 
-    They name the base of ``options``, which is to be the one that peft finds (``vaak.tasks.asr.base.name_of``).
+    They name the base of ``options``, which is to be the one that peft finds (``vaak.tasks.asr.whisper.name_of``).
 
     Raises UserError for a model without any, where the folder has something in it, or no ``expert`` is chosen.
     """
@@ -81,3 +106,282 @@ def write_adapter(
     section = options.experts or options.lora
     targets = section.targets if section is not None else ()
     lora.write_adapter(list(lora.adapters_of(model.whisper, expert, weight)), section, targets, options.base, folder)
+
+
+OWN = "vocabulary"
+"""The folder of a vocabulary that transformers can't have as it is."""
+_BYTE = re.compile("<0x([0-9A-F]{2})>")
+_CHARACTERS = {byte: character for character, byte in BYTES.items()}
+END, TASKS = "<|endoftext|>", ("transcribe", "translate")
+
+
+def exported_vocabulary(source: Path) -> Vocabulary | None:
+    """The vocabulary of a folder that was exported here; None for another."""
+    return next((Vocabulary.load(one) for one in (source / OWN, source) if (one / ABOUT).is_file()), None)
+
+
+def write_processor(vocabulary: Vocabulary, features: WhisperFeatures, folder: Path) -> None:
+    """Write tokenizer and options of features to ``folder``; warns where transformers can't have one of them."""
+    transformers = transformers_of(PURPOSE, "asr")
+    seconds = int(features.seconds) if float(features.seconds).is_integer() else features.seconds
+    if seconds != int(seconds):
+        log.warning("transformers reads whole seconds only; data.max_duration is %g, so only Vaak can use it", seconds)
+    extractor = transformers.WhisperFeatureExtractor(feature_size=features.num_mel_bins, chunk_length=seconds)
+    write_json(folder / "preprocessor_config.json", {**extractor.to_dict(), "processor_class": "WhisperProcessor"})
+    if vocabulary.is_whispers:
+        config = vocabulary.config or config_of_tokenizer(
+            transformers.WhisperTokenizer(tokenizer_object=vocabulary.backend)
+        )
+        Vocabulary(vocabulary.content, vocabulary.ids, config).save(folder)
+        return
+    vocabulary.save(folder / OWN)
+    written = _as_bytes(vocabulary)
+    if written is None:
+        log.warning("data.tokenizer has several tokens for the same text, as Whisper's can't: no tokenizer is written")
+    else:
+        transformers.WhisperTokenizer(tokenizer_object=written, predict_timestamps=True).save_pretrained(folder)
+
+
+def _as_bytes(vocabulary: Vocabulary) -> Backend | None:
+    """A tokenizer of bytes that writes the same text for the same ids; None where two would be the same token."""
+    ids, backend = vocabulary.ids, vocabulary.backend
+    special = {ids.prompt[0]: START, ids.end: END, ids.size: NO_TIMES}
+    special |= {one: _name_of(backend, one) for one in ids.never if one not in special}
+    names = [special.get(one) or _bytes_of(backend, one) for one in range(ids.size + 1)]
+    if len(set(names)) < len(names):
+        return None
+    made = Backend(models.BPE({name: number for number, name in enumerate(names)}, []))
+    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    made.decoder = decoders.ByteLevel()
+    made.add_special_tokens([AddedToken(special[one], special=True) for one in sorted(special)])
+    return made
+
+
+def _bytes_of(backend: Backend, token: int) -> str:
+    """A token by the characters of its bytes; a byte that is also a character keeps its name, and is never written."""
+    name = _name_of(backend, token)
+    if isinstance(backend.decoder, decoders.ByteLevel):
+        return name
+    if (byte := _BYTE.fullmatch(name)) is not None:
+        content = bytes.fromhex(byte[1])
+        if backend.token_to_id(content.decode("ascii", "replace")) is not None:
+            return name
+    else:  # a word is written with the space before it
+        before = backend.decode([token])
+        content = backend.decode([token, token])[len(before) :].encode()
+    return "".join(_CHARACTERS[one] for one in content)
+
+
+def _name_of(backend: Backend, token: int) -> str:
+    return backend.id_to_token(token) or ""
+
+
+def generation_of(model: AsrModel, vocabulary: Vocabulary, decoding: AsrDecodingConfig) -> Any:
+    """The ``generation_config.json``: the base's, with the prompt that was trained, and the run's search."""
+    ids, base = vocabulary.ids, cast("Any", model.whisper.generation_config).to_dict()
+    beams = decoding.beam_size if decoding.method == "beam" else 1
+    special = {token.content: number for number, token in vocabulary.backend.get_added_tokens_decoder().items()}
+    never = set(ids.never)
+    values: dict[str, Any] = {
+        "decoder_start_token_id": ids.prompt[0],
+        "eos_token_id": ids.end,
+        "pad_token_id": ids.pad,
+        "begin_suppress_tokens": list(ids.never_first) or None,
+        "forced_decoder_ids": None,
+        "return_timestamps": False,
+        "max_length": model.max_target_length,
+        "num_beams": beams,
+        "do_sample": False,
+    }
+    if beams > 1:  # as ours: probabilities without what is suppressed, and until nothing better can come
+        values |= {"length_penalty": decoding.length_penalty, "renormalize_logits": True, "early_stopping": "never"}
+    if decoding.max_new_tokens is not None:
+        values["max_length"] = min(decoding.max_new_tokens, model.max_target_length)  # besides the prompt
+    if vocabulary.is_whispers:
+        values |= _of_prompt(vocabulary, special)
+        # Times and languages aren't suppressed in other Whispers: with return_timestamps, they are to be written.
+        first_time = special.get(NO_TIMES, ids.size)
+        never -= {*range(first_time, ids.size), *_languages(special).values()}
+    values["suppress_tokens"] = sorted(never)
+    given = {name: value for name, value in base.items() if not name.startswith("_")}
+    return transformers_of(PURPOSE, "asr").GenerationConfig(**{**given, **values})
+
+
+def _of_prompt(vocabulary: Vocabulary, special: dict[str, int]) -> dict[str, Any]:
+    """What transformers makes the prompt of, which is how the model was trained."""
+    prompt, languages = vocabulary.ids.prompt, _languages(special)
+    found: dict[str, Any] = {"is_multilingual": len(prompt) > 2}
+    if NO_TIMES in special:
+        found["no_timestamps_token_id"] = special[NO_TIMES]
+    if found["is_multilingual"]:
+        found |= {
+            "language": next(name[2:-2] for name, number in languages.items() if number == prompt[1]),
+            "task": "transcribe",
+            "lang_to_id": languages,
+            "task_to_id": {name: special[f"<|{name}|>"] for name in TASKS if f"<|{name}|>" in special},
+        }
+    return found
+
+
+def _languages(special: dict[str, int]) -> dict[str, int]:
+    from transformers.models.whisper.tokenization_whisper import LANGUAGES
+
+    return {name: number for name, number in special.items() if name[2:-2] in LANGUAGES}
+
+
+README = """\
+# A mixture of experts on a Whisper
+
+The gate and the low-rank experts; the base is `{base}`. This loads them, with transformers and safetensors alone:
+
+```python
+from transformers import WhisperFeatureExtractor
+from tokenizers import Tokenizer
+
+whisper, about = load_mixture("{folder}")
+extract = WhisperFeatureExtractor(feature_size=about["mel_bins"])
+features = extract(
+    samples, sampling_rate=16000, return_tensors="pt", padding="max_length",
+    max_length=round(16000 * about["seconds"]), truncation=True,
+).input_features
+tokenizer = Tokenizer.from_file("{folder}/tokenizer.json")
+texts = [tokenizer.decode(ids).strip() for ids in write_tokens(whisper, about, features)]
+```
+
+where `samples` are those of an utterance, at 16 kHz, and
+
+```python
+{loader}```
+"""
+
+
+def write_mixture(model: AsrModel, vocabulary: Vocabulary, base: str, folder: Path) -> None:
+    """Write ``folder``, completely or not at all, with gate and experts, and how they are put on ``base``.
+
+    Raises UserError for a model without experts, or where the folder has something in it.
+    """
+    about = about_of(model, vocabulary, base)
+    whisper = {f"{name}.{part}": getattr(layer, part) for name, layer in layers_of(model) for part in LORA}
+    gate = {f"gate.{name}": value for name, value in cast("nn.Module", model.gate).state_dict().items()}
+    tensors = {name: one.detach().cpu().contiguous() for name, one in {**whisper, **gate}.items()}
+    loader = inspect.getsource(mixture_loader)
+    with whole_folder(folder) as made:
+        save_file(tensors, made / "mixture.safetensors", metadata={"format": "pt"})
+        write_json(made / "mixture.json", about)
+        write_text(made / TOKENIZER, vocabulary.content)
+        write_text(made / "README.md", README.format(base=base, folder=folder.name, loader=loader))
+
+
+LORA = ("lora_a", "lora_b")
+
+
+def layers_of(model: AsrModel) -> list[tuple[str, LoraExperts]]:
+    """The layers of the Whisper that have experts, by name."""
+    return [(name, layer) for name, layer in model.whisper.named_modules() if isinstance(layer, LoraExperts)]
+
+
+def about_of(model: AsrModel, vocabulary: Vocabulary, base: str) -> dict[str, Any]:
+    """What ``mixture.json`` says. Raises UserError for a model without experts."""
+    if model.experts is None:
+        raise UserError("this model is not a mixture of experts (model.experts); export it as hf or peft")
+    layers, ids, config = layers_of(model), vocabulary.ids, model.whisper.config
+    return {
+        "format": "vaak mixture of low-rank experts",
+        "version": 1,
+        "base": base,
+        "num_experts": model.experts.num_experts,
+        "top_k": model.experts.top_k,
+        "scale": layers[0][1].scale,
+        "layers": [name for name, _ in layers],
+        "positions": config.max_source_positions,
+        "seconds": config.max_source_positions / 50,
+        "mel_bins": config.num_mel_bins,
+        "prompt": list(ids.prompt),
+        "end": ids.end,
+        "never": list(ids.never),
+        "never_first": list(ids.never_first),
+        "longest": model.max_target_length + 1,
+    }
+
+
+class _Chosen:
+    """The experts ``(row, choice)`` that rows chose, and their weights; None: there are no changes."""
+
+    experts: Tensor | None = None
+    weights: Tensor | None = None
+
+
+class _GatheredExperts(nn.Module):
+    """``LoraExperts`` without a loop over rows, whose number an exporter doesn't know: each row's matrices gathered."""
+
+    def __init__(self, layer: LoraExperts, chosen: _Chosen, top_k: int) -> None:
+        super().__init__()
+        self.base, self.lora_a, self.lora_b, self.scale = layer.base, layer.lora_a, layer.lora_b, layer.scale
+        self.chosen, self.top_k = chosen, top_k
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """``(row, time, out)`` of ``(row, time, in)``."""
+        outputs: Tensor = self.base(inputs)
+        experts, weights = self.chosen.experts, self.chosen.weights
+        if experts is None or weights is None:
+            return outputs
+        for choice in range(self.top_k):
+            first, second = self.lora_a[experts[:, choice]], self.lora_b[experts[:, choice]]
+            change = inputs @ first.transpose(1, 2) @ second.transpose(1, 2)
+            outputs = outputs + self.scale * weights[:, choice, None, None] * change
+        return outputs
+
+
+def write_mixture_onnx(model: AsrModel, vocabulary: Vocabulary, base: str, folder: Path) -> float:
+    """Write ``folder``, completely or not at all, with encoder and decoder for onnxruntime.
+
+    Returns how far their outputs are from PyTorch's at most. Raises UserError as ``write_onnx`` does, and where the
+    folder has something in it.
+    """
+    about = about_of(model, vocabulary, base)
+    whole, chosen, top_k = copy.deepcopy(model).cpu().eval(), _Chosen(), about["top_k"]
+    for name, layer in layers_of(whole):
+        parent, _, own = name.rpartition(".")
+        setattr(whole.whisper.get_submodule(parent), own, _GatheredExperts(layer, chosen, top_k))
+
+    def encode(given: AsrModel, features: Tensor) -> tuple[Tensor, ...]:
+        chosen.experts = chosen.weights = None
+        encoder = given.whisper.model.encoder
+        gate: Any = given.gate
+        probabilities = gate(encoder(features).last_hidden_state.mean(1)).softmax(-1)
+        # As top_k_weights, whose stable sort an exporter doesn't know.
+        experts = (probabilities if gate.bias is None else probabilities + gate.bias).topk(top_k, dim=-1).indices
+        weights = probabilities.gather(1, experts)
+        if top_k > 1:
+            weights = weights / weights.sum(-1, keepdim=True)
+        chosen.experts, chosen.weights = experts, weights
+        return encoder(features).last_hidden_state, experts, weights
+
+    def decode(given: AsrModel, tokens: Tensor, states: Tensor, experts: Tensor, weights: Tensor) -> tuple[Tensor, ...]:
+        """Logits of ``given`` for ``tokens`` and encoder ``states``, by the chosen ``experts`` and ``weights``."""
+        chosen.experts, chosen.weights = experts, weights
+        hidden = given.whisper.model.decoder(input_ids=tokens, encoder_hidden_states=states, use_cache=False)
+        return (given.whisper.proj_out(hidden.last_hidden_state),)
+
+    def inputs(rows: int, length: int) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        generator = torch.Generator().manual_seed(rows)
+        features = torch.randn(rows, about["mel_bins"], 2 * about["positions"], generator=generator)
+        tokens = torch.randint(vocabulary.ids.size, (rows, length), generator=generator)
+        with torch.no_grad():
+            states, experts, weights = encode(whole, features)
+        return {"features": features}, {"tokens": tokens, "states": states, "experts": experts, "weights": weights}
+
+    longest = about["longest"] - 1
+    given = [inputs(rows, min(length, longest)) for rows, length in ((2, 5), (1, 3), (3, 9))]
+    rows = {name: {0: "row"} for name in ("features", "states", "experts", "weights")}
+    encoder = OnnxModule(
+        Called(whole, encode), given[0][0], {"features": {0: "row"}}, ("states", "experts", "weights"),
+        [one for one, _ in given[1:]],
+    )  # fmt: skip
+    axes = {**{name: rows[name] for name in ("states", "experts", "weights")}, "tokens": {0: "row", 1: "token"}}
+    decoder = OnnxModule(Called(whole, decode), given[0][1], axes, ("logits",), [one for _, one in given[1:]])
+    with whole_folder(folder) as made:
+        differences = [write_onnx(made / "encoder.onnx", encoder), write_onnx(made / "decoder.onnx", decoder)]
+        write_json(made / "mixture.json", about)
+        write_text(made / TOKENIZER, vocabulary.content)
+    return max(differences)

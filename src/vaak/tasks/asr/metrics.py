@@ -25,10 +25,10 @@ from torch.nn import functional as F
 
 from vaak.core.batch import Batch
 from vaak.core.task import Meters
-from vaak.engine.objective.cross_entropy import IGNORED
-from vaak.nn.lora_experts import uses_of
+from vaak.engine.losses import IGNORED
+from vaak.nn.lora import uses_of
 from vaak.tasks.asr.model import AsrModel, Encoded
-from vaak.tasks.meters import means_of
+from vaak.tasks.base import means_of
 from vaak.text.scoring.normalisers import normaliser
 from vaak.text.scoring.word_errors import count_errors
 

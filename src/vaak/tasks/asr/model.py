@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from vaak.nn.lora import add_lora, demand_layers, linear_layers
-from vaak.nn.lora_experts import Gate, LoraExperts, add_experts, top_k_weights
+from vaak.nn.lora import Gate, LoraExperts, add_experts, add_lora, demand_layers, linear_layers, top_k_weights
 from vaak.tasks.asr.config import ExpertsConfig, WhisperLoraConfig
 
 if TYPE_CHECKING:

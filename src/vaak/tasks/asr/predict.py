@@ -16,17 +16,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vaak.audio.waveforms.audio_file import AudioFile
-from vaak.audio.waveforms.speech_regions import FRAME, find_speech, frame_levels
+from vaak.audio.audio_file import AudioFile
+from vaak.audio.speech_regions import FRAME, find_speech, frame_levels
 from vaak.nn.decoding.beam_search import BeamSettings, beam_search
-from vaak.nn.decoding.rows import Hypothesis, without_dropout, write
-from vaak.nn.decoding.sampling import SamplingSettings
-from vaak.tasks.asr.base import PURPOSE
+from vaak.nn.decoding.sampling import Hypothesis, SamplingSettings, without_dropout, write
 from vaak.tasks.asr.config import AsrDecodingConfig
 from vaak.tasks.asr.data import SAMPLING_RATE, WhisperFeatures
 from vaak.tasks.asr.model import AsrModel, Encoded
-from vaak.tasks.asr.vocabulary import Vocabulary
-from vaak.tasks.hub import transformers_of
+from vaak.tasks.asr.whisper import PURPOSE, Vocabulary
+from vaak.tasks.pretrained import transformers_of
 
 Channels = Any
 """``mix`` or ``first``."""
@@ -118,7 +116,7 @@ class Transcriber:
 
 
 class TranscriptWriter:
-    """A model that is writing the transcripts of encoded audio (``vaak.nn.decoding.rows.Writer``)."""
+    """A model that is writing the transcripts of encoded audio (``vaak.nn.decoding.sampling.Writer``)."""
 
     def __init__(self, model: AsrModel, encoded: Encoded, vocabulary: Vocabulary) -> None:
         self.model, self.encoded, device = model, encoded, encoded.states.device

@@ -1,9 +1,9 @@
 """Corpora to utterances with transcripts, once; and the tokens and sizes of the base.
 
 FOLDER (RUN/prepared, or CACHE_DIR/FINGERPRINT, to which RUN/prepared then points)
-  vocabulary/                  tokens of transcripts (vaak.tasks.asr.vocabulary)
+  vocabulary/                  tokens of transcripts (vaak.tasks.asr.whisper)
   base/config.json             the sizes of a base that isn't trained from scratch
-  train/  valid/  test/        utterances (vaak.tasks.asr.utterances)
+  train/  valid/  test/        utterances (vaak.tasks.asr.data)
   prepared.json                the fingerprint and statistics; written last: it means "complete"
 """
 
@@ -18,18 +18,17 @@ from typing import TYPE_CHECKING, Any
 
 from vaak.audio.config import AudioConfig
 from vaak.audio.corpora.corpus import AudioCorpus
-from vaak.audio.sources.utterances import UNUSABLE, LeftOut
+from vaak.audio.cuts.recordings import UNUSABLE, LeftOut
 from vaak.core.errors import DataError
-from vaak.core.split_ranges import SPLITS
+from vaak.core.splits import SPLITS
 from vaak.runs.prepared import PreparedFolder, Recipe, fingerprint_with_files
-from vaak.tasks.asr.base import KEY, PURPOSE, base_of
 from vaak.tasks.asr.config import SCRATCH, AsrDataConfig, AsrExperiment, AsrModelConfig
-from vaak.tasks.asr.processor import exported_vocabulary
-from vaak.tasks.asr.utterances import Limits, Utterances, Writing, doubtful_groups, label_of_groups, write_utterances
-from vaak.tasks.asr.vocabulary import Vocabulary
-from vaak.tasks.hub import fetched, transformers_of
+from vaak.tasks.asr.data import Limits, Utterances, Writing, doubtful_groups, label_of_groups, write_utterances
+from vaak.tasks.asr.export import exported_vocabulary
+from vaak.tasks.asr.whisper import KEY, PURPOSE, Vocabulary, base_of
 from vaak.tasks.prepared_cuts import PLACES, Datasets, corpora_of
-from vaak.text.tokenizers.training import TokenizerFactory
+from vaak.tasks.pretrained import fetched, transformers_of
+from vaak.text.tokenizer_training import TokenizerFactory
 
 if TYPE_CHECKING:
     from lhotse.cut import Cut

@@ -1,10 +1,10 @@
 """The specification of the speech recognition task. Imports no torch."""
 
 from vaak.audio.config import AudioConfig, DatasetConfig
-from vaak.config.task_spec import TaskSpec, only_length
+from vaak.config.tasks import TaskSpec, only_length
 from vaak.tasks.asr.checks import LOAD_BALANCING, checks, metrics, num_parameters
 from vaak.tasks.asr.config import ALIASES, DEFAULTS, AsrDataConfig, AsrModelConfig
-from vaak.text.checks import losses_of_tokens
+from vaak.text.config import losses_of_tokens
 
 SPEC = TaskSpec(
     task="vaak.tasks.asr.task:AsrTask",

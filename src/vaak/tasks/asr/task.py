@@ -20,32 +20,30 @@ from torch import Tensor, nn
 
 from vaak.audio.config import DatasetConfig
 from vaak.audio.corpora.corpus import AudioCorpus
-from vaak.audio.sources.cut_findings import cut_findings
-from vaak.audio.sources.utterances import UNUSABLE
+from vaak.audio.cuts.findings import cut_findings
+from vaak.audio.cuts.recordings import UNUSABLE
 from vaak.core.batch import Batch, FirstPass, Term
 from vaak.core.errors import UserError
 from vaak.core.storage.files import fingerprint_of
 from vaak.core.task import DataFinding
 from vaak.core.task import Outputs as TaskOutputs
-from vaak.engine.objective.cross_entropy import IGNORED
-from vaak.engine.objective.losses import losses_of_logits
-from vaak.nn.lora_experts import USE, load_balancing, uses_of
+from vaak.engine.losses import IGNORED, losses_of_logits
+from vaak.nn.lora import USE, load_balancing, uses_of
 from vaak.runs.prepared import Recipe
-from vaak.tasks.asr.base import base_of, loaded_whisper, name_of, positions_of, random_whisper, scratch_config
 from vaak.tasks.asr.checks import LOAD_BALANCING
 from vaak.tasks.asr.config import SCRATCH, AsrDecodingConfig, AsrExperiment
 from vaak.tasks.asr.data import AsrDataset, WhisperFeatures
 from vaak.tasks.asr.estimate import sketch, sketch_batch, source_files
-from vaak.tasks.asr.export import mean_weight, write_adapter, write_whisper
+from vaak.tasks.asr.export import mean_weight, write_adapter, write_mixture, write_mixture_onnx, write_whisper
 from vaak.tasks.asr.metrics import AsrMeters
-from vaak.tasks.asr.mixture_export import write_mixture, write_mixture_onnx
 from vaak.tasks.asr.model import AsrModel, Encoded, Outputs
 from vaak.tasks.asr.predict import Transcriber, Transcript
 from vaak.tasks.asr.prepare import MAY_DIFFER, READING, Prepared, Sources, recipe
 from vaak.tasks.asr.spec import SPEC
+from vaak.tasks.asr.whisper import base_of, loaded_whisper, name_of, positions_of, random_whisper, scratch_config
 from vaak.tasks.base import PreparedTask, refuse_other_options
-from vaak.tasks.hub import loaded_or_drawn
 from vaak.tasks.prepared_cuts import corpora_of, read_for, training_cuts
+from vaak.tasks.pretrained import loaded_or_drawn
 
 HEARD = "heard"
 """The tensor of a batch that has what the gate reads."""

@@ -6,11 +6,10 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from vaak.config.experiment import Experiment
-from vaak.config.task_spec import CheckFinding, impossible, impossible_if_given, no_effect, remark, unread_input
-from vaak.nn.checks import lora_findings, stack_findings, stack_parameters
-from vaak.nn.config import ConvolutionalStackConfig
+from vaak.config.tasks import CheckFinding, impossible, impossible_if_given, no_effect, remark, unread_input
+from vaak.nn.config import ConvolutionalStackConfig, lora_findings, stack_findings, stack_parameters
 from vaak.tasks.classification.config import ClassificationDataConfig, ClassifierConfig
-from vaak.text.checks import corpus_findings, tokenizer_findings, unread_tokenizer_findings
+from vaak.text.config import corpus_findings, tokenizer_findings, unread_tokenizer_findings
 
 READ_BY = {"text_column": ("files", "huggingface")}
 OF_CNN = ("embed_size", "num_filters", "filter_sizes", "word_vectors")

@@ -1,28 +1,313 @@
-"""Examples of a text classifier: token ids in, the numbers of classes out.
+"""The data of a classifier: labelled corpus to classes, tokenizer and token stores, once; then token ids and classes.
 
-    transformer   [bos] t1 t2 ... tn [eos]      of a BERT: [CLS] t1 ... tn [SEP]
-    cnn           t1 t2 ... tn
+FOLDER (RUN/prepared, or CACHE_DIR/FINGERPRINT, to which RUN/prepared then points)
+  tokenizer/tokenizer.json     trained here, or the pretrained model's
+  base/config.json             the pretrained model's sizes, if there is one
+  vectors.npy                  (token, width): given word vectors, NaN where a word has none
+  neighbours.npz               words of the pretrained model, and their embeddings, where synonyms are such neighbours
+  classes.json                 the classes by label column, in the order of the model's outputs
+  train/  valid/  test/        texts.jsonl, tokens/ and targets.npy: (text, column) numbers of classes or, with
+  out_of_scope/                multi_label, (text, class) 0 or 1
+  prepared.json                the fingerprint and statistics; written last: it means "complete"
 
-A longer text is cut at ``max_length``. Training texts are augmented as texts, and encoded again; where they outgrow
-the room that the plan has for them, they stay as they are.
+A transformer reads [bos] t1 ... tn [eos] (a BERT: [CLS] t1 ... tn [SEP]), a TextCNN t1 ... tn; a longer text is cut at
+``max_length``. Training texts are augmented as texts, and encoded again; where they outgrow the room that the plan has
+for them, they stay as they are.
 """
 
 from __future__ import annotations
 
+import logging
 import math
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from functools import cached_property, partial
+from pathlib import Path
+from typing import Any, NamedTuple
+from unicodedata import category
 
 import numpy as np
 import torch
+from torch import Tensor
 
+from vaak.config.base import FOLDS_FILE
 from vaak.core.batch import Batch
-from vaak.core.storage.files import fingerprint_of
+from vaak.core.errors import DataError, UserError
+from vaak.core.storage.files import fingerprint_of, read_json, write_json
 from vaak.core.task import Dataset
-from vaak.tasks.classification.class_weights import ClassWeights, weights_of_rows
-from vaak.tasks.classification.prepare import Stores
-from vaak.text.tokenizers.tokenizer import Tokenizer
+from vaak.runs.prepared import PreparedFolder, Recipe, fingerprint_with_files
+from vaak.tasks.classification.config import ClassificationExperiment
+from vaak.tasks.classification.pretrained import KEY, loaded_embeddings, save_base
+from vaak.tasks.pretrained import source_of
+from vaak.text.augmentation import OF_SYNONYMS
+from vaak.text.corpora.labelled import LabelledCorpus, TextStore, in_order
+from vaak.text.corpora.readers import find_files
+from vaak.text.corpora.stores import TokenStore, write_tokens
+from vaak.text.tokenizer import Tokenizer
+from vaak.text.tokenizer_training import TokenizerFactory
+
+log = logging.getLogger("vaak")
+OUT_OF_SCOPE = "out_of_scope"
+IGNORED = -100
+SECTIONS = "data.corpus, data.tokenizer or data.augmentation.synonyms"
+Classes = dict[str, list[str]]
+"""The classes of each label column."""
+
+
+@dataclass(frozen=True)
+class Stores:
+    """The texts, tokens and targets of a split."""
+
+    texts: TextStore
+    tokens: TokenStore
+    targets: np.ndarray
+
+    @classmethod
+    def open(cls, folder: Path) -> Stores:
+        return cls(TextStore(folder), TokenStore(folder / "tokens"), np.load(folder / "targets.npy"))
+
+
+@dataclass(frozen=True)
+class Prepared(PreparedFolder):
+    """Tokenizer, classes and the stores of each split."""
+
+    load_tokenizer: Callable[[Path], Tokenizer] = Tokenizer.load
+
+    @cached_property
+    def tokenizer(self) -> Tokenizer:
+        return self.load_tokenizer(self.folder / "tokenizer")
+
+    @cached_property
+    def classes(self) -> Classes:
+        """The classes of each label column."""
+        found: Classes = read_json(self.folder / "classes.json")
+        return found
+
+    def stores(self, split: str) -> Stores:
+        """What there is of a split. Raises UserError if the corpus has no such split."""
+        return self.open_split(split, Stores.open)
+
+
+@dataclass(frozen=True)
+class Sources:
+    """What is prepared: an experiment's data, with the classes of a run if others are evaluated with them."""
+
+    experiment: ClassificationExperiment
+    code: Path
+    classes: Classes | None = None
+
+    @property
+    def base(self) -> str | None:
+        """The folder or the name of the pretrained model."""
+        name = self.experiment.model.pretrained_model
+        return None if name is None or self.classes is not None else source_of(KEY, name, self.code)
+
+    @property
+    def factory(self) -> TokenizerFactory:
+        return TokenizerFactory(self.experiment.data.tokenizer, self.code)
+
+    @property
+    def vectors(self) -> str | None:
+        options = self.experiment.model.word_vectors
+        return None if options is None or self.classes is not None else options.path
+
+    @property
+    def has_neighbours(self) -> bool:
+        """Whether synonyms are neighbours among the embeddings of a pretrained model."""
+        options = self.experiment.data.augmentation
+        wanted = options.enabled and options.synonyms == "vectors" and bool({*OF_SYNONYMS} & {*options.techniques})
+        return wanted and self.base is not None
+
+    def fingerprint(self) -> str:
+        """A hash of everything prepared data depend on: options, and size and time of change of every source file."""
+        data = self.experiment.data
+        base = Path(self.base) if self.base and Path(self.base).is_dir() else None
+        given = [data.tokenizer.path, self.vectors, base and base / "config.json", base and base / "tokenizer.json"]
+        files = [*LabelledCorpus(data.corpus).files, *find_files(data.corpus.out_of_scope, f"corpus.{OUT_OF_SCOPE}")]
+        options = {"corpus": data.corpus.model_dump(mode="json"), "tokenizer": data.tokenizer.path, "base": self.base}
+        return fingerprint_with_files(self.options | options, files + [Path(path) for path in given if path])
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """What decides the data, without their paths, which may differ after a run was moved."""
+        data = self.experiment.data
+        places = {"train", "valid", "test", OUT_OF_SCOPE, "name", FOLDS_FILE}
+        corpus = data.corpus.model_dump(mode="json", exclude=places)
+        own = self.experiment.model.pretrained_model is None
+        return {
+            "labels": corpus,
+            "words": self.factory.decides() if own else {},
+            "vectors": bool(self.vectors) or self.has_neighbours,
+        }
+
+
+def recipe(sources: Sources, splits: tuple[str, ...] | None = None) -> Recipe:
+    """How ``splits`` (default: all) are made. Without classes among the sources, train must be one of them."""
+    return Recipe(partial(_make, sources, splits), sources.fingerprint, sources.options, SECTIONS)
+
+
+def _make(sources: Sources, splits: tuple[str, ...] | None, folder: Path) -> dict[str, Any]:
+    """Fill ``folder``, and return its statistics."""
+    data, model = sources.experiment.data, sources.experiment.model
+    corpus = LabelledCorpus(data.corpus)
+    outside = bool(data.corpus.out_of_scope)
+    wanted = splits or (*corpus.with_train_first(), *((OUT_OF_SCOPE,) if outside else ()))
+    if OUT_OF_SCOPE in wanted and not outside:
+        raise UserError("data.corpus.out_of_scope: give the files of texts that belong to no class")
+    known = [split for split in wanted if split != OUT_OF_SCOPE]
+    stores = {split: TextStore.write(folder / split, corpus.read(split)) for split in known}
+    statistics = {split: corpus.statistics[split].to_json() for split in known}
+    classes = sources.classes or _classes_of(data.corpus.label_columns, stores["train"], model.num_labels)
+    write_json(folder / "classes.json", classes)
+    _report_overlap({split: stores[split] for split in known if split not in corpus.cut_splits})
+    if OUT_OF_SCOPE in wanted:
+        stores[OUT_OF_SCOPE] = TextStore.write(folder / OUT_OF_SCOPE, corpus.out_of_scope())
+        statistics[OUT_OF_SCOPE] = {"texts": len(stores[OUT_OF_SCOPE])}
+    tokenizer = _tokenizer(sources, stores, folder)
+    if sources.vectors is not None:
+        np.save(folder / "vectors.npy", vectors_of(Path(sources.vectors), tokenizer))
+    if sources.base is not None and sources.has_neighbours:
+        words = whole_words(tokenizer)
+        vectors = loaded_embeddings(sources.base)[[*words.values()]]
+        np.savez(folder / "neighbours.npz", words=np.array([*words]), vectors=vectors)
+        log.info("synonyms: neighbours among %s words of %s", f"{len(words):,}", sources.base)
+    for split, store in stores.items():
+        tokens = write_targets(store, classes, tokenizer, data.corpus.multi_label).tokens
+        statistics[split] |= _told(split, statistics[split], tokens, tokenizer, room_of(sources.experiment))
+    return {"statistics": statistics}
+
+
+def write_targets(store: TextStore, classes: Classes, tokenizer: Tokenizer, multi_label: bool) -> Stores:
+    """Write tokens and targets of texts next to them."""
+    targets = _targets(store, classes, multi_label)
+    np.save(store.folder / "targets.npy", targets)
+    tokens = write_tokens(store.folder / "tokens", (row.text for row in store), tokenizer)
+    return Stores(store, tokens, targets)
+
+
+def _classes_of(columns: Iterable[str], store: TextStore, number: int | None) -> Classes:
+    """The classes of the training texts. Raises DataError for fewer than two, or another number than is expected."""
+    classes = {}
+    for place, column in enumerate(columns):
+        found = in_order({label for row in store for label in row.labels[place]})
+        classes[column] = found
+        if len(found) < 2:
+            only = f"has one label only ({found[0]})" if found else "has no label"
+            raise DataError(f"corpus: {column} {only} in train: there is nothing to tell apart; check label_columns")
+        if number is not None and number != len(found):
+            some = ", ".join(found[:10]) + (", …" if len(found) > 10 else "")
+            raise DataError(f"model.num_labels is {number}, but {column} has {len(found)} labels in train ({some})")
+    return classes
+
+
+def _targets(store: TextStore, classes: Classes, multi_label: bool) -> np.ndarray:
+    """What is to be predicted. Raises DataError for a label that training doesn't have."""
+    numbers = [{label: number for number, label in enumerate(names)} for names in classes.values()]
+    starts = np.cumsum([0, *map(len, numbers)])
+    shape = (len(store), int(starts[-1]) if multi_label else len(numbers))
+    targets = np.full(shape, 0 if multi_label else IGNORED, dtype=np.int8 if multi_label else np.int64)
+    for index, row in enumerate(store):
+        for place, labels in enumerate(row.labels):
+            for label in labels:
+                if label not in numbers[place]:
+                    raise DataError(f"{row.where}: the label {label!r} occurs in no training text; remove or map it")
+                if multi_label:
+                    targets[index, starts[place] + numbers[place][label]] = 1
+                else:
+                    targets[index, place] = numbers[place][label]
+    return targets
+
+
+def _tokenizer(sources: Sources, stores: dict[str, TextStore], folder: Path) -> Tokenizer:
+    """The tokenizer, trained on the training texts or taken from the pretrained model, and saved."""
+    if sources.base is not None:
+        return save_base(sources.base, folder, sources.experiment.data.max_length)
+    texts = () if sources.factory.options.path else [row.text for row in stores["train"]]
+    tokenizer = sources.factory.create_tokenizer(texts)
+    tokenizer.save(folder / "tokenizer")
+    return tokenizer
+
+
+def vectors_of(path: Path, tokenizer: Tokenizer) -> np.ndarray:
+    """The vectors ``(token, width)`` of a file for the words of a tokenizer; NaN where the file has none.
+
+    Raises UserError where the file can't be read, or its lines differ in length.
+    """
+    ids = {tokenizer.readable(token): token for token in range(tokenizer.vocab_size)}
+    found: dict[int, np.ndarray] = {}
+    width = None
+    try:
+        with open(path, encoding="utf-8", errors="replace") as lines:
+            for number, line in enumerate(lines, 1):
+                word, *numbers = line.rstrip().split(" ")
+                if number == 1 and len(numbers) == 1:  # word2vec writes how many there are
+                    continue
+                width = width or len(numbers)
+                if len(numbers) != width:
+                    raise DataError(f"{path}:{number}: {len(numbers)} numbers, but {width} in the lines before")
+                if word in ids:
+                    found[ids[word]] = np.array(numbers, dtype=np.float32)
+    except (OSError, ValueError) as error:
+        raise UserError(f"model.word_vectors.path: {path} can't be read: {error}") from error
+    if not found:
+        raise DataError(
+            f"model.word_vectors.path: {path} has none of the {tokenizer.vocab_size} words of the tokenizer"
+        )
+    vectors = np.full((tokenizer.vocab_size, width or 0), np.nan, dtype=np.float32)
+    for token, vector in found.items():
+        vectors[token] = vector
+    log.info("word vectors: %s of %s words have one", f"{len(found):,}", f"{tokenizer.vocab_size:,}")
+    return vectors
+
+
+def whole_words(tokenizer: Tokenizer) -> dict[str, int]:
+    """The words in small letters that are one token within a text, with its number.
+
+    Raises DataError where there are none: a tokenizer of bytes or characters.
+    """
+    before, found = tokenizer.encode("a"), {}
+    for token in range(tokenizer.vocab_size):
+        word = tokenizer.decode([token]).strip()
+        is_word = len(word) > 1 and word == word.lower() and all(category(letter)[0] in "LM" for letter in word)
+        if is_word and tokenizer.encode(f"a {word}") == [*before, token]:
+            found[word] = token
+    if not found:
+        raise DataError("data.augmentation.synonyms: the tokenizer of model.pretrained_model has no whole words")
+    return found
+
+
+def room_of(experiment: ClassificationExperiment) -> int:
+    """The most tokens of a text that are read: a transformer's rows begin and end with special ones."""
+    return experiment.data.max_length - (2 if experiment.model.architecture == "transformer" else 0)
+
+
+def _report_overlap(given: dict[str, TextStore]) -> None:
+    """Warn of texts of given evaluation splits that are in two."""
+    seen: dict[str, str] = {}
+    twice: Counter[tuple[str, str]] = Counter()
+    for split, store in given.items():
+        for text in {row.text for row in store} if split != "train" else ():
+            if seen.setdefault(text, split) != split:
+                twice[split, seen[text]] += 1
+    for (split, other), number in twice.items():
+        log.warning("%s: %s of its texts are also in %s; both are kept as given", split, f"{number:,}", other)
+
+
+def _told(split: str, about: dict[str, Any], tokens: TokenStore, tokenizer: Tokenizer, longest: int) -> dict[str, int]:
+    """Figures of a split's tokens, reported.
+
+    ``about`` are its statistics, ``tokens`` those of the ``tokenizer``; more than ``longest`` of a text aren't read.
+    """
+    unknown, cut = int((tokens.tokens == tokenizer.unk_id).sum()), int((tokens.lengths > longest).sum())
+    share = 100 * unknown / max(len(tokens.tokens), 1)
+    log.info("%s: %s texts, %s tokens, %.1f%% unknown", split, f"{len(tokens):,}", f"{len(tokens.tokens):,}", share)
+    for reason, number in about.get("dropped", {}).items():
+        log.warning("%s: %s texts dropped: %s", split, f"{number:,}", reason)
+    if cut:
+        log.warning("%s: %s texts are longer than data.max_length allows: their rest isn't read", split, cut)
+    return {"tokens": len(tokens.tokens), "unknown_tokens": unknown, "cut": cut}
+
 
 Change = Callable[[str, np.random.Generator], str]
 
@@ -60,7 +345,7 @@ class TextDataset(Dataset):
     """The labelled texts of one split, or of several together, in ``stores``; ``rows`` makes rows of their tokens.
 
     ``change`` augments each text, which may then have ``growth`` times as many more tokens. ``class_weights`` are
-    counted in each batch (``vaak.tasks.classification.class_weights``).
+    counted in each batch (``vaak.tasks.classification.data``).
     """
 
     draws_globally = False
@@ -131,3 +416,50 @@ def growth_of(techniques: Sequence[str], probability: float) -> float:
     """The share of its tokens by which a text may grow; one that would grow more isn't augmented this time."""
     grows = {"random_insertion", "synonym_replacement"} & set(techniques)
     return math.ceil(20 * probability * len(grows)) / 10
+
+
+WEIGHT_KEY = "training.loss.main.weight"
+ClassWeights = Mapping[str, np.ndarray]
+"""The weight of each class, by label column."""
+
+
+def class_weights(given: str | Sequence[float], targets: np.ndarray, classes: Classes) -> ClassWeights:
+    """The weights of the classes of each column, for ``targets`` ``(text, column)`` of the training split.
+
+    Raises UserError where a list has not one for each class.
+    """
+    if isinstance(given, str):
+        return {
+            column: balanced(np.bincount(targets[:, place], minlength=len(names)))
+            for place, (column, names) in enumerate(classes.items())
+        }
+    for column, names in classes.items():
+        if len(given) != len(names):
+            some = ", ".join(names[:10]) + (", …" if len(names) > 10 else "")
+            raise UserError(
+                f"{WEIGHT_KEY} has {len(given)} numbers; {column} has {len(names)} classes, in this order: {some}"
+            )
+    return {column: np.array(given, dtype=np.float64) for column in classes}
+
+
+def balanced(counts: np.ndarray) -> np.ndarray:
+    """Weights by which each class has the same share of the loss, of how many texts it has.
+
+    >>> balanced(np.array([6, 2])).tolist()
+    [0.6666666666666666, 2.0]
+    """
+    found: np.ndarray = counts.sum() / (len(counts) * counts)
+    return found
+
+
+def unit_of(column: str) -> str:
+    """The unit that a weighted loss of a column is a sum of."""
+    return f"class weight of {column}"
+
+
+def weights_of_rows(weights: ClassWeights, targets: np.ndarray) -> dict[str, Tensor]:
+    """How much of its unit each row has, of ``targets`` ``(row, column)``; what has no class has none."""
+    return {
+        unit_of(column): torch.from_numpy(np.where(targets[:, place] < 0, 0.0, weight[targets[:, place]]))
+        for place, (column, weight) in enumerate(weights.items())
+    }

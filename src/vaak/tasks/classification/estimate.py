@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from vaak.core.batch import Batch
-from vaak.data.batching.planner import largest_rows
+from vaak.data.batching import largest_rows
 from vaak.nn.models import TransformerModel
 from vaak.tasks.classification.config import ClassificationExperiment
 from vaak.tasks.classification.data import Example, collate
@@ -15,7 +15,7 @@ from vaak.tasks.classification.model import TextClassifier, TextCNN, Transformer
 from vaak.text.corpora.labelled import LabelledCorpus
 from vaak.text.corpora.readers import find_files
 from vaak.text.corpora.sources import files_of
-from vaak.text.tokenizers.tokenizer import Tokenizer
+from vaak.text.tokenizer import Tokenizer
 
 
 def source_files(experiment: ClassificationExperiment) -> list[Path]:

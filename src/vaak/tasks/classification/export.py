@@ -1,6 +1,6 @@
 """A trained classifier as an ONNX file, as a folder for transformers, with its tokenizer and classes, or for peft.
 
-What transformers has of it is in heads.py. What comes out is compared with ours.
+What transformers has of it is in pretrained.py. What comes out is compared with ours.
 """
 
 from __future__ import annotations
@@ -18,14 +18,11 @@ from vaak.core.errors import UserError
 from vaak.core.storage.files import whole_folder
 from vaak.nn.lora import adapters_of, merged, write_adapter
 from vaak.nn.onnx_file import Called, OnnxModule, some_tokens, write_onnx
-from vaak.tasks.classification.data import RowFormat
-from vaak.tasks.classification.heads import HEADS, configured, write_head
+from vaak.tasks.classification.data import Classes, RowFormat
 from vaak.tasks.classification.model import TransformerClassifier
-from vaak.tasks.classification.prepare import Classes
-from vaak.tasks.classification.pretrained import Pretrained
-from vaak.tasks.hub import transformers_of
-from vaak.tasks.pretrained import write_base_tokenizer
-from vaak.text.tokenizers.tokenizer import Tokenizer
+from vaak.tasks.classification.pretrained import HEADS, Pretrained, configured, write_head
+from vaak.tasks.pretrained import transformers_of, write_base_tokenizer
+from vaak.text.tokenizer import Tokenizer
 
 TOLERANCE = 1e-3
 OF_HEAD = "head.safetensors"

@@ -1,4 +1,4 @@
-"""Metrics of a classifier: counts over the whole set, divided once.
+"""Metrics of a classifier: counts over the whole set, divided once, with their pictures; classifiers without a network.
 
 loss           cross-entropy, in nats per text; of several label columns their weighted sum, with multi_label the mean
                over the labels
@@ -10,20 +10,25 @@ ece            expected calibration error: the mean difference of confidence and
                confidence, weighted by their texts; with multi_label, of the probabilities of all labels
 
 Of several label columns each figure is their mean, but for those whose loss has the weight 0; NAME/COLUMN is a column's
-own.
-Out of scope: how well the confidence tells texts of no class from those of test. auroc is the probability that a text
-of a class has more (a tie counts half); fpr95 the fraction of the others that pass where 95 % of the former do.
+own. Out of scope: auroc is the probability that a text of a class has more confidence than one of none (a tie counts
+half); fpr95 the fraction of the others that pass where 95 % of the former do.
+Baselines, without loss or calibration, as their scores are no probabilities: the commonest class of training; TF-IDF of
+words and pairs of words with a linear support vector machine for each class against the others, C = 1.
 Sources: Guo et al. 2017, "On Calibration of Modern Neural Networks" (ECE); Hendrycks and Gimpel 2017, "A Baseline for
-Detecting Misclassified and Out-of-Distribution Examples". Differs: confidences are compared in 4,000 bins.
+Detecting Misclassified and Out-of-Distribution Examples"; Salton and Buckley 1988, "Term-Weighting Approaches in
+Automatic Text Retrieval"; Joachims 1998, "Text Categorization with Support Vector Machines"; Fan et al. 2008,
+"LIBLINEAR". Differs: confidences are compared in 4,000 bins.
 """
 
 from __future__ import annotations
 
+import csv
+import io
 import math
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -31,9 +36,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from vaak.core.batch import Batch
+from vaak.core.errors import optional_import
 from vaak.core.task import Meters
-from vaak.tasks.classification.prepare import Classes
-from vaak.tasks.classification.shown import confusion_png, csv_of, reliability_png
+from vaak.tasks.classification.data import Classes, Stores, TextDataset
+from vaak.text.word_dictionary import words
 
 Sums = defaultdict[str, float]
 BINS = 15
@@ -272,3 +278,122 @@ def ece(bins: np.ndarray) -> float:
     """The expected calibration error of bins ``(bin, 3)``."""
     counts, confidence, hits = bins.T
     return float(np.abs(confidence - hits).sum() / counts.sum()) if counts.sum() else math.nan
+
+
+NAMED = 40
+"""The most classes whose names fit on the axes."""
+
+
+def confusion_png(counts: np.ndarray, names: Sequence[str]) -> bytes:
+    """The fraction of each class's texts by predicted class, of counts ``(class, predicted class)``."""
+    figure = _figure((1.2 + 0.28 * min(len(names), 40) + 2, 1 + 0.28 * min(len(names), 40) + 1))
+    axes = figure.subplots()
+    shares = counts / np.maximum(counts.sum(1, keepdims=True), 1)
+    image = axes.imshow(shares, cmap="Blues", vmin=0, vmax=1)
+    if len(names) <= NAMED:
+        axes.set_xticks(range(len(names)), names, rotation=90)
+        axes.set_yticks(range(len(names)), names)
+    if len(names) <= 12:
+        for row, column in np.argwhere(counts):
+            colour = "white" if shares[row, column] > 0.5 else "black"
+            axes.text(column, row, f"{counts[row, column]:.0f}", ha="center", va="center", color=colour)
+    axes.set(xlabel="predicted", ylabel="class")
+    figure.colorbar(image, ax=axes, label="fraction of the class")
+    return _png(figure)
+
+
+def reliability_png(bins: np.ndarray) -> bytes:
+    """Accuracy over confidence, of decisions, summed confidence and right ones in each bin ``(bin, 3)``."""
+    figure = _figure((4.5, 4.5))
+    axes, below = figure.subplots(2, 1, sharex=True, height_ratios=(4, 1))
+    counts, confidence, hits = bins[bins[:, 0] > 0].T
+    axes.plot([0, 1], [0, 1], color="0.7", linestyle="--", label="calibrated")
+    axes.plot(confidence / counts, hits / counts, marker="o", label="model")
+    axes.set(ylabel="accuracy", xlim=(0, 1), ylim=(0, 1.02))
+    axes.legend()
+    below.bar((np.arange(len(bins)) + 0.5) / len(bins), bins[:, 0], width=0.9 / len(bins), color="0.5")
+    below.set(xlabel="confidence", ylabel="decisions")
+    return _png(figure)
+
+
+def csv_of(head: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
+    """A table as CSV, real numbers with six digits."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(head)
+    writer.writerows([f"{value:.6f}" if isinstance(value, float) else value for value in row] for row in rows)
+    return text.getvalue()
+
+
+def _figure(size: tuple[float, float]) -> Any:
+    with optional_import("drawing needs matplotlib", "plot"):
+        from matplotlib.figure import Figure
+    return Figure(figsize=size, layout="constrained")
+
+
+def _png(figure: Any) -> bytes:
+    content = io.BytesIO()
+    figure.savefig(content, format="png", dpi=100)
+    return content.getvalue()
+
+
+FIGURES = ("accuracy", "micro_f1", "macro_f1", "weighted_f1")
+ROWS = 256
+
+
+class Scores(nn.Module):
+    """Gives the scores ``(text, class)`` that it has, as many rows as it is asked for, one after another."""
+
+    def __init__(self, scores: np.ndarray) -> None:
+        super().__init__()
+        self.scores, self.place = torch.from_numpy(np.ascontiguousarray(scores, dtype=np.float64)), 0
+
+    def forward(self, inputs: Tensor, mask: Tensor) -> Tensor:
+        found = self.scores[self.place : self.place + len(inputs)]
+        self.place += len(inputs)
+        return found
+
+
+def figures_of(scores: np.ndarray, dataset: TextDataset, meters: Meters) -> dict[str, float]:
+    """The figures of a dataset that scores ``(text, class)`` give, by the meters of a model."""
+    model, rng, size = Scores(scores), np.random.default_rng(0), len(dataset.lengths)
+    for start in range(0, size, ROWS):
+        rows = [[dataset.example(index, rng)] for index in range(start, min(start + ROWS, size))]
+        meters.update(model, dataset.collate(rows))
+    results = meters.results(meters.sums())
+    return {name: value for name, value in results.items() if name.partition("/")[0] in FIGURES}
+
+
+def baseline_scores(
+    train: Stores, evaluated: Sequence[str], classes: Classes, multi_label: bool
+) -> Iterator[tuple[str, np.ndarray]]:
+    """Each baseline's name, and its scores ``(text, class)`` of the classes of all columns, one after another."""
+    names = [name for column in classes.values() for name in column]
+    decisions = train.targets if multi_label else _one_hot(train.targets, classes)
+    frequent = np.tile(decisions.mean(0) - (0.5 if multi_label else 0.0), (len(evaluated), 1))
+    yield "most frequent class", frequent
+    texts = [row.text for row in train.texts]
+    yield "TF-IDF + linear SVM", _svm_scores(texts, decisions, evaluated, len(names))
+
+
+def _one_hot(targets: np.ndarray, classes: Classes) -> np.ndarray:
+    """``(text, class)`` of the classes of all columns, of targets ``(text, column)``."""
+    columns = [np.eye(len(names))[targets[:, place]] for place, names in enumerate(classes.values())]
+    return np.concatenate(columns, axis=1)
+
+
+def _svm_scores(texts: Sequence[str], decisions: np.ndarray, evaluated: Sequence[str], num_classes: int) -> np.ndarray:
+    """The margin of each class against all others."""
+    with optional_import("the baseline of a classifier requires scikit-learn", "study"):
+        from sklearn.feature_extraction.text import TfidfVectorizer
+        from sklearn.svm import LinearSVC
+    vectorizer = TfidfVectorizer(tokenizer=words, token_pattern=None, ngram_range=(1, 2), sublinear_tf=True)
+    known, asked = vectorizer.fit_transform(texts), vectorizer.transform(evaluated)
+    scores = np.empty((len(evaluated), num_classes))
+    for place in range(num_classes):
+        has = decisions[:, place] > 0
+        if has.all() or not has.any():  # with several labels a text, all texts may have one
+            scores[:, place] = 1.0 if has.all() else -1.0
+        else:
+            scores[:, place] = LinearSVC(random_state=0).fit(known, has).decision_function(asked)
+    return scores

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from vaak.engine.optim.freezing import freeze_parameters, unfreeze_parameters
+from vaak.engine.optim.schedules import freeze_parameters, unfreeze_parameters
 from vaak.nn.models import TransformerModel
 from vaak.tasks.classification.config import ClassifierConfig
 from vaak.tasks.classification.pretrained import Pretrained

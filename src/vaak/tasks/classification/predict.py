@@ -10,11 +10,10 @@ import numpy as np
 import torch
 from torch import nn
 
-from vaak.nn.decoding.rows import without_dropout
-from vaak.tasks.classification.data import Example, RowFormat, collate
+from vaak.nn.decoding.sampling import without_dropout
+from vaak.tasks.classification.data import Classes, Example, RowFormat, collate
 from vaak.tasks.classification.metrics import by_column
-from vaak.tasks.classification.prepare import Classes
-from vaak.text.tokenizers.normalise import normalise
+from vaak.text.tokenizer import normalise
 
 TOGETHER = 64
 

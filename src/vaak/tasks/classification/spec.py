@@ -1,6 +1,6 @@
 """The specification of the classification task. Imports no torch."""
 
-from vaak.config.task_spec import TaskSpec, only_length
+from vaak.config.tasks import TaskSpec, only_length
 from vaak.tasks.classification.checks import checks, losses, metrics, num_parameters
 from vaak.tasks.classification.config import ALIASES, DEFAULTS, ClassificationDataConfig, ClassifierConfig
 

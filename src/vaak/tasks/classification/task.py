@@ -1,6 +1,6 @@
 """The classification task: what the engine asks, answered.
 
-- ``prepare``: labelled texts, classes, tokenizer, token stores, once (prepare.py)
+- ``prepare``: labelled texts, classes, tokenizer, token stores, once (data.py)
 - ``dataset``: rows of tokens with their classes (data.py)
 - ``losses``: cross-entropy of each label column, summed; per text
 - ``meters``: accuracy, F1, calibration (metrics.py)
@@ -23,29 +23,46 @@ from torch import Tensor, nn
 from vaak.core.batch import Batch, Term
 from vaak.core.errors import UserError
 from vaak.core.task import Baselines, Meters, Outputs
-from vaak.engine.objective.losses import Loss, losses_of_logits, make_loss
+from vaak.engine.losses import Loss, losses_of_logits, make_loss
 from vaak.nn.lora import add_lora
 from vaak.nn.models import TransformerModel
 from vaak.runs.prepared import Recipe, prepared_folder
 from vaak.tasks.base import PreparedTask, in_temporary_folder, without_unread_files
-from vaak.tasks.classification.baselines import baseline_scores, figures_of
-from vaak.tasks.classification.class_weights import ClassWeights, class_weights, unit_of
 from vaak.tasks.classification.config import ClassificationExperiment
-from vaak.tasks.classification.data import Change, RowFormat, TextDataset, growth_of
+from vaak.tasks.classification.data import (
+    OUT_OF_SCOPE,
+    Change,
+    ClassWeights,
+    Prepared,
+    RowFormat,
+    Sources,
+    TextDataset,
+    class_weights,
+    growth_of,
+    recipe,
+    unit_of,
+    write_targets,
+)
 from vaak.tasks.classification.estimate import sketch, sketch_batch, source_files
 from vaak.tasks.classification.export import export_hf, export_onnx, export_peft, why_not_hf
-from vaak.tasks.classification.metrics import ClassMeters, ScopeMeters, by_column, targets_by_column
+from vaak.tasks.classification.metrics import (
+    ClassMeters,
+    ScopeMeters,
+    baseline_scores,
+    by_column,
+    figures_of,
+    targets_by_column,
+)
 from vaak.tasks.classification.model import TextClassifier, TextCNN, TransformerClassifier
 from vaak.tasks.classification.predict import Labeller, Prediction
-from vaak.tasks.classification.prepare import OUT_OF_SCOPE, Prepared, Sources, recipe, write_targets
 from vaak.tasks.classification.pretrained import KEY, Pretrained, loaded_head, saved_config
 from vaak.tasks.classification.spec import SPEC
-from vaak.tasks.hub import loaded_or_drawn, located, source_of
+from vaak.tasks.pretrained import loaded_or_drawn, located, source_of
 from vaak.text.augmentation import OF_SYNONYMS, Augmenter, NeighbourSynonyms, named_synonyms
 from vaak.text.corpora.labelled import LabelledCorpus, TextStore, labelled_text
 from vaak.text.corpora.readers import Record
-from vaak.text.tokenizers.tokenizer import Tokenizer
-from vaak.text.tokenizers.training import TokenizerFactory
+from vaak.text.tokenizer import Tokenizer
+from vaak.text.tokenizer_training import TokenizerFactory
 
 log = logging.getLogger("vaak")
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from vaak.audio.config import AudioConfig
-from vaak.config.task_spec import CheckFinding, impossible, no_effect, remark
-from vaak.nn.checks import lora_findings, preset_findings, stack_findings, stack_parameters
+from vaak.config.tasks import CheckFinding, impossible, no_effect, remark
+from vaak.nn.config import lora_findings, preset_findings, stack_findings, stack_parameters
 from vaak.tasks.audio_checks import augmentation_findings, dataset_findings
 from vaak.tasks.diarization.config import LABEL_TYPE, LABEL_TYPES, PRESETS, DiarizationExperiment, longest_example
 

@@ -47,11 +47,11 @@ ALIASES: dict[str, str] = {
 LABEL_TYPE = "training.eval_knobs.label_type"
 
 LABEL_TYPES: dict[str, str] = {
-    "binary": "vaak.tasks.diarization.examples.labels:BinaryCollator",
-    "speaker_id": "vaak.tasks.diarization.examples.labels:SpeakerIdCollator",
-    "multilabel": "vaak.tasks.diarization.examples.labels:MultilabelCollator",
-    "powerset": "vaak.tasks.diarization.examples.labels:PowersetCollator",
-    "custom": "vaak.tasks.diarization.examples.labels:DiarizationCollator",
+    "binary": "vaak.tasks.diarization.labels:BinaryCollator",
+    "speaker_id": "vaak.tasks.diarization.labels:SpeakerIdCollator",
+    "multilabel": "vaak.tasks.diarization.labels:MultilabelCollator",
+    "powerset": "vaak.tasks.diarization.labels:PowersetCollator",
+    "custom": "vaak.tasks.diarization.labels:DiarizationCollator",
 }
 """Short names for training.eval_knobs.label_type."""
 

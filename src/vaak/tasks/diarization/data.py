@@ -1,36 +1,53 @@
-"""Examples of a diarizer: features of a recording, or of a window of it, and who speaks when."""
+"""The data of a diarizer: cut stores (vaak.tasks.prepared_cuts); features of recordings, and who speaks when.
+
+Features may be kept in ``global_config.storage_path``: made once before training, read by every epoch. What isn't
+stored is computed on demand: simulated conversations, recordings of test, and those of train if their audio is
+augmented.
+"""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from os import PathLike
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
-from vaak.audio.augmentation.pipeline import augmented, longest_factor, voices_of
-from vaak.audio.augmentation.spec_augment import masked
+from vaak.audio.augmentation.pipeline import augmented, longest_factor, masked, voices_of
 from vaak.audio.config import AudioConfig, AugmentationConfig, DatasetConfig
-from vaak.audio.corpora.annotated_folder import labelled_cut
+from vaak.audio.corpora.folders import labelled_cut
+from vaak.audio.cuts.sources import BoundedCache, CutSource, Sources, WindowSource
 from vaak.audio.features.extractors import Features, dithered
-from vaak.audio.features.store import feature_fingerprint
-from vaak.audio.labelled import AudioSource
-from vaak.audio.simulation.conversations import SimulatedConversations, at_speeds
-from vaak.audio.simulation.utterances import CutUtterances
-from vaak.audio.sources.concatenation import Sources
-from vaak.audio.sources.cut_source import CutSource, WindowSource
-from vaak.audio.sources.stored_source import LabelledFeatures, StoredSource
-from vaak.audio.waveforms.bounded_cache import BoundedCache
+from vaak.audio.features.store import LabelledFeatures, StoredSource, extract_cuts, feature_fingerprint, stored_cuts
+from vaak.audio.segments import AudioSource
+from vaak.audio.simulation.conversations import CutUtterances, SimulatedConversations, at_speeds
 from vaak.core.batch import Batch
 from vaak.core.errors import UserError
 from vaak.core.storage.files import fingerprint_of
 from vaak.core.task import Dataset
 from vaak.tasks.diarization.config import DiarizationDataConfig
-from vaak.tasks.diarization.examples.labels import DiarizationCollator, DiarizationExample
-from vaak.tasks.diarization.examples.stored_features import with_stored_features
-from vaak.tasks.diarization.prepare import Prepared
+from vaak.tasks.diarization.labels import DiarizationCollator, DiarizationExample
+from vaak.tasks.prepared_cuts import Datasets, PreparedCuts
+
+
+@dataclass(frozen=True)
+class Prepared(PreparedCuts):
+    """Cut stores, by split and dataset."""
+
+    def most_speakers(self, split: str) -> int:
+        """The greatest number of speakers in one recording."""
+        return int(self.about["statistics"][split].get("most_speakers", 0))
+
+
+def corpora_differ(datasets: Datasets, others: Datasets) -> bool:
+    """Whether other recordings are to be read than before; conversations are simulated from the same."""
+    own, theirs = ([one.model_copy(update={"conversations": None}) for one in some] for some in (datasets, others))
+    return own != theirs
+
 
 WORKERS_FOR_AUDIO = 4
 """Processes of use where features are computed from audio; each has its own cache of audio in memory."""
@@ -174,3 +191,48 @@ class DiarizationDataset(Dataset):
 
     def describe(self, index: int) -> str:
         return self.source.describe(index)
+
+
+log = logging.getLogger("vaak")
+READ_EVERY_EPOCH = ("train", "valid")
+
+
+def store_features(
+    prepared: Prepared,
+    datasets: Sequence[DatasetConfig],
+    audio: AudioConfig,
+    data: DiarizationDataConfig,
+    device: torch.device,
+    skip_bad: bool,
+) -> None:
+    """Make the features that training will read, unless they are there: on the ``device`` if that is CUDA.
+
+    ``prepared`` has the cuts of ``datasets``; ``audio`` says where features are stored, and ``data`` which splits read
+    them. ``skip_bad`` leaves out recordings that can't be read.
+    """
+    for split in READ_EVERY_EPOCH:
+        if split not in prepared.about["statistics"] or _is_drawn_anew(split, data):
+            continue
+        for number, store in prepared.stores(split):
+            if datasets[number].conversations is None:
+                extract_cuts(store, audio, "cuda" if device.type == "cuda" else "cpu", skip_bad=skip_bad)
+
+
+def with_stored_features(source: CutSource | WindowSource, split: str, data: DiarizationDataConfig) -> AudioSource:
+    """The source with its stored features, if there are any; otherwise unchanged."""
+    if source.audio.storage_path is None or _is_drawn_anew(split, data):
+        return source
+    store = stored_cuts(source.store, source.audio)
+    if store is not None:
+        return StoredSource(source, store, Features(source.audio))
+    if split == "train":
+        log.warning(
+            "the features of train are no longer in %s (global_config.storage_path); recomputed ones differ at the "
+            "edges of windows from those in training",
+            source.audio.storage_path,
+        )
+    return source
+
+
+def _is_drawn_anew(split: str, data: DiarizationDataConfig) -> bool:
+    return split == "train" and data.augmentation.changes_audio

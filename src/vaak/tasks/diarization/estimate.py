@@ -9,11 +9,11 @@ import numpy as np
 from vaak.audio.augmentation.pipeline import longest_factor
 from vaak.audio.config import AudioConfig
 from vaak.audio.features.extractors import Features
-from vaak.audio.labelled import Segment
+from vaak.audio.segments import Segment
 from vaak.core.batch import Batch
-from vaak.data.batching.planner import largest_rows
+from vaak.data.batching import largest_rows
 from vaak.tasks.diarization.config import DiarizationExperiment, longest_example
-from vaak.tasks.diarization.examples.labels import DiarizationCollator, DiarizationExample
+from vaak.tasks.diarization.labels import DiarizationCollator, DiarizationExample
 from vaak.tasks.prepared_cuts import Datasets, corpora_of
 
 

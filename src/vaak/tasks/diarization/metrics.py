@@ -1,39 +1,46 @@
-"""Metrics of a diarizer: sums over the whole set, divided once.
+"""Metrics of a diarizer: sums over the whole set, divided once; and diarizers without a network, which it has to beat.
 
-loss               the label type's loss, per frame
+loss               the label type's loss, per frame; of recordings longer than ``data.inference.window``, of windows
 frame_accuracy     frames of which every label is right, in the best order of speakers
 der                seconds of missed speech, false alarms and confused speakers / seconds of speech of the reference
 miss, false_alarm, confusion    its three parts
 jer                the mean over the reference's speakers of the part of the time in which they or their match speak,
                    and not both
-speaker_error      the mean over recordings of the difference in the number of speakers
-speaker_error/N    the same of recordings with N speakers
+speaker_error      the mean over recordings of the difference in the number of speakers; speaker_error/N: with N
 speaker_ceiling    the fraction of recordings in which, in some window, as many speakers were found as the model can
                    tell apart
 
-Recordings longer than ``data.inference.window`` are read in windows; the loss is then that of the windows.
+Baselines: one speaker from beginning to end; speech where it is loud, then windows of 1.5 s every 0.25 s, each the
+means of its cepstral coefficients without the first, in as many spectral clusters as the reference has speakers; and
+the reference without overlap, the best of systems that give each moment one speaker.
 Sources: NIST 2009, "The 2009 (RT-09) Rich Transcription Meeting Recognition Evaluation Plan" (DER); Ryant et al. 2019,
-"The Second DIHARD Diarization Challenge" (JER).
+"The Second DIHARD Diarization Challenge" (JER); Ng, Jordan and Weiss 2001, "On Spectral Clustering: Analysis and an
+Algorithm".
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import NamedTuple
+from itertools import pairwise
+from typing import NamedTuple, Protocol
 
+import numpy as np
 from torch import Tensor, nn
 
-from vaak.audio.labelled import Segment
-from vaak.audio.scoring.errors import score_segments
-from vaak.audio.segments import cropped, shifted
+from vaak.audio.config import AudioConfig
+from vaak.audio.diarization_errors import score_segments
+from vaak.audio.features.extractors import Features
+from vaak.audio.segments import Segment, cropped, shifted
+from vaak.audio.speech_regions import frame_levels, joined_over_gaps, runs_of
 from vaak.core.batch import Batch, Term
+from vaak.core.errors import optional_import
 from vaak.core.task import Meters
 from vaak.tasks.diarization.config import DiarizationDataConfig, ScoringConfig
-from vaak.tasks.diarization.examples.labels import DiarizationExample
+from vaak.tasks.diarization.labels import DiarizationExample
 from vaak.tasks.diarization.model import DiarizationModel, Outputs
-from vaak.tasks.diarization.postprocessing.stitching import WindowOutput
 from vaak.tasks.diarization.predict import Diarizer
-from vaak.tasks.diarization.scoring.timeline_picture import timelines_png
+from vaak.tasks.diarization.stitching import WindowOutput
+from vaak.tasks.diarization.timeline_picture import timelines_png
 
 SHOWN_RECORDINGS = 4
 
@@ -223,3 +230,107 @@ def scoring_protocol(data: DiarizationDataConfig, split: str) -> dict[str, str]:
         "uem": "as annotated, else the whole recording",
         **inference,
     }
+
+
+FRAME, WINDOW, HOP = 0.01, 1.5, 0.25  # seconds
+SHORTEST_PAUSE, SHORTEST_SPEECH = 0.3, 0.2  # seconds
+SPEECH_LEVEL = 0.2  # where speech begins, between the quietest frames (0) and the loudest (1), in decibels
+AUDIO = AudioConfig(feature_type="mfcc", num_ceps=24, num_mel_bins=40, frame_shift=FRAME)
+
+
+class Conversation(Protocol):
+    """A recording, as samples at the rate of ``AUDIO``, how many seconds it has, and who speaks when in it."""
+
+    @property
+    def samples(self) -> np.ndarray: ...
+    @property
+    def duration(self) -> float: ...
+    @property
+    def reference(self) -> list[Segment]: ...
+
+
+class Recording(NamedTuple):
+    """A conversation in memory."""
+
+    samples: np.ndarray
+    duration: float
+    reference: list[Segment]
+
+
+def one_speaker(conversation: Conversation) -> list[Segment]:
+    """One speaker from beginning to end."""
+    return [Segment(0.0, conversation.duration, "speaker")]
+
+
+def perfect_without_overlap(conversation: Conversation) -> list[Segment]:
+    """The reference with one speaker at a time: who began first continues."""
+    times = sorted({time for segment in conversation.reference for time in segment[:2]})
+    found = []
+    for start, end in pairwise(times):
+        speaking = [segment for segment in conversation.reference if segment.start <= start and segment.end >= end]
+        if speaking:
+            found.append(Segment(start, end, min(speaking).speaker))
+    return found
+
+
+def loud_regions(samples: np.ndarray) -> list[tuple[int, int]]:
+    """First and last + 1 frame of each stretch of speech, by energy."""
+    levels = frame_levels(samples, AUDIO.sampling_rate)
+    if not len(levels):
+        return []
+    quiet, loud = np.percentile(levels, (5, 95))
+    regions = joined_over_gaps(runs_of(levels > quiet + SPEECH_LEVEL * (loud - quiet)), round(SHORTEST_PAUSE / FRAME))
+    return [region for region in regions if region[1] - region[0] >= round(SHORTEST_SPEECH / FRAME)]
+
+
+def window_means(features: np.ndarray, is_speech: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Middles ``(window,)`` in frames of windows about speech, and what is heard in them, ``(window, dims - 1)``."""
+    half, hop = round(WINDOW / FRAME / 2), round(HOP / FRAME)
+    middles = np.array([frame for frame in range(0, len(features), hop) if is_speech[frame]], np.int64)
+    if not len(middles):
+        return middles, np.zeros((0, features.shape[1] - 1))
+    around = [slice(max(0, middle - half), middle + half) for middle in middles]
+    means = np.stack([features[part][is_speech[part]].mean(0) for part in around])[:, 1:]
+    return middles, (means - means.mean(0)) / (means.std(0) + 1e-6)
+
+
+def clusters_of(means: np.ndarray, number: int) -> np.ndarray:
+    """A cluster for each window; the similarity of two falls with their distance relative to the median of all."""
+    with optional_import("the baseline of a diarizer requires scikit-learn", "audio"):
+        from sklearn.cluster import SpectralClustering
+
+    if len(means) <= number:
+        return np.arange(len(means))
+    distances = np.linalg.norm(means[:, None] - means[None], axis=-1)
+    likeness = np.exp(-0.5 * (distances / np.median(distances)) ** 2)
+    clustering = SpectralClustering(number, affinity="precomputed", assign_labels="cluster_qr", random_state=0)
+    numbers: np.ndarray = clustering.fit_predict(likeness)
+    return numbers
+
+
+def energy_and_clustering(conversation: Conversation) -> list[Segment]:
+    """Loud parts, each moment given to the cluster of the nearest window."""
+    samples = conversation.samples
+    features = Features(AUDIO)(samples)
+    is_speech = np.zeros(len(features), bool)
+    for first, last in loud_regions(samples):
+        is_speech[first:last] = True
+    middles, means = window_means(features, is_speech)
+    if not len(middles):
+        return []
+    labels = clusters_of(means, len({segment.speaker for segment in conversation.reference}) or 1)
+    nearest = np.abs(np.arange(len(features))[:, None] - middles).argmin(1)
+    spoken = np.where(is_speech, labels[nearest], -1)
+    return [
+        Segment(first * FRAME, last * FRAME, f"speaker_{label}")
+        for label in np.unique(labels)
+        for first, last in runs_of(spoken == label)
+    ]
+
+
+ENERGY = "energy and spectral clustering"
+BASELINES: dict[str, Callable[[Conversation], list[Segment]]] = {
+    "one speaker": one_speaker,
+    ENERGY: energy_and_clustering,
+    "perfect without overlap": perfect_without_overlap,
+}

@@ -1,29 +1,35 @@
-"""The diarizer: features in, who speaks in each frame out, as its options describe it.
+"""The diarizer: features in, who speaks in each frame out, as its options describe it; and its losses.
 
-    features ──front end──▶ encoder ──▶ hidden ──head──▶ scores of each output frame
+    features ──front end──▶ encoder ──▶ hidden ──head or attractors──▶ scores of each output frame
                                           └──▶ an embedding of each speaker, which joins windows
 
+The front end makes fewer frames, each of the encoder's width; padding never affects a real one. Attractors are one
+vector for each speaker, found until none is left. Losses are sums over frames, speakers and their orders, in 32 bits
+under autocast too.
 Sources: Fujita et al. 2019, "End-to-End Neural Speaker Diarization with Self-Attention" (stacked frames, encoder, a
-linear head); Kinoshita et al. 2021, "Integrating End-to-End Neural and Clustering-Based Diarization" (embeddings).
-Differs: the convolutional front end, and several output frames for one of the encoder.
+linear head); Kinoshita et al. 2021, "Integrating End-to-End Neural and Clustering-Based Diarization" (embeddings);
+Horiguchi et al. 2020, "End-to-End Speaker Diarization for an Unknown Number of Speakers with Encoder-Decoder Based
+Attractors". Differs: the convolutional front end, several output frames for one of the encoder; frames enter the
+attractors in a random order that depends only on their number, so a row's result doesn't depend on the batch or chance.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
 import torch
+from scipy.optimize import linear_sum_assignment
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.nn.utils.rnn import pack_padded_sequence
 
+from vaak.core.batch import Term
 from vaak.nn.initialisation import initialise
-from vaak.nn.kernels.squared_norms import SquaredNorms
+from vaak.nn.kernels.random_features import SquaredNorms
 from vaak.nn.stack import TransformerStack
 from vaak.tasks.diarization.config import DiarizationModelConfig
-from vaak.tasks.diarization.examples.labels import DiarizationCollator
-from vaak.tasks.diarization.network.attractors import Attractors
-from vaak.tasks.diarization.network.front_end import make_front_end
-from vaak.tasks.diarization.network.losses import exact, speaker_embeddings
+from vaak.tasks.diarization.labels import DiarizationCollator
 
 CLUSTER_WIDTH = 32
 """Of the vectors of deep clustering."""
@@ -140,3 +146,223 @@ def alone(probabilities: Tensor) -> Tensor:
 def frame_mask(feature_mask: Tensor, subsampling: int) -> Tensor:
     """``(row, frames)``: True where the first frame of a group is real."""
     return feature_mask[:, ::subsampling]
+
+
+BELOW = -1
+"""For rates by layer (``layer_decay``): all of a front end, its own layers too, is below the encoder's."""
+
+
+def make_front_end(config: DiarizationModelConfig, num_bins: int) -> StackedFrames | Convolutions:
+    """A module from features ``(row, time, bins)`` and mask ``(row, time)`` to ``(row, encoder frames, width)``.
+
+    There is an encoder frame for every ``subsampling`` frames of features, the last one maybe not full. The second
+    thing it returns is ``(row, frames of features, channels)``, from which the encoder's frames were made.
+    """
+    if config.front_end == "stacked":
+        return StackedFrames(num_bins, config.d_model, config.context, config.subsampling)
+    return Convolutions(num_bins, config)
+
+
+def centred(features: Tensor, mask: Tensor) -> Tensor:
+    """Features minus their mean over the row's real frames; 0 in padding.
+
+    A channel and a level are constants in the logarithmic spectrum, so this removes them.
+    """
+    real = mask[..., None].to(features.dtype)
+    mean = (features * real).sum(1, keepdim=True) / real.sum(1, keepdim=True).clamp(min=1)
+    return (features - mean) * real
+
+
+def padded_to(x: Tensor, multiple: int) -> Tensor:
+    """``(row, time, width)`` with zeros appended up to a multiple of frames."""
+    return F.pad(x, (0, 0, 0, -x.shape[1] % multiple))
+
+
+class StackedFrames(nn.Module):
+    """Frames stacked with their neighbours, subsampled and projected.
+
+    Source: Fujita et al. 2019, section 4.2: 7 frames on each side, every tenth. Differs: it is the middle one of ten,
+    because labels are those of the middle.
+    """
+
+    layer_number = BELOW
+
+    def __init__(self, num_bins: int, width: int, context: int, subsampling: int) -> None:
+        super().__init__()
+        self.context, self.subsampling, self.num_channels = context, subsampling, num_bins
+        self.projection = nn.Linear((2 * context + 1) * num_bins, width)
+        self.norm = nn.LayerNorm(width)
+
+    def forward(self, features: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+        middle = self.subsampling // 2
+        around = (self.context - middle, self.context + middle)
+        fine = padded_to(centred(features, mask), self.subsampling)
+        stacked = F.pad(fine, (0, 0, *around)).unfold(1, 2 * self.context + 1, self.subsampling)
+        return self.norm(self.projection(stacked.flatten(2))), fine  # flattened (row, frames, bins, around)
+
+
+class Convolutions(nn.Module):
+    """Convolutions over time at the features' rate, then one that subsamples."""
+
+    layer_number = BELOW
+
+    def __init__(self, num_bins: int, config: DiarizationModelConfig) -> None:
+        super().__init__()
+        width, kernel = config.d_model, config.kernel_size
+        self.subsampling, self.num_channels = config.subsampling, width
+        self.first = nn.Conv1d(num_bins, width, kernel, padding=kernel // 2)
+        self.residual = nn.ModuleList(ResidualConvolution(width, kernel) for _ in range(config.num_convolutions))
+        self.last = nn.Conv1d(width, width, self.subsampling, stride=self.subsampling)
+        self.norm = nn.LayerNorm(width)
+
+    def forward(self, features: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+        x = padded_to(centred(features, mask), self.subsampling).transpose(1, 2)
+        real = padded_to(mask[..., None].to(x.dtype), self.subsampling).transpose(1, 2)
+        x = F.gelu(self.first(x)) * real
+        for convolution in self.residual:
+            x = convolution(x) * real
+        return self.norm(self.last(x).transpose(1, 2)), x.transpose(1, 2)
+
+
+class ResidualConvolution(nn.Module):
+    """A convolution of each channel over time, then one over channels, added to the input ``(row, width, time)``.
+
+    Source: Liu et al. 2022, "A ConvNet for the 2020s". Differs: the channels aren't widened.
+    """
+
+    def __init__(self, width: int, kernel_size: int) -> None:
+        super().__init__()
+        self.over_time = nn.Conv1d(width, width, kernel_size, padding=kernel_size // 2, groups=width)
+        self.norm = nn.LayerNorm(width)
+        self.over_channels = nn.Linear(width, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        mixed = self.over_channels(self.norm(self.over_time(x).transpose(1, 2)))
+        return x + F.gelu(mixed).transpose(1, 2)
+
+
+class Attractors(nn.Module):
+    """Scores of up to ``max_speakers`` speakers in each frame, and that each of them is there."""
+
+    def __init__(self, width: int, max_speakers: int) -> None:
+        super().__init__()
+        self.max_speakers = max_speakers
+        self.reader = nn.LSTM(width, width, batch_first=True)
+        self.writer = nn.LSTM(width, width, batch_first=True)
+        self.exists = nn.Linear(width, 1)
+
+    def forward(self, hidden: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
+        """Scores of activity ``(row, frames, speakers)`` and of existence ``(row, speakers + 1)``.
+
+        ``hidden`` is ``(row, frames, width)``, of which ``lengths`` ``(row,)`` frames are real.
+        """
+        rows, time, width = hidden.shape
+        order = torch.stack([_order(length, time) for length in lengths.tolist()]).to(hidden.device)
+        shuffled = hidden.gather(1, order[..., None].expand(-1, -1, width))
+        packed = pack_padded_sequence(shuffled, lengths.cpu(), batch_first=True, enforce_sorted=False)
+        state = self.reader(packed)[1]
+        attractors = self.writer(hidden.new_zeros(rows, self.max_speakers + 1, width), state)[0]
+        # the gradient of existence stays out of the attractors, as in the paper: it would make them similar
+        existence = self.exists(attractors.detach())[..., 0]
+        return hidden @ attractors[:, :-1].transpose(1, 2), existence
+
+
+def _order(length: int, time: int) -> Tensor:
+    """An order of the first ``length`` of ``time`` frames that depends on ``length`` alone; the others stay."""
+    drawn = torch.randperm(length, generator=torch.Generator().manual_seed(length))
+    return torch.cat([drawn, torch.arange(length, time)])
+
+
+CLUSTERING, SPEAKER, ATTRACTOR = "clustering", "speaker", "attractor"
+SCALE = 20.0
+"""Of the cosines that the speaker loss is a softmax of."""
+
+
+def exact(x: Tensor) -> Tensor:
+    """The numbers in 32 bits at least."""
+    return x.to(torch.promote_types(x.dtype, torch.float32))
+
+
+def best_orders(logits: Tensor, labels: Tensor, mask: Tensor, *, among_first: bool = False) -> Tensor:
+    """For each output the speaker whose labels it fits best, ``(row, outputs)``, no speaker twice.
+
+    With ``among_first``, the S speakers of a row are given to its first S outputs: attractors are read up to the first
+    that isn't there, so a speaker who had a later one would be lost.
+
+    ``logits`` and ``labels`` are ``(row, frames, speakers)``, ``mask (row, frames)`` is True where a frame is real. The
+    costs of an output with a speaker add up over frames, so the best order is an assignment. Source: Kuhn 1955, "The
+    Hungarian Method for the Assignment Problem".
+    """
+    with torch.no_grad(), torch.autocast(logits.device.type, enabled=False):
+        scores = exact(logits) * mask[..., None]
+        # the cross-entropy of score x with label y is softplus(x) - x y: only the product depends on the pair
+        agreement = torch.einsum("rto,rts->ros", scores, labels.to(scores.dtype))
+    if among_first:
+        is_there = labels.any(1)
+        is_first = torch.arange(labels.shape[-1], device=labels.device) < is_there.sum(-1, keepdim=True)
+        worse_than_any = 1 + 2 * agreement.abs().sum((1, 2), keepdim=True)
+        agreement = agreement - worse_than_any * (is_first[:, :, None] != is_there[:, None, :])
+    pairs = agreement.nan_to_num().cpu().double().numpy()  # of NaN any order will do: the loss is NaN anyway
+    orders = [linear_sum_assignment(of_row, maximize=True)[1] for of_row in pairs]
+    return torch.tensor(np.stack(orders), device=logits.device)
+
+
+def reordered(labels: Tensor, orders: Tensor) -> Tensor:
+    """Labels ``(row, frames, speakers)`` with the speakers in each row's order ``(row, speakers)``."""
+    return labels.gather(2, orders[:, None, :].expand(-1, labels.shape[1], -1))
+
+
+def clustering_loss(vectors: Tensor, labels: Tensor, mask: Tensor) -> Term:
+    """How far the frames' affinities are from their labels', a mean over other frames, summed over frames.
+
+    ``vectors (row, frames, dim)`` are of unit length, ``labels (row, frames, classes)`` one-hot. With V and L of a row,
+    it is |V Vᵀ - L Lᵀ|² / frames, computed without forming the matrices. Source: Hershey et al. 2016, "Deep
+    Clustering", equation 3.
+    """
+    v = exact(vectors) * mask[..., None]
+    classes = labels.to(v.dtype) * mask[..., None]
+    with torch.autocast(v.device.type, enabled=False):
+        own, theirs, crossed = (
+            (first.transpose(1, 2) @ second).square().sum((1, 2))
+            for first, second in ((v, v), (classes, classes), (v, classes))
+        )
+    return Term(((own + theirs - 2 * crossed) / mask.sum(1).clamp(min=1)).sum(), per="frame")
+
+
+def one_hot_sets(labels: Tensor) -> Tensor:
+    """Who speaks together, as one class of each set that there is, ``(row, frames, sets)``."""
+    codes = (labels > 0.5).long() @ (2 ** torch.arange(labels.shape[-1], device=labels.device))
+    return F.one_hot(torch.unique(codes, return_inverse=True)[1])
+
+
+def speaker_embeddings(frames: Tensor, weights: Tensor) -> Tensor:
+    """Means of frames ``(row, frames, dim)`` by ``weights (row, frames, speakers)``, of unit length."""
+    frames = exact(frames)
+    with torch.autocast(frames.device.type, enabled=False):
+        summed = torch.einsum("rtd,rts->rsd", frames, weights.to(frames.dtype))
+    return F.normalize(summed, dim=-1)
+
+
+def speaker_loss(embeddings: Tensor, numbers: Tensor, table: Tensor) -> Term:
+    """The cross-entropy of each speaker of each row among all of training's.
+
+    ``embeddings (row, speakers, dim)``, ``numbers (row, speakers)`` rows of ``table (training speakers, dim)`` or -1.
+    Source: Kinoshita et al. 2021, equation 5. Differs: cosines, not distances.
+    """
+    known = numbers >= 0
+    with torch.autocast(table.device.type, enabled=False):
+        scores = SCALE * exact(embeddings)[known] @ F.normalize(exact(table), dim=-1).T
+    return Term(F.cross_entropy(scores, numbers[known], reduction="sum"), per="speaker")
+
+
+def attractor_loss(existence: Tensor, num_speakers: Tensor) -> Term:
+    """The cross-entropy of the first attractors being speakers and the next one none, a mean over them, per example.
+
+    ``existence (row, speakers + 1)``, ``num_speakers (row,)``.
+    """
+    places = torch.arange(existence.shape[1], device=existence.device)
+    asked = places <= num_speakers[:, None]
+    existence = exact(existence)
+    there = (places < num_speakers[:, None]).to(existence.dtype)
+    costs = F.binary_cross_entropy_with_logits(existence, there, reduction="none")
+    return Term(((costs * asked).sum(1) / asked.sum(1)).sum(), per="example")

@@ -1,31 +1,48 @@
-"""Who spoke when, by a trained model: in recordings of any length, window by window.
+"""Who spoke when, by a trained model: in recordings of any length, window by window; tuned; or as an ONNX file.
 
 audio ──windows──▶ features ──model──▶ probabilities and embeddings of each window
       ──stitching──▶ probabilities of the recording ──postprocessing──▶ segments
+
+Tuning reads each development recording once: threshold, median filter and minimum durations are searched on recordings
+that were stitched once, the errors reported are of recordings stitched again, as the threshold also affects stitching.
+
+The ONNX file has features (row, frame, bin) and mask (row, frame) in, probabilities (row, output frame, speaker) and,
+where speakers have no names and the model has them, embeddings (row, speaker, dim) out. A window has a multiple of the
+encoder's subsampling of frames; ``mask`` is False where it is filled up. Its metadata say how features are made, how
+many seconds an output frame takes, the names of speakers, and the options of inference (docs/diarization.md).
 """
 
 from __future__ import annotations
 
+import json
 import math
+import os
+import re
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import torch
+from torch import Tensor
 
+from vaak.audio.audio_file import AudioFile
 from vaak.audio.config import AudioConfig
+from vaak.audio.diarization_errors import ErrorSeconds, diarization_error
 from vaak.audio.features.extractors import Features
-from vaak.audio.labelled import Segment
-from vaak.audio.segments import cropped
-from vaak.audio.waveforms.audio_file import AudioFile
+from vaak.audio.segments import Segment, cropped
 from vaak.core.errors import UserError
-from vaak.tasks.diarization.config import InferenceConfig
-from vaak.tasks.diarization.examples.labels import DiarizationCollator
+from vaak.core.storage.files import whole_folder
+from vaak.core.terminal import followed
+from vaak.nn.onnx_file import Called, OnnxModule, write_onnx
+from vaak.tasks.diarization.config import InferenceConfig, ScoringConfig
+from vaak.tasks.diarization.labels import DiarizationCollator, DiarizationExample
 from vaak.tasks.diarization.model import DiarizationModel
-from vaak.tasks.diarization.postprocessing.segments import segments_of
-from vaak.tasks.diarization.postprocessing.stitching import WindowOutput, blended, stitched
+from vaak.tasks.diarization.segments import segments_of, tune_segments
+from vaak.tasks.diarization.stitching import WindowOutput, blended, stitched
 
 WINDOWS_AT_ONCE = 8
 
@@ -173,3 +190,150 @@ class Diarizer:
             frames = -(-times[row] // step)
             vectors = None if embeddings is None else embeddings[row].cpu().numpy()
             yield WindowOutput(first // step, inferred.probabilities[row, :frames].cpu().numpy(), vectors)
+
+
+NO_FIELD = re.compile(r"[\s\x00-\x1f\x7f]+")
+"""What a field of an RTTM line can't hold."""
+
+
+def recording_names(files: Collection[Path], known: Collection[str] = ()) -> dict[Path, str]:
+    """A unique name for each file that is valid in RTTM.
+
+    It is the file's name without its ending, blanks replaced; or its part before the first dot, where that is ``known``
+    (``ES2002a`` of ``ES2002a.Mix-Headset.wav``). Files of one name in several folders have their folders before it.
+    """
+    names = {path: _name(path, known) for path in files}
+    for shared, number in Counter(names.values()).items():
+        if number > 1:
+            names |= _by_folder([path for path in files if names[path] == shared])
+    taken: Counter[str] = Counter()
+    for path, name in names.items():
+        while taken[names[path].casefold()]:  # not every disk tells A from a
+            taken[name.casefold()] += 1
+            names[path] = f"{name}-{taken[name.casefold()]}"
+        taken[names[path].casefold()] += 1
+    return names
+
+
+def _name(path: Path, known: Collection[str]) -> str:
+    names = [_as_field(path.stem), _as_field(path.name.partition(".")[0])]
+    return next((name for name in names if name in known), names[0])
+
+
+def _by_folder(files: Collection[Path]) -> dict[Path, str]:
+    """Names that begin with the folders in which the files differ."""
+    root = os.path.commonpath([path.absolute().parent for path in files])
+    parts = {path: path.absolute().relative_to(root).with_suffix("").parts for path in files}
+    return {path: _as_field("-".join(folders)) for path, folders in parts.items()}
+
+
+def _as_field(text: str) -> str:
+    """The text as a field of RTTM.
+
+    >>> _as_field("board meeting 3"), _as_field("; draft"), _as_field("<NA>")
+    ('board_meeting_3', '_;_draft', '_<NA>')
+    """
+    text = NO_FIELD.sub("_", text.encode(errors="replace").decode())
+    return f"_{text}" if text[:1] in ("", ";", "\ufeff") or text == "<NA>" else text
+
+
+def diarize_files(
+    diarizer: Diarizer, names: dict[Path, str], audio: AudioConfig
+) -> Iterator[tuple[Path, Diarized | UserError]]:
+    """Who speaks when in each file, under its name; or the error."""
+    for path, name in followed(names.items(), "recordings", len(names)):
+        try:
+            yield path, replace(diarizer.diarize_file(path, audio), name=name)
+        except UserError as error:
+            yield path, error
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """The settings found, and the errors of the recordings before and after."""
+
+    inference: InferenceConfig
+    recordings: int
+    before: ErrorSeconds
+    after: ErrorSeconds
+
+
+class _Recording(NamedTuple):
+    """The model's output on a recording with this number of feature frames, and the reference."""
+
+    outputs: list[WindowOutput]
+    num_frames: int
+    reference: Sequence[Segment]
+    uem: Sequence[tuple[float, float]] | None
+
+
+def tune(
+    diarizer: Diarizer, examples: Iterable[DiarizationExample], scoring: ScoringConfig, number: int | None = None
+) -> Tuning:
+    """The diarizer's settings with the best ones on ``examples``; never worse than the current ones.
+
+    ``number`` is that of the examples, if it is known, for what is shown meanwhile.
+    """
+    recordings = [_heard(diarizer, example) for example in followed(examples, "recordings", number)]
+    joined = [
+        (diarizer.joined(one.outputs, one.num_frames), one.reference, one.uem)
+        for one in followed(recordings, "joining windows", len(recordings))
+    ]
+    found = replace(diarizer, inference=tune_segments(joined, diarizer.inference, diarizer.frame_seconds, scoring))
+    before, after = (_errors(one, recordings, scoring) for one in (diarizer, found))
+    if after.errors > before.errors:
+        found, after = diarizer, before
+    return Tuning(found.inference, len(recordings), before, after)
+
+
+def _heard(diarizer: Diarizer, example: DiarizationExample) -> _Recording:
+    features = example.features
+    outputs = diarizer.outputs(lambda first, last: features[first:last], len(features))
+    return _Recording(outputs, len(features), diarizer.collator.reference(example), example.uem)
+
+
+def _errors(diarizer: Diarizer, recordings: Sequence[_Recording], scoring: ScoringConfig) -> ErrorSeconds:
+    total = ErrorSeconds()
+    for outputs, num_frames, reference, uem in followed(recordings, "scoring", len(recordings)):
+        hypothesis = diarizer.segments(diarizer.joined(outputs, num_frames))
+        total += diarization_error(
+            reference, hypothesis, uem=uem, collar=scoring.collar, skip_overlap=scoring.skip_overlap
+        )
+    return total
+
+
+FILE = "model.onnx"
+
+
+def _inferred(model: DiarizationModel, features: Tensor, mask: Tensor) -> tuple[Tensor, ...]:
+    found = model.infer(features, mask)
+    return (found.probabilities,) if found.embeddings is None else (found.probabilities, found.embeddings)
+
+
+def export_onnx(diarizer: Diarizer, num_bins: int, about_features: str, folder: Path) -> None:
+    """Write ``folder``, completely or not at all. Raises UserError where it can't be, or outputs differ from PyTorch's.
+
+    Features have ``num_bins`` numbers a frame; ``about_features`` are the options that they are made with, as JSON.
+    """
+    model = diarizer.model.float().eval()
+    step = model.config.subsampling
+    generator = torch.Generator().manual_seed(0)
+
+    def example(*lengths: int) -> dict[str, Tensor]:
+        time = -(-max(lengths) // step) * step
+        features = torch.randn(len(lengths), time, num_bins, generator=generator)
+        return {"features": features, "mask": torch.arange(time) < torch.tensor(lengths)[:, None]}
+
+    first, *others = example(6 * step, 4 * step), example(1), example(20 * step, 7 * step + 1, 3 * step)
+    with torch.no_grad():
+        outputs = ("probabilities", "embeddings")[: len(_inferred(model, *first.values()))]
+    metadata = {
+        "features": about_features,
+        "frame_seconds": str(diarizer.frame_seconds),
+        "names": json.dumps(model.collator.names, ensure_ascii=False),
+        "inference": diarizer.inference.model_dump_json(),
+    }
+    axes = {name: {0: "row", 1: "frame"} for name in ("features", "mask")}
+    exported = OnnxModule(Called(model, _inferred), first, axes, outputs, others, metadata, {"frame": step})
+    with whole_folder(folder) as made:
+        write_onnx(made / FILE, exported)

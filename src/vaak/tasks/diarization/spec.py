@@ -1,7 +1,7 @@
 """The specification of the diarization task. Imports no torch."""
 
 from vaak.audio.config import AudioConfig, AugmentationConfig, DatasetConfig
-from vaak.config.task_spec import TaskSpec, only_length
+from vaak.config.tasks import TaskSpec, only_length
 from vaak.tasks.diarization.checks import checks, metrics, num_parameters
 from vaak.tasks.diarization.config import (
     ALIASES,

@@ -1,8 +1,8 @@
 """The diarization task.
 
-- ``prepare``: corpora as cut stores, once (prepare.py)
+- ``prepare``: corpora as cut stores, once (data.py)
 - ``dataset``: features of recordings, windows or simulated conversations (data.py)
-- ``losses``: the label type's cross-entropy in the best order of speakers, and its helpers (network/losses.py)
+- ``losses``: the label type's cross-entropy in the best order of speakers, and its helpers (model.py)
 - ``meters``: loss and accuracy per frame, DER and JER of recordings (metrics.py)
 - ``predict``: who spoke when in audio files (predict.py)
 """
@@ -23,37 +23,39 @@ from torch import Tensor, nn
 
 from vaak.audio.config import DatasetConfig
 from vaak.audio.corpora.corpus import AudioCorpus
+from vaak.audio.cuts.findings import cut_findings
+from vaak.audio.cuts.sources import CutSource
+from vaak.audio.cuts.store import write_cuts
+from vaak.audio.diarization_errors import diarization_error
 from vaak.audio.features.extractors import Features
-from vaak.audio.labelled import AudioSource
-from vaak.audio.sources.cut_findings import cut_findings
-from vaak.audio.sources.cut_source import CutSource
-from vaak.audio.sources.cut_store import write_cuts
+from vaak.audio.segments import AudioSource
 from vaak.core.batch import Batch, Term
 from vaak.core.errors import UserError
-from vaak.core.progress import followed
 from vaak.core.random_keys import EVALUATION_SEED, Purpose, draw_key
 from vaak.core.storage.files import fingerprint_of
 from vaak.core.task import Baselines, DataFinding, Outputs
-from vaak.data.batching.planner import evaluation_plan
-from vaak.data.loader import evaluation_addresses
-from vaak.data.reader import Address, MicrobatchReader
+from vaak.core.terminal import followed
+from vaak.data.batching import evaluation_plan
+from vaak.data.loader import Address, MicrobatchReader, evaluation_addresses
 from vaak.engine.distributed.launcher import pick_device
-from vaak.engine.objective.losses import Loss, losses_of_logits, make_loss
-from vaak.nn.kernels.squared_norms import NORM_REG, SquaredNorms, norm_reg
+from vaak.engine.losses import Loss, losses_of_logits, make_loss
+from vaak.nn.kernels.random_features import NORM_REG, SquaredNorms, norm_reg
 from vaak.nn.lora import add_lora
 from vaak.runs.prepared import Recipe
-from vaak.tasks.base import PreparedTask, in_temporary_folder, refuse_other_options
-from vaak.tasks.diarization.baselines import AUDIO, BASELINES, Recording
+from vaak.tasks.base import PreparedTask, demand_format, in_temporary_folder, refuse_other_options
 from vaak.tasks.diarization.config import DiarizationExperiment, InferenceConfig, longest_example
 from vaak.tasks.diarization.data import (
     DiarizationDataset,
+    Prepared,
     audio_source,
     conversations_of,
+    corpora_differ,
     given_cut,
+    store_features,
     training_speakers,
 )
 from vaak.tasks.diarization.estimate import sketch_batch, source_files
-from vaak.tasks.diarization.examples.labels import (
+from vaak.tasks.diarization.labels import (
     IGNORED,
     SPEECH,
     DiarizationCollator,
@@ -61,31 +63,36 @@ from vaak.tasks.diarization.examples.labels import (
     LabelOptions,
     make_collator,
 )
-from vaak.tasks.diarization.examples.stored_features import store_features
-from vaak.tasks.diarization.export import export_onnx
-from vaak.tasks.diarization.inference.samples import show_timelines
-from vaak.tasks.diarization.inference.tuning import Tuning, tune
-from vaak.tasks.diarization.metrics import SHOWN_RECORDINGS, DiarizationMeters, Scored, add_score, rates_of
-from vaak.tasks.diarization.model import DiarizationModel, alone, frame_mask
-from vaak.tasks.diarization.network.losses import (
+from vaak.tasks.diarization.metrics import (
+    AUDIO,
+    BASELINES,
+    SHOWN_RECORDINGS,
+    DiarizationMeters,
+    Recording,
+    Scored,
+    add_score,
+    rates_of,
+)
+from vaak.tasks.diarization.model import (
     ATTRACTOR,
     CLUSTERING,
     SPEAKER,
+    DiarizationModel,
+    alone,
     attractor_loss,
     best_orders,
     clustering_loss,
+    frame_mask,
     one_hot_sets,
     reordered,
     speaker_loss,
 )
-from vaak.tasks.diarization.predict import Diarized, Diarizer
-from vaak.tasks.diarization.prepare import Prepared, corpora_differ
+from vaak.tasks.diarization.predict import Diarized, Diarizer, Tuning, export_onnx, tune
 from vaak.tasks.diarization.spec import SPEC
-from vaak.tasks.exports import demand_format
+from vaak.tasks.diarization.timeline_picture import draw_timelines
 from vaak.tasks.prepared_cuts import READING, corpora_of, read_for, recipe, training_cuts
 
 log = logging.getLogger("vaak")
-
 VOICES = (DatasetConfig(type="voices"),)
 NOT_TUNED_ON = {"train": "the model has seen it", "test": "metrics on it would become meaningless"}
 
@@ -376,3 +383,23 @@ class DiarizationTask(PreparedTask[DiarizationExperiment, Prepared]):
         one_by_one = (Address(0, 0, 0, [[index]]) for index in range(len(self.dataset("valid").lengths)))
         shown = islice(self._read("valid", one_by_one), SHOWN_RECORDINGS)
         return show_timelines(shown, self.diarizer(model), self.directory)
+
+
+PICTURE = "timelines.png"
+
+
+def show_timelines(examples: Iterable[DiarizationExample], diarizer: Diarizer, directory: Path) -> list[str]:
+    """A line for each of these recordings; a picture of their timelines is written to ``directory``."""
+    lines, timelines = [], []
+    for example in examples:
+        hypothesis = diarizer.segments(diarizer.probabilities(example.features))
+        reference = list(diarizer.collator.reference(example))
+        timelines.append((example.name, hypothesis, reference, example.duration))
+        error = diarization_error(reference, hypothesis, uem=example.uem, collar=0.0, skip_overlap=False)
+        wrong = error.miss + error.false_alarm + error.confusion
+        lines.append(f"{example.name}: {wrong:.1f} s wrong of {error.scored:.1f} s of speech")
+    try:
+        draw_timelines(directory / PICTURE, timelines)
+    except UserError as error:  # training is finished and has succeeded
+        return [*lines, f"no timelines: {error}"]
+    return [*lines, f"timelines: {directory / PICTURE}"]

@@ -6,11 +6,10 @@ from collections.abc import Iterator
 from typing import Any
 
 from vaak.config.experiment import Experiment
-from vaak.config.task_spec import CheckFinding, impossible, no_effect, unread_input
-from vaak.nn.checks import lora_findings, preset_findings, stack_findings, stack_parameters
-from vaak.nn.config import SingleStackConfig
+from vaak.config.tasks import CheckFinding, impossible, no_effect, unread_input
+from vaak.nn.config import SingleStackConfig, lora_findings, preset_findings, stack_findings, stack_parameters
 from vaak.tasks.lm.config import FILES, PRESETS, LanguageModelConfig, LanguageModelDataConfig
-from vaak.text.checks import corpus_findings, tokenizer_findings, unread_tokenizer_findings
+from vaak.text.config import corpus_findings, tokenizer_findings, unread_tokenizer_findings
 
 READ_BY = {"text_column": ("json", "csv", "parquet", "huggingface"), "document": ("text",)}
 """The types of corpora that read an option which not all read."""

@@ -1,25 +1,145 @@
-"""Examples of a language model: token ids in, target ids out, -100 where nothing is to be predicted.
+"""The data of a language model: corpus to tokenizer to token stores, once; then examples of token ids.
 
-    document   [bos] t1 t2 ... tn [eos]      inputs are all but the last, targets all but the first
-    stream     the concatenated documents, each after a [bos], cut into windows anywhere
-
-Bytes are those of the text; in a document layout the end of a document counts as one byte, its newline. A store whose
-texts its tokens don't reproduce has no bytes to count: the tokens' probability isn't the text's.
+FOLDER (RUN/prepared, or CACHE_DIR/FINGERPRINT, to which RUN/prepared then points)
+  tokenizer/tokenizer.json   base/ of a pretrained model   train/ valid/ test/ token stores   prepared.json, made last
+Token ids in, target ids out, -100 where nothing is to be predicted:
+  document   [bos] t1 t2 ... tn [eos]      inputs are all but the last, targets all but the first
+  stream     the concatenated documents, each after a [bos], cut into windows anywhere
+The end of a document counts as one byte, its newline. No bytes are counted where tokens don't reproduce the texts.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal, NamedTuple
+import logging
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from functools import cached_property, partial
+from itertools import islice
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
 import torch
 
+from vaak.config.base import FOLDS_FILE
 from vaak.core.batch import Batch
+from vaak.core.errors import UserError
+from vaak.core.storage.files import fingerprint_of
 from vaak.core.task import Dataset
-from vaak.tasks.lm.examples.difficulty import window_difficulties
-from vaak.tasks.lm.examples.windows import Windows, cut_windows
-from vaak.text.corpora.token_store import TokenStore
+from vaak.runs.prepared import PreparedFolder, Recipe, fingerprint_with_files
+from vaak.tasks.lm.config import LanguageModelDataConfig
+from vaak.tasks.lm.pretrained import save_base
+from vaak.tasks.pretrained import Base
+from vaak.text.chat_template import ChatTemplate, given_template, keep_template, template_for, template_in
+from vaak.text.corpora.corpus import CorpusBuilder
+from vaak.text.corpora.statistics import format_statistics
+from vaak.text.corpora.stores import TokenStore, write_encoded, write_tokens
+from vaak.text.difficulties import MEASURES, kept_difficulties
+from vaak.text.tokenizer import Tokenizer, round_trip_report
+from vaak.text.tokenizer_training import TokenizerFactory
+
+log = logging.getLogger("vaak")
+ROUND_TRIP_DOCUMENTS = 2000
+TEMPLATE_FILES = ("tokenizer_config.json", "chat_template.jinja")
+
+
+@dataclass(frozen=True)
+class Prepared(PreparedFolder):
+    """Tokenizer and token stores."""
+
+    load_tokenizer: Callable[[Path], Tokenizer] = Tokenizer.load
+
+    @cached_property
+    def tokenizer(self) -> Tokenizer:
+        return self.load_tokenizer(self.folder / "tokenizer")
+
+    def store(self, split: str) -> TokenStore:
+        """The tokens of a split. Raises UserError if the corpus has no such split."""
+        return self.open_split(split, TokenStore)
+
+
+def fingerprint(data: LanguageModelDataConfig, code: Path = Path(), base: Base | None = None) -> str:
+    """A hash of everything prepared data depend on: options, and size and time of change of every source file."""
+    tokenizer_file = [Path(data.tokenizer.path)] if data.tokenizer.path else []
+    files = [*CorpusBuilder(data.corpus, data.corpus.seed).files, *tokenizer_file]
+    of_tokenizer = {**TokenizerFactory(data.tokenizer, code).decides(), "path": data.tokenizer.path}
+    options = {"corpus": data.corpus.model_dump(mode="json"), "tokenizer": of_tokenizer, **_of_chats(data, code)}
+    if base is None:
+        return fingerprint_with_files(options, files)
+    names = ("config.json", "tokenizer.json", *(TEMPLATE_FILES if data.corpus.type == "chat" else ()))
+    of_base = [Path(base.source) / name for name in names]
+    return fingerprint_with_files({**options, "pretrained": base.source}, [*files, *of_base])
+
+
+def recipe(
+    data: LanguageModelDataConfig,
+    splits: tuple[str, ...] | None = None,
+    code: Path = Path(),
+    base: Base | None = None,
+) -> Recipe:
+    """How tokenizer and token stores of ``splits`` (all there are) are made; a user's files are seen from ``code``.
+
+    With a ``base`` the tokenizer is that of a pretrained model.
+    """
+    tokenizer = TokenizerFactory(data.tokenizer, code)
+    # Without its path, which may differ after a run was moved.
+    corpus = data.corpus.model_dump(mode="json", exclude={"train", "valid", "test", "name", FOLDS_FILE})
+    of_chats = _of_chats(data, code)
+    options = {"corpus": corpus, "tokenizer": tokenizer.decides() if base is None else "pretrained", **of_chats}
+    make = partial(_make, data, tokenizer if base is None else base, splits, code)
+    return Recipe(make, partial(fingerprint, data, code, base), options)
+
+
+def _of_chats(data: LanguageModelDataConfig, code: Path) -> dict[str, Any]:
+    """What conversations depend on besides."""
+    return {"chat_template": given_template(data.chat_template, code)} if data.corpus.type == "chat" else {}
+
+
+def _make(
+    data: LanguageModelDataConfig,
+    factory: TokenizerFactory | Base,
+    splits: tuple[str, ...] | None,
+    code: Path,
+    folder: Path,
+) -> dict[str, Any]:
+    """Fill ``folder`` with ``splits`` of what ``data`` describes; return the statistics and the round trip.
+
+    The tokenizer is what ``factory`` has or makes; a file of a chat template is looked for in ``code``.
+    """
+    corpus = CorpusBuilder(data.corpus, data.corpus.seed)
+    splits = corpus.with_train_first() if splits is None else splits
+    if isinstance(factory, Base):
+        tokenizer = save_base(factory.source, folder, data.max_length)
+    else:
+        texts: Iterator[str] = iter(()) if data.tokenizer.path else corpus.documents("train")
+        tokenizer = factory.create_tokenizer(texts)
+        tokenizer.save(folder / "tokenizer")
+    template = _template(data, code, folder, tokenizer) if data.corpus.type == "chat" else None
+    for split in splits:
+        if template is None:
+            store = write_tokens(folder / split, corpus.documents(split), tokenizer)
+        else:
+            chats = (template.encoded(chat.messages, chat.where) for chat in corpus.read(split))
+            store = write_encoded(folder / split, chats, tokenizer)
+        log.info("%s: %s documents, %s tokens", split, f"{len(store):,}", f"{len(store.tokens):,}")
+    statistics = {split: corpus.statistics[split] for split in splits}
+    log.info("%s", format_statistics(statistics))
+    trip = round_trip_report(tokenizer, islice(corpus.documents(splits[-1]), ROUND_TRIP_DOCUMENTS))
+    (log.info if trip.exact == trip.documents else log.warning)("tokenizer: %s", trip)
+    about = {split: figures.to_json() for split, figures in statistics.items()}
+    return {"statistics": about, "round_trip": asdict(trip)}
+
+
+def _template(data: LanguageModelDataConfig, code: Path, folder: Path, tokenizer: Tokenizer) -> ChatTemplate:
+    """The chat template of the options, or of the tokenizer that they give; kept with the tokenizer in ``folder``."""
+    kept = folder / "tokenizer"
+    given = None if data.tokenizer.path is None else Path(data.tokenizer.path)
+    source = kept if given is None else given if given.is_dir() else given.parent
+    content = template_for(tokenizer, given_template(data.chat_template, code), template_in(source))
+    template = ChatTemplate(content, tokenizer)
+    keep_template(kept, content)
+    return template
+
 
 IGNORED = -100
 
@@ -48,7 +168,7 @@ class Corruption:
         return bool(self.dropout or self.masking)
 
 
-class Sequence(NamedTuple):
+class TokenSequence(NamedTuple):
     """One example: ``inputs`` and ``targets`` ``(time,)``, and the number of bytes of its text."""
 
     inputs: np.ndarray
@@ -81,7 +201,7 @@ class TextDataset(Dataset):
         self.lengths = self.windows.sizes
         self.fingerprint = f"{store.fingerprint}-{max_length}-{stride}"
 
-    def example(self, index: int, rng: np.random.Generator) -> Sequence:
+    def example(self, index: int, rng: np.random.Generator) -> TokenSequence:
         document, start = int(self.windows.documents[index]), int(self.windows.starts[index])
         ids = self.ids(index)
         targets = ids[1:].copy()
@@ -111,7 +231,7 @@ class TextDataset(Dataset):
             ids[size - 1] = self.special.eos
         return ids
 
-    def collate(self, rows: list[list[Sequence]]) -> Batch:
+    def collate(self, rows: list[list[TokenSequence]]) -> Batch:
         return collate(rows, self.special.pad)
 
     def describe(self, index: int) -> str:
@@ -155,7 +275,7 @@ class ChatDataset(TextDataset):
         self.lengths = self.windows.sizes
         self.fingerprint = f"{store.fingerprint}-{max_length}-{longer}"
 
-    def example(self, index: int, rng: np.random.Generator) -> Sequence:
+    def example(self, index: int, rng: np.random.Generator) -> TokenSequence:
         document, ids = int(self.windows.documents[index]), self.ids(index)
         first = int(self.store.offsets[document]) + 1
         targets = ids[1:].copy()
@@ -197,7 +317,7 @@ class StreamDataset(Dataset):
         self.lengths[whole:] = rest
         self.fingerprint = f"{store.fingerprint}-stream-{max_length}-{shift}"
 
-    def example(self, index: int, rng: np.random.Generator) -> Sequence:
+    def example(self, index: int, rng: np.random.Generator) -> TokenSequence:
         length = int(self.lengths[index])
         start = index * self.max_length
         if self.shift:
@@ -231,7 +351,7 @@ class StreamDataset(Dataset):
             document += 1
         return ids
 
-    def collate(self, rows: list[list[Sequence]]) -> Batch:
+    def collate(self, rows: list[list[TokenSequence]]) -> Batch:
         return collate(rows, self.special.pad)
 
     def describe(self, index: int) -> str:
@@ -245,7 +365,7 @@ def corrupted(
     corruption: Corruption,
     special: SpecialTokens,
     rng: np.random.Generator,
-) -> Sequence:
+) -> TokenSequence:
     """The example that an objective makes of ``ids`` ``(time + 1,)`` and the ``targets`` after them ``(time,)``.
 
     ``num_bytes`` is the size of their text; ``corruption`` says how many inputs are masked or dropped, ``special``
@@ -257,7 +377,7 @@ def corrupted(
     if corruption.dropout:
         dropped = rng.random(len(inputs)) < corruption.dropout
         inputs = np.where(dropped & (inputs != special.bos), special.mask, inputs)
-    return Sequence(inputs, targets, num_bytes)
+    return TokenSequence(inputs, targets, num_bytes)
 
 
 def _masked(
@@ -267,7 +387,7 @@ def _masked(
     probability: float,
     special: SpecialTokens,
     rng: np.random.Generator,
-) -> Sequence:
+) -> TokenSequence:
     """Some tokens to predict from both sides; of these 80 % are masked, 10 % replaced, 10 % left.
 
     ``ids`` and ``targets`` are ``(time,)``, ``num_bytes`` is the size of their text; each is chosen with
@@ -281,10 +401,10 @@ def _masked(
     inputs = np.where(chosen & (fate < 0.8), special.mask, ids)
     replaced = chosen & (fate >= 0.9)
     inputs[replaced] = rng.integers(special.vocab_size, size=int(replaced.sum()))
-    return Sequence(inputs, np.where(chosen, targets, IGNORED), num_bytes)
+    return TokenSequence(inputs, np.where(chosen, targets, IGNORED), num_bytes)
 
 
-def collate(rows: list[list[Sequence]], pad: int) -> Batch:
+def collate(rows: list[list[TokenSequence]], pad: int) -> Batch:
     """Rows padded on the right to the longest. ``documents`` numbers the examples of each row, -1 where padding is."""
     lengths = [sum(len(example.inputs) for example in row) for row in rows]
     packed = any(len(row) > 1 for row in rows)
@@ -307,7 +427,9 @@ def collate(rows: list[list[Sequence]], pad: int) -> Batch:
     )
 
 
-def _padded(rows: list[list[Sequence]], shape: tuple[int, int], pad: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _padded(
+    rows: list[list[TokenSequence]], shape: tuple[int, int], pad: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Inputs, targets and documents (row, time)."""
     inputs, targets = np.full(shape, pad, dtype=np.int64), np.full(shape, IGNORED, dtype=np.int64)
     documents = np.full(shape, -1, dtype=np.int64)
@@ -319,3 +441,59 @@ def _padded(rows: list[list[Sequence]], shape: tuple[int, int], pad: int) -> tup
             documents[number, start:end] = document
             start = end
     return inputs, targets, documents
+
+
+@dataclass(frozen=True)
+class Windows:
+    """Windows of all documents, in order: arrays of ``(window,)``."""
+
+    documents: np.ndarray
+    starts: np.ndarray
+    sizes: np.ndarray
+    scored_from: np.ndarray
+
+
+def cut_windows(num_targets: np.ndarray, size: int, stride: int) -> Windows:
+    """The windows of documents with these numbers of targets; a document without targets has none.
+
+    >>> windows = cut_windows(np.array([12, 3]), size=8, stride=4)
+    >>> windows.documents.tolist(), windows.starts.tolist(), windows.sizes.tolist(), windows.scored_from.tolist()
+    ([0, 0, 1], [0, 4, 0], [8, 8, 3], [0, 4, 0])
+    """
+    num_targets = np.asarray(num_targets, dtype=np.int64)
+    counts = np.where(num_targets > 0, 1 + -(-np.maximum(num_targets - size, 0) // stride), 0)
+    documents = np.repeat(np.arange(len(num_targets)), counts)
+    within = np.arange(len(documents)) - np.repeat(np.cumsum(counts) - counts, counts)
+    starts = within * stride
+    sizes = np.minimum(num_targets[documents] - starts, size)
+    scored_from = np.where(within > 0, size - stride, 0)
+    return Windows(documents, starts, sizes, scored_from)
+
+
+class HasWindows(Protocol):
+    """What a dataset must have: its tokens, and which of them are in each example."""
+
+    store: TokenStore
+    lengths: np.ndarray
+    fingerprint: str
+
+    def ids(self, index: int) -> np.ndarray: ...
+
+
+def window_difficulties(windows: HasWindows, measure: str) -> np.ndarray:
+    """How hard each window is by ``length``, ``lexical`` or ``morphology``, ``(window,)``, harder ones higher.
+
+    Raises UserError for another measure, and if ``morphology`` finds no inflection.
+    """
+    if measure not in MEASURES:
+        raise UserError(f"unknown difficulty {measure}; choose from {', '.join(MEASURES)}")
+    if measure == "length":
+        return windows.lengths
+    key = fingerprint_of([windows.fingerprint, windows.store.tokenizer_fingerprint])
+    return kept_difficulties(windows.store.folder, key, measure, lambda: _texts(windows), len(windows.lengths))
+
+
+def _texts(windows: HasWindows) -> Iterator[str]:
+    tokenizer = Tokenizer.load(windows.store.folder.parent / "tokenizer")  # where ``prepare`` puts it
+    for index in range(len(windows.lengths)):
+        yield tokenizer.decode(windows.ids(index)[1:].tolist())

@@ -8,14 +8,14 @@ import numpy as np
 
 from vaak.config.training import TrainingConfig
 from vaak.core.batch import Batch
-from vaak.data.batching.planner import largest_rows
+from vaak.data.batching import largest_rows
 from vaak.tasks.lm.config import LanguageModelConfig, LanguageModelDataConfig
 from vaak.tasks.lm.data import Corruption, SpecialTokens, collate, corrupted
 from vaak.tasks.lm.model import LanguageModel
 from vaak.text.corpora.corpus import CorpusBuilder
 from vaak.text.corpora.readers import find_files
 from vaak.text.corpora.sources import files_of
-from vaak.text.tokenizers.tokenizer import Tokenizer
+from vaak.text.tokenizer import Tokenizer
 
 
 def source_files(data: LanguageModelDataConfig) -> list[Path]:

@@ -1,4 +1,4 @@
-"""A trained decoder as a folder that transformers loads without Vaak: the same weights under other names (families.py).
+"""A trained decoder as a folder that transformers loads without Vaak: the same weights, renamed (pretrained.py).
 
 Any language model is written as an ONNX file, and its low-rank adapters for peft.
 
@@ -26,11 +26,11 @@ from vaak.core.errors import UserError
 from vaak.core.storage.files import sync_directory, sync_file, usual_mode, whole_folder, write_json, write_text
 from vaak.nn.lora import adapters_of, merged, write_adapter
 from vaak.nn.onnx_file import Called, OnnxModule, some_tokens, write_onnx
-from vaak.tasks.lm.families import config_of, family_of
 from vaak.tasks.lm.model import LanguageModel
+from vaak.tasks.lm.pretrained import exported_config, family_of
 from vaak.tasks.pretrained import Kept
 from vaak.text.chat_template import template_in
-from vaak.text.tokenizers.tokenizer import Tokenizer as VaaksTokenizer
+from vaak.text.tokenizer import Tokenizer as VaaksTokenizer
 
 SPECIAL_TOKENS = ("bos_token", "eos_token", "pad_token", "unk_token", "mask_token", "sep_token", "cls_token")
 
@@ -108,7 +108,7 @@ def export_onnx(model: LanguageModel, tokenizer: VaaksTokenizer, longest: int, f
 def hf_config(model: LanguageModel, max_length: int) -> dict[str, Any]:
     """The model's ``config.json``."""
     dtype = str(model.embedding.weight.dtype).removeprefix("torch.")
-    return config_of(model.config, model.vocab_size, max_length, dtype)
+    return exported_config(model.config, model.vocab_size, max_length, dtype)
 
 
 def hf_weights(model: LanguageModel) -> dict[str, torch.Tensor]:

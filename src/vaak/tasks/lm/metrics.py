@@ -1,24 +1,41 @@
-"""Metrics of a language model: sums over the whole set, divided once.
+"""Metrics of a language model: sums over the whole set, divided once; minimal pairs; n-grams, which it has to beat.
 
 loss            nats per token                      sum of -ln p / tokens
 perplexity      exp(loss)                           comparable with the same tokenizer only
 bits_per_byte   sum of -log2 p / UTF-8 bytes        comparable across tokenizers; only where the tokens reproduce every
                                                     text exactly: else they are more probable than the text
 accuracy        tokens whose most probable prediction is right / tokens
+pairs_accuracy  pairs of sentences of which the one without a mistake is more probable / pairs; a tie is wrong (BLiMP)
+
+The baseline is an interpolated n-gram model on the run's own tokens, scored on the same targets with the same bytes;
+its context ends where an example begins, as the network's does.
+Sources: Warstadt et al. 2020, "BLiMP"; Chen and Goodman 1998, "An Empirical Study of Smoothing Techniques for Language
+Modeling", interpolated modified Kneser-Ney. Differs: a discount that the counts of counts make negative is 0.
 """
 
 from __future__ import annotations
 
+import functools
+import json
 import math
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from vaak.core.batch import Batch
-from vaak.core.task import Meters
+from vaak.core.errors import DataError, UserError
+from vaak.core.task import Dataset, Meters
+from vaak.core.terminal import followed
 from vaak.tasks.lm.config import LanguageModelConfig
-from vaak.tasks.lm.data import IGNORED
+from vaak.tasks.lm.data import IGNORED, SpecialTokens, StreamDataset, TextDataset, TokenSequence, collate
+from vaak.text.corpora.readers import find_files
+from vaak.text.tokenizer import Tokenizer, normalise
 
 
 class TextMeters(Meters):
@@ -88,3 +105,189 @@ def visibility_of(options: LanguageModelConfig, batch: Batch) -> dict[str, Tenso
 def _exact_sum(values: Tensor) -> Tensor:
     """The sum in float64 where the device has it."""
     return values.sum() if values.device.type == "mps" else values.sum(dtype=torch.float64)
+
+
+GRAMMAR_PAIRS = 100  # of each phenomenon: +- 5 % at two standard errors for a model at 90 %
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A sentence, its ungrammatical twin, and the phenomenon in which they differ."""
+
+    good: str
+    bad: str
+    phenomenon: str
+    origin: str
+
+
+def read_pairs(sources: tuple[str, ...]) -> list[Pair]:
+    """The pairs of BLiMP JSON lines (files or glob patterns), or of the built-in grammar where a source is ``grammar``.
+
+    Raises DataError naming file and line of one that can't be read, or where there are none at all.
+    """
+    pairs: list[Pair] = []
+    for source in sources:
+        if source == "grammar":
+            pairs += _of_the_grammar()
+        else:
+            for file in find_files((source,), "data.minimal_pairs"):
+                pairs += _read_file(Path(file))
+    if not pairs:
+        where = ", ".join(sources) or "it: name files of BLiMP JSON lines, or grammar"
+        raise DataError(f"data.minimal_pairs: no pairs in {where}")
+    return pairs
+
+
+@functools.cache  # every evaluation reads them, and composing them takes a second
+def _of_the_grammar() -> tuple[Pair, ...]:
+    from vaak.text import grammar as hindi  # most runs don't need its words
+
+    return tuple(
+        Pair(pair.sentence_good, pair.sentence_bad, pair.phenomenon, f"grammar:{pair.pair_id}")
+        for pair in hindi.minimal_pairs(GRAMMAR_PAIRS, seed=0)
+    )
+
+
+def _read_file(path: Path) -> Iterator[Pair]:
+    with open(path, "rb") as file:
+        for number, line in enumerate(file, start=1):
+            if not line.strip():
+                continue
+            try:
+                entry = json.loads(line)
+                good, bad = (normalise(entry[name]) for name in ("sentence_good", "sentence_bad"))
+                phenomenon = str(entry.get("UID", path.stem))
+            except (ValueError, KeyError, TypeError, AttributeError) as error:
+                raise DataError(
+                    f"{path}:{number}: no minimal pair: a JSON object with sentence_good and sentence_bad is expected"
+                ) from error
+            if not good.strip() or not bad.strip():
+                raise DataError(f"{path}:{number}: a sentence of this minimal pair is empty")
+            yield Pair(good, bad, phenomenon, f"{path}:{number}")
+
+
+class PairDataset(Dataset):
+    """Pairs as examples of two sequences each: a row ``(2, time)`` has the good sentence and then the bad one."""
+
+    draws_globally = False
+
+    def __init__(self, pairs: list[Pair], tokenizer: Tokenizer, special: SpecialTokens, max_length: int) -> None:
+        self.pairs, self.special = pairs, special
+        self.tokens = [(tokenizer.encode(pair.good), tokenizer.encode(pair.bad)) for pair in pairs]
+        end = int(special.eos is not None)
+        self.lengths = np.array([max(len(good), len(bad)) + end for good, bad in self.tokens])
+        longest = int(self.lengths.argmax())
+        if self.lengths[longest] > max_length:
+            size = f"{self.lengths[longest]} tokens, more than data.max_length {max_length}"
+            raise DataError(f"{pairs[longest].origin}: the pair has {size}")
+        self.fingerprint = str(len(pairs))
+
+    def example(self, index: int, rng: np.random.Generator) -> tuple[TokenSequence, TokenSequence, str]:
+        good, bad = (self._sequence(tokens) for tokens in self.tokens[index])
+        return good, bad, self.pairs[index].phenomenon
+
+    def _sequence(self, tokens: list[int]) -> TokenSequence:
+        """[bos] sentence [eos]; where documents have no end, the sentence alone is scored."""
+        ids = [self.special.bos, *tokens, *([] if self.special.eos is None else [self.special.eos])]
+        return TokenSequence(np.array(ids[:-1]), np.array(ids[1:]), 0)
+
+    def collate(self, rows: list[list[tuple[TokenSequence, TokenSequence, str]]]) -> Batch:
+        sentences = collate([[sequence] for row in rows for sequence in row[0][:2]], self.special.pad)
+        tensors = {name: tensor.unflatten(0, (len(rows), 2)) for name, tensor in sentences.tensors.items()}
+        extra = {**sentences.extra, "phenomena": [row[0][2] for row in rows]}
+        return Batch(tensors, {"pair": torch.ones(len(rows))}, extra=extra)
+
+    def difficulty(self, measure: str) -> np.ndarray:
+        raise UserError(f"minimal pairs are not trained on: they have no difficulty {measure}")
+
+    def describe(self, index: int) -> str:
+        return self.pairs[index].origin
+
+
+Tokens = list[int]
+ORDER = 5
+
+
+class KneserNey:
+    """One order of the model: discounted counts, and what each context leaves to the order below."""
+
+    def __init__(self, counts: Counter[int], vocab_size: int) -> None:
+        self.counts, self.vocab_size = counts, vocab_size
+        of_counts = Counter(counts.values())
+        ones, twos, threes, fours = (of_counts[times] or 1 for times in (1, 2, 3, 4))
+        y = ones / (ones + 2 * twos)
+        discounts = (0.0, 1 - 2 * y * twos / ones, 2 - 3 * y * threes / twos, 3 - 4 * y * fours / threes)
+        self.discounts = tuple(max(discount, 0.0) for discount in discounts)
+        self.totals: dict[int, int] = defaultdict(int)
+        self.left_over: dict[int, float] = defaultdict(float)
+        for gram, count in counts.items():
+            self.totals[gram // vocab_size] += count
+            self.left_over[gram // vocab_size] += self.discounts[min(count, 3)]
+
+    def probability(self, context: int, token: int, below: float) -> float:
+        """The probability of ``token`` after ``context``, given that of the lower order."""
+        total = self.totals.get(context)
+        if total is None:
+            return below
+        count = self.counts.get(context * self.vocab_size + token, 0)
+        return (count - self.discounts[min(count, 3)] + self.left_over[context] * below) / total
+
+
+class NgramModel:
+    """The orders from 1 up; below the highest, an n-gram counts once for each different token before it."""
+
+    def __init__(self, texts: Sequence[Tokens], order: int, vocab_size: int) -> None:
+        """Each of ``texts`` is a sequence of ids; nothing is counted across two."""
+        self.vocab_size = vocab_size
+        grams: list[Counter[int]] = [Counter() for _ in range(order)]
+        for tokens in followed(texts, f"{order}-grams", len(texts)):
+            for size in range(1, order + 1):
+                power, gram = vocab_size**size, 0
+                for place, token in enumerate(tokens):
+                    gram = (gram * vocab_size + token) % power
+                    if place + 1 >= size:
+                        grams[size - 1][gram] += 1
+        continuations = [Counter(gram % vocab_size**size for gram in grams[size]) for size in range(1, order)]
+        self.orders = [KneserNey(counts, vocab_size) for counts in (*continuations, grams[-1])]
+
+    def probability(self, before: Tokens, token: int) -> float:
+        """Of ``token`` after ``before``, of which the last ``order - 1`` are read.
+
+        >>> model = NgramModel([[0, 1, 2, 1, 2, 3]], 3, 4)
+        >>> round(sum(model.probability([1], token) for token in range(4)), 12)
+        1.0
+        """
+        found, context = 1 / self.vocab_size, 0
+        for size, order in enumerate(self.orders):
+            if len(before) < size:
+                break
+            context += before[-size] * self.vocab_size ** (size - 1) if size else 0
+            found = order.probability(context, token, found)
+        return found
+
+
+def ngram_figures(
+    train: TextDataset | StreamDataset, evaluated: TextDataset | StreamDataset, vocab_size: int, order: int = ORDER
+) -> dict[str, float]:
+    """The loss, the perplexity and, where bytes are counted, the bits per byte of an n-gram model of ``train``."""
+    texts = [train.ids(index).tolist() for index in range(len(train.lengths))]
+    model = NgramModel(texts, order, vocab_size)
+    nats, tokens, num_bytes = 0.0, 0, 0
+    for before, token, scored_bytes in _scored(evaluated, order):
+        num_bytes += scored_bytes
+        if token is not None:
+            nats -= math.log(model.probability(before, token))
+            tokens += 1
+    loss = nats / max(tokens, 1)
+    found = {"loss": loss, "perplexity": math.exp(min(loss, 700.0))}
+    return found | ({"bits_per_byte": nats / math.log(2) / num_bytes} if num_bytes else {})
+
+
+def _scored(dataset: TextDataset | StreamDataset, order: int) -> Iterator[tuple[Tokens, int | None, int]]:
+    """Each scored token after those before it; and, without a token, the bytes of each example."""
+    rng = np.random.default_rng(0)  # evaluations of decoders draw nothing
+    for index in followed(range(len(dataset.lengths)), f"scoring by {order}-grams", len(dataset.lengths)):
+        example, ids = dataset.example(index, rng), dataset.ids(index).tolist()
+        yield [], None, int(example.num_bytes)
+        for place in np.flatnonzero(example.targets != IGNORED).tolist():
+            yield ids[max(0, place - order + 2) : place + 1], ids[place + 1], 0

@@ -16,8 +16,7 @@ from torch import Tensor
 from vaak.core.errors import UserError
 from vaak.core.random_keys import Purpose, draw_key
 from vaak.nn.decoding.cache import StackCache
-from vaak.nn.decoding.rows import without_dropout
-from vaak.nn.decoding.sampling import SamplingSettings, next_tokens, uniform_numbers
+from vaak.nn.decoding.sampling import SamplingSettings, next_tokens, uniform_numbers, without_dropout
 from vaak.tasks.lm.model import LanguageModel
 
 

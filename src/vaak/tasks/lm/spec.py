@@ -1,9 +1,9 @@
 """The specification of the language-model task. Imports no torch."""
 
-from vaak.config.task_spec import TaskSpec
+from vaak.config.tasks import TaskSpec
 from vaak.tasks.lm.checks import checks, metrics, num_parameters, refused_difficulties
 from vaak.tasks.lm.config import ALIASES, DEFAULTS, SHARED, SIDES, LanguageModelConfig, LanguageModelDataConfig
-from vaak.text.checks import NO_CLASSES, losses_of_tokens
+from vaak.text.config import NO_CLASSES, losses_of_tokens
 
 SPEC = TaskSpec(
     task="vaak.tasks.lm.task:LanguageModelTask",

@@ -1,7 +1,7 @@
 """The language-model task: what the engine asks, answered.
 
-- ``prepare``: corpus, tokenizer, token stores, once (prepare.py)
-- ``dataset``: windows of tokens (data.py), or minimal pairs (minimal_pairs.py)
+- ``prepare``: corpus, tokenizer, token stores, once (data.py)
+- ``dataset``: windows of tokens (data.py), or minimal pairs (metrics.py)
 - ``losses``: cross-entropy of the next token, or of masked ones, summed; per token
 - ``meters``: perplexity, bits per byte, accuracy on pairs (metrics.py)
 - ``predict``: text continued (predict.py)
@@ -22,34 +22,37 @@ from vaak.core.batch import Batch, Term
 from vaak.core.errors import DataError, UserError
 from vaak.core.storage.files import fingerprint_of
 from vaak.core.task import Baselines, Outputs
-from vaak.engine.objective.losses import losses_of_logits
+from vaak.engine.losses import losses_of_logits
 from vaak.nn.decoding.sampling import SamplingSettings
-from vaak.nn.kernels.squared_norms import NORM_REG, SquaredNorms, norm_reg
+from vaak.nn.kernels.random_features import NORM_REG, SquaredNorms, norm_reg
 from vaak.nn.lora import add_lora
 from vaak.runs.prepared import Recipe, prepared_folder
 from vaak.tasks.base import PreparedTask, in_temporary_folder, without_unread_files
-from vaak.tasks.hub import loaded_or_drawn, located
 from vaak.tasks.lm import pretrained
-from vaak.tasks.lm.baselines import ORDER, ngram_figures
 from vaak.tasks.lm.config import LanguageModelConfig, LanguageModelExperiment
-from vaak.tasks.lm.data import IGNORED, ChatDataset, Corruption, SpecialTokens, StreamDataset, TextDataset
+from vaak.tasks.lm.data import (
+    IGNORED,
+    ChatDataset,
+    Corruption,
+    Prepared,
+    SpecialTokens,
+    StreamDataset,
+    TextDataset,
+    recipe,
+)
 from vaak.tasks.lm.estimate import sketch, sketch_batch, source_files
 from vaak.tasks.lm.export import export_hf, export_onnx, export_peft
-from vaak.tasks.lm.families import Family, family_of
-from vaak.tasks.lm.metrics import PairMeters, TextMeters, visibility_of
-from vaak.tasks.lm.minimal_pairs import PairDataset, read_pairs
+from vaak.tasks.lm.metrics import ORDER, PairDataset, PairMeters, TextMeters, ngram_figures, read_pairs, visibility_of
 from vaak.tasks.lm.model import LanguageModel
 from vaak.tasks.lm.predict import generate
-from vaak.tasks.lm.prepare import Prepared, recipe
+from vaak.tasks.lm.pretrained import Family, family_of
 from vaak.tasks.lm.spec import SPEC
-from vaak.tasks.pretrained import Base, Kept
+from vaak.tasks.pretrained import Base, Kept, loaded_or_drawn, located
 from vaak.text.chat_template import ChatTemplate, Messages, template_in
 from vaak.text.corpora.corpus import CorpusBuilder
-from vaak.text.corpora.token_store import TokenStore, write_tokens
-from vaak.text.tokenizers.normalise import normalise
-from vaak.text.tokenizers.tokenizer import Tokenizer
-from vaak.text.tokenizers.training import TokenizerFactory
-from vaak.text.tokenizers.users_tokenizer import UsersTokenizer
+from vaak.text.corpora.stores import TokenStore, write_tokens
+from vaak.text.tokenizer import Tokenizer, UsersTokenizer, normalise
+from vaak.text.tokenizer_training import TokenizerFactory
 
 log = logging.getLogger("vaak")
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from vaak.config.components import did_you_mean
 from vaak.config.experiment import Experiment
-from vaak.config.task_spec import CheckFinding, impossible, no_effect
+from vaak.config.tasks import CheckFinding, impossible, no_effect
 from vaak.tasks.multitask.config import MultiTaskConfig
 
 Experiments = Mapping[str, Experiment[Any, Any]]

@@ -1,6 +1,6 @@
 """The specification of training on several tasks. Imports no torch."""
 
-from vaak.config.task_spec import TaskSpec
+from vaak.config.tasks import TaskSpec
 from vaak.tasks.multitask.checks import checks, metrics, num_parameters, refused_difficulties
 from vaak.tasks.multitask.config import ALIASES, DEFAULTS, MultiTaskConfig, MultiTaskDataConfig
 

@@ -5,11 +5,13 @@
 - ``losses``: TASK/loss per TASK/unit, so each is divided by its own count in the whole step
 - ``meters``: each task's own figures, and the weighted sum of their losses (metrics.py)
 - ``predict``: of pairs of a task's name and its input
+- exports: each task in a folder of its own name, in a format that it has
 """
 
 from __future__ import annotations
 
 import contextlib
+import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby
@@ -25,17 +27,18 @@ from vaak.config.tasks import task_class
 from vaak.config.training import TrainingConfig
 from vaak.core.batch import Batch, Term
 from vaak.core.errors import OptionError, UserError
+from vaak.core.storage.files import whole_folder
 from vaak.core.task import DataFinding, Meters
 from vaak.core.task import Task as AnyTask
-from vaak.engine.cost.dry_pass import numberless
-from vaak.engine.devices.randomness import keeping_generators
-from vaak.engine.objective.losses import auxiliary_losses
+from vaak.engine.dry_pass import numberless
+from vaak.engine.losses import auxiliary_losses
+from vaak.engine.precision import keeping_generators
+from vaak.nn.lora import merged
 from vaak.runs.folder.directory import TASKS
 from vaak.runs.prepared import prepared_folder
-from vaak.tasks.base import Task
+from vaak.tasks.base import FORMATS, Task, formats_of, why_not
 from vaak.tasks.multitask.config import MultiTaskExperiment
 from vaak.tasks.multitask.data import JointDataset, Shares, own_batch
-from vaak.tasks.multitask.export import export_parts, refused_by_all
 from vaak.tasks.multitask.metrics import JointMeters
 from vaak.tasks.multitask.model import WEIGHTED, MultiTaskModel, Uncertainty
 from vaak.tasks.multitask.spec import SPEC
@@ -53,7 +56,7 @@ class JointTask(Task[Any]):
     shared
         Modules that tasks have together: the name in the model of each task.
     shares
-        How often each is trained on (``vaak.data.batching.mixed``); None: as often as it has data.
+        How often each is trained on (``vaak.data.batching``); None: as often as it has data.
     """
 
     def __init__(
@@ -273,3 +276,33 @@ def _shares_of(experiment: MultiTaskExperiment) -> Shares | None:
     if sampling.type == "temperature":
         return Shares(temperature=sampling.temperature)
     return Shares(annealed_over=sampling.epochs or experiment.training.epochs)
+
+
+log = logging.getLogger("vaak")
+
+
+def refused_by_all(parts: Mapping[str, AnyTask]) -> dict[str, str]:
+    """The formats that none of the tasks has, with the reason of each."""
+    found = {}
+    for format in FORMATS:
+        if not any(format in formats_of(part) for part in parts.values()):
+            reasons = {name: why_not(part, format) for name, part in parts.items()}
+            found[format] = "; ".join(f"{name}: {reason}" for name, reason in reasons.items())
+    return found
+
+
+def export_parts(parts: Mapping[str, AnyTask], models: nn.ModuleDict, format: str, folder: Path) -> None:
+    """Write ``folder`` with a folder for each task, completely or not at all: in the format, or in one that it has.
+
+    ``models`` are those of the tasks.
+    """
+    with whole_folder(folder) as made:
+        for name, part in parts.items():
+            formats = formats_of(part)
+            own = format if format in formats else next((one for one in formats if one != "peft"), None)
+            if own != format:
+                instead = f"it is written as {own}" if own else "it is left out"
+                log.warning("%s: --format %s: %s; %s", name, format, why_not(part, format), instead)
+            if own is not None:
+                writer: Any = getattr(part, f"export_{own}")
+                writer(models[name] if own == "peft" else merged(models[name]), made / name)

@@ -19,10 +19,10 @@ from torch import Tensor, nn
 
 from vaak.core.errors import UserError
 from vaak.core.storage.files import write_text
-from vaak.nn.decoding.rows import without_dropout
+from vaak.nn.decoding.sampling import without_dropout
 from vaak.nn.models import EncoderDecoderModel
 from vaak.tasks.seq2seq.predict import Translation, Translator
-from vaak.text.tokenizers.tokenizer import Tokenizer
+from vaak.text.tokenizer import Tokenizer
 
 SHADES = 20
 

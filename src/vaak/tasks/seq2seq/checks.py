@@ -6,11 +6,10 @@ from collections.abc import Iterator
 from typing import Any
 
 from vaak.config.experiment import Experiment
-from vaak.config.task_spec import CheckFinding, impossible, impossible_if_given, no_effect
-from vaak.nn.checks import lora_findings, stack_findings, stack_parameters
-from vaak.nn.config import DecoderConfig, EncoderDecoderConfig
+from vaak.config.tasks import CheckFinding, impossible, impossible_if_given, no_effect
+from vaak.nn.config import DecoderConfig, EncoderDecoderConfig, lora_findings, stack_findings, stack_parameters
 from vaak.tasks.seq2seq.config import FILES, METHODS_OF, DecodingConfig, Seq2SeqConfig, Seq2SeqDataConfig
-from vaak.text.checks import corpus_findings, tokenizer_findings, unread_tokenizer_findings
+from vaak.text.config import corpus_findings, tokenizer_findings, unread_tokenizer_findings
 
 SIDES = ("encoder", "decoder")
 READ_BY = dict.fromkeys(("source_column", "target_column"), ("json", "tsv", "huggingface"))

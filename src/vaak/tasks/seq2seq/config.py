@@ -7,9 +7,8 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import field_validator, model_validator
 
-from vaak.config.base import LARGEST_COUNT, LARGEST_LENGTH, ResumeClass, Section, option
+from vaak.config.base import LARGEST_COUNT, LARGEST_LENGTH, ResumeClass, Section, fold_option, folds_file_option, option
 from vaak.config.experiment import Experiment
-from vaak.config.folds import fold_option, folds_file_option
 from vaak.nn.config import STACK_ALIASES, EncoderDecoderConfig, LoraConfig, lora_option
 from vaak.text.config import TextSourceSection, TokenizerConfig, dataset_option, subset_option
 

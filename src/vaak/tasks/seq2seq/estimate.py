@@ -9,14 +9,14 @@ import numpy as np
 
 from vaak.config.training import TrainingConfig
 from vaak.core.batch import Batch
-from vaak.data.batching.planner import largest_rows
+from vaak.data.batching import largest_rows
 from vaak.tasks.seq2seq.config import Seq2SeqConfig, Seq2SeqDataConfig
 from vaak.tasks.seq2seq.data import Example, SpecialTokens, collate
 from vaak.tasks.seq2seq.model import Seq2SeqModel
 from vaak.text.config import TokenizerConfig
 from vaak.text.corpora.parallel import ParallelCorpus
 from vaak.text.corpora.sources import files_of
-from vaak.text.tokenizers.tokenizer import Tokenizer
+from vaak.text.tokenizer import Tokenizer
 
 
 def source_files(data: Seq2SeqDataConfig) -> list[Path]:

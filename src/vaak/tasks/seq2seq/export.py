@@ -17,9 +17,9 @@ from vaak.core.storage.files import whole_folder
 from vaak.nn.lora import adapters_of, merged, write_adapter
 from vaak.nn.onnx_file import Called, OnnxModule, some_tokens, write_onnx
 from vaak.tasks.pretrained import saved_config
-from vaak.tasks.seq2seq.families import family_of
 from vaak.tasks.seq2seq.model import Seq2SeqModel
-from vaak.text.tokenizers.tokenizer import Tokenizer
+from vaak.tasks.seq2seq.pretrained import family_of
+from vaak.text.tokenizer import Tokenizer
 
 SOURCE = ("source", "source_mask")
 

@@ -1,4 +1,4 @@
-"""Metrics of a translator: sums over the whole set, divided once.
+"""Metrics of a translator, sums over the whole set, divided once; and translators without a network, to be beaten.
 
 loss               nats per target token, [eos] included, each predicted given the true tokens before it
 perplexity         exp(loss)
@@ -9,12 +9,15 @@ chrf               the same of characters; chrf_plus_plus: of characters and wor
 The last three are ratios of counts of n-grams. The counts add up over batches and ranks, and the ratio is taken of
 their sums, so a score is sacrebleu's of the whole set. A row without references is not translated.
 Sources: Papineni et al. 2002, "BLEU"; Popović 2015, "chrF", and 2017, "chrF++"; Post 2018, "A Call for Clarity in
-Reporting BLEU Scores" (signatures).
+Reporting BLEU Scores" (signatures); of the baselines Brown et al. 1993, "The Mathematics of Statistical Machine
+Translation", section 4.1 (Model 1, with its empty word); Salton and Buckley 1988, "Term-Weighting Approaches in
+Automatic Text Retrieval".
 """
 
 from __future__ import annotations
 
 import math
+from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from itertools import zip_longest
 from typing import Any
@@ -27,8 +30,10 @@ from torch.nn import functional as F
 
 from vaak.core.batch import Batch
 from vaak.core.task import Meters
-from vaak.engine.objective.cross_entropy import IGNORED
+from vaak.core.terminal import followed
+from vaak.engine.losses import IGNORED
 from vaak.tasks.seq2seq.config import METHOD_OPTIONS, DecodingConfig
+from vaak.text.word_dictionary import ROUNDS, WordDictionary, words
 
 Translate = Callable[[nn.Module, Batch], list[str]]
 
@@ -141,3 +146,68 @@ def _signatures(num_references: set[int]) -> dict[str, str]:
     for metric in scores.values():
         corpus_statistics(metric, ["a"] * len(num_references), [["a"] * number for number in num_references])
     return {name: str(metric.get_signature()) for name, metric in scores.items()}
+
+
+Pair = tuple[str, Sequence[str]]
+"""A source and its references."""
+TranslateText = Callable[[str], str]
+Vector = dict[str, float]
+MOST_SEARCHED = 5_000
+"""Pairs of training among which a nearest one is looked for; with more, that takes too long."""
+
+
+def features(text: str) -> Counter[str]:
+    """Words, and runs of 2 to 5 characters within them."""
+    found: Counter[str] = Counter()
+    for word in words(text.lower()):
+        marked = f" {word} "
+        found[word] += 1
+        for size in range(2, 6):
+            found.update(marked[start : start + size] for start in range(len(marked) - size + 1))
+    return found
+
+
+def nearest(training: Sequence[Pair]) -> TranslateText:
+    """A translator that gives the target of the training source most like the one it is asked for."""
+    counts = [features(source) for source, _ in training]
+    documents = Counter(feature for count in counts for feature in count)
+    weights = {feature: math.log(len(training) / number) for feature, number in documents.items()}
+
+    def vector(count: Counter[str]) -> Vector:
+        weighed = {name: (1 + math.log(times)) * weights[name] for name, times in count.items() if name in weights}
+        length = math.sqrt(sum(value * value for value in weighed.values())) or 1.0
+        return {name: value / length for name, value in weighed.items()}
+
+    holders: dict[str, list[tuple[int, float]]] = defaultdict(list)
+    for place, count in enumerate(counts):
+        for name, value in vector(count).items():
+            holders[name].append((place, value))
+
+    def translate(source: str) -> str:
+        likeness = [0.0] * len(training)
+        for name, value in vector(features(source)).items():
+            for place, other in holders[name]:
+                likeness[place] += value * other
+        return training[likeness.index(max(likeness))][1][0]
+
+    return translate
+
+
+def translators(training: Sequence[Pair], rounds: int = ROUNDS) -> dict[str, TranslateText]:
+    """The translators by name; the nearest source only of few pairs."""
+    first = ((source, targets[0]) for source, targets in training)
+    commonest = Counter(target for _, targets in training for target in targets).most_common(1)[0][0]
+    found: dict[str, TranslateText] = {
+        "copy of the source": lambda source: source,
+        "most frequent target": lambda source: commonest,
+        "word by word (IBM Model 1)": WordDictionary.drawn_from(first, rounds).translate,
+    }
+    return found | ({"nearest training source": nearest(training)} if len(training) <= MOST_SEARCHED else {})
+
+
+def scores(translate: TranslateText, pairs: Sequence[Pair]) -> dict[str, float]:
+    """The scores of a set's translations, as ``TranslationMeters`` has them."""
+    texts = [translate(source) for source, _ in followed(pairs, "translations", len(pairs))]
+    references = [[*targets] for _, targets in pairs]
+    metrics = sacrebleu_scores()
+    return {name: score_of(metric, corpus_statistics(metric, texts, references)) for name, metric in metrics.items()}

@@ -2,27 +2,34 @@
 
 Texts of similar length are translated together, as many at a time as ``batch_size`` and ``max_tokens`` allow. The
 translation of a text depends on the model, the text and the settings, and on other texts only by rounding: what is
-drawn for it is decided by its own tokens.
+drawn for it is decided by its own tokens. Settings are the run's ``data.decoding``, with what a user asks for over it.
+
+Minimum Bayes risk: of several translations of a text the one most similar to all of them, by sacrebleu's chrF. The most
+probable text may be a poor one that ends too soon or repeats itself; the one most similar to the others seldom is.
+Sources: Kumar and Byrne 2004, "Minimum Bayes-Risk Decoding for Statistical Machine Translation"; Eikema and Aziz 2022,
+"Sampling-Based Approximations to Minimum Bayes Risk Decoding for Neural Machine Translation"; Popović 2015, "chrF".
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from vaak.core.errors import UserError
 from vaak.core.random_keys import Purpose, draw_key
-from vaak.nn.decoding.beam_search import beam_search
-from vaak.nn.decoding.rows import Hypothesis, without_dropout, write
+from vaak.nn.decoding.beam_search import BeamSettings, beam_search
+from vaak.nn.decoding.sampling import Hypothesis, SamplingSettings, without_dropout, write
 from vaak.nn.models import EncoderDecoderModel
-from vaak.tasks.seq2seq.decoding.mbr import expected_chrf
-from vaak.tasks.seq2seq.decoding.settings import DecodingSettings
-from vaak.tasks.seq2seq.prepare import glossed
+from vaak.tasks.seq2seq.config import METHOD_OPTIONS, METHODS_OF, DecodingConfig
+from vaak.tasks.seq2seq.data import glossed
 from vaak.text.corpora.parallel import cleaned
-from vaak.text.tokenizers.tokenizer import Tokenizer
+from vaak.text.tokenizer import Tokenizer
 from vaak.text.word_dictionary import WordDictionary
 
 SORTED_TOGETHER = 1024
@@ -151,7 +158,7 @@ class Translator:
 
 
 class TargetWriter:
-    """A model that is decoding the targets of some sources (``vaak.nn.decoding.rows.Writer``)."""
+    """A model that is decoding the targets of some sources (``vaak.nn.decoding.sampling.Writer``)."""
 
     def __init__(self, model: EncoderDecoderModel, sources: Sequence[Sequence[int]], impossible: list[int]) -> None:
         self.model = model
@@ -194,3 +201,129 @@ def groups(lengths: list[int], settings: DecodingSettings) -> Iterator[list[int]
         group.append(index)
     if group:
         yield group
+
+
+METHODS = tuple(METHOD_OPTIONS)
+READ_BY = {**METHODS_OF, "seed": METHODS_OF["temperature"]}
+"""The options that only some methods read."""
+
+
+@dataclass(frozen=True)
+class DecodingSettings:
+    """``method`` and its options, and how many texts are translated together.
+
+    Raises UserError where a value makes no sense.
+    """
+
+    method: str = "greedy"
+    max_new_tokens: int = 100
+    """Tokens written at most, the one that ends a text among them."""
+    beam_size: int = 4
+    length_penalty: float = 1.0
+    """Scores are log-probabilities divided by this power of the length, whatever the method."""
+    n_best: int = 1
+    """The number of translations of each text: from the beam, or samples, or the best of mbr's samples."""
+    num_samples: int = 16
+    temperature: float = 1.0
+    top_k: int = 0
+    top_p: float = 1.0
+    seed: int = 0
+    batch_size: int = 64
+    """Texts translated together, at most."""
+    max_tokens: int = 32768
+    """Places of all hypotheses translated together, at most: of the source, and of the longest target there may be."""
+
+    def __post_init__(self) -> None:
+        if self.method not in METHODS:
+            raise UserError(f"method is {self.method}; it must be one of {', '.join(METHODS)}.")
+        for name in ("n_best", "num_samples", "batch_size", "max_tokens"):
+            if getattr(self, name) < 1:
+                raise UserError(f"{name} is {getattr(self, name)}; it must be at least 1.")
+        if self.method == "greedy" and self.n_best > 1:
+            raise UserError(f"n_best is {self.n_best}, and a greedy search finds one; use method beam or sampling.")
+        if self.method == "mbr" and self.n_best > self.num_samples:
+            raise UserError(f"n_best is {self.n_best} of {self.num_samples} draws (num_samples); draw more.")
+        _ = self.beam(end_id=0), self.sampling(end_id=0)  # they look at the rest
+
+    @property
+    def width(self) -> int:
+        """Hypotheses of each text that are alive at a time."""
+        widths = {"greedy": 1, "beam": self.beam_size, "sampling": self.n_best, "mbr": self.num_samples}
+        return widths[self.method]
+
+    def beam(self, end_id: int) -> BeamSettings:
+        n_best = self.n_best if self.method == "beam" else 1
+        return BeamSettings(end_id, self.max_new_tokens, self.beam_size, self.length_penalty, n_best)
+
+    def sampling(self, end_id: int) -> SamplingSettings:
+        temperature = self.temperature if self.method in ("sampling", "mbr") else 0.0
+        return SamplingSettings(
+            self.max_new_tokens, temperature, self.top_k, self.top_p, stop_ids=(end_id,), seed=self.seed
+        )
+
+
+def decoding_settings(decoding: DecodingConfig, max_target_length: int, **asked: Any) -> DecodingSettings:
+    """The run's settings, overridden by those in ``asked``; None overrides nothing.
+
+    An option of only one method selects that method too; an option of several selects the first of
+    them, if the run's isn't among them. Raises UserError if a method was requested that doesn't have the option.
+    """
+    given = {name: value for name, value in asked.items() if value is not None}
+    read_by = {name: READ_BY[name] for name in given if name in READ_BY}
+    method = given.get("method") or _method_of(list(read_by.values()), decoding.method)
+    if method == "greedy" and "method" not in given and given.get("n_best", 1) > 1:
+        method = "beam"
+    for name, methods in read_by.items():
+        if method not in methods:
+            others = " and ".join(methods)
+            raise UserError(
+                f"{name} is an option of method {others}, but the method is {method}; leave one of them out."
+            )
+    options = decoding.model_dump(exclude={"valid_examples", "max_new_tokens"}) | given | {"method": method}
+    longest = given.get("max_new_tokens", decoding.max_new_tokens or max_target_length)
+    return DecodingSettings(**(options | {"max_new_tokens": min(longest, max_target_length)}))
+
+
+def _method_of(readers: list[tuple[str, ...]], of_run: str) -> str:
+    """The method that has all of these options: the run's if possible, otherwise the first; the run's if none has."""
+    able = [method for method in (of_run, *METHODS) if all(method in methods for methods in readers)]
+    return able[0] if able else readers[0][0]
+
+
+ORDERS = range(1, 7)
+"""Lengths of the runs of characters that chrF counts."""
+RECALL_WEIGHT = 2.0
+"""chrF's beta: recall counts so much more than precision."""
+
+
+def expected_chrf(texts: Sequence[str]) -> np.ndarray:
+    """The mean chrF, 0 to 1, of each text where any of the texts, itself among them, may be the reference: ``(text,)``.
+
+    >>> expected_chrf(["a cat sat", "a cat sat", "one dog"]).argmax()
+    np.int64(0)
+    """
+    precision, recall, orders = (np.zeros((len(texts), len(texts))) for _ in range(3))
+    for order in ORDERS:
+        counts = _counts(texts, order)
+        matches = np.stack([np.minimum(own, counts).sum(1) for own in counts])
+        lengths = counts.sum(1)
+        filled = lengths > 0
+        counted = filled[:, None] & filled[None]
+        precision += np.where(counted, matches / np.maximum(lengths, 1)[:, None], 0)
+        recall += np.where(counted, matches / np.maximum(lengths, 1)[None], 0)
+        orders += counted
+    precision, recall = (total / np.maximum(orders, 1) for total in (precision, recall))
+    weight = RECALL_WEIGHT**2
+    below = weight * precision + recall
+    return np.asarray(((1 + weight) * precision * recall / np.where(below > 0, below, 1)).mean(1))
+
+
+def _counts(texts: Sequence[str], order: int) -> np.ndarray:
+    """Counts of character n-grams of this order in each text, without spaces: ``(text, run)``."""
+    written = ("".join(text.split()) for text in texts)
+    found = [Counter(text[start : start + order] for start in range(len(text) - order + 1)) for text in written]
+    columns = {run: column for column, run in enumerate(dict.fromkeys(run for runs in found for run in runs))}
+    counts = np.zeros((len(texts), len(columns)), dtype=np.int64)
+    for row, runs in zip(counts, found, strict=True):
+        row[[columns[run] for run in runs]] = list(runs.values())
+    return counts

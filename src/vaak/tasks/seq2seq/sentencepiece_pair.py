@@ -20,7 +20,7 @@ from tokenizers.models import Unigram
 from vaak.core.errors import UserError, optional_import
 from vaak.core.storage.files import read_json
 from vaak.tasks.pretrained import BASE_FOLDER, KEY
-from vaak.text.tokenizers.tokenizer import Tokenizer
+from vaak.text.tokenizer import Tokenizer
 
 SIDES = {"source.spm": "tokenizer", "target.spm": "target_tokenizer"}
 """The files, and where their tokenizers are in prepared data."""

@@ -1,9 +1,9 @@
 """The specification of the sequence-to-sequence task. Imports no torch."""
 
-from vaak.config.task_spec import TaskSpec
+from vaak.config.tasks import TaskSpec
 from vaak.tasks.seq2seq.checks import checks, metrics, num_parameters
 from vaak.tasks.seq2seq.config import ALIASES, DEFAULTS, SHARED, SIDES, Seq2SeqConfig, Seq2SeqDataConfig
-from vaak.text.checks import NO_CLASSES, losses_of_tokens
+from vaak.text.config import NO_CLASSES, losses_of_tokens
 
 SPEC = TaskSpec(
     task="vaak.tasks.seq2seq.task:Seq2SeqTask",

@@ -1,6 +1,6 @@
 """The sequence-to-sequence task.
 
-- ``prepare``: pairs of texts, tokenizers, token stores, once (prepare.py)
+- ``prepare``: pairs of texts, tokenizers, token stores, once (data.py)
 - ``dataset``: pairs of token sequences (data.py)
 - ``losses``: cross-entropy of each target token given the true ones before it, summed; per token
 - ``meters``: perplexity and accuracy, BLEU and chrF of translations (metrics.py)
@@ -18,30 +18,25 @@ from torch import Tensor, nn
 from vaak.core.batch import Batch, Term
 from vaak.core.errors import UserError
 from vaak.core.task import Baselines, Outputs
-from vaak.engine.objective.losses import losses_of_logits
-from vaak.nn.kernels.squared_norms import NORM_REG, SquaredNorms, norm_reg
+from vaak.engine.losses import losses_of_logits
+from vaak.nn.kernels.random_features import NORM_REG, SquaredNorms, norm_reg
 from vaak.nn.lora import add_lora
 from vaak.runs.prepared import Recipe, prepared_folder
-from vaak.tasks.base import PreparedTask, in_temporary_folder, without_unread_files
-from vaak.tasks.exports import demand_format
-from vaak.tasks.hub import loaded_or_drawn, located
-from vaak.tasks.pretrained import Base
+from vaak.tasks.base import PreparedTask, demand_format, in_temporary_folder, without_unread_files
+from vaak.tasks.pretrained import Base, loaded_or_drawn, located
 from vaak.tasks.seq2seq import pretrained
 from vaak.tasks.seq2seq.attention_picture import draw_translation
-from vaak.tasks.seq2seq.baselines import scores, translators
 from vaak.tasks.seq2seq.config import Seq2SeqExperiment
-from vaak.tasks.seq2seq.data import IGNORED, PairDataset
-from vaak.tasks.seq2seq.decoding.settings import DecodingSettings, decoding_settings
+from vaak.tasks.seq2seq.data import IGNORED, PairDataset, Prepared, recipe, tokenizer_factories, write_split_tokens
 from vaak.tasks.seq2seq.estimate import sketch, sketch_batch, source_files
 from vaak.tasks.seq2seq.export import export_onnx, export_peft
-from vaak.tasks.seq2seq.metrics import TranslationMeters, translation_protocol
+from vaak.tasks.seq2seq.metrics import TranslationMeters, scores, translation_protocol, translators
 from vaak.tasks.seq2seq.model import Seq2SeqModel
-from vaak.tasks.seq2seq.predict import Translator
-from vaak.tasks.seq2seq.prepare import Prepared, recipe, tokenizer_factories, write_split_tokens
+from vaak.tasks.seq2seq.predict import DecodingSettings, Translator, decoding_settings
 from vaak.tasks.seq2seq.spec import SPEC
-from vaak.text.corpora.pair_store import write_pairs
 from vaak.text.corpora.parallel import Pair, ParallelCorpus, cleaned
-from vaak.text.tokenizers.tokenizer import Tokenizer
+from vaak.text.corpora.stores import write_pairs
+from vaak.text.tokenizer import Tokenizer
 
 SHOWN_TRANSLATIONS = 5
 PICTURE = "attention.html"

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from vaak.config.task_spec import CheckFinding, impossible, no_effect, remark
-from vaak.nn.checks import lora_findings, preset_findings, stack_findings, stack_parameters
-from vaak.nn.config import ConvolutionalStackConfig
+from vaak.config.tasks import CheckFinding, impossible, no_effect, remark
+from vaak.nn.config import ConvolutionalStackConfig, lora_findings, preset_findings, stack_findings, stack_parameters
 from vaak.tasks.audio_checks import dataset_findings, mel_findings
 from vaak.tasks.tts.config import (
     SMALL,
@@ -27,7 +26,7 @@ SPOKEN_FIGURES = ("mcd_db", "f0_rmse_hz", "f0_rmse_cents", "voicing_error", "rea
 WORD_FIGURES = tuple(
     f"{whose}{name}" for name in ("wer", "skipped_words", "repeated_words") for whose in ("", "recorded_")
 )
-"""Figures of what is spoken (scoring/speech_scores.py)."""
+"""Figures of what is spoken (speech_scores.py)."""
 
 UNREAD = ("dither", "storage_path", "cache_gigabytes")
 

@@ -1,20 +1,307 @@
-"""Examples of text-to-speech: the symbols of an utterance and its mel spectrogram."""
+"""The utterances of a split on disk, their means and deviations, and examples: symbols and mel spectrogram.
+
+FOLDER/
+  cuts/                  the cuts, trimmed (vaak.audio.cuts.store)
+  features/FINGERPRINT/  their features (vaak.audio.features.store)
+  utterances.jsonl       a line for each cut: text, symbols, speaker and durations (vaak.core.storage.mapped_lines)
+  used.bin               int64, the numbers of the cuts that are used: those with features
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import json
+import shutil
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from vaak.audio.audio_file import samples_in
+from vaak.audio.config import AudioConfig
+from vaak.audio.cuts.reading import alignment_of, read_samples, segments_of, text_of
+from vaak.audio.cuts.recordings import LeftOut, describe
+from vaak.audio.cuts.store import CutStore, write_cuts
+from vaak.audio.features.pitch import frame_durations
+from vaak.audio.features.store import FeatureStore, extract_cuts
 from vaak.core.batch import Batch
 from vaak.core.errors import DataError
 from vaak.core.random_keys import Purpose, draw_key
-from vaak.core.task import Dataset
+from vaak.core.storage.files import fingerprint_of, sync_file
+from vaak.core.storage.mapped_lines import LineWriter, MappedLines, mapped, writing_lines
+from vaak.core.task import DataFinding, Dataset
 from vaak.nn.speech.flow_matching import row_draws
-from vaak.tasks.tts.utterances.store import UtteranceStore
+from vaak.tasks.tts.recordings import Aligned, aligned_symbols, phones_of
+from vaak.text.speech.processor import PhonemeProcessor, Processed
+
+if TYPE_CHECKING:
+    from lhotse.cut import Cut
+
+LINES, USED = "utterances.jsonl", "used.bin"
+AT_ONCE = 256
+"""Texts that are pronounced together."""
+
+
+class Line(NamedTuple):
+    """What is known of an utterance besides its audio; durations are in frames, None where none are given."""
+
+    name: str
+    speaker: str
+    text: str
+    ids: list[int]
+    durations: list[int] | None
+
+
+class UtteranceStore:
+    """The utterances in a folder; ``durations`` are their seconds.
+
+    Pickles as its path, so workers map the same pages of memory instead of copying them.
+    """
+
+    def __init__(self, folder: str | Path) -> None:
+        """Map the utterances in ``folder``. Raises DataError if there are none, or they are incomplete."""
+        self.folder = Path(folder)
+        self.cuts = CutStore(self.folder / "cuts")
+        (features,) = (self.folder / "features").iterdir()
+        self.features = FeatureStore(features)
+        self.used = mapped(self.folder / USED, "<i8")
+        self._lines = MappedLines(self.folder / LINES, "utterance")
+        self.lengths = self.features.lengths[self.used]
+        self.durations = self.lengths * self.features.frame_shift
+        self.fingerprint = fingerprint_of([self.cuts.fingerprint, self.features.fingerprint, len(self.used)])
+
+    def __len__(self) -> int:
+        return len(self.used)
+
+    @property
+    def num_bins(self) -> int:
+        """Numbers in a frame of the mel spectrogram."""
+        return self.features.dims - 2 * self.features.has_pitch
+
+    def line(self, index: int) -> Line:
+        """What is known of utterance ``index``."""
+        return Line(**json.loads(self._lines[int(self.used[index])]))
+
+    def mel(self, index: int) -> np.ndarray:
+        """The mel spectrogram of utterance ``index``, ``(frame, bin)`` float32."""
+        return self.frames(index)[0]
+
+    def frames(self, index: int) -> tuple[np.ndarray, np.ndarray]:
+        """The mel spectrogram, and energy and F0 in Hz (0: unvoiced), ``(frame, 2)``; ``(frame, 0)`` if not stored."""
+        found = self.features.frames(int(self.used[index]))
+        return found[:, : self.num_bins], found[:, self.num_bins :]
+
+    def describe(self, index: int) -> str:
+        """The name and the file of utterance ``index``."""
+        return self.cuts.describe(int(self.used[index]))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return UtteranceStore, (self.folder,)
+
+
+def write_utterances(
+    folder: Path,
+    cuts: Iterable[Cut],
+    processor: PhonemeProcessor,
+    audio: AudioConfig,
+    with_durations: bool,
+    left_out: LeftOut,
+) -> UtteranceStore:
+    """Write the utterances ``cuts`` to ``folder`` with their symbols and features, and return the store.
+
+    ``processor`` makes symbols of texts, ``audio`` says which features; ``with_durations``, each utterance must have
+    an alignment. What can't be used is ``left_out``. Raises DataError for it, unless bad ones are skipped.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    ids = {symbol: number for number, symbol in enumerate(processor.symbols)}
+    notes = _Notes(processor, audio, with_durations, left_out, ids)
+    with writing_lines(folder / LINES) as lines:
+        store = write_cuts(folder / "cuts", _noted(cuts, lines, notes))
+    storage = audio.model_copy(update={"storage_path": str(folder / "features")})
+    try:
+        features = extract_cuts(store, storage, "cpu", skip_bad=left_out.skip_bad)
+    except DataError as error:
+        left_out.bad(error)
+        raise
+    for other in features.folder.parent.iterdir():  # of a preparation with other options that was interrupted
+        if other != features.folder:
+            shutil.rmtree(other)
+    used = [index for index in range(len(store)) if _is_usable(store, features, index, storage, left_out)]
+    np.array(used, "<i8").tofile(folder / USED)
+    sync_file(folder / USED)
+    return UtteranceStore(folder)
+
+
+class _Notes(NamedTuple):
+    """What makes the line of an utterance."""
+
+    processor: PhonemeProcessor
+    audio: AudioConfig
+    with_durations: bool
+    left_out: LeftOut
+    ids: dict[str, int]
+    """Of the processor's symbols."""
+
+    def of(self, cuts: Sequence[Any]) -> Iterator[tuple[Any, Line]]:
+        """The lines of some utterances, without those that can't be used."""
+        for cut, processed in zip(cuts, self._processed([text_of(cut) or "" for cut in cuts]), strict=True):
+            try:
+                if isinstance(processed, DataError):
+                    raise processed
+                yield cut, self._line(cut, processed)
+            except DataError as error:
+                self.left_out.bad(DataError(f"{describe(cut)}: {error}"))
+
+    def _processed(self, texts: Sequence[str]) -> list[Processed | DataError]:
+        """All texts as symbols; where one is wrong, each alone."""
+        try:
+            return [*self.processor.process_all(texts)]
+        except DataError as error:
+            return [error] if len(texts) == 1 else [one for text in texts for one in self._processed([text])]
+
+    def _line(self, cut: Any, processed: Processed) -> Line:
+        pause, mel = self.processor.pause_id, self.audio.mel
+        assert mel is not None
+        num_samples, durations = samples_in(cut.duration, mel.sampling_rate), None
+        ids, num_frames = [pause, *processed.ids, pause], mel.num_frames(num_samples)
+        if num_frames < len(ids):
+            raise DataError(
+                f"{len(ids)} symbols in {cut.duration:.2f} s, {num_frames} frames: the text is not that of the audio"
+            )
+        if self.with_durations:
+            symbols, ends = self._aligned(cut, processed)
+            ids = [self.ids[symbol] for symbol in symbols]
+            durations = frame_durations(ends, mel, num_samples).tolist()
+        (speaker,) = {segment.speaker for segment in segments_of(cut)}
+        return Line(cut.id, speaker, processed.text, ids, durations)
+
+    def _aligned(self, cut: Any, processed: Processed) -> Aligned:
+        phones = phones_of(cut)
+        if not phones:
+            what = "words but no phones" if alignment_of(cut) else "no alignment"
+            raise DataError(f"it has {what}; give alignments, or set model.durations: learned")
+        symbols = ["sil", *processed.symbols, "sil"]
+        return aligned_symbols(symbols, [False, *processed.is_phoneme, False], phones, self.processor)
+
+
+def _noted(cuts: Iterable[Any], lines: LineWriter, notes: _Notes) -> Iterator[Any]:
+    """The cuts of which a line could be written."""
+    cuts = iter(cuts)
+    while together := list(islice(cuts, AT_ONCE)):
+        for cut, line in notes.of(together):
+            lines.write(json.dumps(line._asdict(), ensure_ascii=False).encode() + b"\n")
+            yield cut
+
+
+def _is_usable(store: CutStore, features: FeatureStore, index: int, audio: AudioConfig, left_out: LeftOut) -> bool:
+    """Whether utterance ``index`` has ``features``, and only finite ones; ``audio`` says how the ``store`` is read.
+
+    One that hasn't is ``left_out``, with the reason.
+    """
+    frames = features.frames(index)
+    if len(frames) and np.isfinite(frames).all():
+        return True
+    try:
+        if not len(frames):
+            read_samples(store[index], audio)
+        raise DataError(f"{store.describe(index)}: its features are not finite")
+    except DataError as error:
+        left_out.bad(error)
+    return False
+
+
+SMALLEST = 1e-3
+"""A deviation that a constant gets, so that dividing by it does nothing wild; and the least energy."""
+
+
+@dataclass(frozen=True)
+class Normalisation:
+    """Of each mel bin; of the base-2 logarithms of F0 in Hz, where it is voiced, and of energy."""
+
+    mel_mean: list[float]
+    mel_deviation: list[float]
+    pitch: Sequence[float] = (0.0, 1.0)
+    """Mean and deviation."""
+    energy: Sequence[float] = (0.0, 1.0)
+
+    @classmethod
+    def of(cls, store: UtteranceStore) -> Self:
+        """Of all frames of the utterances, in one pass."""
+        mel, pitch, energy = _Moments(), _Moments(), _Moments()
+        for index in range(len(store)):
+            frames, prosody = store.frames(index)
+            mel.add(frames)
+            if store.features.has_pitch:
+                loudness, f0 = prosody.T
+                energy.add(np.log2(loudness.clip(min=SMALLEST)))
+                pitch.add(np.log2(f0[f0 > 0]))
+        mean, deviation = mel.result()
+        return cls(mean.tolist(), deviation.tolist(), _numbers(pitch), _numbers(energy))
+
+    @classmethod
+    def none(cls, num_bins: int) -> Self:
+        """One that changes nothing, until there are data."""
+        return cls([0.0] * num_bins, [1.0] * num_bins)
+
+    @classmethod
+    def from_json(cls, values: dict[str, Any]) -> Self:
+        return cls(**values)
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+class _Moments:
+    """Adds up values ``(frame, ...)`` for their means and deviations."""
+
+    def __init__(self) -> None:
+        self.count, self.total, self.squares = 0, np.zeros(()), np.zeros(())
+
+    def add(self, values: np.ndarray) -> None:
+        exact = values.astype(np.float64)
+        self.count += len(exact)
+        self.total, self.squares = self.total + exact.sum(0), self.squares + np.square(exact).sum(0)
+
+    def result(self) -> tuple[np.ndarray, np.ndarray]:
+        """Mean and deviation of each value."""
+        mean = self.total / self.count
+        return mean, np.sqrt((self.squares / self.count - np.square(mean)).clip(min=0)).clip(min=SMALLEST)
+
+
+def _numbers(moments: _Moments) -> tuple[float, float]:
+    """Mean and deviation of one value; those that change nothing where there is none."""
+    if not moments.count:
+        return (0.0, 1.0)
+    mean, deviation = moments.result()
+    return float(mean), float(deviation)
+
+
+LEAST = 8
+"""Utterances below which nothing is usual."""
+FACTOR, DEVIATIONS = 1.6, 5.0
+"""How much faster or slower than the median is unusual: both of these, for corpora of short and of alike utterances."""
+
+
+def unusual_rates(store: UtteranceStore) -> Iterator[DataFinding]:
+    """Warnings of utterances with many more or fewer symbols per second than the median."""
+    if len(store) < LEAST:
+        return
+    rates = np.array([len(store.line(index).ids) for index in range(len(store))]) / store.durations
+    median = float(np.median(rates))
+    distances = np.abs(np.log(rates / median))
+    limit = max(np.log(FACTOR), DEVIATIONS * 1.4826 * float(np.median(distances)))
+    for index in np.flatnonzero(distances > limit).tolist():
+        yield DataFinding(
+            store.describe(index),
+            "rate",
+            f"{rates[index]:.1f} symbols per second, while {median:.1f} are usual; is its text that of the audio?",
+            "warning",
+        )
+
 
 BATCH_SECONDS = 600.0
 """Of an evaluation: rows times the longest of them."""

@@ -8,15 +8,14 @@ import numpy as np
 
 from vaak.audio.config import AudioConfig
 from vaak.core.batch import Batch
-from vaak.data.batching.planner import largest_rows
+from vaak.data.batching import largest_rows
 from vaak.tasks.prepared_cuts import Datasets
 from vaak.tasks.tts.checks import SYMBOLS_PER_SECOND
 from vaak.tasks.tts.config import TtsExperiment
-from vaak.tasks.tts.data import TtsExample, collate
+from vaak.tasks.tts.data import Normalisation, TtsExample, collate
 from vaak.tasks.tts.model import Inventory, TtsModel
 from vaak.tasks.tts.prepare import Sources
-from vaak.tasks.tts.utterances.normalisation import Normalisation
-from vaak.text.speech.inventory import symbols_of
+from vaak.text.speech.phonemes.alphabets import symbols_of
 
 
 def source_files(experiment: TtsExperiment, datasets: Datasets) -> list[Path]:

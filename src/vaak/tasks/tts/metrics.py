@@ -1,4 +1,4 @@
-"""Metrics of text-to-speech: sums over the whole set, divided once.
+"""Metrics of text-to-speech: sums over the whole set, divided once; and what evaluations show of the model.
 
 loss                 the weighted sum of all losses
 mel                  the main loss, per frame and bin of the normalised spectrogram, with the true durations
@@ -8,22 +8,39 @@ alignment            learned durations: negative log-likelihood of all alignment
 flow                 flow matching: squared error of the velocities, per frame and bin; mel is then that of the means
 pitch, energy        squared error of the normalised logarithms, per symbol; voicing: cross-entropy, per symbol
 duration_error_ms    absolute error of predicted durations, per symbol, in milliseconds
+real_time_factor     with data.evaluation: seconds taken for a second of audio; and the figures of speech_scores.py
 
-With data.evaluation, also the figures of scoring/speech_scores.py.
+val_speech           picture: spectrograms with symbols and pitch, the recording's above that of the same symbols spoken
+val_alignment        picture: how recordings are aligned, where durations are learned
+val_sample-1 …       audio: each of ``data.samples`` spoken
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
+from io import BytesIO
 
+import numpy as np
+import torch
 from torch import nn
 
+from vaak.audio.config import AudioConfig
+from vaak.audio.cuts.reading import read_samples
 from vaak.core.batch import Batch, Term
+from vaak.core.errors import UserError
 from vaak.core.task import Meters
+from vaak.nn.decoding.sampling import without_dropout
 from vaak.nn.speech.masks import length_mask, masked_sum
-from vaak.nn.speech.predictors import frames_of
-from vaak.tasks.meters import LossMeters
+from vaak.nn.speech.variance_adaptor import frames_of
+from vaak.tasks.base import LossMeters
+from vaak.tasks.tts.config import EvaluationConfig
+from vaak.tasks.tts.data import TtsDataset
 from vaak.tasks.tts.model import Outputs
+from vaak.tasks.tts.pictures import Alignment, Spectrogram, speech_png
+from vaak.tasks.tts.predict import Sentence, Speaker
+from vaak.tasks.tts.recogniser import Recogniser
+from vaak.tasks.tts.speech_scores import SpeechScores, figures_of
 
 Scored = tuple[dict[str, Term], Outputs]
 
@@ -76,3 +93,136 @@ class TtsMeters(Meters):
         found = self._losses.results({name: value for name, value in sums.items() if name not in others})
         found["duration_error_ms"] = self._milliseconds * sums["duration_error"] / sums["duration count"]
         return found if self._spoken is None else {**found, **self._spoken.results(sums)}
+
+
+SHOWN_UTTERANCES = 2
+
+
+class ShownMeters(Meters):
+    """Other meters, with pictures and audio of the model that they measured."""
+
+    def __init__(
+        self,
+        meters: Meters,
+        dataset: TtsDataset,
+        score: Callable[[nn.Module, Batch], Scored],
+        speaker: Callable[[nn.Module], Speaker],
+        samples: tuple[str, ...],
+    ) -> None:
+        """``samples`` are spoken by what ``speaker`` makes of the model; ``dataset`` is the split that is measured.
+
+        ``score`` gives the outputs of a batch.
+        """
+        self.protocol = meters.protocol
+        self._meters, self._dataset, self._score = meters, dataset, score
+        self._speaker, self._samples = speaker, samples
+        self._model: nn.Module | None = None
+
+    def update(self, model: nn.Module, batch: Batch) -> None:
+        self._model = getattr(model, "_orig_mod", model)  # of a compiled one, it itself
+        self._meters.update(model, batch)
+
+    def sums(self) -> dict[str, float]:
+        return self._meters.sums()
+
+    def results(self, sums: dict[str, float]) -> dict[str, float]:
+        return self._meters.results(sums)
+
+    def pictures(self) -> dict[str, bytes]:
+        if self._model is None:  # this process had no batch
+            return {}
+        speaker = self._speaker(self._model)
+        numbers = range(min(SHOWN_UTTERANCES, len(self._dataset.lengths)))
+        shown = [self._recorded(self._model, speaker, number) for number in numbers]
+        shift = speaker.mel.frame_shift
+        found = {"speech": speech_png([row for _, *rows in shown for row in rows], shift)}
+        alignments = [alignment for alignment, *_ in shown if alignment is not None]
+        return found | ({"alignment": speech_png(alignments, shift)} if alignments else {})
+
+    def audio(self) -> dict[str, bytes]:
+        if self._model is None:
+            return {}
+        speaker = self._speaker(self._model)
+        return {
+            f"sample-{number}": wav_of(speaker.speech(text).samples, speaker.sampling_rate)
+            for number, text in enumerate(self._samples, start=1)
+        }
+
+    def _recorded(
+        self, model: nn.Module, speaker: Speaker, number: int
+    ) -> tuple[Alignment | None, Spectrogram, Spectrogram]:
+        """An utterance of the split: its learned alignment, its spectrogram, and that of its text spoken."""
+        example = self._dataset.example(number, np.random.default_rng(number))
+        batch = self._dataset.collate([[example]]).to(next(model.parameters()).device)
+        with torch.no_grad(), without_dropout(model):
+            _, outputs = self._score(model, batch)
+        symbols, durations = speaker.processor.decode(example.ids.tolist()), outputs.durations[0].cpu().numpy()
+        alignment = None
+        if outputs.alignment is not None:
+            probabilities = outputs.alignment[0].float().softmax(-1).cpu().numpy()
+            alignment = Alignment(example.name, probabilities, symbols, durations)
+        pitch = example.prosody[:, 1] if example.prosody.shape[1] else np.zeros(len(example.mel))
+        recorded = Spectrogram(f"{example.name}: recorded", example.mel, symbols, durations, pitch)
+        name = speaker.speakers[example.speaker]
+        spoken = speaker.sentence(example.text, speaker.processor.process(example.text).ids, name)
+        return alignment, recorded, spectrogram_of(spoken, f"{example.name}: spoken")
+
+
+def spectrogram_of(sentence: Sentence, title: str) -> Spectrogram:
+    """What is drawn of a spoken sentence."""
+    pitch = np.repeat(sentence.pitch, sentence.durations)
+    return Spectrogram(title, sentence.mel, sentence.symbols, sentence.durations, pitch)
+
+
+def wav_of(samples: np.ndarray, sampling_rate: int) -> bytes:
+    """A WAV file of 16 bits with ``samples`` ``(time,)`` within ±1. Raises UserError without soundfile."""
+    try:
+        import soundfile
+    except (ImportError, OSError) as error:
+        raise UserError(f"audio files require soundfile ({error}); pip install 'vaak[audio]'") from error
+    content = BytesIO()
+    soundfile.write(content, samples, sampling_rate, "PCM_16", format="WAV")
+    return content.getvalue()
+
+
+class SpokenMeters(Meters):
+    """Speaks the texts of a split's first utterances, and compares them with the recordings."""
+
+    def __init__(
+        self,
+        dataset: TtsDataset,
+        audio: AudioConfig,
+        options: EvaluationConfig,
+        speaker: Callable[[nn.Module], Speaker],
+    ) -> None:
+        """``speaker`` makes what speaks of the model; ``audio`` is how recordings were read.
+
+        ``dataset`` has the utterances, ``options`` say how many of them, and whether words are scored.
+        """
+        self._store, self._audio, self._speaker = dataset.store, audio, speaker
+        number = len(dataset.store) if options.speak is None else min(options.speak, len(dataset.store))
+        self._places = {dataset.store.line(index).name: index for index in range(number)}
+        self._scores = SpeechScores(Recogniser() if options.recogniser else None)
+        self._seconds = {"spoken seconds": 0.0, "seconds taken": 0.0}
+        self.protocol = {"spoken": f"{number} utterances", **self._scores.protocol}
+
+    def update(self, model: nn.Module, batch: Batch) -> None:
+        speaker = self._speaker(getattr(model, "_orig_mod", model))  # of a compiled one, it itself
+        for index in sorted(self._places[name] for name in batch.extra["names"] if name in self._places):
+            line = self._store.line(index)
+            recorded = read_samples(self._store.cuts[int(self._store.used[index])], self._audio)
+            ids = speaker.processor.process(line.text).ids  # not the line's, which have the recording's pauses
+            begun = time.perf_counter()
+            spoken = speaker.sentence(line.text, ids, line.speaker).samples
+            self._seconds["seconds taken"] += time.perf_counter() - begun
+            self._seconds["spoken seconds"] += len(spoken) / speaker.sampling_rate
+            self._scores.add(recorded, spoken, speaker.sampling_rate, speaker.processor.normalise(line.text))
+
+    def sums(self) -> dict[str, float]:
+        return {**self._scores.sums, **self._seconds}
+
+    def results(self, sums: dict[str, float]) -> dict[str, float]:
+        found = figures_of(sums)
+        if sums["spoken seconds"]:
+            found["real_time_factor"] = sums["seconds taken"] / sums["spoken seconds"]
+        return found

@@ -25,18 +25,14 @@ from torch import Tensor, nn
 from vaak.core.batch import Term
 from vaak.core.random_keys import Purpose, draw_key
 from vaak.nn.initialisation import initialise
-from vaak.nn.kernels.squared_norms import SquaredNorms
-from vaak.nn.speech.aligner import Aligner, beta_binomial_prior
-from vaak.nn.speech.alignment import monotonic_alignment
-from vaak.nn.speech.durations import regulate, whole_durations
-from vaak.nn.speech.flow_matching import Draws, flow_matching_loss, integrate, row_draws
+from vaak.nn.kernels.random_features import SquaredNorms
+from vaak.nn.speech.alignment import Aligner, beta_binomial_prior, monotonic_alignment
+from vaak.nn.speech.flow_matching import Draws, TransformerField, UNetField, flow_matching_loss, integrate, row_draws
 from vaak.nn.speech.masks import exact, length_mask
-from vaak.nn.speech.predictors import SymbolPredictor, frames_of
-from vaak.nn.speech.variance_adaptor import VarianceAdaptor
-from vaak.nn.speech.vector_fields import TransformerField, UNetField
+from vaak.nn.speech.variance_adaptor import SymbolPredictor, VarianceAdaptor, frames_of, regulate, whole_durations
 from vaak.nn.stack import TransformerStack
 from vaak.tasks.tts.config import TtsModelConfig
-from vaak.tasks.tts.utterances.normalisation import Normalisation
+from vaak.tasks.tts.data import Normalisation
 
 
 @dataclass(frozen=True)

@@ -17,14 +17,14 @@ import torch
 
 from vaak.audio.mel_config import MelConfig
 from vaak.core.errors import DataError, UserError
-from vaak.nn.decoding.rows import without_dropout
+from vaak.nn.decoding.sampling import without_dropout
 from vaak.tasks.tts.checks import without_control
 from vaak.tasks.tts.config import SpeakingConfig
 from vaak.tasks.tts.model import Controls, Text, TtsModel
 from vaak.tasks.vocoding import griffin_lim, trained_vocoder
-from vaak.text.speech.normalisation.abbreviations import BEFORE_NUMBERS, TITLES
-from vaak.text.speech.normalisation.characters import cleaned
-from vaak.text.speech.normalisation.dates_and_times import SHORT_MONTHS
+from vaak.text.speech.abbreviations import BEFORE_NUMBERS, TITLES
+from vaak.text.speech.dates_and_times import SHORT_MONTHS
+from vaak.text.speech.english import cleaned
 from vaak.text.speech.processor import PhonemeProcessor, Processed
 
 MOST_WORDS = 60

@@ -2,7 +2,7 @@
 
 FOLDER (RUN/prepared, or CACHE_DIR/FINGERPRINT, to which RUN/prepared then points)
   processor.json               the front end (vaak.text.speech.processor)
-  train/  valid/  test/        utterances (vaak.tasks.tts.utterances.store)
+  train/  valid/  test/        utterances (vaak.tasks.tts.data)
   prepared.json                the fingerprint, statistics, speakers and normalisation; written last: it means
                                "complete"
 """
@@ -18,16 +18,15 @@ from typing import TYPE_CHECKING, Any
 
 from vaak.audio.config import AudioConfig
 from vaak.audio.corpora.corpus import AudioCorpus
+from vaak.audio.cuts.recordings import LeftOut
 from vaak.audio.mel_config import PitchConfig
-from vaak.audio.sources.utterances import LeftOut
 from vaak.core.errors import DataError
-from vaak.core.split_ranges import SPLITS
+from vaak.core.splits import SPLITS
 from vaak.runs.prepared import PreparedFolder, Recipe, fingerprint_with_files
 from vaak.tasks.prepared_cuts import PLACES, Datasets, corpora_of
 from vaak.tasks.tts.config import TtsDataConfig, TtsExperiment
-from vaak.tasks.tts.utterances.normalisation import Normalisation
-from vaak.tasks.tts.utterances.reading import utterances
-from vaak.tasks.tts.utterances.store import UtteranceStore, write_utterances
+from vaak.tasks.tts.data import Normalisation, UtteranceStore, write_utterances
+from vaak.tasks.tts.recordings import utterances
 from vaak.text.speech.processor import PROCESSOR_FILE, PhonemeProcessor
 
 if TYPE_CHECKING:

@@ -1,7 +1,7 @@
 """The specification of the text-to-speech task. Imports no torch."""
 
 from vaak.audio.config import AudioConfig, DatasetConfig
-from vaak.config.task_spec import TaskSpec, only_length
+from vaak.config.tasks import TaskSpec, only_length
 from vaak.tasks.tts.checks import LOSSES, checks, losses, metrics, num_parameters
 from vaak.tasks.tts.config import ALIASES, DEFAULTS, SHARED, TtsDataConfig, TtsModelConfig
 

@@ -18,35 +18,32 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from vaak.audio.audio_file import speech_file
 from vaak.audio.config import DatasetConfig
 from vaak.audio.corpora.corpus import AudioCorpus
-from vaak.audio.sources.cut_findings import cut_findings
-from vaak.audio.sources.utterances import UNUSABLE
-from vaak.audio.waveforms.speech_file import speech_file
+from vaak.audio.cuts.findings import cut_findings
+from vaak.audio.cuts.recordings import UNUSABLE
 from vaak.core.batch import Batch, Term
 from vaak.core.task import DataFinding
-from vaak.nn.kernels.squared_norms import NORM_REG, SquaredNorms, norm_reg
+from vaak.nn.kernels.random_features import NORM_REG, SquaredNorms, norm_reg
 from vaak.nn.lora import add_lora
-from vaak.nn.speech.aligner import forward_sum_loss
+from vaak.nn.speech.alignment import forward_sum_loss
 from vaak.nn.speech.flow_matching import Draws
 from vaak.nn.speech.masks import exact, length_mask, masked_sum
-from vaak.nn.speech.predictors import duration_loss
+from vaak.nn.speech.variance_adaptor import duration_loss
 from vaak.runs.prepared import Recipe
 from vaak.tasks.base import PreparedTask, refuse_other_options
 from vaak.tasks.prepared_cuts import corpora_of, read_for, training_cuts
 from vaak.tasks.tts.checks import ALIGNMENT, DURATION, LOSSES, MEL, STOP
 from vaak.tasks.tts.config import SpeakingConfig, TtsExperiment
-from vaak.tasks.tts.data import TtsDataset
+from vaak.tasks.tts.data import TtsDataset, unusual_rates
 from vaak.tasks.tts.estimate import sketch, sketch_batch, source_files
 from vaak.tasks.tts.export import export_acoustic
-from vaak.tasks.tts.metrics import Scored, TtsMeters
+from vaak.tasks.tts.metrics import Scored, ShownMeters, SpokenMeters, TtsMeters
 from vaak.tasks.tts.model import Inventory, Outputs, Recording, Text, TtsModel
 from vaak.tasks.tts.predict import Speaker, Speech
 from vaak.tasks.tts.prepare import READING, Prepared, Sources, recipe
-from vaak.tasks.tts.scoring.meters import SpokenMeters
-from vaak.tasks.tts.shown.meters import ShownMeters
 from vaak.tasks.tts.spec import SPEC
-from vaak.tasks.tts.utterances.findings import unusual_rates
 from vaak.tasks.vocoding import trained_vocoder
 
 VOICES = (DatasetConfig(type="voices"),)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from vaak.config.task_spec import CheckFinding, impossible
-from vaak.nn.checks import lora_findings
+from vaak.config.tasks import CheckFinding, impossible
+from vaak.nn.config import lora_findings
 from vaak.tasks.audio_checks import dataset_findings, mel_findings
 from vaak.tasks.vocoder.config import ADVERSARIAL, DISCRIMINATOR, MATCHING, VocoderExperiment
 

@@ -1,22 +1,31 @@
-"""Examples of a vocoder: crops of recordings, from which the model computes spectrograms itself."""
+"""Recordings that a vocoder can be trained on, and crops of them as examples; the model makes the spectrograms."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import logging
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
 
 from vaak.audio.config import AudioConfig, Range
-from vaak.audio.labelled import AudioSource
+from vaak.audio.cuts.findings import demand_sound
+from vaak.audio.cuts.reading import demand_frequencies
+from vaak.audio.cuts.sources import Sources, WindowSource
+from vaak.audio.cuts.store import CutStore
 from vaak.audio.mel_config import MelConfig
-from vaak.audio.sources.concatenation import Sources
-from vaak.audio.sources.cut_source import WindowSource
-from vaak.audio.sources.cut_store import CutStore
+from vaak.audio.segments import AudioSource
 from vaak.core.batch import Batch
+from vaak.core.errors import DataError
 from vaak.core.storage.files import fingerprint_of
 from vaak.core.task import Dataset
+from vaak.runs.prepared import Recipe
+from vaak.tasks import prepared_cuts
+from vaak.tasks.prepared_cuts import Datasets
+
+log = logging.getLogger("vaak")
 
 BATCH_SECONDS = 300.0
 """Of an evaluation: rows times the longest of them."""
@@ -93,3 +102,22 @@ def collate(examples: Sequence[VocoderExample], mel: MelConfig) -> Batch:
     counts = {"mel_bin": frames * mel.n_mels, "position": frames, "example": torch.ones(len(examples))}
     tensors = {"samples": torch.from_numpy(samples), "lengths": torch.tensor(lengths)}
     return Batch(tensors, counts, extra={"names": [one.name for one in examples]})
+
+
+def recipe(datasets: Datasets, audio: AudioConfig, skip_bad: bool, splits: tuple[str, ...] | None = None) -> Recipe:
+    """How the cut stores of ``splits`` (default: all) are made, with or without what can't be used."""
+
+    def usable(cuts: Iterable[Any]) -> Iterator[Any]:
+        for cut in cuts:
+            try:
+                demand_frequencies(cut, audio)
+                demand_sound(cut, audio)
+            except DataError as error:
+                if not skip_bad:
+                    raise
+                log.warning("skipped: %s", error)
+                continue
+            yield cut
+
+    further = {"highest": audio.mel.nyquist if audio.mel is not None else None, "skip_bad": skip_bad}
+    return prepared_cuts.recipe(datasets, audio, splits, usable, further)

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from vaak.core.batch import Batch
-from vaak.data.batching.planner import largest_rows
+from vaak.data.batching import largest_rows
 from vaak.tasks.prepared_cuts import Datasets, corpora_of
 from vaak.tasks.vocoder.config import VocoderExperiment
 from vaak.tasks.vocoder.data import VocoderExample, collate

@@ -14,10 +14,10 @@ from typing import NamedTuple, cast
 
 from torch import Tensor, nn
 
-from vaak.audio.features.griffin_lim import waveform_of
+from vaak.audio.features.mel import waveform_of
 from vaak.core.batch import Batch
 from vaak.core.task import Meters
-from vaak.nn.speech.vocoder.spectral_losses import spectrogram_loss, stft_loss
+from vaak.nn.speech.waveform_losses import spectrogram_loss, stft_loss
 from vaak.tasks.vocoder.model import VocoderModel
 
 

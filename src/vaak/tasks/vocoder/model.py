@@ -16,9 +16,8 @@ from torch import Tensor, nn
 
 from vaak.audio.features.mel import MelSpectrogram
 from vaak.audio.mel_config import MelConfig
-from vaak.nn.speech.vocoder.discriminators import Discriminators
-from vaak.nn.speech.vocoder.spectral_losses import Resolution, magnitudes
-from vaak.nn.speech.vocoder.vocos import InverseSTFT, Vocos
+from vaak.nn.speech.vocos import InverseSTFT, Vocos
+from vaak.nn.speech.waveform_losses import Discriminators, Resolution, magnitudes
 from vaak.tasks.vocoder.config import DiscriminatorsConfig, VocoderModelConfig
 
 LEAST_STRENGTH = 1e-4

@@ -1,4 +1,4 @@
-"""Audio files by way of their spectrograms: what a vocoder makes of the best spectrogram there is."""
+"""A trained vocoder in use: audio files by way of their spectrograms, and an ONNX file without discriminators."""
 
 from __future__ import annotations
 
@@ -8,8 +8,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from torch import Tensor, nn
 
-from vaak.audio.waveforms.audio_file import AudioFile
+from vaak.audio.audio_file import AudioFile
+from vaak.core.storage.files import whole_folder
+from vaak.nn.onnx_file import OnnxModule, write_onnx
+from vaak.nn.speech.vocos import Vocos
 from vaak.tasks.vocoder.metrics import Distances, by_griffin_lim, distances, vocoded
 from vaak.tasks.vocoder.model import VocoderModel
 
@@ -50,3 +54,36 @@ def vocode_files(model: VocoderModel, paths: Iterable[str], num_iterations: int)
     for path in paths:
         with AudioFile(Path(path), model.mel.config.sampling_rate) as file:
             yield vocode(model, str(path), file.samples(0, file.num_samples), num_iterations)
+
+
+ONNX_FILE = "model.onnx"
+
+
+class _Exported(nn.Module):
+    """The generator, with a tuple of outputs."""
+
+    def __init__(self, generator: Vocos) -> None:
+        super().__init__()
+        self.generator = generator
+
+    def forward(self, mel: Tensor) -> tuple[Tensor]:
+        return (self.generator(mel),)
+
+
+def export_onnx(model: VocoderModel, folder: Path) -> None:
+    """Write the generator to ``folder``; the options of its spectrograms are in the file's metadata.
+
+    ``mel`` is ``(row, frame, bin)``, ``samples`` ``(row, frame * hop_length)``. Raises UserError where the outputs
+    differ from PyTorch's.
+    """
+    config = model.mel.config
+    generator = torch.Generator().manual_seed(0)
+    first, *others = (
+        {"mel": torch.randn(*shape, config.n_mels, generator=generator)} for shape in ((2, 50), (1, 7), (3, 120))
+    )
+    axes = {"mel": {0: "row", 1: "frame"}}
+    exported = OnnxModule(
+        _Exported(model.generator), first, axes, ("samples",), others, {"mel": config.model_dump_json()}
+    )
+    with whole_folder(folder) as temporary:
+        write_onnx(temporary / ONNX_FILE, exported)

@@ -1,7 +1,7 @@
 """The specification of the vocoder task. Imports no torch."""
 
 from vaak.audio.config import AudioConfig, DatasetConfig
-from vaak.config.task_spec import TaskSpec, only_length
+from vaak.config.tasks import TaskSpec, only_length
 from vaak.tasks.vocoder.checks import checks, losses, metrics, num_parameters
 from vaak.tasks.vocoder.config import ALIASES, DEFAULTS, LOSSES, VocoderDataConfig, VocoderModelConfig
 

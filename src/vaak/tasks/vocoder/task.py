@@ -17,15 +17,14 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from vaak.audio.audio_file import speech_file
 from vaak.audio.config import DatasetConfig
 from vaak.audio.corpora.corpus import AudioCorpus
-from vaak.audio.sources.cut_findings import cut_findings
-from vaak.audio.waveforms.speech_file import speech_file
+from vaak.audio.cuts.findings import cut_findings
 from vaak.core.batch import Batch, Term
 from vaak.core.task import DataFinding, Objective
 from vaak.nn.lora import add_lora
-from vaak.nn.speech.vocoder.discriminators import discriminator_loss, feature_matching_loss, generator_loss
-from vaak.nn.speech.vocoder.spectral_losses import stft_loss
+from vaak.nn.speech.waveform_losses import discriminator_loss, feature_matching_loss, generator_loss, stft_loss
 from vaak.runs.prepared import Recipe
 from vaak.tasks.base import PreparedTask, refuse_other_options
 from vaak.tasks.prepared_cuts import READING, PreparedCuts, corpora_of, read_for
@@ -39,13 +38,11 @@ from vaak.tasks.vocoder.config import (
     DiscriminatorsConfig,
     VocoderExperiment,
 )
-from vaak.tasks.vocoder.data import Crops, VocoderDataset
+from vaak.tasks.vocoder.data import Crops, VocoderDataset, recipe
 from vaak.tasks.vocoder.estimate import sketch_batch, source_files
-from vaak.tasks.vocoder.export import export_onnx
 from vaak.tasks.vocoder.metrics import Distances, VocoderMeters
 from vaak.tasks.vocoder.model import VocoderModel
-from vaak.tasks.vocoder.predict import Vocoded, vocode, vocode_files
-from vaak.tasks.vocoder.prepare import recipe
+from vaak.tasks.vocoder.predict import Vocoded, export_onnx, vocode, vocode_files
 from vaak.tasks.vocoder.spec import SPEC
 from vaak.tasks.vocoding import Vocoder
 

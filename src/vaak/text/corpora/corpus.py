@@ -8,7 +8,7 @@ Evaluation must be honest, so splits are made as follows:
   on the other documents, so none is in two, and none moves when documents are added. Equal documents fall together.
 - Exact duplicates are dropped from what comes from the training files (``deduplicate``).
 
-Documents are compared after normalisation (``vaak.text.tokenizers.normalise``). Everything streams: only the current
+Documents are compared after normalisation (``vaak.text.tokenizer``). Everything streams: only the current
 document is in memory and, while training documents are read, 8 bytes of digest (about 80 in a Python set) for each.
 """
 
@@ -20,11 +20,9 @@ from typing import Any, Protocol
 
 from vaak.core.corpus import SplitCorpus
 from vaak.core.errors import DataError
-from vaak.core.progress import followed
-from vaak.core.split_ranges import SPLITS
-from vaak.text.corpora.chats import read_chats
-from vaak.text.corpora.kept import Kept
-from vaak.text.corpora.readers import Document, ReadingOptions, find_files, missing_column, read_documents
+from vaak.core.splits import SPLITS
+from vaak.core.terminal import followed
+from vaak.text.corpora.readers import Document, ReadingOptions, find_files, missing_column, read_chats, read_documents
 from vaak.text.corpora.sources import (
     FileSource,
     GrammarSource,
@@ -33,8 +31,8 @@ from vaak.text.corpora.sources import (
     TextSource,
     sentences_of_splits,
 )
-from vaak.text.corpora.statistics import SplitStatistics
-from vaak.text.tokenizers.normalise import normalise
+from vaak.text.corpora.statistics import Kept, SplitStatistics
+from vaak.text.tokenizer import normalise
 
 
 class CorpusOptions(ReadingOptions, SourceOptions, Protocol):

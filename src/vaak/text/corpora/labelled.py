@@ -24,13 +24,12 @@ from typing import Any, NamedTuple, Protocol
 
 from vaak.core.corpus import SplitCorpus
 from vaak.core.errors import DataError
-from vaak.core.split_ranges import SPLITS, digest_of
-from vaak.text.corpora.kept import Kept
-from vaak.text.corpora.pair_store import RowStore
+from vaak.core.splits import SPLITS, digest_of
 from vaak.text.corpora.readers import BytesOptions, Record, find_files, missing_column, read_records
 from vaak.text.corpora.sources import FileSource, HuggingFaceSource, SourceOptions, TextSource
-from vaak.text.corpora.statistics import SplitStatistics
-from vaak.text.tokenizers.normalise import normalise
+from vaak.text.corpora.statistics import Kept, SplitStatistics
+from vaak.text.corpora.stores import RowStore
+from vaak.text.tokenizer import normalise
 
 SEPARATOR = "|"
 """Between several labels in one cell."""

@@ -11,8 +11,8 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from vaak.core.corpus import Source
 from vaak.core.errors import DataError, UserError, optional_import
-from vaak.core.progress import followed, progress
-from vaak.core.split_ranges import SPLITS, SplittingOptions
+from vaak.core.splits import SPLITS, SplittingOptions
+from vaak.core.terminal import followed, progress
 from vaak.text.corpora.readers import Read, missing_column, read_records
 
 Entry = TypeVar("Entry")

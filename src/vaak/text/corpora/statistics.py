@@ -1,13 +1,16 @@
-"""Statistics of a corpus, counted while its documents are read."""
+"""What becomes of a split's documents: which of them training keeps, and statistics of those kept and dropped.
+
+Training keeps nothing that an evaluation has too, and nothing twice.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, Literal
 
-from vaak.text.corpora.kept import Reason
+from vaak.core.splits import digest_of
 
 # Letters, vowel signs and other marks of Devanagari, without its digits and dandas.
 _DEVANAGARI = re.compile("[\u0900-\u0963\u0971-\u097f\ua8e0-\ua8ff]+")
@@ -88,3 +91,33 @@ def format_statistics(statistics: Mapping[str, SplitStatistics]) -> str:
         )
         for row in rows
     )
+
+
+Sides = tuple[tuple[str, ...], ...]
+"""The texts of a document or a pair, by side: ``((text,),)``, or ``((source,), targets)``."""
+Reason = Literal["empty", "also_in_evaluation", "duplicates"]
+
+
+class Kept:
+    """Says of each document or pair of the training files why it is dropped; 8 bytes of digest for each are kept."""
+
+    def __init__(self, evaluated: Iterable[Sides], *, deduplicate: bool) -> None:
+        """``evaluated`` is what evaluations have."""
+        self._deduplicate = deduplicate
+        self._seen: set[int] = set()
+        self._evaluated: tuple[set[int], ...] = (set(), set())
+        for sides in evaluated:
+            for digests, texts in zip(self._evaluated, sides, strict=False):
+                digests.update(map(digest_of, texts))
+
+    def why_dropped(self, sides: Sides) -> Reason | None:
+        """The reason, or None for what is kept, and then remembered. A side in an evaluation is enough."""
+        for digests, texts in zip(self._evaluated, sides, strict=False):
+            if any(digest_of(text) in digests for text in texts):
+                return "also_in_evaluation"
+        digest = digest_of("\0".join(text for texts in sides for text in texts))
+        if digest in self._seen:
+            return "duplicates"
+        if self._deduplicate:
+            self._seen.add(digest)
+        return None

@@ -4,7 +4,7 @@
 True
 """
 
-from vaak.core.split_ranges import SPLITS
+from vaak.core.splits import SPLITS
 from vaak.text.grammar.corpus import sentences
 from vaak.text.grammar.lexicon import Lexicon, lexicon
 from vaak.text.grammar.pairs import PHENOMENA, MinimalPair, Phenomenon, minimal_pairs

@@ -13,8 +13,18 @@ from typing import NamedTuple
 from vaak.text.grammar.composer import OWNED, PLACES, Composer, NoChoiceError
 from vaak.text.grammar.corpus import relative_sentence, setting
 from vaak.text.grammar.lexicon import ONE, PRONOUNS, Noun, Verb
-from vaak.text.grammar.morphology import TENSES, adjective_form, copula, imperative, noun_form
-from vaak.text.grammar.phrases import Clause, Nominal, Personal, Predicate, Words
+from vaak.text.grammar.morphology import (
+    TENSES,
+    Clause,
+    Nominal,
+    Personal,
+    Predicate,
+    Words,
+    adjective_form,
+    copula,
+    imperative,
+    noun_form,
+)
 
 # Tenses in which one word alone shows the subject's gender.
 GENDERED = ("habitual_present", "future")

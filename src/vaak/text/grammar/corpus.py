@@ -12,12 +12,21 @@ from dataclasses import replace
 from itertools import accumulate
 
 from vaak.core.random_keys import Purpose, draw_key
-from vaak.core.split_ranges import SPLITS
-from vaak.text.grammar.composer import PLACES, Composer, NoChoiceError
-from vaak.text.grammar.holdout import meets_held_out, readings, split_of
+from vaak.core.splits import SPLITS
+from vaak.text.grammar.composer import PLACES, Composer, NoChoiceError, meets_held_out, readings, split_of
 from vaak.text.grammar.lexicon import PRONOUNS, Adjective, Noun, Pronoun
-from vaak.text.grammar.morphology import adjective_form, copula, future, imperative, past_copula
-from vaak.text.grammar.phrases import Clause, Nominal, Personal, Predicate, Words
+from vaak.text.grammar.morphology import (
+    Clause,
+    Nominal,
+    Personal,
+    Predicate,
+    Words,
+    adjective_form,
+    copula,
+    future,
+    imperative,
+    past_copula,
+)
 
 VALENCIES = ("intransitive", "transitive", "transitive", "ditransitive")
 CORRELATIVES = {pronoun.number: pronoun for pronoun in PRONOUNS if pronoun.direct in ("वह", "वे")}

@@ -18,11 +18,10 @@ from typing import NamedTuple
 
 from vaak.core.random_keys import Purpose, draw_key
 from vaak.text.grammar import contrasts
-from vaak.text.grammar.composer import Composer, NoChoiceError
+from vaak.text.grammar.composer import Composer, NoChoiceError, meets_held_out
 from vaak.text.grammar.contrasts import Marked
 from vaak.text.grammar.corpus import is_sound
-from vaak.text.grammar.holdout import meets_held_out
-from vaak.text.grammar.phrases import Words
+from vaak.text.grammar.morphology import Words
 
 
 class Phenomenon(NamedTuple):

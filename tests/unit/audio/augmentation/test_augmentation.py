@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from vaak.audio.augmentation.pipeline import augmented, longest_factor, voices_of
 from vaak.audio.config import AugmentationConfig
-from vaak.audio.labelled import LabelledAudio, Segment
+from vaak.audio.segments import LabelledAudio, Segment
 from vaak.core.errors import UserError
 
 RATE = 16000

@@ -10,8 +10,7 @@ import soundfile
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from vaak.audio.augmentation.codecs import CODINGS, coded
-from vaak.audio.augmentation.noise import coloured_noise
+from vaak.audio.augmentation.effects import CODINGS, coded, coloured_noise
 from vaak.core.errors import UserError
 
 RATE = 16000

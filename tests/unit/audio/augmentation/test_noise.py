@@ -12,7 +12,7 @@ import soundfile
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vaak.audio.augmentation.noise import (
+from vaak.audio.augmentation.effects import (
     ACTIVE_BLOCK,
     active_power,
     at_snr,

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vaak.audio.augmentation.rooms import SPEED_OF_SOUND, Placement, images, reflection, reverberated, room_responses
+from vaak.audio.augmentation.effects import SPEED_OF_SOUND, Placement, images, reflection, reverberated, room_responses
 
 RATE = 16000
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vaak.audio.augmentation.spec_augment import masked
+from vaak.audio.augmentation.pipeline import masked
 from vaak.audio.config import SpecAugmentConfig
 
 SHIFT = 0.01

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vaak.audio.augmentation.speed import at_speed
+from vaak.audio.augmentation.effects import at_speed
 from vaak.core.errors import UserError
 
 RATE = 16000

@@ -14,13 +14,13 @@ from lhotse import MonoCut
 
 from tiny_audio import write_audio
 from vaak.audio.config import AudioConfig, DatasetConfig
-from vaak.audio.corpora.annotated_folder import UNLABELLED
 from vaak.audio.corpora.corpus import UNALIGNED, AudioCorpus
-from vaak.audio.formats.textgrid import Interval, write_textgrid
-from vaak.audio.labelled import LabelledAudio, Segment
-from vaak.audio.sources.cut_source import CutSource
-from vaak.audio.sources.cut_store import write_cuts
-from vaak.audio.waveforms.reading import segments_of
+from vaak.audio.corpora.folders import UNLABELLED
+from vaak.audio.cuts.reading import segments_of
+from vaak.audio.cuts.sources import CutSource
+from vaak.audio.cuts.store import write_cuts
+from vaak.audio.formats.alignments import Interval, write_textgrid
+from vaak.audio.segments import LabelledAudio, Segment
 from vaak.core.errors import DataError
 from vaak.core.storage.files import fingerprint_of
 from vaak.runs.prepared import Recipe

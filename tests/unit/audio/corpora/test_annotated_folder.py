@@ -9,12 +9,12 @@ import pytest
 
 from tiny_audio import write_audio
 from vaak.audio.config import AudioConfig, DatasetConfig
-from vaak.audio.corpora.annotated_folder import UNLABELLED, WITHOUT_AUDIO
 from vaak.audio.corpora.corpus import AudioCorpus
-from vaak.audio.formats.textgrid import Interval, write_textgrid
-from vaak.audio.labelled import Segment
-from vaak.audio.waveforms.reading import lacks_times, segments_of
-from vaak.audio.waveforms.recordings import A_LITTLE_BEYOND, FAR_BEYOND, OVERLAPPING
+from vaak.audio.corpora.folders import UNLABELLED, WITHOUT_AUDIO
+from vaak.audio.cuts.reading import lacks_times, segments_of
+from vaak.audio.cuts.recordings import A_LITTLE_BEYOND, FAR_BEYOND, OVERLAPPING
+from vaak.audio.formats.alignments import Interval, write_textgrid
+from vaak.audio.segments import Segment
 from vaak.core.errors import DataError
 
 

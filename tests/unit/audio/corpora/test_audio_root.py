@@ -13,7 +13,7 @@ from lhotse import CutSet, Recording
 from tiny_audio import write_audio
 from vaak.audio.config import AudioConfig, DatasetConfig
 from vaak.audio.corpora.corpus import AudioCorpus
-from vaak.audio.waveforms.reading import read_cut
+from vaak.audio.cuts.reading import read_cut
 from vaak.core.errors import DataError
 
 

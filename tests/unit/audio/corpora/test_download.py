@@ -13,8 +13,8 @@ from file_server import Server, serving
 from tiny_audio import write_audio
 from vaak.audio.config import AudioConfig, DatasetConfig
 from vaak.audio.corpora.corpus import AudioCorpus
-from vaak.audio.corpora.download import fetch
-from vaak.audio.corpora.recipe_corpus import get_corpus
+from vaak.audio.corpora.lhotse_manifests import get_corpus
+from vaak.audio.corpora.recipes import fetch
 from vaak.core.errors import UserError
 
 CONTENT = bytes(range(256)) * 4000

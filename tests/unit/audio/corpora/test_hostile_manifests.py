@@ -17,8 +17,8 @@ from lhotse.serialization import deserialize_item
 from tiny_audio import write_audio
 from vaak.audio.config import AudioConfig, DatasetConfig
 from vaak.audio.corpora.corpus import AudioCorpus
-from vaak.audio.sources.cut_store import CutStore, write_cuts
-from vaak.audio.waveforms.reading import read_cut
+from vaak.audio.cuts.reading import read_cut
+from vaak.audio.cuts.store import CutStore, write_cuts
 from vaak.core.errors import DataError
 from vaak.core.storage.mapped_lines import writing_lines
 

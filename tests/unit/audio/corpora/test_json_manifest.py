@@ -13,9 +13,9 @@ from tiny_audio import write_audio
 from vaak.audio.config import AudioConfig, DatasetConfig
 from vaak.audio.corpora.corpus import AudioCorpus
 from vaak.audio.corpora.json_manifest import NOTHING_SAID
-from vaak.audio.labelled import Segment
-from vaak.audio.waveforms.reading import NO_TIMES, lacks_times, read_cut, segments_of, text_of
-from vaak.audio.waveforms.recordings import A_LITTLE_BEYOND, OVERLAPPING
+from vaak.audio.cuts.reading import NO_TIMES, lacks_times, read_cut, segments_of, text_of
+from vaak.audio.cuts.recordings import A_LITTLE_BEYOND, OVERLAPPING
+from vaak.audio.segments import Segment
 from vaak.core.errors import DataError
 
 

@@ -12,8 +12,8 @@ from tiny_audio import write_audio
 from vaak.audio.config import AudioConfig, DatasetConfig
 from vaak.audio.corpora.corpus import AudioCorpus
 from vaak.audio.corpora.lhotse_manifests import LABELLED_THROUGHOUT, WITHOUT_RECORDING, WITHOUT_SUPERVISIONS
-from vaak.audio.sources.cut_store import write_cuts
-from vaak.audio.waveforms.reading import NO_TIMES, lacks_times, read_cut
+from vaak.audio.cuts.reading import NO_TIMES, lacks_times, read_cut
+from vaak.audio.cuts.store import write_cuts
 from vaak.core.errors import DataError
 
 

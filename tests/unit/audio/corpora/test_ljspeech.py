@@ -11,7 +11,7 @@ import pytest
 import tiny_voice
 from vaak.audio.config import AudioConfig, DatasetConfig
 from vaak.audio.corpora.corpus import AudioCorpus
-from vaak.audio.waveforms.reading import alignment_of, segments_of, text_of
+from vaak.audio.cuts.reading import alignment_of, segments_of, text_of
 from vaak.core.errors import DataError
 
 AUDIO = AudioConfig(sampling_rate=tiny_voice.RATE)

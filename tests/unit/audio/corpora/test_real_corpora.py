@@ -10,9 +10,9 @@ import numpy as np
 
 from vaak.audio.config import AudioConfig, DatasetConfig
 from vaak.audio.corpora.corpus import AudioCorpus
-from vaak.audio.sources.cut_source import CutSource
-from vaak.audio.sources.cut_store import write_cuts
-from vaak.audio.waveforms.reading import segments_of
+from vaak.audio.cuts.reading import segments_of
+from vaak.audio.cuts.sources import CutSource
+from vaak.audio.cuts.store import write_cuts
 
 AUDIO = AudioConfig()
 WHOLE: dict[str, Any] = {"train_fraction": 1, "valid_fraction": 0}

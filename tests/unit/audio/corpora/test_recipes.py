@@ -13,10 +13,10 @@ from tiny_audio import write_audio
 from toy_corpora import write_ami
 from vaak.audio.config import AudioConfig, DatasetConfig
 from vaak.audio.corpora.corpus import AudioCorpus
-from vaak.audio.corpora.recipe_corpus import prepare_corpus
+from vaak.audio.corpora.lhotse_manifests import prepare_corpus
 from vaak.audio.corpora.recipes import recipe_named, recipes
-from vaak.audio.waveforms.reading import lacks_times
-from vaak.audio.waveforms.recordings import ReadRecording
+from vaak.audio.cuts.reading import lacks_times
+from vaak.audio.cuts.recordings import ReadRecording
 from vaak.config.load import load
 from vaak.core.errors import DataError, UserError
 
@@ -152,7 +152,7 @@ def test_manifests_of_the_users_own_lhotse_prepare_are_taken(tmp_path: Path, aud
 
 
 def test_a_preparation_that_fails_or_is_interrupted_is_made_again(tmp_path: Path, audio: AudioConfig, monkeypatch):
-    from vaak.audio.corpora import recipe_corpus
+    from vaak.audio.corpora import lhotse_manifests
 
     folder = tmp_path / "data" / "yesno"
     write_yesno(folder)
@@ -170,7 +170,7 @@ def test_a_preparation_that_fails_or_is_interrupted_is_made_again(tmp_path: Path
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(recipe_corpus, "joined", interrupted)
+        patch.setattr(lhotse_manifests, "joined", interrupted)
         with pytest.raises(KeyboardInterrupt):
             prepare_corpus(dataset, audio)
     assert {part: len(path.read_text().splitlines()) for part, path in prepare_corpus(dataset, audio).items()} == {

@@ -9,10 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from vaak.audio.features.griffin_lim import griffin_lim, magnitudes_of, waveform_of
-from vaak.audio.features.mel import MelSpectrogram
+from vaak.audio.corpora.voices import make_voices, utter
+from vaak.audio.features.mel import MelSpectrogram, griffin_lim, magnitudes_of, waveform_of
 from vaak.audio.mel_config import MelConfig
-from vaak.audio.synthesis.voices import make_voices, utter
 
 librosa = pytest.importorskip("librosa")
 

@@ -15,14 +15,14 @@ from hypothesis import strategies as st
 
 from toy_recordings import ToyRecordings
 from vaak.audio.config import AudioConfig
+from vaak.audio.corpora.voices import make_voices, utter
 from vaak.audio.features import pitch as pitch_module
 from vaak.audio.features.extractors import Features
 from vaak.audio.features.mel import MelSpectrogram
 from vaak.audio.features.pitch import fundamental_frequency
 from vaak.audio.features.store import extract
-from vaak.audio.formats.textgrid import read_textgrid
+from vaak.audio.formats.alignments import read_textgrid
 from vaak.audio.mel_config import MelConfig, PitchConfig
-from vaak.audio.synthesis.voices import make_voices, utter
 from vaak.core.errors import UserError
 
 MEL = MelConfig()

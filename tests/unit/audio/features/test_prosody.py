@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vaak.audio.features.prosody import frame_durations, phoneme_means
+from vaak.audio.features.pitch import frame_durations, phoneme_means
 from vaak.audio.mel_config import MelConfig
 
 

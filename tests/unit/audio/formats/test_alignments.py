@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from vaak.audio.formats.alignments import read_alignment
-from vaak.audio.formats.textgrid import Interval, write_textgrid
+from vaak.audio.formats.alignments import Interval, read_alignment, write_textgrid
 from vaak.core.errors import DataError
 
 MFA = """File type = "ooTextFile"

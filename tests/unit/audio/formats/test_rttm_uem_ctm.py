@@ -11,11 +11,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vaak.audio.formats.annotation_lines import MISSING
-from vaak.audio.formats.ctm import Word, read_ctm, write_ctm
-from vaak.audio.formats.rttm import read_rttm, write_rttm
-from vaak.audio.formats.uem import read_uem, write_uem
-from vaak.audio.labelled import Segment
+from vaak.audio.formats.annotation_lines import (
+    MISSING,
+    Word,
+    read_ctm,
+    read_rttm,
+    read_uem,
+    write_ctm,
+    write_rttm,
+    write_uem,
+)
+from vaak.audio.segments import Segment
 from vaak.core.errors import DataError
 
 RTTM = "SPEAKER rec 1 0.5 1.25 <NA> <NA> Ann <NA> <NA>\n"

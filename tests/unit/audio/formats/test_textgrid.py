@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from praatio import textgrid as praatio
 
-from vaak.audio.formats.textgrid import Interval, read_textgrid, segments_of, tiers_of, write_textgrid
-from vaak.audio.labelled import Segment
+from vaak.audio.formats.alignments import Interval, read_textgrid, segments_of, tiers_of, write_textgrid
+from vaak.audio.segments import Segment
 from vaak.core.errors import DataError
 
 texts = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\r"), min_size=1, max_size=8).filter(

@@ -3,7 +3,7 @@
 import pytest
 
 import vaak
-from vaak.audio.formats.rttm import write_rttm
+from vaak.audio.formats.annotation_lines import write_rttm
 from vaak.core.errors import UserError
 
 REFERENCE = [(0.0, 4.0, "a"), (4.0, 8.0, "b"), (9.0, 11.0, "a")]

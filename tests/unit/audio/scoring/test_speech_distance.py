@@ -14,12 +14,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from vaak.audio.features.griffin_lim import waveform_of
-from vaak.audio.features.mel import MelSpectrogram
+from vaak.audio.corpora.voices import make_voices, utter
+from vaak.audio.espeak import speak
+from vaak.audio.features.mel import MelSpectrogram, waveform_of
 from vaak.audio.mel_config import MelConfig
-from vaak.audio.scoring.speech_distance import distance, mel_cepstra, warping_path
-from vaak.audio.synthesis.espeak import speak
-from vaak.audio.synthesis.voices import make_voices, utter
+from vaak.tasks.tts.speech_scores import distance, mel_cepstra, warping_path
 
 RATE = 16_000
 

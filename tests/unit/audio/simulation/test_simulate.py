@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import vaak
-from vaak.audio.formats.rttm import read_rttm
+from vaak.audio.formats.annotation_lines import read_rttm
 from vaak.core.errors import UserError
 
 RATE = 8000

@@ -14,10 +14,10 @@ from lhotse.qa import validate
 from folders import contents
 from vaak.audio.config import AudioConfig, DatasetConfig
 from vaak.audio.corpora.corpus import AudioCorpus
-from vaak.audio.formats.rttm import read_rttm
-from vaak.audio.labelled import LabelledAudio, Segment
+from vaak.audio.cuts.reading import segments_of
+from vaak.audio.formats.annotation_lines import read_rttm
+from vaak.audio.segments import LabelledAudio, Segment
 from vaak.audio.simulation.folder import demand_room, write_conversations
-from vaak.audio.waveforms.reading import segments_of
 from vaak.core.errors import UserError
 from vaak.core.storage.lock import locked
 

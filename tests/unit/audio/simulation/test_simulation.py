@@ -12,9 +12,9 @@ import soundfile
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vaak.audio.augmentation.noise import active_power
+from vaak.audio.augmentation.effects import active_power
 from vaak.audio.config import ConversationsConfig, NoiseConfig, RoomConfig
-from vaak.audio.labelled import LabelledAudio
+from vaak.audio.segments import LabelledAudio
 from vaak.audio.simulation.conversations import CUT_INSIDE, Piece, SimulatedConversations, at_speeds
 from vaak.core.errors import DataError
 

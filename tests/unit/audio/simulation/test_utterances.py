@@ -13,9 +13,8 @@ import soundfile
 
 from vaak.audio.config import AudioConfig, DatasetConfig
 from vaak.audio.corpora.corpus import AudioCorpus
-from vaak.audio.simulation.conversations import LEVEL, Piece
-from vaak.audio.simulation.utterances import CONTEXT, CutUtterances
-from vaak.audio.sources.cut_store import CutStore, write_cuts
+from vaak.audio.cuts.store import CutStore, write_cuts
+from vaak.audio.simulation.conversations import CONTEXT, LEVEL, CutUtterances, Piece
 from vaak.core.errors import DataError
 
 RATE = 16000

@@ -12,10 +12,10 @@ from lhotse import Recording
 
 from vaak.audio.config import AudioConfig, DatasetConfig
 from vaak.audio.corpora.corpus import AudioCorpus
-from vaak.audio.sources import cut_findings as module
-from vaak.audio.sources.cut_findings import cut_findings
-from vaak.audio.sources.cut_store import CutStore, write_cuts
-from vaak.audio.synthesis.voices import make_voices, utter
+from vaak.audio.corpora.voices import make_voices, utter
+from vaak.audio.cuts import findings as module
+from vaak.audio.cuts.findings import cut_findings
+from vaak.audio.cuts.store import CutStore, write_cuts
 from vaak.core.task import DataFinding
 
 RATE = 16000

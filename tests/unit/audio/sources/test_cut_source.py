@@ -15,10 +15,10 @@ from lhotse import Recording, SupervisionSegment
 
 from tiny_audio import cut_of, write_audio
 from vaak.audio.config import AudioConfig
-from vaak.audio.labelled import LabelledAudio, Segment
-from vaak.audio.sources.cut_source import CutSource, WindowSource, at_its_pauses, windows_of
-from vaak.audio.sources.cut_store import CutStore, write_cuts
-from vaak.audio.waveforms.reading import NO_TIMES
+from vaak.audio.cuts.reading import NO_TIMES
+from vaak.audio.cuts.sources import CutSource, WindowSource, at_its_pauses, windows_of
+from vaak.audio.cuts.store import CutStore, write_cuts
+from vaak.audio.segments import LabelledAudio, Segment
 from vaak.core.errors import DataError
 
 AUDIO = AudioConfig()

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tiny_audio import cut_of
-from vaak.audio.sources.cut_store import CutStore, write_cuts
+from vaak.audio.cuts.store import CutStore, write_cuts
 from vaak.core.errors import DataError, FormatError
 
 NAMES = st.text(st.characters(exclude_categories=("Cs", "Cc")), min_size=1, max_size=5)
@@ -113,7 +113,7 @@ def test_many_cuts_take_the_memory_of_their_lengths(tmp_path: Path):
     store = write_cuts(tmp_path, (line for _ in range(250_000)))
     assert len(store) == 250_000
     script = (
-        "import resource, sys, lhotse.serialization; from vaak.audio.sources.cut_store import CutStore\n"
+        "import resource, sys, lhotse.serialization; from vaak.audio.cuts.store import CutStore\n"
         "before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
         "store = CutStore.open(sys.argv[1]); store.durations.sum(); [store[i] for i in range(0, 250000, 5000)]\n"
         "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)"

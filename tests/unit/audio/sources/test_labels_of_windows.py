@@ -14,13 +14,11 @@ from lhotse.supervision import AlignmentItem
 from tiny_audio import write_audio
 from vaak.audio.augmentation.pipeline import augmented
 from vaak.audio.config import AudioConfig, AugmentationConfig
+from vaak.audio.cuts.sources import CutSource, CutSpan, WindowSource
+from vaak.audio.cuts.store import CutStore, write_cuts
 from vaak.audio.features.extractors import Features
-from vaak.audio.features.store import extract
-from vaak.audio.labelled import Interval, LabelledAudio, Segment
-from vaak.audio.segments import window_of, words_within
-from vaak.audio.sources.cut_source import CutSource, CutSpan, WindowSource
-from vaak.audio.sources.cut_store import CutStore, write_cuts
-from vaak.audio.sources.stored_source import StoredSource
+from vaak.audio.features.store import StoredSource, extract
+from vaak.audio.segments import Interval, LabelledAudio, Segment, window_of, words_within
 
 AUDIO = AudioConfig(num_mel_bins=20)
 WORDS = [Interval(float(second), second + 0.75, f"w{second}") for second in range(6)]

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from toy_recordings import ToyRecordings
-from vaak.audio.sources.concatenation import Sources
+from vaak.audio.cuts.sources import Sources
 
 
 def test_every_index_reaches_its_source():

@@ -10,7 +10,7 @@ import threading
 import numpy as np
 import pytest
 
-from vaak.audio.synthesis.espeak import Spoken, speak
+from vaak.audio.espeak import Spoken, speak
 from vaak.core.errors import UserError
 
 TEXT = "Put the old lamp on the table, and take two apples home."
@@ -42,7 +42,7 @@ def test_the_same_call_gives_the_same_bits_whatever_was_spoken_before() -> None:
 
 def test_another_process_gives_the_same_bits() -> None:
     code = (
-        "import hashlib; from vaak.audio.synthesis.espeak import speak; "
+        "import hashlib; from vaak.audio.espeak import speak; "
         f"s = speak({TEXT!r}, 'en+f5', pitch=30, rate=150); "
         "print(hashlib.sha256(s.samples.tobytes() + repr((s.words, s.phonemes)).encode()).hexdigest())"
     )

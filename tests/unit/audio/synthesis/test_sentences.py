@@ -7,7 +7,7 @@ import re
 import numpy as np
 import pytest
 
-from vaak.audio.synthesis.sentences import sentence, sentences, spelled
+from vaak.audio.corpora.voices import sentence, sentences, spelled
 
 
 def generator(seed: int = 0) -> np.random.Generator:

@@ -16,9 +16,9 @@ from lhotse.qa import validate
 
 from folders import contents
 from vaak.audio.config import DatasetConfig
-from vaak.audio.synthesis import voices
-from vaak.audio.synthesis.espeak import Spoken
-from vaak.audio.synthesis.voices import LANGUAGES, VARIANTS, make_voices, utter, voice_cuts
+from vaak.audio.corpora import voices
+from vaak.audio.corpora.voices import LANGUAGES, VARIANTS, make_voices, utter, voice_cuts
+from vaak.audio.espeak import Spoken
 from vaak.core.errors import UserError
 
 NUM_VOICES, NUM_SENTENCES = 12, 6
@@ -164,8 +164,8 @@ def test_they_are_made_once_and_the_same_in_another_process_and_order(
 ) -> None:
     folder, cuts = made
     code = (
-        "import sys; from pathlib import Path; from vaak.audio.synthesis.espeak import speak; "
-        "from vaak.audio.config import DatasetConfig; from vaak.audio.synthesis.voices import voice_cuts; "
+        "import sys; from pathlib import Path; from vaak.audio.espeak import speak; "
+        "from vaak.audio.config import DatasetConfig; from vaak.audio.corpora.voices import voice_cuts; "
         "speak('something before', 'en+f5'); "
         f"list(voice_cuts(DatasetConfig(name='v', type='voices', num_voices={NUM_VOICES}, "
         f"num_sentences={NUM_SENTENCES}), Path(sys.argv[1])))"

@@ -18,8 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tiny_audio import noise, write_audio
-from vaak.audio.waveforms.audio_file import AudioFile, read_header, samples_in
-from vaak.audio.waveforms.from_start import FromStart
+from vaak.audio.audio_file import AudioFile, FromStart, read_header, samples_in
 from vaak.core.errors import DataError
 
 
@@ -174,7 +173,7 @@ def test_chunks_before_and_behind_the_samples_are_passed_over(tmp_path: Path):
 WINDOWS_OF_THREE_HOURS = """
 import resource, sys
 import numpy as np, soundfile
-from vaak.audio.waveforms.audio_file import AudioFile
+from vaak.audio.audio_file import AudioFile
 with soundfile.SoundFile(sys.argv[1], "w", 44100, 2, subtype="PCM_16") as file:
     for _ in range(180):
         file.write(np.zeros((44100 * 60, 2), np.float32))
@@ -226,9 +225,9 @@ def test_a_sample_is_the_same_wherever_a_read_begins(name: str, wanted: int, tmp
 def test_a_long_compressed_file_is_decoded_in_bounded_memory(tmp_path: Path, monkeypatch, caplog):
     write_audio(tmp_path / "a.ogg", 12.0, format="OGG", subtype="VORBIS")
     whole = soundfile.read(tmp_path / "a.ogg", dtype="float32")[0]
-    monkeypatch.setattr("vaak.audio.waveforms.from_start.PIECE", 4000)
-    monkeypatch.setattr("vaak.audio.waveforms.from_start.KEPT", 20000)
-    monkeypatch.setattr("vaak.audio.waveforms.from_start.LONG_WAY", 5)
+    monkeypatch.setattr("vaak.audio.audio_file.PIECE", 4000)
+    monkeypatch.setattr("vaak.audio.audio_file.KEPT", 20000)
+    monkeypatch.setattr("vaak.audio.audio_file.LONG_WAY", 5)
     reader = FromStart(
         tmp_path / "a.ogg", lambda: soundfile.SoundFile(tmp_path / "a.ogg"), lambda frames: frames.mean(1)
     )

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vaak.audio.waveforms.bounded_cache import BoundedCache
+from vaak.audio.cuts.sources import BoundedCache
 
 
 def of(size: int, value: int = 0) -> Callable[[], np.ndarray]:

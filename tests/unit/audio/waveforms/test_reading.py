@@ -13,8 +13,8 @@ from lhotse.audio import AudioSource
 
 from tiny_audio import write_audio
 from vaak.audio.config import AudioConfig
-from vaak.audio.labelled import Segment
-from vaak.audio.waveforms.reading import read_cut, read_samples
+from vaak.audio.cuts.reading import read_cut, read_samples
+from vaak.audio.segments import Segment
 from vaak.core.errors import DataError
 
 AUDIO = AudioConfig()

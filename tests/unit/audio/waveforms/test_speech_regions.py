@@ -12,8 +12,8 @@ import soundfile
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vaak.audio.formats.textgrid import read_textgrid
-from vaak.audio.waveforms.speech_regions import (
+from vaak.audio.formats.alignments import read_textgrid
+from vaak.audio.speech_regions import (
     FRAME,
     MARGIN_AFTER,
     MARGIN_BEFORE,

@@ -13,8 +13,8 @@ from rich.console import Console
 from rich.progress import TaskID
 
 from toy import StopAt, toy_trainer
-from vaak.callbacks.console import progress
-from vaak.callbacks.console.lines import ConsoleCallback
+from vaak.callbacks import progress_bar as progress
+from vaak.callbacks.console import ConsoleCallback
 from vaak.callbacks.step_log import StepLogCallback
 
 

@@ -15,15 +15,14 @@ import torch
 import tiny_runs
 from toy import ToyDataset, ToyMeters, ToyTask, same_bits, toy_trainer, weights
 from vaak.callbacks import InterbatchProfiler
-from vaak.callbacks.profiling.trace import TraceCallback
-from vaak.callbacks.profiling.waiting import WaitingForDataCallback
+from vaak.callbacks.profiler import WaitingForDataCallback
+from vaak.callbacks.trace import TraceCallback
 from vaak.core.batch import Batch, Term
-from vaak.core.callback import Callback
+from vaak.core.callback import Callback, StepReport
 from vaak.core.errors import UserError
-from vaak.core.report import StepReport
 from vaak.core.storage.files import read_json
-from vaak.engine.records.metrics_file import read_records
-from vaak.engine.timing.phases import Phases
+from vaak.engine.metrics_file import read_records
+from vaak.engine.phases import Phases
 from vaak.runs.build_callbacks import callbacks_of
 
 EXAMPLE, FORWARD, BACKWARD, OPTIMIZER, OTHERS, EVALUATION = 0.25, 2.0, 4.0, 0.5, 0.125, 64.0
@@ -143,7 +142,7 @@ def test_a_slow_dataset_gives_the_verdict_that_it_is_waited_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ):
     caplog.set_level(logging.INFO, "vaak")
-    monkeypatch.setattr("vaak.callbacks.profiling.interbatch_profiler.cores_of_a_process", lambda: 8)
+    monkeypatch.setattr("vaak.callbacks.profiler.cores_of_a_process", lambda: 8)
     timed_run(tmp_path, monkeypatch, InterbatchProfiler(every=4, warm_up=1), example_seconds=4.0)
     stored = read_json(tmp_path / "profile.json")
     microbatches, steps = 17, 7  # without those of the first step
@@ -284,7 +283,7 @@ def test_waiting_for_data_is_said_once_without_profiling(
     warnings: int,
 ):
     """An example of 0.05 s takes 3 % of the time, one of 0.25 s 13 %."""
-    monkeypatch.setattr("vaak.callbacks.profiling.waiting.cores_of_a_process", lambda: 8)
+    monkeypatch.setattr("vaak.callbacks.profiler.cores_of_a_process", lambda: 8)
     assert timed_run(tmp_path, monkeypatch, WaitingForDataCallback(every=2), example_seconds) == []
     said = [record.message for record in caplog.records if "waiting for data" in record.message]
     assert len(said) == warnings

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vaak.callbacks.profiling import shares as profile
-from vaak.callbacks.profiling.shares import STEP_PHASES, Circumstances, Profile, verdict
+from vaak.callbacks import profiler as profile
+from vaak.callbacks.profiler import STEP_PHASES, Circumstances, Profile, verdict
 
 ORDINARY = Circumstances(num_workers=2, cores=8)
 seconds = st.dictionaries(st.sampled_from((*STEP_PHASES, "evaluation", "saving")), st.floats(0, 1e6), min_size=1)

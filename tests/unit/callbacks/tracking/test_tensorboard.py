@@ -17,12 +17,10 @@ from hypothesis import strategies as st
 
 from toy import StopAt, ToyMeters, ToyTask, toy_trainer
 from vaak.callbacks.step_log import StepLogCallback
-from vaak.callbacks.tracking.event_file import EventFile, masked_crc
-from vaak.callbacks.tracking.tensorboard import TensorBoardCallback
-from vaak.callbacks.tracking.tracked import numbers
-from vaak.core.callback import Callback
-from vaak.core.report import StepReport
-from vaak.engine.records.metrics_file import Records, json_line, read_newest_records, read_records
+from vaak.callbacks.tensorboard import EventFile, TensorBoardCallback, masked_crc
+from vaak.callbacks.trackers import numbers
+from vaak.core.callback import Callback, StepReport
+from vaak.engine.metrics_file import Records, json_line, read_newest_records, read_records
 
 OPTIONS: dict[str, Any] = {
     "validation": {"interval": 3},
@@ -193,7 +191,7 @@ def test_newest_records_are_the_last_lines_of_the_file(step: int, tail: int):
         for number in range(10):
             records.write({"kind": "step", "step": number, "clock": {"seconds": 0.5}})
         everything = read_records(Path(folder) / "metrics.jsonl")
-        patch.setattr("vaak.engine.records.metrics_file.TAIL_BYTES", tail)
+        patch.setattr("vaak.engine.metrics_file.TAIL_BYTES", tail)
         read = read_newest_records(Path(folder) / "metrics.jsonl", step)
         wanted = [record for record in everything if record["step"] >= step]
         assert read == wanted[len(wanted) - len(read) :]
@@ -204,7 +202,7 @@ def test_newest_records_are_the_last_lines_of_the_file(step: int, tail: int):
 def test_writing_imports_nothing_heavy():
     """TensorBoard's own writers take a tenth of a second to import, torch's more; the first step waits for it."""
     code = (
-        "import sys, tempfile, pathlib, vaak.callbacks.tracking.event_file as files\n"
+        "import sys, tempfile, pathlib, vaak.callbacks.tensorboard as files\n"
         "files.EventFile(pathlib.Path(tempfile.mkdtemp()), 0).close()\n"
         "print([name for name in ('tensorflow', 'tensorboard.summary', 'tensorboard.compat.tensorflow_stub')"
         " if name in sys.modules])"

@@ -13,13 +13,12 @@ import pytest
 
 from toy import toy_trainer
 from vaak.callbacks.step_log import StepLogCallback
-from vaak.callbacks.tracking.tracked import Tracker, numbers, reason_of
-from vaak.callbacks.tracking.trackers import AccelerateTrackerCallback
+from vaak.callbacks.trackers import AccelerateTrackerCallback, Tracker, numbers, reason_of
 from vaak.config.load import load
-from vaak.config.show.resolved import resolved_values
+from vaak.config.resolved import resolved_values
 from vaak.core.callback import Callback
 from vaak.core.errors import UserError
-from vaak.engine.records.metrics_file import Record, read_records
+from vaak.engine.metrics_file import Record, read_records
 
 
 class Failing(Tracker):
@@ -118,7 +117,7 @@ TRACKED_BY_WANDB = """
 from pathlib import Path
 from toy import toy_trainer
 from vaak.callbacks.step_log import StepLogCallback
-from vaak.callbacks.tracking.trackers import AccelerateTrackerCallback
+from vaak.callbacks.trackers import AccelerateTrackerCallback
 tracker = AccelerateTrackerCallback("wandb", {"name": "run", "training": {"epochs": 3}})
 toy_trainer(Path("runs/run"), StepLogCallback(1), tracker).fit()
 """

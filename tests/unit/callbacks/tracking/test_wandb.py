@@ -18,18 +18,17 @@ import pytest
 
 from toy import StopAt, ToyTask, toy_trainer
 from vaak.callbacks.step_log import StepLogCallback
-from vaak.callbacks.tracking.tracked import numbers
-from vaak.core.callback import Callback
+from vaak.callbacks.trackers import numbers
+from vaak.core.callback import Callback, StepReport
 from vaak.core.errors import UserError
-from vaak.core.report import StepReport
-from vaak.engine.records.metrics_file import read_records
+from vaak.engine.metrics_file import read_records
 from vaak.engine.trainer import Trainer
 from wandb_files import artifacts_of, history_of, run_of
 from wandb_server import WandbServer
 
 wandb = pytest.importorskip("wandb")
 
-from vaak.callbacks.tracking.wandb import WandbCallback, run_id  # noqa: E402
+from vaak.callbacks.wandb import WandbCallback, run_id  # noqa: E402
 
 CONFIG = {"name": "दौड़", "training": {"max_steps": 8, "optimizer": {"lr": 0.01}}}
 EVERY_3: dict[str, Any] = {"validation": {"interval": 3}, "checkpoint": {"interval": 3, "save_total_limit": None}}

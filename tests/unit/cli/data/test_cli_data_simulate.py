@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import soundfile
 
-from vaak.audio.formats.rttm import read_rttm
+from vaak.audio.formats.annotation_lines import read_rttm
 
 Command = Callable[..., tuple[int, str, str]]
 

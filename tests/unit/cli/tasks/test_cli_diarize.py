@@ -11,8 +11,8 @@ import pytest
 import soundfile
 
 from tiny_diarizer import RATE, conversation
-from vaak.audio.formats.rttm import read_rttm, write_rttm
-from vaak.audio.scoring.errors import diarization_error
+from vaak.audio.diarization_errors import diarization_error
+from vaak.audio.formats.annotation_lines import read_rttm, write_rttm
 from vaak.audio.segments import merged
 from vaak.runs.open_run import open_run
 
@@ -219,7 +219,7 @@ def test_a_recording_longer_than_memory_should_hold_is_read_in_windows(
     vaak, diarizer_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     """Ten minutes, of which no more than a window with its edges is asked for at once."""
-    from vaak.audio.waveforms.audio_file import AudioFile
+    from vaak.audio.audio_file import AudioFile
 
     asked: list[int] = []
     read = AudioFile.read

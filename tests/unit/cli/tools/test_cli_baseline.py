@@ -12,11 +12,11 @@ import pytest
 import sacrebleu
 
 import tiny_diarizer
-from vaak.audio.scoring.errors import score_segments
+from vaak.audio.diarization_errors import score_segments
 from vaak.config.load import load
 from vaak.config.tasks import task_class
 from vaak.core.storage.files import read_json, write_json
-from vaak.tasks.lm.baselines import NgramModel
+from vaak.tasks.lm.metrics import NgramModel
 from vaak.text.word_dictionary import words
 
 LOOP = "training: {max_steps: 2, batch_size: 4, device: cpu, logging: {tensorboard: false}}\n"

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from vaak.runs.evaluate import evaluate_run
-from vaak.study.comparison.examples import examples_of
+from vaak.study.compare import examples_of
 
 
 def checkpoints(run: Path) -> list[Path]:

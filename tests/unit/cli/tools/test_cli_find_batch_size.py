@@ -7,7 +7,7 @@ import json
 import pytest
 
 import tiny_runs
-from vaak.cli.tools.find_batch_size import bytes_of
+from vaak.cli.preflight import bytes_of
 from vaak.core.errors import UserError
 
 

@@ -11,9 +11,8 @@ import numpy as np
 import pytest
 import soundfile
 
-from vaak.audio.formats.rttm import write_rttm
-from vaak.audio.formats.uem import write_uem
-from vaak.audio.labelled import Segment
+from vaak.audio.formats.annotation_lines import write_rttm, write_uem
+from vaak.audio.segments import Segment
 
 REFERENCE = {"one": [Segment(0, 10, "A")], "two": [Segment(0, 20, "A"), Segment(20, 30, "B")]}
 HYPOTHESIS = {"one": [Segment(0, 8, "x"), Segment(8, 12, "y")], "two": [Segment(0, 20, "x"), Segment(20, 30, "y")]}
@@ -119,7 +118,7 @@ def test_mistakes(vaak, folder, arguments, wrong):
 @pytest.fixture
 def speech(tmp_path: Path) -> tuple[Path, Path]:
     """Two recordings of espeak-ng's voice, and the same without a word, at another rate."""
-    from vaak.audio.synthesis.voices import make_voices, utter
+    from vaak.audio.corpora.voices import make_voices, utter
 
     (voice,) = make_voices(1, seed=0)
     texts = {"a": "Peter said that the bus driver would go to work by bus.", "b": "Ruth hoped it would stop."}

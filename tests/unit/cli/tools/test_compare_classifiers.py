@@ -13,7 +13,7 @@ from scipy.stats import binomtest
 
 from vaak.config.load import load
 from vaak.runs.start import train
-from vaak.study.comparison import compare
+from vaak.study import compare
 
 CONFIG = """\
 task: classification

@@ -3,7 +3,7 @@
 import pytest
 
 from vaak.config.load import load
-from vaak.config.yaml.errors import ConfigError
+from vaak.config.yaml.tree import ConfigError
 from vaak.core.errors import UserError
 
 

@@ -9,13 +9,12 @@ import torch
 
 import tiny_diarizer
 import tiny_runs
-from vaak.config.catalog import LOSSES, SMOOTHING_LOSSES
-from vaak.config.check.names import LOGGED
-from vaak.config.components import resolve_class
+from vaak.config.checks import LOGGED
+from vaak.config.components import LOSSES, SMOOTHING_LOSSES, resolve_class
 from vaak.config.load import load
 from vaak.config.tasks import task_class
-from vaak.config.yaml.errors import ConfigError
-from vaak.engine.cost.dry_pass import numberless
+from vaak.config.yaml.tree import ConfigError
+from vaak.engine.dry_pass import numberless
 from vaak.runs.start import train
 
 

@@ -3,8 +3,8 @@
 import pytest
 
 from vaak.config.load import load
-from vaak.config.show.resolved import as_yaml, resolved_values
-from vaak.config.yaml.errors import ConfigError
+from vaak.config.resolved import as_yaml, resolved_values
+from vaak.config.yaml.tree import ConfigError
 
 LINEAR = "task: seq2seq\nmodel: {encoder: {attention_type: linear}, decoder: {attention_type: causal_linear}}\n"
 

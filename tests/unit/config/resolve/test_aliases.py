@@ -4,10 +4,9 @@ import pytest
 
 from vaak.config.experiment import experiment_type
 from vaak.config.load import load
-from vaak.config.resolve.aliases import flat_names, option_aliases
-from vaak.config.yaml.errors import ConfigError
-from vaak.config.yaml.tree import Node, from_plain, put, to_plain
-from vaak.config.yaml.writer import yaml_text
+from vaak.config.yaml.aliases import flat_names, option_aliases
+from vaak.config.yaml.text import yaml_text
+from vaak.config.yaml.tree import ConfigError, Node, from_plain, put, to_plain
 from vaak.tasks.lm.config import ALIASES, LanguageModelConfig
 
 VALUES = {

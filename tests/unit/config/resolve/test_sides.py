@@ -3,9 +3,9 @@
 import pytest
 
 from vaak.config.load import load
-from vaak.config.show.resolved import resolved_values
-from vaak.config.show.schema import json_schema
-from vaak.config.yaml.errors import ConfigError
+from vaak.config.reference import json_schema
+from vaak.config.resolved import resolved_values
+from vaak.config.yaml.tree import ConfigError
 
 BOTH = "task: seq2seq\nmodel:\n  global_config: {d_model: 64, num_heads: 4, dropout: 0.1}\n"
 

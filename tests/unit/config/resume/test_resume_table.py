@@ -12,13 +12,13 @@ import pytest
 from pydantic import TypeAdapter, ValidationError
 
 from vaak.config.base import ResumeClass, Section, option
+from vaak.config.changes import Leaf, changes_between, leaves, of_class, resume_class, rule_of
 from vaak.config.experiment import experiment_type
-from vaak.config.fields import alternatives, is_component, item_of, section_of, types_reading
 from vaak.config.load import load
-from vaak.config.resume.page import SWITCHED, TOP, resume_page
-from vaak.config.resume.table import Leaf, changes_between, leaves, of_class, resume_class, rule_of
-from vaak.config.show.resolved import resolved_values, untouched_experiment
+from vaak.config.reference import SWITCHED, TOP, resume_page
+from vaak.config.resolved import resolved_values, untouched_experiment
 from vaak.config.tasks import TASKS
+from vaak.config.yaml.fields import alternatives, is_component, item_of, section_of, types_reading
 
 PAGE = Path(__file__).parents[4] / "docs" / "resuming.md"
 CLASSES = typing.get_args(ResumeClass)

@@ -7,11 +7,10 @@ from typing import Any
 import pytest
 
 from vaak.config.experiment import experiment_type
-from vaak.config.fields import item_of, section_of
 from vaak.config.load import load
-from vaak.config.show.all_options import all_options
-from vaak.config.show.schema import json_schema
+from vaak.config.reference import all_options, json_schema
 from vaak.config.tasks import TASKS, spec_of
+from vaak.config.yaml.fields import item_of, section_of
 
 ROOT = Path(__file__).parents[4]
 FILES = {

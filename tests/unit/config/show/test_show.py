@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from vaak.config.load import load
-from vaak.config.show.resolved import as_yaml
+from vaak.config.resolved import as_yaml
 
 texts = st.text(st.characters(codec="utf-8", exclude_characters="\x00"), min_size=1, max_size=12)
 positive = st.floats(1e-12, 1e6)
@@ -51,7 +51,7 @@ experiments = sections(
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(experiments)
 def test_loading_what_is_shown_gives_an_equal_experiment(tmp_path, values):
-    from vaak.config.yaml.writer import yaml_text
+    from vaak.config.yaml.text import yaml_text
 
     path = tmp_path / "run.yml"
     path.write_text(yaml_text({"task": "lm", **values}), encoding="utf-8")

@@ -2,10 +2,8 @@
 
 import pytest
 
-from vaak.config.yaml.errors import ConfigError
-from vaak.config.yaml.reader import read_yaml
-from vaak.config.yaml.scalars import expand
-from vaak.config.yaml.tree import to_plain
+from vaak.config.yaml.text import expand, read_yaml
+from vaak.config.yaml.tree import ConfigError, to_plain
 
 
 def test_values_are_read_again_as_plain_scalars(tmp_path, monkeypatch):

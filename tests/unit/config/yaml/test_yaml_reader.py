@@ -4,10 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vaak.config.yaml.errors import ConfigError
-from vaak.config.yaml.reader import read_value, read_yaml
-from vaak.config.yaml.tree import find, to_plain
-from vaak.config.yaml.writer import yaml_text
+from vaak.config.yaml.text import read_value, read_yaml, yaml_text
+from vaak.config.yaml.tree import ConfigError, find, to_plain
 
 
 def read(tmp_path, text):

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from vaak.config.training import BatchingConfig, TrainingConfig
 from vaak.core.errors import UserError
 from vaak.core.task import Dataset
-from vaak.data.batching.planner import evaluation_plan, planner_of, training_planner
+from vaak.data.batching import evaluation_plan, planner_of, training_planner
 from vaak.data.loader import training_addresses
 from vaak.data.plan import BatchPlan, Planner
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from vaak.config.training import BatchingConfig
 from vaak.core.errors import DataError, UserError
-from vaak.data.batching.planner import evaluation_plan, make_planner
+from vaak.data.batching import evaluation_plan, make_planner
 from vaak.data.plan import BatchPlan, Planner
 
 KINDS = ("fixed", "bucketed", "packed", "stratified")

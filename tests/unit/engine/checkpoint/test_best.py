@@ -8,7 +8,7 @@ import pytest
 
 from vaak.config.training import CheckpointConfig
 from vaak.core.errors import UserError
-from vaak.engine.checkpoint.best import Best, improves
+from vaak.engine.state import Best, improves
 
 NAN = float("nan")
 

@@ -16,14 +16,16 @@ from vaak.core.errors import CheckpointError
 from vaak.core.storage import files as storage
 from vaak.engine.checkpoint import files as checkpoint
 from vaak.engine.checkpoint.files import (
+    CheckpointWriter,
+    Order,
     Snapshot,
     list_checkpoints,
     load_checkpoint,
     pointed,
+    remove_leftovers,
     save_checkpoint,
     step_folder,
 )
-from vaak.engine.checkpoint.writer import CheckpointWriter, Order, remove_leftovers
 
 
 def order(step: int, is_best: bool = False) -> Order:

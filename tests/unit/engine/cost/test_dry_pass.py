@@ -8,9 +8,9 @@ from torch.profiler import ProfilerActivity, profile
 from vaak.config.load import load
 from vaak.core.batch import Batch, Term
 from vaak.core.task import Task
-from vaak.engine.cost.dry_pass import NEEDS_NUMBERS, dry_pass, numberless
-from vaak.engine.cost.flops import count_flops
-from vaak.engine.devices.precision import Precision
+from vaak.engine.dry_pass import NEEDS_NUMBERS, dry_pass, numberless
+from vaak.engine.flops import count_flops
+from vaak.engine.precision import Precision
 from vaak.nn.config import LoraConfig
 from vaak.nn.lora import add_lora
 from vaak.tasks.lm.model import LanguageModel

@@ -13,8 +13,8 @@ import torch
 import tiny_runs
 from toy import ToyTask, same_bits, toy_trainer, weights
 from vaak.core.batch import Batch
-from vaak.engine.cost.flops import PEAKS, count_flops, peak_flops
-from vaak.engine.devices.precision import Precision
+from vaak.engine.flops import PEAKS, count_flops, peak_flops
+from vaak.engine.precision import Precision
 from vaak.tasks.lm.model import LanguageModel
 from vaak.tasks.lm.task import LanguageModelTask
 

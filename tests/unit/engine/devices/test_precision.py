@@ -15,10 +15,10 @@ from toy_duel import DuelTask
 from vaak.config.training import TrainingConfig
 from vaak.core.batch import Batch, Term
 from vaak.core.errors import NonFiniteError, UserError
-from vaak.engine.devices import precision
-from vaak.engine.devices.precision import LossScale, Precision
+from vaak.engine import precision
+from vaak.engine.precision import LossScale, Precision
 from vaak.engine.trainer import Trainer
-from vaak.testing.witness import KilledError, Witness
+from vaak.testing.case import KilledError, Witness
 
 CPU = torch.device("cpu")
 

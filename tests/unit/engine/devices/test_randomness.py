@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from vaak.config.training import PerformanceConfig, TrainingConfig
-from vaak.engine.devices.randomness import make_deterministic, seed_everything
+from vaak.engine.precision import make_deterministic, seed_everything
 
 CPU = torch.device("cpu")
 

@@ -18,7 +18,7 @@ from torch.utils.checkpoint import checkpoint
 
 from backwards import NanBackwards
 from vaak.core.batch import Batch, Term
-from vaak.engine.diagnosis.inspection import ModulePlace, NonFiniteFinding, culprits, first_non_finite, watching
+from vaak.engine.inspection import ModulePlace, NonFiniteFinding, culprits, first_non_finite, watching
 
 
 class Attention(nn.Module):

@@ -17,9 +17,9 @@ from backwards import NanBackwards
 from toy import ToyDataset, ToyModel, ToyTask, next_data, next_microbatches, same_bits, toy_trainer, weights
 from vaak.core.batch import Batch, Term
 from vaak.core.errors import NonFiniteError
-from vaak.engine.diagnosis.inspection import ModulePlace
-from vaak.engine.diagnosis.non_finite import NonFinite, record_path
 from vaak.engine.distributed.ranks import Ranks
+from vaak.engine.inspection import ModulePlace
+from vaak.engine.non_finite import NonFinite, record_path
 from vaak.engine.trainer import Trainer
 
 

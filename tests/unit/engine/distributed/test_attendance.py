@@ -10,8 +10,8 @@ import sys
 import pytest
 
 from vaak.core.errors import UserError
-from vaak.engine.distributed import attendance
-from vaak.engine.distributed.attendance import Attendance
+from vaak.engine.distributed import launcher
+from vaak.engine.distributed.launcher import Attendance
 
 
 class Shelf:
@@ -32,13 +32,13 @@ class Shelf:
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(attendance, "STAYING_SECONDS", 0.01)
-    monkeypatch.setattr(attendance, "ENDING_SECONDS", 0.2)
+    monkeypatch.setattr(launcher, "STAYING_SECONDS", 0.01)
+    monkeypatch.setattr(launcher, "ENDING_SECONDS", 0.2)
 
 
 def at(store: Shelf, rank: int, pid: int, **place: str) -> None:
     """As if this rank had signed in."""
-    own = attendance.own_place()
+    own = launcher.own_place()
     store.set(f"vaak 0 rank {rank}", json.dumps(own | {"pid": pid} | place))
 
 
@@ -65,9 +65,9 @@ def test_a_rank_that_ended_while_the_others_start_is_named():
 
 def test_one_that_ended_and_is_still_listed_has_ended():
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
-        assert attendance.is_alive(process.pid)
+        assert launcher.is_alive(process.pid)
         process.kill()
-        while attendance.is_alive(process.pid):  # a zombie until it is waited for
+        while launcher.is_alive(process.pid):  # a zombie until it is waited for
             pass
 
 

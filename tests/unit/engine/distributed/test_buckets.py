@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from vaak.engine.distributed.gradient_buckets import GradientBuckets
+from vaak.engine.distributed.exchange import GradientBuckets
 from vaak.engine.distributed.ranks import Ranks
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from vaak.engine.distributed.comparison import CHUNK, describe_differences, weights_fingerprint
+from vaak.engine.distributed.launcher import CHUNK, describe_differences, weights_fingerprint
 
 DTYPES = [torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.int64, torch.uint8, torch.bool]
 

@@ -13,8 +13,8 @@ import torch
 import vaak
 from vaak.config.training import DistributedConfig, TrainingConfig
 from vaak.core.errors import UserError
+from vaak.engine.distributed.exchange import StepMessage
 from vaak.engine.distributed.launcher import pick_device, precision_from_launcher
-from vaak.engine.distributed.messages import StepMessage
 from vaak.engine.distributed.ranks import Ranks, start_ranks
 
 ENVIRONMENT = ("WORLD_SIZE", "RANK", "LOCAL_RANK", "ACCELERATE_USE_CPU", "ACCELERATE_MIXED_PRECISION")

@@ -8,7 +8,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from vaak.engine.memory.host import LinuxMemory, OtherMemory, control_groups, host_memory
+from vaak.core.machine import LinuxMemory, OtherMemory, control_groups, host_memory
 
 GIBIBYTE = 2**30
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from vaak.core.errors import UserError
-from vaak.engine.memory.device import (
+from vaak.engine.memory import (
     MemoryReading,
     free_memory,
     is_out_of_memory,
@@ -24,7 +24,7 @@ MEBIBYTE = 2**20
 PROVOKED = """
 import resource
 import numpy, torch
-from vaak.engine.memory.device import is_out_of_memory
+from vaak.engine.memory import is_out_of_memory
 
 resource.setrlimit(resource.RLIMIT_AS, (8 << 30, 8 << 30))
 for provoke in (
@@ -120,8 +120,8 @@ def test_freed_memory_that_glibc_keeps_is_given_back():
     if sys.platform != "linux":
         pytest.skip("of glibc")
     script = (
-        "import torch; from vaak.engine.devices.allocator import keep_freed_memory\n"
-        "from vaak.engine.memory.device import free_memory, read_memory, reset_peak\n"
+        "import torch; from vaak.engine.memory import keep_freed_memory\n"
+        "from vaak.engine.memory import free_memory, read_memory, reset_peak\n"
         "cpu = torch.device('cpu'); keep_freed_memory(cpu)\n"
         "def own(): reset_peak(cpu); return read_memory(cpu).own >> 20\n"
         "block = torch.ones(300 << 20, dtype=torch.uint8); held = own(); del block; kept = own()\n"

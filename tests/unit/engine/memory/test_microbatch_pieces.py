@@ -8,7 +8,7 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vaak.engine.memory.microbatch_pieces import PieceRule, PieceRules
+from vaak.engine.state import PieceRule, PieceRules
 
 
 def test_a_cut_holds_for_its_microbatches_in_its_step_and_for_all_after(tmp_path: Path):

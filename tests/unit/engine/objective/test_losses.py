@@ -14,8 +14,8 @@ from torch.nn import functional as F
 from vaak.config.base import REGISTERED
 from vaak.config.training import LossConfig
 from vaak.core.errors import UserError
-from vaak.engine.objective import cross_entropy
-from vaak.engine.objective.losses import LossRegistry, auxiliary_losses, make_loss, z_loss
+from vaak.engine import losses as builtin
+from vaak.engine.losses import LossRegistry, auxiliary_losses, make_loss, z_loss
 
 CLASSES = 7
 
@@ -33,7 +33,7 @@ def ragged(dtype=torch.float64, seed=0):
 def amount(request, monkeypatch):
     """Cross-entropy by torch's kernel, and by ours in pieces of two rows."""
     if request.param == "many logits":
-        monkeypatch.setattr(cross_entropy, "CPU_LOGITS_AT_ONCE", 2 * CLASSES)
+        monkeypatch.setattr(builtin, "CPU_LOGITS_AT_ONCE", 2 * CLASSES)
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
@@ -51,9 +51,9 @@ def test_cross_entropy_is_torchs_sum_with_its_gradient(amount, smoothing):
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.2])
 def test_cross_entropy_in_pieces_has_the_gradient_of_its_values(monkeypatch, smoothing):
-    monkeypatch.setattr(cross_entropy, "CPU_LOGITS_AT_ONCE", 2 * CLASSES)
+    monkeypatch.setattr(builtin, "CPU_LOGITS_AT_ONCE", 2 * CLASSES)
     outputs, targets, valid = ragged()
-    module = cross_entropy.CrossEntropy(smoothing)
+    module = builtin.CrossEntropy(smoothing)
     assert torch.autograd.gradcheck(lambda logits: module(logits, targets, valid), outputs)
 
 
@@ -229,7 +229,7 @@ def test_mistakes_in_the_configuration_are_said(registry):
         (loss_config({"type": "mse"}, label_smoothing=0.1), "mse has no label smoothing"),
         (loss_config({"type": "cross_entropy", "label_smoothing": 0.1}, label_smoothing=0.1), "given twice"),
         (loss_config({"type": "cross_entropy", "label_smoothing": 1.5}), "must be from 0 to below 1"),
-        (loss_config({"type": "vaak.engine.objective.losses:Loss"}), "is not a torch.nn.Module"),
+        (loss_config({"type": "vaak.engine.losses:Loss"}), "is not a torch.nn.Module"),
     ):
         with pytest.raises(UserError, match=message):
             make_loss(config)

@@ -20,7 +20,7 @@ from vaak.config.training import TrainingConfig
 from vaak.core.batch import Batch, Term
 from vaak.core.callback import Callback
 from vaak.core.task import Task
-from vaak.engine.objective.means import warn_of_means
+from vaak.engine.rehearsal import warn_of_means
 from vaak.engine.trainer import Trainer
 
 Change = Callable[[Term, nn.Module, Batch], Term]
@@ -29,7 +29,7 @@ Change = Callable[[Term, nn.Module, Batch], Term]
 @pytest.fixture
 def said(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> Callable[[], list[str]]:
     """The warnings of means so far."""
-    monkeypatch.setattr("vaak.engine.objective.means.log.propagate", True)
+    monkeypatch.setattr("vaak.engine.rehearsal.log.propagate", True)
     return lambda: [message for message in caplog.messages if "looks like a mean" in message]
 
 

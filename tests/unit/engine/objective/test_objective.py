@@ -20,15 +20,13 @@ from toy_duel import Duel, DuelTask
 from vaak.callbacks.step_log import StepLogCallback
 from vaak.config.training import TrainingConfig
 from vaak.core.batch import Batch, Term
-from vaak.core.callback import Callback
+from vaak.core.callback import Callback, StepReport
 from vaak.core.errors import NonFiniteError, UserError
-from vaak.core.report import StepReport
 from vaak.core.task import Objective
 from vaak.engine.checkpoint.files import find_latest_checkpoint, list_checkpoints, load_checkpoint
-from vaak.engine.records.metrics_file import read_records
+from vaak.engine.metrics_file import read_records
 from vaak.engine.trainer import Trainer
-from vaak.testing.case import in_float64
-from vaak.testing.equality import same
+from vaak.testing.case import in_float64, same
 from vaak.testing.state import contents
 
 RULES = ("adamw", "adam", "sgd", "adafactor", "lion", "muon")

@@ -8,11 +8,11 @@ from torch import Tensor, nn
 
 from toy import ToyTask, toy_trainer
 from vaak.config.base import REGISTERED
-from vaak.config.catalog import register_auxiliary_loss, register_loss
+from vaak.config.components import register_auxiliary_loss, register_loss
 from vaak.config.training import LossConfig
 from vaak.core.batch import Term
 from vaak.core.errors import UserError
-from vaak.engine.objective.losses import auxiliary_losses, losses_of_logits, make_loss
+from vaak.engine.losses import auxiliary_losses, losses_of_logits, make_loss
 
 
 class Entropy:

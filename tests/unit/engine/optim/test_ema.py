@@ -13,7 +13,7 @@ from torch import nn
 from toy import ToyTask, same_bits, toy_trainer, weights
 from vaak.config.training import EmaConfig
 from vaak.core.errors import CheckpointError
-from vaak.engine.optim.ema import WeightAverage
+from vaak.engine.optim.optimizer_state import WeightAverage
 
 
 class Tied(nn.Module):

@@ -15,8 +15,8 @@ from toy import ToyTask, names_of, same_bits, toy_trainer, weights
 from vaak.config.optimization import OptimizerConfig
 from vaak.config.training import FreezeConfig
 from vaak.core.errors import UserError
-from vaak.engine.optim.freezing import Freezing, freeze_parameters, unfreeze_parameters
 from vaak.engine.optim.optimizer_state import load_optimizer_tensors, optimizer_tensors
+from vaak.engine.optim.schedules import Freezing, freeze_parameters, unfreeze_parameters
 
 KINDS = ("adamw", "adam", "sgd", "adafactor", "lion", "muon")
 

@@ -15,9 +15,8 @@ from all_parameters import build_optimizers
 from toy import names_of
 from vaak.config.optimization import OptimizerConfig, ParameterGroupConfig
 from vaak.core.errors import CheckpointError, UserError
-from vaak.engine.optim.lion import Lion
 from vaak.engine.optim.optimizer_state import load_optimizer_tensors, optimizer_tensors
-from vaak.engine.optim.optimizers import set_learning_rates
+from vaak.engine.optim.optimizers import Lion, set_learning_rates
 
 ALL = ("adamw", "adam", "sgd", "adafactor", "lion", "muon")
 

@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 
 from vaak.config.optimization import SchedulerConfig
 from vaak.core.errors import UserError
-from vaak.engine.optim.plateau import Plateau
-from vaak.engine.optim.schedules import make_schedule
+from vaak.engine.optim.schedules import Plateau, make_schedule
 
 DECAYING = ("linear", "cosine", "wsd", "polynomial")
 ALL = ("constant", *DECAYING, "cosine_restarts", "inverse_sqrt", "one_cycle", "plateau")

@@ -11,8 +11,7 @@ from torch import Tensor, nn
 from torch.optim import SGD, Adafactor, Adam, AdamW
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from vaak.engine.optim.lion import Lion
-from vaak.engine.optim.uncompiled import backward, uncompiled
+from vaak.engine.optim.optimizers import Lion, backward, uncompiled
 
 RULES: dict[str, tuple[Any, dict[str, Any]]] = {
     "adam": (Adam, {"fused": True}),

@@ -14,10 +14,10 @@ from all_parameters import build_optimizers
 from run_files import last_checkpoint
 from toy import StopAt, same_bits, toy_trainer, weights
 from vaak.config.base import REGISTERED
-from vaak.config.catalog import register_optimizer
+from vaak.config.components import register_optimizer
 from vaak.config.optimization import UPDATE_RULES, OptimizerConfig
 from vaak.core.errors import CheckpointError, UserError
-from vaak.engine.objective.descent import Undo
+from vaak.engine.gradient import Undo
 
 
 class Counting(Optimizer):

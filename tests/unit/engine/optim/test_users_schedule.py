@@ -10,7 +10,7 @@ import pytest
 
 from toy import StopAt, same_bits, toy_trainer, weights
 from vaak.config.base import REGISTERED
-from vaak.config.catalog import register_schedule
+from vaak.config.components import register_schedule
 from vaak.config.optimization import SchedulerConfig
 from vaak.core.errors import UserError
 from vaak.engine.optim.schedules import make_schedule

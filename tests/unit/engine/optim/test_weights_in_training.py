@@ -10,8 +10,7 @@ import pytest
 import torch
 
 from toy import StopAt, ToyTask, same_bits, toy_trainer, weights
-from vaak.core.callback import Callback
-from vaak.core.report import StepReport
+from vaak.core.callback import Callback, StepReport
 from vaak.engine.checkpoint.files import load_checkpoint
 from vaak.engine.trainer import Trainer
 

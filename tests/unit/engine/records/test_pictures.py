@@ -13,8 +13,8 @@ import torch
 from toy import StopAt, ToyMeters, ToyTask, same_bits, toy_trainer, weights
 from vaak.callbacks.step_log import StepLogCallback
 from vaak.core.errors import UserError
-from vaak.engine.records import pictures
-from vaak.engine.records.pictures import Pictures
+from vaak.engine import evaluation
+from vaak.engine.evaluation import Pictures
 
 OPTIONS: dict[str, Any] = {
     "validation": {"interval": 2},
@@ -99,7 +99,7 @@ def test_a_run_that_never_saved_begins_without_pictures(tmp_path: Path):
 
 
 def test_the_newest_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(pictures, "KEPT", 3)
+    monkeypatch.setattr(evaluation, "KEPT", 3)
     toy_trainer(tmp_path, task=Drawing(), **OPTIONS).fit()
     assert steps_in(tmp_path) == [4, 6, 8]
 

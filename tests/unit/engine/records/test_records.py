@@ -8,7 +8,7 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vaak.engine.records.metrics_file import Record, Records, read_records
+from vaak.engine.metrics_file import Record, Records, read_records
 
 
 def of_a_step(record: dict) -> dict:

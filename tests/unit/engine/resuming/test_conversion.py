@@ -13,12 +13,11 @@ from hypothesis import strategies as st
 
 from toy import StopAt, toy_trainer
 from vaak.config.training import TrainingConfig
-from vaak.core.callback import Callback
+from vaak.core.callback import Callback, StepReport
 from vaak.core.errors import CheckpointError
-from vaak.core.report import StepReport
 from vaak.engine.optim.schedules import make_schedule
-from vaak.engine.position import Position
-from vaak.engine.resuming.conversion import PlanKind, converted_place
+from vaak.engine.saving import PlanKind, converted_place
+from vaak.engine.state import Position
 from vaak.engine.trainer import Trainer
 
 OPTIONS: dict[str, Any] = {"epochs": 3, "memory": {"rehearsal": False}}

@@ -13,11 +13,10 @@ from run_files import records_without_clock
 from toy import StopAt, ToyTask, same_bits, toy_trainer, weights
 from vaak.callbacks.early_stopping import EarlyStoppingCallback
 from vaak.callbacks.step_log import StepLogCallback
-from vaak.core.callback import Callback
+from vaak.core.callback import Callback, StepReport
 from vaak.core.errors import CheckpointError
-from vaak.core.report import StepReport
 from vaak.engine.checkpoint.files import list_checkpoints, load_checkpoint, pointed
-from vaak.engine.records.metrics_file import read_records
+from vaak.engine.metrics_file import read_records
 from vaak.engine.trainer import Trainer
 
 EVERYTHING: dict[str, Any] = {

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from toy import next_data, toy_trainer
-from vaak.engine.timing.phases import Phases
+from vaak.engine.phases import Phases
 
 CPU = torch.device("cpu")
 NAMES = ("loading", "forward", "backward", "optimizer")

@@ -15,8 +15,7 @@ from torch import Tensor
 from tables import TableWriter
 from vaak.core.errors import UserError
 from vaak.nn.decoding.beam_search import BeamSettings, beam_search
-from vaak.nn.decoding.rows import Hypothesis, write
-from vaak.nn.decoding.sampling import SamplingSettings, highest
+from vaak.nn.decoding.sampling import Hypothesis, SamplingSettings, highest, write
 
 END = 1
 PENALTIES = st.sampled_from([0.0, 0.6, 1.0, 2.0])

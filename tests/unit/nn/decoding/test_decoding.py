@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tables import TableWriter
-from vaak.nn.decoding.rows import Hypothesis, write
-from vaak.nn.decoding.sampling import SamplingSettings, probabilities, uniform_numbers
+from vaak.nn.decoding.sampling import Hypothesis, SamplingSettings, probabilities, uniform_numbers, write
 
 END, VOCAB_SIZE = 1, 5
 

@@ -14,7 +14,7 @@ from vaak.nn.kernels.linear_attention import linear_attention
 from vaak.nn.kernels.random_features import RandomFeatures
 from vaak.nn.kernels.softmax_attention import attend
 from vaak.nn.kernels.visibility import Visibility
-from vaak.nn.positions.convolutional import ConvolutionalPositions
+from vaak.nn.positional_encodings import ConvolutionalPositions
 
 Ways = Callable[[str], None]
 

@@ -4,7 +4,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vaak.nn.kernels.documents import attention_mask, positions_in_documents
+from vaak.nn.kernels.visibility import attention_mask, positions_in_documents
 
 LENGTHS = st.lists(st.integers(1, 5), min_size=1, max_size=5)
 

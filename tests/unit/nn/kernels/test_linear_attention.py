@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from vaak.nn.decoding.cache import LayerCache
-from vaak.nn.kernels import causal_sums, pieces
+from vaak.nn.kernels import device_paths
+from vaak.nn.kernels import linear_attention as linear
 from vaak.nn.kernels.device_paths import PATHS
 from vaak.nn.kernels.linear_attention import linear_attention
 from vaak.nn.kernels.random_features import RandomFeatures
@@ -26,9 +27,9 @@ HEADS, WIDTH = 2, 4
 def _small_pieces() -> Iterator[None]:
     """Chunks and pieces so small that few tokens have several, and examples several groups."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(causal_sums, "CHUNK", 4)
-        patch.setattr(pieces, "FEWEST_TOKENS", 4)
-        patch.setattr(pieces, "FEWEST_AT_ONCE", 4)
+        patch.setattr(linear, "CHUNK", 4)
+        patch.setattr(device_paths, "FEWEST_TOKENS", 4)
+        patch.setattr(device_paths, "FEWEST_AT_ONCE", 4)
         patch.setitem(PATHS, "cpu", replace(PATHS["cpu"], features_at_once=160))
         yield
 

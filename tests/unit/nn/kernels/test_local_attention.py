@@ -8,11 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vaak.nn.decoding.cache import LayerCache
-from vaak.nn.kernels import local_attention as local
-from vaak.nn.kernels.local_attention import local_attention
+from vaak.nn.kernels import softmax_attention as local
+from vaak.nn.kernels.softmax_attention import local_attention
 from vaak.nn.kernels.visibility import Visibility, distances
-from vaak.nn.positions.alibi import Alibi
-from vaak.nn.positions.t5_bias import RelativeBias
+from vaak.nn.positional_encodings import Alibi, RelativeBias
 
 causality = pytest.mark.parametrize("causal", [True, False])
 

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from vaak.nn.kernels import softmax_attention
-from vaak.nn.kernels.documents import causal_mask
 from vaak.nn.kernels.softmax_attention import attend
+from vaak.nn.kernels.visibility import causal_mask
 
 
 def reference(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, visible: torch.Tensor) -> torch.Tensor:

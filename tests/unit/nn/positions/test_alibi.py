@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from vaak.nn.kernels.visibility import distances
-from vaak.nn.positions.alibi import Alibi, alibi_slopes
+from vaak.nn.positional_encodings import Alibi, alibi_slopes
 
 
 def blooms_bias(num_heads: int, num_keys: int) -> torch.Tensor:

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from torch.nn import functional as F
 
 from vaak.nn.decoding.cache import LayerCache
-from vaak.nn.positions.convolutional import ConvolutionalPositions
+from vaak.nn.positional_encodings import ConvolutionalPositions
 
 WIDTH = 3
 LENGTHS = st.lists(st.integers(1, 9), min_size=1, max_size=4)

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from vaak.nn.positions.learned import LearnedPositions
+from vaak.nn.positional_encodings import LearnedPositions
 
 
 def test_adds_each_places_vector():

@@ -13,7 +13,7 @@ import torch
 from networks import assert_same, draw_weights, vectors
 from vaak.nn.config import LINEAR, StackConfig
 from vaak.nn.decoding.cache import StackCache
-from vaak.nn.kernels.local_attention import SMALLEST_BLOCK
+from vaak.nn.kernels.softmax_attention import SMALLEST_BLOCK
 from vaak.nn.stack import TransformerStack
 
 WIDTH, TIME = 16, 90

@@ -11,7 +11,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vaak.nn.positions.rotary import Rotation, Scaling, ntk_theta, rotate, rotation
+from vaak.nn.positional_encodings import Rotation, Scaling, ntk_theta, rotate, rotation
 
 
 def test_turns_each_pair_by_its_angle():

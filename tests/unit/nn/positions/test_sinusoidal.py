@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from vaak.nn.positions.sinusoidal import Sinusoidal, sinusoidal_encoding
+from vaak.nn.positional_encodings import Sinusoidal, sinusoidal_encoding
 
 
 @pytest.mark.parametrize("width", [8, 7])

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from vaak.nn.kernels.visibility import distances
-from vaak.nn.positions.t5_bias import RelativeBias, distance_buckets
+from vaak.nn.positional_encodings import RelativeBias, distance_buckets
 
 causality = pytest.mark.parametrize("bidirectional", [True, False])
 

@@ -12,14 +12,14 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from vaak.nn.speech.aligner import (
+from vaak.nn.speech.alignment import (
     Aligner,
     beta_binomial_prior,
     forward_sum_loss,
+    monotonic_alignment,
     path_log_likelihoods,
     with_differences,
 )
-from vaak.nn.speech.alignment import monotonic_alignment
 from vaak.nn.speech.masks import length_mask
 
 FRAMES, SYMBOLS = torch.tensor([6, 4, 5, 1]), torch.tensor([3, 4, 1, 1])

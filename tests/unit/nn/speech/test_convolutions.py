@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from vaak.nn.speech.convolutions import ConvNeXtBlock
+from vaak.nn.feed_forward import ConvNeXtBlock
 from vaak.nn.speech.masks import length_mask
 
 

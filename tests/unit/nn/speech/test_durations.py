@@ -6,8 +6,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vaak.nn.speech.durations import regulate, symbol_of_frame, whole_durations
 from vaak.nn.speech.masks import length_mask
+from vaak.nn.speech.variance_adaptor import regulate, symbol_of_frame, whole_durations
 
 ROWS = st.lists(st.lists(st.integers(0, 5), min_size=1, max_size=6), min_size=1, max_size=4)
 PREDICTED = st.lists(st.lists(st.floats(0, 40), min_size=1, max_size=30), min_size=1, max_size=3)

@@ -8,7 +8,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from vaak.nn.speech.masks import length_mask
-from vaak.nn.speech.predictors import (
+from vaak.nn.speech.variance_adaptor import (
     SymbolPredictor,
     ValueEmbedding,
     duration_loss,

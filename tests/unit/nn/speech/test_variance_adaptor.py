@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from vaak.audio.features.prosody import phoneme_means
+from vaak.audio.features.pitch import phoneme_means
 from vaak.nn.speech.masks import length_mask
 from vaak.nn.speech.variance_adaptor import VarianceAdaptor, symbol_means
 

@@ -11,9 +11,8 @@ from torch.nn import functional as F
 
 from vaak.nn.config import StackConfig
 from vaak.nn.initialisation import initialise
-from vaak.nn.speech.flow_matching import flow_matching_loss, integrate, row_draws
+from vaak.nn.speech.flow_matching import TransformerField, UNetField, flow_matching_loss, integrate, row_draws
 from vaak.nn.speech.masks import length_mask
-from vaak.nn.speech.vector_fields import TransformerField, UNetField
 
 BINS, CONDITION, LENGTHS = 5, 3, (7, 4, 1)
 

@@ -14,13 +14,13 @@ from torch.nn import functional as F
 from contract_cases import CASES
 from vaak.config.load import load
 from vaak.config.tasks import task_class
-from vaak.config.yaml.writer import yaml_text
+from vaak.config.yaml.text import yaml_text
 from vaak.core.batch import Batch, Term
 from vaak.core.errors import UserError
 from vaak.core.task import Task
-from vaak.engine.objective.distillation import divergence
-from vaak.engine.records.metrics_file import read_records
-from vaak.runs.distillation.task import distilled
+from vaak.engine.losses import divergence
+from vaak.engine.metrics_file import read_records
+from vaak.runs.distillation import distilled
 from vaak.runs.start import train
 from vaak.testing import Case, check_replay, check_resume, check_task
 from vaak.testing.case import exact

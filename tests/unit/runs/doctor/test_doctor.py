@@ -17,9 +17,8 @@ from typing import Any
 import pytest
 import torch
 
-from vaak.core.cores import cpu_quota
-from vaak.runs.doctor import machine, packages, training
-from vaak.runs.doctor.finding import GIB, DoctorFinding
+from vaak.core.machine import cpu_quota
+from vaak.runs.doctor import GIB, DoctorFinding, machine, packages, training
 from vaak.runs.doctor.packages import Import, examine_packages, module_of, try_imports
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")

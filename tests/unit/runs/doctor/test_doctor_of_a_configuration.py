@@ -10,10 +10,9 @@ from pathlib import Path
 import pytest
 
 import tiny_runs
-from vaak.engine.memory.device import MemoryReading
-from vaak.runs.doctor import configuration
+from vaak.engine.memory import MemoryReading
+from vaak.runs.doctor import DoctorFinding, configuration
 from vaak.runs.doctor.configuration import examine_configuration
-from vaak.runs.doctor.finding import DoctorFinding
 from vaak.runs.folder.directory import the_only_writer
 
 Usage = namedtuple("Usage", "total used free")

@@ -11,8 +11,8 @@ import soundfile
 
 import tiny_diarizer
 import tiny_runs
+from vaak.runs.doctor import DoctorFinding
 from vaak.runs.doctor.configuration import examine_configuration
-from vaak.runs.doctor.finding import DoctorFinding
 
 
 @pytest.fixture

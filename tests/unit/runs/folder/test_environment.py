@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from vaak.runs.folder.environment import environment
+from vaak.runs.folder.sessions import environment
 
 
 def test_it_says_what_bits_depend_on(tiny_run: Path):

@@ -7,7 +7,7 @@ from torch import nn
 from all_parameters import build_optimizers
 from vaak.config.optimization import OptimizerConfig
 from vaak.config.training import EmaConfig, TrainingConfig
-from vaak.runs.forecast.memory import at_rest
+from vaak.runs.estimate import at_rest
 
 
 def network():

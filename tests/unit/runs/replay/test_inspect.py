@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from tiny_runs import hashes
-from vaak.engine.diagnosis.dead_units import watching_units
+from vaak.engine.inspection import watching_units
 
 
 def test_it_shows_what_a_step_does_to_each_parameter_and_leaves_the_run_alone(vaak, tiny_run: Path):

@@ -16,12 +16,11 @@ import tiny_runs
 from toy import StopAt
 from vaak.config.load import load
 from vaak.core.batch import Batch, Term
-from vaak.core.callback import Callback
+from vaak.core.callback import Callback, StepReport
 from vaak.core.errors import NonFiniteError, UserError
-from vaak.core.report import StepReport
 from vaak.engine.checkpoint.files import load_checkpoint, save_checkpoint, step_folder
-from vaak.engine.records.metrics_file import read_records
-from vaak.runs.replay.past_step import replay_step
+from vaak.engine.metrics_file import read_records
+from vaak.runs.replay import replay_step
 from vaak.runs.start import train as train_run
 from vaak.tasks.lm.data import TextDataset
 from vaak.tasks.lm.task import LanguageModelTask

@@ -12,16 +12,16 @@ import soundfile
 
 import tiny_listener
 from tiny_whisper import write_whisper
-from vaak.audio.waveforms.audio_file import AudioFile
+from vaak.audio.audio_file import AudioFile
 from vaak.config.load import load
 from vaak.runs.open_run import open_run
 from vaak.runs.start import prepare
 from vaak.tasks.asr.data import WhisperFeatures
-from vaak.tasks.asr.processor import exported_vocabulary, write_processor
+from vaak.tasks.asr.export import exported_vocabulary, write_processor
 from vaak.tasks.asr.task import AsrTask
-from vaak.tasks.asr.vocabulary import Vocabulary
+from vaak.tasks.asr.whisper import Vocabulary
 from vaak.text.config import TokenizerConfig
-from vaak.text.tokenizers.training import TokenizerFactory
+from vaak.text.tokenizer_training import TokenizerFactory
 
 transformers = pytest.importorskip("transformers")
 

@@ -13,15 +13,14 @@ from torch import Tensor
 from transformers import WhisperFeatureExtractor, WhisperForConditionalGeneration, WhisperTokenizer
 
 from vaak.core.errors import UserError
-from vaak.nn.decoding.rows import Hypothesis
+from vaak.nn.decoding.sampling import Hypothesis
 from vaak.nn.lora import adapters_of
-from vaak.tasks.asr.base import base_of, loaded_whisper
 from vaak.tasks.asr.config import AsrDecodingConfig, AsrModelConfig, ExpertsConfig, WhisperLoraConfig
 from vaak.tasks.asr.data import SAMPLING_RATE, AsrExample, WhisperFeatures, collate
 from vaak.tasks.asr.export import write_adapter, write_whisper
 from vaak.tasks.asr.model import AsrModel, Encoded
 from vaak.tasks.asr.predict import Transcriber, TranscriptWriter
-from vaak.tasks.asr.vocabulary import Vocabulary
+from vaak.tasks.asr.whisper import Vocabulary, base_of, loaded_whisper
 
 EXPERTS = ExpertsConfig(num_experts=3, rank=2, top_k=1, targets=("q_proj", "fc1"), gate_width=8)
 

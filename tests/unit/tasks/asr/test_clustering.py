@@ -13,13 +13,11 @@ import pytest
 
 from vaak.core.errors import DataError, UserError
 from vaak.pipeline.rows import make_rows
-from vaak.tasks.asr.clustering import reduction
-from vaak.tasks.asr.clustering.cluster import balanced, cluster, density, memory_needed
-from vaak.tasks.asr.clustering.config import METRICS_OF, Backend, ClusteringConfig, Metric
-from vaak.tasks.asr.clustering.files import Clusters, make_clusters
-from vaak.tasks.asr.clustering.picture import draw_clusters
-from vaak.tasks.asr.clustering.quality import quality_of
-from vaak.tasks.asr.clustering.reduction import ArrayMatrix, pca, reduced
+from vaak.tasks.asr.stages import clustering
+from vaak.tasks.asr.stages.clustering import ArrayMatrix, balanced, cluster, density, memory_needed, pca, reduced
+from vaak.tasks.asr.stages.clusters import Clusters, make_clusters, quality_of
+from vaak.tasks.asr.stages.options import METRICS_OF, Backend, ClusteringConfig, Metric
+from vaak.tasks.asr.stages.pictures import draw_clusters
 
 hdbscan = pytest.importorskip("hdbscan")
 RNG = np.random.default_rng(5)
@@ -46,7 +44,7 @@ def config(**options: Any) -> ClusteringConfig:
 def test_pca_from_disk_is_that_of_scikit_learn(shape: tuple[int, int], tmp_path: Path, monkeypatch: Any) -> None:
     from sklearn.decomposition import PCA
 
-    monkeypatch.setattr(reduction, "COLUMNS_AT_ONCE", 64)
+    monkeypatch.setattr(clustering, "COLUMNS_AT_ONCE", 64)
     rows = (RNG.normal(size=shape) * np.linspace(3, 1, shape[1]) + 100).astype(np.float32)
     keys = [str(number) for number in range(len(rows))]
     store = make_rows(tmp_path, keys, lambda: lambda keys: rows[[int(key) for key in keys]], shape=shape[1:])
@@ -322,10 +320,10 @@ def test_ten_thousand_embeddings_take_49_mib_of_disk_and_little_memory(tmp_path:
 import sys
 from pathlib import Path
 import numpy as np
-from vaak.engine.memory.host import host_memory
+from vaak.core.machine import host_memory
 from vaak.pipeline.rows import make_rows
-from vaak.tasks.asr.clustering.config import ClusteringConfig
-from vaak.tasks.asr.clustering.files import make_clusters
+from vaak.tasks.asr.stages.options import ClusteringConfig
+from vaak.tasks.asr.stages.clusters import make_clusters
 centres = np.random.default_rng(0).normal(size=(12, 1280))
 def rows(keys):
     numbers = np.array(keys, int)

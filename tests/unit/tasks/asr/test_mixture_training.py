@@ -15,9 +15,9 @@ from backwards import out_of_memory
 from toy import one_step
 from vaak.config.base import from_options
 from vaak.config.load import load
-from vaak.config.yaml.writer import yaml_text
+from vaak.config.yaml.text import yaml_text
 from vaak.core.storage.files import read_json, sha256_of
-from vaak.engine.memory.microbatch_pieces import PieceRule
+from vaak.engine.state import PieceRule
 from vaak.engine.trainer import Trainer
 from vaak.runs.open_run import open_run
 from vaak.runs.start import train

@@ -16,7 +16,7 @@ import tiny_mixture
 from tiny_whisper import write_whisper
 from vaak.config.base import from_options
 from vaak.core.storage.files import write_json
-from vaak.pipeline.manifest import BEGUN, parts_of, standing_of
+from vaak.pipeline.execution import BEGUN, parts_of, standing_of
 from vaak.tasks.asr.stages.pipeline import PIPELINE
 
 Values = dict[str, Any]

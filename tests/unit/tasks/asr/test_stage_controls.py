@@ -18,9 +18,9 @@ from vaak.core.errors import DataError
 from vaak.core.storage.files import read_json, write_json
 from vaak.pipeline.run import Plan, Request
 from vaak.runs.open_run import open_run
-from vaak.tasks.asr.clustering.files import Clusters
 from vaak.tasks.asr.config import ExpertsConfig
 from vaak.tasks.asr.model import AsrModel
+from vaak.tasks.asr.stages.clusters import Clusters
 from vaak.tasks.asr.stages.comparison import Difference, compared, judged, markdown
 from vaak.tasks.asr.stages.controls import sizes_of
 from vaak.tasks.asr.stages.options import MoeOptions
@@ -77,8 +77,8 @@ def test_one_lora_has_as_many_parameters_as_gate_and_experts(finished: Path) -> 
 
 @pytest.mark.parametrize(("rank", "num_experts", "hidden"), [(1, 2, 4), (3, 5, 16)])
 def test_sizes_are_those_of_the_model(rank: int, num_experts: int, hidden: int, whisper_folder: Path) -> None:
-    from vaak.tasks.asr.base import loaded_whisper
     from vaak.tasks.asr.config import WhisperLoraConfig
+    from vaak.tasks.asr.whisper import loaded_whisper
 
     experts = ExpertsConfig(num_experts=num_experts, rank=rank, gate_width=hidden, targets=("q_proj", "fc1"))
     found = sizes_of(str(whisper_folder), experts)

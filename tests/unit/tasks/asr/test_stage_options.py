@@ -9,16 +9,14 @@ from typing import Any
 
 import pytest
 
-from vaak.audio.synthesis.voices import LANGUAGES
+from vaak.audio.corpora.voices import LANGUAGES
 from vaak.cli.pipeline import _values_of as values_of
 from vaak.config.base import from_options
 from vaak.core.errors import UserError
-from vaak.tasks.asr.stages.base import values_of as base_values
 from vaak.tasks.asr.stages.clusters import expected_sizes, few_utterances
 from vaak.tasks.asr.stages.options import MoeOptions
-from vaak.tasks.asr.stages.original import translated
-from vaak.tasks.asr.stages.pipeline import PIPELINE
-from vaak.tasks.asr.stages.runs import data_of, precision_of, training_of
+from vaak.tasks.asr.stages.pipeline import PIPELINE, translated
+from vaak.tasks.asr.stages.runs import base_values, data_of, precision_of, training_of
 
 PRESETS = Path(__file__).parents[4] / "configs" / "pipelines" / "moe-asr"
 READING = ("embeddings", "experts", "joint")

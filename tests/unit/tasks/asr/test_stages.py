@@ -17,25 +17,23 @@ from safetensors.torch import load_file
 
 import tiny_listener
 import tiny_mixture
-from vaak.audio.waveforms.audio_file import AudioFile
+from vaak.audio.audio_file import AudioFile
 from vaak.config.base import from_options
 from vaak.core.storage.files import read_json, share_blocks
-from vaak.data.sampling import sample_size
+from vaak.data.plan import sample_size
 from vaak.pipeline import rows as rows_of_keys
 from vaak.pipeline.jobs import Jobs
 from vaak.pipeline.rows import RowStore
 from vaak.pipeline.run import Plan, Request
 from vaak.pipeline.stage import Work
 from vaak.runs.open_run import open_run
-from vaak.tasks.asr.base import loaded_whisper
-from vaak.tasks.asr.clustering.files import Clusters
 from vaak.tasks.asr.data import SAMPLING_RATE, WhisperFeatures
-from vaak.tasks.asr.stages.experts import export
+from vaak.tasks.asr.stages.clusters import Clusters
 from vaak.tasks.asr.stages.forecasts import KEPT, PASSES, STARTING
-from vaak.tasks.asr.stages.gate import calibration_of, load_gate, probabilities
 from vaak.tasks.asr.stages.gate_task import held_out
-from vaak.tasks.asr.stages.original import extract_embeddings
-from vaak.tasks.asr.stages.pipeline import PIPELINE
+from vaak.tasks.asr.stages.mixture import calibration_of, export_adapter, load_gate, probabilities
+from vaak.tasks.asr.stages.pipeline import PIPELINE, extract_embeddings
+from vaak.tasks.asr.whisper import loaded_whisper
 
 Command = Callable[..., tuple[int, str, str]]
 ALMOST_NO_STEP = 1e-9
@@ -180,7 +178,7 @@ def test_an_adapter_names_its_base_as_peft_finds_it(
     name, base = (name, base) if name else (str(whisper_folder.resolve()), whisper_folder.name)
     options: Any = from_options(PIPELINE.options, {"whisper_model": base}, PIPELINE.name)
     run = finished / "experts" / "expert-0"
-    export(Work(tmp_path, options, {}, Jobs()), run, tmp_path / "stage")
+    export_adapter(Work(tmp_path, options, {}, Jobs()), run, tmp_path / "stage")
     opened: Any = open_run(run, device="cpu")
     opened.task.options = opened.task.options.model_copy(update={"base": base})
     opened.task.export_peft(opened.model, tmp_path / "command")

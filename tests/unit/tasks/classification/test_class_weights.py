@@ -15,7 +15,7 @@ from vaak.config.load import load
 from vaak.core.batch import Batch
 from vaak.core.errors import UserError
 from vaak.runs.start import prepare, train
-from vaak.tasks.classification.class_weights import balanced
+from vaak.tasks.classification.data import balanced
 from vaak.tasks.classification.task import ClassificationTask
 
 CONFIG = """\

@@ -16,9 +16,9 @@ from vaak.config.load import load
 from vaak.core.errors import UserError
 from vaak.runs.open_run import OpenedRun, open_run
 from vaak.runs.start import prepare, train
+from vaak.tasks.base import demand_format, formats_of
 from vaak.tasks.classification.pretrained import longest_input
 from vaak.tasks.classification.task import ClassificationTask
-from vaak.tasks.exports import demand_format, formats_of
 
 transformers = pytest.importorskip("transformers")
 

@@ -16,12 +16,12 @@ from vaak.nn.config import LoraConfig
 from vaak.nn.lora import add_lora
 from vaak.nn.models import TransformerModel
 from vaak.tasks.classification.config import ClassifierConfig, WordVectorsConfig
+from vaak.tasks.classification.data import vectors_of
 from vaak.tasks.classification.export import export_hf
 from vaak.tasks.classification.model import TextCNN, TransformerClassifier
-from vaak.tasks.classification.prepare import vectors_of
 from vaak.tasks.classification.pretrained import Pretrained, save_base
 from vaak.text.config import TokenizerConfig
-from vaak.text.tokenizers.training import TokenizerFactory
+from vaak.text.tokenizer_training import TokenizerFactory
 
 
 def config(**options: Any) -> ClassifierConfig:

@@ -16,12 +16,12 @@ from vaak.cli.eval import evaluate
 from vaak.cli.tasks.classify import classify
 from vaak.config.load import load
 from vaak.core.errors import UserError
-from vaak.engine.optim.parameter_groups import parameter_groups, trained_parameters
+from vaak.engine.optim.optimizers import parameter_groups, trained_parameters
 from vaak.runs.start import prepare, train
 from vaak.tasks.classification.config import ClassifierConfig
 from vaak.tasks.classification.data import RowFormat
 from vaak.tasks.classification.task import ClassificationTask
-from vaak.text.tokenizers.tokenizer import Tokenizer
+from vaak.text.tokenizer import Tokenizer
 
 KIT_TRANSFORMER = """\
 model:

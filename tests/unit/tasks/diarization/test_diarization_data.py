@@ -12,14 +12,14 @@ import pytest
 import soundfile
 
 from toy_speech import RATE, dataset_of, write_recordings, write_utterances
-from vaak.audio.labelled import Segment
+from vaak.audio.segments import Segment
 from vaak.config.load import load
-from vaak.config.yaml.writer import yaml_text
+from vaak.config.yaml.text import yaml_text
 from vaak.core.random_keys import Purpose
-from vaak.data.reader import Address, MicrobatchReader
+from vaak.data.loader import Address, MicrobatchReader
 from vaak.tasks.diarization.data import training_speakers
 from vaak.tasks.diarization.task import DiarizationTask
-from vaak.testing.equality import same
+from vaak.testing.case import same
 
 CONVERSATIONS = {"train": 6, "valid": 2, "test": 2, "duration": [0.8, 1.6], "beta": 0.3, "speed": [0.9, 1.0]}
 

@@ -15,11 +15,11 @@ from pyannote.metrics.diarization import DiarizationErrorRate, JaccardErrorRate
 from torch import nn
 
 from small_diarizers import COLLATORS, FRAME_SHIFT, SPEAKERS, conversation, small_diarizer
-from vaak.audio.labelled import Segment
+from vaak.audio.segments import Segment
 from vaak.config.experiment import experiment_type
 from vaak.core.batch import Batch
 from vaak.tasks.diarization.config import DiarizationDataConfig, InferenceConfig, ScoringConfig
-from vaak.tasks.diarization.examples.labels import DiarizationExample
+from vaak.tasks.diarization.labels import DiarizationExample
 from vaak.tasks.diarization.metrics import DiarizationMeters, scoring_protocol, window_of
 from vaak.tasks.diarization.model import DiarizationModel
 from vaak.tasks.diarization.predict import Diarizer

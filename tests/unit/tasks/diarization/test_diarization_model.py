@@ -13,9 +13,16 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from small_diarizers import COLLATORS, NUM_BINS, SPEAKERS, small_diarizer
-from vaak.tasks.diarization.model import DiarizationModel, alone, frame_mask
-from vaak.tasks.diarization.network.front_end import centred
-from vaak.tasks.diarization.network.losses import attractor_loss, clustering_loss, one_hot_sets, speaker_loss
+from vaak.tasks.diarization.model import (
+    DiarizationModel,
+    alone,
+    attractor_loss,
+    centred,
+    clustering_loss,
+    frame_mask,
+    one_hot_sets,
+    speaker_loss,
+)
 
 MODELS: dict[str, dict[str, Any]] = {
     "convolutional": {},

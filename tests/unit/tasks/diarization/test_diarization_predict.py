@@ -20,8 +20,8 @@ from vaak.audio.features.extractors import Features
 from vaak.audio.segments import cropped
 from vaak.core.errors import DataError, UserError
 from vaak.tasks.diarization.config import InferenceConfig
-from vaak.tasks.diarization.postprocessing.stitching import WindowOutput
 from vaak.tasks.diarization.predict import WINDOWS_AT_ONCE, Diarized, Diarizer
+from vaak.tasks.diarization.stitching import WindowOutput
 
 AUDIO = AudioConfig(num_mel_bins=NUM_BINS)
 

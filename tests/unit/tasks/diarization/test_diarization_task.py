@@ -15,7 +15,7 @@ import torch
 
 from toy_speech import RATE, dataset_of, write_recordings, write_utterances
 from vaak.config.load import load
-from vaak.config.yaml.writer import yaml_text
+from vaak.config.yaml.text import yaml_text
 from vaak.core.batch import Batch
 from vaak.core.errors import DataError, UserError
 from vaak.tasks.diarization.model import Outputs
@@ -26,7 +26,7 @@ Vaak = Callable[..., tuple[int, str, str]]
 OWN = """
 import numpy as np
 
-from vaak.tasks.diarization.examples.labels import DiarizationCollator, activity
+from vaak.tasks.diarization.labels import DiarizationCollator, activity
 
 
 class Overlap(DiarizationCollator):
@@ -49,7 +49,7 @@ class Overlap(DiarizationCollator):
 CUSTOM = """
 import torch
 
-from vaak.tasks.diarization.examples.labels import DiarizationCollator
+from vaak.tasks.diarization.labels import DiarizationCollator
 
 
 class CustomCollator(DiarizationCollator):
@@ -252,7 +252,7 @@ def test_labels_of_another_length_are_a_users_mistake(
             "custom",
             "label_type: custom means your own label type: give its class, a DiarizationCollator, as ./file.py",
         ),
-        ("./own.py:np", "./own.py:np is not a subclass of vaak.tasks.diarization.examples.labels:DiarizationCollator"),
+        ("./own.py:np", "./own.py:np is not a subclass of vaak.tasks.diarization.labels:DiarizationCollator"),
         ("multi", "'multi' is not known; expected one of binary, custom, multilabel, powerset, speaker_id"),
     ],
 )

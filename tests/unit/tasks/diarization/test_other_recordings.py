@@ -11,8 +11,7 @@ import soundfile
 
 import tiny_diarizer
 import tiny_runs
-from vaak.audio.formats.rttm import write_rttm
-from vaak.audio.formats.uem import write_uem
+from vaak.audio.formats.annotation_lines import write_rttm, write_uem
 from vaak.core.errors import UserError
 from vaak.runs.open_run import open_run
 from vaak.tasks.diarization.data import DiarizationDataset
@@ -20,7 +19,7 @@ from vaak.tasks.diarization.data import DiarizationDataset
 CUSTOM = """\
 import numpy as np
 
-from vaak.tasks.diarization.examples.labels import MultilabelCollator
+from vaak.tasks.diarization.labels import MultilabelCollator
 
 with open({marker!r}, "a") as file:
     file.write("executed ")

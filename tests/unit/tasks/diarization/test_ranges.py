@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from vaak.config.load import load
-from vaak.config.yaml.errors import ConfigError
+from vaak.config.yaml.tree import ConfigError
 
 YAML = """task: diarization
 datasets:

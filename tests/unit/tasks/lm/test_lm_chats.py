@@ -18,7 +18,7 @@ from networks import draw_weights
 from tiny_decoder import write_folder
 from vaak.config.load import load
 from vaak.core.errors import DataError, UserError
-from vaak.engine.records.metrics_file import read_records
+from vaak.engine.metrics_file import read_records
 from vaak.runs.evaluate import evaluate_run
 from vaak.tasks.lm.data import IGNORED
 from vaak.tasks.lm.task import LanguageModelTask

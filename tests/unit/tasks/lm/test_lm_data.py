@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 
 from vaak.core.errors import DataError
 from vaak.core.random_keys import Purpose
+from vaak.data.loader import Address, MicrobatchReader
 from vaak.data.plan import checked_lengths
-from vaak.data.reader import Address, MicrobatchReader
-from vaak.tasks.lm.data import IGNORED, Corruption, Sequence, SpecialTokens, StreamDataset, TextDataset, collate
-from vaak.text.corpora.token_store import TokenStore, write_tokens
-from vaak.text.tokenizers.tokenizer import Tokenizer
-from vaak.text.tokenizers.training import TokenizerFactory
+from vaak.tasks.lm.data import IGNORED, Corruption, SpecialTokens, StreamDataset, TextDataset, TokenSequence, collate
+from vaak.text.corpora.stores import TokenStore, write_tokens
+from vaak.text.tokenizer import Tokenizer
+from vaak.text.tokenizer_training import TokenizerFactory
 
 LETTERS = "कखगघच"
 DOCUMENTS = st.lists(st.text(LETTERS, max_size=12), min_size=1, max_size=8)
@@ -166,10 +166,10 @@ def test_masking_asks_for_some_tokens_from_both_sides(tokenizer, stored) -> None
 
 
 def test_rows_are_padded_on_the_right_and_know_their_counts() -> None:
-    def sequence(*tokens: int) -> Sequence:
+    def sequence(*tokens: int) -> TokenSequence:
         targets = np.array(tokens) + 1
         targets[0] = IGNORED
-        return Sequence(np.array(tokens), targets, 10 * len(tokens))
+        return TokenSequence(np.array(tokens), targets, 10 * len(tokens))
 
     batch = collate([[sequence(5, 6), sequence(7, 8, 9)], [sequence(4, 3)]], pad=0)
     assert batch["inputs"].tolist() == [[5, 6, 7, 8, 9], [4, 3, 0, 0, 0]]

@@ -19,7 +19,7 @@ from vaak.tasks.lm.data import IGNORED
 from vaak.tasks.lm.metrics import PairMeters
 from vaak.tasks.lm.model import LanguageModel
 from vaak.tasks.lm.task import LanguageModelTask
-from vaak.text.tokenizers.normalise import normalise
+from vaak.text.tokenizer import normalise
 
 SIZE, STRIDE = 128, 64
 

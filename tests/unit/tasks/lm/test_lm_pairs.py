@@ -12,7 +12,7 @@ import tiny_runs
 from vaak.core.errors import DataError, UserError
 from vaak.engine.distributed.ranks import Ranks
 from vaak.engine.evaluation import Evaluator
-from vaak.tasks.lm.minimal_pairs import GRAMMAR_PAIRS, read_pairs
+from vaak.tasks.lm.metrics import GRAMMAR_PAIRS, read_pairs
 
 
 def write(path: Path, *lines: str | dict[str, str]) -> str:

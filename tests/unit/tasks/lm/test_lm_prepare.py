@@ -15,9 +15,9 @@ import pytest
 import tiny_runs
 from vaak.core.errors import DataError, UserError
 from vaak.runs.prepared import DONE
-from vaak.tasks.lm.prepare import Prepared, fingerprint, recipe
-from vaak.text.corpora.token_store import TokenStore
-from vaak.text.tokenizers.tokenizer import Tokenizer
+from vaak.tasks.lm.data import Prepared, fingerprint, recipe
+from vaak.text.corpora.stores import TokenStore
+from vaak.text.tokenizer import Tokenizer
 
 
 @pytest.fixture
@@ -95,7 +95,7 @@ WORKER = """
 import sys
 from pathlib import Path
 from vaak.config.load import load
-from vaak.tasks.lm.prepare import Prepared, recipe
+from vaak.tasks.lm.data import Prepared, recipe
 text, folder = map(Path, sys.argv[1:])
 data = load([text / "tiny.yml"]).experiment.data
 print("ready", flush=True)

@@ -18,8 +18,8 @@ from networks import draw_weights
 from vaak.config.load import load
 from vaak.core.batch import Batch
 from vaak.core.storage.files import read_json
-from vaak.data.batching.planner import make_planner
-from vaak.engine.records.metrics_file import read_records
+from vaak.data.batching import make_planner
+from vaak.engine.metrics_file import read_records
 from vaak.nn.decoding.sampling import SamplingSettings
 from vaak.runs.open_run import open_run
 from vaak.runs.start import train as train_run

@@ -14,9 +14,9 @@ from torch import Tensor, nn
 import vaak
 from vaak.cli.eval import evaluate
 from vaak.cli.tasks.classify import classify
+from vaak.config.changes import changes_between
 from vaak.config.load import load
-from vaak.config.resume.table import changes_between
-from vaak.config.show.resolved import resolved_values
+from vaak.config.resolved import resolved_values
 from vaak.config.training import TrainingConfig
 from vaak.core.batch import Batch, Term
 from vaak.core.errors import UserError

@@ -18,7 +18,7 @@ from vaak.tasks.seq2seq.attention_picture import (
     draw_translation,
     token_texts,
 )
-from vaak.tasks.seq2seq.decoding.settings import DecodingSettings
+from vaak.tasks.seq2seq.predict import DecodingSettings
 
 GREEDY = DecodingSettings("greedy", 8)
 

@@ -16,7 +16,7 @@ from vaak.core.errors import UserError
 from vaak.runs.open_run import open_run
 from vaak.runs.start import train as train_run
 from vaak.tasks.seq2seq import sentencepiece_pair
-from vaak.tasks.seq2seq.prepare import Prepared
+from vaak.tasks.seq2seq.data import Prepared
 from vaak.tasks.seq2seq.pretrained import save_base
 
 transformers = pytest.importorskip("transformers")

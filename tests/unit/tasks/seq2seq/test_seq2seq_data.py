@@ -13,12 +13,11 @@ from hypothesis import strategies as st
 
 from vaak.core.errors import UserError
 from vaak.core.random_keys import Purpose
-from vaak.data.batching.bucketed import BucketedPlanner
-from vaak.data.reader import Address, MicrobatchReader
+from vaak.data.bucketing import BucketedPlanner
+from vaak.data.loader import Address, MicrobatchReader
 from vaak.tasks.seq2seq.config import Seq2SeqDataConfig
-from vaak.tasks.seq2seq.data import IGNORED, Example, PairDataset, SpecialTokens, collate
-from vaak.tasks.seq2seq.prepare import Prepared, recipe
-from vaak.text.difficulty.measures import WordCounts
+from vaak.tasks.seq2seq.data import IGNORED, Example, PairDataset, Prepared, SpecialTokens, collate, recipe
+from vaak.text.difficulties import WordCounts
 
 SPECIAL = SpecialTokens(
     source_pad=0, source_eos=2, source_mask=3, target_pad=5, target_bos=6, target_eos=7, target_mask=8

@@ -15,9 +15,7 @@ from tiny_translator import SENTENCES, tiny_translator
 from vaak.core.errors import UserError
 from vaak.tasks.seq2seq import predict
 from vaak.tasks.seq2seq.config import DecodingConfig
-from vaak.tasks.seq2seq.decoding.mbr import expected_chrf
-from vaak.tasks.seq2seq.decoding.settings import DecodingSettings, decoding_settings
-from vaak.tasks.seq2seq.predict import TargetWriter, Translation
+from vaak.tasks.seq2seq.predict import DecodingSettings, TargetWriter, Translation, decoding_settings, expected_chrf
 
 TEXTS = [*SENTENCES["source"], "a", "the red rice is at the house where we eat", "she goes"]
 METHODS = {

@@ -18,9 +18,8 @@ from tiny_translator import tiny_translator
 from vaak.core.errors import DataError, UserError
 from vaak.runs.prepared import DONE, prepare_for_run
 from vaak.tasks.seq2seq.config import Seq2SeqDataConfig
-from vaak.tasks.seq2seq.data import PairDataset
-from vaak.tasks.seq2seq.prepare import Prepared, fingerprint, recipe
-from vaak.text.tokenizers.tokenizer import Tokenizer
+from vaak.tasks.seq2seq.data import PairDataset, Prepared, fingerprint, recipe
+from vaak.text.tokenizer import Tokenizer
 
 TRAIN = [(f"the word {number}", f"शब्द {number} है") for number in range(40)]
 VALID = [("a new word", ["नया शब्द", "एक नया शब्द"]), ("another", "और एक")]

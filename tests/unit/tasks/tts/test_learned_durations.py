@@ -12,8 +12,7 @@ from torch import nn
 
 from vaak.config.load import load
 from vaak.config.tasks import task_class
-from vaak.nn.speech.aligner import Aligner, beta_binomial_prior, forward_sum_loss
-from vaak.nn.speech.alignment import monotonic_alignment
+from vaak.nn.speech.alignment import Aligner, beta_binomial_prior, forward_sum_loss, monotonic_alignment
 from vaak.nn.speech.masks import length_mask
 from vaak.tasks.tts.data import collate
 

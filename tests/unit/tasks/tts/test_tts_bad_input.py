@@ -15,7 +15,7 @@ import soundfile
 
 import tiny_voice
 from tiny_voice import RATE, utterance
-from vaak.config.yaml.writer import yaml_text
+from vaak.config.yaml.text import yaml_text
 
 SECOND = 1
 """The utterance that is bad."""

@@ -13,15 +13,15 @@ import soundfile
 
 import tiny_voice
 from tiny_voice import RATE, cut, utterance, write_cuts
-from vaak.audio.sources.utterances import LeftOut
+from vaak.audio.cuts.recordings import LeftOut
 from vaak.config.load import load
 from vaak.config.tasks import task_class
 from vaak.config.training import BatchingConfig
-from vaak.config.yaml.writer import yaml_text
+from vaak.config.yaml.text import yaml_text
 from vaak.core.errors import DataError
-from vaak.data.batching.planner import make_planner
+from vaak.data.batching import make_planner
 from vaak.tasks.tts.prepare import Sources
-from vaak.tasks.tts.utterances.reading import utterances
+from vaak.tasks.tts.recordings import utterances
 
 Change = Callable[[Path], Any]
 

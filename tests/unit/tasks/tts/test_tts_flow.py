@@ -11,7 +11,7 @@ import pytest
 import soundfile
 
 from vaak.config.load import load
-from vaak.config.yaml.writer import yaml_text
+from vaak.config.yaml.text import yaml_text
 from vaak.core.errors import UserError
 from vaak.runs.open_run import open_run
 

@@ -8,11 +8,11 @@ import pytest
 import torch
 
 from vaak.nn.config import ConvolutionalStackConfig
-from vaak.nn.speech.aligner import forward_sum_loss
+from vaak.nn.speech.alignment import forward_sum_loss
 from vaak.nn.speech.flow_matching import Draws, row_draws
 from vaak.tasks.tts.config import FlowMatchingConfig, PredictorConfig, TtsModelConfig
+from vaak.tasks.tts.data import Normalisation
 from vaak.tasks.tts.model import Controls, Inventory, Recording, Text, TtsModel
-from vaak.tasks.tts.utterances.normalisation import Normalisation
 
 NUM_BINS = 6
 SIZES: dict[str, Any] = {"d_model": 16, "num_layers": 1, "num_heads": 2, "dropout": 0.0}

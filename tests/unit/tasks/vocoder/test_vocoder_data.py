@@ -15,7 +15,7 @@ import tiny_voice
 from tiny_voice import RATE, cut, write_cuts
 from vaak.config.load import load
 from vaak.config.tasks import task_class
-from vaak.config.yaml.writer import yaml_text
+from vaak.config.yaml.text import yaml_text
 
 HOP = tiny_voice.MEL["hop_length"]
 

@@ -20,7 +20,7 @@ import tiny_vocoder
 import tiny_voice
 from vaak.config.load import load
 from vaak.config.tasks import task_class
-from vaak.config.yaml.writer import yaml_text
+from vaak.config.yaml.text import yaml_text
 from vaak.core.errors import UserError
 from vaak.engine.trainer import Trainer
 from vaak.runs.open_run import open_run

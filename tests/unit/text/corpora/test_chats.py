@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from vaak.core.errors import DataError
-from vaak.text.corpora.chats import read_chats
+from vaak.text.corpora.readers import read_chats
 
 STRICT = SimpleNamespace(on_invalid_utf8="fail")
 ASKED, ANSWERED = {"role": "user", "content": "कौन?"}, {"role": "assistant", "content": "राम।"}

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from vaak.core.errors import DataError, FormatError
 from vaak.core.storage.mapped_lines import writing_lines
-from vaak.text.corpora.pair_store import PairStore, Texts, write_pairs
 from vaak.text.corpora.parallel import Pair
+from vaak.text.corpora.stores import PairStore, Texts, write_pairs
 
 PAIRS = st.lists(st.builds(Pair, st.text(), st.lists(st.text(), min_size=1, max_size=3).map(tuple), st.text()))
 

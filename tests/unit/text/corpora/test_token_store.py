@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 
 from vaak.core.errors import DataError, FormatError
-from vaak.text.corpora import token_store
-from vaak.text.corpora.token_store import TokenStore, write_tokens
-from vaak.text.tokenizers.tokenizer import Tokenizer
-from vaak.text.tokenizers.training import TokenizerFactory
+from vaak.text.corpora import stores
+from vaak.text.corpora.stores import TokenStore, write_tokens
+from vaak.text.tokenizer import Tokenizer
+from vaak.text.tokenizer_training import TokenizerFactory
 
 TEXTS = ["लड़का घर गया।", "", "एक\nदो\n\n", "😀 <mask>", " तीन  चार"] * 3
 
@@ -49,8 +49,8 @@ def test_cutting_and_batching_change_no_token(kind: str, tmp_path: Path, monkeyp
     texts = ["एक दो\n\n तीन\nचार " * 40, "बिना नई पंक्ति " * 30, "\n" * 50, "पाँच"]
     tokenizer = make_tokenizer(kind)
     whole = write_tokens(tmp_path / "whole", texts, tokenizer)
-    monkeypatch.setattr(token_store, "BATCH_CHARACTERS", 64)
-    monkeypatch.setattr(token_store, "PIECE_CHARACTERS", 16)
+    monkeypatch.setattr(stores, "BATCH_CHARACTERS", 64)
+    monkeypatch.setattr(stores, "PIECE_CHARACTERS", 16)
     cut = write_tokens(tmp_path / "cut", texts, tokenizer)
     assert cut.tokens.tolist() == whole.tokens.tolist() == [id for text in texts for id in tokenizer.encode(text)]
     assert cut.offsets.tolist() == whole.offsets.tolist()
@@ -141,8 +141,8 @@ def test_foreign_folders_are_refused(content: str, tokenizer: Tokenizer, tmp_pat
 MEASURE = """
 import random, sys, time
 from pathlib import Path
-from vaak.text.corpora.token_store import write_tokens
-from vaak.text.tokenizers.tokenizer import Tokenizer
+from vaak.text.corpora.stores import write_tokens
+from vaak.text.tokenizer import Tokenizer
 folder, megabytes, layout = Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
 tokenizer = Tokenizer.load(folder)
 words = ["लड़का", "घर", "गया", "हमारी", "दादी", "मंदिर", "सुबह", "है।", "जनसंख्या"]

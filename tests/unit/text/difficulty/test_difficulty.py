@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vaak.core.errors import UserError
-from vaak.text.difficulty.measures import (
+from vaak.text.difficulties import (
     MEASURES,
     WordCounts,
     difficulties_of,

@@ -6,7 +6,7 @@ import unicodedata
 import pytest
 
 from vaak.text.grammar import SPLITS, sentences
-from vaak.text.grammar.holdout import held_out, meets_held_out, readings, split_of
+from vaak.text.grammar.composer import held_out, meets_held_out, readings, split_of
 from vaak.text.grammar.lexicon import NUMERALS, PRONOUNS, QUESTION_WORDS, lexicon
 
 FUNCTION_WORDS = """

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 import vaak.text.grammar as hindi
-from vaak.text.grammar.holdout import readings
+from vaak.text.grammar.composer import readings
 from vaak.text.grammar.lexicon import (
     NUMERALS,
     ONE,
@@ -19,6 +19,8 @@ from vaak.text.grammar.lexicon import (
 )
 from vaak.text.grammar.morphology import (
     Features,
+    Nominal,
+    Predicate,
     adjective_form,
     future,
     imperative,
@@ -27,7 +29,6 @@ from vaak.text.grammar.morphology import (
     perfective,
     verb_group,
 )
-from vaak.text.grammar.phrases import Nominal, Predicate
 
 # singular oblique, plural direct, plural oblique
 NOUNS = """

@@ -7,9 +7,9 @@ from collections import Counter, defaultdict
 import pytest
 
 from vaak.text.grammar import PHENOMENA, MinimalPair, minimal_pairs, sentences
-from vaak.text.grammar.holdout import meets_held_out
+from vaak.text.grammar.composer import meets_held_out
 from vaak.text.grammar.lexicon import lexicon
-from vaak.text.grammar.phrases import Nominal
+from vaak.text.grammar.morphology import Nominal
 
 PER_PHENOMENON = 120
 BLIMP_KEYS = {"sentence_good", "sentence_bad", "UID", "pairID", "field", "linguistics_term"}

@@ -5,7 +5,7 @@ import re
 import pytest
 
 from vaak.text.grammar import grammar_pairs
-from vaak.text.grammar.holdout import meets_held_out, split_of
+from vaak.text.grammar.composer import meets_held_out, split_of
 from vaak.text.grammar.translation import NUM_PAIRS
 
 

@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 
 from vaak.core.errors import DataError, UserError
 from vaak.text.scoring.normalisers import basic, normaliser
-from vaak.text.scoring.reading import read_transcripts
-from vaak.text.scoring.word_errors import count_errors, rates_of, score_texts
+from vaak.text.scoring.word_errors import count_errors, rates_of, read_transcripts, score_texts
 
 words = st.lists(st.sampled_from(["so", "it", "is", "नमस्ते"]), max_size=6).map(" ".join)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from vaak.core.errors import DataError
-from vaak.text.speech.phrases import pieces
+from vaak.text.speech.processor import pieces
 
 
 def kinds(text: str) -> list[str]:

@@ -17,12 +17,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vaak.audio.formats.textgrid import read_textgrid
-from vaak.audio.synthesis.espeak import speak
-from vaak.audio.synthesis.sentences import sentences
+from vaak.audio.corpora.voices import sentences
+from vaak.audio.espeak import speak
+from vaak.audio.formats.alignments import read_textgrid
 from vaak.core.errors import DataError, UserError
 from vaak.text.speech.config import FrontEndConfig
-from vaak.text.speech.inventory import BOUNDARY, PAUSE, PUNCTUATION, SPECIAL
+from vaak.text.speech.phonemes.alphabets import BOUNDARY, PAUSE, PUNCTUATION, SPECIAL
 from vaak.text.speech.processor import PhonemeProcessor
 
 TEXT = "Dr. Smith's café cost $3.50 in 1999 — the FBI knew!"

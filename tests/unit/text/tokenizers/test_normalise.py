@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vaak.text.tokenizers.normalise import normalise
+from vaak.text.tokenizer import normalise
 
 
 @given(st.text())

@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from vaak.core.errors import DataError, UserError
-from vaak.text.tokenizers.tokenizer import Tokenizer, round_trip_report
-from vaak.text.tokenizers.training import PIECES, TokenizerFactory
+from vaak.text.tokenizer import Tokenizer, round_trip_report
+from vaak.text.tokenizer_training import PIECES, TokenizerFactory
 
 TEXTS = [
     f"{who} {when} {where} {what} {number}।"
@@ -123,7 +123,7 @@ def test_a_hindi_word_is_one_piece() -> None:
 def test_training_is_the_same_in_every_process_and_thread_count(trained: dict[str, Tokenizer], kind: str) -> None:
     program = (
         "import sys, ast\nfrom types import SimpleNamespace as N\n"
-        "from vaak.text.tokenizers.training import TokenizerFactory\n"
+        "from vaak.text.tokenizer_training import TokenizerFactory\n"
         f"options = N(type={kind!r}, vocab_size=400, min_frequency=2, training_characters=None, path=None)\n"
         "print(TokenizerFactory(options).create_tokenizer(ast.literal_eval(sys.stdin.read())).fingerprint)"
     )

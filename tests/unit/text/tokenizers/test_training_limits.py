@@ -7,12 +7,11 @@ from typing import Any
 import pytest
 
 from vaak.core.errors import UserError
+from vaak.text import tokenizer_training
 from vaak.text.config import TokenizerConfig
 from vaak.text.grammar import sentences
-from vaak.text.tokenizers import training
-from vaak.text.tokenizers.sampling import sample_of
-from vaak.text.tokenizers.tokenizer import Tokenizer
-from vaak.text.tokenizers.training import TokenizerFactory
+from vaak.text.tokenizer import Tokenizer
+from vaak.text.tokenizer_training import TokenizerFactory, sample_of
 
 TEXTS = list(sentences("train", 400, 0))
 
@@ -35,7 +34,7 @@ def test_a_sample_is_a_function_of_the_texts_and_grows_with_its_size():
 @pytest.mark.parametrize("kind", ["byte_level", "bpe", "wordpiece"])
 def test_more_than_the_library_can_count_is_refused(kind: str, monkeypatch: pytest.MonkeyPatch):
     """Above 2**31 occurrences of a pair a merge was lost without an error."""
-    monkeypatch.setattr(training, "MOST_OF_A_PAIR", 400)
+    monkeypatch.setattr(tokenizer_training, "MOST_OF_A_PAIR", 400)
     with pytest.raises(UserError, match=r"pair occurs about .* counts to 400; train on a sample") as caught:
         made(TEXTS, type=kind, vocab_size=600)
     advised = int(str(caught.value).rpartition("=")[2])

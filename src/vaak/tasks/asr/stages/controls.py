@@ -18,9 +18,8 @@ from typing import Any
 
 from vaak.core.storage.files import read_json, write_json
 from vaak.pipeline.stage import Work
-from vaak.tasks.asr.clustering.files import Clusters
 from vaak.tasks.asr.config import AsrModelConfig, ExpertsConfig
-from vaak.tasks.asr.stages.clusters import clusters
+from vaak.tasks.asr.stages.clusters import Clusters, clusters
 from vaak.tasks.asr.stages.options import MoeOptions
 from vaak.tasks.asr.stages.runs import Values, base_for, best_figures, data_of, metric_of, pretrains, training_of
 
@@ -64,9 +63,9 @@ def sizes_of(base: str, experts: ExpertsConfig) -> dict[str, int]:
     """
     import torch
 
-    from vaak.tasks.asr.base import KEY, PURPOSE, base_of, random_whisper
     from vaak.tasks.asr.model import AsrModel
-    from vaak.tasks.hub import fetched, transformers_of
+    from vaak.tasks.asr.whisper import KEY, PURPOSE, base_of, random_whisper
+    from vaak.tasks.pretrained import fetched, transformers_of
 
     transformers, source = transformers_of(PURPOSE, "asr"), base_of(AsrModelConfig(base=base), Path())
     with torch.device("meta"):

@@ -17,9 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 from vaak.core.errors import DataError
 from vaak.core.out_of_memory import is_the_machines_fault
-from vaak.core.progress import progress
-from vaak.core.storage.files import read_json, write_json, write_text
-from vaak.core.storage.json_lines import JsonLines, read_json_lines
+from vaak.core.storage.files import JsonLines, read_json, read_json_lines, write_json, write_text
+from vaak.core.terminal import progress
 from vaak.pipeline.rows import Maker, disk_bytes, make_rows
 from vaak.pipeline.stage import Work
 from vaak.tasks.asr.stages.options import MoeOptions
@@ -28,8 +27,8 @@ from vaak.tasks.asr.stages.runs import Values, base_for, data_of, precision_of, 
 if TYPE_CHECKING:
     import numpy as np
 
+    from vaak.tasks.asr.data import Utterances
     from vaak.tasks.asr.task import AsrTask
-    from vaak.tasks.asr.utterances import Utterances
 
 log = logging.getLogger("vaak")
 

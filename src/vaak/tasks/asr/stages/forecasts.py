@@ -16,14 +16,13 @@ from pathlib import Path
 from typing import Any
 
 from vaak.core.errors import UserError
-from vaak.core.progress import followed
 from vaak.core.storage.files import read_json
-from vaak.data.sampling import sample_size
-from vaak.pipeline.manifest import MANIFEST
+from vaak.core.terminal import followed
+from vaak.data.plan import sample_size
+from vaak.pipeline.execution import MANIFEST
 from vaak.pipeline.rows import RowStore, disk_bytes
 from vaak.pipeline.stage import Forecast
-from vaak.tasks.asr.clustering.cluster import memory_needed
-from vaak.tasks.asr.stages import base
+from vaak.tasks.asr.stages.clustering import memory_needed
 from vaak.tasks.asr.stages.embeddings import ABOUT, ROWS
 from vaak.tasks.asr.stages.options import QUICK_VALID, MoeOptions
 from vaak.tasks.asr.stages.runs import (
@@ -31,6 +30,7 @@ from vaak.tasks.asr.stages.runs import (
     BASE_ACCENTS,
     VOICES,
     base_of,
+    base_values,
     data_of,
     pretrains,
     seconds_of,
@@ -199,7 +199,7 @@ def _basis(options: MoeOptions, inputs: Mapping[str, Path]) -> Basis | str:
     folder = inputs.get("embeddings")
     if folder is None or not (folder / MANIFEST).exists():
         return _computed(options.model_dump_json())
-    from vaak.tasks.asr.utterances import Utterances
+    from vaak.tasks.asr.data import Utterances
 
     record, about, prepared = read_json(folder / MANIFEST), read_json(folder / ABOUT), folder / "data" / "prepared"
     train, valid = len(Utterances(prepared / "train").cuts), len(Utterances(prepared / "valid"))
@@ -231,14 +231,14 @@ def _computed(of: str) -> Basis | str:
 def _base_experiment(options: MoeOptions) -> Any:
     from vaak.config.load import load_layers
 
-    return load_layers([base.values_of(options), options.base_config, {"name": "base"}]).experiment
+    return load_layers([base_values(options), options.base_config, {"name": "base"}]).experiment
 
 
 def _base_config(options: MoeOptions) -> dict[str, Any]:
     """The sizes of the base. Raises UserError where they aren't on this machine: the Hub isn't contacted."""
-    from vaak.tasks.asr.base import KEY
     from vaak.tasks.asr.estimate import config_before
-    from vaak.tasks.hub import config_of, source_of
+    from vaak.tasks.asr.whisper import KEY
+    from vaak.tasks.pretrained import config_of, source_of
 
     if trains_base(options):
         config = config_before(_base_experiment(options), Path())

@@ -14,13 +14,12 @@ from torch.nn import functional as F
 from vaak.core.batch import Batch, Term
 from vaak.core.storage.files import fingerprint_of
 from vaak.core.task import Dataset, Meters
-from vaak.data.sampling import stratified_sample
-from vaak.nn.lora_experts import Gate
+from vaak.data.plan import stratified_sample
+from vaak.nn.lora import Gate
 from vaak.pipeline.rows import RowStore
-from vaak.tasks.asr.clustering.files import Clusters
+from vaak.tasks.asr.stages.clusters import Clusters
 from vaak.tasks.asr.stages.embeddings import ROWS, means
-from vaak.tasks.base import Task
-from vaak.tasks.meters import AlsoMeasured, LossMeters
+from vaak.tasks.base import AlsoMeasured, LossMeters, Task
 
 HELD_OUT = 0.2
 """The part of each cluster that validates: at least one row of three."""

@@ -5,22 +5,26 @@ base ──▶ embeddings ──▶ clusters ──▶ gate ──▶ experts �
  │                         └──▶ random_clusters ──▶ random_gate … random_joint ──▶ random_texts
  └──▶ base_texts ────────────────────────────────────────────────────────────────────────────┴──▶ comparison
 
-After joint come controls, by option: what they train (controls.py), what each system recognises (transcripts.py), and
-whether the experts help (comparison.py).
+After joint come controls, by option: what they train (controls.py), what each system recognises, and whether the
+experts help (comparison.py). Keys of the JSON files of the pipeline that this one replaces are translated here, and
+here is its function for the first stage: ``extract_embeddings``.
 """
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
+from os import PathLike
 from pathlib import Path
+from typing import Any
 
+from vaak.core.errors import UserError
+from vaak.core.storage.files import read_json, write_json
 from vaak.pipeline.stage import Pipeline, Stage
-from vaak.tasks.asr.clustering.config import ClusteringConfig
-from vaak.tasks.asr.stages.base import FOLDER, base
-from vaak.tasks.asr.stages.base import settings as base_settings
 from vaak.tasks.asr.stages.clusters import clusters
+from vaak.tasks.asr.stages.comparison import ABOUT as OF_TEXTS
 from vaak.tasks.asr.stages.comparison import RESULTS as OF_COMPARISON
-from vaak.tasks.asr.stages.comparison import SYSTEMS, TABLE, comparison
+from vaak.tasks.asr.stages.comparison import SYSTEM, SYSTEMS, TABLE, TEXTS, comparison, transcripts
 from vaak.tasks.asr.stages.controls import (
     PARAMETERS,
     has_random_clusters,
@@ -31,8 +35,6 @@ from vaak.tasks.asr.stages.controls import (
 )
 from vaak.tasks.asr.stages.controls import RESULTS as OF_ONE_LORA
 from vaak.tasks.asr.stages.embeddings import ABOUT, MAPPING, ROWS, embeddings
-from vaak.tasks.asr.stages.experts import ADAPTERS, INITIAL, experts
-from vaak.tasks.asr.stages.experts import RESULTS as OF_EXPERTS
 from vaak.tasks.asr.stages.forecasts import (
     base_forecast,
     clusters_forecast,
@@ -44,15 +46,99 @@ from vaak.tasks.asr.stages.forecasts import (
     one_lora_forecast,
     transcripts_forecast,
 )
-from vaak.tasks.asr.stages.gate import RESULTS as OF_GATE
-from vaak.tasks.asr.stages.gate import WEIGHTS, gate
-from vaak.tasks.asr.stages.joint import RESULTS as OF_JOINT
-from vaak.tasks.asr.stages.joint import joint
-from vaak.tasks.asr.stages.options import MoeOptions
-from vaak.tasks.asr.stages.original import translated
-from vaak.tasks.asr.stages.runs import embedding_settings, pretrains, reads, training_settings, trains_base
-from vaak.tasks.asr.stages.transcripts import ABOUT as OF_TEXTS
-from vaak.tasks.asr.stages.transcripts import SYSTEM, TEXTS, transcripts
+from vaak.tasks.asr.stages.mixture import (
+    ADAPTERS,
+    EXPERTS_RESULTS,
+    GATE_RESULTS,
+    GATE_WEIGHTS,
+    INITIAL,
+    JOINT_RESULTS,
+    experts,
+    gate,
+    joint,
+)
+from vaak.tasks.asr.stages.options import ClusteringConfig, MoeOptions
+from vaak.tasks.asr.stages.runs import (
+    BASE_FOLDER,
+    base,
+    base_settings,
+    embedding_settings,
+    pretrains,
+    reads,
+    training_settings,
+    trains_base,
+)
+
+OVERRIDES = {
+    "dataset_root": "dataset_root",
+    "percent": "embedding_percent",
+    "max_samples": "embedding_samples",
+    "seed": "seed",
+}
+"""Keys of data_config_override, and the options that they are."""
+PLACES = ("data_config_path", "data_mode", "mapping_path", "overwrite")
+"""Keys that no option stands for: extract_embeddings reads the last two."""
+KEYS = {"clustering_algorithm": "algorithm", "plot": "plot_method"}
+
+
+def translated(values: dict[str, Any]) -> dict[str, Any]:
+    """The options that a file gives, its keys those of either pipeline. Raises UserError for what isn't done here."""
+    found = {KEYS.get(name, name): value for name, value in values.items() if name not in PLACES}
+    override = found.pop("data_config_override", None) or {}
+    if override.get("sampling", "stratified") != "stratified":
+        raise UserError("data_config_override.sampling: samples are stratified here; leave it out")
+    if str(override.get("split", "train")).lower() != "train":
+        raise UserError("data_config_override.split: experts come from the training split; leave it out")
+    if override.get("modes"):
+        raise UserError("data_config_override.modes: leave it out; give --embedding-, --expert- and --asr-percent")
+    for name, option in OVERRIDES.items():
+        if override.get(name) is not None:
+            found.setdefault(option, override[name])
+    if unknown := sorted({*override} - {*OVERRIDES, "sampling", "split", "modes"}):
+        raise UserError(f"data_config_override.{unknown[0]} is unknown; expected {', '.join(OVERRIDES)}")
+    return found
+
+
+def extract_embeddings(path: str | PathLike[str]) -> Path:
+    """Run the stage of embeddings by a JSON file of options; the path of its ``mapping.json``.
+
+    ``output_dir`` in it is where the pipeline runs, ``mapping_path`` where the mapping is copied to, its files relative
+    to the copy; with ``overwrite`` what is there is recomputed. Raises UserError for options that can't be used.
+    """
+    from vaak.config.base import from_options
+    from vaak.pipeline.run import Request, run_pipeline
+    from vaak.pipeline.stage import find_pipeline
+
+    pipeline = find_pipeline("moe-asr", Path())
+    values = read_json(Path(path))
+    given = translated(values)
+    directory = given.pop("output_dir", None)
+    options = from_options(pipeline.options, given, pipeline.name)
+    folder = Path(directory) if directory else pipeline.place_of(options)
+    for stage in pipeline.asked_for(options):
+        again = stage.name if values.get("overwrite") and stage.name == "embeddings" else None
+        run_pipeline(pipeline, options, folder, Request(resume=True, only=stage.name, first=again))
+        if stage.name == "embeddings":
+            break
+    mapping = folder / "embeddings" / "mapping.json"
+    if values.get("mapping_path"):
+        copy = Path(values["mapping_path"])
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        seen = read_json(mapping)
+        for one in seen.values():
+            one["file"] = _seen_from(copy, mapping.parent / one["file"])
+        write_json(copy, seen)
+        return copy
+    return mapping
+
+
+def _seen_from(copy: Path, file: Path) -> str:
+    """A file relative to the folder of a copy; its absolute path where it is on another drive."""
+    try:
+        return os.path.relpath(file.resolve(), copy.resolve().parent)
+    except ValueError:
+        return str(file.resolve())
+
 
 DATA = ("mode", "seed", "datasets", "data_percent")
 TRAINING = ("patience", "eval_every_n_epochs", "seed")
@@ -66,14 +152,13 @@ EXPERTS = (*RECOGNITION, *OF_EXPERT_TRAINING)
 OF_GATE_TRAINING = ("gate_lr_scale", "num_experts", "top_k", "gate_width", "load_balancing", "balancing_bias")
 OF_JOINT_TRAINING = ("asr_percent", "asr_samples", "asr_batch_size", "asr_epochs", "asr_lr", "asr_config")
 JOINT = (*RECOGNITION, *OF_JOINT_TRAINING, "skip_pretraining", *OF_GATE_TRAINING)
-
 MIXTURE = (
     Stage(
         "base",
         base,
         "A tiny Whisper is trained from scratch on built-in voices (--whisper-model scratch).",
         ("mode", "seed", "base_config"),
-        outputs=(FOLDER,),
+        outputs=(BASE_FOLDER,),
         settings=base_settings,
         wanted=trains_base,
         forecast=base_forecast,
@@ -109,7 +194,7 @@ MIXTURE = (
         "A gate learns the cluster of an utterance from its embedding.",
         (*TRAINING, "mode", "gate_width", "gating_batch_size", "gating_epochs", "gating_lr"),
         after=("embeddings", "clusters"),
-        outputs=(WEIGHTS, OF_GATE),
+        outputs=(GATE_WEIGHTS, GATE_RESULTS),
         wanted=pretrains,
         forecast=gate_forecast,
         repairs=True,
@@ -120,13 +205,13 @@ MIXTURE = (
         "An expert for each cluster, on 15 % of the training data.",
         EXPERTS,
         after=("base", "embeddings", "clusters", "gate"),
-        outputs=(ADAPTERS, INITIAL, OF_EXPERTS),
+        outputs=(ADAPTERS, INITIAL, EXPERTS_RESULTS),
         settings=training_settings,
         sources=reads,
         wanted=pretrains,
         forecast=experts_forecast,
         repairs=True,
-        digested=(OF_EXPERTS, f"{INITIAL}/*.safetensors"),
+        digested=(EXPERTS_RESULTS, f"{INITIAL}/*.safetensors"),
     ),
     Stage(
         "joint",
@@ -134,19 +219,17 @@ MIXTURE = (
         "Gate and experts are trained together on all training data.",
         JOINT,
         after=("base", "embeddings", "clusters", "experts"),
-        outputs=(OF_JOINT, "run/checkpoints"),
+        outputs=(JOINT_RESULTS, "run/checkpoints"),
         settings=training_settings,
         sources=reads,
         forecast=joint_forecast,
         repairs=True,
-        digested=(OF_JOINT, "run/checkpoints/best", "run/checkpoints/*.safetensors"),
+        digested=(JOINT_RESULTS, "run/checkpoints/best", "run/checkpoints/*.safetensors"),
     ),
 )
-
 MEASURING = ("mode", "seed", "datasets", "fp16", "bf16", "asr_config")
 OF_RANDOM = {name: f"random_{name}" for name in ("clusters", "gate", "experts", "joint")}
 """The stages of the mixture that random clusters have, too."""
-
 OF_TRANSCRIPTS = {
     "base_texts": "base",
     "one_lora_texts": "one_lora",
@@ -245,7 +328,6 @@ CONTROLS = (
         report=OF_COMPARISON,
     ),
 )
-
 PIPELINE = Pipeline(
     name="moe-asr",
     about="Train a mixture of low-rank experts on a Whisper: embeddings, clusters, gate, experts, all together.",

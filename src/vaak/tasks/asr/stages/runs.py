@@ -1,7 +1,9 @@
-"""What the stages' runs have in common: their data, their base, how they are trained. Imports no torch.
+"""What the stages' runs have in common: their data, how they are trained, and their base, with stage ``base``.
 
-Without data, mode quick reads built-in voices; without weights, it trains a base from scratch. The accents of voices
-are their groups: a base never hears those that are adapted to.
+Without data, mode quick reads built-in voices. The accents of voices are their groups: a base never hears those that
+are adapted to. Without weights, stage ``base`` trains a tiny Whisper from scratch. Imports no torch.
+
+base/whisper/    as transformers saves it: model.base of the other stages        base/run/    its run
 """
 
 from __future__ import annotations
@@ -9,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
+import shutil
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
@@ -17,15 +20,14 @@ from typing import TYPE_CHECKING, Any
 from vaak.audio.config import DatasetConfig
 from vaak.core.errors import UserError
 from vaak.core.storage.files import fingerprint_of, sha256_of
+from vaak.pipeline.stage import Work
 from vaak.tasks.asr.config import SCRATCH, VERSIONS
 from vaak.tasks.asr.stages.options import QUICK_VALID, MoeOptions
 
 if TYPE_CHECKING:
-    from vaak.pipeline.stage import Work
     from vaak.tasks.asr.task import AsrTask
 
 log = logging.getLogger("vaak")
-
 Values = dict[str, Any]
 DATASET_ROOT = Path("Data/extracted_data")
 BASE_ACCENTS = ("en", "en-029", "en-gb-x-rp", "en-us")
@@ -196,7 +198,7 @@ def best_figures(directory: Path) -> dict[str, float]:
     """The figures of a run's best checkpoint, with its ``step``."""
     from vaak.engine.checkpoint.files import resolve_checkpoint
     from vaak.engine.checkpoint.names import step_of
-    from vaak.engine.records.metrics_file import read_records
+    from vaak.engine.metrics_file import read_records
 
     step = step_of(resolve_checkpoint(directory))
     records = read_records(directory / "metrics.jsonl")
@@ -236,9 +238,9 @@ def reads(options: MoeOptions) -> Any:
 
 
 def _digest_of_data(datasets: list[Values]) -> str:
+    from vaak.audio.audio_file import is_audio
     from vaak.audio.config import AudioConfig
     from vaak.audio.corpora.corpus import AudioCorpus, size_of
-    from vaak.audio.waveforms.suffixes import is_audio
 
     digest = hashlib.sha256()
 
@@ -267,3 +269,57 @@ def _sha256_of(path: Path) -> str:
 @cache
 def _sha256_of_version(path: Path, size: int, changed: int) -> str:
     return sha256_of(path)
+
+
+BASE_STEPS = {"quick": 100, "full": 1000}
+BASE_FOLDER = "whisper"
+
+
+def base_values(options: MoeOptions) -> Values:
+    """The run's configuration of stage ``base``."""
+    return {
+        "task": "asr",
+        "model": {
+            "scratch": {
+                "d_model": 96,
+                "encoder_layers": 2,
+                "decoder_layers": 2,
+                "max_target_length": 64,
+                "dropout": 0.0,
+            }
+        },
+        "datasets": [VOICES],
+        "data": {
+            "group": "accent",
+            "groups": BASE_ACCENTS,
+            "max_duration": seconds_of(options),
+            "tokenizer": {"type": "bpe", "vocab_size": 400},
+        },
+        "training": {
+            "max_steps": BASE_STEPS[options.mode],
+            "random_seed": options.seed,
+            "device": options.device,
+            "optimizer": {"lr": 2e-3},
+            "scheduler": {"type": "linear", "warmup_steps": 30},
+            "validation": {"interval": BASE_STEPS[options.mode] // 2, "interval_epochs": None},
+            "checkpoint": {"interval": 50, "interval_epochs": None},
+        },
+    }
+
+
+def base_settings(options: MoeOptions) -> Values:
+    """What of the data changes the base: how long they are at most."""
+    return {"data": {"max_duration": seconds_of(options)}}
+
+
+def base(work: Work) -> dict[str, Any]:
+    """The stage's body."""
+    from vaak.runs.open_run import open_run
+
+    say_fallbacks(work.options)
+    outcome = work.train(base_values(work.options), work.options.base_config)
+    folder = work.folder / BASE_FOLDER
+    shutil.rmtree(folder, ignore_errors=True)  # a file of it may have been lost
+    opened = open_run(outcome.directory, device="cpu")
+    opened.task.export_hf(opened.model, folder)
+    return {"wer": best_figures(outcome.directory)["val_wer"]}

@@ -1,4 +1,4 @@
-"""The two alphabets, and what each phoneme of one is in the other.
+"""The two alphabets of phonemes, what each phoneme of one is in the other, and the symbols that a model reads.
 
 ARPAbet is CMUdict's: 39 phonemes, vowels with a digit for their stress (0 none, 1 primary, 2 secondary). IPA is as
 espeak-ng writes English, one symbol per phoneme (``oʊ``, ``tʃ``, ``ɑːɹ``), a stressed vowel with its mark before it.
@@ -10,19 +10,18 @@ folded into others), and the nearest of ARPAbet; where voices differ, as in the 
 from __future__ import annotations
 
 import csv
+import string
 from functools import lru_cache
 from importlib.resources import files
 from typing import Literal, NamedTuple
 
+from vaak.text.speech.config import FrontEndConfig
 from vaak.text.speech.phonemes.letter_rules import VOWELS
 
 Alphabet = Literal["ipa", "arpabet"]
-
 STRESS_MARKS = {"0": "", "1": "ˈ", "2": "ˌ"}
 """Of each digit of ARPAbet."""
-
 _DIGITS = {mark: digit for digit, mark in STRESS_MARKS.items()}
-
 _VOWELS_IN_IPA = {
     "AA": "ɑː",
     "AE": "æ",
@@ -132,3 +131,18 @@ def _consonants() -> dict[str, str]:
         if len(phone.arpabet) == 1 and not phone.is_vowel:
             found.setdefault(phone.arpabet[0], phone.ipa[0])
     return found
+
+
+PAD, BOUNDARY, PAUSE, NOISE = "<pad>", " ", "sil", "spn"
+"""Padding; between two words; a pause; what an aligner marks as noise or as an unknown word."""
+SPECIAL = (PAD, BOUNDARY, PAUSE, NOISE)
+PAUSING = (",", ".", "?", "!", ";", ":", "—", "…", "(", ")")
+"""Punctuation at which one pauses."""
+PUNCTUATION = (*PAUSING, '"')
+CHARACTERS = (*string.ascii_lowercase, "'")
+
+
+def symbols_of(config: FrontEndConfig) -> tuple[str, ...]:
+    """The inventory: special symbols, punctuation, then phonemes or letters. A symbol's id is its place."""
+    spoken = CHARACTERS if config.phonemizer == "characters" else inventory(config.alphabet, config.stress)
+    return (*SPECIAL, *PUNCTUATION, *spoken)

@@ -17,7 +17,7 @@ from functools import lru_cache
 from importlib.resources import files
 from typing import NamedTuple
 
-from vaak.text.speech.normalisation.tables import words
+from vaak.text.speech.words import words
 
 MARK = "_"
 _SIBILANT = re.compile(r"(?:s|x|z|ch|sh|[sz]e|ce|ge)$")

@@ -1,23 +1,24 @@
-"""What pronounces phrases: espeak-ng; a lexicon, with espeak-ng or rules for what it lacks; or letters themselves."""
+"""Pronounces phrases: by espeak-ng; by a lexicon as CMUdict, with espeak-ng or rules for what it lacks; by letters."""
 
 from __future__ import annotations
 
+import ctypes
+import re
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Protocol
 
+from vaak.audio.espeak import fresh_library
 from vaak.core.errors import DataError
 from vaak.text.speech.config import FrontEndConfig
-from vaak.text.speech.normalisation.characters import without_accents
-from vaak.text.speech.normalisation.tables import table
+from vaak.text.speech.english import without_accents
 from vaak.text.speech.phonemes.alphabets import STRESS_MARKS, Alphabet, from_arpabet, from_espeak
-from vaak.text.speech.phonemes.by_espeak import espeak_phonemes
 from vaak.text.speech.phonemes.heteronyms import MARK, heteronyms, unmarked
-from vaak.text.speech.phonemes.letter_rules import pronounced
-from vaak.text.speech.phonemes.lexicon import looked_up
+from vaak.text.speech.phonemes.letter_rules import VOWELS, pronounced
+from vaak.text.speech.words import table
 
 Words = tuple[tuple[str, ...], ...]
 """The symbols of each word of a phrase."""
-
 LETTERS = table(
     """
     a=EY1 b=B_IY1 c=S_IY1 d=D_IY1 e=IY1 f=EH1_F g=JH_IY1 h=EY1_CH i=AY1 j=JH_EY1 k=K_EY1 l=EH1_L m=EH1_M n=EH1_N o=OW1
@@ -25,7 +26,6 @@ LETTERS = table(
     """
 )
 """The names of letters, in ARPAbet."""
-
 _LETTERS = frozenset((*LETTERS, *(f"{letter}'s" for letter in LETTERS)))
 
 
@@ -171,3 +171,110 @@ class _ByLexicon:
     def _converted(self, phonemes: Iterable[str]) -> tuple[str, ...]:
         config = self._config
         return tuple(symbol for phoneme in phonemes for symbol in from_arpabet(phoneme, config.alphabet, config.stress))
+
+
+_UTF8 = 1
+_IPA_SEPARATED = 2 | ord("_") << 8
+"""espeakPHONEMES_IPA, with a character between phonemes."""
+Spoken = tuple[tuple[str, ...], ...]
+"""Words, each of its phonemes with their stress marks; what espeak-ng says as one word is one here (of the)."""
+
+
+def espeak_phonemes(phrases: Sequence[str], voice: str) -> list[Spoken]:
+    """The words of each phrase; a phrase has no punctuation.
+
+    The library is loaded once for all. What it says of a phrase doesn't depend on other phrases.
+
+    Raises UserError if the voice or the wheel is missing.
+    """
+    if not phrases:
+        return []
+    with fresh_library(voice) as (library, _):
+        library.espeak_TextToPhonemes.restype = ctypes.c_char_p
+        library.espeak_TextToPhonemes.argtypes = (ctypes.POINTER(ctypes.c_void_p), ctypes.c_int, ctypes.c_int)
+        return [_phrase(library, phrase) for phrase in phrases]
+
+
+def _phrase(library: ctypes.CDLL, phrase: str) -> Spoken:
+    """The library goes through the text clause by clause, and sets its pointer to null at the end."""
+    content = ctypes.create_string_buffer(phrase.encode())
+    pointer = ctypes.c_void_p(ctypes.addressof(content))
+    words: list[tuple[str, ...]] = []
+    while pointer.value:
+        clause = library.espeak_TextToPhonemes(ctypes.byref(pointer), _UTF8, _IPA_SEPARATED).decode()
+        for word in clause.split():
+            # A phoneme of another language comes after the language's name in parentheses.
+            phonemes = tuple(one for one in word.split("_") if one and not one.startswith("("))
+            if phonemes:
+                words.append(phonemes)
+    return tuple(words)
+
+
+_ALTERNATIVE = re.compile(r"\(\d+\)$")
+_SIBILANTS = ("S", "Z", "SH", "ZH", "CH", "JH")
+_VOICELESS = ("P", "T", "K", "F", "TH")
+
+
+def read_lexicon(path: Path) -> dict[str, str]:
+    """The phonemes of each word in lower case; of several pronunciations the first.
+
+    A line is a word and its phonemes (``HELLO  HH AH0 L OW1``); ``WORD(2)`` is another pronunciation; what follows
+    ``#``, and lines that begin with ``;;;``, are comments.
+
+    Raises DataError, with file and line, for a phoneme that isn't of ARPAbet, and for a file without words.
+    """
+    try:
+        content = path.read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError:
+        content = path.read_text(encoding="latin-1")  # as older versions of CMUdict are
+    except OSError as error:
+        raise DataError(f"lexicon {path}: {error.strerror}; give a file in CMUdict's format") from error
+    entries: dict[str, str] = {}
+    for number, line in enumerate(content.split("\n"), 1):
+        if line.startswith(";;;"):
+            continue
+        word, *phonemes = re.split(r"\s#", line)[0].split() or [""]
+        if not word:
+            continue
+        if not phonemes:
+            raise DataError(f"{path}:{number}: {word} has no phonemes; a line is a word and its phonemes")
+        _demand_known(phonemes, f"{path}:{number}")
+        if not _ALTERNATIVE.search(word):
+            entries.setdefault(word.lower(), " ".join(phonemes))
+    if not entries:
+        raise DataError(f"{path}: this lexicon has no words; a line is a word and its phonemes: HELLO  HH AH0 L OW1")
+    return entries
+
+
+def has_stress(entries: Mapping[str, str]) -> bool:
+    """Whether a lexicon marks the stress of its vowels."""
+    return any(one.isdigit() for phonemes in entries.values() for one in phonemes)
+
+
+def looked_up(word: str, entries: Mapping[str, str]) -> tuple[str, ...] | None:
+    """The phonemes of a word; of a possessive, those of the word and its ending. None if it isn't there.
+
+    >>> looked_up("cat's", {"cat": "K AE1 T"}), looked_up("fox's", {"fox": "F AA1 K S"}), looked_up("cats'", {})
+    (('K', 'AE1', 'T', 'S'), ('F', 'AA1', 'K', 'S', 'IH0', 'Z'), None)
+    """
+    if found := entries.get(word):
+        return tuple(found.split())
+    if word.endswith("s'"):
+        return looked_up(word[:-1], entries)
+    if word.endswith("'s") and (found := entries.get(word[:-2])):
+        phonemes = tuple(found.split())
+        if phonemes[-1] in _SIBILANTS:
+            return (*phonemes, "IH0", "Z")
+        return (*phonemes, "S" if phonemes[-1] in _VOICELESS else "Z")
+    return None
+
+
+def _demand_known(phonemes: list[str], where: str) -> None:
+    for phoneme in phonemes:
+        try:
+            from_arpabet(phoneme, "ipa", stress=True)
+        except KeyError:
+            raise DataError(
+                f"{where}: {phoneme} is not a phoneme of ARPAbet; vowels are {' '.join(sorted(VOWELS))}, with a digit "
+                "0, 1 or 2 for their stress"
+            ) from None

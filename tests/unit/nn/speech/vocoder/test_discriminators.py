@@ -10,17 +10,17 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from vaak.core.batch import Term
-from vaak.nn.speech.vocoder.discriminators import (
+from vaak.nn.speech.waveform_losses import (
     DiscriminatorOutput,
     Discriminators,
     Kind,
     PeriodDiscriminator,
+    Resolution,
     ResolutionDiscriminator,
     discriminator_loss,
     feature_matching_loss,
     generator_loss,
 )
-from vaak.nn.speech.vocoder.spectral_losses import Resolution
 
 SMALL = Resolution(64, 16, 64)
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from vaak.nn.speech.vocoder.spectral_losses import Resolution, magnitudes, spectrogram_loss, stft_loss
+from vaak.nn.speech.waveform_losses import Resolution, magnitudes, spectrogram_loss, stft_loss
 
 SIZES = (Resolution(64, 16, 48), Resolution(32, 8, 32))
 

@@ -11,8 +11,8 @@ from torch.export import Dim, export
 from torch.nn import functional as F
 
 from vaak.nn.speech.masks import length_mask
-from vaak.nn.speech.vocoder.spectral_losses import Resolution, magnitudes, spectrogram_loss
-from vaak.nn.speech.vocoder.vocos import InverseSTFT, Vocos
+from vaak.nn.speech.vocos import InverseSTFT, Vocos
+from vaak.nn.speech.waveform_losses import Resolution, magnitudes, spectrogram_loss
 
 SIZES = [(1024, 256, 1024), (512, 100, 400), (64, 16, 64), (30, 7, 22)]
 sizes = pytest.mark.parametrize(("n_fft", "hop_length", "win_length"), SIZES)

@@ -11,10 +11,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vaak.audio.labelled import Segment
+from vaak.audio.segments import Segment
 from vaak.config.base import Component
 from vaak.core.errors import UserError
-from vaak.tasks.diarization.examples.labels import (
+from vaak.tasks.diarization.labels import (
     IGNORED,
     BinaryCollator,
     DiarizationCollator,
@@ -172,7 +172,7 @@ def test_a_batch_splits_with_its_examples():
 
 OWN = """
 import numpy as np
-from vaak.tasks.diarization.examples.labels import DiarizationCollator
+from vaak.tasks.diarization.labels import DiarizationCollator
 
 class Loud(DiarizationCollator):
     num_outputs = 1
@@ -193,7 +193,7 @@ def test_a_label_type_of_ones_own(tmp_path: Path):
     for component, expected in [
         (
             Component(type="./own.py:Other"),
-            "Other is not a subclass of vaak.tasks.diarization.examples.labels:DiarizationCollator",
+            "Other is not a subclass of vaak.tasks.diarization.labels:DiarizationCollator",
         ),
         (
             Component.model_validate({"type": "./own.py:Loud", "most": 1}),

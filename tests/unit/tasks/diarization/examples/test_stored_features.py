@@ -19,17 +19,16 @@ import tiny_diarizer
 from tiny_audio import cut_of
 from tiny_diarizer import RATE, write_corpus
 from vaak.audio.config import AudioConfig
-from vaak.audio.formats.rttm import write_rttm
-from vaak.audio.labelled import Segment
-from vaak.audio.sources.concatenation import Sources
-from vaak.audio.sources.cut_source import WindowSource
-from vaak.audio.sources.cut_store import write_cuts
-from vaak.audio.sources.stored_source import StoredSource
+from vaak.audio.cuts.sources import Sources, WindowSource
+from vaak.audio.cuts.store import write_cuts
+from vaak.audio.features.store import StoredSource
+from vaak.audio.formats.annotation_lines import write_rttm
+from vaak.audio.segments import Segment
 from vaak.config.load import load
-from vaak.config.yaml.errors import ConfigError
+from vaak.config.yaml.tree import ConfigError
 from vaak.core.errors import DataError
-from vaak.tasks.diarization.examples.labels import DiarizationExample
-from vaak.tasks.diarization.examples.stored_features import store_features
+from vaak.tasks.diarization.data import store_features
+from vaak.tasks.diarization.labels import DiarizationExample
 from vaak.tasks.diarization.task import DiarizationTask
 
 SHIFT, WINDOW = 160, 400

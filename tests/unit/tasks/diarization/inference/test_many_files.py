@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vaak.audio.formats.rttm import read_rttm, write_rttm
-from vaak.audio.labelled import Segment
-from vaak.audio.waveforms.suffixes import audio_files
-from vaak.tasks.diarization.inference.many_files import recording_names
+from vaak.audio.audio_file import audio_files
+from vaak.audio.formats.annotation_lines import read_rttm, write_rttm
+from vaak.audio.segments import Segment
+from vaak.tasks.diarization.predict import recording_names
 
 
 def touch(*paths: Path) -> None:
@@ -42,7 +42,7 @@ def test_a_folder_without_audio_is_named(tmp_path: Path):
 def test_formats_that_can_not_be_read_are_reported(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("vaak.audio.waveforms.suffixes.log.propagate", True)
+    monkeypatch.setattr("vaak.audio.audio_file.log.propagate", True)
     touch(tmp_path / "a.wav", tmp_path / "a.m4a", tmp_path / "b.m4a", tmp_path / "c.M4A", tmp_path / "d.txt")
     found, without = audio_files([tmp_path])
     assert (found, without) == ([tmp_path / "a.wav"], {})

@@ -8,13 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from vaak.audio.labelled import Segment
-from vaak.audio.scoring.errors import diarization_error
+from vaak.audio.diarization_errors import diarization_error
+from vaak.audio.segments import Segment
 from vaak.tasks.diarization.config import InferenceConfig, ScoringConfig
-from vaak.tasks.diarization.examples.labels import DiarizationExample
-from vaak.tasks.diarization.inference.tuning import tune
+from vaak.tasks.diarization.labels import DiarizationExample
 from vaak.tasks.diarization.metrics import scoring_protocol
-from vaak.tasks.diarization.predict import Diarizer
+from vaak.tasks.diarization.predict import Diarizer, tune
 
 
 class Shy:
@@ -33,7 +32,7 @@ class Shy:
 
 class ShyDiarizer(Diarizer):
     def outputs(self, read: Any, num_frames: int) -> Any:
-        from vaak.tasks.diarization.postprocessing.stitching import WindowOutput
+        from vaak.tasks.diarization.stitching import WindowOutput
 
         return [WindowOutput(0, 0.1 + 0.2 * read(0, num_frames).astype(np.float32))]
 
@@ -95,7 +94,7 @@ def test_what_stitching_makes_worse_is_not_taken(monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr(ShyDiarizer, "joined", torn)
     monkeypatch.setattr(
-        "vaak.tasks.diarization.inference.tuning.tune_segments",
+        "vaak.tasks.diarization.predict.tune_segments",
         lambda found, inference, *_: inference.model_copy(update={"median_filter": 0.3}),
     )
     found = tune(diarizer, examples(), ScoringConfig())

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.nn import functional as F
 
-from vaak.tasks.diarization.network.losses import (
+from vaak.tasks.diarization.model import (
     SCALE,
     attractor_loss,
     best_orders,

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vaak.tasks.diarization.postprocessing.clustering import clustered, cosine_distances
+from vaak.tasks.diarization.stitching import clustered, cosine_distances
 
 
 def by_the_book(

@@ -10,12 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.ndimage import median_filter
 
-from vaak.audio.labelled import Segment
-from vaak.audio.scoring.errors import diarization_error
+from vaak.audio.diarization_errors import diarization_error
+from vaak.audio.segments import Segment
+from vaak.tasks.diarization import segments as postprocessing
 from vaak.tasks.diarization.config import InferenceConfig, ScoringConfig
-from vaak.tasks.diarization.postprocessing import segments as postprocessing
-from vaak.tasks.diarization.postprocessing.segments import decided, median_filtered, segments_of, tune_segments
-from vaak.tasks.diarization.scoring.frame_errors import FrameErrors
+from vaak.tasks.diarization.segments import FrameErrors, decided, median_filtered, segments_of, tune_segments
 
 FRAME = 0.1
 

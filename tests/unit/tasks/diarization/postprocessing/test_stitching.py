@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vaak.tasks.diarization.config import InferenceConfig
-from vaak.tasks.diarization.postprocessing.segments import segments_of
-from vaak.tasks.diarization.postprocessing.stitching import NOBODY, WindowOutput, blended, by_embeddings, stitched
+from vaak.tasks.diarization.segments import segments_of
+from vaak.tasks.diarization.stitching import NOBODY, WindowOutput, blended, by_embeddings, stitched
 
 INFERENCE = InferenceConfig()
 

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from matplotlib.image import imread
 
-from vaak.audio.labelled import Segment
+from vaak.audio.segments import Segment
 from vaak.core.errors import UserError
-from vaak.tasks.diarization.scoring.timeline_picture import (
+from vaak.tasks.diarization.timeline_picture import (
     GREYS,
     MOST_LANES,
     MOST_ROWS,

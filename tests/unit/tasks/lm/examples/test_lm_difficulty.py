@@ -12,8 +12,8 @@ import tiny_runs
 from vaak.core.errors import UserError
 from vaak.tasks.lm.data import StreamDataset, TextDataset
 from vaak.tasks.lm.task import LanguageModelTask
-from vaak.text.difficulty import store as measuring
-from vaak.text.difficulty.measures import difficulties_of
+from vaak.text import difficulties as measuring
+from vaak.text.difficulties import difficulties_of
 
 CURRICULUM = (
     "training.max_steps=null",

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vaak.tasks.lm.examples.windows import cut_windows
+from vaak.tasks.lm.data import cut_windows
 
 
 @given(

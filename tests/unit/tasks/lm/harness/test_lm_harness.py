@@ -152,7 +152,7 @@ def test_tasks_of_the_harness_with_data_from_a_file(made: Path, vaak: Vaak, tmp_
 
 
 def test_log_probabilities_are_sums_over_tokens_whatever_the_batch(made: Path) -> None:
-    from vaak.tasks.lm.harness.model import HarnessModel
+    from vaak.tasks.lm.evaluation_harness import HarnessModel
 
     opened = open_run(made / "run", device="cpu")
     model: Any = opened.model
@@ -175,7 +175,7 @@ def test_log_probabilities_are_sums_over_tokens_whatever_the_batch(made: Path) -
 
 
 def test_greedy_answers_end_where_the_task_says(made: Path) -> None:
-    from vaak.tasks.lm.harness.model import HarnessModel
+    from vaak.tasks.lm.evaluation_harness import HarnessModel
 
     opened = open_run(made / "run", device="cpu")
     model = HarnessModel(opened.task, opened.model, 1)

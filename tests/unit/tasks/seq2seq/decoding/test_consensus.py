@@ -5,7 +5,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from sacrebleu.metrics.chrf import CHRF
 
-from vaak.tasks.seq2seq.decoding.mbr import expected_chrf
+from vaak.tasks.seq2seq.predict import expected_chrf
 
 TEXTS = st.lists(st.text("ab c\u0915\u093e\u093f", max_size=12), min_size=1, max_size=6)
 

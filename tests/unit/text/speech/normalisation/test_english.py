@@ -10,9 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vaak.core.errors import DataError
-from vaak.text.speech.normalisation.characters import KEPT
-from vaak.text.speech.normalisation.english import normalise
-from vaak.text.speech.normalisation.number_words import cardinal, ordinal, year
+from vaak.text.speech.english import KEPT, normalise
+from vaak.text.speech.words import cardinal, ordinal, year
 
 EXAMPLES = {
     "counts": {

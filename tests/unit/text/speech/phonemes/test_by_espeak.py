@@ -7,11 +7,11 @@ import random
 import numpy as np
 import pytest
 
-from vaak.audio.synthesis.espeak import speak
-from vaak.audio.synthesis.sentences import sentences
+from vaak.audio.corpora.voices import sentences
+from vaak.audio.espeak import speak
 from vaak.core.errors import UserError
 from vaak.text.speech.phonemes.alphabets import phones
-from vaak.text.speech.phonemes.by_espeak import espeak_phonemes
+from vaak.text.speech.phonemes.pronunciation import espeak_phonemes
 
 LANGUAGES = ("en-us", "en", "en-029", "en-gb-scotland", "en-gb-x-gbclan", "en-gb-x-gbcwmd", "en-gb-x-rp", "en-us-nyc")
 PHRASES = [sentence.rstrip(".?!") for sentence in sentences(60, np.random.default_rng(1))]

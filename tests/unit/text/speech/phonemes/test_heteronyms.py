@@ -12,8 +12,7 @@ from vaak.text.speech.phonemes.alphabets import from_arpabet
 from vaak.text.speech.phonemes.heteronyms import MARK, heteronyms, unmarked
 from vaak.text.speech.phonemes.letter_rules import VOWELS
 from vaak.text.speech.phonemes.pronunciation import pronunciation_of
-from vaak.text.speech.phrases import pieces, with_senses
-from vaak.text.speech.processor import PhonemeProcessor
+from vaak.text.speech.processor import PhonemeProcessor, pieces, with_senses
 
 with open(Path(__file__).with_name("heteronyms.tsv"), encoding="utf-8") as _file:
     SENTENCES = [(text, word, phonemes) for text, word, phonemes in csv.reader(_file, delimiter="\t")]

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vaak.audio.formats.textgrid import read_textgrid
+from vaak.audio.formats.alignments import read_textgrid
 from vaak.text.speech.phonemes.alphabets import from_arpabet, inventory
 from vaak.text.speech.phonemes.letter_rules import VOWELS, pronounced
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from vaak.core.errors import DataError
-from vaak.text.speech.phonemes.lexicon import has_stress, looked_up, read_lexicon
+from vaak.text.speech.phonemes.pronunciation import has_stress, looked_up, read_lexicon
 
 
 def written(folder: Path, content: str | bytes) -> Path:

@@ -1,0 +1,463 @@
+"""Audio files: found by their suffixes, read window by window as one channel at one rate, written sentence by sentence.
+
+Where rates differ, a file is resampled in blocks of whole seconds, each read with a little of what is around it:
+
+    file      ──┤ margin │      block 1      │ margin ├──
+    result            ──┤│   always the same  │├──
+
+So a sample is the same in every window, and only a window and a block are in memory, however long the file is. After a
+seek, decoders of Vorbis, Opus and MP3 give other samples, and those of GSM can't seek at all. So compressed files are
+decoded in order and the latest samples are kept (``FromStart``): windows that move forward decode everything once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import math
+import os
+import struct
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, Self
+
+import numpy as np
+
+from vaak.core.errors import DataError, UserError, optional_import
+from vaak.core.storage.files import demand_file, sync_directory, sync_file
+
+BLOCK = 2
+"""Seconds that are resampled at once."""
+MARGIN = 0.05
+"""Seconds around a block. soxr's filter is shorter: blocks agree with a whole file to 2e-7."""
+MOST_FRAMES = 2**18
+"""Read at once, so that many channels take little memory before they are mixed."""
+LONGEST = 1e12
+"""Samples; libsndfile returns more if a header doesn't contain the length."""
+STREAMED = 2**31 - 4096
+"""Bytes; programs that write WAV to a pipe put this or more into the header: they don't know the length."""
+SEEKABLE = {"PCM_S8", "PCM_U8", "PCM_16", "PCM_24", "PCM_32", "FLOAT", "DOUBLE", "ULAW", "ALAW"}
+"""Codings of which samples are the same after a seek; those of FLAC are PCM."""
+PAGE = 65307
+"""The most bytes of a page of Ogg."""
+Channels = Literal["mix", "first"] | Sequence[int]
+
+
+class Header(NamedTuple):
+    """The header of a file. Opus is decoded at any rate, so its rate says nothing about the recording."""
+
+    sampling_rate: int
+    num_samples: int
+    num_channels: int
+    is_opus: bool
+
+    @property
+    def duration(self) -> float:
+        """Seconds."""
+        return self.num_samples / self.sampling_rate
+
+
+class AudioFile:
+    """Windows of a file. ``duration`` is in seconds, ``num_samples`` that of the whole at ``sampling_rate``."""
+
+    def __init__(self, path: str | Path, sampling_rate: int, channels: Channels = "mix") -> None:
+        """Open the file; ``channels``: the mean of all, the first, or the mean of these (from 0).
+
+        Raises DataError if it is missing, empty, or not readable audio.
+        """
+        self.path, self.sampling_rate = Path(path), sampling_rate
+        self._file = open_sound_file(self.path)
+        self.header = _header_of(self._file, self.path)
+        self.duration = self.header.duration
+        native = self.header.sampling_rate
+        self.num_samples = (2 * self.header.num_samples * sampling_rate + native) // (2 * native)
+        self.columns = (
+            range(self.header.num_channels) if channels == "mix" else (0,) if channels == "first" else channels
+        )
+        self._from_start = None if self._file.subtype in SEEKABLE else FromStart(self.path, self._reopened, self._mixed)
+        for column in self.columns:
+            if int(column) >= self.header.num_channels:
+                raise DataError(f"{path}: no channel {column}; the file has {self.header.num_channels}")
+
+    def read(self, start: float, end: float) -> np.ndarray:
+        """The samples ``(time,)`` from ``start`` to ``end`` in seconds; none outside of the file.
+
+        Raises DataError for a file that is damaged, or contains NaN.
+        """
+        return self.samples(samples_in(start, self.sampling_rate), samples_in(end, self.sampling_rate))
+
+    def samples(self, first: int, last: int) -> np.ndarray:
+        """``read`` with places in samples of the result."""
+        first, last = max(first, 0), min(last, self.num_samples)
+        if last <= first:
+            return np.zeros(0, np.float32)
+        if self.header.sampling_rate == self.sampling_rate:
+            return self._native(first, last)
+        size = BLOCK * self.sampling_rate
+        blocks = range(first // size, -(-last // size))
+        joined = np.concatenate([self._resampled(block) for block in blocks])
+        return joined[first - blocks.start * size : last - blocks.start * size]
+
+    def _resampled(self, block: int) -> np.ndarray:
+        """One block of the result."""
+        soxr = _soxr()
+        native, wanted = self.header.sampling_rate, self.sampling_rate
+        divisor = math.gcd(
+            native, wanted
+        )  # these numbers of samples of the file, and of the result, have the same duration:
+        period, result_period = native // divisor, wanted // divisor
+        margin = math.ceil(MARGIN * divisor)
+        begin = max(0, block * BLOCK * native - margin * period)
+        end = min(self.header.num_samples, (block + 1) * BLOCK * native + margin * period)
+        resampled: np.ndarray = soxr.resample(self._native(begin, end), native, wanted)
+        first = block * BLOCK * wanted - begin // period * result_period
+        return resampled[first : first + BLOCK * wanted]
+
+    def _native(self, first: int, last: int) -> np.ndarray:
+        """Samples at the file's own rate, mixed to one channel."""
+        import soundfile
+
+        if self._from_start is not None:
+            return self._whole(self._decoded(first, last), first, last)
+        mixed = np.empty(last - first, np.float32)
+        done = 0
+        try:
+            self._file.seek(first)
+            while done < len(mixed):
+                piece = self._file.read(min(MOST_FRAMES, len(mixed) - done), dtype="float32", always_2d=True)
+                if not len(piece):
+                    break
+                mixed[done : done + len(piece)] = self._mixed(piece)
+                done += len(piece)
+        except soundfile.LibsndfileError as error:
+            raise self._is_damaged(first + done, str(error).removeprefix("Error : ")) from error
+        return self._whole(mixed[:done], first, last)
+
+    def _decoded(self, first: int, last: int) -> np.ndarray:
+        """The same of a file that can't be read from the middle."""
+        import soundfile
+
+        assert self._from_start is not None
+        try:
+            return self._from_start.read(first, last)
+        except soundfile.LibsndfileError as error:
+            raise self._is_damaged(self._from_start.last, str(error).removeprefix("Error : ")) from error
+
+    def _whole(self, mixed: np.ndarray, first: int, last: int) -> np.ndarray:
+        """The samples, if none is missing. Raises DataError otherwise, or where one is not a number."""
+        if first + len(mixed) < last:
+            raise self._is_damaged(first + len(mixed), f"its header says {self.duration:.2f} s")
+        finite = np.isfinite(mixed)
+        if not finite.all():
+            place = int(np.argmin(finite))
+            seconds = (first + place) / self.header.sampling_rate
+            raise DataError(
+                f"{self.path}: the sample at {seconds:.3f} s is {mixed[place]}, not a number; fix the file or remove it"
+            )
+        return mixed
+
+    def _mixed(self, piece: np.ndarray) -> np.ndarray:
+        """Frames ``(time, channel)`` as one channel ``(time,)``."""
+        columns = self.columns
+        mixed: np.ndarray = piece[:, columns[0]] if len(columns) == 1 else piece[:, list(columns)].mean(axis=1)
+        return mixed
+
+    def _is_damaged(self, place: int, reason: str) -> DataError:
+        seconds = place / self.header.sampling_rate
+        return DataError(
+            f"{self.path}: nothing can be read from {seconds:.2f} s on ({reason.rstrip('.')}): it is truncated or "
+            "damaged; download it again or remove it"
+        )
+
+    def _reopened(self) -> Any:
+        return open_sound_file(self.path)
+
+    def close(self) -> None:
+        self._file.close()
+        if self._from_start is not None:
+            self._from_start.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def read_header(path: str | Path) -> Header:
+    """The header of the file. Raises DataError if it is missing, empty, or not readable audio."""
+    with open_sound_file(Path(path)) as file:
+        return _header_of(file, Path(path))
+
+
+def samples_in(seconds: float, sampling_rate: int) -> int:
+    """The number of samples, halves rounded up, as Lhotse counts them.
+
+    >>> samples_in(0.1 + 0.2, 16000), samples_in(0.5 / 16000, 16000)
+    (4800, 1)
+    """
+    return math.floor(round(seconds * sampling_rate, 8) + 0.5)
+
+
+def open_sound_file(path: Path) -> Any:
+    """A ``soundfile.SoundFile``. Raises DataError, with the reason, if it can't be opened."""
+    with optional_import(f"{path}: reading audio requires soundfile", "audio"):
+        import soundfile
+    try:
+        demand_file(path)
+        with open(path, "rb") as file:
+            is_empty = not file.read(1)
+    except OSError as error:
+        raise DataError(f"{path}: can't be read: {error.strerror}") from error
+    if is_empty:
+        raise DataError(f"{path}: the file is empty (0 bytes); download it again or remove it")
+    try:
+        return soundfile.SoundFile(path)
+    except soundfile.LibsndfileError as error:
+        raise DataError(
+            f"{path}: this is not audio that libsndfile can read ({error.error_string.rstrip('.')}); convert it to "
+            "FLAC or WAV, or download it again"
+        ) from error
+
+
+def _header_of(file: Any, path: Path) -> Header:
+    if file.frames == 0:
+        raise DataError(f"{path}: this file holds no samples; download it again or remove it")
+    if file.frames > LONGEST:
+        raise DataError(f"{path}: its header doesn't contain its length; convert it to FLAC or WAV")
+    if file.format in ("WAV", "WAVEX"):
+        _demand_whole_wav(path)
+    if file.format == "OGG":
+        _demand_whole_ogg(path)
+    return Header(file.samplerate, file.frames, file.channels, file.subtype == "OPUS")
+
+
+def _demand_whole_wav(path: Path) -> None:
+    """Raises DataError for a WAV file that ends before its samples do; libsndfile reads what is there without an error.
+
+    Chunks follow after 12 bytes, each with a name and a length, and begin at even positions.
+    """
+    with open(path, "rb") as file:
+        file.seek(12)
+        while len(head := file.read(8)) == 8:
+            name, length = struct.unpack("<4sI", head)
+            if name == b"data":
+                break
+            file.seek(length + length % 2, os.SEEK_CUR)
+        else:
+            return
+        held = os.fstat(file.fileno()).st_size - file.tell()
+    if held < length < STREAMED:
+        raise DataError(
+            f"{path}: its header says {length:,} bytes of samples, but there are {held:,}: it is truncated; download "
+            "it again or remove it"
+        )
+
+
+def _demand_whole_ogg(path: Path) -> None:
+    """Raises DataError for Ogg (Vorbis, Opus) without its last page; libsndfile takes what is there for the whole.
+
+    A page has its flags at byte 5 (4: the last one), the number of its segments at 26, and then their lengths.
+    """
+    with open(path, "rb") as file:
+        file.seek(max(0, os.fstat(file.fileno()).st_size - PAGE))
+        end = file.read()
+    start = end.rfind(b"OggS\0")
+    if start < 0:
+        return  # something follows after the last page
+    page = end[start:]
+    length = 27 + page[26] + sum(page[27 : 27 + page[26]]) if len(page) > 26 else PAGE
+    if len(page) < length or not page[5] & 4:
+        raise DataError(
+            f"{path}: its last page is missing: it is truncated; download it again, or keep what is there: "
+            f"ffmpeg -i {path.name} -c copy whole{path.suffix}"
+        )
+
+
+def _soxr() -> Any:
+    with optional_import("resampling requires soxr", "audio"):
+        import soxr
+    return soxr
+
+
+log = logging.getLogger("vaak")
+PIECE = 2**18
+"""Frames that are decoded at once."""
+KEPT = 2**24
+"""Samples that are kept: more than five minutes at 48 kHz."""
+LONG_WAY = 600
+"""Seconds; to decode more of a file for nothing is worth a warning."""
+_warned: set[Path] = set()
+
+
+class FromStart:
+    """The samples of a file, mixed to one channel by ``mix``."""
+
+    def __init__(self, path: Path, reopen: Callable[[], Any], mix: Callable[[np.ndarray], np.ndarray]) -> None:
+        """``reopen`` gives the file at its beginning, a ``soundfile.SoundFile``."""
+        self.path, self.reopen, self.mix = path, reopen, mix
+        self.file = reopen()
+        self.pieces: deque[np.ndarray] = deque()
+        self.first = self.last = 0
+        """The samples that are kept."""
+
+    def read(self, first: int, last: int) -> np.ndarray:
+        """Samples ``first`` to ``last``; fewer where the file ends before.
+
+        Raises soundfile.LibsndfileError where it is damaged.
+        """
+        if first < self.first:
+            self._restart()
+        if first - self.last > LONG_WAY * self.file.samplerate:
+            self._say_the_long_way(first)
+        while self.last < last:
+            frames = self.file.read(PIECE, dtype="float32", always_2d=True)
+            if not len(frames):
+                break
+            self.pieces.append(np.array(self.mix(frames), np.float32))
+            self.last += len(frames)
+            while self.last - self.first > KEPT and self.first + len(self.pieces[0]) <= first:
+                self.first += len(self.pieces.popleft())
+        found, start = [np.zeros(0, np.float32)], self.first
+        for piece in self.pieces:
+            found.append(piece[max(0, first - start) : max(0, last - start)])
+            start += len(piece)
+        return np.concatenate(found)
+
+    def close(self) -> None:
+        self.file.close()
+
+    def _restart(self) -> None:
+        self.file.close()
+        self.file = self.reopen()
+        self.pieces.clear()
+        self.first = self.last = 0
+
+    def _say_the_long_way(self, first: int) -> None:
+        if self.path not in _warned:
+            _warned.add(self.path)
+            log.warning(
+                "%s: compressed audio is decoded from its beginning: %d s to read a window; convert long recordings to "
+                "FLAC, or store features (global_config.storage_path)",
+                self.path,
+                first // self.file.samplerate,
+            )
+
+
+FORMATS = {".wav": "WAV", ".flac": "FLAC"}
+
+
+class SpeechFile:
+    """A file that audio is appended to, with ``pause`` seconds between its parts."""
+
+    def __init__(self, file: Any, sampling_rate: int, pause: float) -> None:
+        self._file, self.sampling_rate, self.pause = file, sampling_rate, pause
+        self.num_samples = 0
+
+    @property
+    def duration(self) -> float:
+        """Seconds so far."""
+        return self.num_samples / self.sampling_rate
+
+    def append(self, samples: np.ndarray) -> None:
+        """Add samples ``(time,)`` within ±1."""
+        if self.num_samples:
+            self._write(np.zeros(round(self.pause * self.sampling_rate), np.float32))
+        self._write(samples)
+
+    def _write(self, samples: np.ndarray) -> None:
+        self._file.write(samples)
+        self.num_samples += len(samples)
+
+
+@contextlib.contextmanager
+def speech_file(path: Path, sampling_rate: int, pause: float) -> Iterator[SpeechFile]:
+    """A file at ``path``, 16 bits; it is there when all of it is, or not at all.
+
+    Raises UserError for one that can't be written, or that isn't called .wav or .flac.
+    """
+    if path.suffix.lower() not in FORMATS:
+        raise UserError(f"{path}: expected a file that ends in {' or '.join(FORMATS)}")
+    with optional_import("audio files require soundfile", "audio"):
+        import soundfile
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        file = soundfile.SoundFile(temporary, "w", sampling_rate, 1, "PCM_16", format=FORMATS[path.suffix.lower()])
+        with file:
+            yield SpeechFile(file, sampling_rate, pause)
+        sync_file(temporary)
+        os.replace(temporary, path)
+        sync_directory(path.parent)
+    except (OSError, soundfile.LibsndfileError) as error:
+        raise UserError(f"{path} can't be written: {getattr(error, 'strerror', None) or error}") from error
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+AUDIO = frozenset({".wav", ".flac", ".ogg", ".opus", ".mp3", ".aiff", ".aif", ".au", ".sph", ".w64", ".caf"})
+"""What libsndfile reads."""
+NOT_READ = frozenset(
+    {".m4a", ".m4b", ".aac", ".mp4", ".3gp", ".amr", ".wma", ".webm", ".mka", ".weba", ".ac3", ".ape", ".wv", ".tta"}
+)
+"""Audio, sometimes with pictures, for which libsndfile has no decoder."""
+
+
+def is_audio(path: Path) -> bool:
+    """Whether the suffix is that of a format that is read."""
+    return path.suffix.lower() in AUDIO
+
+
+def not_read(files: Iterable[Path]) -> list[Path]:
+    """The files of formats that aren't read, without those that were converted to a file next to them."""
+    files = list(files)
+    converted = {path.with_suffix("") for path in files if is_audio(path)}
+    return [path for path in files if path.suffix.lower() in NOT_READ and path.with_suffix("") not in converted]
+
+
+def why_not(skipped: Iterable[Path]) -> dict[Path, str]:
+    """For each file that isn't read, the reason and what to do; the same for all files of a format.
+
+    >>> list(why_not([Path("b.m4a"), Path("a.m4a")]).values())[0]
+    "audio files in a format that can't be read (.m4a); convert them, such as: ffmpeg -i a.m4a a.flac"
+    """
+    paths = sorted(skipped)
+    first: dict[str, Path] = {}
+    for path in paths:
+        first.setdefault(path.suffix.lower(), path)
+    reasons = {
+        kind: f"audio files in a format that can't be read ({kind}); convert them, such as: ffmpeg -i {path} "
+        f"{path.with_suffix('.flac')}"
+        for kind, path in first.items()
+    }
+    return {path: reasons[path.suffix.lower()] for path in paths}
+
+
+def in_words(skipped: Iterable[Path]) -> str:
+    """How many files aren't read, for each reason."""
+    return "; ".join(f"{number:,} {reason}" for reason, number in Counter(why_not(skipped).values()).items())
+
+
+def audio_files(paths: Iterable[Path]) -> tuple[list[Path], dict[Path, UserError]]:
+    """The files, and those in folders, searched recursively, each once; and the folders without any.
+
+    A file that is named may have any extension; in a folder, the extension tells which files are audio. Audio of
+    formats that can't be read is reported.
+    """
+    found: dict[Path, Path] = {}
+    without: dict[Path, UserError] = {}
+    for path in paths:
+        inside = _in_folder(path) if path.is_dir() else []
+        files = [file for file in inside if is_audio(file)] if path.is_dir() else [path]
+        found |= {file.resolve(): file for file in files if file.resolve() not in found}
+        others = in_words(not_read(inside))
+        if not files:
+            formats = " ".join(sorted(AUDIO))
+            without[path] = DataError(f"{path}: no audio in this folder ({formats}){others and '; there are '}{others}")
+        elif others:
+            log.warning("%s: skipped %s", path, others)
+    return list(found.values()), without
+
+
+def _in_folder(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.rglob("*") if not path.name.startswith(".") and path.is_file())

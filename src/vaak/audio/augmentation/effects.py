@@ -1,0 +1,355 @@
+"""What can happen to speech: another speed, a room, noise, a codec. Each is a function of samples and a generator.
+
+Speed     pitch changes with it, as on a tape. Source: Ko et al. 2015, "Audio Augmentation for Speech Recognition"
+Codecs    libsndfile encodes and decodes in memory: mulaw, alaw (8 kHz; ITU-T G.711 (1988)), opus, mp3, vorbis
+Rooms     a random box: first reflections by the image-source method, after at most 50 ms decaying noise of their power,
+          so a response costs a millisecond, however long; walls follow Eyring's formula, and the reverberation time
+          measured (-5 to -35 dB) is within 10 % of that requested from 0.15 s on, within 20 % below.
+          Source: Allen and Berkley 1979, "Image method for efficiently simulating small-room acoustics"; the tail:
+          Lehmann and Johansson 2010, "Diffuse reverberation model for efficient image-source simulation …"
+Noise     coloured, babble of voices, or from files, at a level relative to the active parts of speech
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+from functools import lru_cache
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from vaak.audio.audio_file import AudioFile
+from vaak.core.errors import DataError, UserError, optional_import
+
+if TYPE_CHECKING:
+    from vaak.audio.config import NoiseConfig
+
+
+def at_speed(samples: np.ndarray, factor: float) -> np.ndarray:
+    """``samples`` (time,), ``factor`` times as fast and as high: (round(time / factor),), float32.
+
+    What was at second ``t`` is at ``t / factor``. Frequencies above half the rate are filtered out.
+    """
+    samples = np.asarray(samples, dtype=np.float32)
+    num_samples = round(len(samples) / factor)
+    faster = resampled(samples, factor, 1.0)[:num_samples]
+    return np.pad(faster, (0, num_samples - len(faster)))
+
+
+def resampled(samples: np.ndarray, rate: float, new_rate: float) -> np.ndarray:
+    """``samples`` (time,) resampled from one rate in Hz to another, without delay; the length is right to a sample."""
+    if rate == new_rate or not len(samples):
+        return samples
+    with optional_import("resampling requires soxr", "audio"):
+        import soxr
+    resampled: np.ndarray = soxr.resample(samples, rate, new_rate)
+    return resampled
+
+
+CODINGS = {  # of libsndfile: container and coding
+    "mulaw": ("WAV", "ULAW"),
+    "alaw": ("WAV", "ALAW"),
+    "opus": ("OGG", "OPUS"),
+    "vorbis": ("OGG", "VORBIS"),
+    "mp3": ("MP3", "MPEG_LAYER_III"),
+}
+RATES = {  # Hz that a codec works at; another rate goes through the next higher one
+    "mulaw": (8000,),
+    "alaw": (8000,),
+    "opus": (8000, 12000, 16000, 24000, 48000),
+    "vorbis": (8000, 11025, 16000, 22050, 24000, 32000, 44100, 48000),
+    "mp3": (8000, 11025, 12000, 16000, 22050, 24000, 32000, 44100, 48000),
+}
+LEAST_SECONDS = 0.1  # shorter audio is coded with silence after it: libsndfile can't read the shortest opus files
+COARSENESS = (0.7, 0.99)  # libsndfile's compression level: 0 is the best quality, 1 the smallest file
+
+
+def coded(samples: np.ndarray, sampling_rate: int, codec: str, rng: np.random.Generator) -> np.ndarray:
+    """``samples`` (time,) after ``codec``, of the same length, float32. The quality is random.
+
+    Raises UserError if the installed libsndfile lacks the codec.
+    """
+    coarseness = rng.uniform(*COARSENESS)
+    if not len(samples):
+        return samples
+    soundfile = _soundfile_with(codec)
+    rate = next((rate for rate in RATES[codec] if rate >= sampling_rate), RATES[codec][-1])
+    loudness = np.float32(max(1.0, float(np.abs(samples).max())))
+    decoded = _through(soundfile, resampled(samples / loudness, sampling_rate, rate), rate, codec, coarseness)
+    restored = resampled(decoded, rate, sampling_rate)[: len(samples)] * loudness
+    return np.pad(restored, (0, len(samples) - len(restored))).astype(np.float32, copy=False)
+
+
+def _through(soundfile: ModuleType, samples: np.ndarray, rate: int, codec: str, coarseness: float) -> np.ndarray:
+    """``samples`` ``(time,)`` within 1 and -1, encoded and decoded.
+
+    ``rate`` in Hz is one that the ``codec`` takes; ``coarseness`` is libsndfile's compression level, from 0 (best
+    quality) to 1 (smallest file), which the companding laws don't have. ``soundfile`` is the imported package.
+    """
+    samples = np.pad(samples, (0, max(0, round(LEAST_SECONDS * rate) - len(samples))))
+    laws = codec in ("mulaw", "alaw")
+    if laws:  # from 16 bits, as G.711 has it: of floats libsndfile rounds half a step away
+        samples = np.clip(np.round(samples * 32768), -32768, 32767).astype(np.int16)
+    container, coding = CODINGS[codec]
+    memory = io.BytesIO()
+    level = None if laws else coarseness
+    with soundfile.SoundFile(memory, "w", rate, 1, coding, format=container, compression_level=level) as file:
+        for first in range(0, len(samples), rate):  # by seconds: libsndfile ends the process at half an hour of vorbis
+            file.write(samples[first : first + rate])
+    memory.seek(0)
+    decoded: np.ndarray = soundfile.read(memory, dtype="float32")[0]
+    return decoded
+
+
+def _soundfile_with(codec: str) -> ModuleType:
+    """soundfile, whose libsndfile has the codec."""
+    with optional_import("codecs require soundfile", "audio"):
+        import soundfile
+    container, coding = CODINGS[codec]
+    if not soundfile.check_format(container, coding):
+        raise UserError(
+            f"libsndfile {soundfile.__libsndfile_version__} lacks the codec {codec}: pip install -U soundfile, or "
+            "remove it from augmentation.codecs"
+        )
+    module: ModuleType = soundfile
+    return module
+
+
+SPEED_OF_SOUND = 343.0  # metres a second
+SMALLEST_ROOM = (3.0, 3.0, 2.4)  # metres
+LARGEST_ROOM = (8.0, 7.0, 3.5)
+FROM_WALLS = 0.5  # metres from the walls to the nearest voice or microphone
+FROM_MICROPHONE = 0.5  # metres from the microphone to the nearest voice
+EARLY_SECONDS = 0.05  # images up to here at most, the tail beyond; rooms of this size mix within 15 ms
+EARLY_PART = 1 / 6  # of the reverberation time, at most: later images of a box decay more slowly than Eyring says
+HALF_SINC = 16  # samples on each side of an image's arrival
+
+
+class Placement(NamedTuple):
+    """A voice and a microphone in a room of ``size`` (length, width, height), in metres from one of its corners."""
+
+    size: np.ndarray
+    microphone: np.ndarray
+    voice: np.ndarray
+
+    @property
+    def distance(self) -> float:
+        return float(np.linalg.norm(self.voice - self.microphone))
+
+
+def room_responses(num_sources: int, sampling_rate: int, t60: float, rng: np.random.Generator) -> list[np.ndarray]:
+    """Impulse responses ``(t60 * sampling_rate,)`` of a random room, one microphone and ``num_sources`` voices.
+
+    They are float32; ``t60`` is the reverberation time in seconds. The direct sound is at sample 0 with amplitude 1, so
+    speech keeps its time. Differs: a wall inverts the sign, so that images don't add up to a rumble at 0 Hz,
+    which Allen and Berkley filter out.
+    """
+    size = rng.uniform(SMALLEST_ROOM, LARGEST_ROOM)
+    microphone = rng.uniform(FROM_WALLS, size - FROM_WALLS)
+    places = [_place(size, microphone, rng) for _ in range(num_sources)]
+    return [_response(Placement(size, microphone, place), t60, sampling_rate, rng) for place in places]
+
+
+def reverberated(samples: np.ndarray, response: np.ndarray) -> np.ndarray:
+    """``samples`` (time,) with the reverberation of ``response``, cut to the same length, float32.
+
+    Their level stays about the same: the response is scaled to energy 1. Otherwise a voice far from the microphone, of
+    which more comes from the walls than directly, would be louder.
+    """
+    from scipy import fft
+
+    if not len(samples):
+        return samples
+    response = response / np.sqrt(np.sum(np.square(response)))
+    size = fft.next_fast_len(len(samples) + len(response) - 1, real=True)
+    spectrum = fft.rfft(samples, size) * fft.rfft(response, size)
+    return np.asarray(fft.irfft(spectrum, size)[: len(samples)], dtype=np.float32)
+
+
+def _place(size: np.ndarray, microphone: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """A random place away from the walls and from the microphone."""
+    while True:
+        place = rng.uniform(FROM_WALLS, size - FROM_WALLS)
+        if np.linalg.norm(place - microphone) >= FROM_MICROPHONE:
+            return place
+
+
+def reflection(size: np.ndarray, t60: float) -> float:
+    """The fraction of the amplitude that each wall reflects, for a box of ``size`` in metres, by Eyring's formula.
+
+    Source: Eyring 1930, "Reverberation time in 'dead' rooms".
+    """
+    length, width, height = size
+    volume, surface = np.prod(size), 2 * (length * width + width * height + height * length)
+    return float(np.exp(-12 * np.log(10) * volume / (SPEED_OF_SOUND * surface * t60)))
+
+
+def _response(placement: Placement, t60: float, sampling_rate: int, rng: np.random.Generator) -> np.ndarray:
+    """The response of one voice: its images up to a time, then noise of the power that they would have."""
+    early_seconds = min(EARLY_SECONDS, EARLY_PART * t60)
+    response = np.zeros(max(round(t60 * sampling_rate), 1))
+    early = min(max(round(early_seconds * sampling_rate), 1), len(response))
+    distances, walls = images(placement, placement.distance + early_seconds * SPEED_OF_SOUND)
+    amplitudes = (-reflection(placement.size, t60)) ** walls * placement.distance / distances
+    _add_arrivals(response[:early], (distances - placement.distance) / SPEED_OF_SOUND * sampling_rate, amplitudes)
+
+    times = np.arange(early, len(response)) / sampling_rate + placement.distance / SPEED_OF_SOUND
+    images_per_sample = 4 * np.pi * SPEED_OF_SOUND**3 * times**2 / (np.prod(placement.size) * sampling_rate)
+    power_of_image = (placement.distance / (SPEED_OF_SOUND * times)) ** 2 * 10 ** (-6 * times / t60)
+    response[early:] = np.sqrt(images_per_sample * power_of_image) * rng.standard_normal(len(times))
+    return response.astype(np.float32)
+
+
+def images(placement: Placement, reach: float) -> tuple[np.ndarray, np.ndarray]:
+    """Distance in metres and number of walls of each image of the voice within ``reach`` metres, itself included."""
+    squares, walls = np.zeros(1), np.zeros(1, dtype=int)
+    for size, ear, mouth in zip(placement.size, placement.microphone, placement.voice, strict=True):
+        rounds = np.arange(-int(reach / (2 * size)) - 1, int(reach / (2 * size)) + 2)
+        offsets = np.concatenate([2 * rounds * size + mouth - ear, 2 * rounds * size - mouth - ear])
+        met = np.concatenate([2 * np.abs(rounds), np.abs(2 * rounds - 1)])
+        squares = np.add.outer(squares, offsets**2).ravel()
+        walls = np.add.outer(walls, met).ravel()
+        near = squares <= reach**2
+        squares, walls = squares[near], walls[near]
+    return np.sqrt(squares), walls
+
+
+def _add_arrivals(response: np.ndarray, delays: np.ndarray, amplitudes: np.ndarray) -> None:
+    """Adds to ``response`` an impulse at each delay, in samples and between them, by a windowed sinc.
+
+    Source: Peterson 1986, "Simulating the response of multiple microphones to a single acoustic source in a
+    reverberant room".
+    """
+    nearest = np.round(delays).astype(int)
+    taps = nearest[:, None] + np.arange(-HALF_SINC, HALF_SINC + 1)
+    apart = taps - delays[:, None]
+    values = np.sinc(apart) * (0.5 + 0.5 * np.cos(np.pi * apart / (HALF_SINC + 1))) * amplitudes[:, None]
+    inside = (taps >= 0) & (taps < len(response))
+    response += np.bincount(taps[inside], values[inside], minlength=len(response))
+
+
+FLAT_BELOW = (
+    50 / 16000
+)  # coloured noise is flat below: a slope down to 0 Hz would put all power at inaudible frequencies
+ACTIVE_BLOCK = 320  # samples; 20 ms at 16 kHz
+ACTIVE_DECIBELS = 30  # a block is active if it is less than this below the loudest one
+BABBLE_VOICES = (3, 7)  # fewer are talkers that one follows, more are noise
+SUFFIXES = {".wav", ".flac", ".ogg", ".opus", ".mp3", ".aif", ".aiff", ".au", ".sph"}
+
+
+def coloured_noise(num_samples: int, rng: np.random.Generator) -> np.ndarray:
+    """Noise ``(num_samples,)`` of power 1 whose power falls as ``frequency ** -slope``, float32.
+
+    The slope is drawn between 0 (white) and 2 (brown).
+    """
+    from scipy import fft
+
+    slope = rng.uniform(0, 2)
+    size = fft.next_fast_len(max(num_samples, 2), real=True)
+    bins = size // 2 + 1
+    spectrum = rng.standard_normal(2 * bins, dtype=np.float32).view(np.complex64)
+    frequencies = np.maximum(np.arange(bins) / size, FLAT_BELOW)
+    spectrum *= (frequencies ** (-slope / 2)).astype(np.float32)
+    spectrum[0] = 0
+    return _with_unit_power(fft.irfft(spectrum, size)[:num_samples])
+
+
+def babble(voices: Callable[[], np.ndarray], num_samples: int, num_voices: int, rng: np.random.Generator) -> np.ndarray:
+    """Several voices at once ``(num_samples,)``, of power 1, float32.
+
+    ``voices()`` gives the samples of another utterance. All voices are equally loud; each starts at a random place
+    and is repeated if it is short.
+    """
+    total = np.zeros(num_samples, dtype=np.float32)
+    for _ in range(num_voices):
+        voice = voices()
+        level = np.sqrt(active_power(voice))
+        if level > 0:
+            total += _looped(voice, int(rng.integers(len(voice))), num_samples) / level
+    return _with_unit_power(total)
+
+
+def file_noise(folder: str | Path, num_samples: int, sampling_rate: int, rng: np.random.Generator) -> np.ndarray:
+    """A random section ``(num_samples,)`` of a random recording of ``folder``, at its original level, float32.
+
+    Recordings are searched recursively; a short one is repeated. Raises DataError, naming the file.
+    """
+    paths = _recordings(str(folder))
+    path, place = paths[int(rng.integers(len(paths)))], rng.random()
+    with AudioFile(path, sampling_rate) as file:
+        first = int(place * max(file.num_samples - num_samples + 1, 1))
+        samples = file.samples(first, first + num_samples)
+    return _looped(samples, int(place * len(samples)) if len(samples) < num_samples else 0, num_samples)
+
+
+def drawn_noise(
+    config: NoiseConfig,
+    num_samples: int,
+    sampling_rate: int,
+    rng: np.random.Generator,
+    voices: Callable[[], np.ndarray] | None = None,
+) -> np.ndarray:
+    """Noise ``(num_samples,)`` of the type in ``config``; babble is made of ``voices``.
+
+    ``voices`` gives samples ``(time,)`` of one speaker, another one each time; ``sampling_rate`` in Hz is that of the
+    result, and ``rng`` draws all that is random.
+    """
+    if config.type == "coloured":
+        return coloured_noise(num_samples, rng)
+    if config.type == "files":
+        assert config.folder is not None  # checked by the config
+        return file_noise(config.folder, num_samples, sampling_rate, rng)
+    if voices is None:
+        raise UserError("noise of type babble requires utterances of single speakers; use coloured or files here")
+    return babble(voices, num_samples, int(rng.integers(*BABBLE_VOICES, endpoint=True)), rng)
+
+
+def at_snr(speech: np.ndarray, noise: np.ndarray, snr_db: float) -> np.ndarray:
+    """``speech`` (time,) with ``noise`` (time,) so much quieter, in decibels, float32.
+
+    The power of speech is that of its active parts, so pauses don't make the noise quieter. Silence gets no noise.
+    """
+    noise_power = float(np.mean(np.square(noise, dtype=np.float64))) if len(noise) else 0.0
+    if noise_power == 0:
+        return np.asarray(speech, dtype=np.float32)
+    gain = np.sqrt(active_power(speech) / noise_power) * 10 ** (-snr_db / 20)
+    return np.asarray(speech + np.float32(gain) * noise, dtype=np.float32)
+
+
+def active_power(samples: np.ndarray) -> float:
+    """Mean square over the blocks within 30 dB of the loudest; 0 of silence.
+
+    Differs: an active level as in ITU-T P.56 (2011), with blocks instead of an envelope.
+    """
+    if not len(samples):
+        return 0.0
+    blocks = np.add.reduceat(np.square(samples, dtype=np.float64), np.arange(0, len(samples), ACTIVE_BLOCK))
+    sizes = np.full(len(blocks), ACTIVE_BLOCK)
+    sizes[-1] = len(samples) - ACTIVE_BLOCK * (len(blocks) - 1)
+    powers = blocks / sizes
+    active = powers >= powers.max() * 10 ** (-ACTIVE_DECIBELS / 10)
+    return float(blocks[active].sum() / sizes[active].sum())
+
+
+def _with_unit_power(samples: np.ndarray) -> np.ndarray:
+    level = float(np.sqrt(np.mean(np.square(samples, dtype=np.float64)))) if len(samples) else 0.0
+    return np.asarray(samples / level if level > 0 else samples, dtype=np.float32)
+
+
+def _looped(samples: np.ndarray, first: int, num_samples: int) -> np.ndarray:
+    """``num_samples`` of them from ``first`` on, repeated."""
+    if first + num_samples <= len(samples):
+        return samples[first : first + num_samples]
+    return np.resize(np.roll(samples, -first), num_samples)
+
+
+@lru_cache(maxsize=8)
+def _recordings(folder: str) -> tuple[Path, ...]:
+    """The recordings of a folder, searched recursively, sorted."""
+    found = sorted(path for path in Path(folder).rglob("*") if path.suffix.lower() in SUFFIXES and path.is_file())
+    if not found:
+        raise DataError(f"{folder}: no recordings of noise here (looked for {', '.join(sorted(SUFFIXES))})")
+    return tuple(found)

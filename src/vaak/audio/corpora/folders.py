@@ -1,0 +1,381 @@
+"""Folders of audio as corpora: audio next to its annotations, LJ Speech, alignments in a folder of their own.
+
+A folder (type ``folder``) is searched recursively for audio and annotations. For audio files that are named one by one,
+or by a pattern, annotations are those next to them, and those in folders ``rttm``, ``uem``, ``ctm``, ``textgrid`` next
+to their folder or in it. They belong to a recording by its name, or its name up to the first dot; the exact name is
+preferred.
+
+    audio/a.flac  audio/b.flac  rttm/a.rttm  rttm/b.rttm  uem/a.uem      train: [FOLDER], or train: [FOLDER/audio/a*]
+    a.wav  b.wav  all.rttm
+
+LJ Speech (type ``ljspeech``) has a line for each utterance of one speaker, called as the dataset; the third field, the
+text in words, is what is spoken (without one: the second). There are no splits: the hash of a name says what is valid
+and test.
+
+    CORPUS/metadata.csv   LJ001-0007|the Bible of about 1455,|the Bible of about fourteen fifty-five,
+    CORPUS/wavs/          LJ001-0007.wav
+    CORPUS/TextGrid/      LJ001-0007.TextGrid, at any depth: alignments, where the corpus has them
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from vaak.audio.audio_file import AUDIO, in_words, is_audio, not_read, read_header, why_not
+from vaak.audio.config import AudioConfig, DatasetConfig
+from vaak.audio.corpora.entries import entries_of, lacks_train, named_file, place_of, roots_of
+from vaak.audio.cuts.reading import NO_TIMES
+from vaak.audio.cuts.recordings import (
+    OVERLAPPING,
+    Labelled,
+    ReadRecording,
+    Times,
+    aligned,
+    alignment_items,
+    attempted,
+    label,
+    recording_cut,
+    set_uem,
+    times_of,
+    within,
+)
+from vaak.audio.formats.alignments import (
+    ENDINGS,
+    Interval,
+    alignments_of_ctm,
+    checked,
+    kind_of_tier,
+    read_alignment,
+    read_textgrid,
+)
+from vaak.audio.formats.annotation_lines import Word, decoded, read_content, read_ctm, read_rttm, read_uem
+from vaak.audio.segments import Alignment, Segment, merged, window_of
+from vaak.core.errors import DataError
+from vaak.core.terminal import followed
+
+if TYPE_CHECKING:
+    from lhotse.cut import Cut
+
+UNLABELLED = "audio files without RTTM or TextGrid"
+WITHOUT_AUDIO = "recordings of RTTM files that have no audio"
+
+
+@dataclass
+class Found:
+    """The audio of a split, its annotations, and annotations near it, which may be of other audio, too.
+
+    ``not_read`` is audio whose format can't be read.
+    """
+
+    audio: list[Path] = field(default_factory=list)
+    not_read: list[Path] = field(default_factory=list)
+    annotations: list[Path] = field(default_factory=list)
+    near: list[Path] = field(default_factory=list)
+
+    @property
+    def files(self) -> list[Path]:
+        return [*self.audio, *self.annotations, *self.near]
+
+
+class FolderReader:
+    """Recordings of folders (``vaak.core.corpus.Source``); with ``dataset.alignments``, those without labels, too."""
+
+    def __init__(self, dataset: DatasetConfig) -> None:
+        """Look up the files. Raises DataError if a split has no audio, or two have the same."""
+        self.lacks_train, self.without_labels = lacks_train(dataset), dataset.alignments is not None
+        self._found = {split: _found(entries) for split, entries in entries_of(dataset).items()}
+        self.given = tuple(self._found)
+        self.files = [path for found in self._found.values() for path in found.files]
+        splits: dict[Path, str] = {}
+        for split, found in self._found.items():
+            if not found.audio:
+                formats, others = " ".join(sorted(AUDIO)), in_words(found.not_read)
+                where = f"datasets, {dataset.name}, {split} (type: {dataset.type})"
+                raise DataError(f"{where}: no audio found ({formats}){others and '; there are '}{others}")
+            for path in found.audio:
+                if splits.setdefault(path.resolve(), split) != split:
+                    other = splits[path.resolve()]
+                    raise DataError(f"datasets, {dataset.name}: {path} is in {other} and in {split}; keep it in one")
+
+    def read(self, split: str) -> Iterator[ReadRecording]:
+        found = self._found[split]
+        annotations = Annotations([*found.annotations, *found.near])
+        names: dict[str, Path] = {}
+        for path in followed(found.audio, f"recordings of {split}", len(found.audio)):
+            name = annotations.name_of(path)
+            if name in names:
+                raise DataError(f"{path}: {names[name]} is recording {name}, too; rename one, or name one by a pattern")
+            names[name] = path
+            yield attempted(name, partial(_reading, name, path, annotations, self.without_labels))
+        for path, reason in why_not(found.not_read).items():
+            yield ReadRecording(path.name, None, (reason,))
+        own = Annotations(path for path in found.annotations if path.suffix.lower() == ".rttm")
+        everyone = {name for part in self._found.values() for path in part.audio for name in names_of(path)}
+        for name in own.without_audio(everyone):
+            yield ReadRecording(name, None, (WITHOUT_AUDIO,))
+
+
+def labelled_cut(audio: Path, annotations: Path | None = None) -> Cut:
+    """A recording with who speaks when: by the annotations given, else by those next to it.
+
+    Raises DataError if they don't say it.
+    """
+    if annotations is not None and annotations.suffix.lower() not in READERS:
+        raise DataError(f"{annotations}: this is none of {', '.join(READERS)}")
+    files = _found([audio]).near if annotations is None else [annotations]
+    found = Annotations(files)
+    name = found.name_of(audio)
+    cut = _reading(name, audio, found).cut
+    if cut is None:
+        where = "next to it" if annotations is None else f"in {annotations}"
+        raise DataError(f"{audio}: no RTTM or TextGrid of a recording {name} {where}; give (audio, rttm)")
+    return cut
+
+
+def _reading(name: str, path: Path, annotations: Annotations, without_labels: bool = False) -> ReadRecording:
+    """A recording with its labels; ``without_labels``, also one that has none yet: an alignment may give it some."""
+    labels, remarks = annotations.labels_of(name)
+    if labels is None and not without_labels:
+        return ReadRecording(name, None, (UNLABELLED,))
+    cut = recording_cut(name, path, read_header(path))
+    if labels is None:
+        return ReadRecording(name, cut, ())
+    inside, more = within(labels, cut.duration, str(path))
+    label(cut, inside)
+    set_uem(cut, annotations.uem_of(name), str(path))
+    return ReadRecording(name, cut, (*remarks, *more))
+
+
+def _found(entries: Iterable[Path]) -> Found:
+    found = Found()
+    parents: dict[Path, None] = {}
+    for entry in entries:
+        files = sorted(path for path in entry.rglob("*") if path.is_file()) if entry.is_dir() else [entry]
+        files = [path for path in files if not path.name.startswith(".")]
+        found.audio += (audio := [path for path in files if is_audio(path)])
+        found.not_read += not_read(files)
+        found.annotations += [path for path in files if path.suffix.lower() in READERS]
+        if not entry.is_dir():
+            parents.update(dict.fromkeys(path.parent for path in audio))
+    own = set(found.annotations)
+    found.near = [path for path in _beside(parents) if path not in own]
+    return found
+
+
+def _beside(parents: Iterable[Path]) -> list[Path]:
+    """Annotations in the folders of audio files, and in folders named after a format, next to and in them."""
+    kinds = {kind.removeprefix(".") for kind in READERS}
+    folders: dict[Path, None] = {}
+    for parent in parents:
+        around = [path for path in (*parent.iterdir(), *parent.absolute().parent.iterdir()) if path.is_dir()]
+        folders.update(dict.fromkeys([parent, *(path for path in around if path.name.lower() in kinds)]))
+    files = {path.resolve(): path for folder in folders for path in folder.iterdir() if path.suffix.lower() in READERS}
+    return sorted(files.values())
+
+
+def _read_textgrid(path: Path) -> dict[str, Any]:
+    return {path.stem: read_textgrid(path, keep_empty=True)}
+
+
+READERS: dict[str, Callable[[Path], dict[str, Any]]] = {
+    ".rttm": read_rttm,
+    ".uem": read_uem,
+    ".ctm": read_ctm,
+    ".textgrid": _read_textgrid,
+}
+
+
+class Annotations:
+    """The contents of the files, by kind and name of recording."""
+
+    def __init__(self, files: Iterable[Path]) -> None:
+        """Read the files. Raises DataError with file and line."""
+        self._said: dict[str, dict[str, dict[Path, Any]]] = {kind: {} for kind in READERS}
+        self._silent: set[str] = set()
+        for path in files:
+            kind = path.suffix.lower()
+            said = READERS[kind](path)
+            for name, annotation in said.items():
+                self._said[kind].setdefault(name, {})[path] = annotation
+            if kind == ".rttm" and not said:
+                self._silent.add(path.stem)
+
+    def name_of(self, audio: Path) -> str:
+        """The recording's name in the annotations; its own name if there are none."""
+        for name in names_of(audio):
+            if name in self._silent or any(name in said for said in self._said.values()):
+                return name
+        return audio.stem
+
+    def labels_of(self, name: str) -> tuple[list[Labelled] | None, list[str]]:
+        """Who speaks when, by RTTM or by the tiers of a TextGrid, and remarks; None if there is neither.
+
+        A TextGrid with nothing but words and phones of one speaker is an utterance.
+        """
+        segments: list[Segment] | None = self._of(".rttm", name)
+        tiers: dict[str, list[Interval]] = self._of(".textgrid", name) or {}
+        remarks: list[str] = []
+        if segments is None and name in self._silent:
+            segments = []
+        if segments is not None:
+            joined = merged(segments)
+            remarks = [OVERLAPPING] if len(joined) < sum(one.end > one.start for one in segments) else []
+            labels = [Labelled(segment) for segment in joined]
+        else:
+            labels = [
+                Labelled(Segment(start, end, tier), text)
+                for tier, intervals in tiers.items()
+                if kind_of_tier(tier) is None
+                for start, end, text in intervals
+                if start < end and text
+            ]
+            if not labels:
+                return _utterance(tiers, name), []
+        return list(aligned(sorted(labels, key=lambda one: one.segment), self._words_of(name, tiers))), remarks
+
+    def uem_of(self, name: str) -> list[tuple[float, float]] | None:
+        """The scored regions; None without a UEM."""
+        parts: list[tuple[float, float]] | None = self._of(".uem", name)
+        return parts
+
+    def without_audio(self, names: Iterable[str]) -> list[str]:
+        """Recordings of RTTM files that aren't among ``names``."""
+        return sorted(set(self._said[".rttm"]) - set(names))
+
+    def _words_of(self, name: str, tiers: dict[str, list[Interval]]) -> list[tuple[str, str | None, Times]]:
+        """Kind, speaker (None is anyone) and times of what is aligned."""
+        words: list[Word] = self._of(".ctm", name) or []
+        found: list[tuple[str, str | None, Times]] = [("word", None, (w.text, w.start, w.end)) for w in words]
+        for tier, intervals in tiers.items():
+            kind = kind_of_tier(tier)
+            if kind is not None:
+                speaker = tier.rpartition(" - ")[0] or None
+                found += [(kind, speaker, (text, start, end)) for start, end, text in intervals if text]
+        return found
+
+    def _of(self, kind: str, name: str) -> Any:
+        found = self._said[kind].get(name, {})
+        own = [path for path in found if path.stem == name] or list(found)
+        if len(own) > 1:
+            raise DataError(f"{own[1]}: recording {name} is also in {own[0]}; keep it in one of them")
+        return found[own[0]] if own else None
+
+
+def names_of(audio: Path) -> Iterator[str]:
+    """The possible names of its recording."""
+    yield audio.stem
+    yield audio.name.partition(".")[0]
+
+
+def _utterance(tiers: dict[str, list[Interval]], name: str) -> list[Labelled] | None:
+    """All of a recording as what one speaker says, with its pauses; None if nothing is aligned, or several speak."""
+    own = {str(kind_of_tier(tier)): intervals for tier, intervals in tiers.items() if kind_of_tier(tier) is not None}
+    speakers = {tier.rpartition(" - ")[0] for tier in tiers if kind_of_tier(tier) is not None}
+    end = max((interval.end for intervals in own.values() for interval in intervals), default=0.0)
+    if len(speakers) != 1 or not end:
+        return None
+    whole = Labelled(Segment(0.0, end, *speakers), custom={NO_TIMES: True})
+    return list(aligned([whole], times_of(checked(own, name))))
+
+
+METADATA, WAVS, TEXTGRIDS = "metadata.csv", "wavs", "TextGrid"
+
+
+def ljspeech_dataset(dataset: DatasetConfig, audio: AudioConfig) -> DatasetConfig:
+    """The dataset with its folder, its metadata and its TextGrids; those that it names itself stay."""
+    folder = Path(dataset.corpus_dir or Path(audio.corpus_dir) / dataset.name).expanduser()
+    found = {"corpus_dir": str(folder)}
+    if dataset.alignments is None and (folder / TEXTGRIDS).is_dir():
+        found["alignments"] = str(folder / TEXTGRIDS)
+    names = {} if dataset.train or dataset.valid or dataset.test else {"train": (METADATA,)}
+    return dataset.model_copy(update={**found, **names})
+
+
+class LJSpeechReader:
+    """The utterances of a corpus (``vaak.core.corpus.Source``)."""
+
+    def __init__(self, dataset: DatasetConfig) -> None:
+        """Look up the files of metadata. Raises DataError for those that don't exist."""
+        self.lacks_train, self._roots = lacks_train(dataset), roots_of(dataset)
+        self.speaker, self._metadata = dataset.name, entries_of(dataset)
+        self.given = tuple(self._metadata)
+        self.files = sorted({path for paths in self._metadata.values() for path in paths})
+
+    def read(self, split: str) -> Iterator[ReadRecording]:
+        for path in self._metadata[split]:
+            lines = read_content(path).splitlines()
+            for number, line in enumerate(followed(lines, f"utterances of {split}", len(lines)), start=1):
+                if line.strip():
+                    name, where = line.partition(b"|")[0].decode(errors="replace"), f"{path}:{number}"
+                    yield attempted(name, partial(self._reading, line, path.parent, where))
+
+    def named_files(self) -> Iterator[tuple[str, Path]]:
+        for path in self.files:
+            for line in read_content(path).splitlines():
+                name = f"{WAVS}/{line.partition(b'|')[0].decode(errors='replace').strip()}.wav"
+                yield name, place_of((path.parent, *self._roots), name)
+
+    def _reading(self, line: bytes, folder: Path, where: str) -> ReadRecording:
+        fields = [field.strip() for field in decoded(line, where).split("|")]
+        if len(fields) not in (2, 3):
+            raise DataError(f"{where}: expected id|text|text in words, found {len(fields)} fields")
+        name, text = fields[0], fields[-1] or fields[1]
+        if not name or not text:
+            raise DataError(f"{where}: {'the text' if name else 'the id'} is empty; remove the line or complete it")
+        path = named_file((folder, *self._roots), f"{WAVS}/{name}.wav", where)
+        try:
+            cut = recording_cut(name, path, read_header(path))
+        except DataError as error:
+            raise DataError(f"{where}: {error}") from error
+        label(cut, [Labelled(Segment(0.0, cut.duration, self.speaker), text, None, {NO_TIMES: True})])
+        return ReadRecording(name, cut)
+
+
+class AlignmentFolder:
+    """The files below a folder, by name; ``files`` are all of them."""
+
+    def __init__(self, dataset: DatasetConfig) -> None:
+        """Look up the files of ``dataset.alignments``. Raises DataError if there are none, or two of one name."""
+        assert dataset.alignments is not None
+        self.folder = Path(dataset.alignments).expanduser()
+        where = f"datasets, {dataset.name}, alignments"
+        if not self.folder.is_dir():
+            raise DataError(f"{where}: no such folder: {self.folder}")
+        self.files = sorted(path for path in self.folder.rglob("*") if path.suffix.lower() in ENDINGS)
+        if not self.files:
+            raise DataError(f"{where}: no files in {self.folder} end with .TextGrid, .ctm or .json")
+        self._paths: dict[str, Path] = {}
+        self._words: dict[str, Alignment] = {}
+        for path in self.files:
+            words = alignments_of_ctm(path) if path.suffix.lower() == ".ctm" else {}
+            for name in words or (path.stem,):
+                if name in self._paths:
+                    raise DataError(f"{path}: {name} is also in {self._paths[name]}; keep one of them")
+                self._paths[name] = path
+            self._words |= words
+
+    def attach(self, cut: Any) -> bool:
+        """Give a cut's labels what is aligned in them, in place of what they had; whether there was a file of it.
+
+        A file is named after the cut, or after its recording: then its times count from the recording's start.
+        """
+        if hasattr(cut, "tracks"):
+            return False
+        name = cut.id if cut.id in self._paths else cut.recording_id
+        if name not in self._paths:
+            return False
+        alignment = self._words[name] if name in self._words else read_alignment(self._paths[name])
+        if name != cut.id and cut.start > 0:
+            alignment = window_of(alignment, cut.start, cut.end)
+        if not cut.supervisions:
+            label(cut, [Labelled(Segment(0.0, cut.duration, ""), custom={NO_TIMES: True})])
+        alone = len(cut.supervisions) == 1
+        for one in cut.supervisions:
+            segment = Segment(0.0, float("inf"), "") if alone else Segment(one.start, one.end, "")
+            [found] = aligned([Labelled(segment, one.text)], times_of(alignment))
+            one.text, one.alignment = found.text, alignment_items(found.alignment)
+        return True

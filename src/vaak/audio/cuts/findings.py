@@ -1,0 +1,115 @@
+"""What is wrong with the audio of stored cuts: clipping, silence, gaps; found without any label.
+
+Audio is looked at as it is in the file, before it is resampled, some minutes at a time.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from vaak.audio.audio_file import samples_in
+from vaak.audio.config import AudioConfig
+from vaak.audio.cuts.reading import file_of, read_samples
+from vaak.audio.cuts.store import CutStore
+from vaak.core.errors import DataError
+from vaak.core.task import DataFinding
+
+if TYPE_CHECKING:
+    from lhotse.cut import Cut
+
+SECONDS_AT_ONCE = 300
+SILENT_DECIBELS = -50.0
+"""The peak of a cut below which nobody can be heard; 0 is full scale."""
+FLAT_SAMPLES = 3
+"""As many equal samples at the maximum are a flat peak: without clipping, there is hardly ever one."""
+MOST_FLAT_PEAKS = 2
+"""More of them are clipping."""
+LEAST_CLIPPED = 0.1
+"""A maximum below is that of noise: its peaks are flat because of few bits."""
+ROUNDING = 1.5 / 2**15
+LONGEST_GAP = 1.0
+"""Seconds of zeros, in the middle of other audio, that recordings don't have."""
+
+
+@dataclass
+class Waveform:
+    """What is counted in a cut; ``first_flat`` and the longest gap are in seconds."""
+
+    peak: float = 0.0
+    flat_peaks: int = 0
+    first_flat: float = 0.0
+    longest_gap: float = 0.0
+    gap_start: float = 0.0
+
+
+def cut_findings(store: CutStore, audio: AudioConfig) -> Iterator[DataFinding]:
+    """The findings on each cut; one that can't be read is left to whoever reads examples."""
+    for index in range(len(store)):
+        cut = store[index]
+        try:
+            found = _looked_at(cut, audio)
+        except DataError:
+            continue
+        for kind, message in _findings(found):
+            yield DataFinding(store.describe(index), kind, message, "problem" if kind == "silent" else "warning")
+
+
+def demand_sound(cut: Cut, audio: AudioConfig) -> None:
+    """Read a cut, some minutes at a time. Raises DataError where it can't be read, or is silent."""
+    peak = max((float(np.abs(samples).max(initial=0.0)) for _, samples in _stretches(cut, audio)), default=0.0)
+    if peak < 10 ** (SILENT_DECIBELS / 20):
+        raise DataError(f"{cut.id} ({file_of(cut)}): it is silent; remove it, or record it again")
+
+
+def _findings(found: Waveform) -> Iterator[tuple[str, str]]:
+    decibels = 20 * math.log10(found.peak) if found.peak else -math.inf
+    if decibels < SILENT_DECIBELS:
+        level = "all samples are 0" if not found.peak else f"the loudest sample is at {decibels:.0f} dB"
+        yield "silent", f"{level}; remove it, or record it again"
+        return
+    if found.flat_peaks > MOST_FLAT_PEAKS:
+        yield (
+            "clipped",
+            f"{found.flat_peaks:,} peaks are cut off at {found.peak:.3f}, the first at {found.first_flat:.2f} s",
+        )
+    if found.longest_gap > LONGEST_GAP:
+        yield "gap", f"{found.longest_gap:.2f} s of zeros at {found.gap_start:.2f} s: samples may be missing"
+
+
+def _looked_at(cut: Cut, audio: AudioConfig) -> Waveform:
+    found, rate = Waveform(), int(cut.sampling_rate)
+    for first, signed in _stretches(cut, audio):
+        samples = np.abs(signed)
+        peak = float(samples.max(initial=0.0))
+        found.peak = max(found.peak, peak)
+        for start, end in _runs(samples >= peak - ROUNDING) if peak >= LEAST_CLIPPED else ():
+            if end - start >= FLAT_SAMPLES:
+                found.first_flat = found.first_flat if found.flat_peaks else (first + start) / rate
+                found.flat_peaks += 1
+        for start, end in _runs(samples == 0):
+            if start > 0 and end < len(samples) and (end - start) / rate > found.longest_gap:
+                found.longest_gap, found.gap_start = (end - start) / rate, (first + start) / rate
+    return found
+
+
+def _stretches(cut: Cut, audio: AudioConfig) -> Iterator[tuple[int, np.ndarray]]:
+    """The samples of a cut at its own rate, some minutes at a time, each with the number of its first."""
+    rate = int(cut.sampling_rate)
+    native, length = audio.model_copy(update={"sampling_rate": rate}), samples_in(cut.duration, rate)
+    for first in range(0, length, SECONDS_AT_ONCE * rate):
+        yield first, read_samples(cut, native, first, min(first + SECONDS_AT_ONCE * rate, length))
+
+
+def _runs(where: np.ndarray) -> list[tuple[int, int]]:
+    """Begin and end of each run of ``True``.
+
+    >>> _runs(np.array([False, True, True, False, True]))
+    [(1, 3), (4, 5)]
+    """
+    changes = np.flatnonzero(np.diff(np.concatenate([[False], where, [False]]).astype(np.int8)))
+    return list(zip(changes[::2].tolist(), changes[1::2].tolist(), strict=True))

@@ -1,0 +1,222 @@
+"""A file with its labels becomes a Lhotse cut, for corpora of all kinds; a cut becomes utterances, one for each label.
+
+What is left out is counted and listed with the reason (``LeftOut``).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from vaak.audio.audio_file import Header
+from vaak.audio.cuts.reading import EMPTY_TEXT, file_of
+from vaak.audio.segments import Alignment, Segment
+from vaak.core.errors import DataError
+
+if TYPE_CHECKING:
+    from lhotse.cut import Cut
+
+TOLERANCE = 0.5
+"""Seconds that labels may go beyond their recording that are tolerated: annotators round, files are trimmed."""
+A_LITTLE_BEYOND = f"recordings with labels up to {TOLERANCE} s beyond their end, cut off there"
+FAR_BEYOND = f"recordings with labels more than {TOLERANCE} s beyond their end, cut off there"
+OVERLAPPING = "recordings in which segments of one speaker overlap, merged"
+
+
+class ReadRecording(NamedTuple):
+    """The result for one recording or utterance: its cut, or none; ``remarks`` have the reason, or what was fixed.
+
+    ``problem`` is why it can't be read although it should; with ``remarks``, only where texts are required.
+    """
+
+    name: str
+    cut: Cut | None
+    remarks: tuple[str, ...] = ()
+    problem: DataError | None = None
+
+
+def attempted(name: str, read: Callable[[], ReadRecording]) -> ReadRecording:
+    """What ``read`` returns, or the DataError that it raises as the problem of ``name``."""
+    try:
+        return read()
+    except DataError as error:
+        return ReadRecording(name, None, problem=error)
+
+
+Times = tuple[str, float, float]
+"""A word or a phone, its start and its end."""
+
+
+class Labelled(NamedTuple):
+    """A segment with its text; ``alignment`` has words and phones by tier."""
+
+    segment: Segment
+    text: str | None = None
+    alignment: dict[str, list[Times]] | None = None
+    custom: dict[str, Any] | None = None
+
+
+def times_of(alignment: Alignment) -> list[tuple[str, str | None, Times]]:
+    """Tier, speaker (None: anyone) and times of what is aligned."""
+    return [(tier, None, (text, start, end)) for tier, rows in alignment.items() for start, end, text in rows]
+
+
+def aligned(labels: Sequence[Labelled], words: Sequence[tuple[str, str | None, Times]]) -> Iterator[Labelled]:
+    """The labels, each with what is aligned and has its middle in it, and the text of its words if it has none.
+
+    ``words`` have tier, speaker (None: anyone) and times.
+    """
+    for one in labels:
+        start, end, speaker = one.segment
+        alignment: dict[str, list[Times]] = {}
+        for tier, whose, times in words:
+            if whose in (None, speaker) and start <= (times[1] + times[2]) / 2 < end:
+                alignment.setdefault(tier, []).append(times)
+        text = one.text or " ".join(word for word, _, _ in alignment.get("word", ()) if word) or one.text
+        yield one._replace(text=text, alignment=alignment or None)
+
+
+def recording_cut(name: str, path: Path, header: Header, recording_id: str | None = None) -> Any:
+    """A cut of the whole file, without labels; its recording has the name ``recording_id``, or the cut's."""
+    from lhotse import Recording
+    from lhotse.audio import AudioSource
+
+    channels = list(range(header.num_channels))
+    source = AudioSource(type="file", channels=channels, source=str(path.absolute()))
+    recording = Recording(recording_id or name, [source], header.sampling_rate, header.num_samples, header.duration)
+    cut = recording.to_cut()
+    cut.id = name
+    return cut
+
+
+def label(cut: Any, labels: Sequence[Labelled]) -> None:
+    """Give the cut its supervisions; times count from its start."""
+    from lhotse import SupervisionSegment
+
+    cut.supervisions = []
+    for number, (segment, text, alignment, custom) in enumerate(labels):
+        cut.supervisions.append(
+            SupervisionSegment(
+                id=f"{cut.id}-{number:05}",
+                recording_id=cut.recording.id,
+                start=segment.start,
+                duration=round(segment.end - segment.start, 8),
+                channel=cut.channel,
+                speaker=segment.speaker or None,
+                text=text,
+                alignment=alignment_items(alignment),
+                custom=custom,
+            )
+        )
+
+
+def alignment_items(alignment: dict[str, list[Times]] | None) -> dict[str, Any] | None:
+    """An alignment as Lhotse has it; None if it is empty."""
+    from lhotse.supervision import AlignmentItem
+
+    return {
+        kind: [AlignmentItem(word, start, round(end - start, 8)) for word, start, end in words]
+        for kind, words in (alignment or {}).items()
+    } or None
+
+
+def within(labels: Sequence[Labelled], duration: float, where: str) -> tuple[list[Labelled], list[str]]:
+    """The labels clipped at the recording's end, and a remark if any were beyond it.
+
+    Raises DataError if that is more than half of them: they are another recording's, or it is truncated.
+    """
+    inside = [one._replace(segment=one.segment._replace(end=min(one.segment.end, duration))) for one in labels]
+    inside = [one for one in inside if one.segment.start < one.segment.end]
+    last = max((one.segment.end for one in labels), default=0.0)
+    if last <= duration + 1e-3:
+        return inside, []
+    seconds, kept = (sum(one.segment.end - one.segment.start for one in some) for some in (labels, inside))
+    if kept < seconds / 2:
+        raise DataError(
+            f"{where}: most of its labels are beyond its end ({duration:.2f} s; they go to {last:.2f} s): they are of "
+            "another recording, or this one is truncated"
+        )
+    return inside, [A_LITTLE_BEYOND if last <= duration + TOLERANCE else FAR_BEYOND]
+
+
+def set_uem(cut: Any, parts: list[tuple[float, float]] | None, where: str) -> None:
+    """Set the scored regions of the cut, in seconds from its start. Raises DataError if there are none."""
+    if parts is None:
+        return
+    inside = [[start, min(end, cut.duration)] for start, end in sorted(parts) if start < cut.duration]
+    if not inside:
+        raise DataError(f"{where}: the parts of its UEM are beyond its end ({cut.duration:.2f} s)")
+    cut.custom = {**(cut.custom or {}), "uem": inside}
+
+
+log = logging.getLogger("vaak")
+WITHOUT_TEXT = "utterances without a text"
+UNUSABLE = "utterances that can't be used"
+
+
+@dataclass
+class LeftOut:
+    """Utterances that are left out, by reason; ``messages`` are what is wrong with those that can't be used.
+
+    ``listed`` has the name of each that ``add`` was told, with what is wrong with it.
+    """
+
+    skip_bad: bool
+    counts: Counter[str] = field(default_factory=Counter)
+    messages: list[str] = field(default_factory=list)
+    listed: dict[str, list[dict[str, str]]] = field(default_factory=lambda: defaultdict(list))
+
+    def add(self, name: str, kind: str, reason: str) -> None:
+        """Count and list an utterance, for a reason of a kind."""
+        self.counts[kind] += 1
+        self.listed[kind].append({"name": name, "reason": reason})
+
+    def bad(self, error: DataError, name: str = "") -> None:
+        """Count an utterance that can't be used, with a warning; raise the error where none may be skipped."""
+        if not self.skip_bad:
+            raise DataError(f"{error} (vaak data check lists all such utterances)")
+        log.warning("skipped: %s", error)
+        self.add(name, UNUSABLE, str(error))
+        self.messages.append(str(error))
+
+    def without_text(self, one: Any, recording: Any) -> None:
+        """Count an utterance of a recording that has no text; an empty text can't be used.
+
+        Of several in a recording, some may be without: those that have nothing to learn from.
+        """
+        if one is recording and any(label.text is not None for label in one.supervisions):
+            self.bad(DataError(f"{describe(one)}: its text is empty; {EMPTY_TEXT}"), one.id)
+        else:
+            self.add(one.id, WITHOUT_TEXT, "it has no text")
+
+
+def utterances_of(cut: Any) -> Iterator[Any]:
+    """A cut for each label, where there are several."""
+    if len(cut.supervisions) < 2:
+        yield cut
+        return
+    for number, label in enumerate(sorted(cut.supervisions, key=lambda one: one.start)):
+        part = section(cut, max(0.0, label.start), min(label.end, cut.duration))
+        part.id = f"{cut.id}-{number:04}"
+        part.supervisions = [one for one in part.supervisions if one.id == label.id]
+        yield part
+
+
+def section(cut: Any, start: float, end: float) -> Any:
+    """The cut from ``start`` to ``end``, in seconds; unlike Lhotse's, with the times of alignments from its start."""
+    part = cut.truncate(offset=start, duration=end - start, preserve_id=True)
+    for label in part.supervisions:
+        label.alignment = {
+            kind: [item._replace(start=round(item.start - start, 8)) for item in items]
+            for kind, items in (label.alignment or {}).items()
+        } or None
+    return part
+
+
+def describe(cut: Any) -> str:
+    """The name and the file of an utterance, for messages."""
+    return f"{cut.id} ({file_of(cut)})"

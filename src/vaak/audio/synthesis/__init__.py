@@ -1,1 +1,0 @@
-"""Speech by espeak-ng: the built-in voices and what they say."""

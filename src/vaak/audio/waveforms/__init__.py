@@ -1,1 +1,0 @@
-"""Audio files and Lhotse cuts as samples: read, resampled, cached. Start with audio_file.py."""

@@ -1,0 +1,140 @@
+"""Console output of a run, for people or for machines.
+
+For people a line for each record, and a progress bar where there is a terminal; for machines lines of JSON on standard
+output, the records of ``metrics.jsonl`` among them.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import sys
+import time
+import weakref
+from collections.abc import Iterator
+from typing import Any
+
+from vaak.callbacks.trackers import Tracker
+from vaak.core.callback import Callback, Run, StepReport
+from vaak.core.figures import in_words
+from vaak.core.terminal import hide, is_terminal, time_of
+from vaak.engine.memory import read_memory
+from vaak.engine.metrics_file import Record, json_line
+
+log = logging.getLogger("vaak.console")
+"""Below ``vaak``, so that a console of JSON lines, which has the records already, can leave these out."""
+REDRAW_SECONDS = 0.5
+LIVE_WEIGHT = 0.9
+"""The weight of the past in the bar's loss, after one step."""
+
+
+class ConsoleCallback(Callback):
+    """Logs every record in a line; with ``progress_bar``, draws what a person follows below them."""
+
+    main_process_only = True
+
+    def __init__(self, progress_bar: bool = True) -> None:
+        self.progress_bar = progress_bar
+        self.progress: Any = None
+        self.total_steps, self.first_step = 0, 0
+        self.loss: float | None = None
+        self.seen_step = 0
+        self.evaluated = ""
+        self.begun = self.next_redraw = 0.0
+        self.memory = ""
+
+    def on_fit_start(self, trainer: Run) -> None:
+        self.total_steps, self.first_step = trainer.total_steps, trainer.position.step
+        self.begun = time.monotonic()
+        self.evaluated = self._last_evaluation(trainer)
+        if self.progress_bar and is_terminal():
+            from vaak.callbacks.progress_bar import start_progress
+
+            self.progress = start_progress(trainer.position.step, trainer.total_steps, self.evaluated)
+        watched = weakref.ref(trainer)  # a run that is over is freed at once
+        trainer.records.subscribe(lambda record: self.say(record, watched()))
+
+    def on_step_end(self, trainer: Run, report: StepReport) -> None:
+        if self.progress is not None and time.monotonic() >= self.next_redraw:  # a step can be quicker than the bar
+            self.next_redraw = time.monotonic() + REDRAW_SECONDS
+            losses = (trainer.loss_weights.get(name, 1.0) * float(mean) for name, mean in report.losses.items())
+            self._add(sum(losses), report.step - self.seen_step)
+            self.seen_step = report.step
+            self.memory = _memory(trainer)
+            shown = {"loss": _loss(self.loss), "rate": f"lr {report.learning_rate:.2e}", "evaluated": self.evaluated}
+            shown |= {"memory": self.memory, "epoch": f"epoch {report.epoch + 1}"}
+            self.progress.update(0, completed=report.step, **shown)
+
+    def on_evaluate_end(self, trainer: Run, metrics: dict[str, float]) -> None:
+        self.evaluated = self._last_evaluation(trainer)
+
+    def on_fit_end(self, trainer: Run, reason: str) -> None:
+        if self.progress is not None:
+            hide(self.progress)
+
+    def say(self, record: Record, trainer: Run | None = None) -> None:
+        """One line of the log for a record."""
+        if record["kind"] == "step":
+            log.info("%s", "  ".join(filter(None, self._of_step(record, trainer))))
+        elif record["kind"] == "evaluation":
+            log.info("step %d  %s", record["step"], "  ".join(_shown(record)))
+        elif record["kind"] == "epoch":
+            log.info("epoch %d ended  train loss %.4f", record["epoch"] + 1, record["train_loss"])
+
+    def _of_step(self, record: Record, trainer: Run | None) -> Iterator[str]:
+        step, gone = record["step"], time.monotonic() - self.begun
+        yield f"step {step}/{self.total_steps}"
+        yield f"loss {record['loss']:.4f}  lr {record['learning_rate']:.2e}  grad {record['gradient_norm']:.3f}"
+        yield f"epoch {record['epoch'] + 1}"
+        yield self.evaluated
+        rates = {name: value for name, value in record["clock"].items() if name != "seconds"}
+        yield from (f"{value:,.0f} {name.replace('_per_second', '/s')}" for name, value in list(rates.items())[:1])
+        if trainer is not None:
+            yield _memory(trainer)
+        if step > self.first_step and self.total_steps:
+            left = gone / (step - self.first_step) * (self.total_steps - step)
+            yield f"{time_of(gone)} elapsed, {time_of(left)} left"
+
+    def _add(self, loss: float, steps: int) -> None:
+        """Smooth the bar's loss, ``steps`` after the last one; one that isn't finite is left to the log."""
+        if math.isfinite(loss):
+            past = LIVE_WEIGHT**steps
+            self.loss = loss if self.loss is None else past * self.loss + (1 - past) * loss
+
+    @staticmethod
+    def _last_evaluation(trainer: Run) -> str:
+        """The last figure by which checkpoints are compared, and the best."""
+        best, name = trainer.best, trainer.best.metric
+        if name not in trainer.metrics:
+            return ""
+        last = f"{name} {in_words(name, trainer.metrics[name])}"
+        return last if best.value is None else f"{last} (best {in_words(name, best.value)})"
+
+
+def _loss(loss: float | None) -> str:
+    return "-" if loss is None else f"{loss:.4f}"
+
+
+def _memory(trainer: Run) -> str:
+    return f"{read_memory(trainer.ranks.device).own / 2**30:.1f} GiB"
+
+
+def _shown(record: Record) -> list[str]:
+    """The evaluation's figures, without the parts of parts (``pairs_accuracy/number``)."""
+    figures = {name: value for name, value in record.items() if isinstance(value, float) and "/" not in name}
+    return [f"{name} {in_words(name, value)}" for name, value in figures.items()]
+
+
+class JsonLinesCallback(Tracker):
+    """Prints each record as it is in ``metrics.jsonl``. A reader that goes away doesn't end training."""
+
+    name = "standard output"
+
+    def write(self, record: Record) -> None:
+        print_line(record)
+
+
+def print_line(record: Record) -> None:
+    """Print a line of JSON in one piece, so that lines of several processes don't mix."""
+    sys.stdout.write(json_line(record) + "\n")
+    sys.stdout.flush()

@@ -1,1 +1,0 @@
-"""What a run shows on the console: lines, a progress bar, or JSON."""

@@ -1,0 +1,285 @@
+"""Where the time of training goes, and what to do about it: shares by phase, rates and a verdict.
+
+``InterbatchProfiler`` measures where it was asked for (in a YAML ``training.profiling: true``).
+``WaitingForDataCallback`` warns in every run where training waits for data.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from vaak.core.callback import Callback, Run, rate_name
+from vaak.core.errors import UserError
+from vaak.core.machine import cores_of_a_process
+from vaak.core.storage.files import write_json
+
+if TYPE_CHECKING:
+    from vaak.core.callback import StepReport
+    from vaak.engine.flops import Work
+
+STEP_PHASES = ("loading", "forward", "backward", "optimizer", "gap")
+"""The phases of training; others (evaluation, saving) are measured but not part of its time."""
+MUCH_LOADING = MUCH_GAP = 0.10
+MUCH_OPTIMIZER = MUCH_PADDING = 0.25
+LITTLE_MFU = 0.20
+
+
+@dataclass
+class Profile:
+    """Seconds by phase over some steps, and what the steps counted over all ranks."""
+
+    steps: int = 0
+    seconds: dict[str, float] = field(default_factory=dict)
+    counts: dict[str, float] = field(default_factory=dict)
+
+    def add(self, other: Profile) -> None:
+        """Take the steps of another profile in."""
+        self.steps += other.steps
+        for mine, its in ((self.seconds, other.seconds), (self.counts, other.counts)):
+            for name, value in its.items():
+                mine[name] = mine.get(name, 0.0) + value
+
+    @property
+    def training_seconds(self) -> float:
+        """All time except that of evaluations and checkpoints."""
+        return sum(self.seconds.get(name, 0.0) for name in STEP_PHASES)
+
+    def shares(self) -> dict[str, float]:
+        """The fraction of the training time that each phase took; they add up to 1."""
+        whole = self.training_seconds
+        return {name: self.seconds.get(name, 0.0) / whole if whole else 0.0 for name in STEP_PHASES}
+
+    def rates(self) -> dict[str, float]:
+        """``tokens_per_second``, ``examples_per_second``: each unit's count over the training time."""
+        whole = self.training_seconds
+        return {rate_name(unit): count / whole for unit, count in self.counts.items() if count and whole}
+
+    def figures(self, mfu: float | None) -> dict[str, float]:
+        """All of it flat, by the names of a record."""
+        seconds = {f"{name}_seconds": value for name, value in self.seconds.items()}
+        values = {"seconds": self.training_seconds, **self.shares(), **seconds, **self.rates()}
+        return values if mfu is None else values | {"mfu": mfu}
+
+    def as_json(self, mfu: float | None, lines: list[str]) -> dict[str, Any]:
+        """All of it as RUN/profile.json holds it, with the lines of its verdict."""
+        parts = {"seconds": self.seconds, "shares": self.shares(), "rates": self.rates()}
+        return {"steps": self.steps, **parts, "mfu": mfu, "verdict": lines}
+
+
+@dataclass(frozen=True)
+class Circumstances:
+    """What advice depends on besides the time; ``cores`` are those of each process, ``mfu`` None where unknown."""
+
+    num_workers: int
+    cores: int
+    padding_waste: float = 0.0
+    world_size: int = 1
+    mfu: float | None = None
+
+
+def verdict(shares: dict[str, float], circumstances: Circumstances) -> list[str]:
+    """What takes the time and what to do about it, a line each, what costs most first.
+
+    >>> shares = {"loading": 0.62, "forward": 0.12, "backward": 0.2, "optimizer": 0.05, "gap": 0.01}
+    >>> verdict(shares, Circumstances(num_workers=0, cores=8))
+    ['62 % of the time is spent waiting for data: raise training.performance.num_workers (now 0)']
+    """
+    found = sorted(_findings(shares, circumstances), key=lambda finding: -finding[0])
+    return [line for _, line in found] or [_busy(shares)]
+
+
+def waiting_for_data(shares: dict[str, float], circumstances: Circumstances) -> str | None:
+    """That data are waited for and what to do about it; None where the time is not worth a line."""
+    if shares["loading"] < MUCH_LOADING:
+        return None
+    return f"{_percent(shares['loading'])} of the time is spent waiting for data: {_load_faster(circumstances)}"
+
+
+def _findings(shares: dict[str, float], circumstances: Circumstances) -> Iterator[tuple[float, str]]:
+    """What is worth a line, each with the part of the time that it costs."""
+    working = shares["forward"] + shares["backward"]
+    if (waiting := waiting_for_data(shares, circumstances)) is not None:
+        yield shares["loading"], waiting
+    if shares["gap"] >= MUCH_GAP:
+        lost = f"{_percent(shares['gap'])} of the time passes between the parts of a step"
+        advice = "raise training.logging.interval, drop callbacks, or make the microbatches larger"
+        yield shares["gap"], f"{lost}: {advice}{_or_ranks(circumstances)}"
+    if shares["optimizer"] >= MUCH_OPTIMIZER:
+        updating = f"{_percent(shares['optimizer'])} of the time is spent in the optimizer"
+        advice = (
+            "raise training.batch_size or gradient_accumulation_steps, or use an optimizer with fused kernels (adamw)"
+        )
+        yield shares["optimizer"], f"{updating}: {advice}{_or_ranks(circumstances)}"
+    if circumstances.padding_waste >= MUCH_PADDING:
+        padding = f"{_percent(circumstances.padding_waste)} of a batch is padding"
+        advice = "use training.batching bucketed or packed"
+        yield circumstances.padding_waste * working, f"{padding}: {advice}"
+    if circumstances.mfu is not None and circumstances.mfu < LITTLE_MFU and working >= 0.5:
+        little = f"the device does {_percent(circumstances.mfu)} of what it could (MFU)"
+        advice = "raise training.batch_size, use mixed_precision bf16 or performance.compile"
+        yield working * (1 - circumstances.mfu) / 2, f"{little}: {advice}"
+
+
+def _load_faster(circumstances: Circumstances) -> str:
+    workers, cores = circumstances.num_workers, circumstances.cores
+    if workers < cores:
+        return f"raise training.performance.num_workers (now {workers})"
+    reason = f"num_workers is {workers} already, with {cores} core(s) for each process"
+    return f"{reason}; raise prefetch_factor, use training.batching bucketed, or do more of the work beforehand"
+
+
+def _or_ranks(circumstances: Circumstances) -> str:
+    return "; or it waits for other processes" if circumstances.world_size > 1 else ""
+
+
+def _busy(shares: dict[str, float]) -> str:
+    return f"the device is busy: {_percent(shares['forward'] + shares['backward'])} forward and backward"
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.0f} %"
+
+
+log = logging.getLogger("vaak")
+
+
+class InterbatchProfiler(Callback):
+    """Measures loading, forward, backward, optimizer and the gap between them, but for the first ``warm_up`` steps.
+
+    At least one step warms up: preparations before it are not a gap between steps.
+    Every ``every`` steps it writes a ``profile`` record; at the end it logs a verdict, and RUN/profile.json keeps it
+    with the figures of all steps measured. ``peak_tflops`` is the most that the device can do, where Vaak doesn't know.
+    Of several ranks, each interval shows the one that works longest, for which the others wait.
+    """
+
+    def __init__(self, every: int = 50, warm_up: int = 3, peak_tflops: float | None = None) -> None:
+        self.every, self.warm_up, self.peak_tflops = every, warm_up, peak_tflops
+        self.works = False
+        self.warm_until = 0
+        self.counts: dict[str, float] = {}
+        self.steps = 0
+        self.whole = Profile()
+        self.work: Work | None = None
+
+    def on_fit_start(self, trainer: Run) -> None:
+        if trainer.phases.running:
+            raise UserError("two profilers measure one run: leave interbatch_profiler out of training.callbacks")
+        self.warm_until = trainer.position.step + max(1, self.warm_up)
+        if trainer.ranks.is_main:
+            self.work = trainer.count_work(self.peak_tflops)
+        self.works = True
+        trainer.phases.start()
+
+    def on_step_end(self, trainer: Run, report: StepReport) -> None:
+        if report.step <= self.warm_until:
+            if report.step == self.warm_until:
+                trainer.phases.read()
+            return
+        self.steps += 1
+        for unit, count in report.counts.items():
+            self.counts[unit] = self.counts.get(unit, 0.0) + count
+        if report.step % self.every == 0 or report.step == trainer.total_steps:
+            self._record(trainer)
+
+    def on_fit_end(self, trainer: Run, reason: str) -> None:
+        if not self.works:
+            return
+        self.works = False
+        trainer.phases.stop()
+        if trainer.ranks.is_main:
+            self._conclude(trainer)
+
+    def _record(self, trainer: Run) -> None:
+        """Record the steps since the last record; every rank comes here at the same steps."""
+        seconds = max(trainer.ranks.gather(trainer.phases.read()), key=_busy_seconds)
+        window = Profile(self.steps, seconds, self.counts)
+        self.steps, self.counts = 0, {}
+        self.whole.add(window)
+        figures = {name: round(value, 6) for name, value in window.figures(self._mfu(window)).items()}
+        trainer.record("profile", {"steps": window.steps, "clock": figures})
+
+    def _conclude(self, trainer: Run) -> None:
+        if not self.whole.steps:
+            what = "profiling: nothing was measured, for the run ended before step %d, or before the interval after it"
+            log.info(what, self.warm_until + 1)
+            return
+        circumstances = Circumstances(
+            num_workers=trainer.num_workers,
+            cores=cores_of_a_process(),
+            padding_waste=trainer.padding_waste,
+            world_size=trainer.ranks.world_size,
+            mfu=self._mfu(self.whole),
+        )
+        lines = verdict(self.whole.shares(), circumstances)
+        write_json(trainer.directory / "profile.json", self.whole.as_json(circumstances.mfu, lines))
+        for line in lines:
+            log.info("profile of %d steps: %s", self.whole.steps, line)
+
+    def _mfu(self, profile: Profile) -> float | None:
+        """The model's operations as a fraction of what the devices could do."""
+        if self.work is None:
+            return None
+        return profile.rates().get(rate_name(self.work.unit), 0.0) * self.work.seconds
+
+
+def _busy_seconds(seconds: dict[str, float]) -> float:
+    """A rank's time without what it may have spent waiting for others."""
+    return sum(seconds.get(name, 0.0) for name in ("loading", "forward", "backward"))
+
+
+WARM_UP = 3
+LEAST_SECONDS = 5.0
+"""Of training, before it is judged: shorter times say little."""
+
+
+class WaitingForDataCallback(Callback):
+    """Says once, with the remedy, that a tenth of the time or more is spent waiting for data.
+
+    It looks every ``every`` steps, on the main process, which speaks for all. Where a profiler measures, that says it.
+    """
+
+    main_process_only = True
+
+    def __init__(self, every: int = 50) -> None:
+        self.every = every
+        self.measures = self.said = False
+        self.warm_until = 0
+        self.measured = Profile()
+
+    def on_fit_start(self, trainer: Run) -> None:
+        if self.said or trainer.phases.running:
+            return
+        self.measures, self.measured = True, Profile()
+        self.warm_until = trainer.position.step + WARM_UP
+        trainer.phases.start()
+
+    def on_step_end(self, trainer: Run, report: StepReport) -> None:
+        if not self.measures:
+            return
+        if report.step <= self.warm_until:
+            if report.step == self.warm_until:
+                trainer.phases.read()
+            return
+        if report.step % self.every == 0:
+            self.measured.add(Profile(seconds=trainer.phases.read()))
+            if self.measured.training_seconds >= LEAST_SECONDS:
+                self._judge(trainer)
+
+    def on_fit_end(self, trainer: Run, reason: str) -> None:
+        if self.measures:
+            self._stop(trainer)
+
+    def _judge(self, trainer: Run) -> None:
+        shares, self.measured = self.measured.shares(), Profile()
+        line = waiting_for_data(shares, Circumstances(trainer.num_workers, cores_of_a_process()))
+        if line is not None:
+            log.warning("%s", line)
+            self.said = True
+            self._stop(trainer)
+
+    def _stop(self, trainer: Run) -> None:
+        self.measures = False
+        trainer.phases.stop()

@@ -1,1 +1,0 @@
-"""Trackers that repeat metrics.jsonl: TensorBoard, Weights & Biases, those of Accelerate."""

@@ -1,0 +1,178 @@
+"""The arguments of commands: files and ``key=value``, options that many commands share, options made from a section.
+
+An option made from a section of the configuration has the meaning and the help that it has there. Texts are an argument
+itself, the lines of a file, or those of standard input.
+"""
+
+from __future__ import annotations
+
+import inspect
+import os
+import re
+import sys
+import types
+from collections.abc import Callable, Mapping, Sequence
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_origin, get_type_hints
+
+import typer
+
+from vaak.core.errors import DataError, UserError
+
+if TYPE_CHECKING:
+    from vaak.config.base import Section
+
+OPTION = re.compile(r"[a-z_]\w*(\.\w+)*")
+YAML_ENDINGS = (".yml", ".yaml", ".json")
+Arguments = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="FILE… key=value…", help="YAML files, later ones override earlier ones, and options that override both."
+    ),
+]
+OptionalArguments = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="[FILE… key=value…]",
+        help="YAML files, later ones override earlier ones, and options that override both.",
+    ),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Device = Annotated[str, typer.Option(help="auto, cuda, mps or cpu.")]
+TrainingDevice = Annotated[
+    str | None, typer.Option("--device", help="auto, cuda, mps or cpu, like training.device=; default: as in the YAML.")
+]
+Output = Annotated[Path | None, typer.Option(help="A file to write; it is written completely or not at all.")]
+
+
+class WhichWeights(StrEnum):
+    """Which weights of a run to use."""
+
+    auto = "auto"
+    own = "own"
+    average = "average"
+
+
+Weights = Annotated[
+    WhichWeights,
+    typer.Option("--weights", help="own, or their average (training.ema); auto: those that the run evaluated."),
+]
+TrustCode = Annotated[
+    bool, typer.Option("--trust-code", help="Execute Python code that comes with the run, if it needs any.")
+]
+
+
+def files_and_overrides(arguments: list[str], device: str | None = None) -> tuple[list[str], list[str]]:
+    """Arguments that name files, and ``key=value``; a file whose name contains ``=`` is still a file.
+
+    A ``device`` is one more option, the last.
+
+    Raises UserError for the key of an option without a value.
+    """
+    for text in arguments:
+        if OPTION.fullmatch(text) and not text.endswith(YAML_ENDINGS) and not os.path.exists(text):
+            raise UserError(f"{text}: file not found; if it is an option, write {text}=VALUE")
+    overrides = [text for text in arguments if "=" in text and not os.path.exists(text)]
+    files = [text for text in arguments if text not in overrides]
+    return files, overrides + ([] if device is None else [f"training.device={device}"])
+
+
+def with_options_of(
+    section: type[Section],
+    *,
+    into: str,
+    leave_out: Sequence[str] = (),
+    show_defaults: bool = False,
+    flags: Mapping[str, Sequence[str]] | None = None,
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Give a command an option for each of a section's, under its name, with its description as help.
+
+    Those that are given reach the command as a dictionary, in its parameter ``into``. Bounds are not checked here: what
+    takes the values does that. With ``show_defaults`` the help shows the section's: no run has others. ``flags`` gives
+    options other spellings than their names; the options in ``leave_out`` get none.
+    """
+    names = [name for name in section.model_fields if name not in leave_out]
+
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        def called(**arguments: Any) -> None:
+            values = {name: arguments.pop(name) for name in names}
+            given = {name: _plain_value(value) for name, value in values.items() if value is not None}
+            command(**arguments, **{into: given})
+
+        hints = get_type_hints(command, include_extras=True)
+        own = [
+            one.replace(annotation=hints[one.name], kind=one.KEYWORD_ONLY)
+            for one in inspect.signature(command).parameters.values()
+            if one.name != into
+        ]
+        arguments = [one for one in own if one.default is one.empty]
+        options = [_option(section, name, show_defaults, (flags or {}).get(name, ())) for name in names]
+        rest = [one for one in own if one.default is not one.empty]
+        called.__signature__ = inspect.Signature([*arguments, *options, *rest])  # type: ignore[attr-defined]
+        called.__annotations__ = {one.name: one.annotation for one in (*arguments, *options, *rest)}
+        called.__name__, called.__doc__, called.__module__ = command.__name__, command.__doc__, command.__module__
+        return called
+
+    return decorate
+
+
+def _option(section: type[Section], name: str, show_default: bool, flags: Sequence[str]) -> inspect.Parameter:
+    field = section.model_fields[name]
+    kind: Any = _type_of(name, field.annotation)
+    shown = str(field.default) if show_default else False
+    annotation = Annotated[kind | None, typer.Option(*flags, help=field.description, show_default=shown)]
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
+
+
+def _type_of(name: str, annotation: Any) -> Any:
+    """The type that the command line reads: without None, and of a choice an enumeration."""
+    if isinstance(annotation, types.UnionType):
+        (annotation,) = (kind for kind in get_args(annotation) if kind is not type(None))
+    if get_origin(annotation) is Literal:
+        return StrEnum(name, {choice: choice for choice in get_args(annotation)})
+    return annotation
+
+
+def _plain_value(value: Any) -> Any:
+    return value.value if isinstance(value, StrEnum) else value
+
+
+FILE_ENDINGS = (".txt", ".tsv", ".csv", ".json", ".jsonl")
+
+
+def texts_of(text: str) -> tuple[list[str], Callable[[int], str]]:
+    """The texts that an argument means, and where each of them comes from.
+
+    Raises UserError for one that looks like the name of a file that doesn't exist.
+    """
+    if text == "-":
+        return _decoded_lines(sys.stdin.buffer.read(), "standard input"), lambda index: f"standard input:{index + 1}"
+    if os.path.isfile(text):  # unlike Path.is_file it takes a text of any length
+        return _decoded_lines(Path(text).read_bytes(), text), lambda index: f"{text}:{index + 1}"
+    if _names_a_file(text):
+        raise UserError(f"file {text} does not exist")
+    return text.split("\n"), lambda index: "the text"
+
+
+def _names_a_file(text: str) -> bool:
+    """Whether a text can only be meant as a path: by how it begins or ends, or because its folder is there.
+
+    >>> [_names_a_file(text) for text in ("texts/lines.txt", "./lines", "12/25/2020", "km/h", "https://foo.com/a.txt")]
+    [True, True, False, False, False]
+    """
+    if "://" in text or any(map(str.isspace, text)):
+        return False
+    folder = text.rpartition("/")[0]
+    return (
+        text.endswith(FILE_ENDINGS) or text.startswith(("/", "./", "../")) or (bool(folder) and os.path.isdir(folder))
+    )
+
+
+def _decoded_lines(content: bytes, name: str) -> list[str]:
+    try:
+        lines = content.decode("utf-8-sig").split("\n")
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        raise DataError(f"{name}:{line}: this is not UTF-8 ({error.reason}); convert it to UTF-8") from error
+    return [line.removesuffix("\r") for line in (lines if lines[-1] else lines[:-1])]

@@ -1,0 +1,332 @@
+"""``vaak data``: list, download, prepare, simulate and check data.
+
+Corpora are those for which Lhotse has a recipe; ``preprocess`` and ``check`` are of the data of a configuration.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+from dataclasses import asdict
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from vaak.cli.arguments import Arguments, AsJson, OptionalArguments, TrustCode, files_and_overrides
+
+if TYPE_CHECKING:
+    from vaak.audio.config import DatasetConfig
+    from vaak.audio.simulation.folder import Written
+    from vaak.config.load import Loaded
+
+
+class Split(StrEnum):
+    """The split whose speakers talk."""
+
+    train = "train"
+    valid = "valid"
+    test = "test"
+
+
+def simulate(
+    out: Annotated[Path, typer.Argument(help="A new or empty folder, or one to continue.")],
+    arguments: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[FILE… key=value…]", help="YAML files and options that override them; default: built-in voices."
+        ),
+    ] = None,
+    split: Annotated[Split, typer.Option(help="The split whose speakers talk.")] = Split.test,
+    number: Annotated[int | None, typer.Option(min=1, help="Number of conversations; default: as in the YAML.")] = None,
+    dataset: Annotated[str | None, typer.Option(help="The name of a dataset, if the YAML has several.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Write simulated conversations as audio with RTTM, a manifest and Lhotse's cuts.
+
+    The same options give the same bits. Run again, an interrupted simulation continues.
+
+    Example: vaak data simulate conversations --number 20 datasets.0.conversations.beta=1
+    """
+    import vaak.audio.simulation
+    from vaak.config.load import load
+
+    files, overrides = files_and_overrides(arguments or [])
+    loaded = load(files or [Path(vaak.audio.simulation.__path__[0]) / "built_in_voices.yml"], overrides)
+    for warning in loaded.warnings:
+        print(f"warning: {warning}", file=sys.stderr)
+    written, num_speakers = _simulated(loaded, _dataset(loaded, dataset), out, split.value, number)
+    if as_json:
+        about = {"number": written.number, "new": written.new, "seconds": round(written.seconds, 3)}
+        print(json.dumps({"folder": str(out), **about, "speakers": num_speakers}, ensure_ascii=False))
+        return
+    minutes = f"{written.seconds / 60:.1f} minutes"
+    print(f"{written.number} conversations, {minutes}, of {num_speakers} speakers in {out} ({written.new} new)")
+
+
+def _simulated(
+    loaded: Loaded, dataset: DatasetConfig, out: Path, split: str, number: int | None
+) -> tuple[Written, int]:
+    """What was written, and the number of speakers in the split.
+
+    ``number`` conversations of speakers of the ``split``, or as many as ``dataset`` says, are written to ``out``;
+    ``loaded`` is the configuration.
+    """
+    from vaak.audio.config import ConversationsConfig
+    from vaak.audio.corpora.corpus import AudioCorpus
+    from vaak.audio.cuts.store import write_cuts
+    from vaak.audio.simulation.conversations import CutUtterances, SimulatedConversations
+    from vaak.audio.simulation.folder import demand_room, write_conversations
+    from vaak.core.terminal import progress
+
+    audio: Any = loaded.experiment.global_config
+    options = dataset.conversations or ConversationsConfig()
+    if "split_by" not in dataset.model_fields_set:  # as with conversations in the YAML
+        dataset = dataset.model_copy(update={"split_by": "speaker"})
+    if number is not None:
+        options = options.model_copy(update={split: number})
+    demand_room(out)
+    with tempfile.TemporaryDirectory(prefix="vaak-simulate-") as folder:
+        store = write_cuts(Path(folder), AudioCorpus(dataset, audio).cuts(split))
+        utterances = CutUtterances(store, audio, find_speech=dataset.find_speech)
+        source = SimulatedConversations(utterances, options, split)
+        with progress("conversations", len(source.durations), audio.progress_bar) as advance:
+            seed = loaded.experiment.training.random_seed
+            return write_conversations(source, out, seed=seed, advance=advance), len(source.speakers)
+
+
+def _dataset(loaded: Loaded, name: str | None) -> DatasetConfig:
+    """The dataset of that name, or the only one. Raises UserError if there is none or the choice is not clear."""
+    from vaak.core.errors import UserError
+
+    datasets = loaded.experiment.datasets
+    there: dict[str, DatasetConfig] = {one.name: one for one in datasets if hasattr(one, "conversations")}
+    if not there:
+        raise UserError(f"the YAML of task {loaded.experiment.task} names no audio under datasets")
+    if name is None and len(there) == 1:
+        return next(iter(there.values()))
+    if name not in there:
+        what = "there are several datasets" if name is None else f"unknown dataset {name}"
+        raise UserError(f"{what}; --dataset takes one of {', '.join(there)}")
+    return there[name]
+
+
+def check(arguments: Arguments, trust_code: TrustCode = False, as_json: AsJson = False) -> None:
+    """Check the data of a configuration: read every example, and list what is wrong, by example.
+
+    Found are examples that can't be read or have NaN, and what the task looks for: clipping, silence and gaps of audio.
+    The exit code is 2 if there are problems, otherwise 0, even with warnings.
+
+    Example: vaak data check configs/diarization/quickstart.yml
+    """
+    from vaak.config.load import load
+    from vaak.runs.doctor.data import check_data
+
+    files, overrides = files_and_overrides(arguments)
+    loaded = load(files, overrides, trust_code=trust_code)
+    for warning in loaded.warnings:
+        print(f"warning: {warning}", file=sys.stderr)
+    splits: dict[str, int] = {}
+    rows: list[dict[str, str]] = []
+    for split in check_data(loaded):
+        splits[split.name] = split.num_examples
+        if not as_json:
+            print(f"{split.name}: {split.num_examples:,} examples", flush=True)
+        for finding in split.findings:
+            rows.append({"split": split.name, **asdict(finding)})
+            if not as_json:
+                example = f"{finding.example}: " if finding.example else ""
+                print(f"  {finding.mark:<8} {finding.kind:<12} {example}{finding.message}", flush=True)
+    problems = sum(row["mark"] == "problem" for row in rows)
+    if as_json:
+        print(json.dumps({"usable": not problems, "splits": splits, "findings": rows}, ensure_ascii=False))
+    else:
+        print(f"{_number(problems, 'problem')}, {_number(len(rows) - problems, 'warning')}")
+    if problems:
+        raise typer.Exit(2)
+
+
+def _number(number: int, of: str) -> str:
+    return f"{number:,} {of}{'' if number == 1 else 's'}"
+
+
+app = typer.Typer(
+    help="List, download, prepare, simulate and check data.",
+    epilog="Example: vaak data preprocess configs/quickstart.yml --output prepared",
+    no_args_is_help=True,
+    add_completion=False,
+)
+app.command()(simulate)
+app.command()(check)
+Name = Annotated[str, typer.Argument(help="The name of a recipe (see vaak data list).")]
+Options = Annotated[list[str] | None, typer.Argument(metavar="[key=value…]", help="Further arguments of the recipe.")]
+FolderAndOptions = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="[FOLDER] [key=value…]", help="ljspeech: the folder; further arguments of the recipe."),
+]
+CorpusDir = Annotated[str, typer.Option("--corpus-dir", help="Folder of the corpora, with one folder for each.")]
+OutputDir = Annotated[
+    str, typer.Option("--output", "--output-dir", help="Folder of manifests, with one folder for each corpus.")
+]
+
+
+@app.callback()
+def data() -> None:
+    """List, download, prepare, simulate and check data."""
+
+
+@app.command(name="list")
+def list_recipes(
+    corpus_dir: CorpusDir = "./data", output_dir: OutputDir = "./manifests", as_json: AsJson = False
+) -> None:
+    """List the recipes: which can be downloaded, which corpora are on disk, which are prepared.
+
+    Example: vaak data list --corpus-dir /corpora
+    """
+    from pathlib import Path
+
+    from vaak.audio.corpora.lhotse_manifests import DONE
+    from vaak.audio.corpora.recipes import recipes
+
+    rows: list[dict[str, Any]] = [
+        {
+            "name": name,
+            "download": bool(recipe.downloads),
+            "on_disk": (Path(corpus_dir) / name).is_dir(),
+            "prepared": (Path(output_dir) / name / DONE).is_file(),
+            "options": list(recipe.options),
+        }
+        for name, recipe in recipes().items()
+    ]
+    if as_json:
+        print(json.dumps(rows, ensure_ascii=False))
+        return
+    width = max(len(row["name"]) for row in rows)
+    for row in rows:
+        marks = [mark for mark in ("download", "on_disk", "prepared") if row[mark]]
+        print(f"{row['name']:<{width}}  {', '.join(marks).replace('_', ' ')}".rstrip())
+
+
+@app.command()
+def get(name: Name, options: Options = None, corpus_dir: CorpusDir = "./data", as_json: AsJson = False) -> None:
+    """Download a corpus. Run again, an interrupted download continues.
+
+    Example: vaak data get librispeech dataset_parts=mini_librispeech
+    """
+    from pathlib import Path
+
+    from vaak.audio.corpora.lhotse_manifests import get_corpus
+
+    found = get_corpus(name, Path(corpus_dir).expanduser() / name, _values(options))
+    print(json.dumps({"name": name, "folder": str(found)}) if as_json else f"{name} is in {found}")
+
+
+@app.command()
+def prepare(
+    name: Name,
+    options: FolderAndOptions = None,
+    corpus_dir: CorpusDir = "./data",
+    output_dir: OutputDir = "./manifests",
+    alignments: Annotated[
+        str | None, typer.Option(help="ljspeech: folder of alignments; default: FOLDER/TextGrid, if there is one.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Write the manifests of a corpus that is on disk. Training does this too when it needs them.
+
+    ljspeech FOLDER is any corpus with metadata.csv and wavs (type: ljspeech in a YAML), split by the hash of names.
+
+    Example: vaak data prepare ami mic=sdm --corpus-dir /corpora
+    """
+    from vaak.audio.config import AudioConfig, DatasetConfig
+    from vaak.audio.corpora.corpus import AudioCorpus
+    from vaak.audio.corpora.lhotse_manifests import output_folder, prepare_corpus, write_splits
+    from vaak.audio.corpora.recipes import recipe_named
+    from vaak.core.errors import UserError
+
+    audio = AudioConfig(corpus_dir=corpus_dir, output_dir=output_dir)
+    if name == "ljspeech" and options and "=" not in options[0]:
+        folder, *others = options
+        if others:
+            raise UserError(f"ljspeech FOLDER takes no options, so {others[0]} is unexpected")
+        dataset = DatasetConfig(name=name, type="ljspeech", corpus_dir=folder, alignments=alignments)
+        made = write_splits(AudioCorpus(dataset, audio), output_folder(dataset, audio))
+    elif alignments is not None:
+        raise UserError("--alignments is an option of vaak data prepare ljspeech FOLDER")
+    else:
+        made = prepare_corpus(DatasetConfig(name=recipe_named(name).name, options=_values(options)), audio)
+    parts = []
+    for part, path in made.items():
+        with open(path, "rb") as lines:
+            parts.append({"part": part, "cuts": sum(1 for _ in lines), "file": str(path)})
+    if as_json:
+        print(json.dumps(parts, ensure_ascii=False))
+        return
+    for one in parts:
+        print(f"{one['part']:<16} {one['cuts']:>9,} cuts  {one['file']}")
+
+
+@app.command()
+def preprocess(
+    arguments: OptionalArguments = None,
+    input_dir: Annotated[
+        str | None, typer.Option("--input-dir", help="Read the files of this folder: they are data.corpus.train.")
+    ] = None,
+    output_dir: Annotated[
+        str | None,
+        typer.Option("--output", "--output-dir", help="data.cache_dir: prepared data that runs share."),
+    ] = None,
+    config: Annotated[list[str] | None, typer.Option("--config", help="A further YAML; may be repeated.")] = None,
+    trust_code: TrustCode = False,
+    as_json: AsJson = False,
+) -> None:
+    """Prepare the data that YAML files describe (tokenizer, tokens, manifests, features), without training.
+
+    Training with the same files then finds them.
+
+    Example: vaak data preprocess configs/quickstart.yml --output prepared
+    """
+    from vaak.config.load import load
+    from vaak.runs.folder.user_code import demand_trust
+    from vaak.runs.start import prepare as prepare_run
+
+    files, overrides = files_and_overrides([*(arguments or ()), *(config or ())])
+    if input_dir is not None:
+        overrides.append(f"data.corpus.train={json.dumps(_files_in(input_dir))}")
+    if output_dir is not None:
+        overrides.append(f"data.cache_dir={json.dumps(output_dir)}")
+    loaded = load(files, overrides, trust_code=trust_code)
+    demand_trust(loaded)
+    folder = prepare_run(loaded)
+    print(json.dumps({"folder": str(folder)}) if as_json else f"prepared data are in {folder}")
+
+
+def _files_in(folder: str) -> list[str]:
+    """A pattern for the files of each ending in a folder. Raises UserError where there are none."""
+    from pathlib import Path
+
+    from vaak.core.errors import UserError
+
+    if not Path(folder).is_dir():
+        raise UserError(f"--input-dir: no such folder: {folder}")
+    visible = [path for path in Path(folder).iterdir() if path.is_file() and not path.name.startswith(".")]
+    if not visible:
+        raise UserError(f"--input-dir: {folder} has no files (those in folders below it aren't read)")
+    return sorted({str(path.with_name(f"*{path.suffix}")) for path in visible})
+
+
+def _values(options: list[str] | None) -> dict[str, Any]:
+    """``key=value`` with the value read as YAML. Raises UserError for anything else."""
+    from vaak.config.yaml.text import read_value
+    from vaak.config.yaml.tree import to_plain
+    from vaak.core.errors import UserError
+
+    values = {}
+    for text in options or ():
+        key, equals, value = text.partition("=")
+        if not equals or not key.isidentifier():
+            raise UserError(f"{text!r} is not of the form key=value")
+        values[key] = to_plain(read_value(value, key))
+    return values

@@ -1,0 +1,197 @@
+"""A step of a run from inside: ``vaak replay`` and ``vaak inspect``.
+
+The first repeats a past step; the second shows the parameters, and how a step of training moves them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from vaak.cli.arguments import AsJson, TrustCode
+
+SHOWN_UPDATES = 10
+
+
+def replay(
+    run: Annotated[Path, typer.Argument(help="A run directory.")],
+    step: Annotated[int, typer.Option(min=1, help="The optimizer step to rerun.")],
+    debug: Annotated[
+        bool, typer.Option("--debug", help="Show every module's output, every parameter's gradient and update.")
+    ] = False,
+    output: Annotated[
+        Path | None, typer.Option("--output", "--output-dir", help="Write replay.json to this folder.")
+    ] = None,
+    device: Annotated[str | None, typer.Option(help="auto, cuda, mps or cpu; default: the run's own.")] = None,
+    trust_code: TrustCode = False,
+    as_json: AsJson = False,
+) -> None:
+    """Rerun a step of a run from the checkpoint before it, and show its batch, losses and gradient.
+
+    Nothing is written to the run directory; the run may be training meanwhile.
+
+    Example: vaak replay runs/quickstart --step 2 --debug
+    """
+    from vaak.cli.output import create_folder
+    from vaak.core.storage.files import write_json
+    from vaak.runs.replay import replay_step
+
+    create_folder(output)
+    found = replay_step(run, step, debug=debug, device=device, trust_code=trust_code)
+    if output is not None:
+        write_json(output / "replay.json", found)
+    if as_json:
+        print(json.dumps(found, ensure_ascii=False))
+        return
+    for line in (*_batches(found), *_figures(found), *_non_finite(found), *_debug(found), *_agreement(found)):
+        print(line)
+
+
+def _batches(found: dict[str, Any]) -> Iterator[str]:
+    origin = found["from"] or "its beginning"
+    yield f"step {found['step']} of {found['run']}, replayed from {origin}, epoch {found['epoch']}"
+    for microbatch in found["microbatches"]:
+        cut = f", in {microbatch['pieces']} pieces" if microbatch["pieces"] > 1 else ""
+        yield f"microbatch {microbatch['number']}: {len(microbatch['rows'])} rows{cut}"
+        for row in microbatch["rows"]:
+            yield f"  example {_examples(row['examples'])}, length {row['length']}: {row['shown']}"
+        for skip in microbatch["skipped"]:
+            yield f"  skipped: example {skip['index']} ({skip['description']}): {skip['reason']}"
+
+
+def _examples(examples: Sequence[dict[str, Any]]) -> str:
+    return ", ".join(f"{example['index']} ({example['description']})" for example in examples)
+
+
+def _figures(found: dict[str, Any]) -> Iterator[str]:
+    yield f"loss {_loss(found['loss'])}"
+    for name, loss in found["losses"].items():
+        unit = found["units"][name]
+        yield f"  {name} {_loss(loss)} per {unit}, of {found['counts'].get(unit, 0):g}"
+    clipped = f", clipped by {shown_number(found['clip_factor'])}" if found["clip_factor"] != 1.0 else ""
+    yield f"gradient norm {shown_number(found['gradient_norm'])}{clipped}"
+    scale = "" if found["loss_scale"] is None else f", loss scale {found['loss_scale']:g}"
+    yield f"learning rate {shown_number(found['learning_rate'])}{scale}, {found['seconds']:.3f} s"
+    if found["skipped"]:
+        yield f"the weights were not updated: {found['skipped'].replace('_', ' ')}"
+
+
+def _non_finite(found: dict[str, Any]) -> Iterator[str]:
+    diagnosis = found["non_finite"]
+    if diagnosis is None:
+        return
+    place = f" in {diagnosis['module']} ({diagnosis['where']})" if diagnosis["module"] else ""
+    yield f"not finite first: {diagnosis['kind'] or 'the sum of all microbatches'}{place}"
+    for name in ("parameter", "tensor", "loss"):
+        if diagnosis.get(name) is not None:
+            yield f"  {name} {diagnosis[name]}"
+    if diagnosis["examples"]:
+        yield f"  microbatch {diagnosis['microbatch']}, example {_examples(diagnosis['examples'])}"
+
+
+def _debug(found: dict[str, Any]) -> Iterator[str]:
+    for piece in found.get("pieces", ()):
+        losses = ", ".join(f"{name} {_loss(loss)}" for name, loss in piece["losses"].items())
+        yield f"microbatch {piece['microbatch']}, piece {piece['piece']}: {losses}"
+        names = ("module", "class", "shape", "mean", "std", "largest", "not finite")
+        yield from table([names, *(_module(module) for module in piece["modules"])])
+    parameters = found.get("parameters", ())
+    if parameters:
+        header = ("parameter", "gradient", "weights", "update", "largest")
+        yield from table([header, *(_parameter(parameter) for parameter in parameters)])
+        largest = sorted(parameters, key=_relative_update, reverse=True)[:SHOWN_UPDATES]
+        yield "largest updates, relative to the weights:"
+        yield from (f"  {parameter['name']} {_relative_update(parameter):.2e}" for parameter in largest)
+
+
+def _module(module: dict[str, Any]) -> tuple[str, ...]:
+    numbers = (module["mean"], module["std"], module["absolute_maximum"], module["non_finite"])
+    return module["module"], module["kind"], "x".join(map(str, module["shape"])), *map(shown_number, numbers)
+
+
+def _parameter(parameter: dict[str, Any]) -> tuple[str, ...]:
+    names = ("gradient_norm", "weight_norm", "update_norm", "largest_update")
+    return parameter["name"], *(shown_number(parameter[name]) for name in names)
+
+
+def _relative_update(parameter: dict[str, Any]) -> float:
+    return float(parameter["update_norm"]) / (float(parameter["weight_norm"]) or 1.0)
+
+
+def _agreement(found: dict[str, Any]) -> Iterator[str]:
+    agreement = found["agreement"]
+    between = f"between step {agreement['begun_at']} and {found['step']}"
+    differences = agreement["differences"]
+    if differences:
+        yield f"{agreement['same']} logged figures {between} are equal, {len(differences)} differ:"
+        for one in differences:
+            yield f"  step {one['step']} {one['name']}: {one['then']} then, {one['now']} now"
+    elif agreement["same"]:
+        yield f"{agreement['same']} logged figures {between} are equal to the bit"
+    else:
+        yield f"the run logged nothing {between} to compare with"
+    if agreement["same_weights"] is not None:
+        same = "equal to" if agreement["same_weights"] else "different from"
+        yield f"the weights after it are {same} those of the run's checkpoint, compared bit by bit"
+    yield from (f"different here: {condition}" for condition in agreement["conditions"])
+
+
+def _loss(value: float | str) -> str:
+    """All significant digits of a 32-bit float: losses are compared."""
+    return value if isinstance(value, str) else f"{value:.9g}"
+
+
+def shown_number(value: float | str | None) -> str:
+    """Four digits; a dash for what isn't there."""
+    return "-" if value is None else value if isinstance(value, str) else f"{value:.4g}"
+
+
+def table(rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    """The lines of a table, its columns aligned to the left."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        yield "  " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+
+
+def inspect(
+    run: Annotated[Path, typer.Argument(help="A run directory, or a checkpoint.")],
+    device: Annotated[str | None, typer.Option(help="auto, cuda, mps or cpu; default: the run's own.")] = None,
+    trust_code: TrustCode = False,
+    as_json: AsJson = False,
+) -> None:
+    """Show a run's parameters, and on a training batch the gradients, updates and units that give nothing.
+
+    Example: vaak inspect runs/quickstart
+    """
+    from vaak.runs.replay import inspect_run
+
+    found = inspect_run(run, device=device, trust_code=trust_code)
+    print(json.dumps(found, ensure_ascii=False) if as_json else "\n".join(_inspection_lines(found)))
+
+
+def _inspection_lines(found: dict[str, Any]) -> list[str]:
+    header = ("parameter", "shape", "count", "device", "dtype", "trainable", "gradient", "update/weights")
+    rows = [
+        (
+            *(one["name"], "x".join(map(str, one["shape"])) or "-", f"{one['count']:,}", one["device"], one["dtype"]),
+            *("yes" if one["trainable"] else "no", shown_number(one["gradient_norm"])),
+            shown_number(one["update_to_weight"]),
+        )
+        for one in found["parameters"]
+    ]
+    clipped = f", clipped by {found['clip_factor']:.4g}" if found["clip_factor"] != 1.0 else ""
+    trainable = sum(one["count"] for one in found["parameters"] if one["trainable"])
+    dead = [(one["module"], f"{len(one['dead'])} of {one['units']}") for one in found["dead_units"] if one["dead"]]
+    return [
+        f"{found['checkpoint']}, and a step at a learning rate of {found['learning_rate']:.4g}",
+        *table([header, *rows]),
+        f"{sum(one['count'] for one in found['parameters']):,} parameters, of which {trainable:,} are trainable",
+        f"gradient norm {shown_number(found['gradient_norm'])}{clipped}; by layer:",
+        *table([(one["module"], shown_number(one["gradient_norm"])) for one in found["layers"]]),
+        "inputs that are 0 in the whole batch, by layer:" if dead else "no layer has an input that is 0 everywhere",
+        *(table(dead) if dead else ()),
+    ]

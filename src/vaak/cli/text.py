@@ -1,0 +1,150 @@
+"""What text becomes before a model gets it: ``vaak tokenizer`` (tokens) and ``vaak phonemes`` (sounds)."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from vaak.cli.arguments import AsJson, Output, with_options_of
+from vaak.core.errors import DataError
+from vaak.text.speech.config import FrontEndConfig
+
+if TYPE_CHECKING:
+    from vaak.text.speech.processor import PhonemeProcessor, Processed
+
+app = typer.Typer(
+    help="Look at a tokenizer.",
+    epilog="Example: vaak tokenizer show runs/quickstart",
+    no_args_is_help=True,
+    add_completion=False,
+)
+
+
+@app.callback()
+def tokenizer() -> None:
+    """Look at a tokenizer."""
+
+
+@app.command()
+def show(
+    path: Annotated[Path, typer.Argument(help="A run, a tokenizer.json, or a folder with one.")],
+    text: Annotated[str | None, typer.Argument(help="Show its tokens; without it, the vocabulary.")] = None,
+    first: Annotated[int, typer.Option(min=0, help="The first token of the vocabulary to show.")] = 0,
+    number: Annotated[int, typer.Option(min=1, help="How many tokens of the vocabulary to show.")] = 100,
+    as_json: AsJson = False,
+) -> None:
+    """Show tokens as readable text: ␣ is a space, ⏎ a newline, ‹E0› a byte that isn't a character by itself.
+
+    Example: vaak tokenizer show runs/quickstart "लड़की सोती है।"
+    """
+    from vaak.runs.prepared import prepared_folder
+    from vaak.text.tokenizer import Tokenizer, normalise
+
+    found = Tokenizer.load(prepared_folder(path) / "tokenizer" if (path / "config.yml").is_file() else path)
+    vocabulary = range(first, min(first + number, found.vocab_size))
+    ids = list(vocabulary) if text is None else found.encode(normalise(text))
+    named = [token for token in ids if found.backend.id_to_token(token) is not None]
+    if as_json:
+        tokens = [{"id": token, "token": found.readable(token)} for token in named]
+        print(json.dumps({"vocab_size": found.vocab_size, "tokens": tokens}, ensure_ascii=False))
+        return
+    if text is not None:
+        print(" ".join(found.readable(token) for token in named))
+        return
+    for token in named:
+        print(f"{token:>7}  {found.readable(token)}")
+    print(f"{len(named):,} of {found.vocab_size:,} tokens")
+
+
+AT_ONCE = 200
+"""Lines that are pronounced with one loading of espeak-ng."""
+
+
+@with_options_of(FrontEndConfig, into="front_end", show_defaults=True)
+def phonemes(
+    front_end: dict[str, Any],
+    text: Annotated[
+        str, typer.Argument(help="A text, a file with a text in each line, or - for standard input.")
+    ] = "-",
+    normalised_only: Annotated[
+        bool, typer.Option("--normalised-only", help="Print the normalised text without its phonemes.")
+    ] = False,
+    output: Output = None,
+    as_json: AsJson = False,
+) -> None:
+    """Print what each line becomes: its normalised text, a tab, and its phonemes with | between words.
+
+    A blank line stays blank. One that can't be spoken is blank, too, and is listed at the end; the exit code is 2 then.
+
+    Example: vaak phonemes "Dr. Roe paid $3.50 in 1999." --alphabet arpabet
+    """
+    from vaak.cli.arguments import texts_of
+    from vaak.cli.output import print_or_write
+    from vaak.config.base import from_options
+    from vaak.text.speech.processor import PhonemeProcessor
+
+    processor = PhonemeProcessor(from_options(FrontEndConfig, front_end, "vaak phonemes"))
+    texts, where = texts_of(text)
+    problems: list[str] = []
+
+    def note(index: int, error: DataError) -> None:
+        if len(texts) == 1:
+            raise DataError(f"{where(index)}: {error}") from error
+        problems.append(f"{where(index)}: {error}")
+
+    found = (_normalised if normalised_only else _spoken)(processor, texts, note)
+    print_or_write((json.dumps(one, ensure_ascii=False) if as_json else _line(one) for one in found), output)
+    for problem in problems:
+        print(problem, file=sys.stderr)
+    if problems:
+        raise typer.Exit(2)
+
+
+def _normalised(
+    processor: PhonemeProcessor, texts: list[str], note: Callable[[int, DataError], None]
+) -> Iterator[dict[str, Any]]:
+    for index, text in enumerate(texts):
+        try:
+            yield {"text": text, "normalised": processor.normalise(text)}
+        except DataError as error:
+            note(index, error)
+            yield {"text": text, "normalised": ""}
+
+
+def _spoken(
+    processor: PhonemeProcessor, texts: list[str], note: Callable[[int, DataError], None]
+) -> Iterator[dict[str, Any]]:
+    for first in range(0, len(texts), AT_ONCE):
+        some = texts[first : first + AT_ONCE]
+        for text, one in zip(some, _processed(processor, some, first, note), strict=True):
+            if one is None:
+                yield {"text": text, "normalised": "", "symbols": [], "ids": []}
+            else:
+                yield {"text": text, "normalised": one.normalised, "symbols": one.symbols, "ids": one.ids}
+
+
+def _processed(
+    processor: PhonemeProcessor, texts: list[str], first: int, note: Callable[[int, DataError], None]
+) -> Iterator[Processed | None]:
+    """What each text became; None of blank ones, and of those that can't be spoken, which are noted."""
+    try:
+        at_once = iter(processor.process_all([text for text in texts if text.strip()]))
+        yield from (next(at_once) if text.strip() else None for text in texts)
+    except DataError:
+        for index, text in enumerate(texts, first):
+            try:
+                yield processor.process(text) if text.strip() else None
+            except DataError as error:
+                note(index, error)
+                yield None
+
+
+def _line(found: dict[str, Any]) -> str:
+    if not found["normalised"] or "symbols" not in found:
+        return str(found["normalised"])
+    return f"{found['normalised']}\t{' '.join('|' if one == ' ' else one for one in found['symbols'])}"

@@ -1,0 +1,280 @@
+"""What a resume may change: the class of every option, and how two configurations of a run differ.
+
+An option declares its class where it is declared itself: ``option(..., resume="free")``, or ``resume_class`` of its
+section (``vaak.config.base``). What the classes mean is in docs/resuming.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, NamedTuple, cast
+
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+from pydantic_core import to_jsonable_python
+
+from vaak.config.base import ResumeClass
+from vaak.config.experiment import experiment_type
+from vaak.config.resolved import untouched_experiment
+from vaak.config.tasks import spec_of
+from vaak.config.yaml.fields import (
+    SectionType,
+    applies,
+    is_component,
+    is_users_type,
+    item_of,
+    names_class,
+    section_of,
+    types_reading,
+)
+from vaak.config.yaml.text import flow_text
+from vaak.config.yaml.tree import split_key
+from vaak.core.storage.files import moved_together
+
+NOT_GIVEN = "not given"
+"""Stands for a value where a side has none and no default is known: an option of a user's class, or a removed one."""
+
+_LONGEST_VALUE = 100
+_UNKNOWN: ResumeClass = "other numbers"
+"""The class of an option that this version no longer has: the resume reports it and continues."""
+
+
+class Rule(NamedTuple):
+    """The class of an option; ``switch`` is that of a change from null or 0 to a value, or back."""
+
+    always: ResumeClass
+    switch: ResumeClass
+
+    def of(self, before: Any, after: Any) -> ResumeClass:
+        """The class of one change."""
+        return self.switch if _is_off(before) != _is_off(after) else self.always
+
+
+class Leaf(NamedTuple):
+    """An option that isn't a section; in its key, N is the index in a list."""
+
+    key: str
+    option: FieldInfo
+    rule: Rule | None
+
+
+@dataclass(frozen=True)
+class Change:
+    """An option that two configurations of a run have different values of; a missing one counts with its default.
+
+    >>> print(Change("model.d_model", 32, 64, "refused"))
+    model.d_model was 32, is 64
+    """
+
+    key: str
+    before: Any = field(hash=False)
+    after: Any = field(hash=False)
+    resume_class: ResumeClass
+
+    def __str__(self) -> str:
+        return f"{self.key} was {_shown(self.before)}, is {_shown(self.after)}"
+
+
+def changes_between(before: Mapping[str, Any], after: Mapping[str, Any], reference: str | None = None) -> list[Change]:
+    """All changes from the resolved values of one session (``vaak.config.resolved``) to those of another.
+
+    They come in the order of the options. Sections that one side has not, and lists of another length, are one change
+    as a whole. Paths that moved together with the run are the same. ``before`` may have been written by an earlier
+    version: what it lacks has its default, and options that have been removed are reported. With another task, only
+    the task can be compared. ``reference`` is that of a task of the user's own (``Experiment.reference``).
+    """
+    task = reference or after["task"]
+    if not _is_same_task(before.get("task", task), task):
+        return [Change("task", before["task"], after["task"], "refused")]
+    untouched = untouched_experiment(task, after["name"], after["run_dir"])
+    was, now = str(before.get("run_dir", after["run_dir"])), str(after["run_dir"])
+    changes: list[Change] = []
+    for key, old, new in _differences(type(untouched), {**before, "task": after["task"]}, after, untouched):
+        if _are_experiments(old) and _are_experiments(new) and old.keys() == new.keys():
+            changes += [one for name in old for one in _within(f"{key}.{name}", old[name], new[name], was, now)]
+        elif key == "run_dir" or not moved_together(old, new, was, now):
+            changes.append(Change(key, old, new, _class_of(task, key, old, new)))
+    return changes
+
+
+def _are_experiments(value: Any) -> bool:
+    """Whether a value is inner experiments by name (``vaak.config.inner``)."""
+    return isinstance(value, dict) and all(isinstance(one, dict) and "task" in one for one in value.values())
+
+
+def _within(key: str, before: dict[str, Any], after: dict[str, Any], was: str, now: str) -> list[Change]:
+    """The changes ``before``→``after`` of inner experiment ``key``; its run ``was`` in one folder, is in ``now``."""
+    changes = changes_between({"name": "inner", "run_dir": was, **before}, {"name": "inner", "run_dir": now, **after})
+    return [replace(change, key=f"{key}.{change.key}") for change in changes if change.key != "run_dir"]
+
+
+def _is_same_task(one: str, other: str) -> bool:
+    """Whether two tasks are the same; of a user's own, which is copied into the run, names of file and class decide."""
+    return Path(one).name == Path(other).name
+
+
+def of_class(changes: Iterable[Change], resume_class: ResumeClass) -> list[Change]:
+    """The changes of one class."""
+    return [change for change in changes if change.resume_class == resume_class]
+
+
+def resume_class(task: str, key: str) -> ResumeClass:
+    """The class of an option, a section or an item of a list; below plain values, that of the option that holds them.
+
+    >>> resume_class("lm", "training.optimizer.lr"), resume_class("lm", "training.callbacks.0.every")
+    ('other numbers', 'other numbers')
+
+    Raises KeyError where the task has no such option.
+    """
+    return rule_of(task, key).always
+
+
+def rule_of(task: str, key: str) -> Rule:
+    """The class of an option for each kind of change. Raises KeyError for an unknown option, or one without a class."""
+    annotation: Any = experiment_type(task)
+    rule: Rule | None = None
+    for part in split_key(key):
+        section = section_of(annotation)
+        if section is not None and part in section.model_fields:
+            rule = _declared(section, section.model_fields[part]) or (rule if is_component(section) else None)
+            annotation = section.model_fields[part].annotation
+        elif section is None and item_of(annotation) is not None:
+            annotation = item_of(annotation)
+        elif section is not None and names_class(section):
+            rule, annotation = _of_section(section) or rule, Any
+        elif section is not None:
+            raise KeyError(key)
+    inner = section_of(annotation) or section_of(item_of(annotation))
+    rule = rule or (_of_section(inner) if inner is not None else None)
+    if rule is None:
+        raise KeyError(key)
+    return rule
+
+
+def leaves(task: str) -> Iterator[Leaf]:
+    """Every option of a task; those of audio only where the task has it."""
+    kind = experiment_type(task)
+    audio = () if spec_of(task).audio else ("global_config", "datasets")
+    return (leaf for leaf in _leaves(kind) if leaf.key not in audio)
+
+
+def _leaves(section: SectionType, path: str = "", holder: Rule | None = None) -> Iterator[Leaf]:
+    """Every option below a section; ``holder`` is the rule of the option whose class the section names."""
+    for name, option in section.model_fields.items():
+        key, rule = f"{path}.{name}".lstrip("."), _declared(section, option) or holder
+        inner, item = section_of(option.annotation), section_of(item_of(option.annotation))
+        below = inner or item
+        if below is None:
+            yield Leaf(key, option, rule)
+        else:
+            yield from _leaves(below, key if inner else f"{key}.N", rule if is_component(below) else None)
+
+
+def _declared(section: SectionType, option: FieldInfo) -> Rule | None:
+    """The option's own class, or else that of its section."""
+    extra = cast("dict[str, Any]", option.json_schema_extra) or {}
+    always = extra.get("resume") or getattr(section, "resume_class", None)
+    return Rule(always, extra.get("resume_switch", always)) if always else None
+
+
+def _of_section(section: SectionType) -> Rule | None:
+    always = getattr(section, "resume_class", None)
+    return Rule(always, always) if always else None
+
+
+def _class_of(task: str, key: str, before: Any, after: Any) -> ResumeClass:
+    try:
+        return rule_of(task, key).of(before, after)
+    except KeyError:
+        return _UNKNOWN
+
+
+def _differences(
+    section: SectionType, before: Mapping[str, Any], after: Mapping[str, Any], untouched: Any, path: str = ""
+) -> Iterator[tuple[str, Any, Any]]:
+    """Key, value before and value after of what differs; ``untouched`` is the section where nothing is given.
+
+    ``before`` and ``after`` are its values, at ``path``.
+    """
+    names = dict.fromkeys((*section.model_fields, *after, *before))
+    types = [_value(section, values, "type", untouched) for values in (before, after)]
+    if is_component(section) and not _same_class(*types):
+        yield f"{path}.type", *types
+        return
+    for name in names:
+        if names_class(section) and name == "type" and _same_class(*types):
+            continue
+        is_users = all(is_users_type(section, one) for one in types) and name != "options"
+        if is_users and types_reading(section, name):  # what the user's class has as its default isn't known
+            old, new = (values.get(name, NOT_GIVEN) for values in (before, after))
+        elif all(applies(section, name, one) for one in types):
+            old, new = (_value(section, values, name, untouched) for values in (before, after))
+        else:
+            continue
+        if _without_folders(old) == _without_folders(new):
+            continue
+        known = section.model_fields.get(name)
+        key, annotation = f"{path}.{name}".lstrip("."), known.annotation if known else Any
+        yield from _below(annotation, key, old, new, getattr(untouched, name, None))
+
+
+def _below(annotation: Any, key: str, old: Any, new: Any, untouched: Any) -> Iterator[tuple[str, Any, Any]]:
+    """The differences of two values that aren't equal: inside of sections, else the values themselves.
+
+    ``annotation`` is the type of the option ``key``, ``old`` and ``new`` are its values, and ``untouched`` is its value
+    where nothing is given.
+    """
+    inner, item = section_of(annotation), section_of(item_of(annotation))
+    if inner is not None and isinstance(old, dict) and isinstance(new, dict):
+        yield from _differences(inner, old, new, untouched, key)
+    elif item is not None and _are_sections(old) and _are_sections(new) and len(old) == len(new):
+        for number, (one, other) in enumerate(zip(old, new, strict=True)):
+            yield from _differences(item, one, other, None, f"{key}.{number}")
+    else:
+        yield key, old, new
+
+
+def _value(section: SectionType, values: Mapping[str, Any], name: str, untouched: Any) -> Any:
+    """What a section has under a name, or its default there; a section that is left out has no values."""
+    if name in values:
+        return values[name]
+    known = section.model_fields.get(name)
+    if untouched is not None and hasattr(untouched, name):
+        default = getattr(untouched, name)
+    elif known is None or known.is_required():
+        return NOT_GIVEN
+    else:
+        default = known.get_default(call_default_factory=True)
+    return {} if isinstance(default, BaseModel) and not is_component(type(default)) else to_jsonable_python(default)
+
+
+def _same_class(one: Any, other: Any) -> bool:
+    """Whether two references name the same class: of a user's file, a run keeps a copy in another folder."""
+    return bool(_without_folder(one) == _without_folder(other))
+
+
+def _without_folder(reference: Any) -> Any:
+    path, colon, name = str(reference).rpartition(":")
+    return f"{path.rpartition('/')[2]}:{name}" if colon and path.endswith(".py") else reference
+
+
+def _without_folders(value: Any) -> Any:
+    """A value with the classes that its sections name as ``_same_class`` compares them."""
+    if not isinstance(value, dict):
+        return value
+    return {key: _without_folder(one) if key == "type" else _without_folders(one) for key, one in value.items()}
+
+
+def _are_sections(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(item, dict) for item in value)
+
+
+def _is_off(value: Any) -> bool:
+    return value is None or value == 0
+
+
+def _shown(value: Any) -> str:
+    text = value if value == NOT_GIVEN else flow_text(value)
+    return text if len(text) <= _LONGEST_VALUE else f"{text[: _LONGEST_VALUE - 3]}..."

@@ -1,0 +1,445 @@
+"""What the types accept but can't be: options that don't apply, and names of losses, metrics or runs that don't exist.
+
+Such options are always reported, before there are data. A task adds its own checks.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import inspect
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from vaak.config.base import REGISTERED, Component
+from vaak.config.components import AUXILIARY_LOSSES, CALLBACKS, LOSSES, SMOOTHING_LOSSES, did_you_mean, source_file
+from vaak.config.experiment import Experiment
+from vaak.config.optimization import SCHEDULES_THAT_END_LOW
+from vaak.config.tasks import CheckFinding, impossible, impossible_if_given, no_effect, remark
+from vaak.config.training import DIFFICULTIES, AuxiliaryLoss, TrainingConfig
+
+NO_OPTIONS = ast.arguments(args=[ast.arg("self")], posonlyargs=[], kwonlyargs=[], kw_defaults=[], defaults=[])
+"""The parameters of a class without an ``__init__`` of its own."""
+LOGGED = (
+    *("loss", "learning_rate", "learning_rate/", "gradient_norm", "gradient_norm/"),
+    *("loss_scale", "overflows", "non_finite_steps", "skipped", "seconds", "total_steps"),
+    *("process_memory_gib", "cpu_percent", "machine_load", "disk_free_gib"),
+    *("memory_pressure", "memory_limit_gib", "device_memory_gib", "device_utilisation_percent"),
+)
+"""Figures that training logs, whatever the task; a name that ends in ``/`` stands for all that begin with it."""
+
+
+def unknown_losses(experiment: Experiment[Any, Any]) -> Iterator[CheckFinding]:
+    """Main and auxiliary losses that the task doesn't have, or that don't fit its data."""
+    spec, loss = experiment.spec, experiment.training.loss
+    name = loss.main.type
+    fitting = spec.losses and tuple(spec.losses(experiment))
+    if fitting and name in LOSSES and name not in fitting:
+        yield impossible(
+            "training.loss.main",
+            f"{name} doesn't fit what the task {experiment.task} predicts; expected one of {', '.join(fitting)}, "
+            "./file.py:Name or package.module:Name",
+        )
+    elif loss.main.options.get("weight") is not None and name == "cross_entropy" and not spec.has_class_weights:
+        yield impossible("training.loss.main.weight", "only a classifier's classes have weights; leave it out")
+    elif loss.label_smoothing and name in LOSSES and name not in SMOOTHING_LOSSES:
+        yield impossible("training.loss.label_smoothing", f"{name} has no label smoothing; leave it out")
+    if spec.auxiliary_losses is None:
+        return
+    unfit = {*AUXILIARY_LOSSES} - {*fitting} if fitting else set()
+    unfit -= {"z_loss"} if spec.has_logits else set()
+    known = sorted({*AUXILIARY_LOSSES, *REGISTERED["training.loss.auxiliary"], *spec.auxiliary_losses} - unfit)
+    for other, about in loss.auxiliary.items():
+        kind = other if isinstance(about, int | float) else about.type
+        if kind in unfit:
+            message = f"{kind} doesn't fit what the task {experiment.task} predicts; expected one of {', '.join(known)}"
+            yield impossible(f"training.loss.auxiliary.{other}", message)
+        elif isinstance(about, int | float) and other not in known:
+            yield impossible(
+                f"training.loss.auxiliary.{other}",
+                f"is not known; expected one of {', '.join(known)}{did_you_mean(other, known)}",
+            )
+
+
+def smoothing_of_users_loss(experiment: Experiment[Any, Any], folder: Path) -> Iterator[CheckFinding]:
+    """``label_smoothing`` with a user's loss whose class doesn't take it; its file is read, and not executed."""
+    loss = experiment.training.loss
+    if not loss.label_smoothing or loss.main.type in LOSSES:
+        return
+    taken = _registered_options(loss.main.type) or _options_in_file(loss.main.type, folder)
+    if taken is not None and "label_smoothing" not in taken:
+        yield impossible(
+            "training.loss.label_smoothing", f"{loss.main.type} takes no label_smoothing; leave it out, or add it there"
+        )
+
+
+def _registered_options(name: str) -> Collection[str] | None:
+    """The options of a class that a program registered; None where any are taken, or no class has that name."""
+    found = REGISTERED["training.loss.main"].get(name)
+    if found is None:
+        return None
+    parameters = inspect.signature(found).parameters
+    takes_any = any(one.kind is one.VAR_KEYWORD for one in parameters.values())
+    return None if takes_any else parameters.keys() or {""}
+
+
+def _options_in_file(reference: str, folder: Path) -> Collection[str] | None:
+    """The options that ``__init__`` of a class in a file has; None where the class may inherit others."""
+    file = source_file(reference, folder)
+    if file is None or not file.is_file():
+        return None
+    found = _class_in(file, reference.rpartition(":")[2])
+    if found is None or not _is_plain_module(found):
+        return None
+    made_by = _made_by(found)
+    if made_by is None or made_by.kwarg is not None:
+        return None if made_by else {""}
+    return {one.arg for one in (*made_by.args, *made_by.kwonlyargs)}
+
+
+def wrong_options_of_components(experiment: Experiment[Any, Any], folder: Path) -> Iterator[CheckFinding]:
+    """Options of callbacks and losses that their classes don't have, or require; files are read, and not executed."""
+    loss = experiment.training.loss
+    for number, callback in enumerate(experiment.training.callbacks):
+        yield from _wrong_options(f"training.callbacks.{number}", callback, CALLBACKS, folder)
+    yield from _wrong_options("training.loss.main", loss.main, LOSSES, folder)
+    for name, about in loss.auxiliary.items():
+        if isinstance(about, AuxiliaryLoss):
+            yield from _wrong_options(f"training.loss.auxiliary.{name}", about, AUXILIARY_LOSSES, folder)
+
+
+def _wrong_options(
+    key: str, component: Component, short_names: Mapping[str, str], folder: Path
+) -> Iterator[CheckFinding]:
+    """Those of one component, which stands under ``key``, as far as the source of its class tells."""
+    reference = short_names.get(component.type, component.type)
+    module, _, name = reference.rpartition(":")
+    ours = importlib.util.find_spec(module) if module.startswith("vaak.") else None
+    file = source_file(reference, folder) if ours is None else Path(str(ours.origin))
+    found = _class_in(file, name) if file is not None and file.is_file() else None
+    if found is None:
+        return
+    made_by = _made_by(found) or (NO_OPTIONS if _is_plain_module(found) else None)
+    if made_by is None:
+        return
+    taken = [one.arg for one in (*made_by.args[1:], *made_by.kwonlyargs)]
+    optional = made_by.args[len(made_by.args) - len(made_by.defaults) :]
+    optional += [one for one, default in zip(made_by.kwonlyargs, made_by.kw_defaults, strict=True) if default]
+    for option in () if made_by.kwarg is not None else component.options.keys() - {*taken}:
+        has = f"its options are {', '.join(taken)}" if taken else "it has no options"
+        message = f"{component.type} has no option {option}; {has}{did_you_mean(option, taken)}"
+        yield impossible(f"{key}.{option}", message)
+    for option in taken:
+        if option not in component.options and option not in {one.arg for one in optional}:
+            yield impossible(key, f"{component.type} requires its option {option}")
+
+
+def _is_plain_module(found: ast.ClassDef) -> bool:
+    """Whether a class inherits from torch's module alone, which takes no options."""
+    return [ast.unparse(base) for base in found.bases] in (["nn.Module"], ["torch.nn.Module"])
+
+
+def _class_in(file: Path, name: str) -> ast.ClassDef | None:
+    """The source of a class in a file; None where it has none, or can't be read: training says what is wrong in it."""
+    try:
+        body = ast.parse(file.read_bytes()).body
+    except (OSError, SyntaxError, ValueError):
+        return None
+    return next((node for node in body if isinstance(node, ast.ClassDef) and node.name == name), None)
+
+
+def _made_by(found: ast.ClassDef) -> ast.arguments | None:
+    """The parameters of the class's own ``__init__``; None where it has none."""
+    functions = (node for node in found.body if isinstance(node, ast.FunctionDef))
+    return next((node.args for node in functions if node.name == "__init__"), None)
+
+
+def watched_metrics(training: TrainingConfig) -> dict[str, str]:
+    """The metrics that training needs, by the options that name them."""
+    watched = {"training.checkpoint.metric": training.checkpoint.metric}
+    if training.scheduler.type == "plateau":
+        watched["training.scheduler.metric"] = training.scheduler.metric
+    if training.early_stopping is not None:
+        watched["training.early_stopping.metric"] = training.early_stopping.metric
+    for number, callback in enumerate(training.callbacks):
+        if callback.type == "early_stopping" and isinstance(callback.options.get("metric"), str):
+            watched[f"training.callbacks.{number}.metric"] = callback.options["metric"]
+    return watched
+
+
+def unknown_in_a_new_run(experiment: Experiment[Any, Any], further_metrics: Iterable[str]) -> Iterator[CheckFinding]:
+    """What only who starts a run must have right: metrics, and the runs to begin with.
+
+    ``further_metrics`` are those that a program adds to the task's. A run that was trained may have others, and may
+    have outlived the one whose weights it began with.
+    """
+    training, metrics = experiment.training, experiment.spec.metrics
+    if metrics is not None:
+        known = [*metrics(experiment), *(f"val_{name}" for name in further_metrics)]
+        for key, metric in watched_metrics(training).items():
+            if not _is_among(metric, known):
+                yield impossible(
+                    key, f"is {metric}, and evaluations give {_listed(known)}{did_you_mean(metric, known)}"
+                )
+        yield from _unknown_logged(training, known)
+    options = training.checkpoint
+    resumes = options.resume is not None and (experiment.run_dir / "config.yml").exists()
+    if options.init_from is not None and not resumes and not Path(options.init_from).exists():
+        yield impossible(
+            "training.checkpoint.init_from",
+            f"{options.init_from} doesn't exist; give a run directory, or step-…, best or last in it",
+        )
+    if options.resume not in (None, "auto") and not Path(str(options.resume)).exists():
+        yield impossible("training.checkpoint.resume", f"{options.resume} doesn't exist; give a checkpoint, or auto")
+
+
+def _unknown_logged(training: TrainingConfig, known: list[str]) -> Iterator[CheckFinding]:
+    """Names for the trackers that no figure has, as far as that can be told: callbacks may log any."""
+    if training.profiling or training.callbacks:
+        return
+    losses = {"loss", training.loss.main.type, "bce", *training.loss.auxiliary}
+    names = {name.removeprefix("val_") for name in known} | {*known, *LOGGED, *losses}
+    names |= {f"{prefix}_{name}" for name in losses for prefix in ("train", "smoothed")}
+    asked = (name for name in training.logging.log_metrics or () if not name.endswith(("_per_second", "_gib")))
+    unknown = [name for name in asked if not _is_among(name, names)]
+    if unknown:
+        yield remark(
+            "training.logging.log_metrics",
+            f"no figure is called {' or '.join(unknown)}, so trackers get none; evaluations give {_listed(known)}"
+            f"{did_you_mean(unknown[0], names)}",
+        )
+
+
+def _is_among(name: str, known: Iterable[str]) -> bool:
+    return any(name == one or (one.endswith("/") and name.startswith(one)) for one in known)
+
+
+def _listed(known: Iterable[str]) -> str:
+    return ", ".join(f"{name}…" if name.endswith("/") else name for name in known)
+
+
+MOST_PARAMETERS = 10**12
+"""A process holds its whole model: a larger one fits no machine."""
+_NO_PERFORMER = "no layer of this model draws random features (Performer)"
+
+
+def findings(experiment: Experiment[Any, Any]) -> Iterator[CheckFinding]:
+    """All findings about options, including the task's."""
+    yield from _impossible(experiment)
+    yield from _without_effect(experiment)
+    yield from _remarks(experiment)
+    yield from experiment.spec.checks(experiment)
+
+
+def _impossible(experiment: Experiment[Any, Any]) -> Iterator[CheckFinding]:
+    training = experiment.training
+    yield from _impossible_lengths(experiment)
+    yield from unknown_losses(experiment)
+    yield from _impossible_size(experiment)
+    yield from _impossible_steps(training)
+    if training.batching.type in experiment.spec.refused_batching:
+        yield impossible("training.batching.type", experiment.spec.refused_batching[training.batching.type])
+    if "norm_reg" in training.loss.auxiliary and not _draws_features(experiment):
+        yield impossible(
+            "training.loss.auxiliary.norm_reg",
+            f"{_NO_PERFORMER}; it needs an attention_type linear or causal_linear",
+        )
+    if training.distributed.backend == "nccl" and training.device in ("cpu", "mps"):
+        yield impossible(
+            "training.distributed.backend", f"nccl needs CUDA, and device is {training.device}; expected gloo or null"
+        )
+    if experiment.distillation is not None and not experiment.spec.has_logits:
+        yield impossible(
+            "distillation", f"{experiment.task} has no classes whose probabilities could be learned; leave it out"
+        )
+    if training.performance.compile and experiment.distillation is not None and experiment.distillation.hidden:
+        yield impossible(
+            "distillation.hidden", "a compiled model gives no hidden states: set training.performance.compile: false"
+        )
+    yield from _impossible_curriculum(experiment)
+    thresholds = training.memory.thresholds
+    if thresholds is not None and list(thresholds) != sorted(set(thresholds)):
+        yield impossible(
+            "training.memory.thresholds", f"{list(thresholds)} do not increase; expected moderate < high < critical"
+        )
+    if training.scheduler.warmup_steps and training.scheduler.warmup_ratio is not None:
+        yield impossible("training.scheduler.warmup_ratio", "given together with warmup_steps; give one of them")
+    if training.scheduler.first_cycle_steps is not None and training.scheduler.first_cycle_epochs is not None:
+        yield impossible(
+            "training.scheduler.first_cycle_epochs", "given together with first_cycle_steps; give one of them"
+        )
+    if training.validation.interval is None and training.validation.interval_epochs is None:
+        yield from _without_evaluations(training)
+
+
+def _impossible_curriculum(experiment: Experiment[Any, Any]) -> Iterator[CheckFinding]:
+    """Difficulties that the data don't have, and a curriculum that would become easier."""
+    curriculum = experiment.training.curriculum
+    if curriculum is None:
+        return
+    refused = experiment.spec.refused_difficulties(experiment)
+    if curriculum.difficulty in refused:
+        others = " or ".join(measure for measure in DIFFICULTIES if measure not in refused)
+        yield impossible(
+            "training.curriculum.difficulty",
+            f"{curriculum.difficulty}: {refused[curriculum.difficulty]}; expected {others or 'no curriculum'}",
+        )
+    if curriculum.final_difficulty < curriculum.initial_difficulty:
+        yield impossible(
+            "training.curriculum.final_difficulty",
+            f"is below initial_difficulty ({curriculum.initial_difficulty}); easy examples are never dropped",
+        )
+
+
+def _impossible_size(experiment: Experiment[Any, Any]) -> Iterator[CheckFinding]:
+    """A model that no machine can train, by a count that allocates nothing."""
+    count = experiment.spec.num_parameters
+    number = count(experiment) if count is not None else 0
+    if number > MOST_PARAMETERS:
+        yield impossible(
+            "model",
+            f"has about {number:.1e} parameters, which take {16 * number / 1e12:,.0f} TB in each process that trains; "
+            "make it smaller",
+        )
+
+
+def _impossible_steps(training: TrainingConfig) -> Iterator[CheckFinding]:
+    """A schedule that doesn't fit the steps of training, where these are known, or its rate."""
+    scheduler, optimizer = training.scheduler, training.optimizer
+    too_long = training.max_steps is not None and scheduler.warmup_steps > training.max_steps
+    if too_long and scheduler.long_warmup == "refuse":
+        yield impossible(
+            "training.scheduler.warmup_steps",
+            f"is {scheduler.warmup_steps}, but training ends after {training.max_steps} steps (max_steps); warm up for "
+            "fewer, or train longer",
+        )
+    if scheduler.type in SCHEDULES_THAT_END_LOW and scheduler.min_lr > optimizer.lr:
+        yield impossible(
+            "training.scheduler.min_lr", f"is {scheduler.min_lr}, above training.optimizer.lr ({optimizer.lr})"
+        )
+
+
+def _impossible_lengths(experiment: Experiment[Any, Any]) -> Iterator[CheckFinding]:
+    """Audio options in a task without audio, and budgets in another unit than that of the examples."""
+    spec, batching = experiment.spec, experiment.training.batching
+    if not spec.audio:
+        for section in ("datasets", "global_config"):
+            if getattr(experiment, section):
+                yield impossible(
+                    section, f"is for audio, and the task {experiment.task} has none: it reads the section data"
+                )
+    if spec.length_unit == "tokens" and batching.max_duration is not None:
+        yield impossible(
+            "training.batching.max_duration",
+            "text has no duration in seconds; expected training.batching.max_tokens",
+        )
+    if spec.length_unit == "seconds" and batching.max_tokens is not None:
+        yield impossible(
+            "training.batching.max_tokens",
+            "audio has no tokens; expected training.batching.max_duration, in seconds",
+        )
+
+
+def _without_evaluations(training: TrainingConfig) -> Iterator[CheckFinding]:
+    """What is impossible in a run that is never evaluated."""
+    if training.early_stopping is not None:
+        yield impossible("training.early_stopping", "needs evaluations; give validation.interval or interval_epochs")
+    if training.scheduler.type == "plateau":
+        yield impossible(
+            "training.scheduler.type", "plateau needs evaluations; give validation.interval or interval_epochs"
+        )
+
+
+def _without_effect(experiment: Experiment[Any, Any]) -> Iterator[CheckFinding]:
+    training = experiment.training
+    if not _draws_features(experiment):
+        yield no_effect("training.feature_redraw_interval", f"{_NO_PERFORMER}, so nothing is redrawn")
+        yield no_effect("training.fixed_projection", f"{_NO_PERFORMER}, so nothing is redrawn")
+    elif training.fixed_projection:
+        yield no_effect("training.feature_redraw_interval", "fixed_projection is true, so features are never redrawn")
+    if training.mixed_precision != "fp16":
+        yield no_effect(
+            "training.amp_loss_scale",
+            f"only fp16 scales the loss, and mixed_precision is {training.mixed_precision}",
+        )
+    if training.mixed_precision == "no":
+        yield no_effect("training.fp32_fallback", "mixed_precision is no, so all is computed in fp32 anyway")
+    if not training.memory.manager:
+        yield no_effect("training.memory.cleanup_interval", "memory.manager is false, and it does the cleaning")
+    yield from _callbacks_that_disagree(experiment)
+    if training.max_steps is not None:
+        yield no_effect("training.epochs", f"max_steps ({training.max_steps}) decides when training ends")
+    yield from _unread_in_training(training)
+    workers = training.performance.num_workers
+    if workers == 0 or (workers is None and experiment.spec.length_unit == "tokens"):
+        reason = f"num_workers is {'null and this is text' if workers is None else 0}: the main process loads the data"
+        yield no_effect("training.performance.prefetch_factor", reason)
+        yield no_effect("training.performance.persistent_workers", reason)
+
+
+def _callbacks_that_disagree(experiment: Experiment[Any, Any]) -> Iterator[CheckFinding]:
+    """Callbacks that set what an option sets as well."""
+    training = experiment.training
+    for number, callback in enumerate(training.callbacks):
+        key = f"training.callbacks.{number}"
+        if callback.type == "gradient_clipping":
+            message = "the callback gradient_clipping sets it as well; leave one out"
+            yield impossible_if_given("training.gradient_clipping", message)
+        if callback.type != "feature_redraw":
+            continue
+        interval = training.feature_redraw_interval
+        if not _draws_features(experiment):
+            yield no_effect(key, f"{_NO_PERFORMER}, so nothing is redrawn")
+        elif training.fixed_projection:
+            yield impossible(key, "redraws features, and training.fixed_projection is true; leave one out")
+        elif interval not in (None, callback.options.get("interval", interval)):
+            yield impossible(key, f"training.feature_redraw_interval is {interval} already; leave one out")
+
+
+def _unread_in_training(training: TrainingConfig) -> Iterator[CheckFinding]:
+    """Options that wait for another one."""
+    if training.checkpoint.init_from is None:
+        for name in ("init_except", "init_rename"):
+            yield no_effect(f"training.checkpoint.{name}", "init_from is null, so the weights are drawn")
+    logging, scheduler = training.logging, training.scheduler
+    if not (logging.tensorboard or logging.wandb or logging.trackers):
+        yield no_effect("training.logging.log_metrics", "no tracker is on; metrics.jsonl has everything")
+    if scheduler.type == "one_cycle" and (scheduler.warmup_steps or scheduler.warmup_ratio):
+        yield no_effect("training.scheduler.peak_at", "the rate peaks at the end of the warm-up")
+    if not training.memory.manager:
+        yield no_effect("training.memory.thresholds", "memory.manager is false, so pressure isn't watched")
+
+
+def _draws_features(experiment: Experiment[Any, Any]) -> bool:
+    return any(getattr(section, "draws_features", False) for section in (experiment.model, experiment.data))
+
+
+def _remarks(experiment: Experiment[Any, Any]) -> Iterator[CheckFinding]:
+    training = experiment.training
+    curriculum = training.curriculum
+    if curriculum is not None and training.max_steps is None and (curriculum.num_epochs or 0) > training.epochs:
+        yield remark("training.curriculum.num_epochs", f"training ends before it, after {training.epochs} epochs")
+    yield from _batch_size_beside_a_budget(training)
+    if not training.performance.persistent_workers:
+        yield remark(
+            "training.performance.persistent_workers",
+            "has no effect: one iteration of the loader spans all epochs",
+        )
+    if not training.logging.wandb:
+        yield remark("wandb", "nothing goes to Weights & Biases unless training.logging.wandb is true")
+    if training.mixed_precision == "fp16" and training.device == "cpu":
+        yield remark("training.mixed_precision", "fp16 needs an accelerator; on a CPU, training continues in fp32")
+
+
+def _batch_size_beside_a_budget(training: TrainingConfig) -> Iterator[CheckFinding]:
+    """What ``batch_size`` still does where batches are filled up to a budget."""
+    batching = training.batching
+    budgets = {"max_tokens": batching.max_tokens, "max_duration": batching.max_duration}
+    given = [f"batching.{name} ({budget})" for name, budget in budgets.items() if budget is not None]
+    if not given or batching.type != "bucketed":
+        return
+    uses = ["the rows of an evaluation batch"] if training.validation.batch_size is None else []
+    uses += ["the fewest examples of a curriculum"] if training.curriculum is not None else []
+    rest = f"it is only {' and '.join(uses)}" if uses else "nothing reads it"
+    yield remark("training.batch_size", f"{given[0]} decides how many rows a training batch has; {rest}")

@@ -1,0 +1,281 @@
+"""Every option of a task, for readers: a YAML with comments, a JSON Schema, the table of docs/resuming.md."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterable, Iterator
+from typing import Any, get_args
+
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+
+from vaak.config.base import ResumeClass
+from vaak.config.changes import Leaf, leaves
+from vaak.config.checks import findings
+from vaak.config.experiment import experiment_type
+from vaak.config.resolved import untouched_experiment
+from vaak.config.tasks import TASKS, spec_of
+from vaak.config.yaml.aliases import Sides, flat_names, option_aliases
+from vaak.config.yaml.fields import (
+    SectionType,
+    annotation_of,
+    applies,
+    bare_field,
+    in_words,
+    item_of,
+    resolved,
+    section_of,
+    types_reading,
+)
+from vaak.config.yaml.text import entry_text
+
+_WIDTH = 116
+_OF_OTHER_TASKS = (dict[str, Any], tuple[Any, ...])
+"""The types that global_config and datasets have in a task without audio."""
+_HEAD = """\
+Every option of the task {task}, with its default. Generated from the option types by
+  vaak config show --all-options --task {task}
+so edit those, not this file. Commented-out options are read only by the types named next to them, or belong to a
+section that is off by default. Other names without a dot go at the top level; those of the training loop also in
+training:.
+"""
+
+
+def all_options(task: str) -> str:
+    """A YAML that loads, with every option; those that can't apply with the defaults are commented out."""
+    kind = experiment_type(task)
+    untouched = untouched_experiment(task, "all_options", "runs/all_options")
+    head = "".join(f"# {line}\n" for line in _HEAD.format(task=task).splitlines())
+    unread = {found.key: found.message for found in findings(untouched) if found.kind == "no effect"}
+    writer = _Writer(kind.model_json_schema(), unread, other_names(task), spec_of(task).stand_ins)
+    return head + "\n" + writer.section(kind, untouched)
+
+
+def other_names(task: str) -> dict[str, list[str]]:
+    """The aliases of each option by its dotted name; one that may stand in its section or flat is listed flat."""
+    aliases = option_aliases(spec_of(task).aliases)
+    names: dict[str, list[str]] = {}
+    for alias, name in aliases.items():
+        if alias.partition(".")[2] not in aliases:
+            names.setdefault(name.rstrip(".0123456789"), []).append(alias)
+    return names
+
+
+class _Writer:
+    """Writes sections with a comment above each option; ``unread`` has the options that do nothing by default."""
+
+    def __init__(
+        self, schema: dict[str, Any], unread: dict[str, str], names: dict[str, list[str]], sides: Sides
+    ) -> None:
+        self.schema = schema
+        self.unread = unread
+        self.names = names
+        self.sides = sides
+
+    def section(self, section: SectionType, values: BaseModel | None, path: str = "", indent: int = 0) -> str:
+        """All options of a section, with its values, or else with the types' defaults."""
+        names = [name for name, field in section.model_fields.items() if field.annotation not in _OF_OTHER_TASKS]
+        options = [self._option(section, name, values, f"{path}.{name}".lstrip("."), indent) for name in names]
+        return ("" if path else "\n").join([*self._shared(path, indent), *options])
+
+    def _shared(self, path: str, indent: int) -> Iterator[str]:
+        """The section's sections that stand for others; they are empty, since their options are shown there."""
+        for section, targets in self.sides.shared.items():
+            parent, _, name = section.rpartition(".")
+            if parent == path:
+                words = f"Any option of {' and '.join(targets)}, used where the same file doesn't give it there."
+                yield _comment(words, indent) + f"{' ' * indent}{name}: {{}}\n"
+
+    def _option(self, section: SectionType, name: str, values: BaseModel | None, path: str, indent: int) -> str:
+        """The YAML of one option: a comment with its description, then its value, indented by ``indent`` spaces.
+
+        ``name`` is an option of ``section`` at ``path``; ``values`` has its value, None for a section that is off by
+        default: then the default of the option.
+        """
+        field = section.model_fields[name]
+        value = getattr(values, name) if values is not None else _default(field)
+        inner, item = section_of(field.annotation), section_of(item_of(field.annotation))
+        if inner is not None and isinstance(value, BaseModel):
+            note = field.description or ""
+            body = self.section(inner, value, path, indent + 2)
+            is_empty = all(line.lstrip().startswith("#") for line in body.splitlines())
+            entry = f"{' ' * indent}{'# ' * is_empty}{name}:\n{body}"
+        else:
+            note = self._words(section, name, path)
+            entry = entry_text(name, _plain(value), indent)
+        read = values is None or applies(section, name, getattr(values, "type", None))
+        if path in self.unread and value not in (None, False):
+            read, note = False, f"{note} Not here: {self.unread[path]}."
+        text = _comment(note, indent) + (entry if read else _commented(entry, indent))
+        if inner is not None and value is None:
+            body = self.section(inner, None, path, indent + 2)
+            text += _commented(f"{' ' * indent}{name}:\n{body}", indent)
+        if item is not None:
+            body = _as_item(self.section(item, None, path, indent + 4), indent + 2)
+            text += _commented(f"{' ' * indent}{name}:\n{body}", indent)
+        return text
+
+    def _words(self, section: SectionType, name: str, path: str) -> str:
+        """What the option means, takes, is read by and is also called."""
+        field = section.model_fields[name]
+        properties = self._definition(section)["properties"][name]
+        kind = section_of(field.annotation) or section_of(item_of(field.annotation))
+        takes = "" if kind else f" Takes {in_words(properties, self.schema)}."
+        types = ", ".join(types_reading(section, name))
+        others = ", ".join(self.names.get(path, ()))
+        return (
+            f"{field.description}{takes}"
+            + (f" Read by {types}." if types else "")
+            + (f" Other names: {others}." if others else "")
+        )
+
+    def _definition(self, section: SectionType) -> dict[str, Any]:
+        definitions = self.schema["$defs"]
+        return definitions.get(section.__name__) or resolved(self.schema, self.schema)
+
+
+def _default(field: FieldInfo) -> Any:
+    return "..." if field.is_required() else field.default
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    return value if isinstance(value, bool | int | float | str | dict | None) else str(value)
+
+
+def _comment(text: str, indent: int) -> str:
+    lines = textwrap.wrap(text, _WIDTH - indent, break_on_hyphens=False, break_long_words=False)
+    return "".join(f"{' ' * indent}# {line}\n" for line in lines)
+
+
+def _commented(text: str, indent: int) -> str:
+    return "".join(f"{' ' * indent}# {line[indent:]}\n" for line in text.splitlines())
+
+
+def _as_item(body: str, indent: int) -> str:
+    """The options of a section as one item of a list: the first one gets the dash, its comment stands above."""
+    lines = body.splitlines()
+    first = next(index for index, line in enumerate(lines) if not line.lstrip().startswith("#"))
+    above = [f"{' ' * indent}{line.lstrip()}" for line in lines[:first]]
+    item = f"{' ' * indent}- {lines[first].lstrip()}"
+    return "\n".join([*above, item, *lines[first + 1 :]]) + "\n"
+
+
+def json_schema(task: str) -> dict[str, Any]:
+    """The schema of a YAML of this task; bare values stand where they may.
+
+    Nothing is required, since files extend each other.
+    """
+    kind = experiment_type(task)
+    schema = kind.model_json_schema()
+    schema["$schema"] = "https://json-schema.org/draft/2020-12/schema"
+    schema["title"] = f"Vaak: {task}"
+    schema.pop("required", None)
+    schema["properties"]["task"]["const"] = task
+    schema["properties"]["extends"] = {"description": "A YAML file that this one extends.", "type": ["string", "array"]}
+    sections = {section.__name__: section for section in _sections(kind)}
+    for name, definition in schema["$defs"].items():
+        definition.pop("required", None)
+        bare = bare_field(sections[name]) if name in sections else None
+        if bare:
+            schema["$defs"][name] = {"anyOf": [definition, definition["properties"][bare]]}
+    _allow_sections(schema, task)
+    _allow_aliases(schema, task)
+    return schema
+
+
+def _sections(section: SectionType) -> list[SectionType]:
+    """A section's type and those of all below it."""
+    below = []
+    for name in section.model_fields:
+        annotation = annotation_of(section, name)
+        inner = section_of(annotation) or section_of(item_of(annotation))
+        if inner is not None:
+            below += _sections(inner)
+    return [section, *below]
+
+
+def _allow_sections(schema: dict[str, Any], task: str) -> None:
+    """Sections that stand for others hold what those do."""
+    found = {
+        section: {key: option for target in targets for key, option in _properties_at(schema, target).items()}
+        for section, targets in spec_of(task).stand_ins.targets.items()
+    }
+    for section, options in found.items():
+        parent, _, key = section.rpartition(".")
+        words = f"Options of {' and '.join(spec_of(task).stand_ins.targets[section])}."
+        closed = {"type": "object", "properties": options, "additionalProperties": False}
+        _properties_at(schema, parent)[key] = {"description": words, **closed}
+
+
+def _properties_at(schema: dict[str, Any], key: str) -> dict[str, Any]:
+    return _properties(schema, key.split(".")) or {}
+
+
+def _allow_aliases(schema: dict[str, Any], task: str) -> None:
+    """Aliases are valid wherever they stand, though not suggested."""
+    aliases = spec_of(task).aliases
+    spellings = {
+        **flat_names(experiment_type(task)),
+        **option_aliases(aliases),
+        **spec_of(task).stand_ins.aliases(aliases),
+    }
+    for alias, name in spellings.items():
+        *parents, key = alias.split(".")
+        properties = _properties(schema, parents)
+        if properties is not None:
+            properties.setdefault(key, {"description": f"Another name of {name}.", "deprecated": True})
+
+
+def _properties(schema: dict[str, Any], path: list[str]) -> dict[str, Any] | None:
+    """The properties of the section at a path; None for a section that exists under another spelling only."""
+    here = schema
+    for key in path:
+        below = here["properties"].get(key)
+        if below is None:
+            return None
+        here = resolved(below, schema)
+        here = next((part for part in here.get("anyOf", ()) if "properties" in part), here)
+        if "properties" not in here:
+            return None
+    properties: dict[str, Any] = here["properties"]
+    return properties
+
+
+TOP = "top level"
+SWITCHED = "\\*"
+"""Marks an option that has another class where it changes between null or 0 and a value."""
+_PAGE_HEAD = "| section | class | options |\n|---|---|---|\n"
+
+
+def resume_page() -> str:
+    """The options that all tasks have, then those of each task: a row for each class of a section.
+
+    Raises ValueError where an option has no class.
+    """
+    of_task = {task: {leaf.key: leaf for leaf in leaves(task)} for task in TASKS}
+    shared = set.intersection(*(set(options) for options in of_task.values()))
+    first = next(iter(of_task.values()))
+    parts = ["### All tasks\n\n" + _PAGE_HEAD + _rows(leaf for key, leaf in first.items() if key in shared)]
+    for task, options in of_task.items():
+        own = _rows(leaf for key, leaf in options.items() if key not in shared)
+        parts.append(f"### {task}\n\n{_PAGE_HEAD}{own}")
+    return "\n".join(parts)
+
+
+def _rows(options: Iterable[Leaf]) -> str:
+    rows: dict[tuple[str, ResumeClass], list[str]] = {}
+    for leaf in options:
+        if leaf.rule is None:
+            raise ValueError(f"{leaf.key} has no class: give it resume=, or its section a resume_class")
+        section, _, name = leaf.key.rpartition(".")
+        mark = SWITCHED if leaf.rule.switch != leaf.rule.always else ""
+        rows.setdefault((section, leaf.rule.always), []).append(f"`{name}`{mark}")
+    order = get_args(ResumeClass)
+    sections = list(dict.fromkeys(section for section, _ in rows))
+    ranked = sorted(rows, key=lambda row: (sections.index(row[0]), order.index(row[1])))
+    return "".join(
+        f"| {f'`{section}`' if section else TOP} | {kind} | {', '.join(rows[section, kind])} |\n"
+        for section, kind in ranked
+    )

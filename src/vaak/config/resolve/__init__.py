@@ -1,1 +1,0 @@
-"""From several files and overrides to one tree: layers, aliases, ``model.global_config``, merging."""

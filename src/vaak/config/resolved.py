@@ -1,0 +1,89 @@
+"""A configuration as the YAML that repeats it: every option that applies, with its value."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import BaseModel
+
+from vaak.config.base import OpenSection
+from vaak.config.checks import findings
+from vaak.config.experiment import Experiment, experiment_type
+from vaak.config.tasks import spec_of
+from vaak.config.yaml.fields import applies, is_users_type
+from vaak.config.yaml.layers import merge_all
+from vaak.config.yaml.text import yaml_text
+from vaak.config.yaml.tree import from_plain, to_plain
+
+
+def as_yaml(experiment: Experiment[Any, Any]) -> str:
+    """The whole configuration; loading this text gives an equal experiment.
+
+    Options that can't apply (another optimizer's, another task's) are omitted where they have their defaults.
+    """
+    return yaml_text(resolved_values(experiment))
+
+
+def resolved_values(experiment: Experiment[Any, Any]) -> dict[str, Any]:
+    """What ``as_yaml`` writes, as values."""
+    untouched = untouched_experiment(experiment.reference, experiment.name, str(experiment.run_dir))
+    values = _values(experiment, untouched)
+    for found in findings(experiment):
+        if found.kind != "impossible":
+            _drop_default(values, untouched, found.key.split("."))
+    for key in ("global_config", "datasets"):
+        if not values[key]:
+            del values[key]
+    return values
+
+
+def untouched_experiment(task: str, name: str, run_dir: str) -> Experiment[Any, Any]:
+    """A task's experiment as it is where no option is given but the name and the run directory."""
+    layers = [{"model": {}, "data": {}}, dict(spec_of(task).defaults), {"task": task, "name": name, "run_dir": run_dir}]
+    kind = experiment_type(task)
+    tree, _ = merge_all([from_plain(layer) for layer in layers], kind)
+    return kind.model_validate(to_plain(tree))
+
+
+def _values(section: BaseModel, untouched: Any) -> dict[str, Any]:
+    """A section's options, without those of other types that nobody set; a user's class has none of Vaak's types."""
+    section_type = getattr(section, "type", None)
+    is_users = is_users_type(type(section), section_type)
+    values = {}
+    for name in (*type(section).model_fields, *(section.model_extra or {})):
+        value, default = getattr(section, name), getattr(untouched, name, _own_default(section, name))
+        unused = value == default or (is_users and name != "options")
+        if unused and not applies(type(section), name, section_type):
+            continue
+        values[name] = _plain(value, default)
+    if isinstance(section, OpenSection):
+        values |= values.pop("options", {})
+    return values
+
+
+def _own_default(section: BaseModel, name: str) -> Any:
+    """What an option is where nobody gave it, in a section of a list."""
+    field = type(section).model_fields.get(name)
+    return None if field is None or field.is_required() else field.get_default(call_default_factory=True)
+
+
+def _plain(value: Any, default: Any) -> Any:
+    if isinstance(value, BaseModel):
+        return _values(value, default)
+    if isinstance(value, list | tuple):
+        return [_plain(item, None) for item in value]
+    if isinstance(value, dict):
+        return {key: _plain(item, None) for key, item in value.items()}
+    return value if isinstance(value, bool | int | float | str | None) else str(value)
+
+
+def _drop_default(values: dict[str, Any], untouched: Any, path: list[str]) -> None:
+    """Leave an option out if it has its default; a section that is off by default stays whole."""
+    key, rest = path[0], path[1:]
+    if key not in values or untouched is None:
+        return
+    default = getattr(untouched, key)
+    if rest:
+        _drop_default(values[key], default, rest)
+    elif values[key] == _plain(default, default):
+        del values[key]

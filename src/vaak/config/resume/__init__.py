@@ -1,1 +1,0 @@
-"""What a resume may change: the table (table.py) and its page in the documentation (page.py)."""

@@ -1,1 +1,0 @@
-"""A configuration as text: resolved, with all options, or as JSON Schema."""

@@ -1,0 +1,274 @@
+"""The types of a configuration as a tree: what stands under each key, a section, a list or a value, and which values.
+
+What an option takes is said in words, from its JSON Schema: for error messages, comments and documentation.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import types
+import typing
+from collections.abc import Sequence
+from typing import Any
+
+from pydantic import BaseModel
+
+from vaak.config.base import LARGEST_NUMBER, Component, OpenSection, Section
+from vaak.config.yaml.tree import Node, to_plain
+
+SectionType = type[BaseModel]
+
+
+def alternatives(annotation: Any) -> tuple[Any, ...]:
+    """The types of a union; of another annotation, itself."""
+    if typing.get_origin(annotation) is typing.Annotated:
+        return alternatives(typing.get_args(annotation)[0])
+    if typing.get_origin(annotation) in (typing.Union, types.UnionType):
+        return tuple(kind for part in typing.get_args(annotation) for kind in alternatives(part))
+    return (annotation,)
+
+
+def section_of(annotation: Any) -> SectionType | None:
+    """The section that an annotation holds, alone or or-ed with None."""
+    for kind in alternatives(annotation):
+        if isinstance(kind, type) and issubclass(kind, BaseModel):
+            return kind
+    return None
+
+
+def item_of(annotation: Any) -> Any | None:
+    """The annotation of the items of ``tuple[X, ...]``, or None for anything else."""
+    for kind in alternatives(annotation):
+        arguments = typing.get_args(kind)
+        if typing.get_origin(kind) is tuple and arguments[1:] == (Ellipsis,):
+            return arguments[0]
+    return None
+
+
+def value_of(annotation: Any) -> Any | None:
+    """The annotation of the values of ``dict[str, X]``, or None for anything else."""
+    for kind in alternatives(annotation):
+        if typing.get_origin(kind) is dict:
+            return typing.get_args(kind)[1]
+    return None
+
+
+def is_list(annotation: Any) -> bool:
+    return any(typing.get_origin(kind) in (tuple, list) for kind in alternatives(annotation))
+
+
+def allows_none(annotation: Any) -> bool:
+    return type(None) in alternatives(annotation)
+
+
+def bare_field(section: SectionType) -> str | None:
+    """The field that a bare value stands for."""
+    return getattr(section, "bare", None)
+
+
+def annotation_of(section: SectionType | None, key: str) -> Any:
+    """The annotation of a section's field; Any where nothing is known."""
+    field = section.model_fields.get(key) if section else None
+    return field.annotation if field else Any
+
+
+def types_reading(section: SectionType, name: str) -> tuple[str, ...]:
+    """The types of its section that read an option; empty if all do."""
+    field = section.model_fields.get(name)
+    extra = field.json_schema_extra if field else None
+    only_for = extra.get("only_for", []) if isinstance(extra, dict) else []
+    return tuple(str(kind) for kind in typing.cast("list[Any]", only_for))
+
+
+def applies(section: SectionType, name: str, section_type: Any) -> bool:
+    """Whether an option is read by a section of this type."""
+    only_for = types_reading(section, name)
+    return not only_for or section_type in only_for
+
+
+def type_of(node: Node, section: SectionType) -> Any:
+    """The ``type`` of a section's node: given, told by its other options, or by default; None where they can't tell."""
+    given = node.value.get("type") if node.is_mapping else None
+    if given is not None:
+        return given.value
+    if node.is_mapping and issubclass(section, Section):
+        try:
+            told = section.type_told_by({key: to_plain(child) for key, child in node.value.items()})
+        except ValueError:  # the section's validation reports it
+            return None
+        if told is not None:
+            return told
+    field = section.model_fields.get("type")
+    return field.default if field else None
+
+
+def spell_out(node: Node, annotation: Any) -> Node:
+    """The tree with every bare value under the field it stands for, and a single value as a list where one is expected.
+
+    ``optimizer: adamw`` becomes ``optimizer: {type: adamw}``. Null stays null unless the bare field takes it and the
+    section doesn't: ``gradient_clipping: null`` is ``{norm: null}``, but ``early_stopping: null`` is none.
+    """
+    item = item_of(annotation)
+    if item is not None and node.value is not None:
+        if isinstance(node.value, list):
+            return Node([spell_out(child, item) for child in node.value], node.place)
+        if not node.is_mapping or (section_of(item) and not _is_indexed(node)):
+            return Node([spell_out(node, item)], node.place)
+        return Node({key: spell_out(child, item) for key, child in node.value.items()}, node.place)
+    section, named = section_of(annotation), value_of(annotation)
+    if section_of(named) is not None and len(alternatives(named)) == 1 and node.is_mapping:
+        return Node({key: spell_out(child, named) for key, child in node.value.items()}, node.place)
+    if section is None or isinstance(node.value, list):
+        return node
+    if not node.is_mapping:
+        bare = bare_field(section)
+        if bare is None or (node.value is None and not _null_is_bare(annotation, section, bare)):
+            return node
+        node = Node({bare: Node(node.value, node.place)}, node.place)
+    fields = {key: spell_out(child, annotation_of(section, key)) for key, child in node.value.items()}
+    return Node(fields, node.place)
+
+
+def _null_is_bare(annotation: Any, section: SectionType, bare: str) -> bool:
+    return not allows_none(annotation) and allows_none(annotation_of(section, bare))
+
+
+def _is_indexed(node: Node) -> bool:
+    """Whether a mapping's keys are indices of a list (``betas.0``)."""
+    return bool(node.value) and all(key.isdecimal() for key in node.value)
+
+
+def is_component(section: SectionType | None) -> bool:
+    return section is not None and issubclass(section, Component)
+
+
+def names_class(section: SectionType | None) -> bool:
+    """Whether a section's ``type`` may name a user's class, whose options are then among the section's keys."""
+    return section is not None and issubclass(section, Component | OpenSection)
+
+
+def is_users_type(section: SectionType, section_type: Any) -> bool:
+    """Whether an open section's type is a user's class."""
+    return issubclass(section, OpenSection) and section.is_users(section_type)
+
+
+def own_types(section: SectionType) -> tuple[Any, ...]:
+    """The types that a section knows the options of."""
+    if issubclass(section, OpenSection):
+        return section.own_types
+    return typing.get_args(annotation_of(section, "type"))
+
+
+Schema = dict[str, Any]
+_TYPES = {
+    "integer": "a whole number",
+    "number": "a number",
+    "string": "text",
+    "boolean": "true or false",
+    "null": "null",
+    "object": "a section of keys",
+    "array": "a list",
+}
+_BOUNDS = {
+    "exclusiveMinimum": "above",
+    "minimum": "at least",
+    "exclusiveMaximum": "below",
+    "maximum": "at most",
+}
+
+
+def resolved(schema: Schema, root: Schema) -> Schema:
+    """The schema itself in place of a reference to it."""
+    while "$ref" in schema:
+        schema = root["$defs"][schema["$ref"].rpartition("/")[2]]
+    return schema
+
+
+def schema_at(root: Schema, path: Sequence[str | int]) -> Schema | None:
+    """The schema of the value at a path of a configuration, or None where nothing is known."""
+    schema: Schema | None = root
+    for key in path:
+        if schema is None:
+            return None
+        schema = _below(schema, key, root)
+    return schema
+
+
+def _below(schema: Schema, key: str | int, root: Schema) -> Schema | None:
+    schema = resolved(schema, root)
+    for option in schema.get("anyOf", ()):
+        if (found := _below(option, key, root)) is not None:
+            return found
+    if isinstance(key, int):
+        fixed = schema.get("prefixItems", [])
+        return fixed[key] if key < len(fixed) else schema.get("items")
+    known = schema.get("properties", {}).get(key)
+    extra = schema.get("additionalProperties")
+    return known or (extra if isinstance(extra, dict) else None)
+
+
+def in_words(schema: Schema, root: Schema) -> str:
+    """What a value must be.
+
+    >>> in_words({"anyOf": [{"type": "integer", "exclusiveMinimum": 0}, {"type": "null"}]}, {})
+    'a whole number above 0, or null'
+    """
+    schema = resolved(schema, root)
+    if "anyOf" in schema:
+        parts = [in_words(option, root) for option in schema["anyOf"]]
+        return ", or ".join(dict.fromkeys(parts))
+    if "allOf" in schema:
+        return in_words(schema["allOf"][0], root)
+    if "enum" in schema:
+        return "one of " + ", ".join(map(str, schema["enum"]))
+    if "const" in schema:
+        return str(schema["const"])
+    kind = schema.get("type")
+    if kind == "array":
+        return _list_in_words(schema, root)
+    if kind == "object" and isinstance(schema.get("additionalProperties"), dict) and not schema.get("properties"):
+        inner = in_words(schema["additionalProperties"], root)
+        return f"names, each with {inner}"
+    if "examples" in schema:
+        return " or ".join(schema["examples"])
+    if schema.get("pattern"):
+        return "text without / or \\"
+    bounds = [f"{word} {json.dumps(schema[name])}" for name, word in _BOUNDS.items() if name in schema]
+    return " ".join([_TYPES.get(str(kind), "any value"), " and ".join(bounds)]).strip()
+
+
+def is_within_bounds(number: float, schema: Schema, root: Schema) -> bool:
+    """Whether a number is neither too large nor too small; of several types, for one of them.
+
+    >>> is_within_bounds(1e20, {"anyOf": [{"type": "integer", "maximum": 1024}, {"type": "null"}]}, {})
+    False
+    """
+    schema = resolved(schema, root)
+    if "anyOf" in schema:
+        numbers = (option for option in schema["anyOf"] if resolved(option, root).get("type") != "null")
+        return any(is_within_bounds(number, option, root) for option in numbers)
+    if "allOf" in schema:
+        return is_within_bounds(number, schema["allOf"][0], root)
+    inside = (
+        number >= schema.get("minimum", -math.inf),
+        number > schema.get("exclusiveMinimum", -math.inf),
+        number <= schema.get("maximum", LARGEST_NUMBER),
+        number < schema.get("exclusiveMaximum", math.inf),
+    )
+    return all(inside)
+
+
+def _list_in_words(schema: Schema, root: Schema) -> str:
+    if "prefixItems" in schema:
+        items = [in_words(item, root) for item in schema["prefixItems"]]
+        return f"a list of {len(items)}: {', '.join(items)}"
+    inner = in_words(schema.get("items", {}), root)
+    return f"a list, each {inner}"
+
+
+def choices(schema: Schema, root: Schema) -> list[Any]:
+    """The values of an enumeration, alone or among other types."""
+    schema = resolved(schema, root)
+    nested = [choice for option in schema.get("anyOf", ()) for choice in choices(option, root)]
+    return [*schema.get("enum", []), *([schema["const"]] if "const" in schema else []), *nested]

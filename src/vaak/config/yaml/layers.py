@@ -1,0 +1,226 @@
+"""The files of one configuration, each over those that it extends, the command line on top, merged into one tree.
+
+What an upper layer says wins, the rest stays. A run's own files have names by which they are known: RUN/config.yml, and
+RUN/sessions/0001.yml of each of its sessions.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from vaak.config.yaml.fields import (
+    SectionType,
+    annotation_of,
+    applies,
+    is_list,
+    is_users_type,
+    item_of,
+    names_class,
+    section_of,
+    type_of,
+    types_reading,
+)
+from vaak.config.yaml.text import read_value, read_yaml
+from vaak.config.yaml.tree import COMMAND_LINE, ConfigError, Node, Problem, YamlPlace, copy_of, find, put, split_key
+
+MADE_BY_RUNS = ("run.json", "environment.json")
+
+
+def run_of_configuration(file: Path) -> Path | None:
+    """The run directory whose configuration a file is, wherever it was copied or moved; None for a user's file."""
+    run = _folder_of_a_run(file)
+    return run if run is not None and any((run / name).is_file() for name in MADE_BY_RUNS) else None
+
+
+def is_called_as_a_runs(file: Path) -> bool:
+    """Whether a file has the name under which runs keep their configuration, whatever else is in its folder."""
+    return any(_folder_of_a_run(one) is not None for one in (file, file.resolve()))
+
+
+def _folder_of_a_run(file: Path) -> Path | None:
+    if file.name == "config.yml":
+        return file.parent
+    return file.parent.parent if file.parent.name == "sessions" and file.stem.isdecimal() else None
+
+
+ACCELERATES = {"compute_environment", "distributed_type"}
+"""Keys of every file that ``accelerate config`` writes."""
+
+
+class Layers:
+    """Reads files with what they extend, each file once; ``trees`` has the lowest first."""
+
+    def __init__(self) -> None:
+        self.trees: list[Node] = []
+        self.problems: list[Problem] = []
+        self._read: set[str] = set()
+
+    def add_file(self, path: Path | str, chain: tuple[str, ...] = (), asked_at: Node | None = None) -> None:
+        """Add a file over the ones it extends; a base that several files share is read once, below them."""
+        file, real = os.path.normpath(path), os.path.realpath(path)
+        if real in chain:
+            place = asked_at.place if asked_at else None
+            self.problems.append(Problem(place, "extends", f"forms a cycle back to {file}"))
+            return
+        if real in self._read and chain:
+            return
+        self._read.add(real)
+        try:
+            tree = read_yaml(file)
+        except ConfigError as error:
+            if asked_at is not None and not Path(file).exists():
+                self.problems.append(Problem(asked_at.place, "extends", f"{file} does not exist"))
+            else:
+                self.problems += error.problems
+            return
+        if tree.value.keys() >= ACCELERATES:
+            said = f"give it to accelerate: accelerate launch --config_file {file} train.py --config FILE"
+            self.problems.append(Problem(YamlPlace(file), "", f"this is accelerate's own configuration; {said}"))
+            return
+        self._add_bases(tree, file, (*chain, real))
+        self.trees.append(tree)
+
+    def _add_bases(self, tree: Node, file: str, chain: tuple[str, ...]) -> None:
+        base = tree.value.pop("extends", None)
+        if base is None or base.value is None:
+            return
+        for item in base.value if isinstance(base.value, list) else [base]:
+            if not isinstance(item.value, str):
+                self.problems.append(Problem(item.place, "extends", "expected the path of a YAML file"))
+                continue
+            self.add_file(Path(file).parent / item.value, chain, item)
+
+    def add_override(self, text: str) -> None:
+        """Add ``key.path=value`` from the command line; the value is read as YAML."""
+        key, equals, value = text.partition("=")
+        key = key.strip()
+        if not equals or not key or not all(split_key(key)):
+            self.problems.append(Problem(COMMAND_LINE, "", f"{text!r} is not of the form key.path=value"))
+            return
+        if key == "extends":
+            self.problems.append(Problem(COMMAND_LINE, key, "belongs in a file; give several files here instead"))
+            return
+        try:
+            node = read_value(value, key)
+        except ConfigError as error:
+            self.problems += error.problems
+            return
+        self._lay_on_top(split_key(key), node)
+
+    def _lay_on_top(self, path: tuple[str, ...], node: Node) -> None:
+        """Options of the command line are one layer, but a new one begins where a section meets its bare value."""
+        top = self.trees[-1] if self.trees and self.trees[-1].place == COMMAND_LINE else None
+        if top is not None:
+            there = find(top, path)
+            if (there is None or not there.is_mapping) and put(top, path, node) is None:
+                return
+        top = Node({}, COMMAND_LINE)
+        put(top, path, node)
+        self.trees.append(top)
+
+
+def read_layers(files: Sequence[Path | str], overrides: Sequence[str]) -> list[Node]:
+    """The trees of files and overrides, the lowest first.
+
+    Raises ConfigError with every file that can't be read and every invalid override.
+    """
+    layers = Layers()
+    if not files:
+        layers.problems.append(Problem(None, "", "no configuration file given"))
+    for file in files:
+        layers.add_file(file)
+    for text in overrides:
+        layers.add_override(text)
+    if layers.problems:
+        raise ConfigError(layers.problems)
+    return layers.trees
+
+
+def folder_of(place: YamlPlace | None) -> Path:
+    """The folder that relative names at this place refer to: the file's, or the current one."""
+    if place is None or place == COMMAND_LINE:
+        return Path()
+    return run_of_configuration(Path(place.file)) or Path(place.file).parent
+
+
+class Merger:
+    """Merges trees in order; ``dropped`` says which of the user's options a later ``type`` made invalid."""
+
+    def __init__(self) -> None:
+        self.dropped: list[Problem] = []
+
+    def over(self, upper: Node, lower: Node, annotation: Any, path: str = "") -> Node:
+        """``lower`` with ``upper`` laid over it: sections key by key, lists and values as a whole.
+
+        A mapping with places as keys (``betas.0``, ``callbacks.1.patience``) replaces these items of a list.
+        """
+        if upper.is_mapping and isinstance(lower.value, list) and is_list(annotation):
+            items = self._items(upper, lower, annotation, path)
+            return upper if items is None else Node(items, upper.place)
+        if not (upper.is_mapping and lower.is_mapping):
+            return upper
+        section = section_of(annotation)
+        kept = self._still_read(upper, lower, section, path) if section else dict(lower.value)
+        for key, child in upper.value.items():
+            below, name = kept.get(key), f"{path}.{key}".lstrip(".")
+            kept[key] = child if below is None else self.over(child, below, annotation_of(section, key), name)
+        return Node(kept, upper.place or lower.place)
+
+    def _items(self, upper: Node, lower: Node, annotation: Any, path: str) -> list[Node] | None:
+        """The list with some items replaced or added at its end; None where a key is not an index of it."""
+        items = list(lower.value)
+        if not all(key.isdecimal() for key in upper.value):
+            return None
+        for index, child in sorted(((int(key), child) for key, child in upper.value.items()), key=lambda pair: pair[0]):
+            if index > len(items):
+                return None
+            below = items[index : index + 1]
+            over = self.over(child, below[0], item_of(annotation), f"{path}.{index}") if below else child
+            items[index : index + 1] = [over]
+        return items
+
+    def _still_read(self, upper: Node, lower: Node, section: SectionType, path: str) -> dict[str, Node]:
+        """What the lower section's keys leave when the upper one names another type."""
+        new_type = upper.value.get("type")
+        old_type = type_of(lower, section)
+        if new_type is None or new_type.value == old_type:
+            return dict(lower.value)
+        kept, was_users = {}, is_users_type(section, old_type)
+        for key, child in lower.value.items():
+            known = key in section.model_fields or not names_class(section)
+            its_own = was_users and bool(types_reading(section, key))
+            if key == "type" or (known and not its_own and applies(section, key, new_type.value)):
+                kept[key] = child
+            elif child.place is not None:
+                message = f"not used: {new_type.place} makes the type {new_type.value}, which does not read it"
+                self.dropped.append(Problem(child.place, f"{path}.{key}".lstrip("."), message))
+        return kept
+
+
+def fill_items(node: Node, section: SectionType) -> Node:
+    """The tree in which items given by place (``betas.0``) without a list below them are laid over the default list."""
+    merger = Merger()
+    fields = {}
+    for key, child in node.value.items():
+        annotation = annotation_of(section, key)
+        inner = section_of(annotation)
+        if child.is_mapping and is_list(annotation):
+            default = section.model_fields[key].default
+            items = [Node(value) for value in default] if isinstance(default, tuple) else []
+            child = merger.over(child, Node(items), annotation)
+        elif child.is_mapping and inner is not None:
+            child = fill_items(child, inner)
+        fields[key] = child
+    return Node(fields, node.place)
+
+
+def merge_all(layers: list[Node], annotation: Any) -> tuple[Node, list[Problem]]:
+    """All layers, the first lowest, and which of the user's options were dropped on the way."""
+    merger = Merger()
+    tree = Node({})
+    for layer in layers:
+        tree = merger.over(copy_of(layer), tree, annotation)
+    return tree, merger.dropped

@@ -1,0 +1,374 @@
+"""YAML text read as a tree with line numbers, and plain values written so that reading gives them back exactly.
+
+Reading is safe: no tags beyond the core schema, no key twice, variables of the environment but no secrets.
+
+Source: YAML 1.2.2, section 10.3.2 (core schema): ``2e-4`` is a float; ``no`` and ``2026-01-01`` are text.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from ruamel.yaml import YAML
+from ruamel.yaml.error import MarkedYAMLError, YAMLError
+from ruamel.yaml.events import (
+    AliasEvent,
+    DocumentEndEvent,
+    DocumentStartEvent,
+    MappingEndEvent,
+    MappingStartEvent,
+    ScalarEvent,
+    SequenceEndEvent,
+    SequenceStartEvent,
+    StreamStartEvent,
+)
+
+from vaak.config.yaml.tree import COMMAND_LINE, ConfigError, Node, Problem, YamlPlace, copy_of, walk
+from vaak.core.storage.files import demand_file
+
+Scalar = str | int | float | bool | None
+_WORDS: dict[str, Scalar] = {
+    **dict.fromkeys(("", "~", "null", "Null", "NULL"), None),
+    **dict.fromkeys(("true", "True", "TRUE"), True),
+    **dict.fromkeys(("false", "False", "FALSE"), False),
+}
+_INTEGER = re.compile(r"[-+]?[0-9]+")
+_BASED = re.compile(r"0o[0-7]+|0x[0-9a-fA-F]+")
+_FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
+_NO_NUMBER = re.compile(r"[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)")
+_VARIABLE = re.compile(r"\$\$\{|\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^{}]*))?\}|\$\{")
+_SECRET_WORDS = {"KEY", "APIKEY", "TOKEN", "SECRET", "PASSWORD", "PASSWD", "PASS", "CREDENTIAL", "CREDENTIALS"}
+_MOST_DIGITS = 4000
+
+
+def plain_scalar(text: str) -> Scalar:
+    """The value of a scalar written without quotes.
+
+    >>> [plain_scalar(text) for text in ("2e-4", "no", "12", "true", "~", "1.5.2")]
+    [0.0002, 'no', 12, True, None, '1.5.2']
+    """
+    if text in _WORDS:
+        return _WORDS[text]
+    if len(text) > _MOST_DIGITS:
+        return text
+    if _INTEGER.fullmatch(text):
+        return int(text)
+    if _BASED.fullmatch(text):
+        return int(text, 0)
+    if _FLOAT.fullmatch(text):
+        return float(text)
+    if _NO_NUMBER.fullmatch(text):
+        return float(text.replace(".", ""))
+    return text
+
+
+def expand(text: str, environment: Mapping[str, str]) -> str:
+    """The text with ``${NAME}`` and ``${NAME:-default}`` replaced; ``$${`` stands for ``${``.
+
+    An empty variable takes the default, as in a shell. A variable whose name looks secret is refused, since values
+    are shown and stored with the run.
+
+    >>> expand("${ROOT:-/data}/hi", {})
+    '/data/hi'
+
+    Raises ValueError with what is wrong; it never holds the value of a variable.
+    """
+
+    def value_of(match: re.Match[str]) -> str:
+        name, default = match.groups()
+        if match[0] == "$${":
+            return "${"
+        if name is None:
+            raise ValueError("a variable is written ${NAME} or ${NAME:-default}, and ${ itself is written $${")
+        if looks_secret(name):
+            raise ValueError(
+                f"${{{name}}} looks like a secret, and a configuration is shown and stored with the run; "
+                "leave it in the environment only"
+            )
+        if value := environment.get(name):
+            return value
+        if default is not None:
+            return default
+        if name in environment:
+            return ""
+        raise ValueError(f"the environment variable {name} is not set; set it, or write ${{{name}:-default}}")
+
+    return _VARIABLE.sub(value_of, text)
+
+
+def looks_secret(name: str) -> bool:
+    """Whether an environment variable of this name holds a secret, so that its value is never shown.
+
+    >>> looks_secret("WANDB_API_KEY"), looks_secret("WANDB_MODE")
+    (True, False)
+    """
+    return bool(_SECRET_WORDS & set(name.upper().split("_")))
+
+
+_MOST_NODES = 100_000
+_MOST_LEVELS = 60
+
+
+def read_yaml(path: Path | str) -> Node:
+    """The mapping in a YAML file.
+
+    Raises ConfigError if it can't be read, is empty, is not a mapping, or is not YAML.
+    """
+    file = str(path)
+    try:
+        demand_file(Path(path))
+        content = Path(path).read_bytes()
+    except OSError as error:
+        raise ConfigError([Problem(YamlPlace(file), "", f"can't be read: {error.strerror or error}")]) from None
+    try:
+        text = content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = content[: error.start].count(b"\n") + 1
+        problem = Problem(YamlPlace(file, line), "", f"not UTF-8 text (byte 0x{content[error.start]:02x})")
+        raise ConfigError([problem]) from None
+    tree = _Composer(text, lambda line: YamlPlace(file, line)).tree()
+    if tree.value is None:
+        raise ConfigError([Problem(YamlPlace(file), "", "the file is empty; expected sections such as training:")])
+    if not tree.is_mapping:
+        raise ConfigError([Problem(YamlPlace(file, 1), "", "expected sections such as training: at the top level")])
+    return tree
+
+
+def read_value(text: str, key: str) -> Node:
+    """The value of ``key=value`` on the command line, read as YAML.
+
+    Raises ConfigError if it is not YAML.
+    """
+    try:
+        return _Composer(text, lambda line: COMMAND_LINE).tree()
+    except ConfigError as error:
+        problems = [Problem(problem.place, problem.key or key, problem.message) for problem in error.problems]
+        raise ConfigError(problems) from None
+
+
+class _Composer:
+    """Turns the parser's events into one tree; collects mistakes that don't stop it from reading."""
+
+    def __init__(self, text: str, place_of: Callable[[int], YamlPlace]) -> None:
+        self.events = YAML(typ="safe", pure=True).parse(text)
+        self.place_of = place_of
+        self.anchors: dict[str, Node | None] = {}
+        self.problems: list[Problem] = []
+        self.num_nodes = 0
+        self.num_levels = 0
+
+    def tree(self) -> Node:
+        try:
+            tree = self._document()
+        except ConfigError as error:
+            raise ConfigError([*self.problems, *error.problems]) from None
+        except MarkedYAMLError as error:
+            mark = error.problem_mark or error.context_mark
+            place = self.place_of(mark.line + 1 if mark else 1)
+            raise ConfigError([Problem(place, "", _syntax(error))]) from None
+        except YAMLError as error:
+            text = str(error).splitlines()[0]
+            raise ConfigError([Problem(self.place_of(1), "", f"not valid YAML: {text}")]) from None
+        if self.problems:
+            raise ConfigError(self.problems)
+        return tree
+
+    def _document(self) -> Node:
+        tree = Node(None, self.place_of(1))
+        started = False
+        for event in self.events:
+            if isinstance(event, DocumentStartEvent):
+                if started:
+                    line = event.start_mark.line + 1
+                    raise ConfigError([Problem(self.place_of(line), "", "a second YAML document; expected one")])
+                started = True
+                tree = self._node(next(self.events), None, "")
+            elif not isinstance(event, StreamStartEvent | DocumentEndEvent):
+                break
+        return tree
+
+    def _node(self, event: Any, place: YamlPlace | None, key: str) -> Node:
+        """The node that begins with this event; its place is its key's, or where it begins."""
+        place = place or self.place_of(event.start_mark.line + 1)
+        self._count(1, place)
+        if isinstance(event, AliasEvent):
+            return self._alias(event.anchor, place, key)
+        if event.anchor:
+            self.anchors[event.anchor] = None
+        if isinstance(event, ScalarEvent):
+            node = Node(self._scalar(event, place, key), place)
+        else:
+            node = self._collection(event, place, key)
+        if event.anchor:
+            self.anchors[event.anchor] = node
+        return node
+
+    def _collection(self, event: Any, place: YamlPlace, key: str) -> Node:
+        self.num_levels += 1
+        if self.num_levels > _MOST_LEVELS:
+            raise ConfigError([Problem(place, "", f"nested deeper than {_MOST_LEVELS} levels")])
+        read = self._sequence if isinstance(event, SequenceStartEvent) else self._mapping
+        node = read(event, place, key)
+        self.num_levels -= 1
+        return node
+
+    def _count(self, num_nodes: int, place: YamlPlace) -> None:
+        self.num_nodes += num_nodes
+        if self.num_nodes > _MOST_NODES:
+            raise ConfigError([Problem(place, "", f"more than {_MOST_NODES} values; is an alias repeated too often?")])
+
+    def _alias(self, anchor: str, place: YamlPlace, key: str) -> Node:
+        node = self.anchors.get(anchor)
+        if node is None:
+            word = "refers to itself" if anchor in self.anchors else "is not defined above"
+            raise ConfigError([Problem(place, key, f"the alias *{anchor} {word}")])
+        self._count(sum(1 for _ in walk(node)), place)
+        return Node(copy_of(node).value, place)
+
+    def _scalar(self, event: ScalarEvent, place: YamlPlace, key: str) -> Any:
+        self._check_tag(event.tag, ("str",), place, key)
+        try:
+            text = expand(_encodable(event.value), os.environ)
+        except ValueError as error:
+            self._complain(place, key, str(error))
+            return None
+        return plain_scalar(text) if event.style in (None, "") and not event.tag else text
+
+    def _check_tag(self, tag: Any, allowed: tuple[str, ...], place: YamlPlace, key: str) -> None:
+        """A tag can name a Python object to make; only those that change nothing are accepted."""
+        name = str(tag or "!").replace("tag:yaml.org,2002:", "!!")
+        if name != "!" and name.removeprefix("!!") not in allowed:
+            self._complain(place, key, f"the tag {name} is not allowed; expected plain values")
+
+    def _sequence(self, event: SequenceStartEvent, place: YamlPlace, key: str) -> Node:
+        self._check_tag(event.tag, ("map", "seq"), place, key)
+        items: list[Node] = []
+        while not isinstance(event := next(self.events), SequenceEndEvent):
+            items.append(self._node(event, None, f"{key}.{len(items)}".lstrip(".")))
+        return Node(items, place)
+
+    def _mapping(self, event: MappingStartEvent, place: YamlPlace, key: str) -> Node:
+        self._check_tag(event.tag, ("map", "seq"), place, key)
+        children: dict[str, Node] = {}
+        merged: dict[str, Node] = {}
+        while not isinstance(event := next(self.events), MappingEndEvent):
+            line = self.place_of(event.start_mark.line + 1)
+            if not isinstance(event, ScalarEvent):
+                raise ConfigError([Problem(line, key, "a key must be text")])
+            name = event.value.encode("utf-8", "replace").decode()
+            full = f"{key}.{name}".lstrip(".")
+            child = self._node(next(self.events), line, full)
+            if name == "<<" and event.style in (None, ""):
+                self._merge_keys(merged, child, full)
+            elif name in children:
+                self._complain(line, full, f"given twice: first at {children[name].place}")
+            else:
+                children[name] = child
+        return Node({**merged, **children}, place)
+
+    def _merge_keys(self, merged: dict[str, Node], child: Node, key: str) -> None:
+        """YAML's ``<<: *anchor``; of several, the first wins."""
+        sources = child.value if isinstance(child.value, list) else [child]
+        for source in sources:
+            if not source.is_mapping:
+                self._complain(child.place, key, "expected an alias of a mapping")
+                return
+            for name, node in source.value.items():
+                merged.setdefault(name, node)
+
+    def _complain(self, place: YamlPlace | None, key: str, message: str) -> None:
+        self.problems.append(Problem(place, key, message))
+
+
+def _encodable(text: str) -> str:
+    """The text, if UTF-8 can hold it; half of a surrogate pair (an escape in quotes) it can't."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise ValueError("holds half of a surrogate pair, which is not valid text") from None
+    return text
+
+
+def _syntax(error: MarkedYAMLError) -> str:
+    """The parser's complaint in one line."""
+    what = " ".join(part for part in (error.context, error.problem) if part)
+    if "'\\t'" in what:
+        return "not valid YAML: a tab; indent with spaces"
+    hint = "; is a colon, a quote or a bracket missing on this line or the one before?" if what else ""
+    return f"not valid YAML: {what}{hint}"
+
+
+_SAFE_PLAIN = re.compile(r"[A-Za-z0-9_./][A-Za-z0-9_./+-]*")
+
+
+def yaml_text(value: dict[str, Any], indent: int = 0) -> str:
+    """A mapping as lines; mappings and lists of mappings in blocks, all else on one line.
+
+    >>> print(yaml_text({"lr": 0.001, "betas": [0.9, 0.999], "groups": [{"match": "head"}], "notes": None}), end="")
+    lr: 0.001
+    betas: [0.9, 0.999]
+    groups:
+      - match: head
+    notes: null
+    """
+    return "".join(entry_text(key, child, indent) for key, child in value.items())
+
+
+def entry_text(key: str, value: Any, indent: int = 0) -> str:
+    """``key: value`` as lines."""
+    margin = " " * indent
+    if isinstance(value, dict) and value:
+        return f"{margin}{_key_text(key)}:\n{yaml_text(value, indent + 2)}"
+    if isinstance(value, list) and value and all(isinstance(item, dict) and item for item in value):
+        items = "".join(_item_text(item, indent + 2) for item in value)
+        return f"{margin}{_key_text(key)}:\n{items}"
+    return f"{margin}{_key_text(key)}: {flow_text(value)}\n"
+
+
+def _item_text(item: dict[str, Any], indent: int) -> str:
+    lines = yaml_text(item, indent + 2)
+    return f"{' ' * indent}- {lines[indent + 2 :]}"
+
+
+def flow_text(value: Any) -> str:
+    """A value on one line."""
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{_key_text(key)}: {flow_text(item)}" for key, item in value.items()) + "}"
+    if isinstance(value, list):
+        return "[" + ", ".join(map(flow_text, value)) + "]"
+    return scalar_text(value)
+
+
+def scalar_text(value: Any) -> str:
+    """A scalar; text is quoted where it could read as anything else.
+
+    >>> [scalar_text(value) for value in ("adamw", "true", "a: b", "${HOME}", 1e-4, float("inf"))]
+    ['adamw', '"true"', '"a: b"', '"$${HOME}"', '0.0001', '.inf']
+    """
+    if isinstance(value, float) and not math.isfinite(value):
+        return json.dumps(value).replace("Infinity", ".inf").replace("NaN", ".nan")
+    if not isinstance(value, str):
+        return json.dumps(value)
+    if _is_plain(value):
+        return value
+    return _quoted(value.replace("${", "$${"))
+
+
+def _key_text(key: str) -> str:
+    """A key, in which variables are not replaced."""
+    return key if _is_plain(key) else _quoted(key)
+
+
+def _is_plain(text: str) -> bool:
+    return bool(_SAFE_PLAIN.fullmatch(text)) and plain_scalar(text) == text
+
+
+def _quoted(text: str) -> str:
+    quoted = json.dumps(text, ensure_ascii=False)
+    return "".join(char if char.isprintable() else f"\\U{ord(char):08x}" for char in quoted)

@@ -1,1 +1,0 @@
-"""What a model costs: FLOPs, and memory by a dry pass."""

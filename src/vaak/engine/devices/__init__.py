@@ -1,1 +1,0 @@
-"""Precision, random generators and allocators of each device."""

@@ -1,1 +1,0 @@
-"""Where a number first isn't finite, and what every module gives."""

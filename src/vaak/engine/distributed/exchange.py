@@ -1,0 +1,331 @@
+"""What ranks tell each other in a step: one small message before it, the sum of gradients after every backward.
+
+The message is a row of fixed width, the same for every rank and every step:
+
+    hash of unit names | hash of texts | flags | saved | 16 counts, in the order of the unit names
+
+Names and texts are only sent where a hash says that a rank has others. Gradients are stored in a few flat buckets of
+fixed size: each parameter's ``grad`` is a view of its bucket, so that nothing is copied. The layout follows from the
+parameters that are trained, and buckets are summed in their order, so the same ranks get the same bits in every run.
+After the last gradient the same sum carries a tail:
+
+    which parameters this rank reached | for each rank its own row: unknown term? | which terms | the terms' sums
+
+A rank leaves the others' rows 0, so that all rows arrive as they were sent; they are added in the order of ranks.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import struct
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+
+BUCKET_BYTES = 128 * 2**20
+ALIGNMENT = 16
+"""Elements: the alignment of each gradient, for vector instructions."""
+TERMS = 16
+"""Number of terms that fit into a row of the tail; a task with more sends them by name, in every step."""
+
+
+class World(Protocol):
+    """What buckets ask of the ranks."""
+
+    rank: int
+    world_size: int
+    device: torch.device
+
+    def add_up(self, tensor: Tensor) -> None: ...
+    def gather(self, value: Any) -> list[Any]: ...
+
+
+class OwnGradients:
+    """The gradients of a run of one process: nothing is added, nothing is held."""
+
+    def __init__(self, parameters: Iterable[nn.Parameter]) -> None:
+        self.parameters = list(parameters)
+
+    @property
+    def gradients(self) -> list[Tensor]:
+        """The gradients of the parameters that were reached."""
+        return [parameter.grad for parameter in self.parameters if parameter.grad is not None]
+
+    def begin(self) -> None:
+        """Drop every gradient: a backward follows."""
+        self.clear()
+
+    def reduce(self, sums: dict[str, Tensor], units: dict[str, str]) -> tuple[dict[str, Tensor], dict[str, str]]:
+        """The terms' sums and units, over all ranks."""
+        return sums, units
+
+    def clear(self) -> None:
+        """Drop every gradient."""
+        for parameter in self.parameters:
+            parameter.grad = None
+
+    drop = clear
+
+
+class GradientBuckets(OwnGradients):
+    """The gradients of a run of several processes. ``begin``, the backwards, then ``reduce``, once a step.
+
+    ``drop`` gives the memory back until the next ``begin``. A parameter that is frozen has no place; when one is
+    frozen or unfrozen, which has to happen on all ranks in the same step, ``begin`` makes a new layout.
+    """
+
+    def __init__(self, parameters: Iterable[nn.Parameter], world: World, bucket_bytes: int = BUCKET_BYTES) -> None:
+        super().__init__(parameters)
+        self._world, self._bucket_bytes = world, bucket_bytes
+        self._units: dict[str, str] = {}  # the table: each term's unit, in the order of its places; same on every rank
+        self._trained: list[nn.Parameter] = []
+        self._views: list[Tensor] = []
+        self._buckets: list[Tensor] = []
+        self._tail = torch.empty(0)
+        self._hooks: list[Any] = []
+        self._reached: list[bool] = []
+
+    def begin(self) -> None:
+        """Set every gradient to 0, in its bucket: a backward follows."""
+        trained = [parameter for parameter in self.parameters if parameter.requires_grad]
+        if not self._buckets or list(map(id, trained)) != list(map(id, self._trained)):
+            self.drop()
+            self._lay_out(trained)
+        for bucket in self._buckets:
+            bucket.zero_()
+        for parameter, view in zip(self._trained, self._views, strict=True):
+            parameter.grad = view
+        self._reached = [False] * len(self._trained)
+
+    def reduce(self, sums: dict[str, Tensor], units: dict[str, str]) -> tuple[dict[str, Tensor], dict[str, str]]:
+        """Add gradients over ranks, and the terms' sums; return these, and the units of all ranks' terms.
+
+        A parameter that no rank's microbatches reached has no gradient, as in a single process: its optimizer leaves
+        it alone.
+        """
+        # 1. Every gradient is in its bucket: where a backward made a new tensor, it is copied there.
+        # 2. The tail of the last bucket says what this rank reached, and has its terms in a separate row.
+        # 3. The buckets are added over ranks in their order: the only sum of the step, and the same on every rank.
+        # 4. What no rank reached was added up from zeros: it gets no gradient, or its optimizer would decay it.
+        # 5. The rows, which no sum has mixed, are added in the order of ranks; unknown names are sent only now.
+        for parameter, view in zip(self._trained, self._views, strict=True):
+            if parameter.grad is not view and parameter.grad is not None:  # a backward that made a new one
+                view.copy_(parameter.grad)
+                parameter.grad = view
+        self._write_tail(sums, units)
+        for bucket in self._buckets:
+            self._world.add_up(bucket)
+        tail = self._tail.cpu()
+        for parameter, reached in zip(self._trained, tail[: len(self._trained)].tolist(), strict=True):
+            if not reached:
+                parameter.grad = None
+        rows = tail[len(self._trained) :].view(self._world.world_size, 2 + TERMS)
+        return self._terms(rows, sums, units)
+
+    def drop(self) -> None:
+        """Drop every gradient and free the buckets."""
+        self.clear()
+        for hook in self._hooks:
+            hook.remove()
+        self._trained, self._views, self._buckets, self._hooks = [], [], [], []
+        self._tail = torch.empty(0)
+
+    def _lay_out(self, trained: list[nn.Parameter]) -> None:
+        """Give every parameter its place: those of a kind together, in their order, until a bucket is full."""
+        kinds: dict[tuple[torch.dtype, torch.device], list[list[int]]] = {}
+        for number, parameter in enumerate(trained):
+            groups = kinds.setdefault((parameter.dtype, parameter.device), [[]])
+            size = sum(_room(trained[other]) for other in groups[-1]) + _room(parameter)
+            if groups[-1] and size * parameter.dtype.itemsize > self._bucket_bytes:
+                groups.append([])
+            groups[-1].append(number)
+        plan = [(*kind, numbers) for kind, groups in kinds.items() for numbers in groups]
+        precise = [place for place, (dtype, _, _) in enumerate(plan) if dtype in (torch.float32, torch.float64)]
+        if not precise:  # sums of losses need 32 bits
+            precise = [len(plan)]
+            plan.append((torch.float32, self._world.device, []))
+        tail = len(trained) + self._world.world_size * (2 + TERMS)
+        views: dict[int, Tensor] = {}
+        for place, (dtype, device, numbers) in enumerate(plan):
+            ends_at = sum(_room(trained[number]) for number in numbers)
+            with_tail = tail if place == precise[-1] else 0
+            bucket = torch.zeros(ends_at + with_tail, dtype=dtype, device=device)
+            start = 0
+            for number in numbers:
+                parameter = trained[number]
+                views[number] = bucket[start : start + parameter.numel()].view(parameter.shape)
+                start += _room(parameter)
+            if with_tail:
+                self._tail = bucket[ends_at:]
+            self._buckets.append(bucket)
+        self._trained, self._views = trained, [views[number] for number in range(len(trained))]
+        self._hooks = [
+            parameter.register_post_accumulate_grad_hook(self._note(number)) for number, parameter in enumerate(trained)
+        ]
+
+    def _note(self, number: int) -> Any:
+        """What a backward calls when it has reached a parameter."""
+
+        def reached(_: Tensor) -> None:
+            self._reached[number] = True
+
+        return reached
+
+    def _write_tail(self, sums: dict[str, Tensor], units: dict[str, str]) -> None:
+        """Write which parameters this rank reached, and its terms, each in its place."""
+        if all(self._reached):
+            self._tail[: len(self._trained)] = 1
+        else:
+            self._tail[: len(self._trained)] = torch.tensor(self._reached, dtype=self._tail.dtype)
+        row = self._tail[len(self._trained) :].view(self._world.world_size, 2 + TERMS)[self._world.rank]
+        if any(self._units.get(name) != units[name] for name in sums) or len(self._units) > TERMS:
+            row[0] = 1
+        elif sums:
+            places = [place for place, name in enumerate(self._units) if name in sums]
+            row[1] = sum(1 << place for place in places)
+            values = torch.stack([sums[name] for name in self._units if name in sums])
+            row[2:][places] = values.to(self._tail.dtype)
+
+    def _terms(
+        self, rows: Tensor, sums: dict[str, Tensor], units: dict[str, str]
+    ) -> tuple[dict[str, Tensor], dict[str, str]]:
+        """The terms of all ranks, added in the order of ranks: this rank's names first, then those of the others."""
+        if rows[:, 0].any():
+            parts = self._by_name(sums, units)
+        else:
+            names = list(self._units)
+            masks = [int(mask) for mask in rows[:, 1].tolist()]
+            parts = [
+                {name: row[2 + place] for place, name in enumerate(names) if mask >> place & 1}
+                for row, mask in zip(rows, masks, strict=True)
+            ]
+        totals: dict[str, Tensor] = {}
+        for part in parts:
+            for name, value in part.items():
+                totals[name] = totals[name] + value if name in totals else value
+        order = [name for name in sums if name in totals] + [name for name in totals if name not in sums]
+        if not order:
+            return {}, {}
+        values = torch.stack([totals[name] for name in order]).to(self._tail.device)
+        return dict(zip(order, values.unbind(), strict=True)), {name: self._units[name] for name in order}
+
+    def _by_name(self, sums: dict[str, Tensor], units: dict[str, str]) -> list[dict[str, Tensor]]:
+        """The terms of each rank, sent by name; the table then has them all."""
+        mine = [[name, units[name], float(total.to(self._tail.dtype))] for name, total in sums.items()]
+        every = self._world.gather(mine)
+        self._units |= {name: unit for part in every for name, unit, _ in part}
+        return [{name: torch.tensor(value, dtype=self._tail.dtype) for name, _, value in part} for part in every]
+
+
+def _room(parameter: nn.Parameter) -> int:
+    """The elements that a gradient takes in its bucket."""
+    return -(-parameter.numel() // ALIGNMENT) * ALIGNMENT
+
+
+SLOTS = 16
+"""Number of counts that fit into a row; a run with more units sends all of them as text, in every step."""
+ROW = struct.Struct(f"<4q{SLOTS}d")
+EVALUATE, SAVE, TOO_MANY = 1, 2, 4
+PRESENT = 3
+"""The first of the flags' bits that say which counts this rank has."""
+
+
+@dataclass
+class StepMessage:
+    """What one rank counts and requests before a step; combined, what all of them do.
+
+    ``counts``: the next step's units on this rank. ``stop``: the reason. ``piece_rules``: in how many pieces
+    microbatches are computed from the next step on (microbatch_pieces.py), each with the reason. ``saved``: the step of
+    a checkpoint that rank 0 has finished writing.
+    """
+
+    counts: dict[str, float] = field(default_factory=dict)
+    stop: str | None = None
+    evaluate: bool = False
+    save: bool = False
+    piece_rules: list[list[Any]] = field(default_factory=list)
+    saved: int = 0
+
+    def texts(self) -> list[Any]:
+        """What doesn't fit into a row."""
+        return [self.stop, self.piece_rules]
+
+
+def combine(messages: Sequence[StepMessage]) -> StepMessage:
+    """The messages of all ranks, in their order, as one: counts are added, and what any rank requests is requested.
+
+    >>> combine([StepMessage({"token": 3}), StepMessage({"token": 4}, stop="SIGTERM", save=True)])
+    StepMessage(counts={'token': 7.0}, stop='SIGTERM', evaluate=False, save=True, piece_rules=[], saved=0)
+    """
+    combined = StepMessage(saved=messages[0].saved)
+    for message in messages:
+        for unit, count in message.counts.items():
+            combined.counts[unit] = combined.counts.get(unit, 0.0) + count
+        combined.stop = combined.stop or message.stop
+        combined.evaluate = combined.evaluate or message.evaluate
+        combined.save = combined.save or message.save
+        combined.piece_rules += message.piece_rules
+    return combined
+
+
+class Exchange:
+    """Turns this rank's message into that of all ranks; every rank calls it equally often.
+
+    ``gather_bytes`` gathers as many bytes of each rank, ``gather`` a JSON value of any length. A rank without a
+    microbatch has no units: it lays out its zeros under the names that were used before.
+    """
+
+    def __init__(self, gather_bytes: Callable[[bytes], list[bytes]], gather: Callable[[Any], list[Any]]) -> None:
+        self._gather_bytes, self._gather = gather_bytes, gather
+        self._units: list[str] = []  # the same on every rank
+
+    def __call__(self, message: StepMessage) -> StepMessage:
+        """All ranks' messages, combined."""
+        units = self._units if message.counts.keys() <= set(self._units) else self._known(message.counts)
+        rows = [ROW.unpack(row) for row in self._gather_bytes(_row(message, units))]
+        messages = [_message(row, units) for row in rows]
+        if any(row[0] != rows[0][0] or row[2] & TOO_MANY for row in rows):
+            for other, counts in zip(messages, self._gather(message.counts), strict=True):
+                other.counts = counts
+            units = self._known(*(other.counts for other in messages))
+        self._units = units
+        if any(row[1] != rows[0][1] for row in rows):
+            texts = self._gather(message.texts())
+        else:
+            texts = [message.texts()] * len(rows)
+        for other, (stop, piece_rules) in zip(messages, texts, strict=True):
+            other.stop, other.piece_rules = stop, piece_rules
+        return combine(messages)
+
+    def _known(self, *counts: dict[str, float]) -> list[str]:
+        return sorted(set(self._units).union(*counts))
+
+
+def hash_of(value: Any) -> int:
+    """64 bits that tell JSON values apart; 0 for what is empty."""
+    if not value:
+        return 0
+    text = json.dumps(value, sort_keys=True)
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "little", signed=True)
+
+
+def _row(message: StepMessage, units: list[str]) -> bytes:
+    flags = EVALUATE * message.evaluate | SAVE * message.save | TOO_MANY * (len(units) > SLOTS)
+    slots = [0.0] * SLOTS
+    for number, unit in enumerate(units[:SLOTS]):
+        if unit in message.counts:
+            flags |= 1 << PRESENT + number
+            slots[number] = message.counts[unit]
+    texts = message.texts()
+    return ROW.pack(hash_of(units), hash_of(texts if any(texts) else None), flags, message.saved, *slots)
+
+
+def _message(row: tuple[Any, ...], units: list[str]) -> StepMessage:
+    """What a row says; its counts are right where its rank has the same ``units``."""
+    flags, saved = row[2:4]
+    counts = {unit: row[4 + number] for number, unit in enumerate(units[:SLOTS]) if flags >> PRESENT + number & 1}
+    return StepMessage(counts, None, bool(flags & EVALUATE), bool(flags & SAVE), [], saved)

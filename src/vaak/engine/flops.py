@@ -1,0 +1,203 @@
+"""How many floating-point operations a model takes to train on a batch, and how many a device could do in that time.
+
+Model FLOPs utilisation (MFU) is their ratio. A product of matrices of n × k and k × m takes 2nkm operations; a training
+step of a transformer so takes about 6 for each parameter and token, and 12 · layers · width · length a token for
+attention, all of it counted as if no place were hidden by the mask.
+
+Source: Chowdhery et al. 2022, "PaLM", appendix B. Differs: what gradient checkpointing computes again counts too.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Any
+
+import torch
+from torch import nn
+
+from vaak.core.batch import Batch
+from vaak.core.task import Task
+from vaak.data.loader import training_addresses
+from vaak.engine.gradient import objectives_of, parameters_of
+from vaak.engine.memory import is_out_of_memory
+from vaak.engine.precision import Precision, keeping_generators
+from vaak.engine.state import Position
+from vaak.engine.training_data import TrainingData
+
+log = logging.getLogger("vaak")
+
+UNITS = ("token", "frame")
+"""The unit that operations are proportional to, where a batch counts it; else its most frequent unit."""
+
+
+@dataclass(frozen=True)
+class Peak:
+    """Dense TFLOP/s of a GPU without sparsity; None where its tensor cores don't support the type."""
+
+    fp32: float
+    tf32: float | None
+    fp16: float
+    bf16: float | None
+
+
+PEAKS: dict[str, Peak] = {
+    "V100-PCIE-*": Peak(14.0, None, 112.0, None),
+    "V100-SXM2-*": Peak(15.7, None, 125.0, None),
+    "V100S-PCIE-*": Peak(16.4, None, 130.0, None),
+    "T4": Peak(8.1, None, 65.0, None),
+    "A10": Peak(31.2, 62.5, 125.0, 125.0),
+    "A100-*GB": Peak(19.5, 156.0, 312.0, 312.0),
+    "A100 80GB PCIe": Peak(19.5, 156.0, 312.0, 312.0),
+    "L4": Peak(30.3, 60.0, 121.0, 121.0),
+    "L40S": Peak(91.6, 183.0, 362.0, 362.0),
+    "RTX 3090": Peak(35.6, 35.6, 71.0, 71.0),
+    "RTX 4090": Peak(82.6, 82.6, 165.2, 165.2),
+    "H100 PCIe": Peak(51.0, 378.0, 756.0, 756.0),
+    "H100 NVL": Peak(60.0, 417.5, 835.5, 835.5),
+    "H100 80GB HBM3": Peak(67.0, 494.7, 989.4, 989.4),
+    "H200 NVL": Peak(60.0, 417.5, 835.5, 835.5),
+    "H200": Peak(67.0, 494.7, 989.4, 989.4),
+    "B200": Peak(75.0, 1100.0, 2250.0, 2250.0),
+}
+"""By the name that CUDA gives a GPU, without its makers; ``*`` stands for anything. A part of a GPU (MIG) isn't known.
+
+Source: NVIDIA's data sheets, with half of what they give for sparse matrices; for the RTX 3090 and 4090 the white
+papers of GA102 and AD102, tensor cores that add up in fp32.
+"""
+
+
+def peak_flops(device_name: str, precision: str, tf32: bool) -> float | None:
+    """What a GPU of this name could do at most, operations a second; None where that isn't known.
+
+    ``precision`` is "no", bf16 or fp16; with "no", matrices are multiplied in TF32 or in fp32.
+
+    >>> peak_flops("NVIDIA A100-SXM4-80GB", "bf16", tf32=False)
+    312000000000000.0
+    >>> peak_flops("NVIDIA A10G", "bf16", tf32=False) is None
+    True
+    """
+    name = device_name.removeprefix("NVIDIA ").removeprefix("Tesla ").removeprefix("GeForce ")
+    peak = next((peak for pattern, peak in PEAKS.items() if fnmatchcase(name, pattern)), None)
+    if peak is None:
+        return None
+    by_precision = {"no": (peak.tf32 if tf32 else None) or peak.fp32, "bf16": peak.bf16, "fp16": peak.fp16}
+    tera = by_precision[precision]
+    return None if tera is None else tera * 1e12
+
+
+@dataclass(frozen=True)
+class Work:
+    """The seconds that a run's devices need at their peak to train on one ``unit`` (token, frame, ...)."""
+
+    unit: str
+    seconds: float
+
+
+def work_of(
+    task: Task, model: nn.Module, precision: Precision, data: TrainingData, position: Position, peak: float | None
+) -> Work | None:
+    """The work of a run, counted once on its next microbatch; ``peak`` in TFLOP/s, None looks the device up.
+
+    None, with a log line, where the device's peak isn't known or that microbatch doesn't fit in memory.
+
+    The next microbatch of ``task`` is that of ``data`` at ``position``; ``model`` computes it in ``precision``.
+    """
+    device = precision.device
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
+    known = peak_flops(name, precision.name, data.config.performance.tf32)
+    flops_per_second = 1e12 * peak if peak else known
+    if flops_per_second is None:
+        log.info("profiling: the peak of this device (%s) isn't known, so MFU is left out", name)
+        return None
+    try:
+        batch = _next_batch(data, position)
+        flops = count_flops(task, model, batch, precision) if batch else None
+    except (RuntimeError, MemoryError) as error:
+        if not is_out_of_memory(error):
+            raise
+        batch = None
+    if batch is None or flops is None:
+        log.info("profiling: the next microbatch can't be run whole, so MFU is left out")
+        return None
+    counts = batch.totals()
+    unit = main_unit(counts)
+    return Work(unit, flops / counts[unit] / (flops_per_second * data.ranks.world_size))
+
+
+def main_unit(counts: dict[str, float]) -> str:
+    """The unit that operations are proportional to, of those that a batch counts."""
+    return next((unit for unit in UNITS if counts.get(unit)), max(counts, key=lambda unit: counts[unit]))
+
+
+def _next_batch(data: TrainingData, position: Position) -> Batch | None:
+    """The batch of the run's next microbatch; None where nothing in it can be read. Generators keep their state."""
+    places = {"step": position.step, "epoch": position.epoch, "place": position.place}
+    address = next(training_addresses(data.planner, 1, **places, rank=0, world_size=1))
+    with keeping_generators(data.ranks.device):
+        return data.reader[address].batch
+
+
+def count_flops(task: Task, model: nn.Module, batch: Batch, precision: Precision) -> int:
+    """Operations of one forward and backward pass over a batch; the batch may be on another device.
+
+    Weights, gradients, buffers, the model's mode and all generators don't change. ``model`` is the one that
+    isn't compiled: operations that a compiler has fused can't be counted.
+    """
+    from torch.utils.flop_counter import FlopCounterMode
+
+    modules = [model, *task.loss_modules().values()]
+    buffers = [(buffer, buffer.clone()) for module in modules for buffer in module.buffers()]
+    counter = FlopCounterMode(display=False, custom_mapping=_attention_formulas())
+    counter.mod_tracker = _OneModule()  # type: ignore[assignment]
+    was_training = model.training
+    with keeping_generators(precision.device):
+        model.train()
+        try:
+            with counter:
+                for objective in objectives_of(task, model):
+                    with precision.autocast():
+                        terms = objective.losses(model, batch.to(precision.device))
+                    loss = torch.stack([term.total.float() for term in terms.values()]).sum()
+                    torch.autograd.grad(loss, parameters_of(objective, model), allow_unused=True)
+        finally:
+            model.train(was_training)
+            with torch.no_grad():
+                for buffer, before in buffers:
+                    buffer.copy_(before)
+    return int(counter.get_total_flops())
+
+
+class _OneModule:
+    """Stands for torch's ModuleTracker: all operations are the model's, and no module gets hooks.
+
+    Its hooks fail in ``autograd.grad`` where a module's input is a parameter, as that of weight normalisation is.
+    """
+
+    parents = frozenset({"Global"})
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+
+def _attention_formulas() -> dict[Any, Callable[..., int]]:
+    """Attention by what it is, whichever kernel does it: the CPU's kernels, of which torch's counter doesn't know, and
+    backward passes without the scores that they compute again."""
+    from torch.utils.flop_counter import sdpa_flop_count
+
+    def forward(query: Any, key: Any, value: Any, *_: Any, out_shape: Any = None, **__: Any) -> int:
+        return int(sdpa_flop_count(query, key, value))
+
+    def backward(gradient: Any, query: Any, key: Any, value: Any, *_: Any, out_shape: Any = None, **__: Any) -> int:
+        """Operations for the shapes of ``query``, ``key`` and ``value`` alone; not of ``gradient`` or ``out_shape``."""
+        return 2 * int(sdpa_flop_count(query, key, value))
+
+    kernels = ("flash_attention_for_cpu", "flash_attention", "efficient_attention", "cudnn_attention")
+    aten = torch.ops.aten
+    forwards = {getattr(aten, f"_scaled_dot_product_{kernel}"): forward for kernel in kernels}
+    return forwards | {getattr(aten, f"_scaled_dot_product_{kernel}_backward"): backward for kernel in kernels}

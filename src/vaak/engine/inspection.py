@@ -1,0 +1,317 @@
+"""What every module of a model gives: where a number is first not finite, and which units give nothing.
+
+Hooks on all modules follow who calls whom. A module that is *given* something broken, when no module before it has
+output such a thing, isn't to blame: the code of its caller between two of its parts is (attention scores, say), and the
+caller is named. Backwards it is the same: what a module's inputs are given as gradient is its own work, what comes to
+its output is its caller's. Negative infinity alone is not a sign of a mistake (masks are made of it); NaN and positive
+infinity are. A unit is dead where a layer's input is 0 in every row and at every place.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.weak import WeakTensorKeyDictionary
+
+from vaak.core.batch import Batch, Term
+
+ROOT = "model"
+
+
+@dataclass(frozen=True)
+class ModuleStatistics:
+    """The output of one call of a module: mean, standard deviation and absolute maximum of its finite values.
+
+    ``non_finite`` is the fraction of those that aren't. ``shape`` is the first tensor's, where there are several.
+    """
+
+    module: str
+    kind: str
+    shape: tuple[int, ...]
+    mean: float
+    std: float
+    absolute_maximum: float
+    non_finite: float
+
+
+@dataclass(frozen=True)
+class ModulePlace:
+    """A module and where about it: ``output``, ``input``, ``inside, before X``, and for gradients further ones."""
+
+    module: str
+    where: str
+    parameter: str | None = None
+
+
+@dataclass(frozen=True)
+class NonFiniteFinding:
+    """What is not finite first; ``kind`` is weight, data, output, loss or gradient.
+
+    Given are those that apply: the ``parameter`` or buffer, the ``tensor`` of the batch, the ``loss``, and the
+    ``place`` in the model.
+    """
+
+    kind: str
+    place: ModulePlace | None = None
+    parameter: str | None = None
+    tensor: str | None = None
+    loss: str | None = None
+
+
+@dataclass
+class _Call:
+    """A module that is being called, its caller, and the tensors it was given that take part in the backward pass."""
+
+    name: str
+    caller: str | None
+    inputs: list[Tensor] = field(default_factory=list)
+
+    def received(self, value: Any) -> Any:
+        """The same tensor, with a separate gradient: that of this call only."""
+        if not (isinstance(value, Tensor) and value.requires_grad):
+            return value
+        self.inputs.append(value.view_as(value))
+        return self.inputs[-1]
+
+
+class Watch:
+    """What was seen: ``statistics`` in the order in which modules completed, and the ``first`` broken place.
+
+    ``backward`` runs the backward pass of what was watched, after the ``with`` of ``watching``; ``first_gradient`` is
+    then the place where a gradient was first not finite.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        self.statistics: list[ModuleStatistics] = []
+        self.first: ModulePlace | None = None
+        self.first_gradient: ModulePlace | None = None
+        self.model = model
+        self._names = {module: name or ROOT for name, module in model.named_modules()}
+        self._calls: list[_Call] = []
+        self._makers: Any = WeakTensorKeyDictionary()  # of a tensor: the outermost call that gave it
+
+    def backward(self, descend: Callable[[], None]) -> None:
+        """Run a backward pass and note where a gradient is first not finite."""
+        named = [(name, parameter) for name, parameter in self.model.named_parameters() if parameter.requires_grad]
+        handles = [
+            parameter.register_hook(partial(self._note_gradient, _place_of_parameter(name)))
+            for name, parameter in named
+        ]
+        try:
+            descend()
+        finally:
+            for handle in handles:
+                handle.remove()
+
+    def _enter(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        call = _Call(self._names[module], self._calls[-1].name if self._calls else None)
+        if self.first is None and _is_broken((args, kwargs)):
+            self.first = (
+                ModulePlace(call.caller, f"inside, before {call.name}")
+                if call.caller
+                else ModulePlace(call.name, "input")
+            )
+        self._calls.append(call)
+        return tuple(map(call.received, args)), {name: call.received(value) for name, value in kwargs.items()}
+
+    def _leave(self, module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
+        call = self._calls.pop()
+        numbers = list(_numbers(output))
+        if numbers:
+            self.statistics.append(_statistics(call.name, type(module).__name__, numbers))
+        if self.first is None and _is_broken(output):
+            self.first = ModulePlace(call.name, "output")
+        for tensor in _tensors(output):
+            if tensor.requires_grad:
+                if tensor not in self._makers:  # before the hooks of inputs: a module may give what it was given
+                    tensor.register_hook(partial(self._note_gradient_of_output, made := [call]))
+                    self._makers[tensor] = made
+                self._makers[tensor][0] = call
+        for tensor in call.inputs:
+            tensor.register_hook(partial(self._note_gradient, ModulePlace(call.name, "backward")))
+
+    def _note_gradient(self, place: ModulePlace, gradient: Tensor) -> None:
+        if self.first_gradient is None and not _all_finite(gradient):
+            self.first_gradient = place
+
+    def _note_gradient_of_output(self, made: list[_Call], gradient: Tensor) -> None:
+        call = made[0]
+        if call.caller is None:
+            self._note_gradient(ModulePlace(call.name, "gradient of its output"), gradient)
+        else:
+            self._note_gradient(ModulePlace(call.caller, f"backward, after {call.name}"), gradient)
+
+
+@contextlib.contextmanager
+def watching(model: nn.Module) -> Iterator[Watch]:
+    """Watch the inputs and outputs of every module of ``model``; its draws and outputs stay the same.
+
+    Gradients are those of the unwatched model to rounding: what reaches a tensor by several paths may be added up in
+    another order. Of a compiled model the plain one is watched: call that one. Nothing that was computed is kept alive.
+    """
+    watch = Watch(getattr(model, "_orig_mod", model))
+    handles = []
+    try:
+        for module in watch._names:
+            handles.append(module.register_forward_pre_hook(watch._enter, with_kwargs=True))
+            handles.append(module.register_forward_hook(watch._leave, with_kwargs=True))
+        yield watch
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+@dataclass(frozen=True)
+class Inspection:
+    """One batch, forward and backward: what is not finite first, if anything, the terms' totals, every module."""
+
+    finding: NonFiniteFinding | None
+    losses: dict[str, float]
+    splittable: bool
+    statistics: list[ModuleStatistics]
+
+
+def first_non_finite(
+    model: nn.Module,
+    batch: Batch,
+    terms_of: Callable[[Batch], dict[str, Term]],
+    descend: Callable[[dict[str, Term]], None],
+) -> Inspection:
+    """What is not finite first when the losses of a batch are computed and, where all is well so far, their gradient.
+
+    ``terms_of`` must call the plain ``model``; ``descend`` runs the backward pass of the terms. Gradients are
+    added to those that the parameters have.
+    """
+    with watching(model) as watch:
+        terms = terms_of(batch)
+    losses = {name: float(term.total.detach()) for name, term in terms.items()}
+    loss = next((name for name, value in losses.items() if not math.isfinite(value)), None)
+    finding = None
+    if loss is not None:
+        finding = _in_forward(watch, batch, loss)
+    elif terms:
+        watch.backward(lambda: descend(terms))
+        if watch.first_gradient is not None:
+            finding = NonFiniteFinding("gradient", watch.first_gradient, parameter=watch.first_gradient.parameter)
+    return Inspection(finding, losses, all(term.splittable for term in terms.values()), watch.statistics)
+
+
+def culprits(batch: Batch, is_finite: Callable[[Batch], bool]) -> list[int]:
+    """The indices of the examples in the fewest rows of a batch that, by themselves, are not finite.
+
+    Halves are tried, and halves of those. Where neither half shows it, their rows are to blame together.
+    """
+    if batch.num_rows > 1:
+        guilty = [half for half in batch.split(2) if not is_finite(half)]
+        if guilty:
+            return [index for half in guilty for index in culprits(half, is_finite)]
+    return [index for row in batch.indices for index in row]
+
+
+def _in_forward(watch: Watch, batch: Batch, loss: str) -> NonFiniteFinding:
+    """Where a loss that isn't finite comes from: a weight, the data, a module, or the loss itself."""
+    model = watch.model
+    parameter = next((name for name, value in model.named_parameters() if _is_broken(value)), None)
+    tensor = next((name for name, value in batch.tensors.items() if _is_broken(value)), None)
+    if parameter is None and tensor is None and watch.first is not None:
+        # A buffer may hold what a forward pass left in it, such as means of batches: of others' mistakes, too.
+        module = model if watch.first.module == ROOT else model.get_submodule(watch.first.module)
+        own = module.named_buffers(watch.first.module if module is not model else "", recurse=False)
+        parameter = next((name for name, value in own if _is_broken(value)), None)
+    if parameter is not None:
+        kind = "weight"
+    elif tensor is not None:
+        kind = "data"
+    else:
+        kind = "loss" if watch.first is None else "output"
+    return NonFiniteFinding(kind, watch.first, parameter, tensor, loss)
+
+
+def _statistics(name: str, kind: str, numbers: list[Tensor]) -> ModuleStatistics:
+    values = torch.cat([tensor.reshape(-1).to(_exact(tensor)) for tensor in numbers])
+    finite = values[values.isfinite()]
+    shape = tuple(numbers[0].shape)
+    missing = 1.0 - len(finite) / len(values) if len(values) else 0.0
+    if not len(finite):
+        return ModuleStatistics(name, kind, shape, math.nan, math.nan, math.nan, missing)
+    std, mean = torch.std_mean(finite, correction=0)
+    return ModuleStatistics(name, kind, shape, float(mean), float(std), float(finite.abs().max()), missing)
+
+
+def _exact(tensor: Tensor) -> torch.dtype:
+    return torch.promote_types(tensor.dtype, torch.float32)
+
+
+def _is_broken(value: Any) -> bool:
+    """Whether there is a NaN or a positive infinity in any tensor of a nested value."""
+    return any(bool((tensor.isnan() | tensor.isposinf()).any()) for tensor in _numbers(value))
+
+
+def _all_finite(tensor: Tensor) -> bool:
+    return bool(tensor.isfinite().all())
+
+
+def _numbers(value: Any) -> Iterator[Tensor]:
+    """The tensors of a nested value that hold real numbers; complex ones as pairs of them."""
+    for tensor in _tensors(value):
+        tensor = tensor.detach()
+        if tensor.is_complex():
+            tensor = torch.view_as_real(tensor.resolve_conj())
+        if tensor.is_floating_point() and tensor.layout is torch.strided:
+            yield tensor
+
+
+def _tensors(value: Any) -> Iterator[Tensor]:
+    """The tensors in tuples, lists, mappings and dataclasses, at any depth."""
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, Mapping):
+        for part in value.values():
+            yield from _tensors(part)
+    elif isinstance(value, (list, tuple)):
+        for part in value:
+            yield from _tensors(part)
+    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
+        for one in dataclasses.fields(value):
+            yield from _tensors(getattr(value, one.name, None))
+
+
+def _place_of_parameter(name: str) -> ModulePlace:
+    return ModulePlace(name.rpartition(".")[0] or ROOT, "gradient of a weight", name)
+
+
+CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.ConvTranspose1d, nn.ConvTranspose2d)
+"""Layers whose units are the second dimension of their input; those of a linear one are the last."""
+
+
+@contextlib.contextmanager
+def watching_units(model: nn.Module) -> Iterator[dict[str, Tensor]]:
+    """By layer, ``(unit,)`` whether an input was ever anything but 0 while this context lasts.
+
+    An activation that is 0 for every input, such as a ReLU of large negative numbers, has no gradient either: what
+    is before it no longer learns.
+    """
+    alive: dict[str, Tensor] = {}
+    layers = [(name, one) for name, one in model.named_modules() if isinstance(one, (nn.Linear, *CONVOLUTIONS))]
+    handles = [layer.register_forward_pre_hook(partial(_note, alive, name)) for name, layer in layers]
+    try:
+        yield alive
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def _note(alive: dict[str, Tensor], name: str, layer: nn.Module, args: tuple[Any, ...]) -> None:
+    if not args or not isinstance(args[0], Tensor) or args[0].ndim < 2:
+        return
+    units = args[0].detach().movedim(1 if isinstance(layer, CONVOLUTIONS) else -1, 0).flatten(1)
+    found = (units != 0).any(1)
+    alive[name] = torch.logical_or(alive[name], found) if name in alive else found

@@ -1,0 +1,206 @@
+"""A step whose loss or gradient is not finite: the cause, found by running it once more, piece by piece.
+
+The model doesn't change: nothing here updates it, buffers are restored and gradients dropped.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import math
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from vaak.core.batch import Batch, Term
+from vaak.core.storage import files
+from vaak.engine.gradient import Descent, GradientPass, Losses, MicrobatchPiece
+from vaak.engine.inspection import Inspection, NonFiniteFinding, culprits, first_non_finite
+from vaak.engine.state import State
+from vaak.engine.training_data import StepData
+
+log = logging.getLogger("vaak")
+
+FOLDER = "non_finite"
+NAMED_EXAMPLES = 3
+
+
+@dataclass(frozen=True)
+class Example:
+    """An example of the training data: its index and where it comes from."""
+
+    index: int
+    description: str
+
+
+@dataclass(frozen=True)
+class NonFinite:
+    """What was not finite first in a step, as far as this rank's microbatches show it.
+
+    ``finding`` is None where each piece by itself is finite: then it is their sum, or another rank's. ``losses`` are
+    the totals of the piece it was found in, ``examples`` those that show it by themselves. ``record`` is the file that
+    says all this, None where it could not be written.
+    """
+
+    step: int
+    finding: NonFiniteFinding | None
+    losses: dict[str, float]
+    microbatch: int | None
+    piece: int | None
+    examples: list[Example]
+    record: Path | None
+
+    def sentence(self, run: Path) -> str:
+        """One line for the user: what, where, which examples, and how to inspect it."""
+        parts = [f"step {self.step}: {_what(self.finding)}"]
+        if self.examples and self.finding is not None and self.finding.kind != "weight":
+            parts.append(_named(self.examples))
+        if self.record is not None:
+            parts.append(f"recorded in {self.record}")
+        parts.append(f"inspect it with vaak replay {run} --step {self.step} --debug")
+        parts.append(f"the weights are those of step {self.step - 1}")
+        return "; ".join(parts)
+
+    def as_json(self) -> dict[str, Any]:
+        """All of it except ``record``, as JSON apart from numbers that aren't finite."""
+        finding = asdict(self.finding) if self.finding else {"kind": None}
+        place = finding.pop("place", None) or {}
+        return {
+            "step": self.step,
+            **finding,
+            "module": place.get("module"),
+            "where": place.get("where"),
+            "losses": self.losses,
+            "microbatch": self.microbatch,
+            "piece": self.piece,
+            "examples": [asdict(example) for example in self.examples],
+        }
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """Looks into steps that are not finite, and writes what it finds to ``directory``, a file for each rank."""
+
+    directory: Path
+    rank: int
+
+    def of(self, objective: Descent, state: State, data: StepData) -> NonFinite:
+        """Run a step's microbatches of this rank again, find what is not finite first, and record it.
+
+        No rank waits for another here. Gradients are dropped; weights, buffers and the model's mode don't change.
+        """
+        model = state.model.module
+        plain = replace(objective.gradient, forward=replace(objective.gradient.forward, model=model))
+        with leaving_no_trace(model, state.loss.module), objective.alone():
+            for piece in plain.pieces(state.piece_rules, plain.after_first_pass(state.piece_rules, data)):
+                inspection = _inspected(plain, data.step, piece, piece.batch)
+                if inspection.finding is not None:
+                    indices = _to_blame(plain, data.step, piece, inspection)
+                    examples = [Example(index, plain.describe(index)) for index in indices]
+                    return self._recorded(data.step, (piece, inspection), examples)
+        return self._recorded(data.step, None, [])
+
+    def _recorded(
+        self, step: int, found: tuple[MicrobatchPiece, Inspection] | None, examples: list[Example]
+    ) -> NonFinite:
+        """The diagnosis, written to the run's directory; a failed write doesn't hide it."""
+        path = record_path(self.directory, step, self.rank)
+        if found is None:
+            diagnosis = NonFinite(step, None, {}, None, None, [], path)
+        else:
+            piece, inspection = found
+            place = (piece.number, piece.piece)
+            diagnosis = NonFinite(step, inspection.finding, inspection.losses, *place, examples, path)
+        modules = [asdict(module) for module in found[1].statistics] if found else []
+        try:
+            path.parent.mkdir(exist_ok=True)
+            files.write_json(path, json_value({**diagnosis.as_json(), "modules": modules}))
+        except OSError as error:
+            log.warning("%s can't be written: %s", path, error.strerror or error)
+            return replace(diagnosis, record=None)
+        return diagnosis
+
+
+def record_path(directory: Path, step: int, rank: int) -> Path:
+    """The file in a run's directory that says what was not finite in a step."""
+    name = f"step-{step:08d}.json" if rank == 0 else f"step-{step:08d}.rank{rank}.json"
+    return directory / FOLDER / name
+
+
+@contextlib.contextmanager
+def leaving_no_trace(*modules: nn.Module) -> Iterator[None]:
+    """Within this context, run modules forward and backward; then their buffers are put back and gradients dropped."""
+    buffers = [(buffer, buffer.clone()) for module in modules for buffer in module.buffers()]
+    try:
+        yield
+    finally:
+        for module in modules:
+            _drop_gradients(module)
+        with torch.no_grad():
+            for buffer, before in buffers:
+                buffer.copy_(before)
+
+
+def _drop_gradients(model: nn.Module) -> None:
+    for parameter in model.parameters():
+        parameter.grad = None
+
+
+def _inspected(plain: GradientPass, step: int, piece: MicrobatchPiece, batch: Batch) -> Inspection:
+    """A forward and backward pass of some rows of a piece, with the piece's draws.
+
+    Gradients are not scaled as in fp16: an overflow isn't what is looked for.
+    """
+
+    def terms(rows: Batch) -> dict[str, Term]:
+        return plain.forward.terms(step, replace(piece, batch=rows))
+
+    def descend(terms: dict[str, Term]) -> None:
+        torch.autograd.backward(*Losses(plain.weights, piece.batch.totals()).add(terms))
+
+    _drop_gradients(plain.forward.model)
+    return first_non_finite(plain.forward.model, batch, terms, descend)
+
+
+def _to_blame(plain: GradientPass, step: int, piece: MicrobatchPiece, inspection: Inspection) -> list[int]:
+    """The examples that are not finite by themselves; all of the piece where its rows can't be told apart."""
+    assert inspection.finding is not None
+    if inspection.finding.kind == "weight" or not inspection.splittable:
+        return [index for row in piece.batch.indices for index in row]
+    return culprits(piece.batch, lambda rows: _inspected(plain, step, piece, rows).finding is None)
+
+
+def _what(finding: NonFiniteFinding | None) -> str:
+    """What is not finite, in words."""
+    if finding is None:
+        return "the gradient is not finite, though that of each microbatch of this process is"
+    what = "the gradient is" if finding.kind == "gradient" else f"the loss {finding.loss} is"
+    what += " not a finite number"
+    if finding.parameter is not None:
+        what += f", nor is {'that of ' if finding.kind == 'gradient' else ''}{finding.parameter}"
+    if finding.tensor is not None:
+        what += f", nor is {finding.tensor} of the batch"
+    if finding.place is not None:
+        return f"{what}, first in {finding.place.module} ({finding.place.where})"
+    return what if finding.kind != "loss" else f"{what}, though all outputs of the model are"
+
+
+def _named(examples: list[Example]) -> str:
+    """The first few examples by index and description."""
+    shown = ", ".join(f"{example.index} ({example.description})" for example in examples[:NAMED_EXAMPLES])
+    more = len(examples) - NAMED_EXAMPLES
+    word = "example" if len(examples) == 1 else "examples"
+    return f"{word} {shown}" + (f" and {more} more" if more > 0 else "")
+
+
+def json_value(value: Any) -> Any:
+    """A nested value with those numbers that JSON can't hold as text (``"nan"``)."""
+    if isinstance(value, dict):
+        return {name: json_value(part) for name, part in value.items()}
+    if isinstance(value, list):
+        return [json_value(part) for part in value]
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value

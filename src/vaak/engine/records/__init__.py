@@ -1,1 +1,0 @@
-"""What a run records: metrics.jsonl, pictures, the journal."""

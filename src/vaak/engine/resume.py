@@ -1,0 +1,350 @@
+"""Resuming from a checkpoint: which one, under which promises, and what becomes of what the run wrote after it.
+
+Same draws (batches, order, random numbers) hold always; same bits where machine, versions, threads, ranks and compile
+mode are those that the checkpoint was made under. Only what a kill leaves is deleted: log lines beyond the newest
+checkpoint, which come again. All else is set aside:
+
+    RUN/set-aside/0001/    metrics.jsonl, complete; journals; pictures
+    CHECKPOINTS/set-aside/step-00001000.1/    and asides.json: which of those folders has its log, and after which step
+                                              the run took another way
+
+A kill in the middle leaves a run that can be resumed: checkpoints go first, then the log that belongs to those left.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+from vaak.config.changes import Change, changes_between, of_class
+from vaak.core.errors import CheckpointError, SaidByMainProcessError, UserError
+from vaak.core.storage import files
+from vaak.core.storage.files import sha256_of
+from vaak.core.task import Task
+from vaak.engine.checkpoint import files as checkpoint
+from vaak.engine.checkpoint.files import Snapshot, remove_leftovers
+from vaak.engine.checkpoint.names import MANIFEST, list_checkpoints, step_folder, step_of
+from vaak.engine.distributed.ranks import Ranks
+from vaak.engine.evaluation import Pictures
+from vaak.engine.journal import JOURNALS, journal_files
+from vaak.engine.saving import Saving, differences, in_words, unknown
+from vaak.engine.state import Position, State
+from vaak.engine.training_data import TrainingData
+
+METRICS, ASIDES = "metrics.jsonl", "asides.json"
+
+
+class HasPast(Protocol):
+    """What is required of a trainer here."""
+
+    directory: Path
+    pictures: Pictures
+
+    @property
+    def checkpoints(self) -> Path: ...
+
+    @property
+    def position(self) -> Position: ...
+
+
+class Past:
+    """The past of a trainer's run, on the main process."""
+
+    def __init__(self, trainer: HasPast) -> None:
+        self.trainer = trainer
+        self.directory, self.checkpoints = trainer.directory, trainer.checkpoints
+        self.metrics = self.directory / METRICS
+        self.aside = _free_folder(self.directory / checkpoint.SET_ASIDE)
+
+    def forget(self) -> None:
+        """Start without a past: what an earlier start left is set aside."""
+        if left := self._set_all_aside():
+            log.warning(
+                "the run starts from step 0: %s of an earlier start is set aside in %s", ", ".join(left), self.aside
+            )
+
+    def cut(self, snapshot: Snapshot) -> None:
+        """After a kill: delete the lines and pictures beyond the newest checkpoint."""
+        self._truncate(snapshot)
+        self.trainer.pictures.cut(self._last_shown())
+
+    def go_back(self, snapshot: Snapshot) -> None:
+        """Back to an earlier checkpoint of the run: what comes after it is set aside."""
+        later = [path for path in list_checkpoints(self.checkpoints) if _step(path) > snapshot.step]
+        if later or _size(self.metrics) > snapshot.state["metrics_bytes"]:
+            self._copy_log()
+        self._set_aside(later, snapshot.step)
+        self._truncate(snapshot)
+        self.trainer.pictures.cut(self._last_shown(), self.aside / "pictures")
+
+    def bring_back(self, path: Path, snapshot: Snapshot) -> None:
+        """To a checkpoint of the run that was set aside: it and its log take the place of what isn't of its past."""
+        asides = _asides(path.parent)
+        own = asides.get(path.name)
+        since = [] if own is None else [aside["after"] for aside in asides.values() if aside["in"] >= own["in"]]
+        shared = min(since, default=snapshot.step - 1)
+        own_log = self.metrics if own is None else self.aside.parent / own["in"] / METRICS
+        content = own_log.read_bytes() if own_log.exists() else b""
+        self._copy_log()
+        self._set_aside([other for other in list_checkpoints(self.checkpoints) if _step(other) > shared], shared)
+        files.write_bytes(self.metrics, content[: snapshot.state["metrics_bytes"]])
+        path.rename(self.checkpoints / step_folder(snapshot.step))
+        self.trainer.pictures.cut(-1, self.aside / "pictures")
+
+    def replace(self) -> None:
+        """To a checkpoint of another run: everything here is set aside."""
+        self._copy_log()
+        self._set_aside(list_checkpoints(self.checkpoints), 0)
+        self._set_all_aside()
+
+    def _set_all_aside(self) -> list[str]:
+        """Move the log, the journals and the pictures; return the names of the files."""
+        left = [file for file in (self.metrics, *journal_files(self.directory, *JOURNALS)) if _size(file)]
+        for file in left:
+            self.aside.mkdir(parents=True, exist_ok=True)
+            file.replace(self.aside / file.name)
+        self.metrics.unlink(missing_ok=True)
+        self.trainer.pictures.cut(-1, self.aside / "pictures")
+        return [file.name for file in left]
+
+    def _set_aside(self, paths: list[Path], after: int) -> None:
+        """Move checkpoints into set-aside/, the newest first; the run takes another way ``after`` this step."""
+        for path in reversed(paths):
+            log.warning("%s is from after the checkpoint that this run resumes from: it is set aside", path)
+            self.aside.mkdir(parents=True, exist_ok=True)
+            target = checkpoint.place_aside(path)
+            known = _asides(target.parent)
+            files.write_json(target.parent / ASIDES, known | {target.name: {"in": self.aside.name, "after": after}})
+            path.rename(target)
+
+    def _copy_log(self) -> None:
+        if _size(self.metrics):
+            self.aside.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(self.metrics, self.aside / METRICS)
+            files.sync_file(self.aside / METRICS)
+            log.warning("%s is kept unchanged in %s", self.metrics, self.aside)
+
+    def _truncate(self, snapshot: Snapshot) -> None:
+        if self.metrics.exists():
+            os.truncate(self.metrics, min(_size(self.metrics), snapshot.state["metrics_bytes"]))
+
+    def _last_shown(self) -> int:
+        """The step of the last pictures that stay; an evaluation that is still due draws its own."""
+        position = self.trainer.position
+        return position.step - position.duties_pending
+
+
+def _free_folder(folder: Path) -> Path:
+    """The folder with the next number."""
+    taken = [int(path.name) for path in folder.glob("*") if path.name.isdecimal()]
+    return folder / f"{max(taken, default=0) + 1:04d}"
+
+
+def _asides(folder: Path) -> dict[str, dict[str, Any]]:
+    """The records of the checkpoints that were set aside, by name."""
+    try:
+        found = files.read_json(folder / ASIDES)
+        return {name: {"in": Path(aside["in"]).name, "after": int(aside["after"])} for name, aside in found.items()}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return {}
+
+
+def _step(path: Path) -> int:
+    step = step_of(path)
+    assert step is not None  # it was listed
+    return step
+
+
+def _size(file: Path) -> int:
+    return file.stat().st_size if file.exists() else 0
+
+
+log = logging.getLogger("vaak")
+NOT_SAVED = -1
+
+
+class Resumes(HasPast, Protocol):
+    """What resuming requires of a trainer (trainer.py)."""
+
+    task: Task
+    ranks: Ranks
+    state: State
+    data: TrainingData
+    saving: Saving
+
+    @property
+    def configuration(self) -> Mapping[str, Any]: ...
+
+    def restore(self, snapshot: Snapshot, source: Path) -> None: ...
+
+    def conditions(self) -> dict[str, Any]: ...
+
+
+def resume(trainer: Resumes, source: str) -> bool:
+    """Put the trainer where a checkpoint was made; ``auto`` is the newest complete one of its run directory, if any.
+
+    The main process finds and verifies it, and tells the others. Until it was restored, the run stays as it is.
+
+    Raises CheckpointError where the checkpoint is from another model or other data.
+    """
+    folder = trainer.checkpoints
+    found = trainer.ranks.decide_on_main(lambda: _find(trainer, source))
+    if found is None:
+        if trainer.ranks.is_main:
+            log.info("nothing to resume: no checkpoint in %s; the run starts from step 0", folder)
+        begin_anew(trainer)
+        return False
+    _demand_seen(trainer.ranks, found)
+    path = Path(found["path"])
+    snapshot = checkpoint.load_checkpoint(path, verify=False)
+    changes = changes_to(trainer.configuration, trainer.task.reference, snapshot, path)
+    if path.resolve().parent not in (folder.resolve(), _aside(folder)):
+        _forget_journals(trainer)
+    trainer.restore(snapshot, path)
+    if path.resolve().parent not in (folder.resolve(), _aside(folder)):
+        trainer.saving.saved_step = NOT_SAVED  # here
+    trainer.ranks.decide_on_main(lambda: _put_in_order(trainer, source, found, snapshot))
+    if trainer.ranks.is_main:
+        _say_promise(snapshot.state["conditions"], trainer.conditions(), changes, path)
+    return True
+
+
+def begin_anew(trainer: Resumes) -> None:
+    """Start a run: what an earlier start left in its directory is set aside and ignored."""
+    _forget_journals(trainer)
+    trainer.ranks.decide_on_main(Past(trainer).forget)
+
+
+def _find(trainer: Resumes, source: str) -> dict[str, Any] | None:
+    """The checkpoint that is meant, verified: its path, step and manifest's hash, and what is wrong with newer ones.
+
+    What is damaged of its companions is restored: nothing else of the run changes.
+    """
+    folder = trainer.checkpoints
+    remove_leftovers(folder)
+
+    def check(path: Path) -> None:
+        checkpoint.restore_checkpoint(path, trainer.directory, trainer.state.model.module)
+
+    damaged: dict[Path, str] = {}
+    path: Path | None
+    if source == "auto":
+        path, damaged = checkpoint.newest_whole(folder, check)
+    else:
+        path = checkpoint.resolve_checkpoint(Path(source))
+        check(path)
+    if path is None:
+        return None
+    step = checkpoint.about_checkpoint(path).get("step")
+    return {
+        "path": str(path),
+        "step": step,
+        "manifest": sha256_of(path / MANIFEST),
+        "damaged": {str(newer): damage for newer, damage in damaged.items()},
+    }
+
+
+def _demand_seen(ranks: Ranks, found: dict[str, Any]) -> None:
+    """Raises UserError on all ranks where one of them doesn't see the very checkpoint that the main process found."""
+    manifest = Path(found["path"]) / MANIFEST
+    sees = manifest.is_file() and sha256_of(manifest) == found["manifest"]
+    blind = [rank for rank, one_sees in enumerate(ranks.gather(sees)) if not one_sees]
+    if blind:
+        raise (UserError if ranks.is_main else SaidByMainProcessError)(
+            f"rank {', '.join(map(str, blind))} does not see {found['path']} (step {found['step']}) as rank 0 does: "
+            "the run directory must be on storage that all nodes share"
+        )
+
+
+def _forget_journals(trainer: Resumes) -> None:
+    """Ignore everything that was written down before."""
+    trainer.data.forget_skipped()
+    trainer.state.piece_rules.forget()
+
+
+def _put_in_order(trainer: Resumes, source: str, found: dict[str, Any], snapshot: Snapshot) -> None:
+    """Make the run directory end at this checkpoint, which was restored; say where the run resumes."""
+    path, folder, past = Path(found["path"]), trainer.checkpoints, Past(trainer)
+    try:
+        for newer, damage in found["damaged"].items():
+            checkpoint.set_damaged_aside(Path(newer), damage)
+        for name in ("best", "last"):
+            checkpoint.warn_of_lost(folder, name, "it is rewritten")
+        if path.resolve().parent == _aside(folder):
+            past.bring_back(path, snapshot)
+        elif path.resolve().parent != folder.resolve():
+            past.replace()
+        elif source == "auto":
+            past.cut(snapshot)
+        else:
+            past.go_back(snapshot)
+        _point(folder, "last", snapshot.step)
+        _point(folder, "best", trainer.state.best.step)
+    except OSError as error:
+        raise CheckpointError(f"{trainer.directory} can't be written: {error.strerror or error}") from error
+
+
+def _point(folder: Path, name: str, step: int | None) -> None:
+    """Have best or last name the checkpoint of a step; where it isn't here, nothing."""
+    if step is not None and (folder / step_folder(step)).is_dir():
+        checkpoint.point(folder, name, step_folder(step))
+    else:
+        (folder / name).unlink(missing_ok=True)
+
+
+def _aside(folder: Path) -> Path:
+    return folder.resolve() / checkpoint.SET_ASIDE
+
+
+def changes_to(configuration: Mapping[str, Any], reference: str | None, snapshot: Snapshot, path: Path) -> list[Change]:
+    """How a configuration differs from that of a checkpoint, as far as that is known.
+
+    Raises CheckpointError with all the options that a resume can't change.
+    """
+    return demand_resumable(configuration, reference, snapshot.state.get("configuration"), path)
+
+
+def demand_resumable(
+    configuration: Mapping[str, Any], reference: str | None, before: Mapping[str, Any] | None, path: Path
+) -> list[Change]:
+    """How a configuration differs from ``before``, that of the checkpoint ``path``; nothing where one isn't known.
+
+    ``reference`` is that of a task of the user's own. Raises CheckpointError as ``changes_to`` does.
+    """
+    if not before or not configuration:
+        return []
+    changes = changes_between(before, configuration, reference)
+    if refused := of_class(changes, "refused"):
+        raise CheckpointError(
+            f"{path} is from a run with other options, which can't change on resume: "
+            f"{'; '.join(map(str, refused))}; restore them, or start a new run "
+            f"(training.checkpoint.init_from={path} takes over its weights)"
+        )
+    return changes
+
+
+def _say_promise(before: dict[str, Any], now: dict[str, Any], changes: list[Change], path: Path) -> None:
+    """Log what is the same as in an uninterrupted run (draws, bits), and why something isn't."""
+    for change in of_class(changes, "converts"):
+        log.warning("resuming from %s with other batches from here on: %s", path, change)
+    for change in of_class(changes, "other numbers"):
+        log.warning("resuming from %s with other numbers from here on: %s", path, change)
+    others = [f"{name} {then} -> {value}" for name, then, value in differences(before, now)]
+    unsaid = ", ".join(unknown(before, now))
+    if of_class(changes, "converts") or of_class(changes, "other numbers"):
+        log.info("resuming from %s; the steps to come are not those of an uninterrupted run", path)
+    elif others:
+        log.warning("resuming from %s: same draws, bits equal to rounding only (%s)", path, "; ".join(others))
+    elif unsaid:
+        log.warning(
+            "resuming from %s: same draws; the bits are the same if these are: %s (an earlier version of Vaak, which "
+            "made this checkpoint, didn't write them down)",
+            path,
+            unsaid,
+        )
+    else:
+        log.info("resuming from %s: same draws, same bits (%s)", path, in_words(now))

@@ -1,0 +1,348 @@
+"""When a run is saved, what a checkpoint records of it, and what a resume under other conditions takes over.
+
+Checkpoints are made at the boundary of a step and written in the background. When evaluations and checkpoints are due
+is a function of the position only. Recorded with the state are the conditions that bits depend on besides it: the
+machine, versions, and how it computes.
+
+The position in the data is converted to other batches exactly, or not at all. An epoch's end is the same place
+whatever the batches are. Within an epoch, batches of a fixed number of rows follow one order of the examples, so the
+place can be kept where it falls between two of the new batches. Every other plan orders its examples differently, so
+some would be seen twice in the epoch and others never: that is refused.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import platform
+import re
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+import vaak
+from vaak.config.training import TrainingConfig
+from vaak.core.errors import CheckpointError
+from vaak.core.machine import code_version, installed_versions
+from vaak.engine.checkpoint.files import CheckpointWriter, Order, Snapshot, model_tensors
+from vaak.engine.distributed.launcher import weights_fingerprint
+from vaak.engine.precision import Precision
+from vaak.engine.state import Position, State
+from vaak.engine.training_data import TrainingData
+
+log = logging.getLogger("vaak")
+
+
+class Saving:
+    """Takes snapshots of ``state`` with the circumstances they were made under; on the main process, writes them.
+
+    ``saved_step`` is the step of the newest one in the run's folder, ``last_save`` the time when it was made.
+
+    They go to ``directory``, as often as ``config`` says; ``data`` is what the run trains on, and ``precision`` its
+    precision.
+    """
+
+    def __init__(
+        self, directory: Path, config: TrainingConfig, state: State, data: TrainingData, precision: Precision
+    ) -> None:
+        self.directory, self.config, self.state, self.data, self.precision = directory, config, state, data, precision
+        self.ranks = data.ranks
+        self.configuration: Mapping[str, Any] = {}
+        limit = config.checkpoint.save_total_limit
+        self.writer = CheckpointWriter(directory / "checkpoints", directory / "metrics.jsonl", limit)
+        self.saved_step, self.last_save = 0, time.monotonic()
+        options = config.checkpoint
+        self.base_is_enough = options.init_from is None or _are_all_of(state.frozen, options.init_except)
+        """Whether frozen weights are those of the model as its task makes it: then checkpoints need no second copy."""
+        self._untold: list[Path] = []
+        self._before_duties: dict[str, Any] | None = None
+
+    def due(self, total_steps: int) -> bool:
+        """Whether a checkpoint is scheduled at this boundary, and not made yet."""
+        position, options = self.state.position, self.config.checkpoint
+        scheduled = due(position, total_steps, options.interval, options.interval_epochs)
+        return scheduled and self.saved_step != position.step
+
+    @property
+    def is_best(self) -> bool:
+        """Whether the last evaluation was at this boundary, and gave the best figure so far."""
+        return self.state.best.step == self.state.position.step
+
+    def save(self, is_periodic: bool = True) -> None:
+        """Copy the state and begin to write it; ``is_periodic`` is False where that is only for being the best."""
+        self.saved_step = self.state.position.step  # a state that ranks don't share isn't saved on the way out either
+        self.compare(f"the state after step {self.saved_step} is not the same on all processes")
+        self._write(self.snapshot, self.is_best, is_periodic)
+
+    def _write(self, take_snapshot: Callable[[], Snapshot], is_best: bool, is_periodic: bool) -> None:
+        self.saved_step, self.last_save = self.state.position.step, time.monotonic()
+        if self.ranks.is_main:
+            self.writer.write(Order(take_snapshot(), is_best, is_periodic))
+
+    @contextlib.contextmanager
+    def doing_what_is_due(self) -> Iterator[None]:
+        """Do what is due at this boundary within this context; where it fails, the state before it is saved.
+
+        An evaluation that has changed rates and patience would change them again when the resumed run repeats it. No
+        tensor is changed by what is due.
+        """
+        self._before_duties = self.state.values() | self._circumstances()
+        yield
+        self._before_duties = None
+
+    def compare(self, what: str) -> None:
+        """Raise UserError, naming a rank and what differs on it, where ranks don't hold the same data and state."""
+        if self.ranks.world_size > 1:
+            weights = weights_fingerprint(self.state.model.state_dict())
+            place = self.state.position.state_dict()
+            found = {"data": self.data.fingerprint, "plan": self.data.plan_fingerprint, "weights": weights, **place}
+            advice = "start all processes with the same files and options, from the same checkpoint"
+            self.ranks.compare(what, found, advice)
+
+    def complete(self) -> None:
+        """Add to the checkpoint of this boundary what was due here and done since: it changed no tensor."""
+        if self.ranks.is_main:
+            values = self.state.values() | self._circumstances()
+            self.writer.complete(self.state.position.step, values, self.is_best)
+
+    def save_after(self, error: Exception) -> None:
+        """Write what was reached before an error, unless it is saved, or the weights were being updated.
+
+        Each process comes here by itself, or not at all: it meets no other.
+        """
+        if not self.state.is_whole or self.state.position.step <= self.saved_step:
+            return
+        before = self._before_duties
+        try:
+            snapshot = self.snapshot if before is None else lambda: replace(self.snapshot(), state=before)
+            self._write(snapshot, self.is_best and before is None, is_periodic=True)
+            self.writer.finish()
+        except Exception as another:  # it must not hide the first
+            error.add_note(f"and the state reached can't be saved: {another}")
+        else:
+            if self.ranks.is_main:
+                log.info("step %d, which was reached before the error, is saved", self.state.position.step)
+
+    def newly_written(self) -> int:
+        """The step of the oldest complete checkpoint that was not reported yet; 0 if there is none.
+
+        One that the limit has removed since is not reported.
+        """
+        self._untold += self.writer.take_finished()
+        while self._untold:
+            path = self._untold.pop(0)
+            if path.is_dir():
+                return int(path.name.removeprefix("step-"))
+        return 0
+
+    def snapshot(self) -> Snapshot:
+        """The whole state at this boundary, copied, and the circumstances it was reached under."""
+        snapshot = self.state.snapshot()
+        snapshot.state |= self._circumstances()
+        snapshot.base_is_enough = self.base_is_enough
+        return snapshot
+
+    def _circumstances(self) -> dict[str, Any]:
+        log_file = self.directory / "metrics.jsonl"
+        return {
+            "data": self.data.fingerprint,
+            "plan": self._plan_kind().state_dict(),
+            "conditions": self.conditions(),
+            "configuration": dict(self.configuration),
+            "metrics_bytes": log_file.stat().st_size if log_file.exists() else 0,
+        }
+
+    def conditions(self) -> dict[str, Any]:
+        """What the bits of this run depend on besides its state."""
+        return conditions(self.config, self.precision, self.ranks.world_size)
+
+    def demand_valid_journals(self) -> None:
+        """Raises UserError where what was written down of the run can't be read, and isn't forgotten."""
+        for journal in (self.data.skipped.journal, self.state.piece_rules.journal):
+            journal.demand_valid()
+
+    def _plan_kind(self) -> PlanKind:
+        return PlanKind.of(self.config, self.data.plan_fingerprint, self.data.epoch_size)
+
+    def restore(self, snapshot: Snapshot, source: Path) -> None:
+        """Make the state that of a snapshot, at the same place in the data.
+
+        Raises CheckpointError where it is from another model or other data, or where other batches have no such
+        position, and UserError for a journal that can't be read.
+        """
+        self.demand_valid_journals()
+        data, plan = _fingerprints(snapshot)
+        if data != self.data.fingerprint:
+            raise CheckpointError(
+                f"{source} was made with other data than this run's, so its position in the data is invalid: restore "
+                f"the data, or start a new run with training.checkpoint.init_from={source}"
+            )
+        position = Position()
+        position.load_state_dict(snapshot.state["position"])
+        place = converted_place(position, plan, self._plan_kind(), source)
+        made = model_tensors(self.state.model.module)
+        frozen = [name for name in self.state.frozen if name in made and name in snapshot.model]
+        self.base_is_enough = all(_same(made[name], snapshot.model[name]) for name in frozen)
+        self.state.restore(snapshot, source)
+        self.state.position.place = place
+        self.saved_step = self.state.position.step
+
+
+def _are_all_of(names: Iterable[str], patterns: Iterable[str]) -> bool:
+    """Whether each name has one of the patterns; not where one is invalid, which is reported elsewhere."""
+    try:
+        compiled = [re.compile(pattern) for pattern in patterns]
+    except re.error:
+        return False
+    return all(any(one.search(name) for one in compiled) for name in names)
+
+
+def _same(one: torch.Tensor, other: torch.Tensor) -> bool:
+    return one.dtype == other.dtype and torch.equal(one.cpu(), other)
+
+
+def _fingerprints(snapshot: Snapshot) -> tuple[str, PlanKind]:
+    """The data of a snapshot, and their plan; earlier versions wrote the hashes of both as one text."""
+    data = snapshot.state["data"]
+    if "plan" in snapshot.state:
+        return data, PlanKind(**snapshot.state["plan"])
+    data, _, plan = data.rpartition(" ")
+    return data, PlanKind(plan, None, 0)
+
+
+def on_schedule(position: Position, interval: int | None, interval_epochs: int | None) -> bool:
+    """Whether this is the boundary of something done every ``interval`` steps, or else every ``interval_epochs``.
+
+    The place before the first step is on no schedule.
+    """
+    if position.step == 0:
+        return False
+    if interval is not None:
+        return position.step % interval == 0
+    return interval_epochs is not None and position.place == 0 and position.epoch % interval_epochs == 0
+
+
+def due(position: Position, total_steps: int, interval: int | None, interval_epochs: int | None) -> bool:
+    """Whether it is due here: on schedule, or after the last step."""
+    if 0 < position.step >= total_steps:
+        return True
+    return on_schedule(position, interval, interval_epochs)
+
+
+@dataclass(frozen=True)
+class PlanKind:
+    """What a place in an epoch's plan means. ``rows`` is the fixed number of rows of a batch; None where it varies."""
+
+    fingerprint: str
+    rows: int | None
+    epoch_size: int
+
+    @classmethod
+    def of(cls, config: TrainingConfig, fingerprint: str, epoch_size: int) -> PlanKind:
+        """The kind of a configuration's plan, of ``epoch_size`` microbatches."""
+        fixed = config.batching.type == "fixed" and config.curriculum is None
+        return cls(fingerprint, config.batch_size if fixed else None, epoch_size)
+
+    def state_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def converted_place(position: Position, before: PlanKind, now: PlanKind, source: Path) -> int:
+    """The place in the plan ``now`` up to which the same examples were seen as at ``position`` in the plan ``before``.
+
+    Raises CheckpointError, naming the checkpoint ``source``, where there is none.
+    """
+    if position.place == 0 or before.fingerprint == now.fingerprint:
+        return position.place
+    if before.rows and now.rows and before.rows != now.rows:  # as many rows in another order: of another random seed
+        examples = position.place * before.rows
+        if examples % now.rows == 0:
+            return examples // now.rows
+        why = f"{examples} examples of the epoch are done, which is not a whole number of batches of {now.rows}"
+    else:
+        why = "other batches have another order of examples"
+    raise CheckpointError(
+        f"{source} is within epoch {position.epoch + 1}, at batch {position.place} of {before.epoch_size}, and the "
+        f"batches are different now: {why}; restore training.batch_size, training.batching and training.curriculum, "
+        "or resume from a checkpoint at the end of an epoch"
+    )
+
+
+INSTRUCTIONS = ("ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA", "MKL_ENABLE_INSTRUCTIONS", "MKL_CBWR", "MKL_DEBUG_CPU_TYPE")
+"""Environment variables by which libraries choose among the processor's instructions; torch says what it chose."""
+
+
+class Difference(NamedTuple):
+    """A condition that isn't what it was; None is one that wasn't there, or isn't any more."""
+
+    name: str
+    before: Any
+    now: Any
+
+
+def conditions(config: TrainingConfig, precision: Precision, world_size: int) -> dict[str, Any]:
+    """The conditions by name; where all of them are the same, the same state gives the same bits."""
+    device, performance = precision.device, config.performance
+    on_gpu = device.type == "cuda"
+    return {
+        "vaak": vaak.__version__,
+        "code": code_version(),
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "numpy": np.__version__,
+        "packages": {name: one for name, one in installed_versions().items() if name not in ("torch", "numpy")},
+        "device": torch.cuda.get_device_name(device) if on_gpu else f"{device.type} {platform.machine()}",
+        "cudnn": torch.backends.cudnn.version() if on_gpu else None,
+        "cpu capability": torch.backends.cpu.get_cpu_capability(),
+        "processor": _processor(),
+        "instructions": {name: os.environ[name] for name in INSTRUCTIONS if name in os.environ},
+        "threads": torch.get_num_threads(),
+        "world_size": world_size,
+        "compile": performance.compile,
+        "precision": precision.name,
+        "deterministic": torch.are_deterministic_algorithms_enabled(),
+        "tf32": performance.tf32 and on_gpu,
+        "fused": config.optimizer.fused is not False,
+        "gradient_checkpointing": performance.gradient_checkpointing,
+    }
+
+
+def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[Difference]:
+    """The conditions that changed, as far as ``before`` has them: a checkpoint of an earlier version has fewer."""
+    return [one for name, value in now.items() if name in before for one in _compared(name, before[name], value)]
+
+
+def unknown(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """The names of the conditions that ``before`` doesn't say."""
+    return [name for name in now if name not in before]
+
+
+def in_words(now: Mapping[str, Any]) -> str:
+    """The conditions in one line."""
+    shown = {name: f"{len(value)} known" if name == "packages" else value for name, value in now.items()}
+    return ", ".join(f"{name} {value}" for name, value in shown.items() if value not in (None, {}))
+
+
+def _compared(name: str, before: Any, now: Any) -> Iterator[Difference]:
+    if isinstance(before, Mapping) and isinstance(now, Mapping):
+        for part in sorted(before.keys() | now.keys()):
+            yield from _compared(part, before.get(part), now.get(part))
+    elif before != now:
+        yield Difference(name, before, now)
+
+
+@cache
+def _processor() -> str | None:
+    """The name of the processor: libraries choose their kernels by it. None where the system doesn't say."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return platform.processor() or None
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), None)

@@ -1,1 +1,0 @@
-"""Clocks, and the seconds of each phase of a step."""

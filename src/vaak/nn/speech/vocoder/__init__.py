@@ -1,1 +1,0 @@
-"""From mel spectrograms to waveforms: the generator, its discriminators, and losses of spectra."""

@@ -1,0 +1,326 @@
+"""One stage, from its folder to its manifest, in this process or a separate one; and when it is done.
+
+STAGE/begun.json       what its results depend on: options, digests of the outputs that it reads, sources, code
+STAGE/manifest.json    the same, with size and SHA-256 of every output, figures and times; written last: "done"
+
+Done is a stage whose manifest is there, whose fingerprint is what it would be now, and whose outputs verify. Neither
+file holds a path, so a copy of the folder is as good. A stage that is to run again with other options has its folder
+moved to ``set-aside``, since it may have cost days.
+"""
+
+from __future__ import annotations
+
+import errno
+import gc
+import inspect
+import json
+import multiprocessing
+import os
+import shutil
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any, Literal
+
+from vaak.config.base import from_options
+from vaak.core.errors import UserError
+from vaak.core.interrupts import acknowledged, end_with_parent, in_order
+from vaak.core.machine import host_memory
+from vaak.core.storage.files import read_json, sha256_of, sizes_of, write_json
+from vaak.core.terminal import progress, progress_allowed
+from vaak.pipeline.jobs import Jobs
+from vaak.pipeline.stage import Options, Pipeline, Stage, Work
+from vaak.runs.folder.logs import logging_to
+
+MANIFEST, BEGUN = "manifest.json", "begun.json"
+Parts = dict[str, Any]
+"""What a stage's results depend on."""
+
+
+@dataclass(frozen=True)
+class Standing:
+    """How a stage stands.
+
+    It is ``done``; or it ``continues`` in its folder, ``starts`` in an empty one, or ``repairs`` the damaged outputs;
+    ``why`` says so.
+    """
+
+    verdict: Literal["done", "continues", "starts", "repairs"]
+    why: str
+    manifest: Mapping[str, Any] = field(default_factory=dict)
+    damaged: tuple[str, ...] = ()
+
+
+def parts_of(stage: Stage, options: Options, digests: Mapping[str, str]) -> Parts:
+    """What a stage's results depend on now; ``digests`` are those of the stages that ran before."""
+    source = inspect.getsourcefile(stage.make)
+    values = options.model_dump(mode="json")
+    parts = {
+        "options": {
+            **{name: values[name] for name in stage.options},
+            **({} if stage.settings is None else stage.settings(options)),
+        },
+        "reads": {name: digests[name] for name in stage.after if name in digests},
+        "sources": None if stage.sources is None else stage.sources(options),
+        "code": {"source": None if source is None else sha256_of(Path(source)), "version": stage.version},
+    }
+    normal: Parts = json.loads(json.dumps(parts))
+    return normal
+
+
+def standing_of(stage: Stage, folder: Path, parts: Parts, forced: bool = False) -> Standing:
+    """How a stage stands in its folder, given what its results depend on now; ``forced``, it starts again.
+
+    Raises UserError where the folder is someone else's.
+    """
+    begun, manifest = _read(folder / BEGUN), _read(folder / MANIFEST)
+    before = manifest or begun
+    if before is None:
+        if folder.exists() and any(path.name[0] != "." for path in folder.iterdir()):
+            raise UserError(
+                f"{folder} has no readable {BEGUN}, so it is not stage {stage.name}'s or is damaged: move it away, or "
+                "give another --output-dir"
+            )
+        return Standing("starts", "has not run yet")
+    if forced:
+        return Standing("starts", "--from asks for it")
+    if changed := "; ".join(_changes(before.get("parts", {}), parts)):
+        return Standing("starts", changed)
+    if manifest is None:
+        return Standing("continues", "was cut")
+    damage = dict(_damage(folder, manifest["outputs"]))
+    if not damage:
+        return Standing("done", "up to date", manifest)
+    verdict: Literal["repairs", "starts"] = "repairs" if stage.repairs else "starts"
+    return Standing(verdict, next(iter(damage.values())), damaged=tuple(damage))
+
+
+def _read(path: Path) -> dict[str, Any] | None:
+    """The content of one of our files; None where it is missing or damaged."""
+    try:
+        found = read_json(path)
+    except (OSError, ValueError):
+        return None
+    return found if isinstance(found, dict) and isinstance(found.get("parts"), dict) else None
+
+
+def _changes(before: Parts, now: Parts) -> Iterator[str]:
+    """What has changed, in words."""
+    options = before.get("options", {})
+    yield from _changed_options({name: options[name] for name in now["options"] if name in options}, now["options"])
+    read = before.get("reads", {})
+    for name in sorted({*read, *now["reads"]}):
+        if read.get(name) != now["reads"].get(name):
+            yield f"the outputs of {name}, which it reads, have changed"
+    was, sources = before.get("sources"), now["sources"]
+    if isinstance(was, dict) and isinstance(sources, dict):
+        yield from (f"{name} changed" for name in {**sources, **was} if was.get(name) != sources.get(name))
+    elif was != sources:
+        yield "the data it reads have changed"
+    if before.get("code") != now["code"]:
+        yield "its code has changed"
+
+
+def _changed_options(before: Parts, now: Parts, prefix: str = "") -> Iterator[str]:
+    """The options whose values differ, in words; of sections, the options in them."""
+    for name in [*now, *(name for name in before if name not in now)]:
+        if name not in now:
+            yield f"{prefix}{name} was {_shown(before[name])}, isn't given now"
+        elif name not in before:
+            yield f"{prefix}{name} is new, {_shown(now[name])}"
+        elif isinstance(before[name], dict) and isinstance(now[name], dict):
+            yield from _changed_options(before[name], now[name], f"{prefix}{name}.")
+        elif before[name] != now[name]:
+            yield f"{prefix}{name} was {_shown(before[name])}, is {_shown(now[name])} now"
+
+
+def _shown(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False)
+
+
+def outputs_in(stage: Stage, folder: Path) -> dict[str, list[Any]]:
+    """Size and SHA-256 of every output. Raises UserError where the body didn't make one."""
+    sizes = sizes_of(folder, leave_out={MANIFEST, BEGUN})
+    found = {}
+    for declared in stage.outputs:
+        names = [name for name in sizes if name == declared or name.startswith(f"{declared}/")]
+        if not names:
+            raise UserError(f"stage {stage.name} has ended without its output {folder / declared}")
+        found.update({name: sizes[name] for name in names})
+    with progress(f"checksums of {stage.name}", sum(found.values())) as advance:
+        return {name: [size, _sha256(folder / name, size, advance)] for name, size in found.items()}
+
+
+def _sha256(path: Path, size: int, advance: Any) -> str:
+    found = sha256_of(path)
+    advance(size)
+    return found
+
+
+def _damage(folder: Path, outputs: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Every output that isn't what was written, with what is wrong with it."""
+    with progress(f"checking {folder.name}", sum(size for size, _ in outputs.values())) as advance:
+        for name, (size, digest) in outputs.items():
+            path = folder / name
+            if not path.is_file():
+                yield name, f"{path}: this file is missing"
+            elif path.stat().st_size != size:
+                yield name, f"{path}: this file has {path.stat().st_size} bytes where {size} were written"
+            elif sha256_of(path) != digest:
+                yield name, f"{path}: the content of this file has changed (SHA-256)"
+            advance(size)
+
+
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+@dataclass(frozen=True)
+class Job:
+    """A stage to be run: its name, its pipeline's directory, the values of all options, and its inputs' folders."""
+
+    stage: str
+    directory: Path
+    values: dict[str, Any]
+    inputs: Mapping[str, Path]
+    jobs: Jobs
+    parts: Parts
+    log_file: Path
+    shows_progress: bool
+
+    @property
+    def folder(self) -> Path:
+        return self.directory / self.stage
+
+
+def make_ready(standing: Standing, job: Job) -> Path | None:
+    """Make a stage's folder ready for its body; returns where its earlier content was moved to, if it was.
+
+    One earlier content of each stage is kept, and never a finished one replaced by one that was cut.
+    """
+    aside, folder = job.directory / "set-aside" / job.stage, job.folder
+    moved = None
+    if standing.verdict == "starts" and folder.exists():
+        if (folder / MANIFEST).exists() or not (aside / MANIFEST).exists():
+            shutil.rmtree(aside, ignore_errors=True)
+            aside.parent.mkdir(exist_ok=True)
+            folder.rename(aside)
+            moved = aside
+        else:
+            shutil.rmtree(folder)
+    for name in (
+        standing.damaged if standing.verdict == "repairs" else ()
+    ):  # the manifest last: it tells what is damaged
+        (folder / name).unlink(missing_ok=True)
+    (folder / MANIFEST).unlink(missing_ok=True)
+    folder.mkdir(parents=True, exist_ok=True)
+    for path in folder.rglob(".*.tmp"):  # half-written by a process that was killed
+        if path.is_file():
+            path.unlink()
+    if standing.verdict == "starts":
+        write_json(folder / BEGUN, {"parts": job.parts})
+    return moved
+
+
+def run_body(pipeline: Pipeline, job: Job) -> None:
+    """Run a stage's body in its folder, and write its manifest. Raises UserError where the disk is full."""
+    stage, options = pipeline.stage(job.stage), from_options(pipeline.options, job.values, pipeline.name)
+    memory, begun = host_memory(), time.monotonic()
+    memory.reset_peak()
+    try:
+        with progress_allowed(job.shows_progress):
+            figures = stage.make(Work(job.folder, options, job.inputs, job.jobs))
+            outputs = outputs_in(stage, job.folder)
+        about = {
+            "stage": stage.name,
+            "parts": job.parts,
+            "outputs": outputs,
+            "figures": dict(figures or {}),
+            "seconds": round(time.monotonic() - begun, 3),
+            "disk_bytes": _disk_bytes(job.folder),
+            "memory_bytes": memory.peak(),
+            "finished": time.strftime("%Y-%m-%d %H:%M:%S"),
+        }
+        write_json(job.folder / MANIFEST, about)
+    except OSError as error:
+        if error.errno not in FULL:
+            raise
+        where = error.filename or job.folder
+        raise UserError(f"{where} can't be written: {error.strerror}; free some space, then add --resume") from error
+
+
+def _disk_bytes(folder: Path) -> int:
+    """The bytes of the files below a folder; a file with several names counts once."""
+    files = (path.stat() for path in folder.rglob("*") if path.is_file())
+    return sum({(about.st_dev, about.st_ino): about.st_size for about in files}.values())
+
+
+def release_memory() -> None:
+    """Give back what a stage has left in memory, on every device."""
+    gc.collect()
+    if "torch" in sys.modules:
+        import torch
+
+        from vaak.engine.memory import free_memory
+
+        for device in ("cpu", *(["cuda"] if torch.cuda.is_available() else [])):
+            free_memory(torch.device(device))
+
+
+def run_in_own_process(find: Callable[[], Pipeline], stage: Stage, job: Job) -> None:
+    """Run a stage's body in a new process, which ends with this one; ``find`` gives the pipeline there.
+
+    Raises UserError as the body does and where the process was killed, SystemExit where it failed by a bug.
+    """
+    context = multiprocessing.get_context("spawn")
+    mine, its = context.Pipe(duplex=False)
+    process = context.Process(target=_child, args=(find, job, its), name=stage.name)
+    process.start()
+    its.close()
+    with in_order():  # a stage that trains saves before it ends
+        try:
+            process.join()
+        except KeyboardInterrupt:
+            _pass_on(process.pid)
+            process.join()
+            raise
+    if process.exitcode == 0:
+        return
+    try:
+        raise UserError(mine.recv())
+    except EOFError:
+        pass
+    if process.exitcode and process.exitcode < 0:
+        number = signal.Signals(-process.exitcode).name
+        raise UserError(
+            f"the process of stage {stage.name} was killed ({number}), often because memory ran out; add --resume"
+        )
+    raise SystemExit(1)
+
+
+def _pass_on(pid: int | None) -> None:
+    """Interrupt the child, which has its own process group, so that a terminal doesn't do so as well."""
+    if pid is not None:
+        os.kill(pid, signal.SIGINT)
+
+
+def _child(find: Callable[[], Pipeline], job: Job, connection: Connection) -> None:
+    """What the process of a stage does."""
+    os.setpgrp()
+    if sys.platform == "linux":
+        end_with_parent()
+    try:
+        with acknowledged(says=False), logging_to(job.directory, 0, name=str(job.log_file)):
+            run_body(find(), job)
+    except UserError as error:
+        connection.send(str(error))
+        sys.exit(2)
+    except KeyboardInterrupt:
+        sys.exit(130)
+    except Exception:
+        traceback.print_exc()
+        sys.exit(1)

@@ -1,0 +1,411 @@
+"""Knowledge distillation: a task that also learns what a teacher, a run trained before, predicts.
+
+    loss = alpha · T² · KL(teacher, student) per unit + (1 - alpha) · the task's own loss + auxiliary losses
+
+Auxiliary are differences of hidden states. Everything else is as in the task itself: evaluations give the figures of
+the labels. The teacher's predictions for every training example may be made once and kept:
+
+FOLDER (RUN/teacher, or CACHE_DIR/FINGERPRINT)
+  logits.f32      the logits of unit after unit, all groups next to each other
+  places.npy      (example, 2): the first unit of each example in it, and how many it has
+  prepared.json   the fingerprint of weights and data, the shapes of the groups; written last: it means "complete"
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property, partial
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from vaak.config.components import did_you_mean
+from vaak.config.experiment import DistillationConfig, Experiment, HiddenConfig
+from vaak.config.training import TrainingConfig
+from vaak.core.batch import Batch, Term
+from vaak.core.errors import UserError
+from vaak.core.random_keys import Purpose
+from vaak.core.storage.files import fingerprint_of, read_json, write_json
+from vaak.core.task import Changed, Dataset, Outputs, Task
+from vaak.core.terminal import followed
+from vaak.data.batching import evaluation_plan
+from vaak.data.loader import MicrobatchReader, evaluation_addresses
+from vaak.engine.checkpoint.files import about_checkpoint
+from vaak.engine.checkpoint.names import list_checkpoints
+from vaak.engine.distributed.launcher import pick_device
+from vaak.engine.losses import divergence, hidden_difference
+from vaak.engine.precision import keeping_generators
+from vaak.runs.open_run import open_run
+from vaak.runs.prepared import DONE, Recipe, prepare_folder
+
+GIBIBYTE = 2**30
+TERM, HIDDEN_TERM = "distillation", "hidden"
+
+
+def distilled(task: Task, experiment: Experiment[Any, Any], directory: Path) -> Task:
+    """The task as the experiment trains it: with a teacher, if it has one."""
+    return cast("Task", DistilledTask(task, experiment, directory)) if experiment.distillation else task
+
+
+class DistilledTask(Changed):
+    """A task with a teacher."""
+
+    def __init__(self, task: Task, experiment: Experiment[Any, Any], directory: Path) -> None:
+        super().__init__(task)
+        assert experiment.distillation is not None
+        self.options: DistillationConfig = experiment.distillation
+        self.experiment, self.directory = experiment, directory
+        self.loss_weights: Mapping[str, float] = {}
+        self._hidden: HiddenLoss | None = None
+
+    @cached_property
+    def teacher(self) -> Teacher:
+        """The teacher. Raises UserError where this task can't learn from it."""
+        teacher = Teacher.open(self.options.teacher)
+        teacher.demand_same_classes(self.outputs)
+        return teacher
+
+    @cached_property
+    def outputs(self) -> Outputs:
+        return self.task.outputs()
+
+    # Data.
+
+    def prepare(self) -> None:
+        """Prepare the data, and the teacher's predictions for them, where these are stored."""
+        self.task.prepare()
+        self._demand_teacher_of_this_run()
+        dataset = self.task.dataset("train")
+        examples = self.teacher.examples(self.task, self.outputs, dataset)
+        if self._is_stored:
+            store(self.teacher, examples, self._folder, self.experiment.training)
+        elif examples is not dataset:
+            what = "hidden states are learned" if self.options.hidden else "distillation.stored_gib is too small"
+            raise UserError(
+                f"{KEY}: {self.teacher.source} reads other batches than this run, which it can only where its "
+                f"predictions are stored, and {what}: give both the same tokenizer, max_length and kind of model"
+            )
+
+    def _demand_teacher_of_this_run(self) -> None:
+        """Write down which weights teach. Raises UserError where a run that has begun would resume with others."""
+        file = self.directory / "teacher.json"
+        about = {"teacher": self.options.teacher, "weights": self.teacher.weights, "source": str(self.teacher.source)}
+        if file.exists() and list_checkpoints(self.directory / "checkpoints"):
+            before = read_json(file)
+            if before["weights"] != about["weights"]:
+                raise UserError(
+                    f"{KEY}: {self.options.teacher} has other weights than when this run began (then "
+                    f"{before['source']}): name that checkpoint, if it is still there, or start a new run"
+                )
+        self.directory.mkdir(parents=True, exist_ok=True)
+        write_json(file, about)
+
+    @cached_property
+    def _is_stored(self) -> bool:
+        """Whether the teacher's predictions are stored: a function of options and data alone."""
+        dataset = self.task.dataset("train")
+        if self.options.hidden or not dataset.is_constant:
+            return False
+        return size_of(dataset, self.outputs) <= self.options.stored_gib * GIBIBYTE
+
+    @cached_property
+    def _folder(self) -> Path:
+        """Where its predictions are stored: with a cache, next to prepared data."""
+        cache = getattr(self.experiment.data, "cache_dir", None)
+        if cache is None:
+            return self.directory / "teacher"
+        known = [self.teacher.weights, self.task.dataset("train").fingerprint, self.outputs.reading]
+        return Path(cache) / f"teacher-{fingerprint_of(known)}"
+
+    @cached_property
+    def _stored(self) -> Stored:
+        return Stored.open(self._folder)
+
+    # Training.
+
+    def model(self) -> nn.Module:
+        """The student; by one example, the names of its losses and the widths of hidden states are found."""
+        model = self.task.model()
+        with keeping_generators(torch.device("cpu")):
+            self._look_at(model)
+        return model
+
+    @torch.no_grad()
+    def _look_at(self, model: nn.Module) -> None:
+        dataset = self.task.dataset("train")
+        batch = dataset.collate([[dataset.example(0, np.random.default_rng(0))]])
+        batch.indices = [[0]]
+        model.eval()
+        with captured(model, [one.student for one in self.options.hidden]) as own:
+            terms = self.task.losses(model, batch)
+        model.train()
+        further = {*self.experiment.training.loss.auxiliary, *self.task.observed}
+        labels = dict.fromkeys((name for name in terms if name not in further), 1 - self.options.alpha)
+        self.loss_weights = {**labels, TERM: self.options.alpha}
+        if self.options.hidden:
+            if UNIT not in batch.counts:
+                raise UserError(f"{HIDDEN_KEY}: the batches of this task don't count positions; leave it out")
+            _, other = self._taught(batch)
+            self._hidden = HiddenLoss(self.options.hidden, own, other)
+
+    def loss_modules(self) -> dict[str, nn.Module]:
+        return {**self.task.loss_modules(), **({HIDDEN_TERM: self._hidden} if self._hidden is not None else {})}
+
+    def losses(self, model: nn.Module, batch: Batch) -> dict[str, Term]:
+        once = Once(model)
+        with captured(model, [one.student for one in self.options.hidden]) as own:
+            terms = self.task.losses(once, batch)
+        found = in_order(self.task.logits(once, batch), self.outputs)
+        wanted, other = self._taught(batch)
+        parts = zip(self.outputs.classes, found, wanted, strict=True)
+        total = sum(
+            self.outputs.weights.get(name, 1.0) * divergence(one, two, self.options.temperature)
+            for name, one, two in parts
+        )
+        terms[TERM] = Term(cast("Tensor", total), self.outputs.per)
+        if self._hidden is not None:
+            terms[HIDDEN_TERM] = Term(self._hidden(own, other, batch), UNIT)
+        return terms
+
+    def _taught(self, batch: Batch) -> tuple[list[Tensor], list[Tensor]]:
+        """The teacher's logits of a batch, and its hidden states: as they were stored, or computed."""
+        if self._is_stored:
+            return self._stored.of(batch), []
+        with captured(self.teacher.on_device_of(batch), [one.teacher for one in self.options.hidden]) as hidden:
+            logits = self.teacher.logits(batch)
+        return in_order(logits, self.outputs), hidden
+
+
+HIDDEN_KEY = "distillation.hidden"
+UNIT = "position"
+"""The unit of hidden states, which batches count: rows are padded on the right."""
+
+
+class Once(nn.Module):
+    """A model that is called once: called again, it gives what it gave."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+        self.given: list[Any] = []
+
+    def forward(self, *inputs: Any, **options: Any) -> Any:
+        if not self.given:
+            self.given.append(self.model(*inputs, **options))
+        return self.given[0]
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            return getattr(self.model, name)
+
+
+@contextlib.contextmanager
+def captured(model: nn.Module, names: Sequence[str]) -> Iterator[list[Tensor]]:
+    """Within this context, what these modules give is put in the list, in the order of the names.
+
+    Raises UserError for a name that no module has, or for one that gives something else than ``(row, time, width)``.
+    """
+    found: dict[int, Tensor] = {}
+    outputs: list[Tensor] = []
+    with contextlib.ExitStack() as stack:
+        for number, name in enumerate(names):
+            module = dict(model.named_modules()).get(name)
+            if module is None:
+                known = [known for known, _ in model.named_modules() if known]
+                whose = type(model).__name__
+                raise UserError(
+                    f"{HIDDEN_KEY}: {whose} has no module {name}{did_you_mean(name, known)}; see vaak model show"
+                )
+
+            def keep(_: nn.Module, __: Any, output: Any, number: int = number) -> None:
+                if not isinstance(output, Tensor) or output.ndim != 3:
+                    what = tuple(output.shape) if isinstance(output, Tensor) else type(output).__name__
+                    raise UserError(
+                        f"{HIDDEN_KEY}: {names[number]} gives {what}; expected a module that gives (row, time, width)"
+                    )
+                found[number] = output
+
+            stack.callback(module.register_forward_hook(keep).remove)
+        yield outputs
+        missing = [name for number, name in enumerate(names) if number not in found]
+        if missing:
+            raise UserError(f"{HIDDEN_KEY}: {missing[0]} isn't called when the model predicts; name another module")
+        outputs += [found[number] for number in range(len(names))]
+
+
+class HiddenLoss(nn.Module):
+    """The weighted sum of the differences of hidden states; the student's are projected where widths differ."""
+
+    def __init__(self, options: Sequence[HiddenConfig], student: Sequence[Tensor], teacher: Sequence[Tensor]) -> None:
+        """``student`` and ``teacher`` are hidden states of one batch."""
+        super().__init__()
+        self.weights = [one.weight for one in options]
+        widths = [(own.shape[2], other.shape[2]) for own, other in zip(student, teacher, strict=True)]
+        self.projections = nn.ModuleList(
+            nn.Identity() if one == other else nn.Linear(one, other, bias=False) for one, other in widths
+        )
+
+    def forward(self, student: Sequence[Tensor], teacher: Sequence[Tensor], batch: Batch) -> Tensor:
+        """The sum over real positions."""
+        total = torch.zeros((), device=student[0].device)
+        for weight, project, own, other in zip(self.weights, self.projections, student, teacher, strict=True):
+            total = total + weight * hidden_difference(project(own), other, batch.counts[UNIT])
+        return total
+
+
+KEY = "distillation.teacher"
+READ_IN_USE = ("model.safetensors", "frozen.safetensors", "average.safetensors")
+
+
+@dataclass(frozen=True)
+class Teacher:
+    """A trained model in evaluation mode; ``weights`` hashes its weights, ``source`` is where they are from."""
+
+    task: Task
+    model: nn.Module
+    weights: str
+    source: Path
+
+    @classmethod
+    def open(cls, run: str) -> Teacher:
+        """The teacher of a run or a checkpoint, on the CPU. Raises UserError where it can't be opened."""
+        with keeping_generators(torch.device("cpu")):
+            try:
+                opened = open_run(Path(run).expanduser(), device="cpu")
+            except UserError as error:
+                raise UserError(f"{KEY}: {error}") from error
+        files = about_checkpoint(opened.checkpoint)["files"]
+        mark = fingerprint_of([opened.weights, *(files[name]["sha256"] for name in READ_IN_USE if name in files)])
+        return cls(opened.task, opened.model.requires_grad_(False), mark, opened.checkpoint)
+
+    @torch.no_grad()
+    def logits(self, batch: Batch) -> dict[str, Tensor]:
+        """What it predicts, on the device of the batch."""
+        return self.task.logits(self.on_device_of(batch), batch)
+
+    def on_device_of(self, batch: Batch) -> nn.Module:
+        """The model, moved to where the batch is."""
+        device = next(iter(batch.tensors.values())).device
+        if next(self.model.parameters()).device != device:
+            self.model.to(device)
+        return self.model
+
+    def outputs(self) -> Outputs:
+        """Raises UserError for a teacher without logits."""
+        return self.task.outputs()
+
+    def demand_same_classes(self, student: Outputs) -> None:
+        """Raises UserError where it chooses between other things than the student."""
+        own = self.outputs()
+        if list(own.classes) != list(student.classes):
+            raise UserError(
+                f"{KEY}: {self.source} predicts {', '.join(own.classes)}, and this run {', '.join(student.classes)}: "
+                "teacher and student must be of the same task and label columns"
+            )
+        for name, classes in student.classes.items():
+            if own.classes[name] != classes:
+                raise UserError(
+                    f"{KEY}: {self.source} has other classes of {name} than this run "
+                    f"({_difference(own.classes[name], classes)}): train both on the same labels and vocabulary"
+                )
+
+    def examples(self, student: Task, own: Outputs, dataset: Dataset) -> Dataset:
+        """The student's training examples as the teacher reads them: the same, where both read alike.
+
+        Raises UserError where it reads otherwise, and can't read these.
+        """
+        if self.outputs().reading == own.reading:
+            return dataset
+        rows = student.readable_elsewhere("train") if dataset.is_constant else None
+        if rows is None:
+            what = "whose examples are augmented" if not dataset.is_constant else "whose examples it can't read again"
+            raise UserError(
+                f"{KEY}: {self.source} reads other batches than this run, {what}: give both the same tokenizer, "
+                "max_length and kind of model"
+            )
+        return self.task.dataset_of(rows)
+
+
+def _difference(teacher: list[str], student: list[str]) -> str:
+    """Where two lists of classes differ, in words."""
+    for number, (one, other) in enumerate(zip(teacher, student, strict=False)):
+        if one != other:
+            return f"number {number} is {one!r} there and {other!r} here"
+    return f"{len(teacher):,} there, {len(student):,} here"
+
+
+def in_order(found: Mapping[str, Tensor], outputs: Outputs) -> list[Tensor]:
+    """Logits in the order of their names, each with its unit first."""
+    return [found[name] for name in outputs.classes]
+
+
+LOGITS, PLACES = "logits.f32", "places.npy"
+
+
+def size_of(dataset: Dataset, outputs: Outputs) -> float:
+    """About how many bytes the predictions for all examples take, judged by the longest."""
+    longest = int(np.argmax(dataset.lengths))
+    units = dataset.collate([[dataset.example(longest, np.random.default_rng(0))]]).totals().get(outputs.per, 1.0)
+    width = sum(map(len, outputs.classes.values()))
+    return 4.0 * width * units * float(np.sum(dataset.lengths, dtype=np.float64)) / float(dataset.lengths[longest])
+
+
+def store(teacher: Teacher, dataset: Dataset, folder: Path, config: TrainingConfig) -> None:
+    """Write the predictions for all examples, unless they are there, of the same weights for the same data."""
+    mark = fingerprint_of([teacher.weights, dataset.fingerprint])
+    make = partial(_make, teacher, dataset, config)
+    prepare_folder(Recipe(make, lambda: mark, {}), folder)
+
+
+def _make(teacher: Teacher, dataset: Dataset, config: TrainingConfig, folder: Path) -> dict[str, Any]:
+    reader = MicrobatchReader(dataset, (Purpose.EVALUATION, "teacher"), 0, skip_bad=True)
+    batch_size, device = config.validation.batch_size or config.batch_size, pick_device(config.device)
+    plan, outputs = evaluation_plan(dataset.lengths, batch_size, dataset.evaluation_budget), teacher.outputs()
+    places = np.zeros((len(dataset.lengths), 2), dtype=np.int64)
+    shapes: list[list[int]] = []
+    first = 0
+    with open(folder / LOGITS, "wb") as file:
+        for address in followed(evaluation_addresses(plan, 0, 1), "the teacher's predictions", len(plan)):
+            batch = reader[address].batch
+            if batch is None:
+                continue
+            groups = in_order(teacher.logits(batch.to(device)), outputs)
+            shapes = [list(group.shape[1:]) for group in groups]
+            file.write(torch.cat([group.flatten(1) for group in groups], 1).float().cpu().numpy().tobytes())
+            for (index,), units in zip(batch.indices, batch.counts[outputs.per].tolist(), strict=True):
+                places[index] = first, units
+                first += units
+    np.save(folder / PLACES, places)
+    return {"shapes": shapes, "units": first}
+
+
+@dataclass(frozen=True)
+class Stored:
+    """Stored predictions: ``logits`` ``(unit, all classes)`` of the groups whose ``shapes`` a unit has."""
+
+    logits: np.ndarray
+    places: np.ndarray
+    shapes: list[list[int]]
+
+    @classmethod
+    def open(cls, folder: Path) -> Stored:
+        about = read_json(folder / DONE)
+        width = sum(int(np.prod(shape)) for shape in about["shapes"])
+        logits = np.memmap(folder / LOGITS, dtype=np.float32, mode="r", shape=(about["units"], width))
+        return cls(logits, np.load(folder / PLACES), about["shapes"])
+
+    def of(self, batch: Batch) -> list[Tensor]:
+        """The logits of each group for the units of a batch, on its device."""
+        places = self.places[list(itertools.chain.from_iterable(batch.indices))]
+        units = np.concatenate([np.arange(first, first + number) for first, number in places])
+        found = torch.from_numpy(self.logits[units]).to(next(iter(batch.tensors.values())).device)
+        parts = found.split([int(np.prod(shape)) for shape in self.shapes], dim=1)
+        return [part.reshape(len(units), *shape) for part, shape in zip(parts, self.shapes, strict=True)]

@@ -1,1 +1,0 @@
-"""A run that learns from another one: the teacher, its stored predictions, and the task with the losses added."""

@@ -1,0 +1,289 @@
+"""What a configuration's model is, and what training it takes, told before any data are read.
+
+Memory is what is kept between steps, by the optimizer's rule, and what a step needs. Steps are an upper bound: text
+is counted by its bytes, since a token has one at least, and speech by utterances or windows.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from vaak.config.load import Loaded
+from vaak.config.optimization import UPDATE_RULES, two_moments
+from vaak.config.tasks import task_class
+from vaak.config.training import TrainingConfig
+from vaak.core.errors import UserError
+from vaak.core.task import Task
+from vaak.engine.distributed.launcher import pick_device
+from vaak.engine.dry_pass import NEEDS_NUMBERS, DryPass, dry_pass, numberless
+from vaak.engine.memory import read_memory
+from vaak.engine.optim.optimizers import NamedParameter, trained_parameters
+from vaak.engine.optim.schedules import Freezing
+from vaak.engine.precision import Precision
+from vaak.nn.stack import set_gradient_checkpointing
+from vaak.runs.prepared import is_prepared
+
+
+@dataclass(frozen=True)
+class Branch:
+    """A module, or ``repeats`` equal ones in a row: its own tensors, and the parameters in it that no line above had.
+
+    ``same_as`` names the module of a line above that has this one's parameters.
+    """
+
+    depth: int
+    name: str
+    kind: str
+    parameters: int
+    tensors: dict[str, list[int]] = field(default_factory=dict)
+    repeats: int = 1
+    same_as: str | None = None
+
+
+def model_tree(model: nn.Module) -> list[Branch]:
+    """The lines of a model from its root down."""
+    return list(_Walk().lines(model, "model", "", 0, 1))
+
+
+class _Walk:
+    """Goes down a model and remembers where each parameter was seen first."""
+
+    def __init__(self) -> None:
+        self.first_seen: dict[int, str] = {}
+
+    def lines(self, module: nn.Module, name: str, path: str, depth: int, repeats: int) -> Iterator[Branch]:
+        """The line of a module, then those below it.
+
+        ``module`` is called ``name`` in the module around it and is at ``path`` in the model, ``depth`` levels below
+        it; ``repeats`` equal modules stand in this one line.
+        """
+        kind, parameters = type(module).__name__, list(module.parameters())
+        seen = {self.first_seen[id(parameter)] for parameter in parameters if id(parameter) in self.first_seen}
+        number = sum(p.numel() for p in parameters if id(p) not in self.first_seen)
+        own = {tensor_name: list(tensor.shape) for tensor_name, tensor in _own_tensors(module)}
+        if parameters and not number:
+            yield Branch(depth, name, kind, 0, own, repeats, " and ".join(sorted(seen)))
+            return
+        yield Branch(depth, name, kind, number * repeats, own, repeats)
+        for parameter in module.parameters(recurse=False):
+            self.first_seen.setdefault(id(parameter), path or name)
+        for child_name, child, count in _children(module):
+            yield from self.lines(child, child_name, f"{path}.{child_name}".lstrip("."), depth + 1, count)
+        if not depth and getattr(module, "head", module) is None:  # as in vaak.nn.models
+            embeddings = [key for key, child in module.named_children() if isinstance(child, nn.Embedding)]
+            yield Branch(1, "head", "Linear", 0, same_as=embeddings[0])
+
+
+def _children(module: nn.Module) -> Iterator[tuple[str, nn.Module, int]]:
+    """The children that hold anything, those of a list that are equal and follow each other as one."""
+    held = [(name, child) for name, child in module._modules.items() if child is not None and _holds_tensors(child)]
+    start = 0
+    while start < len(held):
+        end = start + 1
+        if isinstance(module, nn.ModuleList):
+            like = _signature(held[start][1])
+            while end < len(held) and _signature(held[end][1]) == like:
+                end += 1
+        name = held[start][0] if end == start + 1 else f"{held[start][0]}–{held[end - 1][0]}"
+        yield name, held[start][1], end - start
+        start = end
+
+
+def _holds_tensors(module: nn.Module) -> bool:
+    return any(True for _ in (*module.parameters(), *module.buffers()))
+
+
+def _own_tensors(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    yield from module.named_parameters(recurse=False)
+    yield from module.named_buffers(recurse=False)
+
+
+def _signature(module: nn.Module) -> Any:
+    """What two modules have in common that are drawn alike."""
+    tensors = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+    return type(module), [(name, tuple(tensor.shape)) for name, tensor in tensors.items()]
+
+
+@dataclass(frozen=True)
+class AtRest:
+    """Bytes that training holds whatever the batch: ``average`` is that of the weights (training.ema)."""
+
+    weights: int
+    gradients: int
+    optimizer: int
+    average: int
+
+    @property
+    def total(self) -> int:
+        return self.weights + self.gradients + self.optimizer + self.average
+
+
+def at_rest(model: nn.Module, training: TrainingConfig) -> AtRest:
+    """What the model takes with all that is kept for each of its trained parameters."""
+    tensors = {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())}
+    trained = trained_parameters(model)
+    numbers = sum(item.parameter.numel() for item in trained)
+    return AtRest(
+        weights=sum(tensor.numel() * tensor.element_size() for tensor in tensors.values()),
+        gradients=sum(item.parameter.numel() * item.parameter.element_size() for item in trained),
+        optimizer=sum(_kept(item, training) * item.parameter.element_size() for item in trained),
+        average=4 * numbers if training.ema is not None else 0,
+    )
+
+
+def _kept(item: NamedParameter, training: TrainingConfig) -> int:
+    """How many numbers the optimizer keeps for a parameter; of a user's nothing is known, so as many as AdamW."""
+    rule = UPDATE_RULES.get(training.optimizer.type)
+    keeps = rule.keeps if rule is not None else two_moments
+    return keeps(item.parameter.shape, item.is_hidden_matrix, training.optimizer)
+
+
+@dataclass(frozen=True)
+class ModelEstimate:
+    """The model's tree and sizes; ``work`` is that of the largest microbatch, None where ``unknown`` says why not."""
+
+    tree: list[Branch]
+    parameters: int
+    trained: int
+    rows: int
+    work: DryPass | None
+    unknown: str
+    at_rest: AtRest
+    limit: int
+    device: str
+    precision: str
+
+    @property
+    def activations(self) -> int:
+        """Peak bytes of a microbatch, in addition to what is kept between steps."""
+        return max(0, self.work.peak_bytes - self.at_rest.gradients) if self.work else 0
+
+    @property
+    def needed(self) -> int | None:
+        """Peak bytes of training; None where a microbatch's aren't known."""
+        return self.at_rest.total + self.activations if self.work else None
+
+    @property
+    def flops(self) -> float | None:
+        """Operations of training on one unit (token)."""
+        return self.work.flops / self.work.count if self.work else None
+
+    def as_json(self) -> dict[str, Any]:
+        activations = self.activations if self.work else None
+        memory = {**asdict(self.at_rest), "activations": activations, "needed": self.needed, "limit": self.limit}
+        unit = self.work.unit if self.work else None
+        return {
+            "parameters": self.parameters,
+            "trained": self.trained,
+            "flops_per_unit": self.flops,
+            "unit": unit,
+            "microbatch_rows": self.rows,
+            "memory_bytes": memory,
+            "device": self.device,
+            "precision": self.precision,
+            "tree": [asdict(branch) for branch in self.tree],
+        }
+
+
+def estimate_model(loaded: Loaded) -> ModelEstimate:
+    """What would be trained, made of shapes alone; it takes a second or two, and no memory.
+
+    Raises UserError for a task that can't describe its model before its data are prepared.
+    """
+    experiment, training = loaded.experiment, loaded.experiment.training
+    task = task_class(experiment.reference)(experiment, experiment.run_dir, loaded.folder)
+    device = pick_device(training.device)
+    precision = Precision(training.mixed_precision, device if device.type == "cuda" else torch.device("cpu"))
+    with numberless(precision.device) as fake:
+        model = task.sketch()
+        if model is None and is_prepared(experiment.run_dir):
+            model = task.model()
+    if model is None:
+        raise UserError(
+            f"what the model of {experiment.task} is, its tokenizer's size included, is known once its data are "
+            f"prepared: train it, then give {experiment.run_dir / 'config.yml'}"
+        )
+    _prepare(model, training)
+    rows, work, unknown = 0, None, ""
+    batch = task.sketch_batch()
+    if batch is not None:
+        rows, passes = batch.num_rows, min(training.gradient_accumulation_steps, 2)
+        try:
+            with fake:
+                work = dry_pass(fake, task, model, batch, precision, passes)
+        except NEEDS_NUMBERS as error:
+            unknown = f"a shape depends on numbers ({str(error).partition(chr(10))[0]})"
+    else:
+        unknown = f"the task {experiment.task} has no sketch_batch"
+    parameters = list(model.parameters())
+    return ModelEstimate(
+        tree=model_tree(model),
+        parameters=sum(parameter.numel() for parameter in parameters),
+        trained=sum(parameter.numel() for parameter in parameters if parameter.requires_grad),
+        rows=rows,
+        work=work,
+        unknown=unknown,
+        at_rest=at_rest(model, training),
+        limit=read_memory(device).limit,
+        device=device.type,
+        precision=precision.name,
+    )
+
+
+def _prepare(model: nn.Module, training: TrainingConfig) -> None:
+    """Freeze what is never trained, and recompute where training would."""
+    Freezing(model, training.freeze)
+    set_gradient_checkpointing(model, training.performance.gradient_checkpointing)
+
+
+@dataclass(frozen=True)
+class StepForecast:
+    """At most so many examples and steps; of ``complete`` ones, all of the sources were read."""
+
+    examples: int
+    steps: int
+    complete: bool = True
+
+
+def steps_at_most(task: Task, training: TrainingConfig, enough: float = math.inf) -> StepForecast | None:
+    """The most steps that training on the sources of a task may have; None where only preparing tells.
+
+    Reading stops where there are ``enough`` steps. Raises what reading the sources raises.
+    """
+    if training.max_steps is not None:
+        return None
+    sizes, examples = task.examples_at_most(), 0.0
+    if sizes is None:
+        return None
+    for size in sizes:
+        examples += size
+        if _steps(examples, training) >= enough:
+            return StepForecast(math.ceil(examples), _steps(examples, training), complete=False)
+    return StepForecast(math.ceil(examples), _steps(examples, training))
+
+
+def demand_steps_for_warmup(task: Task, training: TrainingConfig) -> None:
+    """Raise UserError where a warm-up that isn't to be shortened is longer than training can be."""
+    scheduler = training.scheduler
+    if scheduler.long_warmup == "shorten" or scheduler.warmup_steps < 2:
+        return
+    found = steps_at_most(task, training, enough=scheduler.warmup_steps)
+    if found is not None and found.steps < scheduler.warmup_steps:
+        raise UserError(
+            f"training.scheduler.warmup_steps is {scheduler.warmup_steps}, but training has at most {found.steps} "
+            f"steps ({found.examples} examples, {training.epochs} epochs); warm up for fewer steps (or warmup_ratio: "
+            "0.1), train longer, or set training.scheduler.long_warmup to shorten"
+        )
+
+
+def _steps(examples: float, training: TrainingConfig) -> int:
+    """The most steps of so many examples; batches by a budget or by classes may have one each."""
+    rows = training.batch_size if training.batching.type in ("fixed", "packed") else 1
+    microbatches = math.ceil(math.ceil(examples) / rows)
+    return training.epochs * math.ceil(microbatches / training.gradient_accumulation_steps)

@@ -1,0 +1,464 @@
+"""A past step of a run, rerun from the nearest checkpoint before it and shown; or a checkpoint and its next step.
+
+Nothing is written into the run. Batches, draws and rates follow from the number of the step, so the steps on the way
+are the run's own, and so are their bits where the machine and its versions are. What the run logged of them says
+whether they were.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import math
+import shutil
+import tempfile
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from vaak.callbacks.step_log import StepLogCallback
+from vaak.config.base import LARGEST_COUNT
+from vaak.config.changes import changes_between
+from vaak.config.load import Loaded, load
+from vaak.config.tasks import task_class
+from vaak.config.training import NonFiniteConfig
+from vaak.config.yaml.text import read_yaml
+from vaak.config.yaml.tree import to_plain
+from vaak.core.callback import StepReport
+from vaak.core.errors import CheckpointError, UserError
+from vaak.core.storage import files
+from vaak.core.terminal import progress
+from vaak.data.loader import Microbatch, naming_lost_workers
+from vaak.engine.checkpoint.files import (
+    Snapshot,
+    list_checkpoints,
+    load_checkpoint,
+    model_tensors,
+    resolve_checkpoint,
+    step_folder,
+)
+from vaak.engine.distributed.launcher import pick_device
+from vaak.engine.distributed.ranks import Ranks
+from vaak.engine.gradient import Descent, Forward
+from vaak.engine.inspection import watching, watching_units
+from vaak.engine.metrics_file import read_records
+from vaak.engine.non_finite import json_value, leaving_no_trace, record_path
+from vaak.engine.saving import differences
+from vaak.engine.trained import initialise
+from vaak.engine.trainer import Trainer
+from vaak.engine.training_data import StepData
+from vaak.runs.build_callbacks import built
+from vaak.runs.distillation import distilled
+from vaak.runs.folder.directory import holds_a_run, read_status
+from vaak.runs.folder.sessions import configuration_of_step
+from vaak.runs.folder.user_code import demand_trust
+from vaak.runs.open_run import run_of
+
+log = logging.getLogger("vaak")
+JOURNALS = ("skipped*.jsonl", "splits*.jsonl")
+
+
+def replay_step(
+    path: Path, step: int, *, debug: bool = False, device: str | None = None, trust_code: bool = False
+) -> dict[str, Any]:
+    """What a step of a run does, as JSON: batches, losses, gradient, and whether it agrees with what the run logged.
+
+    ``debug`` adds every module's output and every parameter's gradient and update. A run on several processes is
+    replayed in one, which draws the same. Raises UserError for everything that a user can fix.
+
+    ``path`` is that of the run; ``device`` None is the run's own. User code is executed only with ``trust_code``.
+    """
+    directory = run_of(path)
+    configuration = configuration_of_step(directory, step)
+    loaded = load([configuration], trust_code=trust_code)
+    _check_taken(directory, step, loaded)
+    demand_trust(loaded)
+    start = _nearest(directory, loaded, step)
+    _demand_one_way(directory, start[1].step + 1 if start else 1, step, loaded.experiment.reference)
+    with tempfile.TemporaryDirectory(prefix="vaak-replay-") as temporary_folder, quietly():
+        trainer = trainer_like(loaded, directory, Path(temporary_folder), device)
+        if start is not None:
+            trainer.restore(start[1], start[0])
+        else:
+            initialise(trainer.model, trainer.config.checkpoint)
+        agreement = ReplayAgreement(directory, trainer, start[1].state["conditions"] if start else None)
+        found: dict[str, Any] = {"run": str(directory), "step": step, "from": str(start[0]) if start else None}
+        trainer.tell("on_fit_start")
+        with contextlib.closing(trainer.data.steps(trainer.position)) as steps:
+            found |= _taken(trainer, _before(trainer, steps, step, agreement), agreement, debug)
+        trainer.tell("on_fit_end", "replayed")
+        found["agreement"] = agreement.as_json()
+    report: dict[str, Any] = json_value(found)
+    return report
+
+
+def _demand_one_way(directory: Path, first: int, step: int, task: str) -> None:
+    """Raise UserError where the steps from ``first`` to ``step`` were not all taken with the same options."""
+    sessions = [configuration_of_step(directory, one) for one in (first, step)]
+    before, after = (to_plain(read_yaml(path)) for path in sessions)
+    changes = [change for change in changes_between(before, after, task) if change.resume_class != "free"]
+    if sessions[0] != sessions[1] and changes:
+        raise UserError(
+            f"step {step} of {directory} can't be replayed: the nearest checkpoint is that of step {first - 1}, and "
+            f"the run was resumed after it with other options ({'; '.join(map(str, changes))})"
+        )
+
+
+def _check_taken(directory: Path, step: int, loaded: Loaded) -> None:
+    """Raise UserError unless the run took the step, or may have taken it without logging it yet."""
+    if not holds_a_run(directory):
+        raise UserError(f"{directory} has not started to train, so it has no step to replay")
+    status = read_status(directory)
+    if isinstance(status.get("step"), int):
+        last = status["step"] + (status.get("state") != "finished")  # the one at which it stopped, too
+    else:
+        checkpoints = list_checkpoints(directory / "checkpoints")
+        saved = [int(path.name.removeprefix("step-")) for path in checkpoints if path.name[5:].isdigit()]
+        logged = [record["step"] for record in ReplayAgreement.records(directory)]
+        last = max([*saved, *logged], default=0) + loaded.experiment.training.logging.interval
+    if step > last:
+        raise UserError(f"{directory} has not reached step {step}; the last that can be replayed is {last}")
+
+
+def _nearest(directory: Path, loaded: Loaded, step: int) -> tuple[Path, Snapshot] | None:
+    """The newest complete checkpoint before a step, or of the run that this one resumed from; None at its start."""
+    folder = directory / "checkpoints"
+    for path in reversed(list_checkpoints(folder)):
+        if path.name < step_folder(step):
+            try:
+                return path, load_checkpoint(path)
+            except CheckpointError as error:
+                log.warning("%s; the previous one is used", error)
+    resume = loaded.experiment.training.checkpoint.resume
+    if resume in (None, "auto"):
+        return None
+    source = resolve_checkpoint(Path(resume))
+    if source.parent.resolve() == folder.resolve():
+        return None
+    snapshot = load_checkpoint(source)
+    if snapshot.step >= step:
+        raise UserError(f"{directory} was resumed from {source}: its first step is {snapshot.step + 1}")
+    return source, snapshot
+
+
+def trainer_like(loaded: Loaded, directory: Path, temporary_folder: Path, device: str | None) -> Trainer:
+    """A trainer like the run's, on its data and journals, that writes to ``temporary_folder`` and never stops early."""
+    experiment = loaded.experiment
+    training = experiment.training.model_copy(update={"non_finite": NonFiniteConfig(max_skipped=LARGEST_COUNT)})
+    for pattern in JOURNALS:
+        for journal in directory.glob(pattern):
+            shutil.copy(journal, temporary_folder)
+    task = distilled(task_class(experiment.reference)(experiment, directory, loaded.folder), experiment, directory)
+    callbacks = [StepLogCallback(training.logging.interval, training.logging.smoothing)]
+    # Of the other callbacks, only those that the user named may change numbers.
+    further = [built(component, loaded.folder) for component in training.callbacks]
+    return Trainer(
+        task,
+        training,
+        temporary_folder,
+        [*callbacks, *further],
+        ranks=Ranks(pick_device(device or training.device)),
+        skip_bad_examples=experiment.skips_bad_examples,
+        folder=loaded.folder,
+    )
+
+
+def _before(trainer: Trainer, steps: Iterator[StepData], step: int, agreement: ReplayAgreement) -> StepData:
+    """Take every step before ``step`` and do what is due after it; return the data of ``step``."""
+    left = step - trainer.position.step - 1
+    with naming_lost_workers(), progress("steps before it", left) as advance:
+        for data in steps:
+            if trainer.position.duties_pending:
+                _do_what_is_due(trainer)
+            if data.step == step:
+                return data
+            agreement.tell(trainer.take_step(data))
+            advance(1)
+    raise AssertionError("steps have no end")
+
+
+def _do_what_is_due(trainer: Trainer) -> None:
+    """Evaluate where that changes later steps, and report an epoch's end."""
+    changes_something = trainer.state.plateau is not None or len(trainer.callbacks) > 1
+    if trainer.evaluation_due() and changes_something:
+        trainer.evaluate(due=True)
+    if trainer.position.place == 0:
+        trainer.tell("on_epoch_end", trainer.position.epoch - 1, trainer.metrics)
+    trainer.position.duties_pending = False
+
+
+def _taken(trainer: Trainer, data: StepData, agreement: ReplayAgreement, debug: bool) -> dict[str, Any]:
+    """Take the step, and report everything about it."""
+    found: dict[str, Any] = {"microbatches": batches_of(trainer, data)}
+    with contextlib.ExitStack() as stack:
+        if debug:
+            found["pieces"] = pieces_of_step(trainer, data)
+            found["parameters"] = stack.enter_context(updates_of_step(trainer))
+        report = trainer.take_step(data)
+    agreement.tell(report)
+    found |= figures_of(trainer, report)
+    record = record_path(trainer.directory, data.step, rank=0)
+    found["non_finite"] = files.read_json(record) if report.skipped == "non_finite" else None
+    return found
+
+
+@contextlib.contextmanager
+def quietly() -> Iterator[None]:
+    """Within this context, a run's log messages are suppressed: the results have them."""
+    level = log.level
+    log.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        log.setLevel(level)
+
+
+NEVER = 1 << 62
+NOT_COMPARED = ("kind", "step", "epoch", "scheduled", "clock")
+
+
+class ReplayAgreement:
+    """The figures of a replay compared with ``metrics.jsonl``, and its weights with a checkpoint's.
+
+    ``before`` are the conditions of the checkpoint that the replay started from; None where it started with the run.
+    """
+
+    def __init__(self, directory: Path, trainer: Trainer, before: dict[str, Any] | None) -> None:
+        self.directory, self.trainer = directory, trainer
+        self.begun_at = trainer.position.step
+        self.logged = {_key(record): record for record in self.records(directory)}
+        now = trainer.conditions()
+        changed = differences(before or now, now)
+        self.conditions = [f"{name}: {then} then, {value} now" for name, then, value in changed]
+        self.known_rules = len(trainer.state.piece_rules.rules)
+
+    @staticmethod
+    def records(directory: Path) -> list[dict[str, Any]]:
+        """The records of a run that are whole, oldest first."""
+        path = directory / "metrics.jsonl"
+        records: list[Any] = read_records(path) if path.exists() else []
+        return [record for record in records if isinstance(record, dict) and isinstance(record.get("step"), int)]
+
+    def tell(self, report: StepReport) -> None:
+        """Report a step to the callbacks; it is logged where the run logged it, so that means span the same steps."""
+        step_log = self.trainer.callbacks[0]
+        assert isinstance(step_log, StepLogCallback)
+        step_log.every = 1 if ("step", report.step, None) in self.logged else NEVER
+        self.trainer.tell("on_step_end", report)
+
+    def as_json(self) -> dict[str, Any]:
+        """What was compared, how much of it is the same, and what isn't."""
+        same, differences = 0, []
+        for record in self.records(self.trainer.directory):
+            before = self.logged.get(_key(record), {})
+            for name in record.keys() & before.keys() - set(NOT_COMPARED):
+                then, now = before[name], record[name]
+                same += then == now
+                if then != now:
+                    differences.append({"step": record["step"], "name": name, "then": then, "now": now})
+        changed = list(self.conditions)
+        if len(self.trainer.state.piece_rules.rules) > self.known_rules:
+            changed.append("memory ran out here, so batches were computed in smaller pieces")
+        return {
+            "begun_at": self.begun_at,
+            "same": same,
+            "differences": sorted(differences, key=lambda entry: (entry["step"], entry["name"])),
+            "same_weights": self._same_weights(),
+            "conditions": changed,
+        }
+
+    def _same_weights(self) -> bool | None:
+        """Whether the weights are, to the bit, those of the run's checkpoint of this step; None where it has none."""
+        try:
+            saved = load_checkpoint(self.directory / "checkpoints" / step_folder(self.trainer.position.step)).model
+        except CheckpointError:
+            return None
+        now = model_tensors(self.trainer.model)
+        return saved.keys() == now.keys() and all(
+            torch.equal(_bits(tensor), _bits(now[name].cpu())) for name, tensor in saved.items()
+        )
+
+
+def _key(record: dict[str, Any]) -> tuple[Any, ...]:
+    return record.get("kind"), record["step"], record.get("scheduled")
+
+
+def _bits(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.contiguous().view(-1).view(torch.uint8)
+
+
+def batches_of(trainer: Trainer, data: StepData) -> list[dict[str, Any]]:
+    """Each microbatch with its rows: which examples, how long, what is in them; and which were skipped."""
+    return [
+        {
+            "number": microbatch.address.number,
+            "pieces": trainer.state.piece_rules.pieces(
+                data.step, microbatch.address.number, trainer.data.cells(microbatch)
+            ),
+            "rows": _rows(trainer, microbatch),
+            "skipped": [asdict(skip) for skip in microbatch.skipped],
+        }
+        for microbatch in data.microbatches
+    ]
+
+
+def _rows(trainer: Trainer, microbatch: Microbatch) -> list[dict[str, Any]]:
+    if microbatch.batch is None:
+        return []
+    dataset, batch = trainer.data.dataset, microbatch.batch
+    lines = trainer.task.show(batch) or [""] * len(batch.indices)
+    return [
+        {
+            "examples": [{"index": index, "description": dataset.describe(index)} for index in row],
+            "length": sum(dataset.lengths[index].item() for index in row),
+            "shown": shown,
+        }
+        for row, shown in zip(batch.indices, lines, strict=True)
+    ]
+
+
+def figures_of(trainer: Trainer, report: StepReport) -> dict[str, Any]:
+    """The numbers of a step: ``loss`` is what is descended on; each of ``losses`` is over the count of its unit."""
+    losses = {name: float(total) for name, total in report.losses.items()}
+    norm = float(report.gradient_norm)
+    limit = trainer.step.clipping.norm
+    return {
+        "epoch": report.epoch,
+        "loss": sum(trainer.loss_weights.get(name, 1.0) * loss for name, loss in losses.items()),
+        "losses": losses,
+        "units": report.units,
+        "counts": report.counts,
+        "gradient_norm": norm,
+        "clip_factor": 1.0 if limit is None else min(1.0, limit / (norm + 1e-6)),
+        "learning_rate": report.learning_rate,
+        "loss_scale": report.loss_scale,
+        "skipped": report.skipped,
+        "seconds": report.seconds,
+    }
+
+
+def pieces_of_step(trainer: Trainer, data: StepData) -> list[dict[str, Any]]:
+    """Before the step: each piece's losses over its own counts, and what every module gives, in the order they end."""
+    found = []
+    trainer.model.train()
+    for objective, forward, piece in _forwards(trainer, data):
+        with watching(trainer.model) as watch:
+            terms = forward.terms(data.step, piece)
+        counts = piece.batch.totals()
+        losses = {name: float(term.total) / (counts.get(term.per) or 1.0) for name, term in terms.items()}
+        modules = [asdict(module) for module in watch.statistics]
+        seen = {"microbatch": piece.number, "piece": piece.piece, "losses": losses, "modules": modules}
+        found.append(({"objective": objective.name} if objective.name else {}) | seen)
+    return found
+
+
+def dead_units_of_step(trainer: Trainer, data: StepData) -> list[dict[str, Any]]:
+    """Of each layer with weights, how many of its inputs are 0 wherever it is called, without dropout."""
+    modes = [(module, module.training) for module in trainer.model.modules()]
+    trainer.model.eval()
+    with watching_units(trainer.model) as alive:
+        for _, forward, piece in _forwards(trainer, data):
+            forward.terms(data.step, piece)
+    for module, mode in modes:
+        module.training = mode
+    return [
+        {"module": name, "units": len(units), "dead": (~units).nonzero().flatten().tolist()}
+        for name, units in alive.items()
+    ]
+
+
+def _forwards(trainer: Trainer, data: StepData) -> Iterator[tuple[Descent, Forward, Any]]:
+    """Each objective with the plain model and each piece of the step, for forward passes that leave no trace."""
+    with leaving_no_trace(trainer.model, trainer.state.loss.module), torch.no_grad():
+        for objective in trainer.step.objectives:
+            plain = replace(objective.gradient.forward, model=trainer.model)
+            whole = replace(objective.gradient, forward=plain).after_first_pass(trainer.state.piece_rules, data)
+            for piece in objective.gradient.pieces(trainer.state.piece_rules, whole):
+                yield objective, plain, piece
+
+
+@contextlib.contextmanager
+def updates_of_step(trainer: Trainer) -> Iterator[list[dict[str, Any]]]:
+    """A list that holds, once the step is taken, each parameter's gradient (clipped), weights and update as norms."""
+    named = dict(trainer.model.named_parameters())
+    before = {name: parameter.detach().to("cpu", copy=True) for name, parameter in named.items()}
+    gradients: dict[str, float] = {}
+
+    names = {parameter: name for name, parameter in named.items()}
+
+    def note(optimizer: torch.optim.Optimizer, *_: Any) -> None:
+        for parameter in (parameter for group in optimizer.param_groups for parameter in group["params"]):
+            if parameter.grad is not None and parameter in names:
+                gradients[names[parameter]] = float(parameter.grad.norm())
+
+    handles = [optimizer.register_step_pre_hook(note) for optimizer in trainer.state.optimizers]
+    updates: list[dict[str, Any]] = []
+    try:
+        yield updates
+    finally:
+        for handle in handles:
+            handle.remove()
+    for name, parameter in named.items():
+        update = parameter.detach().cpu() - before[name]
+        norms = {"gradient_norm": gradients.get(name), "weight_norm": float(before[name].norm())}
+        norms |= {"update_norm": float(update.norm()), "largest_update": float(update.abs().max())}
+        updates.append({"name": name, **norms})
+
+
+def inspect_run(path: Path, *, device: str | None = None, trust_code: bool = False) -> dict[str, Any]:
+    """The parameters of a checkpoint, and of the training step after it gradients, updates and dead units, as JSON.
+
+    Nothing is written into the run. Where the schedule has come to a rate of 0, the step is taken at the highest.
+
+    ``path`` is that of a run, which stands for its best checkpoint, or of a checkpoint; ``device`` None is the run's
+    own. User code is executed only with ``trust_code``. Raises UserError for everything that a user can fix.
+    """
+    directory, checkpoint = run_of(path), resolve_checkpoint(path)
+    snapshot = load_checkpoint(checkpoint)
+    configuration = configuration_of_step(directory, max(1, snapshot.step))
+    loaded = load([configuration], trust_code=trust_code)
+    demand_trust(loaded)
+    with tempfile.TemporaryDirectory(prefix="vaak-inspect-") as temporary_folder, quietly():
+        trainer = trainer_like(loaded, directory, Path(temporary_folder), device)
+        trainer.restore(snapshot, checkpoint)
+        found = {"run": str(directory), "checkpoint": str(checkpoint), **_looked_at(trainer)}
+    report: dict[str, Any] = json_value(found)
+    return report
+
+
+def _looked_at(trainer: Trainer) -> dict[str, Any]:
+    with contextlib.closing(trainer.data.steps(trainer.position)) as steps:
+        data = next(steps)
+    rate = trainer.step.schedule(min(data.step, trainer.total_steps)) or 1.0
+    dead = dead_units_of_step(trainer, data)
+    with updates_of_step(trainer) as updates:
+        report = replace(trainer.step, schedule=lambda step: rate)(trainer.state, data)
+    norms = {one["name"]: one for one in updates}
+    parameters = [
+        {
+            "name": name,
+            "shape": list(parameter.shape),
+            "count": parameter.numel(),
+            "device": str(parameter.device),
+            "dtype": str(parameter.dtype).removeprefix("torch."),
+            "trainable": parameter.requires_grad,
+            "gradient_norm": norms[name]["gradient_norm"],
+            "weight_norm": norms[name]["weight_norm"],
+            "update_to_weight": norms[name]["update_norm"] / (norms[name]["weight_norm"] or math.nan),
+        }
+        for name, parameter in trainer.model.named_parameters()
+    ]
+    return {**figures_of(trainer, report), "parameters": parameters, "layers": _layers(parameters), "dead_units": dead}
+
+
+def _layers(parameters: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The gradient's norm over all parameters of each module that has any of its own."""
+    squares: defaultdict[str, float] = defaultdict(float)
+    for one in parameters:
+        if one["gradient_norm"] is not None:
+            squares[one["name"].rpartition(".")[0] or "model"] += one["gradient_norm"] ** 2
+    return [{"module": name, "gradient_norm": math.sqrt(total)} for name, total in squares.items()]

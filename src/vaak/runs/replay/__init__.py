@@ -1,1 +1,0 @@
-"""A past step of a run, rerun (past_step.py) and shown (step_view.py)."""

@@ -1,0 +1,352 @@
+"""Systems next to one another: figures, their difference with its interval, what paired tests say, and a picture of it.
+
+A run's figures are taken apart by example: what each adds to the sums of the run's own meters.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from torch import nn
+
+from vaak.core.batch import Batch
+from vaak.core.errors import DataError, UserError, optional_import
+from vaak.core.figures import is_fraction
+from vaak.core.task import Meters, Task
+from vaak.runs.evaluate import evaluate_run
+from vaak.runs.open_run import OpenedRun
+from vaak.study.drawing import saved
+from vaak.study.significance import (
+    Test,
+    approximate_randomisation,
+    corrected_t_test,
+    effect_size,
+    holm,
+    mcnemar,
+    mean_of,
+    of_scores,
+    paired_bootstrap,
+    ttest_rel,
+    wilcoxon,
+)
+
+MODEL = ("weights",)
+"""What of a protocol belongs to a system, and not to how it was evaluated."""
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A system against the first one; ``difference`` is its figure minus the first one's.
+
+    ``p_value`` is that of the first test, corrected (Holm) for the number of systems. ``effect`` is Cohen's d of pairs.
+    """
+
+    name: str
+    figure: float
+    difference: float
+    interval: tuple[float, float]
+    p_value: float
+    tests: tuple[Test, ...]
+    effect: float
+    effect_interval: tuple[float, float]
+    pairs: int
+
+
+@dataclass(frozen=True)
+class Report:
+    """Every system against the first; ``protocol`` is theirs."""
+
+    metric: str
+    baseline: str
+    figure: float
+    comparisons: tuple[Comparison, ...]
+    protocol: dict[str, Any]
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values; null for an effect, or a statistic, that has no finite size, which JSON can't say."""
+        comparisons = [asdict(one) for one in self.comparisons]
+        for one in comparisons:
+            if not np.isfinite([one["effect"], *one["effect_interval"]]).all():
+                one |= {"effect": None, "effect_interval": None}
+            for test in one["tests"]:
+                test["statistic"] = test["statistic"] if np.isfinite(test["statistic"]) else None
+        return asdict(self) | {"comparisons": comparisons}
+
+
+def compare_runs(systems: Sequence[Examples], metric: str | None = None) -> Report:
+    """Runs that were evaluated on the same examples, by a metric (default: that of the first run's best checkpoint).
+
+    Raises UserError where protocols or examples differ, or a run doesn't have the metric.
+    """
+    first, metric = systems[0], metric or systems[0].metric
+    for system in systems:
+        if metric not in system.figures:
+            raise UserError(f"{system.run} has no figure {metric}; there are {', '.join(sorted(system.figures))}")
+    names = first.names_of(metric)
+    comparisons = []
+    for other in systems[1:]:
+        _demand_same(first, other)
+        comparisons.append(_examples_compared(first, other, names, metric))
+    protocol = {name: value for name, value in first.protocol.items() if name not in MODEL}
+    return Report(metric, str(first.run), first.figures[metric], _corrected(comparisons), protocol)
+
+
+def compare_scores(systems: dict[str, list[float]], test_share: float | None = None, metric: str = "mean") -> Report:
+    """Plain scores by name, in the same order for all; with ``test_share``, those of a cross-validation's folds.
+
+    ``test_share`` is the share of the examples in a fold; ``metric`` is what the scores are.
+
+    Raises UserError where there aren't as many scores of each system.
+    """
+    (baseline, first), *others = systems.items()
+    comparisons = []
+    for name, scores in others:
+        sums, ours = of_scores(scores), of_scores(first)
+        if test_share is not None:
+            tests = [corrected_t_test(scores, first, test_share), ttest_rel(scores, first)]
+        else:
+            tests = [approximate_randomisation(sums, ours, mean_of)] if len(scores) == len(first) else []
+            tests += [ttest_rel(scores, first), wilcoxon(scores, first), paired_bootstrap(sums, ours, mean_of)]
+        difference = float(np.mean(scores) - np.mean(first))
+        interval = next(test.interval for test in tests if test.interval is not None)
+        effect, around = effect_size(scores, first)
+        figure = float(np.mean(scores))
+        comparisons.append(
+            Comparison(name, figure, difference, interval, tests[0].p_value, tuple(tests), effect, around, len(scores))
+        )
+    protocol = {"scores": "independent pairs" if test_share is None else "folds"}
+    return Report(metric, baseline, float(np.mean(first)), _corrected(comparisons), protocol)
+
+
+def read_scores(path: Path) -> list[float]:
+    """A JSON list of numbers, or one number a line (of a CSV: the first column, below its header).
+
+    Raises DataError naming the line that has none.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataError(f"{path}: can't be read as text: {error}") from error
+    if path.suffix == ".json":
+        try:
+            values = json.loads(text)
+        except ValueError as error:
+            raise DataError(f"{path}: no valid JSON: {error}") from error
+        if not isinstance(values, list) or not all(type(value) in (int, float) for value in values):
+            raise DataError(f"{path}: expected a list of numbers, like [0.85, 0.87]")
+        return [float(value) for value in values]
+    scores: list[float] = []
+    for number, row in enumerate(csv.reader(io.StringIO(text)), 1):
+        try:
+            scores += [float(row[0])] if row else []
+        except ValueError as error:
+            if number > 1:
+                raise DataError(f"{path}:{number}: expected a number, found {row[0]!r}") from error
+    if not np.isfinite(scores).all():
+        raise DataError(f"{path}: not all scores are finite")
+    return scores
+
+
+def _examples_compared(first: Examples, other: Examples, names: Sequence[str], metric: str) -> Comparison:
+    keys = sorted({*first.keys, *other.keys})
+    theirs, ours = other.table(names, keys), first.table(names, keys)
+
+    def figures(sums: np.ndarray) -> np.ndarray:
+        return first.figure(metric, sums, keys)
+
+    tests = [approximate_randomisation(theirs, ours, figures), paired_bootstrap(theirs, ours, figures)]
+    single_theirs, single_ours = figures(theirs), figures(ours)
+    known = np.isfinite(single_theirs) & np.isfinite(single_ours)
+    pair = single_theirs[known].tolist(), single_ours[known].tolist()
+    if len(pair[0]) > 1:
+        tests += [mcnemar(*pair)] if {*pair[0], *pair[1]} <= {0.0, 1.0} else [ttest_rel(*pair), wilcoxon(*pair)]
+        effect, around = effect_size(*pair)
+    else:
+        effect, around = np.nan, (np.nan, np.nan)
+    interval = tests[1].interval
+    assert interval is not None
+    figure, difference = other.figures[metric], other.figures[metric] - first.figures[metric]
+    found = (figure, difference, interval, tests[0].p_value, tuple(tests), effect, around, len(names))
+    return Comparison(str(other.run), *found)
+
+
+def _corrected(comparisons: Sequence[Comparison]) -> tuple[Comparison, ...]:
+    corrected = holm([one.p_value for one in comparisons])
+    return tuple(replace(one, p_value=value) for one, value in zip(comparisons, corrected, strict=True))
+
+
+def _demand_same(first: Examples, other: Examples) -> None:
+    """Raises UserError where figures of two runs can't be compared."""
+    for name in sorted((first.protocol.keys() | other.protocol.keys()) - set(MODEL)):
+        ours, theirs = first.protocol.get(name), other.protocol.get(name)
+        if ours != theirs:
+            raise UserError(
+                f"{first.run} and {other.run} were evaluated by different protocols: {name} is {ours} and {theirs}; "
+                f"give both the same by an override, like data.…=…"
+            )
+    apart = sorted(first.rows.keys() ^ other.rows.keys())
+    if apart:
+        where = first.run if apart[0] in first.rows else other.run
+        raise UserError(
+            f"{first.run} and {other.run} have different examples: {len(apart)} are in one only, like {apart[0]} of "
+            f"{where}; name the same data for both, like datasets=…"
+        )
+    for name, counts in first.counts.items():
+        if counts != other.counts[name]:
+            raise UserError(
+                f"{name} isn't the same in {first.run} and {other.run}: it counts {_shown(counts)} and "
+                f"{_shown(other.counts[name])}; the data, or their tokenizers, differ"
+            )
+        if first.contents[name] != other.contents[name]:
+            raise UserError(
+                f"{name} isn't the same in {first.run} and {other.run}: its content or labels differ; name the same "
+                "data for both, like data.corpus.test=…"
+            )
+
+
+def _shown(counts: dict[str, float]) -> str:
+    return ", ".join(f"{unit} {value:g}" for unit, value in counts.items())
+
+
+FOLDERS = re.compile(r"[^\s:]*/")
+AS_READ = "position"
+"""The unit that counts how a model reads an example, which another may read otherwise."""
+
+
+class ByExample(Meters):
+    """Shows other meters one row at a time, and keeps by how much their sums grow, and what the row counts and is."""
+
+    def __init__(self, meters: Meters, task: Task, split: str) -> None:
+        self.protocol, self.meters = meters.protocol, meters
+        self.rows: dict[str, dict[str, float]] = {}
+        self.counts: dict[str, dict[str, float]] = {}
+        self.contents: dict[str, list[str]] = {}
+        self._dataset = task.dataset(split)
+
+    def update(self, model: nn.Module, batch: Batch) -> None:
+        for row in batch.split(batch.num_rows):
+            before = dict(self.meters.sums())
+            self.meters.update(model, row)
+            name = self._name(row.indices[0])
+            self.rows[name] = {key: value - before.get(key, 0.0) for key, value in self.meters.sums().items()}
+            self.counts[name] = {unit: number for unit, number in row.totals().items() if unit != AS_READ}
+            self.contents[name] = [self._dataset.content_of(index) for index in row.indices[0]]
+
+    def _name(self, indices: list[int]) -> str:
+        """Without folders, which two runs may have elsewhere; numbered where there are several of a name."""
+        name = FOLDERS.sub("", ", ".join(map(self._dataset.describe, indices)))
+        others = sum(there == name or there.startswith(f"{name} #") for there in self.rows)
+        return f"{name} #{others + 1}" if others else name
+
+    def sums(self) -> dict[str, float]:
+        return self.meters.sums()
+
+    def results(self, sums: dict[str, float]) -> dict[str, float]:
+        return self.meters.results(sums)
+
+
+@dataclass(frozen=True)
+class Examples:
+    """The examples of a run's split by name, with their sums, counts and contents; ``meters`` make figures of sums.
+
+    ``metric`` is the one that the run chose its best checkpoint by.
+    """
+
+    run: Path
+    figures: dict[str, float]
+    protocol: dict[str, Any]
+    metric: str
+    meters: Meters
+    rows: dict[str, dict[str, float]] = field(repr=False)
+    counts: dict[str, dict[str, float]] = field(repr=False)
+    contents: dict[str, list[str]] = field(repr=False)
+
+    @property
+    def keys(self) -> list[str]:
+        """The names of the sums."""
+        return sorted({key for sums in self.rows.values() for key in sums})
+
+    def names_of(self, metric: str) -> list[str]:
+        """The examples that a metric is of: those that count TASK/unit where it is TASK/figure, otherwise all."""
+        task = f"{metric.rpartition('/')[0]}/"
+        own = [name for name, counts in self.counts.items() if any(unit.startswith(task) for unit in counts)]
+        return sorted(own or self.rows)
+
+    def table(self, names: Sequence[str], keys: Sequence[str]) -> np.ndarray:
+        """Sums of examples ``(example, sum)``."""
+        return np.array([[self.rows[name].get(key, 0.0) for key in keys] for name in names])
+
+    def figure(self, metric: str, sums: np.ndarray, keys: Sequence[str]) -> np.ndarray:
+        """A metric ``(sample,)`` of sums ``(sample, sum)``; not a number where they give none."""
+        found: list[float] = []
+        for row in sums:
+            try:
+                found.append(self.meters.results(dict(zip(keys, row.tolist(), strict=True))).get(metric, np.nan))
+            except ZeroDivisionError:
+                found.append(np.nan)
+        return np.array(found)
+
+
+def examples_of(
+    run: Path, files: Sequence[Path], overrides: Sequence[str], split: str, device: str = "auto", weights: str = "auto"
+) -> Examples:
+    """Evaluates the ``split`` of a run as ``evaluate_run`` does, and keeps every example's sums.
+
+    ``files``, ``overrides``, ``device`` and ``weights`` are those of ``evaluate_run``.
+
+    Raises UserError where there are fewer than two examples.
+    """
+    made: list[ByExample] = []
+    metric = ""
+
+    def watched(opened: OpenedRun, split: str, meters: Meters) -> Meters:
+        nonlocal metric
+        metric = opened.experiment.training.checkpoint.metric
+        made.append(ByExample(meters, opened.task, split))  # once more where memory ran out
+        return made[-1]
+
+    report = evaluate_run(run, files, overrides, [split], device, weights, watched=watched)
+    seen = made[-1]
+    rows, prefix = seen.rows, f"{'val' if split == 'valid' else split}_"
+    if len(rows) < 2:
+        raise UserError(f"{run}: {split} has {len(rows)} examples; a comparison requires at least two")
+    figures = {name.removeprefix(prefix): value for name, value in report["metrics"].items()}
+    metric = metric.removeprefix("val_")
+    return Examples(run, figures, report["protocol"][split], metric, seen.meters, rows, seen.counts, seen.contents)
+
+
+def draw_report(report: Report, path: Path | None = None) -> Any:
+    """A matplotlib figure, written to ``path`` where one is given.
+
+    Raises UserError where matplotlib is missing or the file can't be written.
+    """
+    with optional_import("drawing needs matplotlib", "plot"):
+        from matplotlib.figure import Figure
+    scale, unit = (100, ", percentage points") if is_fraction(report.metric) else (1, "")
+    figure = Figure(figsize=(7, 1.6 + 0.5 * len(report.comparisons)), layout="constrained")
+    axes = figure.subplots()
+    for place, one in enumerate(report.comparisons):
+        low, high = (scale * (limit - one.difference) for limit in one.interval)
+        axes.errorbar(
+            scale * one.difference,
+            place,
+            xerr=[[max(0.0, -low)], [max(0.0, high)]],
+            fmt="o",
+            capsize=4,
+            color="tab:blue",
+        )
+    axes.axvline(0, color="0.5", linewidth=1)
+    axes.set_yticks(range(len(report.comparisons)), [f"{one.name}\np {one.p_value:.3g}" for one in report.comparisons])
+    axes.set_ylim(-0.6, len(report.comparisons) - 0.4)
+    axes.invert_yaxis()
+    axes.set_xlabel(f"difference in {report.metric} from {report.baseline}{unit}, 95 % interval")
+    axes.grid(axis="x", alpha=0.3)
+    return saved(figure, path)

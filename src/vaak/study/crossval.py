@@ -1,0 +1,268 @@
+"""A cross-validation: folds of the data in a folder, a run for each, and what their figures say together.
+
+FOLDER
+  crossval.json                the configuration and how the data are divided; it is resumed only under the same
+  folds.json                   which example is in which fold (vaak.core.splits)
+  runs/1-03                    a run, with what every run has: of the first repeat, tested on the third fold
+  runs/1-03.json               its figures on that fold, written when it has ended
+  results.json, scores.json    what all folds give together, written at the end
+
+Any number of processes work on a folder. Each takes a fold under a lock that it holds until the fold's figures are
+there; one that was killed leaves a fold that isn't held, and the next process resumes it at its last checkpoint.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from vaak.config.base import with_fold
+from vaak.config.experiment import Experiment
+from vaak.config.load import Loaded
+from vaak.config.tasks import task_class
+from vaak.core.corpus import NONE
+from vaak.core.errors import DataError, UserError
+from vaak.core.splits import SPLITS, Example, divide, write_folds
+from vaak.core.storage.files import fingerprint_of, read_json, sha256_of, unmade_after_errors, write_json
+from vaak.core.storage.lock import locked
+from vaak.core.task import Task
+from vaak.runs.evaluate import evaluate_run
+from vaak.runs.start import train
+from vaak.study.plan import StudyPlan, demand_not_stopped, demand_same, identity_of
+from vaak.study.significance import corrected_t_test, scipy_stats
+
+LOCK = ".lock"
+
+
+@dataclass(frozen=True)
+class Plan(StudyPlan):
+    """What is trained: a configuration, and how its data are divided.
+
+    folds, repeats, seed
+        How many folds, how many times the data are divided, and the seed of the order.
+    valid
+        The share of what a fold doesn't test on that chooses the best checkpoint, in place of training.
+    stratify_by, group_by
+        Columns, or none; None: what the corpus and the task say (labels, speakers).
+    pool
+        train: the training data are divided; all: they and the given evaluation splits together.
+    """
+
+    folds: int
+    repeats: int = 1
+    seed: int = 42
+    valid: float = 0.1
+    stratify_by: str | None = None
+    group_by: str | None = None
+    pool: str = "train"
+
+
+class Fold(NamedTuple):
+    """One of the folds of a repeat, both from 1."""
+
+    repeat: int
+    number: int
+
+    def __str__(self) -> str:
+        return f"{self.repeat}-{self.number:02}"
+
+
+class CrossValidation:
+    """The folds of a plan in a folder, new or begun."""
+
+    def __init__(self, plan: Plan, folder: Path) -> None:
+        """Divide the data unless they are. Raises UserError where they can't be, or the folder has another study."""
+        scipy_stats()  # a missing package shows now, and not at the end
+        self.plan, self.folder = plan, folder.resolve()
+        own = {name: getattr(plan, name) for name in Plan.__annotations__}
+        identity = identity_of(plan, **own)
+        with unmade_after_errors(self.folder / "runs", but={LOCK}), locked(self.folder / LOCK):
+            demand_same(self.folder / "crossval.json", identity, "cross-validation")
+            if not self.folds_file.exists():
+                self._divide(own)
+            identity["folds.json"] = sha256_of(self.folds_file)
+            demand_same(self.folder / "crossval.json", identity, "cross-validation")
+            write_json(self.folder / "crossval.json", identity)
+
+    @property
+    def folds_file(self) -> Path:
+        """Which example is in which fold."""
+        return self.folder / "folds.json"
+
+    @property
+    def folds(self) -> list[Fold]:
+        """All folds of all repeats."""
+        plan = self.plan
+        return [Fold(repeat + 1, number + 1) for repeat in range(plan.repeats) for number in range(plan.folds)]
+
+    def run_folder(self, fold: Fold) -> Path:
+        """The run of a fold."""
+        return self.folder / "runs" / str(fold)
+
+    @property
+    def results(self) -> list[dict[str, Any]]:
+        """The figures of each fold that has ended."""
+        return [read_json(path) for fold in self.folds if (path := self._result_file(fold)).exists()]
+
+    def work(self) -> Iterator[Fold]:
+        """Train and test the folds that no other process has or had; yields each.
+
+        Raises KeyboardInterrupt, and UserError after SIGTERM, where it was stopped: the fold is resumed later.
+        """
+        for fold in self.folds:
+            with contextlib.ExitStack() as held:
+                try:
+                    held.enter_context(locked(self.folder / "runs" / f".{fold}.lock", patience=0))
+                except BlockingIOError:
+                    continue
+                if self._result_file(fold).exists():
+                    continue
+                write_json(self._result_file(fold), self._tested(fold))
+            yield fold
+
+    def _result_file(self, fold: Fold) -> Path:
+        return self.folder / "runs" / f"{fold}.json"
+
+    def _tested(self, fold: Fold) -> dict[str, Any]:
+        """Train a fold's run, to its end if it was begun, and evaluate its best checkpoint on the fold."""
+        plan, run = self.plan, self.run_folder(fold)
+        repeat = f", repeat {fold.repeat} of {plan.repeats}" if plan.repeats > 1 else ""
+        print(f"fold {fold.number} of {plan.folds}{repeat}", file=sys.stderr, flush=True)
+        name = f"{plan.load().experiment.name}-{fold}"
+        loaded = plan.load(f"name={name}", f"run_dir={run}", "training.checkpoint.resume=auto")
+        experiment = with_fold(_with_datasets(loaded), f"{fold.repeat}:{fold.number}", str(self.folds_file))
+        try:
+            outcome = train(replace(loaded, experiment=experiment))
+            demand_not_stopped(outcome, f"fold {fold}")
+            device = experiment.training.device
+            report = evaluate_run(run, [], [], ["test"], device, trust_code=plan.trust_code)
+        except DataError as error:
+            raise DataError(f"fold {fold}: {error}") from error
+        return {
+            "repeat": fold.repeat,
+            "fold": fold.number,
+            "run": str(run.relative_to(self.folder)),
+            "checkpoint": Path(report["checkpoint"]).name,
+            "metrics": {name.removeprefix("test_"): value for name, value in report["metrics"].items()},
+            "protocol": report["protocol"]["test"],
+        }
+
+    def _divide(self, about: dict[str, Any]) -> None:
+        plan, loaded = self.plan, self.plan.load()
+        experiment = _with_datasets(loaded)
+        task: Task = task_class(experiment.reference)(experiment, self.folder, loaded.folder)
+        corpora = _examples(task, plan)
+        if with_fold(experiment, "", "") == experiment:
+            raise UserError(f"task {experiment.task} has no section that can be divided into folds")
+        flat = [example for own in corpora.values() for example in own]
+        if plan.group_by not in (None, NONE) and not any(example.groups for example in flat):
+            raise UserError(f"--group-by {plan.group_by}: no example has one")
+        repeats = [divide(flat, plan.folds, plan.valid, plan.seed, repeat) for repeat in range(1, plan.repeats + 1)]
+        places = iter(list(each) for each in zip(*repeats, strict=True))
+        rows = {name: [(example, next(places)) for example in own] for name, own in corpora.items()}
+        write_folds(self.folds_file, about, rows)
+
+
+def _with_datasets(loaded: Loaded) -> Experiment[Any, Any]:
+    """The experiment with the datasets that its task has where none are named."""
+    experiment = loaded.experiment
+    if experiment.datasets:
+        return experiment
+    task = task_class(experiment.reference)(experiment, experiment.run_dir, loaded.folder)
+    return experiment.model_copy(update={"datasets": getattr(task, "datasets", ())})
+
+
+def _examples(task: Task, plan: Plan) -> dict[str, list[Example]]:
+    """The examples of each corpus of a task, each once. Raises DataError for a corpus without training data."""
+    found: dict[str, dict[str, Example]] = {}
+    for corpus in task.corpora():
+        if "train" not in corpus.source.given:
+            raise DataError(corpus.source.lacks_train)
+        own = found.setdefault(corpus.where, {})
+        for split in [split for split in SPLITS if split in corpus.source.given and plan.pool in (split, "all")]:
+            for example in corpus.examples(split, plan.stratify_by, plan.group_by or task.grouped_by):
+                there = own.setdefault(example.key, example)
+                own[example.key] = there._replace(groups=tuple(dict.fromkeys((*there.groups, *example.groups))))
+    return {name: list(own.values()) for name, own in found.items()}
+
+
+RESULTS = "results.json"
+
+
+@dataclass(frozen=True)
+class FoldScores:
+    """A metric of each fold; ``division`` stands for which example is in which fold, ``share`` for a fold's size."""
+
+    metric: str
+    scores: list[float]
+    share: float
+    division: str
+
+
+def summary(results: list[dict[str, Any]], folds: int) -> dict[str, dict[str, Any]]:
+    """Mean, standard deviation and 95 % interval of each figure that is finite in every fold.
+
+    The interval is that of Nadeau and Bengio's corrected variance, since training sets of folds overlap.
+    """
+    names = [name for name in results[0]["metrics"] if all(name in one["metrics"] for one in results)]
+    found = {}
+    for name in names:
+        scores = np.array([one["metrics"][name] for one in results], np.float64)
+        if not np.isfinite(scores).all():
+            continue
+        interval = corrected_t_test(scores, np.zeros_like(scores), 1 / folds).interval
+        assert interval is not None
+        found[name] = {"mean": float(scores.mean()), "deviation": float(scores.std(ddof=1)), "interval": [*interval]}
+    return found
+
+
+def write_report(study: CrossValidation) -> dict[str, Any]:
+    """What ``results.json`` then says, and ``scores.json`` of the metric that chooses a run's best checkpoint.
+
+    Raises UserError where folds are missing.
+    """
+    results, plan = study.results, study.plan
+    missing = len(study.folds) - len(results)
+    if missing:
+        raise UserError(f"{missing} folds are being trained by other processes; start the command again for the report")
+    about = read_json(study.folds_file)
+    rows = {name: [(row["key"], row["test"]) for row in own] for name, own in about["corpora"].items()}
+    for one in results:
+        tests = (test for own in rows.values() for _, test in own)
+        one["examples"] = sum(test[one["repeat"] - 1] == one["fold"] for test in tests)
+    metric = plan.checkpoint.metric.removeprefix("val_")
+    report = {
+        "metric": metric,
+        "figures": summary(results, plan.folds),
+        "test_share": 1 / plan.folds,
+        "division": fingerprint_of(rows),
+        "folds": results,
+    }
+    write_json(study.folder / RESULTS, report)
+    if metric in report["figures"]:
+        write_json(study.folder / "scores.json", [one["metrics"][metric] for one in results])
+    return report
+
+
+def read_fold_scores(folder: Path, metric: str | None = None) -> FoldScores:
+    """A metric (default: that of the best checkpoint) of a cross-validation that has ended.
+
+    Raises UserError where it has no such figure.
+    """
+    report = read_json(folder / RESULTS)
+    metric = metric or str(report["metric"])
+    if metric not in report["figures"]:
+        raise UserError(f"{folder} has no figure {metric}; there are {', '.join(sorted(report['figures']))}")
+    scores = [one["metrics"][metric] for one in report["folds"]]
+    return FoldScores(metric, scores, report["test_share"], report["division"])
+
+
+def is_cross_validation(folder: Path) -> bool:
+    """Whether a folder has the results of one."""
+    return (folder / RESULTS).is_file() and (folder / "crossval.json").is_file()

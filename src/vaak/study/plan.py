@@ -1,0 +1,65 @@
+"""A study of many runs: a configuration trained in variants, in a folder that is resumed only under the same."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from vaak.config.load import Loaded, load
+from vaak.config.resolved import resolved_values
+from vaak.core.errors import UserError
+from vaak.core.storage.files import read_json
+from vaak.runs.start import Outcome
+
+SIGNALS = ("SIGINT", "SIGTERM")
+PLACES = ("name", "run_dir")
+
+
+@dataclass(frozen=True)
+class StudyPlan:
+    """The configuration of a study (files, overrides); ``trust_code``: user code that comes with a run may run."""
+
+    files: tuple[str, ...]
+    overrides: tuple[str, ...]
+    trust_code: bool = field(default=False, kw_only=True)
+
+    def load(self, *overrides: str) -> Loaded:
+        """The configuration with more options."""
+        return load([*map(Path, self.files)], [*self.overrides, *overrides], trust_code=self.trust_code)
+
+    @cached_property
+    def checkpoint(self) -> Any:
+        """The section that says by which metric a run is the best."""
+        return self.load().experiment.training.checkpoint
+
+
+def identity_of(plan: StudyPlan, **own: Any) -> dict[str, Any]:
+    """What a study is: its ``own`` options and what is trained, not where its files are, which may be moved."""
+    configuration = resolved_values(plan.load().experiment)
+    for name in PLACES:
+        configuration.pop(name, None)
+    configuration["training"].pop("device", None)
+    values: dict[str, Any] = json.loads(json.dumps({"configuration": configuration, **own}, default=str))
+    return values  # as they are read back
+
+
+def demand_same(path: Path, identity: dict[str, Any], what: str) -> None:
+    """Raises UserError where a study (``what``) of another identity is noted in a file; none is in one that isn't."""
+    found = read_json(path) if path.exists() else identity
+    other = [name for name in identity if found.get(name) != identity[name]]
+    if other:
+        raise UserError(
+            f"{path.parent} has another {what}: its {', '.join(other)} differ; restore what it was started with to "
+            "resume it, or give another --output"
+        )
+
+
+def demand_not_stopped(outcome: Outcome, what: str) -> None:
+    """Raises KeyboardInterrupt, or UserError after SIGTERM, where a run of a study (``what``) was stopped."""
+    if outcome.reason == "SIGINT":
+        raise KeyboardInterrupt
+    if outcome.reason in SIGNALS:
+        raise UserError(f"stopped ({outcome.reason}) in {what}; the same command resumes it")

@@ -1,0 +1,447 @@
+"""A sweep: an Optuna study in a folder, the trials that are taken from it, and what it has found.
+
+FOLDER
+  sweep.json                   the configuration, what varies and how; it is resumed only under the same
+  study.db                     the study (SQLite)
+  trials/0007                  a run, with what every run has
+  prepared                     the data of all trials
+  trials.csv, best.yml, …      what was found, written after each trial
+
+Any number of processes work on a folder. Each takes a trial under a lock that it holds until the trial ends, so one
+that was killed leaves a trial that isn't held: the next process resumes it where its last checkpoint is. What a trial
+tries depends on its number, the random seed, and the trials finished before.
+Source: Akiba et al. 2019, "Optuna: A Next-generation Hyperparameter Optimization Framework". Differs: a grid's points
+are trials that wait in the study, in order.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import io
+import logging
+import math
+import re
+import sys
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+from vaak.config.yaml.text import read_yaml, yaml_text
+from vaak.config.yaml.tree import to_plain
+from vaak.core.callback import Callback, Run
+from vaak.core.errors import UserError, optional_import
+from vaak.core.storage.files import write_json, write_text
+from vaak.core.storage.lock import locked
+from vaak.runs.start import train
+from vaak.study.drawing import saved
+from vaak.study.plan import StudyPlan, demand_not_stopped, demand_same, identity_of
+
+RANGES = ("log", "uniform", "int", "logint")
+_KEY = re.compile(r"[a-zA-Z_]\w*(\.\w+)*")
+
+
+@dataclass(frozen=True)
+class Choices:
+    """An option and the values to try, as they are written in YAML."""
+
+    key: str
+    values: tuple[str, ...]
+
+    def suggest(self, trial: Any) -> str:
+        return str(trial.suggest_categorical(self.key, self.values))
+
+
+@dataclass(frozen=True)
+class Range:
+    """An option and the range that its values are drawn from; ``kind`` is one of ``RANGES``."""
+
+    key: str
+    kind: str
+    low: float
+    high: float
+
+    def suggest(self, trial: Any) -> str:
+        log = self.kind.startswith("log")
+        if self.kind.endswith("int"):
+            return str(trial.suggest_int(self.key, int(self.low), int(self.high), log=log))
+        return repr(trial.suggest_float(self.key, self.low, self.high, log=log))
+
+
+Dimension = Choices | Range
+
+
+def read_grid(text: str) -> Choices:
+    """``key=value,value,…``; commas within brackets or quotes don't separate.
+
+    >>> read_grid("model.kernel_sizes=[3, 5],[7]")
+    Choices(key='model.kernel_sizes', values=('[3, 5]', '[7]'))
+    """
+    key, values = _key_and_rest(text, "--grid", "KEY=VALUE,VALUE")
+    choices = tuple(value.strip() for value in _parts(values))
+    if not all(choices) or len(set(choices)) < len(choices):
+        raise UserError(f"--grid {text}: expected different values between commas, like {key}=1,2")
+    return Choices(key, choices)
+
+
+def read_random(text: str) -> Dimension:
+    """``key=log:1e-5:1e-2``, ``key=uniform:0:0.5``, ``key=int:1:8``, ``key=logint:16:1024`` or ``key=a,b``.
+
+    >>> read_random("training.optimizer.lr=log:1e-5:1e-2")
+    Range(key='training.optimizer.lr', kind='log', low=1e-05, high=0.01)
+    """
+    key, rest = _key_and_rest(text, "--random", "KEY=log:LOW:HIGH")
+    kind, *limits = rest.split(":")
+    if kind not in RANGES:
+        return read_grid(text)
+    try:
+        low, high = map(float, limits)
+    except ValueError:
+        raise UserError(f"--random {text}: expected two numbers, like {key}={kind}:1:8") from None
+    whole = not kind.endswith("int") or (low.is_integer() and high.is_integer())
+    if not (math.isfinite(low) and math.isfinite(high) and low < high and whole and (low > 0 or kind[:3] != "log")):
+        raise UserError(
+            f"--random {text}: expected a lower and a higher limit"
+            + (", whole numbers" if kind.endswith("int") else "")
+            + (", above 0" if kind.startswith("log") else "")
+        )
+    return Range(key, kind, low, high)
+
+
+def points(dimensions: list[Dimension]) -> list[dict[str, str]]:
+    """Every point of a grid; none where a range has no end of them."""
+    choices = [one for one in dimensions if isinstance(one, Choices)]
+    if len(choices) < len(dimensions):
+        return []
+    return [
+        dict(zip([one.key for one in choices], values, strict=True))
+        for values in product(*(one.values for one in choices))
+    ]
+
+
+def _key_and_rest(text: str, option: str, form: str) -> tuple[str, str]:
+    key, equals, rest = text.partition("=")
+    if not equals or not rest or not _KEY.fullmatch(key):
+        raise UserError(f"{option} {text}: expected {form}")
+    return key, rest
+
+
+def _parts(text: str) -> list[str]:
+    """Split at the commas that are outside of brackets and quotes."""
+    parts, depth, quote = [""], 0, ""
+    for letter in text:
+        if quote:
+            quote = "" if letter == quote else quote
+        elif letter in "'\"":
+            quote = letter
+        else:
+            depth += (letter in "[{") - (letter in "]}")
+        if letter == "," and not depth and not quote:
+            parts.append("")
+        else:
+            parts[-1] += letter
+    return parts
+
+
+log = logging.getLogger("vaak")
+PRUNED = "pruned"
+MOST_FAILURES = 3
+"""If the first trials all fail, it isn't the options that vary that are wrong."""
+
+
+@dataclass(frozen=True)
+class Plan(StudyPlan):
+    """What is tried: a configuration, what varies, how it is drawn, and how many trials there are.
+
+    ``sampler`` is grid, random or tpe. With ``prune``, a trial that is worse than the median of the others at the same
+    step is stopped.
+    """
+
+    dimensions: tuple[Dimension, ...]
+    sampler: str
+    num_trials: int
+    seed: int = 42
+    prune: bool = False
+
+
+def optuna() -> Any:
+    """The package. Raises UserError where it is missing."""
+    with optional_import("a sweep needs Optuna", "study"):
+        import optuna as package
+    package.logging.set_verbosity(package.logging.WARNING)
+    return package
+
+
+class Sweep:
+    """The trials of a plan in a folder, new or begun."""
+
+    def __init__(self, plan: Plan, folder: Path) -> None:
+        """Raises UserError where another sweep is in the folder."""
+        self.plan, self.folder = plan, folder.resolve()
+        direction = {"min": "minimize", "max": "maximize"}[plan.checkpoint.mode]
+        (self.folder / "trials").mkdir(parents=True, exist_ok=True)
+        with locked(self.folder / ".lock"):
+            self._demand_same()
+            storage = f"sqlite:///{self.folder / 'study.db'}"
+            made = optuna().create_study(
+                storage=storage, study_name="sweep", direction=direction, load_if_exists=True, pruner=self._pruner()
+            )
+            self.study: Any = made
+            if plan.sampler == "grid":
+                there = len(self.study.get_trials(deepcopy=False))
+                for point in points(list(plan.dimensions))[there : plan.num_trials]:
+                    self.study.enqueue_trial(point)
+
+    def work(self) -> Iterator[int]:
+        """Take trials until none is left; yields the number of each that has ended.
+
+        Raises KeyboardInterrupt, and UserError after SIGTERM, where it was stopped: the trial is resumed later.
+        """
+        while True:
+            with contextlib.ExitStack() as held:
+                with locked(self.folder / ".lock"):
+                    trial = self._abandoned(held) or self._new(held)
+                if trial is None:
+                    return
+                self._try(trial)
+            yield trial.number
+
+    @property
+    def trials(self) -> list[Any]:
+        """Optuna's record of every trial that was started, by number."""
+        return [one for one in self.study.get_trials(deepcopy=False) if one.state.name != "WAITING"]
+
+    def run_folder(self, number: int) -> Path:
+        """The run of a trial; Optuna counts from 0."""
+        return self.folder / "trials" / f"{number + 1:04}"
+
+    def _try(self, trial: Any) -> None:
+        options = [f"{one.key}={one.suggest(trial)}" for one in self.plan.dimensions]
+        run = self.run_folder(trial.number)
+        print(f"trial {trial.number + 1} of {self.plan.num_trials}: {' '.join(options)}", file=sys.stderr, flush=True)
+        shared = [f"data.cache_dir={self.folder / 'prepared'}"]
+        watch, states = _Watch(trial, self.plan.prune), optuna().trial.TrialState
+        try:
+            loaded = self.plan.load(*options)
+            if getattr(loaded.experiment.data, "cache_dir", "") is not None:
+                shared = []
+            loaded = self.plan.load(*options, *shared, f"run_dir={run}", "training.checkpoint.resume=auto")
+            outcome = train(loaded, callbacks=(watch,))
+        except UserError as error:
+            trial.set_user_attr("problem", str(error))
+            self.study.tell(trial, state=states.FAIL)
+            log.warning("trial %d failed: %s", trial.number + 1, error)
+            self._demand_success(str(error))
+            return
+        demand_not_stopped(outcome, f"trial {trial.number + 1}")
+        if watch.best is None:
+            trial.set_user_attr("problem", "no evaluation gave a number")
+            self.study.tell(trial, state=states.FAIL)
+        elif outcome.reason == PRUNED:
+            self.study.tell(trial, state=states.PRUNED)
+        else:
+            self.study.tell(trial, watch.best)
+
+    def _new(self, held: contextlib.ExitStack) -> Any:
+        """The next trial, held; None if there are enough."""
+        trials = self.study.get_trials(deepcopy=False)
+        waiting = any(one.state.name == "WAITING" for one in trials)
+        if not waiting and (self.plan.sampler == "grid" or len(trials) >= self.plan.num_trials):
+            return None
+        samplers, seed = optuna().samplers, self.plan.seed + len(trials)
+        self.study.sampler = (
+            samplers.TPESampler(seed=seed, constant_liar=True)
+            if self.plan.sampler == "tpe"
+            else samplers.RandomSampler(seed=seed)
+        )
+        trial = self.study.ask()
+        for one in self.plan.dimensions:
+            one.suggest(trial)
+        held.enter_context(self._hold(trial.number))
+        return trial
+
+    def _abandoned(self, held: contextlib.ExitStack) -> Any:
+        """A trial whose process has ended before it, held; None if there is none."""
+        for frozen in self.study.get_trials(deepcopy=False):
+            if frozen.state.name == "RUNNING":
+                with contextlib.suppress(BlockingIOError):
+                    held.enter_context(self._hold(frozen.number))
+                    return optuna().trial.Trial(self.study, frozen._trial_id)
+        return None
+
+    def _hold(self, number: int) -> contextlib.AbstractContextManager[None]:
+        """The lock of a trial. Entering it raises BlockingIOError where a process has it."""
+        return locked(self.folder / "trials" / f".{number + 1:04}.lock", patience=0)
+
+    def _demand_same(self) -> None:
+        path, plan = self.folder / "sweep.json", asdict(self.plan)
+        dimensions = [{"kind": type(one).__name__, **asdict(one)} for one in self.plan.dimensions]
+        own = {name: plan[name] for name in ("sampler", "seed", "prune")}
+        identity = identity_of(self.plan, **own, dimensions=dimensions)
+        demand_same(path, identity, "sweep")
+        if not path.exists():
+            write_json(path, identity)
+
+    def _demand_success(self, problem: str) -> None:
+        """Raises UserError where no trial has ever succeeded."""
+        ended = [one.state.name for one in self.study.get_trials(deepcopy=False) if one.state.is_finished()]
+        if len(ended) >= min(MOST_FAILURES, self.plan.num_trials) and set(ended) == {"FAIL"}:
+            raise UserError(f"all of the first {len(ended)} trials failed; the last: {problem}")
+
+    def _pruner(self) -> Any:
+        pruners = optuna().pruners
+        return pruners.MedianPruner() if self.plan.prune else pruners.NopPruner()
+
+
+class _Watch(Callback):
+    """Reports a run's figures to its trial, and stops the run where the study finds it hopeless."""
+
+    def __init__(self, trial: Any, prune: bool) -> None:
+        self.trial, self.prune = trial, prune
+        self.best: float | None = None
+
+    def on_evaluate_end(self, trainer: Run, metrics: dict[str, float]) -> None:
+        value = metrics.get(trainer.best.metric)
+        if value is None or not self.prune or not trainer.scheduled_evaluation:
+            return
+        self.trial.report(value, trainer.position.step)
+        if trainer.position.step < trainer.total_steps and self.trial.should_prune():
+            trainer.request_stop(PRUNED)
+
+    def on_fit_start(self, trainer: Run) -> None:
+        self.best = trainer.best.value
+
+    def on_fit_end(self, trainer: Run, reason: str) -> None:
+        self.best = trainer.best.value
+
+
+OF_THE_RUN = ("run_dir", "name")
+
+
+def rows(sweep: Sweep) -> list[dict[str, Any]]:
+    """Each trial that was started: its number, state, value, options and, where it failed, why; the best first."""
+    sign = -1 if sweep.plan.checkpoint.mode == "max" else 1
+    found = [
+        {
+            "trial": one.number + 1,
+            "state": one.state.name.lower(),
+            sweep.plan.checkpoint.metric: one.value if one.state.name == "COMPLETE" else None,
+            **{name: one.params.get(name) for name in (dimension.key for dimension in sweep.plan.dimensions)},
+            "problem": one.user_attrs.get("problem", ""),
+        }
+        for one in sweep.trials
+    ]
+    metric = sweep.plan.checkpoint.metric
+    return sorted(found, key=lambda row: (row[metric] is None, sign * (row[metric] or 0.0), row["trial"]))
+
+
+def write_report(sweep: Sweep) -> list[Path]:
+    """Write trials.csv, best.yml and the pictures into the sweep's folder; returns the files that there are."""
+    table, written = rows(sweep), [sweep.folder / "trials.csv"]
+    text = io.StringIO()
+    writer = csv.DictWriter(text, list(table[0]) if table else ["trial"], lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(table)
+    write_text(written[0], text.getvalue())
+    complete = [one for one in sweep.trials if one.state.name == "COMPLETE"]
+    if not complete:
+        return written
+    written.append(_write_best(sweep))
+    with contextlib.suppress(UserError):  # matplotlib is missing
+        written.append(draw_parallel(sweep, sweep.folder / "parallel.png"))
+        importance = draw_importance(sweep, sweep.folder / "importance.png")
+        written += [importance] if importance is not None else []
+    return written
+
+
+def _write_best(sweep: Sweep) -> Path:
+    best, metric = sweep.study.best_trial, sweep.plan.checkpoint.metric
+    values = to_plain(read_yaml(sweep.run_folder(best.number) / "config.yml"))
+    kept = {name: value for name, value in values.items() if name not in OF_THE_RUN}
+    kept["name"] = f"{values['name']}-best"
+    kept["training"] = {**kept["training"], "checkpoint": {**kept["training"]["checkpoint"], "resume": None}}
+    path = sweep.folder / "best.yml"
+    write_text(path, f"# Trial {best.number + 1} of vaak sweep: {metric} {best.value:.6g}\n{yaml_text(kept)}")
+    return path
+
+
+def draw_parallel(sweep: Sweep, path: Path | None = None) -> Any:
+    """Every finished trial as a line through its options and its value; returns the file, or the figure.
+
+    Raises UserError where matplotlib is missing.
+    """
+    with optional_import("drawing needs matplotlib", "plot"):
+        from matplotlib import colormaps
+        from matplotlib.figure import Figure
+    metric = sweep.plan.checkpoint.metric
+    keys = [one.key for one in sweep.plan.dimensions]
+    complete = [one for one in sweep.trials if one.state.name == "COMPLETE"]
+    columns = {key: [one.params[key] for one in complete] for key in keys} | {metric: [one.value for one in complete]}
+    places = {name: _places(values) for name, values in columns.items()}
+    figure = Figure(figsize=(2.2 + 1.9 * len(columns), 5), layout="constrained")
+    axes = figure.subplots()
+    values = [place for place, _ in places[metric][0]]
+    for number in range(len(complete)):
+        shade = values[number] if sweep.plan.checkpoint.mode == "max" else 1 - values[number]
+        line = [places[name][0][number][0] for name in columns]
+        axes.plot(range(len(columns)), line, color=colormaps["viridis"](shade), alpha=0.8)
+    for place, name in enumerate(columns):
+        axes.axvline(place, color="0.7", linewidth=1)
+        for height, label in places[name][1]:
+            axes.annotate(label, (place, height), xytext=(4, 0), textcoords="offset points", va="center", fontsize=8)
+    axes.set_xticks(range(len(columns)), [name.replace("training.", "").replace(".", ".\n") for name in columns])
+    axes.set_yticks([])
+    axes.set_xlim(-0.2, len(columns) - 0.5)
+    axes.set_title(f"{len(complete)} trials; the brighter, the better")
+    for side in ("top", "right", "left", "bottom"):
+        axes.spines[side].set_visible(False)
+    saved(figure, path)
+    return path or figure
+
+
+def draw_importance(sweep: Sweep, path: Path) -> Path | None:
+    """How much of the values' variance each option explains (fANOVA); None where that can't be told yet.
+
+    Source: Hutter, Hoos and Leyton-Brown 2014, "An Efficient Approach for Assessing Hyperparameter Importance".
+    """
+    from matplotlib.figure import Figure
+
+    try:
+        found = optuna().importance.get_param_importances(
+            sweep.study, evaluator=optuna().importance.FanovaImportanceEvaluator(seed=0)
+        )
+    except (ImportError, ValueError, RuntimeError, ZeroDivisionError) as error:  # too few trials, or all alike
+        logging.getLogger("vaak").info("importance.png wasn't drawn: %s", error)
+        return None
+    names = list(reversed(found))
+    figure = Figure(figsize=(7, 1.4 + 0.4 * len(names)), layout="constrained")
+    axes = figure.subplots()
+    axes.barh(names, [found[name] for name in names], color="tab:blue")
+    axes.set_xlabel(f"share of the variance of {sweep.plan.checkpoint.metric} that it explains")
+    axes.set_xlim(0, 1)
+    saved(figure, path)
+    return path
+
+
+def _places(values: list[Any]) -> tuple[list[tuple[float, str]], list[tuple[float, str]]]:
+    """Each value's height between 0 and 1, and the labels of an axis: all choices, or the ends of a range."""
+    if all(isinstance(value, str) for value in values):
+        choices = sorted(set(values), key=_as_number)
+        heights = {value: place / max(1, len(choices) - 1) for place, value in enumerate(choices)}
+        return [(heights[value], value) for value in values], [(height, value) for value, height in heights.items()]
+    low, high = min(values), max(values)
+    log = low > 0 and high / low > 50
+    spread = [math.log(value) if log else float(value) for value in (low, high, *values)]
+    width = spread[1] - spread[0] or 1.0
+    ends = [(0.0, f"{low:.4g}"), (1.0, f"{high:.4g}")] if high > low else [(0.0, f"{low:.4g}")]
+    return [((value - spread[0]) / width, "") for value in spread[2:]], ends
+
+
+def _as_number(text: str) -> tuple[float, str]:
+    """Numbers in their order, then words."""
+    try:
+        return float(text), text
+    except ValueError:
+        return math.inf, text

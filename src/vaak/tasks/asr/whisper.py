@@ -1,0 +1,238 @@
+"""Whisper as training begins with it: its weights, and the tokens of its transcripts.
+
+Weights come from the Hugging Face Hub, from a folder, or are drawn at random (``model.base: scratch``). Tokens are
+those of Whisper's own tokenizer, or of one trained on the transcripts:
+
+    what the decoder reads    prompt …   t1 t2 … tn
+    what it is to write                  t1 t2 … tn end
+
+A Whisper's prompt is <|startoftranscript|><|en|><|transcribe|><|notimestamps|>, without language and task where it
+knows English only; that of a model trained from scratch is <s>.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tokenizers import Tokenizer as Backend
+
+from vaak.core.errors import UserError
+from vaak.core.storage.files import read_json, write_json, write_text
+from vaak.tasks.asr.config import VERSIONS, AsrModelConfig, ScratchConfig
+from vaak.tasks.pretrained import SAFELY, config_of_tokenizer, fetched, source_of, transformers_of
+from vaak.text.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from transformers import WhisperConfig, WhisperForConditionalGeneration
+
+FRAMES_PER_SECOND = 100
+"""Of Whisper's features; the encoder halves them."""
+PURPOSE, KEY = "speech recognition", "model.base"
+
+
+def base_of(options: AsrModelConfig, folder: Path) -> str:
+    """The folder or the name on the Hub of a base; a relative folder is looked for in ``folder``, too.
+
+    Raises UserError for a folder that isn't there, or one without weights.
+    """
+    return source_of(KEY, VERSIONS.get(options.base, options.base), folder)
+
+
+def name_of(base: str, folder: Path) -> str:
+    """What a base is called for other software: its whole name on the Hub, or the absolute path of its folder."""
+    name = VERSIONS.get(base, base)
+    places = (Path(name).expanduser(), folder / name)
+    return next((str(path.resolve()) for path in places if path.is_dir()), name)
+
+
+def scratch_config(options: ScratchConfig, ids: SpecialIds, num_mel_bins: int, seconds: float) -> WhisperConfig:
+    """A Whisper of the given sizes, for ``ids`` of a vocabulary and ``seconds`` of audio in ``num_mel_bins`` bins."""
+    transformers = transformers_of(PURPOSE, "asr")
+    width = options.d_ff or 4 * options.d_model
+    config: WhisperConfig = transformers.WhisperConfig(
+        vocab_size=ids.size,
+        num_mel_bins=num_mel_bins,
+        d_model=options.d_model,
+        encoder_layers=options.encoder_layers,
+        decoder_layers=options.decoder_layers,
+        encoder_attention_heads=options.num_heads,
+        decoder_attention_heads=options.num_heads,
+        encoder_ffn_dim=width,
+        decoder_ffn_dim=width,
+        max_source_positions=positions_of(seconds),
+        max_target_positions=options.max_target_length,
+        dropout=options.dropout,
+        pad_token_id=ids.pad,
+        bos_token_id=ids.prompt[0],
+        eos_token_id=ids.end,
+        decoder_start_token_id=ids.prompt[0],
+        suppress_tokens=None,
+        begin_suppress_tokens=None,
+    )
+    return config
+
+
+def positions_of(seconds: float) -> int:
+    """The encoder's positions in this many seconds."""
+    return round(seconds * FRAMES_PER_SECOND) // 2
+
+
+def random_whisper(config: WhisperConfig) -> WhisperForConditionalGeneration:
+    """A Whisper whose weights are drawn from torch's default generator."""
+    transformers = transformers_of(PURPOSE, "asr")
+    model: WhisperForConditionalGeneration = transformers.WhisperForConditionalGeneration(config)
+    return model
+
+
+def loaded_whisper(source: str, seconds: float) -> WhisperForConditionalGeneration:
+    """The Whisper of a folder or of the Hub, in 32 bits; its encoder reads ``seconds`` of audio.
+
+    Raises UserError where it can't be loaded.
+    """
+    import torch
+
+    transformers = transformers_of(PURPOSE, "asr")
+    whisper = transformers.WhisperForConditionalGeneration
+    model: WhisperForConditionalGeneration = fetched(
+        KEY, source, lambda: whisper.from_pretrained(source, use_safetensors=True, dtype=torch.float32, **SAFELY)
+    )
+    shorten(model, positions_of(seconds), source)
+    return model
+
+
+def shorten(model: WhisperForConditionalGeneration, positions: int, source: str) -> None:
+    """Leave the encoder its first ``positions``. Raises UserError where it doesn't have as many."""
+    import torch
+
+    table = model.model.encoder.embed_positions
+    if positions > table.num_embeddings:
+        seconds = 2 * table.num_embeddings / FRAMES_PER_SECOND
+        raise UserError(f"data.max_duration: {source} reads at most {seconds:g} s")
+    table.weight = torch.nn.Parameter(table.weight[:positions].detach().clone(), requires_grad=False)
+    table.num_embeddings = model.config.max_source_positions = positions
+    model.model.encoder.max_source_positions = positions
+
+
+TOKENIZER, TOKENIZER_CONFIG, ABOUT = "tokenizer.json", "tokenizer_config.json", "vocabulary.json"
+START, NO_TIMES = "<|startoftranscript|>", "<|notimestamps|>"
+_ENGLISH_ONLY = 51864
+"""The tokens of Whispers that know no other language."""
+
+
+@dataclass(frozen=True)
+class SpecialIds:
+    """The tokens that aren't text."""
+
+    prompt: tuple[int, ...]
+    end: int
+    pad: int
+    size: int
+    """Of the vocabulary: the rows of an embedding."""
+    never: tuple[int, ...]
+    """Tokens that no transcript contains: other special ones, times, and signs that are never said."""
+    never_first: tuple[int, ...] = ()
+    before_text: str = ""
+    """What a transcript begins with, for a tokenizer whose words begin with a space."""
+
+
+class Vocabulary:
+    """Transcripts to token ids and back."""
+
+    def __init__(self, content: str, ids: SpecialIds, config: Mapping[str, Any] | None = None) -> None:
+        """``content`` is that of a ``tokenizer.json``; ``config``, of the ``tokenizer_config.json`` of a Whisper."""
+        self.content, self.ids, self.config = content, ids, config
+
+    @property
+    def is_whispers(self) -> bool:
+        """Whether it is a Whisper's own, and not one that was trained on transcripts."""
+        return self.backend.id_to_token(self.ids.prompt[0]) == START
+
+    @cached_property
+    def backend(self) -> Backend:
+        backend = Backend.from_str(self.content)
+        backend.no_padding()
+        backend.no_truncation()
+        backend.encode_special_tokens = True
+        return backend
+
+    def encode(self, text: str) -> list[int]:
+        """The ids of a transcript, without prompt and end."""
+        found: list[int] = self.backend.encode(self.ids.before_text + text.strip(), add_special_tokens=False).ids
+        return found
+
+    def decode(self, ids: list[int]) -> str:
+        """The transcript of ids."""
+        return str(self.backend.decode(ids, skip_special_tokens=True)).strip()
+
+    def tokens(self) -> list[str]:
+        """Every token by its id, also those that have only a place."""
+        return [self.backend.id_to_token(number) or "" for number in range(self.ids.size)]
+
+    @classmethod
+    def of_tokenizer(cls, tokenizer: Tokenizer) -> Vocabulary:
+        """That of a model trained from scratch."""
+        special = {tokenizer.pad_id, tokenizer.bos_id, tokenizer.unk_id, tokenizer.mask_id}
+        ids = SpecialIds(
+            (tokenizer.bos_id,),
+            tokenizer.eos_id,
+            tokenizer.pad_id,
+            tokenizer.vocab_size,
+            tuple(sorted(special - {tokenizer.eos_id})),
+        )
+        return cls(tokenizer.to_json(), ids)
+
+    @classmethod
+    def of_whisper(cls, tokenizer: Any, config: Any, generation: Any, language: str) -> Vocabulary:
+        """That of a Whisper: its ``tokenizer``, ``config`` and ``generation`` options, as transformers has them.
+
+        Raises UserError for a ``language`` that it doesn't know.
+        """
+        from transformers.models.whisper.tokenization_whisper import LANGUAGES
+
+        backend: Backend = tokenizer.backend_tokenizer
+        known = {token.content: number for number, token in backend.get_added_tokens_decoder().items()}
+        prompt = [config.decoder_start_token_id]
+        languages = [code for code in LANGUAGES if f"<|{code}|>" in known]
+        if languages and getattr(generation, "is_multilingual", config.vocab_size != _ENGLISH_ONLY):
+            if language not in languages:
+                raise UserError(f"data.language: the base doesn't know {language}; expected {', '.join(languages)}")
+            prompt += [known[f"<|{language}|>"], known["<|transcribe|>"]]
+        times = range(0)
+        if NO_TIMES in known:
+            prompt.append(known[NO_TIMES])
+            times = range(prompt[-1] + 1, config.vocab_size)
+        end = config.eos_token_id
+        never = {*known.values(), *times, *(generation.suppress_tokens or ())} - {end}
+        ids = SpecialIds(
+            tuple(prompt),
+            end,
+            end if config.pad_token_id is None else config.pad_token_id,
+            config.vocab_size,
+            tuple(sorted(never)),
+            tuple(generation.begin_suppress_tokens or ()),
+            " ",
+        )
+        return cls(backend.to_str(), ids, config_of_tokenizer(tokenizer))
+
+    def save(self, folder: Path) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        write_text(folder / TOKENIZER, self.content)
+        write_json(folder / ABOUT, asdict(self.ids))
+        if self.config is not None:
+            write_json(folder / TOKENIZER_CONFIG, dict(self.config))
+
+    @classmethod
+    def load(cls, folder: Path) -> Vocabulary:
+        about = json.loads((folder / ABOUT).read_text(encoding="utf-8"))
+        values: Any = {name: tuple(one) if isinstance(one, list) else one for name, one in about.items()}
+        file = folder / TOKENIZER_CONFIG
+        config = read_json(file) if file.is_file() else None
+        return cls((folder / TOKENIZER).read_text(encoding="utf-8"), SpecialIds(**values), config)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Vocabulary, (self.content, self.ids, self.config)

@@ -1,1 +1,0 @@
-"""Whole recordings with a trained model: many files, tuning, samples after training."""

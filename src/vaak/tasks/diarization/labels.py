@@ -1,0 +1,348 @@
+"""Labels of frames: the label types of ``training.eval_knobs.label_type``, each a collator.
+
+    binary       somebody speaks or nobody does               (frames, 1)          binary cross-entropy
+    speaker_id   silence, or one of the training speakers     (frames,) a class    cross-entropy
+    multilabel   each speaker of the window speaks or not     (frames, speakers)   binary cross-entropy, best order
+    powerset     which set of at most two speakers speaks     (frames, speakers)   cross-entropy of sets, best order
+
+A user's own label type is a subclass of ``DiarizationCollator`` that defines ``labels`` or ``__call__``, named
+by ``./file.py:Name``; keys next to it are arguments of its constructor.
+
+A frame has the labels of its centre. Sources: Fujita et al. 2019, "End-to-End Neural Speaker Diarization with
+Permutation-Free Objectives" (multilabel); Plaquet and Bredin 2023, "Powerset Multi-Class Cross Entropy Loss for Neural
+Speaker Diarization" (powerset).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from vaak.audio.segments import Segment, merged
+from vaak.config.base import Component
+from vaak.config.components import resolve_class
+from vaak.core.batch import Batch
+from vaak.core.errors import UserError
+from vaak.tasks.diarization.config import LABEL_TYPES
+
+IGNORED = -100
+SPOKEN_AT_ONCE = 2
+"""The maximum number of speakers in a set of powerset."""
+SPEECH = "speech"
+"""The only name if there is only speech and silence."""
+
+
+@dataclass(frozen=True)
+class DiarizationExample:
+    """Features ``(time, bins)`` of a recording or of a window of it, and who speaks when, in seconds from its start."""
+
+    name: str
+    features: np.ndarray
+    segments: tuple[Segment, ...]
+    duration: float
+    uem: tuple[tuple[float, float], ...] | None = None
+    """The regions to score; None: from the first to the last segment."""
+
+    # The same by the names that a cut of Lhotse has.
+
+    @property
+    def id(self) -> str:
+        return self.name
+
+    @property
+    def supervisions(self) -> tuple[Segment, ...]:
+        return self.segments
+
+    @property
+    def num_frames(self) -> int:
+        return len(self.features)
+
+    def load_features(self) -> np.ndarray:
+        return self.features
+
+    def without_features(self) -> DiarizationExample:
+        """Everything else, which is small."""
+        return replace(self, features=self.features[:0].copy())
+
+
+@dataclass(frozen=True)
+class LabelOptions:
+    """What labels depend on: the output frames, the speakers per window, the names of training speakers."""
+
+    frame_seconds: float
+    """From one output frame to the next."""
+    subsampling: int
+    """Frames of features for each output frame."""
+    encoder_subsampling: int
+    """Frames of features for each frame of the encoder."""
+    max_speakers: int
+    training_speakers: tuple[str, ...]
+
+
+def activity(segments: Sequence[Segment], speakers: Sequence[str], num_frames: int, frame_seconds: float) -> np.ndarray:
+    """Who speaks at the centre of each frame, ``(frames, speakers)`` bool.
+
+    >>> activity([Segment(0.1, 0.25, "a")], ["a"], 4, 0.1)[:, 0].tolist()
+    [False, True, False, False]
+    """
+    speaking = np.zeros((num_frames, len(speakers)), dtype=bool)
+    place = {speaker: number for number, speaker in enumerate(speakers)}
+    for start, end, speaker in segments:
+        if speaker in place:
+            first, last = (int(np.ceil(round(time / frame_seconds - 0.5, 6))) for time in (start, end))
+            speaking[max(first, 0) : max(last, 0), place[speaker]] = True
+    return speaking
+
+
+def longest_speakers(segments: Sequence[Segment], number: int) -> list[str]:
+    """Those who speak longest, at most ``number``, in the order in which they begin."""
+    spoken: dict[str, float] = {}
+    for start, end, speaker in sorted(segments):
+        spoken[speaker] = spoken.get(speaker, 0.0) + end - start
+    kept = sorted(spoken, key=lambda speaker: -spoken[speaker])[:number]
+    return [speaker for speaker in spoken if speaker in kept]
+
+
+class DiarizationCollator:
+    """Turns examples into a batch; a subclass defines the label of a frame, which here is whether anybody speaks.
+
+    ``labels`` gives ``(frames,)`` classes, -100 where there is none, or ``(frames, outputs)`` between 0 and 1. With
+    ``orders`` it gives ``(frames, speakers)``, and the order of the speakers is the model's to choose.
+
+    Instead, a subclass may define ``__call__(cuts)``: it gives a batch as the one here does, changed, or a
+    mapping with ``labels`` alone, for all cuts together: ``(cut, frames)`` or ``(cut, frames, outputs)``, padded, with
+    a frame for each output frame or for each frame of features.
+    """
+
+    orders = False
+    has_classes = False
+    """Whether a frame has one of several classes, rather than several binary outputs."""
+
+    def __init__(self, options: LabelOptions) -> None:
+        self.options = options
+        self._numbers = {name: number for number, name in enumerate(options.training_speakers)}
+
+    @property
+    def num_outputs(self) -> int:
+        """Scores that the model gives for a frame: as many as labels have, which a small example shows."""
+        features = np.zeros((8 * self.options.subsampling, 1), dtype=np.float32)
+        example = DiarizationExample("example", features, (Segment(0.0, 0.1, "speaker"),), 1.0)
+        labels = self.batch([example])["labels"]
+        if labels.ndim == 2:
+            raise UserError(f"{type(self).__name__}: labels that are classes don't say how many there are: num_outputs")
+        return labels.shape[2]
+
+    def labels(self, example: DiarizationExample, num_frames: int) -> np.ndarray:
+        """The labels of an example's frames."""
+        names = sorted({segment.speaker for segment in example.segments})
+        speaking = activity(example.segments, names, num_frames, self.options.frame_seconds)
+        return np.asarray(speaking.any(1, keepdims=True), dtype=np.float32)
+
+    @property
+    def names(self) -> tuple[str, ...] | None:
+        """The speakers of the columns of ``probabilities``; None if these are the window's, in any order."""
+        return None
+
+    def probabilities(self, logits: Tensor) -> Tensor:
+        """From scores ``(..., outputs)`` to the probability that each speaker speaks, ``(..., speakers)``."""
+        return logits.float().sigmoid()
+
+    def speaker_scores(self, logits: Tensor) -> Tensor:
+        """From scores ``(..., outputs)`` to one of each speaker, ``(..., speakers)``, by which the order is chosen."""
+        return logits.float()
+
+    def targets(self, labels: Tensor) -> Tensor:
+        """What the loss compares the scores with, from labels that are in the model's order of speakers."""
+        return labels
+
+    def reference(self, example: DiarizationExample) -> tuple[Segment, ...]:
+        """The segments that a diarization by these labels is scored against."""
+        return example.segments
+
+    def __call__(self, cuts: Sequence[DiarizationExample]) -> Batch:
+        """Examples padded on the right to the longest; ``mask`` is True where an output frame is real."""
+        examples, options = list(cuts), self.options
+        times = np.array([len(example.features) for example in examples])
+        frames = -(-times // options.subsampling)
+        length = int(frames.max())
+        labels = [self.labels(example, number) for example, number in zip(examples, frames.tolist(), strict=True)]
+        is_class = labels[0].ndim == 1
+        numbers = np.array([self._speaker_numbers(example) for example in examples], dtype=np.int64)
+        speaking = [self.speaking(example, number) for example, number in zip(examples, frames.tolist(), strict=True)]
+        tensors = {
+            "features": padded([example.features for example in examples], length * options.subsampling, np.float32),
+            "feature_mask": np.arange(length * options.subsampling) < times[:, None],
+            "mask": np.arange(length) < frames[:, None],
+            "labels": padded(labels, length, np.int64, IGNORED) if is_class else padded(labels, length, np.float32),
+            "activity": padded(speaking, length, np.bool_),
+            "speaker_numbers": numbers,
+        }
+        counts = {
+            "frame": np.array([(row != IGNORED).sum() for row in labels]) if is_class else frames,
+            "position": -(-times // options.encoder_subsampling),
+            "speaker": (numbers >= 0).sum(1),
+            "example": np.ones(len(examples), dtype=np.int64),
+        }
+        return Batch(
+            {name: torch.from_numpy(array) for name, array in tensors.items()},
+            {unit: torch.from_numpy(count) for unit, count in counts.items()},
+            extra={"examples": examples},
+        )
+
+    def batch(self, cuts: Sequence[DiarizationExample]) -> Batch:
+        """What ``__call__`` gives, completed where a subclass gives labels alone. Raises UserError where it doesn't."""
+        made: Any = self(cuts)
+        if isinstance(made, Batch):
+            return made
+        about = f"__call__ of the label type {type(self).__name__}"
+        if not isinstance(made, Mapping) or "labels" not in made:
+            raise UserError(f"{about} gives {type(made).__name__}: expected a batch, or a mapping with labels")
+        batch = DiarizationCollator.__call__(self, cuts)
+        given, mask = torch.as_tensor(made["labels"]), batch["mask"]
+        (rows, length), longest = mask.shape, int(batch["feature_mask"].sum(1).max())
+        if given.ndim in (2, 3) and given.shape[:2] == (rows, longest) and longest != length:  # of frames of features
+            centres = torch.arange(length) * self.options.subsampling + self.options.subsampling // 2
+            given = given[:, centres.clamp(max=longest - 1)]
+        if given.ndim not in (2, 3) or given.shape[:2] != mask.shape:
+            expected = f"({rows}, {length}) for output frames, or ({rows}, {longest}) for frames of features"
+            raise UserError(f"{about} gives labels of shape {tuple(given.shape)}; expected them to begin {expected}")
+        if given.ndim == 2:
+            batch.tensors["labels"] = given.long().masked_fill(~mask, IGNORED)
+            batch.counts["frame"] = (batch["labels"] != IGNORED).sum(1)
+        else:
+            batch.tensors["labels"] = given.float()
+        return batch
+
+    def speaking(self, example: DiarizationExample, num_frames: int) -> np.ndarray:
+        """Who of those who speak longest speaks, ``(frames, max_speakers)`` bool."""
+        names = longest_speakers(example.segments, self.options.max_speakers)
+        speaking = activity(example.segments, names, num_frames, self.options.frame_seconds)
+        return np.pad(speaking, ((0, 0), (0, self.options.max_speakers - len(names))))
+
+    def _speaker_numbers(self, example: DiarizationExample) -> list[int]:
+        """Which of training's speakers they are, ``(max_speakers,)``; -1 where none."""
+        names = longest_speakers(example.segments, self.options.max_speakers)
+        found = [self._numbers.get(name, -1) for name in names]
+        return [*found, *[-1] * (self.options.max_speakers - len(names))]
+
+
+def padded(rows: Sequence[np.ndarray], length: int, dtype: type, fill: float = 0) -> np.ndarray:
+    """Rows ``(frames, ...)`` as one array ``(row, length, ...)``."""
+    whole = np.full((len(rows), length, *rows[0].shape[1:]), fill, dtype)
+    for place, row in zip(whole, rows, strict=True):
+        place[: len(row)] = row
+    return whole
+
+
+def make_collator(label_type: Component, options: LabelOptions, folder: Path) -> DiarizationCollator:
+    """The collator of ``training.eval_knobs.label_type``; a user's ``./file.py`` is relative to ``folder``.
+
+    Raises UserError if it is not a collator.
+    """
+    found = resolve_class(label_type.type, LABEL_TYPES, folder)
+    if not (isinstance(found, type) and issubclass(found, DiarizationCollator)):
+        raise UserError(
+            f"training.eval_knobs.label_type: {label_type.type} is not a subclass of "
+            "vaak.tasks.diarization.labels:DiarizationCollator"
+        )
+    try:
+        return found(options, **label_type.options)
+    except (TypeError, ValueError) as error:
+        raise UserError(f"training.eval_knobs.label_type: {label_type.type} can't be created: {error}") from error
+
+
+class BinaryCollator(DiarizationCollator):
+    """Somebody speaks, or nobody does."""
+
+    num_outputs = 1
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return (SPEECH,)
+
+    def reference(self, example: DiarizationExample) -> tuple[Segment, ...]:
+        return tuple(merged([Segment(start, end, SPEECH) for start, end, _ in example.segments]))
+
+
+class SpeakerIdCollator(DiarizationCollator):
+    """Silence is class 0, then the training speakers; if several speak at once, the one who began first.
+
+    Frames of a speaker that training doesn't have are not counted.
+    """
+
+    has_classes = True
+
+    @property
+    def num_outputs(self) -> int:
+        return 1 + len(self.options.training_speakers)
+
+    def labels(self, example: DiarizationExample, num_frames: int) -> np.ndarray:
+        classes = np.zeros(num_frames, dtype=np.int64)
+        for segment in sorted(example.segments, reverse=True):  # the first one is written last, over the others
+            frames = activity([segment], [segment.speaker], num_frames, self.options.frame_seconds)[:, 0]
+            number = self._numbers.get(segment.speaker)
+            classes[frames] = IGNORED if number is None else 1 + number
+        return classes
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return self.options.training_speakers
+
+    def probabilities(self, logits: Tensor) -> Tensor:
+        return logits.float().softmax(-1)[..., 1:]
+
+
+class MultilabelCollator(DiarizationCollator):
+    """Each of the window's speakers speaks or not, with overlap; the model chooses the order of outputs."""
+
+    orders = True
+
+    @property
+    def num_outputs(self) -> int:
+        return self.options.max_speakers
+
+    def labels(self, example: DiarizationExample, num_frames: int) -> np.ndarray:
+        return self.speaking(example, num_frames).astype(np.float32)
+
+
+class PowersetCollator(MultilabelCollator):
+    """Nobody, one of the window's speakers, or two of them: one class of a softmax for each such set."""
+
+    has_classes = True
+
+    @property
+    def num_outputs(self) -> int:
+        return len(self.sets)
+
+    @property
+    def sets(self) -> list[tuple[int, ...]]:
+        """The speakers of each class."""
+        speakers = range(self.options.max_speakers)
+        return [found for size in range(SPOKEN_AT_ONCE + 1) for found in combinations(speakers, size)]
+
+    def members(self) -> Tensor:
+        """``(sets, speakers)``: 1 where the speaker is of the set."""
+        return torch.tensor(
+            [[float(speaker in found) for speaker in range(self.options.max_speakers)] for found in self.sets]
+        )
+
+    def probabilities(self, logits: Tensor) -> Tensor:
+        sets = logits.float().softmax(-1)
+        return (sets[..., None] * self.members().to(logits.device)).sum(-2)  # autocast would take a product to 16 bits
+
+    def speaker_scores(self, logits: Tensor) -> Tensor:
+        return self.probabilities(logits).logit(eps=1e-6)
+
+    def targets(self, labels: Tensor) -> Tensor:
+        """The class of each frame; if more speak at once than a set may have, that of the first ones."""
+        first = labels * (labels.cumsum(-1) <= SPOKEN_AT_ONCE)
+        members = self.members().to(labels)
+        agreement = first @ members.T + (1 - first) @ (1 - members).T
+        return agreement.argmax(-1)

@@ -1,1 +1,0 @@
-"""Parts of the diarizer's network, and its losses."""

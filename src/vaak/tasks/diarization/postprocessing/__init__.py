@@ -1,1 +1,0 @@
-"""From the probabilities of windows to the segments of a recording."""

@@ -1,1 +1,0 @@
-"""Errors of decisions by frames, and pictures of timelines."""

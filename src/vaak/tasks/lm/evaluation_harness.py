@@ -1,0 +1,356 @@
+"""A decoder in the LM Evaluation Harness: its task files say what is asked, and how answers are scored. Needs lm-eval.
+
+    minimal pairs, multiple choice   loglikelihood of each continuation, given its context
+    perplexity                       loglikelihood_rolling of whole texts, in windows of max_length
+    answers in words                 generate_until, up to a string that ends them
+
+Texts are read as in training: normalised, after the token that begins a document. Figures are those of the harness'
+own ``hf`` model on the exported folder: with ``add_bos_token=True``, and of whole texts with ``add_bos_token=False``.
+
+A task file may have been written by anyone. What it names to be executed (Python code, data sets and metrics that are
+code) requires trust; its templates are Jinja, which could execute anything, and run in a sandbox, trusted or not.
+Source: Gao et al., "The Language Model Evaluation Harness" (lm-eval), whose interface this is.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib.metadata import version
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import torch
+from jinja2 import StrictUndefined, TemplateError
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+from lm_eval import tasks as own_tasks
+from lm_eval import utils
+from lm_eval.api import registry
+from lm_eval.api.model import TemplateLM
+from lm_eval.evaluator import simple_evaluate
+from lm_eval.tasks import TaskManager
+from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
+from ruamel.yaml import YAML
+from ruamel.yaml.constructor import ConstructorError
+from ruamel.yaml.error import YAMLError
+from torch import nn
+from torch.nn import functional as F
+
+from vaak.config.components import did_you_mean
+from vaak.config.yaml.text import yaml_text
+from vaak.core.errors import DataError, UserError
+from vaak.core.storage.files import write_text
+from vaak.core.terminal import progress
+from vaak.nn.decoding.sampling import without_dropout
+from vaak.tasks.lm.model import LanguageModel
+from vaak.tasks.lm.task import LanguageModelTask
+from vaak.text.tokenizer import normalise
+
+log = logging.getLogger("vaak")
+MAX_NEW_TOKENS = 256
+"""Of an answer, where the task file doesn't say (``max_gen_toks``), as in the harness."""
+SAMPLED_BY = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty")
+Request = tuple[Any, list[int], list[int]]
+"""What was asked, the tokens of its context and those that are scored."""
+Score = tuple[float, bool]
+"""The log-probability of tokens, and whether each of them is the most probable one."""
+
+
+class HarnessModel(TemplateLM):
+    """Answers what the harness asks of a language model."""
+
+    def __init__(self, task: LanguageModelTask, model: nn.Module, batch_size: int) -> None:
+        super().__init__()
+        assert isinstance(model, LanguageModel)
+        self.task, self.model, self.batch_size = task, model, batch_size
+        self.max_length = task.data.max_length
+
+    @property
+    def eot_token_id(self) -> int:
+        return self.task.tokenizer.eos_id
+
+    @property
+    def prefix_token_id(self) -> int:
+        return self.task.tokenizer.bos_id
+
+    def tok_encode(self, string: str, add_special_tokens: bool | None = None, **_: Any) -> list[int]:
+        """Tokens of a text, after the one that begins a document, unless ``add_special_tokens`` is False."""
+        ids = self.task.tokenizer.encode(normalise(string))
+        return ids if add_special_tokens is False else [self.prefix_token_id, *ids]
+
+    def loglikelihood_rolling(self, requests: Sequence[Any], disable_tqdm: bool = False) -> list[float]:
+        """The log-probability of each text: windows don't overlap, and each is read after the token before it."""
+        windows: list[Request] = []
+        owners: list[int] = []
+        for number, request in enumerate(requests):
+            ids = self.tok_encode(request.args[0], add_special_tokens=False)
+            for window in get_rolling_token_windows(ids, self.prefix_token_id, self.max_length, 1):
+                windows.append((None, *make_disjoint_window(window)))
+                owners.append(number)
+        totals = [0.0 for _ in requests]
+        for owner, (score, _) in zip(owners, self._loglikelihood_tokens(windows), strict=True):
+            totals[owner] += score
+        return totals
+
+    def _loglikelihood_tokens(self, requests: Sequence[Request], **_: Any) -> list[Score]:
+        """The score of each request, whose texts the harness has turned into tokens; long ones are read first."""
+        lengths = [len(context) + len(scored) - 1 for _, context, scored in requests]
+        if cut := sum(length > self.max_length for length in lengths):
+            log.warning("%d of %d texts are longer than data.max_length: their beginning isn't read", cut, len(lengths))
+        order = sorted(range(len(requests)), key=lambda one: -lengths[one])
+        scores: list[Score] = [(0.0, True) for _ in requests]
+        with progress("log-probabilities", len(requests)) as advance:
+            for first in range(0, len(order), self.batch_size):
+                chosen = order[first : first + self.batch_size]
+                for place, score in zip(chosen, self._scores([requests[one] for one in chosen]), strict=True):
+                    scores[place] = score
+                advance(len(chosen))
+        return scores
+
+    @torch.inference_mode()
+    def _scores(self, requests: Sequence[Request]) -> Iterator[Score]:
+        """The scores of one batch: rows of as many last tokens as the model was trained on, padded on the right.
+
+        Raises DataError for more tokens to score than these.
+        """
+        for asked, _, scored in requests:
+            if len(scored) > self.max_length:
+                raise DataError(f"{asked}: {len(scored)} tokens to score, more than data.max_length {self.max_length}")
+        rows = [[*context, *scored][-self.max_length - 1 :] for _, context, scored in requests]
+        inputs, targets = torch.zeros(2, len(rows), max(map(len, rows)) - 1, dtype=torch.long)
+        is_scored = torch.zeros_like(inputs, dtype=torch.bool)
+        for place, (row, (_, _, scored)) in enumerate(zip(rows, requests, strict=True)):
+            end = len(row) - 1
+            inputs[place, :end], targets[place, :end] = torch.tensor(row[:-1]), torch.tensor(row[1:])
+            is_scored[place, end - len(scored) : end] = True
+        device = self.model.embedding.weight.device
+        with without_dropout(self.model):  # a decoder needs no mask to ignore padding on the right
+            logits = self.model(inputs.to(device), select=is_scored.to(device)).float()
+        wanted, counts = targets[is_scored].to(device), is_scored.sum(1).tolist()
+        log_probabilities = -F.cross_entropy(logits, wanted, reduction="none").cpu().double()
+        is_greedy = (logits.argmax(-1) == wanted).cpu()
+        for own, greedy in zip(log_probabilities.split(counts), is_greedy.split(counts), strict=True):
+            yield float(own.sum()), bool(greedy.all())
+
+    def generate_until(self, requests: Sequence[Any], disable_tqdm: bool = False) -> list[str]:
+        """What the model writes after each context, up to the first of the strings that end it."""
+        answers: list[str] = []
+        with progress("answers", len(requests)) as advance:
+            for request in requests:
+                context, options = request.args
+                answers.append(self._answer(context, options))
+                advance(1)
+        return answers
+
+    def _answer(self, context: str, options: dict[str, Any]) -> str:
+        until = options.get("until") or []
+        ends = [until] if isinstance(until, str) else list(until)
+        settings = {name: options[name] for name in SAMPLED_BY if name in options}
+        if not options.get("do_sample", settings.get("temperature", 0.0) > 0):
+            settings["temperature"] = 0.0
+        number = int(options.get("max_gen_toks", MAX_NEW_TOKENS))
+        text = ""
+        for piece in self.task.stream(self.model, context, self.task.sampling(max_new_tokens=number, **settings)):
+            text += piece
+            if any(end in text for end in ends):
+                break
+        return text[: min((text.index(end) for end in ends if end in text), default=len(text))]
+
+
+FORMATS = {".json": "json", ".jsonl": "json", ".csv": "csv", ".tsv": "csv", ".parquet": "parquet", ".txt": "text"}
+"""Builders of Hugging Face datasets, by the ending of a file."""
+CODE = "!function"
+"""How a task file names Python code."""
+PICKLES = "pandas"
+"""The builder of Hugging Face datasets that reads pickles."""
+OWN_TASKS = Path(str(own_tasks.__file__)).resolve().parent
+
+
+@dataclass(frozen=True)
+class Questions:
+    """What is to be evaluated.
+
+    ``tasks`` are names (patterns too) or task files, ``folder`` has more of these; ``data`` are files to be read in
+    place of a task's own data set, by its name. ``num_fewshot`` and ``limit`` are the harness' options.
+    """
+
+    tasks: tuple[str, ...]
+    folder: Path | None = None
+    data: Mapping[str, Path] = field(default_factory=dict)
+    num_fewshot: int | None = None
+    limit: int | None = None
+    trust_code: bool = False
+
+
+def evaluate(model: HarnessModel, questions: Questions) -> dict[str, Any]:
+    """Figures by name (``acc/blimp_adjunct_island``), their standard errors, and the protocol.
+
+    Raises UserError for an unknown task, one whose data can't be read, or one that would execute code that isn't
+    trusted.
+    """
+    os.environ.setdefault("DISABLE_MULTIPROC", "1")  # the harness would fork this process to estimate an error
+    logging.getLogger("lm_eval").setLevel(logging.WARNING)
+    _refuse_code(questions)
+    manager = _manager(questions)
+    with contextlib.redirect_stdout(sys.stderr), _sandbox(), _specifications(manager, questions) as tasks:
+        found = simple_evaluate(
+            model=model,
+            tasks=tasks,
+            task_manager=manager,
+            num_fewshot=questions.num_fewshot,
+            limit=questions.limit,
+            bootstrap_iters=1000,
+            log_samples=False,
+            confirm_run_unsafe_code=questions.trust_code,
+        )
+    figures: dict[str, float] = {}
+    errors: dict[str, float] = {}
+    for task, values in found["results"].items():
+        for key, value in values.items():
+            metric, _, which = key.partition(",")
+            if which and isinstance(value, int | float):
+                own = errors if metric.endswith("_stderr") else figures
+                name = metric.removesuffix("_stderr") + (f" ({which})" if which != "none" else "")
+                own[f"{name}/{task}"] = float(value)
+    protocol = {
+        "harness": f"lm-eval {version('lm-eval')}",
+        "versions": found["versions"],
+        "num_fewshot": found["n-shot"],
+        "samples": {task: counts["effective"] for task, counts in found["n-samples"].items()},
+        "max_length": model.max_length,
+    }
+    return {"metrics": figures, "standard_errors": errors, "protocol": protocol}
+
+
+@contextlib.contextmanager
+def _sandbox() -> Iterator[None]:
+    """Here, templates of task files can't reach Python. Raises UserError for what one does that isn't possible."""
+    before: Any = utils.env
+    inside = ImmutableSandboxedEnvironment(undefined=StrictUndefined, keep_trailing_newline=True)
+    inside.filters.update(before.filters)
+    utils.env = inside
+    try:
+        yield
+    except TemplateError as error:
+        raise UserError(f"--tasks: a template of a task file can't be filled in: {error}") from error
+    finally:
+        utils.env = before
+
+
+def _manager(questions: Questions) -> _Tasks:
+    """What knows all tasks that are asked for: the harness' own are read, in seconds, only if others don't do."""
+    folder = None if questions.folder is None else str(questions.folder)
+    others = _Tasks(include_path=folder, include_defaults=False)
+    if all(Path(task).is_file() or others.match_tasks([task]) for task in questions.tasks):
+        return others
+    return _Tasks(include_path=folder)
+
+
+class _Tasks(TaskManager):
+    """Tasks of the harness; what is wrong with them or with their data is the user's to fix."""
+
+    def load(self, task_list: Any) -> Any:
+        try:
+            return super().load(task_list)
+        except TemplateError:
+            raise  # the sandbox says so
+        except Exception as error:
+            reason = str(error).strip().splitlines() or [""]
+            raise UserError(
+                f"--tasks: a task or its data can't be loaded: {type(error).__name__}: {reason[0]}; data are read from "
+                "the Hugging Face Hub unless --data NAME=FILE gives a file"
+            ) from error
+
+
+@contextlib.contextmanager
+def _specifications(manager: _Tasks, questions: Questions) -> Iterator[list[str]]:
+    """Names and files of tasks, as the harness takes them. Raises UserError for an unknown one."""
+    names: list[str] = []
+    for task in questions.tasks:
+        matching = [task] if Path(task).is_file() else manager.match_tasks([task])
+        if not matching:
+            raise UserError(f"--tasks: there is no task {task}{did_you_mean(task, manager.all_tasks)}")
+        names += [name for name in matching if name not in names]
+    for name in questions.data:
+        if name not in names:
+            raise UserError(f"--data {name}=…: {name} is not one of --tasks, which are {', '.join(names)}")
+    with TemporaryDirectory() as folder:
+        yield [_with_data(manager, name, questions.data.get(name), Path(folder)) for name in names]
+
+
+def _with_data(manager: _Tasks, name: str, data: Path | None, folder: Path) -> str:
+    """The task; with ``data``, a file in ``folder`` that is the task's own but for its data.
+
+    Raises UserError for data that aren't a file of a known format.
+    """
+    if data is None:
+        return name
+    builder = FORMATS.get(data.suffix)
+    if builder is None or not data.is_file():
+        raise UserError(f"--data {name}={data}: expected a file that ends in {', '.join(FORMATS)}")
+    entry = manager.task_index.get(name)
+    files = dict.fromkeys(("train", "validation", "test"), str(data.absolute()))
+    content = {
+        "include": str(Path(name).absolute() if entry is None else entry.yaml_path),
+        "dataset_path": builder,
+        "dataset_name": None,
+        "dataset_kwargs": {"data_files": files, **({"sep": "\t"} if data.suffix == ".tsv" else {})},
+    }
+    path = folder / f"{len(list(folder.iterdir()))}.yaml"
+    write_text(path, yaml_text(content))
+    return str(path)
+
+
+def _refuse_code(questions: Questions) -> None:
+    """Raises UserError where a task file, or one that it includes, names code that isn't trusted."""
+    if questions.trust_code:
+        return
+    files = [Path(task) for task in questions.tasks if Path(task).is_file()]
+    if questions.folder is not None:
+        if not questions.folder.is_dir():
+            raise UserError(f"--include-path {questions.folder}: this is not a folder")
+        files += sorted(path for ending in ("yaml", "yml") for path in questions.folder.rglob(f"*.{ending}"))
+    seen: set[Path] = set()
+    while files:
+        path = files.pop(0).resolve()
+        if path not in seen and not path.is_relative_to(OWN_TASKS):
+            seen.add(path)
+            files += _included(path)
+
+
+def _included(path: Path) -> list[Path]:
+    """The files that a task file includes. Raises UserError where it is more than plain YAML, or can't be read."""
+    try:
+        content = YAML(typ="safe", pure=True).load(path.read_text(encoding="utf-8"))
+    except ConstructorError as error:
+        raise UserError(
+            f"{path} names Python code ({CODE}), which would be executed: add --trust-code if you trust it"
+        ) from error
+    except (OSError, UnicodeDecodeError, YAMLError) as error:
+        raise UserError(f"{path}: this task file can't be read: {str(error).splitlines()[0]}") from error
+    if executed := next(_fetched_code(content), None):
+        raise UserError(
+            f"{path}: {executed} is code from elsewhere, which would be executed: add --trust-code if you trust it"
+        )
+    found = content.get("include", []) if isinstance(content, dict) else []
+    return [path.parent / str(one) for one in (found if isinstance(found, list) else [found])]
+
+
+def _fetched_code(content: Any) -> Iterator[str]:
+    """What a task file names that is code: data sets of their own script, pickles, metrics that the harness lacks."""
+    if isinstance(content, Mapping):
+        metric = content.get("metric")
+        if isinstance(metric, str) and (content.get("hf_evaluate") or metric not in registry.metric_registry):
+            yield f"metric: {metric}"
+        if content.get("trust_remote_code"):
+            yield "trust_remote_code"
+        if content.get("dataset_path") == PICKLES:
+            yield f"dataset_path: {PICKLES}"
+    inner: Iterable[Any] = content.values() if isinstance(content, Mapping) else content
+    for one in inner if isinstance(content, Mapping | list) else ():
+        yield from _fetched_code(one)

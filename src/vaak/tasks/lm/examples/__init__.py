@@ -1,1 +1,0 @@
-"""Which tokens make up an example, and how difficult it is."""

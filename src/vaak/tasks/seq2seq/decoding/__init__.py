@@ -1,1 +1,0 @@
-"""Decoding: settings, and minimum Bayes risk."""

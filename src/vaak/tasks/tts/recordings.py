@@ -1,0 +1,221 @@
+"""Recordings of a corpus as utterances: one text, one speaker, little silence at the ends; when each symbol ends.
+
+    text         sil  h  ə  l  oʊ  ,        w  ɜː  l  d  .   sil
+    alignment    sil  h  ʌ  l  oʊ     sil   w  ɜː  l  d      sil
+    seconds     0.0  0.1 …        0.4      0.6 …        0.9      1.0
+
+Text and alignment are matched as sequences of phonemes, for an aligner may pronounce a word in another way, or mark it
+as unknown. Where they differ, the symbols of the text share the time. Pauses belong to the punctuation at their
+place, or else to the boundary of words. All other punctuation gets no time. A pause that was heard where the text has
+neither becomes a symbol, ``sil``: no phoneme is trained on silence. Where punctuation is itself written as pauses, so
+does one that was heard at a boundary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from difflib import SequenceMatcher
+from itertools import accumulate, pairwise
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from vaak.audio.config import AudioConfig
+from vaak.audio.cuts.findings import demand_sound
+from vaak.audio.cuts.reading import alignment_of, demand_frequencies, lacks_times, read_samples, text_of
+from vaak.audio.cuts.recordings import LeftOut, describe, section, utterances_of
+from vaak.audio.formats.alignments import PAUSES
+from vaak.audio.segments import Interval
+from vaak.audio.speech_regions import find_speech
+from vaak.core.errors import DataError
+from vaak.text.speech.phonemes.alphabets import BOUNDARY, NOISE, PAUSE, PAUSING, SPECIAL
+from vaak.text.speech.processor import PhonemeProcessor
+
+if TYPE_CHECKING:
+    from lhotse.cut import Cut
+
+TOLERANCE = 0.3
+"""Seconds by which an alignment may end before or after speech."""
+TOO_LONG = "utterances longer than data.max_duration"
+
+
+def utterances(
+    cuts: Iterable[Cut], audio: AudioConfig, silence: float | None, longest: float, left_out: LeftOut
+) -> Iterator[Cut]:
+    """The utterances of the recordings ``cuts``, without those that are ``left_out``.
+
+    A recording with several labels gives a cut for each. ``audio`` says how recordings are read, ``silence`` how many
+    seconds of it stay at the ends (None: all), ``longest`` how many seconds an utterance may have. Raises DataError
+    for a recording that can't be read, or is silent, unless such ones are skipped.
+    """
+    for cut in cuts:
+        for one in utterances_of(cut):
+            if text_of(one) is None:
+                left_out.without_text(one, cut)
+                continue
+            try:
+                demand_frequencies(one, audio)
+                _demand_alignment_of_audio(one, audio)
+                kept = one if silence is None else trimmed(one, audio, silence)
+                demand_sound(kept, audio)
+            except DataError as error:
+                left_out.bad(error)
+                continue
+            if kept.duration > longest:
+                left_out.counts[TOO_LONG] += 1
+                continue
+            yield kept
+
+
+def trimmed(cut: Any, audio: AudioConfig, silence: float) -> Any:
+    """The cut with ``silence`` seconds before and after its speech; unchanged where it has no more."""
+    start, end = _speech(cut, audio)
+    start, end = max(0.0, start - silence), min(cut.duration, end + silence)
+    if start <= 0 and end >= cut.duration:
+        return cut
+    return section(cut, start, end)
+
+
+def _speech(cut: Any, audio: AudioConfig) -> tuple[float, float]:
+    """When speech begins and ends: by the alignment, by the label, or by the audio's energy."""
+    phones = [phone for phone in phones_of(cut) if phone.text.lower() not in PAUSES]
+    if phones:
+        return phones[0].start, phones[-1].end
+    label = cut.supervisions[0]
+    if not lacks_times(cut) and label.duration < cut.duration:
+        return max(0.0, label.start), min(label.end, cut.duration)
+    found = find_speech(read_samples(cut, audio), audio.sampling_rate)
+    if not found:
+        raise DataError(f"{describe(cut)}: it is silent")
+    return found[0][0], found[-1][1]
+
+
+def phones_of(cut: Any) -> tuple[Interval, ...]:
+    """The aligned phonemes of an utterance and its pauses, in seconds from its start; none without an alignment."""
+    return (alignment_of(cut) or {}).get("phone", ())
+
+
+def _demand_alignment_of_audio(cut: Any, audio: AudioConfig) -> None:
+    """Raises DataError for an alignment that goes beyond the audio, or that ends while someone still speaks."""
+    phones = phones_of(cut)
+    end = max((phone.end for phone in phones), default=cut.duration)
+    if end > cut.duration + TOLERANCE:
+        raise DataError(
+            f"{describe(cut)}: its alignment goes to {end:.2f} s, but it lasts {cut.duration:.2f} s: one of them is of "
+            "another recording, or the file is truncated"
+        )
+    if end < cut.duration - TOLERANCE:
+        after = find_speech(read_samples(cut, audio), audio.sampling_rate)
+        if after and after[-1][1] > end + TOLERANCE:
+            raise DataError(
+                f"{describe(cut)}: its alignment ends at {end:.2f} s, but speech at {after[-1][1]:.2f} s: it is "
+                "truncated, or of another recording"
+            )
+
+
+MOST_DIFFERENT = 0.5
+"""The fraction of a text's phonemes that may not be found in its alignment."""
+SHORTEST_PAUSE = 0.03
+"""Seconds that a pause lasts, at least, to become a symbol: three frames of an aligner, as of phonemes."""
+_STRESS = "ˈˌ012"
+
+
+class Aligned(NamedTuple):
+    """Symbols with the second at which each of them ends; the first begins at 0."""
+
+    symbols: list[str]
+    ends: list[float]
+
+
+def aligned_symbols(
+    symbols: Sequence[str], is_phoneme: Sequence[bool], phones: Sequence[Interval], processor: PhonemeProcessor
+) -> Aligned:
+    """The ``symbols`` of a text with their ends, and with ``sil`` added where a pause was heard that they lack.
+
+    ``is_phoneme`` says of each whether it is one; ``phones`` are the alignment, which ``processor`` reads. Raises
+    DataError where they are of another text, or a label is unknown.
+    """
+    spoken = _spoken(phones, processor)
+    places = [place for place, phoneme in enumerate(is_phoneme) if phoneme]
+    if not spoken or not places:
+        raise DataError("its alignment has no phonemes" if not spoken else "its text has no phonemes")
+    times = _times([symbols[place] for place in places], spoken)
+    replaced = {BOUNDARY} if processor.config.punctuation == "pause" else set[str]()
+    pauses = _between(times, [start for start, _ in times], max(phone.end for phone in phones))
+    found = Aligned([], [])
+    for number, (before, after) in enumerate(pairwise([-1, *places, len(symbols)])):
+        between, (begun, ended) = list(symbols[before + 1 : after]), pauses[number]
+        is_inside = 0 < number < len(places)
+        if is_inside and ended - begun > SHORTEST_PAUSE - 1e-6 and set(between) <= replaced:
+            between = [PAUSE]
+        _add_pause(found, between, (begun, ended))
+        if number < len(places):
+            found.symbols.append(symbols[after])
+            found.ends.append(times[number][1])
+    return Aligned(found.symbols, list(accumulate(found.ends, max)))
+
+
+def _between(times: Sequence[tuple[float, float]], starts: Sequence[float], last: float) -> list[tuple[float, float]]:
+    """From the end of each phoneme to the start of the next; the first from 0, the last to ``last``."""
+    return list(zip([0.0, *(end for _, end in times)], [*starts, last], strict=True))
+
+
+def _add_pause(found: Aligned, between: Sequence[str], pause: tuple[float, float]) -> None:
+    """Add the symbols ``between`` two phonemes; one gets the pause. Without any, it lengthens what was found last."""
+    begun, ended = pause
+    if not between:
+        if found.ends:
+            found.ends[-1] = ended
+        return
+    own = max(range(len(between)), key=lambda place: (_rank(between[place]), place))
+    found.symbols.extend(between)
+    found.ends.extend(begun if place < own else ended for place in range(len(between)))
+
+
+def _rank(symbol: str) -> int:
+    """How likely one pauses at a symbol."""
+    order = [BOUNDARY, *PAUSING[::-1], PAUSE]
+    return order.index(symbol) if symbol in order else -1
+
+
+def _spoken(phones: Sequence[Interval], processor: PhonemeProcessor) -> list[Interval]:
+    """The phonemes of an alignment as symbols; one that is two symbols shares its time."""
+    found = []
+    for start, end, label in phones:
+        symbols = [symbol for symbol in processor.of_phone(label) if symbol != PAUSE]
+        step = (end - start) / max(len(symbols), 1)
+        found += [Interval(start + step * place, start + step * (place + 1), one) for place, one in enumerate(symbols)]
+    return found
+
+
+def _times(text: Sequence[str], spoken: Sequence[Interval]) -> list[tuple[float, float]]:
+    """Start and end of each phoneme of a text. Raises DataError where too few of them are spoken."""
+    own, other = ([_without_stress(one) for one in some] for some in (text, [phone.text for phone in spoken]))
+    blocks = SequenceMatcher(None, own, other, autojunk=False).get_opcodes()
+    found = sum(last - first for kind, first, last, _, _ in blocks if kind == "equal")
+    known = len(own) - sum(_unknown(block, other) for block in blocks)
+    if found < (1 - MOST_DIFFERENT) * known:
+        raise DataError(
+            f"its alignment is of another text: only {found} of {len(own)} phonemes are in it (their order counts)"
+        )
+    times: list[tuple[float, float]] = []
+    for kind, first, last, begun, ended in blocks:
+        if kind == "equal" or last - first == ended - begun:
+            times += [(start, end) for start, end, _ in spoken[begun:ended]]
+        elif first == last:  # what the text doesn't have lengthens what is before it
+            if times:
+                times[-1] = (times[-1][0], spoken[ended - 1].end)
+        else:
+            start = spoken[begun].start if begun < len(spoken) else spoken[-1].end
+            end = spoken[ended - 1].end if ended > begun else start
+            step = (end - start) / (last - first)
+            times += [(start + step * place, start + step * (place + 1)) for place in range(last - first)]
+    return times
+
+
+def _unknown(block: tuple[str, int, int, int, int], other: Sequence[str]) -> int:
+    """How many phonemes of the text an aligner has marked as an unknown word."""
+    _, first, last, begun, ended = block
+    return last - first if NOISE in other[begun:ended] else 0
+
+
+def _without_stress(symbol: str) -> str:
+    return symbol if symbol in SPECIAL else symbol.strip(_STRESS)

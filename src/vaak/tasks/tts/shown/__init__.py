@@ -1,1 +1,0 @@
-"""What evaluations show besides figures: pictures and audio."""

@@ -1,0 +1,336 @@
+"""Splits on disk, as tokens or as rows of cleaned text: random access by memory maps, none of it in memory.
+
+    FOLDER/
+      tokens.bin     ids of all documents one after another: uint16, or uint32 for more than 65,536 tokens
+      offsets.bin    int64, one more than documents: document i is tokens[offsets[i]:offsets[i + 1]]
+      num_bytes.bin  int64, each document's length in UTF-8: what bits per byte divides by
+      answers.bin    of conversations: uint8 per token, 1 where it belongs to an answer; bytes are then of answers
+      store.json     format, counts, how many documents the tokens reproduce, type, the tokenizer's fingerprint and
+                     the tokens'; little-endian throughout
+      pairs.jsonl    (NAMEs.jsonl) a line per row: {"source": text, "targets": [text, …], "where": "file:line"}
+
+A folder of tokens is written under a temporary name, flushed, and renamed: it is complete or not there. Texts are
+tokenised about half a million characters at a time: memory grows with the longest document, never with the corpus.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, ClassVar, Generic, NamedTuple, Self, TypeVar
+
+import numpy as np
+
+from vaak.core.errors import DataError, FormatError
+from vaak.core.storage.files import format_of, read_json, remedy_of, sync_directory, sync_file, write_json
+from vaak.core.storage.mapped_lines import MappedLines, cut_short, writing_lines
+from vaak.text.corpora.parallel import Pair
+from vaak.text.tokenizer import Tokenizer
+
+FORMAT = "vaak tokens 2"
+BATCH_CHARACTERS = 1 << 19
+PIECE_CHARACTERS = 1 << 16
+
+
+class TokenStore:
+    """The tokens of documents: ``tokens`` ``(token,)``, ``offsets`` ``(document + 1,)``, ``num_bytes`` ``(document,)``.
+
+    Of conversations ``answers`` ``(token,)`` is True where a token is part of an answer; of other documents it is None.
+    Pickles as its path, so workers map the same pages of memory instead of copying them.
+    """
+
+    def __init__(self, folder: str | Path):
+        """Map the store in ``folder``.
+
+        Raises DataError if there is none, or it is truncated; FormatError if another version wrote it.
+        """
+        self.folder = Path(folder)
+        about = _read_about(self.folder)
+        self.num_documents: int = about["documents"]
+        self.num_reproduced: int = about["reproduced"]
+        self.tokenizer_fingerprint: str = about["tokenizer"]
+        self.fingerprint: str = about["fingerprint"]
+        self.tokens = _mapped(self.folder / "tokens.bin", about["dtype"], about["tokens"])
+        self.offsets = _mapped(self.folder / "offsets.bin", "<i8", self.num_documents + 1)
+        self.num_bytes = _mapped(self.folder / "num_bytes.bin", "<i8", self.num_documents)
+        self.answers: np.ndarray | None = None
+        if about.get("answers"):
+            self.answers = _mapped(self.folder / "answers.bin", "|b1", about["tokens"])
+
+    @classmethod
+    def open(cls, folder: str | Path) -> TokenStore:
+        """The store in ``folder``; the same as ``TokenStore(folder)``."""
+        return cls(folder)
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether decoding gives every document back, to the character."""
+        return self.num_reproduced == self.num_documents
+
+    def document(self, index: int) -> np.ndarray:
+        """The ids of document ``index``, ``(token,)``: a view of the mapped file, read only."""
+        if not 0 <= index < self.num_documents:
+            raise IndexError(f"document {index} of {self.num_documents}")
+        return self.tokens[self.offsets[index] : self.offsets[index + 1]]
+
+    @property
+    def lengths(self) -> np.ndarray:
+        """Tokens of each document, ``(document,)``."""
+        return np.diff(np.asarray(self.offsets))
+
+    def __len__(self) -> int:
+        return self.num_documents
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return TokenStore, (self.folder,)
+
+
+def write_tokens(folder: str | Path, texts: Iterable[str], tokenizer: Tokenizer) -> TokenStore:
+    """Tokenise ``texts`` into ``folder`` and return the store; an existing one is replaced.
+
+    If anything fails, including ``texts``, the folder is unchanged.
+    """
+    return write_encoded(folder, _encoded(texts, tokenizer), tokenizer)
+
+
+def write_encoded(folder: str | Path, pieces: Iterable[EncodedPiece], tokenizer: Tokenizer) -> TokenStore:
+    """The same of what is tokenised already; either all or none of the ``pieces`` have answers."""
+    folder = Path(folder)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    temporary = folder.with_name(f".{folder.name}.{os.getpid()}.tmp")
+    shutil.rmtree(temporary, ignore_errors=True)
+    temporary.mkdir()
+    try:
+        _write_files(temporary, pieces, tokenizer)
+        _put_in_place(temporary, folder)
+    except BaseException:
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise
+    return TokenStore(folder)
+
+
+def _write_files(folder: Path, pieces: Iterable[EncodedPiece], tokenizer: Tokenizer) -> None:
+    """Stream the tokens out and write ``store.json`` last."""
+    dtype = np.dtype("<u2" if tokenizer.vocab_size <= 1 << 16 else "<u4")
+    digest = hashlib.blake2b(digest_size=16)
+    num_tokens = num_documents = num_reproduced = document_bytes = num_answers = 0
+    is_reproduced = True
+    paths = [folder / f"{name}.bin" for name in ("tokens", "offsets", "num_bytes", "answers")]
+    with ExitStack() as opened:
+        tokens, offsets, num_bytes, answers = (opened.enter_context(open(path, "wb")) for path in paths)
+        offsets.write(_int64(0))
+        for piece in pieces:
+            content = np.asarray(piece.ids, dtype).tobytes()
+            tokens.write(content)
+            digest.update(content)
+            num_tokens += len(piece.ids)
+            document_bytes += piece.num_bytes
+            is_reproduced &= piece.is_reproduced
+            if piece.answers is not None:
+                num_answers += answers.write(marks := piece.answers.astype("|b1").tobytes())
+                digest.update(marks)
+            if piece.ends_document:
+                offsets.write(_int64(num_tokens))
+                num_bytes.write(_int64(document_bytes))
+                digest.update(_int64(num_tokens) + _int64(document_bytes))
+                num_documents += 1
+                num_reproduced += is_reproduced
+                document_bytes, is_reproduced = 0, True
+    if not num_answers:
+        paths.pop().unlink()
+    for path in paths:
+        sync_file(path)
+    counts = {"documents": num_documents, "reproduced": num_reproduced, "tokens": num_tokens}
+    about = {"dtype": dtype.str, "tokenizer": tokenizer.fingerprint, "fingerprint": digest.hexdigest()}
+    write_json(folder / "store.json", {"format": FORMAT} | counts | about | ({"answers": True} if num_answers else {}))
+
+
+def _int64(number: int) -> bytes:
+    return number.to_bytes(8, "little")
+
+
+class EncodedPiece(NamedTuple):
+    """The ids of a document, or of a part of a very long one, and the bytes that they stand for.
+
+    ``is_reproduced``: whether they give the text back; ``answers`` ``(token,)``: which of a conversation's are scored.
+    """
+
+    ids: Sequence[int]
+    num_bytes: int
+    is_reproduced: bool
+    ends_document: bool = True
+    answers: np.ndarray | None = None
+
+
+class _Piece(NamedTuple):
+    """A document, or a part of a very long one."""
+
+    text: str
+    ends_document: bool
+
+
+def _encoded(texts: Iterable[str], tokenizer: Tokenizer) -> Iterator[EncodedPiece]:
+    """The pieces of each text; ``BATCH_CHARACTERS`` or a little more at a time."""
+
+    def both_ways() -> Iterator[EncodedPiece]:
+        all_ids = tokenizer.encode_batch([piece.text for piece in batch])
+        for ids, returned, (text, ends) in zip(all_ids, tokenizer.decode_batch(all_ids), batch, strict=True):
+            yield EncodedPiece(ids, len(text.encode()), returned == text, ends)
+
+    batch: list[_Piece] = []
+    characters = 0
+    for piece in _pieces(texts, tokenizer.isolates_newlines):
+        batch.append(piece)
+        characters += len(piece.text)
+        if characters >= BATCH_CHARACTERS:
+            yield from both_ways()
+            batch, characters = [], 0
+    yield from both_ways()
+
+
+def _pieces(texts: Iterable[str], cut_at_newlines: bool) -> Iterator[_Piece]:
+    """The documents; very long ones are cut after newlines, if that changes no token."""
+    for text in texts:
+        start = 0
+        while cut_at_newlines and len(text) - start > PIECE_CHARACTERS:
+            end = text.find("\n", start + PIECE_CHARACTERS - 1) + 1
+            if not end:
+                break
+            yield _Piece(text[start:end], False)
+            start = end
+        yield _Piece(text[start:], True)
+
+
+def _put_in_place(temporary: Path, folder: Path) -> None:
+    """Rename the finished folder to its name; an old one is renamed first, then deleted."""
+    sync_directory(temporary)
+    old = folder.with_name(f".{folder.name}.{os.getpid()}.old")
+    shutil.rmtree(old, ignore_errors=True)
+    if folder.exists():
+        os.rename(folder, old)
+    os.rename(temporary, folder)
+    sync_directory(folder.parent)
+    shutil.rmtree(old, ignore_errors=True)
+
+
+def _read_about(folder: Path) -> dict[str, Any]:
+    path = folder / "store.json"
+    try:
+        about = read_json(path)
+    except FileNotFoundError as error:
+        raise DataError(f"{folder}: no tokens here (store.json is missing)") from error
+    except (OSError, ValueError) as error:
+        raise DataError(f"{path}: this can't be read: {error}; {remedy_of(error)}") from error
+    kinds = {"documents": int, "reproduced": int, "tokens": int, "dtype": str, "tokenizer": str, "fingerprint": str}
+    if not isinstance(about, dict) or about.get("format") != FORMAT:
+        raise FormatError(path, "tokens", format_of(about), FORMAT)
+    if about.get("dtype") not in ("<u2", "<u4") or not all(isinstance(about.get(key), kinds[key]) for key in kinds):
+        raise DataError(f"{path}: this is damaged; delete {folder} and run again")
+    found: dict[str, Any] = about
+    return found
+
+
+def _mapped(path: Path, dtype: str, length: int) -> np.ndarray:
+    """The file as a read-only array of ``length``, unless its size says otherwise."""
+    expected = length * np.dtype(dtype).itemsize
+    try:
+        size = path.stat().st_size
+        if size != expected:
+            raise DataError(f"{path}: {size} bytes; expected {expected}; delete the folder and run again")
+        # As a plain array: slicing a memmap makes another memmap, which takes longer.
+        return np.asarray(np.memmap(path, dtype, mode="r", shape=(length,))) if length else np.empty(0, dtype)
+    except OSError as error:
+        raise DataError(f"{path}: {error.strerror}; {remedy_of(error)}") from error
+
+
+Row = TypeVar("Row", bound=Any)
+
+
+class RowStore(Generic[Row]):
+    """The rows of a folder, tuples of ``kind``: ``store[i]`` is one, and iterating gives all of them in order.
+
+    Pickles as its path, so workers map the same pages of memory instead of copying them.
+    """
+
+    kind: ClassVar[Any]
+    name: ClassVar[str]
+
+    def __init__(self, folder: str | Path) -> None:
+        """Map the rows in ``folder``.
+
+        Raises DataError if there are none, or they are truncated; FormatError if another version wrote them.
+        """
+        self.folder = Path(folder)
+        self.path = self.folder / f"{self.name}s.jsonl"
+        self._lines = MappedLines(self.path, self.name)
+        if len(self):
+            self._entry(0)
+
+    @classmethod
+    def write(cls, folder: Path, rows: Iterable[Row]) -> Self:
+        """Stream ``rows`` to ``folder`` and return the store; an existing one is replaced."""
+        folder.mkdir(parents=True, exist_ok=True)
+        with writing_lines(folder / f"{cls.name}s.jsonl") as lines:
+            for row in rows:
+                lines.write(json.dumps(row._asdict(), ensure_ascii=False).encode() + b"\n")
+        return cls(folder)
+
+    def __len__(self) -> int:
+        return len(self._lines)
+
+    def __getitem__(self, index: int) -> Row:
+        row: Row = self.kind(**{key: _frozen(value) for key, value in self._entry(index).items()})
+        return row
+
+    def _entry(self, index: int) -> dict[str, Any]:
+        try:
+            entry = json.loads(self._lines[index])
+        except ValueError as error:
+            raise cut_short(self.folder) from error
+        found = tuple(entry) if isinstance(entry, dict) else ()
+        if set(found) != set(self.kind._fields):
+            columns = [" and ".join(one) or "nothing" for one in (found, self.kind._fields)]
+            raise FormatError(self.path, f"{self.name}s", *columns)
+        return dict(entry)
+
+    def __iter__(self) -> Iterator[Row]:
+        return map(self.__getitem__, range(len(self)))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.folder,)
+
+
+def _frozen(value: Any) -> Any:
+    """Lists as tuples."""
+    return tuple(map(_frozen, value)) if isinstance(value, list) else value
+
+
+class PairStore(RowStore[Pair]):
+    """The pairs of a folder."""
+
+    kind, name = Pair, "pair"
+
+
+class Texts:
+    """The sources, or the first targets, or both, of a store's pairs; can be read again and again."""
+
+    def __init__(self, store: PairStore, *sides: str) -> None:
+        self.store, self.sides = store, sides
+
+    def __len__(self) -> int:
+        return len(self.store) * len(self.sides)
+
+    def __iter__(self) -> Iterator[str]:
+        for pair in self.store:
+            for side in self.sides:
+                yield pair.source if side == "source" else pair.targets[0]
+
+
+def write_pairs(folder: Path, pairs: Iterable[Pair]) -> PairStore:
+    """Stream ``pairs`` to ``folder`` and return the store; an existing one is replaced."""
+    return PairStore.write(folder, pairs)

@@ -1,1 +1,0 @@
-"""Measures of the difficulty of texts, and their storage."""

@@ -1,0 +1,383 @@
+"""Written forms other than figures, in words: abbreviations, initialisms, symbols, Roman numerals, addresses.
+
+Initialisms are read letter by letter, emphasis in capitals as words, symbols by their names; Roman numerals after
+headings, names of sovereigns and popes, and before "century"; web and e-mail addresses, hashtags, user names and
+postcodes as one says them.
+"""
+
+from __future__ import annotations
+
+import re
+
+from vaak.text.speech.dates_and_times import SHORT_DAYS
+from vaak.text.speech.words import cardinal, digits, ordinal, table, words
+
+TITLES = table(
+    """
+    Mr=Mister Mrs=Missus Ms=Miz Dr=Doctor Drs=Doctors Messrs=Messers Prof=Professor Rev=Reverend Hon=Honorable
+    Fr=Father Pres=President Gov=Governor Sen=Senator Rep=Representative Gen=General Col=Colonel Maj=Major
+    Capt=Captain Lt=Lieutenant Cmdr=Commander Adm=Admiral Sgt=Sergeant Cpl=Corporal Pvt=Private Insp=Inspector
+    Mt=Mount Ft=Fort
+    """
+)
+"""Before a name."""
+ABBREVIATIONS = table(
+    """
+    Jr=Junior Sr=Senior Esq=Esquire Ltd=Limited Co=Company Inc=Incorporated Corp=Corporation Bros=Brothers
+    Dept=Department Assn=Association Univ=University Ave=Avenue Blvd=Boulevard Rd=Road Hwy=Highway Pkwy=Parkway
+    Ln=Lane vs=versus etc=et_cetera viz=namely cf=compare approx=approximately dept=department est=established
+    incl=including al=al misc=miscellaneous Tel=Telephone
+    tel=telephone govt=government vol=volume Vol=Volume vols=volumes Vols=Volumes
+    """
+)
+"""With a full stop; what follows may be a new sentence."""
+BEFORE_NUMBERS = table(
+    """
+    No=Number no=number Nos=Numbers nos=numbers №=Number p=page pp=pages Fig=Figure fig=figure Figs=Figures
+    figs=figures Ch=Chapter ch=chapter Sec=Section sec=section Art=Article art=article Eq=Equation eq=equation
+    Sect=Section sect=section Ref=Reference
+    ref=reference c=circa ca=circa Ext=Extension ext=extension Apt=Apartment apt=apartment
+    """
+)
+LATIN = {
+    "i.e.": "that is",
+    "I.e.": "That is",
+    "e.g.": "for example",
+    "E.g.": "For example",
+    "Ph.D.": "P H D",
+    "Ph.D": "P H D",
+    "Ph.D.s": "P H D's",
+    "PhDs": "P H D's",
+    "PhD": "P H D",
+}
+_LATIN = re.compile("|".join(rf"(?<![\w.]){re.escape(one)}(?!\w)" for one in sorted(LATIN, key=len, reverse=True)))
+_TITLE = re.compile(rf"\b({'|'.join(TITLES)})(?:\.(?=\s?[A-Z\"']|\s|$)|(?<=Mr|Ms|Dr)(?=\s[A-Z])|(?<=Mrs)(?=\s[A-Z]))")
+_ABBREVIATION = re.compile(rf"\b({'|'.join(ABBREVIATIONS)})\.(?!\w)")
+_WEEKDAY = re.compile(
+    rf"\b((?!Sat|Sun)(?:{'|'.join(SHORT_DAYS)})|(?:(?<=\. and )|(?<=\. or )|(?<=\.[–-]))(?:Sat|Sun)"
+    r"|(?:Sat|Sun)(?=\.(?:[,;:)–-]|\s(?:and|or|to|through|from|at|morning|afternoon|evening|night)\b)))\.(?!\w)"
+)
+_NUMBERED = re.compile(
+    rf"(?<![\w.])({'|'.join(BEFORE_NUMBERS)})\.?\s?(?=#?[0-9]|[IVX]+\b|[A-Z]{{1,3}}-?\d)|(№)\s?(?=\d)"
+)
+_STREET = re.compile(r"(?<=[a-z0-9]) (St|Dr|Pl|Ct|Sq)\.?(?=\s*$|[,;:!?)]|\s+(?:[a-z]|[NSEW][.EW]?\b|Apt|Suite))")
+_STREETS = {"St": "Street", "Dr": "Drive", "Pl": "Place", "Ct": "Court", "Sq": "Square"}
+_NAME_BEFORE = re.compile(r"(?:\b[A-Z][\w'.-]*|\d(?:st|nd|rd|th))$")
+_SAINT = re.compile(r"\bSt(?:\.\s?|\s)(?=[A-Z])")
+_SAINTS = re.compile(r"\bSts\.\s?(?=[A-Z])")
+_STARTERS = re.compile(
+    r"\s+[\"'(]?(?:The|He|She|It|They|We|I|A|An|In|On|At|This|That|These|There|But|And|Or|So|If|His|Her|Their|Its|Our|"
+    r"My|You|When|Then|As|For|From|To|By|With|After|Before|What|Who|Why|How|Where|No|Not|One|Some|All|Most|While|"
+    r"Although|However)\b"
+)
+
+
+def sentence_ends(text: str, place: int) -> bool:
+    """Whether the full stop of an abbreviation ends a sentence: nothing follows, or a word that begins sentences."""
+    return not text[place:].strip(" \"')") or _STARTERS.match(text, place) is not None
+
+
+def abbreviations(text: str) -> str:
+    """
+    >>> abbreviations("Mr. & Mrs. Hunt, of Rose & Co., met Dr. Roe on St. John St., No. 5, etc.")
+    'Mister & Missus Hunt, of Rose & Company, met Doctor Roe on Saint John Street, Number 5, et cetera.'
+    """
+    text = _LATIN.sub(lambda match: LATIN[match[0]], text)
+    text = _SAINTS.sub("Saints ", text)
+    text = _STREET.sub(_street, text)
+    text = _TITLE.sub(_title, text)
+    text = _SAINT.sub("Saint ", text)
+    text = _NUMBERED.sub(_numbered, text)
+    text = _WEEKDAY.sub(
+        lambda match: SHORT_DAYS[match[1]] + ("." if sentence_ends(match.string, match.end()) else ""), text
+    )
+    return _ABBREVIATION.sub(
+        lambda match: ABBREVIATIONS[match[1]] + ("." if sentence_ends(match.string, match.end()) else ""), text
+    )
+
+
+def _title(match: re.Match[str]) -> str:
+    """A title, with a space before a name that was written without one."""
+    return TITLES[match[1]] + (" " if match.string[match.end() : match.end() + 1].isalpha() else "")
+
+
+def _street(match: re.Match[str]) -> str:
+    """A street's name ends so; "Dr." and "St." before a name are a doctor and a saint."""
+    if not _NAME_BEFORE.search(match.string[max(0, match.start() - 40) : match.start()]):
+        return match[0]
+    stop = "." if match[0].endswith(".") and sentence_ends(match.string, match.end()) else ""
+    return f" {_STREETS[match[1]]}{stop}"
+
+
+def _numbered(match: re.Match[str]) -> str:
+    """An abbreviation before a number; without its full stop only those that aren't words."""
+    name = match[1] or match[2]
+    dotted = "." in match[0]
+    rest = match.string[match.end() :]
+    if not dotted and name != "№" and name not in ("Fig", "Figs", "Nos", "Ext", "Apt", "pp"):
+        return match[0]
+    if name in ("c", "ca") and not re.match(r"(?:1\d{3}|20\d\d)\b", rest):
+        return match[0]
+    return f"{BEFORE_NUMBERS[name]} "
+
+
+SYMBOLS = (
+    table(
+        """
+    &=and +=plus @=at *= ~=about ^= |= <=less_than >=greater_than ≤=at_most ≥=at_least ≈=about ≠=is_not_equal_to
+    ×=times ÷=divided_by ±=plus_or_minus −=minus √=the_square_root_of ∞=infinity §=section ¶=paragraph ©=copyright
+    ®= ™= °=degrees %=percent $=dollars £=pounds €=euros ¥=yen ¢=cents ₹=rupees ₩=won ₽=rubles α=alpha β=beta
+    γ=gamma δ=delta π=pi μ=mu Ω=ohm ‰=per_mille ²=squared ³=cubed №=number #=number
+    """
+    )
+    | {"=": "equals", "\\": "backslash"}
+    | dict.fromkeys("_`′″·•†‡¹", "")
+)
+"""What a symbol is called; empty where it is not spoken."""
+SPOKEN_AS_WORDS = words(
+    """
+    ZIP NASA NATO UNESCO UNICEF AIDS OPEC RADAR SONAR LASER SCUBA NAFTA ASCII PIN SIM RAM ROM GIF JPEG NASDAQ SWAT NORAD
+    FEMA OSHA COVID CAPTCHA HAZMAT POTUS SCOTUS FIFA UEFA ASEAN INTERPOL GULAG BASIC COBOL FORTRAN TASER YOLO
+    """
+)
+"""Acronyms that are read as words."""
+_WORDS = words(
+    """
+    A I OF TO IN IT IS BE AS AT SO WE HE BY OR ON DO IF ME MY UP AN GO NO AM THE AND FOR ARE BUT NOT YOU ALL ANY CAN
+    HAD HER WAS ONE OUR OUT DAY GET HAS HIM HIS HOW MAN NEW NOW OLD SEE TWO WAY WHO BOY DID ITS LET PUT SAY SHE TOO USE
+    DAD MOM YES END MEN BIG BAD WAR LAW ACT WHY OFF OWN RUN SET SIT TEN TOP TRY ASK BED BOX BUY CAR CUT DOG EAT FAR FEW
+    FUN GOD GOT GUN HOT JOB KEY LAY LOT LOW MAY RED SIX SUN TAX WON YET
+    """
+)
+"""Short words that stand in capitals for emphasis more often than as initials."""
+_MARKS = {"[": "(", "]": ")", "{": "(", "}": ")"}
+_PUNCTUATION = (
+    (re.compile(r"\.(?:\s?\.)+"), "… "),
+    (re.compile(r"\s*(?:--+|—|(?<=\s)[-–](?=\s))\s*"), " — "),
+    (re.compile("–"), "-"),
+    (re.compile(r"[\[\]{}]"), lambda match: _MARKS[match[0]]),
+    (re.compile(r"(?<=[a-z])\.(?=[A-Z][a-z])"), ". "),
+    (re.compile(r"(?<=[a-z]{2})\.(?=[a-z])|(?<!\S)\.(?=[A-Za-z])"), " dot "),
+    (re.compile(r"(?<=\b[CF])#"), " sharp"),
+    (re.compile(r"\b([A-Z]+)&([A-Z]+)\b"), lambda match: f"{' '.join(match[1])} and {' '.join(match[2])}"),
+)
+_SYMBOL = re.compile(f"[{re.escape(''.join(SYMBOLS))}]")
+_REPEATED = re.compile(r"([*_=~+#])\1{2,}")
+_SLASH = re.compile(r"(?<=[A-Za-z.])\s?/\s?(?=[A-Za-z\"'])")
+_SHORT = (
+    (re.compile(r"\b(and)/(or)\b", re.IGNORECASE), r"\1 \2"),
+    (re.compile(r"\bw/o\b"), "without"),
+    (re.compile(r"\bw/(?=\s)"), "with"),
+)
+_DOTTED = re.compile(r"(?<![\w.])((?:[A-Za-z]\.[ ]?){2,}|(?<!\b[A-Z] )[A-Z]\.(?=\s?[A-Z]))(?:('s)|(s)\b)?")
+_CAPITALS = re.compile(r"(?<![A-Za-z'])[A-Z]{2,}(?:(?:['’]s|s)\b)?(?![A-Za-z])")
+_ONSET = re.compile(
+    r"^(?:[BCDFGHJKLMNPQRSTVWXYZ]|[BCFGKPS]L|[BCDFGKPTW]R|S[CKMNPTWQ]|SH|CH|TH|WH|PH|KN|GN|QU|SC[RH]|S[PT]R|SPL|SHR|THR|TW|DW)"
+    r"?[AEIOUY]"
+)
+_UNREADABLE = re.compile(r"[^AEIOUY]{4}|[^AEIOUY]{3}(?<!GHT|RST|RLD|TCH|LTH|NTH|RTH)(?<!S)$|^[AEIOU]+$")
+
+
+def symbols(text: str) -> str:
+    """
+    >>> symbols("3+4=7, and/or w/o he/she")
+    '3 plus 4 equals 7, and or without he slash she'
+    """
+    for pattern, said in _PUNCTUATION:
+        text = pattern.sub(said, text)
+    text = _REPEATED.sub(" ", text)
+    for pattern, said in _SHORT:
+        text = pattern.sub(said, text)
+    text = _SLASH.sub(" slash ", text).replace("/", " ")
+    return _SYMBOL.sub(lambda match: f" {SYMBOLS[match[0]]} ", text)
+
+
+def letters(text: str) -> str:
+    """Initialisms as single capitals, which are read by their names; everything else that isn't a name in lower case.
+
+    A word in capitals is an initialism if it has up to five letters and can't be read as a word, or up to three; in a
+    text that is all in capitals nothing is.
+
+    >>> letters("The FBI, the U.S. and NASA say STOP, J. Edgar.")
+    'The F B I, the U S and Nasa say stop, J Edgar.'
+    """
+
+    def dotted(match: re.Match[str]) -> str:
+        said = " ".join(one.upper() for one in match[1] if one.isalpha())
+        if match[2] or match[3]:
+            return f"{said}'s"
+        gap = " " if match[1].endswith(" ") else ""
+        end = match.start(1) + len(match[1].rstrip())
+        return said + ("." if sentence_ends(match.string, end) and len(said) > 1 else "") + gap
+
+    shouted = text.isupper() and len(text.split()) > 1
+    return _CAPITALS.sub(lambda match: _capitals(match[0], shouted), _DOTTED.sub(dotted, text))
+
+
+def _capitals(word: str, shouted: bool) -> str:
+    plain = word.rstrip("s").rstrip("'’")
+    ending = word[len(plain) :].replace("’", "'")
+    if plain in SPOKEN_AS_WORDS:
+        return plain.capitalize() + ending
+    if shouted or plain in _WORDS or (len(plain) > 3 and is_readable(plain)):
+        return plain.lower() + ending
+    return " ".join(plain) + ("'s" if ending else "")
+
+
+def is_readable(capitals: str) -> bool:
+    """Whether letters can be read as a word: they begin as an English word may, with vowels all through.
+
+    >>> [is_readable(word) for word in ("STOP", "NIGHT", "FPCC", "WDSU", "ISBN")]
+    [True, True, False, False, False]
+    """
+    if len(capitals) > 5:
+        return True
+    return bool(_ONSET.match(capitals)) and not _UNREADABLE.search(capitals)
+
+
+HEADINGS = (
+    *("Chapter", "Part", "Section", "Volume", "Book", "Act", "Scene", "Article", "Title", "Appendix", "Table"),
+    *("Figure", "Type", "Class", "Phase", "Stage", "Grade", "Level", "War", "Mark", "Exhibit", "Unit", "Division"),
+    *(
+        "Group",
+        "Schedule",
+        "Canto",
+        "Psalm",
+        "Sonnet",
+        "Page",
+        "Plate",
+        "Number",
+        "Bowl",
+        "Apollo",
+        "Rocky",
+        "Amendment",
+    ),
+    *("Symphony", "Sonata", "Opus", "Vatican", "Episode", "Series", "Verse", "Form", "Rule", "Zone", "Corps", "Game"),
+)
+SOVEREIGNS = (
+    *("Charles", "George", "William", "James", "Henry", "Edward", "Richard", "Louis", "Elizabeth", "Philip", "Mary"),
+    *("Napoleon", "Pius", "John", "Paul", "Benedict", "Leo", "Gregory", "Innocent", "Urban", "Clement", "Nicholas"),
+    *("Alexander", "Frederick", "Wilhelm", "Catherine", "Ferdinand", "Ramses", "Ptolemy", "Darius", "Xerxes", "Peter"),
+    *("Francis", "Leopold", "Albert", "Victor", "Umberto", "Christian", "Gustav", "Haakon", "Olaf", "Otto", "Rudolf"),
+    *("Maximilian", "Isabella", "Alfonso", "Carlos", "Juan", "Felipe", "Stephen", "Margaret", "Robert", "David"),
+)
+"""Names after which I, V and X are numbers too; after any other name only longer numerals are."""
+_ROMAN = r"(?:M{0,3}(?:CM|CD|D?C{0,3})(?:XC|XL|L?X{0,3})(?:IX|IV|V?I{0,3})(?<=[IVXLCDM]))"
+_SMALL = r"(?:X{0,3}(?:IX|IV|V?I{0,3})(?<=[IVX]))"
+_AFTER_FIRST = (
+    r"\.|(?=$|[,;:!?)\"'’—]|\s+(?:of|and|was|in|who|had|has|is|to|on|by|at|for|made|became|himself|herself)\b)"
+)
+_HEADING = re.compile(rf"(?<!question )\b((?i:{'|'.join(HEADINGS)})s?) (?=[IVXLCDM])({_ROMAN})\b(?!['’-]\w)")
+_SOVEREIGN = re.compile(rf"\b({'|'.join(SOVEREIGNS)}) (?:(?=[VX]|I[IVX])({_SMALL})\b('s)?\.?|I\b(?:'s|{_AFTER_FIRST}))")
+_NAME = re.compile(rf"\b([A-Z][a-z]+) (?=[IVX]{{2}})({_SMALL})\b('s)?\.?(?!\w)")
+_WORLD_WAR = re.compile(r"\bWW ?(?:(II|2)|(?:I|1))(?!\w)")
+_CENTURY = re.compile(rf"\b(?=[IVX])({_SMALL})(?:th)?(?=[ -]century\b)")
+_VALUES = {"I": 1, "V": 5, "X": 10, "L": 50, "C": 100, "D": 500, "M": 1000}
+
+
+def roman_numerals(text: str) -> str:
+    """Numerals in words; a question mark in an address is not a heading.
+
+    >>> roman_numerals("Charles I. and George IV met in Chapter XII of World War II, in the XIX century.")
+    'Charles the first and George the fourth met in Chapter twelve of World War two, in the nineteenth century.'
+    """
+    text = _WORLD_WAR.sub(lambda match: f"World War {'two' if match[1] else 'one'}", text)
+    text = _CENTURY.sub(lambda match: ordinal(value_of(match[1])), text)
+    text = _HEADING.sub(_heading, text)
+    text = _SOVEREIGN.sub(_sovereign, text)
+    return _NAME.sub(_sovereign, text)
+
+
+def value_of(roman: str) -> int:
+    """
+    >>> value_of("XIV"), value_of("MCMXC")
+    (14, 1990)
+    """
+    values = [_VALUES[one] for one in roman]
+    following = [*values[1:], 0]
+    return sum(-one if one < after else one for one, after in zip(values, following, strict=True))
+
+
+def _heading(match: re.Match[str]) -> str:
+    """A numeral after a heading; in "in that part I agree", I is not one."""
+    if match[2] == "I" and not match[1][0].isupper():
+        return match[0]
+    return f"{match[1]} {cardinal(value_of(match[2]))}"
+
+
+def _sovereign(match: re.Match[str]) -> str:
+    """A sovereign's number; the full stop that old prints put after it is left out, unless it ends a sentence."""
+    number = ordinal(value_of(match[2])) if match[2] else "first"
+    owns = "'s" if "'s" in match[0] else ""
+    stop = "." if match[0].endswith(".") and sentence_ends(match.string, match.end()) else ""
+    return f"{match[1]} the {number}{owns}{stop}"
+
+
+ENDINGS = words("com org net edu gov mil info biz app dev io ai tv uk ca au nz de fr nl ch jp cn ru eu")
+"""Last parts of names that are taken for web addresses without ``www`` or ``https``.
+
+Not those that are English words: a space is more often missing ("the end.It was").
+"""
+SAID = table(
+    """
+    .=dot /=slash -=dash :=colon @=at ?=question_mark &=and #=hash %=percent +=plus ~=tilde ,=comma !=bang
+    """
+) | {"_": "underscore", "=": "equals"}
+STATES = table(
+    """
+    AL=Alabama AK=Alaska AZ=Arizona AR=Arkansas CA=California CO=Colorado CT=Connecticut DE=Delaware FL=Florida
+    GA=Georgia HI=Hawaii ID=Idaho IL=Illinois IN=Indiana IA=Iowa KS=Kansas KY=Kentucky LA=Louisiana ME=Maine
+    MD=Maryland MA=Massachusetts MI=Michigan MN=Minnesota MS=Mississippi MO=Missouri MT=Montana NE=Nebraska NV=Nevada
+    NH=New_Hampshire NJ=New_Jersey NM=New_Mexico NY=New_York NC=North_Carolina ND=North_Dakota OH=Ohio OK=Oklahoma
+    OR=Oregon PA=Pennsylvania RI=Rhode_Island SC=South_Carolina SD=South_Dakota TN=Tennessee TX=Texas UT=Utah
+    VT=Vermont VA=Virginia WA=Washington WV=West_Virginia WI=Wisconsin WY=Wyoming
+    """
+)
+"""Before a postcode."""
+_AFTER = r"(?=$|[\s)\]\"'>,;!?]|\.(?:\s|$|[\"')]))"
+_EMAIL = re.compile(r"\b[\w.+%-]{1,64}@[\w-]+(?:\.[\w-]+)+\b", re.ASCII)
+_URL = re.compile(
+    rf"\b(?:https?://|ftp://|www\.)[^\s<>\"']*[^\s<>\"'.,;:!?)\]]"
+    rf"|\b(?:[a-z0-9](?:[\w-]{{0,61}}\w)?\.){{1,8}}(?:{'|'.join(ENDINGS)})\b(?:/[^\s<>\"']*[^\s<>\"'.,;:!?)\]])?{_AFTER}",
+    re.IGNORECASE | re.ASCII,
+)
+_SCHEME = re.compile(r"^(?:https?|ftp)://", re.IGNORECASE)
+_HASHTAG = re.compile(r"(?<!\w)#([A-Za-z]\w*)", re.ASCII)
+_USER = re.compile(r"(?<!\w)@([A-Za-z]\w*)", re.ASCII)
+_POSTCODE = re.compile(rf"(?:(?<=, )|(?<=[a-z] ))({'|'.join(STATES)})\.? (\d{{5}})(?:-(\d{{4}}))?\b(?![,.]\d)")
+_HUMPS = re.compile(r"(?<=[a-z])(?=[A-Z])|_")
+_PIECE = re.compile(r"[A-Za-z]+|[0-9]+|.")
+_VOWEL = re.compile(r"[aeiouy]", re.IGNORECASE)
+
+
+def addresses(text: str) -> str:
+    """
+    >>> addresses("Write to jo.doe@example.com, or see https://www.example.org/a_b.")
+    'Write to jo dot doe at example dot com, or see W W W dot example dot org slash a underscore B.'
+    >>> addresses("#ThrowbackDay with @jo")
+    'hashtag Throwback Day with at jo'
+    """
+    text = _POSTCODE.sub(_postcode, text)
+    text = _EMAIL.sub(lambda match: spoken(match[0]), text)
+    text = _URL.sub(lambda match: _SCHEME.sub("", match[0]) and spoken(_SCHEME.sub("", match[0])), text)
+    text = _HASHTAG.sub(lambda match: f"hashtag {_HUMPS.sub(' ', match[1])}", text)
+    return _USER.sub(lambda match: f"at {_HUMPS.sub(' ', match[1])}", text)
+
+
+def spoken(address: str) -> str:
+    """An address piece by piece; a piece without vowel is spelled."""
+    said = []
+    for piece in _PIECE.findall(address.rstrip("/")):
+        if piece.isascii() and piece.isalpha():
+            spelled = not _VOWEL.search(piece) or (piece in ENDINGS and len(piece) == 2)
+            said.append(" ".join(piece.upper()) if spelled else piece)
+        elif piece.isdecimal():
+            said.append(piece)
+        else:
+            said.append(SAID.get(piece, "" if piece.isascii() else piece))
+    return " ".join(filter(None, said))
+
+
+def _postcode(match: re.Match[str]) -> str:
+    code = f"{digits(match[2])} {digits(match[3])}" if match[3] else digits(match[2])
+    return f"{STATES[match[1]]} {code}"

@@ -1,0 +1,159 @@
+"""Dates, times of day, durations, decades and years."""
+
+from __future__ import annotations
+
+import re
+
+from vaak.text.speech.words import cardinal, ordinal, plural, table, year
+
+MONTHS = (
+    *("January", "February", "March", "April", "May", "June"),
+    *("July", "August", "September", "October", "November", "December"),
+)
+SHORT_MONTHS = {name[:3]: name for name in MONTHS if name != "May"} | {"Sept": "September", "Febr": "February"}
+SHORT_DAYS = table(
+    """
+    Mon=Monday Tue=Tuesday Tues=Tuesday Wed=Wednesday Thu=Thursday Thur=Thursday Thurs=Thursday Fri=Friday
+    Sat=Saturday Sun=Sunday
+    """
+)
+
+MONTH = f"(?:{'|'.join(MONTHS)})"
+_DAY = r"(?:[12]\d|3[01]|0?[1-9])"
+_SHORT_MONTH = re.compile(
+    rf"\b({'|'.join(SHORT_MONTHS)})(?:\.(?=,?\s+\d)|(?=,?\s+\d{{1,2}}\b(?!:))|\.(?=\s*$))(?![a-z])"
+    rf"|(?<=\d )({'|'.join(SHORT_MONTHS)})\b\.?(?=,?\s+\d{{4}})"
+)
+_SHORT_DAY = re.compile(rf"\b({'|'.join(SHORT_DAYS)})(?:\.,?|,)(?=\s+(?:{MONTH}|\d))")
+_ISO = re.compile(
+    r"(?<![\d/.-])(1\d{3}|20\d\d|21\d\d)([-/])(1[0-2]|0?[1-9])\2([12]\d|3[01]|0?[1-9])(?!\d|[/.-]\d)(?:T(?=\d))?"
+)
+_NUMERIC = re.compile(r"(?<![\d/.-])(\d{1,2})([/.-])(\d{1,2})\2(\d{4}|\d\d)(?![\d/-]|\.\d)")
+_MONTH_YEAR = re.compile(rf"\b({MONTH},?(?: (?:{_DAY}(?:st|nd|rd|th)?),?)? )([12]\d{{3}})\b(?![,.]\d)")
+_DAY_MONTH = re.compile(rf"\b(?<![\d.,:/£$€-])({_DAY}) ({MONTH})(?=,? [12]\d{{3}}\b)")
+
+_HALF_DAY = r"(?:\s?([AaPp])\.?\s?[Mm]\b\.?)"
+_CLOCK = re.compile(rf"(?<![\d:.,])([01]?\d|2[0-4]):([0-5]\d)(?::([0-5]\d)(?:\.\d+)?)?(?![\d:]){_HALF_DAY}?")
+_HOUR = re.compile(rf"(?<![\d:.,/$£€-])(1[0-2]|0?[1-9])(?=\s?[AaPp]\.?\s?[Mm]\b){_HALF_DAY}")
+_DOTTED = re.compile(rf"(?<![\d:.,$£€])(1[0-2]|0?[1-9])\.([0-5]\d){_HALF_DAY}")
+_TIME_RANGE = re.compile(r"(?:(?<=\d:\d\d)|(?<=[ap]\.m\.)|(?<=\d[AaPp][Mm])|(?<=\d [AaPp][Mm]))\s?[-–]\s?(?=\d)")
+_ZONE = re.compile(rf"\s+(?:{MONTH}|[A-Z][a-z]+day|Eastern|Central|Mountain|Pacific|Greenwich|[A-Z]{{2,}})\b")
+
+ZONES = table(
+    """
+    PST=Pacific_Standard_Time PDT=Pacific_Daylight_Time PT=Pacific_Time MST=Mountain_Standard_Time
+    MDT=Mountain_Daylight_Time MT=Mountain_Time CST=Central_Standard_Time CDT=Central_Daylight_Time CT=Central_Time
+    EST=Eastern_Standard_Time EDT=Eastern_Daylight_Time ET=Eastern_Time GMT=Greenwich_Mean_Time
+    BST=British_Summer_Time CET=Central_European_Time CEST=Central_European_Summer_Time IST=Indian_Standard_Time
+    UTC=U_T_C
+    """
+)
+_AFTER_TIME = re.compile(rf"(\d|(?<![A-Za-z])[AaPp]\.?[Mm]\.?)(\s)({'|'.join(ZONES)})\b")
+_DURATION = re.compile(r"(?<![\w.,])(?:\d+\s?(?:d|h|hrs?|m|min|s|sec)\b\s?|\d+(?:d|h|m|s)(?=\d)){2,}(?![\w.])")
+_DURATION_PART = re.compile(r"(\d+)\s?([dhms])[a-z]*")
+_OF_DURATION = table("d=day h=hour m=minute s=second")
+_CENTURY_DECADE = re.compile(r"\b([12]\d)(\d0)(?:'s|s)\b")
+_DECADE = re.compile(r"(?<![\w'.,])'?([2-9]0)(?:'s|s)\b")
+_SHORT_YEAR = re.compile(r"(?<![\w'])'(\d\d)(?![\d'])(?!s\b)")
+_YEARS_OF_ERA = re.compile(
+    r"(?<![\d.,])(\d{3,4})(?=(?:\s?[-–]\s?\d{1,4})? (?:B\.\s?C\.|A\.\s?D\.|BCE?\b|AD\b|CE\b))"
+    r"|(?<=A\.D\. )(\d{3,4})\b|(?<=AD )(\d{3,4})\b"
+)
+_EARLY_YEAR = re.compile(
+    r"(?<=\b[Ii]n )(\d{3})(?=,(?! \d)|\.$|\.\s|\s(?:[A-Z]|the\b|he\b|she\b|they\b|it\b|his\b|her\b))"
+    r"|(?<=\byear )(\d{3})\b"
+)
+
+
+def dates_and_times(text: str) -> str:
+    """Dates, times and years that can't be anything else; a number alone is left to ``numerals``.
+
+    A day is read as it is written: ``May 4`` as "May four", ``May 4th`` and a date in figures alone with an ordinal.
+    Of a date in figures, the month comes first unless it can't.
+
+    >>> dates_and_times("On Nov. 22, 1963, at 12:30 p.m.")
+    'On November 22, nineteen sixty-three, at twelve thirty P M.'
+    >>> dates_and_times("From 2024-03-05 to 12/25/1999, in the 1960s.")
+    'From March fifth, twenty twenty-four to December twenty-fifth, nineteen ninety-nine, in the nineteen sixties.'
+    """
+    text = _SHORT_MONTH.sub(lambda match: SHORT_MONTHS[match[1] or match[2]], text)
+    text = _SHORT_DAY.sub(lambda match: f"{SHORT_DAYS[match[1]]},", text)
+    text = _ISO.sub(lambda match: _date(int(match[1]), int(match[3]), int(match[4])), text)
+    text = _NUMERIC.sub(_numeric, text)
+    text = _DAY_MONTH.sub(lambda match: f"{ordinal(int(match[1]))} {match[2]}", text)
+    text = _MONTH_YEAR.sub(lambda match: match[1] + year(int(match[2])), text)
+    text = _DURATION.sub(_duration, text)
+    text = _AFTER_TIME.sub(lambda match: f"{match[1]} {ZONES[match[3]]}" if _is_time(match) else match[0], text)
+    text = _TIME_RANGE.sub(" to ", text)
+    for pattern in (_CLOCK, _DOTTED, _HOUR):
+        text = pattern.sub(_time, text)
+    text = _CENTURY_DECADE.sub(lambda match: plural(year(int(match[1] + match[2]))), text)
+    text = _DECADE.sub(lambda match: plural(cardinal(int(match[1]))), text)
+    text = _SHORT_YEAR.sub(lambda match: year_of_century(match[1]), text)
+    for pattern in (_YEARS_OF_ERA, _EARLY_YEAR):
+        text = pattern.sub(lambda match: year(int(match[0])), text)
+    return text
+
+
+def year_of_century(two: str) -> str:
+    """
+    >>> year_of_century("64"), year_of_century("07")
+    ('sixty-four', 'oh seven')
+    """
+    return f"oh {cardinal(int(two))}" if two[0] == "0" else cardinal(int(two))
+
+
+def _date(of_year: int, month: int, day: int) -> str:
+    return f"{MONTHS[month - 1]} {ordinal(day)}, {year(of_year)}"
+
+
+def _duration(match: re.Match[str]) -> str:
+    """``2h 5m 39s``: two parts at least, each of a smaller unit than the one before; elsewhere m are meters."""
+    parts = _DURATION_PART.findall(match[0])
+    order = ["dhms".index(unit) for _, unit in parts]
+    if order != sorted(set(order)):
+        return match[0]
+    said = [f"{cardinal(int(amount))} {_OF_DURATION[unit]}{'' if amount == '1' else 's'}" for amount, unit in parts]
+    return " ".join(said) + (" " if match[0][-1].isspace() else "")
+
+
+def _is_time(match: re.Match[str]) -> bool:
+    """Whether a time of day ends where the name of a zone begins."""
+    before = match.string[max(0, match.start(2) - 12) : match.start(2)]
+    return re.search(r"(?:\d:[0-5]\d(?::[0-5]\d)?|\d\s?[AaPp]\.?\s?[Mm]\.?)$", before) is not None
+
+
+def _numeric(match: re.Match[str]) -> str:
+    first, second = int(match[1]), int(match[3])
+    month, day = (second, first) if first > 12 or match[2] == "." else (first, second)
+    if not (1 <= month <= 12 and 1 <= day <= 31):
+        return match[0]
+    if len(match[4]) == 4:
+        return _date(int(match[4]), month, day)
+    return f"{MONTHS[month - 1]} {ordinal(day)}, {year_of_century(match[4])}"
+
+
+def _time(match: re.Match[str]) -> str:
+    """A time of day; its groups are the hour, minutes, seconds (of _CLOCK), and a or p."""
+    parts = [one for one in match.groups()[:-1] if one is not None]
+    half = match[match.re.groups]
+    hour, minute = int(parts[0]), int(parts[1]) if len(parts) > 1 else 0
+    said = [cardinal(hour)]
+    if minute:
+        said.append(year_of_century(f"{minute:02}"))
+    elif len(parts) > 1 and half is None and len(parts) == 2:
+        said.append("o'clock" if 1 <= hour <= 12 else "hundred")
+    if len(parts) > 2:
+        seconds = int(parts[2])
+        said.append(f"and {cardinal(seconds)} second{'' if seconds == 1 else 's'}")
+    if half is not None:
+        said.append(f"{half.upper()} M{_stop(match)}")
+    return " ".join(said)
+
+
+def _stop(match: re.Match[str]) -> str:
+    """The full stop of a time that ends a sentence: what follows it in capitals is a day or a time zone, or another."""
+    if not match[0].endswith("."):
+        return ""
+    rest = match.string[match.end() : match.end() + 20]
+    return "." if not rest.strip(" \"')") or (re.match(r"\s+[\"'(]?[A-Z]", rest) and not _ZONE.match(rest)) else ""

@@ -1,0 +1,139 @@
+"""English text as it is spoken, in words and punctuation: characters in one form, then rules for each written form.
+
+Each rule rewrites one class of written forms; what it has written is words, which later rules leave alone. So rules
+for the longest forms come first: an address before its dots, a date before its numbers, a measure before its unit's
+letters. Figures are read as in the recordings of LJ Speech: "one hundred ninety-nine" without "and", "May four" where
+"May 4" is written, "thirteen dollars, eighty-seven cents", years by their hundreds.
+
+Characters that English can't read, as those of another script, are an error.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+
+from vaak.core.errors import DataError
+from vaak.text.speech.abbreviations import abbreviations, addresses, letters, roman_numerals, symbols
+from vaak.text.speech.dates_and_times import dates_and_times
+from vaak.text.speech.figures import VULGAR, money, numerals, units
+from vaak.text.speech.words import table
+
+FOLDED = table(
+    """
+    ⁄=/ ∕=/ ˚=° º=° µ=μ ∗=* ․=. ß=ss æ=ae Æ=Ae œ=oe Œ=Oe ø=o Ø=O ł=l Ł=L đ=d Đ=D þ=th Þ=Th ð=th Ð=Th ı=i ŋ=ng Ŋ=Ng
+    """
+) | {
+    **dict.fromkeys("‘’‚‛`´ʼʹ", "'"),
+    **dict.fromkeys("“”„‟«»", '"'),
+    **dict.fromkeys("‐‑‒⁃", "-"),
+    **dict.fromkeys("―⸺⸻", "—"),
+    **dict.fromkeys("¡¿", ""),
+}
+"""Characters that are read as others."""
+KEPT = frozenset("£€¥₹₩₽¢°–—…′″×÷±≈≠≤≥−§¶©®™²³¹½¼¾⅓⅔⅛⅜⅝⅞·•†‡√∞αβγδπμΩ№")
+"""Characters outside ASCII that a rule reads; the Greek ones are read by name."""
+ACCENTED = re.compile(r"\b(?:r[ée]sumé|exposé|rosé|pâté|lamé)s?\b", re.IGNORECASE)
+"""Words that without their accents are others; they keep them."""
+_RESUME = re.compile(r"\b(r)e(?=sumé)", re.IGNORECASE)
+ACCENTED_LETTERS = "éâÉÂ"
+_SPACES = re.compile(r"\s+")
+_SHOWN = 60
+
+
+def cleaned(text: str, *, drop_unknown: bool = False) -> str:
+    """``text`` in the characters that the rules know, in one line.
+
+    Accents are dropped (café, Zoë), except where another word would be left (résumé); control and format characters
+    too; line breaks become spaces.
+
+    Raises DataError for letters of another script and for unknown symbols, unless these are to be dropped; the message
+    has them and the text.
+
+    >>> cleaned("“Café”\\u200b …\\tat Zoë’s")
+    '"Cafe" … at Zoe\\'s'
+    """
+    if text.isascii() and text.isprintable():
+        return _SPACES.sub(" ", text).strip()
+    text = _RESUME.sub(r"\1é", unicodedata.normalize("NFC", text))
+    kept = {place for word in ACCENTED.finditer(text) for place in range(*word.span())}
+    found: list[str] = []
+    foreign: dict[str, None] = {}
+    for place, character in enumerate(text):
+        folded = character if place in kept else _folded(character)
+        if folded is None:
+            foreign[character] = None
+        else:
+            found.append(folded)
+    if foreign and not drop_unknown:
+        raise DataError(f"{shown(text)}: {_named(foreign)} can't be read in English; replace or remove them")
+    return _SPACES.sub(" ", "".join(found)).strip()
+
+
+def without_accents(text: str) -> str:
+    """
+    >>> without_accents("résumé")
+    'resume'
+    """
+    return "".join(one for one in unicodedata.normalize("NFKD", text) if not unicodedata.combining(one))
+
+
+def shown(text: str) -> str:
+    """A text as an error shows it, cut if it is long."""
+    line = "".join(one if one.isprintable() else " " for one in text)
+    return repr(line if len(line) <= _SHOWN else f"{line[: _SHOWN - 1]}…")
+
+
+def _folded(character: str) -> str | None:
+    """What a character is read as; None for what isn't known."""
+    if character in FOLDED:
+        return FOLDED[character]
+    category = unicodedata.category(character)
+    if category.startswith("Z") or character in "\t\n\r\v\f\x85":
+        return " "
+    if character in KEPT or (character.isascii() and category != "Cc"):
+        return character
+    if category in ("Cc", "Cf", "Mn", "Me", "Co", "Cn", "Cs"):
+        return "" if category in ("Cc", "Cf") or character == "\ufe0f" else None
+    plain = "".join(
+        FOLDED.get(one, one) for one in unicodedata.normalize("NFKD", character) if not unicodedata.combining(one)
+    )
+    return plain if plain.isascii() and plain else None
+
+
+def _named(foreign: dict[str, None]) -> str:
+    """The characters, and the script that they are of where they are letters.
+
+    A Unicode name starts with its script.
+    """
+    scripts = {
+        unicodedata.name(one, "").split(" ")[0].capitalize() for one in foreign if unicodedata.category(one)[0] in "LM"
+    }
+    characters = " ".join(list(foreign)[:12]) + (" …" if len(foreign) > 12 else "")
+    named = ", ".join(sorted(script for script in scripts if script))
+    return f"{characters} ({named})" if named else characters
+
+
+RULES = (addresses, dates_and_times, money, abbreviations, roman_numerals, units, numerals, symbols, letters)
+OF_FIGURES = (dates_and_times, money, units, numerals)
+"""Rules that change nothing in a text without figures."""
+_FIGURE = re.compile(rf"[0-9{''.join(VULGAR)}]")
+_SPACE_BEFORE = re.compile(r"\s+(?=[,;:!?)…]|\.(?!\w))|(?<=\()\s+")
+
+
+def normalise(text: str) -> str:
+    """``text`` as it is spoken: words and punctuation, without figures and symbols.
+
+    Letters that are read by their names are single capitals.
+
+    Raises DataError for letters of another script and for unknown symbols.
+
+    >>> normalise("Dr. Roe paid £372 on Oct. 18, 1939, at 11:40 a.m.")
+    'Doctor Roe paid three hundred seventy-two pounds on October eighteen, nineteen thirty-nine, at eleven forty A M.'
+    """
+    text = cleaned(text)
+    figures = _FIGURE.search(text)
+    for rule in RULES:
+        if figures or rule not in OF_FIGURES:
+            text = rule(text)
+    return _SPACE_BEFORE.sub("", _SPACES.sub(" ", text)).strip()

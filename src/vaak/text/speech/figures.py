@@ -1,0 +1,459 @@
+"""Figures in words: amounts of money, measures with a unit, and all figures that are left after these and dates.
+
+Measures are in powers of ten too, percentages, temperatures, feet and inches; what is left are ordinals, fractions,
+ranges, codes, house numbers and counts.
+"""
+
+from __future__ import annotations
+
+import re
+from math import gcd
+from typing import NamedTuple
+
+from vaak.text.speech.dates_and_times import MONTH, year_of_century
+from vaak.text.speech.words import (
+    GROUPED,
+    NUMBER,
+    cardinal,
+    decimal,
+    digits,
+    fraction,
+    grouped,
+    ordinal,
+    plural,
+    table,
+    whole,
+    words,
+    year,
+)
+
+
+class Currency(NamedTuple):
+    """The names of a currency and of its hundredth, one and several."""
+
+    one: str
+    many: str
+    cent: str = ""
+    cents: str = ""
+
+
+DOLLAR = Currency("dollar", "dollars", "cent", "cents")
+CURRENCIES = {
+    "$": DOLLAR,
+    "US$": Currency("U S dollar", "U S dollars", "cent", "cents"),
+    **{
+        mark: Currency(f"{of} dollar", f"{of} dollars", "cent", "cents")
+        for of, marks in {
+            "Canadian": ("C$", "CA$"),
+            "Australian": ("A$", "AU$"),
+            "New Zealand": ("NZ$",),
+            "Hong Kong": ("HK$",),
+        }.items()
+        for mark in marks
+    },
+    "£": Currency("pound", "pounds", "penny", "pence"),
+    "€": Currency("euro", "euros", "cent", "cents"),
+    "¥": Currency("yen", "yen"),
+    "₹": Currency("rupee", "rupees", "paisa", "paise"),
+    "Rs.": Currency("rupee", "rupees", "paisa", "paise"),
+    "Rs": Currency("rupee", "rupees", "paisa", "paise"),
+    "₩": Currency("won", "won"),
+    "₽": Currency("ruble", "rubles", "kopeck", "kopecks"),
+}
+CODES = {"USD": "US$", "EUR": "€", "GBP": "£", "JPY": "¥", "INR": "₹", "CAD": "C$", "AUD": "A$", "KRW": "₩", "RUB": "₽"}
+MAGNITUDES = table(
+    """
+    k=thousand K=thousand m=million M=million mn=million mm=million b=billion B=billion bn=billion tn=trillion
+    T=trillion
+    """
+)
+_MARK = "|".join(re.escape(mark) for mark in sorted(CURRENCIES, key=len, reverse=True))
+_WORDS = "hundred|thousand|million|billion|trillion|dozen"
+_MAGNITUDE = rf"(?P<magnitude>[ -](?:{_WORDS})\b| ?(?:{'|'.join(MAGNITUDES)})\b(?!\.\w))"
+_SIGN = r"(?P<sign>(?<![\w\d.])[-−])?"
+_AMOUNT = re.compile(
+    rf"{_SIGN}(?<![A-Za-z])(?P<mark>{_MARK})\s?(?P<amount>{NUMBER})"
+    rf"(?:\s?(?:-|–|to)\s?(?:(?P=mark))?(?P<to>{NUMBER}))?{_MAGNITUDE}?(?P<bill>[ -](?:bill|note|coin)\b)?"
+)
+_CODE_BEFORE = re.compile(rf"\b(?P<mark>{'|'.join(CODES)})\s?(?P<amount>{NUMBER}){_MAGNITUDE}?")
+_CODE_AFTER = re.compile(rf"(?<![\d.,])(?P<amount>{NUMBER})\s?{_MAGNITUDE}?\s?(?P<mark>{'|'.join(CODES)}|€|₽|₩)(?!\w)")
+_COMMA = re.compile(r"(?<=€)(\d+),(\d\d)(?!\d)|(?<![\d.,])(\d+),(\d\d)(?=\s?€)")
+"""A decimal comma, as with euros."""
+_CENTS = re.compile(rf"(?<![\d.,])({NUMBER})\s?¢")
+_SHILLINGS = re.compile(r"(?<![\d.,])(?:(\d+)s\. ?)(?:(\d+)d\.)")
+_OLD_POUNDS = re.compile(r"(?<=£)([\d,]+) (\d+)s\.(?: (\d+)d\.)?")
+
+
+def money(text: str) -> str:
+    """
+    >>> money("$13.87, not £72, or $3.5 million, or 50¢")
+    'thirteen dollars, eighty-seven cents, not seventy-two pounds, or three point five million dollars, or fifty cents'
+    """
+    text = _COMMA.sub(lambda match: ".".join(filter(None, match.groups())), text)
+    text = _OLD_POUNDS.sub(_old_pounds, text)
+    text = _SHILLINGS.sub(lambda match: f"{_counted(match[1], 'shilling')}, {_pence(match[2])}", text)
+    text = _AMOUNT.sub(_amount, text)
+    text = _CODE_BEFORE.sub(_code, text)
+    text = _CODE_AFTER.sub(_code, text)
+    return _CENTS.sub(lambda match: f"{decimal(match[1])} {'cent' if match[1] == '1' else 'cents'}", text)
+
+
+def _amount(match: re.Match[str]) -> str:
+    currency = CURRENCIES[match["mark"]]
+    sign = "minus " if match["sign"] else ""
+    magnitude, bill = match["magnitude"], match["bill"] or ""
+    if match["to"]:
+        words = f"{decimal(match['amount'])} to {decimal(match['to'])}{_magnitude(magnitude)} {currency.many}"
+    elif bill or (magnitude and magnitude.startswith("-")):
+        words = f"{decimal(match['amount'])}{_magnitude(magnitude)} {currency.one}{bill.replace('-', ' ')}"
+    else:
+        words = sum_of(match["amount"], currency, magnitude)
+    return sign + words
+
+
+def _code(match: re.Match[str]) -> str:
+    mark = match["mark"]
+    return sum_of(match["amount"], CURRENCIES[CODES.get(mark, mark)], match["magnitude"])
+
+
+def sum_of(amount: str, currency: Currency, magnitude: str | None = None) -> str:
+    """An amount in words; with two decimals in the currency and its hundredth.
+
+    ``magnitude`` is a word such as million after the amount, or its abbreviation.
+
+    >>> sum_of("0.99", DOLLAR), sum_of("1.00", DOLLAR), sum_of("2.5", DOLLAR)
+    ('ninety-nine cents', 'one dollar', 'two point five dollars')
+    """
+    if magnitude:
+        return f"{decimal(amount)}{_magnitude(magnitude)} {currency.many}"
+    before, _, after = amount.replace(",", "").partition(".")
+    if len(after) != 2 or not currency.cent:
+        return f"{decimal(amount)} {currency.one if amount == '1' else currency.many}"
+    parts = []
+    if int(before or 0) or not int(after):
+        parts.append(f"{cardinal(int(before or 0))} {currency.one if int(before or 0) == 1 else currency.many}")
+    if int(after):
+        parts.append(f"{cardinal(int(after))} {currency.cent if int(after) == 1 else currency.cents}")
+    return ", ".join(parts)
+
+
+def _magnitude(written: str | None) -> str:
+    word = (written or "").strip(" -")
+    return f" {MAGNITUDES.get(word, word)}" if word else ""
+
+
+def _old_pounds(match: re.Match[str]) -> str:
+    """Pounds, shillings and pence; the pounds, whose sign stands before, stay for ``_AMOUNT``."""
+    said = f"{match[1]}, {_counted(match[2], 'shilling')}"
+    return f"{said}, {_pence(match[3])}" if match[3] else said
+
+
+def _counted(number: str, unit: str) -> str:
+    return f"{cardinal(int(number))} {unit}{'' if int(number) == 1 else 's'}"
+
+
+def _pence(number: str) -> str:
+    return f"{cardinal(int(number))} {'penny' if int(number) == 1 else 'pence'}"
+
+
+UNITS = table(
+    """
+    %=percent/percent ‰=per_mille/per_mille mm=millimeter cm=centimeter m=meter km=kilometer μm=micrometer
+    μg=microgram mcg=microgram
+    μs=microsecond μL=microliter μl=microliter μV=microvolt μA=microamp nm=nanometer ft=foot/feet yd=yard
+    yds=yard mi=mile mg=milligram g=gram kg=kilogram lb=pound lbs=pound oz=ounce
+    l=liter L=liter ml=milliliter mL=milliliter cl=centiliter gal=gallon ha=hectare s=second sec=second secs=second
+    ms=millisecond min=minute mins=minute h=hour hr=hour hrs=hour Hz=hertz/hertz kHz=kilohertz/kilohertz
+    MHz=megahertz/megahertz GHz=gigahertz/gigahertz W=watt kW=kilowatt MW=megawatt kWh=kilowatt_hour V=volt
+    kV=kilovolt mA=milliamp mAh=milliamp_hour dB=decibel Pa=pascal hPa=hectopascal kPa=kilopascal psi=P_S_I/P_S_I
+    kJ=kilojoule cal=calorie kcal=kilocalorie bit=bit KB=kilobyte kB=kilobyte MB=megabyte GB=gigabyte TB=terabyte
+    kbps=kilobit_per_second/kilobits_per_second Mbps=megabit_per_second/megabits_per_second
+    Gbps=gigabit_per_second/gigabits_per_second mph=mile_per_hour/miles_per_hour
+    kph=kilometer_per_hour/kilometers_per_hour km/h=kilometer_per_hour/kilometers_per_hour
+    kmh=kilometer_per_hour/kilometers_per_hour m/s=meter_per_second/meters_per_second
+    m/s²=meter_per_second_squared/meters_per_second_squared mpg=mile_per_gallon/miles_per_gallon
+    rpm=revolution_per_minute/revolutions_per_minute bpm=beat_per_minute/beats_per_minute
+    sq_ft=square_foot/square_feet sq._ft.=square_foot/square_feet sq_mi=square_mile sq._mi.=square_mile
+    in=inch/inches qt=quart tbsp=tablespoon tsp=teaspoon cu_ft=cubic_foot/cubic_feet
+    °C=degree_Celsius/degrees_Celsius °_C=degree_Celsius/degrees_Celsius °F=degree_Fahrenheit/degrees_Fahrenheit
+    °_F=degree_Fahrenheit/degrees_Fahrenheit °=degree
+    """
+)
+"""Unit → its name; the plural is separated by a slash where it isn't the name with an s."""
+ATTACHED_ONLY = frozenset(("s", "h", "in", "bit", "cal"))
+"""Those that after a whole number and a space are more often something else."""
+CAPITALS = frozenset(("W", "V", "L"))
+"""Those that after a whole number and a space may be an initial or a direction: 1026 W Main."""
+_SQUARED = {"²": "square", "2": "square", "³": "cubic", "3": "cubic"}
+_UNIT = "|".join(re.escape(unit) for unit in sorted(UNITS, key=len, reverse=True))
+_SCIENTIFIC = re.compile(
+    rf"(?<![\w.,])([-−])?(\d+(?:\.\d+)?)(?:[eE]([-−+])|(?<=\.\d)[eE]()|e())(\d+)(?:\s?({_UNIT}))?(?!\w|[.,]\d)"
+)
+_MEASURE = re.compile(
+    rf"(?P<sign>(?<![\w.%°)])[-−])?(?<![\w.,/])(?P<amount>{NUMBER})"
+    rf"(?:\s?(?:{_UNIT})?\s?(?:-|–|to\b)\s?(?P<to>{NUMBER}))?(?P<gap>[\s-]?)(?P<unit>{_UNIT})(?P<power>[²³]|(?<=m)[23])?(?![\w/²³])"
+)
+_NO_NAME = re.compile(r"[.?!]?$|[,;:!?)]|\s+[a-z(]")
+_PER = re.compile(r"(?<=[a-z])/(?=(?:day|night|week|month|year|hour|minute|second|person|mile|kilometer|unit)\b)")
+_FEET_INCHES = re.compile(r"(?<![\w.])(\d{1,3})\s?['′]\s?(\d{1,2}(?:\.\d+)?)\s?(?:\"|″|'')")
+_ANGLE = re.compile(r"(\d+)°\s?(\d+(?:\.\d+)?)[′'](?:\s?(\d+(?:\.\d+)?)[″\"])?")
+_PRIMES = re.compile(rf"({NUMBER})\s?([′″])")
+_FEET = re.compile(r"(?<![\w.'])(\d{1,3})'(?![\w'])")
+_INCHES = re.compile(rf"(?<![\w.\"])({NUMBER})\"")
+_INCHES_SHORT = re.compile(rf"(?<![\w.])({NUMBER})([ -])in\.(?=\s[a-z(]|[,;:)])")
+_SHORT_STOP = re.compile(rf"(?<=\d)([ -]?(?:{_UNIT}))\.(?=\s+[a-z\d]|[,;:)])")
+_TIMES = re.compile(rf"(?<=[\w'\".])\s*×\s*(?={NUMBER})|(?<=[\d'\".]) x (?={NUMBER}\b)|(?<=\d)x(?=\d)")
+_FRACTION_OF_INCH = re.compile(r"(?<=\d)/(\d{1,2})(?:″| in\.)(?!\w)")
+
+
+def units(text: str) -> str:
+    """
+    >>> units("5 kg at 20 °C, 60mph, 0.5%, a 10-km run")
+    'five kilograms at twenty degrees Celsius, sixty miles per hour, zero point five percent, a ten kilometer run'
+    """
+    text = _SCIENTIFIC.sub(_scientific, text)
+    text = _TIMES.sub(" by ", text)
+    text = _FRACTION_OF_INCH.sub(r"/\1 inch", text)
+    text = _ANGLE.sub(_angle, text)
+    text = _FEET_INCHES.sub(lambda match: f"{decimal(match[1])} foot {decimal(match[2])}", text)
+    text = _PRIMES.sub(lambda match: _named(match[1], "foot/feet" if match[2] == "′" else "inch/inches"), text)
+    text = _FEET.sub(lambda match: _named(match[1], "foot/feet"), text)
+    text = _INCHES.sub(_inches, text)
+    text = _INCHES_SHORT.sub(_inches_short, text)
+    text = _SHORT_STOP.sub(r"\1", text)
+    text = _MEASURE.sub(_measure, text)
+    return _PER.sub(" per ", text)
+
+
+def _scientific(match: re.Match[str]) -> str:
+    """``5e-5 m``; a capital E without sign or decimals is left as a code (3E8)."""
+    sign, power = "minus " if match[1] else "", "minus " if match[3] in ("-", "−") else ""
+    said = f"{sign}{decimal(match[2])} times ten to the power of {power}{decimal(match[6])}"
+    return f"{said} {UNITS[match[7]].partition('/')[2] or UNITS[match[7]] + 's'}" if match[7] else said
+
+
+def _measure(match: re.Match[str]) -> str:
+    unit, gap = match["unit"], match["gap"]
+    if gap and unit in ATTACHED_ONLY and "." not in match["amount"]:
+        return match[0]
+    if gap and unit in CAPITALS and not _NO_NAME.match(match.string, match.end()):
+        return match[0]
+    names = UNITS[unit]
+    if match["power"]:
+        one, _, many = names.partition("/")
+        names = f"{_SQUARED[match['power']]} {one}/{_SQUARED[match['power']]} {many or one + 's'}"
+    sign = "minus " if match["sign"] else ""
+    if match["to"]:
+        return f"{sign}{decimal(match['amount'])} to {_named(match['to'], names, several=True)}"
+    if gap == "-":
+        return f"{sign}{decimal(match['amount'])} {names.partition('/')[0]}"
+    return sign + _named(match["amount"], names)
+
+
+def _named(amount: str, names: str, several: bool = False) -> str:
+    one, _, many = names.partition("/")
+    return f"{decimal(amount)} {one if amount == '1' and not several else many or one + 's'}"
+
+
+def _angle(match: re.Match[str]) -> str:
+    said = f"{_named(match[1], 'degree')} {_named(match[2], 'minute')}"
+    return f"{said} {_named(match[3], 'second')} " if match[3] else f"{said} "
+
+
+def _inches_short(match: re.Match[str]) -> str:
+    """``6 in. of rain``, ``a 6-in. pipe``."""
+    return f"{decimal(match[1])} inch" if match[2] == "-" else _named(match[1], "inch/inches")
+
+
+def _inches(match: re.Match[str]) -> str:
+    """Inches, where the quotation mark doesn't close a quotation."""
+    opened = match.string.count('"', 0, match.start()) % 2
+    return match[0] if opened else _named(match[1], "inch/inches")
+
+
+VULGAR = table(
+    """
+    ½=1/2 ¼=1/4 ¾=3/4 ⅓=1/3 ⅔=2/3 ⅛=1/8 ⅜=3/8 ⅝=5/8 ⅞=7/8
+    """
+)
+DENOMINATORS = (2, 3, 4, 5, 6, 8, 9, 10, 12, 16, 20, 32, 50, 64, 100)
+"""Of what are read as fractions: 9/11 and 24/7 are not."""
+STREETS = "Street|Avenue|Road|Lane|Drive|Boulevard|Court|Place|Square|Highway|Parkway|Terrace|Way"
+DIRECTIONS = "North|South|East|West|Northeast|Northwest|Southeast|Southwest"
+IN_GROUPS = (
+    "Number|Room|Flight|Route|Highway|Interstate|Exhibit|Apartment|Suite|Channel|Bus|Train|P\\.S\\.|area code|frame"
+)
+"""What is numbered in pairs of digits: Room one oh five."""
+YEAR_BEFORE = (
+    r"in|since|until|till|by|during|before|after|year|early|late|mid|circa|summer of|spring of|fall of|winter of"
+)
+_FEW = rf"{GROUPED}|\d+"
+_PHONE = re.compile(
+    r"(?<![\w.,-])(?:\+?(\d{1,3})[ .-])?(?:\((\d{3})\) ?|(\d{3})[-. ])(\d{3})[-.](\d{4})(?![\w-])|"
+    r"(?<![\w.,-])(\d{3})-(\d{4})(?![\w-])"
+)
+_FOREIGN_PHONE = re.compile(r"(?<![\w.,-])(?:\+\d{1,3}|0\d{2,4})(?:[ -]\d{2,4}){2,5}(?![\w-])")
+_LARGE = re.compile(rf"(?<![\w.,])(\d+\.\d+)({'|'.join(MAGNITUDES)})(?!\w)")
+_WITH_LETTERS = re.compile(r"(?<![\w.])(\d*\.\d+)([A-Za-z]+)(?!\w|\.\d)")
+_DOT = re.compile(r"(?<=[A-Z])\.(?=\d)")
+_POWER = re.compile(r"(?<=\w)\^(?=-?\w)")
+_VERSION = re.compile(r"(?<![\w.])\d+(?:\.\d+){2,}(?!\w)")
+_ORDINAL = re.compile(rf"(?<![\w.,])({_FEW})(?:st|nd|rd|th)\b")
+_VULGAR = re.compile(rf"(\d+)?\s?([{''.join(VULGAR)}])")
+_MIXED = re.compile(r"(?<![\w./])(\d+)[ -](\d{1,2})/(\d{1,2})(?![\w/])")
+_FRACTION = re.compile(r"(?<![\w./,])(\d{1,3})/(\d{1,3})(?![\w/]|\.\d)(ths?\b)?")
+_YEARS = re.compile(r"(?<![\w.,$£€-])(1[1-9]\d\d|20\d\d)\s?[–-]\s?(?:(1[1-9]\d\d|20\d\d)|(\d\d))(?![\w-]|[.,]\d)")
+_RANGE = re.compile(rf"(?<![\w.,/-])({_FEW}|\d+\.\d+)(?:\s?–\s?|-)({_FEW}|\d+\.\d+)(?![\w/-]|[.,]\d)")
+_RATIO = re.compile(r"(?<![\w:.])(\d+):(\d+)(?![\w:])")
+_NEGATIVE = re.compile(r"(?<![\w.,)\"'-])[-−](?=\.?\d)")
+_CALIBER = re.compile(
+    r"(?<![\w.])\.(\d\d)(?!\d)(?=-?\s?(?:[Cc]al|[Ss]pecial|[Mm]agnum|[Rr]ifle|[Pp]istol|[Rr]evolver|ACP))"
+)
+_DIALLED = re.compile(
+    r"\b((?:[Bb]ox|[Cc]all(?:ed|ing|s)?|[Dd]ial(?:l?ed|l?ing|s)?|[Pp]hon(?:e|ed|ing)|[Rr]ang|[Rr]ing) )"
+    r"(\d{3,})\b(?![,.]\d)"
+)
+_EMERGENCY = re.compile(
+    r"(?:^|\bto )(911|999|112)(?=[.!?]*$)|(?<![\w.,$£€-])(911|999|112)(?=-?\s?"
+    r"(?:calls?|callers?|operators?|dispatch\w*|emergency|emergencies|system|services?|tapes?|recordings?|centers?)\b)"
+)
+_ISH = re.compile(r"(?<=\d)-?ish\b")
+_CODE = re.compile(r"(?<![\w.,])(?=[A-Za-z]*\d+[A-Za-z]|[A-Za-z]+\d)([A-Za-z\d]+)(?!\w)")
+_GROUPED = re.compile(rf"(?<=\b)((?:{IN_GROUPS})s? #?)(\d{{3,4}})(?:[-–]?([A-Z]))?\b(?![,.]\d)")
+_ADDRESS = re.compile(
+    rf"(?<![\w.,])(\d{{3,5}})(?= (?:(?:{DIRECTIONS}|[NSEW]\.?) (?!of\b)[A-Z\d]|(?:[A-Z][a-z]+ ){{1,2}}(?:{STREETS})\b))"
+)
+_BLOCK = re.compile(r"(?<![\w.,])(\d{3,4})(?=[ -]block\b)")
+_LETTER_AFTER = re.compile(r"(?<![\w.,])(\d{1,3})-([A-Z])(?![\w'])")
+_THOUSANDS = re.compile(rf"(?<![\w.,]){GROUPED}(?:\.\d+)?(?!\d)")
+_YEAR_CUE = re.compile(rf"(?:\b(?:{YEAR_BEFORE}|{MONTH},?)|['\"(])\s?$", re.IGNORECASE)
+_FOUR = re.compile(r"(?<![\w.,#])([12]\d{3})(?![\w]|[.,]\d)")
+_FOLLOWS = re.compile(r"[ -]([a-z]+)(?: ([a-z]+))?")
+_SINGULAR = words("was is has as this his its us thus across always perhaps towards besides unless yes less")
+_EVENTS = words(
+    """
+    riots protests elections uprisings floods earthquakes fires games championships celebrations hearings trials
+    massacres rebellions revolts strikes wars olympics negotiations talks riot
+    """
+)
+"""Of a year, rather than counted, unless a quantity precedes: the 1780 riots, some 1200 protests."""
+_QUANTITY = re.compile(
+    r"\b(?:about|around|over|some|nearly|almost|than|all|those|these|least|most|of|exactly)\s$", re.IGNORECASE
+)
+_FUNCTION = words(
+    """
+    the a an and or but to in of on at by for from with who which that when while where he she it they we i you had has
+    have was were is are been be did do said made saw became began came went found not no so as if than then there this
+    these those his her their its our my after before until till during since about against between into over under
+    """
+)
+_DECIMAL = re.compile(r"(?<![\w.])\d*\.\d+(?![\w]|\.\d)")
+_LEFT = re.compile(r"\d+")
+
+
+def numerals(text: str) -> str:
+    """
+    >>> numerals("7 of 1063 beds in 1805, Box 2915, serial C2766")
+    'seven of one thousand sixty-three beds in eighteen oh five, Box two nine one five, serial C two seven six six'
+    >>> numerals("2½ to 3/4, the 21st, 5-10 and -3.5")
+    'two and a half to three quarters, the twenty-first, five to ten and minus three point five'
+    >>> numerals("1.5x as fast, 7ish, a 911 call")
+    'one point five X as fast, seven-ish, a nine one one call'
+    """
+    text = _PHONE.sub(lambda match: ", ".join(digits(part) for part in match.groups() if part), text)
+    text = _FOREIGN_PHONE.sub(lambda match: ", ".join(map(digits, re.findall(r"\d+", match[0]))), text)
+    text = _ISH.sub("-ish", text)
+    text = _LARGE.sub(lambda match: f"{decimal(match[1])} {MAGNITUDES[match[2]]}", text)
+    text = _WITH_LETTERS.sub(lambda match: f"{decimal(match[1])} {code(match[2])}", text)
+    text = _DOT.sub(" dot ", text)
+    text = _POWER.sub(" to the power of ", text)
+    text = _VERSION.sub(lambda match: " point ".join(whole(part) for part in match[0].split(".")), text)
+    text = _ORDINAL.sub(lambda match: ordinal(int(match[1].replace(",", ""))), text)
+    text = _VULGAR.sub(lambda match: f"{match[1]} {VULGAR[match[2]]}" if match[1] else VULGAR[match[2]], text)
+    text = _MIXED.sub(_mixed, text)
+    text = _FRACTION.sub(_fraction, text)
+    text = _CALIBER.sub(lambda match: cardinal(int(match[1])), text)
+    text = _DIALLED.sub(lambda match: match[1] + digits(match[2]), text)
+    text = _EMERGENCY.sub(lambda match: re.sub(r"\d+", lambda number: digits(number[0]), match[0]), text)
+    text = _GROUPED.sub(lambda match: match[1] + grouped(match[2]) + (f" {match[3]}" if match[3] else ""), text)
+    text = _LETTER_AFTER.sub(lambda match: f"{grouped(match[1])} {match[2]}", text)
+    text = _YEARS.sub(_years, text)
+    text = _RANGE.sub(r"\1 to \2", text)
+    text = _RATIO.sub(r"\1 to \2", text)
+    text = _NEGATIVE.sub("minus ", text)
+    text = _CODE.sub(lambda match: code(match[1]), text)
+    for pattern in (_ADDRESS, _BLOCK):
+        text = pattern.sub(lambda match: grouped(match[1]), text)
+    text = _FOUR.sub(_year_or_count, text)
+    text = _THOUSANDS.sub(lambda match: decimal(match[0]), text)
+    text = _DECIMAL.sub(lambda match: decimal(match[0]), text)
+    return _LEFT.sub(_left, text)
+
+
+def code(written: str) -> str:
+    """Letters and figures: letter by letter, figures as one number up to two of them, otherwise digit by digit.
+
+    >>> code("C2766"), code("B52"), code("MP3s"), code("H1N1"), code("FY2020"), code("10x")
+    ('C two seven six six', 'B fifty-two', 'M P threes', 'H one N one', 'F Y twenty twenty', 'ten X')
+    """
+    said = list[str]()
+    for piece in re.findall(r"[A-Za-z]+|\d+", written):
+        if piece.isdigit():
+            of_year = len(said) == 1 and " " in said[0] and re.fullmatch(r"(?:19|20)\d\d", piece)
+            said.append(year(int(piece)) if of_year else whole(piece) if len(piece) < 3 else digits(piece))
+        elif piece == "s" and len(said) > 1:
+            said[-1] = plural(said[-1])
+        elif len(piece) > 3 and not piece.isupper():
+            said.append(piece)
+        else:
+            said.append(" ".join(piece.upper()))
+    return " ".join(said)
+
+
+def _mixed(match: re.Match[str]) -> str:
+    part = fraction(int(match[2]), int(match[3])) if int(match[3]) else match[0]
+    return f"{whole(match[1])} and {re.sub('^one (?=half|quarter|eighth)', 'a ', part)}"
+
+
+def _fraction(match: re.Match[str]) -> str:
+    """A proper fraction; otherwise two numbers, as in 24/7."""
+    above, below = int(match[1]), int(match[2])
+    if match[3] or (0 < above < below and below in DENOMINATORS and gcd(above, below) == 1):
+        return fraction(above, below)
+    return f"{whole(match[1])} {whole(match[2])}"
+
+
+def _years(match: re.Match[str]) -> str:
+    ends = year(int(match[2])) if match[2] else year_of_century(match[3])
+    return f"{year(int(match[1]))} to {ends}"
+
+
+def _year_or_count(match: re.Match[str]) -> str:
+    """Four figures without a comma are a year, unless several things are counted (1308 prisoners)."""
+    number = int(match[1])
+    if number >= 2100 or (number < 1100 and not _YEAR_CUE.search(_before(match))):
+        return cardinal(number)
+    following = _FOLLOWS.match(match.string, match.end())
+    if following is None or _YEAR_CUE.search(_before(match)):
+        return year(number)
+    first, second = following[1], following[2] or ""
+    if first in _EVENTS:
+        return cardinal(number) if _QUANTITY.search(_before(match)) else year(number)
+    counted = _is_plural(first) or (first not in _FUNCTION and _is_plural(second))
+    return cardinal(number) if counted else year(number)
+
+
+def _before(match: re.Match[str]) -> str:
+    return match.string[max(0, match.start() - 20) : match.start()]
+
+
+def _is_plural(word: str) -> bool:
+    return len(word) > 3 and word.endswith("s") and not word.endswith("ss") and word not in _SINGULAR
+
+
+def _left(match: re.Match[str]) -> str:
+    """A number by itself; a space keeps it from letters next to it."""
+    text = match.string
+    before = " " if match.start() and text[match.start() - 1].isalpha() else ""
+    after = " " if match.end() < len(text) and text[match.end()].isalpha() else ""
+    return f"{before}{whole(match[0])}{after}"

@@ -1,0 +1,422 @@
+"""A tokenizer: text in one canonical form to token ids and back, over a ``tokenizers`` backend or a user's class.
+
+Corpus text is only ever text: a document that contains the letters ``<mask>`` gets the tokens of those letters, never
+the special token's id. Special ids are inserted by code only.
+
+``normalise`` writes NFC only, never NFKC: compatibility forms, and the zero-width joiner and non-joiner that choose
+between a conjunct and a half form in Devanagari, carry meaning. Source: Unicode Standard Annex 15.
+
+A user's class has these methods; special tokens are Vaak's, and not its concern. Its state is in
+FOLDER/users_tokenizer.json; the class is named by the configuration alone::
+
+    train             learns from the training texts, a stream
+    encode, decode    text to ids from 0 to ``len(tokenizer) - 1``, and back
+    state_dict        what it has learned, as JSON can hold it; ``load_state_dict`` takes it back from there
+"""
+
+from __future__ import annotations
+
+import codecs
+import inspect
+import json
+import logging
+import re
+import sys
+import unicodedata
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any, Protocol
+
+from tokenizers import Tokenizer as Backend
+
+from vaak.config.components import check_options, resolve_component, source_file
+from vaak.core.errors import DataError, UserError
+from vaak.core.storage.files import fingerprint_of, read_json, sha256_of, write_json, write_text
+
+logger = logging.getLogger(__name__)
+# By role: our own name first, then those that other tokenizers use.
+SPECIAL_NAMES: dict[str, tuple[str, ...]] = {
+    "pad": ("<pad>", "[PAD]", "<PAD>", "<|pad|>", "<|padding|>"),
+    "bos": ("<s>", "[CLS]", "<bos>", "<BOS>", "[BOS]", "<|begin_of_text|>", "<|startoftext|>", "<|endoftext|>"),
+    "eos": ("</s>", "[SEP]", "<eos>", "<EOS>", "[EOS]", "<|end_of_text|>", "<|endoftext|>", "<|im_end|>"),
+    "unk": ("<unk>", "[UNK]", "<UNK>", "<|unk|>"),
+    "mask": ("<mask>", "[MASK]", "<MASK>", "<|mask|>"),
+}
+SPECIAL_TOKENS = tuple(names[0] for names in SPECIAL_NAMES.values())
+_PRINTABLE = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+BYTES = {chr(byte): byte for byte in _PRINTABLE} | {
+    chr(0x100 + number): byte for number, byte in enumerate(sorted({*range(256)} - {*_PRINTABLE}))
+}
+"""The byte of each character by which GPT-2 writes it (Radford et al. 2019)."""
+
+
+def _bytes_readable(error: UnicodeError) -> tuple[str, int]:
+    assert isinstance(error, UnicodeDecodeError)
+    return "".join(f"‹{byte:02X}›" for byte in error.object[error.start : error.end]), error.end
+
+
+codecs.register_error("vaak_readable", _bytes_readable)
+_BYTE_TOKEN = re.compile("<0x[0-9A-F]{2}>")
+# Stands in the pre-tokenizer of every tokenizer trained here, as JSON writes it.
+ISOLATED_NEWLINE = r"|\\n|"
+
+
+class Tokenizer:
+    """Text to ids and back. Ids of special tokens: ``pad_id``, ``bos_id``, ``eos_id``, ``unk_id``, ``mask_id``.
+
+    Trained here, they are 0 to 4. In a loaded tokenizer they are found by name, and missing ones are added after its
+    vocabulary. ``vocab_size`` is the largest id plus one: the rows an embedding needs.
+    """
+
+    def __init__(self, backend: Backend, roles: Mapping[str, str] | None = None):
+        """``roles`` says which tokens play them, where that is known."""
+        backend.no_padding()
+        backend.no_truncation()
+        backend.encode_special_tokens = True
+        self.backend = backend
+        known = {role: token for role, token in (roles or {}).items() if backend.token_to_id(token) is not None}
+        self.special_tokens = {role: known.get(role) or _special_token(backend, role) for role in SPECIAL_NAMES}
+        ids = backend.get_vocab(with_added_tokens=True)
+        self.pad_id, self.bos_id, self.eos_id, self.unk_id, self.mask_id = (
+            ids[self.special_tokens[role]] for role in ("pad", "bos", "eos", "unk", "mask")
+        )
+        self.vocab_size = max(ids.values()) + 1
+
+    @classmethod
+    def from_json(cls, content: str, roles: Mapping[str, str] | None = None) -> Tokenizer:
+        """The tokenizer that ``to_json`` wrote."""
+        return cls(Backend.from_str(content), roles)
+
+    @classmethod
+    def load(cls, path: str | Path) -> Tokenizer:
+        """The tokenizer in a ``tokenizer.json``, or in a folder with one.
+
+        Raises DataError if there is none or it is damaged.
+        """
+        file = Path(path)
+        if file.is_dir():
+            file = file / "tokenizer.json"
+        if not file.is_file():
+            raise DataError(f"{file}: this tokenizer file does not exist; give a tokenizer.json or a folder with one")
+        try:
+            return cls.from_json(file.read_text(encoding="utf-8"), _roles_in_config(file))
+        except Exception as error:  # the library raises bare Exception for what it can't read
+            raise DataError(f"{file}: this is not a tokenizer of the tokenizers library: {error}") from error
+
+    def save(self, folder: str | Path) -> None:
+        """Write ``tokenizer.json`` and the ``tokenizer_config.json`` by which transformers finds the special tokens."""
+        folder = Path(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        config: dict[str, Any] = {"tokenizer_class": "PreTrainedTokenizerFast", "clean_up_tokenization_spaces": False}
+        config |= {f"{role}_token": token for role, token in self.special_tokens.items()}
+        write_text(folder / "tokenizer.json", self.to_json())
+        write_json(folder / "tokenizer_config.json", config)
+
+    def to_json(self) -> str:
+        """Everything the tokenizer is, as the content of a ``tokenizer.json``."""
+        return self.backend.to_str()
+
+    @property
+    def fingerprint(self) -> str:
+        """A short hash of the content: equal for tokenizers that give equal ids."""
+        return fingerprint_of(json.loads(self.to_json()))
+
+    @property
+    def isolates_newlines(self) -> bool:
+        r"""True when ``\n`` is always a separate piece, so text cut after it has the same tokens as the whole."""
+        return ISOLATED_NEWLINE in json.dumps(json.loads(self.to_json())["pre_tokenizer"])
+
+    def encode(self, text: str) -> list[int]:
+        """The ids of ``text`` alone, without any special token."""
+        return self.backend.encode(text, add_special_tokens=False).ids
+
+    def encode_written(self, text: str, *, as_text: bool = False) -> tuple[list[int], list[tuple[int, int]]]:
+        """The ids of ``text``, in which special tokens are written out, and the characters that each stands for.
+
+        With ``as_text`` they are letters, as they are for ``encode``.
+        """
+        self.backend.encode_special_tokens = as_text
+        try:
+            encoding = self.backend.encode(text, add_special_tokens=False)
+        finally:
+            self.backend.encode_special_tokens = True
+        return encoding.ids, encoding.offsets
+
+    def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
+        """``encode`` of each text, on all threads."""
+        return [encoding.ids for encoding in self.backend.encode_batch_fast(texts, add_special_tokens=False)]
+
+    def decode(self, ids: Sequence[int], skip_special_tokens: bool = True) -> str:
+        """The text of ``ids``; bytes that are not UTF-8 (half a character) become U+FFFD."""
+        return self.backend.decode(list(ids), skip_special_tokens=skip_special_tokens)
+
+    def decode_batch(self, batch: Sequence[list[int]]) -> list[str]:
+        """``decode`` of each row of ids, on all threads."""
+        return self.backend.decode_batch(list(batch))
+
+    def readable(self, token: int) -> str:
+        """A token as text: ␣ is a space, ⏎ a newline, and ‹E0› a byte that isn't a character by itself.
+
+        Raises UserError for a number beyond the vocabulary.
+        """
+        name = self.backend.id_to_token(token)
+        if name is None:
+            raise UserError(f"{token} is not a token; the tokenizer has {self.vocab_size}")
+        if name in self.special_tokens.values():
+            return name
+        if _BYTE_TOKEN.fullmatch(name):
+            text = f"‹{name[3:5]}›"
+        elif "ByteLevel" in str(json.loads(self.to_json())["decoder"]) and all(char in BYTES for char in name):
+            text = bytes(BYTES[char] for char in name).decode(errors="vaak_readable")
+        else:
+            text = name
+        return text.replace(" ", "␣").replace("\n", "⏎")
+
+    def is_byte(self, token: int) -> bool:
+        """Whether a token is one byte of byte fallback, which may become a character with the tokens after it."""
+        return _BYTE_TOKEN.fullmatch(self.backend.id_to_token(token) or "") is not None
+
+    def __len__(self) -> int:
+        return self.vocab_size
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Tokenizer.from_json, (self.to_json(), self.special_tokens)
+
+
+def tokenizer_config_of(file: Path) -> dict[str, Any]:
+    """The ``tokenizer_config.json`` next to a ``tokenizer.json``; nothing where there is none."""
+    path = file.with_name("tokenizer_config.json")
+    return dict(read_json(path)) if path.is_file() else {}
+
+
+def _roles_in_config(file: Path) -> dict[str, str]:
+    """The special tokens that the ``tokenizer_config.json`` next to a ``tokenizer.json`` names."""
+    found = tokenizer_config_of(file)
+    named = {role: found.get(f"{role}_token") for role in SPECIAL_NAMES}
+    tokens = {role: one.get("content") if isinstance(one, dict) else one for role, one in named.items()}
+    return {role: token for role, token in tokens.items() if isinstance(token, str)}
+
+
+def _special_token(backend: Backend, role: str) -> str:
+    """The token that plays ``role``, added to the vocabulary if it has none."""
+    known = {token.content for token in backend.get_added_tokens_decoder().values() if token.special}
+    for name in SPECIAL_NAMES[role]:
+        if name in known:
+            return name
+    own = SPECIAL_NAMES[role][0]
+    backend.add_special_tokens([own])
+    logger.warning("the tokenizer has no %s token (looked for %s): %s added", role, ", ".join(SPECIAL_NAMES[role]), own)
+    return own
+
+
+@dataclass(frozen=True)
+class RoundTrip:
+    """The number of documents that their tokens reproduce; ``first_difference`` shows the first exception."""
+
+    documents: int
+    exact: int
+    tokens: int
+    unknown_tokens: int
+    first_difference: str | None
+
+    def __str__(self) -> str:
+        summary = (
+            f"{self.exact} of {self.documents} documents are reproduced exactly; {self.unknown_tokens} unknown tokens"
+        )
+        return f"{summary}; {self.first_difference}" if self.first_difference else summary
+
+
+def round_trip_report(tokenizer: Tokenizer, texts: Iterable[str], batch: int = 256) -> RoundTrip:
+    """What is lost by encoding and decoding ``texts``."""
+    documents = exact = tokens = unknown = 0
+    first: str | None = None
+    remaining = iter(texts)
+    while chunk := list(islice(remaining, batch)):
+        for text, ids in zip(chunk, tokenizer.encode_batch(chunk), strict=True):
+            returned = tokenizer.decode(ids)
+            if returned != text and first is None:
+                first = _difference(documents, text, returned)
+            documents += 1
+            exact += returned == text
+            tokens += len(ids)
+            unknown += ids.count(tokenizer.unk_id)
+    return RoundTrip(documents, exact, tokens, unknown, first)
+
+
+def _difference(index: int, text: str, returned: str) -> str:
+    """The first difference of two texts, with some context."""
+    pairs = enumerate(zip(text, returned, strict=False))
+    place = next((i for i, (a, b) in pairs if a != b), min(len(text), len(returned)))
+    around = slice(max(0, place - 10), place + 20)
+    return f"document {index}, character {place}: {text[around]!r} became {returned[around]!r}"
+
+
+KEY = "data.tokenizer"
+USERS_FILE = "users_tokenizer.json"
+METHODS = ("train", "encode", "decode", "__len__", "state_dict", "load_state_dict")
+
+
+class UsersOptions(Protocol):
+    """A user's class, and its options."""
+
+    @property
+    def type(self) -> str: ...
+    @property
+    def options(self) -> Mapping[str, Any]: ...
+
+
+class UsersTokenizer(Tokenizer):
+    """A user's tokenizer in the state that was saved, with Vaak's special tokens as ids 0 to 4, before its own."""
+
+    def __init__(self, options: UsersOptions, folder: Path, state: str) -> None:
+        """``state`` is JSON. Raises UserError for a class that is not a tokenizer or doesn't take the state."""
+        self._options, self._folder, self._state = options, folder, state
+        self._users = _made(options, folder)
+        _asked(options, "load_state_dict", self._users, json.loads(state))
+        self.special_tokens = {role: names[0] for role, names in SPECIAL_NAMES.items()}
+        self.pad_id, self.bos_id, self.eos_id, self.unk_id, self.mask_id = range(len(SPECIAL_TOKENS))
+        self.vocab_size = len(SPECIAL_TOKENS) + len(self._users)
+
+    @classmethod
+    def trained(cls, options: UsersOptions, folder: Path, texts: Iterable[str]) -> UsersTokenizer:
+        """A new one that has learned from ``texts``."""
+        users = _made(options, folder)
+        _asked(options, "train", users, texts)
+        return cls(options, folder, _as_json(options, users.state_dict()))
+
+    @classmethod
+    def saved_in(cls, path: Path, options: UsersOptions, folder: Path) -> UsersTokenizer:
+        """The one that was saved in a folder, or in a file. Raises DataError if there is none."""
+        file = path / USERS_FILE if path.is_dir() else path
+        try:
+            return cls(options, folder, file.read_text(encoding="utf-8"))
+        except FileNotFoundError as error:
+            raise DataError(f"{file}: no saved tokenizer of {options.type}") from error
+        except ValueError as error:
+            raise DataError(f"{file}: this is damaged: {error}") from error
+
+    def save(self, folder: str | Path) -> None:
+        Path(folder).mkdir(parents=True, exist_ok=True)
+        write_text(Path(folder) / USERS_FILE, self._state)
+
+    def to_json(self) -> str:
+        """The state."""
+        return self._state
+
+    @property
+    def fingerprint(self) -> str:
+        return fingerprint_of([decides(self._options, self._folder), json.loads(self._state)])
+
+    @property
+    def isolates_newlines(self) -> bool:
+        return False
+
+    def encode(self, text: str) -> list[int]:
+        ids = [int(one) for one in self._users.encode(text)]
+        least, most = min(ids, default=0), max(ids, default=-1)
+        if least < 0 or most >= len(self._users):
+            raise UserError(
+                f"{KEY}: {self._options.type} encodes {text[:40]!r} with id {least if least < 0 else most}; its ids "
+                f"go from 0 to {len(self._users) - 1}"
+            )
+        return [len(SPECIAL_TOKENS) + one for one in ids]
+
+    def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
+        return [self.encode(text) for text in texts]
+
+    def decode(self, ids: Sequence[int], skip_special_tokens: bool = True) -> str:
+        text, own = "", list[int]()
+        for one in ids:
+            if one >= len(SPECIAL_TOKENS):
+                own.append(one - len(SPECIAL_TOKENS))
+            elif not skip_special_tokens:
+                text, own = text + self._decoded(own) + SPECIAL_TOKENS[one], []
+        return text + self._decoded(own)
+
+    def decode_batch(self, batch: Sequence[list[int]]) -> list[str]:
+        return [self.decode(ids) for ids in batch]
+
+    def readable(self, token: int) -> str:
+        if not 0 <= token < self.vocab_size:
+            raise UserError(f"{token} is not a token; the tokenizer has {self.vocab_size}")
+        return self.decode([token], skip_special_tokens=False).replace(" ", "␣").replace("\n", "⏎")
+
+    def _decoded(self, ids: list[int]) -> str:
+        return str(self._users.decode(ids)) if ids else ""
+
+    def is_byte(self, token: int) -> bool:
+        return False
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return UsersTokenizer, (self._options, self._folder, self._state)
+
+
+def decides(options: UsersOptions, folder: Path) -> dict[str, Any]:
+    """What decides the ids of a user's tokenizer: its name, its options, and its code wherever that is."""
+    name = options.type.rpartition(":")[2]
+    return {"type": name, "options": dict(options.options), "code": _code_of(options, folder)}
+
+
+def _code_of(options: UsersOptions, folder: Path) -> str:
+    """A hash of the user's file; of a class in a package of its module, of a registered one of the class."""
+    file = source_file(options.type, folder)
+    if file is not None:
+        return sha256_of(file)
+    found = resolve_component(KEY, options.type, folder)
+    try:
+        return fingerprint_of(inspect.getsource(sys.modules[found.__module__] if ":" in options.type else found))
+    except (OSError, TypeError):  # typed into an interpreter
+        return str(found.__qualname__)
+
+
+def _made(options: UsersOptions, folder: Path) -> Any:
+    """The user's object, new. Raises UserError, in one line, for anything but a tokenizer."""
+    found = resolve_component(KEY, options.type, folder)
+    if not isinstance(found, type):
+        raise UserError(f"{KEY}: {options.type} is not a class")
+    lacking = [name for name in METHODS if not callable(getattr(found, name, None))]
+    if lacking:
+        raise UserError(
+            f"{KEY}: {options.type} lacks {', '.join(lacking)}; a tokenizer's methods are {', '.join(METHODS)}"
+        )
+    check_options(KEY, options.type, found, options.options)
+    try:
+        return found(**options.options)
+    except (TypeError, ValueError) as error:
+        raise UserError(f"{KEY}: {options.type} can't be made: {error}") from error
+
+
+def _asked(options: UsersOptions, method: str, users: Any, given: Any) -> None:
+    """Call a method that may not fit. Raises UserError naming it."""
+    try:
+        getattr(users, method)(given)
+    except (TypeError, KeyError, AttributeError) as error:
+        raise UserError(f"{KEY}: {method} of {options.type} doesn't work: {type(error).__name__}: {error}") from error
+
+
+def _as_json(options: UsersOptions, state: Any) -> str:
+    try:
+        return json.dumps(state, ensure_ascii=False)
+    except (TypeError, ValueError) as error:
+        raise UserError(f"{KEY}: state_dict() of {options.type} gives what JSON can't hold: {error}") from error
+
+
+BYTE_ORDER_MARK = "\ufeff"
+_CARRIAGE_RETURNS = re.compile(r"\r+\n")
+
+
+def normalise(text: str) -> str:
+    r"""``text`` in NFC, without byte-order marks, its lines ended by ``\n``; doing it again changes nothing.
+
+    >>> normalise("\ufeffक़लम\r\n") == "क\u093cलम\n"
+    True
+    >>> normalise("क्\u200dष") == "क्\u200dष"
+    True
+    """
+    if BYTE_ORDER_MARK in text:
+        text = text.replace(BYTE_ORDER_MARK, "")
+    if "\r" in text:
+        text = _CARRIAGE_RETURNS.sub("\n", text)
+    return unicodedata.normalize("NFC", text)

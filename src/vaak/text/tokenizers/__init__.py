@@ -1,1 +1,0 @@
-"""Tokenizers: used (tokenizer.py), trained (training.py), and the form texts are normalised to."""
