@@ -38,7 +38,7 @@ from transformers import GenerationConfig, GenerationMixin
 
 from vaak.core.machine import host_memory
 from vaak.nn.decoding.sampling import SamplingSettings, next_tokens, without_dropout
-from vaak.pipeline.rows import RowStore, disk_bytes, make_rows
+from vaak.pipeline.rows import PipelineRowStore, disk_bytes, make_rows
 from vaak.tasks.asr.config import AsrDecodingConfig, ExpertsConfig, ScratchConfig
 from vaak.tasks.asr.data import WhisperFeatures
 from vaak.tasks.asr.model import AsrModel, Encoded
@@ -180,7 +180,7 @@ def clustered(folder: Path, clock: str) -> tuple[float, int, int]:
     """Seconds, the most bytes in use (all of the process), and the clusters found."""
     os.environ["OMP_NUM_THREADS"] = "1"
     begin = CLOCKS[clock]()
-    found = cluster(RowStore(folder), ClusteringConfig())
+    found = cluster(PipelineRowStore(folder), ClusteringConfig())
     return CLOCKS[clock]() - begin, host_memory().peak(), found.num_clusters
 
 

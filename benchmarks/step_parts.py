@@ -43,7 +43,7 @@ PARTS: dict[str, tuple[str, ...]] = {
     "count units": ("vaak.engine.trainer:count_units", "vaak.engine.step:count_units"),
     "meet other ranks": ("vaak.engine.trainer:Trainer.meet", "vaak.engine.trainer:Trainer.agree"),
     "exchange": ("vaak.engine.distributed.ranks:Ranks.exchange", "vaak.engine.distributed.ranks:Ranks.gather"),
-    "what is due": ("vaak.engine.trainer:do_what_is_due",),
+    "what is due": ("vaak.engine.trainer:run_scheduled",),
     "step: the rest": ("vaak.engine.step:Step.__call__", "vaak.engine.trainer:take_step"),
     "pieces": ("vaak.engine.gradient:GradientPass.pieces", "vaak.engine.gradient:pieces_of"),
     "key of the draws": ("vaak.engine.gradient:draw_key",),

@@ -147,7 +147,7 @@ def traced_step() -> tuple[set[CodeType], set[CodeType]]:
     from vaak.config.load import load
     from vaak.core.callback import Callback
     from vaak.engine.step import Step
-    from vaak.runs.start import begun
+    from vaak.runs.start import open_trainer
 
     inside: set[CodeType] = set()
     between: set[CodeType] = set()
@@ -169,7 +169,7 @@ def traced_step() -> tuple[set[CodeType], set[CodeType]]:
 
     with tempfile.TemporaryDirectory() as folder:
         loaded = load([ROOT / "configs/quickstart.yml"], [one.format(folder=folder) for one in TINY])
-        with begun(loaded) as trainer:
+        with open_trainer(loaded) as trainer:
             trainer.callbacks.append(Watch())
             trainer.fit()
     return inside, between

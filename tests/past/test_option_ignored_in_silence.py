@@ -31,12 +31,12 @@ def warnings(tmp_path):
     ("text", "budget"), [(TOKENS, r"batching.max_tokens (512)"), (SECONDS, "batching.max_duration (60.0)")]
 )
 def test_batch_size_beside_a_budget(warnings, text, budget):
-    decides = f"{budget} decides how many rows a training batch has"
+    data_options = f"{budget} decides how many rows a training batch has"
     assert warnings(text) == []
     (said,) = warnings(f"{text}  batch_size: 7\n")
-    assert said.endswith(f"run.yml:4: training.batch_size: {decides}; it is only the rows of an evaluation batch")
+    assert said.endswith(f"run.yml:4: training.batch_size: {data_options}; it is only the rows of an evaluation batch")
     (said,) = warnings(text, "batch_size=7", "training.validation.batch_size=3")
-    assert said == f"command line: training.batch_size: {decides}; nothing reads it"
+    assert said == f"command line: training.batch_size: {data_options}; nothing reads it"
     (said,) = warnings(text, "batch_size=7", "training.curriculum=length")
     assert said.endswith("it is only the rows of an evaluation batch and the fewest examples of a curriculum")
 

@@ -118,7 +118,7 @@ def test_the_memory_manager_too_asks_for_what_is_as_large_only(tmp_path: Path):
             largest = trainer.data.cells(max(trainer.last[0].microbatches, key=trainer.data.cells))
             if largest == 36.0 and not self.asked:
                 self.asked = True
-                trainer.cut_finer("memory is at 90 %")
+                trainer.split_microbatches("memory is at 90 %")
 
     task = SmallMachine(cells=1000)
     trainer = begun(tmp_path, task, Asks())

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from tiny_runs import loaded, train, write_corpus
-from vaak.runs.start import begun
+from vaak.runs.start import open_trainer
 
 TRAINED = """
 import json, sys
@@ -41,7 +41,7 @@ def test_a_run_frees_the_one_before_it_in_the_same_process(tmp_path: Path) -> No
     gc.collect()
     gc.disable()
     try:
-        with begun(loaded(tmp_path / "corpus", tmp_path / "first")) as trainer:
+        with open_trainer(loaded(tmp_path / "corpus", tmp_path / "first")) as trainer:
             trainer.fit()
             model: weakref.ref[torch.nn.Module] = weakref.ref(trainer.model)
         del trainer

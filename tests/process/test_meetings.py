@@ -73,7 +73,7 @@ def test_rank_0_decides_for_all_however_long_it_takes(tmp_path: Path, failure: s
         assert [one["result"]["step"] for one in said] == [3, 3, 3]
     else:
         assert [one["error"] for one in said] == [failure] * 3
-        assert [one["kind"] for one in said] == ["UserError", "SaidByMainProcessError", "SaidByMainProcessError"]
+        assert [one["kind"] for one in said] == ["UserError", "RemoteError", "RemoteError"]
 
 
 def test_who_waits_for_a_rank_0_that_is_killed_ends_with_a_line(tmp_path: Path):

@@ -85,7 +85,7 @@ def decide(ranks: Ranks, seconds: float, failure: str | None) -> Any:
             raise UserError(failure)
         return {"path": "checkpoints/step-00000003", "step": 3, "long": "x" * 5000}
 
-    return ranks.decide_on_main(think)
+    return ranks.run_on_main(think)
 
 
 def compare(ranks: Ranks, every: list[dict[str, Any]]) -> Any:

@@ -21,13 +21,13 @@ from typing import Any
 import torch
 
 from option_situations import SITUATIONS, Terminal, noted, quiet, words_of
-from vaak.config.base import OpenSection, Section
+from vaak.config.base import ExtensibleSection, Section
 from vaak.config.experiment import experiment_type
 from vaak.config.load import load
 from vaak.config.yaml.fields import SectionType, allows_none, alternatives, applies, item_of, section_of, types_reading
 from vaak.core.errors import UserError
 from vaak.runs.open_run import open_run
-from vaak.runs.start import begun
+from vaak.runs.start import open_trainer
 
 Observed = dict[str, str]
 FINGERPRINT = "the fingerprint of prepared data"
@@ -56,7 +56,7 @@ def _leaves(section: SectionType, path: str) -> Iterator[tuple[str, Any, Section
 
 def own_types(key: str, section: SectionType, present: Any) -> list[Any]:
     """The other types that a section may have, where the option says which it has."""
-    if not (key.endswith(".type") and issubclass(section, OpenSection)):
+    if not (key.endswith(".type") and issubclass(section, ExtensibleSection)):
         return []
     return [one for one in section.own_types if one != present]
 
@@ -199,7 +199,7 @@ def _refusal(key: str, message: str) -> str | None:
 
 def _trained(loaded: Any) -> Observed:
     """What is seen while a run is trained."""
-    with noted() as asked, begun(loaded) as trainer:
+    with noted() as asked, open_trainer(loaded) as trainer:
         trainer.fit()
         plans = [trainer.data.planner.plan(epoch) for epoch in range(3)]
         seen = {

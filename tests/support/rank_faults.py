@@ -18,7 +18,7 @@ import vaak
 from processes import LEAVING_SECONDS
 from tiny_runs import loaded
 from vaak.core.callback import Callback
-from vaak.core.errors import SaidByMainProcessError, UserError
+from vaak.core.errors import RemoteError, UserError
 from vaak.runs import start
 from vaak.tasks.lm.task import LanguageModelTask
 
@@ -62,7 +62,7 @@ def train_together(rank: int, port: int, folder: Path, fault: Fault, *overrides:
             task.slow_seconds = fault.slow_seconds
             start.train(job, (Ending(fault.killed_in if mine else ""),), task=task)
         except UserError as error:
-            said, code = "" if isinstance(error, SaidByMainProcessError) else str(error), 2
+            said, code = "" if isinstance(error, RemoteError) else str(error), 2
     (folder / f"{rank}.json").write_text(json.dumps({"said": said, "seconds": time.monotonic() - begun}))
     sys.stdout.flush()
     os._exit(code)

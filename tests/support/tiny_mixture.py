@@ -13,7 +13,7 @@ import tiny_listener
 from vaak.config.base import from_options
 from vaak.core.storage.files import read_json
 from vaak.pipeline import rows
-from vaak.pipeline.run import Request, Row, run_pipeline
+from vaak.pipeline.run import PipelineRow, Request, run_pipeline
 from vaak.tasks.asr.stages.pipeline import PIPELINE
 
 QUIET = {"logging": {"tensorboard": False, "system_metrics": False}, "performance": {"num_workers": 0}}
@@ -45,7 +45,7 @@ def options(corpus: Path, whisper: Path, **more: Any) -> dict[str, Any]:
     }
 
 
-def run(given: Mapping[str, Any], folder: Path, **request: Any) -> list[Row]:
+def run(given: Mapping[str, Any], folder: Path, **request: Any) -> list[PipelineRow]:
     """Run the pipeline in a folder, in this process."""
     made = from_options(PIPELINE.options, dict(given), PIPELINE.name)
     return run_pipeline(PIPELINE, made, folder, Request(resume=True, shows_progress=False, **request))

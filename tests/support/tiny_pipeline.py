@@ -17,8 +17,8 @@ import numpy as np
 from vaak.config.base import Section, option
 from vaak.core.errors import UserError
 from vaak.core.storage.files import read_json, write_bytes, write_json
-from vaak.pipeline.rows import Maker, RowStore, make_rows
-from vaak.pipeline.stage import Forecast, Pipeline, Stage, Work
+from vaak.pipeline.rows import Maker, PipelineRowStore, make_rows
+from vaak.pipeline.stage import Forecast, Pipeline, Stage, StageWork
 
 NUM_SUMS = 8
 TINY_MODEL: dict[str, Any] = {
@@ -66,15 +66,15 @@ def begin(seed: int) -> Maker:
     return make
 
 
-def numbers(work: Work) -> dict[str, Any]:
+def numbers(work: StageWork) -> dict[str, Any]:
     keys = [str(number) for number in range(work.options.num_rows)]
     store = make_rows(work.folder / "rows", keys, partial(begin, work.options.seed), shape=(64,), jobs=work.jobs)
     return {"rows": len(store)}
 
 
-def sums(work: Work) -> dict[str, Any]:
+def sums(work: StageWork) -> dict[str, Any]:
     """Adds up in pieces; its progress is a file of its own, as stages of any kind may have it."""
-    matrix = RowStore(work.inputs["numbers"] / "rows").matrix().astype(np.float64) ** work.options.power
+    matrix = PipelineRowStore(work.inputs["numbers"] / "rows").matrix().astype(np.float64) ** work.options.power
     progress = work.folder / "progress.json"
     done = read_json(progress) if progress.exists() else []
     for piece in range(len(done), NUM_SUMS):
@@ -85,13 +85,13 @@ def sums(work: Work) -> dict[str, Any]:
     return {"total": sum(done)}
 
 
-def model(work: Work) -> dict[str, Any]:
+def model(work: StageWork) -> dict[str, Any]:
     note("model")
     outcome = work.train(TINY_MODEL)
     return {"steps": outcome.step}
 
 
-def result(work: Work) -> dict[str, Any]:
+def result(work: StageWork) -> dict[str, Any]:
     note("result")
     match work.options.fails:
         case "bug":

@@ -224,7 +224,7 @@ def toy_trainer(
 def next_data(trainer: Trainer) -> StepData:
     """The data of the trainer's next step, on this rank, which meets the others for it."""
     data = next(trainer.data.steps(trainer.position))
-    return data if trainer.ranks.world_size == 1 else replace(data, counts=trainer.meet(data.microbatches))
+    return data if trainer.ranks.world_size == 1 else replace(data, counts=trainer.exchange(data.microbatches))
 
 
 def next_microbatches(trainer: Trainer) -> list[Microbatch]:

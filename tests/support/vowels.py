@@ -100,7 +100,7 @@ class VowelTask(Task):
         embedding = nn.Embedding(len(LETTERS), options.width)
         return nn.Sequential(embedding, nn.Dropout(options.dropout), nn.Linear(options.width, 2))
 
-    def sketch(self):
+    def meta_model(self):
         return self.model()
 
     def losses(self, model, batch):

@@ -38,7 +38,7 @@ class Timed(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Spoken:
+class EspeakSpeech:
     """Samples ``(time,)``, float32 within ±1, and the times of what is spoken.
 
     ``phonemes`` follow one another without gaps except in pauses; ``words`` are made of whole phonemes. What espeak-ng
@@ -51,7 +51,7 @@ class Spoken:
     phonemes: tuple[Timed, ...]
 
 
-def speak(text: str, voice: str, *, pitch: int = 50, pitch_range: int = 50, rate: int = 175) -> Spoken:
+def speak(text: str, voice: str, *, pitch: int = 50, pitch_range: int = 50, rate: int = 175) -> EspeakSpeech:
     """``text`` spoken by an espeak-ng voice with its variant, as ``en-us+f3``.
 
     ``pitch`` and ``pitch_range`` go from 0 to 99, 50 being the voice's own; ``rate`` is words a minute, from 80 to 450.
@@ -154,7 +154,7 @@ def _spans(events: list[_Happened], num_samples: int) -> list[_Span]:
     return [span for span in spans if span.end > span.start]
 
 
-def _timed(samples: np.ndarray, sampling_rate: int, events: list[_Happened], text: str) -> Spoken:
+def _timed(samples: np.ndarray, sampling_rate: int, events: list[_Happened], text: str) -> EspeakSpeech:
     """The events as spans of time; the way from a vowel to the next belongs to the first of them."""
     sound = samples.astype(np.float32) / np.float32(32768)
     loud = HIATUS_LEVEL * _level(sound)
@@ -171,7 +171,7 @@ def _timed(samples: np.ndarray, sampling_rate: int, events: list[_Happened], tex
         times = [time for span, time in zip(spans, phonemes, strict=True) if span.word == word]
         if times:
             words.append(Timed(text[first:beyond].strip(" \n\t.,;:?!\"'()"), times[0].start, times[-1].end))
-    return Spoken(sound, sampling_rate, tuple(words), phonemes)
+    return EspeakSpeech(sound, sampling_rate, tuple(words), phonemes)
 
 
 def _level(samples: np.ndarray) -> float:

@@ -134,7 +134,7 @@ class AdaptiveMemoryManager(Callback):
         if self.band > before:
             self._enter(reading)
         elif self.band is Band.CRITICAL:
-            self._cut_finer(trainer, step, reading)
+            self._split_microbatches(trainer, step, reading)
         else:
             self.last_cut = None
         reset_peak(self.device)
@@ -153,7 +153,7 @@ class AdaptiveMemoryManager(Callback):
             return "; most of it belongs to other processes: end some, or train elsewhere"
         return "; where that isn't enough, batches are computed in smaller pieces" if self.may_cut else ""
 
-    def _cut_finer(self, trainer: Run, step: int, reading: MemoryReading) -> None:
+    def _split_microbatches(self, trainer: Run, step: int, reading: MemoryReading) -> None:
         """Ask for smaller pieces, unless they would be no help, or the last ones haven't been tried yet."""
         if not self.may_cut or reading.own_share < self.own_share:
             return
@@ -163,7 +163,7 @@ class AdaptiveMemoryManager(Callback):
             if pieces <= pieces_then or reading.pressure > pressure_then - LEAST_EFFECT:
                 return
         self.last_cut = pieces, reading.pressure
-        trainer.cut_finer(_said(reading))
+        trainer.split_microbatches(_said(reading))
 
     def figures(self) -> dict[str, float]:
         """The report on the whole run, in bytes and fractions."""

@@ -18,7 +18,7 @@ from vaak.core.storage.files import write_json
 
 if TYPE_CHECKING:
     from vaak.core.callback import StepReport
-    from vaak.engine.flops import Work
+    from vaak.engine.flops import ForwardWork
 
 STEP_PHASES = ("loading", "forward", "backward", "optimizer", "gap")
 """The phases of training; others (evaluation, saving) are measured but not part of its time."""
@@ -162,7 +162,7 @@ class InterbatchProfiler(Callback):
         self.counts: dict[str, float] = {}
         self.steps = 0
         self.whole = Profile()
-        self.work: Work | None = None
+        self.work: ForwardWork | None = None
 
     def on_fit_start(self, trainer: Run) -> None:
         if trainer.phases.running:

@@ -13,7 +13,7 @@ import traceback
 from collections.abc import Callable
 from typing import Any
 
-from vaak.core.errors import SaidByMainProcessError, UserError
+from vaak.core.errors import RemoteError, UserError
 from vaak.core.interrupts import acknowledged, end_soon, end_with_launcher, is_ending
 from vaak.core.terminal import clear
 
@@ -77,7 +77,7 @@ def _call(function: Callable[[], Any]) -> None:
         _run(function)
         sys.stdout.flush()
     except UserError as error:
-        if not isinstance(error, SaidByMainProcessError):
+        if not isinstance(error, RemoteError):
             lost = isinstance(error.__cause__, FileNotFoundError) and not _in_a_folder()
             _end(f"{error}; {DELETED}" if lost else str(error))
         sys.exit(2)

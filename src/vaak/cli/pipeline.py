@@ -180,7 +180,7 @@ def _run(
     with ``dry_run`` nothing is done, with ``as_json`` the table is JSON.
     """
     from vaak.config.base import from_options
-    from vaak.pipeline.run import Plan, forecast_table, options_before, run_pipeline, space_left
+    from vaak.pipeline.run import PipelinePlan, forecast_table, options_before, run_pipeline, space_left
 
     options = from_options(found.options, given, found.name)
     directory = output_dir or found.place_of(options)
@@ -190,7 +190,7 @@ def _run(
     if dry_run and not is_main:
         return
     if dry_run:
-        planned = list(Plan(found, options, directory, request).forecast())
+        planned = list(PipelinePlan(found, options, directory, request).forecast())
         if as_json:
             print(json.dumps([{**asdict(row), **asdict(forecast)} for row, forecast in planned], ensure_ascii=False))
         else:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from vaak.study.compare import Comparison, Report
-    from vaak.study.sweep import Plan
+    from vaak.study.sweep import SweepPlan
 
 
 def sweep(
@@ -67,7 +67,7 @@ def sweep(
     """
     from vaak.core.errors import UserError
     from vaak.pipeline.jobs import Jobs
-    from vaak.study.sweep import Plan, Sweep, points, read_grid, read_random, rows, write_report
+    from vaak.study.sweep import Sweep, SweepPlan, points, read_grid, read_random, rows, write_report
 
     files, overrides = files_and_overrides(arguments, device)
     dimensions = (*map(read_grid, grid or ()), *map(read_random, random or ()))
@@ -81,7 +81,7 @@ def sweep(
     if executor not in ("local", "ray"):
         raise UserError(f"--executor {executor}: expected local or ray")
     number = min(trials or len(whole), len(whole)) if chosen == "grid" else trials or 20
-    plan = Plan(tuple(files), tuple(overrides), dimensions, chosen, number, seed, prune, trust_code=trust_code)
+    plan = SweepPlan(tuple(files), tuple(overrides), dimensions, chosen, number, seed, prune, trust_code=trust_code)
     loaded = plan.load()
     from vaak.runs.folder.user_code import demand_trust
 
@@ -103,7 +103,7 @@ def sweep(
         print(f"next: vaak train {best}")
 
 
-def _worker(plan: Plan, folder: Path) -> Callable[[int], int]:
+def _worker(plan: SweepPlan, folder: Path) -> Callable[[int], int]:
     """What works on the sweep in one process; returns how many trials it did."""
     from vaak.study.sweep import Sweep, write_report
 
@@ -178,11 +178,11 @@ def crossval(
     Example: vaak crossval configs/classification/quickstart.yml --folds 5
     """
     from vaak.runs.folder.user_code import demand_trust
-    from vaak.study.crossval import CrossValidation, Plan, write_report
+    from vaak.study.crossval import CrossValidation, CrossvalPlan, write_report
 
     files, overrides = files_and_overrides(arguments, device)
     how = (folds, repeats, seed, valid, stratify_by, group_by, pool)
-    plan = Plan(tuple(files), tuple(overrides), *how, trust_code=trust_code)
+    plan = CrossvalPlan(tuple(files), tuple(overrides), *how, trust_code=trust_code)
     loaded = plan.load()
     experiment = loaded.experiment
     demand_trust(loaded)

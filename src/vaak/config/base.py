@@ -85,7 +85,7 @@ class Section(BaseModel, metaclass=_OneLine):
 
     @field_validator("*")
     @classmethod
-    def _is_no_slip(cls, value: Any) -> Any:
+    def _in_range(cls, value: Any) -> Any:
         numbers = value if isinstance(value, tuple) else (value,)
         for number in numbers:
             if isinstance(number, int | float) and abs(number) > LARGEST_NUMBER:
@@ -93,7 +93,7 @@ class Section(BaseModel, metaclass=_OneLine):
         return value
 
 
-class Open(BaseModel):
+class Extensible(BaseModel):
     """A section that takes any key, for a task that doesn't declare its options."""
 
     model_config = ConfigDict(extra="allow", frozen=True, protected_namespaces=())
@@ -126,7 +126,7 @@ class Component(BaseModel):
         return dict(self.model_extra or {})
 
 
-class OpenSection(Section):
+class ExtensibleSection(Section):
     """A section whose ``type`` is one of Vaak's own, or names a user's class.
 
     In a YAML the options of a user's class stand next to ``type``; here they are in ``options``. ``own_types`` are
@@ -165,7 +165,7 @@ class OpenSection(Section):
         return name
 
     @model_validator(mode="after")
-    def _has_no_options_of_others(self) -> OpenSection:
+    def _has_no_options_of_others(self) -> ExtensibleSection:
         """Options of Vaak's own types that Python code gives to a user's class, which reads ``options``."""
         if self.is_users(self.type):
             lost = [name for name in self.model_fields_set if name != "options" and not self.reads(name)]

@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
-from vaak.config.base import Open
+from vaak.config.base import Extensible
 from vaak.config.components import COMPONENTS
 from vaak.config.experiment import Experiment, experiment_type
 from vaak.config.resolved import resolved_values
@@ -37,7 +37,7 @@ OUTER = LOOP | {"name", "run_dir", "experiment_name", "wandb", "distillation"}
 Read = Callable[[list[Node]], tuple[Experiment[Any, Any], list[str]]]
 
 
-class InnerExperiment(Open):
+class InnerExperiment(Extensible):
     """An experiment inside of another: the sections that decide its task, model, data and loss."""
 
     bare: ClassVar[str | None] = "extends"

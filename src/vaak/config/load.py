@@ -17,7 +17,7 @@ from vaak.config.inner import settle_experiments
 from vaak.config.resolved import resolved_values
 from vaak.config.tasks import TASKS, CheckFinding, FindingKind, TaskSpec, installed, spec_of, tasks_recognised
 from vaak.config.validate import Validation, given_keys, options_of_other_types, settle_components
-from vaak.config.yaml.aliases import canonical, model_type_given, option_aliases, take_other_sides
+from vaak.config.yaml.aliases import canonical, model_type_given, option_aliases, take_section_shortcuts
 from vaak.config.yaml.fields import annotation_of, section_of
 from vaak.config.yaml.layers import Layers, fill_items, folder_of, merge_all, read_layers, run_of_configuration
 from vaak.config.yaml.named_code import NamedCode, code_named_in, doubt_about
@@ -247,7 +247,7 @@ def _other_names(spec: TaskSpec) -> list[str]:
 def _merged(layers: list[Node], task: _Task, problems: list[Problem]) -> tuple[Node, list[Problem]]:
     """All layers over the task's defaults, under canonical names, and what was dropped on the way."""
     kind, spec, field = experiment_type(task.reference), task.spec, _model_type(task.reference)
-    problems += take_other_sides(layers, spec.stand_ins, field.default if field else None)
+    problems += take_section_shortcuts(layers, spec.stand_ins, field.default if field else None)
     known, dropped = [], []
     for layer in layers:
         tree, twice = canonical(layer, kind, spec.aliases, spec.stand_ins)

@@ -9,7 +9,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
-from vaak.config.base import OpenSection, ResumeClass, Section, open_type, option, users_options
+from vaak.config.base import ExtensibleSection, ResumeClass, Section, open_type, option, users_options
 
 SCHEDULES = (
     "constant",
@@ -95,7 +95,7 @@ class ParameterGroupConfig(Section):
     weight_decay: float | None = option("Replaces the weight decay; null keeps it.", None, ge=0)
 
 
-class OptimizerConfig(OpenSection):
+class OptimizerConfig(ExtensibleSection):
     """How weights are updated."""
 
     bare: ClassVar[str | None] = "type"
@@ -137,7 +137,7 @@ class OptimizerConfig(OpenSection):
     options: dict[str, Any] = users_options()
 
 
-class SchedulerConfig(OpenSection):
+class SchedulerConfig(ExtensibleSection):
     """The learning rate as a function of the step."""
 
     bare: ClassVar[str | None] = "type"

@@ -15,7 +15,7 @@ from vaak.config.checks import findings
 from vaak.config.experiment import experiment_type
 from vaak.config.resolved import untouched_experiment
 from vaak.config.tasks import TASKS, spec_of
-from vaak.config.yaml.aliases import Sides, flat_names, option_aliases
+from vaak.config.yaml.aliases import SectionShortcuts, flat_names, option_aliases
 from vaak.config.yaml.fields import (
     SectionType,
     annotation_of,
@@ -65,7 +65,7 @@ class _Writer:
     """Writes sections with a comment above each option; ``unread`` has the options that do nothing by default."""
 
     def __init__(
-        self, schema: dict[str, Any], unread: dict[str, str], names: dict[str, list[str]], sides: Sides
+        self, schema: dict[str, Any], unread: dict[str, str], names: dict[str, list[str]], sides: SectionShortcuts
     ) -> None:
         self.schema = schema
         self.unread = unread

@@ -6,7 +6,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from vaak.config.base import OpenSection
+from vaak.config.base import ExtensibleSection
 from vaak.config.checks import findings
 from vaak.config.experiment import Experiment, experiment_type
 from vaak.config.tasks import spec_of
@@ -56,7 +56,7 @@ def _values(section: BaseModel, untouched: Any) -> dict[str, Any]:
         if unused and not applies(type(section), name, section_type):
             continue
         values[name] = _plain(value, default)
-    if isinstance(section, OpenSection):
+    if isinstance(section, ExtensibleSection):
         values |= values.pop("options", {})
     return values
 

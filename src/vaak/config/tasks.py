@@ -19,10 +19,10 @@ from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Any, Literal
 
-from vaak.config.base import Open, Section
+from vaak.config.base import Extensible, Section
 from vaak.config.components import resolve_class, unknown_name
 from vaak.config.training import TrainingConfig
-from vaak.config.yaml.aliases import Sides
+from vaak.config.yaml.aliases import SectionShortcuts
 from vaak.core.errors import UserError
 
 FindingKind = Literal["impossible", "impossible if given", "no effect", "remark"]
@@ -83,7 +83,7 @@ class TaskSpec:
     task
         Where its class is, as ``module:Name``; a task of a user's own may leave it out, since the class holds the spec.
     model, data, training
-        Types of these sections; with ``Open``, any key is accepted.
+        Types of these sections; with ``Extensible``, any key is accepted.
     audio, corpus
         Types of ``global_config`` and of an item of ``datasets``, for a task that reads audio.
     defaults
@@ -123,8 +123,8 @@ class TaskSpec:
     """
 
     task: str | None = None
-    model: type[Section] | type[Open] = Open
-    data: type[Section] | type[Open] = Open
+    model: type[Section] | type[Extensible] = Extensible
+    data: type[Section] | type[Extensible] = Extensible
     training: type[TrainingConfig] = TrainingConfig
     audio: type[Section] | None = None
     corpus: type[Section] | None = None
@@ -148,9 +148,9 @@ class TaskSpec:
     checks: Callable[[Any], Iterable[CheckFinding]] = _no_findings
 
     @property
-    def stand_ins(self) -> Sides:
+    def stand_ins(self) -> SectionShortcuts:
         """Which sections of the model stand for others."""
-        return Sides(self.shared, self.sides)
+        return SectionShortcuts(self.shared, self.sides)
 
 
 def load_name(reference: str) -> Any:

@@ -11,7 +11,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from vaak.config.base import REGISTERED, OpenSection
+from vaak.config.base import REGISTERED, ExtensibleSection
 from vaak.config.components import seen_from, unknown_name, what_is_missing
 from vaak.config.experiment import Experiment
 from vaak.config.yaml.fields import (
@@ -231,7 +231,7 @@ def settle_components(
         reference.value = _by_class(path, short_names).get(reference.value, reference.value)
         written_in = folder_of(reference.place) if reference.place else folder
         reference.value = seen_from(reference.value, written_in, folder)
-        if issubclass(section, OpenSection) and section.is_users(reference.value):
+        if issubclass(section, ExtensibleSection) and section.is_users(reference.value):
             _move_options(node, section)
         message = what_is_missing(reference.value, folder)
         if is_component(section) and ":" not in reference.value:
@@ -270,7 +270,7 @@ def _if_registered(place: YamlPlace | None) -> str:
     return "; if the program that trained this run registered it, register it here, too, before opening the run"
 
 
-def _move_options(node: Node, section: type[OpenSection]) -> None:
+def _move_options(node: Node, section: type[ExtensibleSection]) -> None:
     """Put the keys that Vaak doesn't read under ``options``, which may also have been given as a section."""
     options = node.value.get("options")
     if options is not None and not options.is_mapping:

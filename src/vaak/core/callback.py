@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from vaak.config.training import TrainingConfig
     from vaak.engine.distributed.ranks import Ranks
     from vaak.engine.evaluation import Pictures
-    from vaak.engine.flops import Work
+    from vaak.engine.flops import ForwardWork
     from vaak.engine.metrics_file import Records
     from vaak.engine.phases import Phases
     from vaak.engine.state import Best, Position
@@ -78,7 +78,7 @@ class Run(Protocol):
         """In how many pieces a microbatch as large as this step's will be computed."""
         ...
 
-    def count_work(self, peak_tflops: float | None) -> Work | None:
+    def count_work(self, peak_tflops: float | None) -> ForwardWork | None:
         """What the devices need for a unit of this run's data, where that is known."""
         ...
 
@@ -99,7 +99,7 @@ class Run(Protocol):
         """Ask for a checkpoint after this step."""
         ...
 
-    def cut_finer(self, reason: str) -> None:
+    def split_microbatches(self, reason: str) -> None:
         """Ask that microbatches as large as this step's are computed in pieces half as large, where they can be."""
         ...
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
 
 from vaak.core.errors import DataError, UserError
-from vaak.core.splits import CountedSplits, Example, FoldSplits, Splits, SplittingOptions
+from vaak.core.splits import CountedSplits, FoldExample, FoldSplits, Splits, SplittingOptions
 
 Entry = TypeVar("Entry")
 Given = TypeVar("Given", covariant=True)
@@ -133,7 +133,7 @@ class SplitCorpus(ABC, Generic[Entry, Item, Statistics]):
         key, where = self.name_of(entry)
         return self.fold.of_key(key, where)
 
-    def examples(self, split: str, stratify_by: str | None, group_by: str | None) -> Iterator[Example]:
+    def examples(self, split: str, stratify_by: str | None, group_by: str | None) -> Iterator[FoldExample]:
         """The entries of a given split as folds see them, without those that no split keeps.
 
         stratify_by, group_by
@@ -149,7 +149,7 @@ class SplitCorpus(ABC, Generic[Entry, Item, Statistics]):
                 continue
             groups = () if group_by in (None, NONE) else found.pop()
             stratum = self.stratum_of(entry) if stratify_by is None else "|".join(found.pop()) if found else ""
-            yield Example(key, where, stratum, groups)
+            yield FoldExample(key, where, stratum, groups)
 
     # What a kind of corpus answers.
 

@@ -19,7 +19,7 @@ class OptionError(UserError):
         super().__init__(f"{key}: {problem}")
 
 
-class SaidByMainProcessError(UserError):
+class RemoteError(UserError):
     """An error of the main process, which reports it; the other processes only end."""
 
 

@@ -117,7 +117,7 @@ def uninterrupted() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def leaving(what_is_left: Callable[[], str]) -> Iterator[None]:
+def on_forced_exit(what_is_left: Callable[[], str]) -> Iterator[None]:
     """Within this context, a second Ctrl-C prints what this returns before it ends the process."""
     _left.append(what_is_left)
     try:

@@ -41,7 +41,7 @@ OF_THE_MACHINE = (errno.EMFILE, errno.ENFILE)
 """No more files can be opened, whichever they are."""
 
 
-def is_the_machines_fault(error: BaseException | None) -> bool:
+def is_host_error(error: BaseException | None) -> bool:
     """Whether an error, or one that it was raised from, says that the machine has nothing left: memory, open files.
 
     Libraries that read files catch everything and raise their own.

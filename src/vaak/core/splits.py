@@ -151,7 +151,7 @@ def _without_empty(ranges: Ranges) -> Ranges:
     return {split: (low, high) for split, (low, high) in ranges.items() if low < high}
 
 
-class Example(NamedTuple):
+class FoldExample(NamedTuple):
     """An example as folds see it; equal keys stay together, as do those that share one of ``groups``."""
 
     key: str
@@ -178,7 +178,7 @@ class _Unit:
         return len(self.members)
 
 
-def divide(examples: Sequence[Example], folds: int, valid: float, seed: int, repeat: int) -> list[Place]:
+def divide(examples: Sequence[FoldExample], folds: int, valid: float, seed: int, repeat: int) -> list[Place]:
     """Each example's place in one ``repeat`` of the ``folds``; keys must differ.
 
     ``valid`` is the share of the training part that validates; ``seed`` and ``repeat`` give the order.
@@ -210,7 +210,7 @@ def divide(examples: Sequence[Example], folds: int, valid: float, seed: int, rep
     return [found[number] for number in range(len(examples))]
 
 
-def _units(examples: Sequence[Example]) -> list[_Unit]:
+def _units(examples: Sequence[FoldExample]) -> list[_Unit]:
     """What stays together, by union and find over the groups."""
     parents = list(range(len(examples)))
 
@@ -276,7 +276,7 @@ def _validated(units: Sequence[_Unit], share: float) -> list[bool]:
     return chosen
 
 
-def _demand_enough(examples: Sequence[Example], units: Sequence[_Unit], folds: int) -> None:
+def _demand_enough(examples: Sequence[FoldExample], units: Sequence[_Unit], folds: int) -> None:
     grouped = len(units) < len(examples)
     if len(units) < folds:
         what = "groups (--group-by)" if grouped else "examples"
@@ -290,7 +290,7 @@ def _demand_enough(examples: Sequence[Example], units: Sequence[_Unit], folds: i
         )
 
 
-def _demand_trained(examples: Sequence[Example], places: dict[int, Place], folds: int) -> None:
+def _demand_trained(examples: Sequence[FoldExample], places: dict[int, Place], folds: int) -> None:
     """Raises UserError where a fold's evaluations have a stratum that its training doesn't have."""
     trained: list[set[str]] = [set() for _ in range(folds)]
     for number, place in places.items():
@@ -302,7 +302,7 @@ def _demand_trained(examples: Sequence[Example], places: dict[int, Place], folds
             raise UserError(f"a fold would have no example of {stratum} to train on: all of them are in one group")
 
 
-def write_folds(path: Path, about: dict[str, Any], corpora: dict[str, list[tuple[Example, list[Place]]]]) -> None:
+def write_folds(path: Path, about: dict[str, Any], corpora: dict[str, list[tuple[FoldExample, list[Place]]]]) -> None:
     """Write ``about`` and each example of the corpora with its place in every repeat, an example a line."""
     lines = [json.dumps(about, ensure_ascii=False)[:-1] + ', "corpora": {']
     for last, (name, rows) in enumerate(corpora.items(), 1 - len(corpora)):
@@ -312,7 +312,7 @@ def write_folds(path: Path, about: dict[str, Any], corpora: dict[str, list[tuple
     write_text(path, "\n".join([*lines, "}}"]) + "\n")
 
 
-def _row(example: Example, places: list[Place]) -> dict[str, Any]:
+def _row(example: FoldExample, places: list[Place]) -> dict[str, Any]:
     tests, valid = [place.test for place in places], [place.valid for place in places]
     return {**example._asdict(), "key": _mark(example.key), "test": tests, "valid": valid}
 

@@ -227,12 +227,12 @@ class Task:
     def prepare(self) -> None:
         """Make what training reads (tokenizer, features, manifests), once; idempotent; on the main process only."""
 
-    def prepare_others(self, own: Any, folder: Path, splits: tuple[str, ...]) -> None:
+    def prepare_eval_data(self, own: Any, folder: Path, splits: tuple[str, ...]) -> None:
         """Prepare ``splits`` of this task's data in ``folder``, where they aren't the data that a run was trained on.
 
         ``own`` is the run's experiment; what the run learned from its data (tokenizer, speakers) is reused.
         """
-        raise UserError(f"{type(self).__name__} has no prepare_others: it is evaluated on the run's own data only")
+        raise UserError(f"{type(self).__name__} has no prepare_eval_data: it is evaluated on the run's own data only")
 
     def dataset(self, split: str) -> Dataset:
         missing(self, "dataset(split)")
@@ -254,11 +254,11 @@ class Task:
 
     # Training.
 
-    def sketch(self) -> nn.Module | None:
+    def meta_model(self) -> nn.Module | None:
         """A model as large as the trained one may become, before any data are read; None if unknown."""
         return None
 
-    def sketch_batch(self) -> Batch | None:
+    def meta_batch(self) -> Batch | None:
         """A microbatch as large as one of training may become; None if unknown."""
         return None
 
@@ -317,7 +317,7 @@ class Task:
         return []
 
 
-class Changed:
+class TaskWrapper:
     """A task that is another one except for what a subclass says."""
 
     def __init__(self, task: Task) -> None:

@@ -121,7 +121,7 @@ def progress(
     Without a ``total``, only the time and how much is done are known. ``already`` was done before. One process of
     several shows it.
     """
-    work = Work(name, total, already)
+    work = ProgressTask(name, total, already)
     if not (shown and _allowed.get()) or os.environ.get("RANK", "0") != "0":
         yield work.advance
         return
@@ -143,7 +143,7 @@ def followed(items: Iterable[Item], name: str, total: float | None = None) -> Ge
             advance(1)
 
 
-class Work:
+class ProgressTask:
     """How far some work is."""
 
     def __init__(self, name: str, total: float | None, already: float = 0.0) -> None:
@@ -181,7 +181,7 @@ class Work:
         return table
 
 
-def _follow(work: Work, ended: threading.Event) -> None:
+def _follow(work: ProgressTask, ended: threading.Event) -> None:
     """Show work until it has ended; nothing of what is done sooner than that."""
     if ended.wait(PATIENCE_SECONDS):
         return

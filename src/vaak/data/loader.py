@@ -32,7 +32,7 @@ from vaak.core.batch import Batch
 from vaak.core.errors import DataError, HostMemoryError, UserError
 from vaak.core.interrupts import begin_as_worker
 from vaak.core.machine import cores_of_a_process
-from vaak.core.out_of_memory import is_the_machines_fault
+from vaak.core.out_of_memory import is_host_error
 from vaak.core.random_keys import Purpose, draw_key
 from vaak.core.task import Dataset, demand_kind
 from vaak.data.plan import BatchPlan, Planner
@@ -133,7 +133,7 @@ class MicrobatchReader(torch.utils.data.Dataset[Microbatch]):
             return self.dataset.example(index, rng)
         except Exception as error:
             reason, where = f"{type(error).__name__}: {error}", f"example {index} ({self.dataset.describe(index)})"
-            if is_the_machines_fault(error):
+            if is_host_error(error):
                 raise HostMemoryError(_short_of_memory(f"{where} was read", reason)) from error
             if self.skip_bad:
                 skipped.append(Skip(epoch, index, self.dataset.describe(index), reason, occurrence))
@@ -150,7 +150,7 @@ class MicrobatchReader(torch.utils.data.Dataset[Microbatch]):
             demand_kind(batch, Batch, f"{type(self.dataset).__name__}.collate(rows)")
             return batch
         except Exception as error:
-            if not is_the_machines_fault(error):
+            if not is_host_error(error):
                 raise
             reason = f"{type(error).__name__}: {error}"
             raise HostMemoryError(_short_of_memory(f"a batch of {len(rows)} rows was put together", reason)) from error

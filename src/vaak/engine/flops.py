@@ -89,7 +89,7 @@ def peak_flops(device_name: str, precision: str, tf32: bool) -> float | None:
 
 
 @dataclass(frozen=True)
-class Work:
+class ForwardWork:
     """The seconds that a run's devices need at their peak to train on one ``unit`` (token, frame, ...)."""
 
     unit: str
@@ -98,7 +98,7 @@ class Work:
 
 def work_of(
     task: Task, model: nn.Module, precision: Precision, data: TrainingData, position: Position, peak: float | None
-) -> Work | None:
+) -> ForwardWork | None:
     """The work of a run, counted once on its next microbatch; ``peak`` in TFLOP/s, None looks the device up.
 
     None, with a log line, where the device's peak isn't known or that microbatch doesn't fit in memory.
@@ -124,7 +124,7 @@ def work_of(
         return None
     counts = batch.totals()
     unit = main_unit(counts)
-    return Work(unit, flops / counts[unit] / (flops_per_second * data.ranks.world_size))
+    return ForwardWork(unit, flops / counts[unit] / (flops_per_second * data.ranks.world_size))
 
 
 def main_unit(counts: dict[str, float]) -> str:

@@ -43,7 +43,7 @@ class DoesNotFitError(UserError):
     """A step is out of memory, and smaller pieces can't help."""
 
 
-class Losses:
+class LossSums:
     """The terms of an objective: what each adds to the gradient, and its sum so far."""
 
     def __init__(self, weights: dict[str, float], counts: dict[str, float]) -> None:
@@ -171,7 +171,7 @@ class GradientPass:
         clear: Callable[[], None],
         scale: float = 1.0,
         over_ranks: Callable[[Sums], Sums] | None = None,
-    ) -> Losses:
+    ) -> LossSums:
         """Leave the gradient of a step's ``data`` in the parameters and return the terms of its loss.
 
         Microbatches are divided by ``piece_rules``. Out of memory, ``clear`` drops what was computed, and all is
@@ -182,8 +182,8 @@ class GradientPass:
         try:
             data = self.after_first_pass(piece_rules, data, clear, over_ranks)
 
-            def attempt(pieces: list[MicrobatchPiece]) -> Losses | _Failure:
-                losses = Losses(self.weights, data.counts)
+            def attempt(pieces: list[MicrobatchPiece]) -> LossSums | _Failure:
+                losses = LossSums(self.weights, data.counts)
                 return self._run(pieces, lambda piece: self._backward(piece, data.step, losses, scale)) or losses
 
             losses = self._until_it_fits(piece_rules, data, clear, attempt)
@@ -259,7 +259,7 @@ class GradientPass:
             return _Shortage.of(piece, error)
         return None
 
-    def _backward(self, piece: MicrobatchPiece, step: int, losses: Losses, scale: float) -> _Failure | None:
+    def _backward(self, piece: MicrobatchPiece, step: int, losses: LossSums, scale: float) -> _Failure | None:
         """Run a piece forward and backward, unless it is one of several of a batch that can't be divided."""
         with self.phases.measure("forward"):
             roots, factors = losses.add(self.forward.terms(step, piece), scale)
@@ -393,7 +393,7 @@ def _belongs(parameter: str, objective: Objective) -> bool:
 
 
 @dataclass(frozen=True)
-class Descent:
+class ObjectiveRunner:
     """An objective as the step needs it: its gradient pass, its parameters, and the others that are trained."""
 
     name: str

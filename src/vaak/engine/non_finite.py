@@ -18,7 +18,7 @@ from torch import nn
 
 from vaak.core.batch import Batch, Term
 from vaak.core.storage import files
-from vaak.engine.gradient import Descent, GradientPass, Losses, MicrobatchPiece
+from vaak.engine.gradient import GradientPass, LossSums, MicrobatchPiece, ObjectiveRunner
 from vaak.engine.inspection import Inspection, NonFiniteFinding, culprits, first_non_finite
 from vaak.engine.state import State
 from vaak.engine.training_data import StepData
@@ -30,7 +30,7 @@ NAMED_EXAMPLES = 3
 
 
 @dataclass(frozen=True)
-class Example:
+class SuspectExample:
     """An example of the training data: its index and where it comes from."""
 
     index: int
@@ -51,7 +51,7 @@ class NonFinite:
     losses: dict[str, float]
     microbatch: int | None
     piece: int | None
-    examples: list[Example]
+    examples: list[SuspectExample]
     record: Path | None
 
     def sentence(self, run: Path) -> str:
@@ -88,7 +88,7 @@ class Diagnosis:
     directory: Path
     rank: int
 
-    def of(self, objective: Descent, state: State, data: StepData) -> NonFinite:
+    def of(self, objective: ObjectiveRunner, state: State, data: StepData) -> NonFinite:
         """Run a step's microbatches of this rank again, find what is not finite first, and record it.
 
         No rank waits for another here. Gradients are dropped; weights, buffers and the model's mode don't change.
@@ -100,12 +100,12 @@ class Diagnosis:
                 inspection = _inspected(plain, data.step, piece, piece.batch)
                 if inspection.finding is not None:
                     indices = _to_blame(plain, data.step, piece, inspection)
-                    examples = [Example(index, plain.describe(index)) for index in indices]
+                    examples = [SuspectExample(index, plain.describe(index)) for index in indices]
                     return self._recorded(data.step, (piece, inspection), examples)
         return self._recorded(data.step, None, [])
 
     def _recorded(
-        self, step: int, found: tuple[MicrobatchPiece, Inspection] | None, examples: list[Example]
+        self, step: int, found: tuple[MicrobatchPiece, Inspection] | None, examples: list[SuspectExample]
     ) -> NonFinite:
         """The diagnosis, written to the run's directory; a failed write doesn't hide it."""
         path = record_path(self.directory, step, self.rank)
@@ -160,7 +160,7 @@ def _inspected(plain: GradientPass, step: int, piece: MicrobatchPiece, batch: Ba
         return plain.forward.terms(step, replace(piece, batch=rows))
 
     def descend(terms: dict[str, Term]) -> None:
-        torch.autograd.backward(*Losses(plain.weights, piece.batch.totals()).add(terms))
+        torch.autograd.backward(*LossSums(plain.weights, piece.batch.totals()).add(terms))
 
     _drop_gradients(plain.forward.model)
     return first_non_finite(plain.forward.model, batch, terms, descend)
@@ -189,7 +189,7 @@ def _what(finding: NonFiniteFinding | None) -> str:
     return what if finding.kind != "loss" else f"{what}, though all outputs of the model are"
 
 
-def _named(examples: list[Example]) -> str:
+def _named(examples: list[SuspectExample]) -> str:
     """The first few examples by index and description."""
     shown = ", ".join(f"{example.index} ({example.description})" for example in examples[:NAMED_EXAMPLES])
     more = len(examples) - NAMED_EXAMPLES

@@ -23,7 +23,7 @@ from vaak.core.terminal import progress
 from vaak.data.loader import Address
 from vaak.data.plan import BatchPlan
 from vaak.engine.evaluation import Evaluator
-from vaak.engine.gradient import Descent
+from vaak.engine.gradient import ObjectiveRunner
 from vaak.engine.memory import free_memory, is_out_of_memory
 from vaak.engine.precision import keeping_generators, seed_everything
 from vaak.engine.state import State
@@ -129,7 +129,7 @@ def _microbatch(data: TrainingData, state: State, epoch: int, plan: BatchPlan, p
     return StepData(address.step, fetched, count_units(fetched), is_rehearsal=True)
 
 
-def _run(objective: Descent, state: State, data: StepData) -> None:
+def _run(objective: ObjectiveRunner, state: State, data: StepData) -> None:
     """Forward and backward; where memory runs out, later steps are split as this one is."""
     with objective.alone():
         objective.gradient.accumulate(state.piece_rules, data, lambda: _drop_gradients(objective.parameters))
@@ -234,7 +234,7 @@ def sizes_of(pieces: Sequence[Batch]) -> list[dict[str, float]]:
     return [{**piece.totals(), ROW: float(piece.num_rows)} for piece in pieces]
 
 
-def warn_of_means(objectives: Sequence[Descent], state: State, batch: Batch, seed: int) -> None:
+def warn_of_means(objectives: Sequence[ObjectiveRunner], state: State, batch: Batch, seed: int) -> None:
     """Warn of each term of ``batch`` that looks like a mean: that of the whole against those of its two halves.
 
     They are computed in evaluation mode and without gradients, with draws that depend on ``seed``; generators, modes
@@ -283,7 +283,7 @@ def _warn(name: str, per: str, why: str) -> None:
     )
 
 
-def _terms(objective: Descent, state: State, batch: Batch, seed: int) -> dict[str, Term]:
+def _terms(objective: ObjectiveRunner, state: State, batch: Batch, seed: int) -> dict[str, Term]:
     forward = objective.gradient.forward
     seed_everything(draw_key(Purpose.CHECK, seed, "mean"), forward.precision.device)
     with forward.precision.autocast():
@@ -299,7 +299,7 @@ def _alike(term: Term, other: Term) -> bool:
 
 
 @contextlib.contextmanager
-def _undisturbed(objective: Descent, state: State) -> Iterator[None]:
+def _undisturbed(objective: ObjectiveRunner, state: State) -> Iterator[None]:
     """Evaluation mode without gradients; on exit, modes, buffers and generators are as before."""
     both = (state.model.module, state.loss.module)
     modes = [(module, module.training) for one in both for module in one.modules()]

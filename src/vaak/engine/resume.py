@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from vaak.config.changes import Change, changes_between, of_class
-from vaak.core.errors import CheckpointError, SaidByMainProcessError, UserError
+from vaak.core.errors import CheckpointError, RemoteError, UserError
 from vaak.core.storage import files
 from vaak.core.storage.files import sha256_of
 from vaak.core.task import Task
@@ -31,7 +31,7 @@ from vaak.engine.checkpoint.names import MANIFEST, list_checkpoints, step_folder
 from vaak.engine.distributed.ranks import Ranks
 from vaak.engine.evaluation import Pictures
 from vaak.engine.journal import JOURNALS, journal_files
-from vaak.engine.saving import Saving, differences, in_words, unknown
+from vaak.engine.saving import Checkpointer, differences, in_words, unknown
 from vaak.engine.state import Position, State
 from vaak.engine.training_data import TrainingData
 
@@ -51,7 +51,7 @@ class HasPast(Protocol):
     def position(self) -> Position: ...
 
 
-class Past:
+class RunHistory:
     """The past of a trainer's run, on the main process."""
 
     def __init__(self, trainer: HasPast) -> None:
@@ -174,7 +174,7 @@ class Resumes(HasPast, Protocol):
     ranks: Ranks
     state: State
     data: TrainingData
-    saving: Saving
+    saving: Checkpointer
 
     @property
     def configuration(self) -> Mapping[str, Any]: ...
@@ -192,11 +192,11 @@ def resume(trainer: Resumes, source: str) -> bool:
     Raises CheckpointError where the checkpoint is from another model or other data.
     """
     folder = trainer.checkpoints
-    found = trainer.ranks.decide_on_main(lambda: _find(trainer, source))
+    found = trainer.ranks.run_on_main(lambda: _find(trainer, source))
     if found is None:
         if trainer.ranks.is_main:
             log.info("nothing to resume: no checkpoint in %s; the run starts from step 0", folder)
-        begin_anew(trainer)
+        start_fresh(trainer)
         return False
     _demand_seen(trainer.ranks, found)
     path = Path(found["path"])
@@ -207,16 +207,16 @@ def resume(trainer: Resumes, source: str) -> bool:
     trainer.restore(snapshot, path)
     if path.resolve().parent not in (folder.resolve(), _aside(folder)):
         trainer.saving.saved_step = NOT_SAVED  # here
-    trainer.ranks.decide_on_main(lambda: _put_in_order(trainer, source, found, snapshot))
+    trainer.ranks.run_on_main(lambda: _put_in_order(trainer, source, found, snapshot))
     if trainer.ranks.is_main:
         _say_promise(snapshot.state["conditions"], trainer.conditions(), changes, path)
     return True
 
 
-def begin_anew(trainer: Resumes) -> None:
+def start_fresh(trainer: Resumes) -> None:
     """Start a run: what an earlier start left in its directory is set aside and ignored."""
     _forget_journals(trainer)
-    trainer.ranks.decide_on_main(Past(trainer).forget)
+    trainer.ranks.run_on_main(RunHistory(trainer).forget)
 
 
 def _find(trainer: Resumes, source: str) -> dict[str, Any] | None:
@@ -254,7 +254,7 @@ def _demand_seen(ranks: Ranks, found: dict[str, Any]) -> None:
     sees = manifest.is_file() and sha256_of(manifest) == found["manifest"]
     blind = [rank for rank, one_sees in enumerate(ranks.gather(sees)) if not one_sees]
     if blind:
-        raise (UserError if ranks.is_main else SaidByMainProcessError)(
+        raise (UserError if ranks.is_main else RemoteError)(
             f"rank {', '.join(map(str, blind))} does not see {found['path']} (step {found['step']}) as rank 0 does: "
             "the run directory must be on storage that all nodes share"
         )
@@ -268,7 +268,7 @@ def _forget_journals(trainer: Resumes) -> None:
 
 def _put_in_order(trainer: Resumes, source: str, found: dict[str, Any], snapshot: Snapshot) -> None:
     """Make the run directory end at this checkpoint, which was restored; say where the run resumes."""
-    path, folder, past = Path(found["path"]), trainer.checkpoints, Past(trainer)
+    path, folder, past = Path(found["path"]), trainer.checkpoints, RunHistory(trainer)
     try:
         for newer, damage in found["damaged"].items():
             checkpoint.set_damaged_aside(Path(newer), damage)

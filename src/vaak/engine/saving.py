@@ -40,7 +40,7 @@ from vaak.engine.training_data import TrainingData
 log = logging.getLogger("vaak")
 
 
-class Saving:
+class Checkpointer:
     """Takes snapshots of ``state`` with the circumstances they were made under; on the main process, writes them.
 
     ``saved_step`` is the step of the newest one in the run's folder, ``last_save`` the time when it was made.

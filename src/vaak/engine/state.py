@@ -32,7 +32,7 @@ from vaak.core.callback import Callback
 from vaak.core.errors import CheckpointError, UserError
 from vaak.engine.checkpoint.files import Snapshot, copy_to_cpu, load_weights, model_tensors
 from vaak.engine.journal import Journal
-from vaak.engine.optim.optimizer_state import Moments, WeightAverage
+from vaak.engine.optim.optimizer_state import OptimizerStates, WeightAverage
 from vaak.engine.optim.schedules import Plateau
 from vaak.engine.precision import LossScale, Precision
 
@@ -300,7 +300,7 @@ class LastEvaluation:
         self.scheduled = bool(state.get("scheduled", False))
 
 
-class Memories:
+class CallbackStates:
     """What callbacks remember, each under the name of its class; several of a class in their order."""
 
     def __init__(self, callbacks: Sequence[Callback]) -> None:
@@ -330,7 +330,7 @@ class State:
 
     model: Weights
     loss: Weights
-    optimizer: Moments
+    optimizer: OptimizerStates
     average: WeightAverage | None
     loss_scale: LossScale
     precision: Precision
@@ -339,7 +339,7 @@ class State:
     plateau: Plateau | None
     metrics: LastEvaluation
     piece_rules: PieceRules = field(metadata={"key": "splits"})
-    callbacks: Memories
+    callbacks: CallbackStates
     is_whole: bool = field(default=True, init=False)
 
     @property

@@ -28,7 +28,7 @@ from vaak.core.errors import NonFiniteError, UserError
 from vaak.core.random_keys import Purpose, draw_key
 from vaak.engine.distributed.exchange import OwnGradients
 from vaak.engine.distributed.ranks import Ranks
-from vaak.engine.gradient import Descent, Losses, Undo
+from vaak.engine.gradient import LossSums, ObjectiveRunner, Undo
 from vaak.engine.memory import is_out_of_memory
 from vaak.engine.non_finite import Diagnosis, NonFinite
 from vaak.engine.optim.optimizers import set_learning_rates
@@ -42,13 +42,13 @@ log = logging.getLogger("vaak")
 
 
 @dataclass(frozen=True)
-class Descended:
+class ObjectiveResult:
     """The result of an objective in a step: its losses, its gradient's norm, and why it was not followed, if so.
 
     ``in_fp32`` says that mixed precision failed first.
     """
 
-    losses: Losses
+    losses: LossSums
     means: dict[str, torch.Tensor]
     norm: torch.Tensor
     skipped: str | None
@@ -65,7 +65,7 @@ class Step:
     a step's update with the sums of its terms over all ranks.
     """
 
-    objectives: tuple[Descent, ...]
+    objectives: tuple[ObjectiveRunner, ...]
     gradients: tuple[OwnGradients, ...]
     schedule: Schedule
     clipping: GradientClippingConfig
@@ -117,9 +117,9 @@ class Step:
             splittable=all(own.unsplittable is None for own in losses),
         )
 
-    def _all_or_nothing(self, state: State, data: StepData) -> tuple[list[Descended], NonFinite | None]:
+    def _all_or_nothing(self, state: State, data: StepData) -> tuple[list[ObjectiveResult], NonFinite | None]:
         """Descend on each objective, or on none; where numbers are not finite, return the diagnosis."""
-        descended: list[Descended] = []
+        descended: list[ObjectiveResult] = []
         found, undo = None, Undo()
         try:
             for number, objective in enumerate(self.objectives):
@@ -139,7 +139,7 @@ class Step:
             raise
         return descended, found
 
-    def _norms(self, descended: list[Descended]) -> dict[str, torch.Tensor]:
+    def _norms(self, descended: list[ObjectiveResult]) -> dict[str, torch.Tensor]:
         if len(self.objectives) == 1:
             return {}
         return {objective.name: one.norm for objective, one in zip(self.objectives, descended, strict=False)}
@@ -155,7 +155,7 @@ class Step:
             state.loss_scale.disable()
         set_learning_rates(state.optimizers, self.schedule(step) * state.rate_factor)
 
-    def _descend(self, number: int, state: State, data: StepData, undo: Undo) -> Descended:
+    def _descend(self, number: int, state: State, data: StepData, undo: Undo) -> ObjectiveResult:
         """Compute the gradient of an objective over all ranks and update its weights with it, if it is finite."""
         objective, gradients = self.objectives[number], self.gradients[number]
         losses = self._gradient(number, state, data)
@@ -173,14 +173,14 @@ class Step:
                 clip_gradients(tensors, norm, self.clipping)
                 update_weights(state, optimizers, data.step)
             gradients.clear()
-        return Descended(losses, means, norm, skipped)
+        return ObjectiveResult(losses, means, norm, skipped)
 
-    def _descend_in_fp32(self, number: int, state: State, data: StepData, undo: Undo) -> Descended:
+    def _descend_in_fp32(self, number: int, state: State, data: StepData, undo: Undo) -> ObjectiveResult:
         """The same once more without mixed precision."""
         with state.precision.of_last_try(), state.loss_scale.off():
             return replace(self._descend(number, state, data, undo), in_fp32=True)
 
-    def _gradient(self, number: int, state: State, data: StepData) -> Losses:
+    def _gradient(self, number: int, state: State, data: StepData) -> LossSums:
         """Leave this rank's part of an objective's gradient in its parameters; nothing of it, where this raises."""
         objective, gradients = self.objectives[number], self.gradients[number]
         gradients.begin()

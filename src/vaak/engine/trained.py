@@ -25,15 +25,15 @@ from vaak.core.random_keys import Purpose, draw_key
 from vaak.core.task import Objective, Task, demand_kind
 from vaak.engine.checkpoint.files import load_checkpoint, load_weights, model_tensors, resolve_checkpoint
 from vaak.engine.distributed.ranks import Ranks
-from vaak.engine.gradient import Descent, Forward, GradientPass, objectives_of, parameters_of
+from vaak.engine.gradient import Forward, GradientPass, ObjectiveRunner, objectives_of, parameters_of
 from vaak.engine.memory import keep_freed_memory
 from vaak.engine.non_finite import Diagnosis
-from vaak.engine.optim.optimizer_state import Moments, WeightAverage
+from vaak.engine.optim.optimizer_state import OptimizerStates, WeightAverage
 from vaak.engine.optim.optimizers import NamedParameter, check_groups, optimizers_of, trained_parameters
 from vaak.engine.optim.schedules import Freezing, Plateau, make_schedule, pattern_of
 from vaak.engine.phases import Clock, Phases
 from vaak.engine.precision import LossScale, Precision, make_deterministic, seed_everything
-from vaak.engine.state import Best, LastEvaluation, Memories, PieceRules, Position, State, Weights
+from vaak.engine.state import Best, CallbackStates, LastEvaluation, PieceRules, Position, State, Weights
 from vaak.engine.step import Step
 from vaak.engine.training_data import TrainingData
 from vaak.nn.lora import is_of_lora, without_lora
@@ -122,7 +122,7 @@ def make_state(
     return State(
         model=Weights(trained.module),
         loss=Weights(trained.losses),
-        optimizer=Moments(names, optimizers, of_user=config.optimizer.is_users(config.optimizer.type)),
+        optimizer=OptimizerStates(names, optimizers, of_user=config.optimizer.is_users(config.optimizer.type)),
         average=WeightAverage(trained.module, config.ema, own) if config.ema else None,
         loss_scale=LossScale(precision.name == "fp16", config.amp_loss_scale),
         precision=precision,
@@ -131,12 +131,12 @@ def make_state(
         plateau=Plateau(config.scheduler, config.optimizer.lr) if plateau else None,
         metrics=LastEvaluation(),
         piece_rules=piece_rules,
-        callbacks=Memories(callbacks),
+        callbacks=CallbackStates(callbacks),
     )
 
 
 @dataclass(frozen=True)
-class Surroundings:
+class StepContext:
     """What a step is taken with and is not part of its numbers, but for the ranks, the precision and the weights."""
 
     ranks: Ranks
@@ -148,7 +148,7 @@ class Surroundings:
 
 
 def make_step(
-    trained: Trained, config: TrainingConfig, data: TrainingData, around: Surroundings, total_steps: int
+    trained: Trained, config: TrainingConfig, data: TrainingData, around: StepContext, total_steps: int
 ) -> Step:
     """The step of a run that ends after ``total_steps``.
 
@@ -165,7 +165,7 @@ def make_step(
         )
         own = [item.parameter for item in trained.parameters[number]]
         others = [item.parameter for item in trained.all_parameters if item not in trained.parameters[number]]
-        descents.append(Descent(objective.name, gradient, own, others))
+        descents.append(ObjectiveRunner(objective.name, gradient, own, others))
     return Step(
         objectives=tuple(descents),
         gradients=tuple(around.ranks.gradients(descent.parameters) for descent in descents),

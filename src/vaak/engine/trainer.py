@@ -34,15 +34,15 @@ from vaak.engine.checkpoint.files import Snapshot, step_folder
 from vaak.engine.distributed.exchange import StepMessage
 from vaak.engine.distributed.ranks import Ranks, start_ranks
 from vaak.engine.evaluation import EvaluationInterruptedError, Evaluator, Pictures
-from vaak.engine.flops import Work, work_of
+from vaak.engine.flops import ForwardWork, work_of
 from vaak.engine.losses import auxiliary_losses
 from vaak.engine.metrics_file import Records
 from vaak.engine.phases import Clock, Phases
 from vaak.engine.precision import Precision
 from vaak.engine.rehearsal import rehearse, rehearse_evaluations
-from vaak.engine.saving import Saving, due, on_schedule
+from vaak.engine.saving import Checkpointer, due, on_schedule
 from vaak.engine.state import PieceRule, PieceRules, Position, State
-from vaak.engine.trained import Surroundings, make_state, make_step, make_trained
+from vaak.engine.trained import StepContext, make_state, make_step, make_trained
 from vaak.engine.training_data import StepData, TrainingData, count_units
 
 log = logging.getLogger("vaak")
@@ -88,7 +88,7 @@ class Trainer:
         self.best = self.state.best
         self.phases, self.clock = Phases(self.ranks.device), Clock()
         self._trained = trained
-        self._around = Surroundings(self.ranks, self.precision, self.loss_weights, self.phases, self.clock, directory)
+        self._around = StepContext(self.ranks, self.precision, self.loss_weights, self.phases, self.clock, directory)
         self._set_horizon()
         self.pictures = Pictures(directory / "pictures")
         show = partial(_show, self.pictures, self.state)  # of itself, a trainer would hold itself in memory
@@ -97,7 +97,7 @@ class Trainer:
         self.stop_reason: str | None = None
         self.last: tuple[StepData, StepReport] | None = None
         self.records = Records(directory / "metrics.jsonl" if self.ranks.is_main else None)
-        self.saving = Saving(directory, config, self.state, self.data, self.precision)
+        self.saving = Checkpointer(directory, config, self.state, self.data, self.precision)
 
     def _set_horizon(self) -> None:
         """Set where the run ends, seen from its position, and make the step whose schedule ends there."""
@@ -150,7 +150,7 @@ class Trainer:
         """The present rate of each group of parameters."""
         return [group["lr"] for optimizer in self.state.optimizers for group in optimizer.param_groups]
 
-    def count_work(self, peak_tflops: float | None) -> Work | None:
+    def count_work(self, peak_tflops: float | None) -> ForwardWork | None:
         """What the devices need for a unit of this run's data (see cost/flops.py); None where that isn't known."""
         return work_of(self.task, self.model, self.precision, self.data, self.position, peak_tflops)
 
@@ -187,7 +187,7 @@ class Trainer:
                 with self.phases.measure("loading"):
                     left = position.step < self.total_steps
                     fetched = self.data.fetch(microbatches, position) if left else []
-                counts = self.meet(fetched, self.saving.newly_written())
+                counts = self.exchange(fetched, self.saving.newly_written())
                 self._tell_saved()
                 yield self.data.step_data(position, fetched, counts)
 
@@ -264,10 +264,10 @@ class Trainer:
     def finish_saving(self) -> None:
         """Wait for the checkpoint in flight, and report all that were not reported yet."""
         self.saving.writer.finish()
-        self.meet([], self.saving.newly_written())
+        self.exchange([], self.saving.newly_written())
         while self.agreed.saved:
             self._tell_saved()
-            self.meet([], self.saving.newly_written())
+            self.exchange([], self.saving.newly_written())
 
     # Requests and events.
 
@@ -283,7 +283,7 @@ class Trainer:
         """Ask for a checkpoint after this step."""
         self.requests.save = True
 
-    def cut_finer(self, reason: str) -> None:
+    def split_microbatches(self, reason: str) -> None:
         """Ask that microbatches as large as this step's are computed in pieces half as large, where they can be."""
         largest = self._largest_microbatch()
         if largest is None or largest.batch is None or self.last is None or not self.last[1].splittable:
@@ -303,7 +303,7 @@ class Trainer:
         microbatches = self.last[0].microbatches if self.last else []
         return max(microbatches, key=self.data.cells, default=None)
 
-    def meet(self, fetched: list[Microbatch], saved: int = 0) -> dict[str, float]:
+    def exchange(self, fetched: list[Microbatch], saved: int = 0) -> dict[str, float]:
         """Exchange messages with the other ranks: requests and counts; return the counts of the next step.
 
         ``agreed`` then has what any rank asks for, and ``saved`` of the main process.
@@ -373,7 +373,7 @@ def train(trainer: Trains) -> str:
             with closing(trainer.upcoming()) as steps:
                 for data in steps:
                     with trainer.clock.aside():
-                        do_what_is_due(trainer)
+                        run_scheduled(trainer)
                     if trainer.is_over:
                         break
                     trainer.tell("on_step_end", trainer.take_step(data))
@@ -383,7 +383,7 @@ def train(trainer: Trains) -> str:
     return reason
 
 
-def do_what_is_due(trainer: Trains) -> None:
+def run_scheduled(trainer: Trains) -> None:
     """At a step's boundary: save, evaluate, report an epoch's end, mark the best.
 
     It is saved first, with what else is due marked as pending: an error in an evaluation then costs nothing. A run that
@@ -405,7 +405,7 @@ def do_what_is_due(trainer: Trains) -> None:
         if epoch_ended:
             trainer.tell("on_epoch_end", position.epoch - 1, trainer.metrics)
         position.duties_pending = False
-    trainer.meet([])  # a callback may have asked for something
+    trainer.exchange([])  # a callback may have asked for something
     if trainer.saving.saved_step == position.step:
         trainer.saving.complete()
     elif trainer.saving.is_best or trainer.stop_reason or trainer.agreed.save:
@@ -425,7 +425,7 @@ class Trains(Protocol):
 
     agreed: StepMessage
     stop_reason: str | None
-    saving: Saving
+    saving: Checkpointer
     phases: Phases
     clock: Clock
 
@@ -453,7 +453,7 @@ class Trains(Protocol):
 
     def evaluate(self, due: bool) -> None: ...
 
-    def meet(self, fetched: list[Any], saved: int = 0) -> dict[str, float]: ...
+    def exchange(self, fetched: list[Any], saved: int = 0) -> dict[str, float]: ...
 
     def finish_saving(self) -> None: ...
 

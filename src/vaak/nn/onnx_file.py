@@ -40,7 +40,7 @@ class OnnxModule:
     """Of axes, by their names, what their sizes are multiples of."""
 
 
-class Called(nn.Module):
+class ExportWrapper(nn.Module):
     """A model as what is exported: ``call`` gives a tuple of tensors, from the model and the inputs."""
 
     def __init__(self, model: nn.Module, call: Callable[..., tuple[Tensor, ...]]) -> None:

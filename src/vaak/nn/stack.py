@@ -87,7 +87,7 @@ class TransformerStack(nn.Module):
         padding = visibility.key_documents if documents is None else documents
         x = self.positions.add(x, positions, padding, None if cache is None else cache.positions)
         own_norms, memory_norms = norms or (None, None)
-        around = Surroundings(
+        around = AttentionInputs(
             visibility,
             self.positions.rotation(positions),
             memory,
@@ -142,7 +142,7 @@ def set_gradient_checkpointing(model: nn.Module, on: bool) -> int:
     return len(stacks)
 
 
-class Surroundings(NamedTuple):
+class AttentionInputs(NamedTuple):
     """What all blocks of a stack see alike in one forward pass."""
 
     visibility: Visibility
@@ -185,7 +185,7 @@ class Block(nn.Module):
     def forward(
         self,
         x: Tensor,
-        around: Surroundings,
+        around: AttentionInputs,
         cache: LayerCache | None = None,
         cross_cache: LayerCache | None = None,
     ) -> Tensor:

@@ -34,7 +34,7 @@ from vaak.core.machine import host_memory
 from vaak.core.storage.files import read_json, sha256_of, sizes_of, write_json
 from vaak.core.terminal import progress, progress_allowed
 from vaak.pipeline.jobs import Jobs
-from vaak.pipeline.stage import Options, Pipeline, Stage, Work
+from vaak.pipeline.stage import Options, Pipeline, Stage, StageWork
 from vaak.runs.folder.logs import logging_to
 
 MANIFEST, BEGUN = "manifest.json", "begun.json"
@@ -43,7 +43,7 @@ Parts = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class Standing:
+class StageStatus:
     """How a stage stands.
 
     It is ``done``; or it ``continues`` in its folder, ``starts`` in an empty one, or ``repairs`` the damaged outputs;
@@ -73,7 +73,7 @@ def parts_of(stage: Stage, options: Options, digests: Mapping[str, str]) -> Part
     return normal
 
 
-def standing_of(stage: Stage, folder: Path, parts: Parts, forced: bool = False) -> Standing:
+def status_of_stage(stage: Stage, folder: Path, parts: Parts, forced: bool = False) -> StageStatus:
     """How a stage stands in its folder, given what its results depend on now; ``forced``, it starts again.
 
     Raises UserError where the folder is someone else's.
@@ -86,18 +86,18 @@ def standing_of(stage: Stage, folder: Path, parts: Parts, forced: bool = False) 
                 f"{folder} has no readable {BEGUN}, so it is not stage {stage.name}'s or is damaged: move it away, or "
                 "give another --output-dir"
             )
-        return Standing("starts", "has not run yet")
+        return StageStatus("starts", "has not run yet")
     if forced:
-        return Standing("starts", "--from asks for it")
+        return StageStatus("starts", "--from asks for it")
     if changed := "; ".join(_changes(before.get("parts", {}), parts)):
-        return Standing("starts", changed)
+        return StageStatus("starts", changed)
     if manifest is None:
-        return Standing("continues", "was cut")
+        return StageStatus("continues", "was cut")
     damage = dict(_damage(folder, manifest["outputs"]))
     if not damage:
-        return Standing("done", "up to date", manifest)
+        return StageStatus("done", "up to date", manifest)
     verdict: Literal["repairs", "starts"] = "repairs" if stage.repairs else "starts"
-    return Standing(verdict, next(iter(damage.values())), damaged=tuple(damage))
+    return StageStatus(verdict, next(iter(damage.values())), damaged=tuple(damage))
 
 
 def _read(path: Path) -> dict[str, Any] | None:
@@ -197,7 +197,7 @@ class Job:
         return self.directory / self.stage
 
 
-def make_ready(standing: Standing, job: Job) -> Path | None:
+def make_ready(standing: StageStatus, job: Job) -> Path | None:
     """Make a stage's folder ready for its body; returns where its earlier content was moved to, if it was.
 
     One earlier content of each stage is kept, and never a finished one replaced by one that was cut.
@@ -233,7 +233,7 @@ def run_body(pipeline: Pipeline, job: Job) -> None:
     memory.reset_peak()
     try:
         with progress_allowed(job.shows_progress):
-            figures = stage.make(Work(job.folder, options, job.inputs, job.jobs))
+            figures = stage.make(StageWork(job.folder, options, job.inputs, job.jobs))
             outputs = outputs_in(stage, job.folder)
         about = {
             "stage": stage.name,

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from vaak.config.components import module_of, users_files
-from vaak.core.errors import SaidByMainProcessError, UserError
+from vaak.core.errors import RemoteError, UserError
 from vaak.core.process_pool import in_processes
 from vaak.core.storage.files import read_json, write_json
 
@@ -76,7 +76,7 @@ class Helpers:
 def help_rank_0(directory: Path) -> None:
     """Carry out the orders of rank 0 until it says that the pipeline has ended.
 
-    Raises UserError where it has ended without a word, and SaidByMainProcessError after its error.
+    Raises UserError where it has ended without a word, and RemoteError after its error.
     """
     from vaak.engine.distributed.launcher import own_place
     from vaak.engine.distributed.ranks import common_word, use_own_device
@@ -92,7 +92,7 @@ def help_rank_0(directory: Path) -> None:
         if "end" in order:
             own.unlink(missing_ok=True)
             if order["end"]:
-                raise SaidByMainProcessError("the pipeline has failed on rank 0")
+                raise RemoteError("the pipeline has failed on rank 0")
             return
         module, _, name = order["call"].partition(":")
         getattr(importlib.import_module(module), name)(**order["values"])

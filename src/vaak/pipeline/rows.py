@@ -47,7 +47,7 @@ class Portable(Protocol):
     def as_json(self) -> dict[str, Any]: ...
 
 
-class RowStore:
+class PipelineRowStore:
     """The rows in a folder; ``keys`` in order, ``shape`` of a row. Raises DataError where there are none."""
 
     def __init__(self, folder: Path) -> None:
@@ -139,7 +139,7 @@ def make_rows(
     shape: Sequence[int],
     dtype: str = "float32",
     jobs: Jobs | None = None,
-) -> RowStore:
+) -> PipelineRowStore:
     """The rows of ``keys``, made in ``folder`` as far as they are missing there; messages call them by its name.
 
     ``begin`` has to pickle; each process of ``jobs`` calls it for the function that makes rows of this ``shape``, which
@@ -154,7 +154,7 @@ def make_rows(
     about = {"format": FORMAT, "shape": [*shape], "dtype": dtype, "rows_per_shard": per_shard, "keys": [*keys]}
     folder.mkdir(parents=True, exist_ok=True)
     _begin_folder(folder, about)
-    store = RowStore(folder)
+    store = PipelineRowStore(folder)
     missing = [number for number in range(store.num_shards) if not store.has_shard(number)]
     there = store.num_shards - len(missing)
     if there and missing:
@@ -191,13 +191,13 @@ def _begin_folder(folder: Path, about: dict[str, Any]) -> None:
 def make_own_shards(folder: str, begin: Mapping[str, Any], shards: Sequence[int]) -> None:
     """Make every N-th of the shards, as one of N processes; ``begin`` names a Portable's class, and its values."""
     made = getattr(importlib.import_module(begin["module"]), begin["name"]).from_json(begin["values"])
-    store, content = RowStore(Path(folder)), None
+    store, content = PipelineRowStore(Path(folder)), None
     for shard in shards[int(os.environ["RANK"]) :: int(os.environ["WORLD_SIZE"])]:
         content = content or shard_maker(made, store)
         write_bytes(store.path(shard), content(shard))
 
 
-def shard_maker(begin: Callable[[], Maker], store: RowStore) -> Callable[[int], bytes]:
+def shard_maker(begin: Callable[[], Maker], store: PipelineRowStore) -> Callable[[int], bytes]:
     """What makes the content of a shard."""
     make = begin()
 
@@ -219,7 +219,7 @@ def shard_maker(begin: Callable[[], Maker], store: RowStore) -> Callable[[int], 
 class Rows:
     """The rows of several stores by key, the first store that has one."""
 
-    def __init__(self, *stores: RowStore) -> None:
+    def __init__(self, *stores: PipelineRowStore) -> None:
         self.stores = stores
 
     def row(self, key: str) -> np.ndarray:
@@ -231,7 +231,7 @@ class Rows:
 
 
 def completed(
-    store: RowStore, keys: Sequence[str], folder: Path, begin: Callable[[], Maker], jobs: Jobs | None = None
+    store: PipelineRowStore, keys: Sequence[str], folder: Path, begin: Callable[[], Maker], jobs: Jobs | None = None
 ) -> Rows:
     """The rows of ``keys``: those that are missing in ``store`` are made in ``folder``, with a warning.
 

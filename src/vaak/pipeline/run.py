@@ -27,13 +27,13 @@ from vaak.pipeline.execution import (
     MANIFEST,
     Job,
     Parts,
-    Standing,
+    StageStatus,
     make_ready,
     parts_of,
     release_memory,
     run_body,
     run_in_own_process,
-    standing_of,
+    status_of_stage,
 )
 from vaak.pipeline.jobs import Helpers, Jobs, help_rank_0
 from vaak.pipeline.stage import Forecast, Options, Pipeline, Stage
@@ -99,7 +99,7 @@ def holds_a_pipeline(pipeline: Pipeline, directory: Path) -> bool:
     return False
 
 
-class Plan:
+class PipelinePlan:
     """The stages that a request is about, and how each stands: asked for one after another, as they are done."""
 
     def __init__(self, pipeline: Pipeline, options: Options, directory: Path, request: Request) -> None:
@@ -128,14 +128,14 @@ class Plan:
         """Whether a stage may run, and isn't only read."""
         return self.request.only in (None, stage.name)
 
-    def standing(self, stage: Stage) -> tuple[Standing, Parts]:
+    def standing(self, stage: Stage) -> tuple[StageStatus, Parts]:
         """How a stage stands, and what its results depend on; where it is done, its digest counts for later ones.
 
         Raises UserError where it isn't, and may not run.
         """
         forced = stage.name in self._forced and self.is_to_run(stage)
         parts = parts_of(stage, self.options, self.digests)
-        standing = standing_of(stage, self.directory / stage.name, parts, forced)
+        standing = status_of_stage(stage, self.directory / stage.name, parts, forced)
         if standing.verdict == "done":
             self.digests[stage.name] = stage.digest(standing.manifest["outputs"])
         elif not self.is_to_run(stage):
@@ -150,7 +150,7 @@ class Plan:
         there = {one.name for one in self.stages}
         return {stage.roles.get(name, name): self.directory / name for name in stage.after if name in there}
 
-    def forecast(self) -> Iterator[tuple[Row, Forecast]]:
+    def forecast(self) -> Iterator[tuple[PipelineRow, Forecast]]:
         """What would run and why, with what it would take: as the stage says, or as it took the last time."""
         waiting: set[str] = set()
         for stage in self.stages:
@@ -158,9 +158,13 @@ class Plan:
             for name in above:  # as if its outputs were to be the same again
                 self.digests[name] = self._digest_read(stage, name)
             standing, _ = self.standing(stage)
-            row = Row(stage.name, standing.verdict, standing.why)
+            row = PipelineRow(stage.name, standing.verdict, standing.why)
             if standing.verdict == "done":
-                row = Row(stage.name, "may run", f"if other outputs come from {', '.join(above)}") if above else row
+                row = (
+                    PipelineRow(stage.name, "may run", f"if other outputs come from {', '.join(above)}")
+                    if above
+                    else row
+                )
             if row.state != "done":
                 waiting.add(stage.name)
             yield row, self._forecast_of(stage) if stage.name in waiting else Forecast()
@@ -184,7 +188,7 @@ class Plan:
         return own
 
 
-def run_pipeline(pipeline: Pipeline, options: Options, directory: Path, request: Request) -> list[Row]:
+def run_pipeline(pipeline: Pipeline, options: Options, directory: Path, request: Request) -> list[PipelineRow]:
     """Run what a request is about, in a directory; a row for each stage.
 
     Raises UserError where the directory is another's or holds a run that is not to be resumed, and what a stage raises;
@@ -196,7 +200,7 @@ def run_pipeline(pipeline: Pipeline, options: Options, directory: Path, request:
     if int(os.environ.get("RANK", "0")) > 0:
         help_rank_0(directory)
         return []
-    plan = Plan(pipeline, options, directory, request)
+    plan = PipelinePlan(pipeline, options, directory, request)
     has_begun = any((directory / stage.name).exists() for stage in pipeline.stages)
     if options_before(pipeline, directory) and has_begun and not request.continues:
         raise UserError(f"{directory} already holds a run: add --resume to resume it, or give another --output-dir")
@@ -204,18 +208,18 @@ def run_pipeline(pipeline: Pipeline, options: Options, directory: Path, request:
         if plan.begins:
             log.warning("there is nothing to resume in %s: the pipeline starts there", directory)
         write_json(directory / ABOUT, {"pipeline": pipeline.name, "options": options.model_dump(mode="json")})
-        rows: list[Row] = [Row(stage.name, "not reached") for stage in plan.stages]
+        rows: list[PipelineRow] = [PipelineRow(stage.name, "not reached") for stage in plan.stages]
         helpers = Helpers(directory, world_size) if world_size > 1 else None
         plan.jobs = replace(request.jobs, helpers=helpers)
         has_failed = True
         try:
             for place, stage in enumerate(plan.stages):
-                rows[place] = Row(stage.name, "failed")
+                rows[place] = PipelineRow(stage.name, "failed")
                 rows[place] = _run(plan, stage, log_file)
             has_failed = False
         except (KeyboardInterrupt, Exception) as error:
             reason = "interrupted" if isinstance(error, KeyboardInterrupt) else str(error) or type(error).__name__
-            rows = [row if row.state != "failed" else Row(row.stage, "failed", reason) for row in rows]
+            rows = [row if row.state != "failed" else PipelineRow(row.stage, "failed", reason) for row in rows]
             raise
         finally:
             if helpers is not None:
@@ -227,12 +231,12 @@ def run_pipeline(pipeline: Pipeline, options: Options, directory: Path, request:
     return rows
 
 
-def _run(plan: Plan, stage: Stage, log_file: Path) -> Row:
+def _run(plan: PipelinePlan, stage: Stage, log_file: Path) -> PipelineRow:
     """Run a stage unless it is done; its row."""
     (standing, parts), request, directory = plan.standing(stage), plan.request, plan.directory
     if standing.verdict == "done":
         log.info("%s: up to date", stage.name)
-        return Row.of(stage.name, "up to date", standing.manifest, _report_of(stage, directory))
+        return PipelineRow.of(stage.name, "up to date", standing.manifest, _report_of(stage, directory))
     log.info("%s: %s (%s)", stage.name, SAID[standing.verdict], standing.why)
     job = Job(
         stage=stage.name,
@@ -253,7 +257,7 @@ def _run(plan: Plan, stage: Stage, log_file: Path) -> Row:
         run_in_own_process(request.find, stage, job)
     manifest = read_json(job.folder / MANIFEST)
     plan.digests[stage.name] = stage.digest(manifest["outputs"])
-    return Row.of(stage.name, STATES[standing.verdict], manifest, _report_of(stage, directory))
+    return PipelineRow.of(stage.name, STATES[standing.verdict], manifest, _report_of(stage, directory))
 
 
 def _report_of(stage: Stage, directory: Path) -> dict[str, Any]:
@@ -304,7 +308,7 @@ HEADER = ("stage", "state", "time", "disk", "memory", "figures")
 
 
 @dataclass(frozen=True)
-class Row:
+class PipelineRow:
     """A stage: its state, and why; what it took when it ran, its figures, and what it reports (``Stage.report``)."""
 
     stage: str
@@ -317,7 +321,9 @@ class Row:
     report: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, stage: str, state: str, manifest: Mapping[str, Any], report: Mapping[str, Any] | None = None) -> Row:
+    def of(
+        cls, stage: str, state: str, manifest: Mapping[str, Any], report: Mapping[str, Any] | None = None
+    ) -> PipelineRow:
         """The row of a stage that is done, from its manifest and its report."""
         seconds, disk_bytes, memory_bytes = (manifest[name] for name in ("seconds", "disk_bytes", "memory_bytes"))
         return cls(stage, state, "", seconds, disk_bytes, memory_bytes, manifest["figures"], report or {})
@@ -355,18 +361,18 @@ def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
     return ["  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
 
 
-def table(rows: Sequence[Row]) -> list[str]:
+def table(rows: Sequence[PipelineRow]) -> list[str]:
     """The table of what was done, and the time that it took; below it what stages report."""
     seconds = sum(row.seconds or 0 for row in rows if row.state != "up to date")
     return [*aligned([HEADER, *(row.cells for row in rows)]), f"in all: {time_of(seconds)}", *_reported(rows)]
 
 
-def _reported(rows: Sequence[Row]) -> list[str]:
+def _reported(rows: Sequence[PipelineRow]) -> list[str]:
     """The lines that stages report, each report after an empty line."""
     return [line for row in rows if row.report for line in ("", *row.report["lines"])]
 
 
-def forecast_table(planned: Sequence[tuple[Row, Forecast]], free: int) -> list[str]:
+def forecast_table(planned: Sequence[tuple[PipelineRow, Forecast]], free: int) -> list[str]:
     """The table of what would be done, and what it takes in all; ``free`` are the bytes on the disk."""
     rows = [(row.stage, row.state, *took(it.seconds, it.disk_bytes, it.memory_bytes), row.why) for row, it in planned]
     needed = [it for row, it in planned if row.state != "done"]
@@ -380,7 +386,7 @@ def forecast_table(planned: Sequence[tuple[Row, Forecast]], free: int) -> list[s
     return [*aligned([("stage", "state", "time", "disk", "memory", "why"), *rows]), total, *sure, *more]
 
 
-def markdown(pipeline: Pipeline, options: Options, rows: Sequence[Row]) -> str:
+def markdown(pipeline: Pipeline, options: Options, rows: Sequence[PipelineRow]) -> str:
     """The table of results as Markdown, with the options."""
     lines = [HEADER, ("---",) * len(HEADER), *(row.cells for row in rows)]
     body = "".join(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in line)} |\n" for line in lines)

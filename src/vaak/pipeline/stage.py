@@ -38,7 +38,7 @@ class Forecast:
 
 
 @dataclass(frozen=True)
-class Work:
+class StageWork:
     """What a stage's body gets.
 
     ``folder`` is the stage's own: what the stage left there if it was cut, else empty. ``inputs`` are the folders of
@@ -150,7 +150,7 @@ class Stage:
     """
 
     name: str
-    make: Callable[[Work], Mapping[str, Any] | None]
+    make: Callable[[StageWork], Mapping[str, Any] | None]
     about: str
     options: tuple[str, ...] = ()
     after: tuple[str, ...] = ()

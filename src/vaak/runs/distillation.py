@@ -32,7 +32,7 @@ from vaak.core.batch import Batch, Term
 from vaak.core.errors import UserError
 from vaak.core.random_keys import Purpose
 from vaak.core.storage.files import fingerprint_of, read_json, write_json
-from vaak.core.task import Changed, Dataset, Outputs, Task
+from vaak.core.task import Dataset, Outputs, Task, TaskWrapper
 from vaak.core.terminal import followed
 from vaak.data.batching import evaluation_plan
 from vaak.data.loader import MicrobatchReader, evaluation_addresses
@@ -53,7 +53,7 @@ def distilled(task: Task, experiment: Experiment[Any, Any], directory: Path) -> 
     return cast("Task", DistilledTask(task, experiment, directory)) if experiment.distillation else task
 
 
-class DistilledTask(Changed):
+class DistilledTask(TaskWrapper):
     """A task with a teacher."""
 
     def __init__(self, task: Task, experiment: Experiment[Any, Any], directory: Path) -> None:
@@ -158,7 +158,7 @@ class DistilledTask(Changed):
         return {**self.task.loss_modules(), **({HIDDEN_TERM: self._hidden} if self._hidden is not None else {})}
 
     def losses(self, model: nn.Module, batch: Batch) -> dict[str, Term]:
-        once = Once(model)
+        once = CachedForward(model)
         with captured(model, [one.student for one in self.options.hidden]) as own:
             terms = self.task.losses(once, batch)
         found = in_order(self.task.logits(once, batch), self.outputs)
@@ -187,7 +187,7 @@ UNIT = "position"
 """The unit of hidden states, which batches count: rows are padded on the right."""
 
 
-class Once(nn.Module):
+class CachedForward(nn.Module):
     """A model that is called once: called again, it gives what it gave."""
 
     def __init__(self, model: nn.Module) -> None:

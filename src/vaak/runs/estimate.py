@@ -111,7 +111,7 @@ def _signature(module: nn.Module) -> Any:
 
 
 @dataclass(frozen=True)
-class AtRest:
+class StaticMemory:
     """Bytes that training holds whatever the batch: ``average`` is that of the weights (training.ema)."""
 
     weights: int
@@ -124,12 +124,12 @@ class AtRest:
         return self.weights + self.gradients + self.optimizer + self.average
 
 
-def at_rest(model: nn.Module, training: TrainingConfig) -> AtRest:
+def at_rest(model: nn.Module, training: TrainingConfig) -> StaticMemory:
     """What the model takes with all that is kept for each of its trained parameters."""
     tensors = {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())}
     trained = trained_parameters(model)
     numbers = sum(item.parameter.numel() for item in trained)
-    return AtRest(
+    return StaticMemory(
         weights=sum(tensor.numel() * tensor.element_size() for tensor in tensors.values()),
         gradients=sum(item.parameter.numel() * item.parameter.element_size() for item in trained),
         optimizer=sum(_kept(item, training) * item.parameter.element_size() for item in trained),
@@ -154,7 +154,7 @@ class ModelEstimate:
     rows: int
     work: DryPass | None
     unknown: str
-    at_rest: AtRest
+    at_rest: StaticMemory
     limit: int
     device: str
     precision: str
@@ -201,7 +201,7 @@ def estimate_model(loaded: Loaded) -> ModelEstimate:
     device = pick_device(training.device)
     precision = Precision(training.mixed_precision, device if device.type == "cuda" else torch.device("cpu"))
     with numberless(precision.device) as fake:
-        model = task.sketch()
+        model = task.meta_model()
         if model is None and is_prepared(experiment.run_dir):
             model = task.model()
     if model is None:
@@ -211,7 +211,7 @@ def estimate_model(loaded: Loaded) -> ModelEstimate:
         )
     _prepare(model, training)
     rows, work, unknown = 0, None, ""
-    batch = task.sketch_batch()
+    batch = task.meta_batch()
     if batch is not None:
         rows, passes = batch.num_rows, min(training.gradient_accumulation_steps, 2)
         try:
@@ -220,7 +220,7 @@ def estimate_model(loaded: Loaded) -> ModelEstimate:
         except NEEDS_NUMBERS as error:
             unknown = f"a shape depends on numbers ({str(error).partition(chr(10))[0]})"
     else:
-        unknown = f"the task {experiment.task} has no sketch_batch"
+        unknown = f"the task {experiment.task} has no meta_batch"
     parameters = list(model.parameters())
     return ModelEstimate(
         tree=model_tree(model),

@@ -149,7 +149,7 @@ def open_run(
     differ = any(getattr(experiment, name) != getattr(own, name) for name in DATA_SECTIONS)
     if temporary_folder is not None:
         if differ:
-            task.prepare_others(own, temporary_folder, splits)
+            task.prepare_eval_data(own, temporary_folder, splits)
         elif is_prepared(directory) and PreparedFolder(prepared_folder(directory)).lacks(splits):
             _prepare_again(task, own, temporary_folder, splits)
     model = model_of(task).to(pick_device(device))
@@ -183,7 +183,7 @@ def part_of(opened: OpenedRun, name: str | None) -> OpenedRun:
 def _prepare_again(task: Task, own: Experiment[Any, Any], folder: Path, splits: tuple[str, ...]) -> None:
     """Prepare what isn't kept with checkpoints without their run. Raises UserError where it has gone."""
     try:
-        task.prepare_others(own, folder, splits)
+        task.prepare_eval_data(own, folder, splits)
     except UserError as error:
         what = f"the data of {', '.join(splits)} isn't kept with these checkpoints"
         raise UserError(f"{what}, and {error}; to evaluate on other data, name it: vaak eval RUN DATA.yml") from error
@@ -280,7 +280,7 @@ def write_tuned(directory: Path, options: Mapping[str, Any], remarks: Sequence[s
     return path
 
 
-def companions_of(directory: Path, configuration: str) -> dict[str, str | Path]:
+def bundled_files(directory: Path, configuration: str) -> dict[str, str | Path]:
     """The files that each checkpoint of a run is to have, by their path in it: texts, or files to copy."""
     found: dict[str, str | Path] = {"config.yml": configuration}
     found |= {path.relative_to(directory).as_posix(): path for path in _files_below(directory / CODE)}

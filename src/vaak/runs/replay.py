@@ -43,7 +43,7 @@ from vaak.engine.checkpoint.files import (
 )
 from vaak.engine.distributed.launcher import pick_device
 from vaak.engine.distributed.ranks import Ranks
-from vaak.engine.gradient import Descent, Forward
+from vaak.engine.gradient import Forward, ObjectiveRunner
 from vaak.engine.inspection import watching, watching_units
 from vaak.engine.metrics_file import read_records
 from vaak.engine.non_finite import json_value, leaving_no_trace, record_path
@@ -173,7 +173,7 @@ def _before(trainer: Trainer, steps: Iterator[StepData], step: int, agreement: R
     with naming_lost_workers(), progress("steps before it", left) as advance:
         for data in steps:
             if trainer.position.duties_pending:
-                _do_what_is_due(trainer)
+                _run_scheduled(trainer)
             if data.step == step:
                 return data
             agreement.tell(trainer.take_step(data))
@@ -181,7 +181,7 @@ def _before(trainer: Trainer, steps: Iterator[StepData], step: int, agreement: R
     raise AssertionError("steps have no end")
 
 
-def _do_what_is_due(trainer: Trainer) -> None:
+def _run_scheduled(trainer: Trainer) -> None:
     """Evaluate where that changes later steps, and report an epoch's end."""
     changes_something = trainer.state.plateau is not None or len(trainer.callbacks) > 1
     if trainer.evaluation_due() and changes_something:
@@ -371,7 +371,7 @@ def dead_units_of_step(trainer: Trainer, data: StepData) -> list[dict[str, Any]]
     ]
 
 
-def _forwards(trainer: Trainer, data: StepData) -> Iterator[tuple[Descent, Forward, Any]]:
+def _forwards(trainer: Trainer, data: StepData) -> Iterator[tuple[ObjectiveRunner, Forward, Any]]:
     """Each objective with the plain model and each piece of the step, for forward passes that leave no trace."""
     with leaving_no_trace(trainer.model, trainer.state.loss.module), torch.no_grad():
         for objective in trainer.step.objectives:

@@ -26,7 +26,7 @@ from vaak.config.yaml.tree import find
 from vaak.core.callback import Callback
 from vaak.core.errors import UserError
 from vaak.core.figures import in_words
-from vaak.core.interrupts import leaving
+from vaak.core.interrupts import on_forced_exit
 from vaak.core.storage.files import write_json
 from vaak.core.task import Task
 from vaak.core.terminal import progress_allowed
@@ -45,7 +45,7 @@ from vaak.engine.memory import read_memory
 from vaak.engine.metrics_file import read_records
 from vaak.engine.optim.schedules import warmup_steps
 from vaak.engine.precision import keeping_generators
-from vaak.engine.resume import begin_anew, demand_resumable
+from vaak.engine.resume import demand_resumable, start_fresh
 from vaak.engine.trained import initialise
 from vaak.engine.trainer import Trainer
 from vaak.runs.build_callbacks import callbacks_of
@@ -66,7 +66,7 @@ from vaak.runs.folder.directory import (
 from vaak.runs.folder.logs import logging_to
 from vaak.runs.folder.sessions import begin_session, environment, write_current
 from vaak.runs.folder.user_code import config_of_run, demand_trust
-from vaak.runs.open_run import companions_of
+from vaak.runs.open_run import bundled_files
 from vaak.runs.prepared import is_prepared, prepared_folder
 
 log = logging.getLogger("vaak")
@@ -98,7 +98,7 @@ def train(loaded: Loaded, callbacks: tuple[Callback, ...] = (), task: Task | Non
     Raises UserError for everything a user can fix, and for code that requires trust; the run directory then holds no
     more than before.
     """
-    with begun(loaded, callbacks, task) as trainer:
+    with open_trainer(loaded, callbacks, task) as trainer:
         begun_at = time.monotonic()
         reason = _fit(trainer)
         seconds = time.monotonic() - begun_at
@@ -167,7 +167,7 @@ def prepare(loaded: Loaded) -> Path:
     with contextlib.closing(ranks), _held_directory(loaded, ranks), logs:
         task: Task = task_class(experiment.reference)(experiment, directory, loaded.folder)
         with loaded.naming_lines():
-            ranks.decide_on_main(distilled(task, experiment, directory).prepare)
+            ranks.run_on_main(distilled(task, experiment, directory).prepare)
         folder = prepared_folder(directory)
         if ranks.is_main and not folder.is_symlink() and not holds_a_run(directory):
             write_json(directory / PREPROCESSED, {"folder": folder.name, "vaak": vaak.__version__})
@@ -188,7 +188,7 @@ def _prepared_in_cache(loaded: Loaded, cache: Path) -> Path:
 
 
 @contextlib.contextmanager
-def begun(loaded: Loaded, callbacks: tuple[Callback, ...] = (), task: Task | None = None) -> Iterator[Trainer]:
+def open_trainer(loaded: Loaded, callbacks: tuple[Callback, ...] = (), task: Task | None = None) -> Iterator[Trainer]:
     """A trainer where its run starts or resumes: the directory made and held, the data prepared."""
     demand_trust(loaded)
     loaded = _with_batches_per_process(_with_launchers_precision(loaded))
@@ -205,12 +205,12 @@ def begun(loaded: Loaded, callbacks: tuple[Callback, ...] = (), task: Task | Non
             say_what_has_no_effect(training, ranks.device, ranks.world_size)
         chosen: Task = task or task_class(loaded.experiment.reference)(loaded.experiment, directory, loaded.folder)
         reference = chosen.reference
-        ranks.decide_on_main(lambda: _demand_resumable(loaded, reference))
+        ranks.run_on_main(lambda: _demand_resumable(loaded, reference))
         if not is_prepared(directory):
-            ranks.decide_on_main(lambda: demand_steps_for_warmup(chosen, training))
+            ranks.run_on_main(lambda: demand_steps_for_warmup(chosen, training))
         chosen = distilled(chosen, loaded.experiment, directory)
         with loaded.naming_lines():
-            ranks.decide_on_main(chosen.prepare)
+            ranks.run_on_main(chosen.prepare)
         all_callbacks = [*callbacks_of(loaded.experiment, loaded.folder), *callbacks]
         skip_bad = loaded.experiment.skips_bad_examples
         trainer = Trainer(
@@ -218,7 +218,7 @@ def begun(loaded: Loaded, callbacks: tuple[Callback, ...] = (), task: Task | Non
         )
         trainer.configuration = resolved_values(loaded.experiment)
         _begin(trainer)
-        ranks.decide_on_main(lambda: _begin_session(trainer, loaded))
+        ranks.run_on_main(lambda: _begin_session(trainer, loaded))
         yield trainer
 
 
@@ -270,7 +270,7 @@ def _held_directory(loaded: Loaded, ranks: Ranks) -> Iterator[list[str]]:
                 configuration = config_of_run(experiment, loaded.folder, directory)
                 write_current(directory, configuration, environment(ranks.device, ranks.world_size))
 
-        ranks.decide_on_main(open_directory)
+        ranks.run_on_main(open_directory)
         demand_shared(ranks, directory)
         yield remarks
 
@@ -278,14 +278,14 @@ def _held_directory(loaded: Loaded, ranks: Ranks) -> Iterator[list[str]]:
 def _begin_session(trainer: Trainer, loaded: Loaded) -> None:
     configuration = config_of_run(loaded.experiment, loaded.folder, trainer.directory)
     begin_session(trainer, configuration)
-    trainer.saving.writer.companions = companions_of(trainer.directory, configuration)
+    trainer.saving.writer.companions = bundled_files(trainer.directory, configuration)
 
 
 def _begin(trainer: Trainer) -> None:
     """Put the trainer where the configuration says that the run begins."""
     options = trainer.config.checkpoint
     if options.resume is None:
-        begin_anew(trainer)
+        start_fresh(trainer)
     if options.resume is None or not trainer.resume(options.resume):
         initialise(trainer.model, options)
     trainer.saving.compare("the processes start from different states")
@@ -323,7 +323,7 @@ def _fit(trainer: Trainer) -> str:
         (directory / "status.json").unlink(missing_ok=True)
     state, reason = "failed", ""
     try:
-        with leaving(lambda: _left(directory)):
+        with on_forced_exit(lambda: _left(directory)):
             reason = trainer.fit()
         state = "finished" if trainer.is_finished else "stopped"
     except BaseException as error:

@@ -28,7 +28,7 @@ from vaak.config.load import Loaded
 from vaak.config.tasks import task_class
 from vaak.core.corpus import NONE
 from vaak.core.errors import DataError, UserError
-from vaak.core.splits import SPLITS, Example, divide, write_folds
+from vaak.core.splits import SPLITS, FoldExample, divide, write_folds
 from vaak.core.storage.files import fingerprint_of, read_json, sha256_of, unmade_after_errors, write_json
 from vaak.core.storage.lock import locked
 from vaak.core.task import Task
@@ -41,7 +41,7 @@ LOCK = ".lock"
 
 
 @dataclass(frozen=True)
-class Plan(StudyPlan):
+class CrossvalPlan(StudyPlan):
     """What is trained: a configuration, and how its data are divided.
 
     folds, repeats, seed
@@ -76,11 +76,11 @@ class Fold(NamedTuple):
 class CrossValidation:
     """The folds of a plan in a folder, new or begun."""
 
-    def __init__(self, plan: Plan, folder: Path) -> None:
+    def __init__(self, plan: CrossvalPlan, folder: Path) -> None:
         """Divide the data unless they are. Raises UserError where they can't be, or the folder has another study."""
         scipy_stats()  # a missing package shows now, and not at the end
         self.plan, self.folder = plan, folder.resolve()
-        own = {name: getattr(plan, name) for name in Plan.__annotations__}
+        own = {name: getattr(plan, name) for name in CrossvalPlan.__annotations__}
         identity = identity_of(plan, **own)
         with unmade_after_errors(self.folder / "runs", but={LOCK}), locked(self.folder / LOCK):
             demand_same(self.folder / "crossval.json", identity, "cross-validation")
@@ -178,9 +178,9 @@ def _with_datasets(loaded: Loaded) -> Experiment[Any, Any]:
     return experiment.model_copy(update={"datasets": getattr(task, "datasets", ())})
 
 
-def _examples(task: Task, plan: Plan) -> dict[str, list[Example]]:
+def _examples(task: Task, plan: CrossvalPlan) -> dict[str, list[FoldExample]]:
     """The examples of each corpus of a task, each once. Raises DataError for a corpus without training data."""
-    found: dict[str, dict[str, Example]] = {}
+    found: dict[str, dict[str, FoldExample]] = {}
     for corpus in task.corpora():
         if "train" not in corpus.source.given:
             raise DataError(corpus.source.lacks_train)

@@ -80,7 +80,7 @@ class LRFinder:
         rates = RateRange(start_lr, end_lr, num_iter, spacing)  # type: ignore[arg-type]
         self.curve = Curve()
         parts = self._proportions()
-        with _keeping_generators_of(train_loader), left_as_it_was(self.model, self.optimizer, self.device):
+        with _keeping_generators_of(train_loader), restored(self.model, self.optimizer, self.device):
             self.model.train()
             batches = _without_end(train_loader)
             for number in range(num_iter):
@@ -247,7 +247,7 @@ def write_curve(curve: Curve, folder: Path) -> list[Path]:
 
 
 @contextlib.contextmanager
-def left_as_it_was(model: nn.Module, optimizer: Optimizer, device: torch.device) -> Iterator[None]:
+def restored(model: nn.Module, optimizer: Optimizer, device: torch.device) -> Iterator[None]:
     """Within this context, train freely on ``device``: only copies change.
 
     Afterwards the model has its own weights, buffers, gradients and modes again, the optimizer its own state and

@@ -152,7 +152,7 @@ MOST_FAILURES = 3
 
 
 @dataclass(frozen=True)
-class Plan(StudyPlan):
+class SweepPlan(StudyPlan):
     """What is tried: a configuration, what varies, how it is drawn, and how many trials there are.
 
     ``sampler`` is grid, random or tpe. With ``prune``, a trial that is worse than the median of the others at the same
@@ -177,7 +177,7 @@ def optuna() -> Any:
 class Sweep:
     """The trials of a plan in a folder, new or begun."""
 
-    def __init__(self, plan: Plan, folder: Path) -> None:
+    def __init__(self, plan: SweepPlan, folder: Path) -> None:
         """Raises UserError where another sweep is in the folder."""
         self.plan, self.folder = plan, folder.resolve()
         direction = {"min": "minimize", "max": "maximize"}[plan.checkpoint.mode]

@@ -84,7 +84,7 @@ def recipe(
     that this depends on. Making them raises UserError and DataError for corpora that can't be read.
     """
     options = [_options(dataset) for dataset in datasets]
-    decides: dict[str, Any] = {
+    data_options: dict[str, Any] = {
         "datasets": options,
         "splits": None if splits is None else list(splits),
         **(further or {}),
@@ -92,12 +92,12 @@ def recipe(
 
     def fingerprint() -> str:
         files = [path for corpus in corpora_of(datasets, audio) for path in corpus.files]
-        return fingerprint_with_files(decides, files)
+        return fingerprint_with_files(data_options, files)
 
     def make(folder: Path) -> dict[str, Any]:
         return _make(corpora_of(datasets, audio), splits, choice, folder)
 
-    return Recipe(make, fingerprint, decides, "datasets")
+    return Recipe(make, fingerprint, data_options, "datasets")
 
 
 def _options(dataset: DatasetConfig) -> dict[str, Any]:

@@ -157,7 +157,7 @@ def config_of_tokenizer(tokenizer: Any) -> dict[str, Any]:
     return {name: value for name, value in found.items() if name not in ("is_local", "local_files_only")}
 
 
-def loaded_or_drawn(directory: Path, load: Callable[[], Found], draw: Callable[[], Found]) -> Found:
+def load_or_init(directory: Path, load: Callable[[], Found], draw: Callable[[], Found]) -> Found:
     """What ``load`` gives; where it has gone since the run in ``directory`` began, what ``draw`` gives.
 
     Checkpoints have all weights, so those are replaced. Raises the UserError of ``load`` where there are none yet.
@@ -187,14 +187,14 @@ class Base(NamedTuple):
         return source_of(KEY, self.name, self.code)
 
 
-class Kept(NamedTuple):
+class KeptBase(NamedTuple):
     """What was kept of a base for exports: its ``tokenizer_config.json`` and its ``generation_config.json``."""
 
     tokenizer: dict[str, Any]
     generation: dict[str, Any]
 
     @classmethod
-    def of(cls, folder: Path) -> Kept:
+    def of(cls, folder: Path) -> KeptBase:
         """Of prepared data."""
         return cls(kept_tokenizer_config(folder), kept_generation(folder))
 

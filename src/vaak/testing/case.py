@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from vaak.config.training import TrainingConfig
 from vaak.core.batch import Batch, Term
 from vaak.core.callback import Callback, Run, StepReport
-from vaak.core.task import Changed, Meters, Task
+from vaak.core.task import Meters, Task, TaskWrapper
 from vaak.data.loader import Microbatch
 from vaak.engine.checkpoint.files import model_tensors
 from vaak.engine.trainer import Trainer
@@ -126,7 +126,7 @@ class ExactMeters(Meters):
         return self._meters.results(sums)
 
 
-class Exact(Changed):
+class Exact(TaskWrapper):
     """A task in float64 and, unless ``dropout``, in evaluation mode, where sums in any order are equal to 1e-9."""
 
     def __init__(self, task: Task, dropout: bool = False) -> None:

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from vaak.callbacks.step_log import StepLogCallback
-from vaak.core.task import Changed, Dataset, Task
+from vaak.core.task import Dataset, Task, TaskWrapper
 from vaak.engine.checkpoint.files import load_checkpoint, load_weights, step_folder
 from vaak.engine.metrics_file import read_records
 from vaak.engine.precision import seed_everything
@@ -59,7 +59,7 @@ class _FewExamples:
         return self.read[index]
 
 
-class _TaskOfFewExamples(Changed):
+class _TaskOfFewExamples(TaskWrapper):
     """A task with the first examples of its training data only."""
 
     def __init__(self, task: Task, number: int) -> None:

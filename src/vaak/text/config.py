@@ -8,12 +8,20 @@ from typing import Annotated, Any, ClassVar
 
 from pydantic import model_validator
 
-from vaak.config.base import LARGEST_LENGTH, DividedSection, OpenSection, ResumeClass, open_type, option, users_options
+from vaak.config.base import (
+    LARGEST_LENGTH,
+    DividedSection,
+    ExtensibleSection,
+    ResumeClass,
+    open_type,
+    option,
+    users_options,
+)
 from vaak.config.components import TOKENIZERS
 from vaak.config.tasks import CheckFinding, no_effect, unread_input
 
 
-class TokenizerConfig(OpenSection):
+class TokenizerConfig(ExtensibleSection):
     """The tokenizer."""
 
     bare: ClassVar[str | None] = "type"

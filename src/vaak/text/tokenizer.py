@@ -307,7 +307,7 @@ class UsersTokenizer(Tokenizer):
 
     @property
     def fingerprint(self) -> str:
-        return fingerprint_of([decides(self._options, self._folder), json.loads(self._state)])
+        return fingerprint_of([data_options(self._options, self._folder), json.loads(self._state)])
 
     @property
     def isolates_newlines(self) -> bool:
@@ -353,7 +353,7 @@ class UsersTokenizer(Tokenizer):
         return UsersTokenizer, (self._options, self._folder, self._state)
 
 
-def decides(options: UsersOptions, folder: Path) -> dict[str, Any]:
+def data_options(options: UsersOptions, folder: Path) -> dict[str, Any]:
     """What decides the ids of a user's tokenizer: its name, its options, and its code wherever that is."""
     name = options.type.rpartition(":")[2]
     return {"type": name, "options": dict(options.options), "code": _code_of(options, folder)}

@@ -36,7 +36,7 @@ from tokenizers import Tokenizer as Backend
 from vaak.core.errors import DataError, OptionError, UserError
 from vaak.core.splits import digest_of
 from vaak.core.terminal import followed, progress
-from vaak.text.tokenizer import SPECIAL_TOKENS, Tokenizer, UsersTokenizer, decides
+from vaak.text.tokenizer import SPECIAL_TOKENS, Tokenizer, UsersTokenizer, data_options
 
 logger = logging.getLogger(__name__)
 PIECES = (
@@ -92,10 +92,10 @@ class TokenizerFactory:
             return UsersTokenizer.saved_in(Path(path), self.options, self.folder)
         return Tokenizer.load(path)
 
-    def decides(self) -> dict[str, Any]:
+    def data_options(self) -> dict[str, Any]:
         """What decides the tokenizer, but for the texts and the path of an existing one."""
         if self.is_users:
-            return decides(self.options, self.folder)
+            return data_options(self.options, self.folder)
         names = ["type", "vocab_size", "min_frequency"]
         if self.options.training_characters is not None:  # what was prepared before there was this option lacks it
             names.append("training_characters")

@@ -31,7 +31,7 @@ class Trainer:
     def pieces(self):
         return self.in_pieces
 
-    def cut_finer(self, reason):
+    def split_microbatches(self, reason):
         self.asked.append(reason)
         if self.obeys:
             self.in_pieces *= 2

@@ -12,17 +12,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vaak.core.errors import DataError, UserError
-from vaak.core.splits import Example, FoldSplits, Place, divide, write_folds
+from vaak.core.splits import FoldExample, FoldSplits, Place, divide, write_folds
 
 REPEATS = (1, 2)
 
 
-def labelled(counts: dict[str, int]) -> list[Example]:
-    return [Example(f"{label}{number}", "", label) for label, count in counts.items() for number in range(count)]
+def labelled(counts: dict[str, int]) -> list[FoldExample]:
+    return [FoldExample(f"{label}{number}", "", label) for label, count in counts.items() for number in range(count)]
 
 
-def spoken(speakers: list[tuple[str, ...]], labels: str = "x") -> list[Example]:
-    return [Example(f"r{n}", "", labels[n % len(labels)], own) for n, own in enumerate(speakers)]
+def spoken(speakers: list[tuple[str, ...]], labels: str = "x") -> list[FoldExample]:
+    return [FoldExample(f"r{n}", "", labels[n % len(labels)], own) for n, own in enumerate(speakers)]
 
 
 @given(
@@ -103,7 +103,7 @@ def test_the_order_of_the_files_decides_nothing_and_seed_and_repeat_do():
         (spoken([("a",), ("b",), ("c",), ("d",)] * 3, "xxxy"), 3, "no example of y to train on"),
     ],
 )
-def test_too_little_for_so_many_folds_is_said(examples: list[Example], folds: int, message: str):
+def test_too_little_for_so_many_folds_is_said(examples: list[FoldExample], folds: int, message: str):
     with pytest.raises(UserError, match=message):
         divide(examples, folds, 0.1, 42, 1)
 

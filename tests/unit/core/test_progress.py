@@ -14,7 +14,7 @@ import pytest
 from rich.console import Console
 
 from vaak.core import terminal as module
-from vaak.core.terminal import Work, followed, progress, progress_allowed
+from vaak.core.terminal import ProgressTask, followed, progress, progress_allowed
 
 WORK = """
 import sys, time
@@ -93,7 +93,7 @@ def test_what_is_followed_is_unchanged_and_may_be_left_early():
 
 
 def test_time_left_is_by_what_was_done_now():
-    work = Work("reading", 100, already=50)
+    work = ProgressTask("reading", 100, already=50)
     work.begun -= 10
     work.advance(25)
     assert work.figures() == ["75 %", "0:10 elapsed", "0:10 left"]
@@ -106,7 +106,7 @@ def test_a_narrow_bar_is_one_line(monkeypatch: pytest.MonkeyPatch):
     for width in (20, 50, 80):
         console = Console(file=io.StringIO(), width=width, force_terminal=True, color_system=None)
         monkeypatch.setattr(module, "console", lambda console=console: console)
-        work = Work("sentences of train", 100)
+        work = ProgressTask("sentences of train", 100)
         work.advance(10)
         text = "".join(segment.text for segment in console.render(work))
         assert text.count("\n") == 1, (width, text)

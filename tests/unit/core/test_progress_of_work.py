@@ -11,7 +11,7 @@ import tiny_runs
 from small_diarizers import FRAME_SHIFT, conversation, small_diarizer
 from toy import ToyTask, next_microbatches, toy_trainer
 from vaak.core import terminal as module
-from vaak.core.terminal import Work
+from vaak.core.terminal import ProgressTask
 from vaak.runs import largest_batch as trials
 from vaak.runs.largest_batch import find_batch_size
 from vaak.study.gradient_check import check_gradients
@@ -23,24 +23,24 @@ from vaak.text.word_dictionary import FOLDS, WordDictionary, translations_by_oth
 
 
 @pytest.fixture
-def works(monkeypatch: pytest.MonkeyPatch) -> list[Work]:
+def works(monkeypatch: pytest.MonkeyPatch) -> list[ProgressTask]:
     """All work whose progress may be shown, in the order in which it begins."""
-    found: list[Work] = []
+    found: list[ProgressTask] = []
 
-    class Recorded(Work):
+    class Recorded(ProgressTask):
         def __init__(self, name: str, total: float | None, already: float = 0.0) -> None:
             super().__init__(name, total, already)
             found.append(self)
 
-    monkeypatch.setattr(module, "Work", Recorded)
+    monkeypatch.setattr(module, "ProgressTask", Recorded)
     return found
 
 
-def amounts(works: list[Work]) -> list[tuple[str, float | None, float]]:
+def amounts(works: list[ProgressTask]) -> list[tuple[str, float | None, float]]:
     return [(work.name, work.total, work.done) for work in works]
 
 
-def test_a_tokenizer_says_how_many_texts_it_has_read(works: list[Work]):
+def test_a_tokenizer_says_how_many_texts_it_has_read(works: list[ProgressTask]):
     options = TokenizerConfig(type="byte_level", vocab_size=300, training_characters=1000)
     TokenizerFactory(options).create_tokenizer(["यह घर है"] * 7)
     assert amounts(works)[0] == ("reading texts", 7, 7)
@@ -50,7 +50,7 @@ def test_a_tokenizer_says_how_many_texts_it_has_read(works: list[Work]):
     assert [work.name for work in works] == ["training the tokenizer"]
 
 
-def test_a_dictionary_has_rounds_and_parts(works: list[Work]):
+def test_a_dictionary_has_rounds_and_parts(works: list[ProgressTask]):
     pairs = [(f"the house {number}", f"घर {number}") for number in range(20)]
     WordDictionary.drawn_from(pairs, rounds=3)
     assert amounts(works) == [("words of pairs", None, 20), ("rounds of a dictionary", 3, 3)]
@@ -59,7 +59,7 @@ def test_a_dictionary_has_rounds_and_parts(works: list[Work]):
     assert ("dictionaries of other pairs", FOLDS, FOLDS) in amounts(works)
 
 
-def test_tuning_says_how_many_recordings_and_settings_there_are(works: list[Work]):
+def test_tuning_says_how_many_recordings_and_settings_there_are(works: list[ProgressTask]):
     examples = [conversation(seed, 300, f"r{seed}") for seed in range(3)]
     diarizer = Diarizer(small_diarizer(), InferenceConfig(), FRAME_SHIFT)
     with torch.no_grad():
@@ -72,7 +72,7 @@ def test_tuning_says_how_many_recordings_and_settings_there_are(works: list[Work
 
 
 def test_the_search_for_a_batch_size_comes_nearer_to_its_end(
-    works: list[Work], tiny_text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    works: list[ProgressTask], tiny_text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(trials, "STEPS", 1)
     done: list[float] = []
@@ -85,7 +85,7 @@ def test_the_search_for_a_batch_size_comes_nearer_to_its_end(
     assert done == pytest.approx([0.2, 0.4, 0.6, 0.8, 1.0])
 
 
-def test_gradients_are_checked_one_after_another(works: list[Work], tmp_path: Path):
+def test_gradients_are_checked_one_after_another(works: list[ProgressTask], tmp_path: Path):
     trainer = toy_trainer(tmp_path, task=ToyTask(dropout=0.0))
     batch = next_microbatches(trainer)[0].batch
     assert batch is not None

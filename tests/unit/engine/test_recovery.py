@@ -306,7 +306,7 @@ def test_asked_to_cut_finer_all_later_steps_are(tmp_path: Path):
     class Asks(Callback):
         def on_step_end(self, trainer: Any, report: Any) -> None:
             if report.step == 2:
-                trainer.cut_finer("memory is at 90 %")
+                trainer.split_microbatches("memory is at 90 %")
 
     trainer = trained(tmp_path, ToyTask(), Asks())
     (cut,) = journal(tmp_path)
@@ -322,7 +322,7 @@ def test_asked_to_cut_finer_all_later_steps_are(tmp_path: Path):
 def test_what_can_be_cut_no_finer_is_not(task: ToyTask, tmp_path: Path):
     class Asks(Callback):
         def on_step_end(self, trainer: Any, report: Any) -> None:
-            trainer.cut_finer("memory is at 90 %")
+            trainer.split_microbatches("memory is at 90 %")
 
     trainer = trained(tmp_path, task, Asks())
     cuts = journal(tmp_path)
@@ -378,7 +378,7 @@ def test_ranks_take_over_what_another_had_to_cut(tmp_path: Path, monkeypatch: py
     rule = asdict(PieceRule(step=1, pieces=4, numbers=(1,), cells=9.0))
     others = StepMessage(piece_rules=[[rule, "rank 1 ran out"]])
     monkeypatch.setattr(trainer.ranks, "exchange", lambda mine: combine([mine, others]))
-    trainer.meet([])
+    trainer.exchange([])
     assert [trainer.state.piece_rules.pieces(1, 0, cells) for cells in (8.0, 9.0)] == [1, 4]
-    trainer.meet([])
+    trainer.exchange([])
     assert len(journal(tmp_path)) == 1

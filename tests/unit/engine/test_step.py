@@ -14,7 +14,7 @@ from vaak.config.optimization import GradientClippingConfig
 from vaak.core.batch import Term
 from vaak.core.random_keys import Purpose, draw_key
 from vaak.data.loader import Address, Microbatch
-from vaak.engine.gradient import Losses
+from vaak.engine.gradient import LossSums
 from vaak.engine.step import clip_gradients
 from vaak.engine.training_data import StepData, count_units
 
@@ -98,13 +98,13 @@ def test_a_step_without_anything_to_read_changes_no_weights_but_counts(tmp_path:
 
 
 def test_a_unit_without_a_count_gives_no_division_by_zero():
-    losses = Losses({}, {"token": 0.0})
+    losses = LossSums({}, {"token": 0.0})
     _, (factor,) = losses.add({"main": Term(torch.zeros((), requires_grad=True), "token")})
     assert (float(factor), float(losses.means()["main"])) == (1.0, 0.0)
 
 
 def test_terms_are_weighed_in_the_gradient_and_reported_as_they_are():
-    losses = Losses({"extra": 0.5}, {"token": 4.0, "frame": 2.0})
+    losses = LossSums({"extra": 0.5}, {"token": 4.0, "frame": 2.0})
     x = torch.tensor(2.0, requires_grad=True)
     for _ in range(2):
         torch.autograd.backward(*losses.add({"main": Term(8 * x, "token"), "extra": Term(6 * x, "frame")}, scale=32.0))
@@ -115,14 +115,14 @@ def test_terms_are_weighed_in_the_gradient_and_reported_as_they_are():
 
 
 def test_a_term_without_a_gradient_is_reported_and_left_out_of_the_descent():
-    losses = Losses({}, {"token": 4.0})
+    losses = LossSums({}, {"token": 4.0})
     assert losses.add({"main": Term(torch.tensor(8.0), "token")}) == ([], [])
     assert float(losses.means()["main"]) == 2.0
 
 
 def test_half_precision_sums_are_taken_on_in_single_precision():
     total = torch.tensor(60000.0, dtype=torch.float16, requires_grad=True)
-    losses = Losses({}, {"token": 7.0})
+    losses = LossSums({}, {"token": 7.0})
     (root,), (factor,) = losses.add({"main": Term(total, "token")})
     losses.add({"main": Term(total, "token")})
     assert (root.dtype, factor.dtype, float(losses.sums["main"])) == (torch.float32, torch.float32, 120000.0)

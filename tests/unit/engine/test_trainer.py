@@ -108,14 +108,14 @@ def test_the_best_is_saved_though_nothing_else_is_due(tmp_path: Path):
 
 def test_minutes_since_the_last_save_ask_for_one(tmp_path: Path):
     trainer = toy_trainer(tmp_path, checkpoint={"interval_epochs": None, "interval_minutes": 30.0})
-    trainer.meet([])
+    trainer.exchange([])
     assert not trainer.save_due()
     trainer.saving.last_save -= 31 * 60
     trainer.position.step = 1
-    trainer.meet([])
+    trainer.exchange([])
     assert trainer.save_due()
     trainer.saving.save()
-    trainer.meet([])
+    trainer.exchange([])
     assert not trainer.save_due()
     trainer.saving.writer.finish()
 
@@ -125,7 +125,7 @@ def test_what_any_rank_asks_for_is_asked_of_all(tmp_path: Path, monkeypatch: pyt
     rule = asdict(PieceRule(step=1, pieces=2))
     others = StepMessage(stop="SIGTERM", save=True, evaluate=True, piece_rules=[[rule, "memory is short there"]])
     monkeypatch.setattr(trainer.ranks, "exchange", lambda mine: combine([mine, others]))
-    trainer.meet([])
+    trainer.exchange([])
     assert trainer.stop_reason == "SIGTERM"
     assert trainer.agreed == others
     assert trainer.state.piece_rules.pieces(1, 0, 0.0) == 2
@@ -146,15 +146,15 @@ def test_counts_are_in_the_order_of_the_task_on_any_number_of_ranks(tmp_path: Pa
     own = count_units(fetched)
     assert list(own) != sorted(own)
     monkeypatch.setattr(trainer.ranks, "exchange", exchange)
-    assert trainer.meet(fetched) == own | others.counts
-    assert list(trainer.meet(fetched)) == [*own, "a_unit_of_another_rank"]
+    assert trainer.exchange(fetched) == own | others.counts
+    assert list(trainer.exchange(fetched)) == [*own, "a_unit_of_another_rank"]
 
 
 def test_the_first_reason_to_stop_stays(tmp_path: Path):
     trainer = toy_trainer(tmp_path)
     trainer.request_stop("patience is over")
     trainer.request_stop("SIGTERM")
-    trainer.meet([])
+    trainer.exchange([])
     assert trainer.stop_reason == "patience is over"
 
 

@@ -19,7 +19,7 @@ import tiny_pipeline
 from vaak.config.base import Section
 from vaak.core.storage.files import read_json, write_json
 from vaak.pipeline.run import Request, run_pipeline
-from vaak.pipeline.stage import Pipeline, Stage, Work
+from vaak.pipeline.stage import Pipeline, Stage, StageWork
 
 REFERENCE = f"{Path(tiny_pipeline.__file__)}:PIPELINE"
 RUN = "Runs/seed-1"
@@ -331,11 +331,11 @@ class Node:
 LEFT: list[weakref.ref[Node]] = []
 
 
-def leave_garbage(work: Work) -> None:
+def leave_garbage(work: StageWork) -> None:
     LEFT.append(weakref.ref(Node()))
 
 
-def look_for_it(work: Work) -> dict[str, bool]:
+def look_for_it(work: StageWork) -> dict[str, bool]:
     return {"released": LEFT[-1]() is None}
 
 
@@ -349,7 +349,7 @@ def test_what_a_stage_leaves_in_memory_is_released_before_the_next(tmp_path: Pat
     assert [row.figures for row in rows] == [{}, {"released": True}]
 
 
-def doubled(work: Work) -> None:
+def doubled(work: StageWork) -> None:
     """Reads ``before``, where there is one."""
     number = read_json(work.inputs["before"] / "n.json")["n"] if "before" in work.inputs else 1
     write_json(work.folder / "n.json", {"n": 2 * number, "lines": [f"it is {2 * number}"]})

@@ -16,7 +16,7 @@ from numbered_rows import begin, row
 from vaak.core.errors import DataError, FormatError, UserError
 from vaak.pipeline import rows
 from vaak.pipeline.jobs import Jobs
-from vaak.pipeline.rows import RowStore, completed, disk_bytes, make_rows
+from vaak.pipeline.rows import PipelineRowStore, completed, disk_bytes, make_rows
 
 KEYS = [f"utterance {number}" for number in range(230)]
 
@@ -25,7 +25,7 @@ KEYS = [f"utterance {number}" for number in range(230)]
 @pytest.mark.parametrize("shape", [(6,), (5, 3)])
 def test_rows_come_back(shape: tuple[int, ...], dtype: str, tmp_path: Path) -> None:
     made = make_rows(tmp_path / "rows", KEYS, partial(begin, shape), shape=shape, dtype=dtype)
-    for store in (made, RowStore(tmp_path / "rows")):
+    for store in (made, PipelineRowStore(tmp_path / "rows")):
         assert (store.keys, store.shape, len(store), store.num_shards) == (KEYS, shape, 230, 3)
         expected = np.stack([row(key, shape) for key in KEYS]).astype(dtype).astype(np.float32)
         np.testing.assert_array_equal(store.row(KEYS[117]), expected[117])
@@ -95,10 +95,10 @@ def test_what_is_no_store_is_said(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="the key utterance 3 occurs twice"):
         make_rows(tmp_path, [*KEYS, KEYS[3]], partial(begin, (6,)), shape=(6,))
     with pytest.raises(DataError, match="can't be read"):
-        RowStore(tmp_path)
+        PipelineRowStore(tmp_path)
     (tmp_path / "index.json").write_text(json.dumps({"format": "vaak rows 9"}))
     with pytest.raises(FormatError, match="vaak rows 9"):
-        RowStore(tmp_path)
+        PipelineRowStore(tmp_path)
     store = make_rows(tmp_path / "rows", KEYS, partial(begin, (6,)), shape=(6,))
     store.path(2).write_bytes(b"")
     assert KEYS[229] not in store

@@ -20,7 +20,7 @@ from vaak.core.errors import UserError
 from vaak.core.storage.lock import locked
 from vaak.runs.start import Outcome, train
 from vaak.study import crossval as crossing
-from vaak.study.crossval import CrossValidation, Plan, summary, write_report
+from vaak.study.crossval import CrossValidation, CrossvalPlan, summary, write_report
 from vaak.study.significance import corrected_t_test
 
 FAST = ("training.max_steps=4", "training.validation.interval=2", "training.checkpoint.interval=2")
@@ -57,11 +57,11 @@ def toy(tmp_path: Path) -> Path:
     return tmp_path / "toy.yml"
 
 
-def plan(file: Path, *overrides: str, folds: int = 2, **more: Any) -> Plan:
-    return Plan((str(file),), overrides, folds, **more)
+def plan(file: Path, *overrides: str, folds: int = 2, **more: Any) -> CrossvalPlan:
+    return CrossvalPlan((str(file),), overrides, folds, **more)
 
 
-def finished(made: Plan, folder: Path) -> dict[str, Any]:
+def finished(made: CrossvalPlan, folder: Path) -> dict[str, Any]:
     study = CrossValidation(made, folder)
     for _ in study.work():
         pass

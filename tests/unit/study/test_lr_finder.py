@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from toy import ToyDataset, ToyModel, same_bits
 from vaak.core.errors import UserError
 from vaak.study import LRFinder
-from vaak.study.lr_finder import left_as_it_was
+from vaak.study.lr_finder import restored
 
 CPU = torch.device("cpu")
 
@@ -230,7 +230,7 @@ def test_weights_outside_the_model_are_put_back_too():
     """An optimizer may hold more than the model: a learned temperature of the loss."""
     model, temperature = nn.Linear(6, 3), nn.Parameter(torch.ones(()))
     optimizer = torch.optim.AdamW([*model.parameters(), temperature], lr=0.1)
-    with left_as_it_was(model, optimizer, CPU):
+    with restored(model, optimizer, CPU):
         (model(torch.ones(1, 6)).sum() * temperature).backward()
         optimizer.step()
         assert temperature != 1

@@ -15,17 +15,17 @@ from vaak.core.errors import UserError
 from vaak.core.storage.lock import locked
 from vaak.runs.start import Outcome, train
 from vaak.study import sweep as sweeping
-from vaak.study.sweep import Choices, Plan, Sweep, points, read_grid, read_random, rows, write_report
+from vaak.study.sweep import Choices, Sweep, SweepPlan, points, read_grid, read_random, rows, write_report
 
 FAST = ("training.max_steps=4", "training.validation.interval=2", "training.checkpoint.interval=2")
 RATES = read_grid("training.optimizer.lr=1e-3,1e-2")
 
 
-def plan(text: Path, *dimensions: Any, sampler: str = "grid", num_trials: int = 2, **more: Any) -> Plan:
-    return Plan((str(text / "tiny.yml"),), FAST, dimensions or (RATES,), sampler, num_trials, **more)
+def plan(text: Path, *dimensions: Any, sampler: str = "grid", num_trials: int = 2, **more: Any) -> SweepPlan:
+    return SweepPlan((str(text / "tiny.yml"),), FAST, dimensions or (RATES,), sampler, num_trials, **more)
 
 
-def finished(made: Plan, folder: Path) -> list[dict[str, Any]]:
+def finished(made: SweepPlan, folder: Path) -> list[dict[str, Any]]:
     sweep = Sweep(made, folder)
     for _ in sweep.work():
         pass
@@ -128,7 +128,7 @@ def test_another_sweep_in_the_folder_is_refused(tiny_text: Path, tmp_path: Path)
         Sweep(plan(tiny_text, read_grid("model.d_model=16,32")), tmp_path)
     moved = tmp_path / "moved.yml"
     moved.write_text((tiny_text / "tiny.yml").read_text())
-    elsewhere = Plan((str(moved),), FAST, (RATES,), "grid", 2)
+    elsewhere = SweepPlan((str(moved),), FAST, (RATES,), "grid", 2)
     Sweep(elsewhere, tmp_path)
     moved.write_text(moved.read_text().replace("dropout: 0.1}", "dropout: 0.2}"))
     with pytest.raises(UserError, match="has another sweep: its configuration differ"):

@@ -119,7 +119,7 @@ def test_a_run_of_someone_else_asks_for_trust(vaak: Vaak, run: Path):
 def test_other_data_than_the_runs_are_refused_where_it_cannot_prepare_them(vaak: Vaak, run: Path):
     code, _, err = vaak("eval", run, "data.num_words=50", "--trust-code")
     assert code == 2
-    assert "VowelTask has no prepare_others" in err
+    assert "VowelTask has no prepare_eval_data" in err
 
 
 def test_another_model_than_the_runs_is_refused(vaak: Vaak, run: Path):

@@ -25,7 +25,7 @@ import numpy as np
 
 from vaak import __version__
 from vaak.audio.config import DatasetConfig
-from vaak.audio.espeak import Spoken, Timed, speak
+from vaak.audio.espeak import EspeakSpeech, Timed, speak
 from vaak.audio.simulation.conversations import LEVEL
 from vaak.core.errors import UserError, optional_import
 from vaak.core.random_keys import Purpose, draw_key
@@ -96,7 +96,7 @@ def make_voices(number: int, seed: int) -> list[Voice]:
     ]
 
 
-def utter(voice: Voice, text: str) -> Spoken:
+def utter(voice: Voice, text: str) -> EspeakSpeech:
     """``text`` as the voice says it, at 16 kHz and one level, with silence around it."""
     with optional_import("voices require soxr", "audio"):
         import soxr
@@ -118,7 +118,7 @@ def utter(voice: Voice, text: str) -> Spoken:
             for label, start, end in times
         )
 
-    return Spoken(samples.clip(-1, 1), SAMPLING_RATE, moved(spoken.words), moved(spoken.phonemes))
+    return EspeakSpeech(samples.clip(-1, 1), SAMPLING_RATE, moved(spoken.words), moved(spoken.phonemes))
 
 
 def voice_cuts(dataset: DatasetConfig, folder: Path) -> Iterator[MonoCut]:

@@ -41,7 +41,7 @@ class CutSpan(NamedTuple):
     last: int
 
 
-class Spoken(NamedTuple):
+class CutLabels(NamedTuple):
     """What is known about a section without its audio; times in seconds from its start."""
 
     name: str
@@ -56,7 +56,7 @@ class Labels(NamedTuple):
     """A cut without its supervisions, and what they say."""
 
     cut: Cut
-    spoken: Spoken
+    spoken: CutLabels
     lack_times: bool
 
 
@@ -78,7 +78,7 @@ class CutSource:
         """Whether the labels only say that there is speech, and pauses must be found."""
         return self.finds_speech and self.store.lacks_times(self.store[cut])
 
-    def spoken(self, place: CutSpan) -> Spoken:
+    def spoken(self, place: CutSpan) -> CutLabels:
         """The labels of a cut."""
         return labels_of(self.store, place.cut).spoken
 
@@ -153,7 +153,7 @@ class WindowSource:
         """Whether the labels only say that there is speech, and pauses must be found."""
         return self.finds_speech and self._labels(cut).lack_times
 
-    def spoken(self, place: CutSpan) -> Spoken:
+    def spoken(self, place: CutSpan) -> CutLabels:
         """The labels of a window.
 
         A word or phone at its edge is cropped. The text is that of the words whose middle is in the window; without
@@ -169,7 +169,7 @@ class WindowSource:
         if place.first > 0 or place.last < samples_in(cut.duration, rate):
             text = words_within(alignment["word"], start, end) if alignment and "word" in alignment else None
         cropped_alignment = None if alignment is None else window_of(alignment, start, end)
-        return Spoken(f"{cut.id}@{start:.3f}", inside, text, None, labels.language, cropped_alignment)
+        return CutLabels(f"{cut.id}@{start:.3f}", inside, text, None, labels.language, cropped_alignment)
 
     def at(self, place: CutSpan) -> LabelledAudio:
         """A window, read."""
@@ -216,11 +216,11 @@ def labels_of(store: CutStore, index: int, alignments: bool = True) -> Labels:
     """A cut's labels, with or without ``alignments``, apart from what it is read from."""
     cut = store[index]
     alignment = alignment_of(cut) if alignments else None
-    spoken = Spoken(cut.id, segments_of(cut), text_of(cut), uem_of(cut), language_of(cut), alignment)
+    spoken = CutLabels(cut.id, segments_of(cut), text_of(cut), uem_of(cut), language_of(cut), alignment)
     return Labels(cut.drop_supervisions(), spoken, store.lacks_times(cut))
 
 
-def labelled(samples: np.ndarray, sampling_rate: int, spoken: Spoken) -> LabelledAudio:
+def labelled(samples: np.ndarray, sampling_rate: int, spoken: CutLabels) -> LabelledAudio:
     """Samples ``(time,)`` with what is known about them."""
     name, segments, text, uem, language, alignment = spoken
     return LabelledAudio(name, samples, sampling_rate, segments, text, uem, language, alignment)
@@ -272,7 +272,7 @@ class BoundedCache:
         return BoundedCache, (self.max_bytes,)
 
 
-class Sources:
+class UtteranceSources:
     """The examples of each source, one source after another (``vaak.audio.segments.AudioSource``)."""
 
     def __init__(self, sources: Sequence[AudioSource]) -> None:

@@ -55,8 +55,8 @@ def diarize(
     """
     from vaak.runs.open_run import open_run
 
-    known = Known.read(reference, uem)
-    work = Work.of(audio, known, output, picture)
+    known = References.read(reference, uem)
+    work = DiarizationJob.of(audio, known, output, picture)
     opened = open_run(run, overrides=_overrides(inference), device=device, weights=weights, trust_code=trust_code)
     _demand_finder_of_speakers(run, opened, inference)
     work.make_folders()
@@ -92,14 +92,14 @@ def _demand_finder_of_speakers(run: Path, opened: OpenedRun, given: Mapping[str,
 
 
 @dataclass(frozen=True)
-class Known:
+class References:
     """The reference, if there is one, and the regions of it that are scored."""
 
     references: dict[str, list[Segment]] | None
     uems: dict[str, list[tuple[float, float]]] | None
 
     @classmethod
-    def read(cls, reference: Path | None, uem: Path | None) -> Known:
+    def read(cls, reference: Path | None, uem: Path | None) -> References:
         from vaak.audio.diarization_errors import read_reference, read_scored_regions
         from vaak.core.errors import UserError
 
@@ -110,17 +110,17 @@ class Known:
 
 
 @dataclass(frozen=True)
-class Work:
+class DiarizationJob:
     """The files to process, their names, and where the results are written."""
 
     names: dict[Path, str]
     without: dict[Path, UserError]
-    known: Known
+    known: References
     output: Path | None
     picture: Path | None
 
     @classmethod
-    def of(cls, audio: list[Path], known: Known, output: Path | None, picture: Path | None) -> Work:
+    def of(cls, audio: list[Path], known: References, output: Path | None, picture: Path | None) -> DiarizationJob:
         """Raises UserError if the reference is of other recordings, or if one picture is to show several."""
         from vaak.audio.audio_file import audio_files
         from vaak.core.errors import UserError
@@ -171,7 +171,7 @@ class Work:
             draw_timeline(path, found.segments, right, found.duration, found.name)
 
 
-def _do(work: Work, opened: OpenedRun, quiet: bool) -> tuple[dict[Path, Diarized], dict[Path, UserError]]:
+def _do(work: DiarizationJob, opened: OpenedRun, quiet: bool) -> tuple[dict[Path, Diarized], dict[Path, UserError]]:
     """Process all files; results and errors by file. Each is printed at once."""
     from vaak.core.errors import UserError
     from vaak.tasks.diarization.predict import diarize_files
@@ -206,7 +206,7 @@ def _write(path: Path, recordings: Iterable[Diarized]) -> None:
         raise UserError(f"{path} can't be written: {error.strerror or error}") from error
 
 
-def _scores(found: Iterable[Diarized], known: Known, opened: OpenedRun) -> Scores | None:
+def _scores(found: Iterable[Diarized], known: References, opened: OpenedRun) -> Scores | None:
     """The scores of those recordings that the reference has."""
     from vaak.audio.diarization_errors import score_recordings
 

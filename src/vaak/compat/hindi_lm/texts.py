@@ -23,7 +23,7 @@ from vaak.data.batching import evaluation_plan, training_planner
 from vaak.data.loader import MicrobatchReader, evaluation_addresses, load, training_addresses
 from vaak.data.plan import BatchPlan, Planner
 from vaak.runs.prepared import DONE
-from vaak.tasks.lm.data import Prepared
+from vaak.tasks.lm.data import PreparedText
 from vaak.tasks.lm.task import LanguageModelTask
 from vaak.text import tokenizer_training as tokenizer_factory
 from vaak.text.corpora import corpus
@@ -68,7 +68,7 @@ class TextLoader:
         write_tokens(self.folder / split, self._counted(texts), tokenizer)
         files.write_json(self.folder / DONE, {"statistics": {split: self.statistics.to_json()}})
         self.task = LanguageModelTask(experiment, self.folder, self.folder)
-        self.task.prepared = Prepared(self.folder)
+        self.task.prepared = PreparedText(self.folder)
         self.dataset = self.task.dataset(split)
         self.reader = MicrobatchReader(
             self.dataset,

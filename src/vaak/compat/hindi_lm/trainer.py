@@ -182,7 +182,7 @@ class HindiLanguageModelTrainer:
             if training.early_stopping is not None or training.scheduler.type == "plateau":
                 raise UserError("early stopping and the plateau schedule require scheduled evaluations: use train")
             task = self._task(loaded, dataloader, None)
-            engine = self._held.enter_context(start.begun(loaded, (*self.callbacks, self._history), task))
+            engine = self._held.enter_context(start.open_trainer(loaded, (*self.callbacks, self._history), task))
             self._source = dataloader
             engine.tell("on_fit_start")
             self._held.callback(engine.tell, "on_fit_end", "closed")

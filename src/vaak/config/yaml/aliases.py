@@ -24,7 +24,7 @@ from vaak.config.yaml.tree import Node, Problem, copy_of, find, put, split_key, 
 
 
 @dataclass(frozen=True)
-class Sides:
+class SectionShortcuts:
     """Which sections of a task's model stand for others.
 
     ``shared`` has the sections that each of its options goes to; ``own``, for a model of one side, by its type the
@@ -50,7 +50,7 @@ class Sides:
         }
 
 
-def options_in(section: str, sides: Sides, experiment: SectionType) -> dict[str, list[str]]:
+def options_in(section: str, sides: SectionShortcuts, experiment: SectionType) -> dict[str, list[str]]:
     """The options that a section may hold, each with the dotted names of what it stands for."""
     options: dict[str, list[str]] = {}
     for target in sides.targets[section]:
@@ -69,7 +69,7 @@ def model_type_given(layers: Sequence[Node]) -> Node | None:
     return given[-1] if given else None
 
 
-def take_other_sides(layers: Sequence[Node], sides: Sides, default: str | None) -> Iterator[Problem]:
+def take_section_shortcuts(layers: Sequence[Node], sides: SectionShortcuts, default: str | None) -> Iterator[Problem]:
     """Remove the sections of sides that the model lacks, and report them; ``default`` is its type if none is given."""
     given = model_type_given(layers)
     model_type = given.value if given is not None else default
@@ -175,7 +175,7 @@ def option_aliases(of_task: Mapping[str, str]) -> dict[str, str]:
 
 
 def canonical(
-    layer: Node, experiment: SectionType, of_task: Mapping[str, str], sides: Sides
+    layer: Node, experiment: SectionType, of_task: Mapping[str, str], sides: SectionShortcuts
 ) -> tuple[Node, list[Problem]]:
     """The layer with every option under its canonical name, bare values spelled out; and what was given twice."""
     mover = _Mover(layer)

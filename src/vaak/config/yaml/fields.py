@@ -14,7 +14,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from vaak.config.base import LARGEST_NUMBER, Component, OpenSection, Section
+from vaak.config.base import LARGEST_NUMBER, Component, ExtensibleSection, Section
 from vaak.config.yaml.tree import Node, to_plain
 
 SectionType = type[BaseModel]
@@ -145,17 +145,17 @@ def is_component(section: SectionType | None) -> bool:
 
 def names_class(section: SectionType | None) -> bool:
     """Whether a section's ``type`` may name a user's class, whose options are then among the section's keys."""
-    return section is not None and issubclass(section, Component | OpenSection)
+    return section is not None and issubclass(section, Component | ExtensibleSection)
 
 
 def is_users_type(section: SectionType, section_type: Any) -> bool:
     """Whether an open section's type is a user's class."""
-    return issubclass(section, OpenSection) and section.is_users(section_type)
+    return issubclass(section, ExtensibleSection) and section.is_users(section_type)
 
 
 def own_types(section: SectionType) -> tuple[Any, ...]:
     """The types that a section knows the options of."""
-    if issubclass(section, OpenSection):
+    if issubclass(section, ExtensibleSection):
         return section.own_types
     return typing.get_args(annotation_of(section, "type"))
 

@@ -244,7 +244,7 @@ class Store(Protocol):
     def check(self, keys: list[str]) -> bool: ...
 
 
-class Attendance:
+class RankMonitor:
     """Every rank signs in at the common store; ``lost`` then gives the ranks that have ended.
 
     A process that shares this one's machine is looked up in the system's table. One elsewhere is known from what a rank

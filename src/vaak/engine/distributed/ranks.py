@@ -2,7 +2,7 @@
 
 Ranks meet in two places of a step: ``exchange``, one small message before it, and the sum of gradients after every
 backward (exchange.py). A task with a first pass adds up its few sums in between (``sum``). What one decides for all,
-rank 0 decides (``decide_on_main``). All must see the folder that rank 0 writes.
+rank 0 decides (``run_on_main``). All must see the folder that rank 0 writes.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ import torch
 import torch.distributed as dist
 
 from vaak.config.training import TrainingConfig
-from vaak.core.errors import SaidByMainProcessError, UserError
+from vaak.core.errors import RemoteError, UserError
 from vaak.core.interrupts import end_with_launcher
 from vaak.engine.distributed.exchange import BUCKET_BYTES, Exchange, GradientBuckets, OwnGradients, StepMessage, hash_of
 from vaak.engine.distributed.launcher import (
-    Attendance,
+    RankMonitor,
     canonical,
     check_launcher,
     describe_differences,
@@ -51,7 +51,7 @@ class Ranks:
     """
 
     def __init__(
-        self, device: torch.device, rank: int = 0, world_size: int = 1, attendance: Attendance | None = None
+        self, device: torch.device, rank: int = 0, world_size: int = 1, attendance: RankMonitor | None = None
     ) -> None:
         self.device = device
         self.rank = rank
@@ -75,7 +75,7 @@ class Ranks:
             return OwnGradients(parameters)
         return GradientBuckets(parameters, self, self.bucket_bytes)
 
-    def decide_on_main(self, function: Callable[[], Any]) -> Any:
+    def run_on_main(self, function: Callable[[], Any]) -> Any:
         """What ``function``, which rank 0 alone calls, returns there: a JSON value, on every rank.
 
         A UserError of rank 0 is raised on all. The others wait for as long as rank 0 lives.
@@ -93,7 +93,7 @@ class Ranks:
         if failure is not None:
             raise failure
         if "error" in said:
-            raise SaidByMainProcessError(said["error"])
+            raise RemoteError(said["error"])
         return said["result"]
 
     def compare(self, what: str, values: dict[str, Any], advice: str = "") -> None:
@@ -108,7 +108,7 @@ class Ranks:
             return
         differences = describe_differences(self.gather(json.loads(canonical(values))))
         advice = advice or "start all processes with the same files and options"
-        raise (UserError if self.is_main else SaidByMainProcessError)(f"{what}: {differences}: {advice}")
+        raise (UserError if self.is_main else RemoteError)(f"{what}: {differences}: {advice}")
 
     def any(self, flag: bool) -> bool:
         """Whether the flag is set on any rank. Every rank must call it equally often."""
@@ -314,7 +314,7 @@ def _join(backend: str, device: torch.device, timeout: timedelta) -> Ranks:
         # What earlier runs of these processes (of a pipeline) left in the store isn't this one's.
         common = _store(address, port, rank, world_size, by_launcher)
         store = dist.PrefixStore(f"run {next(_STARTS)}", common)  # type: ignore[attr-defined]
-        attendance = Attendance(store, rank, world_size)
+        attendance = RankMonitor(store, rank, world_size)
         attendance.wait_for_all(START_SECONDS)
         dist.init_process_group(backend, store=store, rank=rank, world_size=world_size, timeout=min(starting, timeout))
     except RuntimeError as error:
@@ -351,7 +351,7 @@ def demand_shared(ranks: Ranks, folder: Path) -> None:
     """Raise UserError on every rank, with those that don't see it, where rank 0's folder isn't also theirs."""
     if ranks.world_size == 1:
         return
-    witness = folder / ranks.decide_on_main(lambda: _leave_witness(folder))
+    witness = folder / ranks.run_on_main(lambda: _leave_witness(folder))
     seen = ranks.is_main or _appears(witness)
     told = ranks.gather(None if seen else f"rank {ranks.rank} on {socket.gethostname()}")
     if ranks.is_main:
@@ -359,7 +359,7 @@ def demand_shared(ranks: Ranks, folder: Path) -> None:
             witness.unlink()
     if blind := [said for said in told if said]:
         verb = "doesn't" if len(blind) == 1 else "don't"
-        raise (UserError if ranks.is_main else SaidByMainProcessError)(
+        raise (UserError if ranks.is_main else RemoteError)(
             f"{', '.join(blind)} {verb} see {folder} as rank 0 writes it: the run directory must be the same for all "
             "processes, on storage that all machines share; give such a run_dir="
         )

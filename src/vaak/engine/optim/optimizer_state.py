@@ -34,7 +34,7 @@ _GIVEN = ("params", "names", "lr", "base_lr", "weight_decay")
 """What Vaak gives a group: parameters, rates and decay, which come from the configuration and the schedule."""
 
 
-class Moments:
+class OptimizerStates:
     """The optimizers of a run, by objective, and what they remember of the parameters that ``names`` names.
 
     ``of_user`` says that they are of a user's class, of which nothing else is known.

@@ -147,7 +147,7 @@ def _task(loaded: Loaded, device: torch.device | None) -> Iterator[DoctorFinding
         yield DoctorFinding(ABOUT, "data", "ok", f"{len(sources)} files, {amount}" if sources else "it reads no files")
     try:
         with numberless(torch.device("cpu")):
-            model = task.sketch()
+            model = task.meta_model()
     except UserError as error:
         yield DoctorFinding(ABOUT, "model", "problem", str(error))
         return

@@ -12,7 +12,7 @@ from vaak.data.batching import largest_rows
 from vaak.tasks.asr.config import SCRATCH, AsrExperiment
 from vaak.tasks.asr.data import AsrExample, collate
 from vaak.tasks.asr.model import AsrModel
-from vaak.tasks.asr.prepare import Sources
+from vaak.tasks.asr.prepare import AsrSources
 from vaak.tasks.asr.whisper import (
     PURPOSE,
     SpecialIds,
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 def source_files(experiment: AsrExperiment, datasets: Datasets, folder: Path) -> list[Path]:
     """The files of all corpora, of the tokenizer and of the base. Raises DataError for one that doesn't exist."""
-    files = [path for corpus in Sources.of(experiment, datasets, folder).corpora() for path in corpus.files]
+    files = [path for corpus in AsrSources.of(experiment, datasets, folder).corpora() for path in corpus.files]
     if experiment.model.base == SCRATCH:
         path = experiment.data.tokenizer.path
         return [*files, *([Path(path).expanduser()] if path else [])]
@@ -39,13 +39,13 @@ def source_files(experiment: AsrExperiment, datasets: Datasets, folder: Path) ->
     return [*files, *(sorted(base.glob("*.safetensors")) if base.is_dir() else [])]
 
 
-def sketch(experiment: AsrExperiment, folder: Path) -> AsrModel | None:
+def meta_model(experiment: AsrExperiment, folder: Path) -> AsrModel | None:
     """A model as large as the trained one may become; None for a base of the Hub, which isn't contacted."""
     config = config_before(experiment, folder)
     return None if config is None else AsrModel(random_whisper(config), experiment.model.lora, experiment.model.experts)
 
 
-def sketch_batch(experiment: AsrExperiment, folder: Path) -> Batch | None:
+def meta_batch(experiment: AsrExperiment, folder: Path) -> Batch | None:
     """The largest possible microbatch, of silence; None for a base of the Hub."""
     config, seconds = config_before(experiment, folder), experiment.data.max_duration
     if config is None:

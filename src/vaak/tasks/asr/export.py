@@ -35,7 +35,7 @@ from vaak.engine.checkpoint.names import step_of
 from vaak.engine.metrics_file import read_records
 from vaak.nn import lora
 from vaak.nn.lora import LoraExperts
-from vaak.nn.onnx_file import Called, OnnxModule, write_onnx
+from vaak.nn.onnx_file import ExportWrapper, OnnxModule, write_onnx
 from vaak.tasks.asr import mixture_loader
 from vaak.tasks.asr.config import AsrDecodingConfig, AsrModelConfig
 from vaak.tasks.asr.data import WhisperFeatures
@@ -375,11 +375,11 @@ def write_mixture_onnx(model: AsrModel, vocabulary: Vocabulary, base: str, folde
     given = [inputs(rows, min(length, longest)) for rows, length in ((2, 5), (1, 3), (3, 9))]
     rows = {name: {0: "row"} for name in ("features", "states", "experts", "weights")}
     encoder = OnnxModule(
-        Called(whole, encode), given[0][0], {"features": {0: "row"}}, ("states", "experts", "weights"),
+        ExportWrapper(whole, encode), given[0][0], {"features": {0: "row"}}, ("states", "experts", "weights"),
         [one for one, _ in given[1:]],
     )  # fmt: skip
     axes = {**{name: rows[name] for name in ("states", "experts", "weights")}, "tokens": {0: "row", 1: "token"}}
-    decoder = OnnxModule(Called(whole, decode), given[0][1], axes, ("logits",), [one for _, one in given[1:]])
+    decoder = OnnxModule(ExportWrapper(whole, decode), given[0][1], axes, ("logits",), [one for _, one in given[1:]])
     with whole_folder(folder) as made:
         differences = [write_onnx(made / "encoder.onnx", encoder), write_onnx(made / "decoder.onnx", decoder)]
         write_json(made / "mixture.json", about)

@@ -40,7 +40,7 @@ class Encoded(NamedTuple):
         return Encoded(self.states[rows], gate, weights)
 
 
-class Outputs(NamedTuple):
+class AsrOutputs(NamedTuple):
     """Logits ``(row, token, vocab)``, and what the encoder made of the audio."""
 
     logits: Tensor
@@ -76,10 +76,10 @@ class AsrModel(nn.Module):
         """Tokens that the decoder reads at most, those of the prompt among them."""
         return int(self.whisper.config.max_target_positions)
 
-    def forward(self, features: Tensor, tokens: Tensor, heard: Tensor | None = None) -> Outputs:
+    def forward(self, features: Tensor, tokens: Tensor, heard: Tensor | None = None) -> AsrOutputs:
         """What follows ``tokens`` ``(row, token)``, for features ``(row, bin, frame)``; ``heard`` as in ``encode``."""
         encoded = self.encode(features, heard)
-        return Outputs(self.decode(tokens, encoded), encoded)
+        return AsrOutputs(self.decode(tokens, encoded), encoded)
 
     def encode(self, features: Tensor, heard: Tensor | None = None) -> Encoded:
         """What the encoder makes of features ``(row, bin, frame)``.

@@ -47,7 +47,7 @@ DECIDING = {"group", "percent", "max_samples", "sampling_seed", "max_duration", 
 
 
 @dataclass(frozen=True)
-class Prepared(PreparedFolder):
+class PreparedUtterances(PreparedFolder):
     """The vocabulary, the sizes of the base, and utterances by split."""
 
     @cached_property
@@ -66,7 +66,7 @@ class Prepared(PreparedFolder):
 
 
 @dataclass(frozen=True)
-class Sources:
+class AsrSources:
     """Everything that utterances are made of; ``folder`` is where a user's files are looked for."""
 
     datasets: Datasets
@@ -77,7 +77,7 @@ class Sources:
     folder: Path
 
     @classmethod
-    def of(cls, experiment: AsrExperiment, datasets: Datasets, folder: Path) -> Sources:
+    def of(cls, experiment: AsrExperiment, datasets: Datasets, folder: Path) -> AsrSources:
         audio, skip_bad = experiment.global_config, experiment.skips_bad_examples
         return cls(datasets, audio, experiment.model, experiment.data, skip_bad, folder)
 
@@ -89,7 +89,7 @@ class Sources:
         """What makes the tokenizer of a model trained from scratch."""
         return TokenizerFactory(self.data.tokenizer, self.folder) if self.model.base == SCRATCH else None
 
-    def decides(self) -> dict[str, Any]:
+    def data_options(self) -> dict[str, Any]:
         """The options that determine what is made."""
         factory = self.tokenizer
         later = {name for name in CAME_LATER if getattr(self.data, name)}
@@ -99,27 +99,29 @@ class Sources:
             "audio": self.audio.model_dump(mode="json", include={"channels"}),
             "base": self.model.base,
             "max_target_length": self.model.scratch.max_target_length,
-            "tokenizer": None if factory is None else factory.decides(),
+            "tokenizer": None if factory is None else factory.data_options(),
         }
 
 
-def recipe(sources: Sources, splits: tuple[str, ...] | None = None, own: Prepared | None = None) -> Recipe:
+def recipe(sources: AsrSources, splits: tuple[str, ...] | None = None, own: PreparedUtterances | None = None) -> Recipe:
     """How the utterances of ``splits`` (default: all) are made; ``own`` is what a run has prepared from other data.
 
     Making them raises UserError and DataError for corpora and bases that can't be read.
     """
-    decides = {**sources.decides(), "splits": None if splits is None else list(splits)}
+    data_options = {**sources.data_options(), "splits": None if splits is None else list(splits)}
 
     def fingerprint() -> str:
         corpora, path = sources.corpora(), sources.data.tokenizer.path if sources.model.base == SCRATCH else None
         files = [path for corpus in corpora for path in corpus.files]
         named = {"named": [corpus.digest_of_named() for corpus in corpora], "skip_bad": sources.skip_bad}
-        return fingerprint_with_files({**decides, **named}, [*files, *([Path(path).expanduser()] if path else [])])
+        return fingerprint_with_files({**data_options, **named}, [*files, *([Path(path).expanduser()] if path else [])])
 
-    return Recipe(partial(_make, sources, splits, own), fingerprint, decides, "datasets, data or model.base")
+    return Recipe(partial(_make, sources, splits, own), fingerprint, data_options, "datasets, data or model.base")
 
 
-def _make(sources: Sources, splits: tuple[str, ...] | None, own: Prepared | None, folder: Path) -> dict[str, Any]:
+def _make(
+    sources: AsrSources, splits: tuple[str, ...] | None, own: PreparedUtterances | None, folder: Path
+) -> dict[str, Any]:
     """Fill ``folder``, and return its statistics."""
     corpora, data = sources.corpora(), sources.data
     base = None if own is not None else _base_vocabulary(sources, folder)
@@ -130,7 +132,7 @@ def _make(sources: Sources, splits: tuple[str, ...] | None, own: Prepared | None
         own.base_config.save_pretrained(folder / BASE)
     longest = sources.model.scratch.max_target_length
     if sources.model.base != SCRATCH:
-        longest = Prepared(folder).base_config.max_target_positions
+        longest = PreparedUtterances(folder).base_config.max_target_positions
     writings: dict[str, Writing] = {}
     for split in there if splits is None else splits:
         left_out = LeftOut(sources.skip_bad)
@@ -174,7 +176,7 @@ def _part_of(split: str, data: AsrDataConfig) -> tuple[float, int | None]:
     )
 
 
-def _base_vocabulary(sources: Sources, folder: Path) -> Vocabulary | None:
+def _base_vocabulary(sources: AsrSources, folder: Path) -> Vocabulary | None:
     """The vocabulary of a base, whose sizes are written to ``folder``; None for one that is trained from scratch."""
     if sources.model.base == SCRATCH:
         return None
@@ -192,7 +194,7 @@ def _base_vocabulary(sources: Sources, folder: Path) -> Vocabulary | None:
     return Vocabulary.of_whisper(tokenizer, config, generation, sources.data.language)
 
 
-def _trained_vocabulary(sources: Sources, texts: Iterable[str]) -> Vocabulary:
+def _trained_vocabulary(sources: AsrSources, texts: Iterable[str]) -> Vocabulary:
     factory = sources.tokenizer
     assert factory is not None
     return Vocabulary.of_tokenizer(factory.create_tokenizer(texts))

@@ -33,17 +33,17 @@ from vaak.runs.prepared import Recipe
 from vaak.tasks.asr.checks import LOAD_BALANCING
 from vaak.tasks.asr.config import SCRATCH, AsrDecodingConfig, AsrExperiment
 from vaak.tasks.asr.data import AsrDataset, WhisperFeatures
-from vaak.tasks.asr.estimate import sketch, sketch_batch, source_files
+from vaak.tasks.asr.estimate import meta_batch, meta_model, source_files
 from vaak.tasks.asr.export import mean_weight, write_adapter, write_mixture, write_mixture_onnx, write_whisper
 from vaak.tasks.asr.metrics import AsrMeters
-from vaak.tasks.asr.model import AsrModel, Encoded, Outputs
+from vaak.tasks.asr.model import AsrModel, AsrOutputs, Encoded
 from vaak.tasks.asr.predict import Transcriber, Transcript
-from vaak.tasks.asr.prepare import MAY_DIFFER, READING, Prepared, Sources, recipe
+from vaak.tasks.asr.prepare import MAY_DIFFER, READING, AsrSources, PreparedUtterances, recipe
 from vaak.tasks.asr.spec import SPEC
 from vaak.tasks.asr.whisper import base_of, loaded_whisper, name_of, positions_of, random_whisper, scratch_config
 from vaak.tasks.base import PreparedTask, refuse_other_options
 from vaak.tasks.prepared_cuts import corpora_of, read_for, training_cuts
-from vaak.tasks.pretrained import loaded_or_drawn
+from vaak.tasks.pretrained import load_or_init
 
 HEARD = "heard"
 """The tensor of a batch that has what the gate reads."""
@@ -52,11 +52,11 @@ SHOWN = 5
 """Validation utterances whose transcripts are shown after training."""
 
 
-class AsrTask(PreparedTask[AsrExperiment, Prepared]):
+class AsrTask(PreparedTask[AsrExperiment, PreparedUtterances]):
     """Trains a Whisper model to transcribe speech."""
 
     SPEC = SPEC
-    PREPARED = Prepared
+    PREPARED = PreparedUtterances
     grouped_by = "speaker"
     auxiliary_losses = (LOAD_BALANCING,)
 
@@ -81,9 +81,9 @@ class AsrTask(PreparedTask[AsrExperiment, Prepared]):
         return None if cuts is None else (float(max(1, len(cut.supervisions))) for cut in cuts)
 
     def recipe(self, splits: tuple[str, ...] | None = None) -> Recipe:
-        return recipe(Sources.of(self.experiment, self.datasets, self.folder), splits)
+        return recipe(AsrSources.of(self.experiment, self.datasets, self.folder), splits)
 
-    def prepare_others(self, own: AsrExperiment, folder: Path, splits: tuple[str, ...]) -> None:
+    def prepare_eval_data(self, own: AsrExperiment, folder: Path, splits: tuple[str, ...]) -> None:
         """With the run's vocabulary and base. If the corpora are the run's own, its utterances are used.
 
         Raises UserError for other features.
@@ -93,8 +93,8 @@ class AsrTask(PreparedTask[AsrExperiment, Prepared]):
         datasets = own.datasets or VOICES
         differ = datasets != self.datasets or self.data.group != own.data.group
         if splits and (differ or self.prepared.lacks(splits)):
-            others = Sources.of(self.experiment, read_for(splits, self.datasets), self.folder)
-            self.prepared = Prepared.make(recipe(others, splits, self.prepared), folder)
+            others = AsrSources.of(self.experiment, read_for(splits, self.datasets), self.folder)
+            self.prepared = PreparedUtterances.make(recipe(others, splits, self.prepared), folder)
         self._datasets.clear()
 
     def dataset(self, split: str) -> AsrDataset:
@@ -138,13 +138,13 @@ class AsrTask(PreparedTask[AsrExperiment, Prepared]):
 
     # Training.
 
-    def sketch(self) -> AsrModel | None:
+    def meta_model(self) -> AsrModel | None:
         """A model like the trained one, before its vocabulary is known; None for a base of the Hub."""
-        return sketch(self.experiment, self.folder)
+        return meta_model(self.experiment, self.folder)
 
-    def sketch_batch(self) -> Batch | None:
+    def meta_batch(self) -> Batch | None:
         """A microbatch as large as one of training may become; None for a base of the Hub."""
-        return sketch_batch(self.experiment, self.folder)
+        return meta_batch(self.experiment, self.folder)
 
     def model(self) -> AsrModel:
         """The base, with what is added to it.
@@ -156,7 +156,7 @@ class AsrTask(PreparedTask[AsrExperiment, Prepared]):
             ids = self.prepared.vocabulary.ids
             whisper = random_whisper(scratch_config(options.scratch, ids, self.audio.num_mel_bins, seconds))
             return AsrModel(whisper)
-        whisper = loaded_or_drawn(
+        whisper = load_or_init(
             self.directory,
             lambda: loaded_whisper(base_of(options, self.folder), seconds),
             lambda: self._random_whisper(seconds),
@@ -174,8 +174,8 @@ class AsrTask(PreparedTask[AsrExperiment, Prepared]):
         heard = listener.hear(batch["features"])
         return FirstPass(uses_of(listener.route(heard)[1]), {HEARD: heard})
 
-    def _outputs(self, model: nn.Module, batch: Batch) -> Outputs:
-        outputs: Outputs = model(batch["features"], batch["inputs"], batch.tensors.get(HEARD))
+    def _outputs(self, model: nn.Module, batch: Batch) -> AsrOutputs:
+        outputs: AsrOutputs = model(batch["features"], batch["inputs"], batch.tensors.get(HEARD))
         return outputs
 
     def losses(self, model: nn.Module, batch: Batch) -> dict[str, Term]:

@@ -69,7 +69,7 @@ class Stores:
 
 
 @dataclass(frozen=True)
-class Prepared(PreparedFolder):
+class PreparedLabels(PreparedFolder):
     """Tokenizer, classes and the stores of each split."""
 
     load_tokenizer: Callable[[Path], Tokenizer] = Tokenizer.load
@@ -90,7 +90,7 @@ class Prepared(PreparedFolder):
 
 
 @dataclass(frozen=True)
-class Sources:
+class LabelSources:
     """What is prepared: an experiment's data, with the classes of a run if others are evaluated with them."""
 
     experiment: ClassificationExperiment
@@ -137,17 +137,17 @@ class Sources:
         own = self.experiment.model.pretrained_model is None
         return {
             "labels": corpus,
-            "words": self.factory.decides() if own else {},
+            "words": self.factory.data_options() if own else {},
             "vectors": bool(self.vectors) or self.has_neighbours,
         }
 
 
-def recipe(sources: Sources, splits: tuple[str, ...] | None = None) -> Recipe:
+def recipe(sources: LabelSources, splits: tuple[str, ...] | None = None) -> Recipe:
     """How ``splits`` (default: all) are made. Without classes among the sources, train must be one of them."""
     return Recipe(partial(_make, sources, splits), sources.fingerprint, sources.options, SECTIONS)
 
 
-def _make(sources: Sources, splits: tuple[str, ...] | None, folder: Path) -> dict[str, Any]:
+def _make(sources: LabelSources, splits: tuple[str, ...] | None, folder: Path) -> dict[str, Any]:
     """Fill ``folder``, and return its statistics."""
     data, model = sources.experiment.data, sources.experiment.model
     corpus = LabelledCorpus(data.corpus)
@@ -219,7 +219,7 @@ def _targets(store: TextStore, classes: Classes, multi_label: bool) -> np.ndarra
     return targets
 
 
-def _tokenizer(sources: Sources, stores: dict[str, TextStore], folder: Path) -> Tokenizer:
+def _tokenizer(sources: LabelSources, stores: dict[str, TextStore], folder: Path) -> Tokenizer:
     """The tokenizer, trained on the training texts or taken from the pretrained model, and saved."""
     if sources.base is not None:
         return save_base(sources.base, folder, sources.experiment.data.max_length)
@@ -334,7 +334,7 @@ class RowFormat:
         return np.asarray(np.minimum(np.maximum(num_tokens, 1) + 2 * self.ends, self.max_length))
 
 
-class Example(NamedTuple):
+class TextExample(NamedTuple):
     """The row of a text, and its targets: a class for each label column or, with several labels, a 0 or 1 for each."""
 
     inputs: np.ndarray
@@ -367,7 +367,7 @@ class TextDataset(Dataset):
         self.lengths = rows.lengths(np.ceil(num_tokens * (1 + growth)).astype(np.int64) if change else num_tokens)
         self.fingerprint = fingerprint_of([[one.tokens.fingerprint for one in stores], rows.max_length, rows.ends])
 
-    def example(self, index: int, rng: np.random.Generator) -> Example:
+    def example(self, index: int, rng: np.random.Generator) -> TextExample:
         part, place = self._place(index)
         if self.change is None:
             inputs = self.rows.row(part.tokens.document(place)[: self.rows.max_length])
@@ -377,13 +377,13 @@ class TextDataset(Dataset):
             if len(ids) > max(int(self.lengths[index]) - 2 * self.rows.ends, len(own)):
                 ids = own  # what would be cut off may be its "not"
             inputs = self.rows.row(ids)
-        return Example(inputs, self.targets[index])
+        return TextExample(inputs, self.targets[index])
 
     def _place(self, index: int) -> tuple[Stores, int]:
         number = int(self._starts.searchsorted(index, side="right")) - 1
         return self.stores[number], index - int(self._starts[number])
 
-    def collate(self, rows: list[list[Example]]) -> Batch:
+    def collate(self, rows: list[list[TextExample]]) -> Batch:
         return collate([row[0] for row in rows], self.rows.tokenizer.pad_id, self.class_weights)
 
     def describe(self, index: int) -> str:
@@ -395,7 +395,7 @@ class TextDataset(Dataset):
         return fingerprint_of([part.texts[place].text, part.texts[place].labels])
 
 
-def collate(examples: Sequence[Example], pad: int, class_weights: ClassWeights | None = None) -> Batch:
+def collate(examples: Sequence[TextExample], pad: int, class_weights: ClassWeights | None = None) -> Batch:
     """Rows padded on the right to the longest; ``mask`` is True where they are real."""
     lengths = np.array([len(example.inputs) for example in examples])
     inputs = np.full((len(examples), int(lengths.max())), pad, dtype=np.int64)

@@ -10,7 +10,7 @@ from vaak.core.batch import Batch
 from vaak.data.batching import largest_rows
 from vaak.nn.models import TransformerModel
 from vaak.tasks.classification.config import ClassificationExperiment
-from vaak.tasks.classification.data import Example, collate
+from vaak.tasks.classification.data import TextExample, collate
 from vaak.tasks.classification.model import TextClassifier, TextCNN, TransformerClassifier
 from vaak.text.corpora.labelled import LabelledCorpus
 from vaak.text.corpora.readers import find_files
@@ -31,7 +31,7 @@ def source_files(experiment: ClassificationExperiment) -> list[Path]:
     return [*files, *outside, *(Path(path) for path in given if path)]
 
 
-def sketch(experiment: ClassificationExperiment) -> TextClassifier:
+def meta_model(experiment: ClassificationExperiment) -> TextClassifier:
     """The model at its largest: with all tokens that the tokenizer may have, or has if it is given, and two classes.
 
     Raises UserError if a given tokenizer can't be read.
@@ -45,11 +45,11 @@ def sketch(experiment: ClassificationExperiment) -> TextClassifier:
     return TransformerClassifier(options, transformer, num_classes)
 
 
-def sketch_batch(experiment: ClassificationExperiment) -> Batch:
+def meta_batch(experiment: ClassificationExperiment) -> Batch:
     """The largest possible microbatch, of one repeated token."""
     length = experiment.data.max_length
     targets = np.zeros(1, dtype=np.int64)
     if experiment.data.corpus.multi_label:
         targets = np.zeros(experiment.model.num_labels or 2, dtype=np.int8)
-    example = Example(np.zeros(length, dtype=np.int64), targets)
+    example = TextExample(np.zeros(length, dtype=np.int64), targets)
     return collate([example] * largest_rows(experiment.training, length), 0)

@@ -17,7 +17,7 @@ from torch import nn
 from vaak.core.errors import UserError
 from vaak.core.storage.files import whole_folder
 from vaak.nn.lora import adapters_of, merged, write_adapter
-from vaak.nn.onnx_file import Called, OnnxModule, some_tokens, write_onnx
+from vaak.nn.onnx_file import ExportWrapper, OnnxModule, some_tokens, write_onnx
 from vaak.tasks.classification.data import Classes, RowFormat
 from vaak.tasks.classification.model import TransformerClassifier
 from vaak.tasks.classification.pretrained import HEADS, Pretrained, configured, write_head
@@ -171,7 +171,7 @@ def export_onnx(model: nn.Module, rows: RowFormat, classes: Classes, folder: Pat
         for num_rows, length in ((2, 9), (1, 7), (3, 12))
     )
     metadata = {"classes": json.dumps(classes, ensure_ascii=False), "ends": json.dumps(rows.ends)}
-    called = Called(model, lambda classifier, inputs, mask: (classifier(inputs, mask),))
+    called = ExportWrapper(model, lambda classifier, inputs, mask: (classifier(inputs, mask),))
     exported = OnnxModule(called, first, axes, ("logits",), others, metadata)
     with whole_folder(folder) as temporary:
         rows.tokenizer.save(temporary)

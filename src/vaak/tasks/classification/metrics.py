@@ -83,7 +83,7 @@ def f1_scores(classes: list[ClassFigures]) -> dict[str, float]:
     }
 
 
-class Decided(NamedTuple):
+class Predictions(NamedTuple):
     """What was decided for the texts of a batch in one label column.
 
     ``true`` and ``predicted`` are ``(text, class)``; ``confidences``, and which are ``right``, are of each text or,
@@ -97,17 +97,17 @@ class Decided(NamedTuple):
     loss: float
 
 
-def decided(scores: Tensor, targets: Tensor, multi_label: bool) -> Decided:
+def decided(scores: Tensor, targets: Tensor, multi_label: bool) -> Predictions:
     """The decisions that scores ``(text, class)`` make, for targets ``(text,)`` or ``(text, class)``."""
     if multi_label:
         loss = F.binary_cross_entropy_with_logits(scores, targets.double(), reduction="none").mean(1).sum()
         probabilities, true = scores.sigmoid(), targets > 0.5
         predicted = probabilities > 0.5
-        return Decided(true, predicted, probabilities, true, float(loss))
+        return Predictions(true, predicted, probabilities, true, float(loss))
     confidences, chosen = scores.softmax(-1).max(-1)
     true, predicted = (F.one_hot(one, scores.shape[1]) > 0 for one in (targets, chosen))
     loss = F.cross_entropy(scores, targets, reduction="sum")
-    return Decided(true, predicted, confidences, chosen == targets, float(loss))
+    return Predictions(true, predicted, confidences, chosen == targets, float(loss))
 
 
 class ClassMeters(Meters):
@@ -138,7 +138,7 @@ class ClassMeters(Meters):
         for index, *row in zip(indices, *labels, strict=True):
             self.rows.append((index, [text for column in row for text in column]))
 
-    def _count(self, place: int, found: Decided) -> None:
+    def _count(self, place: int, found: Predictions) -> None:
         """Add what was decided in the label column at ``place``."""
         counts = {"right": found.true & found.predicted, "predicted": found.predicted, "occurs": found.true}
         for key, decisions in counts.items():
@@ -155,7 +155,7 @@ class ClassMeters(Meters):
             for key, value in sums.items():
                 self.totals[f"{key}\t{place}\t{number}"] += float(value)
 
-    def _named(self, names: Sequence[str], found: Decided) -> list[tuple[str, str, str]]:
+    def _named(self, names: Sequence[str], found: Predictions) -> list[tuple[str, str, str]]:
         """The true labels, the predicted ones, and the least confidence of a decision, of each text."""
         sure = found.confidences
         if self.multi_label:

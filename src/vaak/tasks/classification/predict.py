@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from vaak.nn.decoding.sampling import without_dropout
-from vaak.tasks.classification.data import Classes, Example, RowFormat, collate
+from vaak.tasks.classification.data import Classes, RowFormat, TextExample, collate
 from vaak.tasks.classification.metrics import by_column
 from vaak.text.tokenizer import normalise
 
@@ -49,7 +49,7 @@ class Labeller:
 
     def _probabilities(self, texts: list[str]) -> list[dict[str, list[float]]]:
         ids = self.rows.tokenizer.encode_batch(texts)
-        batch = collate([Example(self.rows.row(one), np.zeros(1)) for one in ids], self.rows.tokenizer.pad_id)
+        batch = collate([TextExample(self.rows.row(one), np.zeros(1)) for one in ids], self.rows.tokenizer.pad_id)
         batch = batch.to(next(self.model.parameters()).device)
         with without_dropout(self.model), torch.inference_mode():
             scores = by_column(self.model(batch["inputs"], batch["mask"]).double().cpu(), self.classes)

@@ -33,9 +33,9 @@ from vaak.tasks.classification.data import (
     OUT_OF_SCOPE,
     Change,
     ClassWeights,
-    Prepared,
+    LabelSources,
+    PreparedLabels,
     RowFormat,
-    Sources,
     TextDataset,
     class_weights,
     growth_of,
@@ -43,7 +43,7 @@ from vaak.tasks.classification.data import (
     unit_of,
     write_targets,
 )
-from vaak.tasks.classification.estimate import sketch, sketch_batch, source_files
+from vaak.tasks.classification.estimate import meta_batch, meta_model, source_files
 from vaak.tasks.classification.export import export_hf, export_onnx, export_peft, why_not_hf
 from vaak.tasks.classification.metrics import (
     ClassMeters,
@@ -57,7 +57,7 @@ from vaak.tasks.classification.model import TextClassifier, TextCNN, Transformer
 from vaak.tasks.classification.predict import Labeller, Prediction
 from vaak.tasks.classification.pretrained import KEY, Pretrained, loaded_head, saved_config
 from vaak.tasks.classification.spec import SPEC
-from vaak.tasks.pretrained import loaded_or_drawn, located, source_of
+from vaak.tasks.pretrained import load_or_init, located, source_of
 from vaak.text.augmentation import OF_SYNONYMS, Augmenter, NeighbourSynonyms, named_synonyms
 from vaak.text.corpora.labelled import LabelledCorpus, TextStore, labelled_text
 from vaak.text.corpora.readers import Record
@@ -69,11 +69,11 @@ log = logging.getLogger("vaak")
 SHOWN_TEXTS = 5
 
 
-class ClassificationTask(PreparedTask[ClassificationExperiment, Prepared]):
+class ClassificationTask(PreparedTask[ClassificationExperiment, PreparedLabels]):
     """Trains a transformer or a TextCNN to label texts."""
 
     SPEC = SPEC
-    PREPARED = Prepared
+    PREPARED = PreparedLabels
     also_trained = ("head",)
 
     def __init__(self, experiment: ClassificationExperiment, directory: Path, folder: Path) -> None:
@@ -93,7 +93,7 @@ class ClassificationTask(PreparedTask[ClassificationExperiment, Prepared]):
         return (1.0 for corpus in self.corpora() for _ in corpus.read("train"))
 
     def recipe(self, splits: tuple[str, ...] | None = None) -> Recipe:
-        return recipe(Sources(self.experiment, self.folder), splits)
+        return recipe(LabelSources(self.experiment, self.folder), splits)
 
     @property
     def reading(self) -> tuple[Callable[[Path], Tokenizer]]:
@@ -107,7 +107,7 @@ class ClassificationTask(PreparedTask[ClassificationExperiment, Prepared]):
         super().prepare()
         assert self.losses_of_columns  # as do class weights that aren't the classes'
 
-    def prepare_others(self, own: ClassificationExperiment, folder: Path, splits: tuple[str, ...]) -> None:
+    def prepare_eval_data(self, own: ClassificationExperiment, folder: Path, splits: tuple[str, ...]) -> None:
         """With the run's tokenizer and classes. If the corpus is the run's own, its prepared data is used."""
         if not splits or (self.data.corpus == own.data.corpus and not self.prepared.lacks(splits)):
             return
@@ -117,8 +117,8 @@ class ClassificationTask(PreparedTask[ClassificationExperiment, Prepared]):
         corpus = without_unread_files(self.data.corpus, known)
         data = self.data.model_copy(update={"tokenizer": tokenizer, "corpus": corpus})
         experiment = self.experiment.model_copy(update={"data": data})
-        sources = Sources(experiment, self.folder, self.prepared.classes)
-        self.prepared = Prepared.make(recipe(sources, splits), folder, *self.reading)
+        sources = LabelSources(experiment, self.folder, self.prepared.classes)
+        self.prepared = PreparedLabels.make(recipe(sources, splits), folder, *self.reading)
 
     def dataset(self, split: str) -> TextDataset:
         names = ("test", OUT_OF_SCOPE) if split == OUT_OF_SCOPE else (split,)
@@ -180,15 +180,15 @@ class ClassificationTask(PreparedTask[ClassificationExperiment, Prepared]):
 
     # Training.
 
-    def sketch(self) -> TextClassifier | None:
+    def meta_model(self) -> TextClassifier | None:
         """A model as large as the trained one may become, before its vocabulary is known; None for a pretrained one."""
         users = self.data.tokenizer.is_users(self.data.tokenizer.type)
         given = self.options.pretrained_model is not None or self.options.word_vectors is not None
-        return None if users or given else add_lora(sketch(self.experiment), self.options.lora, self.also_trained)
+        return None if users or given else add_lora(meta_model(self.experiment), self.options.lora, self.also_trained)
 
-    def sketch_batch(self) -> Batch:
+    def meta_batch(self) -> Batch:
         """A microbatch as large as one of training may become."""
-        return sketch_batch(self.experiment)
+        return meta_batch(self.experiment)
 
     def model(self) -> TextClassifier:
         return add_lora(self._model(), self.options.lora, self.also_trained)
@@ -222,7 +222,7 @@ class ClassificationTask(PreparedTask[ClassificationExperiment, Prepared]):
             base = Pretrained.drawn(prepared_folder(self.directory), vocab_size, options)
             return TransformerClassifier(options, base, num_classes)
 
-        return loaded_or_drawn(self.directory, loaded, drawn)
+        return load_or_init(self.directory, loaded, drawn)
 
     def make_main_loss(self) -> Loss:
         """The loss of ``training.loss.main``; of texts with several labels, cross-entropy is binary."""

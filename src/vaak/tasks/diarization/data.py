@@ -20,7 +20,7 @@ import torch
 from vaak.audio.augmentation.pipeline import augmented, longest_factor, masked, voices_of
 from vaak.audio.config import AudioConfig, AugmentationConfig, DatasetConfig
 from vaak.audio.corpora.folders import labelled_cut
-from vaak.audio.cuts.sources import BoundedCache, CutSource, Sources, WindowSource
+from vaak.audio.cuts.sources import BoundedCache, CutSource, UtteranceSources, WindowSource
 from vaak.audio.features.extractors import Features, dithered
 from vaak.audio.features.store import LabelledFeatures, StoredSource, extract_cuts, feature_fingerprint, stored_cuts
 from vaak.audio.segments import AudioSource
@@ -35,7 +35,7 @@ from vaak.tasks.prepared_cuts import Datasets, PreparedCuts
 
 
 @dataclass(frozen=True)
-class Prepared(PreparedCuts):
+class PreparedRecordings(PreparedCuts):
     """Cut stores, by split and dataset."""
 
     def most_speakers(self, split: str) -> int:
@@ -54,7 +54,11 @@ WORKERS_FOR_AUDIO = 4
 
 
 def audio_source(
-    prepared: Prepared, split: str, datasets: Sequence[DatasetConfig], audio: AudioConfig, data: DiarizationDataConfig
+    prepared: PreparedRecordings,
+    split: str,
+    datasets: Sequence[DatasetConfig],
+    audio: AudioConfig,
+    data: DiarizationDataConfig,
 ) -> AudioSource:
     """The recordings of a split, of all datasets: in windows for training, otherwise whole.
 
@@ -74,11 +78,11 @@ def audio_source(
         else:  # their features are kept, so their audio isn't
             cuts = CutSource(store, audio.model_copy(update={"cache_gigabytes": 0.0}), find_speech=dataset.find_speech)
         sources.append(with_stored_features(cuts, split, data))
-    return sources[0] if len(sources) == 1 else Sources(sources)
+    return sources[0] if len(sources) == 1 else UtteranceSources(sources)
 
 
 def conversations_of(
-    prepared: Prepared, split: str, datasets: Sequence[DatasetConfig], audio: AudioConfig
+    prepared: PreparedRecordings, split: str, datasets: Sequence[DatasetConfig], audio: AudioConfig
 ) -> dict[int, SimulatedConversations]:
     """The simulated conversations of a split, by the number of their dataset.
 
@@ -92,7 +96,7 @@ def conversations_of(
     return found
 
 
-def training_speakers(prepared: Prepared, datasets: Sequence[DatasetConfig]) -> tuple[str, ...]:
+def training_speakers(prepared: PreparedRecordings, datasets: Sequence[DatasetConfig]) -> tuple[str, ...]:
     """The names of all speakers of training, sorted; if speed is changed, a name for each speed."""
     names: set[str] = set()
     for number, store in prepared.stores("train"):
@@ -103,7 +107,7 @@ def training_speakers(prepared: Prepared, datasets: Sequence[DatasetConfig]) -> 
 
 def reads_audio(source: AudioSource) -> bool:
     """Whether some features are computed from audio, rather than all read from where they are stored."""
-    parts = source.sources if isinstance(source, Sources) else [source]
+    parts = source.sources if isinstance(source, UtteranceSources) else [source]
     return not all(isinstance(part, StoredSource) for part in parts)
 
 
@@ -162,7 +166,7 @@ class DiarizationDataset(Dataset):
         return example.features
 
     def _read(self, index: int, rng: np.random.Generator) -> DiarizationExample:
-        source, within = self.source.find(index) if isinstance(self.source, Sources) else (self.source, index)
+        source, within = self.source.find(index) if isinstance(self.source, UtteranceSources) else (self.source, index)
         stored = source if isinstance(source, StoredSource) else None
         found = stored.load_features(within, rng) if stored is not None else self._from_audio(index, rng)
         frames = found.features
@@ -198,7 +202,7 @@ READ_EVERY_EPOCH = ("train", "valid")
 
 
 def store_features(
-    prepared: Prepared,
+    prepared: PreparedRecordings,
     datasets: Sequence[DatasetConfig],
     audio: AudioConfig,
     data: DiarizationDataConfig,

@@ -22,7 +22,7 @@ def source_files(datasets: Datasets, audio: AudioConfig) -> list[Path]:
     return [path for corpus in corpora_of(datasets, audio) for path in corpus.files]
 
 
-def sketch_batch(experiment: DiarizationExperiment, collator: DiarizationCollator, features: Features) -> Batch:
+def meta_batch(experiment: DiarizationExperiment, collator: DiarizationCollator, features: Features) -> Batch:
     """The largest possible microbatch, of silence and one speaker."""
     seconds = longest_example(experiment) * longest_factor(experiment.data.augmentation)
     num_frames = features.num_frames(round(seconds * features.config.sampling_rate))

@@ -37,7 +37,7 @@ from vaak.core.errors import optional_import
 from vaak.core.task import Meters
 from vaak.tasks.diarization.config import DiarizationDataConfig, ScoringConfig
 from vaak.tasks.diarization.labels import DiarizationExample
-from vaak.tasks.diarization.model import DiarizationModel, Outputs
+from vaak.tasks.diarization.model import DiarizationModel, DiarizationOutputs
 from vaak.tasks.diarization.predict import Diarizer
 from vaak.tasks.diarization.stitching import WindowOutput
 from vaak.tasks.diarization.timeline_picture import timelines_png
@@ -48,7 +48,7 @@ SHOWN_RECORDINGS = 4
 class Scored(NamedTuple):
     """A batch with the model's outputs: the main loss, and the labels in the model's order of speakers."""
 
-    outputs: Outputs
+    outputs: DiarizationOutputs
     terms: dict[str, Term]
     main: str
     labels: Tensor

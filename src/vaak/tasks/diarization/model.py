@@ -36,7 +36,7 @@ CLUSTER_WIDTH = 32
 
 
 @dataclass(frozen=True)
-class Outputs:
+class DiarizationOutputs:
     """The model's outputs on a batch of windows."""
 
     logits: Tensor
@@ -79,7 +79,7 @@ class DiarizationModel(nn.Module):
         self.speaker_table = nn.Parameter(torch.randn(num_speakers, config.embedding_dim))
         initialise(self)
 
-    def forward(self, features: Tensor, feature_mask: Tensor, norms: SquaredNorms | None = None) -> Outputs:
+    def forward(self, features: Tensor, feature_mask: Tensor, norms: SquaredNorms | None = None) -> DiarizationOutputs:
         """Scores of each output frame; ``features (row, time, bins)``, ``feature_mask (row, time)`` True where real.
 
         ``norms`` collect the norms of the inputs of feature maps.
@@ -93,14 +93,14 @@ class DiarizationModel(nn.Module):
             hidden = self.expand(hidden, fine)[:, : mask.shape[1]]
         if isinstance(self.head, Attractors):
             logits, existence = self.head(hidden, mask.sum(1))
-            return Outputs(logits, hidden, existence)
-        return Outputs(self.head(hidden), hidden)
+            return DiarizationOutputs(logits, hidden, existence)
+        return DiarizationOutputs(self.head(hidden), hidden)
 
-    def cluster_vectors(self, outputs: Outputs) -> Tensor:
+    def cluster_vectors(self, outputs: DiarizationOutputs) -> Tensor:
         """``(row, frames, dim)`` of unit length, for deep clustering."""
         return F.normalize(exact(self.clusters(outputs.hidden)), dim=-1)
 
-    def embeddings(self, outputs: Outputs, weights: Tensor) -> Tensor | None:
+    def embeddings(self, outputs: DiarizationOutputs, weights: Tensor) -> Tensor | None:
         """Of each speaker of each row, by the weights of its frames ``(row, frames, speakers)``; of unit length."""
         return None if self.embedding is None else speaker_embeddings(self.embedding(outputs.hidden), weights)
 
@@ -108,7 +108,7 @@ class DiarizationModel(nn.Module):
         """Who speaks, and as whom; in padding nobody does."""
         return self.inferred(self(features, feature_mask), feature_mask)
 
-    def inferred(self, outputs: Outputs, feature_mask: Tensor) -> Inferred:
+    def inferred(self, outputs: DiarizationOutputs, feature_mask: Tensor) -> Inferred:
         """The meaning of the scores; an embedding is of the frames in which its speaker speaks alone."""
         probabilities = self.collator.probabilities(outputs.logits)
         if outputs.existence is not None:

@@ -37,7 +37,7 @@ from vaak.audio.segments import Segment, cropped
 from vaak.core.errors import UserError
 from vaak.core.storage.files import whole_folder
 from vaak.core.terminal import followed
-from vaak.nn.onnx_file import Called, OnnxModule, write_onnx
+from vaak.nn.onnx_file import ExportWrapper, OnnxModule, write_onnx
 from vaak.tasks.diarization.config import InferenceConfig, ScoringConfig
 from vaak.tasks.diarization.labels import DiarizationCollator, DiarizationExample
 from vaak.tasks.diarization.model import DiarizationModel
@@ -334,6 +334,6 @@ def export_onnx(diarizer: Diarizer, num_bins: int, about_features: str, folder: 
         "inference": diarizer.inference.model_dump_json(),
     }
     axes = {name: {0: "row", 1: "frame"} for name in ("features", "mask")}
-    exported = OnnxModule(Called(model, _inferred), first, axes, outputs, others, metadata, {"frame": step})
+    exported = OnnxModule(ExportWrapper(model, _inferred), first, axes, outputs, others, metadata, {"frame": step})
     with whole_folder(folder) as made:
         write_onnx(made / FILE, exported)

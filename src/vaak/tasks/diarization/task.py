@@ -46,7 +46,7 @@ from vaak.tasks.base import PreparedTask, demand_format, in_temporary_folder, re
 from vaak.tasks.diarization.config import DiarizationExperiment, InferenceConfig, longest_example
 from vaak.tasks.diarization.data import (
     DiarizationDataset,
-    Prepared,
+    PreparedRecordings,
     audio_source,
     conversations_of,
     corpora_differ,
@@ -54,7 +54,7 @@ from vaak.tasks.diarization.data import (
     store_features,
     training_speakers,
 )
-from vaak.tasks.diarization.estimate import sketch_batch, source_files
+from vaak.tasks.diarization.estimate import meta_batch, source_files
 from vaak.tasks.diarization.labels import (
     IGNORED,
     SPEECH,
@@ -97,11 +97,11 @@ VOICES = (DatasetConfig(type="voices"),)
 NOT_TUNED_ON = {"train": "the model has seen it", "test": "metrics on it would become meaningless"}
 
 
-class DiarizationTask(PreparedTask[DiarizationExperiment, Prepared]):
+class DiarizationTask(PreparedTask[DiarizationExperiment, PreparedRecordings]):
     """Trains an encoder that predicts who speaks when."""
 
     SPEC = SPEC
-    PREPARED = Prepared
+    PREPARED = PreparedRecordings
     grouped_by = "speaker"
     auxiliary_losses = (CLUSTERING, SPEAKER, ATTRACTOR, NORM_REG)
 
@@ -148,7 +148,7 @@ class DiarizationTask(PreparedTask[DiarizationExperiment, Prepared]):
                 self.options.max_speakers,
             )
 
-    def prepare_others(self, own: DiarizationExperiment, folder: Path, splits: tuple[str, ...]) -> None:
+    def prepare_eval_data(self, own: DiarizationExperiment, folder: Path, splits: tuple[str, ...]) -> None:
         """If the corpora are the run's own, its prepared data is used.
 
         Raises UserError for other features.
@@ -157,7 +157,7 @@ class DiarizationTask(PreparedTask[DiarizationExperiment, Prepared]):
         datasets = own.datasets or VOICES
         self.collator = self._collator(training_speakers(self.prepared, datasets))  # those that the model knows
         if splits and (corpora_differ(datasets, self.datasets) or self.prepared.lacks(splits)):
-            self.prepared = Prepared.make(recipe(read_for(splits, self.datasets), self.audio, splits), folder)
+            self.prepared = PreparedRecordings.make(recipe(read_for(splits, self.datasets), self.audio, splits), folder)
         self._evaluated.clear()
 
     def source(self, split: str) -> AudioSource:
@@ -215,14 +215,14 @@ class DiarizationTask(PreparedTask[DiarizationExperiment, Prepared]):
 
     # Training.
 
-    def sketch(self) -> DiarizationModel:
+    def meta_model(self) -> DiarizationModel:
         """A model like the trained one, before the speakers are known."""
         model = DiarizationModel(self.options, self.features.dims, self._collator(("speaker",)))
         return add_lora(model, self.options.lora)
 
-    def sketch_batch(self) -> Batch:
+    def meta_batch(self) -> Batch:
         """A microbatch as large as one of training may become."""
-        return sketch_batch(self.experiment, self._collator(("speaker",)), self.features)
+        return meta_batch(self.experiment, self._collator(("speaker",)), self.features)
 
     def model(self) -> DiarizationModel:
         return add_lora(DiarizationModel(self.options, self.features.dims, self.collator), self.options.lora)

@@ -53,7 +53,7 @@ Lanes = dict[str, list[Lane]]
 """Lanes from the top down, of the reference and of the hypothesis."""
 
 
-class Row(NamedTuple):
+class TimelineRow(NamedTuple):
     """A section of a recording, in seconds; a title at its beginning."""
 
     title: str
@@ -130,14 +130,14 @@ def _seconds_together(one: Parts, other: Parts) -> float:
 
 def rows_of(
     name: str, hypothesis: Sequence[Segment], reference: Sequence[Segment] | None, duration: float
-) -> list[Row]:
+) -> list[TimelineRow]:
     """The rows of a recording, with the same lanes and of one length."""
     lanes = lanes_of(hypothesis, reference)
     length = next((float(seconds) for seconds in ROW_SECONDS if duration <= MOST_ROWS * seconds), duration / MOST_ROWS)
     count = max(1, math.ceil(duration / length - 1e-9))
     if count == 1:
         length = max(duration, 0.1)
-    return [Row("" if row else name, row * length, (row + 1) * length, duration, lanes) for row in range(count)]
+    return [TimelineRow("" if row else name, row * length, (row + 1) * length, duration, lanes) for row in range(count)]
 
 
 def lanes_of(hypothesis: Sequence[Segment], reference: Sequence[Segment] | None) -> Lanes:
@@ -180,7 +180,7 @@ def _at_most(lanes: list[Lane]) -> list[Lane]:
     return [lane for lane in lanes if lane in own] + [others]
 
 
-def _draw_row(figure: Figure, row: Row, place: tuple[float, float, float, float]) -> None:
+def _draw_row(figure: Figure, row: TimelineRow, place: tuple[float, float, float, float]) -> None:
     """Draw a row at ``place``: left, bottom, width and height as parts of the figure."""
     axes = figure.add_axes(place)
     height, ticks, names = 0.0, [], []
@@ -207,7 +207,7 @@ def _draw_row(figure: Figure, row: Row, place: tuple[float, float, float, float]
         label.set_parse_math(False)  # a name with a $ is a name
 
 
-def _draw_time(axes: Axes, row: Row) -> None:
+def _draw_time(axes: Axes, row: TimelineRow) -> None:
     """Ticks of time: ``10 s`` in short recordings, ``1:30`` in longer ones, ``1:02:30`` beyond an hour."""
     from matplotlib.ticker import FuncFormatter, MultipleLocator
 

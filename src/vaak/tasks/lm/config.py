@@ -68,7 +68,7 @@ class LanguageModelConfig(SingleStackConfig):
 
     @model_validator(mode="before")
     @classmethod
-    def _preset_beneath(cls, values: Any) -> Any:
+    def _apply_preset(cls, values: Any) -> Any:
         preset = values.get("preset") if isinstance(values, dict) else None
         return {**PRESETS[preset], **values} if isinstance(preset, str) and preset in PRESETS else values
 

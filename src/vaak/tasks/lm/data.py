@@ -44,7 +44,7 @@ TEMPLATE_FILES = ("tokenizer_config.json", "chat_template.jinja")
 
 
 @dataclass(frozen=True)
-class Prepared(PreparedFolder):
+class PreparedText(PreparedFolder):
     """Tokenizer and token stores."""
 
     load_tokenizer: Callable[[Path], Tokenizer] = Tokenizer.load
@@ -62,7 +62,7 @@ def fingerprint(data: LanguageModelDataConfig, code: Path = Path(), base: Base |
     """A hash of everything prepared data depend on: options, and size and time of change of every source file."""
     tokenizer_file = [Path(data.tokenizer.path)] if data.tokenizer.path else []
     files = [*CorpusBuilder(data.corpus, data.corpus.seed).files, *tokenizer_file]
-    of_tokenizer = {**TokenizerFactory(data.tokenizer, code).decides(), "path": data.tokenizer.path}
+    of_tokenizer = {**TokenizerFactory(data.tokenizer, code).data_options(), "path": data.tokenizer.path}
     options = {"corpus": data.corpus.model_dump(mode="json"), "tokenizer": of_tokenizer, **_of_chats(data, code)}
     if base is None:
         return fingerprint_with_files(options, files)
@@ -85,7 +85,7 @@ def recipe(
     # Without its path, which may differ after a run was moved.
     corpus = data.corpus.model_dump(mode="json", exclude={"train", "valid", "test", "name", FOLDS_FILE})
     of_chats = _of_chats(data, code)
-    options = {"corpus": corpus, "tokenizer": tokenizer.decides() if base is None else "pretrained", **of_chats}
+    options = {"corpus": corpus, "tokenizer": tokenizer.data_options() if base is None else "pretrained", **of_chats}
     make = partial(_make, data, tokenizer if base is None else base, splits, code)
     return Recipe(make, partial(fingerprint, data, code, base), options)
 

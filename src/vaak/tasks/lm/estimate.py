@@ -31,7 +31,7 @@ def source_files(data: LanguageModelDataConfig) -> list[Path]:
     return files + ([Path(data.tokenizer.path)] if data.tokenizer.path else [])
 
 
-def sketch(options: LanguageModelConfig, data: LanguageModelDataConfig) -> LanguageModel:
+def meta_model(options: LanguageModelConfig, data: LanguageModelDataConfig) -> LanguageModel:
     """The model at its largest: with all tokens that the tokenizer may have, or has if it is given.
 
     Raises UserError if a given tokenizer can't be read.
@@ -41,7 +41,7 @@ def sketch(options: LanguageModelConfig, data: LanguageModelDataConfig) -> Langu
     return LanguageModel(options, vocab_size, data.max_length)
 
 
-def sketch_batch(options: LanguageModelConfig, data: LanguageModelDataConfig, training: TrainingConfig) -> Batch:
+def meta_batch(options: LanguageModelConfig, data: LanguageModelDataConfig, training: TrainingConfig) -> Batch:
     """The largest possible microbatch, of one repeated token; packed rows have two documents."""
     masking = data.masking_probability if options.model_type == "encoder" else 0.0
     special = SpecialTokens(pad=0, bos=0, mask=0, eos=None, vocab_size=1)

@@ -25,10 +25,10 @@ from torch import Tensor
 from vaak.core.errors import UserError
 from vaak.core.storage.files import sync_directory, sync_file, usual_mode, whole_folder, write_json, write_text
 from vaak.nn.lora import adapters_of, merged, write_adapter
-from vaak.nn.onnx_file import Called, OnnxModule, some_tokens, write_onnx
+from vaak.nn.onnx_file import ExportWrapper, OnnxModule, some_tokens, write_onnx
 from vaak.tasks.lm.model import LanguageModel
 from vaak.tasks.lm.pretrained import exported_config, family_of
-from vaak.tasks.pretrained import Kept
+from vaak.tasks.pretrained import KeptBase
 from vaak.text.chat_template import template_in
 from vaak.text.tokenizer import Tokenizer as VaaksTokenizer
 
@@ -41,7 +41,7 @@ def export_hf(
     special_tokens: dict[str, str],
     max_length: int,
     folder: Path,
-    base: Kept | None = None,
+    base: KeptBase | None = None,
 ) -> None:
     """Write ``folder``, completely or not at all.
 
@@ -99,7 +99,9 @@ def export_onnx(model: LanguageModel, tokenizer: VaaksTokenizer, longest: int, f
     given = [{name: one[name] for name in names} for one in (first, *others)]
     axes = {name: {0: "row", 1: "token"} for name in names}
     metadata = {"longest": str(longest)}
-    exported = OnnxModule(Called(merged(model), outputs), given[0], axes, ("logits", "hidden"), given[1:], metadata)
+    exported = OnnxModule(
+        ExportWrapper(merged(model), outputs), given[0], axes, ("logits", "hidden"), given[1:], metadata
+    )
     with whole_folder(folder) as made:
         tokenizer.save(made)
         write_onnx(made / "model.onnx", exported)

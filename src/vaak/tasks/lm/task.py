@@ -34,20 +34,20 @@ from vaak.tasks.lm.data import (
     IGNORED,
     ChatDataset,
     Corruption,
-    Prepared,
+    PreparedText,
     SpecialTokens,
     StreamDataset,
     TextDataset,
     recipe,
 )
-from vaak.tasks.lm.estimate import sketch, sketch_batch, source_files
+from vaak.tasks.lm.estimate import meta_batch, meta_model, source_files
 from vaak.tasks.lm.export import export_hf, export_onnx, export_peft
 from vaak.tasks.lm.metrics import ORDER, PairDataset, PairMeters, TextMeters, ngram_figures, read_pairs, visibility_of
 from vaak.tasks.lm.model import LanguageModel
 from vaak.tasks.lm.predict import generate
 from vaak.tasks.lm.pretrained import Family, family_of
 from vaak.tasks.lm.spec import SPEC
-from vaak.tasks.pretrained import Base, Kept, loaded_or_drawn, located
+from vaak.tasks.pretrained import Base, KeptBase, load_or_init, located
 from vaak.text.chat_template import ChatTemplate, Messages, template_in
 from vaak.text.corpora.corpus import CorpusBuilder
 from vaak.text.corpora.stores import TokenStore, write_tokens
@@ -59,11 +59,11 @@ log = logging.getLogger("vaak")
 SHOWN_SAMPLES = 5
 
 
-class LanguageModelTask(PreparedTask[LanguageModelExperiment, Prepared]):
+class LanguageModelTask(PreparedTask[LanguageModelExperiment, PreparedText]):
     """Trains a decoder on the next token, or an encoder on masked tokens."""
 
     SPEC = SPEC
-    PREPARED = Prepared
+    PREPARED = PreparedText
     auxiliary_losses = (NORM_REG,)
 
     def __init__(self, experiment: LanguageModelExperiment, directory: Path, folder: Path) -> None:
@@ -116,14 +116,14 @@ class LanguageModelTask(PreparedTask[LanguageModelExperiment, Prepared]):
         if self.data.minimal_pairs:
             self.dataset("pairs")  # what is wrong with them shows now, and not at the first evaluation
 
-    def prepare_others(self, own: LanguageModelExperiment, folder: Path, splits: tuple[str, ...]) -> None:
+    def prepare_eval_data(self, own: LanguageModelExperiment, folder: Path, splits: tuple[str, ...]) -> None:
         """With the run's tokenizer. If the corpus is the run's own, its prepared data is used."""
         texts = tuple(split for split in splits if split != "pairs")
         if texts and (self.data.corpus != own.data.corpus or self.prepared.lacks(texts)):
             tokenizer = self.data.tokenizer.model_copy(update={"path": str(self.prepared.folder / "tokenizer")})
             corpus = without_unread_files(self.data.corpus, texts)
             data = self.data.model_copy(update={"tokenizer": tokenizer, "corpus": corpus})
-            self.prepared = Prepared.make(recipe(data, texts, self.folder), folder, *self.reading)
+            self.prepared = PreparedText.make(recipe(data, texts, self.folder), folder, *self.reading)
 
     def _refuse_pairs_of_an_encoder(self) -> None:
         if self.data.minimal_pairs and not self.causal:
@@ -212,17 +212,17 @@ class LanguageModelTask(PreparedTask[LanguageModelExperiment, Prepared]):
 
     # Training.
 
-    def sketch(self) -> LanguageModel | None:
+    def meta_model(self) -> LanguageModel | None:
         """A model as large as the trained one may become, before there is a tokenizer.
 
         None for a user's tokenizer or a pretrained model.
         """
         unknown = self.own.pretrained is not None or self.data.tokenizer.is_users(self.data.tokenizer.type)
-        return None if unknown else add_lora(sketch(self.own, self.data), self.own.lora)
+        return None if unknown else add_lora(meta_model(self.own, self.data), self.own.lora)
 
-    def sketch_batch(self) -> Batch:
+    def meta_batch(self) -> Batch:
         """A microbatch as large as one of training may become."""
-        return sketch_batch(self.own, self.data, self.experiment.training)
+        return meta_batch(self.own, self.data, self.experiment.training)
 
     def model(self) -> LanguageModel:
         return add_lora(self._model(), self.own.lora)
@@ -232,7 +232,7 @@ class LanguageModelTask(PreparedTask[LanguageModelExperiment, Prepared]):
         if base is None:
             return LanguageModel(self.own, vocab_size, self.data.max_length)
         given = prepared_folder(self.directory), self.own, vocab_size
-        return loaded_or_drawn(
+        return load_or_init(
             self.directory,
             lambda: pretrained.loaded(base.source, *given),
             lambda: pretrained.drawn(*given),
@@ -366,7 +366,7 @@ class LanguageModelTask(PreparedTask[LanguageModelExperiment, Prepared]):
         if self.data.layout == "stream":  # a document has no end token, only the next one's beginning
             names["eos_token"] = names["bos_token"]
         prepared = self.prepared.folder
-        base = None if self.own.pretrained is None else Kept.of(prepared)
+        base = None if self.own.pretrained is None else KeptBase.of(prepared)
         export_hf(model, prepared / "tokenizer" / "tokenizer.json", names, self._longest(), folder, base)
 
     def refused_exports(self) -> dict[str, str]:

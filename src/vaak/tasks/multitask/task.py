@@ -257,13 +257,13 @@ class MultiTask(JointTask):
 
     def prepare(self) -> None:
         with numberless(torch.device("cpu")):
-            self.sketch()  # what can't be shared shows now, and not after hours of preparation
+            self.meta_model()  # what can't be shared shows now, and not after hours of preparation
         super().prepare()
 
-    def sketch(self) -> nn.Module | None:
+    def meta_model(self) -> nn.Module | None:
         """Models as large as the trained ones may become; None where that of a task isn't known."""
         experiments = self.experiment.data.inner_experiments
-        models = {name: self._part(name, own, None).sketch() for name, own in experiments.items()}
+        models = {name: self._part(name, own, None).meta_model() for name, own in experiments.items()}
         known = {name: model for name, model in models.items() if model is not None}
         return MultiTaskModel(known, self.shared) if len(known) == len(models) else None
 

@@ -53,7 +53,7 @@ DICTIONARY = "dictionary.json"
 
 
 @dataclass(frozen=True)
-class Prepared(PreparedFolder):
+class PreparedPairs(PreparedFolder):
     """Tokenizers, token stores and, with ``data.gloss``, the dictionary."""
 
     load_tokenizer: Callable[[Path], Tokenizer] = Tokenizer.load
@@ -94,7 +94,7 @@ def fingerprint(data: Seq2SeqDataConfig, code: Path = Path(), base: Base | None 
     factories = tokenizer_factories(data, code)
     paths = {name: one.options.path for name, one in factories.items()}
     files = [*ParallelCorpus(data.corpus).files, *(Path(path) for path in paths.values() if path)]
-    tokenizers = {name: {**one.decides(), "path": paths[name]} for name, one in factories.items()}
+    tokenizers = {name: {**one.data_options(), "path": paths[name]} for name, one in factories.items()}
     return fingerprint_with_files(_decides(data, tokenizers), files)
 
 
@@ -118,7 +118,7 @@ def recipe(
     """
     sections = "data.corpus, a tokenizer or a greatest length in data"
     factories = tokenizer_factories(data, code)
-    decided = {name: factory.decides() for name, factory in factories.items()} if base is None else {}
+    decided = {name: factory.data_options() for name, factory in factories.items()} if base is None else {}
     options = _decides(data, decided) | ({} if base is None else {"tokenizer": "pretrained"})
     for name in _PLACES:  # may differ after a run was moved
         options["corpus"].pop(name, None)
@@ -160,7 +160,7 @@ def _make(
     _compare_scripts(data, stores[splits[0]])
     if isinstance(factories, Base):
         save_base(factories.source, folder)
-        tokenizers = _tokenizers_in(Prepared(folder))
+        tokenizers = _tokenizers_in(PreparedPairs(folder))
     else:
         tokenizers = _tokenizers_of_sides(factories, stores, folder)
     if data.gloss:
@@ -233,10 +233,10 @@ def _tokenizers_of_sides(factories: Factories, stores: dict[str, PairStore], fol
         sides = SIDES if len(factories) == 1 else ("source",) if name == "tokenizer" else ("target",)
         texts = () if factory.options.path else Texts(stores["train"], *sides)
         factory.create_tokenizer(texts).save(folder / name)
-    return _tokenizers_in(Prepared(folder, *(factory.load for factory in factories.values())))
+    return _tokenizers_in(PreparedPairs(folder, *(factory.load for factory in factories.values())))
 
 
-def _tokenizers_in(prepared: Prepared) -> dict[str, Tokenizer]:
+def _tokenizers_in(prepared: PreparedPairs) -> dict[str, Tokenizer]:
     return {"source": prepared.source_tokenizer, "target": prepared.target_tokenizer}
 
 
@@ -356,13 +356,13 @@ class SpecialTokens:
     target_mask: int
 
     @classmethod
-    def of(cls, prepared: Prepared) -> SpecialTokens:
+    def of(cls, prepared: PreparedPairs) -> SpecialTokens:
         source, target = prepared.source_tokenizer, prepared.target_tokenizer
         of_target = target.pad_id, target.bos_id, target.eos_id, target.mask_id
         return cls(source.pad_id, source.eos_id, source.mask_id, *of_target)
 
 
-class Example(NamedTuple):
+class PairExample(NamedTuple):
     """Ids of one pair; in evaluation also the texts that a translation is compared with, if it is to be translated."""
 
     source: np.ndarray
@@ -382,7 +382,7 @@ class PairDataset(Dataset):
     draws_globally = False
 
     def __init__(
-        self, prepared: Prepared, split: str, data: Seq2SeqDataConfig, stores: SplitStores | None = None
+        self, prepared: PreparedPairs, split: str, data: Seq2SeqDataConfig, stores: SplitStores | None = None
     ) -> None:
         """``stores`` are those of pairs that were not prepared with the others.
 
@@ -404,19 +404,19 @@ class PairDataset(Dataset):
         limits = [data.max_source_length, data.max_target_length, data.corpus.max_length_ratio]
         self.fingerprint = fingerprint_of([self.source.fingerprint, self.target.fingerprint, limits])
 
-    def example(self, index: int, rng: np.random.Generator) -> Example:
+    def example(self, index: int, rng: np.random.Generator) -> PairExample:
         place = int(self.indices[index])
         source = np.append(self.source.document(place), self.special.source_eos).astype(np.int64)
         target = np.append(self.target.document(place), self.special.target_eos).astype(np.int64)
         targets = target[: self.max_target_length]
         inputs = np.concatenate(([self.special.target_bos], targets[:-1]))
         if not self.is_evaluation:
-            return self._with_dropped_tokens(Example(source, inputs, targets), rng)
+            return self._with_dropped_tokens(PairExample(source, inputs, targets), rng)
         pair = self.pairs[place]
         references = list(pair.targets) if index < self.num_translated else None
-        return Example(source, inputs, targets, pair.source, references)
+        return PairExample(source, inputs, targets, pair.source, references)
 
-    def _with_dropped_tokens(self, example: Example, rng: np.random.Generator) -> Example:
+    def _with_dropped_tokens(self, example: PairExample, rng: np.random.Generator) -> PairExample:
         """The example with some tokens that the model reads masked, but for [bos] and the source's [eos]."""
         if not self.token_dropout:
             return example
@@ -428,7 +428,7 @@ class PairDataset(Dataset):
             inputs=np.where(drop_inputs, special.target_mask, inputs),
         )
 
-    def collate(self, rows: list[list[Example]]) -> Batch:
+    def collate(self, rows: list[list[PairExample]]) -> Batch:
         return collate([row[0] for row in rows], self.special, with_texts=self.is_evaluation)
 
     def difficulty(self, measure: str) -> np.ndarray:
@@ -456,7 +456,7 @@ class PairDataset(Dataset):
         return [len(pair.targets) for pair in self.first_pairs(self.num_translated)]
 
 
-def collate(examples: list[Example], special: SpecialTokens, *, with_texts: bool) -> Batch:
+def collate(examples: list[PairExample], special: SpecialTokens, *, with_texts: bool) -> Batch:
     """Rows padded on the right to the longest of each side; ``source_mask`` is True where the source is real."""
     source = _padded([example.source for example in examples], special.source_pad)
     targets = _padded([example.targets for example in examples], IGNORED)

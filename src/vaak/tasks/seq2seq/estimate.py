@@ -11,7 +11,7 @@ from vaak.config.training import TrainingConfig
 from vaak.core.batch import Batch
 from vaak.data.batching import largest_rows
 from vaak.tasks.seq2seq.config import Seq2SeqConfig, Seq2SeqDataConfig
-from vaak.tasks.seq2seq.data import Example, SpecialTokens, collate
+from vaak.tasks.seq2seq.data import PairExample, SpecialTokens, collate
 from vaak.tasks.seq2seq.model import Seq2SeqModel
 from vaak.text.config import TokenizerConfig
 from vaak.text.corpora.parallel import ParallelCorpus
@@ -31,7 +31,7 @@ def source_files(data: Seq2SeqDataConfig) -> list[Path]:
     return [*files, *paths]
 
 
-def sketch(options: Seq2SeqConfig, data: Seq2SeqDataConfig) -> Seq2SeqModel:
+def meta_model(options: Seq2SeqConfig, data: Seq2SeqDataConfig) -> Seq2SeqModel:
     """The model at its largest: with all tokens that the tokenizers may have, or have if they are given.
 
     Raises UserError if a given tokenizer can't be read.
@@ -40,12 +40,12 @@ def sketch(options: Seq2SeqConfig, data: Seq2SeqDataConfig) -> Seq2SeqModel:
     return Seq2SeqModel(options, data, _vocab_size(data.tokenizer), _vocab_size(target))
 
 
-def sketch_batch(data: Seq2SeqDataConfig, training: TrainingConfig) -> Batch:
+def meta_batch(data: Seq2SeqDataConfig, training: TrainingConfig) -> Batch:
     """The largest possible microbatch, of one repeated token."""
     source, target = (np.zeros(length, dtype=np.int64) for length in (data.max_source_length, data.max_target_length))
     special = SpecialTokens(*[0] * len(fields(SpecialTokens)))
     rows = largest_rows(training, 2 * max(len(source), len(target)))
-    return collate([Example(source, target, target)] * rows, special, with_texts=False)
+    return collate([PairExample(source, target, target)] * rows, special, with_texts=False)
 
 
 def _vocab_size(options: TokenizerConfig) -> int:

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from vaak.core.storage.files import whole_folder
 from vaak.nn.lora import adapters_of, merged, write_adapter
-from vaak.nn.onnx_file import Called, OnnxModule, some_tokens, write_onnx
+from vaak.nn.onnx_file import ExportWrapper, OnnxModule, some_tokens, write_onnx
 from vaak.tasks.pretrained import saved_config
 from vaak.tasks.seq2seq.model import Seq2SeqModel
 from vaak.tasks.seq2seq.pretrained import family_of
@@ -56,9 +56,11 @@ def export_onnx(model: Seq2SeqModel, tokenizers: dict[str, Tokenizer], longest: 
     with whole_folder(folder) as made:
         for name, tokenizer in tokenizers.items():
             tokenizer.save(made / name)
-        encoder = OnnxModule(Called(trained, encode), sources[0], axes, ("memory",), sources[1:])
+        encoder = OnnxModule(ExportWrapper(trained, encode), sources[0], axes, ("memory",), sources[1:])
         write_onnx(made / "encoder.onnx", encoder)
-        write_onnx(made / "decoder.onnx", OnnxModule(Called(trained, decode), read[0], axes, ("logits",), read[1:]))
+        write_onnx(
+            made / "decoder.onnx", OnnxModule(ExportWrapper(trained, decode), read[0], axes, ("logits",), read[1:])
+        )
 
 
 def _tokens(embedding: nn.Embedding, num_rows: int, length: int) -> dict[str, Tensor]:

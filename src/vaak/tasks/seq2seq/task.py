@@ -23,12 +23,12 @@ from vaak.nn.kernels.random_features import NORM_REG, SquaredNorms, norm_reg
 from vaak.nn.lora import add_lora
 from vaak.runs.prepared import Recipe, prepared_folder
 from vaak.tasks.base import PreparedTask, demand_format, in_temporary_folder, without_unread_files
-from vaak.tasks.pretrained import Base, loaded_or_drawn, located
+from vaak.tasks.pretrained import Base, load_or_init, located
 from vaak.tasks.seq2seq import pretrained
 from vaak.tasks.seq2seq.attention_picture import draw_translation
 from vaak.tasks.seq2seq.config import Seq2SeqExperiment
-from vaak.tasks.seq2seq.data import IGNORED, PairDataset, Prepared, recipe, tokenizer_factories, write_split_tokens
-from vaak.tasks.seq2seq.estimate import sketch, sketch_batch, source_files
+from vaak.tasks.seq2seq.data import IGNORED, PairDataset, PreparedPairs, recipe, tokenizer_factories, write_split_tokens
+from vaak.tasks.seq2seq.estimate import meta_batch, meta_model, source_files
 from vaak.tasks.seq2seq.export import export_onnx, export_peft
 from vaak.tasks.seq2seq.metrics import TranslationMeters, scores, translation_protocol, translators
 from vaak.tasks.seq2seq.model import Seq2SeqModel
@@ -44,11 +44,11 @@ GIVEN = "given"
 """What messages call the split of pairs that were not prepared."""
 
 
-class Seq2SeqTask(PreparedTask[Seq2SeqExperiment, Prepared]):
+class Seq2SeqTask(PreparedTask[Seq2SeqExperiment, PreparedPairs]):
     """Trains an encoder and a decoder to turn one text into another."""
 
     SPEC = SPEC
-    PREPARED = Prepared
+    PREPARED = PreparedPairs
     auxiliary_losses = (NORM_REG,)
 
     def __init__(self, experiment: Seq2SeqExperiment, directory: Path, folder: Path) -> None:
@@ -77,7 +77,7 @@ class Seq2SeqTask(PreparedTask[Seq2SeqExperiment, Prepared]):
             return (Tokenizer.load,)
         return tuple(factory.load for factory in tokenizer_factories(self.data, self.folder).values())
 
-    def prepare_others(self, own: Seq2SeqExperiment, folder: Path, splits: tuple[str, ...]) -> None:
+    def prepare_eval_data(self, own: Seq2SeqExperiment, folder: Path, splits: tuple[str, ...]) -> None:
         """With the run's tokenizers. If the corpus is the run's own, its prepared data is used."""
         data = self.data
         if not splits or (data.corpus == own.data.corpus and not self.prepared.lacks(splits)):
@@ -91,7 +91,7 @@ class Seq2SeqTask(PreparedTask[Seq2SeqExperiment, Prepared]):
         corpus = without_unread_files(data.corpus, splits, ("", "_target"))
         others = data.model_copy(update={**tokenizers, "corpus": corpus})
         how = recipe(others, splits, self.prepared.dictionary, self.folder)
-        self.prepared = Prepared.make(how, folder, *self.reading)
+        self.prepared = PreparedPairs.make(how, folder, *self.reading)
 
     def dataset(self, split: str) -> PairDataset:
         return PairDataset(self.prepared, split, self.data)
@@ -117,18 +117,18 @@ class Seq2SeqTask(PreparedTask[Seq2SeqExperiment, Prepared]):
 
     # Training.
 
-    def sketch(self) -> Seq2SeqModel | None:
+    def meta_model(self) -> Seq2SeqModel | None:
         """A model as large as the trained one may become, before there are tokenizers.
 
         None for a user's tokenizer or a pretrained model.
         """
         factories = tokenizer_factories(self.data, self.folder).values()
         unknown = self.own.pretrained is not None or any(one.is_users for one in factories)
-        return None if unknown else add_lora(sketch(self.own, self.data), self.own.lora)
+        return None if unknown else add_lora(meta_model(self.own, self.data), self.own.lora)
 
-    def sketch_batch(self) -> Batch:
+    def meta_batch(self) -> Batch:
         """A microbatch as large as one of training may become."""
-        return sketch_batch(self.data, self.experiment.training)
+        return meta_batch(self.data, self.experiment.training)
 
     def model(self) -> Seq2SeqModel:
         return add_lora(self._model(), self.own.lora)
@@ -139,7 +139,7 @@ class Seq2SeqTask(PreparedTask[Seq2SeqExperiment, Prepared]):
         if base is None:
             return Seq2SeqModel(self.own, self.data, *vocab_sizes)
         given = prepared_folder(self.directory), self.own, self.data, vocab_sizes[0]
-        return loaded_or_drawn(
+        return load_or_init(
             self.directory,
             lambda: pretrained.loaded(base.source, *given),
             lambda: pretrained.drawn(*given),

@@ -124,7 +124,7 @@ class TtsModelConfig(Section):
 
     @model_validator(mode="before")
     @classmethod
-    def _preset_beneath(cls, values: Any) -> Any:
+    def _apply_preset(cls, values: Any) -> Any:
         if not isinstance(values, dict) or values.get("preset") != "small":
             return values
         sides = {side: values.get(side, {}) for side in ("encoder", "decoder")}

@@ -14,24 +14,24 @@ from vaak.tasks.tts.checks import SYMBOLS_PER_SECOND
 from vaak.tasks.tts.config import TtsExperiment
 from vaak.tasks.tts.data import Normalisation, TtsExample, collate
 from vaak.tasks.tts.model import Inventory, TtsModel
-from vaak.tasks.tts.prepare import Sources
+from vaak.tasks.tts.prepare import SpeechSources
 from vaak.text.speech.phonemes.alphabets import symbols_of
 
 
 def source_files(experiment: TtsExperiment, datasets: Datasets) -> list[Path]:
     """The files of all corpora, and the lexicon. Raises DataError for one that doesn't exist."""
     lexicon = experiment.data.front_end.lexicon
-    files = [path for corpus in Sources.of(experiment, datasets).corpora() for path in corpus.files]
+    files = [path for corpus in SpeechSources.of(experiment, datasets).corpora() for path in corpus.files]
     return [*files, *([Path(lexicon).expanduser()] if lexicon else [])]
 
 
-def sketch(experiment: TtsExperiment) -> TtsModel:
+def meta_model(experiment: TtsExperiment) -> TtsModel:
     """A model like the trained one, before its speakers are known."""
     symbols = symbols_of(experiment.data.front_end)
     return TtsModel(experiment.model, Inventory(len(symbols), 0, 1), Normalisation.none(num_bins(experiment)))
 
 
-def sketch_batch(experiment: TtsExperiment) -> Batch:
+def meta_batch(experiment: TtsExperiment) -> Batch:
     """The largest possible microbatch, of silence."""
     audio, longest = experiment.global_config, experiment.data.max_duration
     num_frames = 1 + int(longest / audio.frame_shift)

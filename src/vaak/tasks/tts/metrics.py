@@ -36,13 +36,13 @@ from vaak.nn.speech.variance_adaptor import frames_of
 from vaak.tasks.base import LossMeters
 from vaak.tasks.tts.config import EvaluationConfig
 from vaak.tasks.tts.data import TtsDataset
-from vaak.tasks.tts.model import Outputs
+from vaak.tasks.tts.model import TtsOutputs
 from vaak.tasks.tts.pictures import Alignment, Spectrogram, speech_png
 from vaak.tasks.tts.predict import Sentence, Speaker
 from vaak.tasks.tts.recogniser import Recogniser
 from vaak.tasks.tts.speech_scores import SpeechScores, figures_of
 
-Scored = tuple[dict[str, Term], Outputs]
+Scored = tuple[dict[str, Term], TtsOutputs]
 
 
 class TtsMeters(Meters):
@@ -66,7 +66,7 @@ class TtsMeters(Meters):
         self.protocol = {"split": split, "durations": durations, **(spoken.protocol if spoken else {})}
         self._score, self._milliseconds = score, 1000 * frame_shift
         self._losses = LossMeters(lambda model, batch: self._kept(model, batch), split, weights)
-        self._outputs: Outputs | None = None
+        self._outputs: TtsOutputs | None = None
         self._error = 0.0
 
     def _kept(self, model: nn.Module, batch: Batch) -> dict[str, Term]:

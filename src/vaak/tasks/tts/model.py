@@ -84,7 +84,7 @@ class Controls(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Outputs:
+class TtsOutputs:
     """What the model makes of a batch; mel is normalised."""
 
     mel: Tensor
@@ -102,7 +102,7 @@ class Outputs:
 
 
 @dataclass(frozen=True)
-class Plan:
+class SpeechPlan:
     """How texts will be spoken: the frames that the decoder reads, ``(row, frame, width)``, and what decided them."""
 
     frames: Tensor
@@ -121,14 +121,14 @@ class Plan:
 
 
 @dataclass(frozen=True)
-class Spoken:
+class SpokenSymbols:
     """Mel spectrograms of texts ``(row, frame, bin)``, as in the data, and the plan that they follow.
 
     What comes after a row's ``frame_lengths`` doesn't belong to it.
     """
 
     mel: Tensor
-    plan: Plan
+    plan: SpeechPlan
 
 
 class TtsModel(nn.Module):
@@ -165,7 +165,7 @@ class TtsModel(nn.Module):
 
     def forward(
         self, text: Text, recording: Recording, norms: tuple[SquaredNorms, SquaredNorms] | None = None
-    ) -> Outputs:
+    ) -> TtsOutputs:
         """What training needs, with the true durations or, without any, those of the learned alignment.
 
         ``norms`` tally what enters feature maps, of symbols and of frames.
@@ -197,9 +197,9 @@ class TtsModel(nn.Module):
                 frame_mask,
                 self.config.flow_matching.sigma_min,
             )
-            return Outputs(self.mel(frames), None, log_durations, durations, terms, alignment)
+            return TtsOutputs(self.mel(frames), None, log_durations, durations, terms, alignment)
         decoded = self.decoder(frames, mask=frame_mask, norms=of_frames and (of_frames, of_frames))
-        return Outputs(self.mel(decoded), self.stop(decoded)[..., 0], log_durations, durations, terms, alignment)
+        return TtsOutputs(self.mel(decoded), self.stop(decoded)[..., 0], log_durations, durations, terms, alignment)
 
     def embedded(self, text: Text) -> Tensor:
         """``(row, symbol, width)``."""
@@ -211,7 +211,7 @@ class TtsModel(nn.Module):
         return (mel - self.mel_mean) / self.mel_deviation
 
     @torch.inference_mode()
-    def speak(self, text: Text, controls: Controls = Controls()) -> Spoken:  # noqa: B008 - it can't be changed
+    def speak(self, text: Text, controls: Controls = Controls()) -> SpokenSymbols:  # noqa: B008 - it can't be changed
         """The mel spectrograms of texts. A row's noise, for flow matching, is a function of its symbols and speaker."""
         plan, noise = self.plan(text, controls), None
         if self.stop is None:
@@ -220,9 +220,9 @@ class TtsModel(nn.Module):
             noise = row_draws(keys, plan.frame_lengths.tolist(), len(self.mel_mean)).noise.to(plan.frames)
         spoken = self.spectrogram(plan, noise, controls)
         longest = int(spoken.plan.frame_lengths.max())
-        return Spoken(spoken.mel[:, :longest], replace(spoken.plan, frames=spoken.plan.frames[:, :longest]))
+        return SpokenSymbols(spoken.mel[:, :longest], replace(spoken.plan, frames=spoken.plan.frames[:, :longest]))
 
-    def plan(self, text: Text, controls: Controls) -> Plan:
+    def plan(self, text: Text, controls: Controls) -> SpeechPlan:
         """Durations, pitch and energy as predicted, changed as the ``controls`` say."""
         symbol_mask = text.mask
         encoded = self.encoder(self.embedded(text), mask=symbol_mask)
@@ -238,9 +238,9 @@ class TtsModel(nn.Module):
         num_frames = cast("int", frame_lengths.max().item())  # int() would have an exporter take it for a constant
         torch._check(num_frames >= 2)
         frames = regulate(self.bridge(encoded), durations, num_frames)
-        return Plan(frames, frame_lengths, durations, pitch, text.lengths)
+        return SpeechPlan(frames, frame_lengths, durations, pitch, text.lengths)
 
-    def spectrogram(self, plan: Plan, noise: Tensor | None, controls: Controls) -> Spoken:
+    def spectrogram(self, plan: SpeechPlan, noise: Tensor | None, controls: Controls) -> SpokenSymbols:
         """What is spoken by a plan, and the plan, which may end earlier. Flow matching begins with ``noise``.
 
         ``noise`` has the shape of the spectrogram, which keeps all frames of the plan.
@@ -258,10 +258,10 @@ class TtsModel(nn.Module):
                 controls.method,
                 controls.temperature,
             )
-        return Spoken(exact(mel) * self.mel_deviation + self.mel_mean, plan)
+        return SpokenSymbols(exact(mel) * self.mel_deviation + self.mel_mean, plan)
 
 
-def ended(plan: Plan, stop: Tensor) -> Plan:
+def ended(plan: SpeechPlan, stop: Tensor) -> SpeechPlan:
     """The plan up to the first frame of the last pause of which ``stop`` ``(row, frame)`` says that it is the last.
 
     ``stop`` are logits. Only the pause is shortened: no phoneme is ever cut off, whatever they say.

@@ -39,7 +39,7 @@ READING = frozenset({*PLACES, "storage_path", "storage_type", "num_jobs", "progr
 
 
 @dataclass(frozen=True)
-class Prepared(PreparedFolder):
+class PreparedSpeech(PreparedFolder):
     """The front end, utterances by split, and what was learned from those of training."""
 
     @cached_property
@@ -62,7 +62,7 @@ class Prepared(PreparedFolder):
 
 
 @dataclass(frozen=True)
-class Sources:
+class SpeechSources:
     """Everything that utterances are made of."""
 
     datasets: Datasets
@@ -72,7 +72,7 @@ class Sources:
     skip_bad: bool
 
     @classmethod
-    def of(cls, experiment: TtsExperiment, datasets: Datasets) -> Sources:
+    def of(cls, experiment: TtsExperiment, datasets: Datasets) -> SpeechSources:
         given, audio = experiment.model.durations == "given", experiment.global_config
         pitch = (audio.pitch or PitchConfig()) if experiment.model.has_prosody else None
         audio = audio.model_copy(update={"pitch": pitch})
@@ -81,7 +81,7 @@ class Sources:
     def corpora(self) -> list[AudioCorpus]:
         return corpora_of(self.datasets, self.audio)
 
-    def decides(self) -> dict[str, Any]:
+    def data_options(self) -> dict[str, Any]:
         """The options that determine what is made."""
         data = self.data.model_dump(mode="json", include={"front_end", "silence", "max_duration"})
         datasets = [one.model_dump(mode="json", exclude=set(PLACES)) for one in self.datasets]
@@ -89,24 +89,28 @@ class Sources:
         return {"data": data, "datasets": datasets, "audio": audio, "with_durations": self.with_durations}
 
 
-def recipe(sources: Sources, splits: tuple[str, ...] | None = None, own: Prepared | None = None) -> Recipe:
+def recipe(sources: SpeechSources, splits: tuple[str, ...] | None = None, own: PreparedSpeech | None = None) -> Recipe:
     """How the utterances of ``splits`` (default: all) are made.
 
     ``own`` is what a run has learned from its own data, where these are others. Making them raises UserError and
     DataError for corpora that can't be read.
     """
-    decides = {**sources.decides(), "splits": None if splits is None else list(splits)}
+    data_options = {**sources.data_options(), "splits": None if splits is None else list(splits)}
 
     def fingerprint() -> str:
         also = {"skip_bad": True} if sources.skip_bad else {}
         files = [path for corpus in sources.corpora() for path in corpus.files]
         lexicon = sources.data.front_end.lexicon
-        return fingerprint_with_files({**decides, **also}, [*files, *([Path(lexicon).expanduser()] if lexicon else [])])
+        return fingerprint_with_files(
+            {**data_options, **also}, [*files, *([Path(lexicon).expanduser()] if lexicon else [])]
+        )
 
-    return Recipe(partial(_make, sources, splits, own), fingerprint, decides, "datasets, data or global_config")
+    return Recipe(partial(_make, sources, splits, own), fingerprint, data_options, "datasets, data or global_config")
 
 
-def _make(sources: Sources, splits: tuple[str, ...] | None, own: Prepared | None, folder: Path) -> dict[str, Any]:
+def _make(
+    sources: SpeechSources, splits: tuple[str, ...] | None, own: PreparedSpeech | None, folder: Path
+) -> dict[str, Any]:
     """Fill ``folder``, and return its statistics."""
     processor = PhonemeProcessor(sources.data.front_end) if own is None else own.processor
     processor.save(folder / PROCESSOR_FILE)
@@ -124,7 +128,7 @@ def _make(sources: Sources, splits: tuple[str, ...] | None, own: Prepared | None
 
 
 def _write(
-    sources: Sources, corpora: list[AudioCorpus], split: str, folder: Path, processor: PhonemeProcessor
+    sources: SpeechSources, corpora: list[AudioCorpus], split: str, folder: Path, processor: PhonemeProcessor
 ) -> tuple[UtteranceStore, dict[str, Any]]:
     """The utterances of a ``split`` of the ``corpora`` with their statistics, written to ``folder``.
 

@@ -37,23 +37,23 @@ from vaak.tasks.prepared_cuts import corpora_of, read_for, training_cuts
 from vaak.tasks.tts.checks import ALIGNMENT, DURATION, LOSSES, MEL, STOP
 from vaak.tasks.tts.config import SpeakingConfig, TtsExperiment
 from vaak.tasks.tts.data import TtsDataset, unusual_rates
-from vaak.tasks.tts.estimate import sketch, sketch_batch, source_files
+from vaak.tasks.tts.estimate import meta_batch, meta_model, source_files
 from vaak.tasks.tts.export import export_acoustic
 from vaak.tasks.tts.metrics import Scored, ShownMeters, SpokenMeters, TtsMeters
-from vaak.tasks.tts.model import Inventory, Outputs, Recording, Text, TtsModel
+from vaak.tasks.tts.model import Inventory, Recording, Text, TtsModel, TtsOutputs
 from vaak.tasks.tts.predict import Speaker, Speech
-from vaak.tasks.tts.prepare import READING, Prepared, Sources, recipe
+from vaak.tasks.tts.prepare import READING, PreparedSpeech, SpeechSources, recipe
 from vaak.tasks.tts.spec import SPEC
 from vaak.tasks.vocoding import trained_vocoder
 
 VOICES = (DatasetConfig(type="voices"),)
 
 
-class TtsTask(PreparedTask[TtsExperiment, Prepared]):
+class TtsTask(PreparedTask[TtsExperiment, PreparedSpeech]):
     """Trains a model that speaks texts."""
 
     SPEC = SPEC
-    PREPARED = Prepared
+    PREPARED = PreparedSpeech
     auxiliary_losses = LOSSES
 
     def __init__(self, experiment: TtsExperiment, directory: Path, folder: Path) -> None:
@@ -72,7 +72,7 @@ class TtsTask(PreparedTask[TtsExperiment, Prepared]):
         return None if cuts is None else (float(max(1, len(cut.supervisions))) for cut in cuts)
 
     def recipe(self, splits: tuple[str, ...] | None = None) -> Recipe:
-        return recipe(Sources.of(self.experiment, self.datasets), splits)
+        return recipe(SpeechSources.of(self.experiment, self.datasets), splits)
 
     def prepare(self) -> None:
         vocoder = self.data.speaking.vocoder
@@ -80,7 +80,7 @@ class TtsTask(PreparedTask[TtsExperiment, Prepared]):
             trained_vocoder(vocoder, self.directory, self.audio.mel, torch.device("cpu"))
         super().prepare()
 
-    def prepare_others(self, own: TtsExperiment, folder: Path, splits: tuple[str, ...]) -> None:
+    def prepare_eval_data(self, own: TtsExperiment, folder: Path, splits: tuple[str, ...]) -> None:
         """With the run's front end, speakers and normalisation. If the corpora are the run's own, so are their data.
 
         Raises UserError for other features.
@@ -89,8 +89,8 @@ class TtsTask(PreparedTask[TtsExperiment, Prepared]):
         datasets = own.datasets or VOICES
         if splits and (datasets != self.datasets or self.prepared.lacks(splits)):
             others = read_for(splits, self.datasets)
-            made = recipe(Sources.of(self.experiment, others), splits, self.prepared)
-            self.prepared = Prepared.make(made, folder)
+            made = recipe(SpeechSources.of(self.experiment, others), splits, self.prepared)
+            self.prepared = PreparedSpeech.make(made, folder)
         self._datasets.clear()
 
     def dataset(self, split: str) -> TtsDataset:
@@ -123,13 +123,13 @@ class TtsTask(PreparedTask[TtsExperiment, Prepared]):
 
     # Training.
 
-    def sketch(self) -> TtsModel:
+    def meta_model(self) -> TtsModel:
         """A model like the trained one, before the speakers are known."""
-        return add_lora(sketch(self.experiment), self.options.lora)
+        return add_lora(meta_model(self.experiment), self.options.lora)
 
-    def sketch_batch(self) -> Batch:
+    def meta_batch(self) -> Batch:
         """A microbatch as large as one of training may become."""
-        return sketch_batch(self.experiment)
+        return meta_batch(self.experiment)
 
     def model(self) -> TtsModel:
         processor, speakers = self.prepared.processor, self.prepared.speakers
@@ -151,7 +151,7 @@ class TtsTask(PreparedTask[TtsExperiment, Prepared]):
         target, given = model.normalised(batch["mel"]), batch.tensors.get
         draws = Draws(batch["noise"], batch["times"]) if self.options.matches_flows else None
         recording = Recording(target, frame_lengths, given("durations"), given("prosody"), draws)
-        outputs: Outputs = model(text, recording, norms)
+        outputs: TtsOutputs = model(text, recording, norms)
         bin_mask = frame_mask[..., None].expand_as(target)
         terms = {
             MEL: self.main_loss(outputs.mel, target, bin_mask, per="mel_bin"),

@@ -13,7 +13,7 @@ import torch
 from vaak.audio.config import AudioConfig, Range
 from vaak.audio.cuts.findings import demand_sound
 from vaak.audio.cuts.reading import demand_frequencies
-from vaak.audio.cuts.sources import Sources, WindowSource
+from vaak.audio.cuts.sources import UtteranceSources, WindowSource
 from vaak.audio.cuts.store import CutStore
 from vaak.audio.mel_config import MelConfig
 from vaak.audio.segments import AudioSource
@@ -63,7 +63,7 @@ class VocoderDataset(Dataset):
         self.mel, self.crops = audio.mel, crops
         seconds = window if crops is None else crops.num_samples / self.mel.sampling_rate
         own = [WindowSource(store, audio, seconds, crops is not None, alignments=False) for store in stores]
-        self.source: AudioSource = own[0] if len(own) == 1 else Sources(own)
+        self.source: AudioSource = own[0] if len(own) == 1 else UtteranceSources(own)
         self.lengths = self.source.durations if crops is None else np.full(len(self.source.durations), seconds)
         self._of_recordings = np.concatenate([one.store.durations[one.cuts] for one in own])
         self.useful_workers = 0 if crops is None or all(one.all_fit for one in own) else WORKERS_FOR_FILES

@@ -18,7 +18,7 @@ def source_files(experiment: VocoderExperiment, datasets: Datasets) -> list[Path
     return [path for corpus in corpora_of(datasets, experiment.global_config) for path in corpus.files]
 
 
-def sketch_batch(experiment: VocoderExperiment) -> Batch:
+def meta_batch(experiment: VocoderExperiment) -> Batch:
     """The largest microbatch, of silence."""
     mel = experiment.global_config.mel
     assert mel is not None

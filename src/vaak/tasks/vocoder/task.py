@@ -39,7 +39,7 @@ from vaak.tasks.vocoder.config import (
     VocoderExperiment,
 )
 from vaak.tasks.vocoder.data import Crops, VocoderDataset, recipe
-from vaak.tasks.vocoder.estimate import sketch_batch, source_files
+from vaak.tasks.vocoder.estimate import meta_batch, source_files
 from vaak.tasks.vocoder.metrics import Distances, VocoderMeters
 from vaak.tasks.vocoder.model import VocoderModel
 from vaak.tasks.vocoder.predict import Vocoded, export_onnx, vocode, vocode_files
@@ -78,7 +78,7 @@ class VocoderTask(PreparedTask[VocoderExperiment, PreparedCuts]):
     def recipe(self, splits: tuple[str, ...] | None = None) -> Recipe:
         return recipe(self.datasets, self.audio, self.experiment.skips_bad_examples, splits)
 
-    def prepare_others(self, own: VocoderExperiment, folder: Path, splits: tuple[str, ...]) -> None:
+    def prepare_eval_data(self, own: VocoderExperiment, folder: Path, splits: tuple[str, ...]) -> None:
         """If the corpora are the run's own, so are their data. Raises UserError for other spectrograms."""
         refuse_other_options(own.global_config, self.audio, "global_config", READING)
         if splits and (self.datasets != (own.datasets or VOICES) or self.prepared.lacks(splits)):
@@ -106,13 +106,13 @@ class VocoderTask(PreparedTask[VocoderExperiment, PreparedCuts]):
 
     # Training.
 
-    def sketch(self) -> VocoderModel:
+    def meta_model(self) -> VocoderModel:
         """The model: no data decide its sizes."""
         return self.model()
 
-    def sketch_batch(self) -> Batch:
+    def meta_batch(self) -> Batch:
         """A microbatch of training."""
-        return sketch_batch(self.experiment)
+        return meta_batch(self.experiment)
 
     def model(self) -> VocoderModel:
         trained = () if self.options.discriminators is None else ("discriminators",)

@@ -31,7 +31,7 @@ from vaak.text.corpora.sources import (
     TextSource,
     sentences_of_splits,
 )
-from vaak.text.corpora.statistics import Kept, SplitStatistics
+from vaak.text.corpora.statistics import PairFilter, SplitStatistics
 from vaak.text.tokenizer import normalise
 
 
@@ -92,7 +92,11 @@ class CorpusBuilder(SplitCorpus[Document, Document, DocumentStatistics]):
         return entry.text if self._is_document(entry.text) else None, entry.text.strip()[:60]
 
     def items(self, split: str, entries: Iterator[Document], counts: DocumentStatistics) -> Iterator[Document]:
-        kept = Kept(self._evaluated(), deduplicate=self.options.deduplicate) if split in self.division.ranges else None
+        kept = (
+            PairFilter(self._evaluated(), deduplicate=self.options.deduplicate)
+            if split in self.division.ranges
+            else None
+        )
         for document in entries:
             counts.replaced_bytes += document.replaced_bytes
             if not self._is_document(document.text):

@@ -27,7 +27,7 @@ from vaak.core.errors import DataError
 from vaak.core.splits import SPLITS, digest_of
 from vaak.text.corpora.readers import BytesOptions, Record, find_files, missing_column, read_records
 from vaak.text.corpora.sources import FileSource, HuggingFaceSource, SourceOptions, TextSource
-from vaak.text.corpora.statistics import Kept, SplitStatistics
+from vaak.text.corpora.statistics import PairFilter, SplitStatistics
 from vaak.text.corpora.stores import RowStore
 from vaak.text.tokenizer import normalise
 
@@ -142,7 +142,7 @@ class LabelledCorpus(SplitCorpus[LabelledText, LabelledText, LabelStatistics]):
 
     def items(self, split: str, entries: Iterator[LabelledText], counts: LabelStatistics) -> Iterator[LabelledText]:
         is_cut = split in self.division.ranges
-        kept = Kept(self._evaluated(), deduplicate=self.options.deduplicate) if is_cut else None
+        kept = PairFilter(self._evaluated(), deduplicate=self.options.deduplicate) if is_cut else None
         labels_of: dict[int, int] = {}
         for entry in entries:
             if not entry.text and kept is None:

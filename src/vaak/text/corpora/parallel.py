@@ -47,7 +47,7 @@ from vaak.text.corpora.sources import (
     TextSource,
     sentences_of_splits,
 )
-from vaak.text.corpora.statistics import Kept, Reason, Sides, SplitStatistics
+from vaak.text.corpora.statistics import PairFilter, Reason, Sides, SplitStatistics
 from vaak.text.tokenizer import normalise
 
 
@@ -300,7 +300,7 @@ class ParallelCorpus(SplitCorpus[Row, Pair, PairStatistics]):
 
     def items(self, split: str, entries: Iterator[Row], counts: PairStatistics) -> Iterator[Pair]:
         is_cut = split in self.division.ranges
-        kept = Kept(self._evaluated(split), deduplicate=self.options.deduplicate) if is_cut else None
+        kept = PairFilter(self._evaluated(split), deduplicate=self.options.deduplicate) if is_cut else None
         for row in entries:
             counts.replaced_bytes += row.replaced_bytes
             for pair in self._pairs_of(split, row):

@@ -98,7 +98,7 @@ Sides = tuple[tuple[str, ...], ...]
 Reason = Literal["empty", "also_in_evaluation", "duplicates"]
 
 
-class Kept:
+class PairFilter:
     """Says of each document or pair of the training files why it is dropped; 8 bytes of digest for each are kept."""
 
     def __init__(self, evaluated: Iterable[Sides], *, deduplicate: bool) -> None:

@@ -10,7 +10,7 @@ import threading
 import numpy as np
 import pytest
 
-from vaak.audio.espeak import Spoken, speak
+from vaak.audio.espeak import EspeakSpeech, speak
 from vaak.core.errors import UserError
 
 TEXT = "Put the old lamp on the table, and take two apples home."
@@ -18,7 +18,7 @@ VOICES = ["en-us", "en-us+f1", "en+f5", "en-gb-scotland+m5", "en-029+m7", "en-us
 """Among them the kinds that draw on memory: flutter, echo, breath and roughness."""
 
 
-def bits(spoken: Spoken) -> str:
+def bits(spoken: EspeakSpeech) -> str:
     content = spoken.samples.tobytes() + repr((spoken.words, spoken.phonemes)).encode()
     return hashlib.sha256(content).hexdigest()
 
@@ -28,7 +28,7 @@ def level(samples: np.ndarray) -> float:
     return float(10 * np.log10(np.mean(np.square(samples, dtype=np.float64)) + 1e-12))
 
 
-def part(spoken: Spoken, start: float, end: float) -> np.ndarray:
+def part(spoken: EspeakSpeech, start: float, end: float) -> np.ndarray:
     return spoken.samples[round(start * spoken.sampling_rate) : round(end * spoken.sampling_rate)]
 
 

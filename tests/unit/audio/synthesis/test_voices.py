@@ -18,7 +18,7 @@ from folders import contents
 from vaak.audio.config import DatasetConfig
 from vaak.audio.corpora import voices
 from vaak.audio.corpora.voices import LANGUAGES, VARIANTS, make_voices, utter, voice_cuts
-from vaak.audio.espeak import Spoken
+from vaak.audio.espeak import EspeakSpeech
 from vaak.core.errors import UserError
 
 NUM_VOICES, NUM_SENTENCES = 12, 6
@@ -186,7 +186,7 @@ def test_an_interrupted_making_goes_on(
     (left / "000.flac").write_bytes(b"half")
     said: list[str] = []
 
-    def dying(voice: voices.Voice, text: str) -> Spoken:
+    def dying(voice: voices.Voice, text: str) -> EspeakSpeech:
         if len(said) == 15:
             raise KeyboardInterrupt
         said.append(voice.name)

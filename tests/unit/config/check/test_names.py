@@ -134,7 +134,7 @@ def test_the_count_without_a_model_is_about_that_of_the_model(tmp_path, task, ov
     loaded = load([tmp_path / "f.yml"], overrides)
     made = task_class(task)(loaded.experiment, tmp_path, tmp_path)
     with numberless(torch.device("cpu")):
-        model = made.sketch()
+        model = made.meta_model()
     true = sum(parameter.numel() for parameter in model.parameters())
     count = loaded.experiment.spec.num_parameters
     assert count is not None

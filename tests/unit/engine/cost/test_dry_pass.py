@@ -41,7 +41,7 @@ def profiled_peak(task, model, batch, precision):
 
 def sketched(task: LanguageModelTask) -> LanguageModel:
     """The task's sketch; this one's tokenizer is Vaak's, so there is one."""
-    model = task.sketch()
+    model = task.meta_model()
     assert model is not None
     return model
 
@@ -66,11 +66,11 @@ def test_it_takes_what_the_real_pass_takes(tmp_path, overrides):
     task = LanguageModelTask(experiment, tmp_path, tmp_path)
     recompute = experiment.training.performance.gradient_checkpointing
     precision = Precision(experiment.training.mixed_precision, CPU)
-    batch = task.sketch_batch()
+    batch = task.meta_batch()
     with numberless(CPU) as fake:
-        sketch = sketched(task)
-        sketch.stack.gradient_checkpointing = recompute
-        dry = dry_pass(fake, task, sketch, batch, precision, 1)
+        meta_model = sketched(task)
+        meta_model.stack.gradient_checkpointing = recompute
+        dry = dry_pass(fake, task, meta_model, batch, precision, 1)
     model = sketched(task).train()
     model.stack.gradient_checkpointing = recompute
     assert dry.flops == count_flops(task, model, batch, precision)

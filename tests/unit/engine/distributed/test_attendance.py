@@ -11,7 +11,7 @@ import pytest
 
 from vaak.core.errors import UserError
 from vaak.engine.distributed import launcher
-from vaak.engine.distributed.launcher import Attendance
+from vaak.engine.distributed.launcher import RankMonitor
 
 
 class Shelf:
@@ -52,7 +52,7 @@ def test_a_rank_that_does_not_start_is_named():
     store = Shelf()
     at(store, 2, pid=1)
     with pytest.raises(UserError, match=r"^rank 1 of 3 didn't start within 0 s"):
-        Attendance(store, 0, 3).wait_for_all(0.2)
+        RankMonitor(store, 0, 3).wait_for_all(0.2)
 
 
 def test_a_rank_that_ended_while_the_others_start_is_named():
@@ -60,7 +60,7 @@ def test_a_rank_that_ended_while_the_others_start_is_named():
     pid = ended_process()
     at(store, 2, pid)
     with pytest.raises(UserError, match=rf"^rank 2 \(process {pid} on {socket.gethostname()}\) ended while"):
-        Attendance(store, 0, 3).wait_for_all(20)
+        RankMonitor(store, 0, 3).wait_for_all(20)
 
 
 def test_one_that_ended_and_is_still_listed_has_ended():
@@ -76,7 +76,7 @@ def test_the_first_who_finds_out_tells_those_on_other_machines():
     at(store, 1, ended_process())
     at(store, 2, pid=7, host="elsewhere")
     at(store, 0, pid=1)
-    first, elsewhere, later = (Attendance(store, rank, 3) for rank in (0, 2, 0))
+    first, elsewhere, later = (RankMonitor(store, rank, 3) for rank in (0, 2, 0))
     for one in (first, elsewhere, later):
         one.places = {rank: json.loads(store.get(f"vaak 0 rank {rank}")) for rank in range(3)}
     elsewhere.places[1]["host"] = "far"  # seen from there, all others are far

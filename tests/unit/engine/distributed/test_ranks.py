@@ -37,7 +37,7 @@ def test_one_process_adds_up_to_itself():
     assert ranks.is_main
     assert ranks.gather({"a": 1}) == [{"a": 1}]
     assert ranks.sum({"a": 1.0}) == {"a": 1.0}
-    assert ranks.decide_on_main(lambda: 7) == 7
+    assert ranks.run_on_main(lambda: 7) == 7
     message = StepMessage({"token": 3.0}, stop="enough")
     assert ranks.exchange(message) is message
     assert [ranks.any(flag) for flag in (True, False)] == [True, False]
@@ -51,7 +51,7 @@ def test_a_failure_of_the_main_process_is_told():
         raise UserError("the corpus is empty")
 
     with pytest.raises(UserError, match=r"^the corpus is empty$"):
-        Ranks(torch.device("cpu")).decide_on_main(fail)
+        Ranks(torch.device("cpu")).run_on_main(fail)
 
 
 def test_alone_nothing_is_joined():

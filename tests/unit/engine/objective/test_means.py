@@ -36,12 +36,12 @@ def said(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> C
 def with_term(change: Change) -> type[ToyTask]:
     """A toy whose loss ``main`` is changed."""
 
-    class Changed(ToyTask):
+    class TaskWrapper(ToyTask):
         def losses(self, model: nn.Module, batch: Batch) -> dict[str, Term]:
             terms = super().losses(model, batch)
             return {**terms, "main": change(terms["main"], model, batch)}
 
-    return Changed
+    return TaskWrapper
 
 
 def over_tokens(term: Term, model: nn.Module, batch: Batch) -> Term:

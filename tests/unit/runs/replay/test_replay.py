@@ -203,7 +203,7 @@ class CutAt(Callback):
 
     def on_step_end(self, trainer: Any, report: StepReport) -> None:
         if report.step == self.step:
-            trainer.cut_finer("memory is short")
+            trainer.split_microbatches("memory is short")
 
 
 def test_batches_that_were_cut_in_pieces_are_cut_again(tiny_text: Path, tmp_path: Path):

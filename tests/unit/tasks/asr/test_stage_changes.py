@@ -16,7 +16,7 @@ import tiny_mixture
 from tiny_whisper import write_whisper
 from vaak.config.base import from_options
 from vaak.core.storage.files import write_json
-from vaak.pipeline.execution import BEGUN, parts_of, standing_of
+from vaak.pipeline.execution import BEGUN, parts_of, status_of_stage
 from vaak.tasks.asr.stages.pipeline import PIPELINE
 
 Values = dict[str, Any]
@@ -44,7 +44,7 @@ def reasons(before: Values, after: Values, folder: Path, change: Callable[[], ob
         write_json(folder / stage.name / BEGUN, {"parts": parts})
     change()
     made = from_options(PIPELINE.options, dict(after), "")
-    return {stage.name: standing_of(stage, folder / stage.name, parts_of(stage, made, {})).why for stage in stages}
+    return {stage.name: status_of_stage(stage, folder / stage.name, parts_of(stage, made, {})).why for stage in stages}
 
 
 def everywhere(reason: str) -> dict[str, str]:

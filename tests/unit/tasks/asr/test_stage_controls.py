@@ -16,7 +16,7 @@ import tiny_mixture
 from vaak.config.base import from_options
 from vaak.core.errors import DataError
 from vaak.core.storage.files import read_json, write_json
-from vaak.pipeline.run import Plan, Request
+from vaak.pipeline.run import PipelinePlan, Request
 from vaak.runs.open_run import open_run
 from vaak.tasks.asr.config import ExpertsConfig
 from vaak.tasks.asr.model import AsrModel
@@ -223,7 +223,9 @@ def test_controls_are_on_in_full_and_off_in_quick_and_random_clusters_have_none(
 def test_controls_are_forecast(given: dict[str, Any], finished: Path, tmp_path: Path) -> None:
     made: Any = from_options(PIPELINE.options, dict(given), PIPELINE.name)
     for folder in (tmp_path / "run", finished):
-        plan = Plan(PIPELINE, made, folder, Request(resume=True, first="embeddings" if folder == finished else None))
+        plan = PipelinePlan(
+            PIPELINE, made, folder, Request(resume=True, first="embeddings" if folder == finished else None)
+        )
         planned: dict[str, Any] = {row.stage: it for row, it in plan.forecast()}
         assert all(it.seconds and it.certainty for it in planned.values())
         both = planned["experts"].seconds + planned["joint"].seconds

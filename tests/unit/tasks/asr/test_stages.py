@@ -23,9 +23,9 @@ from vaak.core.storage.files import read_json, share_blocks
 from vaak.data.plan import sample_size
 from vaak.pipeline import rows as rows_of_keys
 from vaak.pipeline.jobs import Jobs
-from vaak.pipeline.rows import RowStore
-from vaak.pipeline.run import Plan, Request
-from vaak.pipeline.stage import Work
+from vaak.pipeline.rows import PipelineRowStore
+from vaak.pipeline.run import PipelinePlan, Request
+from vaak.pipeline.stage import StageWork
 from vaak.runs.open_run import open_run
 from vaak.tasks.asr.data import SAMPLING_RATE, WhisperFeatures
 from vaak.tasks.asr.stages.clusters import Clusters
@@ -80,7 +80,7 @@ def sample_of(name: str, corpus: Path) -> np.ndarray:
 
 
 def test_an_embedding_is_the_mean_of_what_the_encoder_makes(finished: Path, corpus: Path, whisper_folder: Path) -> None:
-    store = RowStore(finished / "embeddings" / "rows")
+    store = PipelineRowStore(finished / "embeddings" / "rows")
     mapping = read_json(finished / "embeddings" / "mapping.json")
     assert len(store) == 14 == len(mapping), "60 % of 24"
     whisper = loaded_whisper(str(whisper_folder), tiny_listener.SECONDS).eval()
@@ -112,7 +112,7 @@ def test_an_expert_gets_its_cluster_and_what_the_gate_gives_it(finished: Path) -
     clusters, gate = Clusters.read(finished / "clusters"), load_gate(finished / "gate")
     about = read_json(finished / "experts" / "experts.json")["experts"]
     seen: dict[str, list[str]] = {"train": [], "valid": []}
-    rows = {split: RowStore(finished / "experts" / "rows" / split) for split in seen}
+    rows = {split: PipelineRowStore(finished / "experts" / "rows" / split) for split in seen}
     for expert in range(2):
         for split, names in seen.items():
             lines = (finished / "experts" / "lists" / f"expert-{expert}-{split}.jsonl").read_text().splitlines()
@@ -160,7 +160,7 @@ def test_joint_training_begins_with_the_gate_and_the_adapters(finished: Path) ->
     for name, one in load_file(finished / "gate" / "gate.safetensors").items():
         torch.testing.assert_close(weights[f"gate.{name}"], one, rtol=0, atol=1e-6)
     about, clusters = read_json(finished / "joint" / "joint.json"), Clusters.read(finished / "clusters")
-    store = RowStore(finished / "embeddings" / "rows")
+    store = PipelineRowStore(finished / "embeddings" / "rows")
     chosen = probabilities(load_gate(finished / "gate"), store.matrix()).argmax(1)
     assert about["agreement"] == pytest.approx(np.mean(chosen == [clusters.labels[name] for name in store.keys]))
     assert sum(about["use"]) == pytest.approx(1)
@@ -178,7 +178,7 @@ def test_an_adapter_names_its_base_as_peft_finds_it(
     name, base = (name, base) if name else (str(whisper_folder.resolve()), whisper_folder.name)
     options: Any = from_options(PIPELINE.options, {"whisper_model": base}, PIPELINE.name)
     run = finished / "experts" / "expert-0"
-    export_adapter(Work(tmp_path, options, {}, Jobs()), run, tmp_path / "stage")
+    export_adapter(StageWork(tmp_path, options, {}, Jobs()), run, tmp_path / "stage")
     opened: Any = open_run(run, device="cpu")
     opened.task.options = opened.task.options.model_copy(update={"base": base})
     opened.task.export_peft(opened.model, tmp_path / "command")
@@ -194,7 +194,7 @@ def test_states_that_are_not_pooled_give_the_same_means(
     for only in ("embeddings", "clusters", "gate"):
         tiny_mixture.run({**given, "pooling": pooling}, tmp_path / "run", only=only)
     assert "embeddings of 14 utterances will take 0.1 MiB on disk" in (tmp_path / "run/pipeline.log").read_text()
-    store, before = RowStore(tmp_path / "run/embeddings/rows"), RowStore(finished / "embeddings/rows")
+    store, before = PipelineRowStore(tmp_path / "run/embeddings/rows"), PipelineRowStore(finished / "embeddings/rows")
     assert store.shape == ((40, 32) if pooling == "none" else (1280,))
     means = store.matrix().reshape(14, 40, 32).mean(1)
     np.testing.assert_allclose(means, before.matrix(), atol=1e-5)
@@ -321,7 +321,7 @@ def test_another_way_of_decoding_leaves_the_embeddings_and_what_follows_from_the
 ) -> None:
     other = {**given, "data": {**given["data"], "decoding": {"max_new_tokens": 5}, "cache_dir": "elsewhere"}}
     made: Any = from_options(PIPELINE.options, other, PIPELINE.name)
-    rows = [row for row, _ in Plan(PIPELINE, made, finished, Request(resume=True)).forecast()]
+    rows = [row for row, _ in PipelinePlan(PIPELINE, made, finished, Request(resume=True)).forecast()]
     assert [row.state for row in rows] == ["done"] * 3 + ["starts"] * 2
     assert {row.why for row in rows[3:]} == {"data.decoding.max_new_tokens was 4, is 5 now"}
 
@@ -419,7 +419,7 @@ def test_what_cannot_be_read_is_skipped_where_the_options_say_so(torn: dict[str,
     assert row.figures["left out"] == 1
     assert left_out(tmp_path / "run" / "embeddings") == ["train1"]
     assert {"train0", "train2"} < read_json(tmp_path / "run" / "embeddings" / "mapping.json").keys()
-    assert "train1" not in RowStore(tmp_path / "run" / "embeddings" / "rows")
+    assert "train1" not in PipelineRowStore(tmp_path / "run" / "embeddings" / "rows")
     failing = {**torn, "data": {**torn["data"], "on_bad_example": "fail"}}
     with pytest.raises(Exception, match="train1"):
         tiny_mixture.run(failing, tmp_path / "other", only="embeddings")
@@ -440,7 +440,7 @@ def test_stages_that_train_are_forecast_from_the_embeddings(
 ) -> None:
     shutil.copytree(finished / "embeddings", tmp_path / "run" / "embeddings")
     made: Any = from_options(PIPELINE.options, dict(given), PIPELINE.name)
-    plan = Plan(PIPELINE, made, tmp_path / "run", Request(resume=True))
+    plan = PipelinePlan(PIPELINE, made, tmp_path / "run", Request(resume=True))
     planned = {row.stage: it for row, it in plan.forecast()}
     took, number = read_json(finished / "embeddings" / "manifest.json"), tiny_listener.NUM_UTTERANCES
     each = took["seconds"] / took["figures"]["utterances"]
@@ -456,10 +456,11 @@ def test_stages_that_train_are_forecast_from_the_embeddings(
 def test_stages_are_forecast_before_anything_has_run(finished: Path, given: dict[str, Any], tmp_path: Path) -> None:
     made: Any = from_options(PIPELINE.options, dict(given), PIPELINE.name)
     planned: dict[str, Any] = {
-        row.stage: it for row, it in Plan(PIPELINE, made, tmp_path / "run", Request()).forecast()
+        row.stage: it for row, it in PipelinePlan(PIPELINE, made, tmp_path / "run", Request()).forecast()
     }
     known = {
-        row.stage: it for row, it in Plan(PIPELINE, made, finished, Request(resume=True, first="embeddings")).forecast()
+        row.stage: it
+        for row, it in PipelinePlan(PIPELINE, made, finished, Request(resume=True, first="embeddings")).forecast()
     }
     assert planned.keys() == known.keys()
     for stage in planned:

@@ -18,7 +18,7 @@ from vaak.config.load import load
 from vaak.config.yaml.text import yaml_text
 from vaak.core.batch import Batch
 from vaak.core.errors import DataError, UserError
-from vaak.tasks.diarization.model import Outputs
+from vaak.tasks.diarization.model import DiarizationOutputs
 from vaak.tasks.diarization.task import DiarizationTask
 
 Vaak = Callable[..., tuple[int, str, str]]
@@ -184,7 +184,7 @@ def test_a_speaker_in_an_output_that_inference_does_not_read_is_a_loss(folder: P
     logits[:, ::2, 1] = 20.0
     existence = torch.tensor([[9.0, *[-9.0] * speaker.shape[-1]]]).expand(number, -1)
 
-    wrong_outputs = Outputs(logits.requires_grad_(), torch.zeros(*logits.shape[:2], 16), existence)
+    wrong_outputs = DiarizationOutputs(logits.requires_grad_(), torch.zeros(*logits.shape[:2], 16), existence)
     monkeypatch.setattr(model, "forward", lambda *_, **__: wrong_outputs)
     batch = replace(batch, tensors={**batch.tensors, "labels": speaker})
     wrong = task.losses(model, batch)["bce"].total
@@ -220,7 +220,7 @@ def test_a_label_type_of_ones_own_trains_and_is_kept_with_the_run(
     assert "--trust-code" in errors
 
 
-@pytest.mark.parametrize(("name", "outputs"), [("CustomCollator", 2), ("Changed", 1)])
+@pytest.mark.parametrize(("name", "outputs"), [("CustomCollator", 2), ("TaskWrapper", 1)])
 def test_a_label_type_of_a_call_alone_trains(
     vaak: Vaak, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, outputs: int
 ):

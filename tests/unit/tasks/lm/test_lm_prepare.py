@@ -15,7 +15,7 @@ import pytest
 import tiny_runs
 from vaak.core.errors import DataError, UserError
 from vaak.runs.prepared import DONE
-from vaak.tasks.lm.data import Prepared, fingerprint, recipe
+from vaak.tasks.lm.data import PreparedText, fingerprint, recipe
 from vaak.text.corpora.stores import TokenStore
 from vaak.text.tokenizer import Tokenizer
 
@@ -36,7 +36,7 @@ def stamps(folder: Path) -> dict[str, int]:
 
 def test_it_is_done_once(text: Path, tmp_path: Path):
     data, folder = data_of(text), tmp_path / "prepared"
-    prepared = Prepared.make(recipe(data), folder)
+    prepared = PreparedText.make(recipe(data), folder)
     assert sorted(path.name for path in folder.iterdir()) == [".lock", DONE, "test", "tokenizer", "train", "valid"]
     lines = (text / "test.txt").read_text().splitlines()
     store = prepared.store("test")
@@ -44,12 +44,12 @@ def test_it_is_done_once(text: Path, tmp_path: Path):
     assert prepared.about["statistics"]["test"]["documents"] == len(lines)
     assert prepared.about["round_trip"]["exact"] == len(lines)
     before = stamps(folder)
-    Prepared.make(recipe(data), folder)
+    PreparedText.make(recipe(data), folder)
     assert stamps(folder) == before
     with pytest.raises(UserError, match="unknown split dev; expected one of test, train, valid"):
         prepared.store("dev")
     with pytest.raises(DataError, match="no prepared data"):
-        Prepared.open(tmp_path)
+        PreparedText.open(tmp_path)
 
 
 def test_the_fingerprint_changes_with_options_and_files(text: Path):
@@ -67,15 +67,15 @@ def test_the_fingerprint_changes_with_options_and_files(text: Path):
 
 def test_a_changed_file_is_prepared_again(text: Path, tmp_path: Path):
     folder = tmp_path / "prepared"
-    documents = len(Prepared.make(recipe(data_of(text)), folder).store("test"))
+    documents = len(PreparedText.make(recipe(data_of(text)), folder).store("test"))
     with open(text / "test.txt", "a") as file:
         file.write("एक नया वाक्य\n")
-    assert len(Prepared.make(recipe(data_of(text)), folder).store("test")) == documents + 1
+    assert len(PreparedText.make(recipe(data_of(text)), folder).store("test")) == documents + 1
 
 
 def test_what_was_interrupted_is_done_again_and_leaves_nothing(text: Path, tmp_path: Path):
     data, folder = data_of(text), tmp_path / "prepared"
-    Prepared.make(recipe(data), folder)
+    PreparedText.make(recipe(data), folder)
     complete = tiny_runs.hashes(folder)
     (folder / DONE).unlink()
     (folder / "train" / "tokens.bin").write_bytes(b"half")
@@ -86,8 +86,8 @@ def test_what_was_interrupted_is_done_again_and_leaves_nothing(text: Path, tmp_p
     (folder / ".prepared.json.999999.tmp").write_text("{")
     (folder / "tokenizer" / ".tokenizer.json.999999.tmp").write_text("{")
     with pytest.raises(DataError, match="no prepared data"):
-        Prepared.open(folder)
-    Prepared.make(recipe(data), folder)
+        PreparedText.open(folder)
+    PreparedText.make(recipe(data), folder)
     assert tiny_runs.hashes(folder) == complete
 
 
@@ -167,11 +167,11 @@ def test_a_run_may_change_to_a_cache_and_back(text: Path, tmp_path: Path):
 
 
 def test_a_tokenizer_that_is_there_is_used(text: Path, tmp_path: Path):
-    Prepared.make(recipe(data_of(text)), tmp_path / "one")
+    PreparedText.make(recipe(data_of(text)), tmp_path / "one")
     tokenizer = Tokenizer.load(tmp_path / "one" / "tokenizer")
     with open(text / "train.txt", "a") as file:
         file.write("बिलकुल और ही शब्द\n" * 3)
-    other = Prepared.make(
+    other = PreparedText.make(
         recipe(data_of(text, f"data.tokenizer.path={tmp_path / 'one' / 'tokenizer'}")), tmp_path / "two"
     )
     assert (
@@ -182,7 +182,7 @@ def test_a_tokenizer_that_is_there_is_used(text: Path, tmp_path: Path):
 def test_wordpiece_says_what_it_loses(text: Path, tmp_path: Path):
     with open(text / "test.txt", "a") as file:
         file.write("漢字 ☂\n")
-    wordpiece = Prepared.make(recipe(data_of(text, "data.tokenizer.type=wordpiece")), tmp_path / "prepared")
+    wordpiece = PreparedText.make(recipe(data_of(text, "data.tokenizer.type=wordpiece")), tmp_path / "prepared")
     trip = wordpiece.about["round_trip"]
     assert trip["exact"] == trip["documents"] - 1
     assert trip["unknown_tokens"] > 0
@@ -193,22 +193,22 @@ def test_wordpiece_says_what_it_loses(text: Path, tmp_path: Path):
 def test_a_folder_that_may_not_be_written(text: Path, tmp_path: Path):
     (tmp_path / "closed").mkdir(mode=0o500)
     with pytest.raises(UserError, match="closed/prepared: Permission denied"):
-        Prepared.make(recipe(data_of(text)), tmp_path / "closed" / "prepared")
+        PreparedText.make(recipe(data_of(text)), tmp_path / "closed" / "prepared")
 
 
 def test_a_folder_that_is_a_file(text: Path, tmp_path: Path):
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match=r"prepared data can't be written to .*file/prepared"):
-        Prepared.make(recipe(data_of(text)), tmp_path / "file" / "prepared")
+        PreparedText.make(recipe(data_of(text)), tmp_path / "file" / "prepared")
 
 
 def test_training_text_is_asked_for(text: Path, tmp_path: Path):
     with pytest.raises(DataError, match=r"corpus\.train: give the files of the training text"):
-        Prepared.make(recipe(data_of(text, "data.corpus.train=[]")), tmp_path / "prepared")
+        PreparedText.make(recipe(data_of(text, "data.corpus.train=[]")), tmp_path / "prepared")
     only_test = data_of(text, "data.corpus.train=[]", "data.corpus.valid=[]")
-    Prepared.make(recipe(data_of(text)), tmp_path / "own")
+    PreparedText.make(recipe(data_of(text)), tmp_path / "own")
     tokenizer = only_test.tokenizer.model_copy(update={"path": str(tmp_path / "own" / "tokenizer")})
-    prepared = Prepared.make(
+    prepared = PreparedText.make(
         recipe(only_test.model_copy(update={"tokenizer": tokenizer}), ("test",)), tmp_path / "other"
     )
     assert json.loads((tmp_path / "other" / DONE).read_text())["statistics"].keys() == {"test"}

@@ -16,7 +16,7 @@ from vaak.core.errors import UserError
 from vaak.runs.open_run import open_run
 from vaak.runs.start import train as train_run
 from vaak.tasks.seq2seq import sentencepiece_pair
-from vaak.tasks.seq2seq.data import Prepared
+from vaak.tasks.seq2seq.data import PreparedPairs
 from vaak.tasks.seq2seq.pretrained import save_base
 
 transformers = pytest.importorskip("transformers")
@@ -83,10 +83,10 @@ def peer(opus: Path) -> Any:
 
 
 @pytest.fixture(scope="module")
-def prepared(opus: Path, tmp_path_factory: pytest.TempPathFactory) -> Prepared:
+def prepared(opus: Path, tmp_path_factory: pytest.TempPathFactory) -> PreparedPairs:
     folder = tmp_path_factory.mktemp("prepared")
     save_base(str(opus), folder)
-    return Prepared(folder)
+    return PreparedPairs(folder)
 
 
 ODD = {
@@ -96,20 +96,20 @@ ODD = {
 
 
 @pytest.mark.parametrize(("side", "language"), [("source", "en"), ("target", "hi")])
-def test_tokens_are_those_of_transformers(side: str, language: str, prepared: Prepared, peer: Any):
+def test_tokens_are_those_of_transformers(side: str, language: str, prepared: PreparedPairs, peer: Any):
     ours = prepared.source_tokenizer if side == "source" else prepared.target_tokenizer
     for text in [*sentences(language, 300, 2), *ODD[language]]:
         given = {"text": text} if side == "source" else {"text_target": text}
         assert ours.encode(text) == peer(**given, add_special_tokens=False)["input_ids"], text
 
 
-def test_letters_that_a_side_does_not_know_are_unknown(prepared: Prepared):
+def test_letters_that_a_side_does_not_know_are_unknown(prepared: PreparedPairs):
     """Whatever the other side's pieces; transformers looks them up among those."""
     ids = prepared.target_tokenizer.encode("boy")
     assert ids[1:] == [prepared.target_tokenizer.unk_id]
 
 
-def test_texts_come_back(prepared: Prepared):
+def test_texts_come_back(prepared: PreparedPairs):
     for text in sentences("hi", 50, 3):
         assert prepared.target_tokenizer.decode(prepared.target_tokenizer.encode(text)) == text
     ids = prepared.source_tokenizer.encode("the boy reads")
@@ -140,7 +140,7 @@ def test_another_corpus_is_evaluated_with_both(opus: Path, tmp_path: Path):
     others: Any = {"temporary_folder": tmp_path / "others", "splits": ("test",)}
     opened: Any = open_run(tmp_path / "run", [], ["data.corpus.seed=7"], "cpu", **others)
     pairs, source, target = opened.task.prepared.stores("test")
-    own, pair = Prepared(tmp_path / "run" / "prepared"), next(iter(pairs))
+    own, pair = PreparedPairs(tmp_path / "run" / "prepared"), next(iter(pairs))
     assert source.document(0).tolist() == own.source_tokenizer.encode(pair.source)
     assert target.document(0).tolist() == own.target_tokenizer.encode(pair.targets[0])
     assert own.target_tokenizer.to_json() != own.source_tokenizer.to_json()

@@ -16,7 +16,7 @@ from vaak.core.random_keys import Purpose
 from vaak.data.bucketing import BucketedPlanner
 from vaak.data.loader import Address, MicrobatchReader
 from vaak.tasks.seq2seq.config import Seq2SeqDataConfig
-from vaak.tasks.seq2seq.data import IGNORED, Example, PairDataset, Prepared, SpecialTokens, collate, recipe
+from vaak.tasks.seq2seq.data import IGNORED, PairDataset, PairExample, PreparedPairs, SpecialTokens, collate, recipe
 from vaak.text.difficulties import WordCounts
 
 SPECIAL = SpecialTokens(
@@ -25,14 +25,14 @@ SPECIAL = SpecialTokens(
 SIDES = st.lists(st.integers(10, 99), max_size=9)
 
 
-def example_of(source: list[int], target: list[int]) -> Example:
+def example_of(source: list[int], target: list[int]) -> PairExample:
     targets = np.array([*target, SPECIAL.target_eos])
     inputs = np.array([SPECIAL.target_bos, *target])
-    return Example(np.array([*source, SPECIAL.source_eos]), inputs, targets)
+    return PairExample(np.array([*source, SPECIAL.source_eos]), inputs, targets)
 
 
 @pytest.fixture(scope="module")
-def prepared(tmp_path_factory: pytest.TempPathFactory) -> tuple[Prepared, Seq2SeqDataConfig]:
+def prepared(tmp_path_factory: pytest.TempPathFactory) -> tuple[PreparedPairs, Seq2SeqDataConfig]:
     folder = tmp_path_factory.mktemp("pairs")
     train = "".join(f'{{"en": "{"a " * (n % 7 + 1)}{n}", "hi": "लड़का {n}{" गया" * (n % 5)}"}}\n' for n in range(60))
     (folder / "train.jsonl").write_text(train)
@@ -41,7 +41,7 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> tuple[Prepared, Seq2Se
     corpus = {"type": "json", "train": (str(folder / "train.jsonl"),), "valid": (str(folder / "valid.jsonl"),)}
     tokenizer = {"type": "character", "vocab_size": 320, "min_frequency": 1}
     data = Seq2SeqDataConfig.model_validate({"corpus": corpus, "tokenizer": tokenizer})
-    return Prepared.make(recipe(data), folder / "prepared"), data
+    return PreparedPairs.make(recipe(data), folder / "prepared"), data
 
 
 def read(dataset: PairDataset, *indices: int):

@@ -18,7 +18,7 @@ from tiny_translator import tiny_translator
 from vaak.core.errors import DataError, UserError
 from vaak.runs.prepared import DONE, prepare_for_run
 from vaak.tasks.seq2seq.config import Seq2SeqDataConfig
-from vaak.tasks.seq2seq.data import PairDataset, Prepared, fingerprint, recipe
+from vaak.tasks.seq2seq.data import PairDataset, PreparedPairs, fingerprint, recipe
 from vaak.text.tokenizer import Tokenizer
 
 TRAIN = [(f"the word {number}", f"शब्द {number} है") for number in range(40)]
@@ -40,7 +40,7 @@ def data_of(folder: Path, train=TRAIN, valid=VALID, **options: Any) -> Seq2SeqDa
 
 def test_it_is_done_once_and_holds_both_sides(tmp_path: Path):
     data, folder = data_of(tmp_path), tmp_path / "prepared"
-    prepared = Prepared.make(recipe(data), folder)
+    prepared = PreparedPairs.make(recipe(data), folder)
     assert sorted(path.name for path in folder.iterdir()) == [".lock", DONE, "tokenizer", "train", "valid"]
     for split, pairs in (("train", TRAIN), ("valid", VALID)):
         stores = prepared.stores(split)
@@ -53,14 +53,14 @@ def test_it_is_done_once_and_holds_both_sides(tmp_path: Path):
     assert (about["statistics"]["valid"]["pairs"], about["statistics"]["valid"]["references"]) == (2, 3)
     assert about["round_trip"]["target"]["exact"] == len(VALID)
     before = {path: path.stat().st_mtime_ns for path in folder.rglob("*") if path.name != ".lock"}
-    Prepared.make(recipe(data), folder)
+    PreparedPairs.make(recipe(data), folder)
     assert {path: path.stat().st_mtime_ns for path in folder.rglob("*") if path.name != ".lock"} == before
     with pytest.raises(UserError, match="unknown split test; expected one of train, valid"):
         prepared.stores("test")
 
 
 def test_sources_are_glossed_alike_in_evaluation_and_in_use_and_unseen_in_training(tmp_path: Path):
-    prepared = Prepared.make(recipe(data_of(tmp_path, gloss=True)), tmp_path / "prepared")
+    prepared = PreparedPairs.make(recipe(data_of(tmp_path, gloss=True)), tmp_path / "prepared")
     assert prepared.dictionary is not None
     sources = {split: prepared.stores(split).source for split in ("train", "valid")}
     translator = replace(
@@ -79,10 +79,10 @@ def test_sources_are_glossed_alike_in_evaluation_and_in_use_and_unseen_in_traini
 
 
 def test_other_pairs_are_glossed_by_the_dictionary_they_are_given(tmp_path: Path):
-    own = Prepared.make(recipe(data_of(tmp_path, gloss=True)), tmp_path / "prepared")
+    own = PreparedPairs.make(recipe(data_of(tmp_path, gloss=True)), tmp_path / "prepared")
     tokenizer = {"type": "byte_level", "vocab_size": 300, "path": str(own.folder / "tokenizer")}
     data = data_of(tmp_path, gloss=True, tokenizer=tokenizer, valid=[("the word", "शब्द है")])
-    other = Prepared.make(recipe(data, ("valid",), own.dictionary), tmp_path / "other")
+    other = PreparedPairs.make(recipe(data, ("valid",), own.dictionary), tmp_path / "other")
     assert other.dictionary == own.dictionary
     read = other.source_tokenizer.decode(other.stores("valid").source.document(0).tolist())
     assert own.dictionary is not None
@@ -90,18 +90,18 @@ def test_other_pairs_are_glossed_by_the_dictionary_they_are_given(tmp_path: Path
 
 
 def test_one_tokenizer_of_both_sides_or_one_of_each(tmp_path: Path):
-    joint = Prepared.make(recipe(data_of(tmp_path)), tmp_path / "joint")
+    joint = PreparedPairs.make(recipe(data_of(tmp_path)), tmp_path / "joint")
     assert joint.source_tokenizer is joint.target_tokenizer
     separate = data_of(tmp_path, target_tokenizer={"type": "character", "vocab_size": 300})
-    own = Prepared.make(recipe(separate), tmp_path / "joint")
+    own = PreparedPairs.make(recipe(separate), tmp_path / "joint")
     assert own.target_tokenizer.vocab_size < 300
     assert own.source_tokenizer.fingerprint != joint.source_tokenizer.fingerprint
     assert "शब्द" not in own.source_tokenizer.to_json()
     assert own.stores("train").target.tokenizer_fingerprint == own.target_tokenizer.fingerprint
-    again = Prepared.make(recipe(data_of(tmp_path)), tmp_path / "joint")
+    again = PreparedPairs.make(recipe(data_of(tmp_path)), tmp_path / "joint")
     assert again.target_tokenizer is again.source_tokenizer
     paths = {"path": str(tmp_path / "joint" / "tokenizer")}
-    given = Prepared.make(recipe(data_of(tmp_path, TRAIN[:3], tokenizer=paths), ("valid",)), tmp_path / "given")
+    given = PreparedPairs.make(recipe(data_of(tmp_path, TRAIN[:3], tokenizer=paths), ("valid",)), tmp_path / "given")
     assert given.source_tokenizer.fingerprint == Tokenizer.load(tmp_path / "joint" / "tokenizer").fingerprint
     assert given.about["statistics"].keys() == {"valid"}
 
@@ -131,13 +131,13 @@ def test_the_fingerprint_changes_with_what_decides(tmp_path: Path):
 
 def test_what_was_interrupted_is_done_again(tmp_path: Path):
     data, folder = data_of(tmp_path), tmp_path / "prepared"
-    Prepared.make(recipe(data), folder)
+    PreparedPairs.make(recipe(data), folder)
     complete = tiny_runs.hashes(folder)
     (folder / DONE).unlink()
     (folder / "train" / "pairs.jsonl").write_bytes(b"half")
     (folder / "train" / ".source.999999.tmp").mkdir()
     (folder / "valid" / ".target.999999.old").mkdir()
-    Prepared.make(recipe(data), folder)
+    PreparedPairs.make(recipe(data), folder)
     assert tiny_runs.hashes(folder) == complete
     assert not [path for path in folder.rglob(".*") if path.name != ".lock"]
 
@@ -170,7 +170,7 @@ def test_filters_count_what_is_missing(tmp_path: Path, caplog: pytest.LogCapture
         corpus={"max_length_ratio": 3.0},
     )
     with caplog.at_level(logging.INFO, "vaak"):
-        prepared = Prepared.make(recipe(data), tmp_path / "prepared")
+        prepared = PreparedPairs.make(recipe(data), tmp_path / "prepared")
     kept = PairDataset(prepared, "train", data)
     expected = [
         (s, t) for s, t in train if len(s) < 10 and len(t) < 9 and len(s) <= 3 * len(t) and len(t) <= 3 * len(s)
@@ -196,11 +196,11 @@ def test_a_given_evaluation_source_that_is_too_long_is_an_error(tmp_path: Path):
         r"valid; evaluation skips none: raise data\.max_source_length to 18, or shorten them$"
     )
     with pytest.raises(DataError, match=message):
-        Prepared.make(recipe(data), tmp_path / "prepared")
+        PreparedPairs.make(recipe(data), tmp_path / "prepared")
     with pytest.raises(DataError, match="no prepared data"):
-        Prepared.open(tmp_path / "prepared")
+        PreparedPairs.open(tmp_path / "prepared")
     raised = data.model_copy(update={"max_source_length": 18})
-    prepared = Prepared.make(recipe(raised), tmp_path / "prepared")
+    prepared = PreparedPairs.make(recipe(raised), tmp_path / "prepared")
     assert len(PairDataset(prepared, "valid", raised).lengths) == 3
     with pytest.raises(DataError, match=message):  # other limits than were prepared leave none out, either
         PairDataset(prepared, "valid", data)
@@ -212,7 +212,7 @@ def test_cut_evaluation_splits_are_without_long_sources_and_say_so(tmp_path: Pat
     fractions = {"valid_fraction": 0.3, "train_fraction": 0.6}
     data = data_of(tmp_path, train, (), tokenizer=character, max_source_length=10, corpus=fractions)
     with caplog.at_level(logging.INFO, "vaak"):
-        prepared = Prepared.make(recipe(data), tmp_path / "prepared")
+        prepared = PreparedPairs.make(recipe(data), tmp_path / "prepared")
     assert set(prepared.cut_splits) == {"valid", "test"}
     for split, figures in prepared.about["statistics"].items():
         dataset = PairDataset(prepared, split, data)
@@ -228,7 +228,7 @@ def test_cut_evaluation_splits_are_without_long_sources_and_say_so(tmp_path: Pat
 def test_a_long_evaluation_target_stays_with_its_beginning(tmp_path: Path, caplog: pytest.LogCaptureFixture):
     data = data_of(tmp_path, valid=[("word", "शब्द " * 30), ("new", "है")], max_target_length=12)
     with caplog.at_level(logging.WARNING, "vaak"):
-        prepared = Prepared.make(recipe(data), tmp_path / "prepared")
+        prepared = PreparedPairs.make(recipe(data), tmp_path / "prepared")
     assert "valid: 1 targets are longer than data.max_target_length (12): the loss uses their" in caplog.text
     assert prepared.about["statistics"]["valid"]["shortened_targets"] == 1
     dataset = PairDataset(prepared, "valid", data)
@@ -244,25 +244,25 @@ def test_a_long_evaluation_target_stays_with_its_beginning(tmp_path: Path, caplo
 def test_all_pairs_dropped_is_an_error(tmp_path: Path):
     message = r"train is empty: all its pairs were dropped \(40: source longer than max_source_length \(2\)\)"
     with pytest.raises(DataError, match=message):
-        Prepared.make(recipe(data_of(tmp_path, valid=[("a", "x")], max_source_length=2)), tmp_path / "prepared")
+        PreparedPairs.make(recipe(data_of(tmp_path, valid=[("a", "x")], max_source_length=2)), tmp_path / "prepared")
 
 
 def test_swapped_columns_are_an_error_and_another_script_is_said(tmp_path: Path, caplog: pytest.LogCaptureFixture):
     swapped = [(target, source) for source, target in TRAIN]
     with pytest.raises(DataError, match="en has DEVANAGARI letters and hi has LATIN letters: the columns are swap"):
-        Prepared.make(recipe(data_of(tmp_path, swapped, valid=None)), tmp_path / "swapped")
+        PreparedPairs.make(recipe(data_of(tmp_path, swapped, valid=None)), tmp_path / "swapped")
     assert not (tmp_path / "swapped" / DONE).exists()
     with caplog.at_level(logging.WARNING, "vaak"):
-        Prepared.make(recipe(data_of(tmp_path)), tmp_path / "right")
+        PreparedPairs.make(recipe(data_of(tmp_path)), tmp_path / "right")
         assert "letters" not in caplog.text
         romanised = [(source, f"shabd {number} hai") for number, (source, _) in enumerate(TRAIN)]
-        Prepared.make(recipe(data_of(tmp_path, romanised, valid=None)), tmp_path / "romanised")
+        PreparedPairs.make(recipe(data_of(tmp_path, romanised, valid=None)), tmp_path / "romanised")
     assert "hi has LATIN letters; expected LATIN and DEVANAGARI" in caplog.text
 
 
 def test_the_grammar_is_prepared_without_any_file(tmp_path: Path):
     data = Seq2SeqDataConfig.model_validate({"corpus": {"num_sentences": 300}, "tokenizer": {"vocab_size": 400}})
-    prepared = Prepared.make(recipe(data), tmp_path / "prepared")
+    prepared = PreparedPairs.make(recipe(data), tmp_path / "prepared")
     assert prepared.about["statistics"].keys() == {"train", "valid", "test"}
     assert prepared.about["statistics"]["valid"]["pairs"] == 15
 
@@ -276,7 +276,7 @@ def test_real_pairs_of_two_sets(vaak_data, tmp_path: Path):
     data = Seq2SeqDataConfig.model_validate(
         {"corpus": {"type": "json", **files}, "tokenizer": {"vocab_size": 4000}, "max_source_length": 256}
     )
-    prepared = Prepared.make(recipe(data), tmp_path / "prepared")
+    prepared = PreparedPairs.make(recipe(data), tmp_path / "prepared")
     statistics = prepared.about["statistics"]
     assert (statistics["valid"]["pairs"], statistics["test"]["pairs"]) == (201 + 318, 251 + 420)
     assert statistics["train"]["pairs"] + sum(statistics["train"]["dropped"].values()) == 2500 + 2333

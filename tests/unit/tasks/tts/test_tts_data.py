@@ -20,7 +20,7 @@ from vaak.config.training import BatchingConfig
 from vaak.config.yaml.text import yaml_text
 from vaak.core.errors import DataError
 from vaak.data.batching import make_planner
-from vaak.tasks.tts.prepare import Sources
+from vaak.tasks.tts.prepare import SpeechSources
 from vaak.tasks.tts.recordings import utterances
 
 Change = Callable[[Path], Any]
@@ -250,7 +250,7 @@ def test_what_was_skipped_is_not_taken_for_whole_from_a_cache(corpus: Path, tmp_
 def test_less_than_five_per_cent_of_the_quick_starts_batches_is_padding(tmp_path: Path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     experiment: Any = load([Path(__file__).parents[4] / "configs" / "tts" / "quickstart.yml"]).experiment
-    [corpus] = Sources.of(experiment, experiment.datasets).corpora()
+    [corpus] = SpeechSources.of(experiment, experiment.datasets).corpora()
     audio, data = experiment.global_config, experiment.data
     cuts = utterances(corpus.cuts("train"), audio, data.silence, data.max_duration, LeftOut(skip_bad=False))
     lengths = np.array([one.duration for one in cuts])

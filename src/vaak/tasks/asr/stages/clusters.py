@@ -20,8 +20,8 @@ from vaak.core.errors import DataError, UserError
 from vaak.core.random_keys import Purpose, draw_key
 from vaak.core.storage.files import read_json, write_json
 from vaak.core.terminal import followed
-from vaak.pipeline.rows import RowStore
-from vaak.pipeline.stage import Work
+from vaak.pipeline.rows import PipelineRowStore
+from vaak.pipeline.stage import StageWork
 from vaak.tasks.asr.stages.clustering import Clustering, cluster, cluster_points, silhouette
 from vaak.tasks.asr.stages.embeddings import ROWS, groups_in
 from vaak.tasks.asr.stages.options import ClusteringConfig, MoeOptions
@@ -52,11 +52,11 @@ def few_utterances(sizes: Sequence[int]) -> str:
     )
 
 
-def clusters(work: Work) -> dict[str, Any]:
+def clusters(work: StageWork) -> dict[str, Any]:
     """The stage's body. Raises UserError for a single cluster."""
     options: MoeOptions = work.options
     folder = work.inputs["embeddings"]
-    store = RowStore(folder / ROWS)
+    store = PipelineRowStore(folder / ROWS)
     plot = options.plot_method if options.draw and (options.plot_method == "pca" or len(store) > 3) else None
     quality, remarks = make_clusters(store, groups_in(folder, store.keys), options.clustering, work.folder, plot)
     for line in (*remarks, *quality.lines()):
@@ -94,7 +94,7 @@ class Clusters:
 
 
 def make_clusters(
-    store: RowStore,
+    store: PipelineRowStore,
     groups: Sequence[str] | None,
     config: ClusteringConfig,
     folder: Path,

@@ -23,11 +23,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vaak.core.errors import DataError
-from vaak.core.out_of_memory import is_the_machines_fault
+from vaak.core.out_of_memory import is_host_error
 from vaak.core.storage.files import read_json, write_json, write_text
 from vaak.core.terminal import progress
 from vaak.pipeline.run import aligned
-from vaak.pipeline.stage import Work
+from vaak.pipeline.stage import StageWork
 from vaak.tasks.asr.stages.options import MoeOptions
 from vaak.tasks.asr.stages.runs import Values, base_for, data_of, precision_of, prepared_task
 
@@ -74,7 +74,7 @@ class Difference:
         return f"{self.points:+.2f}{interval}"
 
 
-def comparison(work: Work) -> dict[str, Any]:
+def comparison(work: StageWork) -> dict[str, Any]:
     """The stage's body."""
     found = compared({name: work.inputs[name] for name in SYSTEMS if name in work.inputs})
     write_json(work.folder / RESULTS, found)
@@ -286,7 +286,7 @@ TEXTS, ABOUT, PART = "transcripts.jsonl", "transcripts.json", "part.jsonl"
 SYSTEM = "system"
 
 
-def transcripts(work: Work) -> dict[str, Any]:
+def transcripts(work: StageWork) -> dict[str, Any]:
     """The stage's body."""
     from vaak.text.scoring.word_errors import score_texts
 
@@ -306,7 +306,7 @@ def transcripts(work: Work) -> dict[str, Any]:
     return {"wer": scores.total.wer, "utterances": len(kept)}
 
 
-def _system(work: Work) -> tuple[Any, Any, Values]:
+def _system(work: StageWork) -> tuple[Any, Any, Values]:
     """The task and the model of what is compared, and how much of it was trained."""
     options: MoeOptions = work.options
     if SYSTEM in work.inputs:
@@ -323,7 +323,7 @@ def _system(work: Work) -> tuple[Any, Any, Values]:
     return task, task.model().to(pick_device(options.device)).eval(), {"parameters": 0, "steps": 0}
 
 
-def _runs(work: Work) -> Iterator[Path]:
+def _runs(work: StageWork) -> Iterator[Path]:
     """All runs that a system was trained in."""
     for folder in {work.inputs[SYSTEM], work.inputs.get("experts", work.inputs[SYSTEM])}:
         yield from (path.parent for path in folder.glob("*/checkpoints"))
@@ -338,7 +338,7 @@ def _steps(run: Path) -> int:
     return 0 if last is None else step_of(last) or 0
 
 
-def _transcribed(work: Work, task: Any, model: Any, split: str) -> Iterator[Values]:
+def _transcribed(work: StageWork, task: Any, model: Any, split: str) -> Iterator[Values]:
     """A line for each utterance of a split; one that can't be read has a ``reason``, where it may be skipped."""
     dataset, transcriber, part = task.dataset(split), task.transcriber(model), work.folder / PART
     done, size = _lines_of(part), transcriber.decoding.batch_size
@@ -377,7 +377,7 @@ def _batch_of(dataset: Any, places: range, on_bad: str) -> list[tuple[Values, An
         try:
             one = dataset.example(place, np.random.default_rng(0))  # nothing is drawn
         except Exception as error:
-            if on_bad != "skip" or is_the_machines_fault(error):
+            if on_bad != "skip" or is_host_error(error):
                 raise
             found.append(({"id": cut.id, "reason": f"{type(error).__name__}: {error}"}, None))
             continue

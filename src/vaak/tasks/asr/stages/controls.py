@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from vaak.core.storage.files import read_json, write_json
-from vaak.pipeline.stage import Work
+from vaak.pipeline.stage import StageWork
 from vaak.tasks.asr.config import AsrModelConfig, ExpertsConfig
 from vaak.tasks.asr.stages.clusters import Clusters, clusters
 from vaak.tasks.asr.stages.options import MoeOptions
@@ -40,7 +40,7 @@ def has_random_clusters(options: MoeOptions) -> bool:
     return options.has_controls and pretrains(options) and options.algorithm != "random"
 
 
-def parameters(work: Work) -> dict[str, Any]:
+def parameters(work: StageWork) -> dict[str, Any]:
     """The body of the stage that counts what the mixture trains, from which the rank of the one LoRA follows."""
     options: MoeOptions = work.options
     in_all = Clusters.read(work.inputs["clusters"]).num_clusters if "clusters" in work.inputs else options.experts
@@ -79,7 +79,7 @@ def sizes_of(base: str, experts: ExpertsConfig) -> dict[str, int]:
     return {**parts, "rank": rank, "one_lora": rank * of_a_rank}
 
 
-def one_lora(work: Work) -> dict[str, Any]:
+def one_lora(work: StageWork) -> dict[str, Any]:
     """The body of the stage that trains one LoRA."""
     from vaak.engine.checkpoint.companions import share_between_runs
 
@@ -97,7 +97,7 @@ def one_lora(work: Work) -> dict[str, Any]:
     return {"wer": best["val_wer"], **about}
 
 
-def _train(work: Work, stage: str, config: Values, name: str) -> Any:
+def _train(work: StageWork, stage: str, config: Values, name: str) -> Any:
     """Train the one LoRA as a ``stage`` of the mixture is, in the folder ``name``; after pretraining, from there."""
     options: MoeOptions = work.options
     rank = read_json(work.inputs["parameters"] / PARAMETERS)["rank"]
@@ -125,7 +125,7 @@ def for_one(config: Values, num_runs: int = 1) -> Values:
     return {**found, "training": training} if training else found
 
 
-def random_clusters(work: Work) -> dict[str, Any]:
+def random_clusters(work: StageWork) -> dict[str, Any]:
     """The body of the stage of random clusters, as many as there are in the ``clusters`` that it reads."""
     number = Clusters.read(work.inputs["clusters"]).num_clusters
     changes = {"algorithm": "random", "num_experts": number, "balanced": False, "bootstraps": 0, "draw": False}

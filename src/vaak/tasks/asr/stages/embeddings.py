@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vaak.core.errors import DataError
-from vaak.core.out_of_memory import is_the_machines_fault
+from vaak.core.out_of_memory import is_host_error
 from vaak.core.storage.files import JsonLines, read_json, read_json_lines, write_json, write_text
 from vaak.core.terminal import progress
 from vaak.pipeline.rows import Maker, disk_bytes, make_rows
-from vaak.pipeline.stage import Work
+from vaak.pipeline.stage import StageWork
 from vaak.tasks.asr.stages.options import MoeOptions
 from vaak.tasks.asr.stages.runs import Values, base_for, data_of, precision_of, prepared_task, say_fallbacks
 
@@ -37,7 +37,7 @@ AT_ONCE = 100
 """How many utterances a process reads before it reports."""
 
 
-def embeddings(work: Work) -> dict[str, Any]:
+def embeddings(work: StageWork) -> dict[str, Any]:
     """The stage's body."""
     options: MoeOptions = work.options
     say_fallbacks(options)
@@ -78,7 +78,7 @@ class Embedder:
     device: str
 
     @classmethod
-    def of(cls, work: Work, stage: str, split: str) -> Embedder:
+    def of(cls, work: StageWork, stage: str, split: str) -> Embedder:
         """That of a stage's data, which it prepares in ``data``."""
         options: MoeOptions = work.options
         values, base = data_of(options, stage), base_for(work)
@@ -110,7 +110,7 @@ class Embedder:
                 try:
                     features(name)
                 except Exception as error:
-                    if is_the_machines_fault(error):
+                    if is_host_error(error):
                         raise
                     found.append({"name": name, "reason": f"{type(error).__name__}: {error}"})
             return found
@@ -151,7 +151,9 @@ def _features(task: AsrTask, split: str) -> Callable[[str], np.ndarray]:
     return lambda name: dataset.example(places[name], rng).features
 
 
-def readable(names: list[str], embedder: Embedder, work: Work, file: Path, known: Collection[str] = ()) -> list[str]:
+def readable(
+    names: list[str], embedder: Embedder, work: StageWork, file: Path, known: Collection[str] = ()
+) -> list[str]:
     """The names of utterances that can be read: all, unless ``data.on_bad_example`` is skip.
 
     Then each of a ``work`` that isn't ``known`` is read once by the ``embedder``, and those that can't be are listed in

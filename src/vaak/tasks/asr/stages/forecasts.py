@@ -20,7 +20,7 @@ from vaak.core.storage.files import read_json
 from vaak.core.terminal import followed
 from vaak.data.plan import sample_size
 from vaak.pipeline.execution import MANIFEST
-from vaak.pipeline.rows import RowStore, disk_bytes
+from vaak.pipeline.rows import PipelineRowStore, disk_bytes
 from vaak.pipeline.stage import Forecast
 from vaak.tasks.asr.stages.clustering import memory_needed
 from vaak.tasks.asr.stages.embeddings import ABOUT, ROWS
@@ -122,7 +122,7 @@ def clusters_forecast(options: MoeOptions, inputs: Mapping[str, Path]) -> Foreca
         return Forecast(certainty=found)
     number, columns = _embedded(options, found), found.width * (1 if options.pooling == "mean" else found.positions)
     if (rows := inputs["embeddings"] / ROWS).is_dir():
-        store = RowStore(rows)
+        store = PipelineRowStore(rows)
         number, columns = len(store), store.num_columns
     dims = columns if options.reduce == "none" else min(options.reduce_dim, columns)
     rate = 2 * 256**3 / _seconds_of_product("cpu", 256, 256, 256)

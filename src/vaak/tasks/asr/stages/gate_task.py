@@ -16,7 +16,7 @@ from vaak.core.storage.files import fingerprint_of
 from vaak.core.task import Dataset, Meters
 from vaak.data.plan import stratified_sample
 from vaak.nn.lora import Gate
-from vaak.pipeline.rows import RowStore
+from vaak.pipeline.rows import PipelineRowStore
 from vaak.tasks.asr.stages.clusters import Clusters
 from vaak.tasks.asr.stages.embeddings import ROWS, means
 from vaak.tasks.base import AlsoMeasured, LossMeters, Task
@@ -68,7 +68,7 @@ class GateTask(Task):
     def splits(self) -> dict[str, Rows]:
         """Rows that are trained on and rows that validate; the same where clusters are too small to be divided."""
         folder, options = Path(self.experiment.data.embeddings), self.experiment.model
-        store = RowStore(folder / ROWS)
+        store = PipelineRowStore(folder / ROWS)
         vectors = means(store.row, store.keys, options.width)
         everything = Rows(store.keys, vectors, np.array([self.clusters.labels[key] for key in store.keys]))
         held = held_out(store.keys, everything.clusters, self.experiment.data.seed)

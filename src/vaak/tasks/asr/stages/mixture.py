@@ -23,8 +23,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vaak.core.storage.files import read_json, sync_file, write_json, write_text
-from vaak.pipeline.rows import Rows, RowStore, completed, make_rows
-from vaak.pipeline.stage import Work
+from vaak.pipeline.rows import PipelineRowStore, Rows, completed, make_rows
+from vaak.pipeline.stage import StageWork
 from vaak.tasks.asr.stages.clusters import Clusters, few_utterances
 from vaak.tasks.asr.stages.embeddings import ABOUT, ROWS, Embedder, means, names_of, readable
 from vaak.tasks.asr.stages.options import MoeOptions
@@ -52,7 +52,7 @@ GATE_WEIGHTS, GATE_RESULTS = "gate.safetensors", "gate.json"
 NUM_BINS = 10
 
 
-def gate(work: Work) -> dict[str, Any]:
+def gate(work: StageWork) -> dict[str, Any]:
     """The stage's body."""
     from safetensors.torch import save_file
 
@@ -151,7 +151,7 @@ LORA = {"lora_A.default.weight": "lora_a", "lora_B.default.weight": "lora_b"}
 """Tensors of peft's layers, and those of a mixture's."""
 
 
-def experts(work: Work) -> dict[str, Any]:
+def experts(work: StageWork) -> dict[str, Any]:
     """The stage's body."""
     clusters = Clusters.read(work.inputs["clusters"])
     assigned = {split: assign(work, split, clusters) for split in ("train", "valid")}
@@ -185,12 +185,12 @@ def experts(work: Work) -> dict[str, Any]:
     return {"experts": len(about), "trained": len(trained), "wer": mean}
 
 
-def assign(work: Work, split: str, clusters: Clusters) -> dict[int, list[str]]:
+def assign(work: StageWork, split: str, clusters: Clusters) -> dict[int, list[str]]:
     """The utterances of a split by expert, as lines of Lhotse's manifests."""
     embedder = Embedder.of(work, "experts", split)
     utterances = embedder.task().prepared.utterances(split)
     names, folder = names_of(utterances), work.inputs["embeddings"]
-    width, store = read_json(folder / ABOUT)["width"], RowStore(folder / ROWS)
+    width, store = read_json(folder / ABOUT)["width"], PipelineRowStore(folder / ROWS)
     known = {name for name in names if split == "train" and name in clusters.labels}
     lines = dict(zip(names, lines_of(utterances), strict=True))
     names = readable(names, embedder, work, work.folder / f"left_out-{split}.jsonl", known)
@@ -214,7 +214,7 @@ def lines_of(utterances: Utterances) -> Iterable[str]:
         yield json.dumps(utterances.cuts[int(place)].to_dict(), ensure_ascii=False) + "\n"
 
 
-def train_expert(work: Work, expert: int, lists: dict[str, list[str]]) -> tuple[Values, dict[str, Tensor]]:
+def train_expert(work: StageWork, expert: int, lists: dict[str, list[str]]) -> tuple[Values, dict[str, Tensor]]:
     """Train an expert on the utterances of ``lists``; its figures, and its tensors under their names in a mixture."""
     from vaak.engine.checkpoint.companions import share_between_runs
     from vaak.engine.checkpoint.files import load_checkpoint, resolve_checkpoint
@@ -249,7 +249,7 @@ def train_expert(work: Work, expert: int, lists: dict[str, list[str]]) -> tuple[
     return {**figures, "groups": groups, "best_step": best["step"], "steps": outcome.step}, tensors
 
 
-def export_adapter(work: Work, run: Path, folder: Path) -> None:
+def export_adapter(work: StageWork, run: Path, folder: Path) -> None:
     """Write the adapter of a run for peft; a base that was made here is named without the place of this pipeline."""
     from vaak.runs.open_run import open_run
     from vaak.tasks.asr.export import write_adapter
@@ -264,7 +264,7 @@ def export_adapter(work: Work, run: Path, folder: Path) -> None:
     write_adapter(model, opened.experiment.model.model_copy(update={"base": name}), folder)
 
 
-def write_initial(work: Work, tensors: dict[int, dict[str, Tensor]], num_experts: int) -> None:
+def write_initial(work: StageWork, tensors: dict[int, dict[str, Tensor]], num_experts: int) -> None:
     """Write a checkpoint of the gate and of all experts; one that wasn't trained changes nothing yet."""
     import torch
 
@@ -282,7 +282,7 @@ NOT_PRETRAINED = r"^(?!gate\.layers\.|.*\.lora_[ab]$)"
 """Parameters that aren't in what the stage of experts leaves: the base's, and the bias that balances the choice."""
 
 
-def joint_values(work: Work) -> Values:
+def joint_values(work: StageWork) -> Values:
     """The run's configuration of stage ``joint``."""
     options: MoeOptions = work.options
     values, pretrained = data_of(options, "joint"), "experts" in work.inputs
@@ -300,7 +300,7 @@ def joint_values(work: Work) -> Values:
     return {**values, "training": training}
 
 
-def joint(work: Work) -> dict[str, Any]:
+def joint(work: StageWork) -> dict[str, Any]:
     """The stage's body."""
     say_fallbacks(work.options)
     outcome = work.train(joint_values(work), work.options.asr_config)
@@ -320,12 +320,12 @@ def joint(work: Work) -> dict[str, Any]:
     return {"wer": best["val_wer"], **shown, "steps": outcome.step}
 
 
-def agreement(work: Work, run: Path) -> float:
+def agreement(work: StageWork, run: Path) -> float:
     """The share of embedded utterances that the trained gate routes to the expert of their cluster."""
     from vaak.runs.open_run import open_run
 
     folder, clusters = work.inputs["embeddings"], Clusters.read(work.inputs["clusters"])
-    store = RowStore(folder / ROWS)
+    store = PipelineRowStore(folder / ROWS)
     gate: Any = open_run(run, device="cpu").model.gate
     chances = probabilities(gate, means(store.row, store.keys, read_json(folder / ABOUT)["width"]))
     if gate.bias is not None:

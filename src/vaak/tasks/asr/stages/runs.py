@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from vaak.audio.config import DatasetConfig
 from vaak.core.errors import UserError
 from vaak.core.storage.files import fingerprint_of, sha256_of
-from vaak.pipeline.stage import Work
+from vaak.pipeline.stage import StageWork
 from vaak.tasks.asr.config import SCRATCH, VERSIONS
 from vaak.tasks.asr.stages.options import QUICK_VALID, MoeOptions
 
@@ -106,7 +106,7 @@ def pretrains(options: MoeOptions) -> bool:
     return not options.skip_pretraining
 
 
-def base_for(work: Work) -> str:
+def base_for(work: StageWork) -> str:
     """The base that a stage reads: what the first stage made, or what is asked for."""
     return str(work.inputs["base"] / "whisper") if "base" in work.inputs else base_of(work.options)
 
@@ -312,7 +312,7 @@ def base_settings(options: MoeOptions) -> Values:
     return {"data": {"max_duration": seconds_of(options)}}
 
 
-def base(work: Work) -> dict[str, Any]:
+def base(work: StageWork) -> dict[str, Any]:
     """The stage's body."""
     from vaak.runs.open_run import open_run
 

@@ -19,7 +19,7 @@ import tiny_diarizer
 from tiny_audio import cut_of
 from tiny_diarizer import RATE, write_corpus
 from vaak.audio.config import AudioConfig
-from vaak.audio.cuts.sources import Sources, WindowSource
+from vaak.audio.cuts.sources import UtteranceSources, WindowSource
 from vaak.audio.cuts.store import write_cuts
 from vaak.audio.features.store import StoredSource
 from vaak.audio.formats.annotation_lines import write_rttm
@@ -188,7 +188,7 @@ def test_conversations_beside_recordings_are_made_as_they_are_needed(tmp_path: P
     warnings = load([tmp_path / "tiny.yml"], [storage]).warnings
     assert any("no features of single are stored" in line for line in warnings)
     dataset = prepared_task(tmp_path, tmp_path / "run", storage).dataset("train")
-    assert isinstance(dataset.source, Sources)
+    assert isinstance(dataset.source, UtteranceSources)
     assert [type(source).__name__ for source in dataset.source.sources] == ["StoredSource", "SimulatedConversations"]
     assert len(list((tmp_path / "features").iterdir())) == 2  # of train and of valid
     names = [dataset.example(index, generator()).name for index in (0, 15, 16, 20)]
@@ -238,7 +238,7 @@ def test_an_evaluation_finds_what_the_one_before_has_read(made_recordings: Path,
         found = task.dataset("valid").example(index, generator())
         assert_alike(found, wanted, whole=True)
         assert not found.features.flags.writeable
-    task.prepare_others(task.experiment, tmp_path / "others", ())
+    task.prepare_eval_data(task.experiment, tmp_path / "others", ())
     with pytest.raises(TypeError):
         task.dataset("valid").example(0, generator())
 
