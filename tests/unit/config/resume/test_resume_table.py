@@ -30,11 +30,6 @@ UNCHANGEABLE = {
 }
 """Options of which no change alone can be made up."""
 
-every_option = pytest.mark.parametrize(
-    ("task", "leaf"),
-    [(task, leaf) for task in TASKS for leaf in leaves(task)],
-    ids=lambda part: part if isinstance(part, str) else part.key,
-)
 tasks = pytest.mark.parametrize("task", TASKS)
 
 
@@ -70,15 +65,17 @@ def test_the_page_is_what_the_types_say():
     assert table.strip() == resume_page().strip(), "run: vaak config show --on-resume, between the page's two marks"
 
 
-@every_option
-def test_an_option_has_one_class_its_own_or_its_sections(task, leaf):
-    assert leaf.rule is not None, f"{leaf.key}: give it resume=, or its section a resume_class"
-    assert {leaf.rule.always, leaf.rule.switch} <= set(CLASSES)
-    key = leaf.key.replace(".N", ".0")
-    assert rule_of(task, key) == leaf.rule
-    assert resume_class(task, key) == leaf.rule.always
-    mark = SWITCHED if leaf.rule.switch != leaf.rule.always else ""
-    assert classes_on_the_page()[task][leaf.key] == leaf.rule.always + mark
+@tasks
+def test_every_option_has_one_class_its_own_or_its_sections(task):
+    on_the_page = classes_on_the_page()[task]
+    for leaf in leaves(task):
+        assert leaf.rule is not None, f"{leaf.key}: give it resume=, or its section a resume_class"
+        assert {leaf.rule.always, leaf.rule.switch} <= set(CLASSES), leaf.key
+        key = leaf.key.replace(".N", ".0")
+        assert rule_of(task, key) == leaf.rule, key
+        assert resume_class(task, key) == leaf.rule.always, key
+        mark = SWITCHED if leaf.rule.switch != leaf.rule.always else ""
+        assert on_the_page[leaf.key] == leaf.rule.always + mark, key
 
 
 def test_an_option_without_a_class_has_none_by_default(monkeypatch):
@@ -152,30 +149,35 @@ def section_at(task: str, values: dict[str, Any], key: str) -> dict[str, Any]:
     return here
 
 
-@every_option
-def test_a_change_of_an_option_is_reported_with_its_class(task, leaf):
-    if (task, leaf.key) in UNCHANGEABLE:
-        return
+@tasks
+def test_a_change_of_an_option_is_reported_with_its_class(task):
+    untouched = untouched_experiment(task, "run", "runs/run")
+    for leaf in leaves(task):
+        if (task, leaf.key) not in UNCHANGEABLE:
+            check_a_change(task, leaf, untouched)
+
+
+def check_a_change(task: str, leaf: Leaf, untouched: Any) -> None:
     key, name = leaf.key.replace(".N", ".0"), leaf.key.rpartition(".")[2]
-    before = resolved(task, {})
+    before = resolved_values(untouched)
     section = section_at(task, before, leaf.key)
     if name not in section and leaf.option.is_required():
         section[name] = changed_value(leaf, None)
-    assert changes_between(before, copy.deepcopy(before)) == []
-    old = section.get(name, default_of(task, key, leaf))
+    assert changes_between(before, copy.deepcopy(before)) == [], key
+    old = section.get(name, default_of(untouched, key, leaf))
     after = copy.deepcopy(before)
     new = section_at(task, after, leaf.key)[name] = changed_value(leaf, old)
-    (change,) = changes_between(before, after)
-    assert (change.key, change.before, change.after) == (key, old, new)
-    assert change.resume_class == leaf.rule.of(old, new)
-    assert str(change).startswith(f"{key} was ")
+    changes = changes_between(before, after)
+    assert [(one.key, one.before, one.after) for one in changes] == [(key, old, new)], key
+    assert changes[0].resume_class == leaf.rule.of(old, new), key
+    assert str(changes[0]).startswith(f"{key} was ")
     (back,) = changes_between(after, before)
-    assert (back.key, back.before, back.after, back.resume_class) == (key, new, old, change.resume_class)
+    assert (back.key, back.before, back.after, back.resume_class) == (key, new, old, changes[0].resume_class)
 
 
-def default_of(task: str, key: str, leaf: Leaf) -> Any:
-    """What an option is that nobody gave."""
-    here: Any = untouched_experiment(task, "run", "runs/run")
+def default_of(untouched: Any, key: str, leaf: Leaf) -> Any:
+    """Return what an option is that nobody gave, by the experiment without options."""
+    here: Any = untouched
     for part in key.split("."):
         here = getattr(here, part, None) if here is not None else None
     default = leaf.option.get_default(call_default_factory=True) if here is None else here
