@@ -74,11 +74,11 @@ PARTS: dict[str, tuple[str, ...]] = {
     "report": ("vaak.engine.step:StepReport",),
     "callbacks: step log": ("vaak.callbacks.step_log:StepLogCallback.on_step_end",),
     "callbacks: memory manager": ("vaak.callbacks.memory_manager:AdaptiveMemoryManager.on_step_end",),
-    "callbacks: system metrics": ("vaak.callbacks.system_metrics:SystemMetricsCallback.on_step_end",),
+    "callbacks: system metrics": ("vaak.callbacks.step_log:SystemMetricsCallback.on_step_end",),
     "callbacks: console": ("vaak.callbacks.console:ConsoleCallback.on_step_end",),
     "records: JSONL": ("vaak.engine.metrics_file:Records.write",),
     "records: console": ("vaak.callbacks.console:ConsoleCallback.say",),
-    "records: TensorBoard": ("vaak.callbacks.tensorboard:TensorBoardCallback.write",),
+    "records: TensorBoard": ("vaak.callbacks.trackers:TensorBoardCallback.write",),
     "tell callbacks": ("vaak.engine.trainer:Trainer.tell",),
 }
 """Each part's function, as module:qualified name, in the module that looks it up; of several, the first there is."""

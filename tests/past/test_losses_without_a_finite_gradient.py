@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 from vaak.config.training import LossConfig
 from vaak.core.errors import UserError
-from vaak.engine.losses import make_loss, z_loss
+from vaak.nn.losses import make_loss, z_loss
 
 GAMMAS = st.one_of(st.floats(0, 1), st.floats(1, 6))
 LOGIT = st.one_of(st.floats(-20, 20), st.floats(-1e4, 1e4), st.integers(-200, 200).map(float))

@@ -20,9 +20,9 @@ from vaak.core.callback import Callback, StepReport
 from vaak.core.task import Dataset, Meters, Task
 from vaak.data.loader import Microbatch
 from vaak.engine.distributed.ranks import Ranks
-from vaak.engine.losses import losses_of_logits, make_loss
 from vaak.engine.trainer import Trainer
 from vaak.engine.training_data import StepData
+from vaak.nn.losses import losses_of_logits, make_loss
 
 VOCAB_SIZE, LONGEST, IGNORED = 13, 9, -100
 

@@ -1,9 +1,9 @@
 """Callbacks, which watch a run, one idea in a file. What a callback may do is described in vaak.core.callback."""
 
 from vaak.callbacks.early_stopping import EarlyStoppingCallback
-from vaak.callbacks.lr_monitor import LRMonitorCallback
 from vaak.callbacks.memory_manager import AdaptiveMemoryManager
 from vaak.callbacks.profiler import InterbatchProfiler
+from vaak.callbacks.step_log import LRMonitorCallback
 from vaak.callbacks.step_settings import FeatureRedrawCallback, GradientClippingCallback
 from vaak.core.callback import Callback
 

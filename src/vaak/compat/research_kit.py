@@ -28,10 +28,10 @@ from vaak.core.batch import Batch, Term
 from vaak.core.errors import UserError
 from vaak.core.task import Meters
 from vaak.core.task import Task as AnyTask
-from vaak.engine.losses import divergence
 from vaak.library.fit import fit
 from vaak.library.simple_task import Collate, SimpleTask, padded
 from vaak.library.trained_run import TrainedRun
+from vaak.nn.losses import divergence
 from vaak.tasks.base import EXAMPLE, Metric
 from vaak.tasks.multitask.data import JointDataset
 from vaak.tasks.multitask.metrics import JointMeters

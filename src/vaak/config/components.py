@@ -204,24 +204,24 @@ def did_you_mean(word: str, known: Any) -> str:
 
 
 LOSSES: dict[str, str] = {
-    "cross_entropy": "vaak.engine.losses:CrossEntropy",
-    "mse": "vaak.engine.losses:MeanSquaredError",
-    "l1": "vaak.engine.losses:MeanAbsoluteError",
-    "smooth_l1": "vaak.engine.losses:SmoothL1",
-    "huber": "vaak.engine.losses:Huber",
-    "bce": "vaak.engine.losses:BinaryCrossEntropy",
-    "focal": "vaak.engine.losses:FocalLoss",
+    "cross_entropy": "vaak.nn.losses:CrossEntropy",
+    "mse": "vaak.nn.losses:MeanSquaredError",
+    "l1": "vaak.nn.losses:MeanAbsoluteError",
+    "smooth_l1": "vaak.nn.losses:SmoothL1",
+    "huber": "vaak.nn.losses:Huber",
+    "bce": "vaak.nn.losses:BinaryCrossEntropy",
+    "focal": "vaak.nn.losses:FocalLoss",
 }
 """Short names for training.loss.main."""
 SMOOTHING_LOSSES = ("cross_entropy", "bce")
 """Those of them that take ``label_smoothing``."""
-AUXILIARY_LOSSES: dict[str, str] = {**LOSSES, "z_loss": "vaak.engine.losses:z_loss"}
+AUXILIARY_LOSSES: dict[str, str] = {**LOSSES, "z_loss": "vaak.nn.losses:z_loss"}
 """Short names for training.loss.auxiliary; a task may have more."""
 CALLBACKS: dict[str, str] = {
     "early_stopping": "vaak.callbacks.early_stopping:EarlyStoppingCallback",
     "feature_redraw": "vaak.callbacks.step_settings:FeatureRedrawCallback",
     "interbatch_profiler": "vaak.callbacks.profiler:InterbatchProfiler",
-    "lr_monitor": "vaak.callbacks.lr_monitor:LRMonitorCallback",
+    "lr_monitor": "vaak.callbacks.step_log:LRMonitorCallback",
     "gradient_clipping": "vaak.callbacks.step_settings:GradientClippingCallback",
     "memory_manager": "vaak.callbacks.memory_manager:AdaptiveMemoryManager",
     "trace": "vaak.callbacks.trace:TraceCallback",

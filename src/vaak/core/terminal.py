@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import logging
 import os
 import sys
 import textwrap
@@ -45,6 +46,20 @@ def is_terminal() -> bool:
 def print_above(text: str) -> None:
     """Print a text above what is drawn, all of it: lines that are too long are broken between words."""
     console().print(broken(text, console().width), markup=False, highlight=False, soft_wrap=True)
+
+
+class ConsoleHandler(logging.Handler):
+    """Prints messages above the progress bar; warnings are marked as such."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            prefix = "warning: " if record.levelno == logging.WARNING else ""
+            if is_terminal():
+                print_above(prefix + record.getMessage())
+            else:
+                print(prefix + record.getMessage(), file=sys.stderr, flush=True)
+        except Exception:
+            self.handleError(record)
 
 
 def broken(text: str, width: int) -> str:

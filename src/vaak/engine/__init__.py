@@ -6,22 +6,14 @@ when it is first asked for, so that a package which needs one small file of the 
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from vaak.core.lazy import attributes
 
 if TYPE_CHECKING:
     from vaak.engine.checkpoint.files import Snapshot, find_latest_checkpoint, load_checkpoint, save_checkpoint
-    from vaak.engine.losses import LossRegistry
     from vaak.engine.trainer import Trainer
-
-_HOMES = {
-    "LossRegistry": "losses",
-    "Snapshot": "checkpoint.files",
-    "Trainer": "trainer",
-    "find_latest_checkpoint": "checkpoint.files",
-    "load_checkpoint": "checkpoint.files",
-    "save_checkpoint": "checkpoint.files",
-}
+    from vaak.nn.losses import LossRegistry
 
 __all__ = [
     "LossRegistry",
@@ -32,8 +24,15 @@ __all__ = [
     "save_checkpoint",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
+CHECKPOINTS = "vaak.engine.checkpoint.files"
+__getattr__ = attributes(
+    __name__,
+    {
+        "LossRegistry": "vaak.nn.losses",
+        "Snapshot": CHECKPOINTS,
+        "Trainer": "vaak.engine.trainer",
+        "find_latest_checkpoint": CHECKPOINTS,
+        "load_checkpoint": CHECKPOINTS,
+        "save_checkpoint": CHECKPOINTS,
+    },
+)

@@ -35,7 +35,6 @@ from vaak.engine.distributed.exchange import StepMessage
 from vaak.engine.distributed.ranks import Ranks, start_ranks
 from vaak.engine.evaluation import EvaluationInterruptedError, Evaluator, Pictures
 from vaak.engine.flops import ForwardWork, work_of
-from vaak.engine.losses import auxiliary_losses
 from vaak.engine.metrics_file import Records
 from vaak.engine.phases import Clock, Phases
 from vaak.engine.precision import Precision
@@ -44,6 +43,7 @@ from vaak.engine.saving import Checkpointer, due, on_schedule
 from vaak.engine.state import PieceRule, PieceRules, Position, State
 from vaak.engine.trained import StepContext, make_state, make_step, make_trained
 from vaak.engine.training_data import StepData, TrainingData, count_units
+from vaak.nn.losses import auxiliary_losses
 
 log = logging.getLogger("vaak")
 

@@ -11,8 +11,7 @@ from vaak.callbacks.early_stopping import EarlyStoppingCallback
 from vaak.callbacks.memory_manager import AdaptiveMemoryManager
 from vaak.callbacks.profiler import InterbatchProfiler, WaitingForDataCallback
 from vaak.callbacks.routing import RoutingCallback
-from vaak.callbacks.step_log import StepLogCallback
-from vaak.callbacks.system_metrics import SystemMetricsCallback
+from vaak.callbacks.step_log import StepLogCallback, SystemMetricsCallback
 from vaak.callbacks.trace import TRACED_BY, TraceCallback
 from vaak.config.base import Component
 from vaak.config.components import CALLBACKS, resolve_class
@@ -72,7 +71,7 @@ def _trackers(experiment: Experiment[Any, Any]) -> list[Callback]:
 
         callbacks.append(JsonLinesCallback())
     if logging.tensorboard:
-        from vaak.callbacks.tensorboard import TensorBoardCallback
+        from vaak.callbacks.trackers import TensorBoardCallback
 
         callbacks.append(TensorBoardCallback(logging.log_metrics))
     if logging.wandb:

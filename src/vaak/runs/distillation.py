@@ -39,8 +39,8 @@ from vaak.data.loader import MicrobatchReader, evaluation_addresses
 from vaak.engine.checkpoint.files import about_checkpoint
 from vaak.engine.checkpoint.names import list_checkpoints
 from vaak.engine.distributed.launcher import pick_device
-from vaak.engine.losses import divergence, hidden_difference
 from vaak.engine.precision import keeping_generators
+from vaak.nn.losses import divergence, hidden_difference
 from vaak.runs.open_run import open_run
 from vaak.runs.prepared import DONE, Recipe, prepare_folder
 

@@ -25,8 +25,8 @@ from vaak.core.batch import Batch, Term
 from vaak.core.errors import UserError
 from vaak.core.splits import SPLITS
 from vaak.core.task import Meters
-from vaak.engine.losses import Loss, make_loss
 from vaak.nn.lora import write_own_adapter
+from vaak.nn.losses import Loss, make_loss
 from vaak.runs.prepared import PreparedFolder, Recipe, prepare_for_run, prepared_folder
 
 AnyExperiment = TypeVar("AnyExperiment", bound=Experiment[Any, Any, Any, Any, Any], default=Experiment[Any, Any])

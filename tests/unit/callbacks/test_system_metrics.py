@@ -10,8 +10,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from toy import toy_trainer
-from vaak.callbacks.step_log import StepLogCallback
-from vaak.callbacks.system_metrics import GIBIBYTE, SystemMetricsCallback, checkpoint_bytes
+from vaak.callbacks.step_log import GIBIBYTE, StepLogCallback, SystemMetricsCallback, checkpoint_bytes
 from vaak.engine.metrics_file import read_records
 
 
@@ -66,7 +65,7 @@ def test_a_machine_that_does_not_tell_is_said_once_and_training_goes_on(tmp_path
     def fail(_: object) -> None:
         raise OSError("/proc isn't mounted")
 
-    monkeypatch.setattr("vaak.callbacks.system_metrics.read_memory", fail)
+    monkeypatch.setattr("vaak.callbacks.step_log.read_memory", fail)
     assert toy_trainer(tmp_path, StepLogCallback(1), SystemMetricsCallback(1)).fit() == "finished"
     warnings = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
     assert warnings == ["system metrics are left out from now on: /proc isn't mounted"]

@@ -12,7 +12,7 @@ import torch
 import tiny_runs
 from vaak.config.base import REGISTERED
 from vaak.config.components import register_auxiliary_loss, register_loss, register_optimizer, register_schedule
-from vaak.engine.losses import z_loss
+from vaak.nn.losses import z_loss
 
 
 @pytest.fixture

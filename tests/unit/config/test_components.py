@@ -98,7 +98,7 @@ def test_a_configuration_may_name_a_registered_loss(tmp_path):
     from torch import nn
 
     from vaak.config.load import load
-    from vaak.engine.losses import LossRegistry
+    from vaak.nn.losses import LossRegistry
 
     class Gentle(nn.Module):
         def forward(self, outputs, targets):

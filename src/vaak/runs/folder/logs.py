@@ -4,27 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from vaak.core.terminal import is_terminal, print_above
+from vaak.core.terminal import ConsoleHandler
 
 log = logging.getLogger("vaak")
-
-
-class ConsoleHandler(logging.Handler):
-    """Prints messages above the progress bar; warnings are marked as such."""
-
-    def emit(self, record: logging.LogRecord) -> None:
-        try:
-            prefix = "warning: " if record.levelno == logging.WARNING else ""
-            if is_terminal():
-                print_above(prefix + record.getMessage())
-            else:
-                print(prefix + record.getMessage(), file=sys.stderr, flush=True)
-        except Exception:
-            self.handleError(record)
 
 
 class JsonHandler(logging.Handler):

@@ -25,8 +25,8 @@ from torch.nn import functional as F
 
 from vaak.core.batch import Batch
 from vaak.core.task import Meters
-from vaak.engine.losses import IGNORED
 from vaak.nn.lora import uses_of
+from vaak.nn.losses import IGNORED
 from vaak.tasks.asr.model import AsrModel, Encoded
 from vaak.tasks.base import means_of
 from vaak.text.scoring.normalisers import normaliser

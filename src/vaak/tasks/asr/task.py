@@ -27,8 +27,8 @@ from vaak.core.errors import UserError
 from vaak.core.storage.files import fingerprint_of
 from vaak.core.task import DataFinding
 from vaak.core.task import Outputs as TaskOutputs
-from vaak.engine.losses import IGNORED, losses_of_logits
 from vaak.nn.lora import USE, load_balancing, uses_of
+from vaak.nn.losses import IGNORED, losses_of_logits
 from vaak.runs.prepared import Recipe
 from vaak.tasks.asr.checks import LOAD_BALANCING
 from vaak.tasks.asr.config import SCRATCH, AsrDecodingConfig, AsrExperiment

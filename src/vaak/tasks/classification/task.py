@@ -23,8 +23,8 @@ from torch import Tensor, nn
 from vaak.core.batch import Batch, Term
 from vaak.core.errors import UserError
 from vaak.core.task import Baselines, Meters, Outputs
-from vaak.engine.losses import Loss, losses_of_logits, make_loss
 from vaak.nn.lora import add_lora
+from vaak.nn.losses import Loss, losses_of_logits, make_loss
 from vaak.nn.models import TransformerModel
 from vaak.runs.prepared import Recipe, prepared_folder
 from vaak.tasks.base import PreparedTask, in_temporary_folder, without_unread_files

@@ -38,9 +38,9 @@ from vaak.core.terminal import followed
 from vaak.data.batching import evaluation_plan
 from vaak.data.loader import Address, MicrobatchReader, evaluation_addresses
 from vaak.engine.distributed.launcher import pick_device
-from vaak.engine.losses import Loss, losses_of_logits, make_loss
 from vaak.nn.kernels.random_features import NORM_REG, SquaredNorms, norm_reg
 from vaak.nn.lora import add_lora
+from vaak.nn.losses import Loss, losses_of_logits, make_loss
 from vaak.runs.prepared import Recipe
 from vaak.tasks.base import PreparedTask, demand_format, in_temporary_folder, refuse_other_options
 from vaak.tasks.diarization.config import DiarizationExperiment, InferenceConfig, longest_example

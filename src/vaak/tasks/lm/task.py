@@ -22,10 +22,10 @@ from vaak.core.batch import Batch, Term
 from vaak.core.errors import DataError, UserError
 from vaak.core.storage.files import fingerprint_of
 from vaak.core.task import Baselines, Outputs
-from vaak.engine.losses import losses_of_logits
 from vaak.nn.decoding.sampling import SamplingSettings
 from vaak.nn.kernels.random_features import NORM_REG, SquaredNorms, norm_reg
 from vaak.nn.lora import add_lora
+from vaak.nn.losses import losses_of_logits
 from vaak.runs.prepared import Recipe, prepared_folder
 from vaak.tasks.base import PreparedTask, in_temporary_folder, without_unread_files
 from vaak.tasks.lm import pretrained

@@ -31,9 +31,9 @@ from vaak.core.storage.files import whole_folder
 from vaak.core.task import DataFinding, Meters
 from vaak.core.task import Task as AnyTask
 from vaak.engine.dry_pass import numberless
-from vaak.engine.losses import auxiliary_losses
 from vaak.engine.precision import keeping_generators
 from vaak.nn.lora import merged
+from vaak.nn.losses import auxiliary_losses
 from vaak.runs.folder.directory import TASKS
 from vaak.runs.prepared import prepared_folder
 from vaak.tasks.base import FORMATS, Task, formats_of, why_not

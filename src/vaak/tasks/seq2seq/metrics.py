@@ -31,7 +31,7 @@ from torch.nn import functional as F
 from vaak.core.batch import Batch
 from vaak.core.task import Meters
 from vaak.core.terminal import followed
-from vaak.engine.losses import IGNORED
+from vaak.nn.losses import IGNORED
 from vaak.tasks.seq2seq.config import METHOD_OPTIONS, DecodingConfig
 from vaak.text.word_dictionary import ROUNDS, WordDictionary, words
 

@@ -18,9 +18,9 @@ from torch import Tensor, nn
 from vaak.core.batch import Batch, Term
 from vaak.core.errors import UserError
 from vaak.core.task import Baselines, Outputs
-from vaak.engine.losses import losses_of_logits
 from vaak.nn.kernels.random_features import NORM_REG, SquaredNorms, norm_reg
 from vaak.nn.lora import add_lora
+from vaak.nn.losses import losses_of_logits
 from vaak.runs.prepared import Recipe, prepared_folder
 from vaak.tasks.base import PreparedTask, demand_format, in_temporary_folder, without_unread_files
 from vaak.tasks.pretrained import Base, load_or_init, located

@@ -14,8 +14,8 @@ from torch.nn import functional as F
 from vaak.config.base import REGISTERED
 from vaak.config.training import LossConfig
 from vaak.core.errors import UserError
-from vaak.engine import losses as builtin
-from vaak.engine.losses import LossRegistry, auxiliary_losses, make_loss, z_loss
+from vaak.nn import losses as builtin
+from vaak.nn.losses import LossRegistry, auxiliary_losses, make_loss, z_loss
 
 CLASSES = 7
 
@@ -229,7 +229,7 @@ def test_mistakes_in_the_configuration_are_said(registry):
         (loss_config({"type": "mse"}, label_smoothing=0.1), "mse has no label smoothing"),
         (loss_config({"type": "cross_entropy", "label_smoothing": 0.1}, label_smoothing=0.1), "given twice"),
         (loss_config({"type": "cross_entropy", "label_smoothing": 1.5}), "must be from 0 to below 1"),
-        (loss_config({"type": "vaak.engine.losses:Loss"}), "is not a torch.nn.Module"),
+        (loss_config({"type": "vaak.nn.losses:Loss"}), "is not a torch.nn.Module"),
     ):
         with pytest.raises(UserError, match=message):
             make_loss(config)

@@ -12,7 +12,7 @@ from vaak.config.components import register_auxiliary_loss, register_loss
 from vaak.config.training import LossConfig
 from vaak.core.batch import Term
 from vaak.core.errors import UserError
-from vaak.engine.losses import auxiliary_losses, losses_of_logits, make_loss
+from vaak.nn.losses import auxiliary_losses, losses_of_logits, make_loss
 
 
 class Entropy:

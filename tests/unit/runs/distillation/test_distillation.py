@@ -18,8 +18,8 @@ from vaak.config.yaml.text import yaml_text
 from vaak.core.batch import Batch, Term
 from vaak.core.errors import UserError
 from vaak.core.task import Task
-from vaak.engine.losses import divergence
 from vaak.engine.metrics_file import read_records
+from vaak.nn.losses import divergence
 from vaak.runs.distillation import distilled
 from vaak.runs.start import train
 from vaak.testing import Case, check_replay, check_resume, check_task
