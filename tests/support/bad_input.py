@@ -360,7 +360,7 @@ BAD_VALUES = {
         "--up-to 0": "up.to",
     },
     "config schema": {"--task gone": "gone", "--task ''": "task"},
-    "config show": {"": "no configuration file", "--all-options --task l": "--task l"},
+    "config show": {"": "no configuration file", "--all l": "--all l"},
     "data simulate": {
         "": "out|OUT",
         "empty": "empty",

@@ -22,9 +22,6 @@ app = typer.Typer(
 )
 
 
-TaskName = Annotated[str, typer.Option(help="The task whose options to print.")]
-
-
 @app.command()
 def check(
     arguments: Arguments,
@@ -86,21 +83,24 @@ def _steps_at_most(loaded: Loaded) -> int | None:
 def show(
     arguments: OptionalArguments = None,
     as_json: AsJson = False,
-    all_options: Annotated[bool, typer.Option("--all-options", help="Every available option, with comments.")] = False,
+    all_of: Annotated[
+        str | None, typer.Option("--all", metavar="TASK", help="Every option of a task, a YAML with comments.")
+    ] = None,
+    all_options: Annotated[bool, typer.Option("--all-options", hidden=True)] = False,
     on_resume: Annotated[
         bool, typer.Option("--on-resume", help="What may change when a run is resumed, as a table.")
     ] = False,
-    task: TaskName = "lm",
+    task: Annotated[str, typer.Option(hidden=True)] = "lm",
     trust_code: TrustCode = False,
 ) -> None:
     """Print the resolved configuration: every option and its value.
 
     Example: vaak config show configs/lm/hindi.yml training.optimizer=muon
     """
-    if all_options:
+    if all_of is not None or all_options:  # --all-options --task TASK: its former name
         from vaak.config.reference import all_options as text_of
 
-        print(text_of(_known(task)), end="")
+        print(text_of(_known(task) if all_of is None else _known(all_of, "--all")), end="")
         return
     if on_resume:
         from vaak.config.reference import resume_page
@@ -118,7 +118,11 @@ def show(
 
 
 @app.command()
-def schema(arguments: OptionalArguments = None, task: TaskName = "lm", trust_code: TrustCode = False) -> None:
+def schema(
+    arguments: OptionalArguments = None,
+    task: Annotated[str, typer.Option(help="The task whose options to print.")] = "lm",
+    trust_code: TrustCode = False,
+) -> None:
     """Print the JSON Schema of a task's configuration, for completion and validation in an editor.
 
     Example: vaak config schema --task lm > vaak.schema.json
@@ -133,10 +137,11 @@ def schema(arguments: OptionalArguments = None, task: TaskName = "lm", trust_cod
     print(json.dumps(json_schema(reference), indent=2, ensure_ascii=False))
 
 
-def _known(task: str) -> str:
+def _known(task: str, option: str = "--task") -> str:
+    """Return the name of a task. Raises UserError where there is no such task."""
     from vaak.config.components import did_you_mean
     from vaak.config.tasks import TASKS
 
     if task not in TASKS:
-        raise UserError(f"--task {task}: expected one of {', '.join(TASKS)}{did_you_mean(task, TASKS)}")
+        raise UserError(f"{option} {task}: expected one of {', '.join(TASKS)}{did_you_mean(task, TASKS)}")
     return task

@@ -178,7 +178,6 @@ def _task_of(layers: list[Node], source: Path, folder: Path, problems: list[Prob
     The last of ``layers`` wins; a problem is added to ``problems`` and names the file ``source``. A user's
     ``./file.py`` is looked for in ``folder``, and executed only with ``trust_code``, where a run brings it.
     """
-    names = ", ".join(TASKS)
     given = [layer.value["task"] for layer in layers if "task" in layer.value]
     if given:
         task = to_plain(given[-1])
@@ -198,7 +197,7 @@ def _task_of(layers: list[Node], source: Path, folder: Path, problems: list[Prob
     if len(found) == 1:
         return _Task(found[0], found[0])
     what = f"fits {' and '.join(found)}" if found else "is not given and can't be inferred from the sections"
-    problems.append(Problem(YamlPlace(str(source)), "task", f"{what}; write task: with one of {names}"))
+    problems.append(Problem(YamlPlace(str(source)), "task", f"{what}; write task: with one of {', '.join(TASKS)}"))
     return _Task()
 
 
@@ -263,7 +262,10 @@ def _merged(layers: list[Node], task: _Task, problems: list[Problem]) -> tuple[N
 def _options_of_other_tasks(layer: Node, task: _Task) -> list[Problem]:
     """Options of the loop that only other tasks have: they are removed, so that tasks can share files."""
     found = []
-    for other, spec in TASKS.items():
+    training = layer.value.get("training")
+    keys = {*layer.value, *(training.value if training is not None and isinstance(training.value, dict) else ())}
+    unknown = keys - set(task.spec.training.model_fields) - set(experiment_type(task.reference).model_fields)
+    for other, spec in TASKS.items() if unknown else ():  # so that a file without such options imports no other task
         for name in set(spec.training.model_fields) - set(task.spec.training.model_fields):
             for key in (name, f"training.{name}"):
                 node = take(layer, split_key(key))

@@ -34,8 +34,8 @@ _OF_OTHER_TASKS = (dict[str, Any], tuple[Any, ...])
 """The types that global_config and datasets have in a task without audio."""
 _HEAD = """\
 Every option of the task {task}, with its default. Generated from the option types by
-  vaak config show --all-options --task {task}
-so edit those, not this file. Commented-out options are read only by the types named next to them, or belong to a
+  vaak config show --all {task}
+so edit those, not this text. Commented-out options are read only by the types named next to them, or belong to a
 section that is off by default. Other names without a dot go at the top level; those of the training loop also in
 training:.
 """

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from vaak.config.base import Extensible, Section
 from vaak.config.components import resolve_class, unknown_name
@@ -94,7 +94,7 @@ class TaskSpec:
         Sections of the model that stand for others (``vaak.config.yaml.aliases``).
     recognised_by, also_recognised_by
         Keys, and ``key=value``, by which a YAML without ``task:`` is recognized as this task's; the latter only count
-        where the former point to no task, or to several.
+        where the former point to no task, or to several. Those of Vaak's own tasks are in ``vaak.tasks.recognised``.
     short_names
         Classes by short name, under the dotted keys that they may stand at.
     used_by_models
@@ -171,29 +171,40 @@ REGISTERED_TASKS: dict[str, Any] = {}
 """The tasks that this program registered: classes, or task objects."""
 
 
+class RecognisedBy(NamedTuple):
+    """The keys that a task is recognized by (``TaskSpec``), and whether it reads audio."""
+
+    own: tuple[str, ...]
+    shared: tuple[str, ...] = ()
+    reads_audio: bool = False
+
+
 class Tasks(Mapping[str, TaskSpec]):
-    """The tasks that have a name, in the order of their names; each one's spec is imported when it is asked for."""
+    """The tasks that have a name, in the order of their names; each one's spec is imported when it is asked for.
+
+    Tasks of other packages are imported only to list all, or to look up theirs; a warning names each that can't be.
+    """
 
     def __getitem__(self, name: str) -> TaskSpec:
-        return spec_of(name) if name in self._names else self._missing(name)
+        if name not in self:
+            raise KeyError(name)
+        return spec_of(name)
+
+    def __contains__(self, name: object) -> bool:
+        return (
+            name in REGISTERED_TASKS or name in built_in() or (name in installed() and why_unusable(str(name)) is None)
+        )
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._names)
+        return iter(sorted({*built_in(), *usable(), *REGISTERED_TASKS}))
 
     def __len__(self) -> int:
-        return len(self._names)
-
-    def _missing(self, name: str) -> TaskSpec:
-        raise KeyError(name)
-
-    @property
-    def _names(self) -> tuple[str, ...]:
-        return tuple(sorted({*built_in(), *usable(), *REGISTERED_TASKS}))
+        return len(list(iter(self)))
 
 
 @cache
 def built_in() -> frozenset[str]:
-    """The tasks of Vaak: the folders of ``vaak.tasks`` that have a spec."""
+    """Return the names of Vaak's tasks: the folders of ``vaak.tasks`` that have a spec."""
     package = importlib.import_module(TASKS_PACKAGE)
     folders = [(module.name, Path(folder)) for folder in package.__path__ for module in pkgutil.iter_modules([folder])]
     return frozenset(name for name, folder in folders if (folder / name / "spec.py").is_file())
@@ -201,21 +212,27 @@ def built_in() -> frozenset[str]:
 
 @cache
 def installed() -> Mapping[str, EntryPoint]:
-    """The tasks of other packages that are installed, whether they can be imported or not."""
+    """Return the tasks of other packages that are installed, whether they can be imported or not."""
     return {point.name: point for point in entry_points(group=ENTRY_POINTS) if point.name not in built_in()}
 
 
 @cache
+def why_unusable(name: str) -> str | None:
+    """Import a task of another package; return why it can't be imported, None if it can."""
+    try:
+        spec_of(name)
+    except UserError as error:
+        return str(error)
+    return None
+
+
+@cache
 def usable() -> frozenset[str]:
-    """The tasks of other packages that can be imported; of each other one, a warning says why it is left out."""
-    found = set()
-    for name in installed():
-        try:
-            spec_of(name)
-            found.add(name)
-        except UserError as error:
-            log.warning("%s; it is left out", error)
-    return frozenset(found)
+    """Return the tasks of other packages that can be imported; a warning says why another is left out."""
+    reasons = {name: why_unusable(name) for name in installed()}
+    for reason in filter(None, reasons.values()):
+        log.warning("%s; it is left out", reason)
+    return frozenset(name for name, reason in reasons.items() if reason is None)
 
 
 TASKS = Tasks()
@@ -297,19 +314,36 @@ def _imported(point: EntryPoint) -> Any:
     try:
         return point.load()
     except (Exception, SystemExit) as error:
-        package = point.dist.name if point.dist is not None else "an installed package"
+        try:
+            package = f"the package {point.dist.name}" if point.dist and point.dist.name else "an installed package"
+        except Exception:  # its METADATA is missing or malformed
+            package = "an installed package"
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-        raise UserError(
-            f"the task {point.name} of the package {package} ({point.value}) can't be imported: {reason}"
-        ) from error
+        raise UserError(f"the task {point.name} of {package} ({point.value}) can't be imported: {reason}") from error
 
 
 def tasks_recognised(keys: set[str]) -> list[str]:
-    """The tasks that have one of these dotted keys as their own; of several, or none, those that share one as well.
+    """Return the tasks that have one of these dotted keys as their own; of several, or none, those that share one.
 
-    Sections of audio leave only the tasks that read audio.
+    Sections of audio leave only the tasks that read audio. Vaak's own tasks are looked up in a table; those of other
+    packages are imported only where it has no single answer.
     """
-    tasks = {name: spec for name, spec in TASKS.items() if spec.audio or not keys & AUDIO_SECTIONS}
-    own = [name for name, spec in tasks.items() if keys & set(spec.recognised_by)]
-    shared = [name for name, spec in tasks.items() if keys & set(spec.also_recognised_by) if not own or name in own]
+    table: dict[str, RecognisedBy] = load_name(f"{TASKS_PACKAGE}.recognised:RECOGNISED_BY")
+    tasks = {name: row for name, row in table.items() if name in built_in()}
+    tasks |= {name: _recognised_by(spec_of(name)) for name in REGISTERED_TASKS}
+    own, shared = _having(keys, tasks)
+    if len(own) != 1:
+        others = [name for name in installed() if why_unusable(name) is None]
+        own, shared = _having(keys, tasks | {name: _recognised_by(spec_of(name)) for name in others})
     return own if len(own) == 1 else shared or own
+
+
+def _recognised_by(spec: TaskSpec) -> RecognisedBy:
+    return RecognisedBy(spec.recognised_by, spec.also_recognised_by, spec.audio is not None)
+
+
+def _having(keys: set[str], tasks: Mapping[str, RecognisedBy]) -> tuple[list[str], list[str]]:
+    """Return the tasks that have one of the keys as their own, and those (if any, of these) that share one."""
+    able = {name: tasks[name] for name in sorted(tasks) if tasks[name].reads_audio or not keys & AUDIO_SECTIONS}
+    own = [name for name, row in able.items() if keys & set(row.own)]
+    return own, [name for name, row in able.items() if keys & set(row.shared) and (not own or name in own)]

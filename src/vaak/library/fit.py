@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from vaak.config.components import adopt_module, files_being_imported, what_is_missing
 from vaak.config.experiment import Experiment
 from vaak.config.load import Loaded, load_layers
-from vaak.config.tasks import TASKS, register_task, task_class
+from vaak.config.tasks import TASKS, TASKS_PACKAGE, built_in, installed, register_task, spec_of, task_class
 from vaak.core.callback import Callback
 from vaak.core.errors import UserError
 from vaak.core.task import Task
@@ -148,9 +148,12 @@ def reference_of(task: Any) -> Reference:
     name = _name_in(module, task)
     if module is not None and name is not None:
         full = f"{module.__name__}:{name}"
-        for short, spec in TASKS.items():
-            if spec.task == full:
-                return Reference(short, True)
+        offered = {point.value: short for short, point in installed().items()}
+        offered |= {
+            str(spec_of(short).task): short for short in built_in() if full.startswith(f"{TASKS_PACKAGE}.{short}.")
+        }
+        if full in offered:
+            return Reference(offered[full], True)
         if _is_installed(module):
             return Reference(full, True)
         file = Path(getattr(module, "__file__", None) or "")

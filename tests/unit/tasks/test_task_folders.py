@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
+from vaak.audio.config import AugmentationConfig
 from vaak.config.tasks import TASKS
+from vaak.tasks.recognised import RECOGNISED_BY
 
 FOLDERS = Path(__file__).parents[3] / "src" / "vaak" / "tasks"
 FILES = {"README.md", "spec.py", "config.py", "checks.py", "task.py", "data.py", "model.py", "metrics.py"}
@@ -26,3 +30,21 @@ def test_every_readme_has_what_goes_in_and_out_a_way_to_start_and_papers(task: s
         if wanted not in text
     ]
     assert not missing
+
+
+def test_the_table_of_keys_has_every_task_and_knows_which_read_audio() -> None:
+    assert {name: row.reads_audio for name, row in RECOGNISED_BY.items()} == {
+        name: spec.audio is not None for name, spec in TASKS.items()
+    }
+    augmentations = {f"data.augmentation.{name}" for name in AugmentationConfig.model_fields}
+    assert augmentations <= set(RECOGNISED_BY["diarization"].own)
+
+
+def test_recognising_a_task_imports_no_other() -> None:
+    code = (
+        "import sys; from vaak.config.load import load; load([sys.argv[1]])\n"
+        "print(sorted(name for name in sys.modules if name.startswith('vaak.tasks.') and name.endswith('.spec')))"
+    )
+    file = FOLDERS.parents[2] / "configs" / "quickstart.yml"
+    done = subprocess.run([sys.executable, "-c", code, file], capture_output=True, text=True, check=True)
+    assert done.stdout == "['vaak.tasks.lm.spec']\n"

@@ -175,12 +175,15 @@ BROKEN = {
 
 
 @pytest.mark.parametrize("line", BROKEN)
-def test_a_broken_package_is_one_warning_until_its_task_is_asked_for(project: Path, line: str):
+@pytest.mark.parametrize("has_metadata", [True, False])
+def test_a_broken_package_stops_only_what_asks_for_its_task(project: Path, line: str, has_metadata: bool):
     site, reason = project / "site", BROKEN[line]
     for name, entry in (("vowels", "vowels = own_vowels:VowelTask"), ("spoiler", line)):
         (site / f"{name}-1.0.dist-info").mkdir(parents=True)
         (site / f"{name}-1.0.dist-info" / "entry_points.txt").write_text(f"[vaak.tasks]\n{entry}\n")
-        (site / f"{name}-1.0.dist-info" / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
+        metadata = f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n"
+        if has_metadata:
+            (site / f"{name}-1.0.dist-info" / "METADATA").write_text(metadata)
     shutil.copy(vowels.__file__, site / "own_vowels.py")
     (site / "broken_module.py").write_text("raise RuntimeError('it fails when it is imported')\n")
     (site / "ending_module.py").write_text("import sys\nsys.exit('over')\n")
@@ -191,12 +194,13 @@ def test_a_broken_package_is_one_warning_until_its_task_is_asked_for(project: Pa
         done = subprocess.run(command, capture_output=True, text=True, env=environment)
         return done.returncode, done.stdout, done.stderr.splitlines()
 
-    code, out, said = vaak("config", "check", project / "vowels.yml", "task=vowels")
-    assert code == 0, said
-    assert out.startswith("valid: task vowels")
-    assert len(said) == 1, said
-    assert reason in said[0]
-    assert said[0].endswith("it is left out")
+    for file, task in ((project / "vowels.yml", "vowels"), (Path(SOURCE).parent / "configs" / "quickstart.yml", "lm")):
+        code, out, said = vaak("config", "check", file, *([f"task={task}"] if task == "vowels" else []))
+        assert (code, said) == (0, [])
+        assert out.startswith(f"valid: task {task}")
+    code, _, said = vaak("config", "check", project / "vowels.yml", "task=vowel")
+    assert code == 2
+    assert [reason in said[0], said[0].endswith("it is left out")] == [True, True], said  # where all tasks are listed
     name = line.partition(" ")[0]
     code, _, said = vaak("config", "check", project / "vowels.yml", f"task={name}")
     assert code == 2

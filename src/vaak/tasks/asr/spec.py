@@ -12,7 +12,6 @@ SPEC = TaskSpec(
     data=AsrDataConfig,
     audio=AudioConfig,
     corpus=DatasetConfig,
-    recognised_by=("model.base", "model.scratch", "model.lora", "model.experts", "whisper_model", "data.normaliser"),
     length_unit="seconds",
     defaults=DEFAULTS,
     aliases=ALIASES,

@@ -1,6 +1,6 @@
 """The specification of the diarization task. Imports no torch."""
 
-from vaak.audio.config import AudioConfig, AugmentationConfig, DatasetConfig
+from vaak.audio.config import AudioConfig, DatasetConfig
 from vaak.config.tasks import TaskSpec, only_length
 from vaak.tasks.diarization.checks import checks, metrics, num_parameters
 from vaak.tasks.diarization.config import (
@@ -22,17 +22,6 @@ SPEC = TaskSpec(
     training=DiarizationTrainingConfig,
     audio=AudioConfig,
     corpus=DatasetConfig,
-    recognised_by=(
-        "datasets",
-        "global_config",
-        "model.model_type=encoder",
-        "model.front_end",
-        "model.preset=sa_eend",
-        "data.inference",
-        "data.scoring",
-        *(f"data.augmentation.{name}" for name in AugmentationConfig.model_fields),
-    ),
-    also_recognised_by=("training.eval_knobs",),
     short_names={LABEL_TYPE: LABEL_TYPES},
     used_by_models=(LABEL_TYPE,),
     length_unit="seconds",

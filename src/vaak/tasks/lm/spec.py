@@ -9,8 +9,6 @@ SPEC = TaskSpec(
     task="vaak.tasks.lm.task:LanguageModelTask",
     model=LanguageModelConfig,
     data=LanguageModelDataConfig,
-    recognised_by=("model.preset", "model.model_type=decoder", "model.model_type=encoder", "data.minimal_pairs"),
-    also_recognised_by=("data.corpus", "data.tokenizer"),
     used_by_models=("data.tokenizer",),
     length_unit="tokens",
     defaults=DEFAULTS,

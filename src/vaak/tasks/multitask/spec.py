@@ -8,7 +8,6 @@ SPEC = TaskSpec(
     task="vaak.tasks.multitask.task:MultiTask",
     model=MultiTaskConfig,
     data=MultiTaskDataConfig,
-    recognised_by=("tasks", "data.tasks"),
     defaults=DEFAULTS,
     aliases=ALIASES,
     metrics=metrics,

@@ -11,7 +11,6 @@ SPEC = TaskSpec(
     data=VocoderDataConfig,
     audio=AudioConfig,
     corpus=DatasetConfig,
-    recognised_by=("model.discriminators", "data.crop_frames"),
     length_unit="seconds",
     defaults=DEFAULTS,
     aliases=ALIASES,
