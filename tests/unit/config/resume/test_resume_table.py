@@ -158,6 +158,7 @@ def test_a_change_of_an_option_is_reported_with_its_class(task):
 
 
 def check_a_change(task: str, leaf: Leaf, untouched: Any) -> None:
+    assert leaf.rule is not None
     key, name = leaf.key.replace(".N", ".0"), leaf.key.rpartition(".")[2]
     before = resolved_values(untouched)
     section = section_at(task, before, leaf.key)
