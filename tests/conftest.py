@@ -8,10 +8,12 @@ import signal
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
 
+import shards
 import tiny_runs
 from commands import Commands
 from vaak.cli.main import main
@@ -29,10 +31,30 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "same"))
 REPOSITORY = Path(__file__).resolve().parents[1]
 
 
-def pytest_configure() -> None:
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--write-durations", action="store_true", help="measure what tests/durations.json has")
+
+
+def pytest_configure(config: pytest.Config) -> None:
     """Ctrl-C acts on the commands of tests that a script runs in its background, where a shell ignores it."""
+    if config.getoption("write_durations") and not hasattr(config, "workerinput"):
+        config.pluginmanager.register(shards.Stopwatch())
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Several workers begin with what takes longest, so that they end together."""
+    if hasattr(config, "workerinput"):
+        shards.longest_first(items, shards.measured())
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Return the one of ``--dist loadfile``; any other way to share tests is xdist's own."""
+    if config.getoption("dist") != "loadfile":
+        return None
+    config.option.loadscopereorder = False
+    return shards.WholeFiles(config, log)
 
 
 def pytest_collection_finish() -> None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from contract_cases import CASES, TOYS
+from task_case import TaskCase, ToyCase
 from vaak.config.tasks import TASKS
-from vaak.testing import CHECKS, Case
+from vaak.testing import CHECKS, Case, check_learning, check_replay, check_resume, check_saved
 
 
 def test_every_task_is_under_contract():
@@ -21,17 +24,33 @@ SLOW = (
     "seq2seq, two tokenizers", "seq2seq pretrained, low-rank adapters", "asr, a part, augmented",
 )  # fmt: skip
 """Further cases of a task, for which there is no time in every run of the tests."""
-PARAMETERS = [
-    pytest.param(case, id=name, marks=[pytest.mark.slow] if name in SLOW else [])
-    for name, case in {**CASES, **TOYS}.items()
-]
+TRAINED = (check_learning, check_saved, check_resume, check_replay)
+"""Checks that train longest, run every time for the first case of each task and those of WITH_STATE."""
+WITH_STATE = ("lm Performer", "asr, experts")
+"""Cases whose steps change more than weights and moments: features that are redrawn, a bias that balances."""
 
 
-@pytest.fixture(scope="module", params=PARAMETERS)
+def parameters() -> list[Any]:
+    """Return each case with each check; those of a case come one after the other, since it prepares its data once."""
+    tasks: set[str] = set()
+    found = []
+    cases: dict[str, TaskCase | ToyCase] = {**CASES, **TOYS}
+    for name, case in cases.items():
+        trained = isinstance(case, ToyCase) or name in WITH_STATE or case.task not in tasks
+        if isinstance(case, TaskCase):
+            tasks.add(case.task)
+        for check in CHECKS:
+            slow = name in SLOW or (check in TRAINED and not trained)
+            marks = [pytest.mark.slow] if slow else []
+            found.append(pytest.param(case, check, id=f"{name}-{check.__name__}", marks=marks))
+    return found
+
+
+@pytest.fixture(scope="module")
 def case(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Case:
     return request.param.prepared(tmp_path_factory.mktemp("prepared"))
 
 
-@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
+@pytest.mark.parametrize(("case", "check"), parameters(), indirect=["case"], scope="module")
 def test_contract(case: Case, check):
     check(case)

@@ -6,6 +6,7 @@ comment with a file's name is that file for the commands of its document. What t
 
 from __future__ import annotations
 
+import doctest
 import importlib
 import os
 import re
@@ -167,3 +168,16 @@ def test_every_page_is_in_the_navigation_of_the_site():
     pages = {page.relative_to(ROOT / "docs").as_posix() for page in ROOT.glob("docs/**/*.md")}
     pages |= {f"tasks/{page.parent.name}.md" for page in ROOT.glob("src/vaak/tasks/*/README.md")}
     assert pages <= set(re.findall(r"[\w/-]+\.md", site.partition("\nnav:\n")[2]))
+
+
+def test_every_example_of_a_docstring_is_true():
+    failed, number = [], 0
+    for root in (ROOT / "src", ROOT / "scripts", ROOT / "tests" / "support"):
+        for path in root.rglob("*.py"):
+            if re.search(r"^ +>>> ", path.read_text(encoding="utf-8"), re.MULTILINE):
+                name = ".".join(path.relative_to(root).with_suffix("").parts).removesuffix(".__init__")
+                found = doctest.testmod(importlib.import_module(name))
+                failed += [name] * found.failed
+                number += found.attempted
+    assert number > 100
+    assert not failed

@@ -60,22 +60,27 @@ def run_onnx(file: Path, **inputs: Any) -> list[np.ndarray]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "options",
     [
         {},
-        pytest.param({"front_end": "stacked", "subsampling": 10, "upsampling": 1}, marks=pytest.mark.slow),
-        pytest.param({"attention_type": "linear"}, marks=pytest.mark.slow),
-        pytest.param({"embedding_dim": 0}, marks=pytest.mark.slow),
+        {"front_end": "stacked", "subsampling": 10, "upsampling": 1},
+        {"attention_type": "linear"},
+        {"embedding_dim": 0},
     ],
 )
 def test_a_diarizer_says_in_onnxruntime_who_speaks(options: dict[str, Any], tmp_path: Path):
     model = small_diarizer(**options)
     export_diarizer(Diarizer(model, InferenceConfig(), 0.01), NUM_BINS, "{}", tmp_path / "onnx")
+    check_who_speaks(tmp_path / "onnx" / "model.onnx", model, NUM_BINS)
+
+
+def check_who_speaks(file: Path, model: Any, num_bins: int) -> None:
     time = 8 * model.config.subsampling
-    features = torch.randn(2, time, NUM_BINS)
+    features = torch.randn(2, time, num_bins)
     mask = torch.arange(time) < torch.tensor([[time], [time - 5]])
-    found = run_onnx(tmp_path / "onnx" / "model.onnx", features=features, mask=mask)
+    found = run_onnx(file, features=features, mask=mask)
     with torch.no_grad():
         expected = model.infer(features, mask)
     np.testing.assert_allclose(found[0], expected.probabilities, atol=1e-4)
@@ -89,6 +94,8 @@ def test_a_diarizers_run_is_exported(diarizer_run: Path, vaak: Any, tmp_path: Pa
     about = session.get_modelmeta().custom_metadata_map
     assert json.loads(about["features"])["num_mel_bins"] == 24
     assert json.loads(about["names"]) is None
+    model: Any = open_run(diarizer_run, device="cpu").model.eval()
+    check_who_speaks(tmp_path / "onnx" / "model.onnx", model, 24)
     code, _, err = vaak("export", diarizer_run)
     assert (code, err) == (2, "--format hf: a run of task diarization can't be exported so; use --format onnx\n")
 
@@ -96,11 +103,18 @@ def test_a_diarizers_run_is_exported(diarizer_run: Path, vaak: Any, tmp_path: Pa
 @pytest.mark.parametrize(
     "options",
     [
-        *({"position_type": kind} for kind in ("learned", "convolutional", "t5")),
-        {"attention_type": "linear"},
-        {"attention_type": "local", "window": 4},
-        {"model_type": "decoder", "attention_type": "causal_linear"},
+        {"position_type": "convolutional"},
         {"model_type": "decoder", "position_type": "alibi"},
+        *(
+            pytest.param(options, marks=pytest.mark.slow)
+            for options in (
+                {"position_type": "learned"},
+                {"position_type": "t5"},
+                {"attention_type": "linear"},
+                {"attention_type": "local", "window": 4},
+                {"model_type": "decoder", "attention_type": "causal_linear"},
+            )
+        ),
     ],
 )
 def test_language_models_score_tokens_in_onnxruntime(options: dict[str, Any], tiny_run: Path, tmp_path: Path):
@@ -153,7 +167,10 @@ def trained(folder: Path, name: str, *options: str) -> OpenedRun:
     [
         pytest.param((), marks=pytest.mark.slow),
         ("model.copy_source=true", "data.tokenizer.type=character"),
-        ("model.encoder.attention_type=linear", "model.decoder.attention_type=causal_linear"),
+        pytest.param(
+            ("model.encoder.attention_type=linear", "model.decoder.attention_type=causal_linear"),
+            marks=pytest.mark.slow,
+        ),
         pytest.param(("model.global_config.position_type=learned",), marks=pytest.mark.slow),
     ],
 )

@@ -1,0 +1,63 @@
+"""Which tests one worker of pytest-xdist runs together, and in which order: what took longest first.
+
+What runs together shares what module-scoped fixtures prepare and train.
+``pytest --write-durations`` measures the seconds of each and writes them into ``tests/durations.json``.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+from xdist.scheduler import LoadFileScheduling
+
+DURATIONS = Path(__file__).parents[1] / "durations.json"
+SHORT = 1.0
+"""Seconds below which what runs together isn't recorded; it comes last."""
+
+
+def together(nodeid: str) -> str:
+    """Return what a test runs together with: its file; of the contract, its case, which prepares its data once."""
+    file, _, test = nodeid.partition("::")
+    return f"{file}: {test.partition('[')[2].rpartition('-check_')[0]}" if "-check_" in test else file
+
+
+def longest_first(items: list[pytest.Item], seconds: dict[str, float]) -> None:
+    """Sort the tests by the seconds of what they run together with; those that weren't measured come last."""
+    items.sort(key=lambda item: -seconds.get(together(item.nodeid), 0.0))
+
+
+def measured() -> dict[str, float]:
+    """Return the recorded seconds, by what runs together."""
+    found: dict[str, float] = json.loads(DURATIONS.read_text(encoding="utf-8"))
+    return found
+
+
+class WholeFiles(LoadFileScheduling):  # type: ignore[misc] # xdist has no types
+    """Gives a worker that has nothing to do the next file or case, in the order of collection."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return together(nodeid)
+
+
+class Stopwatch:
+    """A plugin that writes ``tests/durations.json`` at the end of all tests."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = defaultdict(float)
+
+    def pytest_runtest_logreport(self, report: Any) -> None:
+        self.seconds[together(report.nodeid)] += report.duration
+
+    def pytest_sessionfinish(self) -> None:
+        write(self.seconds)
+
+
+def write(seconds: dict[str, float]) -> None:
+    """Write the seconds of what isn't short, over those of an earlier time."""
+    found = {**measured(), **seconds}
+    kept = {name: round(found[name], 1) for name in sorted(found) if found[name] >= SHORT}
+    DURATIONS.write_text(json.dumps(kept, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
