@@ -160,7 +160,7 @@ class LinuxMemory:
 
 
 class OtherMemory:
-    """On systems without /proc: the present values of psutil, which comes with accelerate."""
+    """On systems without /proc: the present values of psutil, which is installed there."""
 
     def read(self) -> tuple[int, int, int]:
         import psutil

@@ -257,7 +257,7 @@ def wordnet_synonyms(key: str = SYNONYMS) -> Synonyms:
     try:
         importlib.import_module("nltk.corpus").wordnet.ensure_loaded()
     except ImportError as error:
-        raise UserError(f"{key}: wordnet requires nltk (pip install nltk); or {instead}") from error
+        raise UserError(f"{key}: wordnet requires nltk (pip install 'vaak[augmentation]'); or {instead}") from error
     except LookupError as error:
         download = "python -m nltk.downloader wordnet"
         raise UserError(f"{key}: nltk has no WordNet ({download}); or {instead}") from error

@@ -209,7 +209,9 @@ def test_wordnet_where_it_is_and_where_it_isnt(monkeypatch: pytest.MonkeyPatch):
     with pytest.raises(UserError, match=r"nltk has no WordNet \(python -m nltk.downloader wordnet\); or give a file"):
         wordnet_synonyms()
     monkeypatch.setitem(sys.modules, "nltk.corpus", None)
-    with pytest.raises(UserError, match=r"wordnet requires nltk \(pip install nltk\); or give a file as synonyms"):
+    with pytest.raises(
+        UserError, match=r"wordnet requires nltk \(pip install 'vaak\[augmentation\]'\); or give a file as synonyms"
+    ):
         wordnet_synonyms()
 
 

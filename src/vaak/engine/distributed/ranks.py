@@ -23,7 +23,7 @@ import torch
 import torch.distributed as dist
 
 from vaak.config.training import TrainingConfig
-from vaak.core.errors import RemoteError, UserError
+from vaak.core.errors import RemoteError, UserError, optional_import
 from vaak.core.interrupts import end_with_launcher
 from vaak.engine.distributed.exchange import BUCKET_BYTES, Exchange, GradientBuckets, OwnGradients, StepMessage, hash_of
 from vaak.engine.distributed.launcher import (
@@ -331,8 +331,9 @@ def _join(backend: str, device: torch.device, timeout: timedelta) -> Ranks:
 
 
 def accelerate_tracker(name: str) -> Any:
-    """The class of a tracker of accelerate. Raises UserError for one that is unknown or not installed."""
-    from accelerate.tracking import LOGGER_TYPE_TO_CLASS, get_available_trackers
+    """Return the class of a tracker of accelerate. Raises UserError for one that is unknown or not installed."""
+    with optional_import(f"training.logging.trackers: {name} requires accelerate", "accelerate"):
+        from accelerate.tracking import LOGGER_TYPE_TO_CLASS, get_available_trackers
 
     if name not in LOGGER_TYPE_TO_CLASS:
         raise UserError(

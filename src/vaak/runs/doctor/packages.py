@@ -34,8 +34,10 @@ MODULES = {"ruamel.yaml": "ruamel.yaml"}
 """Packages whose module has another name than the package with underscores."""
 
 OPTIONAL = {
+    "accelerate": "training.logging.trackers and accelerate launch",
     "datasets": "data.corpus.type huggingface and parquet",
     "matplotlib": "pictures of vaak find-lr",
+    "sacrebleu": "the task seq2seq",
     "transformers": "reading exported models",
     "wandb": "training.logging.wandb",
 }
@@ -214,8 +216,9 @@ def _requirements() -> list[tuple[str | None, Requirement]]:
     requirements = [Requirement(line) for line in lines]
     found = []
     for requirement in requirements:
-        extra = re.search(r"extra == [\"'](\w+)[\"']", str(requirement.marker or ""))
-        found.append((extra[1] if extra else None, requirement))
+        extra = re.search(r"extra == [\"']([\w-]+)[\"']", str(requirement.marker or ""))
+        if extra or requirement.marker is None or requirement.marker.evaluate():  # else it is for another system
+            found.append((extra[1] if extra else None, requirement))
     return found
 
 

@@ -22,18 +22,22 @@ from collections.abc import Callable, Sequence
 from itertools import zip_longest
 from typing import Any
 
-from sacrebleu.metrics.base import Metric
-from sacrebleu.metrics.bleu import BLEU
-from sacrebleu.metrics.chrf import CHRF
 from torch import nn
 from torch.nn import functional as F
 
 from vaak.core.batch import Batch
+from vaak.core.errors import optional_import
 from vaak.core.task import Meters
 from vaak.core.terminal import followed
 from vaak.nn.losses import IGNORED
 from vaak.tasks.seq2seq.config import METHOD_OPTIONS, DecodingConfig
 from vaak.text.word_dictionary import ROUNDS, WordDictionary, words
+
+# At the top of the module, so that a run says it before it trains.
+with optional_import("the task seq2seq requires sacrebleu", "seq2seq"):
+    from sacrebleu.metrics.base import Metric
+    from sacrebleu.metrics.bleu import BLEU
+    from sacrebleu.metrics.chrf import CHRF
 
 Translate = Callable[[nn.Module, Batch], list[str]]
 

@@ -154,7 +154,7 @@ def test_broken_and_missing_packages_say_what_they_break():
         "datasets": Import(False),
         "wandb": Import(True, "ImportError: x"),
         "tokenizers": Import(False),
-        "accelerate": Import(True, "OSError: y"),
+        "safetensors": Import(True, "OSError: y"),
     }
     found = by_name(examine_packages(broken))
     assert found["torchaudio"].mark == "warning"
@@ -162,7 +162,7 @@ def test_broken_and_missing_packages_say_what_they_break():
     assert "pip uninstall torchaudio" in found["torchaudio"].advice
     assert (found["datasets"].mark, found["wandb"].mark) == ("ok", "warning")
     assert "pip install 'vaak[hf]'" in found["datasets"].said
-    assert (found["tokenizers"].mark, found["accelerate"].mark) == ("problem", "problem")
+    assert (found["tokenizers"].mark, found["safetensors"].mark) == ("problem", "problem")
     assert "torch" in found["needed"].said
     assert "tokenizers" not in found["needed"].said
     assert all(finding.mark == "ok" for finding in examine_packages(all_well()))

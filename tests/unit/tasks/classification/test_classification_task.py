@@ -216,7 +216,11 @@ def test_an_exported_classifier_is_the_same_in_onnxruntime(folder: Path, model: 
         ({}, "data.augmentation={enabled: true, techniques: [translation]}", "techniques"),
         ({}, "model.pretrained_model=./gone", "architecture is cnn; word vectors are given by word_vectors"),
         ({}, "model={architecture: transformer, pretrained_model: ./gone}", "no such folder: ./gone"),
-        ({}, "data.augmentation.enabled=true", "wordnet requires nltk (pip install nltk); or give a file"),
+        (
+            {},
+            "data.augmentation.enabled=true",
+            "wordnet requires nltk (pip install 'vaak[augmentation]'); or give a file",
+        ),
         ({}, "data.corpus.test=strange.json", "strange.json: entry 0: the label 'maybe' occurs in no training text"),
         ({"text": " "}, "name=blank", "all its texts in texts.json were dropped (90 because empty)"),
         ({"label": None}, "name=none", "texts.json: entry 0: label is empty: every row needs a label"),

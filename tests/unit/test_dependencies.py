@@ -1,0 +1,72 @@
+"""What is imported is declared; what stands beside the core isn't imported by it."""
+
+from __future__ import annotations
+
+import ast
+import sys
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+SOURCE = ROOT / "src" / "vaak"
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+PACKAGES = {"google": "protobuf", "ruamel": "ruamel.yaml", "sklearn": "scikit-learn", "umap": "umap-learn"}
+"""Packages whose module has another name."""
+UNDECLARED = {
+    "ctranslate2",  # the tool that an export is for; its absence is said
+    "pandas",  # only frames that a user gives
+    "pydantic_core",  # pydantic's own, at the version that it pins
+}
+LEAVES = ("vaak.compat", "vaak.text.grammar")
+ON_DEMAND = {
+    "tasks/lm/metrics.py",  # data.minimal_pairs: grammar
+    "text/corpora/corpus.py",  # data.corpus.type: grammar
+    "text/corpora/labelled.py",
+    "text/corpora/parallel.py",
+}
+"""Where the generated Hindi is imported, since a YAML names it."""
+
+
+def imported(file: Path) -> Iterator[str]:
+    """The modules that a file imports anywhere, or names to import_module."""
+    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            yield node.module
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+        elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith("import_module"):
+            yield from (str(argument.value) for argument in node.args if isinstance(argument, ast.Constant))
+
+
+def name_of(requirement: str) -> str:
+    return requirement.split(";")[0].split("[")[0].strip().split(">")[0].split("<")[0].lower().replace("-", "_")
+
+
+def test_every_package_that_is_imported_is_declared():
+    extras = PROJECT["optional-dependencies"]
+    declared = {name_of(line) for lines in (PROJECT["dependencies"], *extras.values()) for line in lines}
+    used: dict[str, str] = {}
+    for file in SOURCE.rglob("*.py"):
+        for module in imported(file):
+            root = module.partition(".")[0]
+            used.setdefault(PACKAGES.get(root, root).lower().replace("-", "_"), str(file.relative_to(ROOT)))
+    standard = {name.lower() for name in sys.stdlib_module_names}
+    assert {name: file for name, file in used.items() if name not in declared | standard | UNDECLARED | {"vaak"}} == {}
+
+
+def test_the_core_imports_no_leaf_but_where_a_yaml_names_it():
+    found = set()
+    for file in SOURCE.rglob("*.py"):
+        path = file.relative_to(SOURCE).as_posix()
+        inside = "vaak." + path.replace("/", ".")
+        if inside.startswith(LEAVES):
+            continue
+        tree = ast.parse(file.read_text(encoding="utf-8"))
+        leaves = [module for module in imported(file) if module.startswith(LEAVES)]
+        if leaves:
+            found.add(path)
+            top = [node for node in tree.body if isinstance(node, ast.Import | ast.ImportFrom)]
+            assert not [node for node in top if any(leaf in ast.unparse(node) for leaf in leaves)], path
+    assert found == ON_DEMAND
