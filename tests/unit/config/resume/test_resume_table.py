@@ -170,6 +170,7 @@ def check_a_change(task: str, leaf: Leaf, untouched: Any) -> None:
     new = section_at(task, after, leaf.key)[name] = changed_value(leaf, old)
     changes = changes_between(before, after)
     assert [(one.key, one.before, one.after) for one in changes] == [(key, old, new)], key
+    assert leaf.rule is not None, key
     assert changes[0].resume_class == leaf.rule.of(old, new), key
     assert str(changes[0]).startswith(f"{key} was ")
     (back,) = changes_between(after, before)
