@@ -189,7 +189,15 @@ def test_broken_packages_stop_only_what_asks_for_their_tasks(project: Path):
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(site), SOURCE])}
 
     def check(file: Path, *overrides: str) -> tuple[int, str, list[str]]:
-        command = [sys.executable, "-c", "from vaak.cli.main import main; main()", "config", "check", file, *overrides]
+        command = [
+            sys.executable,
+            "-c",
+            "from vaak.cli.main import main; main()",
+            "config",
+            "check",
+            str(file),
+            *overrides,
+        ]
         done = subprocess.run(command, capture_output=True, text=True, env=environment)
         return done.returncode, done.stdout, done.stderr.splitlines()
 
