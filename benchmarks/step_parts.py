@@ -68,7 +68,7 @@ PARTS: dict[str, tuple[str, ...]] = {
     "finite?": ("vaak.engine.step:why_to_skip",),
     "clip": ("vaak.engine.step:clip_gradients",),
     "rates": ("vaak.engine.step:set_learning_rates",),
-    "optimizer": ("vaak.engine.optim.optimizers:uncompiled(AdamW).step", "torch.optim:AdamW.step"),
+    "optimizer": ("vaak.core.torch_internals:uncompiled(AdamW).step", "torch.optim:AdamW.step"),
     "update, the rest": ("vaak.engine.step:update_weights",),
     "position": ("vaak.engine.state:Position.advance",),
     "report": ("vaak.engine.step:StepReport",),

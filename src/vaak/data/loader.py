@@ -25,7 +25,6 @@ from typing import Any, cast
 
 import numpy as np
 import torch
-from torch._C import _error_if_any_worker_fails
 
 from vaak.config.training import PerformanceConfig
 from vaak.core.batch import Batch
@@ -35,6 +34,7 @@ from vaak.core.machine import cores_of_a_process
 from vaak.core.out_of_memory import is_host_error
 from vaak.core.random_keys import Purpose, draw_key
 from vaak.core.task import Dataset, demand_kind
+from vaak.core.torch_internals import demand_workers_alive, end_workers, iterate_with_workers, terminate_by_kill
 from vaak.data.plan import BatchPlan, Planner
 
 
@@ -250,16 +250,15 @@ def load(
         prefetch_factor=options.prefetch_factor,
         worker_init_fn=_start_worker,
     )
-    batches = iter(loader)
-    started = cast("list[BaseProcess]", getattr(batches, "_workers", []))
+    batches, started = iterate_with_workers(loader)
     _workers.update(started)
-    for worker in started:
-        _end_when_told(worker)
+    for worker in started:  # schedulers send SIGTERM to all processes of a job: a worker lives until its run has saved
+        terminate_by_kill(worker)
     _raise_only_while_fetching()
     try:
         while True:
             with naming_lost_workers(ConnectionError, EOFError, FileNotFoundError):
-                found = _fetched(batches)
+                found = _fetched(batches, started)
             if found is None:
                 return
             if isinstance(found, UserError):
@@ -268,24 +267,17 @@ def load(
     finally:
         # At once: an exception keeps this frame, and what it holds, as long as somebody has it. And freed with it
         # by the garbage collector, the queues to the workers close first, so that these never hear of the end.
-        batches._shutdown_workers()  # type: ignore[attr-defined]
+        end_workers(batches, started)
         found = None  # else the exception and its frame would hold each other
 
 
-def _end_when_told(worker: BaseProcess) -> None:
-    """Have ``terminate``, by which torch and Python's exit end a worker, kill it: workers ignore SIGTERM.
-
-    Schedulers send that to all processes of a job, and a worker is to live until its run has saved.
-    """
-    popen = worker._popen  # type: ignore[attr-defined]
-    popen.terminate = popen.kill
-
-
-def _fetched(batches: Iterator[Microbatch | UserError]) -> Microbatch | UserError | None:
-    """What the workers read next; None at the end. Raises RuntimeError where one of them has been lost."""
+def _fetched(
+    batches: Iterator[Microbatch | UserError], workers: Collection[BaseProcess]
+) -> Microbatch | UserError | None:
+    """Return what the workers read next; None at the end. Raises RuntimeError where one of them has been lost."""
     _fetching.append(batches)
     try:
-        _error_if_any_worker_fails()
+        demand_workers_alive(workers)
         return next(batches, None)
     finally:
         _fetching.pop()

@@ -27,9 +27,9 @@ from vaak.core.batch import Batch, FirstPass, Term
 from vaak.core.errors import UserError
 from vaak.core.random_keys import Purpose, draw_key
 from vaak.core.task import Objective, Task, demand_terms
+from vaak.core.torch_internals import backward
 from vaak.data.loader import Microbatch
 from vaak.engine.memory import free_memory, is_out_of_memory
-from vaak.engine.optim.optimizers import backward
 from vaak.engine.phases import Phases
 from vaak.engine.precision import Precision, seed_everything
 from vaak.engine.state import PieceRule, PieceRules

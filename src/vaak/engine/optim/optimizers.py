@@ -11,10 +11,6 @@ matrices' rate is scaled by √max(1, rows / columns), Jordan's rule (torch's ``
 size of an update, alike at every width. AdamW's rate means something else, so it has its own, a third of ``lr`` unless
 given. A user's ``torch.optim.Optimizer`` is made with the same groups; what it keeps in ``state[parameter]`` or in its
 groups, as tensors or plain values, is what a checkpoint keeps.
-
-torch imports its compiler (``torch._dynamo``: 70 MB, a second or more of the start) when a parameter group is
-added, a step is taken, or a backward begins with given gradients. Vaak compiles models, on request, and neither of
-these: what torch has wrapped is called here as it is (``uncompiled``, ``backward``), the same numbers to the bit.
 """
 
 from __future__ import annotations
@@ -25,19 +21,18 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
-from inspect import unwrap
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.optim import SGD, Adafactor, Adam, AdamW, Optimizer
-from torch.optim import optimizer as torch_optimizer
 
 from vaak.config.components import check_options, resolve_component
 from vaak.config.optimization import UPDATE_RULES, OptimizerConfig, ParameterGroupConfig
 from vaak.config.tasks import load_name
 from vaak.core.errors import UserError
+from vaak.core.torch_internals import uncompiled
 
 
 def optimizers_of(parameters: list[NamedParameter], config: OptimizerConfig, folder: Path) -> list[Optimizer]:
@@ -155,42 +150,6 @@ def _has_fused(rule: Callable[..., Optimizer], device: torch.device, dtype: torc
     except RuntimeError:
         return False
     return True
-
-
-@cache
-def uncompiled(rule: Any) -> Any:
-    """The optimizer class ``rule`` with methods that don't import the compiler; gradients are off in its step, too.
-
-    Hooks and the profiler see its steps. Where there are none, a step skips what torch does for them, which takes a
-    quarter of the time of a small model's update.
-    """
-    update = torch.no_grad()(unwrap(rule.step))
-    watched = Optimizer.profile_hook_step(update)
-
-    def step(self: Any, closure: Callable[[], Any] | None = None) -> Any:
-        return (watched if _is_watched(self) else update)(self, closure)
-
-    step.hooked = True  # type: ignore[attr-defined]  # or torch would wrap it once more
-    methods = {"__module__": rule.__module__, "add_param_group": unwrap(rule.add_param_group), "step": step}
-    return type(rule.__name__, (rule,), methods)
-
-
-def _is_watched(rule: Any) -> bool:
-    """Whether a hook or the profiler wants to know of an optimizer's steps."""
-    own = rule._optimizer_step_pre_hooks or rule._optimizer_step_post_hooks
-    of_all = torch_optimizer._global_optimizer_pre_hooks or torch_optimizer._global_optimizer_post_hooks
-    return bool(own or of_all or torch._C._autograd._profiler_enabled())
-
-
-def backward(roots: Sequence[Tensor], gradients: Sequence[Tensor]) -> None:
-    """``torch.autograd.backward``, whose checks take as long as the backward of a tiny model.
-
-    It adds to each leaf's ``grad`` what it has to do with ``roots``; ``gradients`` are those of the roots, alike in
-    shape and dtype.
-    """
-    torch.autograd.Variable._execution_engine.run_backward(
-        tuple(roots), tuple(gradients), False, False, (), allow_unreachable=True, accumulate_grad=True
-    )
 
 
 @dataclass(frozen=True)

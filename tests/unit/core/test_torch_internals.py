@@ -1,8 +1,11 @@
-"""Optimizers and the backward pass without torch's compiler: the bits that torch's own give."""
+"""With torch's private names and without: the bits of torch's own optimizers and backward, and the same workers."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -11,7 +14,17 @@ from torch import Tensor, nn
 from torch.optim import SGD, Adafactor, Adam, AdamW
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from vaak.engine.optim.optimizers import Lion, backward, uncompiled
+from vaak.core import torch_internals
+from vaak.core.torch_internals import (
+    TRIED_WITH,
+    backward,
+    demand_workers_alive,
+    end_workers,
+    iterate_with_workers,
+    terminate_by_kill,
+    uncompiled,
+)
+from vaak.engine.optim.optimizers import Lion
 
 RULES: dict[str, tuple[Any, dict[str, Any]]] = {
     "adam": (Adam, {"fused": True}),
@@ -21,6 +34,31 @@ RULES: dict[str, tuple[Any, dict[str, Any]]] = {
     "adafactor": (Adafactor, {}),
     "lion": (Lion, {}),
 }
+
+
+@pytest.fixture(params=["torch as it is", "torch without the private names"], autouse=True)
+def has_private_names(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[bool]:
+    """Each test runs in both: what another version of torch lacks, it does by public functions."""
+
+    def takes_other_arguments(*_: Any) -> None:
+        raise TypeError
+
+    cached = (torch_internals.uncompiled, torch_internals._engine_is_known)
+    for function in cached:
+        function.cache_clear()
+    if request.param != "torch as it is":
+        monkeypatch.delitem(torch.optim.Optimizer.__annotations__, "_optimizer_step_pre_hooks")
+        monkeypatch.delattr(torch._C, "_error_if_any_worker_fails")
+        monkeypatch.setattr(torch_internals, "_run_engine", takes_other_arguments)
+    yield request.param == "torch as it is"
+    for function in cached:
+        function.cache_clear()
+
+
+def test_this_is_the_version_that_it_was_tried_with(has_private_names: bool) -> None:
+    assert (uncompiled(SGD) is not SGD) == has_private_names
+    assert torch_internals._engine_is_known() == has_private_names
+    assert torch.__version__.startswith(f"{TRIED_WITH}."), "try it, then change TRIED_WITH"
 
 
 def trained(rule: Callable[..., Any], options: dict[str, Any], hooked: bool = False) -> dict[str, Tensor]:
@@ -99,3 +137,44 @@ def test_backward_adds_what_torch_s_own_adds() -> None:
 
 def test_backward_of_no_root_adds_nothing() -> None:
     backward([], [])
+
+
+class BegunIterator:
+    def __init__(self, batches: Iterator[Any]) -> None:
+        self.batches = batches
+
+    def __iter__(self) -> BegunIterator:
+        return self
+
+    def __next__(self) -> Any:
+        return next(self.batches)
+
+
+class WithoutPrivateNames:
+    """A loader whose iterator shows nothing but the next batch."""
+
+    def __init__(self, loader: Any) -> None:
+        self.loader = loader
+
+    def __iter__(self) -> BegunIterator:
+        return BegunIterator(iter(self.loader))
+
+
+def wait_for_the_loss(workers: list[Any]) -> None:
+    for _ in range(100):
+        demand_workers_alive(workers)
+        time.sleep(0.05)
+
+
+def test_workers_are_known_missed_and_ended(has_private_names: bool) -> None:
+    loader: Any = torch.utils.data.DataLoader(range(40), batch_size=None, num_workers=2)  # type: ignore[arg-type]
+    batches, workers = iterate_with_workers(loader if has_private_names else WithoutPrivateNames(loader))
+    assert [next(batches) for _ in range(3)] == [0, 1, 2]
+    assert len(workers) == 2
+    demand_workers_alive(workers)
+    terminate_by_kill(workers[0])
+    os.kill(workers[0].pid or 0, signal.SIGKILL)
+    with pytest.raises(RuntimeError, match=r"^DataLoader worker"):
+        wait_for_the_loss(workers)
+    end_workers(batches, workers)
+    assert not any(worker.is_alive() for worker in workers)
