@@ -78,9 +78,16 @@ def test_a_preparation_that_takes_longer_than_the_time_out_is_waited_for(tmp_pat
     assert lines(tmp_path, fault, [0, 0], "training.distributed.timeout_minutes=0.05") == []
 
 
-@pytest.mark.parametrize("victim", [0, 1])
+MOMENTS = ("model", "losses", "on_fit_start", "on_step_end", "meters", "on_evaluate_end", "on_checkpoint")
+
+
 @pytest.mark.parametrize(
-    "moment", ["model", "losses", "on_fit_start", "on_step_end", "meters", "on_evaluate_end", "on_checkpoint"]
+    ("moment", "victim"),
+    [
+        pytest.param(moment, victim, marks=[pytest.mark.slow] if (number + victim) % 2 else [])
+        for number, moment in enumerate(MOMENTS)
+        for victim in (0, 1)
+    ],
 )
 def test_one_that_is_killed_is_named_by_the_other(tmp_path: Path, moment: str, victim: int):
     codes = [-signal.SIGKILL, 2] if victim == 0 else [2, -signal.SIGKILL]

@@ -37,7 +37,7 @@ def test_gradients_are_right_also_where_nothing_points():
     source, mask = torch.tensor([[1, 2, 0]]), torch.tensor([[True, True, False]])
     inputs = [torch.randn(1, 2, width, dtype=torch.double, requires_grad=True) for width in (VOCAB, 4)]
     memory = torch.randn(1, 3, 4, dtype=torch.double, requires_grad=True)
-    assert torch.autograd.gradcheck(lambda *some: copying(*some, source, mask), (*inputs, memory))
+    assert torch.autograd.gradcheck(lambda *some: copying(*some, source, mask), (*inputs, memory), fast_mode=True)
     copying.float()(inputs[0].float(), inputs[1].float(), memory.float(), source, mask).sum().backward()
     gradients = [parameter.grad for parameter in copying.parameters()]
     assert all(gradient is not None and gradient.isfinite().all() for gradient in gradients)

@@ -136,7 +136,7 @@ def test_gradients_are_right_and_finite_for_silence_and_under_autocast() -> None
     config = MelConfig(n_fft=16, win_length=16, hop_length=4, n_mels=4, f_max=None, log="natural")
     mel = MelSpectrogram(config).double()
     samples = torch.randn(2, 40, dtype=torch.float64, generator=torch.Generator().manual_seed(0), requires_grad=True)
-    assert torch.autograd.gradcheck(mel, (samples,))
+    assert torch.autograd.gradcheck(mel, (samples,), fast_mode=True)
     silent = torch.zeros(2000, requires_grad=True)
     MelSpectrogram(MelConfig())(silent).sum().backward()
     assert silent.grad is not None

@@ -54,7 +54,7 @@ def test_cross_entropy_in_pieces_has_the_gradient_of_its_values(monkeypatch, smo
     monkeypatch.setattr(builtin, "CPU_LOGITS_AT_ONCE", 2 * CLASSES)
     outputs, targets, valid = ragged()
     module = builtin.CrossEntropy(smoothing)
-    assert torch.autograd.gradcheck(lambda logits: module(logits, targets, valid), outputs)
+    assert torch.autograd.gradcheck(lambda logits: module(logits, targets, valid), outputs, fast_mode=True)
 
 
 def test_cross_entropy_of_16_bits_is_computed_in_32(amount):
