@@ -63,10 +63,8 @@ def test_a_users_copy_is_neither_deleted_nor_taken_for_a_checkpoint(tmp_path: Pa
 
 def test_what_was_finished_is_told_once_and_is_there(tmp_path: Path):
     writer = CheckpointWriter(tmp_path, tmp_path / "metrics.jsonl", None)
-    assert writer.take_finished() == []
+    assert writer.finished == []
     for step in (1, 2):
         write(writer, step, best=False, periodic=True)
-    finished = writer.take_finished()
-    assert finished == list_checkpoints(tmp_path)
-    assert all((path / "MANIFEST.json").is_file() for path in finished)
-    assert writer.take_finished() == []
+    assert writer.finished == list_checkpoints(tmp_path)
+    assert all((path / "MANIFEST.json").is_file() for path in writer.finished)

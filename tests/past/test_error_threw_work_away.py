@@ -185,7 +185,7 @@ def test_an_unreadable_validation_file(saves: dict[str, Any], undisturbed: Train
         torn.fit()
     assert torn.position.step == saved_steps(tmp_path)[-1] == 2
     resumed = begun(tmp_path, **saves)
-    assert resumed.position.duties_pending, "the evaluation is still to be done"
+    assert resumed.position.schedule_pending, "the evaluation is still to be done"
     resumed.fit()
     assert_as_if_nothing_had_happened(resumed, undisturbed)
 
@@ -274,7 +274,7 @@ def test_a_bug_in_a_step(saves: dict[str, Any], undisturbed: Trainer, tmp_path: 
         saves["checkpoint"]["interval"] is None
     )
     resumed = begun(tmp_path, **saves)
-    assert not resumed.position.duties_pending
+    assert not resumed.position.schedule_pending
     resumed.fit()
     assert_as_if_nothing_had_happened(resumed, undisturbed)
 

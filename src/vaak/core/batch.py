@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from vaak.core.errors import UserError
 
@@ -117,3 +117,38 @@ class Batch:
             self.step,
             self.step_sums,
         )
+
+
+_KINDS = {
+    "Batch": "vaak.Batch(tensors, counts)",
+    "Dataset": "a vaak.Dataset",
+    "Meters": "a vaak.Meters",
+    "Term": "vaak.Term(sum, per=unit)",
+    "dict": "a dict of names, each with its vaak.Term(sum, per=unit)",
+}
+
+
+def demand_kind(value: object, kind: type, where: str, expected: str = "") -> None:
+    """Raise UserError where what a task gave is of another kind; ``where`` is the call that gave it."""
+    if not isinstance(value, kind):
+        raise UserError(f"{where} gave {type_and_shape(value)}; expected {expected or _KINDS[kind.__name__]}")
+
+
+def demand_terms(terms: object, where: str) -> None:
+    """Raise UserError where the losses of a task aren't terms by name."""
+    demand_kind(terms, dict, where)
+    for name, term in cast("dict[str, object]", terms).items():
+        demand_kind(term, Term, f"the loss {name} of {where}")
+        total = cast("Term", term).total
+        shape = getattr(total, "shape", None)
+        if shape is None or len(shape):
+            raise UserError(
+                f"the loss {name} of {where} has {type_and_shape(total)} as its total; expected one number: sum it"
+            )
+
+
+def type_and_shape(value: object) -> str:
+    """Return the type of a value, and its shape if it has one."""
+    shape = getattr(value, "shape", None)
+    size = "" if shape is None else f" of shape {tuple(shape)}"
+    return "None" if value is None else f"a {type(value).__name__}{size}"

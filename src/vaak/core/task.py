@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Literal, NoReturn, cast
+from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
-from vaak.core.batch import Batch, FirstPass, Term
+from vaak.core.batch import Batch, FirstPass, Term, demand_kind, type_and_shape
 from vaak.core.errors import UserError
 
 if TYPE_CHECKING:
@@ -332,44 +332,12 @@ def missing(whose: object, method: str) -> NoReturn:
     raise UserError(f"{type(whose).__name__} has no {method}, which vaak.core.task describes")
 
 
-def demand_kind(value: object, kind: type, where: str, expected: str = "") -> None:
-    """Raises UserError where what a task gave is of another kind; ``where`` is the call that gave it."""
-    if not isinstance(value, kind):
-        raise UserError(f"{where} gave {_in_words(value)}; expected {expected or _KINDS[kind]}")
-
-
 def demand_dataset(value: object, where: str) -> None:
     """Raises UserError where what a task gave is not a dataset, or one without its lengths or its fingerprint."""
     if not hasattr(value, "example"):
         demand_kind(value, Dataset, where)
     for name in ("lengths", "fingerprint"):
         if not hasattr(value, name):
-            raise UserError(f"{where} gave {_in_words(value)} without {name}, which vaak.Dataset describes: set it")
-
-
-def demand_terms(terms: object, where: str) -> None:
-    """Raises UserError where the losses of a task aren't terms by name."""
-    demand_kind(terms, dict, where)
-    for name, term in cast("dict[str, object]", terms).items():
-        demand_kind(term, Term, f"the loss {name} of {where}")
-        total = cast("Term", term).total
-        shape = getattr(total, "shape", None)
-        if shape is None or len(shape):
             raise UserError(
-                f"the loss {name} of {where} has {_in_words(total)} as its total; expected one number: sum it"
+                f"{where} gave {type_and_shape(value)} without {name}, which vaak.Dataset describes: set it"
             )
-
-
-_KINDS: dict[type, str] = {
-    Batch: "vaak.Batch(tensors, counts)",
-    Dataset: "a vaak.Dataset",
-    Meters: "a vaak.Meters",
-    Term: "vaak.Term(sum, per=unit)",
-    dict: "a dict of names, each with its vaak.Term(sum, per=unit)",
-}
-
-
-def _in_words(value: object) -> str:
-    shape = getattr(value, "shape", None)
-    size = "" if shape is None else f" of shape {tuple(shape)}"
-    return "None" if value is None else f"a {type(value).__name__}{size}"

@@ -27,13 +27,13 @@ import numpy as np
 import torch
 
 from vaak.config.training import PerformanceConfig
-from vaak.core.batch import Batch
+from vaak.core.batch import Batch, demand_kind
 from vaak.core.errors import DataError, HostMemoryError, UserError
 from vaak.core.interrupts import begin_as_worker
 from vaak.core.machine import cores_of_a_process
 from vaak.core.out_of_memory import is_host_error
 from vaak.core.random_keys import Purpose, draw_key
-from vaak.core.task import Dataset, demand_kind
+from vaak.core.task import Dataset
 from vaak.core.torch_internals import demand_workers_alive, end_workers, iterate_with_workers, terminate_by_kill
 from vaak.data.plan import BatchPlan, Planner
 

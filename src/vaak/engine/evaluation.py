@@ -22,11 +22,11 @@ import torch
 from torch import nn
 
 from vaak.config.training import TrainingConfig
-from vaak.core.batch import Batch
+from vaak.core.batch import Batch, demand_kind
 from vaak.core.errors import UserError
 from vaak.core.random_keys import EVALUATION_SEED, Purpose, draw_key
 from vaak.core.storage.files import write_bytes
-from vaak.core.task import Dataset, Meters, Task, demand_kind
+from vaak.core.task import Dataset, Meters, Task
 from vaak.core.terminal import progress
 from vaak.data.batching import evaluation_plan
 from vaak.data.loader import MicrobatchReader, evaluation_addresses, load

@@ -23,10 +23,10 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from vaak.core.batch import Batch, FirstPass, Term
+from vaak.core.batch import Batch, FirstPass, Term, demand_terms
 from vaak.core.errors import UserError
 from vaak.core.random_keys import Purpose, draw_key
-from vaak.core.task import Objective, Task, demand_terms
+from vaak.core.task import Objective, Task
 from vaak.core.torch_internals import backward
 from vaak.data.loader import Microbatch
 from vaak.engine.memory import free_memory, is_out_of_memory

@@ -18,13 +18,12 @@ import os
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from vaak.config.changes import Change, changes_between, of_class
 from vaak.core.errors import CheckpointError, RemoteError, UserError
 from vaak.core.storage import files
 from vaak.core.storage.files import sha256_of
-from vaak.core.task import Task
 from vaak.engine.checkpoint import files as checkpoint
 from vaak.engine.checkpoint.files import Snapshot, remove_leftovers
 from vaak.engine.checkpoint.names import MANIFEST, list_checkpoints, step_folder, step_of
@@ -32,31 +31,16 @@ from vaak.engine.distributed.ranks import Ranks
 from vaak.engine.evaluation import Pictures
 from vaak.engine.journal import JOURNALS, journal_files
 from vaak.engine.saving import Checkpointer, differences, in_words, unknown
-from vaak.engine.state import Position, State
-from vaak.engine.training_data import TrainingData
 
 METRICS, ASIDES = "metrics.jsonl", "asides.json"
 
 
-class HasPast(Protocol):
-    """What is required of a trainer here."""
-
-    directory: Path
-    pictures: Pictures
-
-    @property
-    def checkpoints(self) -> Path: ...
-
-    @property
-    def position(self) -> Position: ...
-
-
 class RunHistory:
-    """The past of a trainer's run, on the main process."""
+    """What a run has written so far: its log, its checkpoints and its ``pictures``; on the main process."""
 
-    def __init__(self, trainer: HasPast) -> None:
-        self.trainer = trainer
-        self.directory, self.checkpoints = trainer.directory, trainer.checkpoints
+    def __init__(self, saving: Checkpointer, pictures: Pictures) -> None:
+        self.position, self.pictures = saving.state.position, pictures
+        self.directory, self.checkpoints = saving.directory, saving.writer.folder
         self.metrics = self.directory / METRICS
         self.aside = _free_folder(self.directory / checkpoint.SET_ASIDE)
 
@@ -70,7 +54,7 @@ class RunHistory:
     def cut(self, snapshot: Snapshot) -> None:
         """After a kill: delete the lines and pictures beyond the newest checkpoint."""
         self._truncate(snapshot)
-        self.trainer.pictures.cut(self._last_shown())
+        self.pictures.cut(self._last_shown())
 
     def go_back(self, snapshot: Snapshot) -> None:
         """Back to an earlier checkpoint of the run: what comes after it is set aside."""
@@ -79,7 +63,7 @@ class RunHistory:
             self._copy_log()
         self._set_aside(later, snapshot.step)
         self._truncate(snapshot)
-        self.trainer.pictures.cut(self._last_shown(), self.aside / "pictures")
+        self.pictures.cut(self._last_shown(), self.aside / "pictures")
 
     def bring_back(self, path: Path, snapshot: Snapshot) -> None:
         """To a checkpoint of the run that was set aside: it and its log take the place of what isn't of its past."""
@@ -93,7 +77,7 @@ class RunHistory:
         self._set_aside([other for other in list_checkpoints(self.checkpoints) if _step(other) > shared], shared)
         files.write_bytes(self.metrics, content[: snapshot.state["metrics_bytes"]])
         path.rename(self.checkpoints / step_folder(snapshot.step))
-        self.trainer.pictures.cut(-1, self.aside / "pictures")
+        self.pictures.cut(-1, self.aside / "pictures")
 
     def replace(self) -> None:
         """To a checkpoint of another run: everything here is set aside."""
@@ -108,7 +92,7 @@ class RunHistory:
             self.aside.mkdir(parents=True, exist_ok=True)
             file.replace(self.aside / file.name)
         self.metrics.unlink(missing_ok=True)
-        self.trainer.pictures.cut(-1, self.aside / "pictures")
+        self.pictures.cut(-1, self.aside / "pictures")
         return [file.name for file in left]
 
     def _set_aside(self, paths: list[Path], after: int) -> None:
@@ -134,8 +118,7 @@ class RunHistory:
 
     def _last_shown(self) -> int:
         """The step of the last pictures that stay; an evaluation that is still due draws its own."""
-        position = self.trainer.position
-        return position.step - position.duties_pending
+        return self.position.step - self.position.schedule_pending
 
 
 def _free_folder(folder: Path) -> Path:
@@ -167,68 +150,52 @@ log = logging.getLogger("vaak")
 NOT_SAVED = -1
 
 
-class Resumes(HasPast, Protocol):
-    """What resuming requires of a trainer (trainer.py)."""
-
-    task: Task
-    ranks: Ranks
-    state: State
-    data: TrainingData
-    saving: Checkpointer
-
-    @property
-    def configuration(self) -> Mapping[str, Any]: ...
-
-    def restore(self, snapshot: Snapshot, source: Path) -> None: ...
-
-    def conditions(self) -> dict[str, Any]: ...
-
-
-def resume(trainer: Resumes, source: str) -> bool:
-    """Put the trainer where a checkpoint was made; ``auto`` is the newest complete one of its run directory, if any.
+def resume(saving: Checkpointer, pictures: Pictures, reference: str | None, source: str) -> bool:
+    """Put the run where a checkpoint was made; ``auto`` is the newest complete one of its directory, if any.
 
     The main process finds and verifies it, and tells the others. Until it was restored, the run stays as it is.
-
-    Raises CheckpointError where the checkpoint is from another model or other data.
+    ``reference`` is that of a task of the user's own. Returns whether there was a checkpoint. Raises CheckpointError
+    where it is from another model or other data.
     """
-    folder = trainer.checkpoints
-    found = trainer.ranks.run_on_main(lambda: _find(trainer, source))
+    ranks, folder = saving.ranks, saving.writer.folder
+    found = ranks.run_on_main(lambda: _find(saving, source))
     if found is None:
-        if trainer.ranks.is_main:
+        if ranks.is_main:
             log.info("nothing to resume: no checkpoint in %s; the run starts from step 0", folder)
-        start_fresh(trainer)
+        start_fresh(saving, pictures)
         return False
-    _demand_seen(trainer.ranks, found)
+    _demand_seen(ranks, found)
     path = Path(found["path"])
     snapshot = checkpoint.load_checkpoint(path, verify=False)
-    changes = changes_to(trainer.configuration, trainer.task.reference, snapshot, path)
-    if path.resolve().parent not in (folder.resolve(), _aside(folder)):
-        _forget_journals(trainer)
-    trainer.restore(snapshot, path)
-    if path.resolve().parent not in (folder.resolve(), _aside(folder)):
-        trainer.saving.saved_step = NOT_SAVED  # here
-    trainer.ranks.run_on_main(lambda: _put_in_order(trainer, source, found, snapshot))
-    if trainer.ranks.is_main:
-        _say_promise(snapshot.state["conditions"], trainer.conditions(), changes, path)
+    changes = demand_resumable(saving.configuration, reference, snapshot.state.get("configuration"), path)
+    is_own = path.resolve().parent in (folder.resolve(), _aside(folder))
+    if not is_own:
+        _forget_journals(saving)
+    saving.restore(snapshot, path)
+    if not is_own:
+        saving.saved_step = NOT_SAVED  # here
+    ranks.run_on_main(lambda: _put_in_order(saving, pictures, source, found, snapshot))
+    if ranks.is_main:
+        _say_promise(snapshot.state["conditions"], saving.conditions(), changes, path)
     return True
 
 
-def start_fresh(trainer: Resumes) -> None:
+def start_fresh(saving: Checkpointer, pictures: Pictures) -> None:
     """Start a run: what an earlier start left in its directory is set aside and ignored."""
-    _forget_journals(trainer)
-    trainer.ranks.run_on_main(RunHistory(trainer).forget)
+    _forget_journals(saving)
+    saving.ranks.run_on_main(RunHistory(saving, pictures).forget)
 
 
-def _find(trainer: Resumes, source: str) -> dict[str, Any] | None:
-    """The checkpoint that is meant, verified: its path, step and manifest's hash, and what is wrong with newer ones.
+def _find(saving: Checkpointer, source: str) -> dict[str, Any] | None:
+    """Return the checkpoint that is meant, verified: path, step, manifest's hash, and what is wrong with newer ones.
 
     What is damaged of its companions is restored: nothing else of the run changes.
     """
-    folder = trainer.checkpoints
+    folder = saving.writer.folder
     remove_leftovers(folder)
 
     def check(path: Path) -> None:
-        checkpoint.restore_checkpoint(path, trainer.directory, trainer.state.model.module)
+        checkpoint.restore_checkpoint(path, saving.directory, saving.state.model.module)
 
     damaged: dict[Path, str] = {}
     path: Path | None
@@ -260,15 +227,17 @@ def _demand_seen(ranks: Ranks, found: dict[str, Any]) -> None:
         )
 
 
-def _forget_journals(trainer: Resumes) -> None:
-    """Ignore everything that was written down before."""
-    trainer.data.forget_skipped()
-    trainer.state.piece_rules.forget()
+def _forget_journals(saving: Checkpointer) -> None:
+    """Ignore the skipped examples and the splits that were written down before."""
+    saving.data.forget_skipped()
+    saving.state.piece_rules.forget()
 
 
-def _put_in_order(trainer: Resumes, source: str, found: dict[str, Any], snapshot: Snapshot) -> None:
+def _put_in_order(
+    saving: Checkpointer, pictures: Pictures, source: str, found: dict[str, Any], snapshot: Snapshot
+) -> None:
     """Make the run directory end at this checkpoint, which was restored; say where the run resumes."""
-    path, folder, past = Path(found["path"]), trainer.checkpoints, RunHistory(trainer)
+    path, folder, past = Path(found["path"]), saving.writer.folder, RunHistory(saving, pictures)
     try:
         for newer, damage in found["damaged"].items():
             checkpoint.set_damaged_aside(Path(newer), damage)
@@ -283,9 +252,9 @@ def _put_in_order(trainer: Resumes, source: str, found: dict[str, Any], snapshot
         else:
             past.go_back(snapshot)
         _point(folder, "last", snapshot.step)
-        _point(folder, "best", trainer.state.best.step)
+        _point(folder, "best", saving.state.best.step)
     except OSError as error:
-        raise CheckpointError(f"{trainer.directory} can't be written: {error.strerror or error}") from error
+        raise CheckpointError(f"{saving.directory} can't be written: {error.strerror or error}") from error
 
 
 def _point(folder: Path, name: str, step: int | None) -> None:
@@ -300,20 +269,13 @@ def _aside(folder: Path) -> Path:
     return folder.resolve() / checkpoint.SET_ASIDE
 
 
-def changes_to(configuration: Mapping[str, Any], reference: str | None, snapshot: Snapshot, path: Path) -> list[Change]:
-    """How a configuration differs from that of a checkpoint, as far as that is known.
-
-    Raises CheckpointError with all the options that a resume can't change.
-    """
-    return demand_resumable(configuration, reference, snapshot.state.get("configuration"), path)
-
-
 def demand_resumable(
     configuration: Mapping[str, Any], reference: str | None, before: Mapping[str, Any] | None, path: Path
 ) -> list[Change]:
     """How a configuration differs from ``before``, that of the checkpoint ``path``; nothing where one isn't known.
 
-    ``reference`` is that of a task of the user's own. Raises CheckpointError as ``changes_to`` does.
+    ``reference`` is that of a task of the user's own. Raises CheckpointError with all the options that a resume can't
+    change.
     """
     if not before or not configuration:
         return []

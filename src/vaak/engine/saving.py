@@ -61,14 +61,7 @@ class Checkpointer:
         options = config.checkpoint
         self.base_is_enough = options.init_from is None or _are_all_of(state.frozen, options.init_except)
         """Whether frozen weights are those of the model as its task makes it: then checkpoints need no second copy."""
-        self._untold: list[Path] = []
-        self._before_duties: dict[str, Any] | None = None
-
-    def due(self, total_steps: int) -> bool:
-        """Whether a checkpoint is scheduled at this boundary, and not made yet."""
-        position, options = self.state.position, self.config.checkpoint
-        scheduled = due(position, total_steps, options.interval, options.interval_epochs)
-        return scheduled and self.saved_step != position.step
+        self._before_schedule: dict[str, Any] | None = None
 
     @property
     def is_best(self) -> bool:
@@ -87,15 +80,15 @@ class Checkpointer:
             self.writer.write(Order(take_snapshot(), is_best, is_periodic))
 
     @contextlib.contextmanager
-    def doing_what_is_due(self) -> Iterator[None]:
-        """Do what is due at this boundary within this context; where it fails, the state before it is saved.
+    def keep_state_before_schedule(self) -> Iterator[None]:
+        """Where what is scheduled at this boundary, done within this context, fails: save the state before it.
 
         An evaluation that has changed rates and patience would change them again when the resumed run repeats it. No
         tensor is changed by what is due.
         """
-        self._before_duties = self.state.values() | self._circumstances()
+        self._before_schedule = self.state.values() | self._circumstances()
         yield
-        self._before_duties = None
+        self._before_schedule = None
 
     def compare(self, what: str) -> None:
         """Raise UserError, naming a rank and what differs on it, where ranks don't hold the same data and state."""
@@ -119,7 +112,7 @@ class Checkpointer:
         """
         if not self.state.is_whole or self.state.position.step <= self.saved_step:
             return
-        before = self._before_duties
+        before = self._before_schedule
         try:
             snapshot = self.snapshot if before is None else lambda: replace(self.snapshot(), state=before)
             self._write(snapshot, self.is_best and before is None, is_periodic=True)
@@ -135,9 +128,8 @@ class Checkpointer:
 
         One that the limit has removed since is not reported.
         """
-        self._untold += self.writer.take_finished()
-        while self._untold:
-            path = self._untold.pop(0)
+        while self.writer.finished:
+            path = self.writer.finished.pop(0)
             if path.is_dir():
                 return int(path.name.removeprefix("step-"))
         return 0
@@ -215,25 +207,6 @@ def _fingerprints(snapshot: Snapshot) -> tuple[str, PlanKind]:
         return data, PlanKind(**snapshot.state["plan"])
     data, _, plan = data.rpartition(" ")
     return data, PlanKind(plan, None, 0)
-
-
-def on_schedule(position: Position, interval: int | None, interval_epochs: int | None) -> bool:
-    """Whether this is the boundary of something done every ``interval`` steps, or else every ``interval_epochs``.
-
-    The place before the first step is on no schedule.
-    """
-    if position.step == 0:
-        return False
-    if interval is not None:
-        return position.step % interval == 0
-    return interval_epochs is not None and position.place == 0 and position.epoch % interval_epochs == 0
-
-
-def due(position: Position, total_steps: int, interval: int | None, interval_epochs: int | None) -> bool:
-    """Whether it is due here: on schedule, or after the last step."""
-    if 0 < position.step >= total_steps:
-        return True
-    return on_schedule(position, interval, interval_epochs)
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ import copy
 import logging
 import operator
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import Field, asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -226,7 +226,7 @@ class Position:
     """The position after ``step`` optimizer steps.
 
     ``place`` is the microbatch of ``epoch``'s plan at which the next step begins. ``totals`` counts units over the
-    whole run. ``duties_pending`` says that what is due at this boundary (an evaluation, reporting the epoch's end) is
+    whole run. ``schedule_pending`` says that what is due at this boundary (an evaluation, reporting the epoch's end) is
     not done yet. ``non_finite_steps`` were skipped because a number in them was not finite.
     """
 
@@ -234,7 +234,7 @@ class Position:
     epoch: int = 0
     place: int = 0
     totals: dict[str, float] = field(default_factory=dict)
-    duties_pending: bool = False
+    schedule_pending: bool = field(default=False, metadata={"key": "duties_pending"})
     non_finite_steps: int = 0
 
     @property
@@ -246,21 +246,41 @@ class Position:
         """Advance by one step of this many microbatches, over all ranks."""
         self.step += 1
         self.place += microbatches
-        self.duties_pending = True
+        self.schedule_pending = True
         for unit, count in counts.items():
             self.totals[unit] = self.totals.get(unit, 0.0) + count
         if ends_epoch:
             self.epoch, self.place = self.epoch + 1, 0
 
+    def is_on_schedule(self, interval: int | None, interval_epochs: int | None) -> bool:
+        """Whether what is done every ``interval`` steps, or else every ``interval_epochs``, is scheduled here.
+
+        The place before the first step is on no schedule.
+        """
+        if self.step == 0:
+            return False
+        if interval is not None:
+            return self.step % interval == 0
+        return interval_epochs is not None and self.place == 0 and self.epoch % interval_epochs == 0
+
+    def is_due(self, interval: int | None, interval_epochs: int | None, total_steps: int) -> bool:
+        """Whether it is due here: on schedule, or after the last step."""
+        return 0 < self.step >= total_steps or self.is_on_schedule(interval, interval_epochs)
+
     def state_dict(self) -> dict[str, Any]:
-        return asdict(self)
+        return copy.deepcopy({_key(one): getattr(self, one.name) for one in fields(self)})
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Stand where ``state_dict`` was taken; what an older state doesn't have is as at the start."""
         start = Position()
         for one in fields(self):
-            setattr(self, one.name, state.get(one.name, getattr(start, one.name)))
+            setattr(self, one.name, state.get(_key(one), getattr(start, one.name)))
         self.totals = dict(self.totals)
+
+
+def _key(one: Field[Any]) -> str:
+    """Return the name of a field in checkpoints."""
+    return str(one.metadata.get("key", one.name))
 
 
 class Part(Protocol):
@@ -361,7 +381,7 @@ class State:
 
     def parts(self) -> dict[str, Part]:
         """The parts that this run has, by name."""
-        named = {one.metadata.get("key", one.name): getattr(self, one.name) for one in fields(self) if one.init}
+        named = {_key(one): getattr(self, one.name) for one in fields(self) if one.init}
         return {name: part for name, part in named.items() if part is not None}
 
     def values(self) -> dict[str, Any]:

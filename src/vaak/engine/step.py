@@ -31,7 +31,6 @@ from vaak.engine.distributed.ranks import Ranks
 from vaak.engine.gradient import LossSums, ObjectiveRunner, Undo
 from vaak.engine.memory import is_out_of_memory
 from vaak.engine.non_finite import Diagnosis, NonFinite
-from vaak.engine.optim.optimizers import set_learning_rates
 from vaak.engine.optim.schedules import Freezing, Schedule
 from vaak.engine.phases import Clock, Phases
 from vaak.engine.precision import LossScale
@@ -223,6 +222,13 @@ class Step:
             raise NonFiniteError(said)
         state.position.non_finite_steps += 1
         log.warning("%s; the step is skipped (%d of %d)", said, state.position.non_finite_steps, self.max_skipped)
+
+
+def set_learning_rates(optimizers: Sequence[Optimizer], factor: float) -> None:
+    """Give every group ``factor`` times its peak rate."""
+    for optimizer in optimizers:
+        for group in optimizer.param_groups:
+            group["lr"] = group["base_lr"] * factor
 
 
 def copies_of_buffers(state: State) -> list[tuple[torch.Tensor, torch.Tensor]]:

@@ -19,10 +19,11 @@ from torch import Tensor, nn
 
 from vaak.config.optimization import SchedulerConfig
 from vaak.config.training import CheckpointConfig, TrainingConfig
+from vaak.core.batch import demand_kind
 from vaak.core.callback import Callback
 from vaak.core.errors import CheckpointError, UserError
 from vaak.core.random_keys import Purpose, draw_key
-from vaak.core.task import Objective, Task, demand_kind
+from vaak.core.task import Objective, Task
 from vaak.engine.checkpoint.files import load_checkpoint, load_weights, model_tensors, resolve_checkpoint
 from vaak.engine.distributed.ranks import Ranks
 from vaak.engine.gradient import Forward, GradientPass, ObjectiveRunner, objectives_of, parameters_of

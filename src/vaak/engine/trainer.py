@@ -1,4 +1,4 @@
-"""A run in memory (its state, its step, the data of the steps, its callbacks), and the loop that trains it.
+"""A run in memory (its state, its step, the data of the steps, its callbacks), and the loop that trains it, ``fit``.
 
     for each step:   read its data and meet the other ranks; do what is due at this boundary; take the step; report it
 
@@ -19,7 +19,7 @@ from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from types import FrameType
-from typing import Any, Protocol
+from typing import Any
 
 from torch import nn
 
@@ -29,7 +29,6 @@ from vaak.core.errors import UserError
 from vaak.core.interrupts import in_order, leave_at_once
 from vaak.core.task import Task, demand_dataset
 from vaak.data.loader import Microbatch, naming_lost_workers, num_workers
-from vaak.engine import resume
 from vaak.engine.checkpoint.files import Snapshot, step_folder
 from vaak.engine.distributed.exchange import StepMessage
 from vaak.engine.distributed.ranks import Ranks, start_ranks
@@ -39,7 +38,8 @@ from vaak.engine.metrics_file import Records
 from vaak.engine.phases import Clock, Phases
 from vaak.engine.precision import Precision
 from vaak.engine.rehearsal import rehearse, rehearse_evaluations
-from vaak.engine.saving import Checkpointer, due, on_schedule
+from vaak.engine.resume import resume
+from vaak.engine.saving import Checkpointer
 from vaak.engine.state import PieceRule, PieceRules, Position, State
 from vaak.engine.trained import StepContext, make_state, make_step, make_trained
 from vaak.engine.training_data import StepData, TrainingData, count_units
@@ -157,9 +157,23 @@ class Trainer:
     # What the loop uses.
 
     def fit(self) -> str:
-        """Train from where the run stands to its end; return why it ended: ``finished``, or who asked."""
+        """Train to the last step, or until someone asks to stop; return why it ended: ``finished``, or who asked."""
         self.saving.demand_valid_journals()
-        return train(self)
+        with stop_on_signal(self.request_stop):
+            with self.ending_well(), naming_lost_workers():
+                self.tell("on_fit_start")
+                self.rehearse()
+                with closing(self.upcoming()) as steps:
+                    for data in steps:
+                        with self.clock.aside():
+                            self.run_scheduled()
+                        if self.is_over:
+                            break
+                        self.tell("on_step_end", self.take_step(data))
+                self.finish_saving()
+            reason = "finished" if self.is_finished else str(self.stop_reason)
+            self.tell("on_fit_end", reason)
+        return reason
 
     @property
     def is_over(self) -> bool:
@@ -169,7 +183,7 @@ class Trainer:
     @property
     def is_finished(self) -> bool:
         """Whether every step was taken, and what was due at the last one done."""
-        return self.position.step >= self.total_steps and not self.position.duties_pending
+        return self.position.step >= self.total_steps and not self.position.schedule_pending
 
     def rehearse(self) -> None:
         """Try the smallest and the largest microbatch and a batch of each evaluation, if a step is still to come."""
@@ -180,14 +194,15 @@ class Trainer:
 
     def upcoming(self) -> Generator[StepData, None, None]:
         """At each boundary, the data of the step that begins there, which all ranks know; none after the last step."""
-        position = self.position
+        position, writer = self.position, self.saving.writer
         with closing(self.data.microbatches(position)) as microbatches:
             while True:
-                self.saving.writer.raise_failure()
+                if writer.failure is not None:  # checkpoints are written on another thread
+                    writer.raise_failure()
                 with self.phases.measure("loading"):
                     left = position.step < self.total_steps
                     fetched = self.data.fetch(microbatches, position) if left else []
-                counts = self.exchange(fetched, self.saving.newly_written())
+                counts = self.exchange(fetched, self.saving.newly_written() if writer.finished else 0)
                 self._tell_saved()
                 yield self.data.step_data(position, fetched, counts)
 
@@ -197,19 +212,56 @@ class Trainer:
         An error may save the state before the loop comes to the new boundary, so what is due there is found here.
         """
         report = self.step(self.state, data)
-        self.position.duties_pending = self.evaluation_due() or self.position.place == 0
+        self.position.schedule_pending = self.evaluation_due() or self.position.place == 0
         self.last = data, report
         return report
 
+    def run_scheduled(self) -> None:
+        """At a step's boundary: save, evaluate, report an epoch's end, mark the best.
+
+        It is saved first, with what else is due marked as pending: an error in an evaluation then costs nothing. A run
+        that is to stop leaves that to the run that resumes it: it has seconds, not minutes.
+        """
+        position, asked = self.position, self.agreed
+        evaluation_due = position.schedule_pending and self.evaluation_due()
+        epoch_ended = position.schedule_pending and position.place == 0
+        position.schedule_pending = evaluation_due or epoch_ended
+        stopping = self.stop_reason is not None and self.saving.saved_step != position.step > 0
+        if self.save_due() or stopping:
+            self._save()
+        if self.stop_reason or not (evaluation_due or epoch_ended or asked.evaluate):
+            return
+        with self.saving.keep_state_before_schedule(), contextlib.suppress(EvaluationInterruptedError):
+            if evaluation_due or asked.evaluate:
+                with self.phases.measure("evaluation"):
+                    self.evaluate(evaluation_due)
+            if epoch_ended:
+                self.tell("on_epoch_end", position.epoch - 1, self.metrics)
+            position.schedule_pending = False
+        self.exchange([])  # a callback may have asked for something
+        if self.saving.saved_step == position.step:
+            self.saving.complete()
+        elif self.saving.is_best or self.stop_reason or self.agreed.save:
+            self._save(is_periodic=self.stop_reason is not None or self.agreed.save)
+        if self.agreed.evaluate:
+            self.request_evaluate()  # after the next step: the one here is done
+
+    def _save(self, is_periodic: bool = True) -> None:
+        with self.phases.measure("saving"):
+            self.saving.save(is_periodic)
+
     def evaluation_due(self) -> bool:
+        """Whether an evaluation is scheduled here."""
         options = self.config.validation
-        return bool(self.task.evaluation_splits) and due(
-            self.position, self.total_steps, options.interval, options.interval_epochs
+        return bool(self.task.evaluation_splits) and self.position.is_due(
+            options.interval, options.interval_epochs, self.total_steps
         )
 
     def save_due(self) -> bool:
-        """Whether a checkpoint is scheduled here, or asked for; not again at the place where the last one was made."""
-        return self.agreed.save or self.saving.due(self.total_steps)
+        """Whether a checkpoint is asked for or scheduled here; not again at the place where the last one was made."""
+        options = self.config.checkpoint
+        scheduled = self.position.is_due(options.interval, options.interval_epochs, self.total_steps)
+        return self.agreed.save or (scheduled and self.saving.saved_step != self.position.step)
 
     def evaluate(self, due: bool) -> None:
         """Evaluate every split the task has. One that isn't due only logs.
@@ -224,7 +276,7 @@ class Trainer:
                 pieces = self.state.piece_rules.evaluation_pieces(step, split)
                 divide = partial(self.state.piece_rules.divide_evaluation, step, split)
                 metrics |= self.evaluator.evaluate(self.model, split, self._wants_to_leave, pieces, divide)
-        scheduled = due and on_schedule(self.position, options.interval, options.interval_epochs)
+        scheduled = due and self.position.is_on_schedule(options.interval, options.interval_epochs)
         self.state.metrics.metrics, self.state.metrics.scheduled = metrics, scheduled
         if due:
             self.state.best.observe(metrics, step)
@@ -242,7 +294,10 @@ class Trainer:
 
     def resume(self, source: str) -> bool:
         """Resume from ``auto`` (the run's newest checkpoint) or from a checkpoint; return whether there was one."""
-        return resume.resume(self, source)
+        resumed = resume(self.saving, self.pictures, self.task.reference, source)
+        if resumed:
+            self._set_horizon()
+        return resumed
 
     def restore(self, snapshot: Snapshot, source: Path) -> None:
         """Stand where a snapshot was taken. Raises CheckpointError where it is from another model or other data."""
@@ -362,108 +417,6 @@ class Trainer:
 def _show(pictures: Pictures, state: State, draw: Callable[[], dict[str, bytes]]) -> None:
     """Draw the pictures of an evaluation at the step where the state stands."""
     pictures.show(state.position.step, draw)
-
-
-def train(trainer: Trains) -> str:
-    """Train to the last step or until someone asks to stop; return why it ended."""
-    with stop_on_signal(trainer.request_stop):
-        with trainer.ending_well(), naming_lost_workers():
-            trainer.tell("on_fit_start")
-            trainer.rehearse()
-            with closing(trainer.upcoming()) as steps:
-                for data in steps:
-                    with trainer.clock.aside():
-                        run_scheduled(trainer)
-                    if trainer.is_over:
-                        break
-                    trainer.tell("on_step_end", trainer.take_step(data))
-            trainer.finish_saving()
-        reason = "finished" if trainer.is_finished else str(trainer.stop_reason)
-        trainer.tell("on_fit_end", reason)
-    return reason
-
-
-def run_scheduled(trainer: Trains) -> None:
-    """At a step's boundary: save, evaluate, report an epoch's end, mark the best.
-
-    It is saved first, with what else is due marked as pending: an error in an evaluation then costs nothing. A run that
-    is to stop leaves that to the run that resumes it: it has seconds, not minutes.
-    """
-    position, asked = trainer.position, trainer.agreed
-    evaluation_due = position.duties_pending and trainer.evaluation_due()
-    epoch_ended = position.duties_pending and position.place == 0
-    position.duties_pending = evaluation_due or epoch_ended
-    stopping = trainer.stop_reason is not None and trainer.saving.saved_step != position.step > 0
-    if trainer.save_due() or stopping:
-        save(trainer)
-    if trainer.stop_reason or not (evaluation_due or epoch_ended or asked.evaluate):
-        return
-    with trainer.saving.doing_what_is_due(), contextlib.suppress(EvaluationInterruptedError):
-        if evaluation_due or asked.evaluate:
-            with trainer.phases.measure("evaluation"):
-                trainer.evaluate(evaluation_due)
-        if epoch_ended:
-            trainer.tell("on_epoch_end", position.epoch - 1, trainer.metrics)
-        position.duties_pending = False
-    trainer.exchange([])  # a callback may have asked for something
-    if trainer.saving.saved_step == position.step:
-        trainer.saving.complete()
-    elif trainer.saving.is_best or trainer.stop_reason or trainer.agreed.save:
-        save(trainer, is_periodic=trainer.stop_reason is not None or trainer.agreed.save)
-    if trainer.agreed.evaluate:
-        trainer.request_evaluate()  # after the next step: the one here is done
-
-
-def save(trainer: Trains, is_periodic: bool = True) -> None:
-    """Save at this boundary; ``is_periodic`` is False where that is only for being the best."""
-    with trainer.phases.measure("saving"):
-        trainer.saving.save(is_periodic)
-
-
-class Trains(Protocol):
-    """What the loop asks of a trainer (trainer.py)."""
-
-    agreed: StepMessage
-    stop_reason: str | None
-    saving: Checkpointer
-    phases: Phases
-    clock: Clock
-
-    @property
-    def position(self) -> Position: ...
-
-    @property
-    def metrics(self) -> dict[str, float]: ...
-
-    @property
-    def is_over(self) -> bool: ...
-
-    @property
-    def is_finished(self) -> bool: ...
-
-    def rehearse(self) -> None: ...
-
-    def upcoming(self) -> Generator[StepData, None, None]: ...
-
-    def take_step(self, data: StepData) -> StepReport: ...
-
-    def evaluation_due(self) -> bool: ...
-
-    def save_due(self) -> bool: ...
-
-    def evaluate(self, due: bool) -> None: ...
-
-    def exchange(self, fetched: list[Any], saved: int = 0) -> dict[str, float]: ...
-
-    def finish_saving(self) -> None: ...
-
-    def request_stop(self, reason: str) -> None: ...
-
-    def request_evaluate(self) -> None: ...
-
-    def tell(self, event: str, *arguments: Any) -> None: ...
-
-    def ending_well(self) -> contextlib.AbstractContextManager[None]: ...
 
 
 @contextlib.contextmanager

@@ -95,7 +95,8 @@ class TrainingData:
         """This rank's share of the step that begins here, from ``microbatches``; what was skipped is written down."""
         share = len(range(self.ranks.rank, self.step_size(position), self.ranks.world_size))
         fetched = list(itertools.islice(microbatches, share))
-        self.skipped.add(fetched)
+        if any(microbatch.skipped for microbatch in fetched):
+            self.skipped.add(fetched)
         return fetched
 
     def step_data(self, position: Position, fetched: list[Microbatch], counts: dict[str, float]) -> StepData:

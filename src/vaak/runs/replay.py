@@ -172,7 +172,7 @@ def _before(trainer: Trainer, steps: Iterator[StepData], step: int, agreement: R
     left = step - trainer.position.step - 1
     with naming_lost_workers(), progress("steps before it", left) as advance:
         for data in steps:
-            if trainer.position.duties_pending:
+            if trainer.position.schedule_pending:
                 _run_scheduled(trainer)
             if data.step == step:
                 return data
@@ -188,7 +188,7 @@ def _run_scheduled(trainer: Trainer) -> None:
         trainer.evaluate(due=True)
     if trainer.position.place == 0:
         trainer.tell("on_epoch_end", trainer.position.epoch - 1, trainer.metrics)
-    trainer.position.duties_pending = False
+    trainer.position.schedule_pending = False
 
 
 def _taken(trainer: Trainer, data: StepData, agreement: ReplayAgreement, debug: bool) -> dict[str, Any]:

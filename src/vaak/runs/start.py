@@ -285,7 +285,7 @@ def _begin(trainer: Trainer) -> None:
     """Put the trainer where the configuration says that the run begins."""
     options = trainer.config.checkpoint
     if options.resume is None:
-        start_fresh(trainer)
+        start_fresh(trainer.saving, trainer.pictures)
     if options.resume is None or not trainer.resume(options.resume):
         initialise(trainer.model, options)
     trainer.saving.compare("the processes start from different states")

@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vaak.engine.saving import due
 from vaak.engine.state import Position
 
 
@@ -29,7 +28,7 @@ def test_steps_walk_through_epochs(epoch_length: int, accumulation: int, steps: 
 def test_it_goes_on_after_json():
     position = Position()
     position.advance(3, False, {"token": 0.1})
-    assert position.duties_pending, "what is due at the new boundary is not done yet"
+    assert position.schedule_pending, "what is due at the new boundary is not done yet"
     again = Position(totals={"frame": 1.0})
     again.load_state_dict(json.loads(json.dumps(position.state_dict())))
     assert again == position
@@ -60,4 +59,4 @@ AT_STEP_6 = Position(step=6, epoch=2, place=0)
     ],
 )
 def test_what_is_due(position: Position, interval: int | None, interval_epochs: int | None, expected: bool):
-    assert due(position, 10, interval, interval_epochs) is expected
+    assert position.is_due(interval, interval_epochs, total_steps=10) is expected

@@ -135,7 +135,7 @@ class HindiLanguageModelTrainer:
                 if engine.is_over:
                     break
                 report = engine.take_step(data)
-                engine.position.duties_pending = False  # the evaluation is the caller's
+                engine.position.schedule_pending = False  # the evaluation is the caller's
                 engine.tell("on_step_end", report)
                 reports.append(report)
                 if report.ends_epoch:
@@ -281,7 +281,7 @@ class _EpochHistory(Callback):
         self.engine = trainer
         trainer.records.subscribe(self.read)
         self._print_epoch()
-        if trainer.position.duties_pending and trainer.position.place == 0:
+        if trainer.position.schedule_pending and trainer.position.place == 0:
             trainer.request_evaluate()
 
     def on_step_end(self, trainer: Run, report: StepReport) -> None:

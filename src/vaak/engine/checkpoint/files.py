@@ -326,7 +326,8 @@ class CheckpointWriter:
         self.total_limit = total_limit
         self.session: int | None = None
         self.companions: Mapping[str, str | Path] = {}
-        self._finished: list[Path] = []
+        self.finished: list[Path] = []
+        """Complete checkpoints that were not reported yet, oldest first."""
         self.thread: threading.Thread | None = None
         self.failure: BaseException | None = None
 
@@ -352,11 +353,6 @@ class CheckpointWriter:
         self.wait()
         self.raise_failure()
 
-    def take_finished(self) -> list[Path]:
-        """The checkpoints finished since the last call, oldest first. They are complete and in place."""
-        finished, self._finished = self._finished, []
-        return finished
-
     def complete(self, step: int, state: dict[str, Any], is_best: bool) -> None:
         """Add the state after what was due at a step to its checkpoint, once that is written, and mark the best.
 
@@ -373,8 +369,8 @@ class CheckpointWriter:
                 self._remove_superfluous()  # the best before may be
         except OSError as error:
             raise CheckpointError(f"{path} can't be written: {error.strerror or error}") from error
-        if path not in self._finished:  # it was resumed from: what was due is new
-            self._finished.append(path)
+        if path not in self.finished:  # it was resumed from: what was due is new
+            self.finished.append(path)
 
     def raise_failure(self) -> None:
         """Raise what went wrong in the background, if anything did."""
@@ -391,7 +387,7 @@ class CheckpointWriter:
             if order.is_best:
                 point(self.folder, "best", path.name)
             self._remove_superfluous()
-            self._finished.append(path)
+            self.finished.append(path)
         except CheckpointError as error:
             self.failure = error
         except OSError as error:

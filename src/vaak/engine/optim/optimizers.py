@@ -75,13 +75,6 @@ def lion(parameters: list[NamedParameter], config: OptimizerConfig) -> list[Opti
     return [uncompiled(Lion)(_groups(parameters, config), lr=config.lr, betas=config.betas)]
 
 
-def set_learning_rates(optimizers: Sequence[Optimizer], factor: float) -> None:
-    """Give every group ``factor`` times its peak rate."""
-    for optimizer in optimizers:
-        for group in optimizer.param_groups:
-            group["lr"] = group["base_lr"] * factor
-
-
 def _groups(parameters: list[NamedParameter], config: OptimizerConfig) -> list[dict[str, Any]]:
     return parameter_groups(parameters, config, config.lr, count_layers(parameters))
 

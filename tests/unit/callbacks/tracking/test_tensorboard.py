@@ -94,7 +94,7 @@ def test_an_evaluation_done_again_at_the_step_of_the_checkpoint_is_shown_once(tm
     toy_trainer(tmp_path / "run", StepLogCallback(1), TensorBoardCallback(), StopAt(3), **OPTIONS).fit()
     again = toy_trainer(tmp_path / "run", StepLogCallback(1), LeaveAt(4, tmp_path / "left"), **OPTIONS)
     assert again.resume("auto")
-    assert again.position.duties_pending
+    assert again.position.schedule_pending
     again.fit()
     assert [step for step, _ in events_in(tmp_path / "left" / "tensorboard")["evaluation/val_loss"]] == [3]
     shutil.rmtree(tmp_path / "left" / "checkpoints")

@@ -16,7 +16,8 @@ from toy import names_of
 from vaak.config.optimization import OptimizerConfig, ParameterGroupConfig
 from vaak.core.errors import CheckpointError, UserError
 from vaak.engine.optim.optimizer_state import load_optimizer_tensors, optimizer_tensors
-from vaak.engine.optim.optimizers import Lion, set_learning_rates
+from vaak.engine.optim.optimizers import Lion
+from vaak.engine.step import set_learning_rates
 
 ALL = ("adamw", "adam", "sgd", "adafactor", "lion", "muon")
 

@@ -85,7 +85,7 @@ def test_an_evaluation_that_was_left_to_the_resumed_run_has_no_picture_yet(tmp_p
     stale.write_bytes(b"stale")
     resumed = toy_trainer(tmp_path, task=Drawing(), **OPTIONS)
     assert resumed.resume("auto")
-    assert resumed.position.duties_pending
+    assert resumed.position.schedule_pending
     assert not stale.exists()
     resumed.fit()
     assert stale.read_bytes() != b"stale"
