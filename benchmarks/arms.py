@@ -296,7 +296,7 @@ def by_vaak(job: dict[str, Any]) -> Arm:
                 trainer.request_stop("the round is over")
 
     if job.get("unchecked"):
-        step.why_to_skip = lambda *_: None
+        step.reason_to_skip = lambda *_: None
     while True:
         watch = yield
         with tempfile.TemporaryDirectory(dir=job["folder"]) as folder:

@@ -65,7 +65,7 @@ PARTS: dict[str, tuple[str, ...]] = {
         "vaak.engine.step:reduce_gradients",
     ),
     "norm": ("vaak.engine.step:total_norm",),
-    "finite?": ("vaak.engine.step:why_to_skip",),
+    "finite?": ("vaak.engine.step:reason_to_skip",),
     "clip": ("vaak.engine.step:clip_gradients",),
     "rates": ("vaak.engine.step:set_learning_rates",),
     "optimizer": ("vaak.core.torch_internals:uncompiled(AdamW).step", "torch.optim:AdamW.step"),

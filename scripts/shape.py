@@ -27,9 +27,10 @@ TINY = (
     "training.max_steps=8",
     "training.logging.interval=1",
     "training.validation.interval=null",
-    "training.checkpoint.interval=4",
+    "training.checkpoint.interval=null",
     "training.scheduler.warmup_steps=2",
-    "data.corpus.num_sentences=200",
+    "training.batch_size=32",
+    "data.corpus.num_sentences=2000",
 )
 
 

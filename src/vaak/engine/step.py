@@ -86,28 +86,30 @@ class Step:
         """
         assert data.step == state.position.step + 1, f"data of step {data.step} after step {state.position.step}"
         self._set_mode(state, data.step)
-        descended, found = self._all_or_nothing(state, data)
-        skipped, epoch = descended[-1].skipped, state.position.epoch
+        results, found = self._all_or_nothing(state, data)
+        skipped, epoch = results[-1].skipped, state.position.epoch
         scale = state.loss_scale.value if state.loss_scale.enabled else None
         if found is not None:
             self._count_as_skipped(state, found)
         if skipped is None:
-            if any(one.in_fp32 for one in descended):
+            if any(one.in_fp32 for one in results):
                 state.precision.count_failure(data.step)
-            self._follow_weights(state, data.step, [one.losses.sums for one in descended])
+            self._follow_weights(state, data.step, [one.losses.sums for one in results])
         state.loss_scale.update(skipped)
         state.position.advance(data.size, data.ends_epoch, data.counts)
-        losses = [one.losses for one in descended]
+        losses, norms = [one.losses for one in results], [one.norm for one in results]
+        norm = norms[0] if len(norms) == 1 else torch.stack([one.float() for one in norms]).square().sum().sqrt()
+        names = [objective.name for objective in self.objectives]
         seconds, aside = self.clock.lap()
         return StepReport(
             step=data.step,
             epoch=epoch,
-            losses={name: mean for one in descended for name, mean in one.means.items()},
+            losses={name: mean for one in results for name, mean in one.means.items()},
             units={name: unit for own in losses for name, unit in own.units.items()},
             counts=data.counts,
             learning_rate=state.optimizers[0].param_groups[0]["lr"],
-            gradient_norm=_norm_of_all([one.norm for one in descended]),
-            gradient_norms=self._norms(descended),
+            gradient_norm=norm,
+            gradient_norms=dict(zip(names, norms, strict=False)) if len(names) > 1 else {},  # a skipped step has fewer
             loss_scale=scale,
             skipped=skipped,
             seconds=seconds,
@@ -117,34 +119,30 @@ class Step:
         )
 
     def _all_or_nothing(self, state: State, data: StepData) -> tuple[list[ObjectiveResult], NonFinite | None]:
-        """Descend on each objective, or on none; where numbers are not finite, return the diagnosis."""
-        descended: list[ObjectiveResult] = []
+        """Follow the gradient of each objective, or of none; where numbers are not finite, return the diagnosis."""
+        results: list[ObjectiveResult] = []
         found, undo = None, Undo()
         try:
             for number, objective in enumerate(self.objectives):
                 buffers = copies_of_buffers(state) if state.precision.may_try_fp32 else []
-                descended.append(self._descend(number, state, data, undo))
-                if descended[-1].skipped == "non_finite" and state.precision.may_try_fp32:
+                results.append(self._descend(number, state, data, undo))
+                if results[-1].skipped == "non_finite" and state.precision.may_try_fp32:
                     put_back(buffers)
-                    descended[-1] = self._descend_in_fp32(number, state, data, undo)
-                if descended[-1].skipped == "non_finite":  # looked into while the weights are those it happened with
+                    with state.precision.of_last_try(), state.loss_scale.off():
+                        results[-1] = replace(self._descend(number, state, data, undo), in_fp32=True)
+                if results[-1].skipped == "non_finite":  # looked into while the weights are those it happened with
                     with state.precision.of_last_try():
                         found = self.diagnosis.of(objective, state, data)
-                if descended[-1].skipped:
+                if results[-1].skipped:
                     undo.take_back()
                     break
         except Exception:
             undo.take_back()
             raise
-        return descended, found
-
-    def _norms(self, descended: list[ObjectiveResult]) -> dict[str, torch.Tensor]:
-        if len(self.objectives) == 1:
-            return {}
-        return {objective.name: one.norm for objective, one in zip(self.objectives, descended, strict=False)}
+        return results, found
 
     def _set_mode(self, state: State, step: int) -> None:
-        """What is frozen, and the rates, are functions of the step, also where it is skipped later."""
+        """Set what is frozen, and the rates: functions of the step, also where it is skipped later."""
         if self.freezing is not None:
             self.freezing.apply(step, state.position.epoch)
         model = state.model.module
@@ -164,7 +162,7 @@ class Step:
             state.loss_scale.unscale(tensors)
             norm = total_norm(tensors)
             means = losses.means()
-            skipped = why_to_skip(state.loss_scale, means, norm)
+            skipped = reason_to_skip(state.loss_scale, means, norm)
             if skipped is None and means:
                 optimizers = state.optimizer.by_objective[number]
                 if objective is not self.objectives[-1]:
@@ -173,11 +171,6 @@ class Step:
                 update_weights(state, optimizers, data.step)
             gradients.clear()
         return ObjectiveResult(losses, means, norm, skipped)
-
-    def _descend_in_fp32(self, number: int, state: State, data: StepData, undo: Undo) -> ObjectiveResult:
-        """The same once more without mixed precision."""
-        with state.precision.of_last_try(), state.loss_scale.off():
-            return replace(self._descend(number, state, data, undo), in_fp32=True)
 
     def _gradient(self, number: int, state: State, data: StepData) -> LossSums:
         """Leave this rank's part of an objective's gradient in its parameters; nothing of it, where this raises."""
@@ -201,7 +194,7 @@ class Step:
 
     @torch.no_grad()
     def _follow_weights(self, state: State, step: int, sums: Sequence[dict[str, torch.Tensor]]) -> None:
-        """What follows a step at its boundary: random features, modules that follow its terms, the average."""
+        """Update what follows the weights of a step: modules that follow its terms, random features, the average."""
         for follower in self.followers:
             follower.follow_step({name: total for own in sums for name, total in own.items()})
         if self.redraw_interval is not None and step % self.redraw_interval == 0:
@@ -232,7 +225,7 @@ def set_learning_rates(optimizers: Sequence[Optimizer], factor: float) -> None:
 
 
 def copies_of_buffers(state: State) -> list[tuple[torch.Tensor, torch.Tensor]]:
-    """Each buffer of the model and its losses with a copy: a forward pass may leave an infinite mean in it."""
+    """Return each buffer of the model and its losses with a copy: a forward pass may leave an infinite mean in it."""
     modules = state.model.module, state.loss.module
     return [(buffer, buffer.clone()) for module in modules for buffer in module.buffers()]
 
@@ -245,22 +238,15 @@ def put_back(buffers: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> None:
 
 
 def total_norm(gradients: list[torch.Tensor]) -> torch.Tensor:
-    """The 2-norm of all gradients together."""
+    """Return the 2-norm of all gradients together."""
     if len({gradient.dtype for gradient in gradients}) != 1:
         return torch.nn.utils.get_total_norm(gradients) if gradients else torch.zeros(())
     norm: torch.Tensor = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients)))
     return norm
 
 
-def _norm_of_all(norms: list[torch.Tensor]) -> torch.Tensor:
-    """The norm of the gradients of all objectives together."""
-    if len(norms) == 1:
-        return norms[0]
-    return torch.stack([norm.float() for norm in norms]).square().sum().sqrt()
-
-
-def why_to_skip(loss_scale: LossScale, losses: dict[str, torch.Tensor], norm: torch.Tensor) -> str | None:
-    """Why this step must not reach the weights: ``non_finite``, or ``overflow`` of fp16; None where it may.
+def reason_to_skip(loss_scale: LossScale, losses: dict[str, torch.Tensor], norm: torch.Tensor) -> str | None:
+    """Return why this step must not reach the weights, ``non_finite`` or ``overflow`` of fp16; None where it may.
 
     Gradients alone overflow where fp16's loss scale is too high, which the scale learns from. A loss that isn't finite,
     or a gradient that isn't at the lowest scale, comes of something else. Every rank decides alike: norm and losses
