@@ -14,6 +14,7 @@ import tempfile
 import tokenize
 from collections import Counter, defaultdict
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
@@ -91,12 +92,11 @@ def grain() -> Iterator[tuple[str, int]]:
 
 
 def step_rows() -> Iterator[tuple[str, int]]:
-    """Return what runs from the end of one training step to the end of the next."""
-    inside, between = traced_step()
-    files = {code.co_filename for code in inside}
-    yield "files that run inside a step", len(files)
-    yield "files that run in a step, with loading and logging", len(files | {code.co_filename for code in between})
-    yield "functions of these", len(inside | between)
+    """Return what runs from the end of one training step to the end of the next, but for the model and its data."""
+    step = traced_step()
+    yield "files that run inside a step", len(step.files_inside)
+    yield "files that run in a step, with loading and logging", len(step.files)
+    yield "functions of these", len({code for code in step.codes if code.co_filename in step.files})
 
 
 def modules() -> dict[str, Path]:
@@ -143,37 +143,87 @@ def imports_of(tree: ast.AST, known: dict[str, Path]) -> set[str]:
     return found & known.keys()
 
 
-def traced_step() -> tuple[set[CodeType], set[CodeType]]:
-    """Train a tiny model, and return the functions of the package that run inside its sixth step, and around it."""
+@dataclass
+class TracedStep:
+    """What ran of the package from the end of one training step to the end of the next.
+
+    ``inside`` are the functions within the one whose code is ``call``, ``codes`` all, ``lines`` all lines in their
+    order, each with its file.
+    """
+
+    call: CodeType
+    inside: set[CodeType] = field(default_factory=set)
+    codes: set[CodeType] = field(default_factory=set)
+    lines: list[tuple[str, int]] = field(default_factory=list)
+    depth: int = 0
+
+    def trace(self, frame: FrameType, event: str, _: Any) -> Any:
+        """Take note of what runs, for ``sys.settrace``."""
+        code = frame.f_code
+        if not code.co_filename.startswith(str(SRC)):
+            return None
+        if event == "call":
+            self.depth += code is self.call
+            self.codes.add(code)
+            if self.depth:
+                self.inside.add(code)
+        elif event == "return":
+            self.depth -= code is self.call
+        elif event == "line":
+            self.lines.append((code.co_filename, frame.f_lineno))
+        return self.trace
+
+    def begin(self, frame: FrameType | None) -> None:
+        """Trace from here on, also what runs already: ``frame`` and those below it."""
+        while frame:
+            frame.f_trace = self.trace
+            frame = frame.f_back
+        sys.settrace(self.trace)
+
+    @property
+    def files_inside(self) -> set[str]:
+        """The files of the step itself."""
+        return {code.co_filename for code in self.inside if is_of_training(code)}
+
+    @property
+    def files(self) -> set[str]:
+        """The files of the step, and of what loads and logs."""
+        return {code.co_filename for code in self.codes if is_of_training(code)}
+
+
+def is_of_training(code: CodeType) -> bool:
+    """Return whether a function isn't of a model or its data, which the packages nn, text, audio and tasks have."""
+    return Path(code.co_filename).relative_to(SRC / "vaak").parts[0] not in ("nn", "text", "audio", "tasks")
+
+
+def traced_step() -> TracedStep:
+    """Train a tiny model; return what ran in its sixth step, which is logged, and neither evaluated nor saved."""
     from vaak.config.load import load
     from vaak.core.callback import Callback
+    from vaak.data import loader
     from vaak.engine.step import Step
     from vaak.runs.start import open_trainer
 
-    inside: set[CodeType] = set()
-    between: set[CodeType] = set()
-    depth = 0
-    call = Step.__call__.__code__
-
-    def profile(frame: FrameType, event: str, _: Any) -> None:
-        nonlocal depth
-        code = frame.f_code
-        if event == "call" and code.co_filename.startswith(str(SRC)):
-            depth += code is call
-            (inside if depth else between).add(code)
-        elif event == "return":
-            depth -= code is call
+    step, before = TracedStep(Step.__call__.__code__), sys.gettrace()
 
     class Watch(Callback):
         def on_step_end(self, run: Any, report: Any) -> None:
-            sys.setprofile({5: profile, 6: None}.get(report.step, sys.getprofile()))
+            if report.step == 5:
+                step.begin(sys._getframe().f_back)
+            elif report.step == 6:
+                sys.settrace(before)
 
-    with tempfile.TemporaryDirectory() as folder:
-        loaded = load([ROOT / "configs/quickstart.yml"], [one.format(folder=folder) for one in TINY])
-        with open_trainer(loaded) as trainer:
-            trainer.callbacks.append(Watch())
-            trainer.fit()
-    return inside, between
+    read_ahead, loader.READ_AHEAD_SECONDS = loader.READ_AHEAD_SECONDS, 0.0  # each step reads its own data
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            loaded = load([ROOT / "configs/quickstart.yml"], [one.format(folder=folder) for one in TINY])
+            with open_trainer(loaded) as trainer:
+                trainer.callbacks.append(Watch())
+                trainer.fit()
+    finally:
+        loader.READ_AHEAD_SECONDS = read_ahead
+        sys.settrace(before)
+    return step
 
 
 if __name__ == "__main__":
