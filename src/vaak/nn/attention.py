@@ -10,6 +10,8 @@ isn't faster on a CPU, and Muon treats each as a matrix.
 
 from __future__ import annotations
 
+from typing import Annotated as Float
+
 from torch import Tensor, nn
 
 from vaak.nn.config import LINEAR, StackConfig
@@ -48,28 +50,26 @@ class Attention(nn.Module):
 
     def forward(
         self,
-        x: Tensor,
+        x: Float[Tensor, "batch time d_model"],
         visibility: Visibility,
         *,
         rotation: Rotation | None = None,
-        memory: Tensor | None = None,
+        memory: Float[Tensor, "batch memory_time memory_width"] | None = None,
         cache: LayerCache | None = None,
         norms: tuple[SquaredNorms, SquaredNorms] | None = None,
-    ) -> Tensor:
-        """Each token's mixture of what it may see, ``(batch, time, width)``.
+    ) -> Float[Tensor, "batch time d_model"]:
+        """Return each token's mixture of what it may see.
 
-        ``memory`` ``(batch, memory time, memory_width)`` is what cross-attention looks at. ``norms`` tally the queries
-        and the keys that enter a feature map, for the places of ``x`` and of the memory.
-
-        ``x`` is ``(batch, time, width)``; ``visibility`` says which keys each query sees, and ``rotation`` is that of
-        the positions, None without rotary ones. A ``cache`` continues a row: what it holds comes first.
+        ``visibility`` says which keys each query sees, and ``rotation`` is that of the positions, None without rotary
+        ones. ``memory`` is what cross-attention looks at. A ``cache`` continues a row: what it holds comes first.
+        ``norms`` tally the queries and the keys that enter a feature map, of ``x`` and of the memory.
         """
         query = self._queries(x, rotation)
         if memory is not None and cache is not None and cache.tensors:  # it was read with the first tokens
             key, value = cache.tensors.get("keys", query), cache.tensors.get("values", query)
         else:
             source = x if memory is None else memory
-            key = self._turned(self.key, self.key_norm, source, rotation)
+            key = self._rotated_heads(self.key, self.key_norm, source, rotation)
             value = self._heads(self.value, source)
         if norms is not None and self.features is not None:
             norms[0].add(query)
@@ -78,10 +78,15 @@ class Attention(nn.Module):
         out: Tensor = self.output(mixed.transpose(1, 2).flatten(2))
         return out
 
-    def weights(self, x: Tensor, memory: Tensor, visibility: Visibility) -> Tensor:
-        """How much of each place of ``memory`` each token takes, ``(batch, heads, query, key)``: to look at."""
+    def weights(
+        self,
+        x: Float[Tensor, "batch time d_model"],
+        memory: Float[Tensor, "batch memory_time memory_width"],
+        visibility: Visibility,
+    ) -> Float[Tensor, "batch heads time memory_time"]:
+        """Return how much of each token of ``memory`` each token of ``x`` takes: to look at."""
         query = self._queries(x, None)
-        key = self._repeated(self._turned(self.key, self.key_norm, memory, None), query)
+        key = self._repeated(self._rotated_heads(self.key, self.key_norm, memory, None), query)
         pairs = visibility.of_pairs(query.shape[2], key.shape[2], query).pairs
         if self.features is not None:
             products = self.features(query) @ self.features(key).transpose(-1, -2)
@@ -91,18 +96,16 @@ class Attention(nn.Module):
 
     def _mix(
         self,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
+        query: Float[Tensor, "batch heads query_time head_width"],
+        key: Float[Tensor, "batch key_heads key_time head_width"],
+        value: Float[Tensor, "batch key_heads key_time head_width"],
         visibility: Visibility,
         cache: LayerCache | None,
         is_cross: bool,
-    ) -> Tensor:
-        """The mixture of values for each query, ``(batch, heads, query time, head_width)``.
+    ) -> Float[Tensor, "batch heads query_time head_width"]:
+        """Return the mixture of values for each query, which looks at keys as far as ``visibility`` lets it.
 
-        ``query`` ``(batch, heads, query time, head_width)`` looks at ``key`` and ``value`` ``(batch, key heads, key
-        time, head_width)`` as far as ``visibility`` lets it. The ``cache`` is continued; where ``is_cross``, it keeps
-        the memory's keys and values.
+        The ``cache`` is continued; where ``is_cross``, it keeps the memory's keys and values.
         """
         dropout = self.dropout if self.training else 0.0
         if self.features is not None:
@@ -122,18 +125,18 @@ class Attention(nn.Module):
             is_causal = False
         return attend(query, key, value, mask=visibility.pairs, is_causal=is_causal, dropout=dropout)
 
-    def _heads(self, projection: nn.Module, x: Tensor) -> Tensor:
-        """A projection cut in heads, ``(batch, heads, time, head_width)``."""
+    def _heads(self, projection: nn.Module, x: Tensor) -> Float[Tensor, "batch heads time head_width"]:
+        """Return a projection of ``x``, cut in heads."""
         heads: Tensor = projection(x).unflatten(-1, (-1, self.head_width)).transpose(1, 2)
         return heads
 
     def _queries(self, x: Tensor, rotation: Rotation | None) -> Tensor:
-        """Heads of queries; what kernels divide scores by is taken out where the options say so."""
-        query = self._turned(self.query, self.query_norm, x, rotation)
+        """Return the heads of queries; what kernels divide scores by is taken out where the options say so."""
+        query = self._rotated_heads(self.query, self.query_norm, x, rotation)
         return query if self.scale_scores else query * self.head_width**0.5
 
-    def _turned(self, projection: nn.Module, norm: nn.Module, x: Tensor, rotation: Rotation | None) -> Tensor:
-        """Heads of queries or keys: normalised, and turned to their positions."""
+    def _rotated_heads(self, projection: nn.Module, norm: nn.Module, x: Tensor, rotation: Rotation | None) -> Tensor:
+        """Return the heads of queries or keys, normalised and rotated to their positions."""
         projected: Tensor = projection(x)
         heads: Tensor = norm(projected.unflatten(-1, (-1, self.head_width)))
         if rotation is not None:
@@ -142,7 +145,7 @@ class Attention(nn.Module):
 
     @staticmethod
     def _repeated(x: Tensor, query: Tensor) -> Tensor:
-        """Heads of keys or values, each repeated for every query head that shares it."""
+        """Return the heads of keys or values, each repeated for every query head that shares it."""
         groups = query.shape[1] // x.shape[1]
         return x.repeat_interleave(groups, 1) if groups > 1 else x
 

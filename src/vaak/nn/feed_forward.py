@@ -17,6 +17,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from typing import Annotated as Bool
+from typing import Annotated as Float
 
 import torch
 from torch import Tensor, nn
@@ -38,8 +40,10 @@ class FeedForward(nn.Module):
         self.up = _widening(width, inner_width, bias, kernel_size)
         self.down = nn.Linear(inner_width, width, bias=bias)
 
-    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Shape kept: ``(batch, time, width)``; neighbours are read where ``mask`` ``(batch, time)`` is True."""
+    def forward(
+        self, x: Float[Tensor, "batch time width"], mask: Bool[Tensor, "batch time"] | None = None
+    ) -> Float[Tensor, "batch time width"]:
+        """Return the output of each token; a kernel reads its neighbours where ``mask`` is True."""
         out: Tensor = self.down(self.activation(_widened(self.up, x, mask)))
         return out
 
@@ -55,8 +59,10 @@ class GatedFeedForward(nn.Module):
         self.up = _widening(width, inner_width, bias, kernel_size)
         self.down = nn.Linear(inner_width, width, bias=bias)
 
-    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Shape kept: ``(batch, time, width)``; neighbours are read where ``mask`` ``(batch, time)`` is True."""
+    def forward(
+        self, x: Float[Tensor, "batch time width"], mask: Bool[Tensor, "batch time"] | None = None
+    ) -> Float[Tensor, "batch time width"]:
+        """Return the output of each token; a kernel reads its neighbours where ``mask`` is True."""
         out: Tensor = self.down(self.activation(_widened(self.gate, x, mask)) * _widened(self.up, x, mask))
         return out
 
@@ -166,8 +172,10 @@ class TimeConvolution(nn.Conv1d):
         assert kernel_size % 2, "a frame stands in the middle of its kernel"
         super().__init__(width, out_width, kernel_size, padding=kernel_size // 2, groups=groups, bias=bias)
 
-    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        """What is not in ``mask`` ``(batch, time)`` counts as 0, like what is beyond the ends."""
+    def forward(
+        self, x: Float[Tensor, "batch time width"], mask: Bool[Tensor, "batch time"] | None = None
+    ) -> Float[Tensor, "batch time out_width"]:
+        """Return the convolution over time; what is not in ``mask`` counts as 0, like what is beyond the ends."""
         x = x if mask is None else x.masked_fill(~mask[..., None], 0.0)
         return super().forward(x.transpose(1, 2)).transpose(1, 2)
 
@@ -196,8 +204,13 @@ class ConvNeXtBlock(nn.Module):
         self.pointwise = GELU(width, inner_width, bias=True)
         self.layer_scale = nn.Parameter(torch.full((width,), layer_scale))
 
-    def forward(self, x: Tensor, mask: Tensor | None = None, condition: Tensor | None = None) -> Tensor:
-        """Shape kept: ``(batch, time, width)``. ``mask`` is ``(batch, time)``, ``condition`` ``(batch, width)``."""
+    def forward(
+        self,
+        x: Float[Tensor, "batch time width"],
+        mask: Bool[Tensor, "batch time"] | None = None,
+        condition: Float[Tensor, "batch condition_width"] | None = None,
+    ) -> Float[Tensor, "batch time width"]:
+        """Return ``x`` with what each frame's neighbours add to it."""
         y = self.norm(self.over_time(x, mask))
         if self.modulation is not None:
             assert condition is not None, "a block with a condition_width needs its condition"

@@ -15,6 +15,10 @@ single head, and the decision to generate is made from the decoder's state alone
 
 from __future__ import annotations
 
+from typing import Annotated as Bool
+from typing import Annotated as Float
+from typing import Annotated as Int
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -49,38 +53,37 @@ class TransformerModel(nn.Module):
 
     def forward(
         self,
-        input_ids: Tensor,
+        input_ids: Int[Tensor, "batch time"],
         *,
-        documents: Tensor | None = None,
-        mask: Tensor | None = None,
-        positions: Tensor | None = None,
+        documents: Int[Tensor, "batch time"] | None = None,
+        mask: Bool[Tensor, "batch time"] | None = None,
+        positions: Int[Tensor, "#batch time"] | None = None,
         cache: StackCache | None = None,
-        select: Tensor | None = None,
+        select: Bool[Tensor, "batch time"] | None = None,
         norms: SquaredNorms | None = None,
-    ) -> Tensor:
-        """Scores of every token at every place, ``(batch, time, vocab)``.
+    ) -> Float[Tensor, "batch time vocab"]:
+        """Return the scores of every token at every position.
 
-        ``input_ids`` is ``(batch, time)``; ``documents``, ``mask``, ``positions`` and ``cache`` are those of
-        ``TransformerStack``: an encoder needs one of the first two to ignore padding. ``norms`` tally what enters
-        feature maps.
+        ``documents``, ``mask``, ``positions`` and ``cache`` are those of ``TransformerStack``: an encoder needs one of
+        the first two to ignore padding. ``norms`` tally what enters feature maps.
 
-        ``select`` ``(batch, time)``, True where scores are wanted, gives those alone, ``(selected, vocab)``, and the
-        others are never computed.
+        ``select``, True where scores are wanted, gives those alone, ``(selected, vocab)``, and the others are never
+        computed.
         """
         hidden = self.hidden(input_ids, documents=documents, mask=mask, positions=positions, cache=cache, norms=norms)
         return self.logits(hidden if select is None else hidden[select])
 
     def hidden(
         self,
-        input_ids: Tensor,
+        input_ids: Int[Tensor, "batch time"],
         *,
-        documents: Tensor | None = None,
-        mask: Tensor | None = None,
-        positions: Tensor | None = None,
+        documents: Int[Tensor, "batch time"] | None = None,
+        mask: Bool[Tensor, "batch time"] | None = None,
+        positions: Int[Tensor, "#batch time"] | None = None,
         cache: StackCache | None = None,
         norms: SquaredNorms | None = None,
-    ) -> Tensor:
-        """What ``logits`` scores, ``(batch, time, width)``: before they grow as wide as the vocabulary.
+    ) -> Float[Tensor, "batch time d_model"]:
+        """Return what ``logits`` scores, before it grows as wide as the vocabulary.
 
         ``input_ids``, ``documents``, ``mask``, ``positions``, ``cache`` and ``norms`` are those of ``forward``.
         """
@@ -91,8 +94,8 @@ class TransformerModel(nn.Module):
         )
         return hidden
 
-    def logits(self, hidden: Tensor) -> Tensor:
-        """Scores of every token, ``(..., vocab)``, from hidden vectors ``(..., width)``."""
+    def logits(self, hidden: Float[Tensor, "*shape d_model"]) -> Float[Tensor, "*shape vocab"]:
+        """Return the scores of every token."""
         return F.linear(hidden, self.embedding.weight if self.head is None else self.head.weight)
 
     def new_cache(self) -> StackCache:
@@ -139,16 +142,16 @@ class EncoderDecoderModel(nn.Module):
 
     def forward(
         self,
-        source: Tensor,
-        source_mask: Tensor,
-        target: Tensor,
+        source: Int[Tensor, "batch source_time"],
+        source_mask: Bool[Tensor, "batch source_time"],
+        target: Int[Tensor, "batch target_time"],
         *,
         norms: tuple[SquaredNorms, SquaredNorms] | None = None,
-    ) -> Tensor:
-        """Scores of the token after each target token, ``(batch, target time, vocab)``.
+    ) -> Float[Tensor, "batch target_time vocab"]:
+        """Return the scores of the token after each target token.
 
-        ``source`` is ``(batch, source time)``, real where ``source_mask`` is True; ``target`` ``(batch, target time)``
-        may be padded on the right. ``norms`` tally what enters feature maps, of the source's places and the target's.
+        ``source`` is real where ``source_mask`` is True; ``target`` may be padded on the right. ``norms`` tally what
+        enters feature maps, of the source's tokens and of the target's.
         """
         source_norms, target_norms = norms or (None, None)
         memory = self.encode(source, source_mask, norms=source_norms)
@@ -157,23 +160,42 @@ class EncoderDecoderModel(nn.Module):
         hidden = self.decoder(embedded, memory=memory, memory_mask=source_mask, norms=tallies)
         return self.logits(hidden, source, memory, source_mask)
 
-    def encode(self, source: Tensor, source_mask: Tensor, *, norms: SquaredNorms | None = None) -> Tensor:
-        """What the decoder looks at, ``(batch, source time, width)``."""
+    def encode(
+        self,
+        source: Int[Tensor, "batch source_time"],
+        source_mask: Bool[Tensor, "batch source_time"],
+        *,
+        norms: SquaredNorms | None = None,
+    ) -> Float[Tensor, "batch source_time encoder_width"]:
+        """Return what the decoder looks at."""
         embedded = self.source_dropout(embed(self.source_embedding, source, self.config.encoder))
         tallies = None if norms is None else (norms, norms)
         memory: Tensor = self.encoder(embedded, mask=source_mask, norms=tallies)
         return memory
 
-    def decode(self, target: Tensor, memory: Tensor, source_mask: Tensor, *, cache: StackCache | None = None) -> Tensor:
-        """What ``logits`` scores, ``(batch, target time, width)``; with a ``cache``, ``target`` has new tokens only."""
+    def decode(
+        self,
+        target: Int[Tensor, "batch target_time"],
+        memory: Float[Tensor, "batch source_time encoder_width"],
+        source_mask: Bool[Tensor, "batch source_time"],
+        *,
+        cache: StackCache | None = None,
+    ) -> Float[Tensor, "batch target_time decoder_width"]:
+        """Return what ``logits`` scores; with a ``cache``, ``target`` has the new tokens only."""
         embedded = self.target_dropout(embed(self.target_embedding, target, self.config.decoder))
         hidden: Tensor = self.decoder(embedded, cache=cache, memory=memory, memory_mask=source_mask)
         return hidden
 
-    def logits(self, hidden: Tensor, source: Tensor, memory: Tensor, source_mask: Tensor) -> Tensor:
-        """Scores of every token of the target, ``(batch, target time, vocab)``, from ``(batch, target time, width)``.
+    def logits(
+        self,
+        hidden: Float[Tensor, "batch target_time decoder_width"],
+        source: Int[Tensor, "batch source_time"],
+        memory: Float[Tensor, "batch source_time encoder_width"],
+        source_mask: Bool[Tensor, "batch source_time"],
+    ) -> Float[Tensor, "batch target_time vocab"]:
+        """Return the scores of every token of the target.
 
-        Where tokens may be copied, they come from ``source (batch, source time)`` by way of its ``memory``.
+        Where tokens may be copied, they come from ``source`` by way of its ``memory``.
         """
         if self.config.scale_outputs:
             hidden = hidden * hidden.shape[-1] ** -0.5
@@ -186,8 +208,10 @@ class EncoderDecoderModel(nn.Module):
         return StackCache(self.config.decoder.num_layers)
 
 
-def embed(embedding: nn.Embedding, tokens: Tensor, config: StackConfig) -> Tensor:
-    """Vectors of tokens ``(batch, time)`` as they enter a stack, ``(batch, time, width)``."""
+def embed(
+    embedding: nn.Embedding, tokens: Int[Tensor, "batch time"], config: StackConfig
+) -> Float[Tensor, "batch time d_model"]:
+    """Return the vectors of tokens as they enter a stack."""
     vectors: Tensor = embedding(tokens)
     return vectors * config.d_model**0.5 if config.position_type in SINUSOIDAL else vectors
 
@@ -205,14 +229,15 @@ class Copying(nn.Module):
         self.key = nn.Linear(memory_width, width, bias=False)
         self.generates = nn.Linear(width, 1)
 
-    def forward(self, logits: Tensor, hidden: Tensor, memory: Tensor, source: Tensor, mask: Tensor) -> Tensor:
-        """Log-probabilities ``(batch, time, vocab)`` from scores of the same shape.
-
-        ``hidden`` is ``(batch, time, width)``; ``memory (batch, source time, memory_width)`` is what the encoder made
-        of the tokens ``source (batch, source time)``, real where ``mask`` is True.
-
-        ``logits`` ``(batch, time, vocab)`` are the scores.
-        """
+    def forward(
+        self,
+        logits: Float[Tensor, "batch time vocab"],
+        hidden: Float[Tensor, "batch time width"],
+        memory: Float[Tensor, "batch source_time memory_width"],
+        source: Int[Tensor, "batch source_time"],
+        mask: Bool[Tensor, "batch source_time"],
+    ) -> Float[Tensor, "batch time vocab"]:
+        """Return log-probabilities; ``memory`` is what the encoder made of ``source``, real where ``mask`` is True."""
         query = self.query(hidden)
         scores = (query @ self.key(memory).transpose(1, 2)) * query.shape[-1] ** -0.5
         exact = torch.promote_types(scores.dtype, torch.float32)
@@ -223,8 +248,10 @@ class Copying(nn.Module):
         return torch.logaddexp(written, F.logsigmoid(-decision) + (copied + LEAST).log())
 
 
-def _gathered(weights: Tensor, source: Tensor, vocab_size: int) -> Tensor:
-    """The weights ``(batch, time, source time)`` of the source's places, added up by token ``(batch, time, vocab)``."""
+def _gathered(
+    weights: Float[Tensor, "batch time source_time"], source: Int[Tensor, "batch source_time"], vocab_size: int
+) -> Float[Tensor, "batch time vocab"]:
+    """Return the weights of the source's positions, added up by token."""
     batch, time, _ = weights.shape
     rows = torch.arange(batch * time, device=weights.device).view(batch, time, 1) * vocab_size
     places = (rows + source[:, None]).flatten()  # one dimension: there CUDA has a sum that repeats to the bit

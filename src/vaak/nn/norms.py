@@ -12,6 +12,8 @@ Normalization"; Nguyen and Salazar 2019, "Transformers without Tears: Improving 
 
 from __future__ import annotations
 
+from typing import Annotated as Float
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -26,8 +28,7 @@ class LayerNorm(nn.Module):
         self.bias = nn.Parameter(torch.zeros(width))
         self.eps = eps
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Shape kept: ``(..., width)``."""
+    def forward(self, x: Float[Tensor, "*shape width"]) -> Float[Tensor, "*shape width"]:
         precise = x.to(torch.promote_types(x.dtype, self.weight.dtype))
         weight, bias = self.weight.to(precise.dtype), self.bias.to(precise.dtype)
         return F.layer_norm(precise, weight.shape, weight, bias, self.eps)
@@ -41,8 +42,7 @@ class RMSNorm(nn.Module):
         self.weight = nn.Parameter(torch.ones(width))
         self.eps = eps
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Shape kept: ``(..., width)``."""
+    def forward(self, x: Float[Tensor, "*shape width"]) -> Float[Tensor, "*shape width"]:
         precise = x.to(torch.promote_types(x.dtype, self.weight.dtype))
         return F.rms_norm(precise, self.weight.shape, self.weight.to(precise.dtype), self.eps)
 
@@ -55,8 +55,7 @@ class ScaleNorm(nn.Module):
         self.scale = nn.Parameter(torch.full((1,), width**0.5))
         self.eps = eps
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Shape kept: ``(..., width)``."""
+    def forward(self, x: Float[Tensor, "*shape width"]) -> Float[Tensor, "*shape width"]:
         precise = x.to(torch.promote_types(x.dtype, self.scale.dtype))
         return F.normalize(precise, dim=-1, eps=self.eps) * self.scale.to(precise.dtype)
 

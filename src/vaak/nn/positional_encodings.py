@@ -17,6 +17,8 @@ depthwise, over time, without weight normalisation, and begins as noise that kee
 from __future__ import annotations
 
 import math
+from typing import Annotated as Float
+from typing import Annotated as Int
 from typing import Literal, NamedTuple
 
 import torch
@@ -39,8 +41,10 @@ class Sinusoidal(nn.Module):
         super().__init__()
         self.width, self.in_halves = width, in_halves
 
-    def forward(self, x: Tensor, positions: Tensor) -> Tensor:
-        """Shape and type of ``x`` ``(batch, time, width)`` kept; ``positions`` is ``(batch or 1, time)``."""
+    def forward(
+        self, x: Float[Tensor, "batch time width"], positions: Int[Tensor, "#batch time"]
+    ) -> Float[Tensor, "batch time width"]:
+        """Return ``x`` with the encoding of each position added, in the type of ``x``."""
         precision = torch.promote_types(x.dtype, torch.float32)
         encoding = sinusoidal_encoding(positions, self.width, precision)
         if self.in_halves:
@@ -67,8 +71,10 @@ class LearnedPositions(nn.Module):
         super().__init__()
         self.embedding = nn.Embedding(max_length, width)
 
-    def forward(self, x: Tensor, positions: Tensor) -> Tensor:
-        """Shape and type of ``x`` ``(batch, time, width)`` kept; ``positions`` is ``(batch or 1, time)``.
+    def forward(
+        self, x: Float[Tensor, "batch time width"], positions: Int[Tensor, "#batch time"]
+    ) -> Float[Tensor, "batch time width"]:
+        """Return ``x`` with the vector of each position added, in the type of ``x``.
 
         Raises ValueError for a place that has no vector, except in an exported model. To know, it waits for the device.
         """
@@ -109,8 +115,13 @@ class ConvolutionalPositions(nn.Module):
         nn.init.normal_(self.weight, std=self.kernel_size**-0.5)
         nn.init.zeros_(self.bias)
 
-    def forward(self, x: Tensor, documents: Tensor | None, cache: LayerCache | None = None) -> Tensor:
-        """Shape and type of ``x`` ``(batch, time, width)`` kept; ``documents`` ``(batch, time)`` are those of ``x``.
+    def forward(
+        self,
+        x: Float[Tensor, "batch time width"],
+        documents: Int[Tensor, "batch time"] | None,
+        cache: LayerCache | None = None,
+    ) -> Float[Tensor, "batch time width"]:
+        """Return ``x`` with a mixture of neighbours of the same document added to each token, in the type of ``x``.
 
         With a cache, ``x`` continues after the tokens that it remembers.
         """
@@ -202,13 +213,15 @@ class Scaling(NamedTuple):
         return self.bounds or ((1.0, 32.0) if self.type == "yarn" else (1.0, 4.0))
 
 
-def rotation(positions: Tensor, head_width: int, theta: float, scaling: Scaling | None = None) -> Rotation:
-    """The rotation of each position ``(batch or 1, time)``; the same for all layers, so made once in a forward pass.
+def rotation(
+    positions: Int[Tensor, "#batch time"], head_width: int, theta: float, scaling: Scaling | None = None
+) -> Rotation:
+    """Return the rotation of each position; the same for all layers, so made once in a forward pass.
 
     Angles are float32 even in a float64 model: that is what transformers computes, and exports agree to the last bit.
 
-    ``positions`` are the places of tokens, ``head_width`` the number of values that are turned in
-    pairs, and ``theta`` the base of the angles. ``scaling`` is how longer rows are fitted in.
+    ``head_width`` is the number of values that are rotated in pairs, ``theta`` the base of the angles. ``scaling`` is
+    how longer rows are fitted in.
     """
     kind, factor, *_ = scaling = scaling or Scaling()
     exponents = torch.arange(0, head_width, 2, device=positions.device).float() / head_width
@@ -255,8 +268,10 @@ def ntk_theta(theta: float, head_width: int, scaling_factor: float) -> float:
     return stretched
 
 
-def rotate(x: Tensor, by: Rotation) -> Tensor:
-    """``x`` ``(batch, time, heads, head_width)`` with every head turned to its position.
+def rotate(
+    x: Float[Tensor, "batch time heads head_width"], by: Rotation
+) -> Float[Tensor, "batch time heads head_width"]:
+    """Return ``x`` with every head rotated to its position.
 
     Rolling by half a head swaps the members of each pair; the signs are in the sine. The result has the precision of
     the angles where ``x`` has less.
@@ -271,8 +286,8 @@ class Alibi(nn.Module):
         super().__init__()
         self.slopes = alibi_slopes(num_heads)
 
-    def forward(self, distance: Tensor) -> Tensor:
-        """What is added to the scores, float32 ``(heads, query, key)``, for distances ``(query, key)``."""
+    def forward(self, distance: Int[Tensor, "query key"]) -> Float[Tensor, "heads query key"]:
+        """Return what is added to the scores at these distances, float32."""
         slopes = torch.tensor(self.slopes, dtype=torch.float32, device=distance.device)
         return -slopes[:, None, None] * distance.abs()
 
@@ -304,8 +319,8 @@ class RelativeBias(nn.Module):
         self.bidirectional = bidirectional
         self.embedding = nn.Embedding(NUM_BUCKETS, num_heads)
 
-    def forward(self, distance: Tensor) -> Tensor:
-        """What is added to the scores, ``(heads, query, key)``, for distances ``(query, key)``."""
+    def forward(self, distance: Int[Tensor, "query key"]) -> Float[Tensor, "heads query key"]:
+        """Return what is added to the scores at these distances."""
         bias: Tensor = self.embedding(distance_buckets(distance, self.bidirectional)).permute(2, 0, 1)
         return bias
 
@@ -352,16 +367,22 @@ class Positions(nn.Module):
         elif kind == "t5":
             self.bias = RelativeBias(config.num_heads, bidirectional=not causal)
 
-    def add(self, x: Tensor, positions: Tensor, documents: Tensor | None, cache: LayerCache | None) -> Tensor:
-        """The stream ``(batch, time, width)``, with positions ``(batch or 1, time)`` added if they are of that kind."""
+    def add(
+        self,
+        x: Float[Tensor, "batch time width"],
+        positions: Int[Tensor, "#batch time"],
+        documents: Int[Tensor, "batch all_time"] | None,
+        cache: LayerCache | None,
+    ) -> Float[Tensor, "batch time width"]:
+        """Return ``x``, with the positions added if they are of a kind that is."""
         if self.added is None:
             return x
         around = (documents, cache) if isinstance(self.added, ConvolutionalPositions) else (positions,)
         placed: Tensor = self.added(x, *around)
         return placed
 
-    def rotation(self, positions: Tensor) -> Rotation | None:
-        """The turn of queries and keys at these positions; None where they don't turn."""
+    def rotation(self, positions: Int[Tensor, "#batch time"]) -> Rotation | None:
+        """Return the rotation of queries and keys at these positions; None where they aren't rotated."""
         config = self.config
         if config.position_type != "rotary":
             return None

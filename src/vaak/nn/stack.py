@@ -16,6 +16,9 @@ Transformer Architecture" (pre); Ding et al. 2021, "CogView", section 2.4 (sandw
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Annotated as Bool
+from typing import Annotated as Float
+from typing import Annotated as Int
 from typing import NamedTuple
 
 import torch
@@ -58,28 +61,26 @@ class TransformerStack(nn.Module):
 
     def forward(
         self,
-        x: Tensor,
+        x: Float[Tensor, "batch time d_model"],
         *,
-        documents: Tensor | None = None,
-        mask: Tensor | None = None,
-        positions: Tensor | None = None,
+        documents: Int[Tensor, "batch time"] | None = None,
+        mask: Bool[Tensor, "batch time"] | None = None,
+        positions: Int[Tensor, "#batch time"] | None = None,
         cache: StackCache | None = None,
-        memory: Tensor | None = None,
-        memory_mask: Tensor | None = None,
+        memory: Float[Tensor, "batch memory_time memory_width"] | None = None,
+        memory_mask: Bool[Tensor, "batch memory_time"] | None = None,
         norms: tuple[SquaredNorms, SquaredNorms] | None = None,
-    ) -> Tensor:
-        """Shape kept: ``(batch, time, width)``.
+    ) -> Float[Tensor, "batch time d_model"]:
+        """Return what the blocks make of the embedded tokens ``x``.
 
-        ``documents`` and ``positions`` are ``(batch, time)``. ``documents`` numbers the document of each token, −1
+        ``documents`` numbers the document of each token, −1
         where it is padding: tokens see only their own document, and positions restart with each. Without it a row is
-        one document, padded on the right where ``mask`` ``(batch, time)`` is False; a causal stack needs none, for no
+        one document, padded on the right where ``mask`` is False; a causal stack needs none, for no
         token sees what comes after it. ``positions`` replaces the positions computed so. A causal stack with ``cache``
         continues after the tokens already read; ``documents`` then holds the new tokens' only.
 
-        ``memory`` ``(batch, memory time, memory_width)`` is what cross-attention looks at, where ``memory_mask``
-        ``(batch, memory time)`` is True. ``norms`` tally what enters feature maps, of these places and of the memory's.
-
-        ``x`` is the embedded tokens.
+        ``memory`` is what cross-attention looks at, where ``memory_mask`` is True. ``norms`` tally what enters feature
+        maps, of these tokens and of the memory's.
         """
         assert cache is None or self.causal, "only a causal stack can continue from a cache"
         visibility, own_positions = self._visibility(x, documents, mask, cache)
@@ -112,7 +113,7 @@ class TransformerStack(nn.Module):
     def _visibility(
         self, x: Tensor, documents: Tensor | None, mask: Tensor | None, cache: StackCache | None
     ) -> tuple[Visibility, Tensor]:
-        """What each token sees, and the positions of the tokens."""
+        """Return what each token sees, and the positions of the tokens."""
         time, past = x.shape[1], 0 if cache is None else cache.length
         if documents is None:
             key_documents = None if mask is None or self.causal else torch.where(mask, 0, -1)
@@ -127,7 +128,7 @@ class TransformerStack(nn.Module):
 
 
 def _memory_visibility(mask: Tensor | None) -> Visibility:
-    """What cross-attention sees: every real place of the memory."""
+    """Return what cross-attention sees: every real token of the memory."""
     if mask is None:
         return Visibility(causal=False)
     documents = torch.where(mask, 0, -1)
@@ -147,12 +148,12 @@ class AttentionInputs(NamedTuple):
 
     visibility: Visibility
     rotation: Rotation | None = None
-    memory: Tensor | None = None
+    memory: Float[Tensor, "batch memory_time memory_width"] | None = None
     memory_visibility: Visibility | None = None
     norms: SquaredNorms | None = None
     memory_norms: SquaredNorms | None = None
-    mask: Tensor | None = None
-    """``(batch, time)``, True where a token is real; None where all are."""
+    mask: Bool[Tensor, "batch time"] | None = None
+    """True where a token is real; None where all are."""
 
 
 class Block(nn.Module):
@@ -184,12 +185,12 @@ class Block(nn.Module):
 
     def forward(
         self,
-        x: Tensor,
+        x: Float[Tensor, "batch time d_model"],
         around: AttentionInputs,
         cache: LayerCache | None = None,
         cross_cache: LayerCache | None = None,
-    ) -> Tensor:
-        """Shape kept: ``(batch, time, width)``."""
+    ) -> Float[Tensor, "batch time d_model"]:
+        """Return ``x`` with what attention, cross-attention and feed-forward add to it."""
         visibility, rotation, memory, memory_visibility, norms, memory_norms, mask = around
         own = None if norms is None else (norms, norms)
         x = self._add(
@@ -207,7 +208,7 @@ class Block(nn.Module):
         return self._add("feed_forward", x, lambda y: self.feed_forward(y, mask))
 
     def _add(self, name: str, x: Tensor, layer: Callable[[Tensor], Tensor]) -> Tensor:
-        """The stream with what a layer adds to it."""
+        """Return ``x`` with what the layer of this name adds to it, normalised where ``placement`` says."""
         norm: nn.Module = getattr(self, f"{name}_norm")
         if self.placement == "post":
             normed: Tensor = norm(x + self.dropout(layer(x)))

@@ -14,6 +14,9 @@ Beltagy et al. 2020, "Longformer", section 3.1 (sliding window). Differs: no dil
 
 from __future__ import annotations
 
+from typing import Annotated as Float
+from typing import Annotated as Shaped
+
 import torch
 from torch import Tensor
 from torch.nn import functional as F
@@ -26,16 +29,20 @@ LONGEST_EXPLICIT = 1024
 
 
 def attend(
-    query: Tensor, key: Tensor, value: Tensor, *, mask: Tensor | None, is_causal: bool, dropout: float
-) -> Tensor:
-    """``softmax(query · keyᵀ / sqrt(head_width)) · value``, ``(batch, heads, query, head_width)``.
+    query: Float[Tensor, "batch heads query head_width"],
+    key: Float[Tensor, "batch key_heads key head_width"],
+    value: Float[Tensor, "batch key_heads key head_width"],
+    *,
+    mask: Shaped[Tensor, "#batch #heads query key"] | None,
+    is_causal: bool,
+    dropout: float,
+) -> Float[Tensor, "batch heads query head_width"]:
+    """Return ``softmax(query · keyᵀ / sqrt(head_width)) · value``.
 
-    ``mask`` ``(batch or 1, heads or 1, query, key)`` is True where a query may see a key, or what is added to its
+    ``mask`` is True where a query may see a key, or what is added to its
     score; ``is_causal`` in its place lets it see itself and what is before. It must not be computed from a length:
     under ``torch.compile`` that isn't a bool, and every length is recompiled. ``key`` and ``value`` may have fewer
-    heads, each serving consecutive query heads.
-
-    ``query`` is ``(batch, heads, query, head_width)``; ``dropout`` is the probability that a weight is dropped.
+    heads, each serving consecutive query heads. ``dropout`` is the probability that a weight is dropped.
     """
     without_kernel = query.dtype is torch.bfloat16 and paths_on(query.device).explicit_bfloat16_attention
     explicitly = without_kernel and query.shape[2] > 1 and key.shape[2] <= LONGEST_EXPLICIT
@@ -65,8 +72,13 @@ def _attend_explicitly(
     return F.dropout(weights, dropout, training=dropout > 0) @ value
 
 
-def attention_weights(query: Tensor, key: Tensor, mask: Tensor | None, is_causal: bool) -> Tensor:
-    """What ``attend`` mixes values by, ``(batch, heads, query, key)``; heads of keys as many as of queries."""
+def attention_weights(
+    query: Float[Tensor, "batch heads query head_width"],
+    key: Float[Tensor, "batch heads key head_width"],
+    mask: Shaped[Tensor, "#batch #heads query key"] | None,
+    is_causal: bool,
+) -> Float[Tensor, "batch heads query key"]:
+    """Return the weights by which ``attend`` mixes values."""
     scores: Tensor = (query * query.shape[-1] ** -0.5) @ key.transpose(-1, -2)
     if is_causal:
         mask = causal_mask(query.shape[2], key.shape[2], query.device)
@@ -84,20 +96,20 @@ OUTSIDE = -2
 
 
 def local_attention(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
+    query: Float[Tensor, "batch heads time head_width"],
+    key: Float[Tensor, "batch heads time head_width"],
+    value: Float[Tensor, "batch heads time head_width"],
     visibility: Visibility,
     *,
     window: int,
     dropout: float,
     cache: LayerCache | None = None,
-) -> Tensor:
-    """``(batch, heads, query, head_width)``: the same as softmax attention with all else masked.
+) -> Float[Tensor, "batch heads time head_width"]:
+    """Return the same as softmax attention with all else masked.
 
     With a cache, which keeps the last ``window`` keys and values, the row continues after what it remembers.
 
-    ``query``, ``key`` and ``value`` are ``(batch, heads, time, head_width)``. A query sees the ``window`` tokens on
+    A query sees the ``window`` tokens on
     each side, or only before it if ``visibility`` is causal. ``dropout`` is the probability that a weight is dropped.
     """
     time = query.shape[2]
