@@ -76,6 +76,10 @@ class PreparedTask(Task[AnyExperiment], Generic[AnyExperiment, Folder]):
         """The prepared data. Raises DataError if there is none."""
         return cast("Folder", self.PREPARED.open(prepared_folder(self.directory), *self.reading))
 
+    def prepare_in(self, folder: Path, recipe: Recipe) -> None:
+        """Have ``prepared`` be what a recipe makes in a folder, unless it is there already."""
+        self.prepared = cast("Folder", self.PREPARED.make(recipe, folder, *self.reading))
+
     @property
     def reading(self) -> tuple[Any, ...]:
         """What reading the prepared data requires: the further fields of ``PREPARED``."""

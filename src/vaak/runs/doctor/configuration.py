@@ -130,7 +130,7 @@ def _trackers(experiment: Experiment[Any, Any]) -> Iterator[DoctorFinding]:
 
 
 def _task(loaded: Loaded, device: torch.device | None) -> Iterator[DoctorFinding]:
-    """The task's data and model, as far as ``sources()`` and ``sketch()`` describe them."""
+    """The task's data and model, as far as ``sources()`` and ``meta_model()`` describe them."""
     experiment = loaded.experiment
     try:
         demand_trust(loaded)

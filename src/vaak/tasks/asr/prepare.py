@@ -19,15 +19,16 @@ from typing import TYPE_CHECKING, Any
 from vaak.audio.config import AudioConfig
 from vaak.audio.corpora.corpus import AudioCorpus
 from vaak.audio.cuts.recordings import UNUSABLE, LeftOut
+from vaak.audio.cuts.store import CutStore
 from vaak.core.errors import DataError
 from vaak.core.splits import SPLITS
-from vaak.runs.prepared import PreparedFolder, Recipe, fingerprint_with_files
+from vaak.runs.prepared import Recipe, fingerprint_with_files
 from vaak.tasks.asr.config import SCRATCH, AsrDataConfig, AsrExperiment, AsrModelConfig
 from vaak.tasks.asr.data import Limits, Utterances, Writing, doubtful_groups, label_of_groups, write_utterances
 from vaak.tasks.asr.export import exported_vocabulary
 from vaak.tasks.asr.whisper import KEY, PURPOSE, Vocabulary, base_of
-from vaak.tasks.prepared_cuts import PLACES, Datasets, corpora_of
 from vaak.tasks.pretrained import fetched, transformers_of
+from vaak.tasks.speech_task import PLACES, Datasets, PreparedAudio, corpora_of
 from vaak.text.tokenizer_training import TokenizerFactory
 
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ DECIDING = {"group", "percent", "max_samples", "sampling_seed", "max_duration", 
 
 
 @dataclass(frozen=True)
-class PreparedUtterances(PreparedFolder):
+class PreparedUtterances(PreparedAudio):
     """The vocabulary, the sizes of the base, and utterances by split."""
 
     @cached_property
@@ -59,6 +60,9 @@ class PreparedUtterances(PreparedFolder):
         """The sizes of a base that isn't trained from scratch."""
         config: WhisperConfig = transformers_of(PURPOSE, "asr").WhisperConfig.from_pretrained(self.folder / BASE)
         return config
+
+    def cut_stores(self, split: str) -> list[CutStore]:
+        return [self.utterances(split).cuts]
 
     def utterances(self, split: str) -> Utterances:
         """Those of a split. Raises UserError for an unknown split."""

@@ -13,58 +13,63 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, cast
 
 import numpy as np
 from torch import Tensor, nn
 
-from vaak.audio.config import DatasetConfig
-from vaak.audio.corpora.corpus import AudioCorpus
-from vaak.audio.cuts.findings import cut_findings
-from vaak.audio.cuts.recordings import UNUSABLE
 from vaak.core.batch import Batch, FirstPass, Term
 from vaak.core.errors import UserError
 from vaak.core.storage.files import fingerprint_of
-from vaak.core.task import DataFinding
 from vaak.core.task import Outputs as TaskOutputs
+from vaak.data.batching import largest_rows
 from vaak.nn.lora import USE, load_balancing, uses_of
 from vaak.nn.losses import IGNORED, losses_of_logits
 from vaak.runs.prepared import Recipe
 from vaak.tasks.asr.checks import LOAD_BALANCING
-from vaak.tasks.asr.config import SCRATCH, AsrDecodingConfig, AsrExperiment
-from vaak.tasks.asr.data import AsrDataset, WhisperFeatures
-from vaak.tasks.asr.estimate import meta_batch, meta_model, source_files
+from vaak.tasks.asr.config import SCRATCH, AsrDataConfig, AsrDecodingConfig, AsrExperiment, AsrModelConfig
+from vaak.tasks.asr.data import AsrDataset, AsrExample, WhisperFeatures, collate
 from vaak.tasks.asr.export import mean_weight, write_adapter, write_mixture, write_mixture_onnx, write_whisper
 from vaak.tasks.asr.metrics import AsrMeters
 from vaak.tasks.asr.model import AsrModel, AsrOutputs, Encoded
 from vaak.tasks.asr.predict import Transcriber, Transcript
 from vaak.tasks.asr.prepare import MAY_DIFFER, READING, AsrSources, PreparedUtterances, recipe
 from vaak.tasks.asr.spec import SPEC
-from vaak.tasks.asr.whisper import base_of, loaded_whisper, name_of, positions_of, random_whisper, scratch_config
-from vaak.tasks.base import PreparedTask, refuse_other_options
-from vaak.tasks.prepared_cuts import corpora_of, read_for, training_cuts
+from vaak.tasks.asr.whisper import (
+    Vocabulary,
+    base_of,
+    config_before,
+    ids_of_size,
+    loaded_whisper,
+    name_of,
+    positions_of,
+    random_whisper,
+    scratch_config,
+)
+from vaak.tasks.base import refuse_other_options
 from vaak.tasks.pretrained import load_or_init
+from vaak.tasks.speech_task import Datasets, SpeechTask
 
 HEARD = "heard"
 """The tensor of a batch that has what the gate reads."""
-VOICES = (DatasetConfig(type="voices"),)
 SHOWN = 5
 """Validation utterances whose transcripts are shown after training."""
 
 
-class AsrTask(PreparedTask[AsrExperiment, PreparedUtterances]):
+class AsrTask(SpeechTask[AsrExperiment, PreparedUtterances, AsrDataset]):
     """Trains a Whisper model to transcribe speech."""
 
+    options: AsrModelConfig
+    data: AsrDataConfig
     SPEC = SPEC
     PREPARED = PreparedUtterances
+    MAY_DIFFER = READING
+    LISTS_UNUSABLE = True
     grouped_by = "speaker"
     auxiliary_losses = (LOAD_BALANCING,)
 
     def __init__(self, experiment: AsrExperiment, directory: Path, folder: Path) -> None:
         super().__init__(experiment, directory, folder)
-        self.options, self.data, self.audio = experiment.model, experiment.data, experiment.global_config
-        self.datasets = experiment.datasets or VOICES
-        self._datasets: dict[str, AsrDataset] = {}
         experts = experiment.model.experts
         if experts is not None and LOAD_BALANCING in experiment.training.loss.auxiliary:
             self.first_pass = self.count_choices
@@ -73,42 +78,39 @@ class AsrTask(PreparedTask[AsrExperiment, PreparedUtterances]):
 
     # Data.
 
-    def corpora(self) -> list[AudioCorpus]:
-        return corpora_of(self.datasets, self.audio)
+    def sources(self) -> list[Path]:
+        """Return the files of corpora, tokenizer and base. Raises DataError for one that doesn't exist."""
+        path = self.data.tokenizer.path
+        if self.options.base == SCRATCH:
+            return [*super().sources(), *([Path(path).expanduser()] if path else [])]
+        base = Path(base_of(self.options, self.folder))
+        return [*super().sources(), *(sorted(base.glob("*.safetensors")) if base.is_dir() else [])]
 
     def examples_at_most(self) -> Iterator[float] | None:
-        cuts = None if self.data.too_long == "split" else training_cuts(self.corpora())
+        cuts = None if self.data.too_long == "split" else self.training_cuts()
         return None if cuts is None else (float(max(1, len(cut.supervisions))) for cut in cuts)
 
-    def recipe(self, splits: tuple[str, ...] | None = None) -> Recipe:
-        return recipe(AsrSources.of(self.experiment, self.datasets, self.folder), splits)
+    def recipe_of(
+        self, datasets: Datasets, splits: tuple[str, ...] | None = None, own: PreparedUtterances | None = None
+    ) -> Recipe:
+        return recipe(AsrSources.of(self.experiment, datasets, self.folder), splits, own)
 
-    def prepare_eval_data(self, own: AsrExperiment, folder: Path, splits: tuple[str, ...]) -> None:
-        """With the run's vocabulary and base. If the corpora are the run's own, its utterances are used.
-
-        Raises UserError for other features.
-        """
-        refuse_other_options(own.global_config, self.audio, "global_config", READING)
+    def refuse_other_inputs(self, own: AsrExperiment) -> None:
+        super().refuse_other_inputs(own)
         refuse_other_options(own.data, self.data, "data", MAY_DIFFER)
-        datasets = own.datasets or VOICES
-        differ = datasets != self.datasets or self.data.group != own.data.group
-        if splits and (differ or self.prepared.lacks(splits)):
-            others = AsrSources.of(self.experiment, read_for(splits, self.datasets), self.folder)
-            self.prepared = PreparedUtterances.make(recipe(others, splits, self.prepared), folder)
-        self._datasets.clear()
 
-    def dataset(self, split: str) -> AsrDataset:
-        if split not in self._datasets:
-            is_train = split == "train"
-            self._datasets[split] = AsrDataset(
-                self.prepared.utterances(split),
-                self.prepared.vocabulary,
-                self.features,
-                self.audio,
-                self.data.augmentation if is_train else None,
-                self.data.decoding.valid_examples if split == "valid" else None,
-            )
-        return self._datasets[split]
+    def has_other_corpora(self, own: AsrExperiment) -> bool:
+        return super().has_other_corpora(own) or self.data.group != own.data.group
+
+    def make_dataset(self, split: str) -> AsrDataset:
+        return AsrDataset(
+            self.prepared.utterances(split),
+            self.prepared.vocabulary,
+            self.features,
+            self.audio,
+            self.data.augmentation if split == "train" else None,
+            self.data.decoding.valid_examples if split == "valid" else None,
+        )
 
     @property
     def features(self) -> WhisperFeatures:
@@ -117,34 +119,22 @@ class AsrTask(PreparedTask[AsrExperiment, PreparedUtterances]):
         num_bins = self.audio.num_mel_bins if scratch else self.prepared.base_config.num_mel_bins
         return WhisperFeatures(num_bins, self.data.max_duration)
 
-    def sources(self) -> list[Path]:
-        """The files that ``prepare`` would read. Raises DataError for one that doesn't exist."""
-        return source_files(self.experiment, self.datasets, self.folder)
-
-    def prepare_for_check(self) -> None:
-        data = self.data.model_copy(update={"on_bad_example": "skip", "cache_dir": None})
-        self.experiment = self.experiment.model_copy(update={"data": data})
-        self.prepare()
-
-    def data_findings(self, split: str) -> Iterator[DataFinding]:
-        """What can't be used, what is left out, and what is wrong with the audio of the utterances."""
-        about = self.prepared.about["statistics"][split]
-        mark: Literal["problem", "warning"] = "warning" if self.data.on_bad_example == "skip" else "problem"
-        yield from (DataFinding(one["name"], "unusable", one["reason"], mark) for one in about["unusable"])
-        for reason, number in about["left_out"].items():
-            if reason != UNUSABLE:
-                yield DataFinding("", "left out", f"{number:,} {reason}", "warning")
-        yield from cut_findings(self.prepared.utterances(split).cuts, self.audio)
-
     # Training.
 
     def meta_model(self) -> AsrModel | None:
-        """A model like the trained one, before its vocabulary is known; None for a base of the Hub."""
-        return meta_model(self.experiment, self.folder)
+        """Return a model like the trained one, before its vocabulary is known; None for a base of the Hub."""
+        config = config_before(self.experiment, self.folder)
+        return None if config is None else AsrModel(random_whisper(config), self.options.lora, self.options.experts)
 
     def meta_batch(self) -> Batch | None:
-        """A microbatch as large as one of training may become; None for a base of the Hub."""
-        return meta_batch(self.experiment, self.folder)
+        """Return a microbatch of silence, as large as one may become; None for a base of the Hub."""
+        config, seconds = config_before(self.experiment, self.folder), self.data.max_duration
+        if config is None:
+            return None
+        features = np.zeros((config.num_mel_bins, 2 * positions_of(seconds)), np.float32)
+        example = AsrExample("sketch", "", "all", features, np.ones(config.max_target_positions - 1, np.int64), True)
+        rows = largest_rows(self.experiment.training, seconds)
+        return collate([example] * rows, Vocabulary("", ids_of_size(2)))
 
     def model(self) -> AsrModel:
         """The base, with what is added to it.

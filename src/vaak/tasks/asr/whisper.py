@@ -23,7 +23,7 @@ from tokenizers import Tokenizer as Backend
 
 from vaak.core.errors import UserError
 from vaak.core.storage.files import read_json, write_json, write_text
-from vaak.tasks.asr.config import VERSIONS, AsrModelConfig, ScratchConfig
+from vaak.tasks.asr.config import SCRATCH, VERSIONS, AsrExperiment, AsrModelConfig, ScratchConfig
 from vaak.tasks.pretrained import SAFELY, config_of_tokenizer, fetched, source_of, transformers_of
 from vaak.text.tokenizer import Tokenizer
 
@@ -74,6 +74,20 @@ def scratch_config(options: ScratchConfig, ids: SpecialIds, num_mel_bins: int, s
         suppress_tokens=None,
         begin_suppress_tokens=None,
     )
+    return config
+
+
+def config_before(experiment: AsrExperiment, folder: Path) -> WhisperConfig | None:
+    """Return the sizes of the model before its data are prepared; None for a base of the Hub, which isn't contacted."""
+    options, data = experiment.model, experiment.data
+    if options.base == SCRATCH:
+        ids, num_bins = ids_of_size(data.tokenizer.vocab_size), experiment.global_config.num_mel_bins
+        return scratch_config(options.scratch, ids, num_bins, data.max_duration)
+    source = base_of(options, folder)
+    if not Path(source).is_dir():
+        return None
+    config: WhisperConfig = transformers_of(PURPOSE, "asr").WhisperConfig.from_pretrained(source)
+    config.max_source_positions = positions_of(data.max_duration)
     return config
 
 
@@ -138,6 +152,11 @@ class SpecialIds:
     never_first: tuple[int, ...] = ()
     before_text: str = ""
     """What a transcript begins with, for a tokenizer whose words begin with a space."""
+
+
+def ids_of_size(size: int) -> SpecialIds:
+    """Return the special tokens of a vocabulary of which only the size is known."""
+    return SpecialIds((0,), 0, 0, size, ())
 
 
 class Vocabulary:

@@ -10,7 +10,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from functools import cached_property
 from itertools import chain
 from pathlib import Path
@@ -23,12 +23,12 @@ from torch import Tensor, nn
 from vaak.core.batch import Batch, Term
 from vaak.core.errors import UserError
 from vaak.core.task import Baselines, Meters, Outputs
-from vaak.nn.lora import add_lora
+from vaak.data.batching import largest_rows
 from vaak.nn.losses import Loss, losses_of_logits, make_loss
 from vaak.nn.models import TransformerModel
 from vaak.runs.prepared import Recipe, prepared_folder
-from vaak.tasks.base import PreparedTask, in_temporary_folder, without_unread_files
-from vaak.tasks.classification.config import ClassificationExperiment
+from vaak.tasks.base import in_temporary_folder, without_unread_files
+from vaak.tasks.classification.config import ClassificationDataConfig, ClassificationExperiment
 from vaak.tasks.classification.data import (
     OUT_OF_SCOPE,
     Change,
@@ -37,13 +37,14 @@ from vaak.tasks.classification.data import (
     PreparedLabels,
     RowFormat,
     TextDataset,
+    TextExample,
     class_weights,
+    collate,
     growth_of,
     recipe,
     unit_of,
     write_targets,
 )
-from vaak.tasks.classification.estimate import meta_batch, meta_model, source_files
 from vaak.tasks.classification.export import export_hf, export_onnx, export_peft, why_not_hf
 from vaak.tasks.classification.metrics import (
     ClassMeters,
@@ -58,27 +59,28 @@ from vaak.tasks.classification.predict import Labeller, Prediction
 from vaak.tasks.classification.pretrained import KEY, Pretrained, loaded_head, saved_config
 from vaak.tasks.classification.spec import SPEC
 from vaak.tasks.pretrained import load_or_init, located, source_of
+from vaak.tasks.text_task import TextTask
 from vaak.text.augmentation import OF_SYNONYMS, Augmenter, NeighbourSynonyms, named_synonyms
 from vaak.text.corpora.labelled import LabelledCorpus, TextStore, labelled_text
-from vaak.text.corpora.readers import Record
+from vaak.text.corpora.readers import Record, find_files
 from vaak.text.tokenizer import Tokenizer
-from vaak.text.tokenizer_training import TokenizerFactory
 
 log = logging.getLogger("vaak")
 
 SHOWN_TEXTS = 5
 
 
-class ClassificationTask(PreparedTask[ClassificationExperiment, PreparedLabels]):
+class ClassificationTask(TextTask[ClassificationExperiment, PreparedLabels, TextClassifier]):
     """Trains a transformer or a TextCNN to label texts."""
 
+    data: ClassificationDataConfig
     SPEC = SPEC
     PREPARED = PreparedLabels
     also_trained = ("head",)
 
     def __init__(self, experiment: ClassificationExperiment, directory: Path, folder: Path) -> None:
         super().__init__(experiment, directory, folder)
-        self.options, self.data = experiment.model, experiment.data
+        self.options = experiment.model
         self.multi_label = self.data.corpus.multi_label
         self.weights = self.options.label_weights or (1.0,) * len(self.data.corpus.label_columns)
 
@@ -87,19 +89,19 @@ class ClassificationTask(PreparedTask[ClassificationExperiment, PreparedLabels])
     def corpora(self) -> list[LabelledCorpus]:
         return [LabelledCorpus(self.data.corpus)]
 
-    def examples_at_most(self) -> Iterator[float] | None:
-        if self.data.corpus.type == "grammar":
-            return None
-        return (1.0 for corpus in self.corpora() for _ in corpus.read("train"))
+    def sources(self) -> list[Path]:
+        """Return the files of corpus, tokenizer and word vectors. Raises DataError for one that doesn't exist."""
+        vectors = self.options.word_vectors
+        outside = find_files(self.data.corpus.out_of_scope, "corpus.out_of_scope")
+        return [*super().sources(), *outside, *([Path(vectors.path)] if vectors and vectors.path else [])]
 
     def recipe(self, splits: tuple[str, ...] | None = None) -> Recipe:
         return recipe(LabelSources(self.experiment, self.folder), splits)
 
     @property
-    def reading(self) -> tuple[Callable[[Path], Tokenizer]]:
-        if self.options.pretrained_model is not None:
-            return (Tokenizer.load,)
-        return (TokenizerFactory(self.data.tokenizer, self.folder).load,)
+    def pretrained_name(self) -> str | None:
+        name: str | None = self.options.pretrained_model
+        return name
 
     def prepare(self) -> None:
         if self.data.augmentation.synonyms != "vectors":
@@ -108,17 +110,18 @@ class ClassificationTask(PreparedTask[ClassificationExperiment, PreparedLabels])
         assert self.losses_of_columns  # as do class weights that aren't the classes'
 
     def prepare_eval_data(self, own: ClassificationExperiment, folder: Path, splits: tuple[str, ...]) -> None:
-        """With the run's tokenizer and classes. If the corpus is the run's own, its prepared data is used."""
-        if not splits or (self.data.corpus == own.data.corpus and not self.prepared.lacks(splits)):
-            return
-        splits = tuple(dict.fromkeys((*splits, "test"))) if OUT_OF_SCOPE in splits else splits
-        known = tuple(split for split in splits if split != OUT_OF_SCOPE)
-        tokenizer = self.data.tokenizer.model_copy(update={"path": str(self.prepared.folder / "tokenizer")})
-        corpus = without_unread_files(self.data.corpus, known)
-        data = self.data.model_copy(update={"tokenizer": tokenizer, "corpus": corpus})
+        """Prepare ``splits`` with the run's tokenizer and classes; where the corpus is its own, use its data."""
+        # texts of no class are told from those of test
+        super().prepare_eval_data(
+            own, folder, tuple(dict.fromkeys((*splits, "test"))) if OUT_OF_SCOPE in splits else splits
+        )
+
+    def eval_corpus(self, splits: tuple[str, ...]) -> Any:
+        return without_unread_files(self.data.corpus, tuple(split for split in splits if split != OUT_OF_SCOPE))
+
+    def eval_recipe(self, data: ClassificationDataConfig, splits: tuple[str, ...]) -> Recipe:
         experiment = self.experiment.model_copy(update={"data": data})
-        sources = LabelSources(experiment, self.folder, self.prepared.classes)
-        self.prepared = PreparedLabels.make(recipe(sources, splits), folder, *self.reading)
+        return recipe(LabelSources(experiment, self.folder, self.prepared.classes), splits)
 
     def dataset(self, split: str) -> TextDataset:
         names = ("test", OUT_OF_SCOPE) if split == OUT_OF_SCOPE else (split,)
@@ -174,36 +177,37 @@ class ClassificationTask(PreparedTask[ClassificationExperiment, PreparedLabels])
         words = [tokenizer.readable(token) for token in range(tokenizer.vocab_size)]
         return NeighbourSynonyms(words, np.load(folder / "vectors.npy"))
 
-    def sources(self) -> list[Path]:
-        """The files that ``prepare`` would read. Raises DataError for one that doesn't exist."""
-        return source_files(self.experiment)
-
     # Training.
 
     def meta_model(self) -> TextClassifier | None:
-        """A model as large as the trained one may become, before its vocabulary is known; None for a pretrained one."""
-        users = self.data.tokenizer.is_users(self.data.tokenizer.type)
-        given = self.options.pretrained_model is not None or self.options.word_vectors is not None
-        return None if users or given else add_lora(meta_model(self.experiment), self.options.lora, self.also_trained)
+        return None if self.options.word_vectors is not None else super().meta_model()
 
     def meta_batch(self) -> Batch:
-        """A microbatch as large as one of training may become."""
-        return meta_batch(self.experiment)
+        """Return a microbatch of one repeated token, as large as one may become."""
+        length, targets = self.data.max_length, np.zeros(1, dtype=np.int64)
+        if self.multi_label:
+            targets = np.zeros(self.options.num_labels or 2, dtype=np.int8)
+        example = TextExample(np.zeros(length, dtype=np.int64), targets)
+        return collate([example] * largest_rows(self.experiment.training, length), 0)
 
-    def model(self) -> TextClassifier:
-        return add_lora(self._model(), self.options.lora, self.also_trained)
+    def new_model(self, *vocab_sizes: int) -> TextClassifier:
+        return self._from_scratch(vocab_sizes[0], self.options.num_labels or 2)
 
-    def _model(self) -> TextClassifier:
-        options, vocab_size = self.options, self.prepared.tokenizer.vocab_size
-        num_classes = sum(map(len, self.prepared.classes.values()))
+    def _from_scratch(self, vocab_size: int, num_classes: int, vectors: Tensor | None = None) -> TextClassifier:
+        options = self.options
         if options.architecture == "cnn":
-            file = prepared_folder(self.directory) / "vectors.npy"
-            vectors = None if options.word_vectors is None else torch.from_numpy(np.load(file))
             return TextCNN(options, vocab_size, num_classes, vectors)
-        if options.pretrained_model is not None:
-            return self._pretrained(vocab_size, num_classes)
         transformer = TransformerModel(options, vocab_size, causal=False, max_length=self.data.max_length)
         return TransformerClassifier(options, transformer, num_classes)
+
+    def model(self) -> TextClassifier:
+        vocab_size, num_classes = self.prepared.tokenizer.vocab_size, sum(map(len, self.prepared.classes.values()))
+        if self.options.pretrained_model is not None and self.options.architecture != "cnn":
+            return self.add_adapters(self._pretrained(vocab_size, num_classes))
+        vectors = None
+        if self.options.architecture == "cnn" and self.options.word_vectors is not None:
+            vectors = torch.from_numpy(np.load(prepared_folder(self.directory) / "vectors.npy"))
+        return self.add_adapters(self._from_scratch(vocab_size, num_classes, vectors))
 
     def _pretrained(self, vocab_size: int, num_classes: int) -> TransformerClassifier:
         """On the pretrained model. Where a run has checkpoints, which have all weights, it may have gone."""

@@ -1,4 +1,4 @@
-"""The data of a diarizer: cut stores (vaak.tasks.prepared_cuts); features of recordings, and who speaks when.
+"""The data of a diarizer: cut stores (vaak.tasks.speech_task); features of recordings, and who speaks when.
 
 Features may be kept in ``global_config.storage_path``: made once before training, read by every epoch. What isn't
 stored is computed on demand: simulated conversations, recordings of test, and those of train if their audio is
@@ -31,7 +31,7 @@ from vaak.core.storage.files import fingerprint_of
 from vaak.core.task import Dataset
 from vaak.tasks.diarization.config import DiarizationDataConfig
 from vaak.tasks.diarization.labels import DiarizationCollator, DiarizationExample
-from vaak.tasks.prepared_cuts import Datasets, PreparedCuts
+from vaak.tasks.speech_task import PreparedCuts
 
 
 @dataclass(frozen=True)
@@ -41,12 +41,6 @@ class PreparedRecordings(PreparedCuts):
     def most_speakers(self, split: str) -> int:
         """The greatest number of speakers in one recording."""
         return int(self.about["statistics"][split].get("most_speakers", 0))
-
-
-def corpora_differ(datasets: Datasets, others: Datasets) -> bool:
-    """Whether other recordings are to be read than before; conversations are simulated from the same."""
-    own, theirs = ([one.model_copy(update={"conversations": None}) for one in some] for some in (datasets, others))
-    return own != theirs
 
 
 WORKERS_FOR_AUDIO = 4

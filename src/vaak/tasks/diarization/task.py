@@ -21,40 +21,42 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from vaak.audio.config import DatasetConfig
-from vaak.audio.corpora.corpus import AudioCorpus
-from vaak.audio.cuts.findings import cut_findings
+from vaak.audio.augmentation.pipeline import longest_factor
 from vaak.audio.cuts.sources import CutSource
 from vaak.audio.cuts.store import write_cuts
 from vaak.audio.diarization_errors import diarization_error
 from vaak.audio.features.extractors import Features
-from vaak.audio.segments import AudioSource
+from vaak.audio.segments import AudioSource, Segment
 from vaak.core.batch import Batch, Term
 from vaak.core.errors import UserError
 from vaak.core.random_keys import EVALUATION_SEED, Purpose, draw_key
 from vaak.core.storage.files import fingerprint_of
-from vaak.core.task import Baselines, DataFinding, Outputs
+from vaak.core.task import Baselines, Outputs
 from vaak.core.terminal import followed
-from vaak.data.batching import evaluation_plan
+from vaak.data.batching import evaluation_plan, largest_rows
 from vaak.data.loader import Address, MicrobatchReader, evaluation_addresses
 from vaak.engine.distributed.launcher import pick_device
 from vaak.nn.kernels.random_features import NORM_REG, SquaredNorms, norm_reg
 from vaak.nn.lora import add_lora
 from vaak.nn.losses import Loss, losses_of_logits, make_loss
 from vaak.runs.prepared import Recipe
-from vaak.tasks.base import PreparedTask, demand_format, in_temporary_folder, refuse_other_options
-from vaak.tasks.diarization.config import DiarizationExperiment, InferenceConfig, longest_example
+from vaak.tasks.base import demand_format, in_temporary_folder
+from vaak.tasks.diarization.config import (
+    DiarizationDataConfig,
+    DiarizationExperiment,
+    DiarizationModelConfig,
+    InferenceConfig,
+    longest_example,
+)
 from vaak.tasks.diarization.data import (
     DiarizationDataset,
     PreparedRecordings,
     audio_source,
     conversations_of,
-    corpora_differ,
     given_cut,
     store_features,
     training_speakers,
 )
-from vaak.tasks.diarization.estimate import meta_batch, source_files
 from vaak.tasks.diarization.labels import (
     IGNORED,
     SPEECH,
@@ -90,16 +92,17 @@ from vaak.tasks.diarization.model import (
 from vaak.tasks.diarization.predict import Diarized, Diarizer, Tuning, export_onnx, tune
 from vaak.tasks.diarization.spec import SPEC
 from vaak.tasks.diarization.timeline_picture import draw_timelines
-from vaak.tasks.prepared_cuts import READING, corpora_of, read_for, recipe, training_cuts
+from vaak.tasks.speech_task import READING, VOICES, Datasets, SpeechTask, recipe
 
 log = logging.getLogger("vaak")
-VOICES = (DatasetConfig(type="voices"),)
 NOT_TUNED_ON = {"train": "the model has seen it", "test": "metrics on it would become meaningless"}
 
 
-class DiarizationTask(PreparedTask[DiarizationExperiment, PreparedRecordings]):
+class DiarizationTask(SpeechTask[DiarizationExperiment, PreparedRecordings, DiarizationDataset]):
     """Trains an encoder that predicts who speaks when."""
 
+    options: DiarizationModelConfig
+    data: DiarizationDataConfig
     SPEC = SPEC
     PREPARED = PreparedRecordings
     grouped_by = "speaker"
@@ -107,26 +110,22 @@ class DiarizationTask(PreparedTask[DiarizationExperiment, PreparedRecordings]):
 
     def __init__(self, experiment: DiarizationExperiment, directory: Path, folder: Path) -> None:
         super().__init__(experiment, directory, folder)
-        self.options, self.data, self.audio = experiment.model, experiment.data, experiment.global_config
         if self.data.inference.window is None:
             inference = self.data.inference.model_copy(update={"window": longest_example(experiment)})
             self.data = self.data.model_copy(update={"inference": inference})
-        self.datasets = experiment.datasets or VOICES
         self.features = Features(self.audio)
-        self._evaluated: dict[str, DiarizationDataset] = {}
 
     # Data.
 
-    def corpora(self) -> list[AudioCorpus]:
-        return corpora_of(self.datasets, self.audio)
-
     def examples_at_most(self) -> Iterator[float] | None:
         """Windows of each recording; conversations are simulated of many of them."""
-        cuts = None if any(one.conversations for one in self.datasets) else training_cuts(self.corpora())
+        cuts = None if any(one.conversations for one in self.datasets) else self.training_cuts()
         return None if cuts is None else (1 + cut.duration / self.data.window for cut in cuts)
 
-    def recipe(self, splits: tuple[str, ...] | None = None) -> Recipe:
-        return recipe(self.datasets, self.audio, splits)
+    def recipe_of(
+        self, datasets: Datasets, splits: tuple[str, ...] | None = None, own: PreparedRecordings | None = None
+    ) -> Recipe:
+        return recipe(datasets, self.audio, splits)
 
     def prepare(self) -> None:
         super().prepare()
@@ -149,28 +148,29 @@ class DiarizationTask(PreparedTask[DiarizationExperiment, PreparedRecordings]):
             )
 
     def prepare_eval_data(self, own: DiarizationExperiment, folder: Path, splits: tuple[str, ...]) -> None:
-        """If the corpora are the run's own, its prepared data is used.
+        # the speakers that the model knows
+        self.collator = self._collator(training_speakers(self.prepared, own.datasets or VOICES))
+        super().prepare_eval_data(own, folder, splits)
 
-        Raises UserError for other features.
-        """
-        refuse_other_options(own.global_config, self.audio, "global_config", READING)
-        datasets = own.datasets or VOICES
-        self.collator = self._collator(training_speakers(self.prepared, datasets))  # those that the model knows
-        if splits and (corpora_differ(datasets, self.datasets) or self.prepared.lacks(splits)):
-            self.prepared = PreparedRecordings.make(recipe(read_for(splits, self.datasets), self.audio, splits), folder)
-        self._evaluated.clear()
+    def has_other_corpora(self, own: DiarizationExperiment) -> bool:
+        """Return whether other recordings are read than by the run; conversations are simulated from the same."""
+        here, there = (
+            [one.model_copy(update={"conversations": None}) for one in datasets]
+            for datasets in (self.datasets, own.datasets or VOICES)
+        )
+        return here != there
 
     def source(self, split: str) -> AudioSource:
         """The recordings of a split, with who speaks when."""
         return audio_source(self.prepared, split, self.datasets, self.audio, self.data)
 
     def dataset(self, split: str) -> DiarizationDataset:
-        """The examples of a split; those of an evaluation are the same ones each time, with what they have read."""
-        if split == "train":
-            return DiarizationDataset(self.source(split), self.features, self.collator, self.data.augmentation)
-        if split not in self._evaluated:
-            self._evaluated[split] = DiarizationDataset(self.source(split), self.features, self.collator, None)
-        return self._evaluated[split]
+        # Training reads features that may be stored only after a curriculum has measured it, so it isn't kept.
+        return self.make_dataset(split) if split == "train" else super().dataset(split)
+
+    def make_dataset(self, split: str) -> DiarizationDataset:
+        augmentation = self.data.augmentation if split == "train" else None
+        return DiarizationDataset(self.source(split), self.features, self.collator, augmentation)
 
     def dataset_of(self, data: Iterable[Any]) -> DiarizationDataset:
         """Lhotse cuts, audio files with RTTM next to them, or pairs (audio, rttm), read as those of an evaluation.
@@ -186,10 +186,6 @@ class DiarizationTask(PreparedTask[DiarizationExperiment, PreparedRecordings]):
             return DiarizationDataset(CutSource(write_cuts(folder, cuts), audio), self.features, self.collator, None)
 
         return in_temporary_folder(made)
-
-    def sources(self) -> list[Path]:
-        """The files that ``prepare`` would read. Raises DataError for one that doesn't exist."""
-        return source_files(self.datasets, self.audio)
 
     @cached_property
     def collator(self) -> DiarizationCollator:
@@ -208,11 +204,6 @@ class DiarizationTask(PreparedTask[DiarizationExperiment, PreparedRecordings]):
         options = LabelOptions(frame_seconds, *steps, model.max_speakers, training_speakers)
         return make_collator(label_type, options, self.folder)
 
-    def data_findings(self, split: str) -> Iterator[DataFinding]:
-        """What is wrong with the audio of the recordings, or of the utterances that conversations are made of."""
-        for _, store in self.prepared.stores(split):
-            yield from cut_findings(store, self.audio)
-
     # Training.
 
     def meta_model(self) -> DiarizationModel:
@@ -221,8 +212,12 @@ class DiarizationTask(PreparedTask[DiarizationExperiment, PreparedRecordings]):
         return add_lora(model, self.options.lora)
 
     def meta_batch(self) -> Batch:
-        """A microbatch as large as one of training may become."""
-        return meta_batch(self.experiment, self._collator(("speaker",)), self.features)
+        """Return a microbatch of silence and one speaker, as large as one of training may become."""
+        seconds = longest_example(self.experiment) * longest_factor(self.data.augmentation)
+        num_frames = self.features.num_frames(round(seconds * self.features.config.sampling_rate))
+        silence = np.zeros((num_frames, self.features.dims), dtype=np.float32)
+        example = DiarizationExample("sketch", silence, (Segment(0.0, seconds, "speaker"),), seconds)
+        return self._collator(("speaker",)).batch([example] * largest_rows(self.experiment.training, seconds))
 
     def model(self) -> DiarizationModel:
         return add_lora(DiarizationModel(self.options, self.features.dims, self.collator), self.options.lora)

@@ -10,26 +10,27 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Literal
 
+import numpy as np
 from torch import Tensor, nn
 
 from vaak.core.batch import Batch, Term
 from vaak.core.errors import DataError, UserError
 from vaak.core.storage.files import fingerprint_of
 from vaak.core.task import Baselines, Outputs
+from vaak.data.batching import largest_rows
 from vaak.nn.decoding.sampling import SamplingSettings
 from vaak.nn.kernels.random_features import NORM_REG, SquaredNorms, norm_reg
-from vaak.nn.lora import add_lora
 from vaak.nn.losses import losses_of_logits
 from vaak.runs.prepared import Recipe, prepared_folder
-from vaak.tasks.base import PreparedTask, in_temporary_folder, without_unread_files
+from vaak.tasks.base import in_temporary_folder
 from vaak.tasks.lm import pretrained
-from vaak.tasks.lm.config import LanguageModelConfig, LanguageModelExperiment
+from vaak.tasks.lm.config import LanguageModelConfig, LanguageModelDataConfig, LanguageModelExperiment
 from vaak.tasks.lm.data import (
     IGNORED,
     ChatDataset,
@@ -38,9 +39,10 @@ from vaak.tasks.lm.data import (
     SpecialTokens,
     StreamDataset,
     TextDataset,
+    collate,
+    corrupted,
     recipe,
 )
-from vaak.tasks.lm.estimate import meta_batch, meta_model, source_files
 from vaak.tasks.lm.export import export_hf, export_onnx, export_peft
 from vaak.tasks.lm.metrics import ORDER, PairDataset, PairMeters, TextMeters, ngram_figures, read_pairs, visibility_of
 from vaak.tasks.lm.model import LanguageModel
@@ -48,29 +50,34 @@ from vaak.tasks.lm.predict import generate
 from vaak.tasks.lm.pretrained import Family, family_of
 from vaak.tasks.lm.spec import SPEC
 from vaak.tasks.pretrained import Base, KeptBase, load_or_init, located
+from vaak.tasks.text_task import TextTask
 from vaak.text.chat_template import ChatTemplate, Messages, template_in
 from vaak.text.corpora.corpus import CorpusBuilder
+from vaak.text.corpora.readers import find_files
 from vaak.text.corpora.stores import TokenStore, write_tokens
 from vaak.text.tokenizer import Tokenizer, UsersTokenizer, normalise
-from vaak.text.tokenizer_training import TokenizerFactory
 
 log = logging.getLogger("vaak")
 
 SHOWN_SAMPLES = 5
 
 
-class LanguageModelTask(PreparedTask[LanguageModelExperiment, PreparedText]):
+class LanguageModelTask(TextTask[LanguageModelExperiment, PreparedText, LanguageModel]):
     """Trains a decoder on the next token, or an encoder on masked tokens."""
 
+    data: LanguageModelDataConfig
     SPEC = SPEC
     PREPARED = PreparedText
     auxiliary_losses = (NORM_REG,)
 
     def __init__(self, experiment: LanguageModelExperiment, directory: Path, folder: Path) -> None:
         super().__init__(experiment, directory, folder)
-        self.own, self.data = experiment.model, experiment.data
+        self.own = experiment.model
         self.causal, self.chats = self.own.model_type == "decoder", self.data.corpus.type == "chat"
-        self._refuse_pairs_of_an_encoder()
+        if self.data.minimal_pairs and not self.causal:
+            raise UserError(
+                "data.minimal_pairs: an encoder gives no probability of a sentence; use model_type: decoder"
+            )
         self.evaluation_splits = ("valid", "pairs") if self.data.minimal_pairs else ("valid",)
 
     @cached_property
@@ -101,12 +108,6 @@ class LanguageModelTask(PreparedTask[LanguageModelExperiment, PreparedText]):
     def _base(self) -> Base | None:
         return None if self.own.pretrained is None else Base(self.own.pretrained, self.folder)
 
-    @property
-    def reading(self) -> tuple[Callable[[Path], Tokenizer]]:
-        if self.own.pretrained is not None:
-            return (Tokenizer.load,)
-        return (TokenizerFactory(self.data.tokenizer, self.folder).load,)
-
     def prepare(self) -> None:
         super().prepare()
         if self.chats:
@@ -117,19 +118,10 @@ class LanguageModelTask(PreparedTask[LanguageModelExperiment, PreparedText]):
             self.dataset("pairs")  # what is wrong with them shows now, and not at the first evaluation
 
     def prepare_eval_data(self, own: LanguageModelExperiment, folder: Path, splits: tuple[str, ...]) -> None:
-        """With the run's tokenizer. If the corpus is the run's own, its prepared data is used."""
-        texts = tuple(split for split in splits if split != "pairs")
-        if texts and (self.data.corpus != own.data.corpus or self.prepared.lacks(texts)):
-            tokenizer = self.data.tokenizer.model_copy(update={"path": str(self.prepared.folder / "tokenizer")})
-            corpus = without_unread_files(self.data.corpus, texts)
-            data = self.data.model_copy(update={"tokenizer": tokenizer, "corpus": corpus})
-            self.prepared = PreparedText.make(recipe(data, texts, self.folder), folder, *self.reading)
+        super().prepare_eval_data(own, folder, tuple(split for split in splits if split != "pairs"))
 
-    def _refuse_pairs_of_an_encoder(self) -> None:
-        if self.data.minimal_pairs and not self.causal:
-            raise UserError(
-                "data.minimal_pairs: an encoder gives no probability of a sentence; use model_type: decoder"
-            )
+    def eval_recipe(self, data: LanguageModelDataConfig, splits: tuple[str, ...]) -> Recipe:
+        return recipe(data, splits, self.folder)
 
     @property
     def tokenizer(self) -> Tokenizer:
@@ -207,35 +199,37 @@ class LanguageModelTask(PreparedTask[LanguageModelExperiment, PreparedText]):
         return SpecialTokens(tokenizer.pad_id, tokenizer.bos_id, tokenizer.mask_id, eos, tokenizer.vocab_size)
 
     def sources(self) -> list[Path]:
-        """The files that ``prepare`` would read. Raises DataError for one that doesn't exist."""
-        return source_files(self.data)
+        """Return the files of corpus, tokenizer and minimal pairs. Raises DataError for one that doesn't exist."""
+        pairs = tuple(name for name in self.data.minimal_pairs if name != "grammar")
+        return [*super().sources(), *(find_files(pairs, "data.minimal_pairs") if pairs else [])]
 
     # Training.
 
-    def meta_model(self) -> LanguageModel | None:
-        """A model as large as the trained one may become, before there is a tokenizer.
-
-        None for a user's tokenizer or a pretrained model.
-        """
-        unknown = self.own.pretrained is not None or self.data.tokenizer.is_users(self.data.tokenizer.type)
-        return None if unknown else add_lora(meta_model(self.own, self.data), self.own.lora)
+    def new_model(self, *vocab_sizes: int) -> LanguageModel:
+        [vocab_size] = vocab_sizes
+        return LanguageModel(self.own, vocab_size, self.data.max_length)
 
     def meta_batch(self) -> Batch:
-        """A microbatch as large as one of training may become."""
-        return meta_batch(self.own, self.data, self.experiment.training)
+        """Return a microbatch of one repeated token, as large as one may become; packed rows have two documents."""
+        data, training = self.data, self.experiment.training
+        masking = 0.0 if self.causal else data.masking_probability
+        special = SpecialTokens(pad=0, bos=0, mask=0, eos=None, vocab_size=1)
+        documents = 2 if training.batching.type == "packed" else 1
+        ids, rng = np.zeros(data.max_length // documents + 1, dtype=np.int64), np.random.default_rng(0)
+        example = corrupted(ids, ids[1:], 0, Corruption(masking=masking), special, rng)
+        return collate([[example] * documents] * largest_rows(training, data.max_length), special.pad)
 
     def model(self) -> LanguageModel:
-        return add_lora(self._model(), self.own.lora)
-
-    def _model(self) -> LanguageModel:
         vocab_size, base = self.tokenizer.vocab_size, self._base()
         if base is None:
-            return LanguageModel(self.own, vocab_size, self.data.max_length)
+            return self.add_adapters(self.new_model(vocab_size))
         given = prepared_folder(self.directory), self.own, vocab_size
-        return load_or_init(
-            self.directory,
-            lambda: pretrained.loaded(base.source, *given),
-            lambda: pretrained.drawn(*given),
+        return self.add_adapters(
+            load_or_init(
+                self.directory,
+                lambda: pretrained.loaded(base.source, *given),
+                lambda: pretrained.drawn(*given),
+            )
         )
 
     def losses(self, model: nn.Module, batch: Batch) -> dict[str, Term]:

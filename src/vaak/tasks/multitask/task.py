@@ -43,6 +43,7 @@ from vaak.tasks.multitask.metrics import JointMeters
 from vaak.tasks.multitask.model import WEIGHTED, MultiTaskModel, Uncertainty
 from vaak.tasks.multitask.spec import SPEC
 
+log = logging.getLogger("vaak")
 Weights = Mapping[str, float] | Literal["uncertainty"]
 
 
@@ -194,7 +195,6 @@ class JointTask(Task[Any]):
         return [f"{name}: {line}" for name, part in self.parts.items() for line in part.samples(models[name])]
 
 
-@torch.no_grad()
 @contextlib.contextmanager
 def _naming_the_task(name: str) -> Iterator[None]:
     """In this context, the option of an error is that of a task among several."""
@@ -204,6 +204,7 @@ def _naming_the_task(name: str) -> Iterator[None]:
         raise OptionError(f"data.tasks.{name}.{error.key}", error.problem) from error
 
 
+@torch.no_grad()
 def _terms_of_an_example(part: AnyTask, model: nn.Module) -> list[str]:
     """The names of a task's terms, by its first example of training."""
     dataset, weight = part.dataset("train"), next(model.parameters())
@@ -276,9 +277,6 @@ def _shares_of(experiment: MultiTaskExperiment) -> Shares | None:
     if sampling.type == "temperature":
         return Shares(temperature=sampling.temperature)
     return Shares(annealed_over=sampling.epochs or experiment.training.epochs)
-
-
-log = logging.getLogger("vaak")
 
 
 def refused_by_all(parts: Mapping[str, AnyTask]) -> dict[str, str]:

@@ -9,31 +9,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from torch import Tensor, nn
 
 from vaak.core.batch import Batch, Term
 from vaak.core.errors import UserError
 from vaak.core.task import Baselines, Outputs
+from vaak.data.batching import largest_rows
 from vaak.nn.kernels.random_features import NORM_REG, SquaredNorms, norm_reg
-from vaak.nn.lora import add_lora
 from vaak.nn.losses import losses_of_logits
 from vaak.runs.prepared import Recipe, prepared_folder
-from vaak.tasks.base import PreparedTask, demand_format, in_temporary_folder, without_unread_files
+from vaak.tasks.base import demand_format, in_temporary_folder, without_unread_files
 from vaak.tasks.pretrained import Base, load_or_init, located
 from vaak.tasks.seq2seq import pretrained
 from vaak.tasks.seq2seq.attention_picture import draw_translation
-from vaak.tasks.seq2seq.config import Seq2SeqExperiment
-from vaak.tasks.seq2seq.data import IGNORED, PairDataset, PreparedPairs, recipe, tokenizer_factories, write_split_tokens
-from vaak.tasks.seq2seq.estimate import meta_batch, meta_model, source_files
+from vaak.tasks.seq2seq.config import Seq2SeqDataConfig, Seq2SeqExperiment
+from vaak.tasks.seq2seq.data import (
+    IGNORED,
+    PairDataset,
+    PairExample,
+    PreparedPairs,
+    SpecialTokens,
+    collate,
+    recipe,
+    write_split_tokens,
+)
 from vaak.tasks.seq2seq.export import export_onnx, export_peft
 from vaak.tasks.seq2seq.metrics import TranslationMeters, scores, translation_protocol, translators
 from vaak.tasks.seq2seq.model import Seq2SeqModel
 from vaak.tasks.seq2seq.predict import DecodingSettings, Translator, decoding_settings
 from vaak.tasks.seq2seq.spec import SPEC
+from vaak.tasks.text_task import TextTask
 from vaak.text.corpora.parallel import Pair, ParallelCorpus, cleaned
 from vaak.text.corpora.stores import write_pairs
 from vaak.text.tokenizer import Tokenizer
@@ -44,26 +55,23 @@ GIVEN = "given"
 """What messages call the split of pairs that were not prepared."""
 
 
-class Seq2SeqTask(PreparedTask[Seq2SeqExperiment, PreparedPairs]):
+class Seq2SeqTask(TextTask[Seq2SeqExperiment, PreparedPairs, Seq2SeqModel]):
     """Trains an encoder and a decoder to turn one text into another."""
 
+    data: Seq2SeqDataConfig
     SPEC = SPEC
     PREPARED = PreparedPairs
+    TOKENIZERS = ("tokenizer", "target_tokenizer")
     auxiliary_losses = (NORM_REG,)
 
     def __init__(self, experiment: Seq2SeqExperiment, directory: Path, folder: Path) -> None:
         super().__init__(experiment, directory, folder)
-        self.own, self.data = experiment.model, experiment.data
+        self.own = experiment.model
 
     # Data.
 
     def corpora(self) -> list[ParallelCorpus]:
         return [ParallelCorpus(self.data.corpus)]
-
-    def examples_at_most(self) -> Iterator[float] | None:
-        if self.data.corpus.type == "grammar":
-            return None
-        return (1.0 for corpus in self.corpora() for _ in corpus.read("train"))
 
     def recipe(self, splits: tuple[str, ...] | None = None) -> Recipe:
         return recipe(self.data, splits, code=self.folder, base=self._base())
@@ -71,27 +79,11 @@ class Seq2SeqTask(PreparedTask[Seq2SeqExperiment, PreparedPairs]):
     def _base(self) -> Base | None:
         return None if self.own.pretrained is None else Base(self.own.pretrained, self.folder)
 
-    @property
-    def reading(self) -> tuple[Callable[[Path], Tokenizer], ...]:
-        if self.own.pretrained is not None:
-            return (Tokenizer.load,)
-        return tuple(factory.load for factory in tokenizer_factories(self.data, self.folder).values())
+    def eval_corpus(self, splits: tuple[str, ...]) -> Any:
+        return without_unread_files(self.data.corpus, splits, ("", "_target"))
 
-    def prepare_eval_data(self, own: Seq2SeqExperiment, folder: Path, splits: tuple[str, ...]) -> None:
-        """With the run's tokenizers. If the corpus is the run's own, its prepared data is used."""
-        data = self.data
-        if not splits or (data.corpus == own.data.corpus and not self.prepared.lacks(splits)):
-            return
-        folders = {name: self.prepared.folder / name for name in ("tokenizer", "target_tokenizer")}
-        tokenizers = {
-            name: (getattr(data, name) or data.tokenizer).model_copy(update={"path": str(path)})
-            for name, path in folders.items()
-            if path.is_dir()  # a pretrained model may have one for each side, too
-        }
-        corpus = without_unread_files(data.corpus, splits, ("", "_target"))
-        others = data.model_copy(update={**tokenizers, "corpus": corpus})
-        how = recipe(others, splits, self.prepared.dictionary, self.folder)
-        self.prepared = PreparedPairs.make(how, folder, *self.reading)
+    def eval_recipe(self, data: Seq2SeqDataConfig, splits: tuple[str, ...]) -> Recipe:
+        return recipe(data, splits, self.prepared.dictionary, self.folder)
 
     def dataset(self, split: str) -> PairDataset:
         return PairDataset(self.prepared, split, self.data)
@@ -111,38 +103,32 @@ class Seq2SeqTask(PreparedTask[Seq2SeqExperiment, PreparedPairs]):
 
         return in_temporary_folder(made)
 
-    def sources(self) -> list[Path]:
-        """The files that ``prepare`` would read. Raises DataError for one that doesn't exist."""
-        return source_files(self.data)
-
     # Training.
 
-    def meta_model(self) -> Seq2SeqModel | None:
-        """A model as large as the trained one may become, before there are tokenizers.
-
-        None for a user's tokenizer or a pretrained model.
-        """
-        factories = tokenizer_factories(self.data, self.folder).values()
-        unknown = self.own.pretrained is not None or any(one.is_users for one in factories)
-        return None if unknown else add_lora(meta_model(self.own, self.data), self.own.lora)
+    def new_model(self, *vocab_sizes: int) -> Seq2SeqModel:
+        source, target = vocab_sizes
+        return Seq2SeqModel(self.own, self.data, source, target)
 
     def meta_batch(self) -> Batch:
-        """A microbatch as large as one of training may become."""
-        return meta_batch(self.data, self.experiment.training)
+        """Return a microbatch of one repeated token, as large as one may become."""
+        lengths = self.data.max_source_length, self.data.max_target_length
+        source, target = (np.zeros(length, dtype=np.int64) for length in lengths)
+        special = SpecialTokens(*[0] * len(fields(SpecialTokens)))
+        rows = largest_rows(self.experiment.training, 2 * max(lengths))
+        return collate([PairExample(source, target, target)] * rows, special, with_texts=False)
 
     def model(self) -> Seq2SeqModel:
-        return add_lora(self._model(), self.own.lora)
-
-    def _model(self) -> Seq2SeqModel:
         vocab_sizes = self.prepared.source_tokenizer.vocab_size, self.prepared.target_tokenizer.vocab_size
         base = self._base()
         if base is None:
-            return Seq2SeqModel(self.own, self.data, *vocab_sizes)
+            return self.add_adapters(self.new_model(*vocab_sizes))
         given = prepared_folder(self.directory), self.own, self.data, vocab_sizes[0]
-        return load_or_init(
-            self.directory,
-            lambda: pretrained.loaded(base.source, *given),
-            lambda: pretrained.drawn(*given),
+        return self.add_adapters(
+            load_or_init(
+                self.directory,
+                lambda: pretrained.loaded(base.source, *given),
+                lambda: pretrained.drawn(*given),
+            )
         )
 
     def losses(self, model: nn.Module, batch: Batch) -> dict[str, Term]:

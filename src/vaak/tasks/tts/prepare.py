@@ -19,11 +19,12 @@ from typing import TYPE_CHECKING, Any
 from vaak.audio.config import AudioConfig
 from vaak.audio.corpora.corpus import AudioCorpus
 from vaak.audio.cuts.recordings import LeftOut
+from vaak.audio.cuts.store import CutStore
 from vaak.audio.mel_config import PitchConfig
 from vaak.core.errors import DataError
 from vaak.core.splits import SPLITS
-from vaak.runs.prepared import PreparedFolder, Recipe, fingerprint_with_files
-from vaak.tasks.prepared_cuts import PLACES, Datasets, corpora_of
+from vaak.runs.prepared import Recipe, fingerprint_with_files
+from vaak.tasks.speech_task import PLACES, Datasets, PreparedAudio, corpora_of
 from vaak.tasks.tts.config import TtsDataConfig, TtsExperiment
 from vaak.tasks.tts.data import Normalisation, UtteranceStore, write_utterances
 from vaak.tasks.tts.recordings import utterances
@@ -39,7 +40,7 @@ READING = frozenset({*PLACES, "storage_path", "storage_type", "num_jobs", "progr
 
 
 @dataclass(frozen=True)
-class PreparedSpeech(PreparedFolder):
+class PreparedSpeech(PreparedAudio):
     """The front end, utterances by split, and what was learned from those of training."""
 
     @cached_property
@@ -55,6 +56,9 @@ class PreparedSpeech(PreparedFolder):
     def normalisation(self) -> Normalisation:
         """Means and deviations of training."""
         return Normalisation.from_json(self.about["normalisation"])
+
+    def cut_stores(self, split: str) -> list[CutStore]:
+        return [self.store(split).cuts]
 
     def store(self, split: str) -> UtteranceStore:
         """The utterances of a split. Raises UserError for an unknown split."""

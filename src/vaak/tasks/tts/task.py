@@ -12,19 +12,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, cast
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from vaak.audio.audio_file import speech_file
-from vaak.audio.config import DatasetConfig
-from vaak.audio.corpora.corpus import AudioCorpus
-from vaak.audio.cuts.findings import cut_findings
-from vaak.audio.cuts.recordings import UNUSABLE
 from vaak.core.batch import Batch, Term
 from vaak.core.task import DataFinding
+from vaak.data.batching import largest_rows
 from vaak.nn.kernels.random_features import NORM_REG, SquaredNorms, norm_reg
 from vaak.nn.lora import add_lora
 from vaak.nn.speech.alignment import forward_sum_loss
@@ -32,12 +30,10 @@ from vaak.nn.speech.flow_matching import Draws
 from vaak.nn.speech.masks import exact, length_mask, masked_sum
 from vaak.nn.speech.variance_adaptor import duration_loss
 from vaak.runs.prepared import Recipe
-from vaak.tasks.base import PreparedTask, refuse_other_options
-from vaak.tasks.prepared_cuts import corpora_of, read_for, training_cuts
-from vaak.tasks.tts.checks import ALIGNMENT, DURATION, LOSSES, MEL, STOP
-from vaak.tasks.tts.config import SpeakingConfig, TtsExperiment
-from vaak.tasks.tts.data import TtsDataset, unusual_rates
-from vaak.tasks.tts.estimate import meta_batch, meta_model, source_files
+from vaak.tasks.speech_task import Datasets, SpeechTask
+from vaak.tasks.tts.checks import ALIGNMENT, DURATION, LOSSES, MEL, STOP, SYMBOLS_PER_SECOND
+from vaak.tasks.tts.config import SpeakingConfig, TtsDataConfig, TtsExperiment, TtsModelConfig
+from vaak.tasks.tts.data import Normalisation, TtsDataset, TtsExample, collate, unusual_rates
 from vaak.tasks.tts.export import export_acoustic
 from vaak.tasks.tts.metrics import Scored, ShownMeters, SpokenMeters, TtsMeters
 from vaak.tasks.tts.model import Inventory, Recording, Text, TtsModel, TtsOutputs
@@ -45,34 +41,35 @@ from vaak.tasks.tts.predict import Speaker, Speech
 from vaak.tasks.tts.prepare import READING, PreparedSpeech, SpeechSources, recipe
 from vaak.tasks.tts.spec import SPEC
 from vaak.tasks.vocoding import trained_vocoder
+from vaak.text.speech.phonemes.alphabets import symbols_of
 
-VOICES = (DatasetConfig(type="voices"),)
 
-
-class TtsTask(PreparedTask[TtsExperiment, PreparedSpeech]):
+class TtsTask(SpeechTask[TtsExperiment, PreparedSpeech, TtsDataset]):
     """Trains a model that speaks texts."""
 
+    options: TtsModelConfig
+    data: TtsDataConfig
     SPEC = SPEC
     PREPARED = PreparedSpeech
+    MAY_DIFFER = READING
+    LISTS_UNUSABLE = True
     auxiliary_losses = LOSSES
-
-    def __init__(self, experiment: TtsExperiment, directory: Path, folder: Path) -> None:
-        super().__init__(experiment, directory, folder)
-        self.options, self.data, self.audio = experiment.model, experiment.data, experiment.global_config
-        self.datasets = experiment.datasets or VOICES
-        self._datasets: dict[str, TtsDataset] = {}
 
     # Data.
 
-    def corpora(self) -> list[AudioCorpus]:
-        return corpora_of(self.datasets, self.audio)
+    def sources(self) -> list[Path]:
+        """Return the files of corpora, and the lexicon. Raises DataError for one that doesn't exist."""
+        lexicon = self.data.front_end.lexicon
+        return [*super().sources(), *([Path(lexicon).expanduser()] if lexicon else [])]
 
     def examples_at_most(self) -> Iterator[float] | None:
-        cuts = training_cuts(self.corpora())
+        cuts = self.training_cuts()
         return None if cuts is None else (float(max(1, len(cut.supervisions))) for cut in cuts)
 
-    def recipe(self, splits: tuple[str, ...] | None = None) -> Recipe:
-        return recipe(SpeechSources.of(self.experiment, self.datasets), splits)
+    def recipe_of(
+        self, datasets: Datasets, splits: tuple[str, ...] | None = None, own: PreparedSpeech | None = None
+    ) -> Recipe:
+        return recipe(SpeechSources.of(self.experiment, datasets), splits, own)
 
     def prepare(self) -> None:
         vocoder = self.data.speaking.vocoder
@@ -80,56 +77,36 @@ class TtsTask(PreparedTask[TtsExperiment, PreparedSpeech]):
             trained_vocoder(vocoder, self.directory, self.audio.mel, torch.device("cpu"))
         super().prepare()
 
-    def prepare_eval_data(self, own: TtsExperiment, folder: Path, splits: tuple[str, ...]) -> None:
-        """With the run's front end, speakers and normalisation. If the corpora are the run's own, so are their data.
-
-        Raises UserError for other features.
-        """
-        refuse_other_options(own.global_config, self.audio, "global_config", READING)
-        datasets = own.datasets or VOICES
-        if splits and (datasets != self.datasets or self.prepared.lacks(splits)):
-            others = read_for(splits, self.datasets)
-            made = recipe(SpeechSources.of(self.experiment, others), splits, self.prepared)
-            self.prepared = PreparedSpeech.make(made, folder)
-        self._datasets.clear()
-
-    def dataset(self, split: str) -> TtsDataset:
-        if split not in self._datasets:
-            prepared = self.prepared
-            store, pad_id = prepared.store(split), prepared.processor.pad_id
-            draws_noise = self.options.matches_flows
-            self._datasets[split] = TtsDataset(store, prepared.speakers, pad_id, draws_noise=draws_noise)
-        return self._datasets[split]
-
-    def prepare_for_check(self) -> None:
-        data = self.data.model_copy(update={"on_bad_example": "skip", "cache_dir": None})
-        self.experiment = self.experiment.model_copy(update={"data": data})
-        self.prepare()
+    def make_dataset(self, split: str) -> TtsDataset:
+        prepared = self.prepared
+        store, pad_id = prepared.store(split), prepared.processor.pad_id
+        return TtsDataset(store, prepared.speakers, pad_id, draws_noise=self.options.matches_flows)
 
     def data_findings(self, split: str) -> Iterator[DataFinding]:
-        """What can't be used, what is wrong with its audio, and texts that are too long or too short for theirs."""
-        about, store = self.prepared.about["statistics"][split], self.prepared.store(split)
-        mark: Literal["problem", "warning"] = "warning" if self.data.on_bad_example == "skip" else "problem"
-        yield from (DataFinding("", "unusable", message, mark) for message in about["unusable"])
-        for reason, number in about["left_out"].items():
-            if reason != UNUSABLE:
-                yield DataFinding("", "left out", f"{number:,} {reason}", "warning")
-        yield from cut_findings(store.cuts, self.audio)
-        yield from unusual_rates(store)
-
-    def sources(self) -> list[Path]:
-        """The files that ``prepare`` would read. Raises DataError for one that doesn't exist."""
-        return source_files(self.experiment, self.datasets)
+        """Yield the findings on audio, and texts that are too long or too short for theirs."""
+        yield from super().data_findings(split)
+        yield from unusual_rates(self.prepared.store(split))
 
     # Training.
 
     def meta_model(self) -> TtsModel:
-        """A model like the trained one, before the speakers are known."""
-        return add_lora(meta_model(self.experiment), self.options.lora)
+        """Return a model like the trained one, before the speakers are known."""
+        symbols = symbols_of(self.data.front_end)
+        model = TtsModel(self.options, Inventory(len(symbols), 0, 1), Normalisation.none(self.audio.num_mel_bins))
+        return add_lora(model, self.options.lora)
 
     def meta_batch(self) -> Batch:
-        """A microbatch as large as one of training may become."""
-        return meta_batch(self.experiment)
+        """Return a microbatch of silence, as large as one may become."""
+        longest, model = self.data.max_duration, self.options
+        num_frames = 1 + int(longest / self.audio.frame_shift)
+        num_symbols = min(num_frames, int(longest * SYMBOLS_PER_SECOND))
+        durations = np.full(num_symbols, num_frames // num_symbols)
+        durations[0] += num_frames - durations.sum()
+        mel = np.zeros((num_frames, self.audio.num_mel_bins), np.float32)
+        given = durations if model.durations == "given" else None
+        prosody, key = np.zeros((num_frames, 2 * model.has_prosody), np.float32), 0 if model.matches_flows else None
+        example = TtsExample("sketch", "", np.ones(num_symbols, np.int64), mel, given, 0, prosody, key)
+        return collate([example] * largest_rows(self.experiment.training, longest), pad_id=0)
 
     def model(self) -> TtsModel:
         processor, speakers = self.prepared.processor, self.prepared.speakers

@@ -22,8 +22,8 @@ from vaak.core.errors import DataError
 from vaak.core.storage.files import fingerprint_of
 from vaak.core.task import Dataset
 from vaak.runs.prepared import Recipe
-from vaak.tasks import prepared_cuts
-from vaak.tasks.prepared_cuts import Datasets
+from vaak.tasks import speech_task
+from vaak.tasks.speech_task import Datasets
 
 log = logging.getLogger("vaak")
 
@@ -120,4 +120,4 @@ def recipe(datasets: Datasets, audio: AudioConfig, skip_bad: bool, splits: tuple
             yield cut
 
     further = {"highest": audio.mel.nyquist if audio.mel is not None else None, "skip_bad": skip_bad}
-    return prepared_cuts.recipe(datasets, audio, splits, usable, further)
+    return speech_task.recipe(datasets, audio, splits, usable, further)

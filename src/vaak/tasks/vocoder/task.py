@@ -18,16 +18,13 @@ import torch
 from torch import Tensor, nn
 
 from vaak.audio.audio_file import speech_file
-from vaak.audio.config import DatasetConfig
-from vaak.audio.corpora.corpus import AudioCorpus
-from vaak.audio.cuts.findings import cut_findings
 from vaak.core.batch import Batch, Term
-from vaak.core.task import DataFinding, Objective
+from vaak.core.task import Objective
+from vaak.data.batching import largest_rows
 from vaak.nn.lora import add_lora
 from vaak.nn.speech.waveform_losses import discriminator_loss, feature_matching_loss, generator_loss, stft_loss
 from vaak.runs.prepared import Recipe
-from vaak.tasks.base import PreparedTask, refuse_other_options
-from vaak.tasks.prepared_cuts import READING, PreparedCuts, corpora_of, read_for
+from vaak.tasks.speech_task import Datasets, PreparedCuts, SpeechTask
 from vaak.tasks.vocoder.config import (
     ADVERSARIAL,
     DISCRIMINATOR,
@@ -36,73 +33,54 @@ from vaak.tasks.vocoder.config import (
     MEL,
     STFT,
     DiscriminatorsConfig,
+    VocoderDataConfig,
     VocoderExperiment,
+    VocoderModelConfig,
 )
-from vaak.tasks.vocoder.data import Crops, VocoderDataset, recipe
-from vaak.tasks.vocoder.estimate import meta_batch, source_files
+from vaak.tasks.vocoder.data import Crops, VocoderDataset, VocoderExample, collate, recipe
 from vaak.tasks.vocoder.metrics import Distances, VocoderMeters
 from vaak.tasks.vocoder.model import VocoderModel
 from vaak.tasks.vocoder.predict import Vocoded, export_onnx, vocode, vocode_files
 from vaak.tasks.vocoder.spec import SPEC
 from vaak.tasks.vocoding import Vocoder
 
-VOICES = (DatasetConfig(type="voices"),)
 
-
-class VocoderTask(PreparedTask[VocoderExperiment, PreparedCuts]):
+class VocoderTask(SpeechTask[VocoderExperiment, PreparedCuts, VocoderDataset]):
     """Trains a network that makes audio of mel spectrograms."""
 
+    options: VocoderModelConfig
+    data: VocoderDataConfig
     SPEC = SPEC
     PREPARED = PreparedCuts
     auxiliary_losses = LOSSES
 
     def __init__(self, experiment: VocoderExperiment, directory: Path, folder: Path) -> None:
         super().__init__(experiment, directory, folder)
-        self.options, self.data, self.audio = experiment.model, experiment.data, experiment.global_config
         assert self.audio.mel is not None
-        self.mel, self.datasets = self.audio.mel, experiment.datasets or VOICES
+        self.mel = self.audio.mel
         generator = Objective("generator", ("generator",), self.losses)
         if self.options.discriminators is None:
             self.objectives = (generator,)
         else:
             others = Objective("discriminators", ("discriminators",), self.discriminator_losses)
             self.objectives = (others, generator)
-        self._datasets: dict[str, VocoderDataset] = {}
         self._griffin_lim: dict[str, dict[int, Distances]] = {}
 
     # Data.
 
-    def corpora(self) -> list[AudioCorpus]:
-        return corpora_of(self.datasets, self.audio)
-
-    def recipe(self, splits: tuple[str, ...] | None = None) -> Recipe:
-        return recipe(self.datasets, self.audio, self.experiment.skips_bad_examples, splits)
+    def recipe_of(
+        self, datasets: Datasets, splits: tuple[str, ...] | None = None, own: PreparedCuts | None = None
+    ) -> Recipe:
+        return recipe(datasets, self.audio, self.experiment.skips_bad_examples, splits)
 
     def prepare_eval_data(self, own: VocoderExperiment, folder: Path, splits: tuple[str, ...]) -> None:
-        """If the corpora are the run's own, so are their data. Raises UserError for other spectrograms."""
-        refuse_other_options(own.global_config, self.audio, "global_config", READING)
-        if splits and (self.datasets != (own.datasets or VOICES) or self.prepared.lacks(splits)):
-            others, skips = read_for(splits, self.datasets), self.experiment.skips_bad_examples
-            self.prepared = PreparedCuts.make(recipe(others, self.audio, skips, splits), folder)
-        self._datasets.clear()
+        super().prepare_eval_data(own, folder, splits)
         self._griffin_lim.clear()
 
-    def dataset(self, split: str) -> VocoderDataset:
-        if split not in self._datasets:
-            data = self.data
-            crops = Crops(data.crop_frames * self.mel.hop_length, data.gain) if split == "train" else None
-            stores = [store for _, store in self.prepared.stores(split)]
-            self._datasets[split] = VocoderDataset(stores, self.audio, data.evaluation_window, crops)
-        return self._datasets[split]
-
-    def data_findings(self, split: str) -> Iterator[DataFinding]:
-        """Clipping, silence and gaps."""
-        for _, store in self.prepared.stores(split):
-            yield from cut_findings(store, self.audio)
-
-    def sources(self) -> list[Path]:
-        """The files that ``prepare`` would read. Raises DataError for one that doesn't exist."""
-        return source_files(self.experiment, self.datasets)
+    def make_dataset(self, split: str) -> VocoderDataset:
+        data = self.data
+        crops = Crops(data.crop_frames * self.mel.hop_length, data.gain) if split == "train" else None
+        return VocoderDataset(self.prepared.cut_stores(split), self.audio, data.evaluation_window, crops)
 
     # Training.
 
@@ -111,8 +89,12 @@ class VocoderTask(PreparedTask[VocoderExperiment, PreparedCuts]):
         return self.model()
 
     def meta_batch(self) -> Batch:
-        """A microbatch of training."""
-        return meta_batch(self.experiment)
+        """Return a microbatch of training, of silence."""
+        num_samples = self.data.crop_frames * self.mel.hop_length
+        example = VocoderExample("sketch", np.zeros(num_samples, np.float32))
+        return collate(
+            [example] * largest_rows(self.experiment.training, num_samples / self.mel.sampling_rate), self.mel
+        )
 
     def model(self) -> VocoderModel:
         trained = () if self.options.discriminators is None else ("discriminators",)

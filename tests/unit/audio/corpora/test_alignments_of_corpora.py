@@ -24,7 +24,7 @@ from vaak.audio.segments import LabelledAudio, Segment
 from vaak.core.errors import DataError
 from vaak.core.storage.files import fingerprint_of
 from vaak.runs.prepared import Recipe
-from vaak.tasks.prepared_cuts import recipe
+from vaak.tasks.speech_task import recipe
 
 PHONES = [Interval(0, 0.25, ""), Interval(0.25, 0.5, "s"), Interval(0.5, 1, "ow"), Interval(1, 2, "")]
 WORDS = [Interval(0, 0.25, ""), Interval(0.25, 1, "so"), Interval(1, 2, "")]

@@ -236,8 +236,7 @@ def _base_experiment(options: MoeOptions) -> Any:
 
 def _base_config(options: MoeOptions) -> dict[str, Any]:
     """The sizes of the base. Raises UserError where they aren't on this machine: the Hub isn't contacted."""
-    from vaak.tasks.asr.estimate import config_before
-    from vaak.tasks.asr.whisper import KEY
+    from vaak.tasks.asr.whisper import KEY, config_before
     from vaak.tasks.pretrained import config_of, source_of
 
     if trains_base(options):

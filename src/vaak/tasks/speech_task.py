@@ -1,0 +1,236 @@
+"""What tasks that read audio have in common: corpora, cut stores made of them once, and findings on their audio.
+
+FOLDER (RUN/prepared, or CACHE_DIR/FINGERPRINT, to which RUN/prepared then points), of a task with ``PreparedCuts``
+  train/0/  train/1/ ...       the cuts of each of ``datasets`` in this split (vaak.audio.cuts.store)
+  valid/  test/
+  prepared.json                the fingerprint and statistics; written last: it means "complete"
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, Generic, Literal
+
+from typing_extensions import TypeVar
+
+from vaak.audio.config import AudioConfig, DatasetConfig
+from vaak.audio.corpora.corpus import AudioCorpus, AudioStatistics
+from vaak.audio.cuts.findings import cut_findings
+from vaak.audio.cuts.recordings import UNUSABLE
+from vaak.audio.cuts.store import CutStore, write_cuts
+from vaak.config.base import FOLDS_FILE
+from vaak.core.errors import DataError
+from vaak.core.splits import SPLITS
+from vaak.core.task import DataFinding, Dataset
+from vaak.runs.prepared import PreparedFolder, Recipe, fingerprint_with_files
+from vaak.tasks.base import AnyExperiment, PreparedTask, refuse_other_options, without_unread_files
+
+log = logging.getLogger("vaak")
+
+PLACES = ("corpus_dir", "output_dir", "audio_root", FOLDS_FILE)
+"""Options for the path of a corpus, which may differ after a run was moved."""
+CAME_LATER = ("alignments", "columns", "say")
+"""Options that aren't part of what earlier versions prepared."""
+READING = frozenset(
+    {*PLACES, "storage_path", "storage_type", "num_jobs", "progress_bar", "cache_gigabytes", "channels", "dither"}
+)
+"""Audio options that may differ when a trained model is used."""
+
+VOICES = (DatasetConfig(type="voices"),)
+"""The datasets of a task for which none is given."""
+
+Datasets = tuple[DatasetConfig, ...]
+Cuts = Iterable[Any]
+Choice = Callable[[Cuts], Cuts]
+"""Which cuts are usable; it may raise DataError for one."""
+
+
+@dataclass(frozen=True)
+class PreparedAudio(PreparedFolder):
+    """Prepared data with the cuts of their recordings or utterances."""
+
+    def cut_stores(self, split: str) -> list[CutStore]:
+        """Return the cuts of a split. Raises UserError for an unknown split."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class PreparedCuts(PreparedAudio):
+    """Cut stores, by split and dataset."""
+
+    def cut_stores(self, split: str) -> list[CutStore]:
+        return [store for _, store in self.stores(split)]
+
+    def stores(self, split: str) -> list[tuple[int, CutStore]]:
+        """Return the cuts of a split, each store with its dataset's number. Raises UserError for an unknown split."""
+
+        def read(folder: Path) -> list[tuple[int, CutStore]]:
+            return sorted(((int(path.name), CutStore(path)) for path in folder.iterdir()), key=lambda one: one[0])
+
+        return self.open_split(split, read)
+
+
+AudioFolder = TypeVar("AudioFolder", bound=PreparedAudio, default=PreparedAudio)
+AudioDataset = TypeVar("AudioDataset", bound=Dataset, default=Dataset)
+
+
+class SpeechTask(PreparedTask[AnyExperiment, AudioFolder], Generic[AnyExperiment, AudioFolder, AudioDataset]):
+    """A task that reads the corpora of ``datasets`` as ``global_config`` says; without any, built-in voices.
+
+    MAY_DIFFER
+        Options of ``global_config`` that may differ when a trained model is used.
+    LISTS_UNUSABLE
+        Whether preparing lists what can't be used, so that ``vaak data check`` reports all of it.
+    """
+
+    MAY_DIFFER: ClassVar[frozenset[str]] = READING
+    LISTS_UNUSABLE: ClassVar[bool] = False
+
+    def __init__(self, experiment: AnyExperiment, directory: Path, folder: Path) -> None:
+        super().__init__(experiment, directory, folder)
+        self.options: Any = experiment.model
+        self.data: Any = experiment.data
+        self.audio: AudioConfig = experiment.global_config
+        self.datasets: Datasets = experiment.datasets or VOICES
+        self._datasets: dict[str, AudioDataset] = {}
+
+    def corpora(self) -> list[AudioCorpus]:
+        return corpora_of(self.datasets, self.audio)
+
+    def sources(self) -> list[Path]:
+        """Return the files that ``prepare`` would read. Raises DataError for one that doesn't exist."""
+        return [path for corpus in self.corpora() for path in corpus.files]
+
+    def training_cuts(self) -> Iterator[Any] | None:
+        """Return the usable cuts of training, silent about others; None where voices would have to be made first."""
+        corpora = self.corpora()
+        if any(corpus.dataset.type == "voices" for corpus in corpora):
+            return None
+        for corpus in corpora:
+            corpus.on_bad = lambda error, name: None
+        return (cut for corpus in corpora if "train" in corpus.splits for cut in corpus.cuts("train"))
+
+    def recipe(self, splits: tuple[str, ...] | None = None) -> Recipe:
+        return self.recipe_of(self.datasets, splits)
+
+    def recipe_of(
+        self, datasets: Datasets, splits: tuple[str, ...] | None = None, own: AudioFolder | None = None
+    ) -> Recipe:
+        """Return how the data of ``splits`` of these datasets are made; ``own`` has what a run learned from its own."""
+        raise NotImplementedError
+
+    def refuse_other_inputs(self, own: AnyExperiment) -> None:
+        """Raise UserError where a model trained by ``own`` would read other features than here."""
+        refuse_other_options(own.global_config, self.audio, "global_config", self.MAY_DIFFER)
+
+    def has_other_corpora(self, own: AnyExperiment) -> bool:
+        """Return whether other utterances or recordings are read than by the run's experiment ``own``."""
+        return bool((own.datasets or VOICES) != self.datasets)
+
+    def prepare_eval_data(self, own: AnyExperiment, folder: Path, splits: tuple[str, ...]) -> None:
+        """Prepare ``splits`` with what the run learned from its data; where the corpora are its own, use its data.
+
+        Raises UserError for other features.
+        """
+        self.refuse_other_inputs(own)
+        if splits and (self.has_other_corpora(own) or self.prepared.lacks(splits)):
+            # files of the other splits needn't be there; a recipe names none of its files by split
+            datasets = tuple(
+                one if one.type == "recipe" else without_unread_files(one, splits) for one in self.datasets
+            )
+            self.prepare_in(folder, self.recipe_of(datasets, splits, self.prepared))
+        self._datasets.clear()
+
+    def dataset(self, split: str) -> AudioDataset:
+        if split not in self._datasets:
+            self._datasets[split] = self.make_dataset(split)
+        return self._datasets[split]
+
+    def make_dataset(self, split: str) -> AudioDataset:
+        """Return the examples of a split, which ``dataset`` keeps."""
+        raise NotImplementedError
+
+    def prepare_for_check(self) -> None:
+        if self.LISTS_UNUSABLE:
+            data = self.data.model_copy(update={"on_bad_example": "skip", "cache_dir": None})
+            self.experiment = self.experiment.model_copy(update={"data": data})
+        self.prepare()
+
+    def data_findings(self, split: str) -> Iterator[DataFinding]:
+        """Yield what can't be used and what is left out, as far as preparing lists it, and what is wrong with audio."""
+        about = self.prepared.about["statistics"][split]
+        mark: Literal["problem", "warning"] = "warning" if self.data.on_bad_example == "skip" else "problem"
+        for one in about.get("unusable", ()):
+            name, reason = ("", one) if isinstance(one, str) else (one["name"], one["reason"])
+            yield DataFinding(name, "unusable", reason, mark)
+        for reason, number in about.get("left_out", {}).items():
+            if reason != UNUSABLE:
+                yield DataFinding("", "left out", f"{number:,} {reason}", "warning")
+        for store in self.prepared.cut_stores(split):
+            yield from cut_findings(store, self.audio)
+
+
+def corpora_of(datasets: Datasets, audio: AudioConfig) -> list[AudioCorpus]:
+    return [AudioCorpus(dataset, audio) for dataset in datasets]
+
+
+def recipe(
+    datasets: Datasets,
+    audio: AudioConfig,
+    splits: tuple[str, ...] | None = None,
+    choice: Choice = iter,
+    further: Mapping[str, Any] | None = None,
+) -> Recipe:
+    """Return how the cut stores of ``splits`` (default: all) are made.
+
+    ``audio`` says how ``datasets`` are read, ``choice`` which of their cuts are kept, and ``further`` are the options
+    that this depends on. Making them raises UserError and DataError for corpora that can't be read.
+    """
+    options = []
+    for dataset in datasets:
+        unused = {name for name in CAME_LATER if getattr(dataset, name) == DatasetConfig.model_fields[name].default}
+        options.append(dataset.model_dump(mode="json", exclude={*PLACES, "conversations", *unused}))
+    data_options: dict[str, Any] = {
+        "datasets": options,
+        "splits": None if splits is None else list(splits),
+        **(further or {}),
+    }
+
+    def fingerprint() -> str:
+        files = [path for corpus in corpora_of(datasets, audio) for path in corpus.files]
+        return fingerprint_with_files(data_options, files)
+
+    def make(folder: Path) -> dict[str, Any]:
+        corpora = corpora_of(datasets, audio)
+        there = [split for split in SPLITS if any(split in corpus.splits for corpus in corpora)]
+        wanted = there if splits is None else splits
+        return {"statistics": {split: _write(corpora, split, folder / split, choice) for split in wanted}}
+
+    return Recipe(make, fingerprint, data_options, "datasets")
+
+
+def _write(corpora: list[AudioCorpus], split: str, folder: Path, choice: Choice) -> dict[str, Any]:
+    """Write the cuts of a split, and return its statistics. Raises DataError if it has none."""
+    recordings, seconds, speakers = 0, 0.0, set[str]()
+    read: list[AudioStatistics] = []
+    for number, corpus in enumerate(corpora):
+        if split in corpus.splits:
+            store = write_cuts(folder / str(number), choice(corpus.cuts(split)))
+            recordings, seconds = recordings + len(store), seconds + float(store.durations.sum())
+            speakers |= set(store.speakers)
+            read.append(corpus.statistics[split])
+            for reason, times in read[-1].dropped.items():
+                log.warning("%s: %s: %s skipped: %s", split, corpus.dataset.name, f"{times:,}", reason)
+            for remark, times in read[-1].remarks.items():
+                log.info("%s: %s: %s %s", split, corpus.dataset.name, f"{times:,}", remark)
+    if not recordings:
+        raise DataError(f"datasets: {split} is empty: no dataset has a usable recording")
+    log.info(
+        "%s: %s recordings, %.2f hours, %s speakers", split, f"{recordings:,}", seconds / 3600, f"{len(speakers):,}"
+    )
+    most = max(statistics.most_speakers for statistics in read)
+    totals = {"recordings": recordings, "seconds": seconds, "speakers": len(speakers), "most_speakers": most}
+    return totals | {"datasets": [statistics.to_json() for statistics in read]}

@@ -1,0 +1,117 @@
+"""What tasks that read text have in common: their files, the run's tokenizers for other texts, sizes of models."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, ClassVar, Generic
+
+from torch import nn
+from typing_extensions import TypeVar
+
+from vaak.nn.lora import add_lora
+from vaak.runs.prepared import Recipe
+from vaak.tasks.base import AnyExperiment, Folder, PreparedTask, without_unread_files
+from vaak.text.config import TokenizerConfig
+from vaak.text.corpora.sources import files_of
+from vaak.text.tokenizer import Tokenizer
+from vaak.text.tokenizer_training import TokenizerFactory
+
+AnyModel = TypeVar("AnyModel", bound=nn.Module, default=nn.Module)
+
+
+class TextTask(PreparedTask[AnyExperiment, Folder], Generic[AnyExperiment, Folder, AnyModel]):
+    """A task that reads ``data.corpus`` with ``data.tokenizer``, or with the tokenizer of a pretrained model.
+
+    TOKENIZERS
+        Options of ``data`` that describe a tokenizer, and the folders of prepared data that hold them. A side without
+        options of its own is read with the first.
+    """
+
+    TOKENIZERS: ClassVar[tuple[str, ...]] = ("tokenizer",)
+
+    def __init__(self, experiment: AnyExperiment, directory: Path, folder: Path) -> None:
+        super().__init__(experiment, directory, folder)
+        self.data: Any = experiment.data
+
+    @property
+    def pretrained_name(self) -> str | None:
+        """The folder, or the name on the Hub, of the pretrained model that this one begins as."""
+        name: str | None = self.experiment.model.pretrained
+        return name
+
+    @property
+    def tokenizers(self) -> dict[str, TokenizerFactory]:
+        """What makes each tokenizer that the options describe."""
+        given = {name: getattr(self.data, name) for name in self.TOKENIZERS}
+        return {
+            name: TokenizerFactory(options, self.folder, f"data.{name}") for name, options in given.items() if options
+        }
+
+    # Data.
+
+    def sources(self) -> list[Path]:
+        """Return the files of corpus and tokenizers; of a dataset on the Hub, which isn't contacted, none.
+
+        Raises DataError for files and patterns that don't exist.
+        """
+        corpus = self.data.corpus
+        on_hub = corpus.type == "huggingface"
+        files = files_of(corpus.name or "") if on_hub else [path for one in self.corpora() for path in one.files]
+        paths = dict.fromkeys(factory.options.path for factory in self.tokenizers.values())
+        return [*files, *(Path(path) for path in paths if path)]
+
+    def examples_at_most(self) -> Iterator[float] | None:
+        if self.data.corpus.type == "grammar":  # composing sentences is part of preparing
+            return None
+        return (1.0 for corpus in self.corpora() for _ in corpus.read("train"))
+
+    @property
+    def reading(self) -> tuple[Callable[[Path], Tokenizer], ...]:
+        if self.pretrained_name is not None:
+            return (Tokenizer.load,)
+        return tuple(factory.load for factory in self.tokenizers.values())
+
+    def prepare_eval_data(self, own: AnyExperiment, folder: Path, splits: tuple[str, ...]) -> None:
+        """Prepare ``splits`` with what the run learned from its data; where the corpus is its own, use its data."""
+        if not splits or (self.data.corpus == own.data.corpus and not self.prepared.lacks(splits)):
+            return
+        changes: dict[str, Any] = {"corpus": self.eval_corpus(splits)}
+        for name in self.TOKENIZERS:
+            path = self.prepared.folder / name
+            if name == "tokenizer" or path.is_dir():  # a pretrained model may have one for each side, too
+                options: TokenizerConfig = getattr(self.data, name) or self.data.tokenizer
+                changes[name] = options.model_copy(update={"path": str(path)})
+        self.prepare_in(folder, self.eval_recipe(self.data.model_copy(update=changes), splits))
+
+    def eval_corpus(self, splits: tuple[str, ...]) -> Any:
+        """Return ``data.corpus`` without files that the evaluation of ``splits`` doesn't read."""
+        return without_unread_files(self.data.corpus, splits)
+
+    def eval_recipe(self, data: Any, splits: tuple[str, ...]) -> Recipe:
+        """Return how ``splits`` of ``data``, whose tokenizers are the run's, are made."""
+        raise NotImplementedError
+
+    # Training.
+
+    def new_model(self, *vocab_sizes: int) -> AnyModel:
+        """Return a model that isn't pretrained, without adapters; a vocabulary size for each of ``TOKENIZERS``."""
+        raise NotImplementedError
+
+    def add_adapters(self, model: AnyModel) -> AnyModel:
+        """Return the model with the low-rank adapters of ``model.lora``, if it has any."""
+        return add_lora(model, self.experiment.model.lora, self.also_trained)
+
+    def meta_model(self) -> AnyModel | None:
+        """Return a model with all tokens that its tokenizers may have, or have where they are given.
+
+        None for a user's tokenizer or a pretrained model. Raises UserError where a given tokenizer can't be read.
+        """
+        factories = self.tokenizers
+        if self.pretrained_name is not None or any(factory.is_users for factory in factories.values()):
+            return None
+        sizes = {}
+        for name, factory in factories.items():
+            path = factory.options.path
+            sizes[name] = Tokenizer.load(Path(path)).vocab_size if path else factory.options.vocab_size
+        return self.add_adapters(self.new_model(*(sizes.get(name, sizes["tokenizer"]) for name in self.TOKENIZERS)))
