@@ -220,7 +220,7 @@ def test_a_label_type_of_ones_own_trains_and_is_kept_with_the_run(
     assert "--trust-code" in errors
 
 
-@pytest.mark.parametrize(("name", "outputs"), [("CustomCollator", 2), ("TaskWrapper", 1)])
+@pytest.mark.parametrize(("name", "outputs"), [("CustomCollator", 2), ("Changed", 1)])
 def test_a_label_type_of_a_call_alone_trains(
     vaak: Vaak, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, outputs: int
 ):

@@ -95,12 +95,12 @@ WORKER = """
 import sys
 from pathlib import Path
 from vaak.config.load import load
-from vaak.tasks.lm.data import Prepared, recipe
+from vaak.tasks.lm.data import PreparedText, recipe
 text, folder = map(Path, sys.argv[1:])
 data = load([text / "tiny.yml"]).experiment.data
 print("ready", flush=True)
 sys.stdin.readline()
-store = Prepared.make(recipe(data), folder).store("train")
+store = PreparedText.make(recipe(data), folder).store("train")
 print(len(store), int(store.tokens.sum()), flush=True)
 """
 
