@@ -1,4 +1,4 @@
-"""What tasks have in common: how a run constructs them, where prepared data is, figures, and formats to export.
+"""What all tasks have in common: how a run constructs them, where prepared data is, metrics, and formats to export.
 
 Figures that any task can have: the mean of each loss, and the means of what functions of a batch add up.
 """
@@ -61,7 +61,7 @@ class PreparedTask(Task[AnyExperiment], Generic[AnyExperiment, Folder]):
     """Modules of the model that are trained whole where the others have low-rank adapters, and belong to its use."""
 
     def recipe(self, splits: tuple[str, ...] | None = None) -> Recipe:
-        """How the data of ``splits`` (default: all) is prepared."""
+        """Return how the data of ``splits`` (default: all) is prepared."""
         raise NotImplementedError
 
     def prepare(self) -> None:
@@ -82,7 +82,7 @@ class PreparedTask(Task[AnyExperiment], Generic[AnyExperiment, Folder]):
 
     @property
     def reading(self) -> tuple[Any, ...]:
-        """What reading the prepared data requires: the further fields of ``PREPARED``."""
+        """The further fields of ``PREPARED``, which reading prepared data requires."""
         return ()
 
     @cached_property
@@ -110,7 +110,7 @@ class PreparedTask(Task[AnyExperiment], Generic[AnyExperiment, Folder]):
 
 
 def in_temporary_folder(make: Callable[[Path], Made]) -> Made:
-    """What ``make`` makes with files in a folder; they are deleted with it."""
+    """Return what ``make`` makes of files in a temporary folder; they are deleted with it."""
     folder = Path(tempfile.mkdtemp(prefix="vaak-examples-"))
     try:
         made = make(folder)
@@ -275,6 +275,6 @@ def demand_format(task: vaak.core.task.Task, name: str) -> None:
 
 
 def why_not(task: vaak.core.task.Task, name: str) -> str:
-    """Why a task doesn't write this run in a format."""
+    """Return why a task doesn't write this run in a format."""
     kind = getattr(getattr(task, "experiment", None), "task", type(task).__name__)
     return task.refused_exports().get(name, f"a run of task {kind} can't be exported so")

@@ -54,7 +54,7 @@ def transformers_of(purpose: str, extra: str = "hf") -> Any:
 
 @contextmanager
 def without_reports(package: Any) -> Iterator[None]:
-    """Without the tables of transformers on what a folder's weights are; what matters of them, the caller says."""
+    """Silence transformers' tables of a folder's weights in this context; the caller says what matters of them."""
     level = package.utils.logging.get_verbosity()
     package.utils.logging.set_verbosity_error()
     try:
@@ -119,7 +119,7 @@ def _without_network() -> None:
 
 
 def fetched(key: str, source: str, fetch: Callable[[], Found]) -> Found:
-    """What ``fetch`` gets from a folder or the Hub. Raises UserError with one line where it can't."""
+    """Return what ``fetch`` gets from a folder or the Hub. Raises UserError with one line where it can't."""
     if not Path(source).is_dir():
         _without_network()
     try:
@@ -158,7 +158,7 @@ def config_of_tokenizer(tokenizer: Any) -> dict[str, Any]:
 
 
 def load_or_init(directory: Path, load: Callable[[], Found], draw: Callable[[], Found]) -> Found:
-    """What ``load`` gives; where it has gone since the run in ``directory`` began, what ``draw`` gives.
+    """Return what ``load`` gives; where its source has gone since the run in ``directory`` began, what ``draw`` gives.
 
     Checkpoints have all weights, so those are replaced. Raises the UserError of ``load`` where there are none yet.
     """
@@ -188,19 +188,19 @@ class Base(NamedTuple):
 
 
 class KeptBase(NamedTuple):
-    """What was kept of a base for exports: its ``tokenizer_config.json`` and its ``generation_config.json``."""
+    """The files of a base that exports need: its ``tokenizer_config.json`` and its ``generation_config.json``."""
 
     tokenizer: dict[str, Any]
     generation: dict[str, Any]
 
     @classmethod
     def of(cls, folder: Path) -> KeptBase:
-        """Of prepared data."""
+        """Return what was kept in prepared data."""
         return cls(kept_tokenizer_config(folder), kept_generation(folder))
 
 
 class Names(NamedTuple):
-    """How weights are called there.
+    """The names of weights in transformers.
 
     ``imported`` gives our names, of which it is given a list, with what their tensors hold of them, and raises KeyError
     for a tensor that we don't have; ``theirs`` is their name of one of ours. ``of_tokens`` are ours that have a row for
@@ -228,7 +228,7 @@ def keep_generation(source: str, folder: Path) -> None:
 
 
 def kept_generation(folder: Path) -> dict[str, Any]:
-    """The same; nothing of data that was prepared before it was kept, or where a model doesn't say so."""
+    """Return how a model generates; empty where it doesn't say so, or its data was prepared before it was kept."""
     file = folder / BASE_FOLDER / GENERATION
     return dict(read_json(file)) if file.is_file() else {}
 
@@ -261,7 +261,7 @@ def keep_tokenizer_config(found: Any, folder: Path) -> None:
 
 
 def kept_tokenizer_config(folder: Path) -> dict[str, Any]:
-    """The same; the special tokens alone where data was prepared before it was kept."""
+    """Return how transformers makes the tokenizer; of data prepared before it was kept, its special tokens alone."""
     kept = folder / BASE_FOLDER / TOKENIZER_CONFIG
     found: dict[str, Any] = read_json(kept if kept.is_file() else folder / "tokenizer" / TOKENIZER_CONFIG)
     return found
@@ -277,7 +277,7 @@ def write_base_tokenizer(tokenizer: Tokenizer, prepared: Path, folder: Path) -> 
 
 
 def _roles_of(found: Any) -> dict[str, str]:
-    """Which tokens are special; what a tokenizer has no token for, the one that ends a document stands for.
+    """Return the special tokens by role; the one that ends a document stands for those that a tokenizer lacks.
 
     So no token is added, and the model keeps its size.
     """
@@ -307,7 +307,7 @@ def read_weights(model: nn.Module, source: str, names: Names) -> None:
 
 
 def _imported(source: str, found: Iterable[tuple[str, Tensor]]) -> Iterator[tuple[str, Tensor]]:
-    """What was found. Raises UserError for a weight that ours doesn't have, or for files that can't be read."""
+    """Yield what was found. Raises UserError for a weight that ours doesn't have, or for files that can't be read."""
     try:
         yield from found
     except KeyError as error:

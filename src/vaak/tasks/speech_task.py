@@ -1,4 +1,4 @@
-"""What tasks that read audio have in common: corpora, cut stores made of them once, and findings on their audio.
+"""The base of tasks that read audio: corpora, cut stores made of them once, and findings on their audio.
 
 FOLDER (RUN/prepared, or CACHE_DIR/FINGERPRINT, to which RUN/prepared then points), of a task with ``PreparedCuts``
   train/0/  train/1/ ...       the cuts of each of ``datasets`` in this split (vaak.audio.cuts.store)

@@ -1,4 +1,4 @@
-"""What tasks that read text have in common: their files, the run's tokenizers for other texts, sizes of models."""
+"""The base of tasks that read text: their files, the run's tokenizers for other texts, sizes of models."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class TextTask(PreparedTask[AnyExperiment, Folder], Generic[AnyExperiment, Folde
 
     @property
     def tokenizers(self) -> dict[str, TokenizerFactory]:
-        """What makes each tokenizer that the options describe."""
+        """The maker of each tokenizer that the options describe."""
         given = {name: getattr(self.data, name) for name in self.TOKENIZERS}
         return {
             name: TokenizerFactory(options, self.folder, f"data.{name}") for name, options in given.items() if options

@@ -1,4 +1,4 @@
-"""What makes audio of mel spectrograms: Griffin–Lim, or a vocoder that a run has trained."""
+"""Makers of audio of mel spectrograms: Griffin–Lim, or a vocoder that a run has trained."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ def checks(experiment: AsrExperiment) -> Iterator[CheckFinding]:
 
 
 def _base(experiment: AsrExperiment) -> Iterator[CheckFinding]:
-    """What a base decides."""
+    """Yield the findings on options that the base decides."""
     model, data = experiment.model, experiment.data
     if model.base == SCRATCH:
         yield from tokenizer_findings("data.tokenizer", data.tokenizer)

@@ -64,7 +64,7 @@ TOLERANCE = 0.01
 
 
 class Limits(NamedTuple):
-    """What an utterance may be, and which part of them is used."""
+    """Limits on utterances, and which part of them is used."""
 
     data: AsrDataConfig
     most_tokens: int
@@ -226,7 +226,7 @@ def label_of_groups(writings: Mapping[str, Writing], asked: str | None) -> str |
 
 
 def doubtful_groups(groups: Mapping[str, Mapping[str, int]], label: str | None) -> Iterator[str]:
-    """What is doubtful about the number of utterances of each group, by split: names that train doesn't have, or twice.
+    """Return warnings on the numbers of utterances by split and group: of names that train doesn't have, or has twice.
 
     >>> list(doubtful_groups({"train": {"ALS": 5, "PD": 4}, "valid": {"ALS": 2, "Als ": 1, "7": 1}}, "etiology"))
     ["valid: train has no etiology 'Als ' (1 utterance; did you mean 'ALS'?), '7' (1 utterance); it has 'ALS', 'PD'"]
@@ -342,7 +342,7 @@ class WhisperFeatures:
         return round(self.seconds * FRAMES_PER_SECOND)
 
     def __call__(self, samples: np.ndarray) -> np.ndarray:
-        """Of samples ``(time,)`` at 16 kHz; what is beyond ``seconds`` is cut off."""
+        """Return features ``(bin, frame)`` of samples ``(time,)`` at 16 kHz; those beyond ``seconds`` are cut off."""
         found = self._extractor(samples, sampling_rate=SAMPLING_RATE, max_length=self.num_samples, return_tensors="np")
         features: np.ndarray = found["input_features"][0]
         return features

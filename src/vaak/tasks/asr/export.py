@@ -208,7 +208,7 @@ def generation_of(model: AsrModel, vocabulary: Vocabulary, decoding: AsrDecoding
 
 
 def _of_prompt(vocabulary: Vocabulary, special: dict[str, int]) -> dict[str, Any]:
-    """What transformers makes the prompt of, which is how the model was trained."""
+    """Return the options by which transformers makes the prompt that the model was trained with."""
     prompt, languages = vocabulary.ids.prompt, _languages(special)
     found: dict[str, Any] = {"is_multilingual": len(prompt) > 2}
     if NO_TIMES in special:
@@ -281,7 +281,7 @@ def layers_of(model: AsrModel) -> list[tuple[str, LoraExperts]]:
 
 
 def about_of(model: AsrModel, vocabulary: Vocabulary, base: str) -> dict[str, Any]:
-    """What ``mixture.json`` says. Raises UserError for a model without experts."""
+    """Return the content of ``mixture.json``. Raises UserError for a model without experts."""
     if model.experts is None:
         raise UserError("this model is not a mixture of experts (model.experts); export it as hf or peft")
     layers, ids, config = layers_of(model), vocabulary.ids, model.whisper.config

@@ -83,7 +83,7 @@ class AsrMeters(Meters):
 
 
 def _routed(encoded: Encoded) -> Iterator[tuple[str, float, float]]:
-    """How much the experts are used, and how sure the gate is: sums over rows."""
+    """Return sums over rows of how much the experts are used, and of how sure the gate is."""
     if encoded.gate is None or encoded.weights is None:
         return
     number = float(len(encoded.gate))

@@ -56,7 +56,7 @@ class AsrModel(nn.Module):
         lora: WhisperLoraConfig | None = None,
         experts: ExpertsConfig | None = None,
     ) -> None:
-        """What ``lora`` or ``experts`` add is drawn from torch's default generator."""
+        """Adapters that ``lora`` or ``experts`` add are drawn from torch's default generator."""
         super().__init__()
         whisper.config.apply_spec_augment = False  # features are masked with the data (data.augmentation)
         self.whisper, self.experts = whisper, experts
@@ -77,12 +77,15 @@ class AsrModel(nn.Module):
         return int(self.whisper.config.max_target_positions)
 
     def forward(self, features: Tensor, tokens: Tensor, heard: Tensor | None = None) -> AsrOutputs:
-        """What follows ``tokens`` ``(row, token)``, for features ``(row, bin, frame)``; ``heard`` as in ``encode``."""
+        """Return logits ``(row, token, vocabulary)`` after each of ``tokens`` ``(row, token)``.
+
+        ``features`` are ``(row, bin, frame)``; ``heard`` is as in ``encode``.
+        """
         encoded = self.encode(features, heard)
         return AsrOutputs(self.decode(tokens, encoded), encoded)
 
     def encode(self, features: Tensor, heard: Tensor | None = None) -> Encoded:
-        """What the encoder makes of features ``(row, bin, frame)``.
+        """Return the encoder's states of features ``(row, bin, frame)``, with the weights of experts.
 
         ``heard`` ``(row, width)`` is what the gate reads (``hear``), where it is known.
         """
@@ -100,7 +103,7 @@ class AsrModel(nn.Module):
 
     @torch.no_grad()
     def hear(self, features: Tensor) -> Tensor:
-        """What the gate reads, ``(row, width)``: the mean of the base's states of features ``(row, bin, frame)``."""
+        """Return the gate's input ``(row, width)``: the mean of the base's states of features ``(row, bin, frame)``."""
         return self._states(features).mean(1)
 
     def route(self, heard: Tensor) -> tuple[Tensor, Tensor]:

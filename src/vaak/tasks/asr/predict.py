@@ -31,7 +31,7 @@ Channels = Any
 
 
 class Segment(NamedTuple):
-    """What is said from ``start`` to ``end``, in seconds."""
+    """The words from ``start`` to ``end``, in seconds."""
 
     start: float
     end: float
@@ -40,7 +40,7 @@ class Segment(NamedTuple):
 
 @dataclass(frozen=True)
 class Transcript:
-    """What is said in a recording; ``duration`` in seconds."""
+    """The words of a recording; ``duration`` in seconds."""
 
     name: str
     segments: tuple[Segment, ...]
@@ -74,7 +74,7 @@ class Transcriber:
     channels: Channels = "mix"
 
     def transcribe(self, path: Path) -> Transcript:
-        """What is said in an audio file; only a few windows of it are in memory at once.
+        """Return the words of an audio file; only a few windows of it are in memory at once.
 
         Raises DataError, naming the file, if it can't be read.
         """

@@ -65,7 +65,7 @@ class PreparedUtterances(PreparedAudio):
         return [self.utterances(split).cuts]
 
     def utterances(self, split: str) -> Utterances:
-        """Those of a split. Raises UserError for an unknown split."""
+        """Return the utterances of a split. Raises UserError for an unknown split."""
         return Utterances(self.split_folder(split))
 
 
@@ -90,7 +90,7 @@ class AsrSources:
 
     @property
     def tokenizer(self) -> TokenizerFactory | None:
-        """What makes the tokenizer of a model trained from scratch."""
+        """The maker of the tokenizer of a model trained from scratch; None for another."""
         return TokenizerFactory(self.data.tokenizer, self.folder) if self.model.base == SCRATCH else None
 
     def data_options(self) -> dict[str, Any]:
@@ -108,7 +108,7 @@ class AsrSources:
 
 
 def recipe(sources: AsrSources, splits: tuple[str, ...] | None = None, own: PreparedUtterances | None = None) -> Recipe:
-    """How the utterances of ``splits`` (default: all) are made; ``own`` is what a run has prepared from other data.
+    """Return how the utterances of ``splits`` (default: all) are made; ``own`` is what a run prepared from other data.
 
     Making them raises UserError and DataError for corpora and bases that can't be read.
     """

@@ -114,7 +114,7 @@ class AsrTask(SpeechTask[AsrExperiment, PreparedUtterances, AsrDataset]):
 
     @property
     def features(self) -> WhisperFeatures:
-        """Those that the model reads."""
+        """The features that the model reads."""
         scratch = self.options.base == SCRATCH
         num_bins = self.audio.num_mel_bins if scratch else self.prepared.base_config.num_mel_bins
         return WhisperFeatures(num_bins, self.data.max_duration)
@@ -159,7 +159,7 @@ class AsrTask(SpeechTask[AsrExperiment, PreparedUtterances, AsrDataset]):
         return random_whisper(config)
 
     def count_choices(self, model: nn.Module, batch: Batch) -> FirstPass:
-        """How often each expert is chosen, and what the gate reads."""
+        """Return how often each expert is chosen, and what the gate reads."""
         listener = cast("AsrModel", model)
         heard = listener.hear(batch["features"])
         return FirstPass(uses_of(listener.route(heard)[1]), {HEARD: heard})
@@ -221,7 +221,7 @@ class AsrTask(SpeechTask[AsrExperiment, PreparedUtterances, AsrDataset]):
         return (transcriber.transcribe(Path(path)) for path in inputs)
 
     def expert_weight(self, expert: int, checkpoint: Path) -> float:
-        """What the change of an expert is multiplied by, where it is exported. Raises UserError if that isn't known."""
+        """Return the factor of an expert's change where it is exported. Raises UserError if that isn't known."""
         known = self.options.experts
         if known is None or not 0 <= expert < known.num_experts:
             raise UserError(
@@ -255,7 +255,7 @@ class AsrTask(SpeechTask[AsrExperiment, PreparedUtterances, AsrDataset]):
         return {"mixture": reason, "onnx": reason + "; other tools convert the folder of --format hf"}
 
     def samples(self, model: nn.Module) -> list[str]:
-        """What is written for the first validation utterances, with their transcripts."""
+        """Return the model's transcripts of the first validation utterances, with the true ones."""
         dataset, rng = self.dataset("valid"), np.random.default_rng(0)
         examples = [dataset.example(index, rng) for index in range(min(SHOWN, len(dataset.utterances)))]
         texts = self.transcriber(model).texts(np.stack([one.features for one in examples]))

@@ -44,7 +44,7 @@ def base_of(options: AsrModelConfig, folder: Path) -> str:
 
 
 def name_of(base: str, folder: Path) -> str:
-    """What a base is called for other software: its whole name on the Hub, or the absolute path of its folder."""
+    """Return the name of a base for other software: its whole name on the Hub, or the absolute path of its folder."""
     name = VERSIONS.get(base, base)
     places = (Path(name).expanduser(), folder / name)
     return next((str(path.resolve()) for path in places if path.is_dir()), name)

@@ -40,7 +40,7 @@ def checks(experiment: Experiment[Any, Any]) -> Iterator[CheckFinding]:
 
 
 def _model(model: ClassifierConfig, data: ClassificationDataConfig) -> Iterator[CheckFinding]:
-    """What the kind of model doesn't read."""
+    """Yield the findings on options that the kind of model doesn't read."""
     if model.architecture == "transformer":
         for name in OF_CNN:
             named = getattr(model, name) if name == "word_vectors" else None
@@ -58,7 +58,7 @@ def _model(model: ClassifierConfig, data: ClassificationDataConfig) -> Iterator[
 
 
 def _cnn(model: ClassifierConfig) -> Iterator[CheckFinding]:
-    """What a TextCNN can't have, or doesn't read."""
+    """Yield the findings on options that a TextCNN can't have, or doesn't read."""
     if model.pretrained_model is not None:
         yield impossible("model.pretrained_model", "architecture is cnn; word vectors are given by word_vectors")
     if model.lora is not None:

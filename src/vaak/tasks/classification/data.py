@@ -85,13 +85,13 @@ class PreparedLabels(PreparedFolder):
         return found
 
     def stores(self, split: str) -> Stores:
-        """What there is of a split. Raises UserError if the corpus has no such split."""
+        """Return the stores of a split. Raises UserError if the corpus has no such split."""
         return self.open_split(split, Stores.open)
 
 
 @dataclass(frozen=True)
 class LabelSources:
-    """What is prepared: an experiment's data, with the classes of a run if others are evaluated with them."""
+    """The sources of prepared data: an experiment, and the classes of a run if others are evaluated with them."""
 
     experiment: ClassificationExperiment
     code: Path
@@ -130,7 +130,7 @@ class LabelSources:
 
     @property
     def options(self) -> dict[str, Any]:
-        """What decides the data, without their paths, which may differ after a run was moved."""
+        """The options that determine the data, without their paths, which may differ after a run was moved."""
         data = self.experiment.data
         places = {"train", "valid", "test", OUT_OF_SCOPE, "name", FOLDS_FILE}
         corpus = data.corpus.model_dump(mode="json", exclude=places)
@@ -143,7 +143,7 @@ class LabelSources:
 
 
 def recipe(sources: LabelSources, splits: tuple[str, ...] | None = None) -> Recipe:
-    """How ``splits`` (default: all) are made. Without classes among the sources, train must be one of them."""
+    """Return how ``splits`` (default: all) are made. Without classes among the sources, train must be one of them."""
     return Recipe(partial(_make, sources, splits), sources.fingerprint, sources.options, SECTIONS)
 
 
@@ -202,7 +202,7 @@ def _classes_of(columns: Iterable[str], store: TextStore, number: int | None) ->
 
 
 def _targets(store: TextStore, classes: Classes, multi_label: bool) -> np.ndarray:
-    """What is to be predicted. Raises DataError for a label that training doesn't have."""
+    """Return the classes to predict. Raises DataError for a label that training doesn't have."""
     numbers = [{label: number for number, label in enumerate(names)} for names in classes.values()]
     starts = np.cumsum([0, *map(len, numbers)])
     shape = (len(store), int(starts[-1]) if multi_label else len(numbers))
@@ -458,7 +458,7 @@ def unit_of(column: str) -> str:
 
 
 def weights_of_rows(weights: ClassWeights, targets: np.ndarray) -> dict[str, Tensor]:
-    """How much of its unit each row has, of ``targets`` ``(row, column)``; what has no class has none."""
+    """Return the weight of each row, of ``targets`` ``(row, column)``, by column; a row without a class has none."""
     return {
         unit_of(column): torch.from_numpy(np.where(targets[:, place] < 0, 0.0, weight[targets[:, place]]))
         for place, (column, weight) in enumerate(weights.items())

@@ -29,7 +29,7 @@ OF_HEAD = "head.safetensors"
 
 
 def why_not_hf(base: Any, pooling: str, classes: Classes) -> str:
-    """Why transformers has no classifier of these ``classes`` on a ``base`` with this ``pooling``; empty: it has one.
+    """Return why transformers has no classifier of ``classes`` on a ``base`` with this ``pooling``; empty: it has one.
 
     ``base`` is the configuration of the pretrained encoder; None where a model isn't on one.
     """

@@ -84,7 +84,7 @@ def f1_scores(classes: list[ClassFigures]) -> dict[str, float]:
 
 
 class Predictions(NamedTuple):
-    """What was decided for the texts of a batch in one label column.
+    """The predictions for the texts of a batch in one label column.
 
     ``true`` and ``predicted`` are ``(text, class)``; ``confidences``, and which are ``right``, are of each text or,
     with several labels, ``(text, class)``; ``loss`` is their sum.
@@ -192,7 +192,7 @@ class ClassMeters(Meters):
         ]
 
     def _endings(self) -> dict[str, str]:
-        """What the names of files end in, by label column."""
+        """Return the endings of files' names, by label column."""
         return {column: f"_{column}" if len(self.classes) > 1 else "" for column in self.classes}
 
     def pictures(self) -> dict[str, bytes]:

@@ -26,7 +26,7 @@ RANGE = 0.25
 
 
 class TextClassifier(nn.Module):
-    """What both kinds have: the head, and freezing by name."""
+    """The base of both kinds of model: the head, and freezing by name."""
 
     def __init__(self, config: ClassifierConfig, width: int, num_classes: int) -> None:
         super().__init__()

@@ -116,7 +116,7 @@ class Pretrained(nn.Module):
 
     @classmethod
     def load(cls, source: str, vocab_size: int, options: ClassifierConfig) -> Pretrained:
-        """With the weights of ``source``, in 32 bits; those of its head are read apart (``loaded_head``).
+        """Return one with the weights of ``source``, in 32 bits; its head is read separately (``loaded_head``).
 
         Raises UserError where they can't be loaded.
         """
@@ -137,7 +137,7 @@ class Pretrained(nn.Module):
 
     @classmethod
     def drawn(cls, folder: Path, vocab_size: int, options: ClassifierConfig) -> Pretrained:
-        """Of the sizes that were saved in ``folder``, of prepared data, with random weights."""
+        """Return one of the sizes that were saved in ``folder``, of prepared data, with random weights."""
         auto = transformers_of(KEY)
         config = with_dropout(saved_config(folder), options)
         config.vocab_size = max(vocab_size, config.vocab_size)
@@ -290,7 +290,7 @@ def _layers(head: Head, weight: Tensor, width: int, epsilon: float) -> tuple[Ten
 
 
 def _scales(head: Head, epsilon: float) -> tuple[float, float]:
-    """By what scores are multiplied in the first layer, and in the second."""
+    """Return the factors of scores in the first layer, and in the second."""
     return (TINY, epsilon**0.5 / TINY) if head.norm else (1.0, 1.0)
 
 

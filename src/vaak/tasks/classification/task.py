@@ -287,7 +287,7 @@ class ClassificationTask(TextTask[ClassificationExperiment, PreparedLabels, Text
         return Outputs(classes, "example", reading, weights)
 
     def logits(self, model: nn.Module, batch: Batch) -> dict[str, Tensor]:
-        """Of each label column; with several labels a text, of no and yes for each."""
+        """Return the logits of each label column; with several labels a text, those of no and yes for each."""
         scores = by_column(model(batch["inputs"], batch["mask"]), self.prepared.classes)
         if not self.multi_label:
             return scores

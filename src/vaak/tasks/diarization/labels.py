@@ -74,7 +74,7 @@ class DiarizationExample:
 
 @dataclass(frozen=True)
 class LabelOptions:
-    """What labels depend on: the output frames, the speakers per window, the names of training speakers."""
+    """Options of labels: the output frames, the speakers per window, the names of training speakers."""
 
     frame_seconds: float
     """From one output frame to the next."""
@@ -102,7 +102,7 @@ def activity(segments: Sequence[Segment], speakers: Sequence[str], num_frames: i
 
 
 def longest_speakers(segments: Sequence[Segment], number: int) -> list[str]:
-    """Those who speak longest, at most ``number``, in the order in which they begin."""
+    """Return the speakers who speak longest, at most ``number``, in the order in which they begin."""
     spoken: dict[str, float] = {}
     for start, end, speaker in sorted(segments):
         spoken[speaker] = spoken.get(speaker, 0.0) + end - start
@@ -151,15 +151,15 @@ class DiarizationCollator:
         return None
 
     def probabilities(self, logits: Tensor) -> Tensor:
-        """From scores ``(..., outputs)`` to the probability that each speaker speaks, ``(..., speakers)``."""
+        """Return the probability that each speaker speaks ``(..., speakers)``, of scores ``(..., outputs)``."""
         return logits.float().sigmoid()
 
     def speaker_scores(self, logits: Tensor) -> Tensor:
-        """From scores ``(..., outputs)`` to one of each speaker, ``(..., speakers)``, by which the order is chosen."""
+        """Return a score of each speaker ``(..., speakers)``, which orders are chosen by, of ``(..., outputs)``."""
         return logits.float()
 
     def targets(self, labels: Tensor) -> Tensor:
-        """What the loss compares the scores with, from labels that are in the model's order of speakers."""
+        """Return the targets of the loss, of labels that are in the model's order of speakers."""
         return labels
 
     def reference(self, example: DiarizationExample) -> tuple[Segment, ...]:
@@ -197,7 +197,7 @@ class DiarizationCollator:
         )
 
     def batch(self, cuts: Sequence[DiarizationExample]) -> Batch:
-        """What ``__call__`` gives, completed where a subclass gives labels alone. Raises UserError where it doesn't."""
+        """Return what ``__call__`` gives, completed where that is labels alone. Raises UserError for anything else."""
         made: Any = self(cuts)
         if isinstance(made, Batch):
             return made
@@ -227,7 +227,7 @@ class DiarizationCollator:
         return np.pad(speaking, ((0, 0), (0, self.options.max_speakers - len(names))))
 
     def _speaker_numbers(self, example: DiarizationExample) -> list[int]:
-        """Which of training's speakers they are, ``(max_speakers,)``; -1 where none."""
+        """Return the longest speakers' numbers among those of training, ``(max_speakers,)``; -1 for others."""
         names = longest_speakers(example.segments, self.options.max_speakers)
         found = [self._numbers.get(name, -1) for name in names]
         return [*found, *[-1] * (self.options.max_speakers - len(names))]

@@ -220,7 +220,7 @@ def right_frames(logits: Tensor, probabilities: Tensor, labels: Tensor, threshol
 
 
 def scoring_protocol(data: DiarizationDataConfig, split: str) -> dict[str, str]:
-    """What the metrics depend on besides the recordings."""
+    """Return what the metrics depend on besides the recordings."""
     inference = {name: str(value) for name, value in data.inference.model_dump().items()}
     scoring, overlap = data.scoring, "skipped" if data.scoring.skip_overlap else "scored"
     return {

@@ -101,7 +101,7 @@ class DiarizationModel(nn.Module):
         return F.normalize(exact(self.clusters(outputs.hidden)), dim=-1)
 
     def embeddings(self, outputs: DiarizationOutputs, weights: Tensor) -> Tensor | None:
-        """Of each speaker of each row, by the weights of its frames ``(row, frames, speakers)``; of unit length."""
+        """Return a vector of unit length of each speaker, by the weights of its frames ``(row, frames, speakers)``."""
         return None if self.embedding is None else speaker_embeddings(self.embedding(outputs.hidden), weights)
 
     def infer(self, features: Tensor, feature_mask: Tensor) -> Inferred:
@@ -139,7 +139,7 @@ class Expansion(nn.Module):
 
 
 def alone(probabilities: Tensor) -> Tensor:
-    """By how much each speaker ``(row, frames, speakers)`` outweighs all others together; at least 0."""
+    """Return by how much each speaker ``(row, frames, speakers)`` outweighs all others together; at least 0."""
     return (2 * probabilities - probabilities.sum(-1, keepdim=True)).clamp(min=0)
 
 
@@ -313,7 +313,7 @@ def reordered(labels: Tensor, orders: Tensor) -> Tensor:
 
 
 def clustering_loss(vectors: Tensor, labels: Tensor, mask: Tensor) -> Term:
-    """How far the frames' affinities are from their labels', a mean over other frames, summed over frames.
+    """Return how far the frames' affinities are from their labels', a mean over other frames, summed over frames.
 
     ``vectors (row, frames, dim)`` are of unit length, ``labels (row, frames, classes)`` one-hot. With V and L of a row,
     it is |V Vᵀ - L Lᵀ|² / frames, computed without forming the matrices. Source: Hershey et al. 2016, "Deep

@@ -99,7 +99,7 @@ class Diarizer:
         return self.of_windows(lambda first, last: features[first:last], len(features))
 
     def of_windows(self, read: Callable[[int, int], np.ndarray], num_frames: int) -> np.ndarray:
-        """The same of features that are read window by window, ``read(first, last) -> (time, bins)``."""
+        """Return the outputs for features that are read window by window, ``read(first, last) -> (time, bins)``."""
         return self.joined(self.outputs(read, num_frames), num_frames)
 
     def outputs(self, read: Callable[[int, int], np.ndarray], num_frames: int) -> list[WindowOutput]:

@@ -1,4 +1,4 @@
-"""From the probabilities of frames to segments, and the best settings for it.
+"""Segments from the probabilities of frames, and the search for the best settings of that.
 
     probabilities → decisions (threshold) → median filter → short pauses filled → short speech dropped → segments
 

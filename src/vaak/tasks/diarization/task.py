@@ -189,7 +189,7 @@ class DiarizationTask(SpeechTask[DiarizationExperiment, PreparedRecordings, Diar
 
     @cached_property
     def collator(self) -> DiarizationCollator:
-        """What a frame's label is: ``training.eval_knobs.label_type``."""
+        """The maker of frames' labels, which ``training.eval_knobs.label_type`` names."""
         return self._collator(training_speakers(self.prepared, self.datasets))
 
     @property
@@ -264,7 +264,7 @@ class DiarizationTask(SpeechTask[DiarizationExperiment, PreparedRecordings, Diar
         return Scored(outputs, terms, main.name, labels)
 
     def outputs(self) -> Outputs:
-        """Whether each speaker speaks; of training speakers by name, who does."""
+        """Return the classes: whether each speaker speaks; of training speakers by name, who does."""
         collator, audio = self.collator, self.audio.model_dump(mode="json", exclude=set(READING))
         steps = self.options.output_subsampling, self.options.subsampling
         classes = {f"each of {self.options.max_speakers} speakers" if collator.orders else SPEECH: ["silent", "speaks"]}
@@ -273,7 +273,7 @@ class DiarizationTask(SpeechTask[DiarizationExperiment, PreparedRecordings, Diar
         return Outputs(classes, "frame", fingerprint_of([audio, steps, list(classes)]))
 
     def logits(self, model: nn.Module, batch: Batch) -> dict[str, Tensor]:
-        """Of real frames; speakers are in the order of their labels, whichever order the model has chosen."""
+        """Return the logits of real frames, speakers in the order of their labels, not in the model's."""
         found = cast("DiarizationModel", model)(batch["features"], batch["feature_mask"], None)
         collator, labels, counted = self.collator, batch["labels"], batch["mask"]
         [name] = self.outputs().classes

@@ -39,14 +39,14 @@ def checks(experiment: Experiment[Any, Any]) -> Iterator[CheckFinding]:
 
 
 def refused_difficulties(experiment: Experiment[LanguageModelConfig, LanguageModelDataConfig]) -> dict[str, str]:
-    """What doesn't tell easy examples from hard ones."""
+    """Return the measures that don't tell easy examples from hard ones, each with the reason."""
     if experiment.data.layout == "document":
         return {}
     return {"length": "windows of a stream are all equally long, those of data.layout document aren't"}
 
 
 def _chats(model: LanguageModelConfig, data: LanguageModelDataConfig) -> Iterator[CheckFinding]:
-    """What conversations can't have, or only they have."""
+    """Yield the findings on options that conversations can't have, or that only they have."""
     if data.corpus.type != "chat":
         reason = f"data.corpus.type is {data.corpus.type}; only chat has conversations"
         yield unread_input("data.chat_template", data.chat_template, reason)

@@ -77,7 +77,7 @@ def recipe(
     code: Path = Path(),
     base: Base | None = None,
 ) -> Recipe:
-    """How tokenizer and token stores of ``splits`` (all there are) are made; a user's files are seen from ``code``.
+    """Return how tokenizer and token stores of ``splits`` (default: all) are made; users' files are seen from ``code``.
 
     With a ``base`` the tokenizer is that of a pretrained model.
     """
@@ -91,7 +91,7 @@ def recipe(
 
 
 def _of_chats(data: LanguageModelDataConfig, code: Path) -> dict[str, Any]:
-    """What conversations depend on besides."""
+    """Return the further options that prepared conversations depend on."""
     return {"chat_template": given_template(data.chat_template, code)} if data.corpus.type == "chat" else {}
 
 
@@ -471,7 +471,7 @@ def cut_windows(num_targets: np.ndarray, size: int, stride: int) -> Windows:
 
 
 class HasWindows(Protocol):
-    """What a dataset must have: its tokens, and which of them are in each example."""
+    """A dataset of windows: its tokens, and which of them are in each example."""
 
     store: TokenStore
     lengths: np.ndarray
@@ -481,7 +481,7 @@ class HasWindows(Protocol):
 
 
 def window_difficulties(windows: HasWindows, measure: str) -> np.ndarray:
-    """How hard each window is by ``length``, ``lexical`` or ``morphology``, ``(window,)``, harder ones higher.
+    """Return each window's difficulty ``(window,)`` by ``length``, ``lexical`` or ``morphology``, harder ones higher.
 
     Raises UserError for another measure, and if ``morphology`` finds no inflection.
     """

@@ -138,7 +138,7 @@ class HarnessModel(TemplateLM):
             yield float(own.sum()), bool(greedy.all())
 
     def generate_until(self, requests: Sequence[Any], disable_tqdm: bool = False) -> list[str]:
-        """What the model writes after each context, up to the first of the strings that end it."""
+        """Return the model's continuation of each context, up to the first of the strings that end it."""
         answers: list[str] = []
         with progress("answers", len(requests)) as advance:
             for request in requests:
@@ -173,7 +173,7 @@ OWN_TASKS = Path(str(own_tasks.__file__)).resolve().parent
 
 @dataclass(frozen=True)
 class Questions:
-    """What is to be evaluated.
+    """The tasks to evaluate, with their options.
 
     ``tasks`` are names (patterns too) or task files, ``folder`` has more of these; ``data`` are files to be read in
     place of a task's own data set, by its name. ``num_fewshot`` and ``limit`` are the harness' options.
@@ -243,7 +243,7 @@ def _sandbox() -> Iterator[None]:
 
 
 def _manager(questions: Questions) -> _Tasks:
-    """What knows all tasks that are asked for: the harness' own are read, in seconds, only if others don't do."""
+    """Return the harness' manager of all requested tasks: its own are read, in seconds, only if others don't do."""
     folder = None if questions.folder is None else str(questions.folder)
     others = _Tasks(include_path=folder, include_defaults=False)
     if all(Path(task).is_file() or others.match_tasks([task]) for task in questions.tasks):
@@ -342,7 +342,7 @@ def _included(path: Path) -> list[Path]:
 
 
 def _fetched_code(content: Any) -> Iterator[str]:
-    """What a task file names that is code: data sets of their own script, pickles, metrics that the harness lacks."""
+    """Return the code that a task file names: scripts of data sets, pickles, metrics that the harness lacks."""
     if isinstance(content, Mapping):
         metric = content.get("metric")
         if isinstance(metric, str) and (content.get("hf_evaluate") or metric not in registry.metric_registry):

@@ -96,7 +96,7 @@ class PairMeters(Meters):
 
 
 def visibility_of(options: LanguageModelConfig, batch: Batch) -> dict[str, Tensor]:
-    """What the model needs to know of visibility: the documents of packed rows; for an encoder, the padding."""
+    """Return the model's options on which tokens see which: documents of packed rows; for an encoder, the padding."""
     if batch.extra["packed"]:
         return {"documents": batch["documents"]}
     return {"mask": batch["documents"] >= 0} if options.model_type == "encoder" else {}
@@ -251,7 +251,7 @@ class NgramModel:
         self.orders = [KneserNey(counts, vocab_size) for counts in (*continuations, grams[-1])]
 
     def probability(self, before: Tokens, token: int) -> float:
-        """Of ``token`` after ``before``, of which the last ``order - 1`` are read.
+        """Return the probability of ``token`` after ``before``, of which the last ``order - 1`` are read.
 
         >>> model = NgramModel([[0, 1, 2, 1, 2, 3]], 3, 4)
         >>> round(sum(model.probability([1], token) for token in range(4)), 12)

@@ -26,5 +26,5 @@ class LanguageModel(TransformerModel):
 
 
 def num_parameters(model: nn.Module) -> int:
-    """How many numbers are learned; what is tied counts once."""
+    """Return the number of parameters; tied ones count once."""
     return sum(parameter.numel() for parameter in model.parameters())

@@ -39,7 +39,7 @@ def generate_batch(
     *,
     max_length: int | None = None,
 ) -> list[list[int]]:
-    """What follows each prompt, read together; each has its own draws, the first those of ``generate``."""
+    """Return each prompt's continuation, in one batch; each has its own draws, the first those of ``generate``."""
     texts: list[list[int]] = [[] for _ in prompts]
     for tokens in _steps(model, prompts, settings, max_length) if prompts else ():
         for text, token in zip(texts, tokens, strict=True):

@@ -71,7 +71,7 @@ def longest_of(folder: Path) -> int:
 
 
 def loaded(source: str, folder: Path, own: LanguageModelConfig, vocab_size: int) -> LanguageModel:
-    """The same with the weights of ``source``; tokens that it lacks are drawn.
+    """Return the model with the weights of ``source``; tokens that it lacks are drawn.
 
     Raises UserError where they can't be loaded, or aren't those of its configuration.
     """
@@ -112,7 +112,7 @@ class Family:
     qk_norm: bool = field(default=False)
 
     def theirs(self, name: str) -> tuple[str, int | None]:
-        """Their name of one of our tensors, and which piece of it ours is; None if it is all of it.
+        """Return their name of one of our tensors, and which piece of it ours is; None if it is all of it.
 
         ``stack.blocks.3.attention.query.weight`` → ``model.layers.3.self_attn.q_proj.weight``, None.
         """
@@ -240,7 +240,7 @@ FAMILIES = {family.model_type: family for family in (LLAMA, QWEN3, GPT2)}
 
 
 def family_of(config: LanguageModelConfig) -> Family:
-    """What a model of these options is in transformers. Raises UserError where it is none of them."""
+    """Return the family in transformers of a model with these options. Raises UserError where it is none of them."""
     if config.model_type != "decoder":
         raise UserError(
             "Only a decoder can be exported: transformers has no encoder of this kind (rotary, pre-norm, SwiGLU)."

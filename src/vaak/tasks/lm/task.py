@@ -82,7 +82,7 @@ class LanguageModelTask(TextTask[LanguageModelExperiment, PreparedText, Language
 
     @cached_property
     def options(self) -> LanguageModelConfig:
-        """Those of the model: of a pretrained one, mostly its own."""
+        """The options of the model: of a pretrained one, mostly its own."""
         return (
             self.own
             if self.own.pretrained is None
@@ -289,7 +289,7 @@ class LanguageModelTask(TextTask[LanguageModelExperiment, PreparedText, Language
         return TextMeters(protocol | windows | others | withheld, self.options)
 
     def _without_bytes(self, split: str) -> str:
-        """Why a split has no bits per byte; empty if it has."""
+        """Return why a split has no bits per byte; empty if it has."""
         if split not in self.prepared.about["statistics"]:
             return ""
         chats = self.dataset(split) if self.chats else None
@@ -298,7 +298,7 @@ class LanguageModelTask(TextTask[LanguageModelExperiment, PreparedText, Language
         return _loss_of_text(self.prepared.store(split))
 
     def _newlines(self) -> str:
-        """Which newlines of the files are scored and counted as bytes."""
+        """Return which newlines of the files are scored and counted as bytes, in words."""
         if self.data.layout == "document":
             return "one at the end of each document"
         whole = self.data.corpus.type == "text" and self.data.corpus.document == "file"
@@ -375,7 +375,7 @@ class LanguageModelTask(TextTask[LanguageModelExperiment, PreparedText, Language
         return reasons
 
     def _family(self) -> Family | str:
-        """What the model is in transformers, or why it is none of its."""
+        """Return the model's family in transformers, or why it has none."""
         try:
             return family_of(self.options)
         except UserError as error:
@@ -400,6 +400,6 @@ class LanguageModelTask(TextTask[LanguageModelExperiment, PreparedText, Language
 
 
 def _loss_of_text(store: TokenStore) -> str:
-    """What a store's tokens don't reproduce, in words; empty if they reproduce everything."""
+    """Return how much of its texts a store's tokens don't reproduce, in words; empty if they reproduce everything."""
     lost = store.num_documents - store.num_reproduced
     return f"the tokenizer loses text in {lost:,} of {store.num_documents:,} documents" if lost else ""

@@ -71,7 +71,7 @@ def _loop(experiment: Experiment[Any, Any], tasks: Experiments) -> Iterator[Chec
 
 
 def refused_difficulties(experiment: Experiment[Any, Any]) -> dict[str, str]:
-    """Those that one of the tasks doesn't have."""
+    """Return the measures that one of the tasks doesn't have, each with the reason."""
     return {
         measure: f"{name}: {reason}"
         for name, task in reversed(experiment.data.inner_experiments.items())

@@ -88,7 +88,7 @@ class JointDataset(Dataset):
         return replace(batch, counts=counts, extra={**batch.extra, PART: (name, int(self.starts[place]))})
 
     def difficulty(self, measure: str) -> np.ndarray:
-        """By the measure of each task, whose examples are compared with each other only."""
+        """Return the difficulty of examples by the measure of each task, which are compared within their task only."""
         return np.concatenate([one.difficulty(measure) for one in self.datasets])
 
     def describe(self, index: int) -> str:

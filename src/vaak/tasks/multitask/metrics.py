@@ -29,7 +29,7 @@ class JointMeters(Meters):
         return {f"{name}/{key}": value for name, one in self.meters.items() for key, value in one.sums().items()}
 
     def results(self, sums: dict[str, float]) -> dict[str, float]:
-        """Those of the tasks of which there are examples; ``loss`` only where there are of each."""
+        """Return the metrics of the tasks that have examples; ``loss`` only where all have."""
         figures, losses = dict[str, float](), list[float]()
         for name, one in self.meters.items():
             own = {key.removeprefix(f"{name}/"): sums[key] for key in sums if key.startswith(f"{name}/")}

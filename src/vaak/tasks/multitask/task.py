@@ -166,7 +166,7 @@ class JointTask(Task[Any]):
     # Use.
 
     def predict(self, model: nn.Module, inputs: Iterable[tuple[str, Any]]) -> Iterator[Any]:
-        """What the models make of inputs, each a pair of a task's name and what that task predicts from."""
+        """Yield predictions for inputs, each a pair of a task's name and what that task predicts from."""
         models: Any = model.tasks
         for name, group in groupby(inputs, key=lambda pair: pair[0]):
             yield from self.parts[name].predict(models[name], [one for _, one in group])
@@ -197,7 +197,7 @@ class JointTask(Task[Any]):
 
 @contextlib.contextmanager
 def _naming_the_task(name: str) -> Iterator[None]:
-    """In this context, the option of an error is that of a task among several."""
+    """Prefix the option of an error with the name of the task, in this context."""
     try:
         yield
     except OptionError as error:
@@ -270,7 +270,7 @@ class MultiTask(JointTask):
 
 
 def _shares_of(experiment: MultiTaskExperiment) -> Shares | None:
-    """How often each task is trained on."""
+    """Return how often each task is trained on; None: as often as it has data."""
     sampling = experiment.data.sampling
     if sampling.type == "proportional":
         return None

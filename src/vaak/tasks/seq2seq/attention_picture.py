@@ -115,7 +115,7 @@ def draw_attention(weights: Tensor, source: Sentence, target: Sentence, path: Pa
 
 
 def cross_attention(model: EncoderDecoderModel, source_ids: Sequence[int], target_ids: Sequence[int]) -> Tensor:
-    """How much each head takes of each source token at each target token, ``(layer, head, target, source)``.
+    """Return each head's weight of each source token at each target token, ``(layer, head, target, source)``.
 
     ``target_ids`` are what the decoder reads, ``[bos] t1 … tn``; each row is of what it writes after one of them.
     """

@@ -53,7 +53,7 @@ def _unread_by_decoding(decoding: DecodingConfig) -> Iterator[CheckFinding]:
 
 
 def _separate_tokenizers(model: Seq2SeqConfig, data: Seq2SeqDataConfig) -> Iterator[CheckFinding]:
-    """What source and target can't share if they have different tokens or widths."""
+    """Yield the findings on what source and target can't share if they have different tokens or widths."""
     separate = data.target_tokenizer is not None
     if model.copy_source and separate:
         yield impossible(

@@ -109,7 +109,7 @@ def recipe(
     code: Path = Path(),
     base: Base | None = None,
 ) -> Recipe:
-    """How tokenizers and token stores of ``splits`` (default: all) of ``data`` are made; files are seen from ``code``.
+    """Return how tokenizers and stores of ``splits`` (default: all) are made; users' files are seen from ``code``.
 
     With a ``base`` the tokenizer is that of a pretrained model.
 
@@ -135,7 +135,7 @@ Factories = dict[str, TokenizerFactory]
 
 
 def tokenizer_factories(data: Seq2SeqDataConfig, code: Path) -> Factories:
-    """What makes each tokenizer there is, by its folder."""
+    """Return the maker of each tokenizer, by its folder."""
     own = {}
     if data.target_tokenizer:
         own["target_tokenizer"] = TokenizerFactory(data.target_tokenizer, code, "data.target_tokenizer")
@@ -319,7 +319,7 @@ def used_pairs(split: str, stores: SplitStores, data: Seq2SeqDataConfig, *, cut:
 
 
 def _training_reasons(stores: SplitStores, data: Seq2SeqDataConfig) -> dict[str, np.ndarray]:
-    """What training doesn't use besides long sources."""
+    """Return the reasons for which training leaves out pairs, besides long sources."""
     source, target = stores.source.lengths, stores.target.lengths
     ratio = data.corpus.max_length_ratio
     reasons = {f"target longer than max_target_length ({data.max_target_length})": target >= data.max_target_length}
@@ -432,7 +432,7 @@ class PairDataset(Dataset):
         return collate([row[0] for row in rows], self.special, with_texts=self.is_evaluation)
 
     def difficulty(self, measure: str) -> np.ndarray:
-        """How hard each pair is: its length, or by the words of both its sides."""
+        """Return the difficulty of each pair: its length, or that of the words of both its sides."""
         if measure not in MEASURES:
             raise UserError(f"unknown difficulty {measure}; choose from {', '.join(MEASURES)}")
         if measure == "length":

@@ -132,7 +132,7 @@ def rows_of(batch: Batch, rows: list[int]) -> Batch:
 def translation_protocol(
     decoding: DecodingConfig, max_target_length: int, num_references: Sequence[int]
 ) -> dict[str, str]:
-    """What the scores of translations depend on: decoding options, the number of examples, sacrebleu's signatures.
+    """Return what the scores of translations depend on: decoding options, number of examples, sacrebleu's signatures.
 
     ``num_references`` are those of each example that is translated; a signature has ``var`` if they differ.
     """

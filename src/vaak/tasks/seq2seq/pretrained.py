@@ -89,7 +89,7 @@ def drawn(folder: Path, own: Seq2SeqConfig, data: Seq2SeqDataConfig, vocab_size:
 
 
 def loaded(source: str, folder: Path, own: Seq2SeqConfig, data: Seq2SeqDataConfig, vocab_size: int) -> Seq2SeqModel:
-    """The same with the weights of ``source``; tokens that it lacks are drawn.
+    """Return the model with the weights of ``source``; tokens that it lacks are drawn.
 
     ``folder``, ``own``, ``data`` and ``vocab_size`` are those of ``drawn``. Raises UserError where weights can't be
     loaded, or aren't those of the base's configuration.
@@ -141,7 +141,7 @@ class Family(NamedTuple):
     others: Parts
 
     def theirs(self, name: str) -> str:
-        """Their name of one of our tensors.
+        """Return their name of one of our tensors.
 
         ``decoder.blocks.3.cross_attention.query.weight`` → ``decoder.block.3.layer.1.EncDecAttention.q.weight``.
         """
@@ -166,7 +166,7 @@ class Family(NamedTuple):
 
 
 def family_of(theirs: Theirs, source: str) -> Family:
-    """What a model of transformers with the configuration ``theirs`` is.
+    """Return the family of a model of transformers with the configuration ``theirs``.
 
     Raises UserError, naming ``source`` and what we don't have, where it is none of ours.
     """

@@ -156,7 +156,7 @@ def num_parameters(experiment: TtsExperiment) -> int:
 
 
 def decoder_parameters(model: TtsModelConfig, num_bins: int) -> int:
-    """Of the stack or the field, with what leads to it and from it."""
+    """Return the parameters of the decoder's stack or field, with what leads to it and from it."""
     width, own = model.encoder.d_model, model.decoder.d_model
     if not model.matches_flows:
         bridge = 0 if width == own else width * own
@@ -170,5 +170,5 @@ def decoder_parameters(model: TtsModelConfig, num_bins: int) -> int:
 
 
 def predictor_parameters(predictor: PredictorConfig, input_width: int) -> int:
-    """Of the convolutions of a predictor."""
+    """Return the parameters of a predictor's convolutions."""
     return predictor.kernel_size * predictor.width * (input_width + (predictor.num_layers - 1) * predictor.width)

@@ -47,7 +47,7 @@ AT_ONCE = 256
 
 
 class Line(NamedTuple):
-    """What is known of an utterance besides its audio; durations are in frames, None where none are given."""
+    """An utterance without its audio; durations are in frames, None where none are given."""
 
     name: str
     speaker: str
@@ -83,7 +83,7 @@ class UtteranceStore:
         return self.features.dims - 2 * self.features.has_pitch
 
     def line(self, index: int) -> Line:
-        """What is known of utterance ``index``."""
+        """Return utterance ``index`` without its audio."""
         return Line(**json.loads(self._lines[int(self.used[index])]))
 
     def mel(self, index: int) -> np.ndarray:
@@ -137,7 +137,7 @@ def write_utterances(
 
 
 class _Notes(NamedTuple):
-    """What makes the line of an utterance."""
+    """Makes the line of an utterance."""
 
     processor: PhonemeProcessor
     audio: AudioConfig
@@ -220,7 +220,7 @@ SMALLEST = 1e-3
 
 @dataclass(frozen=True)
 class Normalisation:
-    """Of each mel bin; of the base-2 logarithms of F0 in Hz, where it is voiced, and of energy."""
+    """Means and deviations of each mel bin, of the base-2 logarithms of F0 in Hz where it is voiced, and of energy."""
 
     mel_mean: list[float]
     mel_deviation: list[float]
@@ -230,7 +230,7 @@ class Normalisation:
 
     @classmethod
     def of(cls, store: UtteranceStore) -> Self:
-        """Of all frames of the utterances, in one pass."""
+        """Return those of all frames of the utterances, in one pass."""
         mel, pitch, energy = _Moments(), _Moments(), _Moments()
         for index in range(len(store)):
             frames, prosody = store.frames(index)

@@ -169,7 +169,7 @@ class ShownMeters(Meters):
 
 
 def spectrogram_of(sentence: Sentence, title: str) -> Spectrogram:
-    """What is drawn of a spoken sentence."""
+    """Return the spectrogram to draw of a spoken sentence."""
     pitch = np.repeat(sentence.pitch, sentence.durations)
     return Spectrogram(title, sentence.mel, sentence.symbols, sentence.durations, pitch)
 

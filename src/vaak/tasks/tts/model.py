@@ -58,7 +58,7 @@ class Text(NamedTuple):
 
 
 class Recording(NamedTuple):
-    """What training knows of how texts were spoken."""
+    """How the texts of a batch were spoken, as training knows it."""
 
     mel: Tensor
     """``(row, frame, bin)``, normalised."""
@@ -85,7 +85,7 @@ class Controls(NamedTuple):
 
 @dataclass(frozen=True)
 class TtsOutputs:
-    """What the model makes of a batch; mel is normalised."""
+    """The model's outputs for a batch; mel is normalised."""
 
     mel: Tensor
     """``(row, frame, bin)``; of flow matching, the mean that the frames give without the field."""
@@ -166,7 +166,7 @@ class TtsModel(nn.Module):
     def forward(
         self, text: Text, recording: Recording, norms: tuple[SquaredNorms, SquaredNorms] | None = None
     ) -> TtsOutputs:
-        """What training needs, with the true durations or, without any, those of the learned alignment.
+        """Return the outputs for training, with the true durations or, without any, those of the learned alignment.
 
         ``norms`` tally what enters feature maps, of symbols and of frames.
         """
@@ -241,7 +241,7 @@ class TtsModel(nn.Module):
         return SpeechPlan(frames, frame_lengths, durations, pitch, text.lengths)
 
     def spectrogram(self, plan: SpeechPlan, noise: Tensor | None, controls: Controls) -> SpokenSymbols:
-        """What is spoken by a plan, and the plan, which may end earlier. Flow matching begins with ``noise``.
+        """Return the spectrogram of a plan, and the plan, which may end earlier. Flow matching begins with ``noise``.
 
         ``noise`` has the shape of the spectrogram, which keeps all frames of the plan.
         """

@@ -23,7 +23,7 @@ F0 = "F0 in Hz"
 
 
 class Spectrogram(NamedTuple):
-    """What is drawn of an utterance: ``mel`` ``(frame, bin)``, and how long and how high each of its symbols is."""
+    """An utterance to draw: ``mel`` ``(frame, bin)``, and how long and how high each of its symbols is."""
 
     title: str
     mel: np.ndarray

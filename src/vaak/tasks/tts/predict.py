@@ -50,7 +50,7 @@ class Sentence:
     samples: np.ndarray
 
     def to_json(self, frame_shift: float) -> dict[str, Any]:
-        """What is said and how, without the audio; a frame has ``frame_shift`` seconds."""
+        """Return what is said and how, without the audio; a frame has ``frame_shift`` seconds."""
         pitch = [round(float(value), 1) for value in self.pitch]
         seconds = [round(int(frames) * frame_shift, 4) for frames in self.durations]
         return {"text": self.text, "symbols": list(self.symbols), "durations": seconds, "pitch": pitch}
@@ -58,7 +58,7 @@ class Sentence:
 
 @dataclass(frozen=True)
 class Unspeakable:
-    """What of a text was not spoken, and why; the rest of its sentence was, or was not."""
+    """A part of a text that was not spoken, and why; the rest of its sentence was, or was not."""
 
     message: str
     rest_is_spoken: bool
@@ -92,7 +92,7 @@ class Speech:
         return f"{self.text} ({self.duration:.1f} s, real-time factor {self.real_time_factor:.2f}{missing})"
 
     def to_json(self) -> dict[str, Any]:
-        """What is said and how, without the audio; durations in seconds, pitch in Hz."""
+        """Return what is said and how, without the audio; durations in seconds, pitch in Hz."""
         return {
             "text": self.text,
             "duration": self.duration,
@@ -159,7 +159,7 @@ class Speaker:
             yield self.sentence(processed.normalised, processed.ids)
 
     def _speakable(self, text: str, unspeakable: list[Unspeakable]) -> list[Processed]:
-        """What each sentence of a text is in symbols, without what can't be spoken."""
+        """Return each sentence of a text in symbols, without what can't be spoken."""
         try:
             return self._processed(text)
         except DataError as error:

@@ -94,7 +94,7 @@ class SpeechSources:
 
 
 def recipe(sources: SpeechSources, splits: tuple[str, ...] | None = None, own: PreparedSpeech | None = None) -> Recipe:
-    """How the utterances of ``splits`` (default: all) are made.
+    """Return how the utterances of ``splits`` (default: all) are made.
 
     ``own`` is what a run has learned from its own data, where these are others. Making them raises UserError and
     DataError for corpora that can't be read.

@@ -1,4 +1,4 @@
-"""What an independent recogniser hears: PocketSphinx with the models of American English that its package has.
+"""An independent recogniser: PocketSphinx with the models of American English that its package has.
 
 It is old, and mistakes many words of clear recordings: a figure means something next to the same figure of recordings.
 
@@ -67,7 +67,7 @@ class Recogniser:
 
     @property
     def protocol(self) -> str:
-        """Which one it is."""
+        """The name and version of the recogniser."""
         from importlib.metadata import version
 
         return PROTOCOL.format(version=version("pocketsphinx"))

@@ -226,7 +226,7 @@ def mel_cepstra(samples: np.ndarray) -> np.ndarray:
 
 
 def distance(reference: np.ndarray, hypothesis: np.ndarray) -> Distance:
-    """Of two utterances of one text, samples ``(time,)`` at 16 kHz."""
+    """Return the distance of two utterances of one text, samples ``(time,)`` at 16 kHz."""
     costs = _distortions(mel_cepstra(reference), mel_cepstra(hypothesis))
     path = warping_path(costs)
     pitches = [pitch_in_range(samples) for samples in (reference, hypothesis)]
@@ -261,7 +261,7 @@ def pitch_in_range(samples: np.ndarray) -> np.ndarray:
 
 
 def _distortions(ours: np.ndarray, theirs: np.ndarray) -> np.ndarray:
-    """In dB, of each frame with each other: ``(frame, other frame)``."""
+    """Return the distortions ``(frame, other frame)`` of each frame from each other, in dB."""
     squares = np.square(ours).sum(1)[:, None] + np.square(theirs).sum(1) - 2 * ours @ theirs.T
     distortions: np.ndarray = DECIBELS * np.sqrt(squares.clip(min=0))
     return distortions

@@ -43,7 +43,7 @@ class VocoderExample:
 
 @dataclass(frozen=True)
 class Crops:
-    """How training examples are made: their length in samples, and the range of their gain in decibels."""
+    """Training examples: their length in samples, and the range of their gain in decibels."""
 
     num_samples: int
     gain: Range | None
@@ -85,7 +85,7 @@ class VocoderDataset(Dataset):
         return collate([row[0] for row in rows], self.mel)
 
     def difficulty(self, measure: str) -> np.ndarray:
-        """By ``length``: that of its recording, since crops are equally long."""
+        """Return the length of the recordings for ``length``, since crops are equally long."""
         return self._of_recordings if measure == "length" else super().difficulty(measure)
 
     def describe(self, index: int) -> str:
@@ -105,7 +105,7 @@ def collate(examples: Sequence[VocoderExample], mel: MelConfig) -> Batch:
 
 
 def recipe(datasets: Datasets, audio: AudioConfig, skip_bad: bool, splits: tuple[str, ...] | None = None) -> Recipe:
-    """How the cut stores of ``splits`` (default: all) are made, with or without what can't be used."""
+    """Return how the cut stores of ``splits`` (default: all) are made, with or without what can't be used."""
 
     def usable(cuts: Iterable[Any]) -> Iterator[Any]:
         for cut in cuts:

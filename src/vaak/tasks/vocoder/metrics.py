@@ -22,14 +22,14 @@ from vaak.tasks.vocoder.model import VocoderModel
 
 
 class Distances(NamedTuple):
-    """Of generated audio from a recording."""
+    """The distances of generated audio from a recording."""
 
     mel: float
     spectral: float
 
 
 def distances(model: VocoderModel, generated: Tensor, real: Tensor) -> Distances:
-    """How far samples ``(time,)`` are from those of a recording."""
+    """Return the distances of samples ``(time,)`` from those of a recording."""
     rows = generated[None], real[None]
     return Distances(float(spectrogram_loss(*rows, [model.mel_of]).total), float(stft_loss(*rows).total))
 

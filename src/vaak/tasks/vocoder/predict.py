@@ -42,7 +42,7 @@ class Vocoded(NamedTuple):
 
 @torch.no_grad()
 def vocode(model: VocoderModel, name: str, samples: np.ndarray, num_iterations: int) -> Vocoded:
-    """What a model and ``num_iterations`` of Griffin–Lim make of the samples ``(time,)`` called ``name``."""
+    """Return what a model and ``num_iterations`` of Griffin–Lim make of the samples ``(time,)`` called ``name``."""
     real = torch.tensor(samples).to(next(model.parameters()))
     ours, theirs = vocoded(model, real), by_griffin_lim(model, real, num_iterations)
     own, other = (distances(model, made, real) for made in (ours, theirs))

@@ -101,7 +101,7 @@ class VocoderTask(SpeechTask[VocoderExperiment, PreparedCuts, VocoderDataset]):
         return add_lora(VocoderModel(self.options, self.mel), self.options.lora, trained)
 
     def discriminator_losses(self, model: nn.Module, batch: Batch) -> dict[str, Term]:
-        """How well recordings are told from generated audio; nothing before they begin."""
+        """Return the loss of telling recordings from generated audio; nothing before the discriminators begin."""
         own = cast("VocoderModel", model)  # torch.compile gives something of another type that has all it has
         options = self._discriminators_at(batch.step)
         if options is None or own.discriminators is None:
@@ -112,7 +112,7 @@ class VocoderTask(SpeechTask[VocoderExperiment, PreparedCuts, VocoderDataset]):
         return {DISCRIMINATOR: discriminator_loss(real, false, options.loss)}
 
     def losses(self, model: nn.Module, batch: Batch) -> dict[str, Term]:
-        """Those of the generator: distances of spectra and, once they have begun, what the discriminators say."""
+        """Return the generator's losses: distances of spectra and, once they begin, those of the discriminators."""
         own, real = cast("VocoderModel", model), batch["samples"]
         generated = self._generated(model, real)
         ours, theirs = own.compared(generated), own.compared(real)
@@ -136,7 +136,7 @@ class VocoderTask(SpeechTask[VocoderExperiment, PreparedCuts, VocoderDataset]):
         return None if options is None or (step is not None and step < options.start_step) else options
 
     def _generated(self, model: nn.Module, samples: Tensor) -> Tensor:
-        """What the generator makes of the spectrograms of samples ``(row, time)``."""
+        """Return what the generator makes of the spectrograms of samples ``(row, time)``."""
         with torch.no_grad():
             mel = cast("VocoderModel", model).mel_of(samples)
         generated: Tensor = model(mel)[:, : samples.shape[1]]
@@ -153,7 +153,7 @@ class VocoderTask(SpeechTask[VocoderExperiment, PreparedCuts, VocoderDataset]):
     # Use.
 
     def vocoder(self, model: nn.Module) -> Vocoder:
-        """What makes audio of spectrograms (vaak.tasks.vocoding)."""
+        """Return the maker of audio of spectrograms (vaak.tasks.vocoding)."""
         device = next(model.parameters()).device
 
         @torch.inference_mode()

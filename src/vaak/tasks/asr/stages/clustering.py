@@ -86,7 +86,7 @@ def _backend(config: ClusteringConfig) -> str:
 
 
 def cluster_points(points: np.ndarray, config: ClusteringConfig) -> Clustering:
-    """The same of points ``(row, dim)`` whose dimensions stay as they are."""
+    """Cluster points ``(row, dim)``, whose dimensions stay as they are."""
     remarks: list[str] = []
     if config.algorithm == "hdbscan" and (found := _by_density(points, config, remarks)) is not None:
         return found
@@ -99,7 +99,7 @@ def cluster_points(points: np.ndarray, config: ClusteringConfig) -> Clustering:
 
 
 def _by_density(points: np.ndarray, config: ClusteringConfig, remarks: list[str]) -> Clustering | None:
-    """What HDBSCAN finds, in at most ``num_experts`` clusters; None where it is to be spectral clustering.
+    """Return the clusters of HDBSCAN, at most ``num_experts``; None where spectral clustering is to do it.
 
     It is tried again with smaller clusters as long as it finds too few; the attempt with the highest silhouette is
     kept, each merged down to ``num_experts`` before. (DBCV and HDBSCAN's relative validity would prefer fragments of
@@ -358,7 +358,7 @@ class Matrix(Protocol):
 
 
 class ArrayMatrix:
-    """The same of an array ``(row, column)``."""
+    """An array ``(row, column)`` as a matrix."""
 
     def __init__(self, array: np.ndarray) -> None:
         self.array = array

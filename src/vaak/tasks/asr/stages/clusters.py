@@ -42,7 +42,7 @@ def expected_sizes(options: MoeOptions, sizes: Sequence[int]) -> list[int]:
 
 
 def few_utterances(sizes: Sequence[int]) -> str:
-    """What is to be said of experts that are trained on few utterances; nothing where all have enough."""
+    """Return a warning on experts that are trained on few utterances; empty where all have enough."""
     few = [size for size in sizes if size < FEW_UTTERANCES]
     if not few:
         return ""
@@ -84,7 +84,7 @@ class Clusters:
 
     @classmethod
     def read(cls, folder: Path) -> Clusters:
-        """Those in a folder. Raises DataError where there are none."""
+        """Return the clusters in a folder. Raises DataError where there are none."""
         path = folder / FILE
         try:
             about = read_json(path)

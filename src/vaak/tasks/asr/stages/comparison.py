@@ -1,4 +1,4 @@
-"""What each system recognises (stages ``…_texts``), and whether the experts help (stage ``comparison``).
+"""Transcripts of each system (stages ``…_texts``), and whether the experts help (stage ``comparison``).
 
 The system of a stage of transcripts is the run of the stage that has the role ``system``; without one, the base as it
 is. The utterances are those of test, where the data have it and the mode is full; else those of valid.
@@ -59,12 +59,12 @@ class Difference:
 
     @property
     def is_below(self) -> bool:
-        """Whether the mixture is better than chance explains."""
+        """Return whether the mixture is better than chance explains."""
         return self.interval is not None and self.interval[1] < 0
 
     @property
     def is_above(self) -> bool:
-        """Whether it is worse."""
+        """Return whether the mixture is worse than chance explains."""
         return self.interval is not None and self.interval[0] > 0
 
     def __str__(self) -> str:
@@ -84,7 +84,7 @@ def comparison(work: StageWork) -> dict[str, Any]:
 
 
 def compared(folders: Mapping[str, Path]) -> dict[str, Any]:
-    """What ``comparison.json`` has, by the folders of the systems' transcripts.
+    """Return the content of ``comparison.json``; ``folders`` have the transcripts of each system.
 
     Raises DataError where systems weren't given the same utterances.
     """
@@ -140,7 +140,7 @@ def _parts(lines: Lines) -> dict[str, list[str]]:
 
 
 def _total_and_groups(by_part: Mapping[str, Any]) -> dict[str, Any]:
-    """As in the JSON of error rates: ``total``, and ``groups`` by name."""
+    """Return ``total`` and ``groups`` by name, as the JSON of error rates has them."""
     return {"total": by_part[ALL], "groups": {part: one for part, one in by_part.items() if part != ALL}}
 
 
@@ -154,7 +154,7 @@ def _scores(lines: Lines, normaliser_name: str, speakers: Mapping[str, str] | No
 def _differences(
     lines: Mapping[str, Lines], units: Mapping[str, Hashable], parts: Mapping[str, list[str]], normaliser_name: str
 ) -> dict[str, dict[str, Difference]]:
-    """How the mixture differs from each control, in each of the ``parts``: utterances by whose ``units`` say."""
+    """Return how the mixture differs from each control, in each of the ``parts``: utterances by whose ``units`` say."""
     from vaak.text.scoring.normalisers import normaliser
     from vaak.text.scoring.word_errors import count_errors
 
@@ -195,7 +195,7 @@ def difference(first: Mapping[str, Counts], second: Mapping[str, Counts], units:
 
 
 def judged(differences: Mapping[str, Difference], number: int, over: str) -> tuple[str, str]:
-    """Whether the experts help, in a word and a sentence.
+    """Return whether the experts help, in a word and a sentence.
 
     They do where the mixture is better than every control; they don't where one is better than the mixture: where the
     interval of the difference excludes 0. ``number`` is that of the speakers (or utterances) that the interval is
@@ -228,7 +228,7 @@ def _listed(names: Iterable[str]) -> str:
 
 
 def heading(found: Mapping[str, Any]) -> list[str]:
-    """What is to be known of the table's figures."""
+    """Return the lines above the table: under which conditions its metrics were computed."""
     over, number, unnamed = found["intervals_over"], found["numbers"]["total"], found["without_speaker"]
     which = f"{found['split']}, which has chosen the checkpoints, too" if found["split"] == "valid" else found["split"]
     about = f"{found['decoding']}, normaliser {found['normaliser']}; intervals of 95 % over {number:,} {over}"

@@ -31,7 +31,7 @@ NOT_LORA = r"^(?!.*\.lora_[AB]\.)"
 
 
 def is_compared(options: MoeOptions) -> bool:
-    """Whether there are controls."""
+    """Return whether there are controls."""
     return options.has_controls
 
 

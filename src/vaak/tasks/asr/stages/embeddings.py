@@ -64,7 +64,7 @@ def embeddings(work: StageWork) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Embedder:
-    """What begins to embed a split in any process: ``values`` are a run's configuration, its data in ``directory``.
+    """Makes the embedder of a split in any process: ``values`` are a run's configuration, its data in ``directory``.
 
     Both are found from other folders, too, as on a Ray cluster.
     """
@@ -89,7 +89,7 @@ class Embedder:
         return cls(values, (work.folder / "data").resolve(), split, *about)
 
     def as_json(self) -> dict[str, Any]:
-        """What ``from_json`` makes the same of in another process (``vaak.pipeline.rows.Portable``)."""
+        """Return JSON from which ``from_json`` makes the same in another process (``vaak.pipeline.rows.Portable``)."""
         return {**asdict(self), "directory": str(self.directory)}
 
     @classmethod
@@ -197,7 +197,7 @@ def names_of(utterances: Utterances) -> list[str]:
 
 
 def groups_of(utterances: Utterances) -> list[str]:
-    """Their groups."""
+    """Return the group of each row."""
     return [utterances.group_names[group] for group in utterances.groups]
 
 

@@ -1,4 +1,4 @@
-"""What each stage will take, before it runs.
+"""Forecasts of the time and memory of each stage, before it runs.
 
     seconds = PASSES · (seconds of embedding an utterance) · (utterances read in all epochs) + STARTING
 
@@ -69,7 +69,7 @@ COMPUTED = (
 
 @dataclass(frozen=True)
 class Basis:
-    """What a forecast is made from: utterances to train on, to validate and to test on, and the base that embeds them.
+    """The basis of forecasts: utterances to train on, to validate and to test on, and the base that embeds them.
 
     ``seconds`` are those of embedding one, ``width`` and ``positions`` the shape of its states, ``weights`` the bytes
     of a checkpoint without optimizer; ``memory`` what a process holds that embeds.
@@ -93,7 +93,7 @@ class Basis:
 
 
 def base_forecast(options: MoeOptions, inputs: Mapping[str, Path]) -> Forecast:
-    """Of a base that is trained from scratch."""
+    """Return the forecast of training a base from scratch."""
     found, experiment = _computed(options.model_dump_json()), _base_experiment(options)
     if isinstance(found, str):
         return Forecast(certainty=found)
@@ -105,7 +105,7 @@ def base_forecast(options: MoeOptions, inputs: Mapping[str, Path]) -> Forecast:
 
 
 def embeddings_forecast(options: MoeOptions, inputs: Mapping[str, Path]) -> Forecast:
-    """Of the embeddings, by what they took before, if they did."""
+    """Return the forecast of the embeddings, by what they took before, if they were computed."""
     found = _basis(options, inputs)
     if isinstance(found, str):
         return Forecast(certainty=found)
@@ -116,7 +116,7 @@ def embeddings_forecast(options: MoeOptions, inputs: Mapping[str, Path]) -> Fore
 
 
 def clusters_forecast(options: MoeOptions, inputs: Mapping[str, Path]) -> Forecast:
-    """Of clustering; the distances of all pairs, for the clusters and for each of the resamples."""
+    """Return the forecast of clustering: distances of all pairs, for the clusters and for each of the resamples."""
     found = _basis(options, inputs)
     if isinstance(found, str):
         return Forecast(certainty=found)
@@ -134,7 +134,7 @@ def clusters_forecast(options: MoeOptions, inputs: Mapping[str, Path]) -> Foreca
 
 
 def gate_forecast(options: MoeOptions, inputs: Mapping[str, Path]) -> Forecast:
-    """Of the gate."""
+    """Return the forecast of training the gate."""
     found = _basis(options, inputs)
     if isinstance(found, str):
         return Forecast(certainty=found)
@@ -148,17 +148,17 @@ def gate_forecast(options: MoeOptions, inputs: Mapping[str, Path]) -> Forecast:
 
 
 def experts_forecast(options: MoeOptions, inputs: Mapping[str, Path]) -> Forecast:
-    """Of the experts."""
+    """Return the forecast of training the experts."""
     return _of_training(options, inputs, "experts", options.experts)
 
 
 def joint_forecast(options: MoeOptions, inputs: Mapping[str, Path]) -> Forecast:
-    """Of joint training."""
+    """Return the forecast of joint training."""
     return _of_training(options, inputs, "joint", 1)
 
 
 def one_lora_forecast(options: MoeOptions, inputs: Mapping[str, Path]) -> Forecast:
-    """Of one LoRA, which is trained as the experts together, and then as joint training."""
+    """Return the forecast of one LoRA, which is trained as the experts together, and then as joint training."""
     both = [_of_training(options, inputs, stage, 1) for stage in ("experts", "joint")[not pretrains(options) :]]
     if any(one.seconds is None for one in both):
         return both[-1]
@@ -166,7 +166,7 @@ def one_lora_forecast(options: MoeOptions, inputs: Mapping[str, Path]) -> Foreca
 
 
 def transcripts_forecast(options: MoeOptions, inputs: Mapping[str, Path]) -> Forecast:
-    """Of the transcripts of one system."""
+    """Return the forecast of transcribing with one system."""
     found = _basis(options, inputs)
     if isinstance(found, str):
         return Forecast(certainty=found)
@@ -175,7 +175,7 @@ def transcripts_forecast(options: MoeOptions, inputs: Mapping[str, Path]) -> For
 
 
 def instant_forecast(options: MoeOptions, inputs: Mapping[str, Path]) -> Forecast:
-    """Of a stage that counts or adds up."""
+    """Return the forecast of a stage that only counts or adds up."""
     return Forecast(STARTING, 0, LIBRARIES, "seconds: figures only")
 
 
@@ -195,7 +195,7 @@ def _embedded(options: MoeOptions, found: Basis) -> int:
 
 
 def _basis(options: MoeOptions, inputs: Mapping[str, Path]) -> Basis | str:
-    """What the stage of embeddings has measured, or what can be computed before; or why nothing can be."""
+    """Return what the stage of embeddings measured, or what can be computed before it; or why nothing can be."""
     folder = inputs.get("embeddings")
     if folder is None or not (folder / MANIFEST).exists():
         return _computed(options.model_dump_json())
@@ -250,7 +250,7 @@ def _base_config(options: MoeOptions) -> dict[str, Any]:
 
 
 def _utterances(options: MoeOptions) -> tuple[int, int, int]:
-    """How many utterances there are to train on, all of them, to validate and to test on; voices aren't made for it."""
+    """Return the numbers of utterances to train on, in all, to validate and to test on; voices aren't made for it."""
     from vaak.audio.config import AudioConfig, DatasetConfig
     from vaak.audio.corpora.corpus import AudioCorpus
 
@@ -273,7 +273,7 @@ def _utterances(options: MoeOptions) -> tuple[int, int, int]:
 
 
 def _seconds_of_product(device_name: str, rows: int, width: int, hidden: int) -> float:
-    """Of one product of matrices, on a device that a stage uses."""
+    """Return the seconds of one product of matrices, on a device that a stage uses."""
     import torch
 
     from vaak.engine.distributed.launcher import pick_device

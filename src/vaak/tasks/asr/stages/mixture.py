@@ -105,7 +105,7 @@ def load_gate(folder: Path) -> Gate:
 
 
 def probabilities(gate: Any, vectors: np.ndarray) -> np.ndarray:
-    """What a gate gives to the experts: ``(row, expert)`` of mean states ``(row, width)``."""
+    """Return a gate's probabilities of the experts ``(row, expert)``, of mean states ``(row, width)``."""
     import torch
 
     with torch.inference_mode():
@@ -114,7 +114,7 @@ def probabilities(gate: Any, vectors: np.ndarray) -> np.ndarray:
 
 
 def confusion(chances: np.ndarray, clusters: np.ndarray) -> list[list[int]]:
-    """How many rows of each cluster (row) get which expert (column), by the gate's ``chances`` ``(row, expert)``."""
+    """Return how many rows of each cluster (row) get which expert (column), by ``chances`` ``(row, expert)``."""
     import numpy as np
 
     size = chances.shape[1]
@@ -124,7 +124,7 @@ def confusion(chances: np.ndarray, clusters: np.ndarray) -> list[list[int]]:
 
 
 def calibration_of(chances: np.ndarray, clusters: np.ndarray) -> dict[str, Any]:
-    """How far the gate's confidence in its choice is from its accuracy: the expected error, and ten bins.
+    """Return how far the gate's confidence in its choice is from its accuracy: the expected error, and ten bins.
 
     ``chances`` is ``(row, expert)``, ``clusters`` ``(row,)``. Source: Guo et al. 2017, "On Calibration of Modern Neural
     Networks".

@@ -214,7 +214,7 @@ class MoeOptions(ClusteringConfig):
 
     @property
     def gate_scale(self) -> float:
-        """What the gate's learning rate in joint training is, relative to that of the experts."""
+        """The gate's learning rate in joint training, relative to that of the experts."""
         if self.gate_lr_scale is not None:
             return self.gate_lr_scale
         return 1.0 if self.skip_pretraining else GATE_SCALE
@@ -226,7 +226,7 @@ class MoeOptions(ClusteringConfig):
         return ClusteringConfig(**{**own, "num_experts": self.experts})
 
     def part_of(self, stage: str) -> Part:
-        """How much of the training data a stage reads: embeddings, experts or joint."""
+        """Return how much of the training data a stage reads: embeddings, experts or joint."""
         name = {"embeddings": "embedding", "experts": "expert", "joint": "asr"}[stage]
         most: int | None = getattr(self, f"{name}_samples")
         if self.mode == "quick":

@@ -113,7 +113,7 @@ def _curve(axes: Any, run: Path, name: str, label: str | None, factor: float = 1
 
 
 def _figures_of(folder: Path, name: str) -> Any:
-    """What a stage wrote. Raises UserError where it hasn't."""
+    """Return the results that a stage wrote. Raises UserError where it hasn't run."""
     if not (folder / name).is_file():
         stage = name.partition("/")[0]
         raise UserError(

@@ -1,4 +1,4 @@
-"""What the stages' runs have in common: their data, how they are trained, and their base, with stage ``base``.
+"""The runs of stages: their data, how they are trained, and their base, with stage ``base``.
 
 Without data, mode quick reads built-in voices. The accents of voices are their groups: a base never hears those that
 are adapted to. Without weights, stage ``base`` trains a tiny Whisper from scratch. Imports no torch.
@@ -133,7 +133,7 @@ def data_of(options: MoeOptions, stage: str) -> Values:
 
 
 def seconds_of(options: MoeOptions) -> float:
-    """What the encoder reads at once, in seconds."""
+    """Return the seconds that the encoder reads at once."""
     default = VOICES_SECONDS if datasets_of(options) == [VOICES] else WHISPER_SECONDS
     if options.mode == "quick" and trains_base(options):
         default = min(default, QUICK_SECONDS)
@@ -207,13 +207,13 @@ def best_figures(directory: Path) -> dict[str, float]:
 
 
 def embedding_settings(options: MoeOptions) -> Values:
-    """What embeddings depend on: the name of the base, and what of the section data chooses and reads utterances."""
+    """Return what embeddings depend on: the name of the base, and options of data that choose and read utterances."""
     settings = training_settings(options)
     return {**settings, "data": {name: one for name, one in settings["data"].items() if name not in NOT_EMBEDDED}}
 
 
 def training_settings(options: MoeOptions) -> Values:
-    """What a stage that trains depends on: the base's name, and the section data without its place."""
+    """Return what a stage that trains depends on: the base's name, and the section data without its paths."""
     data = options.model_dump(mode="json", include={"data"})["data"]
     data.pop("cache_dir", None)
     name = VERSIONS.get(base_of(options), base_of(options))
@@ -221,7 +221,7 @@ def training_settings(options: MoeOptions) -> Values:
 
 
 def reads(options: MoeOptions) -> Any:
-    """What changes with the data, and with a base in a folder.
+    """Return what changes with the data, and with a base in a folder.
 
     Manifests, texts and the base count by content; audio, and labels in files of their own, by their names in the
     manifest and their sizes: a recording that is replaced by one of the same size isn't noticed.
@@ -261,7 +261,7 @@ def _digest_of_data(datasets: list[Values]) -> str:
 
 
 def _sha256_of(path: Path) -> str:
-    """Of the content of a file, which several stages ask for."""
+    """Return the hash of a file's content, which several stages ask for."""
     about = path.stat()
     return _sha256_of_version(path.absolute(), about.st_size, about.st_mtime_ns)
 
@@ -308,7 +308,7 @@ def base_values(options: MoeOptions) -> Values:
 
 
 def base_settings(options: MoeOptions) -> Values:
-    """What of the data changes the base: how long they are at most."""
+    """Return what of the data changes the base: how long they are at most."""
     return {"data": {"max_duration": seconds_of(options)}}
 
 
