@@ -10,7 +10,7 @@ FOLDER (RUN/prepared, or CACHE_DIR/FINGERPRINT, to which RUN/prepared then point
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
@@ -140,12 +140,15 @@ def _make(
     writings: dict[str, Writing] = {}
     for split in there if splits is None else splits:
         left_out = LeftOut(sources.skip_bad)
-        limits = Limits(data, longest, *_part_of(split, data))
+        percent = data.percent if split == "train" else 100.0
+        most = {"train": data.max_samples, "valid": data.max_valid_samples}.get(split)
+        limits = Limits(data, longest, percent, most)
         writings[split] = write_utterances(folder / split, _cuts(corpora, split, left_out), limits, left_out)
         if not len(writings[split].store):
             raise _is_empty(split, left_out.listed[UNUSABLE])
-        if vocabulary is None:
-            vocabulary = _trained_vocabulary(sources, writings[split].texts())  # of train, which is the first
+        if vocabulary is None:  # this is train, which is the first
+            assert sources.tokenizer is not None
+            vocabulary = Vocabulary.of_tokenizer(sources.tokenizer.create_tokenizer(writings[split].texts()))
     assert vocabulary is not None
     label = label_of_groups(writings, data.group)
     for split, writing in writings.items():
@@ -171,15 +174,6 @@ def _cuts(corpora: list[AudioCorpus], split: str, left_out: LeftOut) -> Iterator
             yield from corpus.cuts(split)
 
 
-def _part_of(split: str, data: AsrDataConfig) -> tuple[float, int | None]:
-    """Which percentage of a split is used, and how many utterances of it at most."""
-    return (
-        (data.percent, data.max_samples)
-        if split == "train"
-        else (100.0, data.max_valid_samples if split == "valid" else None)
-    )
-
-
 def _base_vocabulary(sources: AsrSources, folder: Path) -> Vocabulary | None:
     """The vocabulary of a base, whose sizes are written to ``folder``; None for one that is trained from scratch."""
     if sources.model.base == SCRATCH:
@@ -196,12 +190,6 @@ def _base_vocabulary(sources: AsrSources, folder: Path) -> Vocabulary | None:
     except OSError:  # a folder may have none
         generation = transformers.GenerationConfig.from_model_config(config)
     return Vocabulary.of_whisper(tokenizer, config, generation, sources.data.language)
-
-
-def _trained_vocabulary(sources: AsrSources, texts: Iterable[str]) -> Vocabulary:
-    factory = sources.tokenizer
-    assert factory is not None
-    return Vocabulary.of_tokenizer(factory.create_tokenizer(texts))
 
 
 def _report(split: str, about: dict[str, Any], corpora: list[AudioCorpus]) -> None:

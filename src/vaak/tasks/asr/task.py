@@ -146,17 +146,18 @@ class AsrTask(SpeechTask[AsrExperiment, PreparedUtterances, AsrDataset]):
             ids = self.prepared.vocabulary.ids
             whisper = random_whisper(scratch_config(options.scratch, ids, self.audio.num_mel_bins, seconds))
             return AsrModel(whisper)
+
+        def random() -> Any:
+            config = self.prepared.base_config
+            config.max_source_positions = positions_of(seconds)
+            return random_whisper(config)
+
         whisper = load_or_init(
             self.directory,
             lambda: loaded_whisper(base_of(options, self.folder), seconds),
-            lambda: self._random_whisper(seconds),
+            random,
         )
         return AsrModel(whisper, options.lora, options.experts)
-
-    def _random_whisper(self, seconds: float) -> Any:
-        config = self.prepared.base_config
-        config.max_source_positions = positions_of(seconds)
-        return random_whisper(config)
 
     def count_choices(self, model: nn.Module, batch: Batch) -> FirstPass:
         """Return how often each expert is chosen, and what the gate reads."""

@@ -63,9 +63,10 @@ class Labeller:
             column: dict(sorted(zip(self.classes[column], values, strict=True), key=lambda pair: -pair[1]))
             for column, values in found.items()
         }
-        return Prediction(text, {column: self._chosen(one) for column, one in ranked.items()}, ranked)
-
-    def _chosen(self, ranked: dict[str, float]) -> tuple[str, ...]:
-        if self.multi_label:
-            return tuple(label for label, probability in ranked.items() if probability > 0.5)
-        return (next(iter(ranked)),)
+        chosen = {
+            column: tuple(label for label, probability in one.items() if probability > 0.5)
+            if self.multi_label
+            else (next(iter(one)),)
+            for column, one in ranked.items()
+        }
+        return Prediction(text, chosen, ranked)

@@ -173,9 +173,10 @@ def loaded_head(source: str, pooling: str, names: Sequence[str]) -> tuple[Tensor
             log.info("%s: of %s, a %s, the encoder is read, without its head", KEY, source, architecture)
         return None
     theirs, head, found = [config.id2label[place] for place in sorted(config.id2label)], None, None
+    their_pooling = str(getattr(config, "classifier_pooling", "cls"))
     if sorted(theirs) != sorted(names):
         reason = f"its classes are {_some(theirs)}; here they are {_some(names)}"
-    elif (head := HEADS.get(config.model_type)) is None or head.poolings.get(pooling) != _pooling(config):
+    elif (head := HEADS.get(config.model_type)) is None or head.poolings.get(pooling) != their_pooling:
         reason = f"its {config.model_type} represents a text otherwise than pooling {pooling}"
     else:
         wanted = tuple(f"{name}." for name in head.modules)
@@ -187,10 +188,6 @@ def loaded_head(source: str, pooling: str, names: Sequence[str]) -> tuple[Tensor
         return None
     order = [theirs.index(name) for name in names]
     return found[0][order], found[1][order]
-
-
-def _pooling(config: Any) -> str:
-    return str(getattr(config, "classifier_pooling", "cls"))
 
 
 def _some(names: Sequence[str]) -> str:
@@ -247,7 +244,8 @@ def write_head(peer: nn.Module, head: Head, weight: Tensor, bias: Tensor) -> Non
     A head of pairs holds half as many classes as it is wide.
     """
     before, classes = peer.get_submodule(head.before), peer.get_submodule(head.classes)
-    layers = _layers(head, weight, len(_tensor(before, "weight")), _epsilon(peer, head))
+    norm: Any = peer.get_submodule(head.norm) if head.norm else None
+    layers = _layers(head, weight, len(_tensor(before, "weight")), 0.0 if norm is None else float(norm.eps))
     for module, value in zip((before, classes), layers, strict=True):
         _tensor(module, "weight").copy_(value)
     _tensor(classes, "bias").copy_(bias)
@@ -292,11 +290,6 @@ def _layers(head: Head, weight: Tensor, width: int, epsilon: float) -> tuple[Ten
 def _scales(head: Head, epsilon: float) -> tuple[float, float]:
     """Return the factors of scores in the first layer, and in the second."""
     return (TINY, epsilon**0.5 / TINY) if head.norm else (1.0, 1.0)
-
-
-def _epsilon(peer: nn.Module, head: Head) -> float:
-    norm: Any = peer.get_submodule(head.norm) if head.norm else None
-    return 0.0 if norm is None else float(norm.eps)
 
 
 def _tensor(module: nn.Module, name: str) -> Tensor:

@@ -18,7 +18,10 @@ OF_OUTPUTS = ("bce", "mse", "l1", "smooth_l1", "huber")
 
 def checks(experiment: DiarizationExperiment) -> Iterator[CheckFinding]:
     """The findings on an experiment of this task; nothing is known about a user's own label type."""
-    yield from stack_findings("model", experiment.model, is_encoder=True, longest=_most_frames(experiment))
+    # in frames of the encoder: the longest example of training or window of inference
+    seconds = max(longest_example(experiment), experiment.data.inference.window or 0.0)
+    most_frames = seconds / (experiment.global_config.frame_shift * experiment.model.subsampling)
+    yield from stack_findings("model", experiment.model, is_encoder=True, longest=most_frames)
     yield from preset_findings("model.preset", experiment.model.preset, PRESETS, experiment.model)
     yield from lora_findings(experiment, experiment.model.lora, is_pretrained=False)
     yield from _remarks_on_storage(experiment)
@@ -27,12 +30,6 @@ def checks(experiment: DiarizationExperiment) -> Iterator[CheckFinding]:
     yield from _unread_by_features(experiment.global_config)
     yield from _unread_by_the_model(experiment)
     yield from _impossible(experiment)
-
-
-def _most_frames(experiment: DiarizationExperiment) -> float:
-    """The frames of the encoder in the longest example of training or window of inference."""
-    seconds = max(longest_example(experiment), experiment.data.inference.window or 0.0)
-    return seconds / (experiment.global_config.frame_shift * experiment.model.subsampling)
 
 
 def _unread_by_features(audio: AudioConfig) -> Iterator[CheckFinding]:

@@ -20,7 +20,7 @@ Algorithm".
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import NamedTuple, Protocol
 
@@ -118,7 +118,9 @@ class DiarizationMeters(Meters):
         shown = [self._recording(diarizer, *pair, found) for pair in zip(examples, outputs, strict=True)]
         for name, value in found.items():
             self.totals[name] += value
-        self._show(zip([row[0] for row in batch.indices] or range(len(shown)), shown, strict=True))
+        # the first recordings of the split, in whichever order they come
+        numbered = dict(zip([row[0] for row in batch.indices] or range(len(shown)), shown, strict=True))
+        self.shown = dict(sorted({**self.shown, **numbered}.items())[:SHOWN_RECORDINGS])
 
     def _frames(self, model: DiarizationModel, batch: Batch, found: dict[str, float]) -> Iterator[WindowOutput]:
         """Add the sums over frames; the model's output on each window."""
@@ -147,10 +149,6 @@ class DiarizationMeters(Meters):
             found[f"recordings_{counts[0]}"] += 1
         found["recordings"] += 1
         return Shown(example.name, hypothesis, reference, example.duration)
-
-    def _show(self, recordings: Iterable[tuple[int, Shown]]) -> None:
-        """Keep those that are among the first of the split, in any order."""
-        self.shown = dict(sorted({**self.shown, **dict(recordings)}.items())[:SHOWN_RECORDINGS])
 
     def pictures(self) -> dict[str, bytes]:
         """The timelines of the first recordings."""

@@ -8,7 +8,7 @@ Source: the same order as pyannote.audio's Binarize, with the median filter of F
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from itertools import product
 from typing import Any
 
@@ -70,20 +70,16 @@ def tune_segments(
             {"threshold": THRESHOLDS, "median_filter": MEDIAN_FILTERS},
             {"min_duration_on": MIN_DURATIONS_ON, "min_duration_off": MIN_DURATIONS_OFF},
         ):
-            candidates = list(_variants(best, grid))
+            settings: list[dict[str, Any]] = [
+                dict(zip(grid, values, strict=True)) for values in product(*grid.values())
+            ]
+            candidates = [best.model_copy(update=changed) for changed in settings]
             for candidate in followed(candidates, "trying settings", len(candidates)):
                 found = seconds(candidate)
                 if found < least - 1e-9:
                     best, least = candidate, found
         if least == before:
             return best
-
-
-def _variants(inference: InferenceConfig, grid: dict[str, tuple[float, ...]]) -> Iterable[InferenceConfig]:
-    """``inference`` with every combination of the values of a grid."""
-    for values in product(*grid.values()):
-        changed: dict[str, Any] = dict(zip(grid, values, strict=True))
-        yield inference.model_copy(update=changed)
 
 
 def decided(probabilities: np.ndarray, inference: InferenceConfig, frame_seconds: float) -> np.ndarray:

@@ -135,9 +135,6 @@ class DiarizationTask(SpeechTask[DiarizationExperiment, PreparedRecordings, Diar
             device = pick_device(self.experiment.training.device)
             skip_bad = self.experiment.skips_bad_examples
             store_features(self.prepared, self.datasets, self.audio, self.data, device, skip_bad)
-        self._say_if_speakers_are_too_many()
-
-    def _say_if_speakers_are_too_many(self) -> None:
         most = self.prepared.most_speakers("train")
         if self.label_type.orders and most > self.options.max_speakers:
             log.warning(

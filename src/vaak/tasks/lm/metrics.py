@@ -49,7 +49,8 @@ class TextMeters(Meters):
         scored = batch["targets"] != IGNORED
         logits = model(batch["inputs"], **visibility_of(self.options, batch), select=scored)
         targets = batch["targets"][scored]
-        nats = float(_exact_sum(F.cross_entropy(logits.float(), targets, reduction="none")))
+        each = F.cross_entropy(logits.float(), targets, reduction="none")
+        nats = float(each.sum() if each.device.type == "mps" else each.sum(dtype=torch.float64))  # mps has no float64
         right = float((logits.argmax(-1) == targets).sum())
         self.totals["nats"] += nats
         self.totals["right"] += right
@@ -100,11 +101,6 @@ def visibility_of(options: LanguageModelConfig, batch: Batch) -> dict[str, Tenso
     if batch.extra["packed"]:
         return {"documents": batch["documents"]}
     return {"mask": batch["documents"] >= 0} if options.model_type == "encoder" else {}
-
-
-def _exact_sum(values: Tensor) -> Tensor:
-    """The sum in float64 where the device has it."""
-    return values.sum() if values.device.type == "mps" else values.sum(dtype=torch.float64)
 
 
 GRAMMAR_PAIRS = 100  # of each phenomenon: +- 5 % at two standard errors for a model at 90 %

@@ -99,8 +99,10 @@ def draw_attention(weights: Tensor, source: Sentence, target: Sentence, path: Pa
         for number, layer in enumerate(weights, 1)
         if len(layer) > 1
     )
+    opacities = [number / SHADES for number in range(SHADES + 1)]  # from white to dark blue
+    shades = (f".w{one} {{ background: rgba(23, 64, 120, {opacity:.2f}); }}" for one, opacity in enumerate(opacities))
     page = PAGE.format(
-        shades=_shades(),
+        shades="\n".join(shades),
         source=_shown(source.text),
         target=_shown(target.text),
         legend="".join(f'<i class="w{number}"></i>' for number in range(SHADES + 1)),
@@ -151,10 +153,10 @@ def _panel(
     ``source_tokens`` head the columns, ``target_tokens`` the rows.
     """
     head = "".join(f'<th scope="col">{_shown(token)}</th>' for token in source_tokens)
-    rows = (
-        f'<tr><th scope="row">{_shown(token)}</th>{"".join(_cell(weight, highest) for weight in row)}</tr>'
-        for token, row in zip(target_tokens, weights.tolist(), strict=True)
-    )
+    rows = []
+    for token, row in zip(target_tokens, weights.tolist(), strict=True):
+        cells = (f'<td class="w{round(weight / highest * SHADES)}" title="{weight:.2f}"></td>' for weight in row)
+        rows.append(f'<tr><th scope="row">{_shown(token)}</th>{"".join(cells)}</tr>')
     body = "\n".join(rows)
     return (
         f"<section><h2>{escape(title)}</h2><table><thead><tr><th></th>{head}</tr></thead>\n"
@@ -162,16 +164,6 @@ def _panel(
     )
 
 
-def _cell(weight: float, highest: float) -> str:
-    return f'<td class="w{round(weight / highest * SHADES)}" title="{weight:.2f}"></td>'
-
-
 def _shown(token: str) -> str:
     """A token as text of the page, with newlines to be seen."""
     return escape(token.replace("\n", "⏎"))
-
-
-def _shades() -> str:
-    """A class of cells for each of the shades, white to dark blue."""
-    steps = ((number, number / SHADES) for number in range(SHADES + 1))
-    return "\n".join(f".w{number} {{ background: rgba(23, 64, 120, {opacity:.2f}); }}" for number, opacity in steps)

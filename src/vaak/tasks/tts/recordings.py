@@ -139,7 +139,9 @@ def aligned_symbols(
         raise DataError("its alignment has no phonemes" if not spoken else "its text has no phonemes")
     times = _times([symbols[place] for place in places], spoken)
     replaced = {BOUNDARY} if processor.config.punctuation == "pause" else set[str]()
-    pauses = _between(times, [start for start, _ in times], max(phone.end for phone in phones))
+    # from the end of each phoneme to the start of the next; the first from 0, the last to the end
+    starts, ends = [start for start, _ in times], [end for _, end in times]
+    pauses = list(zip([0.0, *ends], [*starts, max(phone.end for phone in phones)], strict=True))
     found = Aligned([], [])
     for number, (before, after) in enumerate(pairwise([-1, *places, len(symbols)])):
         between, (begun, ended) = list(symbols[before + 1 : after]), pauses[number]
@@ -151,11 +153,6 @@ def aligned_symbols(
             found.symbols.append(symbols[after])
             found.ends.append(times[number][1])
     return Aligned(found.symbols, list(accumulate(found.ends, max)))
-
-
-def _between(times: Sequence[tuple[float, float]], starts: Sequence[float], last: float) -> list[tuple[float, float]]:
-    """From the end of each phoneme to the start of the next; the first from 0, the last to ``last``."""
-    return list(zip([0.0, *(end for _, end in times)], [*starts, last], strict=True))
 
 
 def _add_pause(found: Aligned, between: Sequence[str], pause: tuple[float, float]) -> None:
@@ -188,7 +185,10 @@ def _spoken(phones: Sequence[Interval], processor: PhonemeProcessor) -> list[Int
 
 def _times(text: Sequence[str], spoken: Sequence[Interval]) -> list[tuple[float, float]]:
     """Start and end of each phoneme of a text. Raises DataError where too few of them are spoken."""
-    own, other = ([_without_stress(one) for one in some] for some in (text, [phone.text for phone in spoken]))
+    own, other = (
+        [one if one in SPECIAL else one.strip(_STRESS) for one in some]
+        for some in (text, [phone.text for phone in spoken])
+    )
     blocks = SequenceMatcher(None, own, other, autojunk=False).get_opcodes()
     found = sum(last - first for kind, first, last, _, _ in blocks if kind == "equal")
     known = len(own) - sum(_unknown(block, other) for block in blocks)
@@ -215,7 +215,3 @@ def _unknown(block: tuple[str, int, int, int, int], other: Sequence[str]) -> int
     """How many phonemes of the text an aligner has marked as an unknown word."""
     _, first, last, begun, ended = block
     return last - first if NOISE in other[begun:ended] else 0
-
-
-def _without_stress(symbol: str) -> str:
-    return symbol if symbol in SPECIAL else symbol.strip(_STRESS)

@@ -18,7 +18,7 @@ from vaak.audio.features.mel import MelSpectrogram
 from vaak.audio.mel_config import MelConfig
 from vaak.nn.speech.vocos import InverseSTFT, Vocos
 from vaak.nn.speech.waveform_losses import Discriminators, Resolution, magnitudes
-from vaak.tasks.vocoder.config import DiscriminatorsConfig, VocoderModelConfig
+from vaak.tasks.vocoder.config import VocoderModelConfig
 
 LEAST_STRENGTH = 1e-4
 """What the pseudo-inverse is raised to where it is lower: it is negative for some frequencies."""
@@ -36,7 +36,10 @@ class VocoderModel(nn.Module):
         transform = InverseSTFT(mel.n_fft, mel.hop_length, mel.win_length)
         prior = PseudoInverse(self.mel) if config.prior == "pseudo_inverse" else None
         self.generator = Vocos(mel.n_mels, transform, config.width, config.num_layers, config.inner_width, prior)
-        self.discriminators = None if config.discriminators is None else _discriminators(config.discriminators)
+        self.discriminators: Discriminators | None = None
+        if (own := config.discriminators) is not None:
+            resolutions = [Resolution(length, length // 4, length) for length in own.resolutions]
+            self.discriminators = Discriminators(own.periods, resolutions, own.period_channels, own.resolution_channels)
 
     def forward(self, mel: Tensor) -> Tensor:
         """Samples ``(batch, frame · hop_length)`` of mel spectrograms ``(batch, frame, bin)``."""
@@ -70,8 +73,3 @@ class PseudoInverse(nn.Module):
     def forward(self, mel: Tensor) -> Tensor:
         linear = self.undo_log(mel) @ self.inverse
         return self.power * linear.clamp(min=LEAST_STRENGTH).log()
-
-
-def _discriminators(config: DiscriminatorsConfig) -> Discriminators:
-    resolutions = [Resolution(length, length // 4, length) for length in config.resolutions]
-    return Discriminators(config.periods, resolutions, config.period_channels, config.resolution_channels)

@@ -53,7 +53,7 @@ def few_utterances(sizes: Sequence[int]) -> str:
 
 
 def clusters(work: StageWork) -> dict[str, Any]:
-    """The stage's body. Raises UserError for a single cluster."""
+    """Write the clusters of embeddings, one for each expert. Raises UserError for a single cluster."""
     options: MoeOptions = work.options
     folder = work.inputs["embeddings"]
     store = PipelineRowStore(folder / ROWS)

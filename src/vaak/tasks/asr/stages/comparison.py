@@ -75,7 +75,7 @@ class Difference:
 
 
 def comparison(work: StageWork) -> dict[str, Any]:
-    """The stage's body."""
+    """Write the comparison of the mixture with its controls, as JSON and as a table."""
     found = compared({name: work.inputs[name] for name in SYSTEMS if name in work.inputs})
     write_json(work.folder / RESULTS, found)
     write_text(work.folder / TABLE, markdown(found))
@@ -89,7 +89,7 @@ def compared(folders: Mapping[str, Path]) -> dict[str, Any]:
     Raises DataError where systems weren't given the same utterances.
     """
     about = {name: read_json(folder / ABOUT) for name, folder in folders.items()}
-    lines = {name: _read(folder) for name, folder in folders.items()}
+    lines = {name: {line["id"]: line for line in _lines_of(folder / TEXTS)} for name, folder in folders.items()}
     own, conditions = lines[MIXTURE], {key: about[MIXTURE][key] for key in ("split", "normaliser", "decoding")}
     for name, others in lines.items():
         if about[name]["split"] != conditions["split"] or _without_text(others) != _without_text(own):
@@ -119,12 +119,6 @@ def compared(folders: Mapping[str, Path]) -> dict[str, Any]:
     verdict, sentence = judged(in_all, found["numbers"]["total"], found["intervals_over"])
     lines_shown = [*heading(found), *aligned(rows_of(found)), sentence]
     return {"verdict": verdict, "sentence": sentence, **found, "lines": lines_shown}
-
-
-def _read(folder: Path) -> dict[str, Any]:
-    """The transcripts of a system, by the names of utterances."""
-    lines = (folder / TEXTS).read_text(encoding="utf-8").split("\n")[:-1]
-    return {line["id"]: line for line in map(json.loads, lines)}
 
 
 def _without_text(lines: Lines) -> dict[str, Any]:
@@ -287,7 +281,7 @@ SYSTEM = "system"
 
 
 def transcripts(work: StageWork) -> dict[str, Any]:
-    """The stage's body."""
+    """Write what a system recognises in the utterances of the comparison, with how it was trained."""
     from vaak.text.scoring.word_errors import score_texts
 
     task, model, trained = _system(work)

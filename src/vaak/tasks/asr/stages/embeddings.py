@@ -38,7 +38,7 @@ AT_ONCE = 100
 
 
 def embeddings(work: StageWork) -> dict[str, Any]:
-    """The stage's body."""
+    """Write the embeddings of a part of the training data, with a mapping of their names."""
     options: MoeOptions = work.options
     say_fallbacks(options)
     embedder = Embedder.of(work, "embeddings", "train")

@@ -53,7 +53,7 @@ NUM_BINS = 10
 
 
 def gate(work: StageWork) -> dict[str, Any]:
-    """The stage's body."""
+    """Train a gate on the clusters of embeddings; write its weights and results."""
     from safetensors.torch import save_file
 
     from vaak.runs.open_run import open_run
@@ -152,7 +152,7 @@ LORA = {"lora_A.default.weight": "lora_a", "lora_B.default.weight": "lora_b"}
 
 
 def experts(work: StageWork) -> dict[str, Any]:
-    """The stage's body."""
+    """Train an expert on each cluster; write their adapters and the mixture that joint training begins with."""
     clusters = Clusters.read(work.inputs["clusters"])
     assigned = {split: assign(work, split, clusters) for split in ("train", "valid")}
     sizes = [len(assigned["train"][expert]) for expert in range(clusters.num_clusters)]
@@ -301,7 +301,7 @@ def joint_values(work: StageWork) -> Values:
 
 
 def joint(work: StageWork) -> dict[str, Any]:
-    """The stage's body."""
+    """Train gate and experts together; write the results."""
     say_fallbacks(work.options)
     outcome = work.train(joint_values(work), work.options.asr_config)
     best = best_figures(outcome.directory)

@@ -313,7 +313,7 @@ def base_settings(options: MoeOptions) -> Values:
 
 
 def base(work: StageWork) -> dict[str, Any]:
-    """The stage's body."""
+    """Train a small Whisper from scratch on built-in voices."""
     from vaak.runs.open_run import open_run
 
     say_fallbacks(work.options)
