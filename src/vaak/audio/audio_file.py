@@ -25,7 +25,7 @@ from typing import Any, Literal, NamedTuple, Self
 import numpy as np
 
 from vaak.core.errors import DataError, UserError, optional_import
-from vaak.core.storage.files import demand_file, sync_directory, sync_file
+from vaak.core.storage.files import demand_file, replacing
 
 BLOCK = 2
 """Seconds that are resampled at once."""
@@ -381,18 +381,15 @@ def speech_file(path: Path, sampling_rate: int, pause: float) -> Iterator[Speech
         raise UserError(f"{path}: expected a file that ends in {' or '.join(FORMATS)}")
     with optional_import("audio files require soundfile", "audio"):
         import soundfile
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    kind = FORMATS[path.suffix.lower()]
     try:
-        file = soundfile.SoundFile(temporary, "w", sampling_rate, 1, "PCM_16", format=FORMATS[path.suffix.lower()])
-        with file:
+        with (
+            replacing(path) as temporary,
+            soundfile.SoundFile(temporary, "w", sampling_rate, 1, "PCM_16", format=kind) as file,
+        ):
             yield SpeechFile(file, sampling_rate, pause)
-        sync_file(temporary)
-        os.replace(temporary, path)
-        sync_directory(path.parent)
     except (OSError, soundfile.LibsndfileError) as error:
         raise UserError(f"{path} can't be written: {getattr(error, 'strerror', None) or error}") from error
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 AUDIO = frozenset({".wav", ".flac", ".ogg", ".opus", ".mp3", ".aiff", ".aif", ".au", ".sph", ".w64", ".caf"})

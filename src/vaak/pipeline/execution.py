@@ -28,10 +28,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 from vaak.config.base import from_options
+from vaak.core.artifact import Artifact, differences
 from vaak.core.errors import UserError
 from vaak.core.interrupts import acknowledged, end_with_parent, in_order
 from vaak.core.machine import host_memory
-from vaak.core.storage.files import read_json, sha256_of, sizes_of, write_json
+from vaak.core.storage.files import damage_in, remove_temporary, sha256_of, sizes_of
 from vaak.core.terminal import progress, progress_allowed
 from vaak.pipeline.jobs import Jobs
 from vaak.pipeline.stage import Options, Pipeline, Stage, StageWork
@@ -78,7 +79,7 @@ def status_of_stage(stage: Stage, folder: Path, parts: Parts, forced: bool = Fal
 
     Raises UserError where the folder is someone else's.
     """
-    begun, manifest = _read(folder / BEGUN), _read(folder / MANIFEST)
+    begun, manifest = (_marker(folder, name).find() for name in (BEGUN, MANIFEST))
     before = manifest or begun
     if before is None:
         if folder.exists() and any(path.name[0] != "." for path in folder.iterdir()):
@@ -100,19 +101,15 @@ def status_of_stage(stage: Stage, folder: Path, parts: Parts, forced: bool = Fal
     return StageStatus(verdict, next(iter(damage.values())), damaged=tuple(damage))
 
 
-def _read(path: Path) -> dict[str, Any] | None:
-    """The content of one of our files; None where it is missing or damaged."""
-    try:
-        found = read_json(path)
-    except (OSError, ValueError):
-        return None
-    return found if isinstance(found, dict) and isinstance(found.get("parts"), dict) else None
+def _marker(folder: Path, name: str) -> Artifact:
+    """Return a stage's folder as an artifact: as it was begun, or as it is done."""
+    return Artifact(folder, name, "outputs", keys={"parts": dict})
 
 
 def _changes(before: Parts, now: Parts) -> Iterator[str]:
     """What has changed, in words."""
     options = before.get("options", {})
-    yield from _changed_options({name: options[name] for name in now["options"] if name in options}, now["options"])
+    yield from differences({name: options[name] for name in now["options"] if name in options}, now["options"])
     read = before.get("reads", {})
     for name in sorted({*read, *now["reads"]}):
         if read.get(name) != now["reads"].get(name):
@@ -126,23 +123,6 @@ def _changes(before: Parts, now: Parts) -> Iterator[str]:
         yield "its code has changed"
 
 
-def _changed_options(before: Parts, now: Parts, prefix: str = "") -> Iterator[str]:
-    """The options whose values differ, in words; of sections, the options in them."""
-    for name in [*now, *(name for name in before if name not in now)]:
-        if name not in now:
-            yield f"{prefix}{name} was {_shown(before[name])}, isn't given now"
-        elif name not in before:
-            yield f"{prefix}{name} is new, {_shown(now[name])}"
-        elif isinstance(before[name], dict) and isinstance(now[name], dict):
-            yield from _changed_options(before[name], now[name], f"{prefix}{name}.")
-        elif before[name] != now[name]:
-            yield f"{prefix}{name} was {_shown(before[name])}, is {_shown(now[name])} now"
-
-
-def _shown(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False)
-
-
 def outputs_in(stage: Stage, folder: Path) -> dict[str, list[Any]]:
     """Size and SHA-256 of every output. Raises UserError where the body didn't make one."""
     sizes = sizes_of(folder, leave_out={MANIFEST, BEGUN})
@@ -152,27 +132,22 @@ def outputs_in(stage: Stage, folder: Path) -> dict[str, list[Any]]:
         if not names:
             raise UserError(f"stage {stage.name} has ended without its output {folder / declared}")
         found.update({name: sizes[name] for name in names})
+    entries: dict[str, list[Any]] = {}
     with progress(f"checksums of {stage.name}", sum(found.values())) as advance:
-        return {name: [size, _sha256(folder / name, size, advance)] for name, size in found.items()}
-
-
-def _sha256(path: Path, size: int, advance: Any) -> str:
-    found = sha256_of(path)
-    advance(size)
-    return found
+        for name, size in found.items():
+            entries[name] = [size, sha256_of(folder / name)]
+            advance(size)
+    return entries
 
 
 def _damage(folder: Path, outputs: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """Every output that isn't what was written, with what is wrong with it."""
     with progress(f"checking {folder.name}", sum(size for size, _ in outputs.values())) as advance:
         for name, (size, digest) in outputs.items():
-            path = folder / name
-            if not path.is_file():
-                yield name, f"{path}: this file is missing"
-            elif path.stat().st_size != size:
-                yield name, f"{path}: this file has {path.stat().st_size} bytes where {size} were written"
-            elif sha256_of(path) != digest:
-                yield name, f"{path}: the content of this file has changed (SHA-256)"
+            if problem := damage_in(folder, {name: size}):
+                yield name, problem
+            elif sha256_of(folder / name) != digest:
+                yield name, f"{folder / name}: the content of this file has changed (SHA-256)"
             advance(size)
 
 
@@ -218,11 +193,9 @@ def make_ready(standing: StageStatus, job: Job) -> Path | None:
         (folder / name).unlink(missing_ok=True)
     (folder / MANIFEST).unlink(missing_ok=True)
     folder.mkdir(parents=True, exist_ok=True)
-    for path in folder.rglob(".*.tmp"):  # half-written by a process that was killed
-        if path.is_file():
-            path.unlink()
+    remove_temporary(folder)
     if standing.verdict == "starts":
-        write_json(folder / BEGUN, {"parts": job.parts})
+        _marker(folder, BEGUN).claim({"parts": job.parts})
     return moved
 
 
@@ -245,7 +218,7 @@ def run_body(pipeline: Pipeline, job: Job) -> None:
             "memory_bytes": memory.peak(),
             "finished": time.strftime("%Y-%m-%d %H:%M:%S"),
         }
-        write_json(job.folder / MANIFEST, about)
+        _marker(job.folder, MANIFEST).finish(about, with_sizes=False)
     except OSError as error:
         if error.errno not in FULL:
             raise

@@ -23,8 +23,9 @@ from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
-from vaak.core.errors import DataError, FormatError, UserError
-from vaak.core.storage.files import format_of, read_json, write_bytes, write_json
+from vaak.core.artifact import Artifact
+from vaak.core.errors import DataError, UserError
+from vaak.core.storage.files import remove_temporary, write_bytes
 from vaak.core.terminal import progress
 from vaak.pipeline.jobs import Jobs
 
@@ -51,13 +52,7 @@ class PipelineRowStore:
     """The rows in a folder; ``keys`` in order, ``shape`` of a row. Raises DataError where there are none."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder, path = folder, folder / INDEX
-        try:
-            about = read_json(path)
-        except (OSError, ValueError) as error:
-            raise DataError(f"{path}: this can't be read ({error}); run the stage that makes it") from error
-        if format_of(about) != FORMAT:
-            raise FormatError(path, "rows", format_of(about), FORMAT)
+        self.folder, about = folder, _artifact_in(folder).read()
         self.keys: list[str] = about["keys"]
         self.shape: tuple[int, ...] = tuple(about["shape"])
         self.dtype: str = about["dtype"]
@@ -122,6 +117,11 @@ class PipelineRowStore:
         return self.columns(0, self.num_columns)
 
 
+def _artifact_in(folder: Path) -> Artifact:
+    keys = {"shape": list, "dtype": str, "rows_per_shard": int, "keys": list}
+    return Artifact(folder, INDEX, "rows", FORMAT, keys, remedy="run the stage that makes it")
+
+
 def disk_bytes(num_rows: int, shape: Sequence[int], dtype: str) -> int:
     """The bytes of rows on disk, without their keys.
 
@@ -153,7 +153,13 @@ def make_rows(
     per_shard = min(ROWS_PER_SHARD, max(1, SHARD_BYTES // disk_bytes(1, shape, dtype)))
     about = {"format": FORMAT, "shape": [*shape], "dtype": dtype, "rows_per_shard": per_shard, "keys": [*keys]}
     folder.mkdir(parents=True, exist_ok=True)
-    _begin_folder(folder, about)
+    artifact = _artifact_in(folder)
+    if artifact.find() == about:
+        remove_temporary(folder)
+    else:
+        for path in folder.glob("*rows-*"):
+            path.unlink()
+        artifact.claim(about)
     store = PipelineRowStore(folder)
     missing = [number for number in range(store.num_shards) if not store.has_shard(number)]
     there = store.num_shards - len(missing)
@@ -174,18 +180,6 @@ def make_rows(
             jobs.helpers.wait_for(partial(store.has_shard, shard))
             advance(len(store.keys_of(shard)))
     return store
-
-
-def _begin_folder(folder: Path, about: dict[str, Any]) -> None:
-    """Write the index, unless it is there; shards of another one, and what was half-written, are removed."""
-    try:
-        same = read_json(folder / INDEX) == about
-    except (OSError, ValueError):
-        same = False
-    for path in folder.glob(".*.tmp" if same else "*rows-*"):
-        path.unlink()
-    if not same:
-        write_json(folder / INDEX, about)
 
 
 def make_own_shards(folder: str, begin: Mapping[str, Any], shards: Sequence[int]) -> None:

@@ -10,24 +10,21 @@ from __future__ import annotations
 
 import logging
 import shutil
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
 import vaak
+from vaak.core.artifact import Artifact, differences
 from vaak.core.errors import DataError, FormatError, UserError
-from vaak.core.storage.files import damage_in, fingerprint_of, moved_together, read_json, sizes_of, write_json
-from vaak.core.storage.lock import locked
+from vaak.core.storage.files import fingerprint_of, moved_together, sizes_of
 from vaak.runs.folder.directory import holds_a_run, places_of
 
 log = logging.getLogger("vaak")
 
 DONE = "prepared.json"
-LOCK = ".lock"
 Store = TypeVar("Store")
-SIZES = "sizes"
-"""The key of the files' sizes in it."""
 LEFT_OUT = "left_out"
 """The key of the splits that a copy in a checkpoint doesn't have."""
 NOT_TRAINED_WITH = "test"
@@ -43,7 +40,7 @@ class PreparedFolder:
     @classmethod
     def open(cls, folder: Path, *reading: Any) -> Self:
         """``reading`` are the class's further fields. Raises DataError where nothing was prepared."""
-        if not (folder / DONE).exists():
+        if not artifact_in(folder).path.exists():
             raise DataError(f"{folder}: no prepared data; vaak train prepares them")
         return cls(folder, *reading)
 
@@ -66,7 +63,7 @@ class PreparedFolder:
             raise UserError(
                 f"the data of {split} isn't kept with the checkpoint {self.folder.parent}; open the run itself"
             )
-        self._check({name: size for name, size in _sizes(about).items() if _split_of(name) == split})
+        self._check(lambda name: _split_of(name) == split)
         return self.folder / split
 
     def lacks(self, splits: Iterable[str]) -> bool:
@@ -87,30 +84,21 @@ class PreparedFolder:
     @property
     def about(self) -> dict[str, Any]:
         """The content of ``prepared.json``. Raises DataError where it is damaged."""
-        path = self.folder / DONE
-        try:
-            found = read_json(path)
-        except ValueError as error:
-            raise DataError(f"{path}: this is damaged ({error}); {_how_to_repair(self.folder)}") from error
-        if not isinstance(found, dict):
-            raise DataError(f"{path}: this is damaged; {_how_to_repair(self.folder)}")
-        return found
+        return artifact_in(self.folder).read()
 
     def check_what_training_reads(self) -> None:
         """Raises DataError naming the first file that has changed since it was made, in the splits to come too."""
-        sizes = _sizes(self.about)
-        self._check({name: size for name, size in sizes.items() if _split_of(name) != NOT_TRAINED_WITH})
+        self._check(lambda name: _split_of(name) != NOT_TRAINED_WITH)
 
-    def _check(self, sizes: dict[str, int]) -> None:
-        damage = damage_in(self.folder, sizes)
+    def _check(self, concerns: Callable[[str], bool]) -> None:
+        damage = artifact_in(self.folder).damage(concerns)
         if damage is not None:
             raise DataError(f"{damage}; {_how_to_repair(self.folder)}")
 
 
-def _sizes(about: dict[str, Any]) -> dict[str, int]:
-    """The sizes that were recorded: none, in folders made before they were."""
-    recorded = about.get(SIZES)
-    return recorded if isinstance(recorded, dict) else {}
+def artifact_in(folder: Path) -> Artifact:
+    """Return the prepared data of a folder as an artifact."""
+    return Artifact(folder, DONE, "prepared data", remedy=_how_to_repair(folder))
 
 
 def _split_of(name: str) -> str:
@@ -180,7 +168,7 @@ def _keep(recipe: Recipe, prepared: PreparedFolder, directory: Path) -> None:
     if before != recipe.options and not any(
         moved_together(before, recipe.options, place, str(directory)) for place in places_of(directory)
     ):
-        changed = "; ".join(_changed(before, recipe.options))
+        changed = "; ".join(differences(before, recipe.options))
         raise UserError(
             f"{recipe.sections} has other options than this run was started with ({changed}): restore them, or give "
             "another name= to start a new run"
@@ -196,26 +184,13 @@ def _keep(recipe: Recipe, prepared: PreparedFolder, directory: Path) -> None:
         )
 
 
-def _changed(before: Any, now: Any, key: str = "") -> Iterator[str]:
-    """What differs between options, each with its key and both values."""
-    if isinstance(before, dict) and isinstance(now, dict):
-        for name in dict.fromkeys([*before, *now]):
-            yield from _changed(before.get(name), now.get(name), f"{key}.{name}".lstrip("."))
-    elif isinstance(before, list) and isinstance(now, list) and len(before) == len(now):
-        for number, (one, other) in enumerate(zip(before, now, strict=True)):
-            yield from _changed(one, other, f"{key}.{number}".lstrip("."))
-    elif before != now:
-        yield f"{key} was {before}, is {now}"
-
-
 def fingerprint_with_files(options: dict[str, Any], files: Iterable[Path]) -> str:
-    """A hash of options, of the version, and of the size and time of change of every file."""
-    return fingerprint_of({**options, "files": [_stamp(path) for path in files], "vaak": vaak.__version__})
+    """Return a hash of options, of the version, and of the size and time of change of every file.
 
-
-def _stamp(path: Path) -> list[Any]:
-    """What changes with a file's content; nothing for one that isn't there, which its reader will name."""
-    return [str(path), *((path.stat().st_size, path.stat().st_mtime_ns) if path.exists() else ())]
+    A file that isn't there counts by its path; whoever reads it will name it.
+    """
+    stamps = [[str(path), *((path.stat().st_size, path.stat().st_mtime_ns) if path.exists() else ())] for path in files]
+    return fingerprint_of({**options, "files": stamps, "vaak": vaak.__version__})
 
 
 def prepare_folder(recipe: Recipe, folder: Path) -> None:
@@ -225,46 +200,25 @@ def prepare_folder(recipe: Recipe, folder: Path) -> None:
 
     Raises UserError where the folder can't be written.
     """
-    mark = recipe.fingerprint()
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with locked(folder / LOCK):
-            if _is_done(folder, mark):
-                log.info("prepared data in %s are up to date", folder)
-            else:
-                _remove_leftovers(folder)
-                about = recipe.make(folder)
-                sizes = sizes_of(folder, leave_out={DONE})
-                write_json(folder / DONE, {"fingerprint": mark, "options": recipe.options, **about, SIZES: sizes})
-    except OSError as error:
-        raise UserError(f"prepared data can't be written to {folder}: {error.strerror or error}") from error
+    artifact, mark = artifact_in(folder), recipe.fingerprint()
+    with artifact.making(lambda: _is_done(artifact, mark)) as needed:
+        if needed:
+            artifact.finish({"fingerprint": mark, "options": recipe.options, **recipe.make(folder)})
+        else:
+            log.info("prepared data in %s are up to date", folder)
 
 
-def _is_done(folder: Path, mark: str) -> bool:
-    """Whether a folder holds all of what is to be made; where files are damaged, they are removed.
+def _is_done(artifact: Artifact, mark: str) -> bool:
+    """Return whether a folder holds all of what is to be made; where files are damaged, remove them.
 
     They are never written over: another run may have them mapped, and keeps what it has mapped.
     """
-    try:
-        about = read_json(folder / DONE)
-        if about["fingerprint"] != mark:
-            return False
-    except (OSError, ValueError, KeyError, TypeError):
+    if (artifact.find() or {}).get("fingerprint") != mark:
         return False
-    damage = damage_in(folder, _sizes(about))
+    damage = artifact.damage()
     if damage is not None:
-        log.warning("%s; the prepared data in %s are recreated", damage, folder)
-        (folder / DONE).unlink()
-        for name in sizes_of(folder):
-            (folder / name).unlink()
+        log.warning("%s; the prepared data in %s are recreated", damage, artifact.folder)
+        artifact.path.unlink()
+        for name in sizes_of(artifact.folder):
+            (artifact.folder / name).unlink()
     return damage is None
-
-
-def _remove_leftovers(folder: Path) -> None:
-    """Delete what says "complete", and what killed processes left half-written; no other process writes here now."""
-    (folder / DONE).unlink(missing_ok=True)
-    for path in [*folder.rglob(".*.tmp"), *folder.rglob(".*.old")]:
-        if path.is_dir():
-            shutil.rmtree(path)
-        else:
-            path.unlink(missing_ok=True)

@@ -26,6 +26,7 @@ from vaak.config.base import with_fold
 from vaak.config.experiment import Experiment
 from vaak.config.load import Loaded
 from vaak.config.tasks import task_class
+from vaak.core.artifact import LOCK, Artifact
 from vaak.core.corpus import NONE
 from vaak.core.errors import DataError, UserError
 from vaak.core.splits import SPLITS, FoldExample, divide, write_folds
@@ -34,10 +35,8 @@ from vaak.core.storage.lock import locked
 from vaak.core.task import Task
 from vaak.runs.evaluate import evaluate_run
 from vaak.runs.start import train
-from vaak.study.plan import StudyPlan, demand_not_stopped, demand_same, identity_of
+from vaak.study.plan import OTHER_STUDY, StudyPlan, demand_not_stopped, identity_of
 from vaak.study.significance import corrected_t_test, scipy_stats
-
-LOCK = ".lock"
 
 
 @dataclass(frozen=True)
@@ -82,13 +81,14 @@ class CrossValidation:
         self.plan, self.folder = plan, folder.resolve()
         own = {name: getattr(plan, name) for name in CrossvalPlan.__annotations__}
         identity = identity_of(plan, **own)
+        artifact = Artifact(self.folder, "crossval.json", "a cross-validation", remedy="give another --output")
         with unmade_after_errors(self.folder / "runs", but={LOCK}), locked(self.folder / LOCK):
-            demand_same(self.folder / "crossval.json", identity, "cross-validation")
+            artifact.demand_same(identity, OTHER_STUDY)
             if not self.folds_file.exists():
                 self._divide(own)
             identity["folds.json"] = sha256_of(self.folds_file)
-            demand_same(self.folder / "crossval.json", identity, "cross-validation")
-            write_json(self.folder / "crossval.json", identity)
+            artifact.demand_same(identity, OTHER_STUDY)
+            artifact.claim(identity)
 
     @property
     def folds_file(self) -> Path:

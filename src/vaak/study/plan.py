@@ -11,7 +11,6 @@ from typing import Any
 from vaak.config.load import Loaded, load
 from vaak.config.resolved import resolved_values
 from vaak.core.errors import UserError
-from vaak.core.storage.files import read_json
 from vaak.runs.start import Outcome
 
 SIGNALS = ("SIGINT", "SIGTERM")
@@ -46,15 +45,8 @@ def identity_of(plan: StudyPlan, **own: Any) -> dict[str, Any]:
     return values  # as they are read back
 
 
-def demand_same(path: Path, identity: dict[str, Any], what: str) -> None:
-    """Raises UserError where a study (``what``) of another identity is noted in a file; none is in one that isn't."""
-    found = read_json(path) if path.exists() else identity
-    other = [name for name in identity if found.get(name) != identity[name]]
-    if other:
-        raise UserError(
-            f"{path.parent} has another {what}: its {', '.join(other)} differ; restore what it was started with to "
-            "resume it, or give another --output"
-        )
+OTHER_STUDY = "restore what it was started with to resume it, or give another --output"
+"""What a user does about a folder that has another study."""
 
 
 def demand_not_stopped(outcome: Outcome, what: str) -> None:

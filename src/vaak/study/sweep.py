@@ -31,13 +31,14 @@ from typing import Any
 
 from vaak.config.yaml.text import read_yaml, yaml_text
 from vaak.config.yaml.tree import to_plain
+from vaak.core.artifact import Artifact
 from vaak.core.callback import Callback, Run
 from vaak.core.errors import UserError, optional_import
-from vaak.core.storage.files import write_json, write_text
+from vaak.core.storage.files import write_text
 from vaak.core.storage.lock import locked
 from vaak.runs.start import train
 from vaak.study.drawing import saved
-from vaak.study.plan import StudyPlan, demand_not_stopped, demand_same, identity_of
+from vaak.study.plan import OTHER_STUDY, StudyPlan, demand_not_stopped, identity_of
 
 RANGES = ("log", "uniform", "int", "logint")
 _KEY = re.compile(r"[a-zA-Z_]\w*(\.\w+)*")
@@ -276,13 +277,14 @@ class Sweep:
         return locked(self.folder / "trials" / f".{number + 1:04}.lock", patience=0)
 
     def _demand_same(self) -> None:
-        path, plan = self.folder / "sweep.json", asdict(self.plan)
+        plan = asdict(self.plan)
         dimensions = [{"kind": type(one).__name__, **asdict(one)} for one in self.plan.dimensions]
         own = {name: plan[name] for name in ("sampler", "seed", "prune")}
         identity = identity_of(self.plan, **own, dimensions=dimensions)
-        demand_same(path, identity, "sweep")
-        if not path.exists():
-            write_json(path, identity)
+        artifact = Artifact(self.folder, "sweep.json", "a sweep", remedy="give another --output")
+        artifact.demand_same(identity, OTHER_STUDY)
+        if not artifact.path.exists():
+            artifact.claim(identity)
 
     def _demand_success(self, problem: str) -> None:
         """Raises UserError where no trial has ever succeeded."""

@@ -223,13 +223,13 @@ def test_processes_share_the_folds_and_what_is_done_is_not_done_again(
     moved = (tmp_path / "study").rename(tmp_path / "moved")
     finished(plan(toy, repeats=2), moved)
     assert done == ["1-01", "2-01", "2-02", "1-02"]
-    with pytest.raises(UserError, match="has another cross-validation: its seed differ"):
+    with pytest.raises(UserError, match=r"a cross-validation made with other options \(seed was 42, is 1 now\): "):
         CrossValidation(plan(toy, repeats=2, seed=1), moved)
-    with pytest.raises(UserError, match="has another cross-validation: its configuration differ"):
+    with pytest.raises(UserError, match=r"other options \(configuration\.model\.embed_size was"):
         CrossValidation(plan(toy, "model.embed_size=9", repeats=2), moved)
     folds = moved / "folds.json"
     folds.write_text(folds.read_text().replace('"test": [1, 2]', '"test": [2, 2]', 1))
-    with pytest.raises(UserError, match=r"has another cross-validation: its folds\.json differ"):
+    with pytest.raises(UserError, match=r"other options \(folds\.json was"):
         CrossValidation(plan(toy, repeats=2), moved)
 
 

@@ -124,14 +124,14 @@ def test_a_trial_that_fails_doesnt_end_the_sweep_but_all_of_them_do(tiny_text: P
 
 def test_another_sweep_in_the_folder_is_refused(tiny_text: Path, tmp_path: Path):
     Sweep(plan(tiny_text), tmp_path)
-    with pytest.raises(UserError, match="has another sweep: its dimensions differ"):
+    with pytest.raises(UserError, match=r"a sweep made with other options \(dimensions"):
         Sweep(plan(tiny_text, read_grid("model.d_model=16,32")), tmp_path)
     moved = tmp_path / "moved.yml"
     moved.write_text((tiny_text / "tiny.yml").read_text())
     elsewhere = SweepPlan((str(moved),), FAST, (RATES,), "grid", 2)
     Sweep(elsewhere, tmp_path)
     moved.write_text(moved.read_text().replace("dropout: 0.1}", "dropout: 0.2}"))
-    with pytest.raises(UserError, match="has another sweep: its configuration differ"):
+    with pytest.raises(UserError, match=r"options \(configuration.*dropout was 0.1, is 0.2 now\): restore what"):
         Sweep(elsewhere, tmp_path)
     Sweep(plan(tiny_text, num_trials=1), tmp_path)
 

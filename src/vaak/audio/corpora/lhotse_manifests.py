@@ -40,9 +40,10 @@ from vaak.audio.cuts.reading import (
     recordings_in,
 )
 from vaak.audio.cuts.recordings import ReadRecording, attempted
+from vaak.core.artifact import LOCK, Artifact
 from vaak.core.errors import DataError, UserError
 from vaak.core.splits import SPLITS
-from vaak.core.storage.files import read_json, sync_file, unmade_after_errors, write_json
+from vaak.core.storage.files import read_json, replacing, unmade_after_errors, write_json
 from vaak.core.storage.lock import locked
 from vaak.core.terminal import followed
 
@@ -55,7 +56,6 @@ if TYPE_CHECKING:
 log = logging.getLogger("vaak")
 DONE = "cuts.json"
 CORPUS = "corpus.json"
-LOCK = ".lock"
 PREFIXES = {"train": ("train", "tr_", "tr-"), "valid": ("dev", "valid", "val"), "test": ("test", "eval")}
 MANIFEST = re.compile(r"(?:(?P<prefix>.+)_)?recordings_(?P<part>.+)\.jsonl(\.gz)?")
 
@@ -89,32 +89,20 @@ def prepare_corpus(dataset: DatasetConfig, audio: AudioConfig) -> dict[str, Path
     except UserError as error:
         raise UserError(f"datasets, name: {error}") from error
     output = output_folder(dataset, audio)
-    options = json.loads(json.dumps(dataset.options))
-    try:
-        with unmade_after_errors(output, {LOCK}), locked(output / LOCK):
-            parts = _made(recipe, options, output)
-            if parts is None:
-                parts = _make(recipe, corpus_folder(dataset, audio), output, options, audio.num_jobs)
-    except OSError as error:
-        raise UserError(f"manifests can't be written to {output}: {error.strerror or error}") from error
-    return {part: output / path for part, path in parts.items()}
+    identity: dict[str, Any] = {"recipe": recipe.name, "options": json.loads(json.dumps(dataset.options))}
+    artifact = Artifact(output, DONE, "manifests", keys={"recipe": str, "options": dict, "parts": dict})
 
+    def is_done() -> bool:
+        if not artifact.path.exists():
+            return False
+        artifact.demand_same(identity, "give another output_dir, or delete the folder")
+        return bool(artifact.read().get(NO_TIMES))  # an earlier version left the marks to whoever reads the cuts
 
-def _made(recipe: LhotseRecipe, options: dict[str, Any], output: Path) -> dict[str, str] | None:
-    """The parts that were made with these options; None if there are none."""
-    try:
-        about = read_json(output / DONE)
-    except FileNotFoundError:
-        return None
-    except ValueError as error:
-        raise DataError(f"{output / DONE}: this is damaged; delete the folder and run again") from error
-    if about["recipe"] != recipe.name or about["options"] != options:
-        raise DataError(
-            f"{output} has {about['recipe']} with options {about['options']}, but {recipe.name} with {options} was "
-            "requested: give another output_dir, or delete the folder"
-        )
-    parts: dict[str, str] = about["parts"]
-    return parts if about.get(NO_TIMES) else None  # an earlier version left the marks to whoever reads the cuts
+    with artifact.making(is_done, keeps_empty=False) as needed:
+        if needed:
+            parts = _make(recipe, corpus_folder(dataset, audio), output, identity["options"], audio.num_jobs)
+            artifact.finish({**identity, "parts": parts, NO_TIMES: True}, with_sizes=False)
+        return {part: output / path for part, path in artifact.read()["parts"].items()}
 
 
 def _make(recipe: LhotseRecipe, corpus: Path, output: Path, options: dict[str, Any], num_jobs: int) -> dict[str, str]:
@@ -145,7 +133,6 @@ def _make(recipe: LhotseRecipe, corpus: Path, output: Path, options: dict[str, A
             log.warning(
                 "%s, %s: dropped %s", recipe.name, part, "; ".join(f"{n:,}: {why}" for why, n in dropped.items())
             )
-    write_json(output / DONE, {"recipe": recipe.name, "options": options, "parts": parts, NO_TIMES: True})
     return parts
 
 
@@ -201,25 +188,19 @@ def _of_files(recordings: Path) -> Iterator[ReadRecording]:
 def _write(path: Path, readings: Iterable[ReadRecording]) -> dict[str, int]:
     """Write the cuts; returns the number of recordings without, by reason."""
     dropped: dict[str, int] = {}
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        with open(temporary, "w", encoding="utf-8") as lines:
-            for _, cut, remarks, problem in readings:
-                if problem is not None:
-                    raise problem
-                if cut is None:
-                    dropped[remarks[0]] = dropped.get(remarks[0], 0) + 1
-                    continue
-                if is_labelled_throughout(cut):
-                    [label] = cut.supervisions
-                    label.custom = {**(label.custom or {}), NO_TIMES: True}
-                for source in cut.recording.sources:
-                    source.source = os.path.abspath(source.source)
-                lines.write(json.dumps(cut.to_dict(), ensure_ascii=False) + "\n")
-        sync_file(temporary)
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    with replacing(path) as temporary, open(temporary, "w", encoding="utf-8") as lines:
+        for _, cut, remarks, problem in readings:
+            if problem is not None:
+                raise problem
+            if cut is None:
+                dropped[remarks[0]] = dropped.get(remarks[0], 0) + 1
+                continue
+            if is_labelled_throughout(cut):
+                [label] = cut.supervisions
+                label.custom = {**(label.custom or {}), NO_TIMES: True}
+            for source in cut.recording.sources:
+                source.source = os.path.abspath(source.source)
+            lines.write(json.dumps(cut.to_dict(), ensure_ascii=False) + "\n")
     return dropped
 
 

@@ -14,8 +14,6 @@ from __future__ import annotations
 
 import importlib.metadata
 import json
-import os
-import shutil
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -29,7 +27,7 @@ from vaak.audio.espeak import EspeakSpeech, Timed, speak
 from vaak.audio.simulation.conversations import LEVEL
 from vaak.core.errors import UserError, optional_import
 from vaak.core.random_keys import Purpose, draw_key
-from vaak.core.storage.files import fingerprint_of, read_json_lines, sync_directory, sync_file
+from vaak.core.storage.files import fingerprint_of, read_json_lines, remove_temporary, replacing_folder, sync_file
 from vaak.core.storage.lock import locked
 
 if TYPE_CHECKING:
@@ -155,14 +153,10 @@ def _folder_of(voice: Voice, texts: list[str], folder: Path) -> Path:
         return there
     folder.mkdir(parents=True, exist_ok=True)
     with locked(folder / ".lock"):
-        for left in folder.glob(".*.tmp"):  # by a process that was killed: no other writes here now
-            shutil.rmtree(left)
+        remove_temporary(folder)
         if not there.exists():
-            temporary = folder / f".{there.name}.tmp"
-            temporary.mkdir()
-            _write_sentences(voice, texts, temporary)
-            os.replace(temporary, there)
-            sync_directory(folder)
+            with replacing_folder(there) as temporary:
+                _write_sentences(voice, texts, temporary)
     return there
 
 

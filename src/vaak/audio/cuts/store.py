@@ -22,15 +22,15 @@ from typing import IO, TYPE_CHECKING, Any
 import numpy as np
 
 from vaak.audio.cuts.reading import NO_TIMES, file_of, lacks_times, lhotse_object, segments_of, uem_of
-from vaak.core.errors import DataError, FormatError
-from vaak.core.storage.files import read_json, sync_file, write_json
+from vaak.core.artifact import Artifact
+from vaak.core.errors import DataError
+from vaak.core.storage.files import remedy_of, sync_file
 from vaak.core.storage.mapped_lines import MappedLines, cut_short, mapped, writing_lines
 
 if TYPE_CHECKING:
     from lhotse.cut import Cut
 
 CUTS, DONE = "cuts.jsonl", "store.json"
-ABOUT = frozenset({"fingerprint", "speakers"})
 ARRAYS = {"durations": "<f8", "speaker_numbers": "<i4", "parts": "<f8"}
 
 
@@ -46,16 +46,13 @@ class CutStore:
         Raises DataError if there are none, or they are truncated; FormatError if another version wrote them.
         """
         self.folder = Path(folder)
+        about = _artifact_in(self.folder).read()
         try:
-            about = read_json(self.folder / DONE)
             arrays = {name: mapped(self.folder / f"{name}.bin", kind) for name, kind in ARRAYS.items()}
         except OSError as error:
-            raise DataError(f"{self.folder}: no cuts here: {error.strerror}") from error
-        except ValueError as error:  # not a whole number of values, or not JSON
+            raise DataError(f"{error.filename}: {error.strerror}; {remedy_of(error)}") from error
+        except ValueError as error:  # not a whole number of values
             raise cut_short(self.folder) from error
-        lacking = ABOUT - (about.keys() if isinstance(about, dict) else set())
-        if lacking:
-            raise FormatError(self.folder / DONE, "cuts", f"without {' and '.join(sorted(lacking))}", "those with them")
         self._lines, self.durations = MappedLines(self.folder / CUTS, "cut"), arrays["durations"]
         self.speaker_numbers, self.parts = arrays["speaker_numbers"], arrays["parts"].reshape(-1, 3)
         self.speakers: tuple[str, ...] = tuple(about["speakers"])
@@ -100,6 +97,10 @@ class CutStore:
         return CutStore, (self.folder,)
 
 
+def _artifact_in(folder: Path) -> Artifact:
+    return Artifact(folder, DONE, "cuts", keys={"fingerprint": str, "speakers": list})
+
+
 def write_cuts(folder: Path, cuts: Iterable[Cut]) -> CutStore:
     """Stream ``cuts`` to ``folder`` and return the store; an existing one is replaced.
 
@@ -125,7 +126,8 @@ def write_cuts(folder: Path, cuts: Iterable[Cut]) -> CutStore:
     _renumber(paths["speaker_numbers"], {numbers[name]: place for place, name in enumerate(names)})
     for path in paths.values():
         sync_file(path)
-    write_json(folder / DONE, {"fingerprint": digest.hexdigest(), "speakers": names, NO_TIMES: True})
+    about = {"fingerprint": digest.hexdigest(), "speakers": names, NO_TIMES: True}
+    _artifact_in(folder).finish(about, with_sizes=False)
     return CutStore(folder)
 
 

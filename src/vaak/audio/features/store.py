@@ -16,7 +16,6 @@ which is mirrored, those within ``frame_length / 2`` of an edge would differ; al
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -30,28 +29,17 @@ from vaak.audio.cuts.sources import CutSource, CutSpan, WindowSource
 from vaak.audio.cuts.store import CutStore
 from vaak.audio.features.extractors import Features
 from vaak.audio.segments import Alignment, AudioSource, LabelledAudio, Segment
-from vaak.core.errors import DataError, FormatError, UserError
+from vaak.core.artifact import SIZES, Artifact
+from vaak.core.errors import DataError, UserError
 from vaak.core.process_pool import in_processes
 from vaak.core.random_keys import Purpose, draw_key
-from vaak.core.storage.files import (
-    damage_in,
-    fingerprint_of,
-    format_of,
-    read_json,
-    remedy_of,
-    sizes_of,
-    sync_directory,
-    sync_file,
-    write_bytes,
-    write_json,
-)
-from vaak.core.storage.lock import locked
+from vaak.core.storage.files import fingerprint_of, remedy_of, replacing, write_bytes
 from vaak.core.terminal import progress
 
 log = logging.getLogger("vaak")
 FORMAT = "vaak features 1"
 DONE = "features.json"
-SIZES, PITCH = "sizes", "pitch"
+PITCH = "pitch"
 SHARD_SECONDS = 1800.0
 BATCH_SECONDS = 300.0
 WITHOUT_EFFECT = {
@@ -82,7 +70,9 @@ class FeatureStore:
         Raises DataError if there are none, or they are incomplete; FormatError if another version wrote them.
         """
         self.folder = Path(folder)
-        about = _read_about(self.folder)
+        about = _artifact_in(self.folder).read()
+        if about["storage_type"] not in (*TYPES, "lilcom"):
+            raise DataError(f"{self.folder / DONE}: this is damaged; delete {self.folder} and run again")
         self.dims: int = about["dims"]
         self.has_pitch: bool = about.get(PITCH, False)
         self.frame_shift: float = about["frame_shift"]
@@ -138,23 +128,20 @@ def extract(source: AudioSource, audio: AudioConfig, folder: Path, device: str =
     lacking = extraction.lacking()
     if lacking is None:
         return FeatureStore(folder)
-    if (folder / DONE).exists():
+    artifact = _artifact_in(folder)
+    if artifact.path.exists():
         log.warning("%s; damaged features in %s are recomputed", lacking, folder)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with locked(folder / ".lock"):
-            if extraction.lacking() is not None:  # another process may have made it meanwhile
-                (folder / DONE).unlink(missing_ok=True)
-                for path in folder.glob(".*.tmp"):  # half-written by processes that were killed
-                    path.unlink()
-                _make_shards(extraction)
-                _finish(extraction, mark)
-    except OSError as error:
-        raise UserError(
-            f"features can't be stored in {folder}: {error.strerror or error}; free some space, or set "
-            "global_config.storage_path to another folder"
-        ) from error
+    remedy = "free some space, or set global_config.storage_path to another folder"
+    with artifact.making(lambda: extraction.lacking() is None, remedy) as needed:
+        if needed:  # no other process has made it meanwhile
+            _make_shards(extraction)
+            _finish(extraction, mark)
     return FeatureStore(folder)
+
+
+def _artifact_in(folder: Path) -> Artifact:
+    keys = {"fingerprint": str, "dims": int, "frame_shift": float, "storage_type": str, "shards": list}
+    return Artifact(folder, DONE, "features", FORMAT, keys)
 
 
 def feature_fingerprint(source: AudioSource, audio: AudioConfig) -> str:
@@ -184,12 +171,11 @@ class _Extraction:
         Of a store without recorded sizes, which older versions made, the tables of every shard are read instead.
         """
         try:
-            sizes = _read_about(self.folder).get(SIZES)
-            store = FeatureStore(self.folder)
+            store, artifact = FeatureStore(self.folder), _artifact_in(self.folder)
+            if SIZES in artifact.read():
+                return artifact.damage()
         except DataError as error:
             return str(error)
-        if isinstance(sizes, dict):
-            return damage_in(self.folder, sizes)
         missing = self.missing(store.dims)
         return f"{self.path(missing[0])}: this is truncated" if missing else None
 
@@ -275,9 +261,8 @@ def _finish(extraction: _Extraction, mark: str) -> None:
         "frame_shift": features.frame_shift,
         "storage_type": audio.storage_type,
         "shards": [len(indices) for indices in extraction.shards],
-        SIZES: sizes_of(extraction.folder, leave_out={DONE}),
     }
-    write_json(extraction.folder / DONE, about)
+    _artifact_in(extraction.folder).finish(about)
     durations = extraction.source.durations
     log.info(
         "features of %d recordings, %.1f hours, are in %s", len(durations), np.sum(durations) / 3600, extraction.folder
@@ -286,24 +271,6 @@ def _finish(extraction: _Extraction, mark: str) -> None:
 
 def _shard_path(folder: Path, number: int) -> Path:
     return folder / f"shard-{number:05d}.bin"
-
-
-def _read_about(folder: Path) -> dict[str, Any]:
-    path = folder / DONE
-    try:
-        about = read_json(path)
-    except FileNotFoundError as error:
-        raise DataError(f"{folder}: the features are missing or incomplete (no {DONE})") from error
-    except (OSError, ValueError) as error:
-        raise DataError(f"{path}: this can't be read: {error}; {remedy_of(error)}") from error
-    kinds = {"fingerprint": str, "dims": int, "frame_shift": float, "storage_type": str, "shards": list}
-    if not isinstance(about, dict) or about.get("format") != FORMAT:
-        raise FormatError(path, "features", format_of(about), FORMAT)
-    whole = all(isinstance(about.get(name), kind) for name, kind in kinds.items())
-    if not whole or about["storage_type"] not in (*TYPES, "lilcom"):
-        raise DataError(f"{path}: this is damaged; delete {folder} and run again")
-    found: dict[str, Any] = about
-    return found
 
 
 BLOCK_FRAMES = 500
@@ -325,26 +292,18 @@ def write_shard(path: Path, recordings: Iterable[np.ndarray], storage_type: str)
 
     If anything fails, including ``recordings``, nothing is left.
     """
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     lengths: list[int] = []
     ends: list[int] = []
-    try:
-        with open(temporary, "wb") as file:
-            for frames in recordings:
-                lengths.append(len(frames))
-                if storage_type != "lilcom":
-                    file.write(frames.astype(TYPES[storage_type]).tobytes())
-                    continue
-                for start in range(0, len(frames), BLOCK_FRAMES):
-                    file.write(lilcom_module().compress(frames[start : start + BLOCK_FRAMES], tick_power=-5))
-                    ends.append(file.tell())
-            file.write(np.array([*ends, *lengths], "<i8").tobytes())
-        sync_file(temporary)
-        os.replace(temporary, path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
-    sync_directory(path.parent)
+    with replacing(path) as temporary, open(temporary, "wb") as file:
+        for frames in recordings:
+            lengths.append(len(frames))
+            if storage_type != "lilcom":
+                file.write(frames.astype(TYPES[storage_type]).tobytes())
+                continue
+            for start in range(0, len(frames), BLOCK_FRAMES):
+                file.write(lilcom_module().compress(frames[start : start + BLOCK_FRAMES], tick_power=-5))
+                ends.append(file.tell())
+        file.write(np.array([*ends, *lengths], "<i8").tobytes())
 
 
 class Shard:

@@ -26,17 +26,17 @@ import numpy as np
 from vaak import __version__
 from vaak.audio.formats.annotation_lines import write_rttm
 from vaak.audio.segments import AudioSource, LabelledAudio, Segment
+from vaak.core.artifact import LOCK, Artifact
 from vaak.core.errors import UserError, optional_import
 from vaak.core.random_keys import Purpose, draw_key
 from vaak.core.storage.files import (
     fingerprint_of,
     new_folders,
     parse_json_lines,
-    read_json,
     remove_empty,
+    remove_temporary,
     sync_file,
     write_bytes,
-    write_json,
     write_text,
 )
 from vaak.core.storage.lock import locked
@@ -46,7 +46,6 @@ if TYPE_CHECKING:
 
 ABOUT = "simulated.json"
 MANIFEST = "manifest.jsonl"
-LOCK = ".lock"
 LOUDEST = 0.99
 """A louder conversation is attenuated, to fit into 16 bits."""
 
@@ -72,7 +71,10 @@ def write_conversations(
     number = len(source.durations)
     mark = fingerprint_of([source.fingerprint, number, seed, __version__])
     with _only_writer_of(folder):
-        _claim(folder, mark)
+        artifact = Artifact(folder, ABOUT, "conversations", keys={"fingerprint": str})
+        artifact.demand_same({"fingerprint": mark}, "give another folder")
+        artifact.claim({"fingerprint": mark})
+        remove_temporary(folder)
         there = _whole_lines(folder / MANIFEST)
         advance(len(there))
         with open(folder / MANIFEST, "ab") as manifest:
@@ -115,22 +117,6 @@ def _only_writer_of(folder: Path) -> Iterator[None]:
         raise UserError(f"another process is writing conversations to {folder}; wait for it") from error
     except OSError as error:
         raise UserError(f"conversations can't be written to {folder}: {error.strerror or error}") from error
-
-
-def _claim(folder: Path, mark: str) -> None:
-    """Make the folder that of the conversations with this fingerprint; remove partial files of a killed process.
-
-    Raises UserError if it belongs to something else.
-    """
-    about = folder / ABOUT
-    if not about.exists():
-        write_json(about, {"fingerprint": mark})
-    elif read_json(about).get("fingerprint") != mark:
-        raise UserError(
-            f"{folder} contains conversations made with other options or from other speech; give another folder"
-        )
-    for path in folder.glob(".*.tmp"):
-        path.unlink()
 
 
 def _whole_lines(manifest: Path) -> list[dict[str, Any]]:

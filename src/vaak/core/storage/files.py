@@ -45,17 +45,61 @@ def write_bytes(path: Path, content: bytes) -> None:
         with open(path, "wb") as stream:
             stream.write(content)
         return
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    with replacing(path) as temporary:
+        temporary.write_bytes(content)
+
+
+@contextlib.contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """Yield a temporary path to write a file to; on exit it is on the disk, and replaces ``path`` in one rename.
+
+    After an error, the old file is untouched and nothing is left next to it.
+    """
+    temporary = temporary_of(path)
     try:
-        with open(temporary, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
+        yield temporary
+        sync_file(temporary)
         os.replace(temporary, path)
-    except BaseException:
+    finally:
         temporary.unlink(missing_ok=True)
-        raise
     sync_directory(path.parent)
+
+
+@contextlib.contextmanager
+def replacing_folder(folder: Path) -> Iterator[Path]:
+    """Yield a new folder next to ``folder``, which takes its name on exit; an old one is renamed first, then deleted.
+
+    After an error, the old folder is untouched and nothing is left next to it. Files in it are the caller's to flush.
+    """
+    temporary = temporary_of(folder)
+    old = temporary.with_suffix(".old")
+    shutil.rmtree(temporary, ignore_errors=True)
+    temporary.mkdir(parents=True)
+    try:
+        yield temporary
+        sync_directory(temporary)
+        shutil.rmtree(old, ignore_errors=True)
+        if folder.exists():
+            os.rename(folder, old)
+        os.rename(temporary, folder)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+    sync_directory(folder.parent)
+    shutil.rmtree(old, ignore_errors=True)
+
+
+def temporary_of(path: Path) -> Path:
+    """The name under which this process writes what then is renamed to ``path``."""
+    return path.with_name(f".{path.name}.{os.getpid()}.tmp")
+
+
+def remove_temporary(folder: Path) -> None:
+    """Delete below a folder what killed processes left half-written; no other process may be writing there."""
+    for path in [*folder.rglob(".*.tmp"), *folder.rglob(".*.old")]:
+        if path.is_dir():
+            shutil.rmtree(path)
+        else:
+            path.unlink(missing_ok=True)
 
 
 def write_text(path: Path, content: str) -> None:
@@ -100,16 +144,6 @@ def read_json(path: Path) -> Any:
     return json.loads(path.read_text(encoding="utf-8"))
 
 
-def format_of(about: Any) -> str:
-    """The format that a description of made data gives.
-
-    >>> format_of({"format": "vaak tokens 1"}), format_of([])
-    ('vaak tokens 1', 'of an unknown format')
-    """
-    found = about.get("format") if isinstance(about, dict) else None
-    return "of an unknown format" if found is None else str(found)[:40]
-
-
 def demand_file(path: Path) -> None:
     """Raises OSError for a device such as /dev/zero, which has no end, and for a folder."""
     mode = os.stat(path).st_mode
@@ -136,25 +170,18 @@ def unmade_after_errors(folder: Path, but: Collection[str] = ()) -> Iterator[Non
 
 @contextlib.contextmanager
 def whole_folder(folder: Path) -> Iterator[Path]:
-    """A folder to write to, which is renamed to ``folder`` at the end; after an error nothing of it is left.
+    """``replacing_folder`` of one that isn't there or is empty.
 
     Raises UserError where ``folder`` has something in it, or can't be written.
     """
     folder = folder.absolute()
     if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
         raise UserError(f"{folder} exists and is not an empty folder; choose another one.")
-    temporary = folder.with_name(f".{folder.name}.{os.getpid()}.tmp")
     try:
-        temporary.mkdir(parents=True)
-        yield temporary
-        if folder.exists():
-            folder.rmdir()
-        os.rename(temporary, folder)
+        with replacing_folder(folder) as temporary:
+            yield temporary
     except OSError as error:
         raise UserError(f"Can't write {folder}: {error.strerror or error}.") from error
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
-    sync_directory(folder.parent)
 
 
 def new_folders(folder: Path) -> list[Path]:

@@ -212,7 +212,7 @@ def _newest_first(folder: Path) -> list[Path]:
 
 def _restore_from(base: nn.Module, path: Path, entry: Entry) -> bool:
     """Write a checkpoint's frozen weights as ``base`` has them, if they are the right ones; return whether they are."""
-    made = path / f".{FROZEN}.{os.getpid()}.tmp"
+    made = files.temporary_of(path / FROZEN)
     try:
         with files.usual_mode(made):
             save_file(_frozen_of(base, path), made)
@@ -236,13 +236,8 @@ def _frozen_of(model: nn.Module, path: Path) -> dict[str, torch.Tensor]:
 def _put(file: Path, write: Callable[[Path], None]) -> None:
     """Have ``write`` write a file, which is there whole or not at all; what had its name, and its links, stay."""
     file.parent.mkdir(parents=True, exist_ok=True)
-    made = file.with_name(f".{file.name}.{os.getpid()}.tmp")
-    try:
+    with files.replacing(file) as made:
         write(made)
-        files.sync_file(made)
-        made.replace(file)
-    finally:
-        made.unlink(missing_ok=True)
 
 
 def _lost(path: Path, remedy: str = "resuming its run restores it from its base") -> CheckpointError:

@@ -35,9 +35,10 @@ from vaak.audio.cuts.recordings import UNUSABLE, LeftOut, alignment_items, descr
 from vaak.audio.cuts.sources import BoundedCache, CutSource
 from vaak.audio.cuts.store import CutStore, write_cuts
 from vaak.audio.segments import LabelledAudio
+from vaak.core.artifact import Artifact
 from vaak.core.batch import Batch
 from vaak.core.errors import DataError
-from vaak.core.storage.files import fingerprint_of, read_json, sync_file, write_json, write_text
+from vaak.core.storage.files import fingerprint_of, sync_file, write_text
 from vaak.core.storage.mapped_lines import mapped
 from vaak.core.task import Dataset
 from vaak.data.plan import sample_size, stratified_sample
@@ -79,7 +80,7 @@ class Utterances:
 
     def __init__(self, folder: str | Path) -> None:
         self.folder = Path(folder)
-        about = read_json(self.folder / ABOUT)
+        about = Artifact(self.folder, ABOUT, "utterances", keys={"groups": list}).read()
         self.cuts = CutStore(self.folder / "cuts")
         self.used = mapped(self.folder / USED, "<i8")
         self.group_names: tuple[str, ...] = tuple(about["groups"])
@@ -147,7 +148,7 @@ class Writing:
         for name, array in ((GROUPS, groups), (USED, used)):
             array.tofile(self.folder / name)
             sync_file(self.folder / name)
-        write_json(self.folder / ABOUT, {"groups": group_names, "label": label})
+        Artifact(self.folder, ABOUT, "utterances").finish({"groups": group_names, "label": label}, with_sizes=False)
         numbers = np.bincount(groups[used], minlength=len(group_names)).tolist()
         return {
             "utterances": len(used),

@@ -17,8 +17,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-import shutil
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -26,8 +24,9 @@ from typing import Any, ClassVar, Generic, NamedTuple, Self, TypeVar
 
 import numpy as np
 
+from vaak.core.artifact import Artifact
 from vaak.core.errors import DataError, FormatError
-from vaak.core.storage.files import format_of, read_json, remedy_of, sync_directory, sync_file, write_json
+from vaak.core.storage.files import remedy_of, replacing_folder, sync_file
 from vaak.core.storage.mapped_lines import MappedLines, cut_short, writing_lines
 from vaak.text.corpora.parallel import Pair
 from vaak.text.tokenizer import Tokenizer
@@ -50,7 +49,10 @@ class TokenStore:
         Raises DataError if there is none, or it is truncated; FormatError if another version wrote it.
         """
         self.folder = Path(folder)
-        about = _read_about(self.folder)
+        artifact = _artifact_in(self.folder)
+        about = artifact.read()
+        if about["dtype"] not in ("<u2", "<u4"):
+            raise DataError(f"{artifact.path}: this is damaged; delete {self.folder} and run again")
         self.num_documents: int = about["documents"]
         self.num_reproduced: int = about["reproduced"]
         self.tokenizer_fingerprint: str = about["tokenizer"]
@@ -101,16 +103,8 @@ def write_tokens(folder: str | Path, texts: Iterable[str], tokenizer: Tokenizer)
 def write_encoded(folder: str | Path, pieces: Iterable[EncodedPiece], tokenizer: Tokenizer) -> TokenStore:
     """The same of what is tokenised already; either all or none of the ``pieces`` have answers."""
     folder = Path(folder)
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    temporary = folder.with_name(f".{folder.name}.{os.getpid()}.tmp")
-    shutil.rmtree(temporary, ignore_errors=True)
-    temporary.mkdir()
-    try:
+    with replacing_folder(folder) as temporary:
         _write_files(temporary, pieces, tokenizer)
-        _put_in_place(temporary, folder)
-    except BaseException:
-        shutil.rmtree(temporary, ignore_errors=True)
-        raise
     return TokenStore(folder)
 
 
@@ -146,8 +140,9 @@ def _write_files(folder: Path, pieces: Iterable[EncodedPiece], tokenizer: Tokeni
     for path in paths:
         sync_file(path)
     counts = {"documents": num_documents, "reproduced": num_reproduced, "tokens": num_tokens}
-    about = {"dtype": dtype.str, "tokenizer": tokenizer.fingerprint, "fingerprint": digest.hexdigest()}
-    write_json(folder / "store.json", {"format": FORMAT} | counts | about | ({"answers": True} if num_answers else {}))
+    about: dict[str, Any] = {"dtype": dtype.str, "tokenizer": tokenizer.fingerprint, "fingerprint": digest.hexdigest()}
+    about = {"format": FORMAT} | counts | about | ({"answers": True} if num_answers else {})
+    _artifact_in(folder).finish(about, with_sizes=False)
 
 
 def _int64(number: int) -> bytes:
@@ -206,33 +201,9 @@ def _pieces(texts: Iterable[str], cut_at_newlines: bool) -> Iterator[_Piece]:
         yield _Piece(text[start:], True)
 
 
-def _put_in_place(temporary: Path, folder: Path) -> None:
-    """Rename the finished folder to its name; an old one is renamed first, then deleted."""
-    sync_directory(temporary)
-    old = folder.with_name(f".{folder.name}.{os.getpid()}.old")
-    shutil.rmtree(old, ignore_errors=True)
-    if folder.exists():
-        os.rename(folder, old)
-    os.rename(temporary, folder)
-    sync_directory(folder.parent)
-    shutil.rmtree(old, ignore_errors=True)
-
-
-def _read_about(folder: Path) -> dict[str, Any]:
-    path = folder / "store.json"
-    try:
-        about = read_json(path)
-    except FileNotFoundError as error:
-        raise DataError(f"{folder}: no tokens here (store.json is missing)") from error
-    except (OSError, ValueError) as error:
-        raise DataError(f"{path}: this can't be read: {error}; {remedy_of(error)}") from error
-    kinds = {"documents": int, "reproduced": int, "tokens": int, "dtype": str, "tokenizer": str, "fingerprint": str}
-    if not isinstance(about, dict) or about.get("format") != FORMAT:
-        raise FormatError(path, "tokens", format_of(about), FORMAT)
-    if about.get("dtype") not in ("<u2", "<u4") or not all(isinstance(about.get(key), kinds[key]) for key in kinds):
-        raise DataError(f"{path}: this is damaged; delete {folder} and run again")
-    found: dict[str, Any] = about
-    return found
+def _artifact_in(folder: Path) -> Artifact:
+    keys = {"documents": int, "reproduced": int, "tokens": int, "dtype": str, "tokenizer": str, "fingerprint": str}
+    return Artifact(folder, "store.json", "tokens", FORMAT, keys)
 
 
 def _mapped(path: Path, dtype: str, length: int) -> np.ndarray:

@@ -237,7 +237,7 @@ def test_a_full_disk_is_one_line_and_counts_nothing_half_written(num_jobs: int, 
     with file_size_limit(90_000), pytest.raises(UserError) as said:
         extract(ToyRecordings(LENGTHS), AudioConfig(num_jobs=num_jobs), tmp_path / "full")
     assert str(said.value) == (
-        f"features can't be stored in {folder}: File too large; free some space, or set global_config.storage_path to "
+        f"features can't be written to {folder}: File too large; free some space, or set global_config.storage_path to "
         "another folder"
     )
     assert not list(folder.glob(".*.tmp"))

@@ -62,7 +62,7 @@ def test_the_same_options_give_the_same_bits_and_go_on(simulate: Command, tmp_pa
     assert not set(audio(tmp_path / "three").values()) & set(audio(tmp_path / "one").values())
     code, out, err = simulate("one", *asked, "training.random_seed=7")
     assert (code, out) == (2, "")
-    assert err == "one contains conversations made with other options or from other speech; give another folder\n"
+    assert err == "one contains conversations made with other options or from other data: give another folder\n"
 
 
 def test_options_of_the_yaml_decide(simulate: Command, vaak: Command, voices: Path, tmp_path: Path) -> None:

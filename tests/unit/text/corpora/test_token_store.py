@@ -108,7 +108,7 @@ def test_damaged_files_are_named(name: str, tokenizer: Tokenizer, tmp_path: Path
     write_tokens(tmp_path / "t", TEXTS, tokenizer)
     path = tmp_path / "t" / name
     path.write_bytes(path.read_bytes()[:-3])
-    with pytest.raises(DataError, match=rf"{name}: .*delete the folder"):
+    with pytest.raises(DataError, match=rf"{name}: .*delete "):
         TokenStore.open(tmp_path / "t")
     path.unlink()
     with pytest.raises(DataError, match=name):
@@ -129,7 +129,7 @@ def test_tokens_of_an_earlier_version_are_named_with_the_remedy(tokenizer: Token
 
 @pytest.mark.parametrize("content", ["[]", "{}", '{"format": "another"}'])
 def test_foreign_folders_are_refused(content: str, tokenizer: Tokenizer, tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="no tokens here"):
+    with pytest.raises(DataError, match="the tokens are missing or incomplete"):
         TokenStore.open(tmp_path)
     (tmp_path / "store.json").write_text(content)
     with pytest.raises(DataError, match="this version can't read these tokens"):
