@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 import tiny_runs
+from vaak.core.artifact import LOCK
 from vaak.core.errors import UserError
 from vaak.core.storage.lock import locked
-from vaak.runs.folder.directory import LOCK
 
 QUICK = ("training.max_steps=2", "training.validation.interval=null", "training.checkpoint.interval=1")
 

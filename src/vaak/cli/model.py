@@ -69,7 +69,7 @@ def print_tree(tree: list[Branch]) -> None:
 
 def print_figures(estimate: ModelEstimate) -> None:
     """The totals below the tree."""
-    from vaak.runs.doctor import size
+    from vaak.core.machine import format_bytes
 
     print(f"\nparameters     {estimate.parameters:,}, of which {estimate.trained:,} are trainable")
     rest = estimate.at_rest
@@ -82,13 +82,14 @@ def print_figures(estimate: ModelEstimate) -> None:
     if rest.average:
         lines["average"] = rest.average
     for name, number in lines.items():
-        print(f"  {name:<12} {size(number):>10}")
+        print(f"  {name:<12} {format_bytes(number):>10}")
     if estimate.needed is None:
         print(f"  activations     unknown  {estimate.unknown}; the total depends on them")
     else:
-        print(f"  activations  {size(estimate.activations):>10}  counted in a dry pass of that microbatch")
+        print(f"  activations  {format_bytes(estimate.activations):>10}  counted in a dry pass of that microbatch")
         print(
-            f"  total        {size(estimate.needed):>10}  of {size(estimate.limit)}; the libraries' own memory is extra"
+            f"  total        {format_bytes(estimate.needed):>10}  of {format_bytes(estimate.limit)}; "
+            "the libraries' own memory is extra"
         )
 
 

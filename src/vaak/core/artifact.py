@@ -27,10 +27,11 @@ from typing import Any
 from vaak.core.errors import DataError, FormatError, UserError
 from vaak.core.storage.files import damage_in, read_json, remove_empty, remove_temporary, sizes_of, write_json
 from vaak.core.storage.files import new_folders as folders_to_make
-from vaak.core.storage.lock import locked
+from vaak.core.storage.lock import holder_of, locked
 
 LOCK = ".lock"
 SIZES = "sizes"
+ASKING_SECONDS = 0.5  # listing runs holds the lock for a moment, too
 MOST_SHOWN = 200
 """Characters of a value in a message; one of some options is a whole section."""
 
@@ -143,13 +144,29 @@ class Artifact:
     def demand_same(self, identity: Mapping[str, Any], remedy: str) -> None:
         """Do nothing where there is no marker, or one with the same values of the keys of ``identity``.
 
-        Raises UserError, which says what differs and ends with the ``remedy``, where it has other ones.
+        Raises DataError, which says what differs and ends with the ``remedy``, where it has other ones.
         """
         before = self.read() if self.path.exists() else identity
         if changed := list(differences({name: before[name] for name in identity if name in before}, identity)):
             named = "; ".join(change for change in changed if not change.startswith("fingerprint "))
             how = f"made with other options ({named})" if named else "made with other options or from other data"
-            raise UserError(f"{self.folder} contains {self.what} {how}: {remedy}")
+            raise DataError(f"{self.folder} contains {self.what} {how}: {remedy}")
+
+
+@contextlib.contextmanager
+def only_writer(folder: Path, otherwise: str, about: Callable[[], str] = str) -> Iterator[None]:
+    """Hold the lock of a folder, which is there, as long as a command works in it.
+
+    Raises UserError where another process has it, with what that is, what ``about`` returns of the folder, and what to
+    do ``otherwise`` than to wait.
+    """
+    with contextlib.ExitStack() as stack:
+        try:
+            stack.enter_context(locked(folder / LOCK, ASKING_SECONDS))
+        except BlockingIOError as error:
+            holder = f"{holder_of(folder / LOCK)}{about()}"
+            raise UserError(f"{folder} is being written by {holder}; wait for it, or {otherwise}") from error
+        yield
 
 
 def differences(before: Any, now: Any, key: str = "") -> Iterator[str]:

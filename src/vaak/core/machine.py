@@ -251,3 +251,21 @@ def code_version() -> str:
     for file in sorted(folder.rglob("*.py")):
         digest.update(f"{file.relative_to(folder).as_posix()}\0".encode() + file.read_bytes())
     return f"{(found or '')[:12]}{'+' if found else ''}{digest.hexdigest()[:12]}"
+
+
+def format_bytes(number: float) -> str:
+    """Return bytes as a reader reads them.
+
+    >>> format_bytes(3.5 * 2**30), format_bytes(64 * 2**20)
+    ('3.5 GiB', '64.0 MiB')
+    """
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if number < 1024:
+            return f"{number:.0f} {unit}" if unit == "B" else f"{number:.1f} {unit}"
+        number /= 1024
+    return f"{number:.1f} TiB"
+
+
+def nearest_existing(path: Path) -> Path:
+    """Return the path itself or the folder nearest above it that is there."""
+    return next(place for place in (path, *path.absolute().parents) if place.exists())

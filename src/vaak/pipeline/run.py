@@ -18,9 +18,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from vaak.core.artifact import only_writer
 from vaak.core.errors import UserError
+from vaak.core.machine import format_bytes, nearest_existing
 from vaak.core.storage.files import read_json, write_json, write_text
-from vaak.core.storage.lock import holder_of, locked
 from vaak.core.terminal import time_of
 from vaak.pipeline.execution import (
     BEGUN,
@@ -37,12 +38,10 @@ from vaak.pipeline.execution import (
 )
 from vaak.pipeline.jobs import Helpers, Jobs, help_rank_0
 from vaak.pipeline.stage import Forecast, Options, Pipeline, Stage
-from vaak.runs.doctor import size
 from vaak.runs.folder.logs import logging_to
 
 log = logging.getLogger("vaak")
-ABOUT, LOG, RESULTS, LOCK = "pipeline.json", "pipeline.log", "results.md", ".lock"
-ASKING_SECONDS = 0.5
+ABOUT, LOG, RESULTS = "pipeline.json", "pipeline.log", "results.md"
 SAID = {"starts": "starts", "continues": "resumes", "repairs": "makes damaged outputs again"}
 STATES = {"starts": "run", "continues": "resumed", "repairs": "repaired"}
 
@@ -272,14 +271,7 @@ def _held(directory: Path) -> Iterator[None]:
         directory.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UserError(f"{directory} can't be created: {error.strerror}; give another --output-dir") from error
-    with contextlib.ExitStack() as stack:
-        try:
-            stack.enter_context(locked(directory / LOCK, ASKING_SECONDS))
-        except BlockingIOError as error:
-            holder = holder_of(directory / LOCK)
-            raise UserError(
-                f"{directory} is being written by {holder}; wait for it, or give another --output-dir"
-            ) from error
+    with only_writer(directory, "give another --output-dir"):
         yield
 
 
@@ -300,8 +292,7 @@ def _logged(directory: Path, request: Request) -> Iterator[Path]:
 
 def space_left(directory: Path) -> int:
     """Bytes free on the disk of a directory, which need not be there."""
-    there = next(folder for folder in (directory.absolute(), *directory.absolute().parents) if folder.exists())
-    return shutil.disk_usage(there).free
+    return shutil.disk_usage(nearest_existing(directory)).free
 
 
 HEADER = ("stage", "state", "time", "disk", "memory", "figures")
@@ -343,7 +334,7 @@ def took(seconds: float | None, disk_bytes: float | None, memory_bytes: float | 
     """
     return (
         "-" if seconds is None else time_of(seconds),
-        *("-" if number is None else size(number) for number in (disk_bytes, memory_bytes)),
+        *("-" if number is None else format_bytes(number) for number in (disk_bytes, memory_bytes)),
     )
 
 
@@ -379,7 +370,8 @@ def forecast_table(planned: Sequence[tuple[PipelineRow, Forecast]], free: int) -
     unknown = sum(None in (it.seconds, it.disk_bytes, it.memory_bytes) for it in needed)
     seconds, disk = (sum(getattr(it, name) or 0 for it in needed) for name in ("seconds", "disk_bytes"))
     memory = max((it.memory_bytes or 0 for it in needed), default=0)
-    total = f"in all: {' / '.join(took(seconds, disk, memory))} of time, disk and memory; {size(free)} of disk are free"
+    in_all = " / ".join(took(seconds, disk, memory))
+    total = f"in all: {in_all} of time, disk and memory; {format_bytes(free)} of disk are free"
     more = [f"of {unknown} stage(s) something isn't known before they have run once"] if unknown else []
     of = {it.certainty: [row.stage for row, other in planned if other.certainty == it.certainty] for _, it in planned}
     sure = [f"{', '.join(stages)}: {certainty}" for certainty, stages in of.items() if certainty]

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from vaak.runs.start import Outcome
 
 log = logging.getLogger("vaak")
-SIGNALS = ("SIGINT", "SIGTERM")
 
 
 @dataclass(frozen=True)
@@ -69,10 +68,7 @@ class StageWork:
         if helpers is not None:
             helpers.order(train_with_rank_0, layers=[dict(layer) for layer in values])
         outcome = train(load_layers(values, trust_code=True))
-        if outcome.reason == "SIGINT":
-            raise KeyboardInterrupt
-        if outcome.reason in SIGNALS:
-            raise UserError(f"{outcome.directory} was stopped at step {outcome.step} ({outcome.reason})")
+        outcome.demand_not_stopped(str(outcome.directory), "add --resume")
         return outcome
 
 

@@ -27,6 +27,7 @@ from vaak.core.callback import Callback
 from vaak.core.errors import UserError
 from vaak.core.figures import in_words
 from vaak.core.interrupts import on_forced_exit
+from vaak.core.machine import format_bytes
 from vaak.core.storage.files import write_json
 from vaak.core.task import Task
 from vaak.core.terminal import progress_allowed
@@ -50,7 +51,6 @@ from vaak.engine.trained import initialise
 from vaak.engine.trainer import Trainer
 from vaak.runs.build_callbacks import callbacks_of
 from vaak.runs.distillation import distilled
-from vaak.runs.doctor import size
 from vaak.runs.estimate import at_rest, demand_steps_for_warmup
 from vaak.runs.folder.directory import (
     PREPROCESSED,
@@ -90,6 +90,13 @@ class Outcome:
     """How long this start of it trained."""
     has_test: bool = False
     """Whether it finished, and its data have a split test with examples."""
+
+    def demand_not_stopped(self, what: str, remedy: str) -> None:
+        """Raise KeyboardInterrupt, or UserError after SIGTERM, where the run of ``what`` was stopped."""
+        if self.reason == "SIGINT":
+            raise KeyboardInterrupt
+        if self.reason == "SIGTERM":
+            raise UserError(f"stopped (SIGTERM) in {what} at step {self.step}; {remedy}")
 
 
 def train(loaded: Loaded, callbacks: tuple[Callback, ...] = (), task: Task | None = None) -> Outcome:
@@ -295,8 +302,8 @@ def _begin(trainer: Trainer) -> None:
         log.info("%s: %s parameters on %s", trainer.directory, f"{parameters:,}", where)
         log.info(
             "weights, gradients and optimizer will take %s of %s, plus what a batch needs (vaak model show)",
-            size(at_rest(trainer.model, trainer.config).total),
-            size(read_memory(trainer.ranks.device).limit),
+            format_bytes(at_rest(trainer.model, trainer.config).total),
+            format_bytes(read_memory(trainer.ranks.device).limit),
         )
         given, warmup = trainer.config.scheduler, warmup_steps(trainer.config.scheduler, trainer.total_steps)
         if given.warmup_ratio is None and warmup < given.warmup_steps:

@@ -35,7 +35,7 @@ from vaak.core.storage.lock import locked
 from vaak.core.task import Task
 from vaak.runs.evaluate import evaluate_run
 from vaak.runs.start import train
-from vaak.study.plan import OTHER_STUDY, StudyPlan, demand_not_stopped, identity_of
+from vaak.study.plan import OTHER_STUDY, StudyPlan, identity_of
 from vaak.study.significance import corrected_t_test, scipy_stats
 
 
@@ -139,7 +139,7 @@ class CrossValidation:
         experiment = with_fold(_with_datasets(loaded), f"{fold.repeat}:{fold.number}", str(self.folds_file))
         try:
             outcome = train(replace(loaded, experiment=experiment))
-            demand_not_stopped(outcome, f"fold {fold}")
+            outcome.demand_not_stopped(f"fold {fold}", "the same command resumes it")
             device = experiment.training.device
             report = evaluate_run(run, [], [], ["test"], device, trust_code=plan.trust_code)
         except DataError as error:

@@ -10,10 +10,7 @@ from typing import Any
 
 from vaak.config.load import Loaded, load
 from vaak.config.resolved import resolved_values
-from vaak.core.errors import UserError
-from vaak.runs.start import Outcome
 
-SIGNALS = ("SIGINT", "SIGTERM")
 PLACES = ("name", "run_dir")
 
 
@@ -47,11 +44,3 @@ def identity_of(plan: StudyPlan, **own: Any) -> dict[str, Any]:
 
 OTHER_STUDY = "restore what it was started with to resume it, or give another --output"
 """What a user does about a folder that has another study."""
-
-
-def demand_not_stopped(outcome: Outcome, what: str) -> None:
-    """Raises KeyboardInterrupt, or UserError after SIGTERM, where a run of a study (``what``) was stopped."""
-    if outcome.reason == "SIGINT":
-        raise KeyboardInterrupt
-    if outcome.reason in SIGNALS:
-        raise UserError(f"stopped ({outcome.reason}) in {what}; the same command resumes it")

@@ -38,7 +38,7 @@ from vaak.core.storage.files import write_text
 from vaak.core.storage.lock import locked
 from vaak.runs.start import train
 from vaak.study.drawing import saved
-from vaak.study.plan import OTHER_STUDY, StudyPlan, demand_not_stopped, identity_of
+from vaak.study.plan import OTHER_STUDY, StudyPlan, identity_of
 
 RANGES = ("log", "uniform", "int", "logint")
 _KEY = re.compile(r"[a-zA-Z_]\w*(\.\w+)*")
@@ -236,7 +236,7 @@ class Sweep:
             log.warning("trial %d failed: %s", trial.number + 1, error)
             self._demand_success(str(error))
             return
-        demand_not_stopped(outcome, f"trial {trial.number + 1}")
+        outcome.demand_not_stopped(f"trial {trial.number + 1}", "the same command resumes it")
         if watch.best is None:
             trial.set_user_attr("problem", "no evaluation gave a number")
             self.study.tell(trial, state=states.FAIL)

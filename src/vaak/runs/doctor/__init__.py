@@ -56,16 +56,3 @@ class DoctorFinding:
     mark: Mark
     said: str
     advice: str = ""
-
-
-def size(number: float) -> str:
-    """Bytes for a reader.
-
-    >>> size(3.5 * 2**30), size(64 * 2**20)
-    ('3.5 GiB', '64.0 MiB')
-    """
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if number < 1024:
-            return f"{number:.0f} {unit}" if unit == "B" else f"{number:.1f} {unit}"
-        number /= 1024
-    return f"{number:.1f} TiB"

@@ -19,6 +19,7 @@ from vaak.config.load import Loaded, load
 from vaak.config.tasks import task_class
 from vaak.config.training import TrainingConfig
 from vaak.core.errors import UserError
+from vaak.core.machine import format_bytes, nearest_existing
 from vaak.engine.checkpoint.names import list_checkpoints
 from vaak.engine.distributed.launcher import (
     check_launcher,
@@ -29,9 +30,8 @@ from vaak.engine.distributed.launcher import (
 )
 from vaak.engine.dry_pass import numberless
 from vaak.engine.memory import read_memory
-from vaak.runs.doctor import DoctorFinding, size
+from vaak.runs.doctor import DoctorFinding
 from vaak.runs.doctor.data import examine_data
-from vaak.runs.doctor.machine import nearest_existing
 from vaak.runs.doctor.packages import version_of
 from vaak.runs.doctor.training import has_wandb_key, what_compiling_lacks
 from vaak.runs.estimate import at_rest
@@ -143,7 +143,7 @@ def _task(loaded: Loaded, device: torch.device | None) -> Iterator[DoctorFinding
     if unreadable:
         yield DoctorFinding(ABOUT, "data", "problem", f"can't be read: {', '.join(unreadable[:5])}")
     else:
-        amount = size(sum(file.stat().st_size for file in sources))
+        amount = format_bytes(sum(file.stat().st_size for file in sources))
         yield DoctorFinding(ABOUT, "data", "ok", f"{len(sources)} files, {amount}" if sources else "it reads no files")
     try:
         with numberless(torch.device("cpu")):
@@ -167,15 +167,17 @@ def _space_and_memory(
     place = nearest_existing(Path(save_dir) if save_dir else experiment.run_dir)
     yield _space(checkpoint, training.checkpoint.save_total_limit, place)
     needed = rest.total
-    said = f"up to {number:,} parameters; weights, gradients and optimizer take {size(needed)}"
+    said = f"up to {number:,} parameters; weights, gradients and optimizer take {format_bytes(needed)}"
     if device is None:
         return
     limit = read_memory(device).limit
     if needed > limit:
         advice = "take a smaller model, or another optimizer"
-        yield DoctorFinding(ABOUT, "memory", "problem", f"{said} of {size(limit)}, without any activations", advice)
+        yield DoctorFinding(
+            ABOUT, "memory", "problem", f"{said} of {format_bytes(limit)}, without any activations", advice
+        )
     else:
-        yield DoctorFinding(ABOUT, "memory", "ok", f"{said} of {size(limit)}, plus activations")
+        yield DoctorFinding(ABOUT, "memory", "ok", f"{said} of {format_bytes(limit)}, plus activations")
 
 
 def _space(checkpoint: float, limit: int | None, place: Path) -> DoctorFinding:
@@ -183,7 +185,7 @@ def _space(checkpoint: float, limit: int | None, place: Path) -> DoctorFinding:
     free = shutil.disk_usage(place).free
     kept = "all are kept" if limit is None else f"up to {limit + 2} at a time"
     needed = checkpoint * (2 if limit is None else limit + 2)
-    said = f"a checkpoint takes {size(checkpoint)}, {kept}; {size(free)} are free at {place}"
+    said = f"a checkpoint takes {format_bytes(checkpoint)}, {kept}; {format_bytes(free)} are free at {place}"
     if free < checkpoint:
         return DoctorFinding(ABOUT, "space", "problem", said, "make space, or give run_dir= on another disk")
     if free < needed:

@@ -13,8 +13,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import vaak
-from vaak.core.machine import allowed_cores, cpu_quota, host_memory
-from vaak.runs.doctor import GIB, DoctorFinding, Mark, size
+from vaak.core.machine import allowed_cores, cpu_quota, format_bytes, host_memory, nearest_existing
+from vaak.runs.doctor import GIB, DoctorFinding, Mark
 
 ABOUT = "machine"
 LITTLE_DISK, NO_DISK = 5 * GIB, GIB // 10
@@ -72,14 +72,14 @@ def memory() -> DoctorFinding:
     free = limit - used
     mark: Mark = "warning" if free < LITTLE_MEMORY else "ok"
     advice = "use a smaller batch, or end other programs" if mark == "warning" else ""
-    return DoctorFinding(ABOUT, "memory", mark, f"{size(free)} free of {size(limit)}", advice)
+    return DoctorFinding(ABOUT, "memory", mark, f"{format_bytes(free)} free of {format_bytes(limit)}", advice)
 
 
 def disk(folder: Path, name: str) -> DoctorFinding:
     """Space where runs would be written, and whether they may be."""
     place = nearest_existing(folder)
     usage = shutil.disk_usage(place)
-    said = f"{size(usage.free)} free of {size(usage.total)} at {place}"
+    said = f"{format_bytes(usage.free)} free of {format_bytes(usage.total)} at {place}"
     if not os.access(place, os.W_OK):
         return DoctorFinding(ABOUT, name, "problem", f"{place} can't be written", "give run_dir= on a disk that can")
     if hasattr(os, "statvfs") and os.statvfs(place).f_files and not os.statvfs(place).f_favail:
@@ -93,11 +93,6 @@ def disk(folder: Path, name: str) -> DoctorFinding:
     return DoctorFinding(ABOUT, name, "ok", said)
 
 
-def nearest_existing(path: Path) -> Path:
-    """The path itself or the folder nearest above it that is there."""
-    return next(place for place in (path, *path.absolute().parents) if place.exists())
-
-
 def shared_memory(folder: Path) -> Iterator[DoctorFinding]:
     """Through it, workers hand over batches (Linux)."""
     if not folder.is_dir():
@@ -105,7 +100,9 @@ def shared_memory(folder: Path) -> Iterator[DoctorFinding]:
     total = shutil.disk_usage(folder).total
     mark: Mark = "warning" if total < LITTLE_SHARED_MEMORY else "ok"
     advice = "start the container with --shm-size=8g, or set training.performance.num_workers: 0"
-    yield DoctorFinding(ABOUT, "shared memory", mark, f"{size(total)} at {folder}", advice if mark == "warning" else "")
+    yield DoctorFinding(
+        ABOUT, "shared memory", mark, f"{format_bytes(total)} at {folder}", advice if mark == "warning" else ""
+    )
 
 
 def open_files() -> Iterator[DoctorFinding]:

@@ -18,10 +18,10 @@ import torch
 from vaak.config.yaml.text import read_yaml
 from vaak.config.yaml.tree import to_plain
 from vaak.core.errors import UserError
-from vaak.core.machine import allowed_cores
+from vaak.core.machine import allowed_cores, format_bytes
 from vaak.engine.distributed.launcher import pick_device
 from vaak.engine.precision import has_fast_bf16
-from vaak.runs.doctor import DoctorFinding, size
+from vaak.runs.doctor import DoctorFinding
 from vaak.runs.doctor.packages import short, try_imports, version_of
 
 ABOUT = "what would run"
@@ -54,7 +54,9 @@ def cuda_devices() -> Iterator[DoctorFinding]:
     for number in range(torch.cuda.device_count()):
         about = torch.cuda.get_device_properties(number)
         free, total = torch.cuda.mem_get_info(number)
-        said = f"{about.name}, {size(free)} free of {size(total)}, capability {about.major}.{about.minor}"
+        said = (
+            f"{about.name}, {format_bytes(free)} free of {format_bytes(total)}, capability {about.major}.{about.minor}"
+        )
         said += f", CUDA {torch.version.cuda}, driver {driver or 'unknown'}"
         if _is_known(about.major, about.minor):
             yield DoctorFinding(ABOUT, f"cuda:{number}", "ok", said)

@@ -29,16 +29,15 @@ from vaak.config.yaml.layers import run_of_configuration
 from vaak.config.yaml.named_code import CODE
 from vaak.config.yaml.text import read_yaml
 from vaak.config.yaml.tree import find
+from vaak.core.artifact import LOCK, only_writer
 from vaak.core.errors import UserError
 from vaak.core.storage import files
-from vaak.core.storage.lock import holder_of, is_locked, locked
+from vaak.core.storage.lock import is_locked
 from vaak.engine.checkpoint.names import is_checkpoint, list_checkpoints, step_of
 
-LOCK = ".lock"
 TASKS = "tasks"
 PREPROCESSED = "preprocessed.json"
 """What says that data were prepared without training, and stay until they are trained on."""
-ASKING_SECONDS = 0.5  # listing runs holds the lock for a moment, too
 
 
 def make_directory(path: Path, checkpoints: Path | None) -> None:
@@ -130,19 +129,11 @@ def demand_room(path: Path, checkpoints: Path | None, resumes: bool) -> None:
 @contextlib.contextmanager
 def the_only_writer(path: Path) -> Iterator[None]:
     """Hold the locks of the run directory and of its checkpoints. Raises UserError where another process has one."""
+    checkpoints, save_dir = (path / "checkpoints").resolve(), "give another name= or training.checkpoint.save_dir"
     with contextlib.ExitStack() as stack:
-        checkpoints = (path / "checkpoints").resolve()
-        held, asked_for = path, "run_dir="
-        try:
-            stack.enter_context(locked(path / LOCK, patience=ASKING_SECONDS))
-            if checkpoints.is_dir():
-                held, asked_for = checkpoints, "name= or training.checkpoint.save_dir"
-                stack.enter_context(locked(checkpoints / LOCK, patience=ASKING_SECONDS))
-        except BlockingIOError as error:
-            by = "" if held == path else f" ({owner_of(checkpoints)})"
-            raise UserError(
-                f"{held} is being written by {holder_of(held / LOCK)}{by}; wait for it, or give another {asked_for}"
-            ) from error
+        stack.enter_context(only_writer(path, "give another run_dir="))
+        if checkpoints.is_dir():
+            stack.enter_context(only_writer(checkpoints, save_dir, lambda: f" ({owner_of(checkpoints)})"))
         yield
 
 

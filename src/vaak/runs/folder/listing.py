@@ -18,13 +18,13 @@ from typing import Any
 
 from vaak.config.yaml.layers import run_of_configuration
 from vaak.config.yaml.named_code import CODE
+from vaak.core.artifact import LOCK
 from vaak.core.errors import UserError
 from vaak.core.storage import files
 from vaak.core.storage.lock import is_locked
 from vaak.engine.checkpoint.names import inside, step_of
 from vaak.engine.metrics_file import read_records
 from vaak.runs.folder.directory import (
-    LOCK,
     OWNER,
     PREPROCESSED,
     RUN,
