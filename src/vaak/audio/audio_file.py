@@ -135,7 +135,7 @@ class AudioFile:
         return self._whole(mixed[:done], first, last)
 
     def _decoded(self, first: int, last: int) -> np.ndarray:
-        """The same of a file that can't be read from the middle."""
+        """Return the same of a file that can't be read from the middle."""
         import soundfile
 
         assert self._from_start is not None
@@ -431,7 +431,7 @@ def why_not(skipped: Iterable[Path]) -> dict[Path, str]:
 
 
 def in_words(skipped: Iterable[Path]) -> str:
-    """How many files aren't read, for each reason."""
+    """Return the number of files that aren't read, for each reason."""
     return "; ".join(f"{number:,} {reason}" for reason, number in Counter(why_not(skipped).values()).items())
 
 

@@ -142,7 +142,7 @@ def activity_at(times: np.ndarray, segments: Sequence[Segment]) -> np.ndarray:
 
 
 def within(times: np.ndarray, parts: Parts) -> np.ndarray:
-    """Which of the increasing ``times (time,)`` are in any of the parts."""
+    """Return whether each of the increasing ``times (time,)`` is in any of the parts."""
     changes = np.zeros(len(times) + 1, np.int64)
     for end, change in ((0, 1), (1, -1)):
         np.add.at(changes, np.searchsorted(times, [part[end] for part in parts]), change)
@@ -360,7 +360,7 @@ def der(
     skip_overlap: bool = False,
     uem: Parts | Mapping[str, Parts] | str | PathLike[str] | None = None,
 ) -> Rates:
-    """How wrong a diarization is: ``der(reference, hypothesis, collar=0.25).der``.
+    """Return the errors of a diarization: ``der(reference, hypothesis, collar=0.25).der``.
 
     ``collar`` is seconds on each side of a reference boundary that don't count; ``skip_overlap`` leaves out where the
     reference has several speakers; ``uem`` says which parts, in seconds, count: all from the first to the last time of

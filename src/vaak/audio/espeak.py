@@ -130,7 +130,7 @@ def _synthesised(library: Any, text: str) -> tuple[np.ndarray, list[_Happened]]:
 
 @dataclass
 class _Span:
-    """From one event to the next, in samples; what has no phoneme is a pause, or the way from a vowel to the next."""
+    """A stretch between events, in samples; without a phoneme, it is a pause, or the way from a vowel to the next."""
 
     phoneme: str
     word: int

@@ -62,7 +62,7 @@ def speech_seconds(segments: Iterable[Segment]) -> float:
 
 
 def window_of(alignment: Alignment, start: float, end: float) -> dict[str, tuple[Interval, ...]]:
-    """What is in the window from ``start`` to ``end``, clipped there; times count from its start.
+    """Return the window from ``start`` to ``end``, labels clipped there; times count from its start.
 
     >>> window_of({"word": (Interval(0, 1, "so"), Interval(1, 3, "it"))}, 0.5, 1.5)["word"]
     (Interval(start=0, end=0.5, text='so'), Interval(start=0.5, end=1.0, text='it'))
@@ -92,7 +92,7 @@ def words_within(words: Sequence[Interval], start: float, end: float) -> str:
 
 
 def _around(intervals: Sequence[Interval], start: float, end: float) -> Sequence[Interval]:
-    """Those, by start, that begin before ``end`` and not long before ``start``."""
+    """Return the segments, by start, that begin before ``end`` and not long before ``start``."""
     first = bisect_left(intervals, start - LONGEST_WORD, key=lambda one: one.start)
     return intervals[first : bisect_left(intervals, end, key=lambda one: one.start)]
 
@@ -160,5 +160,5 @@ class AudioSource(Protocol):
         ...
 
     def describe(self, index: int) -> str:
-        """Where example ``index`` comes from, for error messages."""
+        """Return the origin of example ``index``, for error messages."""
         ...

@@ -45,7 +45,7 @@ Parts = dict[str, Any]
 
 @dataclass(frozen=True)
 class StageStatus:
-    """How a stage stands.
+    """The state of a stage.
 
     It is ``done``; or it ``continues`` in its folder, ``starts`` in an empty one, or ``repairs`` the damaged outputs;
     ``why`` says so.
@@ -58,7 +58,7 @@ class StageStatus:
 
 
 def parts_of(stage: Stage, options: Options, digests: Mapping[str, str]) -> Parts:
-    """What a stage's results depend on now; ``digests`` are those of the stages that ran before."""
+    """Return what a stage's results depend on now; ``digests`` are those of the stages that ran before."""
     source = inspect.getsourcefile(stage.make)
     values = options.model_dump(mode="json")
     parts = {
@@ -75,7 +75,7 @@ def parts_of(stage: Stage, options: Options, digests: Mapping[str, str]) -> Part
 
 
 def status_of_stage(stage: Stage, folder: Path, parts: Parts, forced: bool = False) -> StageStatus:
-    """How a stage stands in its folder, given what its results depend on now; ``forced``, it starts again.
+    """Return the state of a stage in its folder, given what its results depend on now; ``forced``, it starts again.
 
     Raises UserError where the folder is someone else's.
     """
@@ -107,7 +107,7 @@ def _marker(folder: Path, name: str) -> Artifact:
 
 
 def _changes(before: Parts, now: Parts) -> Iterator[str]:
-    """What has changed, in words."""
+    """Yield what has changed, in words."""
     options = before.get("options", {})
     yield from differences({name: options[name] for name in now["options"] if name in options}, now["options"])
     read = before.get("reads", {})
@@ -282,7 +282,7 @@ def _pass_on(pid: int | None) -> None:
 
 
 def _child(find: Callable[[], Pipeline], job: Job, connection: Connection) -> None:
-    """What the process of a stage does."""
+    """Run a stage's body in its own process, which ends with it."""
     os.setpgrp()
     if sys.platform == "linux":
         end_with_parent()

@@ -126,7 +126,7 @@ REMEDY = "--resume continues with what is missing, perhaps with fewer --num-jobs
 
 @dataclass(frozen=True)
 class Jobs:
-    """How many processes work at once, and where; ``helpers`` are those that torchrun started with this one."""
+    """The processes that work at once, and where; ``helpers`` are those that torchrun started with this one."""
 
     executor: Literal["local", "ray"] = "local"
     num_jobs: int = 1

@@ -43,7 +43,7 @@ Maker = Callable[[list[str]], np.ndarray]
 
 @runtime_checkable
 class Portable(Protocol):
-    """What makes rows, and can be made again in another process: by ``from_json`` of its class, from this JSON."""
+    """A maker of rows that can be made again in another process: by ``from_json`` of its class, from this JSON."""
 
     def as_json(self) -> dict[str, Any]: ...
 
@@ -192,7 +192,7 @@ def make_own_shards(folder: str, begin: Mapping[str, Any], shards: Sequence[int]
 
 
 def shard_maker(begin: Callable[[], Maker], store: PipelineRowStore) -> Callable[[int], bytes]:
-    """What makes the content of a shard."""
+    """Return the function that makes the content of a shard."""
     make = begin()
 
     def content(shard: int) -> bytes:

@@ -48,7 +48,7 @@ STATES = {"starts": "run", "continues": "resumed", "repairs": "repaired"}
 
 @dataclass(frozen=True)
 class Request:
-    """What the command asks for.
+    """The options of the command that aren't the pipeline's.
 
     ``first`` is the stage from which all run again, ``only`` the one that alone runs. With ``find``, which gives the
     pipeline in another process, each stage has its own.
@@ -128,7 +128,7 @@ class PipelinePlan:
         return self.request.only in (None, stage.name)
 
     def standing(self, stage: Stage) -> tuple[StageStatus, Parts]:
-        """How a stage stands, and what its results depend on; where it is done, its digest counts for later ones.
+        """Return a stage's state and what its results depend on; where it is done, its digest counts for later ones.
 
         Raises UserError where it isn't, and may not run.
         """
@@ -150,7 +150,7 @@ class PipelinePlan:
         return {stage.roles.get(name, name): self.directory / name for name in stage.after if name in there}
 
     def forecast(self) -> Iterator[tuple[PipelineRow, Forecast]]:
-        """What would run and why, with what it would take: as the stage says, or as it took the last time."""
+        """Yield what would run and why, with what it would take: as the stage says, or as it took the last time."""
         waiting: set[str] = set()
         for stage in self.stages:
             above = [name for name in stage.after if name in waiting]
@@ -260,7 +260,7 @@ def _run(plan: PipelinePlan, stage: Stage, log_file: Path) -> PipelineRow:
 
 
 def _report_of(stage: Stage, directory: Path) -> dict[str, Any]:
-    """What a stage that is done reports; nothing where it has no report."""
+    """Return the report of a stage that is done; empty where it has none."""
     return dict(read_json(directory / stage.name / stage.report)) if stage.report else {}
 
 

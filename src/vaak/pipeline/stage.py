@@ -28,7 +28,7 @@ log = logging.getLogger("vaak")
 
 @dataclass(frozen=True)
 class Forecast:
-    """What a stage will take, None for what isn't known, and how sure that is."""
+    """The time, disk and memory that a stage will take, None for what isn't known, and how sure that is."""
 
     seconds: float | None = None
     disk_bytes: float | None = None
@@ -38,7 +38,7 @@ class Forecast:
 
 @dataclass(frozen=True)
 class StageWork:
-    """What a stage's body gets.
+    """The arguments of a stage's body.
 
     ``folder`` is the stage's own: what the stage left there if it was cut, else empty. ``inputs`` are the folders of
     the stages that it reads, by their names or their roles.
@@ -85,7 +85,7 @@ def train_with_rank_0(layers: list[dict[str, Any]]) -> None:
 
 
 def shared_batch(run: Path, training: TrainingConfig, num_processes: int) -> dict[str, int]:
-    """How a step's rows are divided into microbatches, so that each process has one and the step stays the same.
+    """Return how a step's rows are divided into microbatches, so that each process has one and the step is the same.
 
     A run that has begun keeps its division, on any number of processes. Rows that can't be divided by the processes,
     and batches by length, stay as they are: ``batch_size`` is then per process, as accelerate has it.
@@ -209,7 +209,7 @@ class Pipeline:
         raise UserError(f"{self.name} has no stage {name}; it has {', '.join(stage.name for stage in self.stages)}")
 
     def place_of(self, options: Options) -> Path:
-        """Where it runs if the command doesn't say."""
+        """Return the directory where it runs if the command doesn't say."""
         return Path("runs") / self.name if self.directory is None else self.directory(options)
 
     def asked_for(self, options: Options) -> Iterator[Stage]:

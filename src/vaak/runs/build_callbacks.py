@@ -57,7 +57,7 @@ def built(component: Component, folder: Path) -> Callback:
 
 
 def _profilers(asked: bool | str, interval: int) -> list[Callback]:
-    """What ``training.profiling`` asks for; steps that are traced take longer, so the shares leave them out."""
+    """Return the profilers of ``training.profiling``; traced steps take longer, so the shares leave them out."""
     if asked == "trace":
         return [TraceCallback(), InterbatchProfiler(interval, warm_up=TRACED_BY + 1)]
     return [InterbatchProfiler(interval)] if asked else []

@@ -116,7 +116,7 @@ class DistilledTask(TaskWrapper):
 
     @cached_property
     def _folder(self) -> Path:
-        """Where its predictions are stored: with a cache, next to prepared data."""
+        """The folder of its stored predictions: with a cache, next to prepared data."""
         cache = getattr(self.experiment.data, "cache_dir", None)
         if cache is None:
             return self.directory / "teacher"
@@ -288,7 +288,7 @@ class Teacher:
 
     @torch.no_grad()
     def logits(self, batch: Batch) -> dict[str, Tensor]:
-        """What it predicts, on the device of the batch."""
+        """Return its logits by output, on the device of the batch."""
         return self.task.logits(self.on_device_of(batch), batch)
 
     def on_device_of(self, batch: Batch) -> nn.Module:
@@ -335,7 +335,7 @@ class Teacher:
 
 
 def _difference(teacher: list[str], student: list[str]) -> str:
-    """Where two lists of classes differ, in words."""
+    """Return, in words, where two lists of classes differ."""
     for number, (one, other) in enumerate(zip(teacher, student, strict=False)):
         if one != other:
             return f"number {number} is {one!r} there and {other!r} here"

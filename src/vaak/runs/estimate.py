@@ -105,7 +105,7 @@ def _own_tensors(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
 
 
 def _signature(module: nn.Module) -> Any:
-    """What two modules have in common that are drawn alike."""
+    """Return the type and shapes of a module, which modules have in common that are drawn alike."""
     tensors = {**dict(module.named_parameters()), **dict(module.named_buffers())}
     return type(module), [(name, tuple(tensor.shape)) for name, tensor in tensors.items()]
 
@@ -125,7 +125,7 @@ class StaticMemory:
 
 
 def at_rest(model: nn.Module, training: TrainingConfig) -> StaticMemory:
-    """What the model takes with all that is kept for each of its trained parameters."""
+    """Return the bytes of the model with all that is kept for each of its trained parameters."""
     tensors = {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())}
     trained = trained_parameters(model)
     numbers = sum(item.parameter.numel() for item in trained)
@@ -138,7 +138,7 @@ def at_rest(model: nn.Module, training: TrainingConfig) -> StaticMemory:
 
 
 def _kept(item: NamedParameter, training: TrainingConfig) -> int:
-    """How many numbers the optimizer keeps for a parameter; of a user's nothing is known, so as many as AdamW."""
+    """Return how many numbers the optimizer keeps for a parameter; a user's, which is unknown, as many as AdamW."""
     rule = UPDATE_RULES.get(training.optimizer.type)
     keeps = rule.keeps if rule is not None else two_moments
     return keeps(item.parameter.shape, item.is_hidden_matrix, training.optimizer)
@@ -192,7 +192,7 @@ class ModelEstimate:
 
 
 def estimate_model(loaded: Loaded) -> ModelEstimate:
-    """What would be trained, made of shapes alone; it takes a second or two, and no memory.
+    """Return what would be trained, made of shapes alone; it takes a second or two, and no memory.
 
     Raises UserError for a task that can't describe its model before its data are prepared.
     """

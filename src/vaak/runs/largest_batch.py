@@ -55,7 +55,7 @@ class Trial:
 
     @property
     def rate(self) -> float:
-        """What trials are compared by: the first unit's rate."""
+        """The rate by which trials are compared: the first unit's."""
         return next(iter(self.per_second.values()), 0.0)
 
 
@@ -189,7 +189,7 @@ AS_QUICK = 0.97  # of the highest rate; the smallest batch that reaches it is ca
 
 @dataclass(frozen=True)
 class Advice:
-    """What was tried, and what follows: sizes of ``option``, and the accumulation that keeps the effective batch."""
+    """The trials and their result: sizes of ``option``, and the accumulation that keeps the effective batch."""
 
     option: str
     device: str

@@ -33,7 +33,7 @@ NOT_TRAINED_WITH = "test"
 
 @dataclass(frozen=True)
 class PreparedFolder:
-    """What was prepared in a folder; its ``about`` has ``statistics`` by split."""
+    """The prepared data of a folder; its ``about`` has ``statistics`` by split."""
 
     folder: Path
 
@@ -46,7 +46,7 @@ class PreparedFolder:
 
     @classmethod
     def make(cls, recipe: Recipe, folder: Path, *reading: Any) -> Self:
-        """What a recipe makes, made in a folder unless it is there; as ``prepare_folder`` says."""
+        """Make a folder by a recipe, unless it is there, as ``prepare_folder`` does; return it."""
         prepare_folder(recipe, folder)
         return cls(folder, *reading)
 
@@ -71,7 +71,7 @@ class PreparedFolder:
         return not set(self.about.get(LEFT_OUT, ())).isdisjoint(splits)
 
     def open_split(self, split: str, reader: Callable[[Path], Store]) -> Store:
-        """What ``reader`` makes of the folder of a split.
+        """Return the folder of a split as ``reader`` opens it.
 
         Raises what ``split_folder`` does, and DataError where another version prepared it.
         """
@@ -106,13 +106,13 @@ def _split_of(name: str) -> str:
 
 
 def _how_to_repair(folder: Path) -> str:
-    """What a user does about damaged data."""
+    """Return what a user does about damaged data."""
     return f"delete {folder.resolve()}, and training recreates the data from their sources"
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """How a task's data are made.
+    """The way a task's data are made.
 
     ``make`` fills a folder and returns the content of ``prepared.json``. ``fingerprint`` hashes everything that it
     depends on, and raises UserError where a source has gone. ``options`` are those that determine the data, except
@@ -126,7 +126,7 @@ class Recipe:
 
 
 def prepared_folder(directory: Path) -> Path:
-    """Where a run's prepared data are found, whether they are there or in a cache."""
+    """Return the folder where a run's prepared data are found, whether they are there or in a cache."""
     return directory / "prepared"
 
 

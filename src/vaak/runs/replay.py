@@ -65,7 +65,7 @@ JOURNALS = ("skipped*.jsonl", "splits*.jsonl")
 def replay_step(
     path: Path, step: int, *, debug: bool = False, device: str | None = None, trust_code: bool = False
 ) -> dict[str, Any]:
-    """What a step of a run does, as JSON: batches, losses, gradient, and whether it agrees with what the run logged.
+    """Return a step of a run, as JSON: batches, losses, gradient, and whether it agrees with what the run logged.
 
     ``debug`` adds every module's output and every parameter's gradient and update. A run on several processes is
     replayed in one, which draws the same. Raises UserError for everything that a user can fix.
@@ -251,7 +251,7 @@ class ReplayAgreement:
         self.trainer.tell("on_step_end", report)
 
     def as_json(self) -> dict[str, Any]:
-        """What was compared, how much of it is the same, and what isn't."""
+        """Return what was compared, how much of it is the same, and what isn't."""
         same, differences = 0, []
         for record in self.records(self.trainer.directory):
             before = self.logged.get(_key(record), {})
@@ -357,7 +357,7 @@ def pieces_of_step(trainer: Trainer, data: StepData) -> list[dict[str, Any]]:
 
 
 def dead_units_of_step(trainer: Trainer, data: StepData) -> list[dict[str, Any]]:
-    """Of each layer with weights, how many of its inputs are 0 wherever it is called, without dropout."""
+    """Return, of each layer with weights, how many of its inputs are 0 wherever it is called, without dropout."""
     modes = [(module, module.training) for module in trainer.model.modules()]
     trainer.model.eval()
     with watching_units(trainer.model) as alive:

@@ -74,7 +74,7 @@ log = logging.getLogger("vaak")
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a run ended: why, where it is, at which step, with which figures of its last evaluation."""
+    """The end of a run: why, where it is, at which step, with which figures of its last evaluation."""
 
     reason: str
     directory: Path
@@ -182,7 +182,7 @@ def prepare(loaded: Loaded) -> Path:
 
 
 def _prepared_in_cache(loaded: Loaded, cache: Path) -> Path:
-    """Where the data are, in a cache; no run is touched."""
+    """Prepare the data in a cache and return their folder; no run is touched."""
     with tempfile.TemporaryDirectory(prefix="vaak-data-") as temporary:
         directory = Path(temporary)
         experiment = loaded.experiment.model_copy(update={"run_dir": directory})
@@ -345,7 +345,7 @@ def _fit(trainer: Trainer) -> str:
 
 
 def _left(directory: Path) -> str:
-    """What a run leaves that ends at once."""
+    """Return where a run is that ends at once, and how to go on with it."""
     saved = list_checkpoints(directory / "checkpoints")
     if not saved:
         return f"{directory} has no checkpoint yet; start it again"
@@ -375,7 +375,7 @@ def _with_batches_per_process(loaded: Loaded) -> Loaded:
 
 
 def _processes_at_start(configuration: Path) -> int | None:
-    """What the configuration of a run has noted of its first start."""
+    """Return what the configuration of a run has noted of its first start."""
     if not configuration.exists():
         return None
     node = find(read_yaml(configuration), ("training", "distributed", "processes_at_start"))

@@ -41,7 +41,7 @@ from vaak.study.significance import corrected_t_test, scipy_stats
 
 @dataclass(frozen=True)
 class CrossvalPlan(StudyPlan):
-    """What is trained: a configuration, and how its data are divided.
+    """A configuration to be trained, and the division of its data.
 
     folds, repeats, seed
         How many folds, how many times the data are divided, and the seed of the order.
@@ -92,7 +92,7 @@ class CrossValidation:
 
     @property
     def folds_file(self) -> Path:
-        """Which example is in which fold."""
+        """The file that says which example is in which fold."""
         return self.folder / "folds.json"
 
     @property
@@ -223,7 +223,7 @@ def summary(results: list[dict[str, Any]], folds: int) -> dict[str, dict[str, An
 
 
 def write_report(study: CrossValidation) -> dict[str, Any]:
-    """What ``results.json`` then says, and ``scores.json`` of the metric that chooses a run's best checkpoint.
+    """Write and return ``results.json``; write ``scores.json`` of the metric that chooses a run's best checkpoint.
 
     Raises UserError where folds are missing.
     """

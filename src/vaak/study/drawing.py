@@ -86,7 +86,7 @@ def table(curve: Curve) -> Iterator[str]:
 
 
 def in_words(certainty: Certainty) -> Iterator[str]:
-    """What is known of a suggestion, a line each; those of doubts begin with ``warning``."""
+    """Return what is known of a suggestion, a line each; those of doubts begin with ``warning``."""
     if certainty.falling is not None:
         yield f"the loss falls from {' to '.join(map(short, certainty.falling))}"
     if certainty.between is not None:

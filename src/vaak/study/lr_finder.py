@@ -95,7 +95,7 @@ class LRFinder:
         return self.certainty().suggestion
 
     def certainty(self) -> Certainty:
-        """How sure the suggestion is. Raises UserError before the first test."""
+        """Return how sure the suggestion is. Raises UserError before the first test."""
         self._demand_a_test()
         return certainty_of(self.curve)
 
@@ -218,7 +218,7 @@ def _tested(trainer: Trainer, rates: RateRange) -> Curve:
 
 
 def _objective(trainer: Trainer, report: StepReport) -> float:
-    """What the step descended on."""
+    """Return the loss that the step descended on."""
     return sum(trainer.loss_weights.get(name, 1.0) * float(loss) for name, loss in report.losses.items())
 
 

@@ -135,7 +135,7 @@ FAR_APART = 4.0  # times
 
 @dataclass(frozen=True)
 class Certainty:
-    """What speaks for a suggestion and against it.
+    """The evidence for a suggestion and against it.
 
     ``alternatives`` are what the curve suggests with less and with more smoothing, and what its odd and even steps
     alone do; None where one of them finds no clear fall. ``suggestion`` is the curve's where all of them find one: of
@@ -156,7 +156,7 @@ class Certainty:
 
 
 def certainty_of(curve: Curve) -> Certainty:
-    """How sure the suggestion of a curve is; all is empty where there is none."""
+    """Return how sure the suggestion of a curve is; all is empty where there is none."""
     suggestion = curve.suggestion()
     if suggestion is None:
         return Certainty((), None, None, ())
@@ -168,7 +168,7 @@ def certainty_of(curve: Curve) -> Certainty:
 
 
 def _falling(curve: Curve) -> tuple[float, float]:
-    """From the rate at which the smoothed loss has begun to fall for good, to that of its lowest point."""
+    """Return the rates from which the smoothed loss falls for good, and of its lowest point."""
     losses = np.array(curve.smoothed)
     lowest = int(np.argmin(losses))
     highest = float(losses[: lowest + 1].max())

@@ -33,7 +33,7 @@ class StudyPlan:
 
 
 def identity_of(plan: StudyPlan, **own: Any) -> dict[str, Any]:
-    """What a study is: its ``own`` options and what is trained, not where its files are, which may be moved."""
+    """Return a study's ``own`` options and its configuration, without the places of its files, which may be moved."""
     configuration = resolved_values(plan.load().experiment)
     for name in PLACES:
         configuration.pop(name, None)

@@ -27,7 +27,7 @@ Scores = Sequence[float] | np.ndarray
 
 @dataclass(frozen=True)
 class Test:
-    """What a test found: ``p_value`` is the chance of such a difference, or a greater one, between equals.
+    """The result of a test: ``p_value`` is the chance of such a difference, or a greater one, between equals.
 
     ``interval`` is that of the difference at 95 %, where the test gives one. It unpacks as SciPy's results do:
 

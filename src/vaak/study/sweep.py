@@ -154,7 +154,7 @@ MOST_FAILURES = 3
 
 @dataclass(frozen=True)
 class SweepPlan(StudyPlan):
-    """What is tried: a configuration, what varies, how it is drawn, and how many trials there are.
+    """A sweep's configuration, what varies in it, how that is drawn, and the number of trials.
 
     ``sampler`` is grid, random or tpe. With ``prune``, a trial that is worse than the median of the others at the same
     step is stopped.
@@ -404,7 +404,7 @@ def draw_parallel(sweep: Sweep, path: Path | None = None) -> Any:
 
 
 def draw_importance(sweep: Sweep, path: Path) -> Path | None:
-    """How much of the values' variance each option explains (fANOVA); None where that can't be told yet.
+    """Draw how much of the values' variance each option explains (fANOVA); None where that can't be told yet.
 
     Source: Hutter, Hoos and Leyton-Brown 2014, "An Efficient Approach for Assessing Hyperparameter Importance".
     """

@@ -46,7 +46,7 @@ def augmented(
 
 
 def longest_factor(config: AugmentationConfig) -> float:
-    """How many times as long audio can become, to half a sample."""
+    """Return the factor by which audio can become longer, to half a sample."""
     return max((1 / factor for factor in config.speed), default=1.0)
 
 

@@ -204,7 +204,7 @@ class AudioCorpus(SplitCorpus[ReadRecording, "Cut", AudioStatistics]):
         return entry.name if entry.cut is not None else None, entry.name
 
     def column(self, split: str, name: str) -> Iterator[Any]:
-        """What the supervisions of each recording have under a name: speaker, language, gender, or their own."""
+        """Yield the values that each recording's supervisions have under a name: speaker, language, gender, their own."""
         for entry in self.source.read(split):
             labels = entry.cut.supervisions if entry.cut is not None else ()
             yield sorted({str(value) for one in labels if (value := _label(one, name)) is not None})
@@ -262,7 +262,7 @@ def size_of(path: Path) -> int | None:
 
 
 def deciding_names(split_by: str, recording: str, speakers: Iterable[str]) -> list[str]:
-    """What decides, by its hash, to which split a recording belongs that was given as train.
+    """Return the names whose hashes decide to which split recordings given as train belong.
 
     >>> deciding_names("speaker", "a", {"Bela", "Ann"}), deciding_names("speaker", "a", ())
     (['speaker Ann', 'speaker Bela'], ['recording a'])
@@ -312,7 +312,7 @@ def _open_source(dataset: DatasetConfig, audio: AudioConfig) -> Source[ReadRecor
 
 
 def _cache() -> Path:
-    """Where files that can be recreated are kept for all runs of a user."""
+    """Return the folder of files that can be recreated, kept for all runs of a user."""
     return Path(os.environ.get("VAAK_CACHE") or Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache", "vaak"))
 
 

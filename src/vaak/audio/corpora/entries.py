@@ -80,7 +80,7 @@ def named_file(folders: Sequence[Path], name: str, where: str) -> Path:
 
 
 def place_of(folders: Sequence[Path], name: str) -> Path:
-    """Where a file is that is named in the first of ``folders``: there, or in another that has it."""
+    """Return the path of a file that is named in the first of ``folders``: there, or in another that has it."""
     try:
         return next((folder / name for folder in folders if (folder / name).exists()), folders[0] / name)
     except (OSError, ValueError):  # no file can have such a name

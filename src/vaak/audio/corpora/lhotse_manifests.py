@@ -327,7 +327,7 @@ class ManifestReader:
 
 
 def remarks_on(cut: Cut) -> tuple[str, ...]:
-    """What to tell the user of a cut: that its label may be one without times, and doesn't say so."""
+    """Return a remark on a cut whose label may be one without times, and doesn't say so."""
     unmarked = is_labelled_throughout(cut) and not lacks_times(cut)
     return (LABELLED_THROUGHOUT,) if unmarked and cut.supervisions[0].text else ()
 
@@ -388,7 +388,7 @@ def _supervisions(path: Path) -> Iterator[SupervisionSegment]:
 
 
 def _place_of(path: Path, folders: Iterable[Path]) -> Path:
-    """Where a file is that a manifest names: there, or in one of the folders."""
+    """Return the path of a file that a manifest names: there, or in one of the folders."""
     if path.is_absolute() or path.exists():
         return path
     return next((folder / path for folder in folders if (folder / path).exists()), path)

@@ -110,7 +110,7 @@ def _corpus_parameter(function: Callable[..., Any]) -> str:
 
 
 def prepare(recipe: LhotseRecipe, corpus: Path, output: Path, options: Mapping[str, Any], num_jobs: int) -> Any:
-    """What the recipe's prepare function returns; it also writes its manifests to ``output``.
+    """Return the result of the recipe's prepare function; it also writes its manifests to ``output``.
 
     It reads the folder ``corpus``, with its ``options`` and up to ``num_jobs`` processes.
 
@@ -147,7 +147,7 @@ def _demand_all(arguments: Mapping[str, Any], parameters: Mapping[str, inspect.P
 
 
 def reason_of(error: BaseException) -> str:
-    """What went wrong, in a line; for an assertion without a message, the line that failed."""
+    """Return the error in a line; for an assertion without a message, the line that failed."""
     if text := str(error).strip():
         return f"{type(error).__name__}: {text.splitlines()[0]}"
     frames = traceback.extract_tb(error.__traceback__)

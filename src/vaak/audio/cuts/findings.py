@@ -38,7 +38,7 @@ LONGEST_GAP = 1.0
 
 @dataclass
 class Waveform:
-    """What is counted in a cut; ``first_flat`` and the longest gap are in seconds."""
+    """Counts of a cut's samples; ``first_flat`` and the longest gap are in seconds."""
 
     peak: float = 0.0
     flat_peaks: int = 0

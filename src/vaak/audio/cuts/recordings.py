@@ -40,7 +40,7 @@ class ReadRecording(NamedTuple):
 
 
 def attempted(name: str, read: Callable[[], ReadRecording]) -> ReadRecording:
-    """What ``read`` returns, or the DataError that it raises as the problem of ``name``."""
+    """Return the result of ``read``, or the DataError that it raises as the problem of ``name``."""
     try:
         return read()
     except DataError as error:

@@ -42,7 +42,7 @@ class CutSpan(NamedTuple):
 
 
 class CutLabels(NamedTuple):
-    """What is known about a section without its audio; times in seconds from its start."""
+    """The labels of a section, without its audio; times in seconds from its start."""
 
     name: str
     segments: tuple[Segment, ...]

@@ -65,7 +65,7 @@ class Features:
     """
 
     def __init__(self, config: AudioConfig | None = None, device: str = "cpu", **options: Any) -> None:
-        """Of these options; without ``config`` they are given by name (``feature_type="mfcc"``).
+        """``config`` has the options; without it they are given by name (``feature_type="mfcc"``).
 
         Raises UserError where one is wrong, and where Lhotse isn't installed.
         """

@@ -149,7 +149,7 @@ def phoneme_means(values: np.ndarray, durations: np.ndarray, counted: np.ndarray
 
 
 def frame_durations(ends: Sequence[float], mel: MelConfig, num_samples: int) -> np.ndarray:
-    """How many frames of a mel spectrogram belong to each of consecutive intervals, ``(interval,)`` int64.
+    """Return the number of mel frames that belong to each of consecutive intervals, ``(interval,)`` int64.
 
     ``ends`` are seconds; the first interval begins with the audio. A frame belongs to the interval of its centre; those
     after the last end belong to the last interval: so they always add up to the frames of ``num_samples``.

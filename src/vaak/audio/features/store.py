@@ -153,7 +153,7 @@ def feature_fingerprint(source: AudioSource, audio: AudioConfig) -> str:
 
 @dataclass(frozen=True)
 class _Extraction:
-    """What is to be extracted, and where to; ``shards`` are the recordings of each."""
+    """An extraction of features to a folder; ``shards`` are the recordings of each."""
 
     source: AudioSource
     audio: AudioConfig
@@ -166,7 +166,7 @@ class _Extraction:
         return _shard_path(self.folder, number)
 
     def lacking(self) -> str | None:
-        """What is missing or damaged; None if everything is there.
+        """Return what is missing or damaged; None if everything is there.
 
         Of a store without recorded sizes, which older versions made, the tables of every shard are read instead.
         """
@@ -221,7 +221,7 @@ def _make_shards(extraction: _Extraction) -> None:
 
 
 def _maker(extraction: _Extraction) -> Callable[[int], None]:
-    """What makes the shards of a number, in the process that calls this."""
+    """Return the function that makes the shard of a number, in the process that calls this."""
     return _Worker(extraction).make
 
 

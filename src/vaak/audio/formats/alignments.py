@@ -202,7 +202,7 @@ ENDINGS = (".textgrid", ".ctm", ".json")
 
 
 def kind_of_tier(name: str) -> str | None:
-    """What a tier of this name aligns; None for a tier that is a speaker."""
+    """Return the unit that a tier of this name aligns; None for a tier that is a speaker."""
     return ALIGNMENT_TIERS.get(name.rpartition(" - ")[2].lower())
 
 

@@ -216,7 +216,7 @@ def write_rttm(path: str | Path, recordings: Mapping[str, Sequence[Segment]]) ->
 
 
 def rttm_text(recordings: Mapping[str, Sequence[Segment]], path: Path) -> str:
-    """What ``write_rttm`` writes to ``path``, by which errors name it."""
+    """Return the text that ``write_rttm`` writes to ``path``, by which errors name it."""
     lines = []
     for recording, segments in recordings.items():
         for start, end, speaker in segments:

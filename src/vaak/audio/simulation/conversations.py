@@ -138,7 +138,7 @@ class SimulatedConversations:
         return f"{self.split}-conversation-{index:06}"
 
     def _track(self, speaker: int, num_samples: int, rng: np.random.Generator) -> tuple[np.ndarray, list[Segment]]:
-        """What one speaker says in the conversation, and when."""
+        """Return the track of one speaker in the conversation, ``(sample,)``, and its segments."""
         rate = self.utterances.sampling_rate
         factor = float(rng.choice(self.speed)) if self.speed else 1.0
         name = at_speed_name(self.utterances.speaker_names[speaker], factor)

@@ -203,7 +203,7 @@ def remove_empty(folders: Iterable[Path], but: Collection[str] = ()) -> None:
 
 
 def remedy_of(error: Exception) -> str:
-    """What a user does about a file of made data that can't be read."""
+    """Return what a user does about a file of made data that can't be read."""
     if isinstance(error, PermissionError):
         return "give yourself permission to read it"
     return "delete the folder to make it again"
@@ -274,7 +274,7 @@ def sizes_of(folder: Path, leave_out: Collection[str] = ()) -> dict[str, int]:
 
 
 def damage_in(folder: Path, sizes: Mapping[str, int]) -> str | None:
-    """What is wrong with the first file that is missing or has another size, with its path; None where all are right.
+    """Return what is wrong with the first file that is missing or has another size, with its path; None if none is.
 
     Raises OSError where the folder can't be read.
     """
@@ -302,12 +302,12 @@ class JsonLines:
 
 
 def read_json_lines(path: Path) -> JsonLines:
-    """What a file holds. A torn last line isn't malformed, as its writer never acted on it."""
+    """Return what a file holds. A torn last line isn't malformed, as its writer never acted on it."""
     return parse_json_lines(path.read_bytes())
 
 
 def parse_json_lines(content: bytes) -> JsonLines:
-    """What the content of a file holds.
+    """Return what the content of a file holds.
 
     >>> found = parse_json_lines(b'{"step": 1}\\n[2]\\n{"st')
     >>> found.objects, found.malformed, found.end

@@ -15,7 +15,7 @@ __all__ = ["DoctorFinding", "examine"]
 def examine(
     files: Sequence[Path | str] = (), overrides: Sequence[str] = (), trust_code: bool = False, read_data: bool = False
 ) -> Iterator[DoctorFinding]:
-    """What is found, as it is found: the machine, the packages, what would run, and a configuration if one is given.
+    """Yield findings as they are made: the machine, the packages, what would run, and a configuration if one is given.
 
     Nothing can be trained here where a finding is a ``problem``. Where torch can't be imported, what would run isn't
     looked at. With ``read_data``, each example of the configuration's data is read once.
@@ -45,7 +45,7 @@ GIB = 1 << 30
 
 @dataclass(frozen=True)
 class DoctorFinding:
-    """What was looked at, what was seen, and what to do about it.
+    """A finding: what was looked at, what was seen, and what to do about it.
 
     ``problem`` means that nothing (or not this configuration) can be trained here; ``warning``, that something will be
     slow, missing or other than one may think.

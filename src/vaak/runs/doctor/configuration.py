@@ -44,7 +44,7 @@ ABOUT = "configuration"
 def examine_configuration(
     files: Sequence[Path | str], overrides: Sequence[str], trust_code: bool = False, read_data: bool = False
 ) -> Iterator[DoctorFinding]:
-    """What would go wrong if these files were trained here; with ``read_data``, in reading their data too."""
+    """Yield what would go wrong if these files were trained here; with ``read_data``, in reading their data too."""
     try:
         loaded = load(files, overrides, trust_code=trust_code)
     except UserError as error:
@@ -80,7 +80,7 @@ def _device(loaded: Loaded) -> torch.device:
 
 
 def _on_device(training: TrainingConfig, device: torch.device) -> Iterator[DoctorFinding]:
-    """What the options ask of a device."""
+    """Yield findings about what the options ask of a device."""
     yield DoctorFinding(ABOUT, "device", "ok", f"{device.type}, precision {training.mixed_precision}")
     if training.mixed_precision == "fp16" and device.type == "cpu":
         advice = "set mixed_precision: bf16, or no"

@@ -26,7 +26,7 @@ MOST_NAMED = 10
 
 
 def examine_data(loaded: Loaded) -> Iterator[DoctorFinding]:
-    """What can't be prepared, and how many examples of each split can't be read, the first of them by name."""
+    """Yield what can't be prepared, and how many examples of each split can't be read, the first of them by name."""
     experiment = loaded.experiment
     with contextlib.ExitStack() as stack:
         try:

@@ -24,7 +24,7 @@ FEW_OPEN_FILES = 1024
 
 
 def examine_machine(folder: Path) -> Iterator[DoctorFinding]:
-    """What the machine has; runs would be in ``folder``/runs."""
+    """Yield findings about the machine; runs would be in ``folder``/runs."""
     yield DoctorFinding(
         ABOUT, "Python", "ok", f"{platform.python_version()} ({sys.executable}) on {platform.platform()}"
     )
@@ -106,7 +106,7 @@ def shared_memory(folder: Path) -> Iterator[DoctorFinding]:
 
 
 def open_files() -> Iterator[DoctorFinding]:
-    """How many files this process may have open at once; workers that hand over tensors take many."""
+    """Yield how many files this process may have open at once; workers that hand over tensors take many."""
     try:
         import resource
     except ImportError:  # not on Windows

@@ -158,7 +158,7 @@ def examine_packages(imports: dict[str, Import]) -> Iterator[DoctorFinding]:
 
 
 def _needed(imports: dict[str, Import]) -> Iterator[DoctorFinding]:
-    """What Vaak can't do without: there, importable, and of a version that will do."""
+    """Yield whether the packages that Vaak requires are there, importable, and of a version that will do."""
     right = []
     for name, requirement in required().items():
         found, version = imports[module_of(name)], version_of(name)
@@ -177,7 +177,7 @@ def _needed(imports: dict[str, Import]) -> Iterator[DoctorFinding]:
 
 
 def _optional(imports: dict[str, Import]) -> Iterator[DoctorFinding]:
-    """What is in Vaak's extras."""
+    """Yield findings about the packages of Vaak's extras."""
     extras = {requirement.name: extra for extra, requirement in _requirements() if extra is not None}
     for name, purpose in OPTIONAL.items():
         found, again = imports[name], f"pip install 'vaak[{extras.get(name, name)}]'"
@@ -208,7 +208,7 @@ def _other_than_tested() -> Iterator[DoctorFinding]:
 
 
 def _requirements() -> list[tuple[str | None, Requirement]]:
-    """What Vaak's own metadata ask for, each with the extra that it belongs to."""
+    """Return the requirements of Vaak's own metadata, each with the extra that it belongs to."""
     try:
         lines = importlib.metadata.requires("vaak") or []
     except importlib.metadata.PackageNotFoundError:  # run from a checkout that isn't installed

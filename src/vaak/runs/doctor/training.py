@@ -29,7 +29,7 @@ REFUSED = ("FSDP", "DEEPSPEED", "MEGATRON_LM", "XLA", "TPU")
 
 
 def examine_training() -> Iterator[DoctorFinding]:
-    """What training would use on this machine where the YAML leaves it open."""
+    """Yield what training would use on this machine where the YAML leaves it open."""
     device = pick_device("auto")
     yield from cuda_devices()
     yield DoctorFinding(ABOUT, "device", "ok", f"auto uses {device.type}")
@@ -91,7 +91,7 @@ def _why_no_cuda(built: str) -> str:
 
 
 def precision(device: torch.device) -> DoctorFinding:
-    """Which of training.mixed_precision this device can do, and whether it is worth it."""
+    """Return which of training.mixed_precision this device can do, and whether it is worth it."""
     if device.type == "cuda":
         if torch.cuda.is_bf16_supported(including_emulation=False):
             return DoctorFinding(ABOUT, "precision", "ok", "no, bf16 and fp16; bf16 is recommended")
@@ -112,7 +112,7 @@ def compiler(device: torch.device) -> DoctorFinding:
 
 
 def what_compiling_lacks(device: torch.device) -> list[str]:
-    """What torch.compile needs for a device and isn't here."""
+    """Return what torch.compile needs for a device and isn't here."""
     given = os.environ.get("CXX")
     names = [given] if given else ["g++", "clang++", "c++", "cl"]
     lacks = [] if any(map(shutil.which, names)) else [f"C++ compiler ({', '.join(names)})"]
@@ -126,7 +126,7 @@ def what_compiling_lacks(device: torch.device) -> list[str]:
 
 
 def threads() -> DoctorFinding:
-    """How many threads torch takes on the CPU."""
+    """Return a finding about the number of threads that torch takes on the CPU."""
     number, allowed = torch.get_num_threads(), allowed_cores()
     if number > allowed:
         said = f"torch uses {number} for {allowed} cores"
@@ -136,7 +136,7 @@ def threads() -> DoctorFinding:
 
 
 def processes(device: torch.device) -> DoctorFinding:
-    """How several processes would talk, and how many are of use."""
+    """Yield how several processes would talk, and how many are of use."""
     distributed = torch.distributed
     if not distributed.is_available():
         return DoctorFinding(
@@ -182,7 +182,7 @@ def has_wandb_key() -> bool:
 
 
 def accelerate_configuration() -> Iterator[DoctorFinding]:
-    """What ``accelerate launch`` would do, where ``accelerate config`` has been run."""
+    """Yield what ``accelerate launch`` would do, where ``accelerate config`` has been run."""
     home = os.environ.get("HF_HOME") or Path(os.environ.get("XDG_CACHE_HOME", "~/.cache")) / "huggingface"
     folder = Path(home).expanduser() / "accelerate"
     files = [folder / f"default_config.{ending}" for ending in ("yaml", "yml", "json")]

@@ -100,12 +100,12 @@ def holds_a_run(path: Path) -> bool:
 
 
 def runs_at(path: Path) -> tuple[Path, ...]:
-    """What may be the run of a directory: itself and, of RUN/tasks/NAME, which one of a run's tasks has, RUN."""
+    """Return the directories that may be a directory's run: itself and, of RUN/tasks/NAME, a task of a run, RUN."""
     return (path, path.parent.parent) if path.parent.name == TASKS else (path,)
 
 
 def checkpoints_elsewhere(save_dir: str | None, name: str) -> Path | None:
-    """Where training.checkpoint.save_dir has the checkpoints of a run; None where they are in its directory."""
+    """Return where a run's checkpoints are, by save_dir; None where they are in its directory."""
     return Path(save_dir) / name if save_dir else None
 
 
@@ -171,7 +171,7 @@ def write_status(path: Path, status: dict[str, Any]) -> None:
 
 
 def read_status(path: Path) -> dict[str, Any]:
-    """What ``write_status`` wrote; empty if the run never ended in any way."""
+    """Return the content that ``write_status`` wrote; empty if the run never ended in any way."""
     try:
         status = files.read_json(path / "status.json")
     except (OSError, ValueError):
@@ -273,7 +273,7 @@ def places_of(directory: Path) -> Iterator[str]:
 
 
 def places_of_another(path: Path, directory: Path) -> list[Path]:
-    """Where a run may be that another one, in ``directory``, names by ``path``, in the order to look.
+    """Return where a run may be that another one, in ``directory``, names by ``path``, in the order to look.
 
     As it is named, seen from the working folder; where it is seen from the run, if both moved together; and, of a
     relative path, seen from any folder around the run, as that of the project.

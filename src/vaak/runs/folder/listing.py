@@ -42,7 +42,7 @@ RESUMABLE = ("stopped", "failed", "crashed")
 
 @dataclass(frozen=True)
 class RunSummary:
-    """How a run stands. ``state`` is one of
+    """The state of a run and its figures. ``state`` is one of
 
     - ``running``: a process holds its lock
     - ``finished``, ``stopped`` (asked to) or ``failed`` (an error): it came to an end, for this ``reason``
@@ -177,7 +177,7 @@ def _checkpoints(run: Path) -> tuple[dict[int, Path], list[str]]:
 
 
 def _damage(path: Path) -> Iterator[str]:
-    """What is wrong with a checkpoint as far as the sizes of its files tell; a resume compares their hashes, too."""
+    """Return what is wrong with a checkpoint by the sizes of its files; a resume compares their hashes, too."""
     try:
         listed = {inside(name): int(file["bytes"]) for name, file in _manifest(path)["files"].items()}
     except (OSError, ValueError, KeyError, TypeError, AttributeError):

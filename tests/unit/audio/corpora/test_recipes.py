@@ -133,9 +133,7 @@ def test_ami_with_an_option(tmp_path: Path, audio: AudioConfig):
         ("A05", 0, 0.6, "YES"),
         ("B05", 1, 1.1, "YES"),
     ]
-    with pytest.raises(
-        DataError, match=r"out contains manifests .*normalize_text was .* delete the folder"
-    ):
+    with pytest.raises(DataError, match=r"out contains manifests .*normalize_text was .* delete the folder"):
         AudioCorpus(DatasetConfig(name="ami", **place), audio)
     with pytest.raises(DataError, match=r"recipe ami has no option microphone; it has data_dir, .*mic, "):
         AudioCorpus(
