@@ -444,7 +444,8 @@ def audio_files(paths: Iterable[Path]) -> tuple[list[Path], dict[Path, UserError
     found: dict[Path, Path] = {}
     without: dict[Path, UserError] = {}
     for path in paths:
-        inside = _in_folder(path) if path.is_dir() else []
+        below = path.rglob("*") if path.is_dir() else ()
+        inside = sorted(one for one in below if not one.name.startswith(".") and one.is_file())
         files = [file for file in inside if is_audio(file)] if path.is_dir() else [path]
         found |= {file.resolve(): file for file in files if file.resolve() not in found}
         others = in_words(not_read(inside))
@@ -454,7 +455,3 @@ def audio_files(paths: Iterable[Path]) -> tuple[list[Path], dict[Path, UserError
         elif others:
             log.warning("%s: skipped %s", path, others)
     return list(found.values()), without
-
-
-def _in_folder(folder: Path) -> list[Path]:
-    return sorted(path for path in folder.rglob("*") if not path.name.startswith(".") and path.is_file())

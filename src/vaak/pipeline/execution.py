@@ -258,7 +258,8 @@ def run_in_own_process(find: Callable[[], Pipeline], stage: Stage, job: Job) -> 
         try:
             process.join()
         except KeyboardInterrupt:
-            _pass_on(process.pid)
+            if process.pid is not None:  # it has its own process group, so that a terminal doesn't do so as well
+                os.kill(process.pid, signal.SIGINT)
             process.join()
             raise
     if process.exitcode == 0:
@@ -273,12 +274,6 @@ def run_in_own_process(find: Callable[[], Pipeline], stage: Stage, job: Job) -> 
             f"the process of stage {stage.name} was killed ({number}), often because memory ran out; add --resume"
         )
     raise SystemExit(1)
-
-
-def _pass_on(pid: int | None) -> None:
-    """Interrupt the child, which has its own process group, so that a terminal doesn't do so as well."""
-    if pid is not None:
-        os.kill(pid, signal.SIGINT)
 
 
 def _child(find: Callable[[], Pipeline], job: Job, connection: Connection) -> None:

@@ -42,7 +42,7 @@ from vaak.engine.distributed.launcher import pick_device
 from vaak.engine.precision import keeping_generators
 from vaak.nn.losses import divergence, hidden_difference
 from vaak.runs.open_run import open_run
-from vaak.runs.prepared import DONE, Recipe, prepare_folder
+from vaak.runs.prepared import Recipe, artifact_in, prepare_folder
 
 GIBIBYTE = 2**30
 TERM, HIDDEN_TERM = "distillation", "hidden"
@@ -397,7 +397,7 @@ class Stored:
 
     @classmethod
     def open(cls, folder: Path) -> Stored:
-        about = read_json(folder / DONE)
+        about = artifact_in(folder).read()
         width = sum(int(np.prod(shape)) for shape in about["shapes"])
         logits = np.memmap(folder / LOGITS, dtype=np.float32, mode="r", shape=(about["units"], width))
         return cls(logits, np.load(folder / PLACES), about["shapes"])

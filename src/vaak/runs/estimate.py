@@ -82,7 +82,11 @@ class _Walk:
 
 def _children(module: nn.Module) -> Iterator[tuple[str, nn.Module, int]]:
     """The children that hold anything, those of a list that are equal and follow each other as one."""
-    held = [(name, child) for name, child in module._modules.items() if child is not None and _holds_tensors(child)]
+    held = [
+        (name, child)
+        for name, child in module._modules.items()
+        if child is not None and any(True for _ in (*child.parameters(), *child.buffers()))
+    ]
     start = 0
     while start < len(held):
         end = start + 1
@@ -93,10 +97,6 @@ def _children(module: nn.Module) -> Iterator[tuple[str, nn.Module, int]]:
         name = held[start][0] if end == start + 1 else f"{held[start][0]}–{held[end - 1][0]}"
         yield name, held[start][1], end - start
         start = end
-
-
-def _holds_tensors(module: nn.Module) -> bool:
-    return any(True for _ in (*module.parameters(), *module.buffers()))
 
 
 def _own_tensors(module: nn.Module) -> Iterator[tuple[str, Tensor]]:

@@ -38,7 +38,6 @@ from vaak.config.yaml.named_code import CODE
 from vaak.config.yaml.text import read_yaml, yaml_text
 from vaak.config.yaml.tree import to_plain
 from vaak.core.errors import CheckpointError, UserError
-from vaak.core.storage import files
 from vaak.core.storage.files import write_text
 from vaak.core.task import Task
 from vaak.engine.checkpoint.companions import report_damaged
@@ -48,7 +47,7 @@ from vaak.engine.distributed.launcher import pick_device
 from vaak.engine.trained import model_of
 from vaak.runs.folder.directory import TASKS, owner_at_home
 from vaak.runs.folder.user_code import demand_trust, demand_trust_to_use
-from vaak.runs.prepared import DONE, LEFT_OUT, PreparedFolder, is_prepared, prepared_folder
+from vaak.runs.prepared import DONE, LEFT_OUT, PreparedFolder, artifact_in, is_prepared, prepared_folder
 
 log = logging.getLogger("vaak")
 READ_IN_USE = (
@@ -287,7 +286,7 @@ def bundled_files(directory: Path, configuration: str) -> dict[str, str | Path]:
     for folder in (directory, *sorted((directory / TASKS).glob("*"))):
         if is_prepared(folder):
             prepared = prepared_folder(folder)
-            about = files.read_json(prepared / DONE)
+            about = artifact_in(prepared).read()
             splits = sorted(about.get("statistics", {}))
             parts = [path for path in prepared.iterdir() if path.name not in splits]
             for path in (file for part in parts for file in ([part] if part.is_file() else _files_below(part))):

@@ -34,7 +34,9 @@ def augmented(
     applied to features, not here.
     """
     key = int(rng.integers(2**63))
-    speed, reverb, noise, codec, volume = (_generator(key, name) for name in PARTS)
+    speed, reverb, noise, codec, volume = (
+        np.random.default_rng(draw_key(Purpose.AUGMENTATION, key, name)) for name in PARTS
+    )
     audio = _at_drawn_speed(audio, config, speed)
     samples, rate = audio.samples, audio.sampling_rate
     samples = _in_room(samples, rate, config, reverb)
@@ -61,10 +63,6 @@ def voices_of(source: AudioSource) -> Voices:
         return audio.samples[round(start * audio.sampling_rate) : round(end * audio.sampling_rate)]
 
     return voice
-
-
-def _generator(key: int, name: str) -> np.random.Generator:
-    return np.random.default_rng(draw_key(Purpose.AUGMENTATION, key, name))
 
 
 def _at_drawn_speed(audio: LabelledAudio, config: AugmentationConfig, rng: np.random.Generator) -> LabelledAudio:

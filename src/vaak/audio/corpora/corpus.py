@@ -25,14 +25,15 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any
 
 from vaak.audio.config import AudioConfig, DatasetConfig
+from vaak.audio.corpora.entries import CorpusReader
 from vaak.audio.corpora.folders import UNLABELLED, AlignmentFolder, LJSpeechReader, ljspeech_dataset
 from vaak.audio.cuts.reading import segments_of
 from vaak.audio.cuts.recordings import ReadRecording
 from vaak.audio.segments import Segment
-from vaak.core.corpus import Source, SplitCorpus
+from vaak.core.corpus import SplitCorpus
 from vaak.core.errors import DataError
 from vaak.core.splits import digest_of
 from vaak.core.terminal import followed
@@ -93,31 +94,6 @@ class AudioStatistics:
         }
 
 
-@runtime_checkable
-class HasTables(Protocol):
-    """A source that may be tables."""
-
-    def demand_texts(self) -> None:
-        """Raises DataError for a table without a column for texts."""
-        ...
-
-
-@runtime_checkable
-class HasFolders(Protocol):
-    """A source with a folder for each split; ``there`` are the names of those that there are."""
-
-    there: str
-
-
-@runtime_checkable
-class NamesFiles(Protocol):
-    """A source whose files name others."""
-
-    def named_files(self) -> Iterator[tuple[str, Path]]:
-        """The files that are named, audio among them: their names there, and where they are."""
-        ...
-
-
 def _fail(error: DataError, name: str) -> None:
     raise error
 
@@ -139,7 +115,8 @@ class AudioCorpus(SplitCorpus[ReadRecording, "Cut", AudioStatistics]):
         self.on_bad: Callable[[DataError, str], None] = _fail
         self.requires_text = False
         self.alignments = None if dataset.alignments is None else AlignmentFolder(dataset)
-        super().__init__(_open_source(dataset, audio), dataset, f"datasets, {dataset.name}")
+        self.reader = _open_reader(dataset, audio)
+        super().__init__(self.reader, dataset, f"datasets, {dataset.name}")
 
     @property
     def files(self) -> list[Path]:
@@ -150,7 +127,7 @@ class AudioCorpus(SplitCorpus[ReadRecording, "Cut", AudioStatistics]):
 
         Raises DataError for a manifest that can't be read.
         """
-        return self.source.named_files() if isinstance(self.source, NamesFiles) else iter(())
+        return self.reader.named_files()
 
     def digest_of_named(self) -> str:
         """A digest of the names and sizes of ``named_files``."""
@@ -162,8 +139,8 @@ class AudioCorpus(SplitCorpus[ReadRecording, "Cut", AudioStatistics]):
     def require_text(self) -> None:
         """An empty text is a problem from now on. Raises DataError for a table without a column for texts."""
         self.requires_text = True
-        if isinstance(self.source, HasTables) and self.alignments is None:
-            self.source.demand_texts()
+        if self.alignments is None:
+            self.reader.demand_texts()
 
     def cuts(self, split: str) -> Iterator[Cut]:
         """The cuts of ``split``: recordings or utterances, with speakers and texts.
@@ -172,13 +149,13 @@ class AudioCorpus(SplitCorpus[ReadRecording, "Cut", AudioStatistics]):
         two cuts with the same name, and at the end if train or a given split has none; one that is split off from a
         small train may be empty. Warns of a split of a folder of splits that is split off from its Train.
         """
-        if split in self.cut_splits and isinstance(self.source, HasFolders):
+        if split in self.cut_splits and self.reader.folders_there:
             log.warning(
                 "%s: %s is split off from Train by %s, since there is no such folder; there are %s",
                 self.where,
                 split,
                 self.dataset.split_by,
-                self.source.there,
+                self.reader.folders_there,
             )
         return self.read(split)
 
@@ -204,7 +181,7 @@ class AudioCorpus(SplitCorpus[ReadRecording, "Cut", AudioStatistics]):
         return entry.name if entry.cut is not None else None, entry.name
 
     def column(self, split: str, name: str) -> Iterator[Any]:
-        """Yield the values that each recording's supervisions have under a name: speaker, language, gender, their own."""
+        """Yield the values that each recording's supervisions have under a name: speaker, language, gender, own."""
         for entry in self.source.read(split):
             labels = entry.cut.supervisions if entry.cut is not None else ()
             yield sorted({str(value) for one in labels if (value := _label(one, name)) is not None})
@@ -287,7 +264,7 @@ def covered(segments: tuple[Segment, ...]) -> tuple[float, float]:
     return speech, overlap
 
 
-def _open_source(dataset: DatasetConfig, audio: AudioConfig) -> Source[ReadRecording]:
+def _open_reader(dataset: DatasetConfig, audio: AudioConfig) -> CorpusReader:
     if dataset.type == "recipe":
         from vaak.audio.corpora.lhotse_manifests import RecipeReader
 
@@ -316,14 +293,13 @@ def _cache() -> Path:
     return Path(os.environ.get("VAAK_CACHE") or Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache", "vaak"))
 
 
-class VoicesReader:
+class VoicesReader(CorpusReader):
     """Sentences of synthesised voices; they depend on no files."""
 
     given = ("train",)
-    lacks_train = ""
 
     def __init__(self, dataset: DatasetConfig, audio: AudioConfig) -> None:
-        self.dataset = dataset
+        super().__init__(dataset)
         self.folder = Path(dataset.output_dir or Path(audio.output_dir or _cache()) / dataset.name)
         self.folder = self.folder.expanduser().absolute()
         self.files: list[Path] = []

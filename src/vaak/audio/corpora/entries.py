@@ -1,15 +1,48 @@
-"""What ``train``, ``valid`` and ``test`` of a dataset name: files, folders and patterns."""
+"""The reader of a dataset, and what its ``train``, ``valid`` and ``test`` name: files, folders and patterns."""
 
 from __future__ import annotations
 
 import glob
 import os
-from collections.abc import Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from vaak.audio.config import DatasetConfig
+from vaak.audio.cuts.recordings import ReadRecording
 from vaak.core.errors import DataError
 from vaak.core.splits import SPLITS
+
+
+class CorpusReader(ABC):
+    """Reads the ``given`` splits of a dataset; ``files`` are those that determine what is read.
+
+    ``lacks_train`` is the message for a corpus without training data. ``roots`` are the folders of ``audio_root``.
+    ``folders_there`` names the folders of a corpus that has one for each split, for a message.
+    """
+
+    given: tuple[str, ...]
+    files: list[Path]
+    folders_there = ""
+
+    def __init__(self, dataset: DatasetConfig) -> None:
+        """Raises DataError for a folder of ``audio_root`` that doesn't exist."""
+        self.dataset, self.lacks_train = dataset, lacks_train(dataset)
+        self.roots = tuple(Path(name).expanduser() for name in dataset.audio_root)
+        for root in self.roots:
+            if not root.is_dir():
+                raise DataError(f"datasets, {dataset.name}: audio_root: no such folder: {root}")
+
+    @abstractmethod
+    def read(self, split: str) -> Iterator[ReadRecording]:
+        """Yield the recordings of a given split; those that can't be read with their problem."""
+
+    def named_files(self) -> Iterator[tuple[str, Path]]:
+        """Yield the files that ``files`` name, audio among them: their names there, and where they are."""
+        return iter(())
+
+    def demand_texts(self) -> None:  # noqa: B027
+        """Raises DataError for a table without a column for texts."""
 
 
 def entries_of(dataset: DatasetConfig) -> dict[str, list[Path]]:
@@ -56,15 +89,6 @@ def _demand_once(found: dict[str, list[Path]], dataset: DatasetConfig) -> None:
                 where = split if before == split else f"{before} and in {split}"
                 raise DataError(f"datasets, {dataset.name}: {path} is named twice, in {where}; name it once")
             seen[path.resolve()] = split
-
-
-def roots_of(dataset: DatasetConfig) -> tuple[Path, ...]:
-    """The folders of ``audio_root``. Raises DataError for one that doesn't exist."""
-    roots = tuple(Path(name).expanduser() for name in dataset.audio_root)
-    for root in roots:
-        if not root.is_dir():
-            raise DataError(f"datasets, {dataset.name}: audio_root: no such folder: {root}")
-    return roots
 
 
 def named_file(folders: Sequence[Path], name: str, where: str) -> Path:

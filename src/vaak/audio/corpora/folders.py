@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any
 
 from vaak.audio.audio_file import AUDIO, in_words, is_audio, not_read, read_header, why_not
 from vaak.audio.config import AudioConfig, DatasetConfig
-from vaak.audio.corpora.entries import entries_of, lacks_train, named_file, place_of, roots_of
+from vaak.audio.corpora.entries import CorpusReader, entries_of, named_file, place_of
 from vaak.audio.cuts.reading import NO_TIMES
 from vaak.audio.cuts.recordings import (
     OVERLAPPING,
@@ -81,12 +81,13 @@ class Found:
         return [*self.audio, *self.annotations, *self.near]
 
 
-class FolderReader:
+class FolderReader(CorpusReader):
     """Recordings of folders (``vaak.core.corpus.Source``); with ``dataset.alignments``, those without labels, too."""
 
     def __init__(self, dataset: DatasetConfig) -> None:
         """Look up the files. Raises DataError if a split has no audio, or two have the same."""
-        self.lacks_train, self.without_labels = lacks_train(dataset), dataset.alignments is not None
+        super().__init__(dataset)
+        self.without_labels = dataset.alignments is not None
         self._found = {split: _found(entries) for split, entries in entries_of(dataset).items()}
         self.given = tuple(self._found)
         self.files = [path for found in self._found.values() for path in found.files]
@@ -295,12 +296,12 @@ def ljspeech_dataset(dataset: DatasetConfig, audio: AudioConfig) -> DatasetConfi
     return dataset.model_copy(update={**found, **names})
 
 
-class LJSpeechReader:
+class LJSpeechReader(CorpusReader):
     """The utterances of a corpus (``vaak.core.corpus.Source``)."""
 
     def __init__(self, dataset: DatasetConfig) -> None:
         """Look up the files of metadata. Raises DataError for those that don't exist."""
-        self.lacks_train, self._roots = lacks_train(dataset), roots_of(dataset)
+        super().__init__(dataset)
         self.speaker, self._metadata = dataset.name, entries_of(dataset)
         self.given = tuple(self._metadata)
         self.files = sorted({path for paths in self._metadata.values() for path in paths})
@@ -317,7 +318,7 @@ class LJSpeechReader:
         for path in self.files:
             for line in read_content(path).splitlines():
                 name = f"{WAVS}/{line.partition(b'|')[0].decode(errors='replace').strip()}.wav"
-                yield name, place_of((path.parent, *self._roots), name)
+                yield name, place_of((path.parent, *self.roots), name)
 
     def _reading(self, line: bytes, folder: Path, where: str) -> ReadRecording:
         fields = [field.strip() for field in decoded(line, where).split("|")]
@@ -326,7 +327,7 @@ class LJSpeechReader:
         name, text = fields[0], fields[-1] or fields[1]
         if not name or not text:
             raise DataError(f"{where}: {'the text' if name else 'the id'} is empty; remove the line or complete it")
-        path = named_file((folder, *self._roots), f"{WAVS}/{name}.wav", where)
+        path = named_file((folder, *self.roots), f"{WAVS}/{name}.wav", where)
         try:
             cut = recording_cut(name, path, read_header(path))
         except DataError as error:

@@ -29,11 +29,11 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from vaak.audio.audio_file import Header, is_audio, read_header
 from vaak.audio.config import DatasetConfig
-from vaak.audio.corpora.entries import entries_of, lacks_train, named_file, place_of, roots_of
+from vaak.audio.corpora.entries import CorpusReader, entries_of, named_file, place_of
 from vaak.audio.cuts.reading import EMPTY_TEXT, NO_TIMES
 from vaak.audio.cuts.recordings import (
     OVERLAPPING,
@@ -68,12 +68,12 @@ TEXTS = frozenset({"text", *ALIGNMENTS})
 """Columns of a table from which texts come."""
 
 
-class JsonReader:
+class JsonReader(CorpusReader):
     """Recordings and utterances of manifests (``vaak.core.corpus.Source``)."""
 
     def __init__(self, dataset: DatasetConfig) -> None:
         """Look up the manifests. Raises DataError for those that don't exist."""
-        self.lacks_train, self._roots = lacks_train(dataset), roots_of(dataset)
+        super().__init__(dataset)
         self._manifests, self._columns = entries_of(dataset), dataset.columns
         self.given = tuple(self._manifests)
         self.files = sorted({path for paths in self._manifests.values() for path in paths})
@@ -88,10 +88,9 @@ class JsonReader:
                 entry = given | _renamed(given, self._columns, where)
                 if not is_shared or _split_of(entry, where) == split:
                     name = str(entry.get("audio", where))
-                    yield attempted(name, partial(reading_of, entry, (path.parent, *self._roots), where))
+                    yield attempted(name, partial(reading_of, entry, (path.parent, *self.roots), where))
 
     def demand_texts(self) -> None:
-        """Raises DataError for a table without a column for texts."""
         for path in self.files:
             for where, given in islice(manifest_lines(path), 1 if path.suffix.lower() in TABLES else 0):
                 entry = given | _renamed(given, self._columns, where)
@@ -108,7 +107,7 @@ class JsonReader:
             for key in FILES:
                 name = given.get(self._columns.get(key, key))
                 if isinstance(name, str) and name:
-                    yield name, place_of((path.parent, *self._roots), name)
+                    yield name, place_of((path.parent, *self.roots), name)
 
 
 def manifest_lines(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -146,7 +145,7 @@ def _renamed(entry: dict[str, Any], columns: dict[str, str], where: str) -> dict
 def json_lines(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     """Each line's place and object; blank lines are skipped. Reads ``.gz``, too. Raises DataError with its line."""
     try:
-        with _opened(path) as lines:
+        with gzip.open(path, "rb") if path.suffix == ".gz" else open(path, "rb") as lines:
             for number, line in enumerate(lines, start=1):
                 where = f"{path}:{number}"
                 if not line.strip():
@@ -161,10 +160,6 @@ def json_lines(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     except (OSError, EOFError) as error:  # EOFError, and a zlib error that is an OSError: half a .gz
         reason = getattr(error, "strerror", None) or error
         raise DataError(f"{path}: can't be read: {reason}") from error
-
-
-def _opened(path: Path) -> IO[bytes]:
-    return gzip.open(path, "rb") if path.suffix == ".gz" else open(path, "rb")  # type: ignore[return-value]
 
 
 def _split_of(entry: dict[str, Any], where: str) -> str:
@@ -340,17 +335,17 @@ class SplitFolderReader(JsonReader):
         if not root.is_dir():
             raise DataError(f"datasets, {dataset.name}: corpus_dir: no such folder: {root}")
         self._splits = {FOLDERS[one.name.lower()]: one for one in sorted(root.iterdir()) if one.name.lower() in FOLDERS}
-        self.there = ", ".join(sorted(one.name for one in root.iterdir())[:10]) or "nothing"
+        self.folders_there = ", ".join(sorted(one.name for one in root.iterdir())[:10]) or "nothing"
         others = sorted(one.name for one in root.iterdir() if one.is_dir() and one not in self._splits.values())
         for split in ("train", "valid"):
             meant = None if split in self._splits else _meant_for(split, root, others)
             if split not in self._splits and (meant or split == "train"):
                 hint = f"; did you mean {meant}? Rename it {NAMES[split]}" if meant else ""
                 raise DataError(
-                    f"datasets, {dataset.name}: {root} has no folder {NAMES[split]}; it has {self.there}{hint}"
+                    f"datasets, {dataset.name}: {root} has no folder {NAMES[split]}; it has {self.folders_there}{hint}"
                 )
-        self.lacks_train, self.given, self._columns = "", tuple(self._splits), dataset.columns
-        self._roots = roots_of(dataset)
+        CorpusReader.__init__(self, dataset)
+        self.given, self._columns = tuple(self._splits), dataset.columns
         found = {split: sorted(one.rglob("*")) for split, one in self._splits.items()}
         self._manifests = {
             split: [path for path in paths if path.suffix.lower() in MANIFESTS] for split, paths in found.items()
@@ -371,7 +366,7 @@ class SplitFolderReader(JsonReader):
             if path.suffix.lower() == ".json":
                 for number, entry in enumerate(_files_of(path), start=1):
                     where = f"{path}, file {number}"
-                    yield attempted(where, partial(reading_of, entry, (path.parent, *self._roots), where))
+                    yield attempted(where, partial(reading_of, entry, (path.parent, *self.roots), where))
             else:
                 yield attempted(str(path), partial(self._of_audio, path, self._splits[split]))
 
@@ -381,10 +376,10 @@ class SplitFolderReader(JsonReader):
                 yield from self._named_in(path)
             elif path.suffix.lower() == ".json":
                 for entry in _files_of(path):
-                    yield str(entry["audio"]), place_of((path.parent, *self._roots), str(entry["audio"]))
+                    yield str(entry["audio"]), place_of((path.parent, *self.roots), str(entry["audio"]))
 
     def _of_audio(self, path: Path, root: Path) -> ReadRecording:
-        return reading_of(self._beside(path, root), (path.parent, *self._roots), str(path))
+        return reading_of(self._beside(path, root), (path.parent, *self.roots), str(path))
 
     def _beside(self, path: Path, root: Path) -> dict[str, Any]:
         """A file of audio with what is in the text next to it, and the folder it is in."""

@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from vaak.audio.config import AudioConfig, DatasetConfig
-from vaak.audio.corpora.entries import demand_inside, entries_of, lacks_train, roots_of
+from vaak.audio.corpora.entries import CorpusReader, demand_inside, entries_of
 from vaak.audio.corpora.json_manifest import json_lines
 from vaak.audio.corpora.recipes import LhotseRecipe, download, prepare, recipe_named
 from vaak.audio.cuts.reading import (
@@ -204,11 +204,12 @@ def _write(path: Path, readings: Iterable[ReadRecording]) -> dict[str, int]:
     return dropped
 
 
-class RecipeReader:
+class RecipeReader(CorpusReader):
     """The cuts of a recipe's parts (``vaak.core.corpus.Source``)."""
 
     def __init__(self, dataset: DatasetConfig, audio: AudioConfig) -> None:
         """Prepare the corpus unless it is prepared. Raises DataError for parts that it doesn't have."""
+        super().__init__(dataset)
         parts = {part: path for part, path in prepare_corpus(dataset, audio).items() if path.stat().st_size}
         chosen = _chosen(dataset, list(parts))
         self._reader = ManifestReader(dataset, {split: [parts[part] for part in own] for split, own in chosen.items()})
@@ -262,12 +263,12 @@ class Manifests(NamedTuple):
     supervisions: list[Path]
 
 
-class ManifestReader:
+class ManifestReader(CorpusReader):
     """Cuts of Lhotse's manifests (``vaak.core.corpus.Source``)."""
 
     def __init__(self, dataset: DatasetConfig, entries: dict[str, list[Path]] | None = None) -> None:
         """Check the first line of each file. Raises DataError if it is not a manifest."""
-        self.lacks_train, self._roots = lacks_train(dataset), roots_of(dataset)
+        super().__init__(dataset)
         self._manifests = {
             split: sorted_by_kind(paths, f"datasets, {dataset.name}, {split}")
             for split, paths in (entries_of(dataset) if entries is None else entries).items()
@@ -284,13 +285,14 @@ class ManifestReader:
             for path in (*manifests.cuts, *manifests.recordings):
                 for _, entry in json_lines(path):
                     for name in _audio_in(entry):
-                        yield name, _place_of(Path(name), (path.parent, *self._roots))
+                        yield name, _place_of(Path(name), (path.parent, *self.roots))
 
     def _read(self, manifests: Manifests) -> Iterator[ReadRecording]:
         yield from self._cuts(manifests.cuts)
         if manifests.recordings:
             recordings = (one for path in manifests.recordings for one in self._recordings(path))
-            supervisions = (one for path in manifests.supervisions for one in _supervisions(path))
+            lines = (line for path in manifests.supervisions for line in json_lines(path))
+            supervisions = (lhotse_object(entry, where) for where, entry in lines)
             yield from joined(recordings, supervisions)
 
     def _cuts(self, paths: Iterable[Path]) -> Iterator[ReadRecording]:
@@ -317,9 +319,9 @@ class ManifestReader:
         demand_harmless(entry, where)
         for recording, is_read in recordings_in(entry):
             for source in recording["sources"]:
-                path = _place_of(Path(source["source"]), (folder, *self._roots))
-                if self._roots:
-                    demand_inside(path, (folder, *self._roots), where)
+                path = _place_of(Path(source["source"]), (folder, *self.roots))
+                if self.roots:
+                    demand_inside(path, (folder, *self.roots), where)
                 if is_read and not path.is_file():
                     raise DataError(f"{where}: the audio of recording {recording.get('id')} is missing: {path}")
                 source["source"] = str(path.absolute())
@@ -380,11 +382,6 @@ def joined(recordings: Iterable[Recording], supervisions: Iterable[SupervisionSe
         yield ReadRecording(recording.id, cut)
     for name in waiting:
         yield ReadRecording(name, None, (WITHOUT_RECORDING,))
-
-
-def _supervisions(path: Path) -> Iterator[SupervisionSegment]:
-    for where, entry in json_lines(path):
-        yield lhotse_object(entry, where)
 
 
 def _place_of(path: Path, folders: Iterable[Path]) -> Path:

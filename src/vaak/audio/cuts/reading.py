@@ -66,7 +66,7 @@ def read_samples(cut: Cut, audio: AudioConfig, first: int = 0, last: int | None 
     """Samples ``first`` to ``last`` of the cut, or all, counted at ``audio.sampling_rate``."""
     end = samples_in(cut.duration, audio.sampling_rate)
     last = end if last is None else min(last, end)
-    if not _is_stretch_of_files(cut):
+    if not (hasattr(cut, "recording") and cut.has_recording and not cut.recording.transforms):
         samples = _read_by_lhotse(cut, audio)[first:last]
     else:
         offset = samples_in(cut.start, audio.sampling_rate)
@@ -145,10 +145,6 @@ def demand_frequencies(cut: Any, audio: AudioConfig) -> None:
             f"{cut.id} ({file_of(cut)}): it has {rate:,} Hz, so nothing above {rate // 2:,} Hz, but "
             f"global_config.mel.f_max is {highest:,.0f} Hz; leave it out, or lower f_max"
         )
-
-
-def _is_stretch_of_files(cut: Cut) -> bool:
-    return hasattr(cut, "recording") and cut.has_recording and not cut.recording.transforms
 
 
 def _read_files(cut: Any, audio: AudioConfig, first: int, last: int) -> np.ndarray:

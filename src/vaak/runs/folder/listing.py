@@ -179,7 +179,9 @@ def _checkpoints(run: Path) -> tuple[dict[int, Path], list[str]]:
 def _damage(path: Path) -> Iterator[str]:
     """Return what is wrong with a checkpoint by the sizes of its files; a resume compares their hashes, too."""
     try:
-        listed = {inside(name): int(file["bytes"]) for name, file in _manifest(path)["files"].items()}
+        listed = {
+            inside(name): int(file["bytes"]) for name, file in files.read_json(path / "MANIFEST.json")["files"].items()
+        }
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         yield "its MANIFEST.json can't be read"
         return
@@ -191,10 +193,6 @@ def _damage(path: Path) -> Iterator[str]:
         else:
             if found != size:
                 yield f"{name} has {found} bytes of {size}"
-
-
-def _manifest(path: Path) -> Any:
-    return files.read_json(path / "MANIFEST.json")
 
 
 def _best(whole: dict[int, Path]) -> dict[str, Any]:

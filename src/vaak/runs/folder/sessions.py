@@ -53,7 +53,8 @@ def begin_session(trainer: Trainer, configuration: str) -> None:
         now = environment(trainer.ranks.device, trainer.ranks.world_size)
         _write_configuration(directory, number, configuration)
         write_current(directory, configuration, now)
-        _write_sessions(directory, known | {number: session | now})
+        sessions = (known | {number: session | now}).values()
+        files.write_text(directory / SESSIONS, "".join(f"{json_line(one)}\n" for one in sessions))
     except OSError as error:
         raise UserError(f"{directory} can't be written: {error.strerror or error}") from error
     trainer.saving.writer.session = number
@@ -98,10 +99,6 @@ def _sessions(directory: Path) -> dict[int, dict[str, Any]]:
 def _is_session(found: dict[str, Any]) -> bool:
     after = found.get("after")
     return all(type(found.get(name)) is int for name in ("number", "first_step")) and type(after) in (int, type(None))
-
-
-def _write_sessions(directory: Path, sessions: dict[int, dict[str, Any]]) -> None:
-    files.write_text(directory / SESSIONS, "".join(f"{json_line(session)}\n" for session in sessions.values()))
 
 
 def _write_configuration(directory: Path, number: int, configuration: str) -> None:

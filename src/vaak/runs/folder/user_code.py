@@ -56,7 +56,8 @@ def config_of_run(experiment: Experiment[Any, Any], folder: Path, directory: Pat
     """
     values = resolved_values(experiment)
     copies: dict[Path, str] = {}
-    noted = _noted(directory / CODE) if holds_a_run(directory) else {}
+    made = directory / CODE / HASHES  # of the copies, by their names, as they were made
+    noted = files.read_json(made) if holds_a_run(directory) and made.exists() else {}
     hashes = {name: files.sha256_of(directory / CODE / name) for name in noted if (directory / CODE / name).is_file()}
     for where, key in _references(values):
         file = source_file(where[key], folder)
@@ -70,11 +71,6 @@ def config_of_run(experiment: Experiment[Any, Any], folder: Path, directory: Pat
     if copies:
         files.write_json(directory / CODE / HASHES, hashes)
     return yaml_text(values)
-
-
-def _noted(folder: Path) -> dict[str, str]:
-    """The hashes of the copies as they were made, by their names."""
-    return files.read_json(folder / HASHES) if (folder / HASHES).exists() else {}
 
 
 def _copy(file: Path, folder: Path, hashes: dict[str, str]) -> str:
