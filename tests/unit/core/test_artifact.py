@@ -14,11 +14,16 @@ import pytest
 
 from folders import contents
 from tiny_audio import cut_of
+from vaak import __version__
+from vaak.audio.config import AudioConfig, DatasetConfig
+from vaak.audio.corpora.lhotse_manifests import prepare_corpus
 from vaak.audio.cuts.store import CutStore, write_cuts
 from vaak.audio.features.store import FeatureStore
+from vaak.audio.simulation.folder import Written, write_conversations
 from vaak.config.base import Section
 from vaak.core.artifact import Artifact
 from vaak.core.errors import DataError, FormatError, UserError
+from vaak.core.storage.files import fingerprint_of
 from vaak.core.storage.lock import locked
 from vaak.pipeline.execution import parts_of, status_of_stage
 from vaak.pipeline.rows import PipelineRowStore
@@ -224,3 +229,43 @@ def test_stages(tmp_path: Path) -> None:
     (tmp_path / "manifest.json").unlink()
     write(tmp_path, begun__json=begun % (3, json.dumps(parts["code"])))
     assert (status().verdict, status().why) == ("starts", "power was 3, is 2 now")
+
+
+def test_manifests_of_a_recipe(tmp_path: Path) -> None:
+    marker = '{"recipe": "yesno", "options": {}, "parts": {"all": "cuts/all.jsonl"}, "no_times": true}'
+    write(tmp_path, cuts__json=marker)
+    dataset = DatasetConfig(name="yesno", output_dir=str(tmp_path))
+    assert prepare_corpus(dataset, AudioConfig()) == {"all": tmp_path / "cuts" / "all.jsonl"}
+
+
+def test_simulated_conversations(tmp_path: Path) -> None:
+    class Nothing:
+        """What the folder has; a conversation that is made again fails."""
+
+        fingerprint, durations, speakers = "tones", np.array([1.0]), ()
+
+    mark = fingerprint_of(["tones", 1, 1, __version__])
+    line = '{"audio": "tone-0.flac", "duration": 1.0, "sampling_rate": 8000, "segments": []}\n'
+    write(tmp_path, simulated__json=f'{{\n  "fingerprint": "{mark}"\n}}\n', manifest__jsonl=line)
+    source: Any = Nothing()
+    assert write_conversations(source, tmp_path, seed=1) == Written(1, 0, 1.0)
+    with pytest.raises(UserError, match="made with other options or from other data: give another folder"):
+        write_conversations(source, tmp_path, seed=2)
+
+
+@pytest.mark.parametrize(
+    ("name", "own"),
+    [
+        ("sweep.json", '"sampler": "grid", "seed": 42, "prune": false, "dimensions": []'),
+        ("crossval.json", '"folds": 2, "repeats": 1, "seed": 42, "folds.json": "0123"'),
+    ],
+)
+def test_studies(name: str, own: str, tmp_path: Path) -> None:
+    configuration = '{"task": "lm", "model": {"layers": 2}, "training": {"batch_size": 8}}'
+    (tmp_path / name).write_text(f'{{"configuration": {configuration}, {own}}}')
+    artifact = Artifact(tmp_path, name, "a study")
+    identity = {"configuration": json.loads(configuration), "seed": 42}
+    artifact.demand_same(identity, "give another --output")
+    identity["configuration"]["training"]["batch_size"] = 9
+    with pytest.raises(UserError, match=r"\(configuration\.training\.batch_size was 8, is 9 now\): give another --out"):
+        artifact.demand_same(identity, "give another --output")

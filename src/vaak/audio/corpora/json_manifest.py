@@ -60,7 +60,7 @@ FILES = ("audio", "rttm", "uem", *ALIGNMENTS)
 KNOWN = frozenset(("id", "uri", "audio", "offset", "duration", "sampling_rate", "split", *LABELS))
 TABLES = {".csv": ",", ".tsv": "\t"}
 NUMBERS = ("offset", "duration", "sampling_rate")
-TOLERANCE = 0.1
+DURATION_SLACK_SECONDS = 0.1
 """Seconds that a manifest's duration may differ from the file's, because durations are rounded."""
 SPLIT_NAMES = {"validation": "valid", "val": "valid", "dev": "valid"}
 NOTHING_SAID = "lines without speaker, text, segments or rttm"
@@ -210,7 +210,7 @@ def _take_stretch(cut: Any, entry: dict[str, Any], path: Path, where: str) -> No
     """Trim the cut to ``offset`` and ``duration``."""
     offset, duration = _number(entry, "offset", where) or 0.0, _number(entry, "duration", where)
     rest = cut.duration - offset
-    if duration is not None and duration > rest + TOLERANCE:
+    if duration is not None and duration > rest + DURATION_SLACK_SECONDS:
         raise DataError(
             f"{where}: {path} lasts {cut.duration:.3f} s, but the manifest says {offset + duration:.3f} s: the file is "
             "truncated, or the manifest is of another file"
@@ -218,7 +218,7 @@ def _take_stretch(cut: Any, entry: dict[str, Any], path: Path, where: str) -> No
     if rest <= 0:
         raise DataError(f"{where}: offset {offset:g} s is beyond the end of {path} ({cut.duration:.3f} s)")
     cut.start = offset
-    cut.duration = rest if duration is None or duration > rest - TOLERANCE else duration
+    cut.duration = rest if duration is None or duration > rest - DURATION_SLACK_SECONDS else duration
     if cut.duration <= 0:
         raise DataError(f"{where}: duration is {duration:g} s")
 

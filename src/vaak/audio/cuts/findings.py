@@ -16,6 +16,7 @@ from vaak.audio.audio_file import samples_in
 from vaak.audio.config import AudioConfig
 from vaak.audio.cuts.reading import file_of, read_samples
 from vaak.audio.cuts.store import CutStore
+from vaak.audio.speech_regions import runs_of
 from vaak.core.errors import DataError
 from vaak.core.task import DataFinding
 
@@ -52,7 +53,7 @@ def cut_findings(store: CutStore, audio: AudioConfig) -> Iterator[DataFinding]:
     for index in range(len(store)):
         cut = store[index]
         try:
-            found = _looked_at(cut, audio)
+            found = _measured(cut, audio)
         except DataError:
             continue
         for kind, message in _findings(found):
@@ -81,17 +82,17 @@ def _findings(found: Waveform) -> Iterator[tuple[str, str]]:
         yield "gap", f"{found.longest_gap:.2f} s of zeros at {found.gap_start:.2f} s: samples may be missing"
 
 
-def _looked_at(cut: Cut, audio: AudioConfig) -> Waveform:
+def _measured(cut: Cut, audio: AudioConfig) -> Waveform:
     found, rate = Waveform(), int(cut.sampling_rate)
     for first, signed in _stretches(cut, audio):
         samples = np.abs(signed)
         peak = float(samples.max(initial=0.0))
         found.peak = max(found.peak, peak)
-        for start, end in _runs(samples >= peak - ROUNDING) if peak >= LEAST_CLIPPED else ():
+        for start, end in runs_of(samples >= peak - ROUNDING) if peak >= LEAST_CLIPPED else ():
             if end - start >= FLAT_SAMPLES:
                 found.first_flat = found.first_flat if found.flat_peaks else (first + start) / rate
                 found.flat_peaks += 1
-        for start, end in _runs(samples == 0):
+        for start, end in runs_of(samples == 0):
             if start > 0 and end < len(samples) and (end - start) / rate > found.longest_gap:
                 found.longest_gap, found.gap_start = (end - start) / rate, (first + start) / rate
     return found
@@ -103,13 +104,3 @@ def _stretches(cut: Cut, audio: AudioConfig) -> Iterator[tuple[int, np.ndarray]]
     native, length = audio.model_copy(update={"sampling_rate": rate}), samples_in(cut.duration, rate)
     for first in range(0, length, SECONDS_AT_ONCE * rate):
         yield first, read_samples(cut, native, first, min(first + SECONDS_AT_ONCE * rate, length))
-
-
-def _runs(where: np.ndarray) -> list[tuple[int, int]]:
-    """Begin and end of each run of ``True``.
-
-    >>> _runs(np.array([False, True, True, False, True]))
-    [(1, 3), (4, 5)]
-    """
-    changes = np.flatnonzero(np.diff(np.concatenate([[False], where, [False]]).astype(np.int8)))
-    return list(zip(changes[::2].tolist(), changes[1::2].tolist(), strict=True))

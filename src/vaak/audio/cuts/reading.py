@@ -25,19 +25,6 @@ from vaak.core.errors import DataError, optional_import
 if TYPE_CHECKING:
     from lhotse.cut import Cut
 
-__all__ = [
-    "UNKNOWN_SPEAKER",
-    "AudioFile",
-    "alignment_of",
-    "demand_frequencies",
-    "file_of",
-    "language_of",
-    "read_cut",
-    "read_samples",
-    "segments_of",
-    "text_of",
-    "uem_of",
-]
 NO_TIMES = "no_times"
 """In a supervision's ``custom``: who speaks is known, but not when. Said where a label is made, never guessed later.
 
@@ -48,7 +35,7 @@ EMPTY_TEXT = "complete it or remove the utterance, or set data.on_bad_example to
 """What to do about an empty transcript."""
 UNKNOWN_SPEAKER = "unknown"
 """The speaker of a supervision without a name."""
-TOLERANCE = 0.025
+FILE_TOO_SHORT_SECONDS = 0.025
 """Seconds by which a file may be too short, as in Lhotse. They are filled with silence."""
 
 
@@ -185,7 +172,7 @@ def _demand_what_the_manifest_says(file: AudioFile, cut: Any) -> None:
             f"{file.path}: the file has {header.sampling_rate} Hz, but its manifest says {recording.sampling_rate} Hz "
             f"(recording {recording.id}); make the manifest again"
         )
-    if header.duration < recording.duration - TOLERANCE:
+    if header.duration < recording.duration - FILE_TOO_SHORT_SECONDS:
         raise DataError(
             f"{file.path}: the file lasts {header.duration:.3f} s, but its manifest says {recording.duration:.3f} s "
             f"(recording {recording.id}): it is truncated or has changed; download it again or make the manifest again"

@@ -20,10 +20,10 @@ from vaak.core.errors import DataError
 if TYPE_CHECKING:
     from lhotse.cut import Cut
 
-TOLERANCE = 0.5
+LABELS_BEYOND_SECONDS = 0.5
 """Seconds that labels may go beyond their recording that are tolerated: annotators round, files are trimmed."""
-A_LITTLE_BEYOND = f"recordings with labels up to {TOLERANCE} s beyond their end, cut off there"
-FAR_BEYOND = f"recordings with labels more than {TOLERANCE} s beyond their end, cut off there"
+A_LITTLE_BEYOND = f"recordings with labels up to {LABELS_BEYOND_SECONDS} s beyond their end, cut off there"
+FAR_BEYOND = f"recordings with labels more than {LABELS_BEYOND_SECONDS} s beyond their end, cut off there"
 OVERLAPPING = "recordings in which segments of one speaker overlap, merged"
 
 
@@ -140,7 +140,7 @@ def within(labels: Sequence[Labelled], duration: float, where: str) -> tuple[lis
             f"{where}: most of its labels are beyond its end ({duration:.2f} s; they go to {last:.2f} s): they are of "
             "another recording, or this one is truncated"
         )
-    return inside, [A_LITTLE_BEYOND if last <= duration + TOLERANCE else FAR_BEYOND]
+    return inside, [A_LITTLE_BEYOND if last <= duration + LABELS_BEYOND_SECONDS else FAR_BEYOND]
 
 
 def set_uem(cut: Any, parts: list[tuple[float, float]] | None, where: str) -> None:

@@ -196,7 +196,7 @@ def tiers_of(segments: Iterable[Segment]) -> dict[str, list[Interval]]:
 ALIGNMENT_TIERS = {"words": "word", "word": "word", "phones": "phone", "phone": "phone", "phonemes": "phone"}
 """Tiers of these names are alignments, also after ``SPEAKER - ``; every other tier is a speaker."""
 PAUSES = frozenset({PAUSE, "sil", "sp", "silence", "pau", "<eps>", "<sil>"})
-TOLERANCE = 2e-3
+ROUNDING_SECONDS = 2e-3
 """Seconds that an interval may begin before the end of the last one: aligners round."""
 ENDINGS = (".textgrid", ".ctm", ".json")
 
@@ -277,7 +277,7 @@ def checked(tiers: Mapping[str, Iterable[Interval]], where: str) -> Alignment:
         for start, end, text in sorted(intervals):
             if not (0 <= start <= end < math.inf):
                 raise DataError(f"{where}: a {tier} from {start:g} to {end:g} s is not an interval of time")
-            if start < last - TOLERANCE:
+            if start < last - ROUNDING_SECONDS:
                 raise DataError(
                     f"{where}: the {tier} {text!r} begins at {start:g} s, before the last one ends ({last:g} s)"
                 )
