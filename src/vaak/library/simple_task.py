@@ -32,7 +32,7 @@ from vaak.core.random_keys import Purpose, draw_key
 from vaak.core.task import Dataset, Meters
 from vaak.data.loader import seed_generators
 from vaak.engine.precision import keeping_generators
-from vaak.tasks.base import EXAMPLE, AlsoMeasured, LossMeters, Metric, Task, as_term
+from vaak.tasks.base import EXAMPLE, LossMeters, Metric, Task, WithMetrics, as_term
 
 Collate = Callable[[list[Any]], Any]
 TARGETS = ("targets", "labels")
@@ -221,7 +221,7 @@ class SimpleTask(Task):
 
     def meters(self, split: str) -> Meters:
         meters = LossMeters(self.losses, split)
-        return AlsoMeasured(meters, self._metrics) if self._metrics else meters
+        return WithMetrics(meters, self._metrics) if self._metrics else meters
 
     @torch.no_grad()
     def predict(self, model: nn.Module, inputs: Iterable[Any]) -> Iterator[Any]:

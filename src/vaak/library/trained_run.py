@@ -23,7 +23,7 @@ from vaak.engine.precision import make_deterministic
 from vaak.library.config import as_plain
 from vaak.library.drawing import draw_history, read_history
 from vaak.runs.open_run import OpenedRun, open_run, run_of
-from vaak.tasks.base import AlsoMeasured, Metric
+from vaak.tasks.base import Metric, WithMetrics
 
 GIVEN = "given"
 """The name of the split that consists of the examples given."""
@@ -159,4 +159,4 @@ class _Measured:
         return getattr(self.own, name)
 
     def meters(self, split: str) -> Meters:
-        return AlsoMeasured(self.own.meters(split), self.metrics)
+        return WithMetrics(self.own.meters(split), self.metrics)

@@ -192,7 +192,7 @@ class LossMeters(Meters):
         return {**(means if len(means) > 1 else {}), "loss": total}
 
 
-class AlsoMeasured(Meters):
+class WithMetrics(Meters):
     """Other meters, and the means of what functions of the model and a batch add up, by name."""
 
     def __init__(self, meters: Meters, metrics: Mapping[str, Metric]) -> None:

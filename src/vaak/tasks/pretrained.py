@@ -53,7 +53,7 @@ def transformers_of(purpose: str, extra: str = "hf") -> Any:
 
 
 @contextmanager
-def without_reports(package: Any) -> Iterator[None]:
+def quiet_transformers(package: Any) -> Iterator[None]:
     """Silence transformers' tables of a folder's weights in this context; the caller says what matters of them."""
     level = package.utils.logging.get_verbosity()
     package.utils.logging.set_verbosity_error()
@@ -63,7 +63,7 @@ def without_reports(package: Any) -> Iterator[None]:
         package.utils.logging.set_verbosity(level)
 
 
-def located(name: str, folder: Path) -> str:
+def find_model(name: str, folder: Path) -> str:
     """The absolute path of a model's folder, where there is one; else its name on the Hub."""
     return next((str(path.resolve()) for path in (Path(name).expanduser(), folder / name) if path.is_dir()), name)
 
@@ -118,7 +118,7 @@ def _without_network() -> None:
         constants.HF_HUB_OFFLINE = True
 
 
-def fetched(key: str, source: str, fetch: Callable[[], Found]) -> Found:
+def fetch_model(key: str, source: str, fetch: Callable[[], Found]) -> Found:
     """Return what ``fetch`` gets from a folder or the Hub. Raises UserError with one line where it can't."""
     if not Path(source).is_dir():
         _without_network()
@@ -137,13 +137,13 @@ def config_of(key: str, source: str, local_files_only: bool = False) -> Any:
     Raises UserError where it can't be loaded.
     """
     auto, how = transformers_of(key), {**SAFELY, "local_files_only": local_files_only}
-    return fetched(key, source, lambda: auto.AutoConfig.from_pretrained(source, **how))
+    return fetch_model(key, source, lambda: auto.AutoConfig.from_pretrained(source, **how))
 
 
 def tokenizer_of(key: str, source: str) -> Any:
     """The tokenizer of a model of transformers. Raises UserError where it is not one of the tokenizers library."""
     auto = transformers_of(key)
-    found = fetched(key, source, lambda: auto.AutoTokenizer.from_pretrained(source, **SAFELY))
+    found = fetch_model(key, source, lambda: auto.AutoTokenizer.from_pretrained(source, **SAFELY))
     if not getattr(found, "is_fast", False):
         raise UserError(f"{key}: the tokenizer of {source} is not one of the tokenizers library (tokenizer.json)")
     return found
@@ -196,7 +196,7 @@ class KeptBase(NamedTuple):
     @classmethod
     def of(cls, folder: Path) -> KeptBase:
         """Return what was kept in prepared data."""
-        return cls(kept_tokenizer_config(folder), kept_generation(folder))
+        return cls(read_tokenizer_config(folder), read_generation(folder))
 
 
 class Names(NamedTuple):
@@ -218,7 +218,7 @@ def save_config(config: Any, folder: Path, changed: Mapping[str, Any] | None = N
     write_json(folder / BASE_FOLDER / "config.json", {**config.to_dict(), **(changed or {})})
 
 
-def keep_generation(source: str, folder: Path) -> None:
+def write_generation(source: str, folder: Path) -> None:
     """Put in prepared data how a model generates in transformers, where it says so."""
     try:
         found: Any = transformers_of(KEY).GenerationConfig.from_pretrained(source)
@@ -227,7 +227,7 @@ def keep_generation(source: str, folder: Path) -> None:
     write_json(folder / BASE_FOLDER / GENERATION, found.to_diff_dict())
 
 
-def kept_generation(folder: Path) -> dict[str, Any]:
+def read_generation(folder: Path) -> dict[str, Any]:
     """Return how a model generates; empty where it doesn't say so, or its data was prepared before it was kept."""
     file = folder / BASE_FOLDER / GENERATION
     return dict(read_json(file)) if file.is_file() else {}
@@ -248,19 +248,19 @@ def save_tokenizer(source: str, folder: Path, roles: Mapping[str, int | None] | 
     given = {role: found.convert_ids_to_tokens(token) for role, token in (roles or {}).items() if token is not None}
     tokenizer = Tokenizer.from_json(found.backend_tokenizer.to_str(), {**_roles_of(found), **given})
     tokenizer.save(folder / "tokenizer")
-    keep_tokenizer_config(found, folder)
+    write_tokenizer_config(found, folder)
     if found.chat_template:
         keep_template(folder / "tokenizer", found.chat_template)
     return tokenizer
 
 
-def keep_tokenizer_config(found: Any, folder: Path) -> None:
+def write_tokenizer_config(found: Any, folder: Path) -> None:
     """Put in prepared data how transformers makes the tokenizer that it ``found``."""
     (folder / BASE_FOLDER).mkdir(exist_ok=True)
     write_json(folder / BASE_FOLDER / TOKENIZER_CONFIG, config_of_tokenizer(found))
 
 
-def kept_tokenizer_config(folder: Path) -> dict[str, Any]:
+def read_tokenizer_config(folder: Path) -> dict[str, Any]:
     """Return how transformers makes the tokenizer; of data prepared before it was kept, its special tokens alone."""
     kept = folder / BASE_FOLDER / TOKENIZER_CONFIG
     found: dict[str, Any] = read_json(kept if kept.is_file() else folder / "tokenizer" / TOKENIZER_CONFIG)
@@ -273,7 +273,7 @@ def write_base_tokenizer(tokenizer: Tokenizer, prepared: Path, folder: Path) -> 
     ``prepared`` has what was kept of it.
     """
     tokenizer.save(folder)
-    write_json(folder / TOKENIZER_CONFIG, kept_tokenizer_config(prepared))
+    write_json(folder / TOKENIZER_CONFIG, read_tokenizer_config(prepared))
 
 
 def _roles_of(found: Any) -> dict[str, str]:
@@ -335,4 +335,4 @@ def folder_of(source: str, patterns: Sequence[str]) -> Path:
     if Path(source).is_dir():
         return Path(source)
     hub: Any = importlib.import_module("huggingface_hub")
-    return Path(fetched(KEY, source, lambda: hub.snapshot_download(source, allow_patterns=list(patterns))))
+    return Path(fetch_model(KEY, source, lambda: hub.snapshot_download(source, allow_patterns=list(patterns))))

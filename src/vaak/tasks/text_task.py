@@ -12,6 +12,7 @@ from typing_extensions import TypeVar
 from vaak.nn.lora import add_lora
 from vaak.runs.prepared import Recipe
 from vaak.tasks.base import AnyExperiment, Folder, PreparedTask, without_unread_files
+from vaak.tasks.pretrained import Base
 from vaak.text.config import TokenizerConfig
 from vaak.text.corpora.sources import files_of
 from vaak.text.tokenizer import Tokenizer
@@ -39,6 +40,11 @@ class TextTask(PreparedTask[AnyExperiment, Folder], Generic[AnyExperiment, Folde
         """The folder, or the name on the Hub, of the pretrained model that this one begins as."""
         name: str | None = self.experiment.model.pretrained
         return name
+
+    @property
+    def base(self) -> Base | None:
+        """The pretrained model; None for one that is trained from scratch."""
+        return None if self.pretrained_name is None else Base(self.pretrained_name, self.folder)
 
     @property
     def tokenizers(self) -> dict[str, TokenizerFactory]:

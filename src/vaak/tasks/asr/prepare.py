@@ -27,7 +27,7 @@ from vaak.tasks.asr.config import SCRATCH, AsrDataConfig, AsrExperiment, AsrMode
 from vaak.tasks.asr.data import Limits, Utterances, Writing, doubtful_groups, label_of_groups, write_utterances
 from vaak.tasks.asr.export import exported_vocabulary
 from vaak.tasks.asr.whisper import KEY, PURPOSE, Vocabulary, base_of
-from vaak.tasks.pretrained import fetched, transformers_of
+from vaak.tasks.pretrained import fetch_model, transformers_of
 from vaak.tasks.speech_task import PLACES, Datasets, PreparedAudio, corpora_of
 from vaak.text.tokenizer_training import TokenizerFactory
 
@@ -180,11 +180,11 @@ def _base_vocabulary(sources: AsrSources, folder: Path) -> Vocabulary | None:
         return None
     transformers = transformers_of(PURPOSE, "asr")
     source = base_of(sources.model, sources.folder)
-    config = fetched(KEY, source, lambda: transformers.WhisperConfig.from_pretrained(source))
+    config = fetch_model(KEY, source, lambda: transformers.WhisperConfig.from_pretrained(source))
     config.save_pretrained(folder / BASE)
     if (exported := exported_vocabulary(Path(source))) is not None:
         return exported
-    tokenizer = fetched(KEY, source, lambda: transformers.WhisperTokenizer.from_pretrained(source))
+    tokenizer = fetch_model(KEY, source, lambda: transformers.WhisperTokenizer.from_pretrained(source))
     try:
         generation = transformers.GenerationConfig.from_pretrained(source)
     except OSError:  # a folder may have none

@@ -24,7 +24,7 @@ from tokenizers import Tokenizer as Backend
 from vaak.core.errors import UserError
 from vaak.core.storage.files import read_json, write_json, write_text
 from vaak.tasks.asr.config import SCRATCH, VERSIONS, AsrExperiment, AsrModelConfig, ScratchConfig
-from vaak.tasks.pretrained import SAFELY, config_of_tokenizer, fetched, source_of, transformers_of
+from vaak.tasks.pretrained import SAFELY, config_of_tokenizer, fetch_model, source_of, transformers_of
 from vaak.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
@@ -112,7 +112,7 @@ def loaded_whisper(source: str, seconds: float) -> WhisperForConditionalGenerati
 
     transformers = transformers_of(PURPOSE, "asr")
     whisper = transformers.WhisperForConditionalGeneration
-    model: WhisperForConditionalGeneration = fetched(
+    model: WhisperForConditionalGeneration = fetch_model(
         KEY, source, lambda: whisper.from_pretrained(source, use_safetensors=True, dtype=torch.float32, **SAFELY)
     )
     shorten(model, positions_of(seconds), source)

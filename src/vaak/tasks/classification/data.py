@@ -56,7 +56,7 @@ Classes = dict[str, list[str]]
 
 
 @dataclass(frozen=True)
-class Stores:
+class LabelStores:
     """The texts, tokens and targets of a split."""
 
     texts: TextStore
@@ -64,7 +64,7 @@ class Stores:
     targets: np.ndarray
 
     @classmethod
-    def open(cls, folder: Path) -> Stores:
+    def open(cls, folder: Path) -> LabelStores:
         return cls(TextStore(folder), TokenStore(folder / "tokens"), np.load(folder / "targets.npy"))
 
 
@@ -84,9 +84,9 @@ class PreparedLabels(PreparedFolder):
         found: Classes = read_json(self.folder / "classes.json")
         return found
 
-    def stores(self, split: str) -> Stores:
+    def stores(self, split: str) -> LabelStores:
         """Return the stores of a split. Raises UserError if the corpus has no such split."""
-        return self.open_split(split, Stores.open)
+        return self.open_split(split, LabelStores.open)
 
 
 @dataclass(frozen=True)
@@ -174,16 +174,16 @@ def _make(sources: LabelSources, splits: tuple[str, ...] | None, folder: Path) -
         log.info("synonyms: neighbours among %s words of %s", f"{len(words):,}", sources.base)
     for split, store in stores.items():
         tokens = write_targets(store, classes, tokenizer, data.corpus.multi_label).tokens
-        statistics[split] |= _told(split, statistics[split], tokens, tokenizer, room_of(sources.experiment))
+        statistics[split] |= _report_tokens(split, statistics[split], tokens, tokenizer, room_of(sources.experiment))
     return {"statistics": statistics}
 
 
-def write_targets(store: TextStore, classes: Classes, tokenizer: Tokenizer, multi_label: bool) -> Stores:
+def write_targets(store: TextStore, classes: Classes, tokenizer: Tokenizer, multi_label: bool) -> LabelStores:
     """Write tokens and targets of texts next to them."""
     targets = _targets(store, classes, multi_label)
     np.save(store.folder / "targets.npy", targets)
     tokens = write_tokens(store.folder / "tokens", (row.text for row in store), tokenizer)
-    return Stores(store, tokens, targets)
+    return LabelStores(store, tokens, targets)
 
 
 def _classes_of(columns: Iterable[str], store: TextStore, number: int | None) -> Classes:
@@ -294,7 +294,9 @@ def _report_overlap(given: dict[str, TextStore]) -> None:
         log.warning("%s: %s of its texts are also in %s; both are kept as given", split, f"{number:,}", other)
 
 
-def _told(split: str, about: dict[str, Any], tokens: TokenStore, tokenizer: Tokenizer, longest: int) -> dict[str, int]:
+def _report_tokens(
+    split: str, about: dict[str, Any], tokens: TokenStore, tokenizer: Tokenizer, longest: int
+) -> dict[str, int]:
     """Figures of a split's tokens, reported.
 
     ``about`` are its statistics, ``tokens`` those of the ``tokenizer``; more than ``longest`` of a text aren't read.
@@ -352,7 +354,7 @@ class TextDataset(Dataset):
 
     def __init__(
         self,
-        stores: Sequence[Stores],
+        stores: Sequence[LabelStores],
         rows: RowFormat,
         change: Change | None = None,
         growth: float = 0.0,
@@ -379,7 +381,7 @@ class TextDataset(Dataset):
             inputs = self.rows.row(ids)
         return TextExample(inputs, self.targets[index])
 
-    def _place(self, index: int) -> tuple[Stores, int]:
+    def _place(self, index: int) -> tuple[LabelStores, int]:
         number = int(self._starts.searchsorted(index, side="right")) - 1
         return self.stores[number], index - int(self._starts[number])
 

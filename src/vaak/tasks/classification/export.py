@@ -20,7 +20,7 @@ from vaak.nn.lora import adapters_of, merged, write_adapter
 from vaak.nn.onnx_file import ExportWrapper, OnnxModule, some_tokens, write_onnx
 from vaak.tasks.classification.data import Classes, RowFormat
 from vaak.tasks.classification.model import TransformerClassifier
-from vaak.tasks.classification.pretrained import HEADS, Pretrained, configured, write_head
+from vaak.tasks.classification.pretrained import HEADS, Pretrained, configure_head, write_head
 from vaak.tasks.pretrained import transformers_of, write_base_tokenizer
 from vaak.text.tokenizer import Tokenizer
 
@@ -141,7 +141,7 @@ def _peer(trained: nn.Module, classes: Classes, multi_label: bool, vocab_size: i
     if reason := why_not_hf(base and base.config, model.config.pooling, classes):
         raise UserError(f"--format hf: {reason}; use --format onnx")
     head, (names,) = HEADS[base.config.model_type], classes.values()
-    config = configured(copy.deepcopy(base.config), head, model.config.pooling)
+    config = configure_head(copy.deepcopy(base.config), head, model.config.pooling)
     config.update({"id2label": dict(enumerate(names)), "label2id": {name: place for place, name in enumerate(names)}})
     config.problem_type = "multi_label_classification" if multi_label else "single_label_classification"
     peer: Any = transformers_of("--format hf").AutoModelForSequenceClassification.from_config(config).float().eval()

@@ -38,7 +38,7 @@ from torch.nn import functional as F
 from vaak.core.batch import Batch
 from vaak.core.errors import optional_import
 from vaak.core.task import Meters
-from vaak.tasks.classification.data import Classes, Stores, TextDataset
+from vaak.tasks.classification.data import Classes, LabelStores, TextDataset
 from vaak.text.word_dictionary import words
 
 Sums = defaultdict[str, float]
@@ -97,7 +97,7 @@ class Predictions(NamedTuple):
     loss: float
 
 
-def decided(scores: Tensor, targets: Tensor, multi_label: bool) -> Predictions:
+def decide_labels(scores: Tensor, targets: Tensor, multi_label: bool) -> Predictions:
     """The decisions that scores ``(text, class)`` make, for targets ``(text,)`` or ``(text, class)``."""
     if multi_label:
         loss = F.binary_cross_entropy_with_logits(scores, targets.double(), reduction="none").mean(1).sum()
@@ -127,7 +127,7 @@ class ClassMeters(Meters):
         logits = model(batch["inputs"], batch["mask"]).double().cpu()
         targets = targets_by_column(batch["targets"].cpu(), self.classes, self.multi_label)
         columns = [
-            decided(scores, targets[column], self.multi_label)
+            decide_labels(scores, targets[column], self.multi_label)
             for column, scores in by_column(logits, self.classes).items()
         ]
         self.totals["texts"] += batch.num_rows
@@ -365,7 +365,7 @@ def figures_of(scores: np.ndarray, dataset: TextDataset, meters: Meters) -> dict
 
 
 def baseline_scores(
-    train: Stores, evaluated: Sequence[str], classes: Classes, multi_label: bool
+    train: LabelStores, evaluated: Sequence[str], classes: Classes, multi_label: bool
 ) -> Iterator[tuple[str, np.ndarray]]:
     """Each baseline's name, and its scores ``(text, class)`` of the classes of all columns, one after another."""
     names = [name for column in classes.values() for name in column]

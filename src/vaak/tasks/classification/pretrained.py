@@ -24,12 +24,12 @@ from vaak.tasks.classification.config import ClassifierConfig
 from vaak.tasks.pretrained import (
     SAFELY,
     config_of,
-    fetched,
-    keep_tokenizer_config,
+    fetch_model,
+    quiet_transformers,
     tensors_of,
     tokenizer_of,
     transformers_of,
-    without_reports,
+    write_tokenizer_config,
 )
 from vaak.text.tokenizer import Tokenizer
 
@@ -66,7 +66,7 @@ def save_base(source: str, folder: Path, max_length: int) -> Tokenizer:
     tokenizer = Tokenizer.from_json(found.backend_tokenizer.to_str())
     tokenizer.save(folder / "tokenizer")
     config.save_pretrained(folder / "base")
-    keep_tokenizer_config(found, folder)
+    write_tokenizer_config(found, folder)
     return tokenizer
 
 
@@ -91,7 +91,7 @@ def longest_input(config: Any) -> int | None:
     return None if positions is None else positions - offset
 
 
-def with_dropout(config: Any, options: ClassifierConfig) -> Any:
+def set_dropout(config: Any, options: ClassifierConfig) -> Any:
     """The configuration with the dropout that is asked for, under the names that it has."""
     attention = options.dropout if options.attention_dropout is None else options.attention_dropout
     names = {"hidden_dropout_prob": options.dropout, "dropout": options.dropout}
@@ -123,9 +123,9 @@ class Pretrained(nn.Module):
         import torch
 
         auto, config = transformers_of(KEY), config_of(KEY, source)
-        how = {**SAFELY, "use_safetensors": True, "dtype": torch.float32, "config": with_dropout(config, options)}
-        with without_reports(auto):
-            base, found = fetched(
+        how = {**SAFELY, "use_safetensors": True, "dtype": torch.float32, "config": set_dropout(config, options)}
+        with quiet_transformers(auto):
+            base, found = fetch_model(
                 KEY, source, lambda: auto.AutoModel.from_pretrained(source, output_loading_info=True, **how)
             )
         lacking = [name for name in sorted(found["missing_keys"]) if name.split(".")[0] not in UNREAD]
@@ -139,7 +139,7 @@ class Pretrained(nn.Module):
     def drawn(cls, folder: Path, vocab_size: int, options: ClassifierConfig) -> Pretrained:
         """Return one of the sizes that were saved in ``folder``, of prepared data, with random weights."""
         auto = transformers_of(KEY)
-        config = with_dropout(saved_config(folder), options)
+        config = set_dropout(saved_config(folder), options)
         config.vocab_size = max(vocab_size, config.vocab_size)
         return cls(auto.AutoModel.from_config(config))
 
@@ -152,8 +152,8 @@ class Pretrained(nn.Module):
 def loaded_embeddings(source: str) -> np.ndarray:
     """The input embeddings ``(token, width)`` of a model. Raises UserError where they can't be loaded."""
     auto = transformers_of(KEY)
-    with without_reports(auto):
-        model: Any = fetched(
+    with quiet_transformers(auto):
+        model: Any = fetch_model(
             KEY, source, lambda: auto.AutoModel.from_pretrained(source, **SAFELY, use_safetensors=True)
         )
     found: np.ndarray = model.get_input_embeddings().weight.detach().float().numpy()
@@ -230,7 +230,7 @@ OPTIONS = {"pooler_hidden_act": "gelu", "classifier_activation": "gelu"}
 """Of a configuration, where it has them and the head is of pairs."""
 
 
-def configured(config: Any, head: Head, pooling: str) -> Any:
+def configure_head(config: Any, head: Head, pooling: str) -> Any:
     """The configuration of a classifier with such a head."""
     given = {"classifier_pooling": head.poolings[pooling], **(OPTIONS if head.pairs else {})}
     config.update({name: value for name, value in given.items() if hasattr(config, name)})

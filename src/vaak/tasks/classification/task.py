@@ -58,7 +58,7 @@ from vaak.tasks.classification.model import TextClassifier, TextCNN, Transformer
 from vaak.tasks.classification.predict import Labeller, Prediction
 from vaak.tasks.classification.pretrained import KEY, Pretrained, loaded_head, saved_config
 from vaak.tasks.classification.spec import SPEC
-from vaak.tasks.pretrained import load_or_init, located, source_of
+from vaak.tasks.pretrained import find_model, load_or_init, source_of
 from vaak.tasks.text_task import TextTask
 from vaak.text.augmentation import OF_SYNONYMS, Augmenter, NeighbourSynonyms, named_synonyms
 from vaak.text.corpora.labelled import LabelledCorpus, TextStore, labelled_text
@@ -350,7 +350,7 @@ class ClassificationTask(TextTask[ClassificationExperiment, PreparedLabels, Text
         if self.options.pretrained_model is None:
             super().export_peft(model, folder)
         else:
-            base = located(self.options.pretrained_model, self.folder)
+            base = find_model(self.options.pretrained_model, self.folder)
             given = self.prepared.classes, self.multi_label, self.prepared.tokenizer.vocab_size
             export_peft(cast("TransformerClassifier", model), *given, base, folder)
 

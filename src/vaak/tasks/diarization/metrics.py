@@ -45,7 +45,7 @@ from vaak.tasks.diarization.timeline_picture import timelines_png
 SHOWN_RECORDINGS = 4
 
 
-class Scored(NamedTuple):
+class ScoredBatch(NamedTuple):
     """A batch with the model's outputs: the main loss, and the labels in the model's order of speakers."""
 
     outputs: DiarizationOutputs
@@ -54,7 +54,7 @@ class Scored(NamedTuple):
     labels: Tensor
 
 
-class Shown(NamedTuple):
+class ShownRecording(NamedTuple):
     """A diarized recording, kept for a picture."""
 
     name: str
@@ -90,12 +90,12 @@ class DiarizationMeters(Meters):
         data: DiarizationDataConfig,
         split: str,
         diarizer: Callable[[nn.Module], Diarizer],
-        score: Callable[[nn.Module, Batch], Scored],
+        score: Callable[[nn.Module, Batch], ScoredBatch],
     ) -> None:
         self.data, self.diarizer, self.score = data, diarizer, score
         self.protocol = scoring_protocol(data, split)
         self.totals = dict.fromkeys((*SUMS, "recordings", *BY_COUNT), 0.0)
-        self.shown: dict[int, Shown] = {}
+        self.shown: dict[int, ShownRecording] = {}
 
     def update(self, model: nn.Module, batch: Batch) -> None:
         diarizer = self.diarizer(model)
@@ -136,7 +136,7 @@ class DiarizationMeters(Meters):
 
     def _recording(
         self, diarizer: Diarizer, example: DiarizationExample, outputs: Sequence[WindowOutput], found: dict[str, float]
-    ) -> Shown:
+    ) -> ShownRecording:
         """Add the sums of a recording."""
         hypothesis = diarizer.segments(diarizer.joined(list(outputs), len(example.features)))
         reference = list(diarizer.collator.reference(example))
@@ -148,7 +148,7 @@ class DiarizationMeters(Meters):
             found[f"miscounted_{counts[0]}"] += abs(counts[0] - counts[1])
             found[f"recordings_{counts[0]}"] += 1
         found["recordings"] += 1
-        return Shown(example.name, hypothesis, reference, example.duration)
+        return ShownRecording(example.name, hypothesis, reference, example.duration)
 
     def pictures(self) -> dict[str, bytes]:
         """The timelines of the first recordings."""

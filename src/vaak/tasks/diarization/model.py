@@ -115,7 +115,7 @@ class DiarizationModel(nn.Module):
             there = (outputs.existence[:, :-1] > 0).cumprod(1)  # up to the first that isn't
             probabilities = probabilities * there[:, None, :]
         probabilities = probabilities * frame_mask(feature_mask, self.config.output_subsampling)[..., None]
-        embeddings = self.embeddings(outputs, alone(probabilities)) if self.collator.orders else None
+        embeddings = self.embeddings(outputs, lead_over_others(probabilities)) if self.collator.orders else None
         return Inferred(probabilities, embeddings)
 
 
@@ -138,7 +138,7 @@ class Expansion(nn.Module):
         return F.gelu(coarse + self.of_front_end(local))
 
 
-def alone(probabilities: Tensor) -> Tensor:
+def lead_over_others(probabilities: Tensor) -> Tensor:
     """Return by how much each speaker ``(row, frames, speakers)`` outweighs all others together; at least 0."""
     return (2 * probabilities - probabilities.sum(-1, keepdim=True)).clamp(min=0)
 
@@ -283,7 +283,7 @@ def exact(x: Tensor) -> Tensor:
     return x.to(torch.promote_types(x.dtype, torch.float32))
 
 
-def best_orders(logits: Tensor, labels: Tensor, mask: Tensor, *, among_first: bool = False) -> Tensor:
+def find_orders(logits: Tensor, labels: Tensor, mask: Tensor, *, among_first: bool = False) -> Tensor:
     """For each output the speaker whose labels it fits best, ``(row, outputs)``, no speaker twice.
 
     With ``among_first``, the S speakers of a row are given to its first S outputs: attractors are read up to the first
@@ -307,7 +307,7 @@ def best_orders(logits: Tensor, labels: Tensor, mask: Tensor, *, among_first: bo
     return torch.tensor(np.stack(orders), device=logits.device)
 
 
-def reordered(labels: Tensor, orders: Tensor) -> Tensor:
+def reorder_speakers(labels: Tensor, orders: Tensor) -> Tensor:
     """Labels ``(row, frames, speakers)`` with the speakers in each row's order ``(row, speakers)``."""
     return labels.gather(2, orders[:, None, :].expand(-1, labels.shape[1], -1))
 

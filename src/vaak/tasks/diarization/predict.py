@@ -42,7 +42,7 @@ from vaak.tasks.diarization.config import InferenceConfig, ScoringConfig
 from vaak.tasks.diarization.labels import DiarizationCollator, DiarizationExample
 from vaak.tasks.diarization.model import DiarizationModel
 from vaak.tasks.diarization.segments import segments_of, tune_segments
-from vaak.tasks.diarization.stitching import WindowOutput, blended, stitched
+from vaak.tasks.diarization.stitching import WindowOutput, blend_windows, stitch_windows
 
 WINDOWS_AT_ONCE = 8
 
@@ -112,8 +112,8 @@ class Diarizer:
         if not outputs:
             return np.zeros((num_outputs, len(names or ())), dtype=np.float32)
         if names is None:
-            return stitched(outputs, num_outputs, self.inference)
-        return blended(outputs, [np.arange(len(names))] * len(outputs), num_outputs)
+            return stitch_windows(outputs, num_outputs, self.inference)
+        return blend_windows(outputs, [np.arange(len(names))] * len(outputs), num_outputs)
 
     def segments(self, probabilities: np.ndarray) -> list[Segment]:
         """The segments of speech of a recording's ``probabilities (frames, speakers)``."""

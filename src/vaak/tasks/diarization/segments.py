@@ -59,7 +59,7 @@ def tune_segments(
 
     def seconds(candidate: InferenceConfig) -> float:
         return sum(
-            error.seconds(decided(found, candidate, frame_seconds))
+            error.seconds(decide_frames(found, candidate, frame_seconds))
             for error, (found, _, _) in zip(errors, examples, strict=True)
         )
 
@@ -82,7 +82,7 @@ def tune_segments(
             return best
 
 
-def decided(probabilities: np.ndarray, inference: InferenceConfig, frame_seconds: float) -> np.ndarray:
+def decide_frames(probabilities: np.ndarray, inference: InferenceConfig, frame_seconds: float) -> np.ndarray:
     """Who speaks in each frame, ``(frames, speakers)`` bool: as ``segments_of`` in frames."""
     changes = np.zeros((len(probabilities) + 1, probabilities.shape[1]), np.int8)
     for column, speaker in enumerate(probabilities.T):
@@ -96,7 +96,7 @@ def _turns(
     probabilities: np.ndarray, inference: InferenceConfig, frame_seconds: float
 ) -> tuple[np.ndarray, np.ndarray]:
     """The first frames of one speaker's segments, and the frames after their last."""
-    speaks = median_filtered(probabilities >= inference.threshold, inference.median_filter / frame_seconds)
+    speaks = filter_median(probabilities >= inference.threshold, inference.median_filter / frame_seconds)
     changes = np.flatnonzero(np.diff(speaks.astype(np.int8), prepend=0, append=0))
     starts, ends = changes[::2], changes[1::2]
     if len(starts):
@@ -106,12 +106,12 @@ def _turns(
     return starts[long], ends[long]
 
 
-def median_filtered(speaks: np.ndarray, num_frames: float) -> np.ndarray:
+def filter_median(speaks: np.ndarray, num_frames: float) -> np.ndarray:
     """The median of the frames around each one, of ``speaks (frames,)``, over the nearest odd number of frames.
 
     Beyond both ends the first and the last frame are repeated.
 
-    >>> median_filtered(np.array([1, 1, 0, 1, 0, 0], bool), 3.0).astype(int).tolist()
+    >>> filter_median(np.array([1, 1, 0, 1, 0, 0], bool), 3.0).astype(int).tolist()
     [1, 1, 1, 0, 0, 0]
     """
     side = int(round(num_frames, 6) // 2)

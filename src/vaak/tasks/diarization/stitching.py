@@ -47,7 +47,7 @@ class WindowOutput(NamedTuple):
     embeddings: np.ndarray | None = None
 
 
-def stitched(outputs: Sequence[WindowOutput], num_frames: int, inference: InferenceConfig) -> np.ndarray:
+def stitch_windows(outputs: Sequence[WindowOutput], num_frames: int, inference: InferenceConfig) -> np.ndarray:
     """Probabilities ``(frames, speakers)`` of the whole recording, float32, speakers in the order in which they begin.
 
     ``outputs`` are in the order of time, all with embeddings or all without. A window that covers everything is
@@ -61,10 +61,10 @@ def stitched(outputs: Sequence[WindowOutput], num_frames: int, inference: Infere
     if alone and (speech[0] > 0).sum() <= most:
         return outputs[0].probabilities[:num_frames]
     if all(output.embeddings is not None for output in outputs):
-        whole = blended(outputs, by_embeddings(outputs, speech, inference, most), num_frames)
+        whole = blend_windows(outputs, match_by_embeddings(outputs, speech, inference, most), num_frames)
     else:
-        columns = agreed([(output.first, output.probabilities) for output in outputs], speech)
-        whole = at_most(blended(outputs, columns, num_frames), most, inference.threshold)
+        columns = match_by_overlap([(output.first, output.probabilities) for output in outputs], speech)
+        whole = at_most(blend_windows(outputs, columns, num_frames), most, inference.threshold)
     speaks = whole >= inference.threshold
     present = np.flatnonzero(speaks.any(0))
     return whole[:, present[np.argsort(speaks[:, present].argmax(0), kind="stable")]]
@@ -76,7 +76,7 @@ def spoken_frames(probabilities: np.ndarray, threshold: float) -> np.ndarray:
     return spoken
 
 
-def by_embeddings(
+def match_by_embeddings(
     outputs: Sequence[WindowOutput], speech: Sequence[np.ndarray], inference: InferenceConfig, most: int
 ) -> list[np.ndarray]:
     """The column ``(speaker,)`` of each window's speakers, of whom ``speech`` are the ``spoken_frames``.
@@ -94,7 +94,7 @@ def by_embeddings(
     columns = np.full(len(amounts), NOBODY)
     if trusted.any():
         least = inference.num_speakers or inference.min_speakers
-        clusters = clustered(vectors[trusted], windows[trusted], inference.clustering_threshold, least, most)
+        clusters = cluster_embeddings(vectors[trusted], windows[trusted], inference.clustering_threshold, least, most)
         columns[trusted] = _greatest(clusters, amounts[trusted], most)
         centres = np.stack([vectors[columns == column].mean(0) for column in range(columns.max() + 1)])
         _give_columns(columns, cosine_distances(vectors, centres), windows, amounts > 0)
@@ -135,7 +135,7 @@ def _give_columns(columns: np.ndarray, distances: np.ndarray, windows: np.ndarra
         columns[who] = given
 
 
-def blended(outputs: Sequence[WindowOutput], columns: Sequence[np.ndarray], num_frames: int) -> np.ndarray:
+def blend_windows(outputs: Sequence[WindowOutput], columns: Sequence[np.ndarray], num_frames: int) -> np.ndarray:
     """The weighted mean ``(frames, columns)`` of all windows, whose speakers are those of ``columns (speaker,)``.
 
     Of two in one column the more probable counts; NOBODY's count in none. A model with named speakers has
@@ -155,7 +155,7 @@ def blended(outputs: Sequence[WindowOutput], columns: Sequence[np.ndarray], num_
     return np.divide(total, weights[:, None], out=total, where=weights[:, None] > 0)
 
 
-def agreed(windows: Sequence[tuple[int, np.ndarray]], speech: Sequence[np.ndarray]) -> list[np.ndarray]:
+def match_by_overlap(windows: Sequence[tuple[int, np.ndarray]], speech: Sequence[np.ndarray]) -> list[np.ndarray]:
     """The column ``(speaker,)`` of each window's speakers.
 
     A window is its first frame and probabilities ``(frames, speakers)``; ``speech`` is the number of frames that
@@ -212,7 +212,7 @@ def cosine_distances(vectors: np.ndarray, others: np.ndarray) -> np.ndarray:
     return distances
 
 
-def clustered(
+def cluster_embeddings(
     embeddings: np.ndarray, windows: np.ndarray, threshold: float, least: int = 1, most: int | None = None
 ) -> np.ndarray:
     """A cluster ``(speaker,)``, counted from 0, for each embedding ``(speaker, dim)`` of ``windows (speaker,)``.

@@ -71,7 +71,7 @@ from vaak.tasks.diarization.metrics import (
     SHOWN_RECORDINGS,
     DiarizationMeters,
     Recording,
-    Scored,
+    ScoredBatch,
     add_score,
     rates_of,
 )
@@ -80,13 +80,13 @@ from vaak.tasks.diarization.model import (
     CLUSTERING,
     SPEAKER,
     DiarizationModel,
-    alone,
     attractor_loss,
-    best_orders,
     clustering_loss,
+    find_orders,
     frame_mask,
+    lead_over_others,
     one_hot_sets,
-    reordered,
+    reorder_speakers,
     speaker_loss,
 )
 from vaak.tasks.diarization.predict import Diarized, Diarizer, Tuning, export_onnx, tune
@@ -229,7 +229,7 @@ class DiarizationTask(SpeechTask[DiarizationExperiment, PreparedRecordings, Diar
     def losses(self, model: nn.Module, batch: Batch) -> dict[str, Term]:
         return self.score(model, batch).terms
 
-    def score(self, model: nn.Module, batch: Batch) -> Scored:
+    def score(self, model: nn.Module, batch: Batch) -> ScoredBatch:
         """The losses of a batch, with what they were made of."""
         model = cast("DiarizationModel", model)  # torch.compile gives something of another type that has all it has
         collator, auxiliary, mask = model.collator, self.experiment.training.loss.auxiliary, batch["mask"]
@@ -239,8 +239,8 @@ class DiarizationTask(SpeechTask[DiarizationExperiment, PreparedRecordings, Diar
         labels, numbers = batch["labels"], batch["speaker_numbers"]
         if collator.orders:
             scores = collator.speaker_scores(outputs.logits)
-            orders = best_orders(scores, labels, mask, among_first=outputs.existence is not None)
-            labels, numbers = reordered(labels, orders), numbers.gather(1, orders)
+            orders = find_orders(scores, labels, mask, among_first=outputs.existence is not None)
+            labels, numbers = reorder_speakers(labels, orders), numbers.gather(1, orders)
         counted = mask & (labels != IGNORED) if labels.ndim == 2 else mask
         main, targets = self.main_loss, collator.targets(labels)
         if outputs.existence is None:
@@ -253,12 +253,12 @@ class DiarizationTask(SpeechTask[DiarizationExperiment, PreparedRecordings, Diar
             sets = one_hot_sets(batch["activity"])
             terms[CLUSTERING] = clustering_loss(model.cluster_vectors(outputs), sets, counted)
         if SPEAKER in auxiliary and collator.orders:
-            embeddings = model.embeddings(outputs, alone(labels))
+            embeddings = model.embeddings(outputs, lead_over_others(labels))
             if embeddings is not None:
                 terms[SPEAKER] = speaker_loss(embeddings, numbers, model.speaker_table)
         if ATTRACTOR in auxiliary and outputs.existence is not None:
             terms[ATTRACTOR] = attractor_loss(outputs.existence, labels.any(1).sum(-1))
-        return Scored(outputs, terms, main.name, labels)
+        return ScoredBatch(outputs, terms, main.name, labels)
 
     def outputs(self) -> Outputs:
         """Return the classes: whether each speaker speaks; of training speakers by name, who does."""
@@ -278,8 +278,8 @@ class DiarizationTask(SpeechTask[DiarizationExperiment, PreparedRecordings, Diar
             return {name: found.logits[counted & (labels != IGNORED)]}
         scores = collator.speaker_scores(found.logits)
         if collator.orders:
-            orders = best_orders(scores, labels, counted, among_first=found.existence is not None)
-            scores = reordered(scores, orders.argsort(1))
+            orders = find_orders(scores, labels, counted, among_first=found.existence is not None)
+            scores = reorder_speakers(scores, orders.argsort(1))
         if found.existence is not None:  # attractors of speakers that aren't there aren't to be trained
             scores = torch.where(labels.any(1, keepdim=True), scores, 0.0)
         return {name: torch.stack([torch.zeros_like(scores), scores], -1)[counted]}

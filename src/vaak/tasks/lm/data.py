@@ -208,7 +208,7 @@ class TextDataset(Dataset):
         targets[: self.windows.scored_from[index]] = IGNORED
         counted = start == 0 and self.store.is_exact
         num_bytes = int(self.store.num_bytes[document]) + (self.special.eos is not None) if counted else 0
-        return corrupted(ids, targets, num_bytes, self.corruption, self.special, rng)
+        return corrupt(ids, targets, num_bytes, self.corruption, self.special, rng)
 
     def ids(self, index: int) -> np.ndarray:
         """The ids of an example: one more than it has targets."""
@@ -284,7 +284,7 @@ class ChatDataset(TextDataset):
             targets[~self.store.answers[first : first + len(targets)]] = IGNORED
         has_bytes = self.predicted == "answers" and self.store.is_exact and not self.num_cut
         num_bytes = int(self.store.num_bytes[document]) if has_bytes else 0
-        return corrupted(ids, targets, num_bytes, self.corruption, self.special, rng)
+        return corrupt(ids, targets, num_bytes, self.corruption, self.special, rng)
 
     def _read(self, document: int, start: int, size: int) -> np.ndarray:
         return self.store.document(document)[start : start + size].astype(np.int64)
@@ -324,7 +324,7 @@ class StreamDataset(Dataset):
             start += int(rng.integers(self.max_length))
         start = min(start, self.num_targets - length)
         ids = self._read(start, length + 1)
-        return corrupted(ids, ids[1:], 0, self.corruption, self.special, rng)
+        return corrupt(ids, ids[1:], 0, self.corruption, self.special, rng)
 
     def ids(self, index: int) -> np.ndarray:
         """The ids of an example that is not shifted: one more than it has targets."""
@@ -358,7 +358,7 @@ class StreamDataset(Dataset):
         return f"token {index * self.max_length} of the stream {self.store.folder}"
 
 
-def corrupted(
+def corrupt(
     ids: np.ndarray,
     targets: np.ndarray,
     num_bytes: int,

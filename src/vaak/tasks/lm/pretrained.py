@@ -25,11 +25,11 @@ from vaak.tasks.pretrained import (
     KEY,
     Names,
     config_of,
-    keep_generation,
     read_weights,
     save_config,
     save_tokenizer,
     saved_config,
+    write_generation,
 )
 from vaak.text.tokenizer import Tokenizer
 
@@ -48,7 +48,7 @@ def save_base(source: str, folder: Path, max_length: int) -> Tokenizer:
     if config.model_type == GPT2.model_type and max_length > longest:
         raise UserError(f"data.max_length is {max_length}, but {source} reads at most {longest} tokens")
     save_config(config, folder)
-    keep_generation(source, folder)
+    write_generation(source, folder)
     return save_tokenizer(source, folder)
 
 
@@ -58,7 +58,7 @@ def options_in(folder: Path, own: LanguageModelConfig) -> LanguageModelConfig:
     return type(own)(**found, **{name: getattr(own, name) for name in OWN})
 
 
-def drawn(folder: Path, own: LanguageModelConfig, vocab_size: int) -> LanguageModel:
+def init_model(folder: Path, own: LanguageModelConfig, vocab_size: int) -> LanguageModel:
     """The model whose base is in prepared data, of at least ``vocab_size`` tokens, with random weights."""
     size = max(vocab_size, saved_config(folder)["vocab_size"])
     return LanguageModel(options_in(folder, own), size, longest_of(folder))
@@ -70,12 +70,12 @@ def longest_of(folder: Path) -> int:
     return int(theirs[FAMILIES[theirs["model_type"]].positions])
 
 
-def loaded(source: str, folder: Path, own: LanguageModelConfig, vocab_size: int) -> LanguageModel:
+def load_model(source: str, folder: Path, own: LanguageModelConfig, vocab_size: int) -> LanguageModel:
     """Return the model with the weights of ``source``; tokens that it lacks are drawn.
 
     Raises UserError where they can't be loaded, or aren't those of its configuration.
     """
-    model = drawn(folder, own, vocab_size)
+    model = init_model(folder, own, vocab_size)
     family = FAMILIES[saved_config(folder)["model_type"]]
     names = Names(family.imported, lambda name: family.theirs(name)[0], ("embedding.weight", "head.weight"))
     read_weights(model, source, names)

@@ -40,7 +40,7 @@ from vaak.tasks.lm.data import (
     StreamDataset,
     TextDataset,
     collate,
-    corrupted,
+    corrupt,
     recipe,
 )
 from vaak.tasks.lm.export import export_hf, export_onnx, export_peft
@@ -49,7 +49,7 @@ from vaak.tasks.lm.model import LanguageModel
 from vaak.tasks.lm.predict import generate
 from vaak.tasks.lm.pretrained import Family, family_of
 from vaak.tasks.lm.spec import SPEC
-from vaak.tasks.pretrained import Base, KeptBase, load_or_init, located
+from vaak.tasks.pretrained import KeptBase, find_model, load_or_init
 from vaak.tasks.text_task import TextTask
 from vaak.text.chat_template import ChatTemplate, Messages, template_in
 from vaak.text.corpora.corpus import CorpusBuilder
@@ -103,10 +103,7 @@ class LanguageModelTask(TextTask[LanguageModelExperiment, PreparedText, Language
         return (at_least + (len(text.encode()) + 2) / self._stride() for text in texts)
 
     def recipe(self, splits: tuple[str, ...] | None = None) -> Recipe:
-        return recipe(self.data, splits, self.folder, self._base())
-
-    def _base(self) -> Base | None:
-        return None if self.own.pretrained is None else Base(self.own.pretrained, self.folder)
+        return recipe(self.data, splits, self.folder, self.base)
 
     def prepare(self) -> None:
         super().prepare()
@@ -216,19 +213,19 @@ class LanguageModelTask(TextTask[LanguageModelExperiment, PreparedText, Language
         special = SpecialTokens(pad=0, bos=0, mask=0, eos=None, vocab_size=1)
         documents = 2 if training.batching.type == "packed" else 1
         ids, rng = np.zeros(data.max_length // documents + 1, dtype=np.int64), np.random.default_rng(0)
-        example = corrupted(ids, ids[1:], 0, Corruption(masking=masking), special, rng)
+        example = corrupt(ids, ids[1:], 0, Corruption(masking=masking), special, rng)
         return collate([[example] * documents] * largest_rows(training, data.max_length), special.pad)
 
     def model(self) -> LanguageModel:
-        vocab_size, base = self.tokenizer.vocab_size, self._base()
+        vocab_size, base = self.tokenizer.vocab_size, self.base
         if base is None:
             return self.add_adapters(self.new_model(vocab_size))
         given = prepared_folder(self.directory), self.own, vocab_size
         return self.add_adapters(
             load_or_init(
                 self.directory,
-                lambda: pretrained.loaded(base.source, *given),
-                lambda: pretrained.drawn(*given),
+                lambda: pretrained.load_model(base.source, *given),
+                lambda: pretrained.init_model(*given),
             )
         )
 
@@ -388,7 +385,7 @@ class LanguageModelTask(TextTask[LanguageModelExperiment, PreparedText, Language
             super().export_peft(model, folder)
         else:
             base = self.own.pretrained
-            export_peft(model, None if base is None else located(base, self.folder), folder)
+            export_peft(model, None if base is None else find_model(base, self.folder), folder)
 
     def export_onnx(self, model: nn.Module, folder: Path) -> None:
         """Write a file that onnxruntime runs without Vaak, with the tokenizer."""

@@ -192,7 +192,7 @@ def write_split_tokens(
     return SplitStores.open(store.folder)
 
 
-def glossed(source: str, gloss: str) -> str:
+def add_gloss(source: str, gloss: str) -> str:
     """A source with its translation word by word, as the model reads them."""
     return f"{source} = {gloss}"
 
@@ -203,7 +203,7 @@ def _glossed(split: str, store: PairStore, dictionary: WordDictionary) -> Iterat
         glosses = translations_by_others(_both(store))
     else:
         glosses = map(dictionary.translate, Texts(store, "source"))
-    return map(glossed, Texts(store, "source"), glosses)
+    return map(add_gloss, Texts(store, "source"), glosses)
 
 
 def _both(store: PairStore) -> Iterator[tuple[str, str]]:

@@ -27,7 +27,7 @@ from vaak.nn.decoding.beam_search import BeamSettings, beam_search
 from vaak.nn.decoding.sampling import Hypothesis, SamplingSettings, without_dropout, write
 from vaak.nn.models import EncoderDecoderModel
 from vaak.tasks.seq2seq.config import METHOD_OPTIONS, METHODS_OF, DecodingConfig
-from vaak.tasks.seq2seq.data import glossed
+from vaak.tasks.seq2seq.data import add_gloss
 from vaak.text.corpora.parallel import cleaned
 from vaak.text.tokenizer import Tokenizer
 from vaak.text.word_dictionary import WordDictionary
@@ -97,7 +97,7 @@ class Translator:
         """The tokens of a text as the model reads it; empty for a blank text."""
         text = cleaned(text)
         if self.dictionary is not None and text:
-            text = glossed(text, self.dictionary.translate(text))
+            text = add_gloss(text, self.dictionary.translate(text))
         ids = self.source.encode(text)
         return [*ids, self.source.eos_id] if ids else []
 

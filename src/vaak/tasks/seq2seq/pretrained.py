@@ -27,14 +27,14 @@ from vaak.tasks.pretrained import (
     Names,
     config_of,
     folder_of,
-    keep_generation,
-    kept_generation,
+    read_generation,
     read_weights,
     save_config,
     save_tokenizer,
     saved_config,
     tensors_of,
     write_base_tokenizer,
+    write_generation,
 )
 from vaak.tasks.seq2seq import sentencepiece_pair
 from vaak.tasks.seq2seq.config import Seq2SeqConfig, Seq2SeqDataConfig
@@ -65,7 +65,7 @@ def save_base(source: str, folder: Path) -> Tokenizer:
     if start is None or not isinstance(end, int):
         raise UserError(f"{KEY}: {source}: its configuration lacks decoder_start_token_id or eos_token_id")
     save_config(config, folder, {"tie_word_embeddings": False} if separate else None)
-    keep_generation(source, folder)
+    write_generation(source, folder)
     roles = {"bos": start, "eos": end, "pad": config.pad_token_id}
     if config.model_type == "marian" and sentencepiece_pair.is_pair(files := folder_of(source, TOKENIZER_FILES)):
         return sentencepiece_pair.save_pair(files, folder, roles)
@@ -82,19 +82,19 @@ def options_in(folder: Path, own: Seq2SeqConfig) -> Seq2SeqConfig:
     return type(own)(**sides, **family.whole, **{name: getattr(own, name) for name in OWN})
 
 
-def drawn(folder: Path, own: Seq2SeqConfig, data: Seq2SeqDataConfig, vocab_size: int) -> Seq2SeqModel:
+def init_model(folder: Path, own: Seq2SeqConfig, data: Seq2SeqDataConfig, vocab_size: int) -> Seq2SeqModel:
     """The model whose base is in prepared data, of at least ``vocab_size`` tokens, with random weights."""
     size = max(vocab_size, saved_config(folder)["vocab_size"])
     return Seq2SeqModel(options_in(folder, own), data, size, size)
 
 
-def loaded(source: str, folder: Path, own: Seq2SeqConfig, data: Seq2SeqDataConfig, vocab_size: int) -> Seq2SeqModel:
+def load_model(source: str, folder: Path, own: Seq2SeqConfig, data: Seq2SeqDataConfig, vocab_size: int) -> Seq2SeqModel:
     """Return the model with the weights of ``source``; tokens that it lacks are drawn.
 
     ``folder``, ``own``, ``data`` and ``vocab_size`` are those of ``drawn``. Raises UserError where weights can't be
     loaded, or aren't those of the base's configuration.
     """
-    model = drawn(folder, own, data, vocab_size)
+    model = init_model(folder, own, data, vocab_size)
     family = family_of(saved_config(folder), source)
     read_weights(model, source, Names(family.imported, family.theirs, OF_TOKENS))
     return model
@@ -107,7 +107,7 @@ def export_hf(model: Seq2SeqModel, prepared: Path, tokenizer: Tokenizer, folder:
     weights = family.exported(model_tensors(trained))
     with whole_folder(folder) as made:
         write_json(made / "config.json", {**theirs, "vocab_size": trained.target_embedding.num_embeddings})
-        if generation := kept_generation(prepared):
+        if generation := read_generation(prepared):
             write_json(made / GENERATION, generation)
         if sentencepiece_pair.is_pair(prepared / BASE_FOLDER):
             sentencepiece_pair.copy_files(prepared / BASE_FOLDER, made)

@@ -25,7 +25,7 @@ from vaak.nn.kernels.random_features import NORM_REG, SquaredNorms, norm_reg
 from vaak.nn.losses import losses_of_logits
 from vaak.runs.prepared import Recipe, prepared_folder
 from vaak.tasks.base import demand_format, in_temporary_folder, without_unread_files
-from vaak.tasks.pretrained import Base, load_or_init, located
+from vaak.tasks.pretrained import find_model, load_or_init
 from vaak.tasks.seq2seq import pretrained
 from vaak.tasks.seq2seq.attention_picture import draw_translation
 from vaak.tasks.seq2seq.config import Seq2SeqDataConfig, Seq2SeqExperiment
@@ -74,10 +74,7 @@ class Seq2SeqTask(TextTask[Seq2SeqExperiment, PreparedPairs, Seq2SeqModel]):
         return [ParallelCorpus(self.data.corpus)]
 
     def recipe(self, splits: tuple[str, ...] | None = None) -> Recipe:
-        return recipe(self.data, splits, code=self.folder, base=self._base())
-
-    def _base(self) -> Base | None:
-        return None if self.own.pretrained is None else Base(self.own.pretrained, self.folder)
+        return recipe(self.data, splits, code=self.folder, base=self.base)
 
     def eval_corpus(self, splits: tuple[str, ...]) -> Any:
         return without_unread_files(self.data.corpus, splits, ("", "_target"))
@@ -119,15 +116,15 @@ class Seq2SeqTask(TextTask[Seq2SeqExperiment, PreparedPairs, Seq2SeqModel]):
 
     def model(self) -> Seq2SeqModel:
         vocab_sizes = self.prepared.source_tokenizer.vocab_size, self.prepared.target_tokenizer.vocab_size
-        base = self._base()
+        base = self.base
         if base is None:
             return self.add_adapters(self.new_model(*vocab_sizes))
         given = prepared_folder(self.directory), self.own, self.data, vocab_sizes[0]
         return self.add_adapters(
             load_or_init(
                 self.directory,
-                lambda: pretrained.loaded(base.source, *given),
-                lambda: pretrained.drawn(*given),
+                lambda: pretrained.load_model(base.source, *given),
+                lambda: pretrained.init_model(*given),
             )
         )
 
@@ -230,7 +227,7 @@ class Seq2SeqTask(TextTask[Seq2SeqExperiment, PreparedPairs, Seq2SeqModel]):
         if self.own.pretrained is None:
             super().export_peft(model, folder)
         else:
-            export_peft(model, prepared_folder(self.directory), located(self.own.pretrained, self.folder), folder)
+            export_peft(model, prepared_folder(self.directory), find_model(self.own.pretrained, self.folder), folder)
 
     def export_onnx(self, model: nn.Module, folder: Path) -> None:
         """Write files that onnxruntime runs without Vaak, with the tokenizers."""

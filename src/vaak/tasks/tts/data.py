@@ -46,7 +46,7 @@ AT_ONCE = 256
 """Texts that are pronounced together."""
 
 
-class Line(NamedTuple):
+class UtteranceRecord(NamedTuple):
     """An utterance without its audio; durations are in frames, None where none are given."""
 
     name: str
@@ -82,9 +82,9 @@ class UtteranceStore:
         """Numbers in a frame of the mel spectrogram."""
         return self.features.dims - 2 * self.features.has_pitch
 
-    def line(self, index: int) -> Line:
+    def line(self, index: int) -> UtteranceRecord:
         """Return utterance ``index`` without its audio."""
-        return Line(**json.loads(self._lines[int(self.used[index])]))
+        return UtteranceRecord(**json.loads(self._lines[int(self.used[index])]))
 
     def mel(self, index: int) -> np.ndarray:
         """The mel spectrogram of utterance ``index``, ``(frame, bin)`` float32."""
@@ -118,9 +118,9 @@ def write_utterances(
     """
     folder.mkdir(parents=True, exist_ok=True)
     ids = {symbol: number for number, symbol in enumerate(processor.symbols)}
-    notes = _Notes(processor, audio, with_durations, left_out, ids)
+    notes = _RecordMaker(processor, audio, with_durations, left_out, ids)
     with writing_lines(folder / LINES) as lines:
-        store = write_cuts(folder / "cuts", _noted(cuts, lines, notes))
+        store = write_cuts(folder / "cuts", _written_cuts(cuts, lines, notes))
     storage = audio.model_copy(update={"storage_path": str(folder / "features")})
     try:
         features = extract_cuts(store, storage, "cpu", skip_bad=left_out.skip_bad)
@@ -136,7 +136,7 @@ def write_utterances(
     return UtteranceStore(folder)
 
 
-class _Notes(NamedTuple):
+class _RecordMaker(NamedTuple):
     """Makes the line of an utterance."""
 
     processor: PhonemeProcessor
@@ -146,7 +146,7 @@ class _Notes(NamedTuple):
     ids: dict[str, int]
     """Of the processor's symbols."""
 
-    def of(self, cuts: Sequence[Any]) -> Iterator[tuple[Any, Line]]:
+    def of(self, cuts: Sequence[Any]) -> Iterator[tuple[Any, UtteranceRecord]]:
         """The lines of some utterances, without those that can't be used."""
         for cut, processed in zip(cuts, self._processed([text_of(cut) or "" for cut in cuts]), strict=True):
             try:
@@ -163,7 +163,7 @@ class _Notes(NamedTuple):
         except DataError as error:
             return [error] if len(texts) == 1 else [one for text in texts for one in self._processed([text])]
 
-    def _line(self, cut: Any, processed: Processed) -> Line:
+    def _line(self, cut: Any, processed: Processed) -> UtteranceRecord:
         pause, mel = self.processor.pause_id, self.audio.mel
         assert mel is not None
         num_samples, durations = samples_in(cut.duration, mel.sampling_rate), None
@@ -177,7 +177,7 @@ class _Notes(NamedTuple):
             ids = [self.ids[symbol] for symbol in symbols]
             durations = frame_durations(ends, mel, num_samples).tolist()
         (speaker,) = {segment.speaker for segment in segments_of(cut)}
-        return Line(cut.id, speaker, processed.text, ids, durations)
+        return UtteranceRecord(cut.id, speaker, processed.text, ids, durations)
 
     def _aligned(self, cut: Any, processed: Processed) -> Aligned:
         phones = phones_of(cut)
@@ -188,7 +188,7 @@ class _Notes(NamedTuple):
         return aligned_symbols(symbols, [False, *processed.is_phoneme, False], phones, self.processor)
 
 
-def _noted(cuts: Iterable[Any], lines: LineWriter, notes: _Notes) -> Iterator[Any]:
+def _written_cuts(cuts: Iterable[Any], lines: LineWriter, notes: _RecordMaker) -> Iterator[Any]:
     """The cuts of which a line could be written."""
     cuts = iter(cuts)
     while together := list(islice(cuts, AT_ONCE)):

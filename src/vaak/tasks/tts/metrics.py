@@ -42,7 +42,7 @@ from vaak.tasks.tts.predict import Sentence, Speaker
 from vaak.tasks.tts.recogniser import Recogniser
 from vaak.tasks.tts.speech_scores import SpeechScores, figures_of
 
-Scored = tuple[dict[str, Term], TtsOutputs]
+ScoredBatch = tuple[dict[str, Term], TtsOutputs]
 
 
 class TtsMeters(Meters):
@@ -51,7 +51,7 @@ class TtsMeters(Meters):
     def __init__(
         self,
         split: str,
-        score: Callable[[nn.Module, Batch], Scored],
+        score: Callable[[nn.Module, Batch], ScoredBatch],
         weights: dict[str, float],
         frame_shift: float,
         durations: str,
@@ -105,7 +105,7 @@ class ShownMeters(Meters):
         self,
         meters: Meters,
         dataset: TtsDataset,
-        score: Callable[[nn.Module, Batch], Scored],
+        score: Callable[[nn.Module, Batch], ScoredBatch],
         speaker: Callable[[nn.Module], Speaker],
         samples: tuple[str, ...],
     ) -> None:

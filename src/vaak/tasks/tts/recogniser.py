@@ -42,10 +42,10 @@ class Omissions(NamedTuple):
     repeated: int
 
 
-def folded(text: str) -> str:
+def fold_text(text: str) -> str:
     """Lower case, letters and apostrophes only.
 
-    >>> folded("It's nine — o'clock, Dr. Roe-Smith!")
+    >>> fold_text("It's nine — o'clock, Dr. Roe-Smith!")
     "it's nine o'clock dr roe smith"
     """
     return " ".join(_OTHER.sub(" ", text.lower().replace("’", "'")).split())
@@ -81,7 +81,7 @@ class Recogniser:
         """Substitutions, deletions and insertions, against a text in words."""
         import jiwer
 
-        text, heard = folded(text), self.heard(samples)
+        text, heard = fold_text(text), self.heard(samples)
         if not text:
             return WordErrors(0, len(heard.split()))
         found = jiwer.process_words(text, heard)
@@ -93,7 +93,7 @@ class Recogniser:
         ``pronounce`` gives ARPAbet without stress, separated by spaces, of a word that the recogniser doesn't know;
         words without any are left out of the text.
         """
-        words = [word for word in folded(text).split() if self._knows(word, pronounce)]
+        words = [word for word in fold_text(text).split() if self._knows(word, pronounce)]
         if not words:
             return Omissions(0, 0, 0)
         self._decoder.add_fsg("text", self._decoder.create_fsg("text", 0, len(words), _transitions(words)))
@@ -123,7 +123,7 @@ class Recogniser:
         self._decoder.process_raw(whole.tobytes(), full_utt=True)
         self._decoder.end_utt()
         hypothesis = self._decoder.hyp()
-        return "" if hypothesis is None else folded(re.sub(r"\(\d+\)", "", hypothesis.hypstr))
+        return "" if hypothesis is None else fold_text(re.sub(r"\(\d+\)", "", hypothesis.hypstr))
 
 
 def _transitions(words: Sequence[str]) -> list[tuple[int, int, float] | tuple[int, int, float, str]]:

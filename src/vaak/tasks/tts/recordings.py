@@ -54,7 +54,7 @@ def utterances(
             try:
                 demand_frequencies(one, audio)
                 _demand_alignment_of_audio(one, audio)
-                kept = one if silence is None else trimmed(one, audio, silence)
+                kept = one if silence is None else trim(one, audio, silence)
                 demand_sound(kept, audio)
             except DataError as error:
                 left_out.bad(error)
@@ -65,7 +65,7 @@ def utterances(
             yield kept
 
 
-def trimmed(cut: Any, audio: AudioConfig, silence: float) -> Any:
+def trim(cut: Any, audio: AudioConfig, silence: float) -> Any:
     """The cut with ``silence`` seconds before and after its speech; unchanged where it has no more."""
     start, end = _speech(cut, audio)
     start, end = max(0.0, start - silence), min(cut.duration, end + silence)

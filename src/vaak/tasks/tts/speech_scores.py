@@ -117,7 +117,7 @@ def figures_of(sums: dict[str, float]) -> dict[str, float]:
     return {name: math.sqrt(value) if name.startswith("f0") else value for name, value in found.items()}
 
 
-class Scored(NamedTuple):
+class ScoredFolders(NamedTuple):
     """The figures of each utterance, by name, and of all, under one protocol."""
 
     rows: dict[str, dict[str, float]]
@@ -125,7 +125,7 @@ class Scored(NamedTuple):
     protocol: dict[str, str]
 
 
-def score_folders(reference: Path, hypothesis: Path, texts: Path | None) -> Scored:
+def score_folders(reference: Path, hypothesis: Path, texts: Path | None) -> ScoredFolders:
     """Score the audio files of one folder against those with the same names, without their suffixes, of another.
 
     ``texts`` has a line for each: its name, ``|``, and its text, which is what follows the last ``|`` (as in LJ
@@ -148,7 +148,7 @@ def score_folders(reference: Path, hypothesis: Path, texts: Path | None) -> Scor
             rows[name] = scores.add(_read(ours[name]), _read(theirs[name]), SAMPLING_RATE, text)
         except DataError as error:
             raise DataError(f"{name}: {error}") from error
-    return Scored(rows, figures_of(scores.sums), scores.protocol)
+    return ScoredFolders(rows, figures_of(scores.sums), scores.protocol)
 
 
 def _audio_files(folder: Path) -> dict[str, Path]:

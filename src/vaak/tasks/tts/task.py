@@ -35,7 +35,7 @@ from vaak.tasks.tts.checks import ALIGNMENT, DURATION, LOSSES, MEL, STOP, SYMBOL
 from vaak.tasks.tts.config import SpeakingConfig, TtsDataConfig, TtsExperiment, TtsModelConfig
 from vaak.tasks.tts.data import Normalisation, TtsDataset, TtsExample, collate, unusual_rates
 from vaak.tasks.tts.export import export_acoustic
-from vaak.tasks.tts.metrics import Scored, ShownMeters, SpokenMeters, TtsMeters
+from vaak.tasks.tts.metrics import ScoredBatch, ShownMeters, SpokenMeters, TtsMeters
 from vaak.tasks.tts.model import Inventory, Recording, Text, TtsModel, TtsOutputs
 from vaak.tasks.tts.predict import Speaker, Speech
 from vaak.tasks.tts.prepare import READING, PreparedSpeech, SpeechSources, recipe
@@ -116,7 +116,7 @@ class TtsTask(SpeechTask[TtsExperiment, PreparedSpeech, TtsDataset]):
     def losses(self, model: nn.Module, batch: Batch) -> dict[str, Term]:
         return self.score(model, batch)[0]
 
-    def score(self, model: nn.Module, batch: Batch) -> Scored:
+    def score(self, model: nn.Module, batch: Batch) -> ScoredBatch:
         """The losses of a batch, with the outputs that they were made of."""
         model = cast("TtsModel", model)  # torch.compile gives something of another type that has all it has
         text = Text(batch["symbols"], batch["symbol_lengths"], batch["speakers"])

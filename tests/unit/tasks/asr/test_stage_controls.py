@@ -21,7 +21,7 @@ from vaak.runs.open_run import open_run
 from vaak.tasks.asr.config import ExpertsConfig
 from vaak.tasks.asr.model import AsrModel
 from vaak.tasks.asr.stages.clusters import Clusters
-from vaak.tasks.asr.stages.comparison import Difference, compared, judged, markdown
+from vaak.tasks.asr.stages.comparison import Difference, compare_systems, judge, markdown
 from vaak.tasks.asr.stages.controls import sizes_of
 from vaak.tasks.asr.stages.options import MoeOptions
 from vaak.tasks.asr.stages.pipeline import PIPELINE
@@ -272,7 +272,7 @@ def transcripts_of(folder: Path) -> tuple[list[dict[str, str]], dict[str, str]]:
 
 
 def test_rates_are_those_of_score_texts_and_differences_of_whole_speakers(folders: Mapping[str, Path]) -> None:
-    found = compared(folders)
+    found = compare_systems(folders)
     assert (found["intervals_over"], found["numbers"]["total"]) == ("speakers", 12)
     errors: dict[str, np.ndarray] = {}
     for name, folder in folders.items():
@@ -313,7 +313,7 @@ def test_without_speakers_intervals_are_over_utterances_and_say_so(tmp_path: Pat
         name: write_transcripts(tmp_path / name, below(limit), speaker=None)
         for name, limit in {"base": 4, "mixture": 3}.items()
     }
-    found = compared(folders)
+    found = compare_systems(folders)
     assert (found["intervals_over"], found["numbers"]["total"]) == ("utterances", 60)
     assert "the data name no speakers" in found["lines"][1]
     assert "over 60 utterances" in found["sentence"]
@@ -323,7 +323,7 @@ def test_without_speakers_intervals_are_over_utterances_and_say_so(tmp_path: Pat
 
 
 def test_one_speaker_has_no_interval_and_decides_nothing(tmp_path: Path) -> None:
-    found = compared(
+    found = compare_systems(
         {
             name: write_transcripts(tmp_path / name, below(limit), speaker="Ann")
             for name, limit in {"base": 5, "mixture": 0}.items()
@@ -338,7 +338,7 @@ def test_other_utterances_are_not_compared(folders: Mapping[str, Path]) -> None:
     lines = (folders["base"] / "transcripts.jsonl").read_text().splitlines(keepends=True)
     (folders["base"] / "transcripts.jsonl").write_text("".join(lines[1:]))
     with pytest.raises(DataError, match="have other utterances"):
-        compared(folders)
+        compare_systems(folders)
 
 
 BETTER, WORSE, SAME = Difference(-3.0, (-5.0, -1.0)), Difference(2.0, (0.5, 3.5)), Difference(-1.0, (-2.5, 0.25))
@@ -380,7 +380,7 @@ MEASURE = "in points of WER with 95 % intervals over"
 def test_the_sentence_follows_from_the_intervals(
     differences: dict[str, Difference], number: int, verdict: str, sentence: str
 ) -> None:
-    assert judged(differences, number, "speakers") == (verdict, sentence)
+    assert judge(differences, number, "speakers") == (verdict, sentence)
 
 
 def test_controls_by_default_follow_the_mode() -> None:

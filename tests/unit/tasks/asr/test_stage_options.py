@@ -15,7 +15,7 @@ from vaak.config.base import from_options
 from vaak.core.errors import UserError
 from vaak.tasks.asr.stages.clusters import expected_sizes, few_utterances
 from vaak.tasks.asr.stages.options import MoeOptions
-from vaak.tasks.asr.stages.pipeline import PIPELINE, translated
+from vaak.tasks.asr.stages.pipeline import PIPELINE, translate_options
 from vaak.tasks.asr.stages.runs import base_values, data_of, precision_of, training_of
 
 PRESETS = Path(__file__).parents[4] / "configs" / "pipelines" / "moe-asr"
@@ -130,7 +130,7 @@ def test_the_json_of_the_other_pipeline_gives_options(tmp_path: Path) -> None:
     assert (options.whisper_model, options.plot_method) == ("v2", "pca")
     for key, value in {"sampling": "random", "split": "Dev", "modes": {"a": 1}, "precent": 3}.items():
         with pytest.raises(UserError, match=f"data_config_override.{key}"):
-            translated({"data_config_override": {key: value}})
+            translate_options({"data_config_override": {key: value}})
 
 
 @pytest.mark.parametrize(

@@ -15,11 +15,11 @@ from torch.nn import functional as F
 from small_diarizers import COLLATORS, NUM_BINS, SPEAKERS, small_diarizer
 from vaak.tasks.diarization.model import (
     DiarizationModel,
-    alone,
     attractor_loss,
     centred,
     clustering_loss,
     frame_mask,
+    lead_over_others,
     one_hot_sets,
     speaker_loss,
 )
@@ -176,7 +176,7 @@ def test_every_part_gets_a_gradient(options: dict[str, Any]):
     features, mask = features_of(50, 23)
     outputs = model(features.float(), mask)
     labels = (torch.rand(outputs.logits.shape) > 0.5).float()
-    embeddings = model.embeddings(outputs, alone(labels))
+    embeddings = model.embeddings(outputs, lead_over_others(labels))
     assert embeddings is not None
     real = frame_mask(mask, model.config.output_subsampling)
     numbers = torch.tensor([[0, 1, 2], [2, -1, 0]])[:, : labels.shape[-1]]
@@ -195,7 +195,7 @@ def test_every_part_gets_a_gradient(options: dict[str, Any]):
 
 
 def test_who_speaks_alone():
-    assert alone(torch.tensor([[1.0, 0.0], [1.0, 1.0], [0.9, 0.3], [0.0, 0.0]])).tolist() == [
+    assert lead_over_others(torch.tensor([[1.0, 0.0], [1.0, 1.0], [0.9, 0.3], [0.0, 0.0]])).tolist() == [
         [1.0, 0.0],
         [0.0, 0.0],
         [pytest.approx(0.6), 0.0],

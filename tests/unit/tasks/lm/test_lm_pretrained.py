@@ -16,7 +16,7 @@ from vaak.nn.config import LoraConfig
 from vaak.nn.lora import add_lora, merged
 from vaak.tasks.lm.config import LanguageModelConfig
 from vaak.tasks.lm.export import export_hf, export_peft
-from vaak.tasks.lm.pretrained import loaded, longest_of, save_base
+from vaak.tasks.lm.pretrained import load_model, longest_of, save_base
 
 transformers = pytest.importorskip("transformers")
 
@@ -24,7 +24,7 @@ transformers = pytest.importorskip("transformers")
 def ours(source: Path, prepared: Path, **options: Any) -> Any:
     tokenizer = save_base(str(source), prepared, 48)
     own = LanguageModelConfig(pretrained=str(source), **options)
-    return loaded(str(source), prepared, own, tokenizer.vocab_size).eval(), tokenizer
+    return load_model(str(source), prepared, own, tokenizer.vocab_size).eval(), tokenizer
 
 
 @pytest.mark.parametrize("kind", MODELS)
@@ -81,7 +81,7 @@ def test_other_folders_are_refused_in_a_line(tmp_path: Path):
     write_folder(tmp_path / "llama", "llama")
     own = LanguageModelConfig(pretrained="llama")
     with pytest.raises(UserError, match=r"llama has a weight .*, which vaak's model doesn't"):
-        loaded(str(tmp_path / "llama"), tmp_path / "prepared", own, tokenizer.vocab_size)
+        load_model(str(tmp_path / "llama"), tmp_path / "prepared", own, tokenizer.vocab_size)
     with pytest.raises(UserError, match=r"model.pretrained: .*nowhere"):
         save_base(str(tmp_path / "nowhere"), tmp_path / "other", 48)
 

@@ -18,7 +18,7 @@ from vaak.core.errors import UserError
 from vaak.runs.open_run import open_run
 from vaak.runs.start import train as train_run
 from vaak.tasks.seq2seq.config import Seq2SeqConfig, Seq2SeqDataConfig
-from vaak.tasks.seq2seq.pretrained import export_hf, loaded, save_base
+from vaak.tasks.seq2seq.pretrained import export_hf, load_model, save_base
 
 transformers = pytest.importorskip("transformers")
 
@@ -45,7 +45,7 @@ def test_logits_are_those_of_transformers_and_a_round_trip_is_the_identity(kind:
     tokenizer = save_base(str(source), prepared)
     assert (tokenizer.pad_id, tokenizer.bos_id, tokenizer.eos_id, tokenizer.vocab_size) == (0, 0, 1, 259)
     own = Seq2SeqConfig(pretrained=str(source))
-    model = loaded(str(source), prepared, own, Seq2SeqDataConfig(), tokenizer.vocab_size).eval()
+    model = load_model(str(source), prepared, own, Seq2SeqDataConfig(), tokenizer.vocab_size).eval()
     draw = torch.Generator().manual_seed(0)
     ids, target = (torch.randint(2, VOCAB_SIZE, (2, time), generator=draw) for time in (40, 160))
     real = torch.arange(40) < torch.tensor([[40], [23]])

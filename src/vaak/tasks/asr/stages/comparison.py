@@ -76,14 +76,14 @@ class Difference:
 
 def comparison(work: StageWork) -> dict[str, Any]:
     """Write the comparison of the mixture with its controls, as JSON and as a table."""
-    found = compared({name: work.inputs[name] for name in SYSTEMS if name in work.inputs})
+    found = compare_systems({name: work.inputs[name] for name in SYSTEMS if name in work.inputs})
     write_json(work.folder / RESULTS, found)
     write_text(work.folder / TABLE, markdown(found))
     rates = {f"wer of {SYSTEMS[name]}": about["total"]["wer"] for name, about in found["systems"].items()}
     return {"experts": found["verdict"], **rates}
 
 
-def compared(folders: Mapping[str, Path]) -> dict[str, Any]:
+def compare_systems(folders: Mapping[str, Path]) -> dict[str, Any]:
     """Return the content of ``comparison.json``; ``folders`` have the transcripts of each system.
 
     Raises DataError where systems weren't given the same utterances.
@@ -116,7 +116,7 @@ def compared(folders: Mapping[str, Path]) -> dict[str, Any]:
         },
     }
     in_all = {name: of_parts[ALL] for name, of_parts in differences.items()}
-    verdict, sentence = judged(in_all, found["numbers"]["total"], found["intervals_over"])
+    verdict, sentence = judge(in_all, found["numbers"]["total"], found["intervals_over"])
     lines_shown = [*heading(found), *aligned(rows_of(found)), sentence]
     return {"verdict": verdict, "sentence": sentence, **found, "lines": lines_shown}
 
@@ -188,7 +188,7 @@ def difference(first: Mapping[str, Counts], second: Mapping[str, Counts], units:
     return Difference(100 * test.statistic, (low, high) if len(places) > 1 else None)
 
 
-def judged(differences: Mapping[str, Difference], number: int, over: str) -> tuple[str, str]:
+def judge(differences: Mapping[str, Difference], number: int, over: str) -> tuple[str, str]:
     """Return whether the experts help, in a word and a sentence.
 
     They do where the mixture is better than every control; they don't where one is better than the mixture: where the

@@ -21,7 +21,15 @@ from vaak.pipeline.stage import StageWork
 from vaak.tasks.asr.config import AsrModelConfig, ExpertsConfig
 from vaak.tasks.asr.stages.clusters import Clusters, clusters
 from vaak.tasks.asr.stages.options import MoeOptions
-from vaak.tasks.asr.stages.runs import Values, base_for, best_figures, data_of, metric_of, pretrains, training_of
+from vaak.tasks.asr.stages.runs import (
+    Values,
+    base_for,
+    best_figures,
+    data_of,
+    metric_of,
+    training_of,
+    wants_pretraining,
+)
 
 log = logging.getLogger("vaak")
 
@@ -37,7 +45,7 @@ def is_compared(options: MoeOptions) -> bool:
 
 def has_random_clusters(options: MoeOptions) -> bool:
     """Whether random clusters are one: not where there are no clusters, or the mixture's own are random."""
-    return options.has_controls and pretrains(options) and options.algorithm != "random"
+    return options.has_controls and wants_pretraining(options) and options.algorithm != "random"
 
 
 def parameters(work: StageWork) -> dict[str, Any]:
@@ -65,11 +73,11 @@ def sizes_of(base: str, experts: ExpertsConfig) -> dict[str, int]:
 
     from vaak.tasks.asr.model import AsrModel
     from vaak.tasks.asr.whisper import KEY, PURPOSE, base_of, random_whisper
-    from vaak.tasks.pretrained import fetched, transformers_of
+    from vaak.tasks.pretrained import fetch_model, transformers_of
 
     transformers, source = transformers_of(PURPOSE, "asr"), base_of(AsrModelConfig(base=base), Path())
     with torch.device("meta"):
-        whisper = random_whisper(fetched(KEY, source, lambda: transformers.WhisperConfig.from_pretrained(source)))
+        whisper = random_whisper(fetch_model(KEY, source, lambda: transformers.WhisperConfig.from_pretrained(source)))
         model = AsrModel(whisper, experts=experts)
     of_experts = sum(one.numel() for name, one in model.named_parameters() if name.endswith(("lora_a", "lora_b")))
     of_all = sum(one.numel() for one in model.parameters() if one.requires_grad)
@@ -86,7 +94,7 @@ def one_lora(work: StageWork) -> dict[str, Any]:
     options: MoeOptions = work.options
     sizes = read_json(work.inputs["parameters"] / PARAMETERS)
     steps: dict[str, int] = {}
-    if pretrains(options):
+    if wants_pretraining(options):
         of_experts = for_one(options.expert_config, sizes["num_experts"])
         steps["pretraining_steps"] = _train(work, "experts", of_experts, PRETRAINING).step
     outcome = _train(work, "joint", for_one(options.asr_config), "run")
@@ -103,7 +111,7 @@ def _train(work: StageWork, stage: str, config: Values, name: str) -> Any:
     rank = read_json(work.inputs["parameters"] / PARAMETERS)["rank"]
     lora = {**options.lora.model_dump(mode="json"), "rank": rank}
     training = training_of(options, stage, metric_of(options))
-    if name != PRETRAINING and pretrains(options):
+    if name != PRETRAINING and wants_pretraining(options):
         training["checkpoint"] |= {"init_from": str(work.folder / PRETRAINING), "init_except": [NOT_LORA]}
     values = {**data_of(options, stage), "model": {"base": base_for(work), "lora": lora}, "training": training}
     return work.train(values, config, options.one_lora_config, name=name)

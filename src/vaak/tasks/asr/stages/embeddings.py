@@ -22,7 +22,7 @@ from vaak.core.terminal import progress
 from vaak.pipeline.rows import Maker, disk_bytes, make_rows
 from vaak.pipeline.stage import StageWork
 from vaak.tasks.asr.stages.options import MoeOptions
-from vaak.tasks.asr.stages.runs import Values, base_for, data_of, precision_of, prepared_task, say_fallbacks
+from vaak.tasks.asr.stages.runs import Values, base_for, data_of, precision_of, prepared_task, warn_fallbacks
 
 if TYPE_CHECKING:
     import numpy as np
@@ -40,11 +40,11 @@ AT_ONCE = 100
 def embeddings(work: StageWork) -> dict[str, Any]:
     """Write the embeddings of a part of the training data, with a mapping of their names."""
     options: MoeOptions = work.options
-    say_fallbacks(options)
+    warn_fallbacks(options)
     embedder = Embedder.of(work, "embeddings", "train")
     task = embedder.task()
     utterances, width = task.prepared.utterances("train"), task.prepared.base_config.d_model
-    names = readable(names_of(utterances), embedder, work, work.folder / LEFT_OUT)
+    names = readable_names(names_of(utterances), embedder, work, work.folder / LEFT_OUT)
     positions = task.features.num_frames // 2
     shape = {"mean": (width,), "flatten": (positions * width,), "none": (positions, width)}[options.pooling]
     size = disk_bytes(len(names), shape, options.embedding_type)
@@ -151,7 +151,7 @@ def _features(task: AsrTask, split: str) -> Callable[[str], np.ndarray]:
     return lambda name: dataset.example(places[name], rng).features
 
 
-def readable(
+def readable_names(
     names: list[str], embedder: Embedder, work: StageWork, file: Path, known: Collection[str] = ()
 ) -> list[str]:
     """The names of utterances that can be read: all, unless ``data.on_bad_example`` is skip.

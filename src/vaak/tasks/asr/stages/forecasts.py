@@ -32,9 +32,9 @@ from vaak.tasks.asr.stages.runs import (
     base_of,
     base_values,
     data_of,
-    pretrains,
     seconds_of,
-    trains_base,
+    wants_base,
+    wants_pretraining,
 )
 
 PASSES = 3.0
@@ -68,7 +68,7 @@ COMPUTED = (
 
 
 @dataclass(frozen=True)
-class Basis:
+class CostBasis:
     """The basis of forecasts: utterances to train on, to validate and to test on, and the base that embeds them.
 
     ``seconds`` are those of embedding one, ``width`` and ``positions`` the shape of its states, ``weights`` the bytes
@@ -94,7 +94,7 @@ class Basis:
 
 def base_forecast(options: MoeOptions, inputs: Mapping[str, Path]) -> Forecast:
     """Return the forecast of training a base from scratch."""
-    found, experiment = _computed(options.model_dump_json()), _base_experiment(options)
+    found, experiment = _estimated_basis(options.model_dump_json()), _base_experiment(options)
     if isinstance(found, str):
         return Forecast(certainty=found)
     training = experiment.training
@@ -159,7 +159,7 @@ def joint_forecast(options: MoeOptions, inputs: Mapping[str, Path]) -> Forecast:
 
 def one_lora_forecast(options: MoeOptions, inputs: Mapping[str, Path]) -> Forecast:
     """Return the forecast of one LoRA, which is trained as the experts together, and then as joint training."""
-    both = [_of_training(options, inputs, stage, 1) for stage in ("experts", "joint")[not pretrains(options) :]]
+    both = [_of_training(options, inputs, stage, 1) for stage in ("experts", "joint")[not wants_pretraining(options) :]]
     if any(one.seconds is None for one in both):
         return both[-1]
     return replace(both[-1], seconds=sum(one.seconds or 0 for one in both))
@@ -189,16 +189,16 @@ def _of_training(options: MoeOptions, inputs: Mapping[str, Path], stage: str, nu
     return Forecast(seconds, min(2, num_runs) * found.weights, found.memory + found.weights, found.certainty)
 
 
-def _embedded(options: MoeOptions, found: Basis) -> int:
+def _embedded(options: MoeOptions, found: CostBasis) -> int:
     part = options.part_of("embeddings")
     return sample_size(found.train, part.percent, part.most)
 
 
-def _basis(options: MoeOptions, inputs: Mapping[str, Path]) -> Basis | str:
+def _basis(options: MoeOptions, inputs: Mapping[str, Path]) -> CostBasis | str:
     """Return what the stage of embeddings measured, or what can be computed before it; or why nothing can be."""
     folder = inputs.get("embeddings")
     if folder is None or not (folder / MANIFEST).exists():
-        return _computed(options.model_dump_json())
+        return _estimated_basis(options.model_dump_json())
     from vaak.tasks.asr.data import Utterances
 
     record, about, prepared = read_json(folder / MANIFEST), read_json(folder / ABOUT), folder / "data" / "prepared"
@@ -207,11 +207,11 @@ def _basis(options: MoeOptions, inputs: Mapping[str, Path]) -> Basis | str:
     seconds = record["seconds"] / record["figures"]["utterances"]
     weights = _parameters(read_json(prepared / "base" / "config.json"), about["positions"])[1]
     shape = about["width"], about["positions"]
-    return Basis(train, valid, test, seconds, *shape, 4 * weights, record["memory_bytes"], MEASURED)
+    return CostBasis(train, valid, test, seconds, *shape, 4 * weights, record["memory_bytes"], MEASURED)
 
 
 @lru_cache(maxsize=1)
-def _computed(of: str) -> Basis | str:
+def _estimated_basis(of: str) -> CostBasis | str:
     """The basis by options, as JSON, before anything has run; or why there is none: no base, or no data."""
     options = MoeOptions.model_validate_json(of)
     try:
@@ -225,7 +225,7 @@ def _computed(of: str) -> Basis | str:
     per_second = 2 * ROWS_TIMED * width * inner / _seconds_of_product(options.device, ROWS_TIMED, width, inner)
     memory = LIBRARIES + 4 * all_weights + 4 * options.embedding_batch_size * positions * inner
     each = READING + operations / per_second
-    return Basis(*numbers, each, width, positions, 4 * all_weights, memory, COMPUTED)
+    return CostBasis(*numbers, each, width, positions, 4 * all_weights, memory, COMPUTED)
 
 
 def _base_experiment(options: MoeOptions) -> Any:
@@ -239,7 +239,7 @@ def _base_config(options: MoeOptions) -> dict[str, Any]:
     from vaak.tasks.asr.whisper import KEY, config_before
     from vaak.tasks.pretrained import config_of, source_of
 
-    if trains_base(options):
+    if wants_base(options):
         config = config_before(_base_experiment(options), Path())
         assert config is not None  # it isn't the Hub's
         return dict(config.to_dict())

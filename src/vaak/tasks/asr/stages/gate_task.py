@@ -19,7 +19,7 @@ from vaak.nn.lora import Gate
 from vaak.pipeline.rows import PipelineRowStore
 from vaak.tasks.asr.stages.clusters import Clusters
 from vaak.tasks.asr.stages.embeddings import ROWS, means
-from vaak.tasks.base import AlsoMeasured, LossMeters, Task
+from vaak.tasks.base import LossMeters, Task, WithMetrics
 
 HELD_OUT = 0.2
 """The part of each cluster that validates: at least one row of three."""
@@ -91,7 +91,7 @@ class GateTask(Task):
         def accuracy(model: nn.Module, batch: Batch) -> Any:
             return (model(batch["vectors"]).argmax(-1) == batch["clusters"]).sum(), "example"
 
-        return AlsoMeasured(LossMeters(self.losses, split), {"accuracy": accuracy})
+        return WithMetrics(LossMeters(self.losses, split), {"accuracy": accuracy})
 
 
 def held_out(names: list[str], clusters: np.ndarray, seed: int) -> np.ndarray:

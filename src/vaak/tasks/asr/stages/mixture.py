@@ -26,7 +26,7 @@ from vaak.core.storage.files import read_json, sync_file, write_json, write_text
 from vaak.pipeline.rows import PipelineRowStore, Rows, completed, make_rows
 from vaak.pipeline.stage import StageWork
 from vaak.tasks.asr.stages.clusters import Clusters, few_utterances
-from vaak.tasks.asr.stages.embeddings import ABOUT, ROWS, Embedder, means, names_of, readable
+from vaak.tasks.asr.stages.embeddings import ABOUT, ROWS, Embedder, means, names_of, readable_names
 from vaak.tasks.asr.stages.options import MoeOptions
 from vaak.tasks.asr.stages.runs import (
     Values,
@@ -35,8 +35,8 @@ from vaak.tasks.asr.stages.runs import (
     best_figures,
     data_of,
     metric_of,
-    say_fallbacks,
     training_of,
+    warn_fallbacks,
 )
 
 if TYPE_CHECKING:
@@ -193,7 +193,7 @@ def assign(work: StageWork, split: str, clusters: Clusters) -> dict[int, list[st
     width, store = read_json(folder / ABOUT)["width"], PipelineRowStore(folder / ROWS)
     known = {name for name in names if split == "train" and name in clusters.labels}
     lines = dict(zip(names, lines_of(utterances), strict=True))
-    names = readable(names, embedder, work, work.folder / f"left_out-{split}.jsonl", known)
+    names = readable_names(names, embedder, work, work.folder / f"left_out-{split}.jsonl", known)
     there = [name for name in names if name in known]
     rows = [*completed(store, there, work.folder / "missing", embedder, work.jobs).stores]
     rest = sorted(set(names) - known)
@@ -302,7 +302,7 @@ def joint_values(work: StageWork) -> Values:
 
 def joint(work: StageWork) -> dict[str, Any]:
     """Train gate and experts together; write the results."""
-    say_fallbacks(work.options)
+    warn_fallbacks(work.options)
     outcome = work.train(joint_values(work), work.options.asr_config)
     best = best_figures(outcome.directory)
     uses = {name: value for name, value in best.items() if name.startswith("val_expert_use/")}

@@ -62,11 +62,11 @@ from vaak.tasks.asr.stages.runs import (
     BASE_FOLDER,
     base,
     base_settings,
+    data_digest,
     embedding_settings,
-    pretrains,
-    reads,
     training_settings,
-    trains_base,
+    wants_base,
+    wants_pretraining,
 )
 
 OVERRIDES = {
@@ -81,7 +81,7 @@ PLACES = ("data_config_path", "data_mode", "mapping_path", "overwrite")
 KEYS = {"clustering_algorithm": "algorithm", "plot": "plot_method"}
 
 
-def translated(values: dict[str, Any]) -> dict[str, Any]:
+def translate_options(values: dict[str, Any]) -> dict[str, Any]:
     """The options that a file gives, its keys those of either pipeline. Raises UserError for what isn't done here."""
     found = {KEYS.get(name, name): value for name, value in values.items() if name not in PLACES}
     override = found.pop("data_config_override", None) or {}
@@ -111,7 +111,7 @@ def extract_embeddings(path: str | PathLike[str]) -> Path:
 
     pipeline = find_pipeline("moe-asr", Path())
     values = read_json(Path(path))
-    given = translated(values)
+    given = translate_options(values)
     directory = given.pop("output_dir", None)
     options = from_options(pipeline.options, given, pipeline.name)
     folder = Path(directory) if directory else pipeline.place_of(options)
@@ -160,7 +160,7 @@ MIXTURE = (
         ("mode", "seed", "base_config"),
         outputs=(BASE_FOLDER,),
         settings=base_settings,
-        wanted=trains_base,
+        wanted=wants_base,
         forecast=base_forecast,
         repairs=True,
     ),
@@ -172,8 +172,8 @@ MIXTURE = (
         after=("base",),
         outputs=(ROWS, MAPPING, ABOUT),
         settings=embedding_settings,
-        sources=reads,
-        wanted=pretrains,
+        sources=data_digest,
+        wanted=wants_pretraining,
         forecast=embeddings_forecast,
         repairs=True,
     ),
@@ -184,7 +184,7 @@ MIXTURE = (
         (*CLUSTERING, "draw", "plot_method"),
         after=("embeddings",),
         outputs=("clusters.json",),
-        wanted=pretrains,
+        wanted=wants_pretraining,
         forecast=clusters_forecast,
         version=2,
     ),
@@ -195,7 +195,7 @@ MIXTURE = (
         (*TRAINING, "mode", "gate_width", "gating_batch_size", "gating_epochs", "gating_lr"),
         after=("embeddings", "clusters"),
         outputs=(GATE_WEIGHTS, GATE_RESULTS),
-        wanted=pretrains,
+        wanted=wants_pretraining,
         forecast=gate_forecast,
         repairs=True,
     ),
@@ -207,8 +207,8 @@ MIXTURE = (
         after=("base", "embeddings", "clusters", "gate"),
         outputs=(ADAPTERS, INITIAL, EXPERTS_RESULTS),
         settings=training_settings,
-        sources=reads,
-        wanted=pretrains,
+        sources=data_digest,
+        wanted=wants_pretraining,
         forecast=experts_forecast,
         repairs=True,
         digested=(EXPERTS_RESULTS, f"{INITIAL}/*.safetensors"),
@@ -221,7 +221,7 @@ MIXTURE = (
         after=("base", "embeddings", "clusters", "experts"),
         outputs=(JOINT_RESULTS, "run/checkpoints"),
         settings=training_settings,
-        sources=reads,
+        sources=data_digest,
         forecast=joint_forecast,
         repairs=True,
         digested=(JOINT_RESULTS, "run/checkpoints/best", "run/checkpoints/*.safetensors"),
@@ -262,7 +262,7 @@ def _transcripts(name: str, after: tuple[str, ...], roles: dict[str, str], rando
         after=after,
         outputs=(TEXTS, OF_TEXTS),
         settings=training_settings,
-        sources=reads,
+        sources=data_digest,
         wanted=has_random_clusters if random else is_compared,
         forecast=transcripts_forecast,
         roles=roles,
@@ -278,7 +278,7 @@ CONTROLS = (
         after=("base", "clusters"),
         outputs=(PARAMETERS,),
         settings=training_settings,
-        sources=reads,
+        sources=data_digest,
         wanted=is_compared,
         forecast=instant_forecast,
     ),
@@ -290,7 +290,7 @@ CONTROLS = (
         after=("base", "parameters"),
         outputs=(OF_ONE_LORA, "run/checkpoints"),
         settings=training_settings,
-        sources=reads,
+        sources=data_digest,
         wanted=is_compared,
         forecast=one_lora_forecast,
         repairs=True,
@@ -339,5 +339,5 @@ PIPELINE = Pipeline(
         "plot_method": ("--plot-method", "--plot"),
         "draw": ("--draw/--no-plot",),
     },
-    translate=translated,
+    translate=translate_options,
 )

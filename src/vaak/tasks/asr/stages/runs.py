@@ -96,12 +96,12 @@ def _is_on_this_machine(name: str) -> bool:
     return isinstance(try_to_load_from_cache(name, "model.safetensors"), str)
 
 
-def trains_base(options: MoeOptions) -> bool:
+def wants_base(options: MoeOptions) -> bool:
     """Whether the base is trained first."""
     return base_of(options) == SCRATCH
 
 
-def pretrains(options: MoeOptions) -> bool:
+def wants_pretraining(options: MoeOptions) -> bool:
     """Whether gate and experts are trained one after another before they are trained together."""
     return not options.skip_pretraining
 
@@ -111,11 +111,11 @@ def base_for(work: StageWork) -> str:
     return str(work.inputs["base"] / "whisper") if "base" in work.inputs else base_of(work.options)
 
 
-def say_fallbacks(options: MoeOptions) -> None:
+def warn_fallbacks(options: MoeOptions) -> None:
     """Warn of what stands in for data and weights that aren't there."""
     if datasets_of(options) == [VOICES]:
         log.warning("there are no data (--dataset-root): built-in voices say digits; their accents are the groups")
-    if options.whisper_model is None and trains_base(options):
+    if options.whisper_model is None and wants_base(options):
         log.warning("there is no Whisper on this machine: a tiny one is trained from scratch (--whisper-model)")
 
 
@@ -135,7 +135,7 @@ def data_of(options: MoeOptions, stage: str) -> Values:
 def seconds_of(options: MoeOptions) -> float:
     """Return the seconds that the encoder reads at once."""
     default = VOICES_SECONDS if datasets_of(options) == [VOICES] else WHISPER_SECONDS
-    if options.mode == "quick" and trains_base(options):
+    if options.mode == "quick" and wants_base(options):
         default = min(default, QUICK_SECONDS)
     return float(options.data.get("max_duration", default))
 
@@ -220,7 +220,7 @@ def training_settings(options: MoeOptions) -> Values:
     return {"whisper_model": "a folder" if _base_folder(options) else name, "data": data}
 
 
-def reads(options: MoeOptions) -> Any:
+def data_digest(options: MoeOptions) -> Any:
     """Return what changes with the data, and with a base in a folder.
 
     Manifests, texts and the base count by content; audio, and labels in files of their own, by their names in the
@@ -316,7 +316,7 @@ def base(work: StageWork) -> dict[str, Any]:
     """Train a small Whisper from scratch on built-in voices."""
     from vaak.runs.open_run import open_run
 
-    say_fallbacks(work.options)
+    warn_fallbacks(work.options)
     outcome = work.train(base_values(work.options), work.options.base_config)
     folder = work.folder / BASE_FOLDER
     shutil.rmtree(folder, ignore_errors=True)  # a file of it may have been lost

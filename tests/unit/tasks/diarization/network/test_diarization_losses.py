@@ -15,10 +15,10 @@ from torch.nn import functional as F
 from vaak.tasks.diarization.model import (
     SCALE,
     attractor_loss,
-    best_orders,
     clustering_loss,
+    find_orders,
     one_hot_sets,
-    reordered,
+    reorder_speakers,
     speaker_embeddings,
     speaker_loss,
 )
@@ -49,7 +49,7 @@ def cost(logits: Tensor, labels: Tensor, mask: Tensor) -> Tensor:
 def test_the_best_order_is_the_best_of_all(seed: int, speakers: int):
     logits, labels = drawn(seed, 3, 7, speakers, scale=3), spoken(seed, 3, 7, speakers)
     mask = ragged(seed, 3, 7)
-    chosen = reordered(labels, best_orders(logits, labels, mask))
+    chosen = reorder_speakers(labels, find_orders(logits, labels, mask))
     for row in range(3):
         found = cost(logits[row], chosen[row], mask[row])
         every = [cost(logits[row], labels[row][:, order], mask[row]) for order in permutations(range(speakers))]
@@ -61,7 +61,7 @@ def test_the_order_in_which_speakers_are_labelled_changes_no_loss(seed: int, spe
     logits, labels, mask = drawn(seed, 2, 9, speakers), spoken(seed, 2, 9, speakers), ragged(seed, 2, 9)
     order = torch.from_numpy(np.random.default_rng(seed).permutation(speakers))
     losses = [
-        cost(logits, reordered(of_speakers, best_orders(logits, of_speakers, mask)), mask)
+        cost(logits, reorder_speakers(of_speakers, find_orders(logits, of_speakers, mask)), mask)
         for of_speakers in (labels, labels[..., order])
     ]
     torch.testing.assert_close(losses[0], losses[1])
@@ -70,8 +70,8 @@ def test_the_order_in_which_speakers_are_labelled_changes_no_loss(seed: int, spe
 def test_an_order_is_one_and_what_isnt_real_doesnt_count():
     labels = torch.tensor([[[1.0, 0.0], [1.0, 0.0], [0.0, 1.0], [0.0, 1.0], [0.0, 1.0]]])
     logits = torch.tensor([[[-9.0, 9.0], [-9.0, 9.0], [-9.0, 9.0], [-9.0, 9.0], [-9.0, 9.0]]])
-    assert best_orders(logits, labels, torch.ones(1, 5, dtype=torch.bool)).tolist() == [[0, 1]]
-    assert best_orders(logits, labels, torch.arange(5)[None] < 3).tolist() == [[1, 0]]
+    assert find_orders(logits, labels, torch.ones(1, 5, dtype=torch.bool)).tolist() == [[0, 1]]
+    assert find_orders(logits, labels, torch.arange(5)[None] < 3).tolist() == [[1, 0]]
 
 
 @given(seed=seeds, speakers=st.integers(1, 4), number=st.integers(0, 4))
@@ -83,7 +83,7 @@ def test_speakers_are_assigned_to_the_first_outputs(seed: int, speakers: int, nu
     labels[:, :, there] = spoken(seed, 1, 9, number)
     labels[:, 0, there] = 1
     mask = torch.ones(1, 9, dtype=torch.bool)
-    [order] = best_orders(logits, labels, mask, among_first=True).tolist()
+    [order] = find_orders(logits, labels, mask, among_first=True).tolist()
     assert sorted(order[:number]) == sorted(there.tolist())
     found = cost(logits[0], labels[0][:, order], mask[0])
     rest = [one for one in range(speakers) if one not in there.tolist()]
@@ -93,9 +93,9 @@ def test_speakers_are_assigned_to_the_first_outputs(seed: int, speakers: int, nu
 
 def test_a_score_that_is_no_number_is_left_to_the_loss():
     logits = torch.full((1, 4, 3), float("nan"))
-    assert sorted(best_orders(logits, spoken(0, 1, 4, 3), torch.ones(1, 4, dtype=torch.bool))[0].tolist()) == [0, 1, 2]
+    assert sorted(find_orders(logits, spoken(0, 1, 4, 3), torch.ones(1, 4, dtype=torch.bool))[0].tolist()) == [0, 1, 2]
     logits[...] = float("inf")
-    best_orders(logits, spoken(0, 1, 4, 3), torch.ones(1, 4, dtype=torch.bool))
+    find_orders(logits, spoken(0, 1, 4, 3), torch.ones(1, 4, dtype=torch.bool))
 
 
 @given(seed=seeds)
@@ -184,8 +184,8 @@ def test_mixed_precision_changes_no_sum_over_frames():
     vectors, mask = F.normalize(drawn(0, 2, 2000, 8), dim=-1).float(), torch.ones(2, 2000, dtype=torch.bool)
     classes = one_hot_sets(spoken(0, 2, 2000, 2))
     logits, labels = drawn(2, 2, 2000, 2).float(), spoken(1, 2, 2000, 2)
-    plain = clustering_loss(vectors, classes, mask).total, best_orders(logits, labels, mask)
+    plain = clustering_loss(vectors, classes, mask).total, find_orders(logits, labels, mask)
     with torch.autocast("cpu", torch.bfloat16):
-        mixed = clustering_loss(vectors, classes, mask).total, best_orders(logits, labels, mask)
+        mixed = clustering_loss(vectors, classes, mask).total, find_orders(logits, labels, mask)
     assert torch.equal(plain[0], mixed[0])
     assert torch.equal(plain[1], mixed[1])

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vaak.tasks.diarization.stitching import clustered, cosine_distances
+from vaak.tasks.diarization.stitching import cluster_embeddings, cosine_distances
 
 
 def by_the_book(
@@ -40,7 +40,7 @@ def test_it_is_the_search_by_the_book(seed: int, threshold: float, bounds: tuple
     rng = np.random.default_rng(seed)
     count = int(rng.integers(1, 16))
     embeddings, windows = rng.normal(size=(count, 4)), rng.integers(0, 6, count)
-    labels = clustered(embeddings, windows, threshold, *bounds)
+    labels = cluster_embeddings(embeddings, windows, threshold, *bounds)
     found = [set(np.flatnonzero(labels == label).tolist()) for label in range(labels.max() + 1)]
     assert sorted(map(sorted, found)) == sorted(map(sorted, by_the_book(embeddings, windows, threshold, *bounds)))
 
@@ -50,7 +50,7 @@ def test_two_of_a_window_are_never_one(seed: int, most: int | None):
     """Even where all are the same to the last bit, and even if fewer are wanted than that leaves."""
     rng = np.random.default_rng(seed)
     windows = rng.integers(0, 40, 120)
-    labels = clustered(np.ones((120, 8)), windows, threshold=2.0, most=most)
+    labels = cluster_embeddings(np.ones((120, 8)), windows, threshold=2.0, most=most)
     pairs = list(zip(windows.tolist(), labels.tolist(), strict=True))
     assert len(set(pairs)) == len(pairs)
 
@@ -58,11 +58,11 @@ def test_two_of_a_window_are_never_one(seed: int, most: int | None):
 def test_an_exact_number_is_reached_where_all_distances_are_equal():
     embeddings = np.repeat(np.eye(4), 5, axis=0)
     for number in (1, 2, 3, 4, 7, 20):
-        labels = clustered(embeddings, np.arange(20), 0.5, number, number)
+        labels = cluster_embeddings(embeddings, np.arange(20), 0.5, number, number)
         assert sorted(set(labels.tolist())) == list(range(number))
 
 
 def test_nothing_and_one():
-    assert clustered(np.zeros((0, 4)), np.zeros(0), 0.5).tolist() == []
-    assert clustered(np.zeros((1, 4)), np.zeros(1), 0.5, least=3).tolist() == [0]
-    assert clustered(np.zeros((3, 4)), np.arange(3), 0.5).max() == 2, "without direction they are like nobody"
+    assert cluster_embeddings(np.zeros((0, 4)), np.zeros(0), 0.5).tolist() == []
+    assert cluster_embeddings(np.zeros((1, 4)), np.zeros(1), 0.5, least=3).tolist() == [0]
+    assert cluster_embeddings(np.zeros((3, 4)), np.arange(3), 0.5).max() == 2, "without direction they are like nobody"

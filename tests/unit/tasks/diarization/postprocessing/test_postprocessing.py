@@ -14,7 +14,7 @@ from vaak.audio.diarization_errors import diarization_error
 from vaak.audio.segments import Segment
 from vaak.tasks.diarization import segments as postprocessing
 from vaak.tasks.diarization.config import InferenceConfig, ScoringConfig
-from vaak.tasks.diarization.segments import FrameErrors, decided, median_filtered, segments_of, tune_segments
+from vaak.tasks.diarization.segments import FrameErrors, decide_frames, filter_median, segments_of, tune_segments
 
 FRAME = 0.1
 
@@ -56,7 +56,7 @@ def test_a_probability_that_is_the_threshold_speaks():
 def test_no_frames_or_no_speakers_have_no_segments(shape: tuple[int, int]):
     inference = InferenceConfig(median_filter=0.3, min_duration_on=0.2, min_duration_off=0.2)
     assert segments_of(np.ones(shape), inference, FRAME) == []
-    assert decided(np.ones(shape), inference, FRAME).shape == shape
+    assert decide_frames(np.ones(shape), inference, FRAME).shape == shape
 
 
 @pytest.mark.parametrize(
@@ -90,7 +90,7 @@ def test_pauses_are_filled_before_short_speech_is_dropped():
 def test_the_median_is_that_of_scipy_over_the_nearest_odd_number(signs: list[bool], frames: float):
     odd = {0.5: 1, 1: 1, 1.9: 1, 2: 3, 2.9: 3, 3: 3, 4.9: 5, 5: 5, 10.9: 11, 99: 99}[frames]
     speaks = np.array(signs)
-    np.testing.assert_array_equal(median_filtered(speaks, frames), median_filter(speaks, odd, mode="nearest"))
+    np.testing.assert_array_equal(filter_median(speaks, frames), median_filter(speaks, odd, mode="nearest"))
 
 
 def test_seconds_that_are_a_whole_number_of_frames_are_not_lost_to_rounding():
@@ -114,7 +114,7 @@ def test_decisions_are_the_segments(seed: int):
     decisions = np.zeros((80, 3), bool)
     for start, end, name in written(segments_of(probabilities, inference, FRAME, ["0", "1", "2"])):
         decisions[start:end, int(name)] = True
-    np.testing.assert_array_equal(decided(probabilities, inference, FRAME), decisions)
+    np.testing.assert_array_equal(decide_frames(probabilities, inference, FRAME), decisions)
 
 
 @given(
@@ -185,7 +185,7 @@ def test_tuning_never_makes_it_worse_and_keeps_the_rest(seed: int, threshold: fl
     inference = InferenceConfig(threshold=threshold, min_duration_off=0.17, num_speakers=2, window=7.0)
     best = tune_segments(examples, inference, FRAME, ScoringConfig())
     errors = FrameErrors(reference, None, ScoringConfig(), FRAME, 60)
-    before, after = (errors.seconds(decided(examples[0][0], chosen, FRAME)) for chosen in (inference, best))
+    before, after = (errors.seconds(decide_frames(examples[0][0], chosen, FRAME)) for chosen in (inference, best))
     assert after <= before
     tried = {"threshold", "median_filter", "min_duration_on", "min_duration_off"}
     assert best.model_dump(exclude=tried) == inference.model_dump(exclude=tried)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from vaak.tasks.diarization.config import InferenceConfig
 from vaak.tasks.diarization.segments import segments_of
-from vaak.tasks.diarization.stitching import NOBODY, WindowOutput, blended, by_embeddings, stitched
+from vaak.tasks.diarization.stitching import NOBODY, WindowOutput, blend_windows, match_by_embeddings, stitch_windows
 
 INFERENCE = InferenceConfig()
 
@@ -81,7 +81,7 @@ def test_perfect_windows_give_the_truth(seed: int, num_speakers: int, overlap: f
     voices, size = distinct_voices(rng, truth.shape[1]), 200
     outputs = windows_of(truth, voices, size, int(size * (1 - overlap)), rng, noise=0.05)
     inference = InferenceConfig(num_speakers=truth.shape[1]) if given_number else INFERENCE
-    found = stitched(outputs, len(truth), inference)
+    found = stitch_windows(outputs, len(truth), inference)
     assert found.dtype == np.float32
     np.testing.assert_array_equal(in_order(found), in_order(truth))
 
@@ -94,7 +94,7 @@ def test_without_embeddings_two_who_are_heard_in_every_overlap_are_followed(seed
         truth[first : first + 30, 0] = 1
         truth[first + int(rng.integers(10, 45)) : first + 50, 1] = 1
     outputs = windows_of(truth, None, 200, int(200 * (1 - overlap)), rng)
-    np.testing.assert_array_equal(in_order(stitched(outputs, 1200, INFERENCE)), in_order(truth))
+    np.testing.assert_array_equal(in_order(stitch_windows(outputs, 1200, INFERENCE)), in_order(truth))
 
 
 @given(seed=st.integers(0, 2**32 - 1), embedded=st.booleans())
@@ -108,8 +108,8 @@ def test_the_order_of_speakers_in_a_window_changes_nothing(seed: int, embedded: 
     if not embedded:
         outputs = [output._replace(embeddings=None) for output in outputs]
     inference = InferenceConfig(max_speakers=int(rng.integers(2, 8)))
-    first = stitched(outputs, 350, inference)
-    second = stitched([shuffled(output, rng) for output in outputs], 350, inference)
+    first = stitch_windows(outputs, 350, inference)
+    second = stitch_windows([shuffled(output, rng) for output in outputs], 350, inference)
     assert first.shape == second.shape
     same = np.square(first[:, :, None] - second[:, None, :]).sum(0).argmin(1)
     assert sorted(same) == list(range(first.shape[1]))
@@ -130,7 +130,7 @@ def test_bounds_are_kept_and_two_of_a_window_stay_two(seed: int, bounds: tuple[i
         for place, count in enumerate(rng.integers(1, 4, size=12))
     ]
     speech = [output.probabilities.sum(0) for output in outputs]
-    columns = by_embeddings(outputs, speech, inference, number or most or 99)
+    columns = match_by_embeddings(outputs, speech, inference, number or most or 99)
     count = len({int(column) for window in columns for column in window})
     assert count <= (number or most or 99)
     assert count >= (number or least)
@@ -148,10 +148,10 @@ def test_more_speak_in_a_window_than_there_may_be():
     probabilities[:50, 0] = probabilities[40:90, 1] = probabilities[90:, 2] = 1
     embeddings = np.array([[1.0, 0], [0, 1.0], [0.3, 0.9]])
     inference = InferenceConfig(num_speakers=2)
-    found = stitched([WindowOutput(0, probabilities, embeddings)], 100, inference)
+    found = stitch_windows([WindowOutput(0, probabilities, embeddings)], 100, inference)
     expected = np.stack([probabilities[:, 0], probabilities[:, 1] + probabilities[:, 2]], 1)
     np.testing.assert_array_equal(found, expected)
-    found = stitched([WindowOutput(0, probabilities, None)], 100, inference)
+    found = stitch_windows([WindowOutput(0, probabilities, None)], 100, inference)
     expected = np.stack([probabilities[:, 0] + probabilities[:, 2], probabilities[:, 1]], 1)
     np.testing.assert_array_equal(found, expected, "without embeddings: the first it is never heard with")
 
@@ -165,22 +165,22 @@ def test_one_who_hardly_speaks_in_a_window_is_no_new_speaker():
     probabilities[70, 2] = 1  # a click, which looks like nobody
     strange = rng.normal(size=(1, 32))
     outputs[0] = WindowOutput(0, probabilities, np.concatenate([outputs[0].embeddings, strange]))
-    np.testing.assert_array_equal(in_order(stitched(outputs, 400, INFERENCE))[150:], truth[150:])
+    np.testing.assert_array_equal(in_order(stitch_windows(outputs, 400, INFERENCE))[150:], truth[150:])
     probabilities[70:73, 2] = 1
-    assert stitched(outputs, 400, INFERENCE).shape == (400, 3), "who speaks more than that is one"
+    assert stitch_windows(outputs, 400, INFERENCE).shape == (400, 3), "who speaks more than that is one"
 
 
 def test_all_who_hardly_speak_are_still_heard():
     output = WindowOutput(0, np.zeros((1000, 2), np.float32), np.eye(2))
     output.probabilities[500, 1] = 0.9
-    found = stitched([output, output._replace(first=500)], 1500, INFERENCE)
+    found = stitch_windows([output, output._replace(first=500)], 1500, INFERENCE)
     assert found.shape[1] == 1
     assert segments_of(found, INFERENCE, 0.1), "one frame here and there is all there is"
 
 
 def test_overlaps_are_averaged_with_weights_that_fall_towards_the_ends():
     left, right = (WindowOutput(first, np.full((4, 1), p, np.float32), None) for first, p in ((0, 0.9), (2, 0.6)))
-    found = stitched([left, right], 6, INFERENCE)
+    found = stitch_windows([left, right], 6, INFERENCE)
     expected = [0.9, 0.9, (0.9 * 2 + 0.6 * 1) / 3, (0.9 * 1 + 0.6 * 2) / 3, 0.6, 0.6]
     np.testing.assert_allclose(found[:, 0], expected, rtol=1e-6)
 
@@ -188,7 +188,7 @@ def test_overlaps_are_averaged_with_weights_that_fall_towards_the_ends():
 @pytest.mark.parametrize("embeddings", [None, np.eye(3)])
 def test_one_window_passes_unchanged(embeddings: np.ndarray | None):
     probabilities = np.random.default_rng(0).random((50, 3), np.float32)
-    found = stitched([WindowOutput(0, probabilities, embeddings)], 50, InferenceConfig(max_speakers=3))
+    found = stitch_windows([WindowOutput(0, probabilities, embeddings)], 50, InferenceConfig(max_speakers=3))
     np.testing.assert_array_equal(found, probabilities)
 
 
@@ -197,20 +197,20 @@ def test_one_window_passes_unchanged(embeddings: np.ndarray | None):
 def test_silence_has_no_speakers(embeddings: np.ndarray | None, number: int | None):
     inference = InferenceConfig(num_speakers=number)
     silence = [WindowOutput(first, np.full((100, 2), 0.1, np.float32), embeddings) for first in (0, 50)]
-    found = stitched(silence, 150, inference)
+    found = stitch_windows(silence, 150, inference)
     assert found.shape == (150, 0)
     assert segments_of(found, inference, 0.02) == []
-    assert stitched([], 0, inference).shape == (0, 0)
+    assert stitch_windows([], 0, inference).shape == (0, 0)
 
 
 def test_a_last_window_that_is_padded_is_cut():
     outputs = [WindowOutput(first, np.ones((100, 1), np.float32), None) for first in (0, 50)]
-    np.testing.assert_array_equal(stitched(outputs, 120, INFERENCE), np.ones((120, 1)))
+    np.testing.assert_array_equal(stitch_windows(outputs, 120, INFERENCE), np.ones((120, 1)))
 
 
 def test_windows_whose_speakers_have_names_are_only_blended():
     outputs = [WindowOutput(first, np.eye(2, dtype=np.float32)[[1] * 4], None) for first in (0, 2)]
-    np.testing.assert_array_equal(blended(outputs, [np.arange(2)] * 2, 6), np.eye(2)[[1] * 6])
+    np.testing.assert_array_equal(blend_windows(outputs, [np.arange(2)] * 2, 6), np.eye(2)[[1] * 6])
 
 
 @pytest.mark.parametrize(("embedded", "noise", "count"), [(True, 0.5, 4), (True, 100.0, 64), (False, 0.0, 4)])
@@ -226,7 +226,7 @@ def test_three_hours_take_little_memory(embedded: bool, noise: float, count: int
         embeddings = (voices + noise * rng.normal(size=voices.shape))[order] if embedded else None
         outputs.append(WindowOutput(first, speaking[:, order], embeddings))
     tracemalloc.start()
-    found = stitched(outputs, 540_000, INFERENCE)
+    found = stitch_windows(outputs, 540_000, INFERENCE)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert found.shape == (540_000, count)
