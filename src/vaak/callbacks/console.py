@@ -61,7 +61,11 @@ class ConsoleCallback(Callback):
             self._add(sum(losses), report.step - self.seen_step)
             self.seen_step = report.step
             self.memory = _memory(trainer)
-            shown = {"loss": _loss(self.loss), "rate": f"lr {report.learning_rate:.2e}", "evaluated": self.evaluated}
+            shown = {
+                "loss": "-" if self.loss is None else f"{self.loss:.4f}",
+                "rate": f"lr {report.learning_rate:.2e}",
+                "evaluated": self.evaluated,
+            }
             shown |= {"memory": self.memory, "epoch": f"epoch {report.epoch + 1}"}
             self.progress.update(0, completed=report.step, **shown)
 
@@ -109,10 +113,6 @@ class ConsoleCallback(Callback):
             return ""
         last = f"{name} {in_words(name, trainer.metrics[name])}"
         return last if best.value is None else f"{last} (best {in_words(name, best.value)})"
-
-
-def _loss(loss: float | None) -> str:
-    return "-" if loss is None else f"{loss:.4f}"
 
 
 def _memory(trainer: Run) -> str:

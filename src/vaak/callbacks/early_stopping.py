@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from vaak.core.callback import Callback, Run
 from vaak.core.errors import UserError
-from vaak.engine.state import improves
+from vaak.core.figures import improves
 
 
 class EarlyStoppingCallback(Callback):

@@ -88,7 +88,8 @@ def verdict(shares: dict[str, float], circumstances: Circumstances) -> list[str]
     ['62 % of the time is spent waiting for data: raise training.performance.num_workers (now 0)']
     """
     found = sorted(_findings(shares, circumstances), key=lambda finding: -finding[0])
-    return [line for _, line in found] or [_busy(shares)]
+    busy = f"the device is busy: {_percent(shares['forward'] + shares['backward'])} forward and backward"
+    return [line for _, line in found] or [busy]
 
 
 def waiting_for_data(shares: dict[str, float], circumstances: Circumstances) -> str | None:
@@ -133,10 +134,6 @@ def _load_faster(circumstances: Circumstances) -> str:
 
 def _or_ranks(circumstances: Circumstances) -> str:
     return "; or it waits for other processes" if circumstances.world_size > 1 else ""
-
-
-def _busy(shares: dict[str, float]) -> str:
-    return f"the device is busy: {_percent(shares['forward'] + shares['backward'])} forward and backward"
 
 
 def _percent(share: float) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any, Literal
 
 from vaak.core.callback import Callback, Run
-from vaak.engine.state import improves
+from vaak.core.figures import improves
 
 log = logging.getLogger("vaak")
 

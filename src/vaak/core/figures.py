@@ -1,4 +1,4 @@
-"""How a figure is written for people: fractions in percent, everything else with four decimals."""
+"""Figures: how they are written for people (fractions in percent, all else with four decimals), and which is better."""
 
 from __future__ import annotations
 
@@ -55,3 +55,18 @@ def is_fraction(name: str) -> bool:
     if of_split in FRACTIONS or of_split.endswith(tuple(f"_{fraction}" for fraction in FRACTIONS)):
         return True
     return further.partition("/")[0] in FRACTIONS  # of one task of several
+
+
+def improves(value: float, best: float | None, mode: str, min_delta: float = 0.0) -> bool:
+    """Return whether ``value`` is better than ``best`` by more than ``min_delta``; any number is better than nothing.
+
+    NaN never is.
+
+    >>> improves(1.0, None, "min"), improves(1.0, 1.0, "min"), improves(2.0, 1.0, "max", min_delta=0.5)
+    (True, False, True)
+    """
+    if value != value:
+        return False
+    if best is None:
+        return True
+    return value < best - min_delta if mode == "min" else value > best + min_delta

@@ -307,14 +307,13 @@ def write_folds(path: Path, about: dict[str, Any], corpora: dict[str, list[tuple
     lines = [json.dumps(about, ensure_ascii=False)[:-1] + ', "corpora": {']
     for last, (name, rows) in enumerate(corpora.items(), 1 - len(corpora)):
         lines.append(f"{json.dumps(name, ensure_ascii=False)}: [")
-        written = [json.dumps(_row(example, places), ensure_ascii=False) for example, places in rows]
+        written = []
+        for example, places in rows:
+            tests, valid = [place.test for place in places], [place.valid for place in places]
+            row = {**example._asdict(), "key": _mark(example.key), "test": tests, "valid": valid}
+            written.append(json.dumps(row, ensure_ascii=False))
         lines += [",\n".join(written), "]" if last == 0 else "],"]
     write_text(path, "\n".join([*lines, "}}"]) + "\n")
-
-
-def _row(example: FoldExample, places: list[Place]) -> dict[str, Any]:
-    tests, valid = [place.test for place in places], [place.valid for place in places]
-    return {**example._asdict(), "key": _mark(example.key), "test": tests, "valid": valid}
 
 
 def _mark(key: str) -> str:

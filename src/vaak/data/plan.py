@@ -69,7 +69,8 @@ class BatchPlan:
 
     def cells(self, lengths: np.ndarray) -> np.ndarray:
         """Cells of each microbatch: its rows times the longest of them."""
-        return self._longest(self._row_lengths(lengths)) * np.diff(self.microbatch_starts)
+        longest = np.maximum.reduceat(self._row_lengths(lengths), self.microbatch_starts[:-1])
+        return longest * np.diff(self.microbatch_starts)
 
     def padding_waste(self, lengths: np.ndarray) -> float:
         """The fraction of all cells that is padding, where rows are padded to the longest of their microbatch."""
@@ -82,9 +83,6 @@ class BatchPlan:
         if self.row_starts is None:
             return row_lengths
         return np.add.reduceat(row_lengths, self.row_starts[:-1], dtype=np.float64)
-
-    def _longest(self, row_lengths: np.ndarray) -> np.ndarray:
-        return np.maximum.reduceat(row_lengths, self.microbatch_starts[:-1])
 
     @property
     def fingerprint(self) -> str:

@@ -26,7 +26,7 @@ from vaak.core.batch import Batch, demand_kind
 from vaak.core.errors import UserError
 from vaak.core.random_keys import EVALUATION_SEED, Purpose, draw_key
 from vaak.core.storage.files import write_bytes
-from vaak.core.task import Dataset, Meters, Task
+from vaak.core.task import Meters, Task
 from vaak.core.terminal import progress
 from vaak.data.batching import evaluation_plan
 from vaak.data.loader import MicrobatchReader, evaluation_addresses, load
@@ -195,7 +195,11 @@ class Evaluator:
                     seed_everything(draw_key(Purpose.EVALUATION, seed, split, microbatch.address.number, piece), device)
                     if not _fits(meters, model, batch, precision):
                         if batch.num_rows == 1:
-                            raise _too_large(split, dataset, batch)
+                            first = ", ".join(f"{one} ({dataset.describe(one)})" for one in batch.indices[0][:5])
+                            raise UserError(
+                                f"out of memory while {split} was evaluated: example {first} does not fit even alone; "
+                                "shorten it"
+                            )
                         return None
         return meters, skipped
 
@@ -220,15 +224,8 @@ def _fits(meters: Meters, model: nn.Module, batch: Batch, precision: Precision) 
     return True
 
 
-def _too_large(split: str, dataset: Dataset, batch: Batch) -> UserError:
-    examples = ", ".join(f"{index} ({dataset.describe(index)})" for index in batch.indices[0][:5])
-    return UserError(
-        f"out of memory while {split} was evaluated: example {examples} does not fit even alone; shorten it"
-    )
-
-
 def _named(prefix: str, made: Callable[[], dict[str, bytes]]) -> dict[str, bytes]:
-    """What is made now, by names that begin with ``prefix``."""
+    """Return what is made now, by names that begin with ``prefix``."""
     return {prefix + name: content for name, content in made().items()}
 
 

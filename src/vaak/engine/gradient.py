@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
@@ -412,6 +412,39 @@ class ObjectiveRunner:
         finally:
             for parameter in held:
                 parameter.requires_grad_(True)
+
+
+Copies = list[tuple[torch.Tensor, torch.Tensor]]
+
+
+def copy_buffers(*modules: nn.Module) -> Copies:
+    """Return each buffer of the modules with a copy: a forward pass may leave an infinite mean in it."""
+    return [(buffer, buffer.clone()) for module in modules for buffer in module.buffers()]
+
+
+@torch.no_grad()
+def put_back(buffers: Copies) -> None:
+    """Give buffers the values of their copies."""
+    for buffer, before in buffers:
+        buffer.copy_(before)
+
+
+def drop_gradients(parameters: Iterable[nn.Parameter]) -> None:
+    """Free the gradients of parameters."""
+    for parameter in parameters:
+        parameter.grad = None
+
+
+@contextlib.contextmanager
+def restored(*modules: nn.Module) -> Iterator[None]:
+    """Within this context, run modules forward and backward; then their buffers are put back and gradients dropped."""
+    buffers = copy_buffers(*modules)
+    try:
+        yield
+    finally:
+        for module in modules:
+            drop_gradients(module.parameters())
+        put_back(buffers)
 
 
 class Undo:

@@ -102,7 +102,9 @@ class Watch:
         """Run a backward pass and note where a gradient is first not finite."""
         named = [(name, parameter) for name, parameter in self.model.named_parameters() if parameter.requires_grad]
         handles = [
-            parameter.register_hook(partial(self._note_gradient, _place_of_parameter(name)))
+            parameter.register_hook(
+                partial(self._note_gradient, ModulePlace(name.rpartition(".")[0] or ROOT, "gradient of a weight", name))
+            )
             for name, parameter in named
         ]
         try:
@@ -139,7 +141,7 @@ class Watch:
             tensor.register_hook(partial(self._note_gradient, ModulePlace(call.name, "backward")))
 
     def _note_gradient(self, place: ModulePlace, gradient: Tensor) -> None:
-        if self.first_gradient is None and not _all_finite(gradient):
+        if self.first_gradient is None and not gradient.isfinite().all():
             self.first_gradient = place
 
     def _note_gradient_of_output(self, made: list[_Call], gradient: Tensor) -> None:
@@ -236,7 +238,7 @@ def _in_forward(watch: Watch, batch: Batch, loss: str) -> NonFiniteFinding:
 
 
 def _statistics(name: str, kind: str, numbers: list[Tensor]) -> ModuleStatistics:
-    values = torch.cat([tensor.reshape(-1).to(_exact(tensor)) for tensor in numbers])
+    values = torch.cat([tensor.reshape(-1).to(torch.promote_types(tensor.dtype, torch.float32)) for tensor in numbers])
     finite = values[values.isfinite()]
     shape = tuple(numbers[0].shape)
     missing = 1.0 - len(finite) / len(values) if len(values) else 0.0
@@ -246,17 +248,9 @@ def _statistics(name: str, kind: str, numbers: list[Tensor]) -> ModuleStatistics
     return ModuleStatistics(name, kind, shape, float(mean), float(std), float(finite.abs().max()), missing)
 
 
-def _exact(tensor: Tensor) -> torch.dtype:
-    return torch.promote_types(tensor.dtype, torch.float32)
-
-
 def _is_broken(value: Any) -> bool:
     """Whether there is a NaN or a positive infinity in any tensor of a nested value."""
     return any(bool((tensor.isnan() | tensor.isposinf()).any()) for tensor in _numbers(value))
-
-
-def _all_finite(tensor: Tensor) -> bool:
-    return bool(tensor.isfinite().all())
 
 
 def _numbers(value: Any) -> Iterator[Tensor]:
@@ -282,10 +276,6 @@ def _tensors(value: Any) -> Iterator[Tensor]:
     elif dataclasses.is_dataclass(value) and not isinstance(value, type):
         for one in dataclasses.fields(value):
             yield from _tensors(getattr(value, one.name, None))
-
-
-def _place_of_parameter(name: str) -> ModulePlace:
-    return ModulePlace(name.rpartition(".")[0] or ROOT, "gradient of a weight", name)
 
 
 CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.ConvTranspose1d, nn.ConvTranspose2d)

@@ -75,11 +75,9 @@ def read_newest_records(path: Path, step: int) -> list[dict[str, Any]]:
 
 def _records_in(content: bytes, path: Path) -> list[dict[str, Any]]:
     found = parse_json_lines(content)
-    records = [record for _, record in found.objects if _is_record(record)]
+    records = [
+        record for _, record in found.objects if isinstance(record.get("kind"), str) and type(record.get("step")) is int
+    ]
     if ignored := len(found.malformed) + len(found.objects) - len(records):
         log.warning("%s: %d lines are no records of a run: they are ignored", path, ignored)
     return records
-
-
-def _is_record(found: Mapping[str, Any]) -> bool:
-    return isinstance(found.get("kind"), str) and type(found.get("step")) is int

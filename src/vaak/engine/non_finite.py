@@ -5,20 +5,17 @@ The model doesn't change: nothing here updates it, buffers are restored and grad
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import math
-from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
 
 from vaak.core.batch import Batch, Term
 from vaak.core.storage import files
-from vaak.engine.gradient import GradientPass, LossSums, MicrobatchPiece, ObjectiveRunner
+from vaak.engine.gradient import GradientPass, LossSums, MicrobatchPiece, ObjectiveRunner, drop_gradients, restored
 from vaak.engine.inspection import Inspection, NonFiniteFinding, culprits, first_non_finite
 from vaak.engine.state import State
 from vaak.engine.training_data import StepData
@@ -95,7 +92,7 @@ class Diagnosis:
         """
         model = state.model.module
         plain = replace(objective.gradient, forward=replace(objective.gradient.forward, model=model))
-        with leaving_no_trace(model, state.loss.module), objective.alone():
+        with restored(model, state.loss.module), objective.alone():
             for piece in plain.pieces(state.piece_rules, plain.after_first_pass(state.piece_rules, data)):
                 inspection = _inspected(plain, data.step, piece, piece.batch)
                 if inspection.finding is not None:
@@ -131,25 +128,6 @@ def record_path(directory: Path, step: int, rank: int) -> Path:
     return directory / FOLDER / name
 
 
-@contextlib.contextmanager
-def leaving_no_trace(*modules: nn.Module) -> Iterator[None]:
-    """Within this context, run modules forward and backward; then their buffers are put back and gradients dropped."""
-    buffers = [(buffer, buffer.clone()) for module in modules for buffer in module.buffers()]
-    try:
-        yield
-    finally:
-        for module in modules:
-            _drop_gradients(module)
-        with torch.no_grad():
-            for buffer, before in buffers:
-                buffer.copy_(before)
-
-
-def _drop_gradients(model: nn.Module) -> None:
-    for parameter in model.parameters():
-        parameter.grad = None
-
-
 def _inspected(plain: GradientPass, step: int, piece: MicrobatchPiece, batch: Batch) -> Inspection:
     """A forward and backward pass of some rows of a piece, with the piece's draws.
 
@@ -162,7 +140,7 @@ def _inspected(plain: GradientPass, step: int, piece: MicrobatchPiece, batch: Ba
     def descend(terms: dict[str, Term]) -> None:
         torch.autograd.backward(*LossSums(plain.weights, piece.batch.totals()).add(terms))
 
-    _drop_gradients(plain.forward.model)
+    drop_gradients(plain.forward.model.parameters())
     return first_non_finite(plain.forward.model, batch, terms, descend)
 
 

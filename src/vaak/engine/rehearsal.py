@@ -23,7 +23,7 @@ from vaak.core.terminal import progress
 from vaak.data.loader import Address
 from vaak.data.plan import BatchPlan
 from vaak.engine.evaluation import Evaluator
-from vaak.engine.gradient import ObjectiveRunner
+from vaak.engine.gradient import ObjectiveRunner, drop_gradients, restored
 from vaak.engine.memory import free_memory, is_out_of_memory
 from vaak.engine.precision import keeping_generators, seed_everything
 from vaak.engine.state import State
@@ -34,7 +34,7 @@ log = logging.getLogger("vaak")
 
 
 def extremes(plan: BatchPlan, lengths: np.ndarray) -> tuple[int, int]:
-    """Positions of the microbatches with the fewest and the most cells; the same one where all have equally many."""
+    """Return the positions of the microbatches with the fewest and the most cells; equal where all have as many."""
     cells = plan.cells(lengths)
     return int(np.argmin(cells)), int(np.argmax(cells))
 
@@ -54,36 +54,25 @@ def rehearse(step: Step, state: State, data: TrainingData, last_epoch: int) -> N
     smallest = _microbatch(data, state, epoch, plan, first)
     largest = smallest if last == first else _microbatch(data, state, epoch, plan, last)
     model = state.model.module
-    buffers = [(buffer, buffer.clone()) for buffer in (*model.buffers(), *state.loss.module.buffers())]
-    model.train()
-    if step.freezing is not None:
-        step.freezing.apply(state.position.step + 1, state.position.epoch)
-    for number, objective in enumerate(step.objectives):
-        _run(objective, state, smallest)
-        for optimizer in state.optimizer.by_objective[number] if not state.optimizer.of_user else ():
-            allocate_optimizer_state(optimizer, objective.gradient.forward.precision.device)
-        _drop_gradients(objective.parameters)
-        if largest is not smallest:
-            _run(objective, state, largest)
-            _drop_gradients(objective.parameters)
-    with torch.no_grad():
-        for buffer, before in buffers:
-            buffer.copy_(before)
+    with restored(model, state.loss.module):
+        model.train()
+        if step.freezing is not None:
+            step.freezing.apply(state.position.step + 1, state.position.epoch)
+        for number, objective in enumerate(step.objectives):
+            _run(objective, state, smallest)
+            for optimizer in state.optimizer.by_objective[number] if not state.optimizer.of_user else ():
+                allocate_optimizer_state(optimizer, objective.gradient.forward.precision.device)
+            drop_gradients(objective.parameters)
+            if largest is not smallest:
+                _run(objective, state, largest)
+                drop_gradients(objective.parameters)
     if state.position.step == 0 and step.ranks.is_main:
-        _look_for_means(step, state, largest if _num_rows(largest) > 1 else smallest)
-
-
-def _look_for_means(step: Step, state: State, data: StepData) -> None:
-    """Warn of means among the terms of a microbatch, unless it had to be split: whole, it may not fit."""
-    batch = data.microbatches[0].batch
-    whole = all(len(objective.gradient.pieces(state.piece_rules, data)) == 1 for objective in step.objectives)
-    if batch is not None and whole:
-        warn_of_means(step.objectives, state, batch, step.seed)
-
-
-def _num_rows(data: StepData) -> int:
-    batch = data.microbatches[0].batch
-    return batch.num_rows if batch is not None else 0
+        batch = largest.microbatches[0].batch
+        chosen = largest if batch is not None and batch.num_rows > 1 else smallest
+        batch = chosen.microbatches[0].batch
+        is_whole = all(len(one.gradient.pieces(state.piece_rules, chosen)) == 1 for one in step.objectives)
+        if batch is not None and is_whole:  # one that had to be split may not fit whole
+            warn_of_means(step.objectives, state, batch, step.seed)
 
 
 @progress("trying the evaluations")
@@ -132,12 +121,7 @@ def _microbatch(data: TrainingData, state: State, epoch: int, plan: BatchPlan, p
 def _run(objective: ObjectiveRunner, state: State, data: StepData) -> None:
     """Forward and backward; where memory runs out, later steps are split as this one is."""
     with objective.alone():
-        objective.gradient.accumulate(state.piece_rules, data, lambda: _drop_gradients(objective.parameters))
-
-
-def _drop_gradients(parameters: Any) -> None:
-    for parameter in parameters:
-        parameter.grad = None
+        objective.gradient.accumulate(state.piece_rules, data, lambda: drop_gradients(objective.parameters))
 
 
 def allocate_optimizer_state(optimizer: torch.optim.Optimizer, device: torch.device) -> None:
@@ -303,15 +287,11 @@ def _undisturbed(objective: ObjectiveRunner, state: State) -> Iterator[None]:
     """Evaluation mode without gradients; on exit, modes, buffers and generators are as before."""
     both = (state.model.module, state.loss.module)
     modes = [(module, module.training) for one in both for module in one.modules()]
-    buffers = [(buffer, buffer.clone()) for one in both for buffer in one.buffers()]
     try:
-        with torch.no_grad(), keeping_generators(objective.gradient.forward.precision.device):
+        with restored(*both), torch.no_grad(), keeping_generators(objective.gradient.forward.precision.device):
             for one in both:
                 one.eval()
             yield
     finally:
-        with torch.no_grad():
-            for buffer, before in buffers:
-                buffer.copy_(before)
         for module, mode in modes:
             module.training = mode

@@ -42,7 +42,9 @@ class RunHistory:
         self.position, self.pictures = saving.state.position, pictures
         self.directory, self.checkpoints = saving.directory, saving.writer.folder
         self.metrics = self.directory / METRICS
-        self.aside = _free_folder(self.directory / checkpoint.SET_ASIDE)
+        asides = self.directory / checkpoint.SET_ASIDE
+        numbers = [int(path.name) for path in asides.glob("*") if path.name.isdecimal()]
+        self.aside = asides / f"{max(numbers, default=0) + 1:04d}"
 
     def forget(self) -> None:
         """Start without a past: what an earlier start left is set aside."""
@@ -119,12 +121,6 @@ class RunHistory:
     def _last_shown(self) -> int:
         """The step of the last pictures that stay; an evaluation that is still due draws its own."""
         return self.position.step - self.position.schedule_pending
-
-
-def _free_folder(folder: Path) -> Path:
-    """The folder with the next number."""
-    taken = [int(path.name) for path in folder.glob("*") if path.name.isdecimal()]
-    return folder / f"{max(taken, default=0) + 1:04d}"
 
 
 def _asides(folder: Path) -> dict[str, dict[str, Any]]:

@@ -181,7 +181,10 @@ class Checkpointer:
         place = converted_place(position, plan, self._plan_kind(), source)
         made = model_tensors(self.state.model.module)
         frozen = [name for name in self.state.frozen if name in made and name in snapshot.model]
-        self.base_is_enough = all(_same(made[name], snapshot.model[name]) for name in frozen)
+        self.base_is_enough = all(
+            made[name].dtype == snapshot.model[name].dtype and torch.equal(made[name].cpu(), snapshot.model[name].cpu())
+            for name in frozen
+        )
         self.state.restore(snapshot, source)
         self.state.position.place = place
         self.saved_step = self.state.position.step
@@ -194,10 +197,6 @@ def _are_all_of(names: Iterable[str], patterns: Iterable[str]) -> bool:
     except re.error:
         return False
     return all(any(one.search(name) for one in compiled) for name in names)
-
-
-def _same(one: torch.Tensor, other: torch.Tensor) -> bool:
-    return one.dtype == other.dtype and torch.equal(one.cpu(), other)
 
 
 def _fingerprints(snapshot: Snapshot) -> tuple[str, PlanKind]:

@@ -30,6 +30,7 @@ from torch.optim import Optimizer
 from vaak.config.training import CheckpointConfig
 from vaak.core.callback import Callback
 from vaak.core.errors import CheckpointError, UserError
+from vaak.core.figures import improves
 from vaak.engine.checkpoint.files import Snapshot, copy_to_cpu, load_weights, model_tensors
 from vaak.engine.journal import Journal
 from vaak.engine.optim.optimizer_state import OptimizerStates, WeightAverage
@@ -182,19 +183,6 @@ class PieceRules:
 
 def _as_json(rule: PieceRule) -> dict[str, Any]:
     return asdict(rule) | {"numbers": None if rule.numbers is None else list(rule.numbers)}
-
-
-def improves(value: float, best: float | None, mode: str, min_delta: float = 0.0) -> bool:
-    """Whether ``value`` is better than ``best`` by more than ``min_delta``; anything real is better than nothing.
-
-    >>> improves(1.0, None, "min"), improves(1.0, 1.0, "min"), improves(2.0, 1.0, "max", min_delta=0.5)
-    (True, False, True)
-    """
-    if value != value:
-        return False
-    if best is None:
-        return True
-    return value < best - min_delta if mode == "min" else value > best + min_delta
 
 
 class Best:

@@ -28,7 +28,7 @@ from vaak.core.errors import NonFiniteError, UserError
 from vaak.core.random_keys import Purpose, draw_key
 from vaak.engine.distributed.exchange import OwnGradients
 from vaak.engine.distributed.ranks import Ranks
-from vaak.engine.gradient import LossSums, ObjectiveRunner, Undo
+from vaak.engine.gradient import LossSums, ObjectiveRunner, Undo, copy_buffers, put_back
 from vaak.engine.memory import is_out_of_memory
 from vaak.engine.non_finite import Diagnosis, NonFinite
 from vaak.engine.optim.schedules import Freezing, Schedule
@@ -121,10 +121,10 @@ class Step:
     def _all_or_nothing(self, state: State, data: StepData) -> tuple[list[ObjectiveResult], NonFinite | None]:
         """Follow the gradient of each objective, or of none; where numbers are not finite, return the diagnosis."""
         results: list[ObjectiveResult] = []
-        found, undo = None, Undo()
+        found, undo, modules = None, Undo(), (state.model.module, state.loss.module)
         try:
             for number, objective in enumerate(self.objectives):
-                buffers = copies_of_buffers(state) if state.precision.may_try_fp32 else []
+                buffers = copy_buffers(*modules) if state.precision.may_try_fp32 else []
                 results.append(self._descend(number, state, data, undo))
                 if results[-1].skipped == "non_finite" and state.precision.may_try_fp32:
                     put_back(buffers)
@@ -222,19 +222,6 @@ def set_learning_rates(optimizers: Sequence[Optimizer], factor: float) -> None:
     for optimizer in optimizers:
         for group in optimizer.param_groups:
             group["lr"] = group["base_lr"] * factor
-
-
-def copies_of_buffers(state: State) -> list[tuple[torch.Tensor, torch.Tensor]]:
-    """Return each buffer of the model and its losses with a copy: a forward pass may leave an infinite mean in it."""
-    modules = state.model.module, state.loss.module
-    return [(buffer, buffer.clone()) for module in modules for buffer in module.buffers()]
-
-
-@torch.no_grad()
-def put_back(buffers: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> None:
-    """Give buffers the values of their copies."""
-    for buffer, before in buffers:
-        buffer.copy_(before)
 
 
 def total_norm(gradients: list[torch.Tensor]) -> torch.Tensor:

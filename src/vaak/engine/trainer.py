@@ -275,7 +275,7 @@ class Trainer:
             for split in self.task.evaluation_splits:
                 pieces = self.state.piece_rules.evaluation_pieces(step, split)
                 divide = partial(self.state.piece_rules.divide_evaluation, step, split)
-                metrics |= self.evaluator.evaluate(self.model, split, self._wants_to_leave, pieces, divide)
+                metrics |= self.evaluator.evaluate(self.model, split, self._wants_to_stop, pieces, divide)
         scheduled = due and self.position.is_on_schedule(options.interval, options.interval_epochs)
         self.state.metrics.metrics, self.state.metrics.scheduled = metrics, scheduled
         if due:
@@ -284,7 +284,7 @@ class Trainer:
             self.state.plateau.observe(metrics)
         self.tell("on_evaluate_end", metrics)
 
-    def _wants_to_leave(self) -> bool:
+    def _wants_to_stop(self) -> bool:
         return self.requests.stop is not None
 
     def evaluated_weights(self) -> contextlib.AbstractContextManager[None]:

@@ -43,10 +43,10 @@ from vaak.engine.checkpoint.files import (
 )
 from vaak.engine.distributed.launcher import pick_device
 from vaak.engine.distributed.ranks import Ranks
-from vaak.engine.gradient import Forward, ObjectiveRunner
+from vaak.engine.gradient import Forward, ObjectiveRunner, restored
 from vaak.engine.inspection import watching, watching_units
 from vaak.engine.metrics_file import read_records
-from vaak.engine.non_finite import json_value, leaving_no_trace, record_path
+from vaak.engine.non_finite import json_value, record_path
 from vaak.engine.saving import differences
 from vaak.engine.trained import initialise
 from vaak.engine.trainer import Trainer
@@ -373,7 +373,7 @@ def dead_units_of_step(trainer: Trainer, data: StepData) -> list[dict[str, Any]]
 
 def _forwards(trainer: Trainer, data: StepData) -> Iterator[tuple[ObjectiveRunner, Forward, Any]]:
     """Each objective with the plain model and each piece of the step, for forward passes that leave no trace."""
-    with leaving_no_trace(trainer.model, trainer.state.loss.module), torch.no_grad():
+    with restored(trainer.model, trainer.state.loss.module), torch.no_grad():
         for objective in trainer.step.objectives:
             plain = replace(objective.gradient.forward, model=trainer.model)
             whole = replace(objective.gradient, forward=plain).after_first_pass(trainer.state.piece_rules, data)

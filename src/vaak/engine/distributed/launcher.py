@@ -284,7 +284,8 @@ class RankMonitor:
         deadline = time.monotonic() + ENDING_SECONDS
         while True:
             found = self._ended_here()
-            if 0 not in found or _store_is_of_launcher():  # else the store ended with rank 0
+            of_torchrun = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+            if 0 not in found or of_torchrun:  # else the store ended with rank 0
                 found = self._told(found)
             if found:
                 time.sleep(STAYING_SECONDS)
@@ -333,11 +334,6 @@ def wait_for_an_answer(address: str, port: int, seconds: float) -> bool:
             time.sleep(LOOK_AGAIN_SECONDS)
         else:
             return True
-
-
-def _store_is_of_launcher() -> bool:
-    """Whether torchrun, rather than rank 0, keeps the store."""
-    return os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
 
 
 def own_place() -> dict[str, Any]:

@@ -31,6 +31,7 @@ from vaak.config.components import check_options, did_you_mean, resolve_componen
 from vaak.config.optimization import SchedulerConfig
 from vaak.config.training import FreezeConfig
 from vaak.core.errors import UserError
+from vaak.core.figures import improves
 
 Schedule = Callable[[int], float]
 
@@ -87,7 +88,7 @@ def _after_warmup(config: SchedulerConfig, total_steps: int, peak_step: int, flo
         power = config.power
     if config.type == "wsd":
         start = max(peak_step, total_steps - round(config.decay_ratio * total_steps))
-    return lambda step: _power(_part(step, start, total_steps + 1), power, floor)
+    return lambda step: floor + (1 - floor) * float((1 - _part(step, start, total_steps + 1)) ** power)
 
 
 def _one_cycle(peak_step: float, total_steps: int, initial: float, floor: float) -> Schedule:
@@ -107,10 +108,6 @@ def _one_cycle(peak_step: float, total_steps: int, initial: float, floor: float)
 def _part(step: int, start: float, end: float) -> float:
     """How much of the way from ``start`` to ``end`` is done, from 0 to 1."""
     return min(max((step - start) / (end - start), 0.0), 1.0)
-
-
-def _power(part: float, power: float, floor: float) -> float:
-    return floor + (1 - floor) * float((1 - part) ** power)
 
 
 def _cosine(part: float, floor: float) -> float:
@@ -160,7 +157,8 @@ class UsersSchedule:
         if not callable(found):
             raise UserError(f"{self._key}: {self._name} is neither a class nor a function")
         if not isinstance(found, type):
-            check_options(self._key, self._name, found, options, reserved=_first_two(found))
+            step_and_total = list(inspect.signature(found).parameters)[:2]
+            check_options(self._key, self._name, found, options, reserved=step_and_total)
             schedule = functools.partial(found, **options)
         else:
             check_options(self._key, self._name, found, options)
@@ -173,11 +171,6 @@ class UsersSchedule:
         except TypeError as error:
             raise UserError(f"{self._key}: {self._name} can't be called with (step, total_steps): {error}") from error
         return schedule
-
-
-def _first_two(function: Callable[..., Any]) -> list[str]:
-    """The names of the arguments that are the step and the number of steps."""
-    return list(inspect.signature(function).parameters)[:2]
 
 
 class Plateau:
@@ -198,7 +191,7 @@ class Plateau:
                 f"the evaluation gives {', '.join(sorted(metrics))}"
             )
         value = float(metrics[self._config.metric])
-        if self._improves(value):
+        if improves(value, self._best, self._config.mode):
             self._best, self._without_improvement = value, 0
             return
         self._without_improvement += 1
@@ -207,7 +200,7 @@ class Plateau:
             self._without_improvement = 0
 
     def state_dict(self) -> dict[str, Any]:
-        """What it remembers, as JSON."""
+        """Return what it remembers, as JSON."""
         return {"best": self._best, "without_improvement": self._without_improvement, "factor": self.factor}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -215,12 +208,6 @@ class Plateau:
         if state:
             self._best, self.factor = state["best"], state["factor"]
             self._without_improvement = state["without_improvement"]
-
-    def _improves(self, value: float) -> bool:
-        """Whether a value is better than the best; NaN never counts as an improvement."""
-        if self._best is None:
-            return value == value
-        return value < self._best if self._config.mode == "min" else value > self._best
 
 
 log = logging.getLogger("vaak")

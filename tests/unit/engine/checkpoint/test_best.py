@@ -8,7 +8,8 @@ import pytest
 
 from vaak.config.training import CheckpointConfig
 from vaak.core.errors import UserError
-from vaak.engine.state import Best, improves
+from vaak.core.figures import improves
+from vaak.engine.state import Best
 
 NAN = float("nan")
 
