@@ -29,7 +29,7 @@ test: setup
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist loadfile --durations=10 -m "not slow"
 
 test-slow: setup
-	OMP_NUM_THREADS=1 HYPOTHESIS_PROFILE=search $(BIN)/pytest -n 2 --dist worksteal --durations=20 -m "slow or hypothesis"
+	OMP_NUM_THREADS=1 HYPOTHESIS_PROFILE=search $(BIN)/pytest -n 2 --dist worksteal --timeout 1800 --durations=20 -m "slow or hypothesis"
 
 bench: setup
 	for name in startup engine checkpoint plans attention favor audio ranks; do $(BIN)/python benchmarks/$$name.py || exit 1; done

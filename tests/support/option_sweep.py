@@ -174,6 +174,7 @@ class Sweep:
         with contextlib.ExitStack() as stack:
             for name in SITUATIONS.keys() & set(circumstances):
                 stack.enter_context(SITUATIONS[name]())
+            stack.callback(torch.set_num_threads, torch.get_num_threads())  # other tests' runs compare bits
             console = Terminal() if "@terminal" in circumstances else io.StringIO()
             stack.enter_context(quiet(console))
             try:
