@@ -71,7 +71,7 @@ class Profile:
 
 @dataclass(frozen=True)
 class Circumstances:
-    """What advice depends on besides the time; ``cores`` are those of each process, ``mfu`` None where unknown."""
+    """The circumstances that advice depends on; ``cores`` are those of each process, ``mfu`` None where unknown."""
 
     num_workers: int
     cores: int
@@ -81,7 +81,7 @@ class Circumstances:
 
 
 def verdict(shares: dict[str, float], circumstances: Circumstances) -> list[str]:
-    """What takes the time and what to do about it, a line each, what costs most first.
+    """Return what takes the time and what to do about it, a line each, what costs most first.
 
     >>> shares = {"loading": 0.62, "forward": 0.12, "backward": 0.2, "optimizer": 0.05, "gap": 0.01}
     >>> verdict(shares, Circumstances(num_workers=0, cores=8))
@@ -100,7 +100,7 @@ def waiting_for_data(shares: dict[str, float], circumstances: Circumstances) -> 
 
 
 def _findings(shares: dict[str, float], circumstances: Circumstances) -> Iterator[tuple[float, str]]:
-    """What is worth a line, each with the part of the time that it costs."""
+    """Return what is worth a line, each with the part of the time that it costs."""
     working = shares["forward"] + shares["backward"]
     if (waiting := waiting_for_data(shares, circumstances)) is not None:
         yield shares["loading"], waiting

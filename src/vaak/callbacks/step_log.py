@@ -26,7 +26,7 @@ MOST_UNREAD = 256  # reports that are kept back; each holds tensors
 
 
 def is_logged(trainer: Run, step: int, every: int) -> bool:
-    """Whether a step is logged: every N-th, the first and the last one."""
+    """Return whether a step is logged: every N-th, the first and the last one."""
     return step % every == 0 or step == 1 or step == trainer.total_steps
 
 
@@ -151,7 +151,7 @@ def with_total(parts: dict[str, float], weights: dict[str, float]) -> dict[str, 
 
 
 def _floats(losses: list[dict[str, torch.Tensor]]) -> list[dict[str, float]]:
-    """The same dictionaries with numbers in place of tensors, read in one go."""
+    """Return the same dictionaries with numbers in place of tensors, read in one go."""
     tensors = [tensor for entry in losses for tensor in entry.values()]
     numbers = iter(torch.stack(tensors).tolist() if tensors else [])
     return [{name: next(numbers) for name in entry} for entry in losses]

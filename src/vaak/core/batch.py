@@ -28,7 +28,7 @@ class Term:
 
 @dataclass(frozen=True)
 class FirstPass:
-    """What of a batch has to be known before the losses of its step are computed.
+    """The part of a batch that has to be known before the losses of its step are computed.
 
     ``sums`` are added up over the step, all pieces, microbatches and ranks: ``Batch.step_sums``. ``kept``, by row, are
     put among the tensors of the batch, so that they needn't be computed twice.
@@ -70,12 +70,12 @@ class Batch:
         return {unit: float(sum(counts.tolist())) for unit, counts in self.counts.items()}
 
     def to(self, device: torch.device) -> Batch:
-        """The same batch with its tensors on ``device``; counts stay on the CPU, where they are summed."""
+        """Return the same batch with its tensors on ``device``; counts stay on the CPU, where they are summed."""
         moved = {name: tensor.to(device, non_blocking=True) for name, tensor in self.tensors.items()}
         return replace(self, tensors=moved)
 
     def pin_memory(self) -> Batch:
-        """The same batch in page-locked memory (called by torch's loader when ``pin_memory`` is on)."""
+        """Return the same batch in page-locked memory (called by torch's loader when ``pin_memory`` is on)."""
         pinned = {name: tensor.pin_memory() for name, tensor in self.tensors.items()}
         return replace(self, tensors=pinned)
 

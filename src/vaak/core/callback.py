@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Run(Protocol):
-    """What a callback may use of the run that it watches: it reads, and requests changes by the methods below."""
+    """The run, as far as a callback may use it: it reads, and requests changes by the methods below."""
 
     # What never changes.
     directory: Path
@@ -79,7 +79,7 @@ class Run(Protocol):
         ...
 
     def count_work(self, peak_tflops: float | None) -> ForwardWork | None:
-        """What the devices need for a unit of this run's data, where that is known."""
+        """Return what the devices need for a unit of this run's data, where that is known."""
         ...
 
     # Requests.

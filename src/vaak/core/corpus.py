@@ -155,7 +155,7 @@ class SplitCorpus(ABC, Generic[Entry, Item, Statistics]):
 
     @abstractmethod
     def new_statistics(self) -> Statistics:
-        """Those of a split of which nothing has been read."""
+        """Return the entries of a split of which nothing has been read."""
 
     @abstractmethod
     def split_of(self, entry: Entry, split: str, counts: Statistics) -> str | None:
@@ -163,7 +163,7 @@ class SplitCorpus(ABC, Generic[Entry, Item, Statistics]):
 
     @abstractmethod
     def items(self, split: str, entries: Iterator[Entry], counts: Statistics) -> Iterator[Item]:
-        """What is kept of the entries; what is dropped is counted."""
+        """Return what is kept of the entries; what is dropped is counted."""
 
     @abstractmethod
     def why_empty(self, split: str, counts: Statistics) -> str:
@@ -171,14 +171,14 @@ class SplitCorpus(ABC, Generic[Entry, Item, Statistics]):
 
     @abstractmethod
     def name_of(self, entry: Entry) -> tuple[str | None, str]:
-        """What stands for an entry in a fold, None for one that no split keeps; and where it is, for people."""
+        """Return what stands for an entry in a fold, None for one that no split keeps; and where it is, for people."""
 
     def deciding(self) -> Iterator[str]:
         """The names by which the entries of train are split, of a kind of corpus that counts them."""
         raise NotImplementedError
 
     def stratum_of(self, entry: Entry) -> str:
-        """What folds have alike shares of."""
+        """Return what folds have alike shares of."""
         return ""
 
     def column(self, split: str, name: str) -> Iterator[Any]:
@@ -192,11 +192,11 @@ class SplitCorpus(ABC, Generic[Entry, Item, Statistics]):
         return entry
 
     def may_be_empty(self, split: str) -> bool:
-        """Whether it is right that a split has no item."""
+        """Return whether it is right that a split has no item."""
         return False
 
 
 def _values(value: Any) -> tuple[str, ...]:
-    """Those of a cell: none of an empty one."""
+    """Return the values of a cell: none of an empty one."""
     values = value if isinstance(value, list | tuple | set) else (value,)
     return tuple(str(one) for one in values if one is not None and one != "")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 class UserError(Exception):
-    """What was wrong, where, and what to do about it, in one clear line."""
+    """An error whose text says in one line what is wrong, where, and what to do about it."""
 
 
 class OptionError(UserError):

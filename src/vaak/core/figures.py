@@ -46,7 +46,7 @@ def percents(figures: Mapping[str, Any]) -> dict[str, float]:
 
 
 def is_fraction(name: str) -> bool:
-    """Whether a figure, whose name begins with its split, is read as percent.
+    """Return whether a figure, whose name begins with its split, is read as percent.
 
     >>> is_fraction("val_accuracy/number"), is_fraction("val_rules/accuracy"), is_fraction("val_rules/loss")
     (True, True, False)

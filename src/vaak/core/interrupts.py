@@ -167,7 +167,7 @@ def _answer_once() -> None:
 
 
 def is_ending() -> bool:
-    """Whether Ctrl-C ends this process: what fails from then on fails because of it."""
+    """Return whether Ctrl-C ends this process: what fails from then on fails because of it."""
     return _ending.is_set()
 
 

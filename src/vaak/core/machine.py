@@ -243,7 +243,7 @@ def commit() -> str | None:
 
 @cache
 def code_version() -> str:
-    """What Vaak's code is, by a name that another code doesn't have: its commit, or a hash of its files."""
+    """Return what Vaak's code is, by a name that another code doesn't have: its commit, or a hash of its files."""
     found = commit()
     if found is not None and not found.endswith("+"):
         return found[:12]

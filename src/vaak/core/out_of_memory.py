@@ -1,4 +1,4 @@
-"""What counts as running out of memory: decided here, for all devices and for the machine."""
+"""Decides which errors are of running out of memory, on all devices and the machine."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ TEXTS = re.compile(
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether an error says that memory ran out, on any device, so that smaller pieces may fit.
+    """Return whether an error says that memory ran out, on any device, so that smaller pieces may fit.
 
     A failed collective (NCCL) isn't one, whatever its cause: the other ranks are lost by then.
 

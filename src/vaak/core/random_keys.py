@@ -11,7 +11,7 @@ EVALUATION_SEED = 42
 
 
 class Purpose(StrEnum):
-    """What a key is for; in the comments, the parts that follow it. No two uses share a purpose and its parts."""
+    """The use of a key; in the comments, the parts that follow it. No two uses share a purpose and its parts."""
 
     DATA = "data"  # seed, epoch, index, occurrence
     EVALUATION = "evaluation"  # data: split, EVALUATION_SEED, 0, index, 0; model: EVALUATION_SEED, split, batch, piece

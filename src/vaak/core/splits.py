@@ -61,7 +61,7 @@ class Splits:
         return (self.source_of(split),)
 
     def is_all_of_its_source(self, split: str) -> bool:
-        """Whether nothing of what a split is read from belongs to another split."""
+        """Return whether nothing of what a split is read from belongs to another split."""
         return self.ranges.get(split, (0.0, 1.0)) == (0.0, 1.0)
 
     def of(self, *names: str) -> str | None:
@@ -211,7 +211,7 @@ def divide(examples: Sequence[FoldExample], folds: int, valid: float, seed: int,
 
 
 def _units(examples: Sequence[FoldExample]) -> list[_Unit]:
-    """What stays together, by union and find over the groups."""
+    """Return what stays together, by union and find over the groups."""
     parents = list(range(len(examples)))
 
     def root(number: int) -> int:

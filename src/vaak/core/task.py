@@ -1,4 +1,4 @@
-"""What can be trained: what the engine requires of a task, and the loader of its data.
+"""Tasks: the interface that the engine and the loader require of whatever is to be trained.
 
 These are base classes: what a task may leave out has a default here.
 """
@@ -82,7 +82,7 @@ class Dataset:
         return f"example {index}"
 
     def content_of(self, index: int) -> str:
-        """What example ``index`` is, however a model reads it: runs are compared only on the same. Empty: unknown."""
+        """Return what example ``index`` is, however a model reads it: only the same are compared. Empty: unknown."""
         return ""
 
 
@@ -134,7 +134,7 @@ class Meters:
 
 @dataclass(frozen=True)
 class Baselines:
-    """What methods without a network reach on a split: their figures, by the name of the method.
+    """Figures that methods without a network reach on a split, by the name of the method.
 
     They are made under the protocol of ``Task.meters``, and named as its results are. ``figure`` is the one that a
     model is to beat, and ``higher`` says whether more of it is better.
@@ -147,7 +147,7 @@ class Baselines:
 
 @dataclass(frozen=True)
 class Outputs:
-    """What the logits of a task's models are: whether one model can learn from another depends on it.
+    """A description of the logits of a task's models: whether one model can learn from another depends on it.
 
     ``classes`` names what each group of logits chooses between, in their order. ``per`` is the unit that has one
     choice. Of two tasks with the same ``reading``, the models read the same batches. ``weights`` are those of the
@@ -217,7 +217,7 @@ class Task:
         return []
 
     def corpora(self) -> Sequence[SplitCorpus[Any, Any, Any]]:
-        """What ``prepare`` reads, for a cross-validation to divide; their sections are ``DividedSection``."""
+        """Return what ``prepare`` reads, for a cross-validation to divide; their sections are ``DividedSection``."""
         raise UserError(f"{type(self).__name__} has no corpora(), so it can't be cross-validated")
 
     def examples_at_most(self) -> Iterator[float] | None:
@@ -246,7 +246,7 @@ class Task:
         self.prepare()
 
     def data_findings(self, split: str) -> Iterable[DataFinding]:
-        """What the task finds about the prepared examples of a split (``vaak data check``).
+        """Return what the task finds about the prepared examples of a split (``vaak data check``).
 
         That they can be read, and have no NaN, needn't be checked here.
         """
@@ -277,7 +277,7 @@ class Task:
         missing(self, "losses(model, batch)")
 
     def outputs(self) -> Outputs:
-        """What ``logits`` are; only a task that has both can be distilled."""
+        """Return what ``logits`` are; only a task that has both can be distilled."""
         raise UserError(f"{type(self).__name__} has no logits: a run of this task can neither teach nor be taught")
 
     def logits(self, model: nn.Module, batch: Batch) -> dict[str, Tensor]:
@@ -295,7 +295,7 @@ class Task:
         missing(self, "meters(split)")
 
     def baselines(self, split: str) -> Baselines:
-        """What methods without a network reach on a split, once data are prepared (``vaak baseline``)."""
+        """Return what methods without a network reach on a split, once data are prepared (``vaak baseline``)."""
         raise UserError(f"{type(self).__name__} has no baselines")
 
     def show(self, batch: Batch) -> list[str]:
@@ -305,7 +305,7 @@ class Task:
     # Use.
 
     def predict(self, model: nn.Module, inputs: Iterable[Any]) -> Iterable[Any]:
-        """What a trained model makes of new inputs."""
+        """Return what a trained model makes of new inputs."""
         raise UserError(f"{type(self).__name__} has no predict(model, inputs)")
 
     def refused_exports(self) -> dict[str, str]:

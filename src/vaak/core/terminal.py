@@ -38,7 +38,7 @@ def console() -> Any:
 
 
 def is_terminal() -> bool:
-    """Whether the console is a terminal; rich is asked, and imported, only where it may be one."""
+    """Return whether the console is a terminal; rich is asked, and imported, only where it may be one."""
     may_be = (sys.stderr is not None and sys.stderr.isatty()) or any(name in os.environ for name in FORCING)
     return may_be and bool(console().is_terminal)
 
@@ -151,7 +151,7 @@ def progress(
 
 
 def followed(items: Iterable[Item], name: str, total: float | None = None) -> Generator[Item]:
-    """The same items; progress advances by one when the next is asked for."""
+    """Return the same items; progress advances by one when the next is asked for."""
     with progress(name, total) as advance:
         for item in items:
             yield item

@@ -47,7 +47,7 @@ def uncompiled(rule: Any) -> Any:
 
 
 def _hooks_are_known() -> bool:
-    """Whether torch keeps hooks of optimizers, and whether the profiler runs, where ``_is_watched`` looks."""
+    """Return whether torch keeps hooks of optimizers, and whether the profiler runs, where ``_is_watched`` looks."""
     own = {"_optimizer_step_pre_hooks", "_optimizer_step_post_hooks"} <= set(Optimizer.__annotations__)
     of_all = hasattr(torch_optimizer, "_global_optimizer_pre_hooks")
     of_all = of_all and hasattr(torch_optimizer, "_global_optimizer_post_hooks")
@@ -56,7 +56,7 @@ def _hooks_are_known() -> bool:
 
 
 def _is_watched(rule: Any) -> bool:
-    """Whether a hook or the profiler wants to know of an optimizer's steps."""
+    """Return whether a hook or the profiler wants to know of an optimizer's steps."""
     own = rule._optimizer_step_pre_hooks or rule._optimizer_step_post_hooks
     of_all = torch_optimizer._global_optimizer_pre_hooks or torch_optimizer._global_optimizer_post_hooks
     return bool(own or of_all or torch._C._autograd._profiler_enabled())
@@ -79,7 +79,7 @@ def _run_engine(roots: tuple[Tensor, ...], gradients: tuple[Tensor, ...]) -> Non
 
 @cache
 def _engine_is_known() -> bool:
-    """Whether the engine takes what ``_run_engine`` gives it, found by one number when it is first needed."""
+    """Return whether the engine takes what ``_run_engine`` gives it, found by one number when it is first needed."""
     number = torch.zeros((), requires_grad=True)
     with contextlib.suppress(AttributeError, TypeError), torch.enable_grad():
         _run_engine((3 * number,), (torch.ones(()),))

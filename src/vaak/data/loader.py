@@ -1,4 +1,4 @@
-"""From a microbatch's address to its batch, by workers in any order; the loader is torch's own.
+"""Loads the batch at a microbatch's address, by workers in any order; the loader is torch's own.
 
 An address says which examples, in which rows, of which epoch. Each example is read with generators seeded by
 ``(seed, epoch, index, occurrence)``; nothing else that a dataset could draw from survives from one example to the next.
@@ -310,7 +310,7 @@ def num_workers(options: PerformanceConfig, dataset: Dataset) -> int:
 
 
 def _in_bursts(reader: _ErrorsAsValues, addresses: Iterator[Address]) -> Iterator[Microbatch | UserError]:
-    """What is read at these addresses, in order; as much at once as takes a millisecond.
+    """Return what is read at these addresses, in order; as much at once as takes a millisecond.
 
     Between two steps of a small model, the processor's caches have forgotten how to read: one microbatch alone then
     takes longer than one of several.

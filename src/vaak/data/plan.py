@@ -51,7 +51,7 @@ class BatchPlan:
         return [self.indices[start:end].tolist() for start, end in pairwise(starts)]
 
     def occurrence(self, position: int) -> int:
-        """What tells the examples of a microbatch from their repeats in the same epoch: the number of its pass."""
+        """Return the number of a microbatch's pass, which tells its examples from their repeats in the same epoch."""
         return 0 if self.passes is None else int(self.passes[position])
 
     def among(self, members: np.ndarray) -> BatchPlan:

@@ -1,4 +1,4 @@
-"""What a forward and backward pass takes, found without doing it: with torch's fake tensors, which have shapes only.
+"""The cost of a forward and backward pass, found without doing it: with torch's fake tensors, which have shapes only.
 
     batch = ...                         # a real one, for its counts
     with numberless(device) as fake:
@@ -71,7 +71,7 @@ def _modules_stay() -> Iterator[None]:
 def dry_pass(
     fake: fake_tensor.FakeTensorMode, task: Task, model: nn.Module, batch: Batch, precision: Precision, passes: int
 ) -> DryPass:
-    """What one microbatch takes, the last of ``passes`` whose gradients add up; inside ``numberless``.
+    """Return what one microbatch takes, the last of ``passes`` whose gradients add up; inside ``numberless``.
 
     ``batch`` is a real microbatch of ``task``; ``model`` has fake weights of the mode ``fake``, and ``precision`` is
     that of the pass.

@@ -236,7 +236,7 @@ Listener = Callable[[int, Mapping[str, bytes]], None]
 
 
 def is_audio(content: bytes) -> bool:
-    """Whether it is a WAV file; otherwise it is a picture."""
+    """Return whether it is a WAV file; otherwise it is a picture."""
     return content[:4] == b"RIFF"
 
 

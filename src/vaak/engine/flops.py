@@ -70,7 +70,7 @@ papers of GA102 and AD102, tensor cores that add up in fp32.
 
 
 def peak_flops(device_name: str, precision: str, tf32: bool) -> float | None:
-    """What a GPU of this name could do at most, operations a second; None where that isn't known.
+    """Return what a GPU of this name could do at most, operations a second; None where that isn't known.
 
     ``precision`` is "no", bf16 or fp16; with "no", matrices are multiplied in TF32 or in fp32.
 

@@ -85,7 +85,7 @@ class LossSums:
             )
 
     def count(self, unit: str) -> float:
-        """What a sum over this unit is divided by; 1 where the step has no such unit, and the sum is 0."""
+        """Return what a sum over this unit is divided by; 1 where the step has no such unit, and the sum is 0."""
         return self.counts.get(unit) or 1.0
 
     def means(self) -> dict[str, torch.Tensor]:
@@ -123,7 +123,7 @@ class Forward:
         return self._call(self.losses, step, piece)
 
     def first(self, step: int, piece: MicrobatchPiece) -> FirstPass:
-        """What the first pass finds in a piece, with the draws of ``terms``."""
+        """Return what the first pass finds in a piece, with the draws of ``terms``."""
         assert self.first_pass is not None
         with torch.no_grad():
             return self._call(self.first_pass, step, piece)
@@ -153,7 +153,7 @@ class GradientPass:
     describe: Callable[[int], str]
 
     def pieces(self, piece_rules: PieceRules, data: StepData) -> list[MicrobatchPiece]:
-        """What is computed one after another in a step on this rank; what only takes part later is rehearsed, too."""
+        """Return what this rank computes in a step, piece by piece; what only takes part later is rehearsed, too."""
         found = []
         step = None if data.is_rehearsal else data.step
         for microbatch in data.microbatches:
@@ -229,7 +229,7 @@ class GradientPass:
         clear: Callable[[], None],
         attempt: Callable[[list[MicrobatchPiece]], Result | _Failure],
     ) -> Result:
-        """What an attempt on the pieces of the step gives, in smaller ones each time that it fails."""
+        """Return the result of an attempt on the pieces of the step, in smaller ones each time that it fails."""
         shortages = 0
         while True:
             found = attempt(self.pieces(piece_rules, data))
@@ -346,7 +346,7 @@ MAIN = ""
 
 
 def objectives_of(task: Task, model: nn.Module) -> tuple[Objective, ...]:
-    """What a step of a task descends on, in order; ``task.losses`` over all of the model where it doesn't say.
+    """Return the objectives of a task, in order; ``task.losses`` over all of the model where it names none.
 
     Raises UserError where a parameter that is trained belongs to no objective, or to two.
     """

@@ -1,4 +1,4 @@
-"""What every module of a model gives: where a number is first not finite, and which units give nothing.
+"""A look at what each module of a model gives: where a number is first not finite, and which units give nothing.
 
 Hooks on all modules follow who calls whom. A module that is *given* something broken, when no module before it has
 output such a thing, isn't to blame: the code of its caller between two of its parts is (attention scores, say), and the
@@ -53,7 +53,7 @@ class ModulePlace:
 
 @dataclass(frozen=True)
 class NonFiniteFinding:
-    """What is not finite first; ``kind`` is weight, data, output, loss or gradient.
+    """The first thing that is not finite; ``kind`` is weight, data, output, loss or gradient.
 
     Given are those that apply: the ``parameter`` or buffer, the ``tensor`` of the batch, the ``loss``, and the
     ``place`` in the model.
@@ -75,7 +75,7 @@ class _Call:
     inputs: list[Tensor] = field(default_factory=list)
 
     def received(self, value: Any) -> Any:
-        """The same tensor, with a separate gradient: that of this call only."""
+        """Return the same tensor, with a separate gradient: that of this call only."""
         if not (isinstance(value, Tensor) and value.requires_grad):
             return value
         self.inputs.append(value.view_as(value))
@@ -83,7 +83,7 @@ class _Call:
 
 
 class Watch:
-    """What was seen: ``statistics`` in the order in which modules completed, and the ``first`` broken place.
+    """A forward pass as seen: ``statistics`` in the order in which modules completed, and the ``first`` broken place.
 
     ``backward`` runs the backward pass of what was watched, after the ``with`` of ``watching``; ``first_gradient`` is
     then the place where a gradient was first not finite.
@@ -187,7 +187,7 @@ def first_non_finite(
     terms_of: Callable[[Batch], dict[str, Term]],
     descend: Callable[[dict[str, Term]], None],
 ) -> Inspection:
-    """What is not finite first when the losses of a batch are computed and, where all is well so far, their gradient.
+    """Return what is not finite first as the losses of a batch are computed and, where all is well, their gradient.
 
     ``terms_of`` must call the plain ``model``; ``descend`` runs the backward pass of the terms. Gradients are
     added to those that the parameters have.
@@ -249,7 +249,7 @@ def _statistics(name: str, kind: str, numbers: list[Tensor]) -> ModuleStatistics
 
 
 def _is_broken(value: Any) -> bool:
-    """Whether there is a NaN or a positive infinity in any tensor of a nested value."""
+    """Return whether there is a NaN or a positive infinity in any tensor of a nested value."""
     return any(bool((tensor.isnan() | tensor.isposinf()).any()) for tensor in _numbers(value))
 
 
@@ -284,7 +284,7 @@ CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.ConvTranspose1d, nn.ConvTranspose2d)
 
 @contextlib.contextmanager
 def watching_units(model: nn.Module) -> Iterator[dict[str, Tensor]]:
-    """By layer, ``(unit,)`` whether an input was ever anything but 0 while this context lasts.
+    """Give by layer, ``(unit,)``, whether an input was ever anything but 0 while this context lasts.
 
     An activation that is 0 for every input, such as a ReLU of large negative numbers, has no gradient either: what
     is before it no longer learns.

@@ -36,7 +36,7 @@ class SuspectExample:
 
 @dataclass(frozen=True)
 class NonFinite:
-    """What was not finite first in a step, as far as this rank's microbatches show it.
+    """The first number in a step that was not finite, as far as this rank's microbatches show it.
 
     ``finding`` is None where each piece by itself is finite: then it is their sum, or another rank's. ``losses`` are
     the totals of the piece it was found in, ``examples`` those that show it by themselves. ``record`` is the file that
@@ -153,7 +153,7 @@ def _to_blame(plain: GradientPass, step: int, piece: MicrobatchPiece, inspection
 
 
 def _what(finding: NonFiniteFinding | None) -> str:
-    """What is not finite, in words."""
+    """Return what is not finite, in words."""
     if finding is None:
         return "the gradient is not finite, though that of each microbatch of this process is"
     what = "the gradient is" if finding.kind == "gradient" else f"the loss {finding.loss} is"

@@ -124,7 +124,7 @@ class _TimedByEvents(contextlib.AbstractContextManager[None]):
 
 
 def event_kind(device: torch.device) -> Callable[[], Event] | None:
-    """What makes timing events of a device; None for one that works in step with the program."""
+    """Return what makes timing events of a device; None for one that works in step with the program."""
     if device.type == "cuda":
         return lambda: torch.cuda.Event(enable_timing=True)
     if device.type == "mps":

@@ -107,7 +107,7 @@ def supported(name: str, device: torch.device) -> str:
 
 
 def has_fast_bf16(cpuinfo: Path = Path("/proc/cpuinfo")) -> bool | None:
-    """Whether the processor multiplies bf16 in hardware; None where the system doesn't say."""
+    """Return whether the processor multiplies bf16 in hardware; None where the system doesn't say."""
     try:
         flags = re.search(r"^(?:flags|Features)\s*:(.*)$", cpuinfo.read_text(), re.MULTILINE)
     except OSError:
@@ -167,7 +167,7 @@ class LossScale:
             self.value, self.steps_since_change = self.value * 2, 0
 
     def state_dict(self) -> dict[str, Any]:
-        """What it has learned; nothing without fp16, so that a resume with it starts like a new run."""
+        """Return what it has learned; nothing without fp16, so that a resume with it starts like a new run."""
         return {"value": self.value, "steps_since_change": self.steps_since_change} if self.enabled else {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

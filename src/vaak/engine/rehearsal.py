@@ -172,7 +172,7 @@ def _make_state(optimizer: torch.optim.Optimizer) -> str | None:
 
 
 def _nothing(value: Any) -> Any:
-    """The same kind of value, all zero; in place where it is a tensor."""
+    """Return the same kind of value, all zero; in place where it is a tensor."""
     if isinstance(value, torch.Tensor):
         return value.zero_()
     return 0 if isinstance(value, int | float) else value
@@ -209,7 +209,7 @@ def averaged_over(
 
 
 def adds_up(whole: float, parts: Sequence[float], tolerance: float) -> bool:
-    """Whether the sum of ``parts`` is ``whole``, up to ``tolerance``; NaN never is."""
+    """Return whether the sum of ``parts`` is ``whole``, up to ``tolerance``; NaN never is."""
     return abs(sum(parts) - whole) <= tolerance * max(1.0, abs(whole))
 
 
@@ -243,7 +243,7 @@ def warn_of_means(objectives: Sequence[ObjectiveRunner], state: State, batch: Ba
 
 
 def _why(whole: Term, parts: Sequence[Term], halves: Sequence[Batch]) -> str:
-    """What speaks for a mean; empty where nothing does."""
+    """Return what speaks for a mean; empty where nothing does."""
     total = _value(whole)
     if not total:
         return ""

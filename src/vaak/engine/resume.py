@@ -36,7 +36,7 @@ METRICS, ASIDES = "metrics.jsonl", "asides.json"
 
 
 class RunHistory:
-    """What a run has written so far: its log, its checkpoints and its ``pictures``; on the main process."""
+    """The files that a run has written so far: its log, its checkpoints and its ``pictures``; on the main process."""
 
     def __init__(self, saving: Checkpointer, pictures: Pictures) -> None:
         self.position, self.pictures = saving.state.position, pictures

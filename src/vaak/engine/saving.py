@@ -152,7 +152,7 @@ class Checkpointer:
         }
 
     def conditions(self) -> dict[str, Any]:
-        """What the bits of this run depend on besides its state."""
+        """Return what the bits of this run depend on besides its state."""
         return conditions(self.config, self.precision, self.ranks.world_size)
 
     def demand_valid_journals(self) -> None:
@@ -191,7 +191,7 @@ class Checkpointer:
 
 
 def _are_all_of(names: Iterable[str], patterns: Iterable[str]) -> bool:
-    """Whether each name has one of the patterns; not where one is invalid, which is reported elsewhere."""
+    """Return whether each name has one of the patterns; not where one is invalid, which is reported elsewhere."""
     try:
         compiled = [re.compile(pattern) for pattern in patterns]
     except re.error:
@@ -210,7 +210,7 @@ def _fingerprints(snapshot: Snapshot) -> tuple[str, PlanKind]:
 
 @dataclass(frozen=True)
 class PlanKind:
-    """What a place in an epoch's plan means. ``rows`` is the fixed number of rows of a batch; None where it varies."""
+    """The kind of an epoch's plan. ``rows`` is the fixed number of rows of a batch; None where it varies."""
 
     fingerprint: str
     rows: int | None

@@ -1,4 +1,4 @@
-"""What a run remembers from one step to the next: exactly what a checkpoint holds.
+"""The state of a run, which is remembered from one step to the next: exactly what a checkpoint holds.
 
     state[n + 1] = step(state[n], n)
 
@@ -42,7 +42,7 @@ log = logging.getLogger("vaak")
 
 @dataclass(frozen=True)
 class PieceRule:
-    """From ``step`` on, microbatches of at least ``cells`` (rows × longest) are computed in ``pieces``.
+    """A rule: from ``step`` on, microbatches of at least ``cells`` (rows × longest) are computed in ``pieces``.
 
     Within that step the rule applies only to the microbatches ``numbers`` (None: to all), and from its objective number
     ``objective`` on. A rule with a ``split`` is for evaluating that split instead of training, on ``rank`` only.
@@ -70,14 +70,14 @@ class PieceRule:
             raise ValueError(found) from error
 
     def applies(self, step: int, number: int, cells: float, objective: int = 0) -> bool:
-        """Whether the rule applies to a microbatch of training."""
+        """Return whether the rule applies to a microbatch of training."""
         if self.split is not None or self.step > step or cells < self.cells:
             return False
         in_its_step = (self.numbers is None or number in self.numbers) and objective >= self.objective
         return self.step < step or in_its_step
 
     def covers(self, other: PieceRule) -> bool:
-        """Whether whatever ``other`` divides is divided at least as finely by this rule."""
+        """Return whether whatever ``other`` divides is divided at least as finely by this rule."""
         if self.split is not None or self.pieces < other.pieces or self.cells > other.cells:
             return False
         whole_step = self.numbers is None and self.objective == 0
@@ -241,7 +241,7 @@ class Position:
             self.epoch, self.place = self.epoch + 1, 0
 
     def is_on_schedule(self, interval: int | None, interval_epochs: int | None) -> bool:
-        """Whether what is done every ``interval`` steps, or else every ``interval_epochs``, is scheduled here.
+        """Return whether what is done every ``interval`` steps, or else every ``interval_epochs``, is scheduled here.
 
         The place before the first step is on no schedule.
         """
@@ -252,7 +252,7 @@ class Position:
         return interval_epochs is not None and self.place == 0 and self.epoch % interval_epochs == 0
 
     def is_due(self, interval: int | None, interval_epochs: int | None, total_steps: int) -> bool:
-        """Whether it is due here: on schedule, or after the last step."""
+        """Return whether it is due here: on schedule, or after the last step."""
         return 0 < self.step >= total_steps or self.is_on_schedule(interval, interval_epochs)
 
     def state_dict(self) -> dict[str, Any]:
@@ -309,7 +309,7 @@ class LastEvaluation:
 
 
 class CallbackStates:
-    """What callbacks remember, each under the name of its class; several of a class in their order."""
+    """The states of callbacks, each under the name of its class; several of a class in their order."""
 
     def __init__(self, callbacks: Sequence[Callback]) -> None:
         self.callbacks = list(callbacks)
@@ -357,7 +357,7 @@ class State:
 
     @property
     def rate_factor(self) -> float:
-        """What the plateau schedule, the one with a memory, makes of the learning rate."""
+        """The factor on the learning rate of the plateau schedule, the one with a memory."""
         return self.plateau.factor if self.plateau else 1.0
 
     @contextlib.contextmanager

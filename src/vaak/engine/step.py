@@ -56,7 +56,7 @@ class ObjectiveResult:
 
 @dataclass(frozen=True)
 class Step:
-    """What stays fixed while a run trains; calling it takes a step, which changes the state and nothing else.
+    """All that stays fixed while a run trains; calling it takes a step, which changes the state and nothing else.
 
     For another schedule, another precision or other objectives, make another Step with ``dataclasses.replace``.
     ``max_skipped`` steps that are not finite are skipped before one ends the run. ``gradients`` are those of each

@@ -1,4 +1,4 @@
-"""What a run trains: model, loss functions, objectives; and what it begins with: its state, step and weights.
+"""The model, loss functions and objectives that a run trains; and its state, step and weights at the start.
 
 New weights are randomly initialised by the task, or another run's. ``training.checkpoint.init_except`` names what is
 not taken over: the head of a model that is to learn other classes. ``init_rename`` gives the other run's parameters the
@@ -138,7 +138,7 @@ def make_state(
 
 @dataclass(frozen=True)
 class StepContext:
-    """What a step is taken with and is not part of its numbers, but for the ranks, the precision and the weights."""
+    """The surroundings of a step: ranks, precision and the weights of losses; and clocks, which change no number."""
 
     ranks: Ranks
     precision: Precision

@@ -151,7 +151,7 @@ class Trainer:
         return [group["lr"] for optimizer in self.state.optimizers for group in optimizer.param_groups]
 
     def count_work(self, peak_tflops: float | None) -> ForwardWork | None:
-        """What the devices need for a unit of this run's data (see cost/flops.py); None where that isn't known."""
+        """Return what the devices need for a unit of this run's data (flops.py); None where that isn't known."""
         return work_of(self.task, self.model, self.precision, self.data, self.position, peak_tflops)
 
     # What the loop uses.
@@ -251,7 +251,7 @@ class Trainer:
             self.saving.save(is_periodic)
 
     def evaluation_due(self) -> bool:
-        """Whether an evaluation is scheduled here."""
+        """Return whether an evaluation is scheduled here."""
         options = self.config.validation
         return bool(self.task.evaluation_splits) and self.position.is_due(
             options.interval, options.interval_epochs, self.total_steps
@@ -305,7 +305,7 @@ class Trainer:
         self._set_horizon()
 
     def conditions(self) -> dict[str, Any]:
-        """What the bits of this run depend on besides its state."""
+        """Return what the bits of this run depend on besides its state."""
         return self.saving.conditions()
 
     def _tell_saved(self) -> None:

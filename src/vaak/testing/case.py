@@ -36,7 +36,7 @@ SMALL: dict[str, Any] = {
 
 @dataclass(frozen=True)
 class Case:
-    """What the checks need to know of a task.
+    """A task as the checks need it.
 
     ``make_task`` makes a new task, prepared, each time it is called: small enough that a step takes milliseconds,
     with examples of different lengths where it can have them, and at least 16 of them. ``training`` goes over SMALL.
@@ -102,7 +102,7 @@ def terms_of(trainer: Trainer, batch: Batch) -> dict[str, Term]:
 
 
 def in_float64(batch: Batch) -> Batch:
-    """The same batch with every real number in double precision."""
+    """Return the same batch with every real number in double precision."""
     tensors = {
         name: tensor.double() if tensor.is_floating_point() else tensor for name, tensor in batch.tensors.items()
     }
@@ -160,7 +160,7 @@ def exact(task: Task, dropout: bool = False) -> Task:
 
 
 def same(first: Any, second: Any) -> bool:
-    """Whether two values are equal to the last bit, NaN included: tensors, arrays, and what is built of them.
+    """Return whether two values are equal to the last bit, NaN included: tensors, arrays, and what is built of them.
 
     Fields that a dataclass leaves out of comparisons (a time taken) may differ.
     """

@@ -114,7 +114,7 @@ def _demand_same_state(found: Trainer, expected: Trainer) -> None:
 
 
 def _records(run: Path) -> list[dict[str, Any]]:
-    """What a run logged, except times."""
+    """Return what a run logged, except times."""
     records = read_records(run / "metrics.jsonl")
     return [{name: value for name, value in record.items() if name != "clock"} for record in records]
 

@@ -50,7 +50,7 @@ def locked(path: Path, patience: float | None = None) -> Iterator[None]:
 
 
 def is_locked(path: Path) -> bool:
-    """Whether a process holds the lock, this one included; False for a file that may not be opened.
+    """Return whether a process holds the lock, this one included; False for a file that may not be opened.
 
     It writes nothing, so it works on a read-only disk.
     """
@@ -109,7 +109,7 @@ def _taken(path: Path) -> IO[bytes] | None:
 
 
 def _is_mine(path: Path) -> bool:
-    """Whether this process holds the lock, found without opening the file."""
+    """Return whether this process holds the lock, found without opening the file."""
     try:
         about = os.stat(path)
     except OSError:

@@ -1,4 +1,4 @@
-"""What a checkpoint holds besides the state: its damage costs a warning and not the run. And weights by name.
+"""The files of a checkpoint besides the state, whose damage costs a warning and not the run. And weights by name.
 
     config.yml  prepared/  code/    what opens it without its run: a copy of each checkpoint's own; the run has another
     frozen.safetensors              weights that are never trained, on disk once for all checkpoints. Their base gives

@@ -396,7 +396,7 @@ class CheckpointWriter:
             self.failure = error
 
     def _about(self, order: Order) -> dict[str, Any]:
-        """What the manifest says of this checkpoint; one that is written again stays periodic."""
+        """Return what the manifest says of this checkpoint; one that is written again stays periodic."""
         before = self.folder / step_folder(order.snapshot.step)
         is_periodic = order.is_periodic or (before.is_dir() and _is_periodic(before))
         return {"periodic": is_periodic} | ({} if self.session is None else {"session": self.session})

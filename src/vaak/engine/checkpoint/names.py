@@ -32,7 +32,7 @@ def step_of(path: Path) -> int | None:
 
 
 def is_checkpoint(path: Path) -> bool:
-    """Whether a folder is a whole checkpoint, under any name."""
+    """Return whether a folder is a whole checkpoint, under any name."""
     return (path / MANIFEST).is_file()
 
 
@@ -52,7 +52,7 @@ def inside(name: str) -> str:
 
 
 class Entry(NamedTuple):
-    """What a file must contain: its size in bytes and its SHA-256."""
+    """The size in bytes and the SHA-256 that a file must have."""
 
     size: int
     sha256: str
@@ -63,7 +63,7 @@ class Entry(NamedTuple):
         return cls(file.stat().st_size, files.sha256_of(file))
 
     def describes(self, file: Path) -> bool:
-        """Whether a file is there, can be read, and has this content."""
+        """Return whether a file is there, can be read, and has this content."""
         try:
             return file.is_file() and file.stat().st_size == self.size and files.sha256_of(file) == self.sha256
         except OSError:

@@ -1,4 +1,4 @@
-"""What ranks tell each other in a step: one small message before it, the sum of gradients after every backward.
+"""The two exchanges of a step: one small message before it, the sum of gradients after every backward.
 
 The message is a row of fixed width, the same for every rank and every step:
 
@@ -34,7 +34,7 @@ TERMS = 16
 
 
 class World(Protocol):
-    """What buckets ask of the ranks."""
+    """The ranks, as far as buckets need them."""
 
     rank: int
     world_size: int
@@ -168,7 +168,7 @@ class GradientBuckets(OwnGradients):
         ]
 
     def _note(self, number: int) -> Any:
-        """What a backward calls when it has reached a parameter."""
+        """Return the hook that a backward calls when it has reached a parameter."""
 
         def reached(_: Tensor) -> None:
             self._reached[number] = True
@@ -236,7 +236,7 @@ PRESENT = 3
 
 @dataclass
 class StepMessage:
-    """What one rank counts and requests before a step; combined, what all of them do.
+    """The counts and requests of one rank before a step; combined, those of all.
 
     ``counts``: the next step's units on this rank. ``stop``: the reason. ``piece_rules``: in how many pieces
     microbatches are computed from the next step on (microbatch_pieces.py), each with the reason. ``saved``: the step of
@@ -251,7 +251,7 @@ class StepMessage:
     saved: int = 0
 
     def texts(self) -> list[Any]:
-        """What doesn't fit into a row."""
+        """Return what doesn't fit into a row."""
         return [self.stop, self.piece_rules]
 
 
@@ -325,7 +325,7 @@ def _row(message: StepMessage, units: list[str]) -> bytes:
 
 
 def _message(row: tuple[Any, ...], units: list[str]) -> StepMessage:
-    """What a row says; its counts are right where its rank has the same ``units``."""
+    """Return what a row says; its counts are right where its rank has the same ``units``."""
     flags, saved = row[2:4]
     counts = {unit: row[4 + number] for number, unit in enumerate(units[:SLOTS]) if flags >> PRESENT + number & 1}
     return StepMessage(counts, None, bool(flags & EVALUATE), bool(flags & SAVE), [], saved)

@@ -154,7 +154,7 @@ def canonical(values: Any) -> str:
 
 
 def describe_differences(every: list[Any]) -> str:
-    """What the ranks run differently, against rank 0.
+    """Return what the ranks run differently, against rank 0.
 
     >>> describe_differences([{"seed": 42, "data": {"max": 9}}, {"seed": 7, "data": {"max": 9}}])
     'rank 1 runs with seed 7, rank 0 with 42'
@@ -237,7 +237,7 @@ STAYING_SECONDS = 1.0
 
 
 class Store(Protocol):
-    """What the ranks' common store (torch's) does."""
+    """The ranks' common store (torch's)."""
 
     def set(self, key: str, value: str) -> Any: ...
     def get(self, key: str) -> bytes: ...
@@ -305,7 +305,7 @@ class RankMonitor:
         return ", ".join(described)
 
     def _told(self, found: list[int]) -> list[int]:
-        """What the first rank to find out wrote, which may be this rank now; empty where none has."""
+        """Return what the first rank to find out wrote, which may be this rank now; empty where none has."""
         with contextlib.suppress(RuntimeError):  # a store that ended, too
             key = f"{self._prefix} lost"
             if self.store.check([key]):
@@ -323,7 +323,7 @@ class RankMonitor:
 
 
 def wait_for_an_answer(address: str, port: int, seconds: float) -> bool:
-    """Whether an address accepts a connection before the timeout."""
+    """Return whether an address accepts a connection before the timeout."""
     deadline = time.monotonic() + seconds
     while True:
         try:
@@ -352,7 +352,7 @@ def has_ended(place: Mapping[str, Any]) -> bool:
 
 
 def is_alive(pid: int) -> bool:
-    """Whether a process of this machine runs; one that has ended and is still listed doesn't."""
+    """Return whether a process of this machine runs; one that has ended and is still listed doesn't."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:

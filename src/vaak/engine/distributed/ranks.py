@@ -66,17 +66,17 @@ class Ranks:
         return self.rank == 0
 
     def exchange(self, message: StepMessage) -> StepMessage:
-        """What all ranks count and request before a step. Every rank calls it once a step, and gets the same."""
+        """Return what all ranks count and request before a step. Every rank calls it once a step, and gets the same."""
         return message if self.world_size == 1 else self._exchange(message)
 
     def gradients(self, parameters: Iterable[torch.nn.Parameter]) -> OwnGradients:
-        """What holds these parameters' gradients in each step, and adds them over ranks."""
+        """Return the holder of these parameters' gradients, which adds them over ranks."""
         if self.world_size == 1:
             return OwnGradients(parameters)
         return GradientBuckets(parameters, self, self.bucket_bytes)
 
     def run_on_main(self, function: Callable[[], Any]) -> Any:
-        """What ``function``, which rank 0 alone calls, returns there: a JSON value, on every rank.
+        """Return what ``function``, which rank 0 alone calls, returns there: a JSON value, on every rank.
 
         A UserError of rank 0 is raised on all. The others wait for as long as rank 0 lives.
         """
@@ -111,7 +111,7 @@ class Ranks:
         raise (UserError if self.is_main else RemoteError)(f"{what}: {differences}: {advice}")
 
     def any(self, flag: bool) -> bool:
-        """Whether the flag is set on any rank. Every rank must call it equally often."""
+        """Return whether the flag is set on any rank. Every rank must call it equally often."""
         if self.world_size == 1:
             return flag
         value = torch.tensor([flag], dtype=torch.int32)
@@ -278,7 +278,7 @@ def _store(address: str, port: int, rank: int, world_size: int, by_launcher: boo
 
 
 def common_word(word: str | None) -> tuple[str, dict[str, Any]]:
-    """What rank 0 gives as ``word``, on every process that was started with it, and the place of rank 0.
+    """Return what rank 0 gives as ``word``, on every process that was started with it, and the place of rank 0.
 
     Raises UserError where the processes don't meet.
     """

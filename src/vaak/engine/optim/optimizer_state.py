@@ -1,4 +1,4 @@
-"""What is kept for a parameter besides its value: what optimizers remember, and a moving average.
+"""The state kept for each parameter besides its value: that of optimizers, and a moving average.
 
 What Vaak's own optimizers keep is known. A user's may remember anything, and count in its groups, too
 (``group["k"] += 1``): what it changed there is kept as well.
@@ -31,7 +31,7 @@ WITHOUT_STATE = "without_state"
 GROUPS = "groups"
 """The prefix of the names of a group's values, as in ``groups.0.1.k``: of optimizer 0, its second group."""
 _GIVEN = ("params", "names", "lr", "base_lr", "weight_decay")
-"""What Vaak gives a group: parameters, rates and decay, which come from the configuration and the schedule."""
+"""The keys that Vaak gives a group: parameters, rates and decay, which come from the configuration and the schedule."""
 
 
 class OptimizerStates:
@@ -71,7 +71,7 @@ class OptimizerStates:
 
 
 class GroupValues:
-    """What a user's optimizers keep in their groups beyond what they were made with."""
+    """The values that a user's optimizers add to their groups after they were made."""
 
     def __init__(self, optimizers: Sequence[Optimizer]) -> None:
         self._groups = {
@@ -201,7 +201,7 @@ def load_optimizer_tensors(
 
 
 def _keys_found(content: Iterable[str]) -> dict[tuple[int, str], list[str]]:
-    """What is remembered of each parameter: the keys by the optimizer's number and the parameter's name."""
+    """Return what is remembered of each parameter: the keys by the optimizer's number and the parameter's name."""
     found: dict[tuple[int, str], list[str]] = defaultdict(list)
     for entry in content:
         number, key, name = entry.split(".", 2)
@@ -220,7 +220,7 @@ def _owned(
 
 
 def _state_keys(optimizer: Optimizer, group: dict[str, Any], parameter: nn.Parameter) -> list[str]:
-    """What an optimizer keeps for a parameter with this many dimensions, found by a step on a tiny one."""
+    """Return what an optimizer keeps for a parameter with this many dimensions, found by a step on a tiny one."""
     number = torch.zeros([1] * parameter.ndim, device=parameter.device, dtype=parameter.dtype, requires_grad=True)
     number.grad = torch.zeros_like(number)
     trial = copy.copy(optimizer)

@@ -120,7 +120,7 @@ def _adam(
 
 
 def _fused(rule: Callable[..., Optimizer], parameters: list[NamedParameter], wanted: bool | None) -> bool:
-    """Whether to use fused kernels. Raises UserError where they are wanted and don't exist."""
+    """Return whether to use fused kernels. Raises UserError where they are wanted and don't exist."""
     if wanted is False:
         return False
     kinds = {(item.parameter.device, item.parameter.dtype) for item in parameters}
@@ -135,7 +135,7 @@ def _fused(rule: Callable[..., Optimizer], parameters: list[NamedParameter], wan
 
 @cache
 def _has_fused(rule: Callable[..., Optimizer], device: torch.device, dtype: torch.dtype) -> bool:
-    """Whether a rule's fused kernel updates a number of this kind, found by doing it once."""
+    """Return whether a rule's fused kernel updates a number of this kind, found by doing it once."""
     number = torch.zeros(1, device=device, dtype=dtype, requires_grad=True)
     number.grad = torch.zeros_like(number)
     try:

@@ -1,4 +1,4 @@
-"""What depends on the step alone: a factor on the peak learning rate, and which parameters are trained.
+"""Functions of the step alone: a factor on the peak learning rate, and which parameters are trained.
 
 Steps count from 1: ``factor(n)`` is for the n-th update of ``total``::
 
@@ -321,6 +321,6 @@ def pattern_of(match: str, names: Iterable[str], key: str) -> re.Pattern[str]:
 
 
 def _holds(rule: FreezeConfig, step: int, epoch: int) -> bool:
-    """Whether a rule freezes in a step; with both limits, until the first of them."""
+    """Return whether a rule freezes in a step; with both limits, until the first of them."""
     over = rule.until_step is not None and step > rule.until_step
     return not (over or (rule.until_epoch is not None and epoch >= rule.until_epoch))
