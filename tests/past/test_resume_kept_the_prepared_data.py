@@ -45,5 +45,5 @@ def test_other_options_are_refused_and_nothing_is_lost(tmp_path: Path):
     assert tiny_runs.hashes(run / "prepared") == before
     given = tiny_runs.loaded(text, run, "data.tokenizer.vocab_size=450")
     task = task_class("lm")(given.experiment, run, given.folder)
-    with pytest.raises(UserError, match=r"was started with \(tokenizer\.vocab_size was 500, is 450\): restore them"):
+    with pytest.raises(UserError, match=r"was started with \(tokenizer\.vocab_size was 500, is 450 now\): restore"):
         task.prepare()  # as where the checkpoint can't be read

@@ -67,13 +67,12 @@ def _in_words(number: int) -> str:
 
 def _steps_at_most(loaded: Loaded) -> int | None:
     """The most steps that training may have, by its sources; None: unknown. Raises UserError for too few to warm up."""
-    from vaak.config.tasks import task_class
     from vaak.runs.estimate import demand_steps_for_warmup, steps_at_most
 
-    experiment, training = loaded.experiment, loaded.experiment.training
+    training = loaded.experiment.training
     if training.max_steps is not None:
         return training.max_steps
-    task = task_class(experiment.reference)(experiment, experiment.run_dir, loaded.folder)
+    task = loaded.task()
     demand_steps_for_warmup(task, training)
     found = steps_at_most(task, training)
     return None if found is None else found.steps

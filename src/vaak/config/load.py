@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 from pydantic.fields import FieldInfo
 
@@ -15,7 +15,16 @@ from vaak.config.components import COMPONENTS, did_you_mean, seen_from, source_f
 from vaak.config.experiment import Experiment, experiment_type
 from vaak.config.inner import settle_experiments
 from vaak.config.resolved import resolved_values
-from vaak.config.tasks import TASKS, CheckFinding, FindingKind, TaskSpec, installed, spec_of, tasks_recognised
+from vaak.config.tasks import (
+    TASKS,
+    CheckFinding,
+    FindingKind,
+    TaskSpec,
+    installed,
+    spec_of,
+    task_class,
+    tasks_recognised,
+)
 from vaak.config.validate import Validation, given_keys, options_of_other_types, settle_components
 from vaak.config.yaml.aliases import canonical, model_type_given, option_aliases, take_section_shortcuts
 from vaak.config.yaml.fields import annotation_of, section_of
@@ -35,6 +44,9 @@ from vaak.config.yaml.tree import (
 )
 from vaak.core.errors import OptionError, UserError
 
+if TYPE_CHECKING:
+    from vaak.core.task import Task
+
 IN_MEMORY = YamlPlace("set in Python")
 
 
@@ -52,6 +64,14 @@ class Loaded:
     folder: Path
     code: tuple[NamedCode, ...] = ()
     tree: Node = field(default_factory=lambda: Node({}), repr=False, compare=False)
+
+    def task(self, directory: Path | None = None) -> Task:
+        """Return the experiment's task, as if its run directory were another one, if a ``directory`` is given."""
+        experiment = self.experiment
+        if directory not in (None, experiment.run_dir):
+            experiment = experiment.model_copy(update={"run_dir": directory})
+        made: Task = task_class(experiment.reference)(experiment, experiment.run_dir, self.folder)
+        return made
 
     @contextlib.contextmanager
     def naming_lines(self) -> Iterator[None]:

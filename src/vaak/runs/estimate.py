@@ -16,7 +16,6 @@ from torch import Tensor, nn
 
 from vaak.config.load import Loaded
 from vaak.config.optimization import UPDATE_RULES, two_moments
-from vaak.config.tasks import task_class
 from vaak.config.training import TrainingConfig
 from vaak.core.errors import UserError
 from vaak.core.task import Task
@@ -197,7 +196,7 @@ def estimate_model(loaded: Loaded) -> ModelEstimate:
     Raises UserError for a task that can't describe its model before its data are prepared.
     """
     experiment, training = loaded.experiment, loaded.experiment.training
-    task = task_class(experiment.reference)(experiment, experiment.run_dir, loaded.folder)
+    task = loaded.task()
     device = pick_device(training.device)
     precision = Precision(training.mixed_precision, device if device.type == "cuda" else torch.device("cpu"))
     with numberless(precision.device) as fake:

@@ -13,11 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from vaak.config.load import Loaded
-from vaak.config.tasks import task_class
 from vaak.core.errors import UserError
 from vaak.core.figures import in_words
 from vaak.core.storage.files import read_json, write_json
-from vaak.core.task import Baselines, Meters, Task
+from vaak.core.task import Baselines, Meters
 from vaak.engine.distributed.launcher import pick_device
 from vaak.engine.distributed.ranks import Ranks
 from vaak.engine.evaluation import PREFIXES, Evaluator
@@ -77,10 +76,10 @@ def make_baselines(loaded: Loaded, split: str) -> Baselines:
 
     Raises UserError where the task has none.
     """
-    experiment, directory = loaded.experiment, loaded.experiment.run_dir
+    directory = loaded.experiment.run_dir
     if not holds_a_run(directory):
         prepare(loaded)
-    task: Task = task_class(experiment.reference)(experiment, directory, loaded.folder)
+    task = loaded.task()
     found = task.baselines(split)
     about = {"data": task.dataset(split).fingerprint, **asdict(found)}
     write_json(directory / FILE, {**_known(directory), split: about})

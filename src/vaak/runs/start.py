@@ -19,7 +19,6 @@ import torch
 import vaak
 from vaak.config.load import Loaded
 from vaak.config.resolved import resolved_values
-from vaak.config.tasks import task_class
 from vaak.config.training import TrainingConfig
 from vaak.config.yaml.text import read_yaml
 from vaak.config.yaml.tree import find
@@ -172,9 +171,8 @@ def prepare(loaded: Loaded) -> Path:
     ranks = start_ranks(experiment.training)
     logs = logging_to(directory, ranks.rank, experiment.training.logging.json_lines)
     with contextlib.closing(ranks), _held_directory(loaded, ranks), logs:
-        task: Task = task_class(experiment.reference)(experiment, directory, loaded.folder)
         with loaded.naming_lines():
-            ranks.run_on_main(distilled(task, experiment, directory).prepare)
+            ranks.run_on_main(distilled(loaded.task(), experiment, directory).prepare)
         folder = prepared_folder(directory)
         if ranks.is_main and not folder.is_symlink() and not holds_a_run(directory):
             write_json(directory / PREPROCESSED, {"folder": folder.name, "vaak": vaak.__version__})
@@ -184,12 +182,9 @@ def prepare(loaded: Loaded) -> Path:
 def _prepared_in_cache(loaded: Loaded, cache: Path) -> Path:
     """Prepare the data in a cache and return their folder; no run is touched."""
     with tempfile.TemporaryDirectory(prefix="vaak-data-") as temporary:
-        directory = Path(temporary)
-        experiment = loaded.experiment.model_copy(update={"run_dir": directory})
-        with logging_to(directory, 0, experiment.training.logging.json_lines):
-            task: Task = task_class(experiment.reference)(experiment, directory, loaded.folder)
-            with loaded.naming_lines():
-                distilled(task, experiment, directory).prepare()
+        directory, experiment = Path(temporary), loaded.experiment
+        with logging_to(directory, 0, experiment.training.logging.json_lines), loaded.naming_lines():
+            distilled(loaded.task(directory), experiment, directory).prepare()
         folder = prepared_folder(directory)
         return folder.resolve() if folder.is_symlink() else cache
 
@@ -210,7 +205,7 @@ def open_trainer(loaded: Loaded, callbacks: tuple[Callback, ...] = (), task: Tas
                 log.warning(warning)
             _say_global_batch(training)
             say_what_has_no_effect(training, ranks.device, ranks.world_size)
-        chosen: Task = task or task_class(loaded.experiment.reference)(loaded.experiment, directory, loaded.folder)
+        chosen = task or loaded.task()
         reference = chosen.reference
         ranks.run_on_main(lambda: _demand_resumable(loaded, reference))
         if not is_prepared(directory):
@@ -419,10 +414,8 @@ def temporary_trainer(loaded: Loaded) -> Iterator[Trainer]:
     training = loaded.experiment.training
     device = pick_device(training.device)
     with tempfile.TemporaryDirectory(prefix="vaak-study-") as folder, keeping_generators(device):
-        directory = Path(folder)
-        experiment = loaded.experiment.model_copy(update={"run_dir": directory})
-        task: Task = task_class(experiment.reference)(experiment, directory, loaded.folder)
-        task = distilled(task, experiment, directory)
+        directory, experiment = Path(folder), loaded.experiment
+        task = distilled(loaded.task(directory), experiment, directory)
         with loaded.naming_lines():
             task.prepare()
         skip_bad, folder_of_code = experiment.skips_bad_examples, loaded.folder

@@ -25,7 +25,6 @@ import numpy as np
 from vaak.config.base import with_fold
 from vaak.config.experiment import Experiment
 from vaak.config.load import Loaded
-from vaak.config.tasks import task_class
 from vaak.core.artifact import LOCK, Artifact
 from vaak.core.corpus import NONE
 from vaak.core.errors import DataError, UserError
@@ -156,8 +155,7 @@ class CrossValidation:
     def _divide(self, about: dict[str, Any]) -> None:
         plan, loaded = self.plan, self.plan.load()
         experiment = _with_datasets(loaded)
-        task: Task = task_class(experiment.reference)(experiment, self.folder, loaded.folder)
-        corpora = _examples(task, plan)
+        corpora = _examples(replace(loaded, experiment=experiment).task(self.folder), plan)
         if with_fold(experiment, "", "") == experiment:
             raise UserError(f"task {experiment.task} has no section that can be divided into folds")
         flat = [example for own in corpora.values() for example in own]
@@ -174,8 +172,7 @@ def _with_datasets(loaded: Loaded) -> Experiment[Any, Any]:
     experiment = loaded.experiment
     if experiment.datasets:
         return experiment
-    task = task_class(experiment.reference)(experiment, experiment.run_dir, loaded.folder)
-    return experiment.model_copy(update={"datasets": getattr(task, "datasets", ())})
+    return experiment.model_copy(update={"datasets": getattr(loaded.task(), "datasets", ())})
 
 
 def _examples(task: Task, plan: CrossvalPlan) -> dict[str, list[FoldExample]]:

@@ -16,7 +16,6 @@ from torch import nn
 
 from vaak.config.experiment import Experiment
 from vaak.config.load import Loaded, load
-from vaak.config.tasks import task_class
 from vaak.config.training import TrainingConfig
 from vaak.core.errors import UserError
 from vaak.core.machine import format_bytes, nearest_existing
@@ -134,7 +133,7 @@ def _task(loaded: Loaded, device: torch.device | None) -> Iterator[DoctorFinding
     experiment = loaded.experiment
     try:
         demand_trust(loaded)
-        task = task_class(experiment.reference)(experiment, experiment.run_dir, loaded.folder)
+        task = loaded.task()
         sources = task.sources()
     except UserError as error:
         yield DoctorFinding(ABOUT, "data", "problem", str(error))

@@ -11,7 +11,6 @@ from typing import NamedTuple
 import torch
 
 from vaak.config.load import Loaded
-from vaak.config.tasks import task_class
 from vaak.core.batch import Batch
 from vaak.core.errors import DataError, UserError
 from vaak.core.random_keys import Purpose
@@ -48,12 +47,9 @@ def prepared_task(loaded: Loaded, *, checking: bool = False) -> Iterator[Task]:
     Except what ``data.cache_dir`` and ``global_config.storage_path`` keep. Raises UserError for what can't be prepared,
     and for code that requires trust; with ``checking``, the task leaves to its findings what it can.
     """
-    experiment = loaded.experiment
     with tempfile.TemporaryDirectory(prefix="vaak-doctor-") as folder:
-        directory = Path(folder)
-        moved = experiment.model_copy(update={"run_dir": directory})
         demand_trust(loaded)
-        task: Task = task_class(experiment.reference)(moved, directory, loaded.folder)
+        task = loaded.task(Path(folder))
         with loaded.naming_lines():
             if checking:
                 task.prepare_for_check()
