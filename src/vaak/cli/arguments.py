@@ -22,6 +22,7 @@ from vaak.core.errors import DataError, UserError
 
 if TYPE_CHECKING:
     from vaak.config.base import Section
+    from vaak.config.load import Loaded
 
 OPTION = re.compile(r"[a-z_]\w*(\.\w+)*")
 YAML_ENDINGS = (".yml", ".yaml", ".json")
@@ -76,6 +77,20 @@ def files_and_overrides(arguments: list[str], device: str | None = None) -> tupl
     overrides = [text for text in arguments if "=" in text and not os.path.exists(text)]
     files = [text for text in arguments if text not in overrides]
     return files, overrides + ([] if device is None else [f"training.device={device}"])
+
+
+def load_trusted(files: Sequence[str], overrides: Sequence[str], trust_code: bool) -> Loaded:
+    """Load a configuration of which a model is to be built.
+
+    Raises UserError where it names code that comes from elsewhere, such as a run, and ``trust_code`` isn't given.
+    """
+    from vaak.config.load import load
+
+    loaded = load(files, overrides, trust_code=trust_code)
+    from vaak.runs.folder.user_code import demand_trust  # not before: a mistake is reported without waiting for torch
+
+    demand_trust(loaded)
+    return loaded
 
 
 def with_options_of(
@@ -156,7 +171,7 @@ def texts_of(text: str) -> tuple[list[str], Callable[[int], str]]:
 
 
 def _names_a_file(text: str) -> bool:
-    """Whether a text can only be meant as a path: by how it begins or ends, or because its folder is there.
+    """Return whether a text can only be meant as a path: by how it begins or ends, or because its folder is there.
 
     >>> [_names_a_file(text) for text in ("texts/lines.txt", "./lines", "12/25/2020", "km/h", "https://foo.com/a.txt")]
     [True, True, False, False, False]

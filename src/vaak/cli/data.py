@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from vaak.cli.arguments import Arguments, AsJson, OptionalArguments, TrustCode, files_and_overrides
+from vaak.cli.arguments import Arguments, AsJson, OptionalArguments, TrustCode, files_and_overrides, load_trusted
+from vaak.core.errors import UserError
 
 if TYPE_CHECKING:
     from vaak.audio.config import DatasetConfig
@@ -69,7 +70,7 @@ def simulate(
 def _simulated(
     loaded: Loaded, dataset: DatasetConfig, out: Path, split: str, number: int | None
 ) -> tuple[Written, int]:
-    """What was written, and the number of speakers in the split.
+    """Return what was written, and the number of speakers in the split.
 
     ``number`` conversations of speakers of the ``split``, or as many as ``dataset`` says, are written to ``out``;
     ``loaded`` is the configuration.
@@ -99,7 +100,6 @@ def _simulated(
 
 def _dataset(loaded: Loaded, name: str | None) -> DatasetConfig:
     """The dataset of that name, or the only one. Raises UserError if there is none or the choice is not clear."""
-    from vaak.core.errors import UserError
 
     datasets = loaded.experiment.datasets
     there: dict[str, DatasetConfig] = {one.name: one for one in datasets if hasattr(one, "conversations")}
@@ -244,7 +244,6 @@ def prepare(
     from vaak.audio.corpora.corpus import AudioCorpus
     from vaak.audio.corpora.lhotse_manifests import output_folder, prepare_corpus, write_splits
     from vaak.audio.corpora.recipes import recipe_named
-    from vaak.core.errors import UserError
 
     audio = AudioConfig(corpus_dir=corpus_dir, output_dir=output_dir)
     if name == "ljspeech" and options and "=" not in options[0]:
@@ -288,8 +287,6 @@ def preprocess(
 
     Example: vaak data preprocess configs/quickstart.yml --output prepared
     """
-    from vaak.config.load import load
-    from vaak.runs.folder.user_code import demand_trust
     from vaak.runs.start import prepare as prepare_run
 
     files, overrides = files_and_overrides([*(arguments or ()), *(config or ())])
@@ -297,8 +294,7 @@ def preprocess(
         overrides.append(f"data.corpus.train={json.dumps(_files_in(input_dir))}")
     if output_dir is not None:
         overrides.append(f"data.cache_dir={json.dumps(output_dir)}")
-    loaded = load(files, overrides, trust_code=trust_code)
-    demand_trust(loaded)
+    loaded = load_trusted(files, overrides, trust_code)
     folder = prepare_run(loaded)
     print(json.dumps({"folder": str(folder)}) if as_json else f"prepared data are in {folder}")
 
@@ -306,8 +302,6 @@ def preprocess(
 def _files_in(folder: str) -> list[str]:
     """A pattern for the files of each ending in a folder. Raises UserError where there are none."""
     from pathlib import Path
-
-    from vaak.core.errors import UserError
 
     if not Path(folder).is_dir():
         raise UserError(f"--input-dir: no such folder: {folder}")
@@ -321,7 +315,6 @@ def _values(options: list[str] | None) -> dict[str, Any]:
     """``key=value`` with the value read as YAML. Raises UserError for anything else."""
     from vaak.config.yaml.text import read_value
     from vaak.config.yaml.tree import to_plain
-    from vaak.core.errors import UserError
 
     values = {}
     for text in options or ():

@@ -96,7 +96,6 @@ def evaluate(
 
 def _demand_evaluated(overrides: list[str], splits: list[str]) -> None:
     """Raise UserError where the command line names files of a split that isn't evaluated."""
-    from vaak.core.errors import UserError
 
     for key, _, value in (override.partition("=") for override in overrides):
         section, _, name = key.rpartition(".")
@@ -107,7 +106,6 @@ def _demand_evaluated(overrides: list[str], splits: list[str]) -> None:
 
 def _write_tables(folder: Path, split: str, meters: Meters) -> None:
     """Write the tables of a split as CSV and, if there are any, its pictures as PNG."""
-    from vaak.core.errors import UserError
     from vaak.core.storage.files import write_bytes, write_text
 
     tables = meters.tables()
@@ -177,7 +175,6 @@ def lm_eval(
 
 def _pair(text: str) -> tuple[str, str]:
     """Raises UserError for an option that isn't TASK=FILE."""
-    from vaak.core.errors import UserError
 
     name, sign, file = text.partition("=")
     if not (name and sign and file):

@@ -133,7 +133,7 @@ def _short(path: Any) -> str:
 
 
 def _in_a_folder() -> bool:
-    """Whether the working folder still exists."""
+    """Return whether the working folder still exists."""
     try:
         os.getcwd()
     except FileNotFoundError:
@@ -153,7 +153,7 @@ def _end(message: str) -> None:
 
 
 def _stdout_is_broken() -> bool:
-    """Whether what was printed can't be written."""
+    """Return whether what was printed can't be written."""
     try:
         sys.stdout.flush()
     except (OSError, ValueError):
@@ -190,6 +190,6 @@ class TorchNotice:
 
 
 def say_before_importing_torch() -> None:
-    """From here on, whatever imports torch first says so on standard error, if that is a terminal."""
+    """Say on standard error that torch is imported, when it is, if that is a terminal."""
     if "torch" not in sys.modules and not any(isinstance(finder, TorchNotice) for finder in sys.meta_path):
         sys.meta_path.insert(0, TorchNotice())

@@ -9,7 +9,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from vaak.cli.arguments import Arguments, AsJson, TrainingDevice, TrustCode, Weights, WhichWeights, files_and_overrides
+from vaak.cli.arguments import (
+    Arguments,
+    AsJson,
+    TrainingDevice,
+    TrustCode,
+    Weights,
+    WhichWeights,
+    files_and_overrides,
+    load_trusted,
+)
+from vaak.core.errors import UserError
 
 if TYPE_CHECKING:
     from vaak.runs.estimate import Branch, ModelEstimate
@@ -38,13 +48,8 @@ def show(
 
     Example: vaak model show configs/quickstart.yml model.num_layers=6
     """
-    from vaak.config.load import load
-
     files, overrides = files_and_overrides(arguments, device)
-    loaded = load(files, overrides, trust_code=trust_code)
-    from vaak.runs.folder.user_code import demand_trust
-
-    demand_trust(loaded)
+    loaded = load_trusted(files, overrides, trust_code)
 
     from vaak.runs.estimate import estimate_model
 
@@ -128,7 +133,6 @@ def export(
 
     Example: vaak export runs/quickstart --format hf --output quickstart-hf
     """
-    from vaak.core.errors import UserError
     from vaak.nn.lora import merged
     from vaak.runs.open_run import open_run
     from vaak.tasks.base import demand_format

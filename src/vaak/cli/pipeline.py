@@ -14,6 +14,7 @@ from typer.core import TyperGroup
 from typer.main import get_command
 
 from vaak.cli.arguments import AsJson, TrustCode
+from vaak.core.errors import UserError
 
 if TYPE_CHECKING:
     from vaak.pipeline.stage import Pipeline
@@ -116,7 +117,7 @@ def _command(reference: str) -> Any:
 
 
 def _is_plain(annotation: Any) -> bool:
-    """Whether a flag can give an option of this type; others, such as sections, are only in files."""
+    """Return whether a flag can give an option of this type; others, such as sections, are only in files."""
     kinds = [kind for kind in get_args(annotation) or (annotation,) if kind is not type(None)]
     return all(kind in (bool, int, float, str, Path) or get_origin(kind) is Literal for kind in kinds) or (
         get_origin(annotation) is Literal
@@ -154,7 +155,6 @@ def _demand_trust(
     from vaak.config.base import from_options
     from vaak.config.yaml.named_code import code_in_options, doubt_about
     from vaak.config.yaml.tree import YamlPlace
-    from vaak.core.errors import UserError
     from vaak.pipeline.run import options_before
 
     in_file, config = of_file

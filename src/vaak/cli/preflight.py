@@ -15,7 +15,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from vaak.cli.arguments import Arguments, AsJson, OptionalArguments, TrainingDevice, TrustCode, files_and_overrides
+from vaak.cli.arguments import (
+    Arguments,
+    AsJson,
+    OptionalArguments,
+    TrainingDevice,
+    TrustCode,
+    files_and_overrides,
+    load_trusted,
+)
+from vaak.core.errors import UserError
 
 if TYPE_CHECKING:
     from vaak.runs.doctor import DoctorFinding
@@ -84,14 +93,9 @@ def find_batch_size(
 
     Example: vaak find-batch-size configs/quickstart.yml --up-to 64
     """
-    from vaak.config.load import load
-
     files, overrides = files_and_overrides(arguments, device)
-    loaded = load(files, overrides, trust_code=trust_code)
     most = None if limit is None else bytes_of(limit)
-    from vaak.runs.folder.user_code import demand_trust
-
-    demand_trust(loaded)
+    loaded = load_trusted(files, overrides, trust_code)
 
     from vaak.runs.largest_batch import find_batch_size as find
 
@@ -108,7 +112,6 @@ def bytes_of(text: str) -> int:
     >>> bytes_of("8GiB") == bytes_of("8g") == 8 * 2**30
     True
     """
-    from vaak.core.errors import UserError
 
     found = re.fullmatch(r"([\d.]+(?:e\d+)?) *([KMGT]?)(?:i?B)?", text, re.IGNORECASE)
     try:
@@ -159,13 +162,9 @@ def find_lr(
     Example: vaak find-lr configs/quickstart.yml training.optimizer=adamw --num-iter 60
     """
     from vaak.cli.output import create_folder
-    from vaak.config.load import load
 
     files, overrides = files_and_overrides(arguments, device)
-    loaded = load(files, overrides, trust_code=trust_code)
-    from vaak.runs.folder.user_code import demand_trust
-
-    demand_trust(loaded)
+    loaded = load_trusted(files, overrides, trust_code)
 
     from vaak.study.drawing import in_words, short, table
     from vaak.study.lr_finder import described, write_curve
@@ -208,16 +207,11 @@ def check_gradients(
 
     Example: vaak check-gradients configs/quickstart.yml
     """
-    from vaak.config.load import load
-    from vaak.core.errors import UserError
 
     if not 0 < tolerance < 1:
         raise UserError(f"--tolerance {tolerance:g}: expected a relative error above 0 and below 1, such as 1e-3")
     files, overrides = files_and_overrides(arguments, device)
-    loaded = load(files, overrides, trust_code=trust_code)
-    from vaak.runs.folder.user_code import demand_trust
-
-    demand_trust(loaded)
+    loaded = load_trusted(files, overrides, trust_code)
 
     from vaak.study.gradient_check import check_first_batch
 

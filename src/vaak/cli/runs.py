@@ -18,6 +18,7 @@ import typer
 from typer.core import TyperGroup
 
 from vaak.cli.arguments import AsJson
+from vaak.core.errors import UserError
 
 if TYPE_CHECKING:
     from vaak.runs.folder.listing import RunSummary
@@ -129,7 +130,6 @@ def clean(
 
     Example: vaak runs clean runs
     """
-    from vaak.core.errors import UserError
     from vaak.runs.folder.listing import never_trained, remove_start
 
     found = never_trained(folder)
@@ -151,8 +151,7 @@ def clean(
 
 
 def _wanted(text: str) -> tuple[str, str]:
-    """What a filter looks at, and the pattern."""
-    from vaak.core.errors import UserError
+    """Return what a filter looks at, and the pattern."""
 
     what, equals, pattern = text.partition("=")
     if not equals or what not in FILTERS:
@@ -237,7 +236,6 @@ def plot(
 
     Example: vaak plot runs/asr-quickstart --output history.png
     """
-    from vaak.core.errors import UserError
 
     path = output or run / f"{picture}.png"
     if picture in (Picture.gate, Picture.experts):

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TextIO
 import typer
 
 from vaak.cli.arguments import AsJson
+from vaak.core.errors import UserError
 from vaak.core.figures import percent
 
 if TYPE_CHECKING:
@@ -52,7 +53,6 @@ def der(
     """
     from vaak.audio.diarization_errors import read_reference, read_scored_regions, score_recordings
     from vaak.audio.formats.annotation_lines import read_rttm
-    from vaak.core.errors import UserError
 
     if not 0 <= collar < math.inf:
         raise UserError(f"--collar {collar:g}: expected seconds, 0 or more")

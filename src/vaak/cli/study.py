@@ -23,6 +23,7 @@ from vaak.cli.arguments import (
     WhichWeights,
     files_and_overrides,
 )
+from vaak.core.errors import UserError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -65,7 +66,6 @@ def sweep(
 
     Example: vaak sweep configs/quickstart.yml --random training.optimizer.lr=log:1e-4:1e-2 --trials 3
     """
-    from vaak.core.errors import UserError
     from vaak.pipeline.jobs import Jobs
     from vaak.study.sweep import Sweep, SweepPlan, points, read_grid, read_random, rows, write_report
 
@@ -104,7 +104,7 @@ def sweep(
 
 
 def _worker(plan: SweepPlan, folder: Path) -> Callable[[int], int]:
-    """What works on the sweep in one process; returns how many trials it did."""
+    """Return a function that works on the sweep in one process and returns how many trials it did."""
     from vaak.study.sweep import Sweep, write_report
 
     def work(worker: int) -> int:
@@ -237,7 +237,6 @@ def compare(
 
     Example: vaak compare runs/baseline runs/new --split test
     """
-    from vaak.core.errors import UserError
     from vaak.study.compare import compare_runs, compare_scores, draw_report, examples_of, read_scores
     from vaak.study.crossval import is_cross_validation, read_fold_scores
 

@@ -85,7 +85,7 @@ def _app_of(function: Callable[..., Any]) -> typer.Typer:
 
 
 def _with_hyphens(word: str) -> str:
-    """How an option is spelled here: --output_dir, as other programs have it, is --output-dir."""
+    """Return how an option is spelled here: --output_dir, as other programs have it, is --output-dir."""
     return word.replace("_", "-")
 
 

@@ -131,7 +131,7 @@ def _spoken(
 def _processed(
     processor: PhonemeProcessor, texts: list[str], first: int, note: Callable[[int, DataError], None]
 ) -> Iterator[Processed | None]:
-    """What each text became; None of blank ones, and of those that can't be spoken, which are noted."""
+    """Yield what each text became; None of blank ones, and of those that can't be spoken, which are noted."""
     try:
         at_once = iter(processor.process_all([text for text in texts if text.strip()]))
         yield from (next(at_once) if text.strip() else None for text in texts)

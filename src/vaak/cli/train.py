@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from vaak.cli.arguments import Arguments, TrainingDevice, TrustCode, files_and_overrides
+from vaak.cli.arguments import Arguments, TrainingDevice, TrustCode, files_and_overrides, load_trusted
 
 
 def train(
@@ -39,12 +39,7 @@ def train(
 
 def run_training(files: list[str], overrides: list[str], trust_code: bool = False) -> None:
     """Load, train, and print how it ended. A run's own code is executed only with ``trust_code``."""
-    from vaak.config.load import load
-
-    loaded = load(files, overrides, trust_code=trust_code)
-    from vaak.runs.folder.user_code import demand_trust
-
-    demand_trust(loaded)
+    loaded = load_trusted(files, overrides, trust_code)
 
     from vaak.cli.output import print_outcome
     from vaak.runs.start import train as train_run

@@ -145,12 +145,12 @@ class ExtensibleSection(Section):
 
     @classmethod
     def is_users(cls, section_type: Any) -> bool:
-        """Whether a type is not one of Vaak's own."""
+        """Return whether a type is not one of Vaak's own."""
         return section_type not in cls.own_types
 
     @classmethod
     def reads(cls, name: str) -> bool:
-        """Whether Vaak reads an option of this section whatever its type is."""
+        """Return whether Vaak reads an option of this section whatever its type is."""
         field = cls.model_fields.get(name)
         extra = field.json_schema_extra if field else None
         return field is not None and not (isinstance(extra, dict) and extra.get("only_for"))
@@ -175,7 +175,7 @@ class ExtensibleSection(Section):
 
 
 def open_type(own_types: tuple[str, ...]) -> WithJsonSchema:
-    """How a schema describes the ``type`` of an open section."""
+    """Return how a schema describes the ``type`` of an open section."""
     references = {"type": "string", "pattern": ":", "examples": list(REFERENCES)}
     return WithJsonSchema({"anyOf": [{"type": "string", "enum": list(own_types)}, references]})
 

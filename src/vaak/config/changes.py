@@ -86,7 +86,7 @@ def changes_between(before: Mapping[str, Any], after: Mapping[str, Any], referen
     the task can be compared. ``reference`` is that of a task of the user's own (``Experiment.reference``).
     """
     task = reference or after["task"]
-    if not _is_same_task(before.get("task", task), task):
+    if Path(before.get("task", task)).name != Path(task).name:  # a user's own is copied into the run
         return [Change("task", before["task"], after["task"], "refused")]
     untouched = untouched_experiment(task, after["name"], after["run_dir"])
     was, now = str(before.get("run_dir", after["run_dir"])), str(after["run_dir"])
@@ -95,12 +95,16 @@ def changes_between(before: Mapping[str, Any], after: Mapping[str, Any], referen
         if _are_experiments(old) and _are_experiments(new) and old.keys() == new.keys():
             changes += [one for name in old for one in _within(f"{key}.{name}", old[name], new[name], was, now)]
         elif key == "run_dir" or not moved_together(old, new, was, now):
-            changes.append(Change(key, old, new, _class_of(task, key, old, new)))
+            try:
+                kind = rule_of(task, key).of(old, new)
+            except KeyError:
+                kind = _UNKNOWN
+            changes.append(Change(key, old, new, kind))
     return changes
 
 
 def _are_experiments(value: Any) -> bool:
-    """Whether a value is inner experiments by name (``vaak.config.inner``)."""
+    """Return whether a value is inner experiments by name (``vaak.config.inner``)."""
     return isinstance(value, dict) and all(isinstance(one, dict) and "task" in one for one in value.values())
 
 
@@ -108,11 +112,6 @@ def _within(key: str, before: dict[str, Any], after: dict[str, Any], was: str, n
     """The changes ``before``→``after`` of inner experiment ``key``; its run ``was`` in one folder, is in ``now``."""
     changes = changes_between({"name": "inner", "run_dir": was, **before}, {"name": "inner", "run_dir": now, **after})
     return [replace(change, key=f"{key}.{change.key}") for change in changes if change.key != "run_dir"]
-
-
-def _is_same_task(one: str, other: str) -> bool:
-    """Whether two tasks are the same; of a user's own, which is copied into the run, names of file and class decide."""
-    return Path(one).name == Path(other).name
 
 
 def of_class(changes: Iterable[Change], resume_class: ResumeClass) -> list[Change]:
@@ -184,13 +183,6 @@ def _of_section(section: SectionType) -> Rule | None:
     return Rule(always, always) if always else None
 
 
-def _class_of(task: str, key: str, before: Any, after: Any) -> ResumeClass:
-    try:
-        return rule_of(task, key).of(before, after)
-    except KeyError:
-        return _UNKNOWN
-
-
 def _differences(
     section: SectionType, before: Mapping[str, Any], after: Mapping[str, Any], untouched: Any, path: str = ""
 ) -> Iterator[tuple[str, Any, Any]]:
@@ -237,7 +229,7 @@ def _below(annotation: Any, key: str, old: Any, new: Any, untouched: Any) -> Ite
 
 
 def _value(section: SectionType, values: Mapping[str, Any], name: str, untouched: Any) -> Any:
-    """What a section has under a name, or its default there; a section that is left out has no values."""
+    """Return what a section has under a name, or its default there; a section that is left out has no values."""
     if name in values:
         return values[name]
     known = section.model_fields.get(name)
@@ -251,7 +243,7 @@ def _value(section: SectionType, values: Mapping[str, Any], name: str, untouched
 
 
 def _same_class(one: Any, other: Any) -> bool:
-    """Whether two references name the same class: of a user's file, a run keeps a copy in another folder."""
+    """Return whether two references name the same class: of a user's file, a run keeps a copy in another folder."""
     return bool(_without_folder(one) == _without_folder(other))
 
 

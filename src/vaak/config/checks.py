@@ -112,7 +112,7 @@ def wrong_options_of_components(experiment: Experiment[Any, Any], folder: Path) 
 def _wrong_options(
     key: str, component: Component, short_names: Mapping[str, str], folder: Path
 ) -> Iterator[CheckFinding]:
-    """Those of one component, which stands under ``key``, as far as the source of its class tells."""
+    """Yield the wrong options of the component under ``key``, as far as the source of its class tells."""
     reference = short_names.get(component.type, component.type)
     module, _, name = reference.rpartition(":")
     ours = importlib.util.find_spec(module) if module.startswith("vaak.") else None
@@ -136,7 +136,7 @@ def _wrong_options(
 
 
 def _is_plain_module(found: ast.ClassDef) -> bool:
-    """Whether a class inherits from torch's module alone, which takes no options."""
+    """Return whether a class inherits from torch's module alone, which takes no options."""
     return [ast.unparse(base) for base in found.bases] in (["nn.Module"], ["torch.nn.Module"])
 
 
@@ -169,7 +169,7 @@ def watched_metrics(training: TrainingConfig) -> dict[str, str]:
 
 
 def unknown_in_a_new_run(experiment: Experiment[Any, Any], further_metrics: Iterable[str]) -> Iterator[CheckFinding]:
-    """What only who starts a run must have right: metrics, and the runs to begin with.
+    """Yield what only who starts a run must have right: metrics, and the runs to begin with.
 
     ``further_metrics`` are those that a program adds to the task's. A run that was trained may have others, and may
     have outlived the one whose weights it began with.
@@ -342,7 +342,7 @@ def _impossible_lengths(experiment: Experiment[Any, Any]) -> Iterator[CheckFindi
 
 
 def _without_evaluations(training: TrainingConfig) -> Iterator[CheckFinding]:
-    """What is impossible in a run that is never evaluated."""
+    """Yield what is impossible in a run that is never evaluated."""
     if training.early_stopping is not None:
         yield impossible("training.early_stopping", "needs evaluations; give validation.interval or interval_epochs")
     if training.scheduler.type == "plateau":
@@ -433,7 +433,7 @@ def _remarks(experiment: Experiment[Any, Any]) -> Iterator[CheckFinding]:
 
 
 def _batch_size_beside_a_budget(training: TrainingConfig) -> Iterator[CheckFinding]:
-    """What ``batch_size`` still does where batches are filled up to a budget."""
+    """Yield what ``batch_size`` still does where batches are filled up to a budget."""
     batching = training.batching
     budgets = {"max_tokens": batching.max_tokens, "max_duration": batching.max_duration}
     given = [f"batching.{name} ({budget})" for name, budget in budgets.items() if budget is not None]

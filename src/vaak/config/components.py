@@ -45,7 +45,7 @@ def seen_from(reference: str, written_in: Path, folder: Path) -> str:
 
 
 def what_is_missing(reference: str, folder: Path) -> str | None:
-    """Why a ``file.py:Name`` or ``package:Name`` can't be found, without running any of it; None if it is there."""
+    """Return why a ``file.py:Name`` or ``package:Name`` can't be found, without running it; None if it is there."""
     module, colon, name = reference.rpartition(":")
     if not colon:
         return None
@@ -109,7 +109,7 @@ def resolve_class(reference: str, builtin: Mapping[str, str], folder: Path) -> A
 
 
 def resolve_component(key: str, reference: str, folder: Path) -> Any:
-    """What a reference under an option names: what a program registered under that name, or else ``resolve_class``.
+    """Return what a reference under an option names: what a program registered, or else ``resolve_class``.
 
     Raises UserError, naming the option, if there is none.
     """
@@ -145,7 +145,7 @@ def check_options(
 
 
 def unknown_name(name: str, builtin: Mapping[str, Any]) -> str:
-    """What to say of a short name that is none."""
+    """Return what to say of a short name that is none."""
     known = ", ".join(sorted(builtin))
     hint = did_you_mean(name, builtin)
     return f"{name!r} is not known; expected one of {known}, ./file.py:Name or package.module:Name{hint}"

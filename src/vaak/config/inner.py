@@ -73,7 +73,7 @@ def settle_experiments(tree: Node, kind: SectionType, read: Read | None) -> tupl
 
 
 def _layers(node: Node) -> list[Node]:
-    """What an inner experiment extends, without its loop, and the sections over it, the lowest first."""
+    """Return what an inner experiment extends, without its loop, and the sections over it, the lowest first."""
     own, files = Node(dict(node.value), node.place), Layers()
     base = own.value.pop("extends", None)
     if base is not None and not isinstance(base.value, str):

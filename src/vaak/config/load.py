@@ -37,6 +37,7 @@ from vaak.config.yaml.tree import (
     YamlPlace,
     find,
     from_plain,
+    place_of,
     split_key,
     take,
     to_plain,
@@ -79,7 +80,7 @@ class Loaded:
         try:
             yield
         except OptionError as error:
-            raise UserError(str(_at(self.tree, error.key, error.problem))) from error
+            raise UserError(str(_problem_at(self.tree, error.key, error.problem))) from error
 
 
 def load(files: Sequence[Path | str], overrides: Sequence[str] = (), *, trust_code: bool = False) -> Loaded:
@@ -156,7 +157,9 @@ def _experiment_of(
     problems += inside
     problems += settle_components(tree, kind, folder, {**COMPONENTS, **task.spec.short_names})
     problems += options_of_other_types(tree, kind)
-    validation = Validation(tree, kind, _other_names(task.spec))
+    spec = task.spec
+    aliases = [*option_aliases(spec.aliases), *spec.stand_ins.aliases(spec.aliases), *spec.stand_ins.targets]
+    validation = Validation(tree, kind, aliases)
     experiment = validation.experiment()
     problems += validation.problems
     found: list[CheckFinding] = []
@@ -165,16 +168,16 @@ def _experiment_of(
         found += wrong_options_of_components(experiment, folder)
     wrong = tuple(f"{problem.key}." for problem in validation.problems)  # defaults stand in their place
     found = [one for one in found if not f"{one.key}.".startswith(wrong)]
-    problems += [_at(tree, one.key, one.message) for one in found if one.kind == "impossible"]
+    problems += [_problem_at(tree, one.key, one.message) for one in found if one.kind == "impossible"]
     if not validation.problems:  # otherwise it may be the default of an option removed because of a mistake
-        problems += _of_those_given((one for one in found if one.kind == "impossible if given"), tree, experiment)
+        problems += _problems_of_given((one for one in found if one.kind == "impossible if given"), tree, experiment)
     if experiment is not None and task.reference and not validation.problems:
-        new = _of_a_new_run(unknown_in_a_new_run(experiment, further_metrics), tree)
+        new = _problems_of_new_run(unknown_in_a_new_run(experiment, further_metrics), tree)
         problems += [problem for kind, problem in new if kind == "impossible"]
         warnings += [problem for kind, problem in new if kind == "remark"]
     if problems or experiment is None:
         raise ConfigError(problems)
-    warnings += _of_those_given((one for one in found if one.kind in ("no effect", "remark")), tree, experiment)
+    warnings += _problems_of_given((one for one in found if one.kind in ("no effect", "remark")), tree, experiment)
     code += code_named_in(resolved_values(experiment), tree, folder)
     named = tuple(one._replace(doubt=None) if trust_code else one for one in code)
     return Loaded(experiment, list(dict.fromkeys([*map(str, warnings), *said])), given_keys(tree), folder, named, tree)
@@ -213,7 +216,8 @@ def _task_of(layers: list[Node], source: Path, folder: Path, problems: list[Prob
             return _own_task(given[-1], folder, problems, trust_code)
         problems.append(Problem(given[-1].place, "task", _unknown_task(task, given[-1].place)))
         return _Task()
-    found = tasks_recognised({key for layer in layers for path, node in walk(layer) for key in _telling(path, node)})
+    nodes = (found for layer in layers for found in walk(layer))
+    found = tasks_recognised({key for path, node in nodes for key in _keys_of(path, node)})
     if len(found) == 1:
         return _Task(found[0], found[0])
     what = f"fits {' and '.join(found)}" if found else "is not given and can't be inferred from the sections"
@@ -222,7 +226,7 @@ def _task_of(layers: list[Node], source: Path, folder: Path, problems: list[Prob
 
 
 def _unknown_task(task: Any, place: YamlPlace | None) -> str:
-    """What to say of a task that isn't one, or isn't known to this program."""
+    """Return what to say of a task that isn't one, or isn't known to this program."""
     run = run_of_configuration(Path(place.file)) if place else None
     if run is not None:
         return (
@@ -252,15 +256,10 @@ def _own_task(node: Node, folder: Path, problems: list[Problem], trust_code: boo
     return _Task(written, reference)
 
 
-def _telling(path: tuple[str, ...], node: Node) -> tuple[str, str]:
-    """What a task may be recognised by: a key, and a key with its value."""
+def _keys_of(path: tuple[str, ...], node: Node) -> tuple[str, str]:
+    """Return what a task may be recognised by: a key, and a key with its value."""
     key = ".".join(path)
     return key, f"{key}={node.value}" if isinstance(node.value, str) else key
-
-
-def _other_names(spec: TaskSpec) -> list[str]:
-    """Every dotted key that the types don't have but that is understood."""
-    return [*option_aliases(spec.aliases), *spec.stand_ins.aliases(spec.aliases), *spec.stand_ins.targets]
 
 
 def _merged(layers: list[Node], task: _Task, problems: list[Problem]) -> tuple[Node, list[Problem]]:
@@ -356,15 +355,12 @@ def _settle_long_warmup(tree: Node, layers: list[Node]) -> None:
         tree.value["training"].value["scheduler"].value["long_warmup"] = Node("shorten")
 
 
-def _at(tree: Node, key: str, message: str) -> Problem:
-    """A problem at the nearest position that the user wrote."""
-    path = split_key(key)
-    nodes = [find(tree, path[:length]) for length in range(len(path), -1, -1)]
-    places = [node.place for node in nodes if node is not None and node.place is not None]
-    return Problem(places[0] if places else None, key, message)
+def _problem_at(tree: Node, key: str, message: str) -> Problem:
+    """Return a problem at the nearest line that the user wrote."""
+    return Problem(place_of(tree, split_key(key)), key, message)
 
 
-def _of_those_given(said: Iterable[CheckFinding], tree: Node, experiment: Any) -> list[Problem]:
+def _problems_of_given(said: Iterable[CheckFinding], tree: Node, experiment: Any) -> list[Problem]:
     """The findings about keys that the user gave.
 
     What was written once for several sections (``model.global_config``) has no effect only where it has none in any.
@@ -372,11 +368,11 @@ def _of_those_given(said: Iterable[CheckFinding], tree: Node, experiment: Any) -
     said, together = list(said), _written_together(tree)
     idle = {one.key for one in said if one.kind == "no effect"}
     return [
-        _at(tree, one.key, one.message)
+        _problem_at(tree, one.key, one.message)
         for one in said
         if one.key in together
         and (one.kind != "no effect" or together[one.key] <= idle)
-        and _asks(tree, one, experiment)
+        and _is_due(tree, one, experiment)
     ]
 
 
@@ -390,7 +386,7 @@ def _written_together(tree: Node) -> dict[str, set[str]]:
     return {key: keys for keys in written.values() for key in keys}
 
 
-def _of_a_new_run(said: Iterable[CheckFinding], tree: Node) -> list[tuple[FindingKind, Problem]]:
+def _problems_of_new_run(said: Iterable[CheckFinding], tree: Node) -> list[tuple[FindingKind, Problem]]:
     """The findings about keys that the user gave, other than those in a run's own configuration."""
     problems = []
     for one in said:
@@ -400,8 +396,8 @@ def _of_a_new_run(said: Iterable[CheckFinding], tree: Node) -> list[tuple[Findin
     return problems
 
 
-def _asks(tree: Node, one: CheckFinding, experiment: Any) -> bool:
-    """Whether a warning is due: ``profiling: false`` asks for nothing, unless true is the default.
+def _is_due(tree: Node, one: CheckFinding, experiment: Any) -> bool:
+    """Return whether a warning is due: ``profiling: false`` asks for nothing, unless true is the default.
 
     A remark may be about false.
     """

@@ -116,7 +116,7 @@ class _Writer:
         return text
 
     def _words(self, section: SectionType, name: str, path: str) -> str:
-        """What the option means, takes, is read by and is also called."""
+        """Return what the option means, takes, is read by and is also called."""
         field = section.model_fields[name]
         properties = self._definition(section)["properties"][name]
         kind = section_of(field.annotation) or section_of(item_of(field.annotation))

@@ -25,7 +25,7 @@ def as_yaml(experiment: Experiment[Any, Any]) -> str:
 
 
 def resolved_values(experiment: Experiment[Any, Any]) -> dict[str, Any]:
-    """What ``as_yaml`` writes, as values."""
+    """Return what ``as_yaml`` writes, as values."""
     untouched = untouched_experiment(experiment.reference, experiment.name, str(experiment.run_dir))
     values = _values(experiment, untouched)
     for found in findings(experiment):
@@ -62,7 +62,7 @@ def _values(section: BaseModel, untouched: Any) -> dict[str, Any]:
 
 
 def _own_default(section: BaseModel, name: str) -> Any:
-    """What an option is where nobody gave it, in a section of a list."""
+    """Return what an option is where nobody gave it, in a section of a list."""
     field = type(section).model_fields.get(name)
     return None if field is None or field.is_required() else field.get_default(call_default_factory=True)
 

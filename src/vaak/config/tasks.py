@@ -63,14 +63,6 @@ def remark(key: str, message: str) -> CheckFinding:
     return CheckFinding("remark", key, message)
 
 
-def _no_findings(experiment: Any) -> Iterable[CheckFinding]:
-    return ()
-
-
-def _none_refused(experiment: Any) -> Mapping[str, str]:
-    return {}
-
-
 def only_length(experiment: Any) -> Mapping[str, str]:
     """The measures of difficulty that data have not whose examples are compared by their lengths only."""
     return dict.fromkeys(("lexical", "morphology"), "examples of this task are compared by length only")
@@ -143,9 +135,9 @@ class TaskSpec:
     refused_batching: Mapping[str, str] = field(default_factory=dict)
     has_logits: bool = True
     has_class_weights: bool = False
-    refused_difficulties: Callable[[Any], Mapping[str, str]] = _none_refused
+    refused_difficulties: Callable[[Any], Mapping[str, str]] = lambda experiment: {}
     num_parameters: Callable[[Any], int] | None = None
-    checks: Callable[[Any], Iterable[CheckFinding]] = _no_findings
+    checks: Callable[[Any], Iterable[CheckFinding]] = lambda experiment: ()
 
     @property
     def stand_ins(self) -> SectionShortcuts:
@@ -280,7 +272,7 @@ def _demand_spec(task: Any, name: str) -> TaskSpec:
 
 
 def task_class(task: str) -> Callable[[Any, Path, Path], Any]:
-    """What makes a task of ``(experiment, directory, folder)``, by its name or, absolute, by its class.
+    """Return what makes a task of ``(experiment, directory, folder)``, by its name or, absolute, by its class.
 
     Raises UserError where there is none.
     """
@@ -310,7 +302,7 @@ def _found(task: str) -> Any:
 
 
 def _imported(point: EntryPoint) -> Any:
-    """What an entry point of another package names. Raises UserError where it can't be imported, for any reason."""
+    """Return what another package's entry point names. Raises UserError where it can't be imported, for any reason."""
     try:
         return point.load()
     except (Exception, SystemExit) as error:

@@ -90,7 +90,7 @@ class Validation:
 
     def _wrong_value(self, path: tuple[str | int, ...], node: Node, kind: str) -> str:
         schema = schema_at(self.schema, path) or {}
-        if node.value is None and _is_section(schema, self.schema):
+        if node.value is None and any(part.get("properties") for part in _parts(schema, self.schema)):
             return "is empty (null); expected a section of keys, or leave it out for the defaults"
         known = choices(schema, self.schema)
         shown = json.dumps(to_plain(node), ensure_ascii=False)
@@ -169,10 +169,6 @@ def _mentioned(section: Node, message: str) -> Node:
 def _parts(schema: dict[str, Any], root: dict[str, Any]) -> list[dict[str, Any]]:
     schema = resolved(schema, root)
     return [resolved(option, root) for option in schema["anyOf"]] if "anyOf" in schema else [schema]
-
-
-def _is_section(schema: dict[str, Any], root: dict[str, Any]) -> bool:
-    return any(part.get("properties") for part in _parts(schema, root))
 
 
 def _all_keys(schema: dict[str, Any], root: dict[str, Any], prefix: str = "") -> Iterator[str]:
@@ -264,7 +260,7 @@ def _unknown(path: str, reference: Node, short_names: Mapping[str, Mapping[str, 
 
 
 def _if_registered(place: YamlPlace | None) -> str:
-    """What else may be wrong with an unknown name in a run's own configuration."""
+    """Return what else may be wrong with an unknown name in a run's own configuration."""
     if place is None or run_of_configuration(Path(place.file)) is None:
         return ""
     return "; if the program that trained this run registered it, register it here, too, before opening the run"
@@ -297,7 +293,7 @@ OF_ONE_TASK = {
 
 
 def why_unknown(key: str) -> str | None:
-    """What to say of a dotted key that no section has, if an original system had it.
+    """Return what to say of a dotted key that no section has, if an original system had it.
 
     >>> why_unknown("model.num_labels")
     'belongs to text classification (task: classification); leave it out'

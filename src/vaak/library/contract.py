@@ -30,7 +30,7 @@ def check(task: Any, *, options: dict[str, Any] | None = None, checks: Sequence[
 
 
 def _maker(task: Any, options: dict[str, Any], folder: Path) -> Callable[[], Task]:
-    """What makes the task, prepared, each time it is called."""
+    """Return what makes the task, prepared, each time it is called."""
     if isinstance(task, Task):
         return lambda: copy.copy(task)
     if is_task(task):

@@ -52,7 +52,7 @@ Curve = tuple[list[int], list[float]]
 
 
 def _panels(records: Sequence[dict[str, Any]]) -> dict[str, dict[str, Curve]]:
-    """What is drawn: the panels by name, each with its curves by label."""
+    """Return what is drawn: the panels by name, each with its curves by label."""
     panels: dict[str, dict[str, Curve]] = {"loss": {}}
     for record in records:
         if record["kind"] == "step":

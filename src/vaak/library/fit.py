@@ -140,7 +140,7 @@ class Reference(NamedTuple):
 
 
 def reference_of(task: Any) -> Reference:
-    """How to name a task's class, or a task object that a module has as a variable.
+    """Return how to name a task's class, or a task object that a module has as a variable.
 
     One that is in no file (of a notebook, of a function) is registered in this program under its name.
     """
@@ -166,7 +166,7 @@ def reference_of(task: Any) -> Reference:
 
 
 def is_task(value: Any) -> bool:
-    """Whether a value is a task's class, or a task."""
+    """Return whether a value is a task's class, or a task."""
     return isinstance(value, Task) or (isinstance(value, type) and issubclass(value, Task))
 
 
@@ -176,7 +176,7 @@ def _name_in(module: ModuleType | None, task: Any) -> str | None:
 
 
 def _is_installed(module: ModuleType) -> bool:
-    """Whether other programs import a module by its name."""
+    """Return whether other programs import a module by its name."""
     root = module.__name__.partition(".")[0]
     if root == "__main__" or "." not in module.__name__ or root not in sys.modules:
         return False

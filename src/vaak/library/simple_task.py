@@ -63,7 +63,7 @@ def padded(examples: list[Any]) -> Batch:
 
 
 def as_batch(collated: Any, where: str) -> Batch:
-    """What a user's function made of examples: a ``Batch``, or tensors by name, whose units are then counted.
+    """Return what a user's function made of examples: a ``Batch``, or tensors by name, whose units are then counted.
 
     Counted are rows as ``example``, what is True in each mask, and targets that aren't -100. Raises UserError for
     anything else.
@@ -113,7 +113,7 @@ def as_tensor(value: Any) -> Tensor | None:
 
 
 def length_of(example: Any) -> int:
-    """How long the longest sequence of an example is; 1 where it has none."""
+    """Return how long the longest sequence of an example is; 1 where it has none."""
     tensors = (as_tensor(value) for value in fields_of(example).values())
     return max((len(tensor) for tensor in tensors if tensor is not None and tensor.ndim), default=1)
 

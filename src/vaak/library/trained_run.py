@@ -68,7 +68,7 @@ class TrainedRun:
 
     @torch.no_grad()
     def predict(self, inputs: Any, **options: Any) -> Any:
-        """What the model makes of one input; of a list (a tuple, an iterator), a list. ``options`` are the task's."""
+        """Return the prediction for an input; for a list (a tuple, an iterator), a list. ``options`` are the task's."""
         several = isinstance(inputs, list | tuple | Iterator)
         results = list(self.task.predict(self.model, inputs if several else [inputs], **options))
         return results if several else results[0]

@@ -151,5 +151,5 @@ class Attention(nn.Module):
 
 
 def is_dense(attention_type: str) -> bool:
-    """Whether a type forms the scores of all pairs of tokens."""
+    """Return whether a type forms the scores of all pairs of tokens."""
     return attention_type == "softmax"

@@ -318,7 +318,7 @@ def _unread_by_positions(stack: StackConfig) -> Iterator[tuple[str, str]]:
 def preset_findings(
     key: str, preset: str | None, presets: Mapping[str, Mapping[str, Any]], model: object
 ) -> Iterator[CheckFinding]:
-    """Whether the ``preset`` at ``key``, one of ``presets``, has a size that the ``model`` doesn't override."""
+    """Yield whether the ``preset`` at ``key``, one of ``presets``, has a size that the ``model`` doesn't override."""
     sizes = presets.get(preset or "", {})
     if sizes and all(getattr(model, name) != size for name, size in sizes.items()):
         yield no_effect(key, f"all of its sizes are overridden: {', '.join(sizes)}")
@@ -327,7 +327,7 @@ def preset_findings(
 def lora_findings(
     experiment: Experiment[Any, Any, Any, Any, Any], lora: LoraConfig | None, is_pretrained: bool
 ) -> Iterator[CheckFinding]:
-    """Whether there is something for low-rank adapters to adapt."""
+    """Yield whether there is something for low-rank adapters to adapt."""
     if lora is not None and not is_pretrained and experiment.training.checkpoint.init_from is None:
         yield impossible(
             "model.lora", "there is nothing to adapt: weights are drawn; give training.checkpoint.init_from, a run"

@@ -81,7 +81,7 @@ def without_lora(weights: dict[str, Tensor], wanted: Collection[str]) -> dict[st
 
 
 def is_of_lora(name: str) -> bool:
-    """Whether a parameter is one of a low-rank adapter."""
+    """Return whether a parameter is one of a low-rank adapter."""
     return ".lora_A." in name or ".lora_B." in name
 
 
@@ -326,7 +326,7 @@ def top_k_weights(logits: Tensor, top_k: int, bias: Tensor | None = None) -> Ten
 
 
 def uses_of(weights: Tensor) -> dict[str, Tensor]:
-    """How many rows of weights ``(row, expert)`` chose each expert, by the names that ``Gate.follow_step`` reads."""
+    """Return how many rows of ``weights`` ``(row, expert)`` chose each expert, named as ``Gate.follow_step`` reads."""
     return {f"{USE}/{expert}": times for expert, times in enumerate((weights > 0).sum(0).float().unbind())}
 
 

@@ -362,7 +362,7 @@ def _exact(outputs: Tensor) -> torch.dtype:
 
 
 def _alike(outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-    """Both in the same shape, so that nothing is broadcast by mistake, and in at least 32 bits."""
+    """Return both in one shape, so that nothing is broadcast by mistake, and in at least 32 bits."""
     exact = _exact(outputs)
     if outputs.shape == (*targets.shape, 1):
         outputs = outputs.squeeze(-1)
@@ -465,7 +465,7 @@ class _CrossEntropy(torch.autograd.Function):
 
 
 def _at_once(logits: Tensor) -> int:
-    """How many logits keep the device busy and still fit in a processor's cache."""
+    """Return how many logits keep the device busy and still fit in a processor's cache."""
     return CPU_LOGITS_AT_ONCE if logits.device.type == "cpu" else LOGITS_AT_ONCE
 
 

@@ -110,7 +110,7 @@ class _AnyInputs(nn.Module):
 
 
 def _difference(session: Any, exported: OnnxModule, inputs: Mapping[str, Tensor]) -> float:
-    """How far the outputs for ``inputs`` are from PyTorch's. Raises UserError where that is too far."""
+    """Return how far the outputs for ``inputs`` are from PyTorch's. Raises UserError where that is too far."""
     with torch.inference_mode():
         expected = [one.numpy() for one in exported.module(*inputs.values())]
     try:

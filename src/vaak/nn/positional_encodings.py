@@ -241,7 +241,7 @@ def rotation(
 
 
 def _slowed(frequencies: Tensor, theta: float, scaling: Scaling) -> Tensor:
-    """How much of the factor each pair is slowed down by, from 0 to 1, ``(pair,)``."""
+    """Return how much of the factor each pair is slowed down by, from 0 to 1, ``(pair,)``."""
     (low, high), length, width = scaling.turns, scaling.original_length, 2 * len(frequencies)
     if scaling.type == "llama3":
         return 1 - ((length * frequencies / (2 * math.pi) - low) / (high - low)).clamp(0, 1)
@@ -252,7 +252,7 @@ def _slowed(frequencies: Tensor, theta: float, scaling: Scaling) -> Tensor:
 
 
 def yarn_factor(factor: float) -> float:
-    """What ``yarn`` multiplies turned queries and keys by."""
+    """Return what ``yarn`` multiplies turned queries and keys by."""
     return 0.1 * math.log(factor) + 1.0
 
 

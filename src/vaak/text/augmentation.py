@@ -93,7 +93,7 @@ class Augmenter:
         return " ".join(map(str, words))
 
     def fixed(self, word: Word) -> bool:
-        """Whether a word stays as and where it is."""
+        """Return whether a word stays as and where it is."""
         return self.keep_negation and is_negation(word.core)
 
     def synonym(self, word: Word, rng: np.random.Generator) -> str | None:
@@ -221,7 +221,7 @@ class DataAugmenter:
 
 
 def named_synonyms(name: str | PathLike[str], key: str = SYNONYMS, folder: Path = Path()) -> Synonyms:
-    """Those of "wordnet", or of a file, relative to ``folder``.
+    """Return the synonyms of "wordnet", or of a file, relative to ``folder``.
 
     Raises UserError, which begins with ``key``, where they are missing.
     """
@@ -229,7 +229,7 @@ def named_synonyms(name: str | PathLike[str], key: str = SYNONYMS, folder: Path 
 
 
 def listed_synonyms(path: Path, key: str = SYNONYMS) -> Synonyms:
-    """Of a file with words that mean the same in each line, separated by tabs or commas.
+    """Return the synonyms of a file: words of the same meaning in each line, separated by tabs or commas.
 
     Raises UserError, which begins with ``key``, where it can't be read, or has none.
     """
@@ -252,7 +252,7 @@ def _listed(found: Mapping[str, Sequence[str]], word: str) -> Sequence[str]:
 
 
 def wordnet_synonyms(key: str = SYNONYMS) -> Synonyms:
-    """Of WordNet, by nltk. Raises UserError, which begins with ``key``, where either is missing."""
+    """Return the synonyms of WordNet, by nltk. Raises UserError, which begins with ``key``, where either is missing."""
     instead = "give a file as synonyms, or leave synonym_replacement and random_insertion out of techniques"
     try:
         importlib.import_module("nltk.corpus").wordnet.ensure_loaded()
@@ -319,14 +319,14 @@ NEGATIONS = frozenset(
 
 
 def is_punctuation(letter: str) -> bool:
-    """Whether a character is a sign next to words, such as ``.``, ``।``, ``“``, ``$`` or an emoji."""
+    """Return whether a character is a sign next to words, such as ``.``, ``।``, ``“``, ``$`` or an emoji."""
     category = unicodedata.category(letter)
     return category[0] in "PS" or (category == "Cf" and letter not in JOINERS)
 
 
 @functools.lru_cache(maxsize=1 << 16)
 def is_negation(word: str) -> bool:
-    """Whether one of a word's parts negates.
+    """Return whether one of a word's parts negates.
 
     >>> [word for word in "It isnt bad; NOT at all, नहीं। Nothing's Hardly!".split() if is_negation(word)]
     ['isnt', 'NOT', 'नहीं।', "Nothing's", 'Hardly!']

@@ -186,7 +186,7 @@ class ChatTemplate:
 
 
 def given_template(given: str | None, folder: Path) -> str | None:
-    """What ``data.chat_template`` says: a template, that of a file, or ``chatml``; None if the tokenizer's is meant.
+    """Return the template of ``data.chat_template``: its text, a file's, ``chatml``; None if the tokenizer's is meant.
 
     A relative file is looked for in ``folder``, too. Raises UserError for a file that isn't there.
     """

@@ -110,7 +110,7 @@ def stem(word: str) -> str:
 
 
 def difficulties_of(texts: Sequence[str], measure: str) -> list[float]:
-    """How hard each text is, harder ones higher; lengths are in words.
+    """Return how hard each text is, harder ones higher; lengths are in words.
 
     Raises UserError for an unknown measure, and if ``morphology`` finds no inflection.
     """
@@ -159,7 +159,7 @@ DECIMALS = 6  # rounded, so that machines whose logarithms differ in the last bi
 def kept_difficulties(
     folder: Path, key: str, measure: str, texts: Callable[[], Iterable[str]], number: int
 ) -> np.ndarray:
-    """How hard each of ``number`` texts is by ``lexical`` or ``morphology``, ``(text,)``, harder ones higher.
+    """Return how hard each of ``number`` texts is by ``lexical`` or ``morphology``, ``(text,)``, harder ones higher.
 
     They are kept in ``folder`` under ``key``, and computed by ``measure`` from ``texts`` where they aren't there.
 

@@ -175,7 +175,7 @@ class Tokenizer:
         return text.replace(" ", "␣").replace("\n", "⏎")
 
     def is_byte(self, token: int) -> bool:
-        """Whether a token is one byte of byte fallback, which may become a character with the tokens after it."""
+        """Return whether a token is a byte of byte fallback, which may become a character with the tokens after it."""
         return _BYTE_TOKEN.fullmatch(self.backend.id_to_token(token) or "") is not None
 
     def __len__(self) -> int:
@@ -229,7 +229,7 @@ class RoundTrip:
 
 
 def round_trip_report(tokenizer: Tokenizer, texts: Iterable[str], batch: int = 256) -> RoundTrip:
-    """What is lost by encoding and decoding ``texts``."""
+    """Return what is lost by encoding and decoding ``texts``."""
     documents = exact = tokens = unknown = 0
     first: str | None = None
     remaining = iter(texts)
@@ -354,7 +354,7 @@ class UsersTokenizer(Tokenizer):
 
 
 def data_options(options: UsersOptions, folder: Path) -> dict[str, Any]:
-    """What decides the ids of a user's tokenizer: its name, its options, and its code wherever that is."""
+    """Return what decides the ids of a user's tokenizer: its name, its options, and its code wherever that is."""
     name = options.type.rpartition(":")[2]
     return {"type": name, "options": dict(options.options), "code": _code_of(options, folder)}
 

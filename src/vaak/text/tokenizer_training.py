@@ -93,7 +93,7 @@ class TokenizerFactory:
         return Tokenizer.load(path)
 
     def data_options(self) -> dict[str, Any]:
-        """What decides the tokenizer, but for the texts and the path of an existing one."""
+        """Return what decides the tokenizer, but for the texts and the path of an existing one."""
         if self.is_users:
             return data_options(self.options, self.folder)
         names = ["type", "vocab_size", "min_frequency"]
@@ -325,7 +325,7 @@ def _below_the_limit(texts: Iterable[str], of_bytes: bool) -> Iterator[str]:
 
 
 def _too_much_text(estimate: float, seen: int, of_bytes: bool) -> UserError:
-    """What to do about a pair that can't be counted."""
+    """Return what to do about a pair that can't be counted."""
     fits = int(seen * MARGIN * MOST_OF_A_PAIR / estimate / 2 / (3 if of_bytes else 1))
     return UserError(
         f"data.tokenizer: the most frequent pair occurs about {estimate:,.0f} times in the training text, and the "

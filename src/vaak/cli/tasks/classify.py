@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from vaak.cli.arguments import AsJson, Device, Output, TrustCode, Weights, WhichWeights
+from vaak.core.errors import UserError
 
 if TYPE_CHECKING:
     from vaak.tasks.classification.predict import Prediction
@@ -35,7 +36,6 @@ def classify(
     """
     from vaak.cli.arguments import texts_of
     from vaak.cli.output import print_or_write
-    from vaak.core.errors import UserError
     from vaak.runs.open_run import open_run, part_of
 
     texts, _ = texts_of(text)

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from vaak.cli.arguments import AsJson, Device, TrustCode, Weights, WhichWeights, files_and_overrides, with_options_of
+from vaak.core.errors import UserError
 from vaak.core.figures import percent
 from vaak.tasks.diarization.config import InferenceConfig
 
 if TYPE_CHECKING:
     from vaak.audio.diarization_errors import ErrorSeconds, Scores
     from vaak.audio.segments import Segment
-    from vaak.core.errors import UserError
     from vaak.runs.open_run import OpenedRun
     from vaak.tasks.diarization.predict import Diarized, Tuning
 
@@ -68,7 +68,6 @@ def diarize(
 
 def _overrides(given: Mapping[str, Any]) -> list[str]:
     """Overrides of the run's options; bounds on the number of speakers override a number that is given there."""
-    from vaak.core.errors import UserError
 
     bounds = [name for name in ("min_speakers", "max_speakers") if name in given]
     if bounds and "num_speakers" in given:
@@ -79,7 +78,6 @@ def _overrides(given: Mapping[str, Any]) -> list[str]:
 
 def _demand_finder_of_speakers(run: Path, opened: OpenedRun, given: Mapping[str, Any]) -> None:
     """Raises UserError if the run is not a diarizer, or if it can't be given a number of speakers."""
-    from vaak.core.errors import UserError
 
     if opened.experiment.task != "diarization":
         raise UserError(f"{run} is a run of task {opened.experiment.task}; vaak diarize requires a diarization run")
@@ -101,7 +99,6 @@ class References:
     @classmethod
     def read(cls, reference: Path | None, uem: Path | None) -> References:
         from vaak.audio.diarization_errors import read_reference, read_scored_regions
-        from vaak.core.errors import UserError
 
         if uem is not None and reference is None:
             raise UserError("--uem limits what is scored in DER, which requires --reference")
@@ -123,7 +120,6 @@ class DiarizationJob:
     def of(cls, audio: list[Path], known: References, output: Path | None, picture: Path | None) -> DiarizationJob:
         """Raises UserError if the reference is of other recordings, or if one picture is to show several."""
         from vaak.audio.audio_file import audio_files
-        from vaak.core.errors import UserError
         from vaak.tasks.diarization.predict import recording_names
 
         files, without = audio_files(audio)
@@ -144,7 +140,6 @@ class DiarizationJob:
 
     def make_folders(self) -> None:
         """Raises UserError if a folder can't be created: better before the work than after it."""
-        from vaak.core.errors import UserError
 
         for option, path, file in (("--output", self.output, ".rttm"), ("--picture", self.picture, ".png")):
             if path is None:
@@ -173,7 +168,6 @@ class DiarizationJob:
 
 def _do(work: DiarizationJob, opened: OpenedRun, quiet: bool) -> tuple[dict[Path, Diarized], dict[Path, UserError]]:
     """Process all files; results and errors by file. Each is printed at once."""
-    from vaak.core.errors import UserError
     from vaak.tasks.diarization.predict import diarize_files
 
     found, failed = dict[Path, "Diarized"](), dict(work.without)
@@ -198,7 +192,6 @@ def _do(work: DiarizationJob, opened: OpenedRun, quiet: bool) -> tuple[dict[Path
 
 def _write(path: Path, recordings: Iterable[Diarized]) -> None:
     from vaak.audio.formats.annotation_lines import write_rttm
-    from vaak.core.errors import UserError
 
     try:
         write_rttm(path, {one.name: one.segments for one in recordings})
@@ -297,7 +290,6 @@ def tune(
 
     Example: vaak tune runs/diarizer
     """
-    from vaak.core.errors import UserError
     from vaak.runs.open_run import open_run, write_tuned
 
     files, overrides = files_and_overrides(arguments or [])

@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from vaak.cli.arguments import AsJson, Device, Output, TrustCode, Weights, WhichWeights, with_options_of
+from vaak.core.errors import UserError
 from vaak.tasks.lm.config import GenerationOptions
 
 
@@ -36,7 +37,6 @@ def generate(
     Example: vaak generate runs/quickstart "लड़की" --temperature 0.7 --samples 3
     """
     from vaak.cli.output import print_or_write
-    from vaak.core.errors import UserError
     from vaak.runs.open_run import open_run
 
     opened = open_run(run, device=device, weights=weights, trust_code=trust_code)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from vaak.cli.arguments import AsJson, Device, TrustCode, Weights, WhichWeights, with_options_of
+from vaak.core.errors import UserError
 from vaak.tasks.tts.config import SpeakingConfig
 
 if TYPE_CHECKING:
@@ -44,7 +45,6 @@ def speak(
     Example: vaak speak runs/tts-quickstart "The old man bought a red door." -o speech.wav
     """
     from vaak.cli.arguments import texts_of
-    from vaak.core.errors import UserError
     from vaak.runs.open_run import open_run
 
     if plot is not None and plot.suffix.lower() != ".png":
@@ -73,7 +73,6 @@ def speak(
 
 def _files(output: Path, texts: list[tuple[str, str]]) -> list[tuple[Path, list[tuple[str, str]]]]:
     """The files to write, each with its texts. Raises UserError where the folder can't be created."""
-    from vaak.core.errors import UserError
 
     folder = output.parent if output.suffix else output
     try:
@@ -87,7 +86,6 @@ def _files(output: Path, texts: list[tuple[str, str]]) -> list[tuple[Path, list[
 
 def _draw(path: Path, sentences: list[Sentence], frame_shift: float) -> None:
     """Write the picture of the first sentences. Raises UserError where it can't be written."""
-    from vaak.core.errors import UserError
     from vaak.core.storage.files import write_bytes
     from vaak.tasks.tts.metrics import spectrogram_of
     from vaak.tasks.tts.pictures import speech_png

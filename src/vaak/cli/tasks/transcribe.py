@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from vaak.cli.arguments import AsJson, Device, TrustCode, Weights, WhichWeights, with_options_of
+from vaak.core.errors import UserError
 from vaak.tasks.asr.config import AsrDecodingConfig
 
 if TYPE_CHECKING:
@@ -49,7 +50,6 @@ def transcribe(
     Example: vaak transcribe runs/asr-quickstart talk.flac --format srt --output subtitles
     """
     from vaak.audio.audio_file import audio_files
-    from vaak.core.errors import UserError
     from vaak.runs.open_run import open_run
 
     format = Format.json if as_json else format
@@ -81,7 +81,6 @@ def transcribe(
 
 def _make(folder: Path | None) -> None:
     """Raises UserError where the folder can't be created."""
-    from vaak.core.errors import UserError
 
     try:
         if folder is not None:

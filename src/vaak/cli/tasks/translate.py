@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from vaak.cli.arguments import AsJson, Device, Output, TrustCode, Weights, WhichWeights, with_options_of
+from vaak.core.errors import UserError
 from vaak.tasks.seq2seq.config import TranslationOptions
 
 if TYPE_CHECKING:
@@ -40,7 +41,6 @@ def translate(
     """
     from vaak.cli.arguments import texts_of
     from vaak.cli.output import print_or_write
-    from vaak.core.errors import UserError
     from vaak.runs.open_run import open_run
 
     texts, where = texts_of(text)
@@ -58,7 +58,7 @@ def translate(
 
 
 def _drawn(translations: Iterator[Translation], translator: Translator, attention: Path) -> Iterator[Translation]:
-    """The same translations; the picture of the first that isn't blank is drawn on the way."""
+    """Yield the same translations; the picture of the first that isn't blank is drawn on the way."""
     from vaak.tasks.seq2seq.attention_picture import draw_translation
 
     drawn = False

@@ -114,7 +114,7 @@ class ModelFactory:
         return folder
 
     def load_model(self, name: str) -> tuple[HindiLanguageModel, Tokenizer]:
-        """What ``save_model`` wrote, the model in evaluation mode. Raises CheckpointError if it can't be read."""
+        """Return what ``save_model`` wrote, in evaluation mode. Raises CheckpointError if it can't be read."""
         folder = self._folder(name)
         try:
             options = files.read_json(folder / "model.json")

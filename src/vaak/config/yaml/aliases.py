@@ -234,7 +234,7 @@ class _Mover:
             put(self.layer, path, Node("bucketed", node.place))
 
     def join_precision_flags(self, prefix: str) -> None:
-        """Of ``fp16`` and ``bf16`` in one file, keep the one that is true."""
+        """Keep the true one of ``fp16`` and ``bf16`` in one file."""
         paths = [split_key(prefix + flag) for flag in ("fp16", "bf16")]
         nodes = [find(self.layer, path) for path in paths]
         if any(node is None for node in nodes):

@@ -82,7 +82,7 @@ def types_reading(section: SectionType, name: str) -> tuple[str, ...]:
 
 
 def applies(section: SectionType, name: str, section_type: Any) -> bool:
-    """Whether an option is read by a section of this type."""
+    """Return whether an option is read by a section of this type."""
     only_for = types_reading(section, name)
     return not only_for or section_type in only_for
 
@@ -135,7 +135,7 @@ def _null_is_bare(annotation: Any, section: SectionType, bare: str) -> bool:
 
 
 def _is_indexed(node: Node) -> bool:
-    """Whether a mapping's keys are indices of a list (``betas.0``)."""
+    """Return whether a mapping's keys are indices of a list (``betas.0``)."""
     return bool(node.value) and all(key.isdecimal() for key in node.value)
 
 
@@ -144,12 +144,12 @@ def is_component(section: SectionType | None) -> bool:
 
 
 def names_class(section: SectionType | None) -> bool:
-    """Whether a section's ``type`` may name a user's class, whose options are then among the section's keys."""
+    """Return whether a section's ``type`` may name a user's class, whose options are then among the section's keys."""
     return section is not None and issubclass(section, Component | ExtensibleSection)
 
 
 def is_users_type(section: SectionType, section_type: Any) -> bool:
-    """Whether an open section's type is a user's class."""
+    """Return whether an open section's type is a user's class."""
     return issubclass(section, ExtensibleSection) and section.is_users(section_type)
 
 
@@ -209,7 +209,7 @@ def _below(schema: Schema, key: str | int, root: Schema) -> Schema | None:
 
 
 def in_words(schema: Schema, root: Schema) -> str:
-    """What a value must be.
+    """Return what a value must be.
 
     >>> in_words({"anyOf": [{"type": "integer", "exclusiveMinimum": 0}, {"type": "null"}]}, {})
     'a whole number above 0, or null'
@@ -239,7 +239,7 @@ def in_words(schema: Schema, root: Schema) -> str:
 
 
 def is_within_bounds(number: float, schema: Schema, root: Schema) -> bool:
-    """Whether a number is neither too large nor too small; of several types, for one of them.
+    """Return whether a number is neither too large nor too small; of several types, for one of them.
 
     >>> is_within_bounds(1e20, {"anyOf": [{"type": "integer", "maximum": 1024}, {"type": "null"}]}, {})
     False

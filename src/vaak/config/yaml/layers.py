@@ -36,7 +36,7 @@ def run_of_configuration(file: Path) -> Path | None:
 
 
 def is_called_as_a_runs(file: Path) -> bool:
-    """Whether a file has the name under which runs keep their configuration, whatever else is in its folder."""
+    """Return whether a file has the name under which runs keep their configuration, whatever else is in its folder."""
     return any(_folder_of_a_run(one) is not None for one in (file, file.resolve()))
 
 
@@ -183,7 +183,7 @@ class Merger:
         return items
 
     def _still_read(self, upper: Node, lower: Node, section: SectionType, path: str) -> dict[str, Node]:
-        """What the lower section's keys leave when the upper one names another type."""
+        """Return what the lower section's keys leave when the upper one names another type."""
         new_type = upper.value.get("type")
         old_type = type_of(lower, section)
         if new_type is None or new_type.value == old_type:

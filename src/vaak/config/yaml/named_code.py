@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 from vaak.config.components import source_file
 from vaak.config.yaml.layers import is_called_as_a_runs
-from vaak.config.yaml.tree import COMMAND_LINE, Node, YamlPlace, find
+from vaak.config.yaml.tree import COMMAND_LINE, Node, YamlPlace, place_of
 
 CODE, HASHES = "code", "SHA256.json"
 """Where a run has copies of users' files, and their hashes."""
@@ -39,14 +39,14 @@ class NamedCode(NamedTuple):
 def code_named_in(values: Mapping[str, Any], tree: Node, folder: Path) -> tuple[NamedCode, ...]:
     """All code that resolved values name. ``tree`` says where they were written; ``folder`` has relative files."""
     return tuple(
-        NamedCode(".".join(path), reference, doubt_about(_place_of(tree, path), source_file(reference, folder)))
+        NamedCode(".".join(path), reference, doubt_about(place_of(tree, path), source_file(reference, folder)))
         for path, reference in _references(values)
         if ":" in reference
     )
 
 
 def doubt_about(place: YamlPlace | None, code: Path | None) -> str | None:
-    """Why what is named at a place, in a file of code or in a package (None), isn't the user's own; None if it is."""
+    """Return why code in a file or a package (None), named on this line, isn't the user's own; None if it is."""
     if place is None or place == COMMAND_LINE or not (written := Path(place.file)).is_file():
         return None  # by the command line, or by the program
     if is_called_as_a_runs(written):
@@ -57,7 +57,7 @@ def doubt_about(place: YamlPlace | None, code: Path | None) -> str | None:
 
 
 def code_in_options(values: Any) -> set[str]:
-    """What in options that aren't resolved may name a class: every text that is written like a reference.
+    """Return what in options that aren't resolved may name a class: every text that is written like a reference.
 
     >>> sorted(code_in_options({"loss": {"main": "./own.py:Huber"}, "callbacks": ["pkg.mod:Watch", "a: b"]}))
     ['./own.py:Huber', 'pkg.mod:Watch']
@@ -83,12 +83,6 @@ def _of_someone_else(file: Path) -> str | None:
     except (KeyError, OSError):
         name = str(owner)
     return f"{file} belongs to the user {name}"
-
-
-def _place_of(tree: Node, path: tuple[str, ...]) -> YamlPlace | None:
-    """Where a value was written, or the section that it is in."""
-    nodes = (find(tree, path[:length]) for length in range(len(path), -1, -1))
-    return next((node.place for node in nodes if node is not None and node.place is not None), None)
 
 
 def _references(values: Mapping[str, Any]) -> Iterator[tuple[tuple[str, ...], str]]:

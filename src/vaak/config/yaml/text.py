@@ -103,7 +103,7 @@ def expand(text: str, environment: Mapping[str, str]) -> str:
 
 
 def looks_secret(name: str) -> bool:
-    """Whether an environment variable of this name holds a secret, so that its value is never shown.
+    """Return whether an environment variable of this name holds a secret, so that its value is never shown.
 
     >>> looks_secret("WANDB_API_KEY"), looks_secret("WANDB_MODE")
     (True, False)

@@ -78,13 +78,19 @@ def child_of(node: Node, key: str | int) -> Node | None:
 
 
 def find(node: Node, path: Sequence[str | int]) -> Node | None:
-    """The node at a path, or None."""
+    """Return the node at a path, or None."""
     for key in path:
         below = child_of(node, key)
         if below is None:
             return None
         node = below
     return node
+
+
+def place_of(tree: Node, path: Sequence[str | int]) -> YamlPlace | None:
+    """Return the line of a value, or of the nearest section around it that was written."""
+    nodes = (find(tree, path[:length]) for length in range(len(path), -1, -1))
+    return next((node.place for node in nodes if node is not None and node.place is not None), None)
 
 
 def put(node: Node, path: Sequence[str], child: Node) -> Node | None:

@@ -110,7 +110,7 @@ class _Search:
         return self._live_on(totals, parents, tokens)
 
     def _finish(self, totals: Tensor, parents: Tensor, tokens: Tensor, *, everything: bool) -> None:
-        """Of the ``beam_size`` best continuations, keep those that end, if they are good enough."""
+        """Keep those of the ``beam_size`` best continuations that end, if they are good enough."""
         size = self.settings.beam_size
         ends = (tokens[:, :size] == self.settings.end_id) | everything
         found = (ends & (totals[:, :size] > -math.inf)).nonzero()
@@ -137,7 +137,7 @@ class _Search:
         return (kept[:, None] * width + parents).flatten()
 
     def _may_win(self, place: int, total: float) -> bool:
-        """Whether a live hypothesis of this log-probability may yet be among the best of its row."""
+        """Return whether a live hypothesis of this log-probability may yet be among the best of its row."""
         if total == -math.inf:
             return False
         best = self.best[self.rows[place]]

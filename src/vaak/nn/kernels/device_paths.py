@@ -52,7 +52,7 @@ FEWEST_AT_ONCE = 64
 
 
 def num_tokens_at_once(rows: int, weights: Tensor) -> int:
-    """How many tokens of each of the rows make a piece."""
+    """Return how many tokens of each of the rows make a piece."""
     return max(FEWEST_AT_ONCE, paths_on(weights.device).features_at_once // (rows * weights.shape[0]))
 
 

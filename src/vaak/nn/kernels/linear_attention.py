@@ -81,7 +81,7 @@ def _values(value: Tensor, visibility: Visibility) -> Tensor:
 
 
 def _plain(inputs: Inputs, weights: Tensor, kernel: Kernel, causal: bool) -> Tensor:
-    """The same in the operations that other software has, for rows of one document; all pairs where ``causal``.
+    """Return the same by operations that other software has, for rows of one document; all pairs where ``causal``.
 
     ``inputs``, ``weights`` and ``kernel`` are those of ``_full``.
     """
@@ -90,7 +90,7 @@ def _plain(inputs: Inputs, weights: Tensor, kernel: Kernel, causal: bool) -> Ten
 
 
 def _full(inputs: Inputs, weights: Tensor, kernel: Kernel, visibility: Visibility, cache: LayerCache | None) -> Tensor:
-    """What each query takes of all keys, or of its document's: of those up to it, and of those after it.
+    """Return what each query takes of all keys, or of its document's: of those up to it, and of those after it.
 
     ``inputs`` are queries, keys and values, ``(batch, heads, time, ...)``; ``weights`` ``(feature, width)`` are the
     random features of ``kernel``. ``visibility`` may have documents; a ``cache`` keeps the sums over all keys.
@@ -110,7 +110,7 @@ def _full(inputs: Inputs, weights: Tensor, kernel: Kernel, visibility: Visibilit
 def _causal(
     inputs: Inputs, weights: Tensor, kernel: Kernel, visibility: Visibility, cache: LayerCache | None
 ) -> Tensor:
-    """What each query takes of the keys up to it, in the cache too, which then holds those of ``inputs`` as well.
+    """Return each query's sums over the keys up to it, the cache's too, which then holds those of ``inputs`` as well.
 
     ``inputs``, ``weights``, ``kernel`` and ``visibility`` are those of ``_full``; the cache keeps the sums so far.
     """
@@ -269,7 +269,7 @@ class _Segment:
         return chunks.transpose(0, 1).flatten(0, 1)
 
     def put(self, chunks: Tensor, into: Tensor) -> None:
-        """What ``cut`` took, back in its place."""
+        """Put what ``cut`` took back in its place."""
         tokens = chunks.unflatten(0, (self.num_chunks, -1)).transpose(0, 1)
         into[:, self.start : self.stop].unflatten(1, (self.num_chunks, self.chunk)).copy_(tokens)
 

@@ -40,7 +40,7 @@ class Visibility:
         return self.pairs is not None or (self.documents is None and self.key_documents is None and self.bias is None)
 
     def of_pairs(self, num_queries: int, num_keys: int, like: Tensor) -> Visibility:
-        """The same with ``pairs`` filled in, as numbers of ``like``'s type on its device."""
+        """Return this visibility with ``pairs`` filled in, as numbers of ``like``'s type on its device."""
         mask = self._mask(num_queries, num_keys, like.device)
         if self.bias is None:
             return replace(self, pairs=mask)
@@ -61,7 +61,7 @@ class Visibility:
 
 
 def distances(num_queries: int, num_keys: int, device: torch.device) -> Tensor:
-    """How far each key is before (below 0) or after each query, ``(query, key)``; queries are the last of the keys.
+    """Return each key's distance from each query, ``(query, key)``, below 0 before it; queries are the last keys.
 
     >>> distances(2, 3, torch.device("cpu"))
     tensor([[-1,  0,  1],
@@ -72,7 +72,7 @@ def distances(num_queries: int, num_keys: int, device: torch.device) -> Tensor:
 
 
 def positions_in_documents(documents: Tensor) -> Tensor:
-    """How far each token is from the first of its document, ``(batch, time)``.
+    """Return how far each token is from the first of its document, ``(batch, time)``.
 
     >>> positions_in_documents(torch.tensor([[0, 0, 0, 1, 1, -1]]))
     tensor([[0, 1, 2, 0, 1, 0]])

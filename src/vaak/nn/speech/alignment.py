@@ -38,7 +38,7 @@ from vaak.nn.speech.masks import exact, length_mask, masked, most_exact
 
 
 def squared_distances(x: Tensor, y: Tensor) -> Tensor:
-    """Of all vectors of ``x`` from all of ``y``, ``(batch, first, second)``.
+    """Return the squared distances of all vectors of ``x`` from all of ``y``, ``(batch, first, second)``.
 
     ``x`` is ``(batch, first, width)``, ``y`` ``(batch, second, width)``.
     """
@@ -48,7 +48,7 @@ def squared_distances(x: Tensor, y: Tensor) -> Tensor:
 
 
 def monotonic_alignment(scores: Tensor, frame_lengths: Tensor, symbol_lengths: Tensor) -> Tensor:
-    """How many frames each symbol has on the path with the highest sum of scores, ``(batch, symbol)``, whole numbers.
+    """Return the number of frames of each symbol on the path with the highest sum of scores, ``(batch, symbol)``.
 
     ``scores`` is ``(batch, frame, symbol)``; the lengths are ``(batch,)``. Every real symbol has at least one frame,
     and a row's durations add up to its frames. Padding isn't read. No gradient flows; it is computed on the CPU.
@@ -154,7 +154,7 @@ def with_differences(features: Tensor, mask: Tensor) -> Tensor:
 
 
 def _slopes(features: Tensor, lengths: Tensor) -> Tensor:
-    """Of the lines that fit a frame and two on each side best, times 10."""
+    """Return the slopes of the lines that fit a frame and two on each side best, times 10."""
     frames = torch.arange(features.shape[1], device=features.device)
     last = (lengths - 1).clamp(min=0)[:, None]
     slopes = torch.zeros_like(features)

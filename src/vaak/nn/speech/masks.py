@@ -30,10 +30,10 @@ def masked_sum(values: Tensor, mask: Tensor) -> Tensor:
 
 
 def exact(x: Tensor) -> Tensor:
-    """The same numbers in 32 bits at least."""
+    """Return the same numbers in 32 bits at least."""
     return x.to(torch.promote_types(x.dtype, torch.float32))
 
 
 def most_exact(x: Tensor) -> Tensor:
-    """The same numbers in 64 bits, or in 32 on a device (MPS) that has no more."""
+    """Return the same numbers in 64 bits, or in 32 on a device (MPS) that has no more."""
     return x.to(torch.float32 if x.device.type == "mps" else torch.float64)

@@ -71,11 +71,11 @@ class Variance(nn.Module):
         self.register_buffer("scale", torch.tensor(scale))
 
     def normalised(self, values: Tensor) -> Tensor:
-        """Of values above 0."""
+        """Return the normalised logarithms of values above 0."""
         return (values.log2() - self.scale[0]) / self.scale[1]
 
     def shifted(self, normalised: Tensor, by: float | Tensor) -> Tensor:
-        """Raised by this number of octaves, or doublings."""
+        """Return values raised by this number of octaves, or doublings."""
         return normalised + by / self.scale[1]
 
 
@@ -98,10 +98,11 @@ class VarianceAdaptor(nn.Module):
         self.energy = None if energy is None else Variance(width, 1, energy, predictor)
 
     def targets(self, frames: Tensor, durations: Tensor, frame_mask: Tensor) -> Prosody:
-        """Of recordings: ``frames`` ``(batch, frame, 2)`` have energy and F0 in Hz, 0 where they are unvoiced.
+        """Return the prosody of recordings.
 
-        A symbol without frames has no pitch, and a mean energy. ``durations`` are ``(batch, symbol)``; frames are real
-        where ``frame_mask`` is True.
+        ``frames`` ``(batch, frame, 2)`` have energy and F0 in Hz, 0 where they are unvoiced; they
+        are real where ``frame_mask`` is True. ``durations`` are ``(batch, symbol)``. A symbol without frames has no
+        pitch, and a mean energy.
         """
         energy, f0 = exact(frames).unbind(-1)
         f0 = symbol_means(f0, durations, frame_mask & (f0 > 0))
@@ -239,7 +240,7 @@ class ValueEmbedding(nn.Module):
 
 
 def pitch_values(pitch: Tensor, voiced: Tensor) -> Tensor:
-    """What a pitch embedding reads, ``(batch, symbol, 2)``: ``pitch`` where ``voiced`` is True, else 0; and that."""
+    """Return what a pitch embedding reads, ``(batch, symbol, 2)``: ``pitch``, 0 if not ``voiced``; and ``voiced``."""
     return torch.stack((pitch.masked_fill(~voiced, 0.0), voiced.to(pitch.dtype)), -1)
 
 

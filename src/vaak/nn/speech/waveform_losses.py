@@ -186,7 +186,7 @@ Kind = Literal["hinge", "least_squares"]
 def discriminator_loss(
     real: Sequence[DiscriminatorOutput], generated: Sequence[DiscriminatorOutput], kind: Kind = "hinge"
 ) -> Term:
-    """By how much real waveforms should score higher and generated ones lower, per example."""
+    """Return by how much real waveforms should score higher and generated ones lower, per example."""
     criterion = CRITERIA[kind]
     return _per_example(
         row_means(criterion.high(theirs.scores)) + row_means(criterion.low(ours.scores))
@@ -195,7 +195,7 @@ def discriminator_loss(
 
 
 def generator_loss(generated: Sequence[DiscriminatorOutput], kind: Kind = "hinge") -> Term:
-    """By how much generated waveforms should score higher, per example."""
+    """Return by how much generated waveforms should score higher, per example."""
     return _per_example(row_means(CRITERIA[kind].high(ours.scores)) for ours in generated)
 
 

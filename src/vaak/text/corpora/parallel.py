@@ -326,7 +326,7 @@ class ParallelCorpus(SplitCorpus[Row, Pair, PairStatistics]):
             yield Pair(source, (target,), row.where)
 
     def _evaluated(self, split: str) -> Iterator[Sides]:
-        """What ``split`` must not share: the given evaluation splits, and for train those that are split off, too."""
+        """Yield what ``split`` must not share: the given evaluation splits, for train also those that are split off."""
         counts = PairStatistics()
         for given in self.division.given:
             if given != "train":

@@ -101,7 +101,7 @@ def write_tokens(folder: str | Path, texts: Iterable[str], tokenizer: Tokenizer)
 
 
 def write_encoded(folder: str | Path, pieces: Iterable[EncodedPiece], tokenizer: Tokenizer) -> TokenStore:
-    """The same of what is tokenised already; either all or none of the ``pieces`` have answers."""
+    """Write what is tokenised already; either all or none of the ``pieces`` have answers."""
     folder = Path(folder)
     with replacing_folder(folder) as temporary:
         _write_files(temporary, pieces, tokenizer)

@@ -166,7 +166,7 @@ class Composer:
         return Personal(pronoun, "m" if pronoun.direct == "हम" else self.one("mf"))
 
     def object(self, verb: Verb, own: bool = True) -> Nominal:
-        """What it is done to; ``own`` allows अपना."""
+        """Return what it is done to; ``own`` allows अपना."""
         noun = self.noun(sorted(verb.objects))
         return self.counted(Nominal(noun, self.number(noun), self.object_modifiers(noun, own)))
 
@@ -250,7 +250,7 @@ class FormReading(NamedTuple):
 
 @cache
 def held_out(first: str, second: str) -> bool:
-    """Whether two lexemes never meet in a sentence of a split; their order doesn't matter."""
+    """Return whether two lexemes never meet in a sentence of a split; their order doesn't matter."""
     return draw_key(Purpose.GRAMMAR_COMBINATION, *sorted((first, second))) % HELD_OUT_ONE_IN == 0
 
 
@@ -286,7 +286,7 @@ def _verb_forms(lemma: str) -> set[str]:
 
 
 def meets_held_out(words: Sequence[str]) -> bool:
-    """Whether the words hold a held-out pair of lexemes, under any reading of an ambiguous form."""
+    """Return whether the words hold a held-out pair of lexemes, under any reading of an ambiguous form."""
     table = readings()
     known = [table[word] for word in words if word in table]
     nouns = [reading.nouns for reading in known if reading.nouns]

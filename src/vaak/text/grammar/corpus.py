@@ -62,7 +62,7 @@ def draw_sentence(composer: Composer) -> Words:
 
 
 def is_sound(words: Words) -> bool:
-    """Whether no noun or adjective comes twice (राम राम के साथ …) and nobody's मेरा stands where अपना belongs."""
+    """Return whether no noun or adjective comes twice (राम राम के साथ …) and no मेरा stands where अपना belongs."""
     table = readings()
     known = [table[word] for word in words if word in table]
     counts = Counter(lemma for reading in known for part in (reading.nouns, reading.others) for lemma in part)
@@ -140,7 +140,7 @@ def _copular(composer: Composer) -> Words:
 
 
 def setting(composer: Composer, noun: Noun, adjective: Adjective) -> tuple[Words, Noun]:
-    """What a quality is compared with (राम से), or where one is in a state (घर में), and its noun."""
+    """Return what a quality is compared with (राम से), or where one is in a state (घर में), and its noun."""
     if adjective.kind == "quality":
         other = composer.noun(sorted(noun.classes - {"epicene"}))
         return Nominal(other).words("से"), other
@@ -174,7 +174,7 @@ def _relative(composer: Composer) -> Words:
 
 
 def relative_sentence(subject: Nominal, relative: Predicate, main: Predicate) -> Words:
-    """What is told of the subject (with जो), then of the pronoun that takes it up again."""
+    """Return what is told of the subject (with जो), then of the pronoun that takes it up again."""
     correlative = Personal(CORRELATIVES[subject.number], subject.noun.gender)
     return (*relative.of(subject).words, *main.of(correlative).words, "।")
 

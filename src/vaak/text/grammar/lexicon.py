@@ -111,7 +111,7 @@ class Lexicon:
     adverbs: tuple[Adverb, ...]
 
     def counts(self) -> dict[str, int]:
-        """How many lexemes each part of speech has."""
+        """Return how many lexemes each part of speech has."""
         names = sum("name" in noun.classes for noun in self.nouns)
         return {
             "nouns": len(self.nouns) - names,

@@ -73,7 +73,7 @@ _STARTERS = re.compile(
 
 
 def sentence_ends(text: str, place: int) -> bool:
-    """Whether the full stop of an abbreviation ends a sentence: nothing follows, or a word that begins sentences."""
+    """Return whether an abbreviation's full stop ends a sentence: nothing follows, or a word that begins sentences."""
     return not text[place:].strip(" \"')") or _STARTERS.match(text, place) is not None
 
 
@@ -225,7 +225,7 @@ def _capitals(word: str, shouted: bool) -> str:
 
 
 def is_readable(capitals: str) -> bool:
-    """Whether letters can be read as a word: they begin as an English word may, with vowels all through.
+    """Return whether letters can be read as a word: they begin as an English word may, with vowels all through.
 
     >>> [is_readable(word) for word in ("STOP", "NIGHT", "FPCC", "WDSU", "ISBN")]
     [True, True, False, False, False]

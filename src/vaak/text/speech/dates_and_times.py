@@ -118,7 +118,7 @@ def _duration(match: re.Match[str]) -> str:
 
 
 def _is_time(match: re.Match[str]) -> bool:
-    """Whether a time of day ends where the name of a zone begins."""
+    """Return whether a time of day ends where the name of a zone begins."""
     before = match.string[max(0, match.start(2) - 12) : match.start(2)]
     return re.search(r"(?:\d:[0-5]\d(?::[0-5]\d)?|\d\s?[AaPp]\.?\s?[Mm]\.?)$", before) is not None
 

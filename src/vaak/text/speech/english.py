@@ -85,7 +85,7 @@ def shown(text: str) -> str:
 
 
 def _folded(character: str) -> str | None:
-    """What a character is read as; None for what isn't known."""
+    """Return what a character is read as; None for what isn't known."""
     if character in FOLDED:
         return FOLDED[character]
     category = unicodedata.category(character)

@@ -248,14 +248,14 @@ class PhonemeProcessor:
 
 
 def _phrases(piece: Piece) -> tuple[str, ...]:
-    """What is pronounced together: the words of a phrase; letters each alone."""
+    """Return what is pronounced together: the words of a phrase; letters each alone."""
     if piece.kind == "mark":
         return ()
     return piece.words if piece.kind == "letters" else (" ".join(piece.words),)
 
 
 def _versions(config: FrontEndConfig) -> dict[str, str]:
-    """What besides the options decides symbols: the version of the rules, and the synthesiser that pronounces."""
+    """Return what besides the options decides symbols: the versions of the rules and of the synthesiser."""
     versions = {"vaak": __version__}
     if config.phonemizer == "espeak" or (config.phonemizer == "lexicon" and config.unknown_words == "espeak"):
         try:

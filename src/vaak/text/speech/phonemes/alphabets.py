@@ -125,7 +125,7 @@ def from_arpabet(phoneme: str, alphabet: Alphabet, stress: bool) -> tuple[str, .
 
 @lru_cache(maxsize=1)
 def _consonants() -> dict[str, str]:
-    """In IPA, of each of ARPAbet: the first in the table."""
+    """Return the consonant in IPA of each of ARPAbet: the first in the table."""
     found: dict[str, str] = {}
     for phone in phones().values():
         if len(phone.arpabet) == 1 and not phone.is_vowel:

@@ -75,7 +75,7 @@ def _rule_at(word: str, place: int) -> Rule | None:
 
 @lru_cache(maxsize=1)
 def _rules() -> dict[str, list[Rule]]:
-    """By the first letter, in the order of the table."""
+    """Return the rules by their first letter, in the order of the table."""
     rules: dict[str, list[Rule]] = {}
     with files(__package__).joinpath("letter_rules.tsv").open(encoding="utf-8") as file:
         for row in csv.DictReader(file, delimiter="\t"):
@@ -126,7 +126,7 @@ def _marked(phoneme: str, place: int, stressed: int) -> str:
 
 
 def _syllables(ending: str) -> int:
-    """How many vowels an ending sounds."""
+    """Return how many vowels an ending sounds."""
     if re.match(r"[tscg]+i", ending):  # the i is in the consonant
         ending = ending.replace("i", "", 1)
     return len(re.findall(r"[aeiouy]+", ending.removesuffix("e")))

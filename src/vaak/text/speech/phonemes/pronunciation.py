@@ -76,7 +76,7 @@ def _characters(phrases: Sequence[str]) -> list[Words]:
 
 
 def _around_heteronyms(phrase: str) -> list[tuple[str, str, str]]:
-    """Of each heteronym of a phrase: the words before it, the heteronym with its sense, the words after it."""
+    """Return, for each heteronym of a phrase, the words before it, the heteronym with its sense, the words after it."""
     words = phrase.split()
     return [
         (unmarked(" ".join(words[:place])), word, unmarked(" ".join(words[place + 1 :])))
@@ -86,7 +86,7 @@ def _around_heteronyms(phrase: str) -> list[tuple[str, str, str]]:
 
 
 def _parts_of(phrase: str) -> list[str]:
-    """What espeak-ng is asked for a phrase: itself, what surrounds its heteronyms, and what these sound like."""
+    """Return what espeak-ng is asked for a phrase: itself, what surrounds its heteronyms, and what these sound like."""
     around = _around_heteronyms(phrase)
     said = [part for before, mark, after in around for part in (before, after, heteronyms()[mark.lower()].espeak)]
     return [unmarked(phrase), *(part for part in said if part)]
@@ -150,7 +150,7 @@ class _ByLexicon:
         return [tuple(known[word] or others[word] for word in phrase.split()) for phrase in phrases]
 
     def _known(self, word: str) -> tuple[str, ...] | None:
-        """From the lexicon; the name of a single capital, except of I."""
+        """Return a word's pronunciation in the lexicon; that of its name for a single capital other than I."""
         if MARK in word:
             heteronym = heteronyms()[word.lower()]
             return self._converted((*heteronym.arpabet, *heteronym.ending))
@@ -247,7 +247,7 @@ def read_lexicon(path: Path) -> dict[str, str]:
 
 
 def has_stress(entries: Mapping[str, str]) -> bool:
-    """Whether a lexicon marks the stress of its vowels."""
+    """Return whether a lexicon marks the stress of its vowels."""
     return any(one.isdigit() for phonemes in entries.values() for one in phonemes)
 
 
