@@ -9,11 +9,12 @@ import math
 import shutil
 import tempfile
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, Generic, cast
 
+import numpy as np
 from torch import Tensor, nn
 from typing_extensions import TypeVar
 
@@ -107,6 +108,19 @@ class PreparedTask(Task[AnyExperiment], Generic[AnyExperiment, Folder]):
         base = self.experiment.training.checkpoint.init_from
         base = None if base is None else str(Path(base).expanduser().absolute())
         write_own_adapter(model, self.experiment.model.lora, base, folder, self.also_trained)
+
+
+def pad_rows(rows: Sequence[np.ndarray], fill: float = 0, length: int | None = None, dtype: Any = None) -> np.ndarray:
+    """Return rows ``(time, ...)`` as one array ``(row, time, ...)``, as long as the longest unless ``length`` is given.
+
+    >>> pad_rows([np.array([1, 2]), np.array([3])], fill=-1).tolist()
+    [[1, 2], [3, -1]]
+    """
+    longest = max(map(len, rows)) if length is None else length
+    padded = np.full((len(rows), longest, *rows[0].shape[1:]), fill, dtype or rows[0].dtype)
+    for whole, row in zip(padded, rows, strict=True):
+        whole[: len(row)] = row
+    return padded
 
 
 def in_temporary_folder(make: Callable[[Path], Made]) -> Made:

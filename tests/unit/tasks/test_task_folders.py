@@ -9,8 +9,10 @@ from pathlib import Path
 import pytest
 
 from vaak.audio.config import AugmentationConfig
-from vaak.config.tasks import TASKS
+from vaak.config.tasks import TASKS, task_class
 from vaak.tasks.recognised import RECOGNISED_BY
+from vaak.tasks.speech_task import SpeechTask
+from vaak.tasks.text_task import TextTask
 
 FOLDERS = Path(__file__).parents[3] / "src" / "vaak" / "tasks"
 FILES = {"README.md", "spec.py", "config.py", "checks.py", "task.py", "data.py", "model.py", "metrics.py"}
@@ -48,3 +50,11 @@ def test_recognising_a_task_imports_no_other() -> None:
     file = FOLDERS.parents[2] / "configs" / "quickstart.yml"
     done = subprocess.run([sys.executable, "-c", code, file], capture_output=True, text=True, check=True)
     assert done.stdout == "['vaak.tasks.lm.spec']\n"
+
+
+@pytest.mark.parametrize("task", sorted({*TASKS} - {"multitask"}))
+def test_every_task_reads_text_or_audio_and_begins_with_what_these_have_in_common(task: str) -> None:
+    made = task_class(task)
+    assert isinstance(made, type)
+    assert issubclass(made, TextTask) != issubclass(made, SpeechTask)
+    assert (FOLDERS / task / "predict.py").exists()

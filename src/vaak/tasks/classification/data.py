@@ -37,6 +37,7 @@ from vaak.core.errors import DataError, UserError
 from vaak.core.storage.files import fingerprint_of, read_json, write_json
 from vaak.core.task import Dataset
 from vaak.runs.prepared import PreparedFolder, Recipe, fingerprint_with_files
+from vaak.tasks.base import pad_rows
 from vaak.tasks.classification.config import ClassificationExperiment
 from vaak.tasks.classification.pretrained import KEY, loaded_embeddings, save_base
 from vaak.tasks.pretrained import source_of
@@ -400,9 +401,7 @@ class TextDataset(Dataset):
 def collate(examples: Sequence[TextExample], pad: int, class_weights: ClassWeights | None = None) -> Batch:
     """Rows padded on the right to the longest; ``mask`` is True where they are real."""
     lengths = np.array([len(example.inputs) for example in examples])
-    inputs = np.full((len(examples), int(lengths.max())), pad, dtype=np.int64)
-    for number, example in enumerate(examples):
-        inputs[number, : lengths[number]] = example.inputs
+    inputs = pad_rows([example.inputs for example in examples], pad, dtype=np.int64)
     targets = torch.from_numpy(np.stack([example.targets for example in examples]))
     tensors = {
         "inputs": torch.from_numpy(inputs),

@@ -30,6 +30,7 @@ from vaak.config.base import Component
 from vaak.config.components import resolve_class
 from vaak.core.batch import Batch
 from vaak.core.errors import UserError
+from vaak.tasks.base import pad_rows
 from vaak.tasks.diarization.config import LABEL_TYPES
 
 IGNORED = -100
@@ -177,11 +178,15 @@ class DiarizationCollator:
         numbers = np.array([self._speaker_numbers(example) for example in examples], dtype=np.int64)
         speaking = [self.speaking(example, number) for example, number in zip(examples, frames.tolist(), strict=True)]
         tensors = {
-            "features": padded([example.features for example in examples], length * options.subsampling, np.float32),
+            "features": pad_rows(
+                [example.features for example in examples], length=length * options.subsampling, dtype=np.float32
+            ),
             "feature_mask": np.arange(length * options.subsampling) < times[:, None],
             "mask": np.arange(length) < frames[:, None],
-            "labels": padded(labels, length, np.int64, IGNORED) if is_class else padded(labels, length, np.float32),
-            "activity": padded(speaking, length, np.bool_),
+            "labels": pad_rows(labels, IGNORED, length, np.int64)
+            if is_class
+            else pad_rows(labels, 0, length, np.float32),
+            "activity": pad_rows(speaking, False, length, np.bool_),
             "speaker_numbers": numbers,
         }
         counts = {
@@ -231,14 +236,6 @@ class DiarizationCollator:
         names = longest_speakers(example.segments, self.options.max_speakers)
         found = [self._numbers.get(name, -1) for name in names]
         return [*found, *[-1] * (self.options.max_speakers - len(names))]
-
-
-def padded(rows: Sequence[np.ndarray], length: int, dtype: type, fill: float = 0) -> np.ndarray:
-    """Rows ``(frames, ...)`` as one array ``(row, length, ...)``."""
-    whole = np.full((len(rows), length, *rows[0].shape[1:]), fill, dtype)
-    for place, row in zip(whole, rows, strict=True):
-        place[: len(row)] = row
-    return whole
 
 
 def make_collator(label_type: Component, options: LabelOptions, folder: Path) -> DiarizationCollator:

@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass
 from functools import cached_property, partial
 from itertools import islice
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -176,7 +176,34 @@ class TokenSequence(NamedTuple):
     num_bytes: int
 
 
-class TextDataset(Dataset):
+class WindowDataset(Dataset):
+    """Examples that are windows of a store's tokens, whose ids ``ids(index)`` returns."""
+
+    store: TokenStore
+
+    def ids(self, index: int) -> np.ndarray:
+        raise NotImplementedError
+
+    def difficulty(self, measure: str) -> np.ndarray:
+        """Return the difficulty ``(window,)`` by ``length``, ``lexical`` or ``morphology``, harder windows higher.
+
+        Raises UserError for another measure, and if ``morphology`` finds no inflection.
+        """
+        if measure not in MEASURES:
+            raise UserError(f"unknown difficulty {measure}; choose from {', '.join(MEASURES)}")
+        if measure == "length":
+            return self.lengths
+
+        def texts() -> Iterator[str]:
+            tokenizer = Tokenizer.load(self.store.folder.parent / "tokenizer")  # where ``prepare`` puts it
+            for index in range(len(self.lengths)):
+                yield tokenizer.decode(self.ids(index)[1:].tolist())
+
+        key = fingerprint_of([self.fingerprint, self.store.tokenizer_fingerprint])
+        return kept_difficulties(self.store.folder, key, measure, texts, len(self.lengths))
+
+
+class TextDataset(WindowDataset):
     """Windows of single documents; ``stride`` below ``max_length`` gives scored tokens more context.
 
     ``store`` has the documents' tokens, ``special`` the ids of [bos] and the like; ``corruption`` is what an objective
@@ -214,9 +241,6 @@ class TextDataset(Dataset):
         """The ids of an example: one more than it has targets."""
         document, start = int(self.windows.documents[index]), int(self.windows.starts[index])
         return self._read(document, start, int(self.windows.sizes[index]) + 1)
-
-    def difficulty(self, measure: str) -> np.ndarray:
-        return window_difficulties(self, measure)
 
     def _read(self, document: int, start: int, size: int) -> np.ndarray:
         """``size`` ids of [bos] document [eos], from ``start`` on."""
@@ -290,7 +314,7 @@ class ChatDataset(TextDataset):
         return self.store.document(document)[start : start + size].astype(np.int64)
 
 
-class StreamDataset(Dataset):
+class StreamDataset(WindowDataset):
     """Windows of ``max_length`` targets over all documents in a row.
 
     Without ``shift`` each target is in one window, and the last window may be shorter. With it, all windows are
@@ -330,9 +354,6 @@ class StreamDataset(Dataset):
         """The ids of an example that is not shifted: one more than it has targets."""
         length = int(self.lengths[index])
         return self._read(min(index * self.max_length, self.num_targets - length), length + 1)
-
-    def difficulty(self, measure: str) -> np.ndarray:
-        return window_difficulties(self, measure)
 
     def _read(self, start: int, size: int) -> np.ndarray:
         """``size`` ids of the stream from ``start`` on."""
@@ -468,32 +489,3 @@ def cut_windows(num_targets: np.ndarray, size: int, stride: int) -> Windows:
     sizes = np.minimum(num_targets[documents] - starts, size)
     scored_from = np.where(within > 0, size - stride, 0)
     return Windows(documents, starts, sizes, scored_from)
-
-
-class HasWindows(Protocol):
-    """A dataset of windows: its tokens, and which of them are in each example."""
-
-    store: TokenStore
-    lengths: np.ndarray
-    fingerprint: str
-
-    def ids(self, index: int) -> np.ndarray: ...
-
-
-def window_difficulties(windows: HasWindows, measure: str) -> np.ndarray:
-    """Return each window's difficulty ``(window,)`` by ``length``, ``lexical`` or ``morphology``, harder ones higher.
-
-    Raises UserError for another measure, and if ``morphology`` finds no inflection.
-    """
-    if measure not in MEASURES:
-        raise UserError(f"unknown difficulty {measure}; choose from {', '.join(MEASURES)}")
-    if measure == "length":
-        return windows.lengths
-    key = fingerprint_of([windows.fingerprint, windows.store.tokenizer_fingerprint])
-    return kept_difficulties(windows.store.folder, key, measure, lambda: _texts(windows), len(windows.lengths))
-
-
-def _texts(windows: HasWindows) -> Iterator[str]:
-    tokenizer = Tokenizer.load(windows.store.folder.parent / "tokenizer")  # where ``prepare`` puts it
-    for index in range(len(windows.lengths)):
-        yield tokenizer.decode(windows.ids(index)[1:].tolist())

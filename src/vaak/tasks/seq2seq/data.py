@@ -35,6 +35,7 @@ from vaak.core.storage.files import fingerprint_of
 from vaak.core.task import Dataset
 from vaak.core.terminal import followed
 from vaak.runs.prepared import PreparedFolder, Recipe, fingerprint_with_files
+from vaak.tasks.base import pad_rows
 from vaak.tasks.pretrained import Base
 from vaak.tasks.seq2seq import sentencepiece_pair
 from vaak.tasks.seq2seq.config import Seq2SeqDataConfig
@@ -344,7 +345,7 @@ IGNORED = -100
 
 
 @dataclass(frozen=True)
-class SpecialTokens:
+class PairTokens:
     """The ids that examples are made with, of the source's tokenizer and of the target's."""
 
     source_pad: int
@@ -356,7 +357,7 @@ class SpecialTokens:
     target_mask: int
 
     @classmethod
-    def of(cls, prepared: PreparedPairs) -> SpecialTokens:
+    def of(cls, prepared: PreparedPairs) -> PairTokens:
         source, target = prepared.source_tokenizer, prepared.target_tokenizer
         of_target = target.pad_id, target.bos_id, target.eos_id, target.mask_id
         return cls(source.pad_id, source.eos_id, source.mask_id, *of_target)
@@ -388,7 +389,7 @@ class PairDataset(Dataset):
 
         Raises UserError for a split that doesn't exist, DataError for an evaluation source that is too long.
         """
-        self.special = SpecialTokens.of(prepared)
+        self.special = PairTokens.of(prepared)
         stores = prepared.stores(split) if stores is None else stores
         self.pairs, self.source, self.target = stores
         self.indices = used_pairs(split, stores, data, cut=split in prepared.cut_splits).indices
@@ -456,16 +457,16 @@ class PairDataset(Dataset):
         return [len(pair.targets) for pair in self.first_pairs(self.num_translated)]
 
 
-def collate(examples: list[PairExample], special: SpecialTokens, *, with_texts: bool) -> Batch:
+def collate(examples: list[PairExample], special: PairTokens, *, with_texts: bool) -> Batch:
     """Rows padded on the right to the longest of each side; ``source_mask`` is True where the source is real."""
-    source = _padded([example.source for example in examples], special.source_pad)
-    targets = _padded([example.targets for example in examples], IGNORED)
+    source = pad_rows([example.source for example in examples], special.source_pad, dtype=np.int64)
+    targets = pad_rows([example.targets for example in examples], IGNORED, dtype=np.int64)
     source_tokens = np.array([len(example.source) for example in examples])
     tokens = np.array([len(example.targets) for example in examples])
     tensors = {
         "source": source,
         "source_mask": np.arange(source.shape[1]) < source_tokens[:, None],
-        "inputs": _padded([example.inputs for example in examples], special.target_pad),
+        "inputs": pad_rows([example.inputs for example in examples], special.target_pad, dtype=np.int64),
         "targets": targets,
     }
     counts = {
@@ -483,11 +484,3 @@ def collate(examples: list[PairExample], special: SpecialTokens, *, with_texts: 
         {unit: torch.from_numpy(count) for unit, count in counts.items()},
         extra=dict(texts) if with_texts else {},
     )
-
-
-def _padded(rows: list[np.ndarray], filler: int) -> np.ndarray:
-    """``(row, time)``."""
-    padded = np.full((len(rows), max(map(len, rows))), filler, dtype=np.int64)
-    for number, row in enumerate(rows):
-        padded[number, : len(row)] = row
-    return padded

@@ -33,8 +33,8 @@ from vaak.tasks.seq2seq.data import (
     IGNORED,
     PairDataset,
     PairExample,
+    PairTokens,
     PreparedPairs,
-    SpecialTokens,
     collate,
     recipe,
     write_split_tokens,
@@ -110,7 +110,7 @@ class Seq2SeqTask(TextTask[Seq2SeqExperiment, PreparedPairs, Seq2SeqModel]):
         """Return a microbatch of one repeated token, as large as one may become."""
         lengths = self.data.max_source_length, self.data.max_target_length
         source, target = (np.zeros(length, dtype=np.int64) for length in lengths)
-        special = SpecialTokens(*[0] * len(fields(SpecialTokens)))
+        special = PairTokens(*[0] * len(fields(PairTokens)))
         rows = largest_rows(self.experiment.training, 2 * max(lengths))
         return collate([PairExample(source, target, target)] * rows, special, with_texts=False)
 

@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from vaak.audio.audio_file import samples_in
 from vaak.audio.config import AudioConfig
@@ -35,6 +34,7 @@ from vaak.core.storage.files import fingerprint_of, sync_file
 from vaak.core.storage.mapped_lines import LineWriter, MappedLines, mapped, writing_lines
 from vaak.core.task import DataFinding, Dataset
 from vaak.nn.speech.flow_matching import row_draws
+from vaak.tasks.base import pad_rows
 from vaak.tasks.tts.recordings import Aligned, aligned_symbols, phones_of
 from vaak.text.speech.processor import PhonemeProcessor, Processed
 
@@ -372,17 +372,17 @@ def collate(examples: Sequence[TtsExample], pad_id: int) -> Batch:
     symbol_lengths = torch.tensor([len(one.ids) for one in examples])
     frame_lengths = torch.tensor([len(one.mel) for one in examples])
     tensors = {
-        "mel": padded([one.mel for one in examples]),
-        "symbols": padded([one.ids for one in examples], pad_id),
+        "mel": torch.from_numpy(pad_rows([one.mel for one in examples])),
+        "symbols": torch.from_numpy(pad_rows([one.ids for one in examples], pad_id)),
         "frame_lengths": frame_lengths,
         "symbol_lengths": symbol_lengths,
         "speakers": torch.tensor([one.speaker for one in examples]),
     }
     durations = [one.durations for one in examples if one.durations is not None]
     if durations:
-        tensors["durations"] = padded(durations)
+        tensors["durations"] = torch.from_numpy(pad_rows(durations))
     if examples[0].prosody.shape[1]:
-        tensors["prosody"] = padded([one.prosody for one in examples])
+        tensors["prosody"] = torch.from_numpy(pad_rows([one.prosody for one in examples]))
     keys = [one.noise_key for one in examples if one.noise_key is not None]
     if keys:
         draws = row_draws(keys, frame_lengths.tolist(), tensors["mel"].shape[2])
@@ -396,12 +396,3 @@ def collate(examples: Sequence[TtsExample], pad_id: int) -> Batch:
     }
     names = {"names": [one.name for one in examples], "texts": [one.text for one in examples]}
     return Batch(tensors, counts, extra=names)
-
-
-def padded(rows: Sequence[np.ndarray], value: int = 0) -> Tensor:
-    """Arrays ``(time, ...)`` as one tensor ``(row, time, ...)``, filled up with ``value``."""
-    longest = max(map(len, rows))
-    found = np.full((len(rows), longest, *rows[0].shape[1:]), value, rows[0].dtype)
-    for place, row in enumerate(rows):
-        found[place, : len(row)] = row
-    return torch.from_numpy(found)

@@ -23,6 +23,7 @@ from vaak.core.storage.files import fingerprint_of
 from vaak.core.task import Dataset
 from vaak.runs.prepared import Recipe
 from vaak.tasks import speech_task
+from vaak.tasks.base import pad_rows
 from vaak.tasks.speech_task import Datasets
 
 log = logging.getLogger("vaak")
@@ -95,9 +96,7 @@ class VocoderDataset(Dataset):
 def collate(examples: Sequence[VocoderExample], mel: MelConfig) -> Batch:
     """A batch: ``samples`` ``(row, time)``, padded with zeros, and their ``lengths`` ``(row,)``."""
     lengths = [len(one.samples) for one in examples]
-    samples = np.zeros((len(examples), max(lengths)), np.float32)
-    for row, one in zip(samples, examples, strict=True):
-        row[: len(one.samples)] = one.samples
+    samples = pad_rows([one.samples for one in examples], dtype=np.float32)
     frames = torch.tensor([mel.num_frames(length) for length in lengths])
     counts = {"mel_bin": frames * mel.n_mels, "position": frames, "example": torch.ones(len(examples))}
     tensors = {"samples": torch.from_numpy(samples), "lengths": torch.tensor(lengths)}

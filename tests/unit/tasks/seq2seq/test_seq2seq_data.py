@@ -16,12 +16,10 @@ from vaak.core.random_keys import Purpose
 from vaak.data.bucketing import BucketedPlanner
 from vaak.data.loader import Address, MicrobatchReader
 from vaak.tasks.seq2seq.config import Seq2SeqDataConfig
-from vaak.tasks.seq2seq.data import IGNORED, PairDataset, PairExample, PreparedPairs, SpecialTokens, collate, recipe
+from vaak.tasks.seq2seq.data import IGNORED, PairDataset, PairExample, PairTokens, PreparedPairs, collate, recipe
 from vaak.text.difficulties import WordCounts
 
-SPECIAL = SpecialTokens(
-    source_pad=0, source_eos=2, source_mask=3, target_pad=5, target_bos=6, target_eos=7, target_mask=8
-)
+SPECIAL = PairTokens(source_pad=0, source_eos=2, source_mask=3, target_pad=5, target_bos=6, target_eos=7, target_mask=8)
 SIDES = st.lists(st.integers(10, 99), max_size=9)
 
 
@@ -97,7 +95,7 @@ def test_dropped_tokens_are_masked_on_both_sides_in_training_alone(prepared):
     dropping = data.model_copy(update={"token_dropout": 0.5})
     indices = range(len(PairDataset(made, "train", data).lengths))
     whole, dropped = (read(PairDataset(made, "train", options), *indices) for options in (data, dropping))
-    special = SpecialTokens.of(made)
+    special = PairTokens.of(made)
     assert torch.equal(whole["targets"], dropped["targets"])
     for name, mask, kept in (
         ("source", special.source_mask, special.source_eos),
