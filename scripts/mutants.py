@@ -4,28 +4,35 @@
     python scripts/mutants.py try runs/covered.json --number 150 --seed 0
 
 A mutant is the source with one change: a comparison, an operator or a number is another, a condition is negated, a
-statement is left out. Each is tried in a copy of ``src``, with the tests that run its function, the quickest first; one
-that they all pass has survived. Prints each mutant, the share that was killed, and the survivors.
+statement is left out. Each is tried with the tests that run its function, the quickest first; one that they all pass
+has survived. Prints each mutant, the share that was killed, and the survivors.
+
+The tests are collected once; each mutant gets a process that is forked then, in which its function has other code. One
+at the top of a module is tried in a copy of ``src``, which has to be imported: that takes longer.
 """
 
 from __future__ import annotations
 
 import argparse
 import ast
+import contextlib
+import gc
 import json
 import os
 import random
 import shutil
 import signal
+import subprocess
 import sys
 import tempfile
 import threading
 import time
 from collections import defaultdict
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from inspect import CO_OPTIMIZED
 from pathlib import Path
-from types import CodeType, FrameType
+from types import CodeType, FrameType, FunctionType
 from typing import Any
 
 import pytest
@@ -35,6 +42,8 @@ SOURCES = ("src/vaak/engine", "src/vaak/data", "src/vaak/core")
 TESTS = ("tests/unit/engine", "tests/unit/data", "tests/unit/core", "tests/unit/callbacks", "tests/contract")
 MOST_SECONDS = 120.0
 """A mutant that takes the tests longer than this more than they took is killed, too: it hangs."""
+BROKEN = 99
+"""How the process of a mutant ends that could not be tried."""
 
 COMPARISONS: dict[type[ast.cmpop], type[ast.cmpop]] = {
     ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq,
@@ -50,7 +59,8 @@ OPERATORS: dict[type[ast.operator], type[ast.operator]] = {
 class Mutant:
     """A change of a file (below the root): the bytes from ``start`` to ``end`` become ``new``.
 
-    ``function`` is the first line of the innermost function around it, None at the top of the module.
+    ``function`` is the first line of the innermost function around it and ``outer`` of the outermost; None at the top
+    of the module.
     """
 
     file: str
@@ -60,6 +70,7 @@ class Mutant:
     old: str
     new: str
     function: int | None
+    outer: int | None
 
     def __str__(self) -> str:
         old, new = (" ".join(text.split())[:90] for text in (self.old, self.new))
@@ -120,25 +131,26 @@ def mutants_of(path: Path, file: str) -> list[Mutant]:
         starts.append(starts[-1] + len(line))
     found: list[Mutant] = []
 
-    def add(node: Any, new: ast.AST, function: int | None) -> None:
+    def add(node: Any, new: ast.AST, around: list[int]) -> None:
         start = starts[node.lineno - 1] + node.col_offset
         end = starts[node.end_lineno - 1] + node.end_col_offset
         text = ast.unparse(new)
         text = text if isinstance(new, ast.stmt | ast.Constant) else f"({text})"
-        found.append(Mutant(file, node.lineno, start, end, source[start:end].decode(), text, function))
+        function, outer = (around[-1], around[0]) if around else (None, None)
+        found.append(Mutant(file, node.lineno, start, end, source[start:end].decode(), text, function, outer))
 
-    def visit(node: ast.AST, function: int | None) -> None:
+    def visit(node: ast.AST, around: list[int]) -> None:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            function = min([node.lineno, *(one.lineno for one in node.decorator_list)])
+            around = [*around, min([node.lineno, *(one.lineno for one in node.decorator_list)])]
         new = changed(node)
         if new is not None:
-            add(node, new, function)
+            add(node, new, around)
         if isinstance(node, ast.If | ast.While | ast.IfExp) and not isinstance(node.test, ast.Compare | ast.UnaryOp):
-            add(node.test, ast.UnaryOp(ast.Not(), node.test), function)
+            add(node.test, ast.UnaryOp(ast.Not(), node.test), around)
         for child in children(node):
-            visit(child, function)
+            visit(child, around)
 
-    visit(ast.parse(source), None)
+    visit(ast.parse(source), [])
     return found
 
 
@@ -214,34 +226,94 @@ class Covered:
         return chosen
 
 
-def is_killed(mutant: Mutant, tests: list[str], copy: Path, limit: float) -> bool:
-    """Write the mutant into the copy of the sources, run the tests in a process of their own, and put it back."""
-    file = copy / mutant.file
-    source = file.read_bytes()
-    file.write_bytes(source[: mutant.start] + mutant.new.encode() + source[mutant.end :])
-    try:
+class Trials:
+    """A plugin of pytest that, in place of running the tests, tries mutants with them."""
+
+    def __init__(self, covered: Covered, mutants: list[Mutant], most: float) -> None:
+        self.covered, self.mutants, self.most = covered, mutants, most
+        self.survived: list[Mutant] = []
+
+    def pytest_runtestloop(self, session: pytest.Session) -> bool:
+        items = {item.nodeid: item for item in session.items}
+        with tempfile.TemporaryDirectory() as folder:
+            copy = copy_of_sources(Path(folder))
+            for mutant in self.mutants:
+                names = [name for name in self.covered.tests_of(mutant, self.most) if name in items]
+                killed = bool(names) and self.is_killed(mutant, [items[name] for name in names], copy)
+                self.survived += [] if killed else [mutant]
+                print("killed  " if killed else "SURVIVED", mutant, f"({len(names)} tests)", flush=True)
+        return True
+
+    def is_killed(self, mutant: Mutant, items: list[pytest.Item], copy: Path) -> bool:
+        """Whether a test fails in a process that has the mutant."""
         child = os.fork()
         if child == 0:
-            os._exit(run_tests(tests, copy))
-        return status_of(child, limit) != 0
-    finally:
-        file.write_bytes(source)
+            status = BROKEN
+            with contextlib.suppress(BaseException):
+                keep_silent()
+                names = [item.nodeid for item in items]
+                status = run(items) if has_code(mutant) else run_in_copy(mutant, names, copy)
+            os._exit(status)
+        status = status_of(child, MOST_SECONDS + 5 * self.most)
+        shutil.copy(ROOT / mutant.file, copy / mutant.file)
+        if os.waitstatus_to_exitcode(status) == BROKEN:
+            raise RuntimeError(f"{mutant} could not be tried")
+        return status != 0
 
 
-def run_tests(tests: list[str], copy: Path) -> int:
-    """Run tests on the sources of the copy, without output; return pytest's exit status."""
+def keep_silent() -> None:
+    """Begin a group of processes without output."""
     os.setsid()
     nowhere = os.open(os.devnull, os.O_RDWR)
     for descriptor in range(3):
         os.dup2(nowhere, descriptor)
-    os.environ["PYTHONPATH"] = str(copy / "src")
-    os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
-    sys.dont_write_bytecode = True
-    sys.path.insert(0, str(copy / "src"))
+
+
+def run(items: list[pytest.Item]) -> int:
+    """Run tests until one fails; return 1 if one does."""
     try:
-        return int(pytest.main(["-q", "-x", "-n", "0", "-p", "no:cacheprovider", *tests]))
+        for item, following in zip(items, [*items[1:], None], strict=True):
+            item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
+            if item.session.testsfailed:
+                return 1
     except BaseException:
         return 1
+    return 0
+
+
+def has_code(mutant: Mutant) -> bool:
+    """Give every function that was made of the mutant's outermost one its code; return False where that can't be."""
+    path = str(ROOT / mutant.file)
+    todo, new = [compile(mutated(mutant), path, "exec")], None
+    while todo and new is None and mutant.outer is not None:
+        inner = [one for one in todo.pop().co_consts if isinstance(one, CodeType)]
+        new = next((one for one in inner if one.co_firstlineno == mutant.outer and one.co_flags & CO_OPTIMIZED), None)
+        todo += inner
+    if new is None:
+        return False
+    gc.unfreeze()  # tests/conftest.py has hidden what was imported
+    functions = [one for one in gc.get_objects() if type(one) is FunctionType]
+    place = path, mutant.outer, new.co_name
+    ours = [one for one in functions if (one.__code__.co_filename, one.__code__.co_firstlineno, one.__name__) == place]
+    try:
+        for function in ours:
+            function.__code__ = new
+    except ValueError:  # it has other variables of the functions around it
+        return False
+    return bool(ours)
+
+
+def mutated(mutant: Mutant) -> bytes:
+    source = (ROOT / mutant.file).read_bytes()
+    return source[: mutant.start] + mutant.new.encode() + source[mutant.end :]
+
+
+def run_in_copy(mutant: Mutant, tests: list[str], copy: Path) -> int:
+    """Run tests in a process that imports the copy with the mutant in it; return pytest's exit status."""
+    (copy / mutant.file).write_bytes(mutated(mutant))
+    environment = {**os.environ, "PYTHONPATH": str(copy / "src"), "PYTHONDONTWRITEBYTECODE": "1"}
+    command = [sys.executable, "-m", "pytest", "-q", "-x", "-n", "0", "-p", "no:cacheprovider", *tests]
+    return subprocess.run(command, env=environment, check=False).returncode
 
 
 def status_of(child: int, limit: float) -> int:
@@ -251,7 +323,7 @@ def status_of(child: int, limit: float) -> int:
         done, status = os.waitpid(child, os.WNOHANG)
         if done:
             return status
-        time.sleep(0.1)
+        time.sleep(0.02)
     os.killpg(child, signal.SIGKILL)
     return os.waitpid(child, 0)[1]
 
@@ -267,25 +339,14 @@ def copy_of_sources(folder: Path) -> Path:
 
 def try_mutants(covered: Covered, number: int, seed: int, most: float) -> list[Mutant]:
     """Try ``number`` mutants and print each; return those that survived."""
-    import torch  # noqa: F401  # once, for all processes that are forked
-
     every = every_mutant()
     chosen = random.Random(seed).sample(every, min(number, len(every)))
-    survived = []
-    with tempfile.TemporaryDirectory() as folder:
-        copy = copy_of_sources(Path(folder))
-        unchanged = replace(chosen[0], new=chosen[0].old)
-        for mutant in [unchanged, *chosen]:
-            tests = covered.tests_of(mutant, most)
-            killed = bool(tests) and is_killed(mutant, tests, copy, MOST_SECONDS + 5 * most)
-            if mutant is unchanged:
-                if killed:
-                    raise SystemExit(f"the tests of {mutant} fail without a mutant, too; record again")
-                continue
-            survived += [] if killed else [mutant]
-            print("killed  " if killed else "SURVIVED", mutant, f"({len(tests)} tests)", flush=True)
-    print(f"\n{len(chosen) - len(survived)} of {len(chosen)} mutants killed (seed {seed}, of {len(every)})")
-    return survived
+    files = sorted({name.partition("::")[0] for name in covered.seconds})
+    trials = Trials(covered, chosen, most)
+    pytest.main(["-q", "-s", "-n", "0", "-p", "no:cacheprovider", "-m", "not slow", *files], plugins=[trials])
+    killed = len(chosen) - len(trials.survived)
+    print(f"\n{killed} of {len(chosen)} mutants killed (seed {seed}, of {len(every)})")
+    return trials.survived
 
 
 def main() -> None:

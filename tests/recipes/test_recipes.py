@@ -43,9 +43,10 @@ ON_PURPOSE = (
 LIKE_OTHERS = (
     "configs/diarization/mini_librispeech.yml", "configs/diarization/one_to_four.yml",
     "configs/classification/subjectivity.yml", "configs/diarization/ami.yml", "configs/tts/builtin_voice.yml",
-    "configs/vocoder/builtin_voice.yml", "configs/multitask/clinc_intent_domain.yml",
+    "configs/vocoder/builtin_voice.yml", "configs/multitask/clinc_intent_domain.yml", "configs/lm/hindi.yml",
+    "configs/diarization/read_speech.yml", "configs/seq2seq/en_hi_performer.yml",
 )  # fmt: skip
-"""Much the same network as another recipe's on other data."""
+"""Much the same network, or the same data, as another recipe's; `make test-slow` trains them."""
 LM_SIZES = ("model.d_model=32", "model.num_layers=1", "model.num_heads=2", "data.max_length=32")
 SEQ2SEQ_SIZES = (
     "model.global_config={d_model: 32, num_layers: 1, num_heads: 2}",

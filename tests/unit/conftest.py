@@ -1,4 +1,4 @@
-"""What unit tests share: tiny recordings, and a diarizer trained on them."""
+"""What unit tests share: tiny recordings and runs; what trains for seconds does so once for all workers."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 import tiny_diarizer
+from trained_once import trained_once
 
 
 @pytest.fixture(scope="session")
@@ -30,8 +31,10 @@ def voice_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The run directory of a tiny text-to-speech model, trained to its end; tests leave it as it is."""
     import tiny_voice
 
-    folder = tmp_path_factory.mktemp("tiny_voice")
-    return tiny_voice.train(tiny_voice.write_voice(folder / "corpus"), folder / "voice")
+    def train(folder: Path) -> None:
+        tiny_voice.train(tiny_voice.write_voice(folder / "corpus"), folder / "voice")
+
+    return trained_once(tmp_path_factory, "tiny_voice", train) / "voice"
 
 
 @pytest.fixture(scope="session")
@@ -39,7 +42,6 @@ def flow_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run of a tiny voice with all that a model may have: flow matching, pitch, energy, learned durations."""
     import tiny_voice
 
-    folder = tmp_path_factory.mktemp("tiny_flow")
     model = {
         "decoder_type": "flow_matching",
         "flow_matching": {"width": 32},
@@ -50,7 +52,11 @@ def flow_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "global_config": {},
     }
     overrides = ("training.logging.tensorboard=true", "training.validation.interval=15")
-    return tiny_voice.train(tiny_voice.write_voice(folder / "corpus"), folder / "voice", *overrides, model=model)
+
+    def train(folder: Path) -> None:
+        tiny_voice.train(tiny_voice.write_voice(folder / "corpus"), folder / "voice", *overrides, model=model)
+
+    return trained_once(tmp_path_factory, "tiny_flow", train) / "voice"
 
 
 @pytest.fixture(scope="session")
@@ -59,6 +65,9 @@ def vocoder_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     import tiny_vocoder
     import tiny_voice
 
-    folder = tmp_path_factory.mktemp("tiny_vocoder")
     late = {"discriminators": {**tiny_vocoder.DISCRIMINATORS, "start_step": 9}}
-    return tiny_vocoder.train(tiny_voice.write_voice(folder / "corpus"), folder / "vocoder", model=late)
+
+    def train(folder: Path) -> None:
+        tiny_vocoder.train(tiny_voice.write_voice(folder / "corpus"), folder / "vocoder", model=late)
+
+    return trained_once(tmp_path_factory, "tiny_vocoder", train) / "vocoder"

@@ -1,0 +1,29 @@
+"""What one worker of pytest-xdist has trained is there for the others, too."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from vaak.core.storage.lock import locked
+
+
+def trained_once(factory: pytest.TempPathFactory, name: str, train: Callable[[Path], object]) -> Path:
+    """Return a folder in which ``train(folder)`` has left something: this worker's copy of what the first one made."""
+    own = factory.mktemp(name)
+    if "PYTEST_XDIST_WORKER" not in os.environ:
+        train(own)
+        return own
+    shared = factory.getbasetemp().parent / f"shared_{name}"
+    made = shared.with_suffix(".made")
+    with locked(shared.with_suffix(".lock")):
+        if not made.exists():
+            shutil.rmtree(shared, ignore_errors=True)
+            shared.mkdir()
+            train(shared)
+            made.touch()
+    return Path(shutil.copytree(shared, own, symlinks=True, dirs_exist_ok=True))
