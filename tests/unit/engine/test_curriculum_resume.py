@@ -9,8 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
 from toy import StopAt, ToyDataset, ToyTask, next_microbatches, same_bits, toy_trainer, weights
+from vaak.core.batch import Batch, Term
 from vaak.core.callback import Callback
 from vaak.core.errors import CheckpointError
 from vaak.engine.distributed.ranks import Ranks
@@ -111,3 +113,26 @@ def test_a_resume_under_another_curriculum_is_refused(tmp_path: Path, change: di
         CheckpointError, match="the batches are different now: other batches have another order of examples"
     ):
         run(tmp_path, curriculum=OPTIONS["curriculum"] | change)
+
+
+class Measured(ToyTask):
+    """Remembers the longest row of its batches."""
+
+    longest = 0
+
+    def losses(self, model: nn.Module, batch: Batch) -> dict[str, Term]:
+        self.longest = max(self.longest, batch["inputs"].shape[1])
+        return super().losses(model, batch)
+
+
+def test_the_rehearsal_tries_the_longest_of_the_last_epoch_and_nothing_longer(tmp_path: Path):
+    longest = []
+    for epochs in (1, 4):
+        task = Measured()
+        toy_trainer(tmp_path / f"rehearsed-{epochs}", task=task, **OPTIONS | {"epochs": epochs}).rehearse()
+        trained = Measured()
+        options = OPTIONS | {"epochs": epochs, "memory": {"rehearsal": False}}
+        toy_trainer(tmp_path / f"trained-{epochs}", task=trained, **options).fit()
+        assert task.longest == trained.longest
+        longest.append(task.longest)
+    assert longest[0] < longest[1]

@@ -80,6 +80,16 @@ def test_a_mean_is_reported_once(kind: str, precision: str, said: Callable[[], l
     assert "divided by the count of token in the whole step" in line
 
 
+def test_a_run_that_is_resumed_is_not_told_again(said: Callable[[], list[str]], tmp_path: Path):
+    options: dict[str, Any] = {"batch_size": 16, "checkpoint": {"interval": 1}}
+    toy_trainer(tmp_path, StopAt(1), task=with_term(over_rows)(), **options).fit()
+    assert len(said()) == 1
+    resumed = toy_trainer(tmp_path, task=with_term(over_rows)(), **options)
+    assert resumed.resume("auto")
+    resumed.fit()
+    assert len(said()) == 1
+
+
 def noisy(term: Term, model: nn.Module, batch: Batch) -> Term:
     """A sum, of which every draw makes another."""
     return Term(term.total * (0.5 + 3 * torch.rand(())), "token")
