@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import ast
+import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
+
+import pytest
 
 ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src" / "vaak"
@@ -70,3 +73,20 @@ def test_the_core_imports_no_leaf_but_where_a_yaml_names_it():
             top = [node for node in tree.body if isinstance(node, ast.Import | ast.ImportFrom)]
             assert not [node for node in top if any(leaf in ast.unparse(node) for leaf in leaves)], path
     assert found == ON_DEMAND
+
+
+@pytest.mark.parametrize(
+    ("missing", "code", "extra"),
+    [
+        ("sacrebleu", "import vaak.tasks.seq2seq.task", "seq2seq"),
+        ("accelerate", "from vaak.engine.distributed.ranks import accelerate_tracker as f; f('mlflow')", "accelerate"),
+    ],
+)
+def test_without_an_extra_a_line_says_what_to_install(missing: str, code: str, extra: str):
+    block = f"import sys; sys.modules[{missing!r}] = None; from vaak.cli.main import guarded\n"
+    done = subprocess.run(
+        [sys.executable, "-c", f"{block}guarded(lambda: exec({code!r}, {{}}))"], capture_output=True, text=True
+    )
+    assert done.returncode == 2
+    assert "Traceback" not in done.stderr
+    assert f"requires {missing}: pip install 'vaak[{extra}]'" in done.stderr.splitlines()[-1]

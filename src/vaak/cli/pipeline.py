@@ -153,12 +153,12 @@ def _demand_trust(
     pipeline ``found`` is run, and perhaps ``continues``.
     """
     from vaak.config.base import from_options
-    from vaak.config.yaml.named_code import code_in_options, doubt_about
+    from vaak.config.yaml.named_code import code_in_options, why_untrusted
     from vaak.config.yaml.tree import YamlPlace
     from vaak.pipeline.run import options_before
 
     in_file, config = of_file
-    doubt = None if config is None else doubt_about(YamlPlace(str(config)), None)
+    doubt = None if config is None else why_untrusted(YamlPlace(str(config)), None)
     own = code_in_options(given) | (set() if doubt else code_in_options(in_file))
     named = code_in_options(in_file) - own
     before: set[str] = set()

@@ -17,7 +17,7 @@ from pydantic_core import to_jsonable_python
 
 from vaak.config.base import ResumeClass
 from vaak.config.experiment import experiment_type
-from vaak.config.resolved import untouched_experiment
+from vaak.config.resolved import default_experiment
 from vaak.config.tasks import spec_of
 from vaak.config.yaml.fields import (
     SectionType,
@@ -88,7 +88,7 @@ def changes_between(before: Mapping[str, Any], after: Mapping[str, Any], referen
     task = reference or after["task"]
     if Path(before.get("task", task)).name != Path(task).name:  # a user's own is copied into the run
         return [Change("task", before["task"], after["task"], "refused")]
-    untouched = untouched_experiment(task, after["name"], after["run_dir"])
+    untouched = default_experiment(task, after["name"], after["run_dir"])
     was, now = str(before.get("run_dir", after["run_dir"])), str(after["run_dir"])
     changes: list[Change] = []
     for key, old, new in _differences(type(untouched), {**before, "task": after["task"]}, after, untouched):

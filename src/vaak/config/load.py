@@ -29,7 +29,7 @@ from vaak.config.validate import Validation, given_keys, options_of_other_types,
 from vaak.config.yaml.aliases import canonical, model_type_given, option_aliases, take_section_shortcuts
 from vaak.config.yaml.fields import annotation_of, section_of
 from vaak.config.yaml.layers import Layers, fill_items, folder_of, merge_all, read_layers, run_of_configuration
-from vaak.config.yaml.named_code import NamedCode, code_named_in, doubt_about
+from vaak.config.yaml.named_code import NamedCode, code_named_in, why_untrusted
 from vaak.config.yaml.tree import (
     ConfigError,
     Node,
@@ -244,7 +244,7 @@ def _own_task(node: Node, folder: Path, problems: list[Problem], trust_code: boo
         problems.append(Problem(node.place, "task", message))
         return _Task()
     source = source_file(written, folder)
-    if not trust_code and (doubt := doubt_about(node.place, source)):
+    if not trust_code and (doubt := why_untrusted(node.place, source)):
         message = f"names code that is executed to read this configuration: {written}; read it, and add --trust-code"
         raise ConfigError([Problem(node.place, "task", f"{message} ({doubt})")])
     reference = written if source is None else f"{source.absolute()}:{written.rpartition(':')[2]}"
@@ -365,7 +365,7 @@ def _problems_of_given(said: Iterable[CheckFinding], tree: Node, experiment: Any
 
     What was written once for several sections (``model.global_config``) has no effect only where it has none in any.
     """
-    said, together = list(said), _written_together(tree)
+    said, together = list(said), _keys_of_one_line(tree)
     idle = {one.key for one in said if one.kind == "no effect"}
     return [
         _problem_at(tree, one.key, one.message)
@@ -376,7 +376,7 @@ def _problems_of_given(said: Iterable[CheckFinding], tree: Node, experiment: Any
     ]
 
 
-def _written_together(tree: Node) -> dict[str, set[str]]:
+def _keys_of_one_line(tree: Node) -> dict[str, set[str]]:
     """For each key that the user wrote, all that the same line stands for, itself among them."""
     written: dict[Any, set[str]] = {}
     for path, node in walk(tree):

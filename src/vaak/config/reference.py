@@ -13,7 +13,7 @@ from vaak.config.base import ResumeClass
 from vaak.config.changes import Leaf, leaves
 from vaak.config.checks import findings
 from vaak.config.experiment import experiment_type
-from vaak.config.resolved import untouched_experiment
+from vaak.config.resolved import default_experiment
 from vaak.config.tasks import TASKS, spec_of
 from vaak.config.yaml.aliases import SectionShortcuts, flat_names, option_aliases
 from vaak.config.yaml.fields import (
@@ -44,7 +44,7 @@ training:.
 def all_options(task: str) -> str:
     """A YAML that loads, with every option; those that can't apply with the defaults are commented out."""
     kind = experiment_type(task)
-    untouched = untouched_experiment(task, "all_options", "runs/all_options")
+    untouched = default_experiment(task, "all_options", "runs/all_options")
     head = "".join(f"# {line}\n" for line in _HEAD.format(task=task).splitlines())
     unread = {found.key: found.message for found in findings(untouched) if found.kind == "no effect"}
     writer = _Writer(kind.model_json_schema(), unread, other_names(task), spec_of(task).stand_ins)

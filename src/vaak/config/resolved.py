@@ -26,7 +26,7 @@ def as_yaml(experiment: Experiment[Any, Any]) -> str:
 
 def resolved_values(experiment: Experiment[Any, Any]) -> dict[str, Any]:
     """Return what ``as_yaml`` writes, as values."""
-    untouched = untouched_experiment(experiment.reference, experiment.name, str(experiment.run_dir))
+    untouched = default_experiment(experiment.reference, experiment.name, str(experiment.run_dir))
     values = _values(experiment, untouched)
     for found in findings(experiment):
         if found.kind != "impossible":
@@ -37,7 +37,7 @@ def resolved_values(experiment: Experiment[Any, Any]) -> dict[str, Any]:
     return values
 
 
-def untouched_experiment(task: str, name: str, run_dir: str) -> Experiment[Any, Any]:
+def default_experiment(task: str, name: str, run_dir: str) -> Experiment[Any, Any]:
     """A task's experiment as it is where no option is given but the name and the run directory."""
     layers = [{"model": {}, "data": {}}, dict(spec_of(task).defaults), {"task": task, "name": name, "run_dir": run_dir}]
     kind = experiment_type(task)

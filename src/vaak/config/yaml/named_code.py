@@ -39,13 +39,13 @@ class NamedCode(NamedTuple):
 def code_named_in(values: Mapping[str, Any], tree: Node, folder: Path) -> tuple[NamedCode, ...]:
     """All code that resolved values name. ``tree`` says where they were written; ``folder`` has relative files."""
     return tuple(
-        NamedCode(".".join(path), reference, doubt_about(place_of(tree, path), source_file(reference, folder)))
+        NamedCode(".".join(path), reference, why_untrusted(place_of(tree, path), source_file(reference, folder)))
         for path, reference in _references(values)
         if ":" in reference
     )
 
 
-def doubt_about(place: YamlPlace | None, code: Path | None) -> str | None:
+def why_untrusted(place: YamlPlace | None, code: Path | None) -> str | None:
     """Return why code in a file or a package (None), named on this line, isn't the user's own; None if it is."""
     if place is None or place == COMMAND_LINE or not (written := Path(place.file)).is_file():
         return None  # by the command line, or by the program
@@ -53,7 +53,7 @@ def doubt_about(place: YamlPlace | None, code: Path | None) -> str | None:
         return f"{written} belongs to a run, by its name"
     if code is not None and code.parent.name == CODE and (code.parent / HASHES).exists():
         return f"{code.parent} belongs to a run"
-    return next((doubt for file in (written, code) if file is not None and (doubt := _of_someone_else(file))), None)
+    return next((doubt for file in (written, code) if file is not None and (doubt := _foreign_owner(file))), None)
 
 
 def code_in_options(values: Any) -> set[str]:
@@ -68,7 +68,7 @@ def code_in_options(values: Any) -> set[str]:
     return set().union(*map(code_in_options, inner))
 
 
-def _of_someone_else(file: Path) -> str | None:
+def _foreign_owner(file: Path) -> str | None:
     """Whose a file is, if neither this user's nor the system's (nor, under sudo, the caller's)."""
     if not hasattr(os, "getuid"):
         return None

@@ -34,7 +34,7 @@ from torch.nn import functional as F
 
 from vaak.core.batch import Term
 from vaak.core.errors import DataError
-from vaak.nn.speech.masks import exact, length_mask, masked, most_exact
+from vaak.nn.speech.masks import as_float64, exact, length_mask, masked
 
 
 def squared_distances(x: Tensor, y: Tensor) -> Tensor:
@@ -178,7 +178,7 @@ def beta_binomial_prior(
     Of frame t of T, counted from 1, they are beta-binomial with n = symbols - 1, a = ``scaling`` · t and
     b = ``scaling`` · (T - t + 1): the larger ``scaling``, the narrower. -inf at padded symbols, 0 at padded frames.
     """
-    frames, symbols = most_exact(frame_lengths)[:, None, None], most_exact(symbol_lengths)[:, None, None]
+    frames, symbols = as_float64(frame_lengths)[:, None, None], as_float64(symbol_lengths)[:, None, None]
     is_frame = length_mask(frame_lengths, padded[0])[..., None]
     is_symbol = length_mask(symbol_lengths, padded[1])[:, None]
     t = torch.arange(1, is_frame.shape[1] + 1, device=frames.device)[:, None]
@@ -220,7 +220,7 @@ class _SumOverPaths(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, log_probs: Tensor, frame_lengths: Tensor, symbol_lengths: Tensor) -> Tensor:
         places = _backwards(log_probs, frame_lengths, symbol_lengths)
-        logs = most_exact(log_probs)
+        logs = as_float64(log_probs)
         flat = logs.flatten(1)
         towards = _towards(torch.cat((logs, flat.gather(1, places.flatten(1)).view_as(logs))))
         before, after = towards.chunk(2)

@@ -34,6 +34,6 @@ def exact(x: Tensor) -> Tensor:
     return x.to(torch.promote_types(x.dtype, torch.float32))
 
 
-def most_exact(x: Tensor) -> Tensor:
+def as_float64(x: Tensor) -> Tensor:
     """Return the same numbers in 64 bits, or in 32 on a device (MPS) that has no more."""
     return x.to(torch.float32 if x.device.type == "mps" else torch.float64)

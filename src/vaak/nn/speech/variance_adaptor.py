@@ -30,7 +30,7 @@ from torch.nn import functional as F
 from vaak.core.batch import Term
 from vaak.nn.feed_forward import TimeConvolution
 from vaak.nn.norms import LayerNorm
-from vaak.nn.speech.masks import exact, length_mask, masked, masked_sum, most_exact
+from vaak.nn.speech.masks import as_float64, exact, length_mask, masked, masked_sum
 
 LEAST_ENERGY = 1e-3
 """Less counts as this."""
@@ -186,7 +186,7 @@ def whole_durations(durations: Tensor, mask: Tensor, speed: float | Tensor = 1.0
     >>> whole_durations(torch.tensor([[1.4, 1.4, 1.4, 1.4, 1.4]]), torch.ones(1, 5, dtype=torch.bool))
     tensor([[1, 2, 1, 2, 1]])
     """
-    lengths = masked((most_exact(durations) / speed).clamp(min=minimum), mask)
+    lengths = masked((as_float64(durations) / speed).clamp(min=minimum), mask)
     ends = (lengths.cumsum(1) + 0.5).floor().long()
     return ends.diff(dim=1, prepend=torch.zeros_like(ends[:, :1]))
 

@@ -16,7 +16,7 @@ from vaak.config.changes import Leaf, changes_between, leaves, of_class, resume_
 from vaak.config.experiment import experiment_type
 from vaak.config.load import load
 from vaak.config.reference import SWITCHED, TOP, resume_page
-from vaak.config.resolved import resolved_values, untouched_experiment
+from vaak.config.resolved import default_experiment, resolved_values
 from vaak.config.tasks import TASKS
 from vaak.config.yaml.fields import alternatives, is_component, item_of, section_of, types_reading
 
@@ -49,7 +49,7 @@ def classes_on_the_page() -> dict[str, dict[str, str]]:
 
 
 def resolved(task: str, values: dict[str, Any]) -> dict[str, Any]:
-    return {**resolved_values(untouched_experiment(task, "run", "runs/run")), **values}
+    return {**resolved_values(default_experiment(task, "run", "runs/run")), **values}
 
 
 @tasks
@@ -151,7 +151,7 @@ def section_at(task: str, values: dict[str, Any], key: str) -> dict[str, Any]:
 
 @tasks
 def test_a_change_of_an_option_is_reported_with_its_class(task):
-    untouched = untouched_experiment(task, "run", "runs/run")
+    untouched = default_experiment(task, "run", "runs/run")
     for leaf in leaves(task):
         if (task, leaf.key) not in UNCHANGEABLE:
             check_a_change(task, leaf, untouched)
