@@ -39,7 +39,14 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 SOURCES = ("src/vaak/engine", "src/vaak/data", "src/vaak/core")
-TESTS = ("tests/unit/engine", "tests/unit/data", "tests/unit/core", "tests/unit/callbacks", "tests/contract")
+TESTS = (
+    "tests/unit/engine",
+    "tests/unit/data",
+    "tests/unit/core",
+    "tests/unit/callbacks",
+    "tests/contract",
+    "tests/past",
+)
 MOST_SECONDS = 120.0
 """A mutant that takes the tests longer than this more than they took is killed, too: it hangs."""
 BROKEN = 99
