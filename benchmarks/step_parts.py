@@ -40,12 +40,12 @@ PARTS: dict[str, tuple[str, ...]] = {
     "fetch: read": ("vaak.data.loader:MicrobatchReader.__getitem__",),
     "fetch: the rest": ("vaak.engine.training_data:TrainingData.fetch", "vaak.data.loader:_ErrorsAsValues.__getitem__"),
     "skipped examples": ("vaak.engine.journal:SkippedExamples.add",),
-    "count units": ("vaak.engine.trainer:count_units", "vaak.engine.step:count_units"),
-    "meet other ranks": ("vaak.engine.trainer:Trainer.meet", "vaak.engine.trainer:Trainer.agree"),
+    "count units": ("vaak.engine.trainer:count_units",),
+    "meet other ranks": ("vaak.engine.trainer:Trainer.exchange",),
     "exchange": ("vaak.engine.distributed.ranks:Ranks.exchange", "vaak.engine.distributed.ranks:Ranks.gather"),
     "what is due": ("vaak.engine.trainer:Trainer.run_scheduled",),
     "step: the rest": ("vaak.engine.step:Step.__call__", "vaak.engine.trainer:Trainer.take_step"),
-    "pieces": ("vaak.engine.gradient:GradientPass.pieces", "vaak.engine.gradient:pieces_of"),
+    "pieces": ("vaak.engine.gradient:GradientPass.pieces",),
     "key of the draws": ("vaak.engine.gradient:draw_key",),
     "seed": ("vaak.engine.gradient:seed_everything",),
     "batch to device": ("vaak.core.batch:Batch.to",),
@@ -54,16 +54,10 @@ PARTS: dict[str, tuple[str, ...]] = {
     "task's losses, the rest": ("vaak.tasks.lm.task:LanguageModelTask.losses",),
     "losses: add": ("vaak.engine.gradient:LossSums.add",),
     "losses: means": ("vaak.engine.gradient:LossSums.means",),
-    "clear gradients": (
-        "vaak.engine.distributed.exchange:OwnGradients.clear",
-        "vaak.engine.step:clear_gradients",
-    ),
+    "clear gradients": ("vaak.engine.distributed.exchange:OwnGradients.clear",),
     "begin gradients": ("vaak.engine.distributed.exchange:OwnGradients.begin",),
     "backward": ("vaak.engine.gradient:backward", "torch.autograd:backward"),
-    "gather gradients": (
-        "vaak.engine.distributed.exchange:OwnGradients.reduce",
-        "vaak.engine.step:reduce_gradients",
-    ),
+    "gather gradients": ("vaak.engine.distributed.exchange:OwnGradients.reduce",),
     "norm": ("vaak.engine.step:total_norm",),
     "finite?": ("vaak.engine.step:reason_to_skip",),
     "clip": ("vaak.engine.step:clip_gradients",),
@@ -79,7 +73,7 @@ PARTS: dict[str, tuple[str, ...]] = {
     "records: JSONL": ("vaak.engine.metrics_file:Records.write",),
     "records: console": ("vaak.callbacks.console:ConsoleCallback.say",),
     "records: TensorBoard": ("vaak.callbacks.trackers:TensorBoardCallback.write",),
-    "tell callbacks": ("vaak.engine.trainer:Trainer.tell",),
+    "tell callbacks": ("vaak.engine.trainer:Trainer.notify",),
 }
 """Each part's function, as module:qualified name, in the module that looks it up; of several, the first there is."""
 

@@ -161,7 +161,7 @@ class Trainer:
         self.saving.demand_valid_journals()
         with stop_on_signal(self.request_stop):
             with self.ending_well(), naming_lost_workers():
-                self.tell("on_fit_start")
+                self.notify("on_fit_start")
                 self.rehearse()
                 with closing(self.upcoming()) as steps:
                     for data in steps:
@@ -169,10 +169,10 @@ class Trainer:
                             self.run_scheduled()
                         if self.is_over:
                             break
-                        self.tell("on_step_end", self.take_step(data))
+                        self.notify("on_step_end", self.take_step(data))
                 self.finish_saving()
             reason = "finished" if self.is_finished else str(self.stop_reason)
-            self.tell("on_fit_end", reason)
+            self.notify("on_fit_end", reason)
         return reason
 
     @property
@@ -236,7 +236,7 @@ class Trainer:
                 with self.phases.measure("evaluation"):
                     self.evaluate(evaluation_due)
             if epoch_ended:
-                self.tell("on_epoch_end", position.epoch - 1, self.metrics)
+                self.notify("on_epoch_end", position.epoch - 1, self.metrics)
             position.schedule_pending = False
         self.exchange([])  # a callback may have asked for something
         if self.saving.saved_step == position.step:
@@ -282,7 +282,7 @@ class Trainer:
             self.state.best.observe(metrics, step)
         if scheduled and self.state.plateau:
             self.state.plateau.observe(metrics)
-        self.tell("on_evaluate_end", metrics)
+        self.notify("on_evaluate_end", metrics)
 
     def _wants_to_stop(self) -> bool:
         return self.requests.stop is not None
@@ -314,7 +314,7 @@ class Trainer:
             path = self.checkpoints / step_folder(self.agreed.saved)
             if self.ranks.is_main:
                 log.info("checkpoint written: %s", path)
-            self.tell("on_checkpoint", path)
+            self.notify("on_checkpoint", path)
 
     def finish_saving(self) -> None:
         """Wait for the checkpoint in flight, and report all that were not reported yet."""
@@ -382,7 +382,7 @@ class Trainer:
         """Log figures under the last step and its epoch: to ``metrics.jsonl`` and to every tracker."""
         self.records.write({"kind": kind, "step": self.position.step, "epoch": self.position.epoch_of_step, **values})
 
-    def tell(self, event: str, *arguments: Any) -> None:
+    def notify(self, event: str, *arguments: Any) -> None:
         """Call an event of every callback, then raise what went wrong first, with the name of the callback."""
         failures: list[Exception] = []
         for callback in self.callbacks:
@@ -408,7 +408,7 @@ class Trainer:
             self.saving.writer.wait()
             for event, argument in (("on_exception", error), ("on_fit_end", type(error).__name__)):
                 try:
-                    self.tell(event, argument)
+                    self.notify(event, argument)
                 except Exception as another:  # it must not hide the first
                     error.add_note(f"then {another!r} {' '.join(getattr(another, '__notes__', ()))}")
             raise

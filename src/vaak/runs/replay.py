@@ -87,10 +87,10 @@ def replay_step(
             initialise(trainer.model, trainer.config.checkpoint)
         agreement = ReplayAgreement(directory, trainer, start[1].state["conditions"] if start else None)
         found: dict[str, Any] = {"run": str(directory), "step": step, "from": str(start[0]) if start else None}
-        trainer.tell("on_fit_start")
+        trainer.notify("on_fit_start")
         with contextlib.closing(trainer.data.steps(trainer.position)) as steps:
             found |= _taken(trainer, _before(trainer, steps, step, agreement), agreement, debug)
-        trainer.tell("on_fit_end", "replayed")
+        trainer.notify("on_fit_end", "replayed")
         found["agreement"] = agreement.as_json()
     report: dict[str, Any] = json_value(found)
     return report
@@ -176,7 +176,7 @@ def _before(trainer: Trainer, steps: Iterator[StepData], step: int, agreement: R
                 _run_scheduled(trainer)
             if data.step == step:
                 return data
-            agreement.tell(trainer.take_step(data))
+            agreement.notify(trainer.take_step(data))
             advance(1)
     raise AssertionError("steps have no end")
 
@@ -187,7 +187,7 @@ def _run_scheduled(trainer: Trainer) -> None:
     if trainer.evaluation_due() and changes_something:
         trainer.evaluate(due=True)
     if trainer.position.place == 0:
-        trainer.tell("on_epoch_end", trainer.position.epoch - 1, trainer.metrics)
+        trainer.notify("on_epoch_end", trainer.position.epoch - 1, trainer.metrics)
     trainer.position.schedule_pending = False
 
 
@@ -199,7 +199,7 @@ def _taken(trainer: Trainer, data: StepData, agreement: ReplayAgreement, debug: 
             found["pieces"] = pieces_of_step(trainer, data)
             found["parameters"] = stack.enter_context(updates_of_step(trainer))
         report = trainer.take_step(data)
-    agreement.tell(report)
+    agreement.notify(report)
     found |= figures_of(trainer, report)
     record = record_path(trainer.directory, data.step, rank=0)
     found["non_finite"] = files.read_json(record) if report.skipped == "non_finite" else None
@@ -243,12 +243,12 @@ class ReplayAgreement:
         records: list[Any] = read_records(path) if path.exists() else []
         return [record for record in records if isinstance(record, dict) and isinstance(record.get("step"), int)]
 
-    def tell(self, report: StepReport) -> None:
+    def notify(self, report: StepReport) -> None:
         """Report a step to the callbacks; it is logged where the run logged it, so that means span the same steps."""
         step_log = self.trainer.callbacks[0]
         assert isinstance(step_log, StepLogCallback)
         step_log.every = 1 if ("step", report.step, None) in self.logged else NEVER
-        self.trainer.tell("on_step_end", report)
+        self.trainer.notify("on_step_end", report)
 
     def as_json(self) -> dict[str, Any]:
         """Return what was compared, how much of it is the same, and what isn't."""

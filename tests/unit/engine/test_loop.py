@@ -268,5 +268,5 @@ def test_other_ranks_do_not_call_those_of_the_main_process(tmp_path: Path):
     everyone, main = Listening(), OfTheMainProcess()
     trainer = toy_trainer(tmp_path, everyone, main)
     trainer.ranks.rank = 1
-    trainer.tell("on_fit_start")
+    trainer.notify("on_fit_start")
     assert (everyone.events(), main.events()) == (["on_fit_start"], [])

@@ -92,13 +92,13 @@ def go_on(trainer: Trainer, steps: int) -> None:
     trainer.config = trainer.config.model_copy(update={"validation": ValidationConfig()})
     with closing(trainer.data.steps(trainer.position)) as upcoming:
         for data in itertools.islice(upcoming, steps):
-            trainer.tell("on_step_end", trainer.take_step(data))
+            trainer.notify("on_step_end", trainer.take_step(data))
     trainer.state.metrics.metrics = {"val_loss": -float(trainer.position.step)}
     trainer.state.metrics.scheduled = True
     trainer.state.best.observe(trainer.metrics, trainer.position.step)
     assert trainer.state.plateau is not None
     trainer.state.plateau.observe(trainer.metrics)
-    trainer.tell("on_evaluate_end", trainer.metrics)
+    trainer.notify("on_evaluate_end", trainer.metrics)
     trainer.state.position.non_finite_steps += 1
     trainer.state.loss_scale.update("overflow")
     trainer.state.precision.count_failure(trainer.position.step)

@@ -136,10 +136,10 @@ class HindiLanguageModelTrainer:
                     break
                 report = engine.take_step(data)
                 engine.position.schedule_pending = False  # the evaluation is the caller's
-                engine.tell("on_step_end", report)
+                engine.notify("on_step_end", report)
                 reports.append(report)
                 if report.ends_epoch:
-                    engine.tell("on_epoch_end", report.epoch, engine.metrics)
+                    engine.notify("on_epoch_end", report.epoch, engine.metrics)
                     break
         tally = Tally()
         for report in reports:
@@ -184,8 +184,8 @@ class HindiLanguageModelTrainer:
             task = self._task(loaded, dataloader, None)
             engine = self._held.enter_context(start.open_trainer(loaded, (*self.callbacks, self._history), task))
             self._source = dataloader
-            engine.tell("on_fit_start")
-            self._held.callback(engine.tell, "on_fit_end", "closed")
+            engine.notify("on_fit_start")
+            self._held.callback(engine.notify, "on_fit_end", "closed")
         if self._source is not dataloader:
             raise UserError("train_epoch was begun with another dataloader; an epoch's plan belongs to one")
         return self.engine
