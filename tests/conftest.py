@@ -63,6 +63,13 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _earlier_imports_are_not_collected() -> None:
+    """The same for what the tests of other files imported since: transformers alone are a million objects."""
+    gc.collect()
+    gc.freeze()
+
+
 @pytest.fixture(autouse=True)
 def _nothing_stays_registered() -> Iterator[None]:
     """What a test registers under a short name, tasks too, is gone after it."""

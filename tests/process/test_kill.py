@@ -89,7 +89,7 @@ def kill_at(command: Command, run: Path, step: int, moment: str, rng: random.Ran
         "checkpoint": lambda: last_record(run)[1] >= step and is_writing(run),
     }[moment]
     while wait_until(reached, command):
-        time.sleep(rng.uniform(0.0, {"step": 0.04, "evaluation": 0.02, "checkpoint": 0.004, "start": 0.5}[moment]))
+        time.sleep(rng.uniform(0.0, {"step": 0.04, "evaluation": 0.02, "checkpoint": 0.004, "start": 0.2}[moment]))
         if not command.is_running:
             break
         command.send(signal.SIGSTOP, to_all=True)

@@ -6,6 +6,7 @@ Such options are always reported, before there are data. A task adds its own che
 from __future__ import annotations
 
 import ast
+import functools
 import importlib.util
 import inspect
 from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -143,10 +144,16 @@ def _is_plain_module(found: ast.ClassDef) -> bool:
 def _class_in(file: Path, name: str) -> ast.ClassDef | None:
     """The source of a class in a file; None where it has none, or can't be read: training says what is wrong in it."""
     try:
-        body = ast.parse(file.read_bytes()).body
+        body = _parsed(file.read_bytes()).body
     except (OSError, SyntaxError, ValueError):
         return None
     return next((node for node in body if isinstance(node, ast.ClassDef) and node.name == name), None)
+
+
+@functools.lru_cache(8)
+def _parsed(source: bytes) -> ast.Module:
+    """Return the syntax tree of a source; a sweep checks the same built-in losses for each of its runs."""
+    return ast.parse(source)
 
 
 def _made_by(found: ast.ClassDef) -> ast.arguments | None:

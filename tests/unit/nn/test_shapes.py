@@ -55,6 +55,7 @@ def compared() -> Iterator[set[str]]:
     handle = nn.modules.module.register_module_forward_hook(after, with_kwargs=True)
     yield seen
     handle.remove()
+    nn.modules.module._global_forward_hooks_with_kwargs.pop(handle.id, None)  # which torch 2.13 forgets to remove
 
 
 @pytest.mark.parametrize("position_type", ["rotary", "sinusoidal", "learned", "alibi", "convolutional"])
