@@ -67,6 +67,12 @@ def is_writing(run: Path) -> bool:
     return any((run / "checkpoints").glob(".step-*"))
 
 
+def is_starting(run: Path, begun_at: tuple[str, int]) -> bool:
+    """Whether a run has taken no step yet: its records are as they were, or cut at its newest checkpoint."""
+    saved = [int(path.name.removeprefix("step-")) for path in (run / "checkpoints").glob("step-*")]
+    return last_record(run) == begun_at or last_record(run)[1] <= max(saved, default=0)
+
+
 def moment_of(run: Path) -> str:
     """What the run was at, from what it left."""
     kind, step = last_record(run)
@@ -94,7 +100,7 @@ def kill_at(command: Command, run: Path, step: int, moment: str, rng: random.Ran
             break
         command.send(signal.SIGSTOP, to_all=True)
         time.sleep(0.005)
-        found = "start" if last_record(run) == begun_at and moment == "start" else moment_of(run)
+        found = "start" if moment == "start" and is_starting(run, begun_at) else moment_of(run)
         if found == moment or moment == "start":
             command.send(signal.SIGKILL, to_all=True)
             return found
