@@ -31,7 +31,8 @@ import vaak
 from vaak.config.training import TrainingConfig
 from vaak.core.errors import CheckpointError
 from vaak.core.machine import code_version, installed_versions
-from vaak.engine.checkpoint.files import CheckpointWriter, Order, Snapshot, model_tensors
+from vaak.engine.checkpoint.files import CheckpointWriter, Order, Snapshot
+from vaak.engine.checkpoint.weights import model_tensors
 from vaak.engine.distributed.launcher import weights_fingerprint
 from vaak.engine.precision import Precision
 from vaak.engine.state import Position, State

@@ -31,7 +31,8 @@ from vaak.config.training import CheckpointConfig
 from vaak.core.callback import Callback
 from vaak.core.errors import CheckpointError, UserError
 from vaak.core.figures import improves
-from vaak.engine.checkpoint.files import Snapshot, copy_to_cpu, load_weights, model_tensors
+from vaak.engine.checkpoint.files import Snapshot
+from vaak.engine.checkpoint.weights import copy_to_cpu, load_weights, model_tensors
 from vaak.engine.journal import Journal
 from vaak.engine.optim.optimizer_state import OptimizerStates, WeightAverage
 from vaak.engine.optim.schedules import Plateau

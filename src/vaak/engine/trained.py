@@ -24,7 +24,8 @@ from vaak.core.callback import Callback
 from vaak.core.errors import CheckpointError, UserError
 from vaak.core.random_keys import Purpose, draw_key
 from vaak.core.task import Objective, Task
-from vaak.engine.checkpoint.files import load_checkpoint, load_weights, model_tensors, resolve_checkpoint
+from vaak.engine.checkpoint.files import load_checkpoint, resolve_checkpoint
+from vaak.engine.checkpoint.weights import load_weights, model_tensors
 from vaak.engine.distributed.ranks import Ranks
 from vaak.engine.gradient import Forward, GradientPass, ObjectiveRunner, objectives_of, parameters_of
 from vaak.engine.memory import keep_freed_memory

@@ -41,8 +41,9 @@ from vaak.core.errors import CheckpointError, UserError
 from vaak.core.storage.files import write_text
 from vaak.core.task import Task
 from vaak.engine.checkpoint.companions import report_damaged
-from vaak.engine.checkpoint.files import load_checkpoint, load_weights, resolve_checkpoint
+from vaak.engine.checkpoint.files import load_checkpoint, resolve_checkpoint
 from vaak.engine.checkpoint.names import is_checkpoint
+from vaak.engine.checkpoint.weights import load_weights
 from vaak.engine.distributed.launcher import pick_device
 from vaak.engine.trained import model_of
 from vaak.runs.folder.directory import TASKS, owner_at_home

@@ -33,14 +33,8 @@ from vaak.core.errors import CheckpointError, UserError
 from vaak.core.storage import files
 from vaak.core.terminal import progress
 from vaak.data.loader import Microbatch, naming_lost_workers
-from vaak.engine.checkpoint.files import (
-    Snapshot,
-    list_checkpoints,
-    load_checkpoint,
-    model_tensors,
-    resolve_checkpoint,
-    step_folder,
-)
+from vaak.engine.checkpoint.files import Snapshot, list_checkpoints, load_checkpoint, resolve_checkpoint, step_folder
+from vaak.engine.checkpoint.weights import model_tensors
 from vaak.engine.distributed.launcher import pick_device
 from vaak.engine.distributed.ranks import Ranks
 from vaak.engine.gradient import Forward, ObjectiveRunner, restored

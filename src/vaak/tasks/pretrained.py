@@ -32,7 +32,7 @@ from torch import Tensor, nn
 
 from vaak.core.errors import UserError, optional_import
 from vaak.core.storage.files import read_json, write_json
-from vaak.engine.checkpoint.files import model_tensors
+from vaak.engine.checkpoint.weights import model_tensors
 from vaak.runs.folder.directory import runs_at
 from vaak.text.chat_template import keep_template
 from vaak.text.tokenizer import SPECIAL_NAMES, Tokenizer

@@ -15,7 +15,7 @@ from vaak.core.random_keys import EVALUATION_SEED, Purpose
 from vaak.core.task import Meters
 from vaak.data.batching import evaluation_plan
 from vaak.data.loader import MicrobatchReader, evaluation_addresses
-from vaak.engine.checkpoint.files import model_tensors
+from vaak.engine.checkpoint.weights import model_tensors
 from vaak.engine.evaluation import Evaluator
 from vaak.engine.trainer import Trainer
 from vaak.testing.case import Case, demand, demand_close, demand_same, open_trainer

@@ -9,7 +9,8 @@ import torch
 
 from vaak.config.training import CheckpointConfig
 from vaak.core.errors import UserError
-from vaak.engine.checkpoint.files import Snapshot, model_tensors, save_checkpoint
+from vaak.engine.checkpoint.files import Snapshot, save_checkpoint
+from vaak.engine.checkpoint.weights import model_tensors
 from vaak.engine.trained import initialise
 from vaak.nn.config import EncoderDecoderConfig, LoraConfig
 from vaak.nn.lora import adapters_of, add_lora, merged, write_adapter

@@ -17,7 +17,7 @@ from vaak.core.batch import Batch
 from vaak.core.errors import CheckpointError, UserError
 from vaak.core.random_keys import Purpose, draw_key
 from vaak.core.storage import files
-from vaak.engine.checkpoint.files import copy_to_cpu, load_weights, model_tensors
+from vaak.engine.checkpoint.weights import copy_to_cpu, load_weights, model_tensors
 from vaak.engine.optim.schedules import freeze_parameters, unfreeze_parameters
 from vaak.tasks.lm.config import LanguageModelConfig
 from vaak.tasks.lm.data import IGNORED

@@ -1,4 +1,4 @@
-"""The files of a checkpoint besides the state, whose damage costs a warning and not the run. And weights by name.
+"""The files of a checkpoint besides the state, whose damage costs a warning and not the run.
 
     config.yml  prepared/  code/    what opens it without its run: a copy of each checkpoint's own; the run has another
     frozen.safetensors              weights that are never trained, on disk once for all checkpoints. Their base gives
@@ -25,6 +25,7 @@ from torch import nn
 from vaak.core.errors import CheckpointError
 from vaak.core.storage import files
 from vaak.engine.checkpoint.names import Entry, list_checkpoints, listed_files
+from vaak.engine.checkpoint.weights import copy_to_cpu, model_tensors
 
 log = logging.getLogger("vaak")
 FROZEN = "frozen.safetensors"
@@ -244,49 +245,3 @@ def _lost(path: Path, remedy: str = "resuming its run restores it from its base"
     return CheckpointError(
         f"checkpoint {path} is damaged: {FROZEN} does not match its MANIFEST.json, and no other copy does; {remedy}"
     )
-
-
-def model_tensors(model: nn.Module) -> dict[str, torch.Tensor]:
-    """Parameters and buffers by name; of tied tensors only the first name."""
-    seen: set[int] = set()
-    tensors = {}
-    for name, tensor in model.state_dict(keep_vars=True).items():
-        if id(tensor) not in seen:
-            seen.add(id(tensor))
-            tensors[name] = tensor.detach()
-    return tensors
-
-
-def copy_to_cpu(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Copies that training can't change any more. From CUDA, all are copied at once, with a single wait."""
-    devices = {tensor.device for tensor in tensors.values() if tensor.is_cuda}
-    if not devices:
-        return {name: tensor.detach().to("cpu", copy=True).contiguous() for name, tensor in tensors.items()}
-    copies = {name: _on_its_way(tensor.detach()) for name, tensor in tensors.items()}
-    for device in devices:
-        torch.cuda.synchronize(device)
-    return copies
-
-
-def _on_its_way(tensor: torch.Tensor) -> torch.Tensor:
-    """A copy on the CPU, in page-locked memory: of a CUDA tensor, whole once its device was waited for."""
-    copy = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=tensor.is_cuda)
-    return copy.copy_(tensor, non_blocking=True)
-
-
-def load_weights(model: nn.Module, tensors: dict[str, torch.Tensor], source: Path | str) -> None:
-    """Copy tensors into a model bit by bit. Raises CheckpointError listing everything that doesn't fit."""
-    wanted = model_tensors(model)
-    problems = [f"{name} is missing" for name in wanted if name not in tensors]
-    problems += [f"{name} is not in the model" for name in tensors if name not in wanted]
-    problems += [
-        f"{name} has shape {tuple(tensors[name].shape)}, the model {tuple(tensor.shape)}"
-        for name, tensor in wanted.items()
-        if name in tensors and tensors[name].shape != tensor.shape
-    ]
-    if problems:
-        shown = "; ".join(problems[:8]) + (f"; and {len(problems) - 8} more" if len(problems) > 8 else "")
-        raise CheckpointError(f"{source} is from another model: {shown}")
-    with torch.no_grad():
-        for name, tensor in wanted.items():
-            tensor.copy_(tensors[name])

@@ -47,9 +47,6 @@ from vaak.engine.checkpoint.companions import (
     write_companions,
 )
 from vaak.engine.checkpoint.companions import SET_ASIDE as SET_ASIDE
-from vaak.engine.checkpoint.companions import copy_to_cpu as copy_to_cpu
-from vaak.engine.checkpoint.companions import load_weights as load_weights
-from vaak.engine.checkpoint.companions import model_tensors as model_tensors
 from vaak.engine.checkpoint.names import MANIFEST as MANIFEST
 from vaak.engine.checkpoint.names import Entry, listed_files, step_of, write_manifest
 from vaak.engine.checkpoint.names import about_checkpoint as about_checkpoint

@@ -18,12 +18,9 @@ from toy import ToyModel, same_bits
 from vaak.core.errors import CheckpointError
 from vaak.engine.checkpoint.files import (
     Snapshot,
-    copy_to_cpu,
     find_latest_checkpoint,
     list_checkpoints,
     load_checkpoint,
-    load_weights,
-    model_tensors,
     point,
     pointed,
     resolve_checkpoint,
@@ -32,6 +29,7 @@ from vaak.engine.checkpoint.files import (
     step_folder,
     verify,
 )
+from vaak.engine.checkpoint.weights import copy_to_cpu, load_weights, model_tensors
 
 names = st.lists(st.from_regex(r"[a-z][a-z0-9_.]{0,8}", fullmatch=True), min_size=1, max_size=4, unique=True)
 dtypes = st.sampled_from([torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.int64, torch.bool])
