@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
 
 from vaak.core.errors import DataError, UserError
-from vaak.core.splits import CountedSplits, FoldExample, FoldSplits, Splits, SplittingOptions
+from vaak.core.folds import FoldExample, FoldSplits
+from vaak.core.splits import CountedSplits, Splits, SplittingOptions
 
 Entry = TypeVar("Entry")
 Given = TypeVar("Given", covariant=True)

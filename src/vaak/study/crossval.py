@@ -2,7 +2,7 @@
 
 FOLDER
   crossval.json                the configuration and how the data are divided; it is resumed only under the same
-  folds.json                   which example is in which fold (vaak.core.splits)
+  folds.json                   which example is in which fold (vaak.core.folds)
   runs/1-03                    a run, with what every run has: of the first repeat, tested on the third fold
   runs/1-03.json               its figures on that fold, written when it has ended
   results.json, scores.json    what all folds give together, written at the end
@@ -28,7 +28,8 @@ from vaak.config.load import Loaded
 from vaak.core.artifact import LOCK, Artifact
 from vaak.core.corpus import NONE
 from vaak.core.errors import DataError, UserError
-from vaak.core.splits import SPLITS, FoldExample, divide, write_folds
+from vaak.core.folds import FoldExample, divide, write_folds
+from vaak.core.splits import SPLITS
 from vaak.core.storage.files import fingerprint_of, read_json, sha256_of, unmade_after_errors, write_json
 from vaak.core.storage.lock import locked
 from vaak.core.task import Task

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vaak.core.errors import DataError, UserError
-from vaak.core.splits import FoldExample, FoldSplits, Place, divide, write_folds
+from vaak.core.folds import FoldExample, FoldSplits, Place, divide, write_folds
 
 REPEATS = (1, 2)
 
