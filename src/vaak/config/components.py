@@ -166,8 +166,12 @@ PREFIX = "vaak_user_"
 
 
 def users_files() -> tuple[Path, ...]:
-    """The users' files that this process has imported: others import them to unpickle what is in them."""
-    return tuple(Path(str(module.__file__)) for name, module in [*sys.modules.items()] if name.startswith(PREFIX))
+    """The users' files that this process has imported and that are still there.
+
+    Other processes import them to unpickle what is in them.
+    """
+    modules = [module for name, module in [*sys.modules.items()] if name.startswith(PREFIX)]
+    return tuple(file for file in (Path(str(module.__file__)) for module in modules) if file.is_file())
 
 
 def _module_name(file: Path) -> str:

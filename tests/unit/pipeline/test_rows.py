@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from numbered_rows import begin, row
+from vaak.config.components import module_of
 from vaak.core.errors import DataError, FormatError, UserError
 from vaak.pipeline import rows
 from vaak.pipeline.jobs import Jobs
@@ -48,6 +49,15 @@ def test_processes_make_the_same_files_and_only_what_is_missing(tmp_path: Path) 
     assert sorted(journal.read_text().splitlines()) == sorted(KEYS[:200])
     files = {path.name: path.read_bytes() for path in one.folder.iterdir()}
     assert {path.name: path.read_bytes() for path in two.folder.iterdir()} == files
+
+
+def test_processes_do_without_a_users_file_that_is_gone(tmp_path: Path) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text("")
+    module_of(file)
+    file.unlink()
+    store = make_rows(tmp_path / "rows", KEYS, partial(begin, (6,)), shape=(6,), jobs=Jobs(num_jobs=2))
+    np.testing.assert_array_equal(store.row(KEYS[0]), row(KEYS[0], (6,)).astype(np.float32))
 
 
 def test_other_keys_in_a_folder_replace_what_was_there(tmp_path: Path) -> None:
