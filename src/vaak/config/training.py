@@ -219,7 +219,9 @@ class PerformanceConfig(Section):
     persistent_workers: bool = option("Keep the workers from epoch to epoch.", True, resume="free")
     compile: bool | Literal["default", "reduce-overhead", "max-autotune"] = option("torch.compile, or its mode.", False)
     gradient_checkpointing: bool = option("Recompute activations in the backward pass to save memory.", False)
-    tf32: bool = option("TensorFloat-32 matrix products on CUDA.", False)
+    tf32: bool | None = option(
+        "TensorFloat-32 matrix products on CUDA; null: with mixed precision, unless deterministic.", None
+    )
     num_threads: int | None = option("CPU threads of each process; null leaves it to torch.", None, gt=0, le=65_536)
 
 
@@ -273,8 +275,8 @@ def _precision_name(value: Any) -> Any:
 
 
 Precision = Annotated[
-    Literal["no", "bf16", "fp16"],
-    BeforeValidator(_precision_name, json_schema_input_type=Literal["no", "bf16", "fp16"] | bool),
+    Literal["auto", "no", "bf16", "fp16"],
+    BeforeValidator(_precision_name, json_schema_input_type=Literal["auto", "no", "bf16", "fp16"] | bool),
 ]
 
 
@@ -303,7 +305,12 @@ class TrainingConfig(Section):
     device: Literal["auto", "cuda", "mps", "cpu"] = option(
         "The device to train on; auto picks the fastest available.", "auto", resume="other numbers"
     )
-    mixed_precision: Precision = option("no, bf16 or fp16; true is fp16.", "no", resume="other numbers")
+    mixed_precision: Precision = option(
+        "auto, no (fp32), bf16 or fp16; true is fp16. auto is bf16 on a GPU that multiplies it in hardware, else no; a "
+        "run keeps what it began with.",
+        "auto",
+        resume="other numbers",
+    )
     amp_loss_scale: float | None = option(
         "Fixed loss scale of fp16; null adapts it.", None, gt=0, resume="other numbers"
     )

@@ -23,7 +23,7 @@ from vaak.core.task import Task
 from vaak.data.loader import training_addresses
 from vaak.engine.gradient import objectives_of, parameters_of
 from vaak.engine.memory import is_out_of_memory
-from vaak.engine.precision import Precision, keeping_generators
+from vaak.engine.precision import Precision, keeping_generators, uses_tf32
 from vaak.engine.state import Position
 from vaak.engine.training_data import TrainingData
 
@@ -107,7 +107,7 @@ def work_of(
     """
     device = precision.device
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
-    known = peak_flops(name, precision.name, data.config.performance.tf32)
+    known = peak_flops(name, precision.name, uses_tf32(data.config, device))
     flops_per_second = 1e12 * peak if peak else known
     if flops_per_second is None:
         log.info("profiling: the peak of this device (%s) isn't known, so MFU is left out", name)

@@ -28,14 +28,16 @@ DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 class Precision:
-    """How forward passes compute on a device: ``name`` is ``no``, bf16 or fp16, or ``no`` where the device can't.
+    """How forward passes compute on a device: ``name`` is ``no``, bf16 or fp16, of ``auto`` what it stands for there.
+
+    It is ``no`` where the device can't do what is asked for.
 
     A step that isn't finite in 16 bits is computed again in fp32. Where that helped ``fp32_after`` times, all further
     ones are computed in fp32: a function of ``failures``, which is part of the run's state.
     """
 
     def __init__(self, name: str, device: torch.device, fp32_after: int | None = None) -> None:
-        self.name = supported(name, device)
+        self.name = supported(precision_on(name, device), device)
         self.device = device
         self.fp32_after = fp32_after
         self.failures = 0
@@ -83,6 +85,38 @@ class Precision:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.failures = int(state["failures"])
+
+
+def precision_on(name: str, device: torch.device) -> str:
+    """``name``, or what ``auto`` stands for: bf16 on a GPU that multiplies it in hardware, else ``no``.
+
+    A CPU stays in fp32, with instructions for bf16 too: a recipe's losses are the same on each.
+    """
+    if name != "auto":
+        return name
+    has_bf16 = device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
+    return "bf16" if has_bf16 else "no"
+
+
+def uses_tf32(config: TrainingConfig, device: torch.device) -> bool:
+    """Whether CUDA multiplies fp32 matrices in TF32: as configured, else with mixed precision, unless deterministic."""
+    if config.performance.tf32 is not None:
+        return config.performance.tf32
+    return not config.deterministic and precision_on(config.mixed_precision, device) != "no"
+
+
+def precision_in_words(config: TrainingConfig, precision: Precision) -> str:
+    """Return how a run computes, for a person, and what ``auto`` would be where that differs.
+
+    >>> precision_in_words(TrainingConfig(mixed_precision="no"), Precision("no", torch.device("cpu")))
+    'fp32'
+    """
+    device, written = precision.device, {"no": "fp32"}
+    said = written.get(precision.name, precision.name)
+    said += " with TF32" if device.type == "cuda" and uses_tf32(config, device) else ""
+    auto = precision_on("auto", device)
+    is_auto = auto == precision.name
+    return said if is_auto else f"{said} (training.mixed_precision: auto would be {written.get(auto, auto)})"
 
 
 @functools.cache
@@ -213,8 +247,7 @@ def keeping_generators(device: torch.device) -> Iterator[None]:
 
 def make_deterministic(config: TrainingConfig, device: torch.device) -> None:
     """Choose kernels that give the same bits every time: always on a CPU, on CUDA where the config asks for it."""
-    torch.backends.cuda.matmul.allow_tf32 = config.performance.tf32
-    torch.backends.cudnn.allow_tf32 = config.performance.tf32
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = uses_tf32(config, device)
     if config.performance.num_threads:
         torch.set_num_threads(config.performance.num_threads)
     if device.type == "cuda" and not config.deterministic:

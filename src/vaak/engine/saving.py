@@ -34,7 +34,7 @@ from vaak.core.machine import code_version, installed_versions
 from vaak.engine.checkpoint.files import CheckpointWriter, Order, Snapshot
 from vaak.engine.checkpoint.weights import model_tensors
 from vaak.engine.distributed.launcher import weights_fingerprint
-from vaak.engine.precision import Precision
+from vaak.engine.precision import Precision, uses_tf32
 from vaak.engine.state import Position, State
 from vaak.engine.training_data import TrainingData
 
@@ -281,7 +281,7 @@ def conditions(config: TrainingConfig, precision: Precision, world_size: int) ->
         "compile": performance.compile,
         "precision": precision.name,
         "deterministic": torch.are_deterministic_algorithms_enabled(),
-        "tf32": performance.tf32 and on_gpu,
+        "tf32": uses_tf32(config, device) and on_gpu,
         "fused": config.optimizer.fused is not False,
         "gradient_checkpointing": performance.gradient_checkpointing,
     }

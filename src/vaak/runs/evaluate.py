@@ -20,7 +20,7 @@ from vaak.core.task import Baselines, Meters
 from vaak.engine.distributed.launcher import pick_device
 from vaak.engine.distributed.ranks import Ranks
 from vaak.engine.evaluation import PREFIXES, Evaluator
-from vaak.engine.precision import make_deterministic
+from vaak.engine.precision import make_deterministic, precision_on
 from vaak.runs.folder.directory import holds_a_run
 from vaak.runs.open_run import OpenedRun, open_run
 from vaak.runs.start import prepare
@@ -60,7 +60,8 @@ def evaluate_run(
             metrics |= evaluator.evaluate(opened.model, split)
         if not metrics:
             raise UserError("nothing to evaluate: give --split")
-        precision = {"no": "fp32"}.get(training.mixed_precision, training.mixed_precision)
+        name = precision_on(training.mixed_precision, ranks.device)
+        precision = {"no": "fp32"}.get(name, name)
         conditions = {"precision": precision, "weights": opened.weights}
         protocol = {split: {**opened.task.meters(split).protocol, **conditions} for split in splits}
         below = below_baselines(opened.directory, metrics, lambda split: opened.task.dataset(split).fingerprint)

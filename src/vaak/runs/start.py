@@ -44,7 +44,7 @@ from vaak.engine.distributed.ranks import Ranks, demand_shared, start_ranks
 from vaak.engine.memory import read_memory
 from vaak.engine.metrics_file import read_records
 from vaak.engine.optim.schedules import warmup_steps
-from vaak.engine.precision import keeping_generators
+from vaak.engine.precision import keeping_generators, precision_in_words, precision_on
 from vaak.engine.resume import demand_resumable, start_fresh
 from vaak.engine.trained import initialise
 from vaak.engine.trainer import Trainer
@@ -193,7 +193,7 @@ def _prepared_in_cache(loaded: Loaded, cache: Path) -> Path:
 def open_trainer(loaded: Loaded, callbacks: tuple[Callback, ...] = (), task: Task | None = None) -> Iterator[Trainer]:
     """A trainer where its run starts or resumes: the directory made and held, the data prepared."""
     demand_trust(loaded)
-    loaded = _with_batches_per_process(_with_launchers_precision(loaded))
+    loaded = _with_batches_per_process(_with_precision(loaded))
     training, directory = loaded.experiment.training, loaded.experiment.run_dir
     ranks = start_ranks(training)
     _compare(loaded, ranks)
@@ -226,17 +226,26 @@ def open_trainer(loaded: Loaded, callbacks: tuple[Callback, ...] = (), task: Tas
 
 def _demand_resumable(loaded: Loaded, reference: str | None) -> None:
     """Refuse what a resume can't change before data are prepared; a checkpoint that can't be read is reported later."""
+    path = _checkpoint_to_resume(loaded)
+    if path is not None:
+        demand_resumable(resolved_values(loaded.experiment), reference, _configuration_of(path), path)
+
+
+def _checkpoint_to_resume(loaded: Loaded) -> Path | None:
+    """Return the checkpoint that a run would resume from, unless it is damaged; None where it begins."""
     directory, source = loaded.experiment.run_dir, loaded.experiment.training.checkpoint.resume
-    path = next(reversed(list_checkpoints(directory / "checkpoints")), None)
-    if source is not None and source != "auto":
-        path = resolve_checkpoint(Path(source))
-    if source is None or path is None:
-        return
+    if source is None or source == "auto":
+        newest = next(reversed(list_checkpoints(directory / "checkpoints")), None)
+        return None if source is None else newest
+    return resolve_checkpoint(Path(source))
+
+
+def _configuration_of(checkpoint: Path) -> dict[str, Any]:
+    """Return the options that a checkpoint was made with; none where they can't be read."""
     try:
-        before = read_state(path).get("configuration")
+        return read_state(checkpoint).get("configuration") or {}
     except (OSError, ValueError):
-        return
-    demand_resumable(resolved_values(loaded.experiment), reference, before, path)
+        return {}
 
 
 def _compare(loaded: Loaded, ranks: Ranks) -> None:
@@ -293,7 +302,8 @@ def _begin(trainer: Trainer) -> None:
     trainer.saving.compare("the processes start from different states")
     if trainer.ranks.is_main:
         parameters = sum(parameter.numel() for parameter in trainer.model.parameters())
-        where = f"{trainer.ranks.device}, {trainer.ranks.world_size} process(es), precision {trainer.precision.name}"
+        where = f"{trainer.ranks.device}, {trainer.ranks.world_size} process(es), precision "
+        where += precision_in_words(trainer.config, trainer.precision)
         log.info("%s: %s parameters on %s", trainer.directory, f"{parameters:,}", where)
         log.info(
             "weights, gradients and optimizer will take %s of %s, plus what a batch needs (vaak model show)",
@@ -393,13 +403,29 @@ def _say_global_batch(training: TrainingConfig) -> None:
     )
 
 
-def _with_launchers_precision(loaded: Loaded) -> Loaded:
-    """The precision of accelerate's configuration where the YAML leaves it open."""
+def _with_precision(loaded: Loaded) -> Loaded:
+    """Settle what the YAML leaves open: accelerate's precision, else that which the run began with, else the device's.
+
+    So it is written down with the run, which keeps it on other devices.
+    """
     training = loaded.experiment.training
-    given = "training.mixed_precision" in loaded.given
-    name: Any = precision_from_launcher(training.mixed_precision, given)
-    training = training.model_copy(update={"mixed_precision": name})
-    return replace(loaded, experiment=loaded.experiment.model_copy(update={"training": training}))
+    checkpoint = _checkpoint_to_resume(loaded)
+    begun = {} if checkpoint is None else _configuration_of(checkpoint).get("training", {})
+    name: Any = precision_from_launcher(training.mixed_precision, "training.mixed_precision" in loaded.given)
+    warnings = loaded.warnings
+    if name == "auto":
+        on_device = precision_on("auto", pick_device(training.device))
+        name = begun.get("mixed_precision", on_device)
+        if name != on_device:
+            said = f"training.mixed_precision stays {name}, with which the run began; auto would be {on_device} here"
+            warnings = [*warnings, said]
+    tf32 = training.performance.tf32
+    if tf32 is None:
+        tf32 = begun.get("performance", {}).get("tf32")
+    performance = training.performance.model_copy(update={"tf32": tf32})
+    training = training.model_copy(update={"mixed_precision": name, "performance": performance})
+    experiment = loaded.experiment.model_copy(update={"training": training})
+    return replace(loaded, experiment=experiment, warnings=warnings)
 
 
 @contextlib.contextmanager

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -63,12 +64,37 @@ def test_json_resume_and_a_run_that_is_finished(vaak, tiny_text: Path, tmp_path:
 def test_no_mixed_precision_overrides_the_yaml(vaak, tiny_text: Path, tmp_path: Path):
     """As users of the TTS trainer type it."""
     asked = ("train", tiny_text / "tiny.yml", "training.mixed_precision=bf16", "training.max_steps=1")
-    for name, options in (("bf16", ()), ("no", ("--no-mixed-precision",))):
+    for name, options in (("bf16", ()), ("fp32", ("--no-mixed-precision",))):
         run = tmp_path / name
         code, _, err = vaak(*asked, f"run_dir={run}", *options)
         assert code == 0, err
         assert f"1 process(es), precision {name}" in err
         assert ("mixed_precision: no" in (run / "config.yml").read_text()) == bool(options)
+
+
+def test_a_run_keeps_the_precision_that_it_began_with(vaak, tiny_text: Path, tmp_path: Path):
+    """The YAML leaves it open, so a CPU computes in fp32; what began in bf16, as on a GPU, stays so."""
+    run, began_in_bf16 = tmp_path / "fp32", tmp_path / "bf16"
+
+    def train(directory: Path, steps: int, *overrides: str) -> str:
+        asked = (f"run_dir={directory}", f"training.max_steps={steps}", *overrides)
+        code, _, err = vaak("train", tiny_text / "tiny.yml", *asked)
+        assert code == 0, err
+        return err
+
+    resume, changed = "training.checkpoint.resume=auto", "other numbers from here on: training."
+    assert "1 process(es), precision fp32\n" in train(run, 1)
+    assert "mixed_precision: no" in (run / "config.yml").read_text()
+    assert re.findall(f"{changed}(.*) was", train(run, 2, resume)) == ["max_steps"]
+    bf16 = train(began_in_bf16, 1, "training.mixed_precision=bf16", "training.performance.tf32=false")
+    assert "precision bf16 (training.mixed_precision: auto would be fp32)\n" in bf16
+    resumed = train(began_in_bf16, 2, resume)
+    assert "training.mixed_precision stays bf16, with which the run began; auto would be no here" in resumed
+    assert re.findall(f"{changed}(.*) was", resumed) == ["max_steps"]
+    assert "mixed_precision: bf16" in (began_in_bf16 / "config.yml").read_text()
+    elsewhere = train(tmp_path / "other", 3, f"training.checkpoint.resume={began_in_bf16}/checkpoints/last")
+    assert re.findall(f"{changed}(.*) was", elsewhere) == ["max_steps"]
+    assert f"{changed}mixed_precision was no, is bf16" in train(run, 3, resume, "training.mixed_precision=bf16")
 
 
 def result_in(out: str) -> dict[str, Any]:

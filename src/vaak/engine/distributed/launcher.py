@@ -123,12 +123,13 @@ def _warn_of_what_a_device_lacks(config: TrainingConfig, device: torch.device) -
 def precision_from_launcher(chosen: str, given: bool) -> str:
     """The precision of the YAML, or of accelerate's configuration where the YAML says nothing.
 
-    Raises UserError where both speak and differ. Accelerate's ``no`` is its default, so it contradicts nothing.
+    Raises UserError where both speak and differ. Accelerate's ``no`` is its default, so it contradicts nothing, and
+    ``auto`` leaves it to others.
     """
     launched = os.environ.get("ACCELERATE_MIXED_PRECISION", "no")
     if launched == "no" or launched == chosen:
         return chosen
-    if given:
+    if given and chosen != "auto":
         raise UserError(
             f"training.mixed_precision is {chosen} but accelerate's configuration says {launched}; change one of them"
         )

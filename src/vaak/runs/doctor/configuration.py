@@ -29,6 +29,7 @@ from vaak.engine.distributed.launcher import (
 )
 from vaak.engine.dry_pass import numberless
 from vaak.engine.memory import read_memory
+from vaak.engine.precision import precision_on
 from vaak.runs.doctor import DoctorFinding
 from vaak.runs.doctor.data import examine_data
 from vaak.runs.doctor.packages import version_of
@@ -80,7 +81,9 @@ def _device(loaded: Loaded) -> torch.device:
 
 def _on_device(training: TrainingConfig, device: torch.device) -> Iterator[DoctorFinding]:
     """Yield findings about what the options ask of a device."""
-    yield DoctorFinding(ABOUT, "device", "ok", f"{device.type}, precision {training.mixed_precision}")
+    yield DoctorFinding(
+        ABOUT, "device", "ok", f"{device.type}, precision {precision_on(training.mixed_precision, device)}"
+    )
     if training.mixed_precision == "fp16" and device.type == "cpu":
         advice = "set mixed_precision: bf16, or no"
         yield DoctorFinding(ABOUT, "precision", "warning", "fp16 needs an accelerator; it would train in fp32", advice)

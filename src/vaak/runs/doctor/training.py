@@ -94,12 +94,14 @@ def precision(device: torch.device) -> DoctorFinding:
     """Return which of training.mixed_precision this device can do, and whether it is worth it."""
     if device.type == "cuda":
         if torch.cuda.is_bf16_supported(including_emulation=False):
-            return DoctorFinding(ABOUT, "precision", "ok", "no, bf16 and fp16; bf16 is recommended")
-        return DoctorFinding(ABOUT, "precision", "ok", "no and fp16; this device has no hardware for bf16")
+            return DoctorFinding(ABOUT, "precision", "ok", "no, bf16 and fp16; auto is bf16")
+        return DoctorFinding(ABOUT, "precision", "ok", "no and fp16; auto is no: this device has no hardware for bf16")
     if device.type == "mps":
-        return DoctorFinding(ABOUT, "precision", "ok", "no, bf16 and fp16")
+        return DoctorFinding(ABOUT, "precision", "ok", "no, bf16 and fp16; auto is no")
     fast = "fast here" if has_fast_bf16() else "no faster here: this processor has no instructions for it"
-    return DoctorFinding(ABOUT, "precision", "ok", f"no and bf16 ({fast}); fp16 needs an accelerator")
+    return DoctorFinding(
+        ABOUT, "precision", "ok", f"no and bf16 ({fast}); auto is no on a CPU; fp16 needs an accelerator"
+    )
 
 
 def compiler(device: torch.device) -> DoctorFinding:

@@ -53,7 +53,7 @@ def training(text):
          'f.yml:3: training.deterministic: is "yes"; expected true or false (yes, no, on and off are'),
         ("device: gpu",
          'f.yml:3: training.device: is "gpu"; expected one of auto, cuda, mps, cpu; did you mean cpu?'),
-        ("mixed_precision: fp8", 'f.yml:3: training.mixed_precision: is "fp8"; expected one of no, bf16, fp16'),
+        ("mixed_precision: fp8", 'f.yml:3: training.mixed_precision: is "fp8"; expected one of auto, no, bf16, fp16'),
         ("optimizer: adamww",
          'f.yml:3: training.optimizer.type: is "adamww"; expected one of adamw, adam, sgd, adafactor, lion, muon'),
         ("optimizer:\n  lr: 0", "f.yml:4: training.optimizer.lr: is 0; expected a number above 0"),

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from toy import QUIET, Poisoned, ToyTask, one_step, same_bits, toy_trainer, weights
 from toy_duel import DuelTask
-from vaak.config.training import TrainingConfig
+from vaak.config.training import PerformanceConfig, TrainingConfig
 from vaak.core.batch import Batch, Term
 from vaak.core.errors import NonFiniteError, UserError
 from vaak.engine import precision
@@ -169,6 +169,33 @@ def test_bf16_trains_on_a_cpu_near_fp32(tmp_path: Path):
         assert all(parameter.dtype == torch.float32 for parameter in trainer.model.parameters())
     assert losses["bf16"] != losses["no"]
     assert losses["bf16"] == pytest.approx(losses["no"], rel=0.02)
+
+
+@pytest.mark.parametrize("in_hardware", [True, False])
+def test_auto_is_bf16_on_a_gpu_that_multiplies_it_and_tf32_follows(in_hardware: bool, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation=True: in_hardware)
+    gpu, auto = torch.device("cuda"), TrainingConfig()
+    expected = "bf16" if in_hardware else "no"
+    precision.supported.cache_clear()
+    assert Precision(auto.mixed_precision, gpu).name == expected
+    assert precision.uses_tf32(auto, gpu) is in_hardware
+    assert not precision.uses_tf32(TrainingConfig(deterministic=True), gpu)
+    assert not precision.uses_tf32(TrainingConfig(mixed_precision="no"), gpu)
+    for asked in (True, False):
+        assert (
+            precision.uses_tf32(TrainingConfig(deterministic=True, performance=PerformanceConfig(tf32=asked)), gpu)
+            is asked
+        )
+    said = precision.precision_in_words(auto, Precision("auto", gpu))
+    assert said == ("bf16 with TF32" if in_hardware else "fp32")
+    precision.supported.cache_clear()
+
+
+@pytest.mark.parametrize("fast", [True, False])
+def test_auto_is_fp32_on_a_cpu_that_multiplies_bf16_too(fast: bool, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(precision, "has_fast_bf16", lambda: fast)
+    assert Precision("auto", CPU).name == "no"
+    assert not precision.uses_tf32(TrainingConfig(), CPU)
 
 
 def test_autocast_computes_in_the_type_it_is_named_after():

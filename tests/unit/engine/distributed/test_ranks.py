@@ -93,6 +93,8 @@ def test_accelerates_use_cpu_is_honoured_and_a_contradiction_named(monkeypatch: 
         ("no", "bf16", True, "bf16"),  # accelerate's default contradicts nothing
         ("bf16", "no", False, "bf16"),
         ("bf16", "bf16", True, "bf16"),
+        ("bf16", "auto", True, "bf16"),
+        ("no", "auto", False, "auto"),
         ("bf16", "fp16", True, "mixed_precision is fp16 but accelerate's configuration says bf16"),
         ("fp8", "no", False, "fp8, which isn't supported"),
     ],

@@ -216,9 +216,9 @@ def test_cuda_devices(cuda: dict[str, Any]):
     assert "GeForce Nothing, 10.0 GiB free of 80.0 GiB, capability 9.0" in first.said
     assert "driver 570.1" in first.said
     assert "nproc_per_node=2" in training.processes(CUDA).said
-    assert "bf16 is recommended" in training.precision(CUDA).said
+    assert "auto is bf16" in training.precision(CUDA).said
     cuda["bf16"] = False
-    assert "no hardware for bf16" in training.precision(CUDA).said
+    assert "auto is no: this device has no hardware for bf16" in training.precision(CUDA).said
 
 
 @pytest.mark.parametrize(
