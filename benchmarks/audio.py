@@ -33,7 +33,6 @@ import warnings
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import lhotse
@@ -53,6 +52,7 @@ from vaak.audio.features.store import StoredSource, extract_cuts
 from vaak.audio.segments import AudioSource
 from vaak.config.training import BatchingConfig, PerformanceConfig, TrainingConfig
 from vaak.core.random_keys import Purpose
+from vaak.core.task import Dataset
 from vaak.data.batching import training_planner
 from vaak.data.loader import MicrobatchReader, load, training_addresses
 from vaak.data.plan import LastPlan
@@ -187,7 +187,8 @@ def loader(options: argparse.Namespace, folder: Path) -> None:
 
 def padding(options: argparse.Namespace, folder: Path) -> None:
     durations = read_speech(options.padding_cuts)
-    dataset: Any = SimpleNamespace(lengths=durations, strata=None, row_capacity=None)
+    dataset = Dataset()
+    dataset.lengths = durations
     recordings = [Recording(str(index), [], RATE, round(d * RATE), d) for index, d in enumerate(durations.tolist())]
     cuts = CutSet.from_cuts(cuts_of(recordings, len(recordings)))
     print("\n| batches of at most, s | ours: padding | Lhotse: padding |\n|---|---|---|")

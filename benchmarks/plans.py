@@ -12,30 +12,39 @@ import resource
 import subprocess
 import sys
 import time
-from types import SimpleNamespace
-from typing import Any
+
+import numpy as np
+
+from vaak.config.training import BatchingConfig, CurriculumConfig, TrainingConfig
+from vaak.core.task import Dataset
+from vaak.data.batching import training_planner
 
 BATCHES = ("fixed", "bucketed", "packed", "stratified")
 KINDS = (*BATCHES, *(f"{kind}-curriculum" for kind in BATCHES))
 WIDEST_ROW = 2048
 
 
+class Lengths(Dataset):
+    """Examples of which nothing is known but what a plan needs."""
+
+    def __init__(self, lengths: np.ndarray, strata: np.ndarray, difficulties: np.ndarray) -> None:
+        self.lengths = lengths
+        self.strata = strata
+        self.row_capacity = WIDEST_ROW
+        self.difficulties = difficulties
+
+    def difficulty(self, measure: str) -> np.ndarray:
+        return self.difficulties
+
+
 def measure(kind: str, num_examples: int) -> str:
     """One line of the table: making the planner, and planning one epoch."""
-    import numpy as np
-
-    from vaak.config.training import BatchingConfig, CurriculumConfig, TrainingConfig
-    from vaak.data.batching import training_planner
-
     rng = np.random.default_rng(0)
     lengths = np.empty(num_examples, np.int64)
     for part in np.array_split(lengths, 100):
         part[:] = np.clip(rng.lognormal(5.0, 0.6, len(part)), 1, WIDEST_ROW)
     strata = rng.integers(0, 10, num_examples, dtype=np.int8)
-    difficulties = rng.normal(size=num_examples)
-    dataset: Any = SimpleNamespace(
-        lengths=lengths, strata=strata, row_capacity=WIDEST_ROW, difficulty=lambda measure: difficulties
-    )
+    dataset = Lengths(lengths, strata, rng.normal(size=num_examples))
     batches, *curriculum = kind.split("-")
     batching = {"type": batches, "max_tokens": 16384 if batches == "bucketed" else None}
     config = TrainingConfig(

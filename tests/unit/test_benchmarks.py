@@ -1,0 +1,146 @@
+"""Every benchmark runs at its smallest size, to its last table. What needs trained runs gets tiny ones."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import soundfile
+
+import tiny_listener
+import tiny_voice
+from tiny_diarizer import RATE, voice
+
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+LIBRARIES = {"arms", "racing"}
+"""What engine.py starts and imports."""
+
+ALONE = {
+    "asr": (
+        "--width 64 --layers 1 --vocab 300 --seconds 0.5 --rows 2 --tokens 3 --experts 2 --rounds 1",
+        "transformers",
+    ),
+    "attention": ("--lengths 64 --rounds 1 --heads 1 --head-width 8 --threads 1 --arms SDPA linear", "| 64 |"),
+    "audio": ("--quick --workers 0", "| 20,000 |"),
+    "checkpoint": ("--steps 9 --preset tiny", "stall / step"),
+    "classification": ("--width 32 --layers 1 --batch 4 --steps 2 --rounds 1", "| LoRA |"),
+    "comparison": ("--experiments 2 --samples 10", "corrected t-test"),
+    "decoding": ("--width 64 --layers 1 --vocab 300 --rows 1 --tokens 2 --rounds 1", "transformers"),
+    "engine": ("--rounds 1 --sizes micro --arms Vaak", "by the checkpoint's place in its epoch"),
+    "favor": ("--head-width 8 --draws 4 --features 16", "16"),
+    "features": ("--seconds 1 --total 2 --rounds 1", "mfcc"),
+    "plans": ("2000", "stratified-curriculum"),
+    "profiling": ("--rounds 1 --steps-factor 0.02", "| small |"),
+    "ranks": ("--ranks 1 2 --rounds 1 --steps 30", "64 ranks, 1e9 parameters"),
+    "scoring": ("--hours 0.01 --rounds 1", "pyannote"),
+    "startup": ("1", "data prepared before"),
+    "step_parts": ("--rounds 1 --windows 1", "(not in a part)"),
+    "tts": ("--rounds 1", "profiler: "),
+}
+"""Arguments of the smallest size, and what is in the last table, of those that make their data."""
+QUICK = {"comparison", "favor", "scoring"}
+
+
+def run_benchmark(name: str, *arguments: object, **variables: str) -> str:
+    """Return what a benchmark says, once it has ended well."""
+    done = subprocess.run(
+        [sys.executable, BENCHMARKS / f"{name}.py", *map(str, arguments)],
+        env={**os.environ, "OMP_NUM_THREADS": "1", **variables},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return done.stdout
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[] if name in QUICK else [pytest.mark.slow]) for name in ALONE]
+)
+def test_it_runs(name: str):
+    arguments, in_the_last_table = ALONE[name]
+    assert in_the_last_table in run_benchmark(name, *arguments.split())
+
+
+def test_all_are_tried():
+    """A new benchmark is tried, too: by a row of ALONE, or by a test that gives it what it needs."""
+    tests = {name.removeprefix("test_") for name in globals() if name.startswith("test_")}
+    tried = ALONE.keys() | LIBRARIES | {"text_normalisation"}  # the last by the test of the normaliser
+    missing = {path.stem for path in BENCHMARKS.glob("*.py")} - tried
+    assert {name for name in missing if not any(test.startswith(name) for test in tests)} == set()
+
+
+@pytest.mark.slow
+def test_translation_baselines(tmp_path: Path):
+    pairs = [{"en": f"the {word}", "hi": f"वह {word}"} for word in ("cat", "dog", "cow", "hen")]
+    file = tmp_path / "pairs.jsonl"
+    file.write_text("".join(json.dumps(pair) + "\n" for pair in pairs), encoding="utf-8")
+    assert "pairs" in run_benchmark("translation_baselines", "--train", file, "--test", file, "--rounds", 1)
+
+
+@pytest.mark.slow
+def test_diarization_baselines(made_recordings: Path):
+    said = run_benchmark("diarization_baselines", made_recordings / "test")
+    assert "3 recordings" in said
+
+
+@pytest.mark.slow
+def test_long_recordings(made_recordings: Path, diarizer_run: Path):
+    said = run_benchmark(
+        "long_recordings", made_recordings / "test", f"tiny={diarizer_run}", "--windows", 4, "--threads", 1
+    )
+    assert "| tiny | 4 |" in said
+
+
+def test_second_simulator(tmp_path: Path):
+    rng, lines = np.random.default_rng(0), []
+    for speaker in (0, 1):
+        soundfile.write(tmp_path / f"{speaker}.wav", voice(speaker, RATE, rng), RATE)
+        lines.append(json.dumps({"speaker": f"s{speaker}", "audio": f"{speaker}.wav"}) + "\n")
+    (tmp_path / "utterances.jsonl").write_text("".join(lines))
+    made = tmp_path / "made"
+    options = ("--number", 1, "--labels", "energy", "--utterances-per-speaker", 1, 2)
+    said = run_benchmark("second_simulator", made, "--utterances", tmp_path / "utterances.jsonl", *options)
+    assert said.startswith("1 conversations")
+    assert (made / "rttm" / "conversation-0000.rttm").read_text().startswith("SPEAKER conversation-0000 1 ")
+
+
+@pytest.mark.slow
+def test_recognisers(tmp_path: Path):
+    tiny_listener.write_listener(tmp_path / "corpus")
+    run = tiny_listener.train(tmp_path / "corpus", tmp_path / "run", "training.max_steps=2")
+    said = run_benchmark("recognisers", run, f"first={run}", f"second={run}")
+    assert said.startswith("4 utterances")
+    assert "| second | " in said
+
+
+@pytest.mark.slow
+def test_clinc(tmp_path: Path):
+    """On made texts in the corpus' layout."""
+    folder = tmp_path / "classification" / "clinc150"
+    folder.mkdir(parents=True)
+    for split in ("train", "valid", "test", "out_of_scope"):
+        words = ("odd",) if split == "out_of_scope" else ("pay", "call")
+        rows = [
+            {"text": f"{word} {split} {number}", "label": word, "domain": f"{word}ing"}
+            for word in words
+            for number in range(6)
+        ]
+        (folder / f"{split}.json").write_text(json.dumps(rows))
+    options = ("--folder", tmp_path / "runs", "training.epochs=1", "--only", "cnn", "small")
+    said = run_benchmark("clinc", *options, VAAK_DATA=str(tmp_path))
+    assert "| TextCNN, a quarter as wide | " in said
+
+
+@pytest.mark.slow
+def test_tts_proofs(voice_run: Path, tmp_path: Path):
+    pytest.importorskip("pocketsphinx")
+    assert "real-time factor" in run_benchmark("tts_proofs", "unseen", voice_run, "--utterances", 1)
+    said = run_benchmark("tts_proofs", "seen", voice_run, voice_run, "--utterances", 1)
+    assert "ends of " in said
+    tiny_voice.write_ljspeech(tmp_path, number=1)
+    assert "wer" in run_benchmark("tts_proofs", "copied", tmp_path)
