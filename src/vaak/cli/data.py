@@ -17,6 +17,7 @@ import typer
 
 from vaak.cli.arguments import Arguments, AsJson, OptionalArguments, TrustCode, files_and_overrides, load_trusted
 from vaak.core.errors import UserError
+from vaak.report.tables import aligned
 
 if TYPE_CHECKING:
     from vaak.audio.config import DatasetConfig
@@ -203,10 +204,9 @@ def list_recipes(
     if as_json:
         print(json.dumps(rows, ensure_ascii=False))
         return
-    width = max(len(row["name"]) for row in rows)
-    for row in rows:
-        marks = [mark for mark in ("download", "on_disk", "prepared") if row[mark]]
-        print(f"{row['name']:<{width}}  {', '.join(marks).replace('_', ' ')}".rstrip())
+    marks = {"download": "download", "on_disk": "on disk", "prepared": "prepared"}
+    cells = [(row["name"], ", ".join(said for key, said in marks.items() if row[key])) for row in rows]
+    print("\n".join(aligned(cells)))
 
 
 @app.command()

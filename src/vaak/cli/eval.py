@@ -15,6 +15,7 @@ import typer
 
 from vaak.cli.arguments import AsJson, Device, Output, TrustCode, Weights, WhichWeights, files_and_overrides
 from vaak.core.errors import UserError
+from vaak.report.tables import aligned
 
 if TYPE_CHECKING:
     from vaak.core.task import Meters
@@ -232,11 +233,4 @@ def _baseline_table(columns: dict[str, dict[str, float]]) -> list[str]:
     rows = [["figure", *columns]]
     for name in names:
         rows.append([name, *(in_words(name, one[name]) if name in one else "–" for one in columns.values())])
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return [
-        "  ".join(
-            cell.rjust(width) if place else cell.ljust(width)
-            for place, (cell, width) in enumerate(zip(row, widths, strict=True))
-        )
-        for row in rows
-    ]
+    return aligned(rows, left=1)

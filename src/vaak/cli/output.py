@@ -12,6 +12,7 @@ from vaak.core.errors import UserError
 from vaak.core.figures import in_words
 from vaak.core.storage.files import write_text
 from vaak.core.terminal import followed, time_of
+from vaak.report.tables import aligned
 from vaak.runs.folder.directory import command_to_go_on, demand_writable
 
 if TYPE_CHECKING:
@@ -117,9 +118,7 @@ def print_figures(figures: dict[str, Any]) -> None:
     rows = [("figure", "value", "chance"), *(_row(name, value) for name, value in figures.items())]
     if not any(chance for _, _, chance in rows[1:]):
         rows = [(name, value, "") for name, value, _ in rows]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for name, value, chance in rows:
-        print(f"{name:<{widths[0]}}  {value:>{widths[1]}}  {chance:>{widths[2]}}".rstrip())
+    print("\n".join(aligned(rows, left=1)))
 
 
 def _row(name: str, value: Any) -> tuple[str, str, str]:

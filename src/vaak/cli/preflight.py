@@ -166,9 +166,9 @@ def find_lr(
     files, overrides = files_and_overrides(arguments, device)
     loaded = load_trusted(files, overrides, trust_code)
 
-    from vaak.study.drawing import in_words, short, table
-    from vaak.study.lr_finder import described, write_curve
+    from vaak.report.tables import learning_rate_lines, short_rate
     from vaak.study.lr_finder import find_lr as tested
+    from vaak.study.lr_finder import write_curve
     from vaak.study.lr_range import RateRange, certainty_of
 
     for warning in loaded.warnings:
@@ -178,9 +178,9 @@ def find_lr(
     curve = tested(loaded, rates)
     written = write_curve(curve, output)
     if as_json:
-        print(json.dumps({**described(curve), "files": [str(path) for path in written]}))
+        print(json.dumps({**curve.as_json(), "files": [str(path) for path in written]}))
         return
-    print("\n".join(table(curve)))
+    print("\n".join(learning_rate_lines(curve.as_json())))
     end = "the loss exploded" if curve.diverged else "the end of the range"
     print(f"{len(curve.losses)} steps until {end}; {', '.join(map(str, written))}")
     if not any(path.suffix == ".png" for path in written):
@@ -191,8 +191,8 @@ def find_lr(
         print("no suggestion: the loss never fell clearly; raise --end-lr or --num-iter")
         print("".join(f"warning: {doubt}\n" for doubt in certainty.doubts), end="")
     else:
-        print("\n".join(in_words(certainty)))
-        print(f"training.optimizer.lr={short(suggestion)}")
+        print("\n".join(certainty.lines()))
+        print(f"training.optimizer.lr={short_rate(suggestion)}")
 
 
 def check_gradients(

@@ -13,6 +13,7 @@ from typing import Annotated, Any
 import typer
 
 from vaak.cli.arguments import AsJson, TrustCode
+from vaak.report.tables import aligned
 
 SHOWN_UPDATES = 10
 
@@ -151,10 +152,8 @@ def shown_number(value: float | str | None) -> str:
 
 
 def table(rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    """The lines of a table, its columns aligned to the left."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for row in rows:
-        yield "  " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+    """The lines of an indented table."""
+    return (f"  {line}" for line in aligned(rows))
 
 
 def inspect(

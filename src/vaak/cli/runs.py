@@ -19,6 +19,7 @@ from typer.core import TyperGroup
 
 from vaak.cli.arguments import AsJson
 from vaak.core.errors import UserError
+from vaak.report.tables import aligned
 
 if TYPE_CHECKING:
     from vaak.runs.folder.listing import RunSummary
@@ -167,14 +168,12 @@ def _order_of_best(run: RunSummary) -> float:
 def _print_table(shown: list[RunSummary]) -> None:
     """A row for each run; on a narrow terminal with fewer columns, elsewhere with all."""
     columns = {name: [name, *map(cell, shown)] for name, cell in COLUMNS.items()}
-    widths = {name: max(map(len, cells)) for name, cells in columns.items()}
     if sys.stdout.isatty():
         width_there = shutil.get_terminal_size().columns
         for name in LEFT_OUT:
-            if sum(widths.values()) + 2 * (len(widths) - 1) > width_there:
-                del widths[name]
-    for row in zip(*(columns[name] for name in widths), strict=True):
-        print("  ".join(cell.ljust(width) for cell, width in zip(row, widths.values(), strict=True)).rstrip())
+            if sum(max(map(len, cells)) for cells in columns.values()) + 2 * (len(columns) - 1) > width_there:
+                del columns[name]
+    print("\n".join(aligned(list(zip(*columns.values(), strict=True)))))
 
 
 def _print_what_to_do(shown: list[RunSummary]) -> None:
@@ -239,11 +238,12 @@ def plot(
 
     path = output or run / f"{picture}.png"
     if picture in (Picture.gate, Picture.experts):
-        from vaak.tasks.asr.stages.pictures import draw_experts, draw_gate
+        from vaak.report.experts import draw_experts, draw_gate
 
         (draw_gate if picture is Picture.gate else draw_experts)(run, path)
     else:
-        from vaak.library.drawing import draw_history, read_history
+        from vaak.engine.metrics_file import read_history
+        from vaak.report.charts import draw_history
 
         places = (run, run / "joint" / "run") if picture is Picture.asr else (run,)
         directory = next((place for place in places if (place / "metrics.jsonl").is_file()), None)

@@ -13,6 +13,7 @@ import typer
 from vaak.cli.arguments import AsJson
 from vaak.core.errors import UserError
 from vaak.core.figures import percent
+from vaak.report.tables import aligned
 
 if TYPE_CHECKING:
     from vaak.audio.diarization_errors import Score, Scores
@@ -134,10 +135,7 @@ def print_scores(scores: Scores, file: TextIO | None = None) -> None:
 
 
 def _print_table(rows: Sequence[tuple[str, ...]], protocol: Mapping[str, str], file: TextIO | None) -> None:
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for name, *cells in rows:
-        figures = (cell.rjust(width) for cell, width in zip(cells, widths[1:], strict=True))
-        print("  ".join((name.ljust(widths[0]), *figures)), file=file)
+    print("\n".join(aligned(rows, left=1)), file=file)
     print(", ".join(f"{name} {value}" for name, value in protocol.items()), file=file)
 
 

@@ -24,6 +24,7 @@ from vaak.cli.arguments import (
     files_and_overrides,
 )
 from vaak.core.errors import UserError
+from vaak.report.tables import aligned
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -122,13 +123,7 @@ def _trial_lines(table: list[dict[str, Any]]) -> list[str]:
     if not table:
         return ["no trial was started"]
     names = [name for name in table[0] if name != "problem"]
-    return aligned([names, *([_shown(row[name]) for name in names] for row in table)])
-
-
-def aligned(cells: list[list[str]]) -> list[str]:
-    """The lines of a table, its columns aligned to the right."""
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    return ["  ".join(f"{cell:>{width}}" for cell, width in zip(row, widths, strict=True)).rstrip() for row in cells]
+    return aligned([names, *([_shown(row[name]) for name in names] for row in table)], left=0)
 
 
 def _shown(value: Any) -> str:
@@ -212,7 +207,7 @@ def _fold_lines(report: dict[str, Any]) -> list[str]:
     table.append(["mean", "", *(in_words(name, figures[name]["mean"]) for name in names)])
     table.append(["deviation", "", *(in_words(name, figures[name]["deviation"]) for name in names)])
     table += [["95 % from", "", *low], ["to", "", *high]]
-    return aligned(table)
+    return aligned(table, left=0)
 
 
 def compare(
@@ -237,7 +232,7 @@ def compare(
 
     Example: vaak compare runs/baseline runs/new --split test
     """
-    from vaak.study.compare import compare_runs, compare_scores, draw_report, examples_of, read_scores
+    from vaak.study.compare import compare_runs, compare_scores, examples_of, read_scores
     from vaak.study.crossval import is_cross_validation, read_fold_scores
 
     names, overrides = files_and_overrides(arguments)
@@ -267,7 +262,9 @@ def compare(
         systems = [examples_of(Path(name), [], overrides, split, device, weights) for name in names]
         report = compare_runs(systems, metric)
     if output is not None:
-        draw_report(report, output)
+        from vaak.report.charts import draw_differences
+
+        draw_differences(report.to_json(), output)
     print(json.dumps(report.to_json()) if as_json else "\n".join(_comparison_lines(report)))
 
 

@@ -61,6 +61,18 @@ def read_records(path: Path) -> list[dict[str, Any]]:
     return _records_in(path.read_bytes(), path)
 
 
+NOT_FINITE = {text: float(text) for text in ("nan", "inf", "-inf")}
+
+
+def read_history(directory: Path) -> list[dict[str, Any]]:
+    """The records of a run directory in their order, numbers that JSON can't hold as floats again."""
+    path = directory / "metrics.jsonl"
+    return [
+        {name: NOT_FINITE.get(value, value) if isinstance(value, str) else value for name, value in record.items()}
+        for record in (read_records(path) if path.exists() else [])
+    ]
+
+
 def read_newest_records(path: Path, step: int) -> list[dict[str, Any]]:
     """The records of ``step`` and of later ones, read from the file's end; none without a file."""
     if not path.exists():

@@ -19,9 +19,10 @@ from vaak.core.errors import UserError
 from vaak.core.task import Dataset, Meters, Task
 from vaak.engine.distributed.ranks import Ranks
 from vaak.engine.evaluation import Evaluator
+from vaak.engine.metrics_file import read_history
 from vaak.engine.precision import make_deterministic
 from vaak.library.config import as_plain
-from vaak.library.drawing import draw_history, read_history
+from vaak.report.charts import draw_history
 from vaak.runs.open_run import OpenedRun, open_run, run_of
 from vaak.tasks.base import Metric, WithMetrics
 

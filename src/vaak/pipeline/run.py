@@ -38,6 +38,7 @@ from vaak.pipeline.execution import (
 )
 from vaak.pipeline.jobs import Helpers, Jobs, help_rank_0
 from vaak.pipeline.stage import Forecast, Options, Pipeline, Stage
+from vaak.report.tables import aligned, markdown_table
 from vaak.runs.folder.logs import logging_to
 
 log = logging.getLogger("vaak")
@@ -224,7 +225,7 @@ def run_pipeline(pipeline: Pipeline, options: Options, directory: Path, request:
             if helpers is not None:
                 helpers.close(has_failed)
             with contextlib.suppress(OSError):
-                write_text(directory / RESULTS, markdown(pipeline, options, rows))
+                write_text(directory / RESULTS, markdown_report(pipeline, options, rows))
             for line in table(rows):
                 log.info("%s", line)
     return rows
@@ -342,16 +343,6 @@ def _shown(value: Any) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
-def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Rows of cells as lines with columns.
-
-    >>> aligned([("a", "bcd"), ("ef", "g")])
-    ['a   bcd', 'ef  g']
-    """
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return ["  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
-
-
 def table(rows: Sequence[PipelineRow]) -> list[str]:
     """The table of what was done, and the time that it took; below it what stages report."""
     seconds = sum(row.seconds or 0 for row in rows if row.state != "up to date")
@@ -378,10 +369,10 @@ def forecast_table(planned: Sequence[tuple[PipelineRow, Forecast]], free: int) -
     return [*aligned([("stage", "state", "time", "disk", "memory", "why"), *rows]), total, *sure, *more]
 
 
-def markdown(pipeline: Pipeline, options: Options, rows: Sequence[PipelineRow]) -> str:
+def markdown_report(pipeline: Pipeline, options: Options, rows: Sequence[PipelineRow]) -> str:
     """The table of results as Markdown, with the options."""
-    lines = [HEADER, ("---",) * len(HEADER), *(row.cells for row in rows)]
-    body = "".join(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in line)} |\n" for line in lines)
     given = "".join(f"- {name}: {value}\n" for name, value in options.model_dump(mode="json").items())
     reported = "".join(f"    {line}".rstrip() + "\n" for line in _reported(rows))
-    return f"# {pipeline.name}\n\n{body}{reported}\nOptions:\n\n{given}"
+    return (
+        f"# {pipeline.name}\n\n{markdown_table([HEADER, *(row.cells for row in rows)])}{reported}\nOptions:\n\n{given}"
+    )

@@ -1,4 +1,4 @@
-"""Systems next to one another: figures, their difference with its interval, what paired tests say, and a picture of it.
+"""Systems next to one another: figures, their difference with its interval, what paired tests say.
 
 A run's figures are taken apart by example: what each adds to the sums of the run's own meters.
 """
@@ -18,12 +18,10 @@ import numpy as np
 from torch import nn
 
 from vaak.core.batch import Batch
-from vaak.core.errors import DataError, UserError, optional_import
-from vaak.core.figures import is_fraction
+from vaak.core.errors import DataError, UserError
 from vaak.core.task import Meters, Task
 from vaak.runs.evaluate import evaluate_run
 from vaak.runs.open_run import OpenedRun
-from vaak.study.drawing import saved
 from vaak.study.significance import (
     Test,
     approximate_randomisation,
@@ -321,32 +319,3 @@ def examples_of(
     figures = {name.removeprefix(prefix): value for name, value in report["metrics"].items()}
     metric = metric.removeprefix("val_")
     return Examples(run, figures, report["protocol"][split], metric, seen.meters, rows, seen.counts, seen.contents)
-
-
-def draw_report(report: Report, path: Path | None = None) -> Any:
-    """A matplotlib figure, written to ``path`` where one is given.
-
-    Raises UserError where matplotlib is missing or the file can't be written.
-    """
-    with optional_import("drawing needs matplotlib", "plot"):
-        from matplotlib.figure import Figure
-    scale, unit = (100, ", percentage points") if is_fraction(report.metric) else (1, "")
-    figure = Figure(figsize=(7, 1.6 + 0.5 * len(report.comparisons)), layout="constrained")
-    axes = figure.subplots()
-    for place, one in enumerate(report.comparisons):
-        low, high = (scale * (limit - one.difference) for limit in one.interval)
-        axes.errorbar(
-            scale * one.difference,
-            place,
-            xerr=[[max(0.0, -low)], [max(0.0, high)]],
-            fmt="o",
-            capsize=4,
-            color="tab:blue",
-        )
-    axes.axvline(0, color="0.5", linewidth=1)
-    axes.set_yticks(range(len(report.comparisons)), [f"{one.name}\np {one.p_value:.3g}" for one in report.comparisons])
-    axes.set_ylim(-0.6, len(report.comparisons) - 0.4)
-    axes.invert_yaxis()
-    axes.set_xlabel(f"difference in {report.metric} from {report.baseline}{unit}, 95 % interval")
-    axes.grid(axis="x", alpha=0.3)
-    return saved(figure, path)

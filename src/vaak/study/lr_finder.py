@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import csv
 import importlib.util
-import io
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +24,9 @@ from vaak.core.storage import files
 from vaak.core.terminal import followed
 from vaak.engine.precision import keeping_generators
 from vaak.engine.trainer import Trainer
+from vaak.report.charts import draw_range_test
+from vaak.report.tables import csv_text
 from vaak.runs.start import temporary_trainer
-from vaak.study.drawing import draw_curve
 from vaak.study.lr_range import Certainty, Curve, RateRange, certainty_of
 
 TARGETS = ("targets", "labels")
@@ -102,7 +101,7 @@ class LRFinder:
     def plot(self, path: Path | str | None = None) -> Any:
         """A matplotlib figure of the last test, written to ``path`` where one is given. Raises UserError before it."""
         self._demand_a_test()
-        return draw_curve(self.curve, None if path is None else Path(path))
+        return draw_range_test(self.curve.as_json(), None if path is None else Path(path))
 
     def reset(self) -> None:
         """Forget the last test. The model needs no reset: each test restores it."""
@@ -222,27 +221,19 @@ def _objective(trainer: Trainer, report: StepReport) -> float:
     return sum(trainer.loss_weights.get(name, 1.0) * float(loss) for name, loss in report.losses.items())
 
 
-def described(curve: Curve) -> dict[str, Any]:
-    """A curve, its suggestion, and how sure that is."""
-    return {**curve.as_json(), **asdict(certainty_of(curve))}
-
-
 def write_curve(curve: Curve, folder: Path) -> list[Path]:
     """Write ``lr-range.json``, ``.csv`` and, where matplotlib is installed, ``.png``; return what was written."""
     written = [folder / "lr-range.json", folder / "lr-range.csv"]
-    table = io.StringIO()
-    writer = csv.writer(table, lineterminator="\n")
-    writer.writerow(("lr", "loss", "smoothed"))
-    writer.writerows(zip(curve.rates, curve.losses, curve.smoothed, strict=True))
+    table = csv_text(("lr", "loss", "smoothed"), zip(curve.rates, curve.losses, curve.smoothed, strict=True))
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        files.write_json(written[0], described(curve))
-        files.write_text(written[1], table.getvalue())
+        files.write_json(written[0], curve.as_json())
+        files.write_text(written[1], table)
     except OSError as error:
         raise UserError(f"the curve can't be written to {folder}: {error.strerror or error}") from error
     if importlib.util.find_spec("matplotlib") is not None:
         written.append(folder / "lr-range.png")
-        draw_curve(curve, written[-1])
+        draw_range_test(curve.as_json(), written[-1])
     return written
 
 

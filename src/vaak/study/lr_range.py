@@ -13,12 +13,14 @@ average would lag, and suggest too high a rate.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 import numpy as np
 
 from vaak.core.errors import UserError
+from vaak.report.tables import short_rate
 
 WINDOW = 3.0  # standard deviation of the smoothing window, in steps
 PAST = 0.9  # weight of the past in the running average that decides when to stop
@@ -117,14 +119,9 @@ class Curve:
         return list(map(float, weights @ losses / weights.sum(1))) if len(losses) else []
 
     def as_json(self) -> dict[str, Any]:
-        """All there is to know of the curve."""
-        return {
-            "suggestion": self.suggestion(),
-            "diverged": self.diverged,
-            "lr": self.rates,
-            "loss": self.losses,
-            "smoothed": self.smoothed,
-        }
+        """The curve, its suggestion, and how sure that is."""
+        curve = {"diverged": self.diverged, "lr": self.rates, "loss": self.losses, "smoothed": self.smoothed}
+        return curve | asdict(certainty_of(self))
 
 
 OTHER_WINDOWS = (WINDOW / 2, 2 * WINDOW)
@@ -153,6 +150,16 @@ class Certainty:
         """The lowest and the highest of the alternatives."""
         found = [rate for rate in self.alternatives if rate is not None]
         return (min(found), max(found)) if found else None
+
+    def lines(self) -> Iterator[str]:
+        """Return what is known of the suggestion, a line each; those of doubts begin with ``warning``."""
+        if self.falling is not None:
+            yield f"the loss falls from {' to '.join(map(short_rate, self.falling))}"
+        if self.between is not None:
+            lowest, highest = map(short_rate, self.between)
+            found = lowest if lowest == highest else f"{lowest} to {highest}"
+            yield f"more and less smoothing, and every other step alone, suggest {found}"
+        yield from (f"warning: {doubt}" for doubt in self.doubts)
 
 
 def certainty_of(curve: Curve) -> Certainty:

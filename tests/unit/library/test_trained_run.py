@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 import vaak
-from vaak.library.drawing import draw_history
+from vaak.report.charts import draw_history
 from vaak.runs.evaluate import evaluate_run
 
 

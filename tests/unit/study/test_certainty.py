@@ -8,7 +8,7 @@ import math
 import numpy as np
 
 from lr_curves import curve_of
-from vaak.study.drawing import in_words, table
+from vaak.report.tables import learning_rate_lines
 from vaak.study.lr_finder import write_curve
 from vaak.study.lr_range import certainty_of
 
@@ -54,7 +54,7 @@ def test_no_suggestion_has_nothing_to_be_sure_of():
     certainty = certainty_of(curve_of([1.0] * 30))
     assert certainty.suggestion is None
     assert (certainty.alternatives, certainty.falling, certainty.doubts) == ((), None, ())
-    assert list(in_words(certainty)) == []
+    assert list(certainty.lines()) == []
 
 
 def test_what_is_seen_in_noise_is_no_suggestion():
@@ -69,14 +69,14 @@ def test_what_is_seen_in_noise_is_no_suggestion():
 
 def test_the_table_has_every_point_and_marks_the_suggestion():
     curve = curve_of(falling())
-    lines = list(table(curve))
+    lines = list(learning_rate_lines(curve.as_json()))
     assert len(lines) == 1 + len(curve.losses)
     assert [float(line.split()[1]) for line in lines[1:]] == [float(f"{rate:.2e}") for rate in curve.rates]
     (marked,) = [line for line in lines if "suggestion" in line]
     assert float(marked.split()[1]) == float(f"{curve.suggestion():.2e}")
     assert lines[1].count("#") > lines[-1].count("#")
     assert max(map(len, lines)) < 80
-    assert list(table(curve_of([]))) == []
+    assert list(learning_rate_lines(curve_of([]).as_json())) == []
 
 
 def test_the_file_says_how_sure_it_is(tmp_path):

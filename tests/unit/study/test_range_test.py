@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from lr_curves import curve_of
 from vaak.core.errors import UserError
-from vaak.study.drawing import draw_curve, short
+from vaak.report.charts import draw_range_test
+from vaak.report.tables import short_rate
 from vaak.study.lr_range import RateRange
 
 
@@ -101,21 +102,21 @@ def test_a_negative_loss_may_rise_a_little():
 
 @pytest.mark.parametrize("losses", [[], [1.0], [5.0 - number / 30 for number in range(60)]])
 def test_every_curve_can_be_drawn(losses, tmp_path):
-    draw_curve(curve_of(losses), tmp_path / "curve.png")
+    draw_range_test(curve_of(losses).as_json(), tmp_path / "curve.png")
     assert (tmp_path / "curve.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_without_matplotlib_it_says_what_to_install(monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "matplotlib.figure", None)
     with pytest.raises(UserError, match=r"pip install 'vaak\[plot\]'"):
-        draw_curve(curve_of([1.0]))
+        draw_range_test(curve_of([1.0]).as_json())
 
 
 def test_a_picture_that_cannot_be_written_is_a_users_error(tmp_path):
     with pytest.raises(UserError, match="can't be written"):
-        draw_curve(curve_of([1.0]), tmp_path / "nowhere" / "curve.png")
+        draw_range_test(curve_of([1.0]).as_json(), tmp_path / "nowhere" / "curve.png")
 
 
 @given(st.floats(1e-9, 1e3))
 def test_a_rate_is_written_in_two_digits(rate):
-    assert float(short(rate)) == pytest.approx(rate, rel=0.051)
+    assert float(short_rate(rate)) == pytest.approx(rate, rel=0.051)

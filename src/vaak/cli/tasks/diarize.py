@@ -153,7 +153,7 @@ class DiarizationJob:
     def keep(self, found: Diarized, quiet: bool) -> None:
         """Write, draw or print a recording."""
         from vaak.audio.formats.annotation_lines import rttm_text
-        from vaak.tasks.diarization.timeline_picture import draw_timeline
+        from vaak.report.audio import draw_timeline
 
         if self.output is None and not quiet:
             sys.stdout.write(rttm_text({found.name: found.segments}, Path(found.name)))

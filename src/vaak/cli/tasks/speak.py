@@ -87,8 +87,8 @@ def _files(output: Path, texts: list[tuple[str, str]]) -> list[tuple[Path, list[
 def _draw(path: Path, sentences: list[Sentence], frame_shift: float) -> None:
     """Write the picture of the first sentences. Raises UserError where it can't be written."""
     from vaak.core.storage.files import write_bytes
+    from vaak.report.audio import speech_png
     from vaak.tasks.tts.metrics import spectrogram_of
-    from vaak.tasks.tts.pictures import speech_png
 
     picture = speech_png([spectrogram_of(sentence, sentence.text) for sentence in sentences], frame_shift)
     try:
@@ -111,7 +111,7 @@ def _write(
     written where nothing can. The first sentences are returned.
     """
     from vaak.audio.audio_file import speech_file
-    from vaak.tasks.tts.pictures import MOST_ROWS
+    from vaak.report.audio import MOST_SPECTROGRAMS
 
     begun, sentences = time.perf_counter(), 0
     kept: list[Sentence] = []
@@ -121,7 +121,7 @@ def _write(
             file = file or stack.enter_context(speech_file(path, speaker.sampling_rate, speaker.options.pause))
             file.append(sentence.samples)
             sentences += 1
-            if len(kept) < MOST_ROWS:
+            if len(kept) < MOST_SPECTROGRAMS:
                 kept.append(sentence)
         if file is None:
             return []

@@ -59,7 +59,7 @@ def translate(
 
 def _drawn(translations: Iterator[Translation], translator: Translator, attention: Path) -> Iterator[Translation]:
     """Yield the same translations; the picture of the first that isn't blank is drawn on the way."""
-    from vaak.tasks.seq2seq.attention_picture import draw_translation
+    from vaak.tasks.seq2seq.predict import draw_translation
 
     drawn = False
     for translation in translations:

@@ -35,12 +35,12 @@ from vaak.audio.speech_regions import frame_levels, joined_over_gaps, runs_of
 from vaak.core.batch import Batch, Term
 from vaak.core.errors import optional_import
 from vaak.core.task import Meters
+from vaak.report.audio import timelines_png
 from vaak.tasks.diarization.config import DiarizationDataConfig, ScoringConfig
 from vaak.tasks.diarization.labels import DiarizationExample
 from vaak.tasks.diarization.model import DiarizationModel, DiarizationOutputs
 from vaak.tasks.diarization.predict import Diarizer
 from vaak.tasks.diarization.stitching import WindowOutput
-from vaak.tasks.diarization.timeline_picture import timelines_png
 
 SHOWN_RECORDINGS = 4
 

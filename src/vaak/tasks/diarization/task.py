@@ -39,6 +39,7 @@ from vaak.engine.distributed.launcher import pick_device
 from vaak.nn.kernels.random_features import NORM_REG, SquaredNorms, norm_reg
 from vaak.nn.lora import add_lora
 from vaak.nn.losses import Loss, losses_of_logits, make_loss
+from vaak.report.audio import draw_timelines
 from vaak.runs.prepared import Recipe
 from vaak.tasks.base import demand_format, in_temporary_folder
 from vaak.tasks.diarization.config import (
@@ -91,7 +92,6 @@ from vaak.tasks.diarization.model import (
 )
 from vaak.tasks.diarization.predict import Diarized, Diarizer, Tuning, export_onnx, tune
 from vaak.tasks.diarization.spec import SPEC
-from vaak.tasks.diarization.timeline_picture import draw_timelines
 from vaak.tasks.speech_task import READING, VOICES, Datasets, SpeechTask, recipe
 
 log = logging.getLogger("vaak")

@@ -26,13 +26,14 @@ from vaak.core.batch import Batch
 from vaak.core.errors import UserError
 from vaak.core.storage.files import fingerprint_of
 from vaak.core.task import Dataset
+from vaak.report.tables import aligned
 from vaak.runs.prepared import PreparedFolder, Recipe, fingerprint_with_files
 from vaak.tasks.lm.config import LanguageModelDataConfig
 from vaak.tasks.lm.pretrained import save_base
 from vaak.tasks.pretrained import Base
 from vaak.text.chat_template import ChatTemplate, given_template, keep_template, template_for, template_in
 from vaak.text.corpora.corpus import CorpusBuilder
-from vaak.text.corpora.statistics import format_statistics
+from vaak.text.corpora.statistics import statistics_rows
 from vaak.text.corpora.stores import TokenStore, write_encoded, write_tokens
 from vaak.text.difficulties import MEASURES, kept_difficulties
 from vaak.text.tokenizer import Tokenizer, round_trip_report
@@ -123,7 +124,7 @@ def _make(
             store = write_encoded(folder / split, chats, tokenizer)
         log.info("%s: %s documents, %s tokens", split, f"{len(store):,}", f"{len(store.tokens):,}")
     statistics = {split: corpus.statistics[split] for split in splits}
-    log.info("%s", format_statistics(statistics))
+    log.info("%s", "\n".join(aligned(statistics_rows(statistics), left=1)))
     trip = round_trip_report(tokenizer, islice(corpus.documents(splits[-1]), ROUND_TRIP_DOCUMENTS))
     (log.info if trip.exact == trip.documents else log.warning)("tokenizer: %s", trip)
     about = {split: figures.to_json() for split, figures in statistics.items()}

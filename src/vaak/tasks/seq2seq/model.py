@@ -9,6 +9,13 @@ Source: Vaswani et al. 2017, "Attention Is All You Need". Differs: the defaults 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from vaak.nn.decoding.sampling import without_dropout
 from vaak.nn.models import EncoderDecoderModel
 from vaak.tasks.seq2seq.config import Seq2SeqConfig, Seq2SeqDataConfig
 
@@ -32,3 +39,27 @@ class Seq2SeqModel(EncoderDecoderModel):
             max_source_length=data.max_source_length,
             max_target_length=data.max_target_length,
         )
+
+
+def cross_attention(model: EncoderDecoderModel, source_ids: Sequence[int], target_ids: Sequence[int]) -> Tensor:
+    """Return each head's weight of each source token at each target token, ``(layer, head, target, source)``.
+
+    ``target_ids`` are what the decoder reads, ``[bos] t1 … tn``; each row is of what it writes after one of them.
+    """
+    seen: list[Tensor] = []
+
+    def look(attention: Any, arguments: tuple[Any, ...], named: dict[str, Any]) -> None:
+        x, visibility = arguments
+        seen.append(attention.weights(x, named["memory"], visibility)[0].float().cpu())
+
+    layers: list[nn.Module] = [block.cross_attention for block in model.decoder.blocks]  # type: ignore[misc]
+    hooks = [layer.register_forward_pre_hook(look, with_kwargs=True) for layer in layers]
+    device = model.target_embedding.weight.device
+    source, target = (torch.tensor([ids], device=device) for ids in (list(source_ids), list(target_ids)))
+    try:
+        with without_dropout(model), torch.inference_mode():
+            model(source, torch.ones_like(source, dtype=torch.bool), target)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return torch.stack(seen)

@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -26,8 +27,10 @@ from vaak.core.random_keys import Purpose, draw_key
 from vaak.nn.decoding.beam_search import BeamSettings, beam_search
 from vaak.nn.decoding.sampling import Hypothesis, SamplingSettings, without_dropout, write
 from vaak.nn.models import EncoderDecoderModel
+from vaak.report.attention import Sentence, draw_attention
 from vaak.tasks.seq2seq.config import METHOD_OPTIONS, METHODS_OF, DecodingConfig
 from vaak.tasks.seq2seq.data import add_gloss
+from vaak.tasks.seq2seq.model import cross_attention
 from vaak.text.corpora.parallel import cleaned
 from vaak.text.tokenizer import Tokenizer
 from vaak.text.word_dictionary import WordDictionary
@@ -327,3 +330,25 @@ def _counts(texts: Sequence[str], order: int) -> np.ndarray:
     for row, runs in zip(counts, found, strict=True):
         row[[columns[run] for run in runs]] = list(runs.values())
     return counts
+
+
+def draw_translation(translator: Translator, translation: Translation, path: Path) -> None:
+    """Write the picture of the cross-attention in the best translation of a text.
+
+    Raises UserError for a blank one, which has none."""
+    if not translation.candidates:
+        raise UserError("a blank text has no attention to draw")
+    source_ids = translator.source_ids(translation.source)
+    best, target = translation.candidates[0], translator.target
+    written = [*best.tokens, target.eos_id] if best.ended else list(best.tokens)
+    draw_attention(
+        cross_attention(translator.model, source_ids, [target.bos_id, *written[:-1]]).numpy(),
+        Sentence(translation.source, token_texts(translator.source, source_ids)),
+        Sentence(best.text, token_texts(target, written)),
+        path,
+    )
+
+
+def token_texts(tokenizer: Tokenizer, ids: Sequence[int]) -> list[str]:
+    """The text of each token; a part of a character is U+FFFD, a special token its name."""
+    return [tokenizer.decode([token], skip_special_tokens=False) for token in ids]

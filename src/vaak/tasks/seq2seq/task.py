@@ -27,7 +27,6 @@ from vaak.runs.prepared import Recipe, prepared_folder
 from vaak.tasks.base import demand_format, in_temporary_folder, without_unread_files
 from vaak.tasks.pretrained import find_model, load_or_init
 from vaak.tasks.seq2seq import pretrained
-from vaak.tasks.seq2seq.attention_picture import draw_translation
 from vaak.tasks.seq2seq.config import Seq2SeqDataConfig, Seq2SeqExperiment
 from vaak.tasks.seq2seq.data import (
     IGNORED,
@@ -42,7 +41,7 @@ from vaak.tasks.seq2seq.data import (
 from vaak.tasks.seq2seq.export import export_onnx, export_peft
 from vaak.tasks.seq2seq.metrics import TranslationMeters, scores, translation_protocol, translators
 from vaak.tasks.seq2seq.model import Seq2SeqModel
-from vaak.tasks.seq2seq.predict import DecodingSettings, Translator, decoding_settings
+from vaak.tasks.seq2seq.predict import DecodingSettings, Translator, decoding_settings, draw_translation
 from vaak.tasks.seq2seq.spec import SPEC
 from vaak.tasks.text_task import TextTask
 from vaak.text.corpora.parallel import Pair, ParallelCorpus, cleaned

@@ -33,11 +33,11 @@ from vaak.core.task import Meters
 from vaak.nn.decoding.sampling import without_dropout
 from vaak.nn.speech.masks import length_mask, masked_sum
 from vaak.nn.speech.variance_adaptor import frames_of
+from vaak.report.audio import Alignment, Spectrogram, speech_png
 from vaak.tasks.base import LossMeters
 from vaak.tasks.tts.config import EvaluationConfig
 from vaak.tasks.tts.data import TtsDataset
 from vaak.tasks.tts.model import TtsOutputs
-from vaak.tasks.tts.pictures import Alignment, Spectrogram, speech_png
 from vaak.tasks.tts.predict import Sentence, Speaker
 from vaak.tasks.tts.recogniser import Recogniser
 from vaak.tasks.tts.speech_scores import SpeechScores, figures_of

@@ -78,19 +78,13 @@ _COLUMNS = {
 }
 
 
-def format_statistics(statistics: Mapping[str, SplitStatistics]) -> str:
-    """The statistics as a table, one row per split."""
+def statistics_rows(statistics: Mapping[str, SplitStatistics]) -> list[list[str]]:
+    """The cells of a table of the statistics: a header, and a row per split."""
     rows = [["split", *_COLUMNS.values(), "Devanagari"]]
     for split, counts in statistics.items():
         figures = [f"{getattr(counts, name):,}" for name in _COLUMNS]
         rows.append([split, *figures, f"{counts.devanagari_share:.1%}"])
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return "\n".join(
-        "  ".join(
-            [row[0].ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True))]
-        )
-        for row in rows
-    )
+    return rows
 
 
 Sides = tuple[tuple[str, ...], ...]

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from vaak.tasks.asr.stages.pictures import draw_experts, draw_gate
+from vaak.report.experts import draw_experts, draw_gate
 
 CONFUSION = [[18, 2, 0], [1, 9, 0], [0, 0, 10]]
 BINS = [(0.55, 4, 0.5), (0.75, 12, 0.75), (0.97, 24, 1.0)]

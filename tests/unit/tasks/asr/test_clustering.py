@@ -15,9 +15,8 @@ from vaak.core.errors import DataError, UserError
 from vaak.pipeline.rows import make_rows
 from vaak.tasks.asr.stages import clustering
 from vaak.tasks.asr.stages.clustering import ArrayMatrix, balanced, cluster, density, memory_needed, pca, reduced
-from vaak.tasks.asr.stages.clusters import Clusters, make_clusters, quality_of
+from vaak.tasks.asr.stages.clusters import Clusters, draw_clustering, make_clusters, quality_of
 from vaak.tasks.asr.stages.options import METRICS_OF, Backend, ClusteringConfig, Metric
-from vaak.tasks.asr.stages.pictures import draw_clusters
 
 hdbscan = pytest.importorskip("hdbscan")
 RNG = np.random.default_rng(5)
@@ -290,14 +289,14 @@ def test_identical_rows_are_one_place_and_said_to_be() -> None:
 
 
 @pytest.mark.parametrize("groups", [None, ["north", "south"]])
-def test_a_picture_is_drawn_with_the_usual_mode(groups: list[str] | None, tmp_path: Path) -> None:
+def test_a_picture_is_drawn_in_a_kind_that_there_is(groups: list[str] | None, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     points, truth = blobs(30, 20)
     names = None if groups is None else [groups[number] for number in truth]
-    draw_clusters(cluster(points, config()), names, "pca", tmp_path / "clusters.png")
+    draw_clustering(cluster(points, config()), names, "pca", tmp_path / "clusters.png")
     assert (tmp_path / "clusters.png").read_bytes().startswith(b"\x89PNG")
     with pytest.raises(UserError, match="can't be written"):
-        draw_clusters(cluster(points, config()), names, "pca", tmp_path / "clusters.abacus")
+        draw_clustering(cluster(points, config()), names, "pca", tmp_path / "clusters.abacus")
 
 
 def test_clusters_come_back_from_disk(tmp_path: Path) -> None:

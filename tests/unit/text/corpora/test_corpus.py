@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 
 from folders import write
 from vaak.core.errors import DataError, UserError
+from vaak.report.tables import aligned
 from vaak.text.corpora.corpus import CorpusBuilder
-from vaak.text.corpora.statistics import SplitStatistics, format_statistics
+from vaak.text.corpora.statistics import SplitStatistics, statistics_rows
 
 
 def options(**given: Any) -> SimpleNamespace:
@@ -249,7 +250,7 @@ def test_statistics_count_letters_words_and_bytes() -> None:
     assert (counts.documents, counts.words, counts.characters, counts.longest_document) == (2, 5, 18, 17)
     assert counts.bytes == len("राम 12 गया। ab_c\né".encode())
     assert counts.devanagari_share == pytest.approx(6 / 10)
-    table = format_statistics({"train": counts, "valid": SplitStatistics()}).splitlines()
+    table = aligned(statistics_rows({"train": counts, "valid": SplitStatistics()}), left=1)
     assert len({len(line) for line in table}) == 1
     assert "60.0%" in table[1]
     assert json.loads(json.dumps(counts.to_json()))["devanagari_share"] == 0.6

@@ -22,10 +22,10 @@ from vaak.core.storage.files import read_json, write_json
 from vaak.core.terminal import followed
 from vaak.pipeline.rows import PipelineRowStore
 from vaak.pipeline.stage import StageWork
-from vaak.tasks.asr.stages.clustering import Clustering, cluster, cluster_points, silhouette
+from vaak.report.experts import draw_clusters
+from vaak.tasks.asr.stages.clustering import Clustering, cluster, cluster_points, reduced, silhouette
 from vaak.tasks.asr.stages.embeddings import ROWS, groups_in
 from vaak.tasks.asr.stages.options import ClusteringConfig, MoeOptions
-from vaak.tasks.asr.stages.pictures import draw_clusters
 
 log = logging.getLogger("vaak")
 
@@ -108,7 +108,7 @@ def make_clusters(
     found = cluster(store, config)
     quality = quality_of(found, config, groups)
     if plot is not None:
-        draw_clusters(found, groups, plot, folder / PICTURE, config.seed)
+        draw_clustering(found, groups, plot, folder / PICTURE, config.seed)
     about = {
         "num_clusters": found.num_clusters,
         "algorithm": found.algorithm,
@@ -120,6 +120,28 @@ def make_clusters(
     }
     write_json(folder / FILE, about)
     return quality, found.remarks
+
+
+MOST_POINTS = 20_000
+"""Points of a picture."""
+
+
+def draw_clustering(
+    clustering: Clustering, groups: Sequence[str] | None, method: Literal["pca", "umap"], path: Path, seed: int = 42
+) -> None:
+    """Write the picture of a ``clustering`` to ``path``; the kind of file follows from its ending.
+
+    ``method`` gives the two dimensions, with ``seed``; ``groups`` are the rows' values of a stratification column.
+    Raises UserError where matplotlib is missing or the file can't be written.
+    """
+    chosen = np.sort(np.random.default_rng(seed).permutation(len(clustering.labels))[:MOST_POINTS])
+    points = reduced(clustering.points[chosen], method, 2, seed)
+    if points.shape[1] == 1:  # one dimension is all there is
+        points = np.column_stack([points, np.zeros(len(points), np.float32)])
+    panels = {"cluster": [f"cluster {label}" for label in clustering.labels[chosen]]}
+    if groups is not None:
+        panels["group"] = [str(groups[row]) for row in chosen]
+    draw_clusters(points, panels, clustering.is_noise[chosen], method, path)
 
 
 MOST_RESAMPLED = 2_000

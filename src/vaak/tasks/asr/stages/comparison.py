@@ -26,8 +26,8 @@ from vaak.core.errors import DataError
 from vaak.core.out_of_memory import is_host_error
 from vaak.core.storage.files import read_json, write_json, write_text
 from vaak.core.terminal import progress
-from vaak.pipeline.run import aligned
 from vaak.pipeline.stage import StageWork
+from vaak.report.tables import aligned, markdown_table
 from vaak.tasks.asr.stages.options import MoeOptions
 from vaak.tasks.asr.stages.runs import Values, base_for, data_of, precision_of, prepared_task
 
@@ -270,10 +270,8 @@ def _rate(rates: Mapping[str, Any], has_interval: bool) -> str:
 
 def markdown(found: Mapping[str, Any]) -> str:
     """The table as Markdown, with what is to be known of it, and the sentence."""
-    header, *rows = ([cell.replace("|", "\\|") for cell in row] for row in rows_of(found))
-    body = "".join(f"| {' | '.join(row)} |\n" for row in (header, ["---"] * len(header), *rows))
     about = "".join(f"{line[0].upper()}{line[1:]}.\n" for line in heading(found))
-    return f"# Do the experts help?\n\n{found['sentence']}\n\n{body}\n{about}"
+    return f"# Do the experts help?\n\n{found['sentence']}\n\n{markdown_table(rows_of(found))}\n{about}"
 
 
 TEXTS, ABOUT, PART = "transcripts.jsonl", "transcripts.json", "part.jsonl"

@@ -12,17 +12,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from html import escape
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-import torch
-from torch import Tensor, nn
+import numpy as np
 
 from vaak.core.errors import UserError
 from vaak.core.storage.files import write_text
-from vaak.nn.decoding.sampling import without_dropout
-from vaak.nn.models import EncoderDecoderModel
-from vaak.tasks.seq2seq.predict import Translation, Translator
-from vaak.text.tokenizer import Tokenizer
 
 SHADES = 20
 
@@ -61,22 +56,7 @@ class Sentence(NamedTuple):
     tokens: Sequence[str]
 
 
-def draw_translation(translator: Translator, translation: Translation, path: Path) -> None:
-    """Write the picture of the best translation of a text. Raises UserError for a blank one, which has none."""
-    if not translation.candidates:
-        raise UserError("a blank text has no attention to draw")
-    source_ids = translator.source_ids(translation.source)
-    best, target = translation.candidates[0], translator.target
-    written = [*best.tokens, target.eos_id] if best.ended else list(best.tokens)
-    draw_attention(
-        cross_attention(translator.model, source_ids, [target.bos_id, *written[:-1]]),
-        Sentence(translation.source, token_texts(translator.source, source_ids)),
-        Sentence(best.text, token_texts(target, written)),
-        path,
-    )
-
-
-def draw_attention(weights: Tensor, source: Sentence, target: Sentence, path: Path) -> None:
+def draw_attention(weights: np.ndarray, source: Sentence, target: Sentence, path: Path) -> None:
     """Write a page with the cross-attention of every layer, their mean first, and of every head, folded up.
 
     ``weights`` are ``(layer, head, target, source)``. Raises UserError if ``path`` can't be written or has another
@@ -90,7 +70,7 @@ def draw_attention(weights: Tensor, source: Sentence, target: Sentence, path: Pa
     if len(layers) > 1:
         means = {"mean of all layers": layers.mean(0)} | means
 
-    def panels(shown: Mapping[str, Tensor]) -> str:
+    def panels(shown: Mapping[str, np.ndarray]) -> str:
         return "\n".join(_panel(title, one, highest, source.tokens, target.tokens) for title, one in shown.items())
 
     heads = (
@@ -116,37 +96,8 @@ def draw_attention(weights: Tensor, source: Sentence, target: Sentence, path: Pa
         raise UserError(f"{path} can't be written: {error.strerror or error}") from error
 
 
-def cross_attention(model: EncoderDecoderModel, source_ids: Sequence[int], target_ids: Sequence[int]) -> Tensor:
-    """Return each head's weight of each source token at each target token, ``(layer, head, target, source)``.
-
-    ``target_ids`` are what the decoder reads, ``[bos] t1 … tn``; each row is of what it writes after one of them.
-    """
-    seen: list[Tensor] = []
-
-    def look(attention: Any, arguments: tuple[Any, ...], named: dict[str, Any]) -> None:
-        x, visibility = arguments
-        seen.append(attention.weights(x, named["memory"], visibility)[0].float().cpu())
-
-    layers: list[nn.Module] = [block.cross_attention for block in model.decoder.blocks]  # type: ignore[misc]
-    hooks = [layer.register_forward_pre_hook(look, with_kwargs=True) for layer in layers]
-    device = model.target_embedding.weight.device
-    source, target = (torch.tensor([ids], device=device) for ids in (list(source_ids), list(target_ids)))
-    try:
-        with without_dropout(model), torch.inference_mode():
-            model(source, torch.ones_like(source, dtype=torch.bool), target)
-    finally:
-        for hook in hooks:
-            hook.remove()
-    return torch.stack(seen)
-
-
-def token_texts(tokenizer: Tokenizer, ids: Sequence[int]) -> list[str]:
-    """The text of each token; a part of a character is U+FFFD, a special token its name."""
-    return [tokenizer.decode([token], skip_special_tokens=False) for token in ids]
-
-
 def _panel(
-    title: str, weights: Tensor, highest: float, source_tokens: Sequence[str], target_tokens: Sequence[str]
+    title: str, weights: np.ndarray, highest: float, source_tokens: Sequence[str], target_tokens: Sequence[str]
 ) -> str:
     """One table under its ``title``; ``weights`` is ``(target, source)``, and ``highest`` has the darkest shade.
 

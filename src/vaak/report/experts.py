@@ -1,26 +1,24 @@
-"""Pictures of clusters, gate and experts, from what the stages of ``vaak pipeline moe-asr`` make.
+"""Charts of clusters, gate and experts, of what the stages of ``vaak pipeline moe-asr`` wrote into its folder.
 
-Gate and experts are drawn as matplotlib figures, and written to ``path`` where one is given. UserError is raised where
-a stage hasn't written its figures yet, where matplotlib is missing, or where the file can't be written.
+They are drawn as those of ``charts.py`` are. UserError is also raised where a stage hasn't written its figures yet.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
-from vaak.core.errors import UserError, optional_import
-from vaak.core.storage.files import read_json, usual_mode
-from vaak.engine.metrics_file import read_records
-from vaak.study.drawing import saved
-from vaak.tasks.asr.stages.clustering import Clustering, reduced
+from vaak.core.errors import UserError
+from vaak.core.storage.files import read_json
+from vaak.engine.metrics_file import read_history
+from vaak.report.charts import MOST_MARKED, draw_shares, new_figure, saved
 
 GATE, EXPERTS, JOINT = "gate/gate.json", "experts/experts.json", "joint/joint.json"
 MOST_NUMBERS = 20
-"""Experts that are named one by one."""
+"""Experts, or groups, that are named one by one."""
 
 
 def draw_gate(folder: Path, path: Path | None = None) -> Any:
@@ -31,16 +29,12 @@ def draw_gate(folder: Path, path: Path | None = None) -> Any:
     figure = _figure(f"{folder}: gate, accuracy {100 * about['accuracy']:.1f} % of {number} {which} utterances")
     matrix, reliability, losses = figure.subplots(1, 3)
     confusion = np.array(about["confusion"])
-    shares = confusion / np.maximum(confusion.sum(1, keepdims=True), 1)
-    image = matrix.imshow(shares, cmap="Blues", vmin=0, vmax=1)
-    figure.colorbar(image, ax=matrix, label="share of the cluster")
     matrix.set(title="confusion", xlabel="expert chosen", ylabel="cluster")
+    written: Sequence[tuple[int, ...]] = ()
     if len(confusion) <= MOST_NUMBERS:
-        ticks = range(len(confusion))
-        matrix.set(xticks=ticks, yticks=ticks)
-        for (row, column), count in np.ndenumerate(confusion):
-            colour = "white" if shares[row, column] > 0.5 else "black"
-            matrix.text(column, row, str(count), ha="center", va="center", color=colour)
+        matrix.set(xticks=range(len(confusion)), yticks=range(len(confusion)))
+        written = list(np.ndindex(confusion.shape))
+    draw_shares(matrix, confusion, written, "share of the cluster")
     sure = [one["confidence"] for one in bins]
     reliability.plot([0, 1], [0, 1], "--", color="0.6", label="perfectly calibrated")
     reliability.plot(sure, [one["accuracy"] for one in bins], "-", color="C0", alpha=0.5)
@@ -105,11 +99,9 @@ def _curve(axes: Any, run: Path, name: str, label: str | None, factor: float = 1
 
     ``label`` is for the legend.
     """
-    path = run / "metrics.jsonl"
-    records = read_records(path) if path.is_file() else []
-    points = [(one["step"], factor * one[name]) for one in records if isinstance(one.get(name), float)]
+    points = [(one["step"], factor * one[name]) for one in read_history(run) if isinstance(one.get(name), float)]
     if points:
-        axes.plot(*zip(*points, strict=True), marker="." if len(points) < 40 else None, label=label)
+        axes.plot(*zip(*points, strict=True), marker="." if len(points) < MOST_MARKED else None, label=label)
 
 
 def _figures_of(folder: Path, name: str) -> Any:
@@ -123,55 +115,25 @@ def _figures_of(folder: Path, name: str) -> Any:
 
 
 def _figure(title: str) -> Any:
-    with optional_import("drawing requires matplotlib", "plot"):
-        from matplotlib.figure import Figure
-    figure = Figure(figsize=(15, 4.5), layout="constrained")
+    figure = new_figure(15, 4.5)
     figure.suptitle(title)
     return figure
 
 
-MOST_POINTS = 20_000
-MOST_NAMES = 20
-"""Names in a legend."""
-
-
 def draw_clusters(
-    clustering: Clustering, groups: Sequence[str] | None, method: Literal["pca", "umap"], path: Path, seed: int = 42
-) -> None:
-    """Write the picture of a ``clustering`` to ``path``; the kind of file follows from its ending.
+    points: np.ndarray, panels: Mapping[str, Sequence[str]], noise: np.ndarray, axes_name: str, path: Path | None = None
+) -> Any:
+    """Draw ``points`` ``(point, 2)``, in each panel in the colours of the names that it has for them.
 
-    ``method`` gives the two dimensions, with ``seed``; ``groups`` are the rows' values of a stratification column.
-    Raises UserError where matplotlib is missing or the file can't be written.
+    Those that are ``noise`` ``(point,)`` are crosses. ``axes_name`` is that of the axes, which are numbered.
     """
-    try:
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise UserError("drawing requires matplotlib: pip install 'vaak[plot]'") from error
-    number = len(clustering.labels)
-    chosen = np.sort(np.random.default_rng(seed).permutation(number)[:MOST_POINTS])
-    places = reduced(clustering.points[chosen], method, 2, seed)
-    if places.shape[1] == 1:  # one dimension is all there is
-        places = np.column_stack([places, np.zeros(len(places), np.float32)])
-    noise = clustering.is_noise[chosen]
-    panels = {"cluster": [f"cluster {label}" for label in clustering.labels[chosen]]}
-    if groups is not None:
-        panels["group"] = [str(groups[place]) for place in chosen]
-    figure = Figure(figsize=(6.5 * len(panels), 5), layout="constrained")
+    figure = new_figure(6.5 * len(panels), 5)
     for axes, (title, names) in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels.items(), strict=True):
-        _scatter(axes, places, np.asarray(names), noise)
-        axes.set(title=f"by {title}", xlabel=f"{method} 1", ylabel=f"{method} 2")
-    try:
-        with usual_mode(path):
-            figure.savefig(path, dpi=120)
-    except (OSError, ValueError) as error:
-        raise UserError(f"{path} can't be written: {error}") from error
-
-
-def _scatter(axes: Any, places: np.ndarray, names: np.ndarray, noise: np.ndarray) -> None:
-    """Points in a colour for each name; noise as crosses."""
-    for count, name in enumerate(dict.fromkeys(sorted(names.tolist(), key=lambda name: (len(name), name)))):
-        own = names == name
-        colour, label = f"C{count % 10}", name if count < MOST_NAMES else None
-        axes.plot(*places[own & ~noise].T, ".", color=colour, markersize=4, label=label)
-        axes.plot(*places[own & noise].T, "x", color=colour, markersize=3, alpha=0.5)
-    axes.legend(fontsize="small", markerscale=2)
+        each = np.asarray(names)
+        for count, name in enumerate(sorted(set(each.tolist()), key=lambda name: (len(name), name))):
+            colour, label = f"C{count % 10}", name if count < MOST_NUMBERS else None
+            axes.plot(*points[(each == name) & ~noise].T, ".", color=colour, markersize=4, label=label)
+            axes.plot(*points[(each == name) & noise].T, "x", color=colour, markersize=3, alpha=0.5)
+        axes.legend(fontsize="small", markerscale=2)
+        axes.set(title=f"by {title}", xlabel=f"{axes_name} 1", ylabel=f"{axes_name} 2")
+    return saved(figure, path)

@@ -1,27 +1,28 @@
-"""A picture of who speaks when: the reference above the hypothesis, a lane for each speaker.
+"""Pictures of recordings over their seconds, as PNG: who speaks when; spectrograms with symbols and pitch; alignments.
 
-A speaker of the hypothesis has the colour and the place of the reference speaker it is taken for: the one-to-one
-mapping with most time in common. Those beyond it are grey. Long recordings continue in the next row, like text.
+Timelines: the reference is above the hypothesis, with a lane for each speaker. A speaker of the hypothesis has the
+colour and the place of the reference speaker it is taken for: the one-to-one mapping with most time in common. Those
+beyond it are grey. Long recordings continue in the next row, like text.
 """
 
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Sequence
-from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from vaak.audio.segments import Segment, merged
-from vaak.core.errors import UserError, optional_import
+from vaak.core.errors import UserError
 from vaak.core.storage.files import write_bytes
+from vaak.report.charts import new_figure, png_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+    from matplotlib.image import AxesImage
 
 ROW_SECONDS = (60, 120, 300, 600, 900, 1800, 3600)
 """How long a row may be; the shortest of which a recording needs at most MOST_ROWS."""
@@ -93,20 +94,14 @@ def draw_timelines(path: Path, recordings: Sequence[Recording]) -> None:
 
 def timelines_png(recordings: Sequence[Recording]) -> bytes:
     """The picture that ``draw_timelines`` writes. Raises UserError if matplotlib is missing."""
-    with optional_import("drawing requires matplotlib", "plot"):
-        from matplotlib.figure import Figure
     rows = [row for recording in recordings for row in rows_of(*recording)]
     height = sum(row.inches for row in rows)
-    figure = Figure(figsize=(WIDTH, max(0.5, height)))
+    figure = new_figure(WIDTH, max(0.5, height), layout=None)
     below = height
     for row in rows:
         below -= row.inches
         _draw_row(figure, row, (LEFT, (below + 0.75 * AXIS_HEIGHT) / height, RIGHT - LEFT, row.lane_inches / height))
-    content = BytesIO()
-    with warnings.catch_warnings():  # names in any script, even if the font lacks it
-        warnings.filterwarnings("ignore", message="Glyph .* missing", category=UserWarning)
-        figure.savefig(content, format="png", dpi=110)
-    return content.getvalue()
+    return png_of(figure, dpi=110)
 
 
 def best_mapping(reference: dict[str, Parts], hypothesis: dict[str, Parts]) -> dict[str, str]:
@@ -239,3 +234,100 @@ def _shown(text: str, longest: int = LONGEST_NAME) -> str:
     """A text in one line, truncated if it is too long."""
     line = "".join(sign if sign.isprintable() else " " for sign in text)
     return line if len(line) <= longest else f"{line[: longest - 1]}…"
+
+
+MOST_SPECTROGRAMS = 8
+"""Of a picture."""
+INCHES_PER_SECOND = 2.5
+WIDEST = 40.0
+F0 = "F0 in Hz"
+
+
+class Spectrogram(NamedTuple):
+    """An utterance to draw: ``mel`` ``(frame, bin)``, and how long and how high each of its symbols is."""
+
+    title: str
+    mel: np.ndarray
+    symbols: Sequence[str]
+    durations: np.ndarray
+    """``(symbol,)``, in frames."""
+    pitch: np.ndarray
+    """``(frame,)``: F0 in Hz, 0 where there is none."""
+
+
+class Alignment(NamedTuple):
+    """Probabilities of symbols ``(frame, symbol)``, and the ``durations`` found with them."""
+
+    title: str
+    probabilities: np.ndarray
+    symbols: Sequence[str]
+    durations: np.ndarray
+
+
+def speech_png(rows: Sequence[Spectrogram | Alignment], frame_shift: float) -> bytes:
+    """A PNG of the first of these, one below the other, on one scale of seconds and one of colours.
+
+    All are of one kind. A frame has ``frame_shift`` seconds.
+
+    Raises UserError if matplotlib is missing.
+    """
+    rows = rows[:MOST_SPECTROGRAMS]
+    seconds = max(int(row.durations.sum()) for row in rows) * frame_shift
+    heights = [2.6 if isinstance(row, Spectrogram) else max(2.6, 0.085 * len(row.symbols)) for row in rows]
+    width = min(max(6.0, INCHES_PER_SECOND * seconds), WIDEST)
+    figure = new_figure(width, sum(heights))
+    values = [row.mel if isinstance(row, Spectrogram) else row.probabilities for row in rows]
+    scale: dict[str, Any] = {"vmin": min(one.min() for one in values), "vmax": max(one.max() for one in values)}
+    panels = list(figure.subplots(len(rows), squeeze=False, height_ratios=heights)[:, 0])
+    for axes, row in zip(panels, rows, strict=True):
+        if isinstance(row, Spectrogram):
+            image = _draw_spectrogram(axes, row, frame_shift, scale)
+        else:
+            image = _draw_alignment(axes, row, frame_shift, scale)
+        axes.set_xlim(0, seconds)
+        axes.set_title(row.title, fontsize=9, loc="left", parse_math=False)
+    axes.set_xlabel("seconds", fontsize=7)
+    of_pitch = [axes for axes in figure.axes if axes.get_ylabel() == F0]
+    limits = np.array([axes.get_ylim() for axes in of_pitch])
+    for twin in of_pitch:
+        twin.set_ylim(limits[:, 0].min(), limits[:, 1].max())
+    what = "mel spectrogram" if isinstance(row, Spectrogram) else "probability"
+    bar = figure.colorbar(image, ax=panels, fraction=0.05, pad=0.01, aspect=40)
+    bar.set_label(what, fontsize=7)
+    bar.ax.tick_params(labelsize=7)
+    return png_of(figure)
+
+
+def _draw_spectrogram(axes: Axes, row: Spectrogram, frame_shift: float, scale: dict[str, Any]) -> AxesImage:
+    """The spectrogram, the ends of its symbols, their names above it, and F0 in white."""
+    num_frames, num_bins = row.mel.shape
+    extent = (0, num_frames * frame_shift, 0, num_bins)
+    image = axes.imshow(row.mel.T, origin="lower", aspect="auto", extent=extent, **scale)
+    ends = np.cumsum(row.durations) * frame_shift
+    axes.vlines(ends[:-1], 0, num_bins, colors="white", linewidth=0.3)
+    spoken = [place for place, frames in enumerate(row.durations) if frames]
+    above = axes.secondary_xaxis("top")
+    above.set_xticks([ends[place] - row.durations[place] * frame_shift / 2 for place in spoken])
+    above.set_xticklabels([row.symbols[place] for place in spoken], fontsize=6, parse_math=False)
+    above.tick_params(length=0)
+    axes.set_ylabel("mel bin", fontsize=7)
+    axes.tick_params(labelsize=7)
+    if row.pitch.any():
+        hertz = axes.twinx()
+        hertz.plot((np.arange(num_frames) + 0.5) * frame_shift, np.where(row.pitch > 0, row.pitch, np.nan), "w-")
+        hertz.set_ylabel(F0, fontsize=7)
+        hertz.tick_params(labelsize=7)
+    return image
+
+
+def _draw_alignment(axes: Axes, row: Alignment, frame_shift: float, scale: dict[str, Any]) -> AxesImage:
+    """The probabilities, darker where they are higher, and the durations as a line."""
+    num_frames, num_symbols = row.probabilities.shape
+    extent = (0, num_frames * frame_shift, 0, num_symbols)
+    image = axes.imshow(row.probabilities.T, origin="lower", aspect="auto", extent=extent, cmap="Greys", **scale)
+    edges = np.cumsum([0, *row.durations]) * frame_shift
+    axes.stairs(np.arange(num_symbols) + 0.5, edges, baseline=None, label="durations")
+    axes.legend(loc="lower right", fontsize=7)
+    axes.set_yticks(np.arange(num_symbols) + 0.5, labels=row.symbols, fontsize=5, parse_math=False)
+    axes.tick_params(axis="x", labelsize=7)
+    return image

@@ -12,7 +12,7 @@ from matplotlib.image import imread
 
 from vaak.audio.segments import Segment
 from vaak.core.errors import UserError
-from vaak.tasks.diarization.timeline_picture import (
+from vaak.report.audio import (
     GREYS,
     MOST_LANES,
     MOST_ROWS,

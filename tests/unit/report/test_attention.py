@@ -11,14 +11,9 @@ import torch
 
 from tiny_translator import SENTENCES, tiny_translator
 from vaak.core.errors import UserError
-from vaak.tasks.seq2seq.attention_picture import (
-    Sentence,
-    cross_attention,
-    draw_attention,
-    draw_translation,
-    token_texts,
-)
-from vaak.tasks.seq2seq.predict import DecodingSettings
+from vaak.report.attention import Sentence, draw_attention
+from vaak.tasks.seq2seq.model import cross_attention
+from vaak.tasks.seq2seq.predict import DecodingSettings, draw_translation, token_texts
 
 GREEDY = DecodingSettings("greedy", 8)
 
@@ -132,7 +127,7 @@ def test_tokens_are_text_and_never_code(tmp_path: Path):
     path = tmp_path / "page.html"
     source = ["<script>alert(1)</script>", "a&b", '"', "\n"]
     weights = cross_attention(tiny_translator().model, [7, 9, 8, 2], [1, 12])
-    draw_attention(weights, Sentence("<i>a</i>", source), Sentence("<u>", ["<b>", "</td>"]), path)
+    draw_attention(weights.numpy(), Sentence("<i>a</i>", source), Sentence("<u>", ["<b>", "</td>"]), path)
     page = Page(path.read_text(encoding="utf-8"))
     assert not page.tags & {"script", "b", "u", "img", "link"}
     assert "<i>a" not in path.read_text(encoding="utf-8")

@@ -1,0 +1,235 @@
+"""Charts of figures: a run's history, a range test, differences of systems, the trials of a sweep, a classifier.
+
+``draw_…`` returns a matplotlib figure, and writes it where a path is given, in the kind that its ending says;
+``…_png`` gives the bytes of a PNG. UserError is raised where matplotlib is missing or the file can't be written.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from vaak.core.errors import UserError, optional_import
+from vaak.core.figures import is_fraction
+from vaak.report.tables import short_rate, shown_losses
+
+MOST_PANELS = 9
+MOST_MARKED = 40
+"""The points of a curve that are marked one by one."""
+RATE = "learning_rate"
+
+
+def new_figure(width: float, height: float, layout: Any = "constrained") -> Any:
+    """An empty figure of a size in inches. Raises UserError where matplotlib is missing."""
+    with optional_import("drawing requires matplotlib", "plot"):
+        from matplotlib.figure import Figure
+    return Figure(figsize=(width, height), layout=layout)
+
+
+def saved(figure: Any, path: Path | None) -> Any:
+    """The figure, written to a file if there is a path. Raises UserError where it can't be written."""
+    try:
+        if path is not None:
+            figure.savefig(path, dpi=120)
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path} can't be written: {error}") from error
+    return figure
+
+
+def png_of(figure: Any, dpi: int = 100) -> bytes:
+    """The figure as a PNG; signs that the font lacks are boxes."""
+    content = BytesIO()
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Glyph .* missing", category=UserWarning)
+        figure.savefig(content, format="png", dpi=dpi)
+    return content.getvalue()
+
+
+def draw_history(records: Sequence[Mapping[str, Any]], title: str, path: Path | None = None) -> Any:
+    """Draw the records of a ``metrics.jsonl``: losses of training and evaluation, metrics, the learning rate."""
+    panels: dict[str, dict[str, tuple[list[int], list[float]]]] = {"loss": {}}
+    for record in records:
+        if record["kind"] == "step":
+            shown = {("loss", "train"): record.get("loss"), (RATE, RATE): record.get(RATE)}
+        elif record["kind"] == "evaluation":
+            shown = {_panel_of(name): value for name, value in record.items() if isinstance(value, float)}
+        else:
+            continue
+        for (panel, label), value in shown.items():
+            if value is not None:
+                steps, values = panels.setdefault(panel, {}).setdefault(label, ([], []))
+                steps.append(record["step"])
+                values.append(value)
+    drawn = [(name, curves) for name, curves in panels.items() if curves][:MOST_PANELS]
+    columns = min(3, max(1, len(drawn)))
+    rows = max(1, math.ceil(len(drawn) / columns))
+    figure = new_figure(4.5 * columns, 3.2 * rows)
+    figure.suptitle(title)
+    for number, (name, curves) in enumerate(drawn, 1):
+        axes = figure.add_subplot(rows, columns, number)
+        for label, (steps, values) in curves.items():
+            axes.plot(steps, values, marker="." if len(steps) < MOST_MARKED else None, label=label)
+        axes.set(title=name, xlabel="step")
+        axes.grid(alpha=0.3)
+        if len(curves) > 1:
+            axes.legend()
+    return saved(figure, path)
+
+
+def _panel_of(name: str) -> tuple[str, str]:
+    """The panel and the label of a figure; parts of one (``val_wer/GROUP``) share its panel.
+
+    >>> _panel_of("val_loss"), _panel_of("val_wer/hi")
+    (('loss', 'valid'), ('val_wer', 'hi'))
+    """
+    panel, _, part = name.partition("/")
+    return ("loss", "valid") if name == "val_loss" else (panel, part or name)
+
+
+def draw_range_test(found: Mapping[str, Any], path: Path | None = None) -> Any:
+    """Draw loss over learning rate, with the suggestion in it, of what ``lr-range.json`` has."""
+    figure = new_figure(7, 4.5)
+    axes = figure.subplots()
+    axes.plot(found["lr"], found["loss"], ".", color="0.7", label="loss")
+    axes.plot(found["lr"], found["smoothed"], color="tab:blue", label="smoothed")
+    suggestion = found["suggestion"]
+    if found["falling"] is not None:
+        axes.axvspan(*found["falling"], color="tab:green", alpha=0.1, label="the loss falls")
+    for number, rate in enumerate(sorted({rate for rate in found["alternatives"] if rate is not None})):
+        label = None if number else "other smoothings, every other step"
+        axes.axvline(rate, color="tab:red", alpha=0.4, linestyle=":", label=label)
+    if suggestion is not None:
+        height = found["smoothed"][found["lr"].index(suggestion)]
+        axes.plot([suggestion], [height], "o", color="tab:red", label=f"suggestion {short_rate(suggestion)}")
+    axes.set(xscale="log", xlabel="learning rate", ylabel="loss", title="Learning-rate range test")
+    if found["loss"]:
+        axes.set_ylim(*shown_losses(found["smoothed"]))
+    axes.grid(alpha=0.3)
+    axes.legend()
+    return saved(figure, path)
+
+
+def draw_differences(report: Mapping[str, Any], path: Path | None = None) -> Any:
+    """Draw each system's difference from the first with its interval, of what ``vaak compare --json`` prints."""
+    metric, comparisons = report["metric"], report["comparisons"]
+    scale, unit = (100, ", percentage points") if is_fraction(metric) else (1, "")
+    figure = new_figure(7, 1.6 + 0.5 * len(comparisons))
+    axes = figure.subplots()
+    for number, one in enumerate(comparisons):
+        difference = one["difference"]
+        low, high = (scale * (limit - difference) for limit in one["interval"])
+        around = [[max(0.0, -low)], [max(0.0, high)]]
+        axes.errorbar(scale * difference, number, xerr=around, fmt="o", capsize=4, color="tab:blue")
+    axes.axvline(0, color="0.5", linewidth=1)
+    axes.set_yticks(range(len(comparisons)), [f"{one['name']}\np {one['p_value']:.3g}" for one in comparisons])
+    axes.set_ylim(-0.6, len(comparisons) - 0.4)
+    axes.invert_yaxis()
+    axes.set_xlabel(f"difference in {metric} from {report['baseline']}{unit}, 95 % interval")
+    axes.grid(axis="x", alpha=0.3)
+    return saved(figure, path)
+
+
+def draw_trials(columns: Mapping[str, Sequence[Any]], mode: str, path: Path | None = None) -> Any:
+    """Draw every trial of a sweep as a line through its options and, in the last of the columns, its metric.
+
+    The brighter, the better: by ``mode`` the highest metric (``max``) or the lowest.
+    """
+    figure = new_figure(2.2 + 1.9 * len(columns), 5)
+    from matplotlib import colormaps
+
+    scales = [_parallel_axis(values) for values in columns.values()]
+    axes = figure.subplots()
+    for heights in zip(*(heights for heights, _ in scales), strict=True):
+        shade = heights[-1] if mode == "max" else 1 - heights[-1]
+        axes.plot(range(len(columns)), heights, color=colormaps["viridis"](shade), alpha=0.8)
+    for number, (_, labels) in enumerate(scales):
+        axes.axvline(number, color="0.7", linewidth=1)
+        for height, label in labels:
+            axes.annotate(label, (number, height), xytext=(4, 0), textcoords="offset points", va="center", fontsize=8)
+    axes.set_xticks(range(len(columns)), [name.replace("training.", "").replace(".", ".\n") for name in columns])
+    axes.set_yticks([])
+    axes.set_xlim(-0.2, len(columns) - 0.5)
+    axes.set_title(f"{len(scales[-1][0])} trials; the brighter, the better")
+    for side in ("top", "right", "left", "bottom"):
+        axes.spines[side].set_visible(False)
+    return saved(figure, path)
+
+
+def _parallel_axis(values: Sequence[Any]) -> tuple[list[float], list[tuple[float, str]]]:
+    """Each value's height between 0 and 1, and the labels of the axis: all choices, or the ends of a range."""
+    if all(isinstance(value, str) for value in values):
+        choices = sorted(set(values), key=_as_number)
+        heights = {value: number / max(1, len(choices) - 1) for number, value in enumerate(choices)}
+        return [heights[value] for value in values], [(height, value) for value, height in heights.items()]
+    low, high = min(values), max(values)
+    log = low > 0 and high / low > 50
+    spread = [math.log(value) if log else float(value) for value in (low, high, *values)]
+    width = spread[1] - spread[0] or 1.0
+    ends = [(0.0, f"{low:.4g}"), (1.0, f"{high:.4g}")] if high > low else [(0.0, f"{low:.4g}")]
+    return [(value - spread[0]) / width for value in spread[2:]], ends
+
+
+def _as_number(text: str) -> tuple[float, str]:
+    """Numbers in their order, then words."""
+    try:
+        return float(text), text
+    except ValueError:
+        return math.inf, text
+
+
+def draw_importance(shares: Mapping[str, float], metric: str, path: Path | None = None) -> Any:
+    """Draw how much of the variance of a sweep's ``metric`` each option explains, the most at the top."""
+    names = list(shares)[::-1]
+    figure = new_figure(7, 1.4 + 0.4 * len(names))
+    axes = figure.subplots()
+    axes.barh(names, [shares[name] for name in names], color="tab:blue")
+    axes.set_xlabel(f"share of the variance of {metric} that it explains")
+    axes.set_xlim(0, 1)
+    return saved(figure, path)
+
+
+MOST_NAMED, MOST_COUNTED = 40, 12
+"""The classes of a confusion matrix whose names fit on the axes, and whose counts fit into the cells."""
+
+
+def confusion_png(counts: np.ndarray, names: Sequence[str]) -> bytes:
+    """The fraction of each class's texts by predicted class, of counts ``(class, predicted class)``."""
+    side = 0.28 * min(len(names), MOST_NAMED)
+    figure = new_figure(side + 3.2, side + 2)
+    axes = figure.subplots()
+    if len(names) <= MOST_NAMED:
+        axes.set_xticks(range(len(names)), names, rotation=90)
+        axes.set_yticks(range(len(names)), names)
+    axes.set(xlabel="predicted", ylabel="class")
+    draw_shares(axes, counts, np.argwhere(counts) if len(names) <= MOST_COUNTED else (), "fraction of the class")
+    return png_of(figure)
+
+
+def draw_shares(axes: Any, counts: np.ndarray, written: Iterable[Sequence[int]], label: str) -> None:
+    """Draw counts ``(row, column)`` as shares of their row; those in the cells ``written`` are written into them."""
+    shares = counts / np.maximum(counts.sum(1, keepdims=True), 1)
+    image = axes.imshow(shares, cmap="Blues", vmin=0, vmax=1)
+    axes.figure.colorbar(image, ax=axes, label=label)
+    for row, column in written:
+        colour = "white" if shares[row, column] > 0.5 else "black"
+        axes.text(column, row, f"{counts[row, column]:.0f}", ha="center", va="center", color=colour)
+
+
+def reliability_png(bins: np.ndarray) -> bytes:
+    """Accuracy over confidence, of decisions, summed confidence and right ones in each bin ``(bin, 3)``."""
+    figure = new_figure(4.5, 4.5)
+    axes, below = figure.subplots(2, 1, sharex=True, height_ratios=(4, 1))
+    counts, confidence, hits = bins[bins[:, 0] > 0].T
+    axes.plot([0, 1], [0, 1], color="0.7", linestyle="--", label="calibrated")
+    axes.plot(confidence / counts, hits / counts, marker="o", label="model")
+    axes.set(ylabel="accuracy", xlim=(0, 1), ylim=(0, 1.02))
+    axes.legend()
+    below.bar((np.arange(len(bins)) + 0.5) / len(bins), bins[:, 0], width=0.9 / len(bins), color="0.5")
+    below.set(xlabel="confidence", ylabel="decisions")
+    return png_of(figure)

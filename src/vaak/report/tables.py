@@ -1,0 +1,80 @@
+"""Rows of cells as lines for a terminal or a log, as CSV and as Markdown; the lines of a learning-rate range test."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+
+def aligned(rows: Sequence[Sequence[str]], left: int | None = None) -> list[str]:
+    """Rows of cells as lines, the first ``left`` columns (None: all) aligned to the left, the others to the right.
+
+    >>> aligned([("a", "bcd"), ("ef", "g")]), aligned([("a", "bcd"), ("ef", "g")], left=1)
+    (['a   bcd', 'ef  g'], ['a   bcd', 'ef    g'])
+    """
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    forms = [f"{'<' if left is None or number < left else '>'}{width}" for number, width in enumerate(widths)]
+    return ["  ".join(map(format, row, forms)).rstrip() for row in rows]
+
+
+def csv_text(head: Sequence[str], rows: Iterable[Iterable[Any]], decimals: int | None = None) -> str:
+    """A table as CSV, real numbers with so many ``decimals`` or all; None is an empty cell."""
+
+    def cell(value: Any) -> Any:
+        return f"{value:.{decimals}f}" if decimals is not None and isinstance(value, float) else value
+
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(head)
+    writer.writerows(map(cell, row) for row in rows)
+    return text.getvalue()
+
+
+def markdown_table(rows: Sequence[Sequence[str]]) -> str:
+    """A table as Markdown; the first row is its head.
+
+    >>> print(markdown_table([("a", "b"), ("1", "2|3")]), end="")
+    | a | b |
+    | --- | --- |
+    | 1 | 2\\|3 |
+    """
+    lines = [rows[0], ("---",) * len(rows[0]), *rows[1:]]
+    return "".join(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in line)} |\n" for line in lines)
+
+
+BAR = 24
+
+
+def learning_rate_lines(found: Mapping[str, Any]) -> Iterator[str]:
+    """A line for each step of a range test, of what ``lr-range.json`` has.
+
+    It has the step's learning rate, its loss, and the smoothed loss as a number and as a bar.
+    """
+    if not found["loss"]:
+        return
+    low, high = shown_losses(found["smoothed"])
+    yield f"{'step':>4}  {'lr':>8}  {'loss':>9}  {'smoothed':>9}"
+    for step, (rate, loss, smoothed) in enumerate(zip(found["lr"], found["loss"], found["smoothed"], strict=True), 1):
+        part = min(1.0, max(0.0, (smoothed - low) / (high - low)))
+        mark = "  < suggestion" if rate == found["suggestion"] else ""
+        bar = f"{'#' * round(BAR * part):<{BAR}}{mark}"
+        yield f"{step:>4}  {rate:>8.2e}  {loss:>9.4g}  {smoothed:>9.4g}  {bar}".rstrip()
+
+
+def shown_losses(smoothed: Sequence[float]) -> tuple[float, float]:
+    """The lowest and the highest loss to show: the last of a test that diverged would flatten all that matters."""
+    low, high = min(smoothed), max(smoothed[: max(1, len(smoothed) // 2)])
+    margin = 0.25 * (high - low) or 1.0
+    return low - margin, high + 2 * margin
+
+
+def short_rate(rate: float) -> str:
+    """A learning rate in two digits, as it is written in YAML.
+
+    >>> short_rate(0.00299), short_rate(0.1)
+    ('3e-3', '1e-1')
+    """
+    digits, _, exponent = f"{rate:.1e}".partition("e")
+    return f"{digits.removesuffix('.0')}e{int(exponent)}"
