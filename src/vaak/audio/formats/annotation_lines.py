@@ -8,6 +8,9 @@ Blank lines and comments, which begin with ``;``, are skipped; so are RTTM's lin
 …). Only ASCII white space separates fields, so that a name may contain any other character. RTTM's channels are not
 distinguished: a recording is a name.
 
+Lhotse's readers aren't enough: of RTTM they take lines of ten fields alone, without comments, and drop segments of no
+length; a CTM's words only where a segment holds them; names end at any white space of Unicode; errors name no line.
+
 Sources: NIST 2009, "The 2009 (RT-09) Rich Transcription Meeting Recognition Evaluation Plan"; NIST, "SCTK: Speech
 Recognition Scoring Toolkit", sclite, input file formats (CTM).
 """
