@@ -231,7 +231,8 @@ def test_integers_are_left_out_where_torch_tests_none(monkeypatch: pytest.Monkey
 OF_OTHER_NAMES = {"convolution", "max_pool2d_with_indices", "max_pool3d_with_indices"}
 MADE_OF_OTHERS = {
     "matmul", "linear", "einsum", "inner", "tensordot", "linalg_multi_dot", "bilinear", "__rmatmul__", "avg_pool1d",
-    "conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d", "max_pool2d", "max_pool3d",
-    "nn.functional.local_response_norm", "interpolate", "nn.functional.upsample_bilinear", "_upsample_bilinear2d_aa",
+    "conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d", "max_pool2d",
+    "max_pool3d", "nn.functional.local_response_norm", "interpolate", "nn.functional.upsample_bilinear",
+    "_upsample_bilinear2d_aa",
 }  # fmt: skip
 """They call the operators known here, or take images of uint8 on the CPU alone."""

@@ -38,6 +38,22 @@ class FirstPass:
     kept: dict[str, torch.Tensor] = field(default_factory=dict)
 
 
+def send(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """Return a tensor of the CPU on ``device``. The program doesn't wait for what the device still has to do."""
+    return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor.to(device)
+
+
+def places_of(mask: torch.Tensor, count: float) -> torch.Tensor:
+    """Return the places, in ``mask`` flattened, of the ``count`` that are True, without waiting for the device.
+
+    >>> places_of(torch.tensor([[False, True], [True, False]]), 2)
+    tensor([1, 2])
+    """
+    import torch  # the package does without it
+
+    return torch.searchsorted(mask.flatten().cumsum(0), torch.arange(1, round(count) + 1, device=mask.device))
+
+
 @dataclass
 class Batch:
     """Tensors whose first dimension is the row, and how many of each unit every row holds.

@@ -61,7 +61,9 @@ class Loss:
     The module gets the valid ``outputs`` (target, ...) and ``targets`` (target, ...). It may give one value for each
     target, which are summed, or one number, which is taken as their mean. An attribute ``per`` of the module says
     which unit the sum is divided by; without it the caller does. A module with ``sums_valid = True`` is called with
-    everything and the mask (or None) instead, and gives the sum over what is valid: this spares a copy.
+    everything and the mask (or None) instead, and gives the sum over what is valid: this spares a copy. One with
+    ``each_target = True``, whose values depend on their own target alone, is called with everything, zeros where it
+    isn't valid, and those values are left out: on a GPU, the program doesn't wait to learn how many are valid.
     """
 
     def __init__(
@@ -95,7 +97,8 @@ class Loss:
             return Term(self.module(outputs, targets, valid), unit)  # type: ignore[call-arg]
         if valid is None:
             valid = targets != IGNORED
-        outputs, targets = outputs[valid], targets[valid]
+        each = getattr(self.module, "each_target", False)
+        outputs, targets = _without_others(outputs, targets, valid) if each else (outputs[valid], targets[valid])
         num_targets = len(targets)
         if num_targets == 0:
             return Term(outputs.sum(), unit)
@@ -105,10 +108,10 @@ class Loss:
             raise UserError(f"{self.key}: {self.name}: {error}") from error
         shape = tuple(result.shape) if isinstance(result, Tensor) else type(result).__name__
         if shape == (num_targets,):
-            return Term(result.sum(), unit)
-        if shape == () and unit == per:
+            return Term((torch.where(valid.flatten(), result, 0.0) if each else result).sum(), unit)
+        if shape == () and unit == per and not each:
             return Term(result * num_targets, unit)
-        if shape == ():
+        if shape == () and not each:
             raise UserError(
                 f"{self.key}: {self.name} gives a mean per {unit}, but here it has targets per {per}; "
                 "give one value for each target instead"
@@ -120,6 +123,14 @@ class Loss:
     def further(self, outputs: Tensor, targets: Tensor, valid: Tensor, per: str) -> dict[str, Term]:
         """The auxiliary losses by name. Raises UserError for one that gives something other than its sum."""
         return {name: _term(name, one(outputs, targets, valid, per)) for name, one in self.auxiliary.items()}
+
+
+def _without_others(outputs: Tensor, targets: Tensor, valid: Tensor) -> tuple[Tensor, Tensor]:
+    """Outputs and targets with one dimension in place of those of ``valid``, and 0 where it is False."""
+    flat = valid.flatten()
+    both = (one.flatten(0, valid.ndim - 1) for one in (outputs, targets))
+    outputs, targets = (one.masked_fill(~flat.view(-1, *(1,) * (one.ndim - 1)), 0) for one in both)
+    return outputs, targets
 
 
 def make_loss(config: LossConfig, folder: Path | None = None) -> Loss:
@@ -282,6 +293,8 @@ def _options_of(found: type[nn.Module]) -> list[str] | None:
 class MeanSquaredError(nn.Module):
     """Square of the difference."""
 
+    each_target = True
+
     def forward(self, outputs: Tensor, targets: Tensor) -> Tensor:
         return _per_target(F.mse_loss(*_alike(outputs, targets), reduction="none"))
 
@@ -289,12 +302,16 @@ class MeanSquaredError(nn.Module):
 class MeanAbsoluteError(nn.Module):
     """Absolute difference."""
 
+    each_target = True
+
     def forward(self, outputs: Tensor, targets: Tensor) -> Tensor:
         return _per_target(F.l1_loss(*_alike(outputs, targets), reduction="none"))
 
 
 class SmoothL1(nn.Module):
     """Square below ``beta``, absolute above, divided by beta (Girshick 2015)."""
+
+    each_target = True
 
     def __init__(self, beta: float = 1.0) -> None:
         super().__init__()
@@ -309,6 +326,8 @@ class SmoothL1(nn.Module):
 class Huber(nn.Module):
     """Square below ``delta``, absolute above (Huber 1964)."""
 
+    each_target = True
+
     def __init__(self, delta: float = 1.0) -> None:
         super().__init__()
         if not 0 < delta < math.inf:
@@ -321,6 +340,8 @@ class Huber(nn.Module):
 
 class BinaryCrossEntropy(nn.Module):
     """Negative log-probability of yes or no, from logits; ``label_smoothing`` moves targets towards a half."""
+
+    each_target = True
 
     def __init__(self, label_smoothing: float = 0.0) -> None:
         super().__init__()
@@ -341,6 +362,8 @@ class FocalLoss(nn.Module):
     1 - p = sigmoid(-m). So 1 - p isn't rounded to 0 where p is nearly 1, where the derivative of its power is infinite
     for a gamma below 1.
     """
+
+    each_target = True
 
     def __init__(self, gamma: float = 2.0) -> None:
         super().__init__()

@@ -59,7 +59,7 @@ class TransformerModel(nn.Module):
         mask: Bool[Tensor, "batch time"] | None = None,
         positions: Int[Tensor, "#batch time"] | None = None,
         cache: StackCache | None = None,
-        select: Bool[Tensor, "batch time"] | None = None,
+        select: Bool[Tensor, "batch time"] | Int[Tensor, "selected"] | None = None,
         norms: SquaredNorms | None = None,
     ) -> Float[Tensor, "batch time vocab"]:
         """Return the scores of every token at every position.
@@ -68,10 +68,12 @@ class TransformerModel(nn.Module):
         the first two to ignore padding. ``norms`` tally what enters feature maps.
 
         ``select``, True where scores are wanted, gives those alone, ``(selected, vocab)``, and the others are never
-        computed.
+        computed. It may be their places instead, rows one after the other: a GPU needn't be waited for to count them.
         """
         hidden = self.hidden(input_ids, documents=documents, mask=mask, positions=positions, cache=cache, norms=norms)
-        return self.logits(hidden if select is None else hidden[select])
+        if select is not None:
+            hidden = hidden[select] if select.dtype == torch.bool else hidden.flatten(0, 1)[select]
+        return self.logits(hidden)
 
     def hidden(
         self,

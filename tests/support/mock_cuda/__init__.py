@@ -4,9 +4,9 @@
         ...
         device.waits()                                  # where the program waited for it, with file and line
 
-What a GPU refuses is refused: tensors of two devices in one operator, operators without a kernel for CUDA (or for these
-numbers), under ``torch.use_deterministic_algorithms`` those that aren't repeatable, and more memory than there is. Noted
-are the calls in which the program waits for the device, and float64, which most GPUs compute slowly.
+What a GPU refuses is refused: tensors of two devices in one operator, operators without a kernel for CUDA (or for
+these numbers), under ``torch.use_deterministic_algorithms`` those that aren't repeatable, and more memory than there
+is. Noted are the calls in which the program waits for the device, and float64, which most GPUs compute slowly.
 
 It doesn't show: speed, streams, the rounding of CUDA's kernels, several devices. cuDNN, cuBLAS and fused attention are
 taken to be absent, so attention is what torch computes without them.
@@ -121,7 +121,7 @@ SPECIAL: dict[str, Callable[..., Any]] = {
 
 @dataclass(frozen=True)
 class Note:
-    """Something to know about: ``waits`` or ``float64``, in which call, and where in the code of Vaak, innermost first."""
+    """Something to know about, ``waits`` or ``float64``: in which call, and where in Vaak's code, innermost first."""
 
     kind: str
     what: str

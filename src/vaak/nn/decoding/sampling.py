@@ -23,6 +23,7 @@ import torch
 from torch import Tensor, nn
 
 from vaak.core.errors import UserError
+from vaak.nn.kernels.device_paths import running_sum
 
 FIRST_RANKED = 256
 """Tokens that top-p looks at first; eight times as many where these don't reach the probability."""
@@ -138,7 +139,7 @@ def _candidates(logits: Tensor, settings: SamplingSettings) -> tuple[Tensor, Ten
     if settings.top_p < 1:
         if tokens is None:
             weights, tokens = _reaching(shifted, settings.top_p)
-        dropped = weights.cumsum(-1) - weights >= settings.top_p
+        dropped = running_sum(weights) - weights >= settings.top_p
         dropped[:, 0] = False
         weights = weights.masked_fill(dropped, 0.0)
     if settings.min_p:
@@ -171,7 +172,7 @@ def drawn(weights: Tensor, uniforms: Tensor) -> Tensor:
 
 def _reached(weights: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
     """The first place of each row where the running sum exceeds the target, and what of the target that place has."""
-    sums = weights.cumsum(-1)
+    sums = running_sum(weights)
     reached = (sums > targets[:, None]) & (weights > 0)
     # Rounding may leave a target that no sum exceeds: then the largest weight has it.
     places = torch.where(reached.any(-1), reached.int().argmax(-1), weights.argmax(-1))

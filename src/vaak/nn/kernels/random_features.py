@@ -21,7 +21,7 @@ from typing import Literal, Self
 import torch
 from torch import Tensor, nn
 
-from vaak.core.batch import Term
+from vaak.core.batch import Term, send
 
 Kernel = Literal["softmax", "relu"]
 RELU_FLOOR = 1e-3
@@ -63,7 +63,7 @@ class RandomFeatures(nn.Module):
         num_features, head_width = self.projection.shape
         drawn = draw_projection(num_features, head_width, key, orthogonal=self.orthogonal)
         with torch.no_grad():
-            self.projection.copy_(drawn)
+            self.projection.copy_(send(drawn, self.projection.device))
 
     def train(self, mode: bool = True) -> Self:
         """As of every module; keys are checked at the first call in evaluation."""

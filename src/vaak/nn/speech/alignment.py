@@ -32,8 +32,9 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
-from vaak.core.batch import Term
+from vaak.core.batch import Term, send
 from vaak.core.errors import DataError
+from vaak.nn.kernels.device_paths import running_sum
 from vaak.nn.speech.masks import as_float64, exact, length_mask, masked
 
 
@@ -55,10 +56,13 @@ def monotonic_alignment(scores: Tensor, frame_lengths: Tensor, symbol_lengths: T
 
     Raises DataError where a row has fewer frames than symbols, or no symbol.
     """
-    frames, symbols = frame_lengths.cpu().numpy(), symbol_lengths.cpu().numpy()
+    precise = exact(scores.detach())
+    lengths = torch.stack((frame_lengths, symbol_lengths), 1).to(precise)
+    both = torch.cat((lengths, precise.flatten(1)), 1).cpu().numpy()  # one copy: a GPU is waited for once
+    frames, symbols = both[:, :2].astype(np.int64).T
     _demand_enough_frames(frames, symbols)
-    moved = _moves(exact(scores.detach()).cpu().numpy())
-    return torch.from_numpy(_durations(moved, frames, symbols)).to(scores.device)
+    moved = _moves(both[:, 2:].reshape(precise.shape))
+    return send(torch.from_numpy(_durations(moved, frames, symbols)), scores.device)
 
 
 def _moves(scores: np.ndarray) -> np.ndarray:
@@ -186,7 +190,7 @@ def beta_binomial_prior(
     a, b = scaling * t, scaling * (frames - t + 1).clamp(min=1)
     rest = (symbols - 1 - k).clamp(min=1)
     ratios = (rest * (k + a) / ((k + 1) * (rest - 1 + b))).log()  # of the probabilities of k + 1 and k
-    logs = F.pad(ratios.cumsum(-1), (1, 0)).masked_fill(~is_symbol, -torch.inf)
+    logs = F.pad(running_sum(ratios), (1, 0)).masked_fill(~is_symbol, -torch.inf)
     return logs.log_softmax(-1).masked_fill(~is_frame & is_symbol, 0.0).float()
 
 

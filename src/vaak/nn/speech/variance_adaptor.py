@@ -29,6 +29,7 @@ from torch.nn import functional as F
 
 from vaak.core.batch import Term
 from vaak.nn.feed_forward import TimeConvolution
+from vaak.nn.kernels.device_paths import running_sum
 from vaak.nn.norms import LayerNorm
 from vaak.nn.speech.masks import as_float64, exact, length_mask, masked, masked_sum
 
@@ -187,7 +188,7 @@ def whole_durations(durations: Tensor, mask: Tensor, speed: float | Tensor = 1.0
     tensor([[1, 2, 1, 2, 1]])
     """
     lengths = masked((as_float64(durations) / speed).clamp(min=minimum), mask)
-    ends = (lengths.cumsum(1) + 0.5).floor().long()
+    ends = (running_sum(lengths) + 0.5).floor().long()
     return ends.diff(dim=1, prepend=torch.zeros_like(ends[:, :1]))
 
 

@@ -126,8 +126,11 @@ class ClassMeters(Meters):
         self.confusions = [np.zeros((len(names), len(names)), dtype=np.int64) for names in classes.values()]
 
     def update(self, model: nn.Module, batch: Batch) -> None:
-        logits = model(batch["inputs"], batch["mask"]).double().cpu()
-        targets = targets_by_column(batch["targets"].cpu(), self.classes, self.multi_label)
+        logits = model(batch["inputs"], batch["mask"])
+        both = (logits.to(torch.promote_types(logits.dtype, torch.float32)), batch["targets"])
+        found = torch.cat((both[0], both[1].to(both[0])), 1).cpu()  # one copy: a GPU is waited for once
+        logits, answers = found[:, : logits.shape[1]].double(), found[:, logits.shape[1] :].to(both[1].dtype)
+        targets = targets_by_column(answers, self.classes, self.multi_label)
         columns = [
             decide_labels(scores, targets[column], self.multi_label)
             for column, scores in by_column(logits, self.classes).items()

@@ -24,11 +24,12 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from vaak.audio.segments import Segment, merged
 from vaak.config.base import Component
 from vaak.config.components import resolve_class
-from vaak.core.batch import Batch
+from vaak.core.batch import Batch, send
 from vaak.core.errors import UserError
 from vaak.tasks.base import pad_rows
 from vaak.tasks.diarization.config import LABEL_TYPES
@@ -189,6 +190,7 @@ class DiarizationCollator:
             "activity": pad_rows(speaking, False, length, np.bool_),
             "speaker_numbers": numbers,
         }
+        tensors["sets"] = one_hot_sets(torch.from_numpy(tensors["activity"])).bool().numpy()
         counts = {
             "frame": np.array([(row != IGNORED).sum() for row in labels]) if is_class else frames,
             "position": -(-times // options.encoder_subsampling),
@@ -332,14 +334,23 @@ class PowersetCollator(MultilabelCollator):
 
     def probabilities(self, logits: Tensor) -> Tensor:
         sets = logits.float().softmax(-1)
-        return (sets[..., None] * self.members().to(logits.device)).sum(-2)  # autocast would take a product to 16 bits
+        return (sets[..., None] * send(self.members(), logits.device)).sum(
+            -2
+        )  # autocast would take a product to 16 bits
 
     def speaker_scores(self, logits: Tensor) -> Tensor:
         return self.probabilities(logits).logit(eps=1e-6)
 
     def targets(self, labels: Tensor) -> Tensor:
         """The class of each frame; if more speak at once than a set may have, that of the first ones."""
-        first = labels * (labels.cumsum(-1) <= SPOKEN_AT_ONCE)
-        members = self.members().to(labels)
+        first = labels * (labels.long().cumsum(-1) <= SPOKEN_AT_ONCE)
+        members = send(self.members(), labels.device).to(labels.dtype)
         agreement = first @ members.T + (1 - first) @ (1 - members).T
         return agreement.argmax(-1)
+
+
+def one_hot_sets(labels: Tensor) -> Tensor:
+    """Who speaks together, as one class of each set that there is, ``(row, frames, sets)``."""
+    powers = 2 ** torch.arange(labels.shape[-1], device=labels.device)  # a GPU has no matrix product of integers
+    codes = ((labels > 0.5) * powers).sum(-1)
+    return F.one_hot(torch.unique(codes, return_inverse=True)[1])

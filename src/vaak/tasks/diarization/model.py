@@ -16,6 +16,7 @@ attractors in a random order that depends only on their number, so a row's resul
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import permutations
 
 import numpy as np
 import torch
@@ -24,7 +25,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.utils.rnn import pack_padded_sequence
 
-from vaak.core.batch import Term
+from vaak.core.batch import Term, send
 from vaak.nn.initialisation import initialise
 from vaak.nn.kernels.random_features import SquaredNorms
 from vaak.nn.stack import TransformerStack
@@ -283,6 +284,10 @@ def exact(x: Tensor) -> Tensor:
     return x.to(torch.promote_types(x.dtype, torch.float32))
 
 
+MOST_TRIED = 5
+"""Speakers of whom every order is tried, 120 at most."""
+
+
 def find_orders(logits: Tensor, labels: Tensor, mask: Tensor, *, among_first: bool = False) -> Tensor:
     """For each output the speaker whose labels it fits best, ``(row, outputs)``, no speaker twice.
 
@@ -302,7 +307,11 @@ def find_orders(logits: Tensor, labels: Tensor, mask: Tensor, *, among_first: bo
         is_first = torch.arange(labels.shape[-1], device=labels.device) < is_there.sum(-1, keepdim=True)
         worse_than_any = 1 + 2 * agreement.abs().sum((1, 2), keepdim=True)
         agreement = agreement - worse_than_any * (is_first[:, :, None] != is_there[:, None, :])
-    pairs = agreement.nan_to_num().cpu().double().numpy()  # of NaN any order will do: the loss is NaN anyway
+    agreement = agreement.nan_to_num()  # of NaN any order will do: the loss is NaN anyway
+    if agreement.shape[-1] <= MOST_TRIED:  # a GPU needn't be waited for
+        tried = send(torch.tensor(list(permutations(range(agreement.shape[-1])))), agreement.device)
+        return tried[agreement[:, torch.arange(tried.shape[1], device=tried.device), tried].sum(-1).argmax(1)]
+    pairs = agreement.cpu().double().numpy()
     orders = [linear_sum_assignment(of_row, maximize=True)[1] for of_row in pairs]
     return torch.tensor(np.stack(orders), device=logits.device)
 
@@ -329,12 +338,6 @@ def clustering_loss(vectors: Tensor, labels: Tensor, mask: Tensor) -> Term:
     return Term(((own + theirs - 2 * crossed) / mask.sum(1).clamp(min=1)).sum(), per="frame")
 
 
-def one_hot_sets(labels: Tensor) -> Tensor:
-    """Who speaks together, as one class of each set that there is, ``(row, frames, sets)``."""
-    codes = (labels > 0.5).long() @ (2 ** torch.arange(labels.shape[-1], device=labels.device))
-    return F.one_hot(torch.unique(codes, return_inverse=True)[1])
-
-
 def speaker_embeddings(frames: Tensor, weights: Tensor) -> Tensor:
     """Means of frames ``(row, frames, dim)`` by ``weights (row, frames, speakers)``, of unit length."""
     frames = exact(frames)
@@ -349,10 +352,9 @@ def speaker_loss(embeddings: Tensor, numbers: Tensor, table: Tensor) -> Term:
     ``embeddings (row, speakers, dim)``, ``numbers (row, speakers)`` rows of ``table (training speakers, dim)`` or -1.
     Source: Kinoshita et al. 2021, equation 5. Differs: cosines, not distances.
     """
-    known = numbers >= 0
     with torch.autocast(table.device.type, enabled=False):
-        scores = SCALE * exact(embeddings)[known] @ F.normalize(exact(table), dim=-1).T
-    return Term(F.cross_entropy(scores, numbers[known], reduction="sum"), per="speaker")
+        scores = SCALE * exact(embeddings).flatten(0, 1) @ F.normalize(exact(table), dim=-1).T
+    return Term(F.cross_entropy(scores, numbers.flatten(), ignore_index=-1, reduction="sum"), per="speaker")
 
 
 def attractor_loss(existence: Tensor, num_speakers: Tensor) -> Term:

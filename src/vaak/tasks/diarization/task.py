@@ -65,6 +65,7 @@ from vaak.tasks.diarization.labels import (
     DiarizationExample,
     LabelOptions,
     make_collator,
+    one_hot_sets,
 )
 from vaak.tasks.diarization.metrics import (
     AUDIO,
@@ -86,7 +87,6 @@ from vaak.tasks.diarization.model import (
     find_orders,
     frame_mask,
     lead_over_others,
-    one_hot_sets,
     reorder_speakers,
     speaker_loss,
 )
@@ -250,7 +250,7 @@ class DiarizationTask(SpeechTask[DiarizationExperiment, PreparedRecordings, Diar
         if norms is not None:
             terms[NORM_REG] = norm_reg(norms)
         if CLUSTERING in auxiliary:
-            sets = one_hot_sets(batch["activity"])
+            sets = batch["sets"] if "sets" in batch.tensors else one_hot_sets(batch["activity"])  # a user's own batch
             terms[CLUSTERING] = clustering_loss(model.cluster_vectors(outputs), sets, counted)
         if SPEAKER in auxiliary and collator.orders:
             embeddings = model.embeddings(outputs, lead_over_others(labels))

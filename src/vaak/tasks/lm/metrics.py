@@ -28,7 +28,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from vaak.core.batch import Batch
+from vaak.core.batch import Batch, places_of
 from vaak.core.errors import DataError, UserError
 from vaak.core.task import Dataset, Meters
 from vaak.core.terminal import followed
@@ -46,16 +46,20 @@ class TextMeters(Meters):
         self.totals = dict.fromkeys(("nats", "token", "byte", "right"), 0.0)
 
     def update(self, model: nn.Module, batch: Batch) -> None:
-        scored = batch["targets"] != IGNORED
+        counts = batch.totals()
+        scored = places_of(batch["targets"] != IGNORED, counts["token"])
         logits = model(batch["inputs"], **visibility_of(self.options, batch), select=scored)
-        targets = batch["targets"][scored]
+        targets = batch["targets"].flatten()[scored]
         each = F.cross_entropy(logits.float(), targets, reduction="none")
-        nats = float(each.sum() if each.device.type == "mps" else each.sum(dtype=torch.float64))  # mps has no float64
-        right = float((logits.argmax(-1) == targets).sum())
-        self.totals["nats"] += nats
-        self.totals["right"] += right
-        for unit in ("token", "byte"):
-            self.totals[unit] += float(batch.counts[unit].sum())
+        nats = each.sum() if each.device.type == "mps" else each.sum(dtype=torch.float64)  # mps has no float64
+        found = torch.stack((nats, (logits.argmax(-1) == targets).sum().to(nats.dtype))).tolist()  # the only wait
+        for name, value in (
+            ("nats", found[0]),
+            ("right", found[1]),
+            ("token", counts["token"]),
+            ("byte", counts["byte"]),
+        ):
+            self.totals[name] += value
 
     def sums(self) -> dict[str, float]:
         return self.totals
@@ -78,8 +82,9 @@ class PairMeters(Meters):
     def update(self, model: nn.Module, batch: Batch) -> None:
         inputs, targets = batch["inputs"].flatten(0, 1), batch["targets"].flatten(0, 1)
         logits = model(inputs)  # a decoder's: it needs no mask to ignore padding
-        losses = F.cross_entropy(logits.float().transpose(1, 2), targets, reduction="none", ignore_index=IGNORED)
-        nats = losses.sum(dim=1)
+        flat = logits.float().flatten(0, 1), targets.flatten()  # CUDA's loss of more dimensions isn't repeatable
+        losses = F.cross_entropy(*flat, reduction="none", ignore_index=IGNORED)
+        nats = losses.view_as(targets).sum(dim=1)
         right = (nats[0::2] < nats[1::2]).tolist()
         for phenomenon, is_right in zip(batch.extra["phenomena"], right, strict=True):
             for name, value in (("right", float(is_right)), ("pairs", 1.0)):

@@ -19,7 +19,7 @@ from typing import Literal
 import numpy as np
 from torch import Tensor, nn
 
-from vaak.core.batch import Batch, Term
+from vaak.core.batch import Batch, Term, places_of
 from vaak.core.errors import DataError, UserError
 from vaak.core.storage.files import fingerprint_of
 from vaak.core.task import Baselines, Outputs
@@ -236,8 +236,8 @@ class LanguageModelTask(TextTask[LanguageModelExperiment, PreparedText, Language
         if NORM_REG in auxiliary:
             norms = options["norms"] = SquaredNorms(batch["documents"] >= 0)
         if not self.causal:  # few places are predicted: pick them before they grow as wide as the vocabulary
-            scored = options["select"] = targets != IGNORED
-            targets = targets[scored]
+            scored = options["select"] = places_of(targets != IGNORED, batch.totals()["token"])
+            targets = targets.flatten()[scored]
         logits = model(batch["inputs"], **options)
         terms = losses_of_logits(self.main_loss, auxiliary, logits, targets, per="token")
         if norms is not None:

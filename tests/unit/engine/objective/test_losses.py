@@ -134,6 +134,7 @@ def test_z_loss_is_the_square_of_log_z():
 def test_no_valid_target_gives_zero_with_a_gradient(name, amount):
     outputs, targets, valid = ragged()
     nothing = torch.zeros_like(valid)
+    outputs = outputs if name in ("cross_entropy", "z_loss") else outputs[..., 0]
     term = (
         z_loss(outputs, targets, nothing)
         if name == "z_loss"

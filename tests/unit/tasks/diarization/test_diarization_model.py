@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from small_diarizers import COLLATORS, NUM_BINS, SPEAKERS, small_diarizer
+from vaak.tasks.diarization.labels import one_hot_sets
 from vaak.tasks.diarization.model import (
     DiarizationModel,
     attractor_loss,
@@ -20,7 +21,6 @@ from vaak.tasks.diarization.model import (
     clustering_loss,
     frame_mask,
     lead_over_others,
-    one_hot_sets,
     speaker_loss,
 )
 

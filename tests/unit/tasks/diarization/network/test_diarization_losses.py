@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.nn import functional as F
 
+from vaak.tasks.diarization.labels import one_hot_sets
 from vaak.tasks.diarization.model import (
     SCALE,
     attractor_loss,
     clustering_loss,
     find_orders,
-    one_hot_sets,
     reorder_speakers,
     speaker_embeddings,
     speaker_loss,
