@@ -199,7 +199,7 @@ def test_a_mean_over_another_unit_or_a_wrong_shape_is_refused_by_name(registry):
         loss(outputs, targets, valid)
     with pytest.raises(UserError, match=r"wrong must give one number or one for each of 10 targets, not \(10, 7\)"):
         make_loss(loss_config({"type": "wrong"}))(outputs, targets, valid)
-    with pytest.raises(UserError, match=r"mse: outputs have shape \(10, 7\) and targets \(10,\)"):
+    with pytest.raises(UserError, match=r"mse: outputs have shape \(15, 7\) and targets \(15,\)"):
         make_loss(loss_config({"type": "mse"}))(outputs, targets, valid)
 
 
