@@ -46,12 +46,23 @@ def send(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
 def places_of(mask: torch.Tensor, count: float) -> torch.Tensor:
     """Return the places, in ``mask`` flattened, of the ``count`` that are True, without waiting for the device.
 
+    >>> import torch
     >>> places_of(torch.tensor([[False, True], [True, False]]), 2)
     tensor([1, 2])
     """
     import torch  # the package does without it
 
     return torch.searchsorted(mask.flatten().cumsum(0), torch.arange(1, round(count) + 1, device=mask.device))
+
+
+def running_sum(x: torch.Tensor) -> torch.Tensor:
+    """Sums of ``x`` ``(..., time)`` up to each place, which repeat to the bit; those on CUDA are below 2^25.
+
+    Of real numbers, CUDA adds up now in one order, now in another. There they are whole numbers, in units of 2^-38.
+    """
+    if x.device.type != "cuda":
+        return x.cumsum(-1)
+    return (x * 2.0**38).round().long().cumsum(-1).to(x.dtype) * 2.0**-38
 
 
 @dataclass

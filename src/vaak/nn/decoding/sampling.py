@@ -22,8 +22,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from vaak.core.batch import running_sum
 from vaak.core.errors import UserError
-from vaak.nn.kernels.device_paths import running_sum
 
 FIRST_RANKED = 256
 """Tokens that top-p looks at first; eight times as many where these don't reach the probability."""

@@ -68,13 +68,3 @@ def groups(tensors: Sequence[Any], time: int, heads: int, weights: Tensor) -> It
 def joined(parts: Sequence[Tensor]) -> Tensor:
     """The groups' results as one."""
     return parts[0] if len(parts) == 1 else torch.cat(tuple(parts))
-
-
-def running_sum(x: Tensor) -> Tensor:
-    """Sums of ``x`` ``(..., time)`` up to each place, which repeat to the bit; those on CUDA are below 2^25.
-
-    Of real numbers, CUDA adds up now in one order, now in another. There they are whole numbers, in units of 2^-38.
-    """
-    if x.device.type != "cuda":
-        return x.cumsum(-1)
-    return (x * 2.0**38).round().long().cumsum(-1).to(x.dtype) * 2.0**-38

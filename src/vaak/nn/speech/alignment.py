@@ -32,9 +32,8 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
-from vaak.core.batch import Term, send
+from vaak.core.batch import Term, running_sum, send
 from vaak.core.errors import DataError
-from vaak.nn.kernels.device_paths import running_sum
 from vaak.nn.speech.masks import as_float64, exact, length_mask, masked
 
 

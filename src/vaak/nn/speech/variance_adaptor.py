@@ -27,9 +27,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from vaak.core.batch import Term
+from vaak.core.batch import Term, running_sum
 from vaak.nn.feed_forward import TimeConvolution
-from vaak.nn.kernels.device_paths import running_sum
 from vaak.nn.norms import LayerNorm
 from vaak.nn.speech.masks import as_float64, exact, length_mask, masked, masked_sum
 
