@@ -56,7 +56,7 @@ def _switches_are_put_back() -> Iterator[None]:
 
 def begun(name: str, folder: Path) -> Trainer:
     """A trainer of a case of the contract, on the GPU, where what isn't repeatable is an error."""
-    options = {"device": "cuda", "deterministic": True, "gradient_accumulation_steps": 1}
+    options: dict[str, Any] = {"device": "cuda", "deterministic": True, "gradient_accumulation_steps": 1}
     return CASES[name].prepared(folder).trainer(folder / "run", **options)
 
 
