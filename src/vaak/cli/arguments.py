@@ -47,6 +47,25 @@ TrainingDevice = Annotated[
 Output = Annotated[Path | None, typer.Option(help="A file to write; it is written completely or not at all.")]
 
 
+class WhichPrecision(StrEnum):
+    """In what a trained model computes."""
+
+    auto = "auto"
+    fp32 = "fp32"
+    bf16 = "bf16"
+    fp16 = "fp16"
+
+
+Precision = Annotated[
+    WhichPrecision,
+    typer.Option("--precision", help="auto: bf16 on a GPU that multiplies it in hardware, else fp32."),
+]
+BatchSize = Annotated[
+    int | None,
+    typer.Option("--batch-size", min=1, help="Inputs computed together, at most; default: as memory allows."),
+]
+
+
 class WhichWeights(StrEnum):
     """Which weights of a run to use."""
 

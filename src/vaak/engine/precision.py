@@ -136,7 +136,7 @@ def supported(name: str, device: torch.device) -> str:
             )
         return name
     if os.environ.get("RANK", "0") == "0":  # the others have the same device
-        log.warning("mixed_precision: %s can't be used (%s); training continues in fp32", name, reason)
+        log.warning("mixed_precision: %s can't be used (%s); fp32 is used instead", name, reason)
     return "no"
 
 

@@ -45,6 +45,7 @@ from vaak.engine.checkpoint.files import load_checkpoint, resolve_checkpoint
 from vaak.engine.checkpoint.names import is_checkpoint
 from vaak.engine.checkpoint.weights import load_weights
 from vaak.engine.distributed.launcher import pick_device
+from vaak.engine.precision import Precision
 from vaak.engine.trained import model_of
 from vaak.runs.folder.directory import TASKS, owner_at_home
 from vaak.runs.folder.user_code import demand_trust, demand_trust_to_use
@@ -74,6 +75,8 @@ class OpenedRun:
     task: Any
     model: torch.nn.Module
     weights: str
+    precision: Precision
+    """That in which predictions are asked for; their model is called within its ``autocast()``."""
 
 
 def run_of(path: Path) -> Path:
@@ -111,6 +114,7 @@ def open_run(
     device: str = "auto",
     *,
     weights: str = "auto",
+    precision: str = "fp32",
     temporary_folder: Path | None = None,
     splits: tuple[str, ...] = (),
     trust_code: bool = False,
@@ -122,6 +126,7 @@ def open_run(
     ``temporary_folder`` with what the run learned from its own data (its tokenizer, its speakers). User code is
     executed only where the model can't be used without it, and with ``trust_code``.
     ``weights`` are ``own``, or their ``average`` (training.ema); ``auto`` takes those that the run itself evaluated.
+    ``precision`` is auto, fp32, bf16 or fp16.
 
     ``path`` is that of the run or the checkpoint, and ``device`` is cpu, cuda, mps or auto.
 
@@ -160,7 +165,8 @@ def open_run(
     if weights == "average" and not snapshot.average:
         raise UserError(f"{checkpoint} has no averaged weights: the run was trained without training.ema")
     load_weights(model, snapshot.model | (snapshot.average if weights == "average" else {}), checkpoint)
-    return OpenedRun(experiment, directory, checkpoint, task, model.eval(), weights)
+    used_in = Precision({"fp32": "no"}.get(precision, precision), pick_device(device))
+    return OpenedRun(experiment, directory, checkpoint, task, model.eval(), weights, used_in)
 
 
 def part_of(opened: OpenedRun, name: str | None) -> OpenedRun:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import torch
@@ -14,14 +14,14 @@ from vaak.core.errors import UserError
 from vaak.runs.folder.directory import places_of_another
 from vaak.runs.open_run import open_run
 
-Vocoder = Callable[[Tensor], Tensor]
-"""Gives samples ``(time,)``, on the CPU, of a mel spectrogram ``(frame, bin)``: those up to its last frame's centre."""
+Vocoder = Callable[[Sequence[Tensor]], list[Tensor]]
+"""Gives samples ``(time,)``, on the CPU, of each mel spectrogram ``(frame, bin)``: up to its last frame's centre."""
 
 
 def griffin_lim(mel: MelConfig, num_iterations: int) -> Vocoder:
     """The vocoder that needs no training, for spectrograms as ``mel`` describes them."""
     layer = MelSpectrogram(mel)
-    return lambda spectrogram: waveform_of(spectrogram.cpu(), layer, num_iterations)
+    return lambda spectrograms: [waveform_of(one.cpu(), layer, num_iterations) for one in spectrograms]
 
 
 def trained_vocoder(name: str, directory: Path, mel: MelConfig, device: torch.device) -> Vocoder:

@@ -10,7 +10,17 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from vaak.cli.arguments import AsJson, Device, Output, TrustCode, Weights, WhichWeights
+from vaak.cli.arguments import (
+    AsJson,
+    BatchSize,
+    Device,
+    Output,
+    Precision,
+    TrustCode,
+    Weights,
+    WhichPrecision,
+    WhichWeights,
+)
 from vaak.core.errors import UserError
 
 if TYPE_CHECKING:
@@ -24,6 +34,8 @@ def classify(
     task: Annotated[str | None, typer.Option(help="Name of the task, in a run of several.")] = None,
     output: Output = None,
     device: Device = "auto",
+    precision: Precision = WhichPrecision.auto,
+    batch_size: BatchSize = None,
     weights: Weights = WhichWeights.auto,
     trust_code: TrustCode = False,
     as_json: AsJson = False,
@@ -39,15 +51,16 @@ def classify(
     from vaak.runs.open_run import open_run, part_of
 
     texts, _ = texts_of(text)
-    opened = part_of(open_run(run, device=device, weights=weights, trust_code=trust_code), task)
+    opened = part_of(open_run(run, device=device, weights=weights, precision=precision, trust_code=trust_code), task)
     if opened.experiment.task != "classification":
         raise UserError(f"{run} is a run of task {opened.experiment.task}; vaak classify requires a text classifier")
     multi_label = opened.experiment.data.corpus.multi_label
     lines = (
         json.dumps(asdict(found), ensure_ascii=False) if as_json else _lines(found, top_k, multi_label)
-        for found in opened.task.predict(opened.model, texts)
+        for found in opened.task.predict(opened.model, texts, batch_size=batch_size)
     )
-    print_or_write(lines, output, len(texts))
+    with opened.precision.autocast():
+        print_or_write(lines, output, len(texts))
 
 
 def _lines(found: Prediction, top_k: int, multi_label: bool) -> str:

@@ -12,9 +12,21 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from vaak.cli.arguments import AsJson, Device, TrustCode, Weights, WhichWeights, files_and_overrides, with_options_of
+from vaak.cli.arguments import (
+    AsJson,
+    BatchSize,
+    Device,
+    Precision,
+    TrustCode,
+    Weights,
+    WhichPrecision,
+    WhichWeights,
+    files_and_overrides,
+    with_options_of,
+)
 from vaak.core.errors import UserError
 from vaak.core.figures import percent
+from vaak.core.terminal import followed
 from vaak.tasks.diarization.config import InferenceConfig
 
 if TYPE_CHECKING:
@@ -42,6 +54,8 @@ def diarize(
         Path | None, typer.Option(help="The regions scored in DER: a UEM file, or a folder of them.")
     ] = None,
     device: Device = "auto",
+    precision: Precision = WhichPrecision.auto,
+    batch_size: BatchSize = None,
     weights: Weights = WhichWeights.auto,
     trust_code: TrustCode = False,
     as_json: AsJson = False,
@@ -57,10 +71,12 @@ def diarize(
 
     known = References.read(reference, uem)
     work = DiarizationJob.of(audio, known, output, picture)
-    opened = open_run(run, overrides=_overrides(inference), device=device, weights=weights, trust_code=trust_code)
+    how: dict[str, Any] = {"weights": weights, "precision": precision, "trust_code": trust_code}
+    opened = open_run(run, overrides=_overrides(inference), device=device, **how)
     _demand_finder_of_speakers(run, opened, inference)
     work.make_folders()
-    found, failed = _do(work, opened, quiet=as_json)
+    with opened.precision.autocast():
+        found, failed = _do(work, opened, batch_size, quiet=as_json)
     _say(found, failed, _scores(found.values(), known, opened), opened, as_json=as_json)
     if failed:
         raise typer.Exit(2)
@@ -166,15 +182,16 @@ class DiarizationJob:
             draw_timeline(path, found.segments, right, found.duration, found.name)
 
 
-def _do(work: DiarizationJob, opened: OpenedRun, quiet: bool) -> tuple[dict[Path, Diarized], dict[Path, UserError]]:
+def _do(
+    work: DiarizationJob, opened: OpenedRun, batch_size: int | None, quiet: bool
+) -> tuple[dict[Path, Diarized], dict[Path, UserError]]:
     """Process all files; results and errors by file. Each is printed at once."""
-    from vaak.tasks.diarization.predict import diarize_files
-
     found, failed = dict[Path, "Diarized"](), dict(work.without)
     for error in failed.values():
         print(error, file=sys.stderr)
     diarizer = opened.task.diarizer(opened.model, opened.experiment.data.inference)
-    for path, one in diarize_files(diarizer, work.names, opened.task.audio):
+    diarized = diarizer.diarize_files(work.names.items(), opened.task.audio, batch_size)
+    for path, one in followed(diarized, "recordings", len(work.names)):
         if isinstance(one, UserError):
             failed[path] = one
             print(one, file=sys.stderr, flush=True)

@@ -10,7 +10,18 @@ from typing import Annotated, Any
 
 import typer
 
-from vaak.cli.arguments import AsJson, Device, Output, TrustCode, Weights, WhichWeights, with_options_of
+from vaak.cli.arguments import (
+    AsJson,
+    BatchSize,
+    Device,
+    Output,
+    Precision,
+    TrustCode,
+    Weights,
+    WhichPrecision,
+    WhichWeights,
+    with_options_of,
+)
 from vaak.core.errors import UserError
 from vaak.tasks.lm.config import GenerationOptions
 
@@ -28,6 +39,8 @@ def generate(
     samples: Annotated[int, typer.Option(min=1, help="Number of continuations.")] = 1,
     output: Output = None,
     device: Device = "auto",
+    precision: Precision = WhichPrecision.auto,
+    batch_size: BatchSize = None,
     weights: Weights = WhichWeights.auto,
     trust_code: TrustCode = False,
     as_json: AsJson = False,
@@ -39,27 +52,27 @@ def generate(
     from vaak.cli.output import print_or_write
     from vaak.runs.open_run import open_run
 
-    opened = open_run(run, device=device, weights=weights, trust_code=trust_code)
+    opened = open_run(run, device=device, weights=weights, precision=precision, trust_code=trust_code)
     if opened.experiment.task != "lm":
         raise UserError(
             f"{run} is a run of task {opened.experiment.task}; vaak generate requires a language model (task lm)"
         )
     task, read = opened.task, opened.experiment.data.max_length
     messages = _messages(text) if chat else []
-    given = len(task.chat_template.prompt(messages, text) if chat else task.tokenizer.encode(text)) + 1 - chat
-    if given > read:
-        print(f"warning: the prompt has {given} tokens, the model reads the last {read}", file=sys.stderr)
-    options = GenerationOptions().model_dump() | sampling
-    write, begin, text = (task.answer, messages, "") if chat else (task.stream, text, text)
-    continuations = (
-        (seed, write(opened.model, begin, task.sampling(**(options | {"seed": seed}))))
-        for seed in range(options["seed"], options["seed"] + samples)
-    )
-    if output is None and not as_json:
-        for _, pieces in continuations:
-            _print_as_it_comes(text, pieces)
-        return
-    print_or_write((_line(text + "".join(pieces), seed, as_json) for seed, pieces in continuations), output, samples)
+    prompt = task.chat_template.prompt(messages, text) if chat else task.prompt(text)
+    if len(prompt) > read:
+        print(f"warning: the prompt has {len(prompt)} tokens, the model reads the last {read}", file=sys.stderr)
+    settings = task.sampling(**(GenerationOptions().model_dump() | sampling))
+    with opened.precision.autocast():
+        if samples == 1 and output is None and not as_json:
+            write, begin, text = (task.answer, messages, "") if chat else (task.stream, text, text)
+            _print_as_it_comes(text, write(opened.model, begin, settings))
+            return
+        settings, text = (task.answering(settings), "") if chat else (settings, text)
+        seeds = range(settings.seed, settings.seed + samples)
+        continuations = task.written(opened.model, ((prompt, seed) for seed in seeds), settings, batch_size)
+        lines = (_line(text + one, seed, as_json) for seed, one in zip(seeds, continuations, strict=True))
+        print_or_write(lines, output, samples)
 
 
 def _messages(text: str) -> list[dict[str, str]]:

@@ -11,7 +11,17 @@ from typing import Annotated, Any
 
 import typer
 
-from vaak.cli.arguments import AsJson, Device, Output, TrustCode, Weights, WhichWeights
+from vaak.cli.arguments import (
+    AsJson,
+    BatchSize,
+    Device,
+    Output,
+    Precision,
+    TrustCode,
+    Weights,
+    WhichPrecision,
+    WhichWeights,
+)
 
 
 def predict(
@@ -22,6 +32,8 @@ def predict(
     ] = None,
     output: Output = None,
     device: Device = "auto",
+    precision: Precision = WhichPrecision.auto,
+    batch_size: BatchSize = None,
     weights: Weights = WhichWeights.auto,
     trust_code: TrustCode = False,
     as_json: AsJson = False,
@@ -35,10 +47,12 @@ def predict(
     from vaak.cli.output import print_or_write
     from vaak.runs.open_run import open_run
 
-    opened = open_run(run, device=device, weights=weights, trust_code=trust_code)
-    results = opened.task.predict(opened.model, inputs or _lines())
+    opened = open_run(run, device=device, weights=weights, precision=precision, trust_code=trust_code)
+    given = {} if batch_size is None else {"batch_size": batch_size}  # a task of a user's own may not have it
+    results = opened.task.predict(opened.model, inputs or _lines(), **given)
     lines = (json.dumps(_plain(result), ensure_ascii=False) if as_json else str(result) for result in results)
-    print_or_write(lines, output, len(inputs) if inputs else None)
+    with opened.precision.autocast():
+        print_or_write(lines, output, len(inputs) if inputs else None)
 
 
 def _lines() -> Iterator[str]:

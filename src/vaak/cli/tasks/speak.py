@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -12,13 +11,24 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from vaak.cli.arguments import AsJson, Device, TrustCode, Weights, WhichWeights, with_options_of
-from vaak.core.errors import UserError
+from vaak.cli.arguments import (
+    AsJson,
+    BatchSize,
+    Device,
+    Precision,
+    TrustCode,
+    Weights,
+    WhichPrecision,
+    WhichWeights,
+    with_options_of,
+)
+from vaak.core.errors import DataError, UserError
 from vaak.tasks.tts.config import SpeakingConfig
 
 if TYPE_CHECKING:
     from vaak.audio.audio_file import SpeechFile
-    from vaak.tasks.tts.predict import Sentence, Speaker, Unspeakable
+    from vaak.tasks.batches import Done
+    from vaak.tasks.tts.predict import Sentence, Speaker, SpokenText, Unspeakable
 
 
 @with_options_of(SpeakingConfig, into="speaking")
@@ -33,6 +43,8 @@ def speak(
         Path | None, typer.Option(help="Write FILE.png: spectrogram, durations and pitch of the first sentences.")
     ] = None,
     device: Device = "auto",
+    precision: Precision = WhichPrecision.auto,
+    batch_size: BatchSize = None,
     weights: Weights = WhichWeights.auto,
     trust_code: TrustCode = False,
     as_json: AsJson = False,
@@ -46,6 +58,7 @@ def speak(
     """
     from vaak.cli.arguments import texts_of
     from vaak.runs.open_run import open_run
+    from vaak.tasks.tts.predict import SpokenText
 
     if plot is not None and plot.suffix.lower() != ".png":
         raise UserError(f"--plot: {plot}: expected a file that ends in .png")
@@ -54,14 +67,18 @@ def speak(
     if not spoken:
         raise UserError(f"{text or 'the text'}: there is nothing to speak in it")
     overrides = [f"data.speaking.{name}={json.dumps(value)}" for name, value in speaking.items()]
-    opened = open_run(run, overrides=overrides, device=device, weights=weights, trust_code=trust_code)
+    opened = open_run(
+        run, overrides=overrides, device=device, weights=weights, precision=precision, trust_code=trust_code
+    )
     if opened.experiment.task != "tts":
         raise UserError(f"{run} is a run of task {opened.experiment.task}; vaak speak requires a run of task tts")
     speaker = opened.task.speaker(opened.model)
     sentences: list[Sentence] = []
     problems: list[tuple[str, Unspeakable]] = []
-    for path, some in _files(output, spoken):
-        sentences += _write(path, some, speaker, problems, as_json=as_json)
+    parts = speaker.sentences((SpokenText(*one) for one in spoken), batch_size)
+    with opened.precision.autocast():
+        for path, some in _files(output, spoken):
+            sentences += _write(path, len(some), parts, speaker, problems, as_json=as_json)
     if plot is not None and sentences:
         _draw(plot, sentences, speaker.mel.frame_shift)
     for place, one in problems:
@@ -99,25 +116,35 @@ def _draw(path: Path, sentences: list[Sentence], frame_shift: float) -> None:
 
 def _write(
     path: Path,
-    texts: list[tuple[str, str]],
+    num_texts: int,
+    parts: Iterator[tuple[SpokenText, Sentence] | Done[SpokenText]],
     speaker: Speaker,
     problems: list[tuple[str, Unspeakable]],
     *,
     as_json: bool,
 ) -> list[Sentence]:
-    """Have ``speaker`` speak texts, each with where it comes from, into the file ``path``.
+    """Write the sentences of the next ``num_texts`` texts to the file ``path``.
 
-    How long that took is printed, ``as_json`` or for people. What can't be spoken is added to ``problems``; no file is
+    How long they took is printed, ``as_json`` or for people. What can't be spoken is added to ``problems``; no file is
     written where nothing can. The first sentences are returned.
+
+    Raises DataError, with where the text comes from, under ``on_unspeakable: error``.
     """
     from vaak.audio.audio_file import speech_file
     from vaak.report.audio import MOST_SPECTROGRAMS
+    from vaak.tasks.batches import Done
 
-    begun, sentences = time.perf_counter(), 0
+    taken, sentences = 0.0, 0
     kept: list[Sentence] = []
     with ExitStack() as stack:
         file: SpeechFile | None = None
-        for sentence in _spoken(texts, speaker, problems):
+        while num_texts:
+            one = next(parts)
+            if isinstance(one, Done):
+                taken, num_texts = taken + one.seconds, num_texts - 1
+                problems += _problems(one, speaker.options)
+                continue
+            sentence = one[1]
             file = file or stack.enter_context(speech_file(path, speaker.sampling_rate, speaker.options.pause))
             file.append(sentence.samples)
             sentences += 1
@@ -126,7 +153,6 @@ def _write(
         if file is None:
             return []
         duration = file.duration
-    taken = time.perf_counter() - begun
     if as_json:
         about = {"file": str(path), "sentences": sentences, "duration": duration, "seconds_taken": round(taken, 3)}
         print(json.dumps({**about, "real_time_factor": round(taken / duration, 5)}), flush=True)
@@ -136,22 +162,13 @@ def _write(
     return kept
 
 
-def _spoken(
-    texts: list[tuple[str, str]], speaker: Speaker, problems: list[tuple[str, Unspeakable]]
-) -> Iterator[Sentence]:
-    """The sentences of texts; what can't be spoken is added to ``problems``.
-
-    Raises DataError, with where the text comes from, under ``on_unspeakable: error``.
-    """
-    from vaak.core.errors import DataError
+def _problems(text: Done[SpokenText], options: SpeakingConfig) -> list[tuple[str, Unspeakable]]:
+    """Return what of a text can't be spoken, each with where it comes from."""
     from vaak.tasks.tts.predict import Unspeakable
 
-    for text, where in texts:
-        found: list[Unspeakable] = []
-        try:
-            yield from speaker.sentences(text, found)
-        except DataError as error:
-            if speaker.options.on_unspeakable == "error":
-                raise DataError(f"{where}: {error}") from error
-            found = found or [Unspeakable(str(error), rest_is_spoken=False)]
-        problems += ((where, one) for one in found)
+    if text.error is not None and options.on_unspeakable == "error":
+        raise DataError(f"{text.source.where}: {text.error}") from text.error
+    found = list(text.source.unspeakable)
+    if text.error is not None and not found:
+        found = [Unspeakable(str(text.error), rest_is_spoken=False)]
+    return [(text.source.where, one) for one in found]

@@ -10,7 +10,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from vaak.cli.arguments import AsJson, Device, TrustCode, Weights, WhichWeights, with_options_of
+from vaak.cli.arguments import (
+    AsJson,
+    BatchSize,
+    Device,
+    Precision,
+    TrustCode,
+    Weights,
+    WhichPrecision,
+    WhichWeights,
+    with_options_of,
+)
 from vaak.core.errors import UserError
 from vaak.tasks.asr.config import AsrDecodingConfig
 
@@ -26,7 +36,7 @@ class Format(StrEnum):
     srt = "srt"
 
 
-@with_options_of(AsrDecodingConfig, into="decoding", leave_out=("valid_examples",))
+@with_options_of(AsrDecodingConfig, into="decoding", leave_out=("valid_examples", "batch_size"))
 def transcribe(
     run: Annotated[Path, typer.Argument(help="A run (its best checkpoint) or a checkpoint.")],
     audio: Annotated[list[Path], typer.Argument(help="Audio files, and folders that are searched for them.")],
@@ -38,6 +48,8 @@ def transcribe(
         Path | None, typer.Option("--output", "-o", help="A folder with a file for each; default: standard output.")
     ] = None,
     device: Device = "auto",
+    precision: Precision = WhichPrecision.auto,
+    batch_size: BatchSize = None,
     weights: Weights = WhichWeights.auto,
     trust_code: TrustCode = False,
     as_json: AsJson = False,
@@ -61,18 +73,19 @@ def transcribe(
     if output is None and format is Format.srt and len(files) > 1:
         raise UserError("--format srt: subtitles are of one recording; give --output, a folder with a file for each")
     overrides = [f"data.decoding.{name}={json.dumps(value)}" for name, value in decoding.items()]
-    opened = open_run(run, overrides=overrides, device=device, weights=weights, trust_code=trust_code)
+    opened = open_run(
+        run, overrides=overrides, device=device, weights=weights, precision=precision, trust_code=trust_code
+    )
     if opened.experiment.task != "asr":
         raise UserError(f"{run} is a run of task {opened.experiment.task}; vaak transcribe requires a run of task asr")
     _make(output)
     transcriber = opened.task.transcriber(opened.model)
-    for path in files:
-        try:
-            found = transcriber.transcribe(path)
-        except UserError as error:
-            failed[path] = error
-            continue
-        _write(_as(format, found, path), found.name, output, format, is_alone=len(files) == 1)
+    with opened.precision.autocast():
+        for path, found in zip(files, transcriber.transcribe_files(files, batch_size), strict=True):
+            if isinstance(found, UserError):
+                failed[path] = found
+                continue
+            _write(_as(format, found, path), found.name, output, format, is_alone=len(files) == 1)
     for reason in failed.values():
         print(reason, file=sys.stderr)
     if failed:

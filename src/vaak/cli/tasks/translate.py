@@ -9,7 +9,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from vaak.cli.arguments import AsJson, Device, Output, TrustCode, Weights, WhichWeights, with_options_of
+from vaak.cli.arguments import (
+    AsJson,
+    Device,
+    Output,
+    Precision,
+    TrustCode,
+    Weights,
+    WhichPrecision,
+    WhichWeights,
+    with_options_of,
+)
 from vaak.core.errors import UserError
 from vaak.tasks.seq2seq.config import TranslationOptions
 
@@ -27,6 +37,7 @@ def translate(
         Path | None, typer.Option(help="An HTML page to write: the attention in the first text's translation.")
     ] = None,
     device: Device = "auto",
+    precision: Precision = WhichPrecision.auto,
     weights: Weights = WhichWeights.auto,
     trust_code: TrustCode = False,
     as_json: AsJson = False,
@@ -44,7 +55,7 @@ def translate(
     from vaak.runs.open_run import open_run
 
     texts, where = texts_of(text)
-    opened = open_run(run, device=device, weights=weights, trust_code=trust_code)
+    opened = open_run(run, device=device, weights=weights, precision=precision, trust_code=trust_code)
     if opened.experiment.task != "seq2seq":
         raise UserError(f"{run} is a run of task {opened.experiment.task}; vaak translate requires a seq2seq model")
     settings = opened.task.decoding(**decoding)
@@ -54,7 +65,8 @@ def translate(
         translations = _drawn(translations, translator, attention)
     numbered = "n_best" in decoding
     total = None if numbered and not as_json else len(texts)
-    print_or_write(_lines(translations, as_json=as_json, numbered=numbered), output, total)
+    with opened.precision.autocast():
+        print_or_write(_lines(translations, as_json=as_json, numbered=numbered), output, total)
 
 
 def _drawn(translations: Iterator[Translation], translator: Translator, attention: Path) -> Iterator[Translation]:

@@ -5,10 +5,8 @@ audio ──cut at silences──▶ windows ──features──▶ encoder ─
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,12 +16,14 @@ from torch import Tensor
 
 from vaak.audio.audio_file import AudioFile
 from vaak.audio.speech_regions import FRAME, find_speech, frame_levels
+from vaak.core.errors import UserError
 from vaak.nn.decoding.beam_search import BeamSettings, beam_search
 from vaak.nn.decoding.sampling import Hypothesis, SamplingSettings, without_dropout, write
 from vaak.tasks.asr.config import AsrDecodingConfig
 from vaak.tasks.asr.data import SAMPLING_RATE, WhisperFeatures
 from vaak.tasks.asr.model import AsrModel, Encoded
 from vaak.tasks.asr.whisper import PURPOSE, Vocabulary
+from vaak.tasks.batches import Batches, Done
 from vaak.tasks.pretrained import transformers_of
 
 Channels = Any
@@ -63,6 +63,22 @@ class Transcript:
         )
 
 
+@dataclass(eq=False)
+class _Recording:
+    """A file in work; ``duration`` in seconds, once it is open."""
+
+    path: Path
+    duration: float = 0.0
+
+
+class _Window(NamedTuple):
+    """Speech from ``start`` to ``end`` seconds, as features ``(bin, frame)``."""
+
+    start: float
+    end: float
+    features: np.ndarray
+
+
 @dataclass(frozen=True)
 class Transcriber:
     """A model with what it reads and writes, and how transcripts are searched for."""
@@ -78,14 +94,41 @@ class Transcriber:
 
         Raises DataError, naming the file, if it can't be read.
         """
-        begun, found = time.perf_counter(), list[Segment]()
-        with AudioFile(path, SAMPLING_RATE, self.channels) as file:
-            windows = windows_of(file.read, file.duration, self.features.seconds)
-            while together := list(islice(windows, self.decoding.batch_size)):
-                texts = self.texts(np.stack([self.features(samples) for _, _, samples in together]))
-                found += [Segment(start, end, text) for (start, end, _), text in zip(together, texts, strict=True)]
-            duration = file.duration
-        return Transcript(path.stem, tuple(found), duration, time.perf_counter() - begun)
+        [found] = self.transcribe_files([path], self.decoding.batch_size)
+        if isinstance(found, UserError):
+            raise found
+        return found
+
+    def transcribe_files(
+        self, paths: Iterable[Path], batch_size: int | None = None
+    ) -> Iterator[Transcript | UserError]:
+        """The words of each audio file, or why it can't be read; windows of several are transcribed together.
+
+        There are ``batch_size`` windows in a batch; with None, as many as memory allows.
+        """
+        batches = Batches(next(self.model.parameters()).device, batch_size, self.decoding.batch_size)
+        segments: list[Segment] = []
+        for one in batches.of_sources(map(_Recording, paths), self._windows, _seconds_of, self._segments):
+            if not isinstance(one, Done):
+                segments.append(one[1])
+                continue
+            file = one.source
+            yield one.error or Transcript(file.path.stem, tuple(segments), file.duration, one.seconds)
+            segments = []
+
+    def _windows(self, recording: _Recording) -> Iterator[_Window]:
+        with AudioFile(recording.path, SAMPLING_RATE, self.channels) as file:
+            recording.duration = file.duration
+            for start, end, samples in windows_of(file.read, file.duration, self.features.seconds):
+                yield _Window(start, end, self.features(samples))
+
+    def _segments(self, windows: list[_Window]) -> list[Segment]:
+        """The words of each window, all computed at once."""
+        rows = torch.from_numpy(np.stack([window.features for window in windows]))
+        with without_dropout(self.model), torch.inference_mode():
+            written = self.written(self.model.encode(rows.to(next(self.model.parameters()).device)))
+        texts = (self.vocabulary.decode(list(best.tokens)) for best in written)
+        return [Segment(one.start, one.end, text) for one, text in zip(windows, texts, strict=True)]
 
     def texts(self, features: np.ndarray) -> list[str]:
         """The transcript of each row of ``features`` ``(row, bin, frame)``."""
@@ -113,6 +156,10 @@ class Transcriber:
                 settings = BeamSettings(ids.end, longest, options.beam_size, options.length_penalty)
                 return [best[0] for best in beam_search(writer, begin, settings)]
             return write(writer, begin, SamplingSettings(longest, temperature=0, stop_ids=(ids.end,)))
+
+
+def _seconds_of(window: _Window) -> float:
+    return window.end - window.start
 
 
 class TranscriptWriter:

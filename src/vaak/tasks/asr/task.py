@@ -216,10 +216,14 @@ class AsrTask(SpeechTask[AsrExperiment, PreparedUtterances, AsrDataset]):
         vocabulary = self.prepared.vocabulary
         return Transcriber(cast("AsrModel", model), vocabulary, self.features, decoding, self.audio.channels)
 
-    def predict(self, model: nn.Module, inputs: Iterable[Path | str]) -> Iterator[Transcript]:
+    def predict(
+        self, model: nn.Module, inputs: Iterable[Path | str], batch_size: int | None = None
+    ) -> Iterator[Transcript]:
         """The transcript of each audio file."""
-        transcriber = self.transcriber(model)
-        return (transcriber.transcribe(Path(path)) for path in inputs)
+        for found in self.transcriber(model).transcribe_files(map(Path, inputs), batch_size):
+            if isinstance(found, UserError):
+                raise found
+            yield found
 
     def expert_weight(self, expert: int, checkpoint: Path) -> float:
         """Return the factor of an expert's change where it is exported. Raises UserError if that isn't known."""

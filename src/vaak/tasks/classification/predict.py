@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from itertools import islice
 
 import numpy as np
 import torch
 from torch import nn
 
 from vaak.nn.decoding.sampling import without_dropout
+from vaak.tasks.batches import Batches
 from vaak.tasks.classification.data import Classes, RowFormat, TextExample, collate
 from vaak.tasks.classification.metrics import by_column
 from vaak.text.tokenizer import normalise
@@ -39,13 +39,20 @@ class Labeller:
     classes: Classes
     multi_label: bool
 
-    def label(self, texts: Iterable[str]) -> Iterator[Prediction]:
-        """The prediction for each text, in their order; a blank text has no label."""
-        remaining = iter(texts)
-        while group := list(islice(remaining, TOGETHER)):
-            probabilities = self._probabilities([normalise(text).strip() for text in group])
-            for text, row in zip(group, probabilities, strict=True):
-                yield self._prediction(text, row if text.strip() else {})
+    def label(self, texts: Iterable[str], batch_size: int | None = None) -> Iterator[Prediction]:
+        """The prediction for each text, in their order; a blank text has no label.
+
+        There are ``batch_size`` texts in a batch; with None, as many as memory allows.
+        """
+        batches = Batches(next(self.model.parameters()).device, batch_size, TOGETHER)
+        return batches.results(texts, len, self._predictions)
+
+    def _predictions(self, texts: list[str]) -> list[Prediction]:
+        """The prediction for each text, all computed at once."""
+        probabilities = self._probabilities([normalise(text).strip() for text in texts])
+        return [
+            self._prediction(text, row if text.strip() else {}) for text, row in zip(texts, probabilities, strict=True)
+        ]
 
     def _probabilities(self, texts: list[str]) -> list[dict[str, list[float]]]:
         ids = self.rows.tokenizer.encode_batch(texts)

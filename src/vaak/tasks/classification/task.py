@@ -331,9 +331,9 @@ class ClassificationTask(TextTask[ClassificationExperiment, PreparedLabels, Text
         """The model with what it reads and its classes."""
         return Labeller(model, self.rows, self.prepared.classes, self.multi_label)
 
-    def predict(self, model: nn.Module, inputs: Iterable[str]) -> Iterator[Prediction]:
+    def predict(self, model: nn.Module, inputs: Iterable[str], batch_size: int | None = None) -> Iterator[Prediction]:
         """The labels of each text with their probabilities."""
-        return self.labeller(model).label(inputs)
+        return self.labeller(model).label(inputs, batch_size)
 
     def export_hf(self, model: nn.Module, folder: Path) -> None:
         """Write a folder that transformers loads as a sequence classifier."""

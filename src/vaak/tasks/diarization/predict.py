@@ -22,6 +22,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -37,7 +38,9 @@ from vaak.audio.segments import Segment, cropped
 from vaak.core.errors import UserError
 from vaak.core.storage.files import whole_folder
 from vaak.core.terminal import followed
+from vaak.nn.decoding.sampling import without_dropout
 from vaak.nn.onnx_file import ExportWrapper, OnnxModule, write_onnx
+from vaak.tasks.batches import Batches, Done
 from vaak.tasks.diarization.config import InferenceConfig, ScoringConfig
 from vaak.tasks.diarization.labels import DiarizationCollator, DiarizationExample
 from vaak.tasks.diarization.model import DiarizationModel
@@ -62,6 +65,20 @@ class Diarized:
     def real_time_factor(self) -> float:
         """Seconds taken for each second of audio."""
         return self.seconds_taken / self.duration if self.duration else 0.0
+
+
+@dataclass(eq=False)
+class _File:
+    """A file in work; ``num_frames`` are of features, ``duration`` is in seconds, once it is open."""
+
+    path: Path
+    name: str
+    num_frames: int = 0
+    duration: float = 0.0
+
+
+Window = tuple[int, np.ndarray]
+"""The first frame and the features ``(time, bins)`` of a window."""
 
 
 @dataclass(frozen=True)
@@ -125,23 +142,46 @@ class Diarizer:
 
         Raises DataError, naming the file, if it can't be read.
         """
-        begun = time.perf_counter()
-        features, shift = Features(audio), self.frame_shift
+        [(_, found)] = self.diarize_files([(path, path.stem)], audio)
+        if isinstance(found, UserError):
+            raise found
+        return found
+
+    def diarize_files(
+        self, files: Iterable[tuple[Path, str]], audio: AudioConfig, batch_size: int | None = None
+    ) -> Iterator[tuple[Path, Diarized | UserError]]:
+        """Who speaks when in each file, under the name given, or why it can't be read; windows of several are batched.
+
+        There are ``batch_size`` windows in a batch; with None, as many as memory allows.
+        """
+        batches = Batches(next(self.model.parameters()).device, batch_size, WINDOWS_AT_ONCE)
+        outputs: list[WindowOutput] = []
+        read = partial(self._read, Features(audio), audio)
+        for one in batches.of_sources((_File(*file) for file in files), read, _frames_of, self._together):
+            if not isinstance(one, Done):
+                outputs.append(one[1])
+                continue
+            yield one.source.path, one.error or self._diarized(one.source, outputs, one.seconds)
+            outputs = []
+
+    def _read(self, features: Features, audio: AudioConfig, file: _File) -> Iterator[Window]:
+        """The windows of a file."""
+        shift = self.frame_shift
         margin = math.ceil(audio.frame_length / shift)  # so that features at a window's edges are those of the whole
-        with AudioFile(path, audio.sampling_rate, audio.channels) as file:
-
-            def read(first: int, last: int) -> np.ndarray:
+        with AudioFile(file.path, audio.sampling_rate, audio.channels) as opened:
+            file.num_frames, file.duration = features.num_frames(opened.num_samples), opened.duration
+            self._demand_outputs_for_speakers(file.path, file.num_frames)
+            for first, last in self.windows(file.num_frames):
                 before = min(first, margin)
-                samples = file.read((first - before) * shift, (last + margin) * shift)
-                return features(samples)[before : before + last - first]
+                samples = opened.read((first - before) * shift, (last + margin) * shift)
+                yield first, features(samples)[before : before + last - first]
 
-            num_frames = features.num_frames(file.num_samples)
-            self._demand_outputs_for_speakers(path, num_frames)
-            outputs = self.outputs(read, num_frames)
-            segments = self.segments(self.joined(outputs, num_frames))
+    def _diarized(self, file: _File, outputs: Sequence[WindowOutput], seconds: float) -> Diarized:
+        begun = time.perf_counter()
+        segments = self.segments(self.joined(outputs, file.num_frames))
         segments = cropped(segments, 0.0, file.duration)  # the last frame may go beyond it
-        taken = time.perf_counter() - begun
-        return Diarized(path.stem, segments, file.duration, taken, self.at_ceiling(outputs))
+        seconds += time.perf_counter() - begun
+        return Diarized(file.name, segments, file.duration, seconds, self.at_ceiling(outputs))
 
     def at_ceiling(self, outputs: Sequence[WindowOutput]) -> bool:
         """Whether in some window as many speak as the model can tell apart, and nobody said how many there are."""
@@ -161,18 +201,13 @@ class Diarizer:
                 "(model.max_speakers); ask for fewer, or train a model for more"
             )
 
-    def outputs_of(self, windows: Iterable[tuple[int, np.ndarray]]) -> Iterator[WindowOutput]:
+    def outputs_of(self, windows: Iterable[Window]) -> Iterator[WindowOutput]:
         """The model's output on windows of features, several at a time."""
-        waiting: list[tuple[int, np.ndarray]] = []
-        for window in windows:
-            waiting.append(window)
-            if len(waiting) == WINDOWS_AT_ONCE:
-                yield from self._together(waiting)
-                waiting = []
-        if waiting:
-            yield from self._together(waiting)
+        batches = Batches(next(self.model.parameters()).device, WINDOWS_AT_ONCE, ahead=WINDOWS_AT_ONCE)
+        return batches.results(windows, _frames_of, self._together)
 
-    def _together(self, windows: list[tuple[int, np.ndarray]]) -> Iterator[WindowOutput]:
+    def _together(self, windows: list[Window]) -> list[WindowOutput]:
+        """The model's output on each window, all computed at once."""
         model, step = self.model, self.model.config.output_subsampling
         device = next(model.parameters()).device
         times = [len(features) for _, features in windows]
@@ -180,16 +215,22 @@ class Diarizer:
         for row, (_, features) in enumerate(windows):
             batch[row, : times[row]] = features
         mask = torch.arange(max(times))[None] < torch.tensor(times)[:, None]
-        was_training = model.training
-        model.eval()
-        with torch.inference_mode():
+        with without_dropout(model), torch.inference_mode():
             inferred = model.infer(torch.from_numpy(batch).to(device), mask.to(device))
-        model.train(was_training)
-        embeddings = inferred.embeddings
-        for row, (first, _) in enumerate(windows):
-            frames = -(-times[row] // step)
-            vectors = None if embeddings is None else embeddings[row].cpu().numpy()
-            yield WindowOutput(first // step, inferred.probabilities[row, :frames].cpu().numpy(), vectors)
+        probabilities = inferred.probabilities.float().cpu().numpy()
+        embeddings = None if inferred.embeddings is None else inferred.embeddings.float().cpu().numpy()
+        return [
+            WindowOutput(
+                first // step,
+                probabilities[row, : -(-times[row] // step)],
+                None if embeddings is None else embeddings[row],
+            )
+            for row, (first, _) in enumerate(windows)
+        ]
+
+
+def _frames_of(window: Window) -> int:
+    return len(window[1])
 
 
 NO_FIELD = re.compile(r"[\s\x00-\x1f\x7f]+")
@@ -235,17 +276,6 @@ def _as_field(text: str) -> str:
     """
     text = NO_FIELD.sub("_", text.encode(errors="replace").decode())
     return f"_{text}" if text[:1] in ("", ";", "\ufeff") or text == "<NA>" else text
-
-
-def diarize_files(
-    diarizer: Diarizer, names: dict[Path, str], audio: AudioConfig
-) -> Iterator[tuple[Path, Diarized | UserError]]:
-    """Who speaks when in each file, under its name; or the error."""
-    for path, name in followed(names.items(), "recordings", len(names)):
-        try:
-            yield path, replace(diarizer.diarize_file(path, audio), name=name)
-        except UserError as error:
-            yield path, error
 
 
 @dataclass(frozen=True)

@@ -352,11 +352,15 @@ class DiarizationTask(SpeechTask[DiarizationExperiment, PreparedRecordings, Diar
         for batch in (reader[address].batch for address in addresses):
             yield from batch.extra["examples"] if batch is not None else ()
 
-    def predict(self, model: nn.Module, inputs: Iterable[Path | str]) -> Iterator[Diarized]:
+    def predict(
+        self, model: nn.Module, inputs: Iterable[Path | str], batch_size: int | None = None
+    ) -> Iterator[Diarized]:
         """Who speaks when in each audio file."""
-        diarizer = self.diarizer(model)
-        for path in inputs:
-            yield diarizer.diarize_file(Path(path), self.audio)
+        recordings = ((path, path.stem) for path in map(Path, inputs))
+        for _, found in self.diarizer(model).diarize_files(recordings, self.audio, batch_size):
+            if isinstance(found, UserError):
+                raise found
+            yield found
 
     def refused_exports(self) -> dict[str, str]:
         reason = "model.head attractors reads frames in an order drawn for each length, which ONNX doesn't have"

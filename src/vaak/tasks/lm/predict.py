@@ -38,10 +38,14 @@ def generate_batch(
     settings: SamplingSettings,
     *,
     max_length: int | None = None,
+    seeds: Sequence[int] | None = None,
 ) -> list[list[int]]:
-    """Return each prompt's continuation, in one batch; each has its own draws, the first those of ``generate``."""
+    """Return each prompt's continuation, in one batch; each has its own draws, the first those of ``generate``.
+
+    With ``seeds``, one for each prompt, each is what ``generate`` gives with its seed.
+    """
     texts: list[list[int]] = [[] for _ in prompts]
-    for tokens in _steps(model, prompts, settings, max_length) if prompts else ():
+    for tokens in _steps(model, prompts, settings, max_length, seeds) if prompts else ():
         for text, token in zip(texts, tokens, strict=True):
             text += [] if token is None else [token]
     return texts
@@ -64,6 +68,12 @@ class RowDecoder:
         if self.contexts != extended:
             self.cache = None
 
+    def select(self, rows: Sequence[int]) -> None:
+        """Keep these rows, in this order."""
+        self.contexts = [self.contexts[row] for row in rows]
+        if self.cache is not None:
+            self.cache.select(torch.tensor(rows, device=self.model.embedding.weight.device))
+
     @torch.inference_mode()
     def next_logits(self) -> Tensor:
         """Scores of the token after each row, ``(rows, vocab)``, on the model's device, in float32 at least."""
@@ -85,7 +95,11 @@ class RowDecoder:
 
 
 def _steps(
-    model: LanguageModel, prompts: Sequence[Sequence[int]], settings: SamplingSettings, max_length: int | None
+    model: LanguageModel,
+    prompts: Sequence[Sequence[int]],
+    settings: SamplingSettings,
+    max_length: int | None,
+    seeds: Sequence[int] | None = None,
 ) -> Iterator[list[int | None]]:
     """Check what was asked for now; then, step by step, the next token of each row, None where the row has ended."""
     if model.config.model_type != "decoder":
@@ -98,18 +112,25 @@ def _steps(
         if not all(0 <= token < model.vocab_size for token in prompt):
             unknown = next(token for token in prompt if not 0 <= token < model.vocab_size)
             raise UserError(f"Token {unknown} of the prompt is not one of the model's {model.vocab_size} tokens.")
-    return _draw_steps(RowDecoder(model, prompts, max_length), settings)
+    draws = [(settings.seed, row) for row in range(len(prompts))] if seeds is None else [(seed, 0) for seed in seeds]
+    keys = np.array([draw_key(Purpose.GENERATE, *draw) for draw in draws], dtype=np.uint64)
+    return _draw_steps(RowDecoder(model, prompts, max_length), settings, keys)
 
 
-def _draw_steps(reader: RowDecoder, settings: SamplingSettings) -> Iterator[list[int | None]]:
-    rows = range(len(reader.contexts))
-    keys = np.array([draw_key(Purpose.GENERATE, settings.seed, row) for row in rows], dtype=np.uint64)
-    ended = [False for _ in rows]
+def _draw_steps(reader: RowDecoder, settings: SamplingSettings, keys: np.ndarray) -> Iterator[list[int | None]]:
+    """The next token of each row, which draws by its key ``(row,)``; a row that ended leaves the batch."""
+    writing = np.arange(len(keys))
     for position in range(settings.max_new_tokens):
-        uniforms = uniform_numbers(keys, position)
+        uniforms = uniform_numbers(keys[writing], position)
         drawn = next_tokens(reader.next_logits(), reader.contexts, settings, uniforms).tolist()
-        ended = [done or token in settings.stop_ids for done, token in zip(ended, drawn, strict=True)]
-        if all(ended):
+        going_on = [place for place, token in enumerate(drawn) if token not in settings.stop_ids]
+        if not going_on:
             return
-        yield [None if done else token for done, token in zip(ended, drawn, strict=True)]
+        if len(going_on) < len(drawn):
+            reader.select(going_on)
+            writing, drawn = writing[going_on], [drawn[place] for place in going_on]
+        tokens: list[int | None] = [None] * len(keys)
+        for row, token in zip(writing.tolist(), drawn, strict=True):
+            tokens[row] = token
+        yield tokens
         reader.append(drawn)

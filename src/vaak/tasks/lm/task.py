@@ -13,6 +13,7 @@ import logging
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from functools import cached_property
+from itertools import tee
 from pathlib import Path
 from typing import Literal
 
@@ -29,6 +30,7 @@ from vaak.nn.kernels.random_features import NORM_REG, SquaredNorms, norm_reg
 from vaak.nn.losses import losses_of_logits
 from vaak.runs.prepared import Recipe, prepared_folder
 from vaak.tasks.base import in_temporary_folder
+from vaak.tasks.batches import Batches
 from vaak.tasks.lm import pretrained
 from vaak.tasks.lm.config import LanguageModelConfig, LanguageModelDataConfig, LanguageModelExperiment
 from vaak.tasks.lm.data import (
@@ -46,7 +48,7 @@ from vaak.tasks.lm.data import (
 from vaak.tasks.lm.export import export_hf, export_onnx, export_peft
 from vaak.tasks.lm.metrics import ORDER, PairDataset, PairMeters, TextMeters, ngram_figures, read_pairs, visibility_of
 from vaak.tasks.lm.model import LanguageModel
-from vaak.tasks.lm.predict import generate
+from vaak.tasks.lm.predict import generate, generate_batch
 from vaak.tasks.lm.pretrained import Family, family_of
 from vaak.tasks.lm.spec import SPEC
 from vaak.tasks.pretrained import KeptBase, find_model, load_or_init
@@ -314,26 +316,61 @@ class LanguageModelTask(TextTask[LanguageModelExperiment, PreparedText, Language
         return SamplingSettings(stop_ids=stop, **options)  # type: ignore[arg-type]
 
     def predict(
-        self, model: nn.Module, inputs: Iterable[str], settings: SamplingSettings | None = None
+        self,
+        model: nn.Module,
+        inputs: Iterable[str],
+        settings: SamplingSettings | None = None,
+        batch_size: int | None = None,
     ) -> Iterator[str]:
-        """Each input with the model's continuation."""
-        for text in inputs:
-            yield text + "".join(self.stream(model, text, settings or self.sampling()))
+        """Each input with the model's continuation, the same as alone."""
+        settings = settings or self.sampling()
+        texts, read = tee(inputs)
+        asked = ((self.prompt(text), settings.seed) for text in read)
+        for text, continuation in zip(texts, self.written(model, asked, settings, batch_size), strict=True):
+            yield text + continuation
+
+    def prompt(self, text: str) -> list[int]:
+        """The tokens of a text that is to be continued."""
+        return [self.tokenizer.bos_id, *self.tokenizer.encode(normalise(text))]
 
     def stream(self, model: nn.Module, text: str, settings: SamplingSettings) -> Iterator[str]:
         """The model's continuation of ``text``, in pieces that are whole characters, as soon as they are drawn."""
-        prompt = [self.tokenizer.bos_id, *self.tokenizer.encode(normalise(text))]
-        yield from self._continued(model, prompt, settings)
+        prompt = self.prompt(text)
+        assert isinstance(model, LanguageModel)
+        yield from self._pieces(prompt, generate(model, prompt, settings, max_length=self.data.max_length))
 
     def answer(self, model: nn.Module, messages: Messages, settings: SamplingSettings) -> Iterator[str]:
         """The model's answer to a conversation, as ``stream`` gives it; ends where the template ends an answer."""
-        prompt, stop = self.chat_template.prompt(messages, "the messages"), self.chat_template.end_ids
-        yield from self._continued(model, prompt, replace(settings, stop_ids=(*settings.stop_ids, *stop)))
-
-    def _continued(self, model: nn.Module, prompt: list[int], settings: SamplingSettings) -> Iterator[str]:
+        prompt, settings = self.chat_template.prompt(messages, "the messages"), self.answering(settings)
         assert isinstance(model, LanguageModel)
+        yield from self._pieces(prompt, generate(model, prompt, settings, max_length=self.data.max_length))
+
+    def answering(self, settings: SamplingSettings) -> SamplingSettings:
+        """Sampling settings that also stop where the chat template ends an answer."""
+        return replace(settings, stop_ids=(*settings.stop_ids, *self.chat_template.end_ids))
+
+    def written(
+        self,
+        model: nn.Module,
+        asked: Iterable[tuple[list[int], int]],
+        settings: SamplingSettings,
+        batch_size: int | None = None,
+    ) -> Iterator[str]:
+        """The continuation of each prompt of tokens, drawn with the seed next to it; several are written together."""
+        assert isinstance(model, LanguageModel)
+
+        def together(some: list[tuple[list[int], int]]) -> list[str]:
+            prompts, seeds = zip(*some, strict=True)
+            found = generate_batch(model, prompts, settings, max_length=self.data.max_length, seeds=seeds)
+            return ["".join(self._pieces(prompt, tokens)) for prompt, tokens in zip(prompts, found, strict=True)]
+
+        batches = Batches(model.embedding.weight.device, batch_size)
+        return batches.results(asked, lambda one: len(one[0]), together)
+
+    def _pieces(self, prompt: list[int], tokens: Iterable[int]) -> Iterator[str]:
+        """The text of tokens after a prompt, in pieces that are whole characters."""
         ids, said = list(prompt[1:]), self.tokenizer.decode(prompt[1:])
-        for token in generate(model, prompt, settings, max_length=self.data.max_length):
+        for token in tokens:
             ids.append(token)
             whole = self.tokenizer.decode(ids)
             if not whole.endswith("\ufffd") and not self.tokenizer.is_byte(token):  # else wait for the rest

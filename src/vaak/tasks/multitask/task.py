@@ -165,11 +165,14 @@ class JointTask(Task[Any]):
 
     # Use.
 
-    def predict(self, model: nn.Module, inputs: Iterable[tuple[str, Any]]) -> Iterator[Any]:
-        """Yield predictions for inputs, each a pair of a task's name and what that task predicts from."""
+    def predict(self, model: nn.Module, inputs: Iterable[tuple[str, Any]], **options: Any) -> Iterator[Any]:
+        """Yield predictions for inputs, each a pair of a task's name and what that task predicts from.
+
+        ``options`` are those of each task's ``predict``.
+        """
         models: Any = model.tasks
         for name, group in groupby(inputs, key=lambda pair: pair[0]):
-            yield from self.parts[name].predict(models[name], [one for _, one in group])
+            yield from self.parts[name].predict(models[name], [one for _, one in group], **options)
 
     def refused_exports(self) -> dict[str, str]:
         return refused_by_all(self.parts)

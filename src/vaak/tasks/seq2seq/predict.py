@@ -28,6 +28,7 @@ from vaak.nn.decoding.beam_search import BeamSettings, beam_search
 from vaak.nn.decoding.sampling import Hypothesis, SamplingSettings, without_dropout, write
 from vaak.nn.models import EncoderDecoderModel
 from vaak.report.attention import Sentence, draw_attention
+from vaak.tasks.batches import Batches
 from vaak.tasks.seq2seq.config import METHOD_OPTIONS, METHODS_OF, DecodingConfig
 from vaak.tasks.seq2seq.data import add_gloss
 from vaak.tasks.seq2seq.model import cross_attention
@@ -106,12 +107,8 @@ class Translator:
 
     def written(self, sources: Sequence[Sequence[int]], settings: DecodingSettings) -> list[list[Hypothesis]]:
         """The hypotheses for each source of tokens, which ends with [eos]; the best first. No source may be empty."""
-        found: list[list[Hypothesis]] = [[] for _ in sources]
-        for group in groups(list(map(len, sources)), settings):
-            together = self._written_together([sources[index] for index in group], settings)
-            for index, hypotheses in zip(group, together, strict=True):
-                found[index] = self._best_first(hypotheses, settings)
-        return found
+        batches = self._batches(settings, ahead=max(len(sources), 1), recovers=False)
+        return list(batches.results(sources, settings.places_of, lambda some: self._written_together(some, settings)))
 
     def candidate(self, hypothesis: Hypothesis, settings: DecodingSettings) -> Candidate:
         """The text of a hypothesis."""
@@ -121,13 +118,18 @@ class Translator:
     def _translations(
         self, texts: Sequence[str], sources: list[list[int]], settings: DecodingSettings
     ) -> Iterator[Translation]:
-        for first in range(0, len(texts), SORTED_TOGETHER):
-            window = range(first, min(first + SORTED_TOGETHER, len(texts)))
-            filled = [index for index in window if sources[index]]
-            written = dict(zip(filled, self.written([sources[index] for index in filled], settings), strict=True))
-            for index in window:
-                candidates = (self.candidate(one, settings) for one in written.get(index, ()))
-                yield Translation(texts[index], tuple(candidates))
+        def translated(some: list[tuple[str, list[int]]]) -> list[Translation]:
+            filled = [source for _, source in some if source]
+            written = iter(self._written_together(filled, settings) if filled else ())
+            found = ((text, next(written) if source else []) for text, source in some)
+            return [Translation(text, tuple(self.candidate(one, settings) for one in best)) for text, best in found]
+
+        batches = self._batches(settings, ahead=SORTED_TOGETHER)
+        return batches.results(zip(texts, sources, strict=True), lambda pair: settings.places_of(pair[1]), translated)
+
+    def _batches(self, settings: DecodingSettings, **how: Any) -> Batches:
+        device = self.model.target_embedding.weight.device
+        return Batches(device, settings.batch_size, cells=settings.max_tokens, **how)
 
     def _best_first(self, hypotheses: list[Hypothesis], settings: DecodingSettings) -> list[Hypothesis]:
         if settings.method != "mbr":
@@ -139,20 +141,23 @@ class Translator:
         return [hypothesis for _, hypothesis in best[: settings.n_best]]
 
     def _written_together(self, sources: Sequence[Sequence[int]], settings: DecodingSettings) -> list[list[Hypothesis]]:
-        end = self.target.eos_id
+        """The hypotheses for each source, the best first, all computed at once."""
+        end, copies = self.target.eos_id, settings.width
         with without_dropout(self.model), torch.inference_mode():
             writer = TargetWriter(self.model, sources, self.impossible())
             begin = torch.full((len(sources),), self.target.bos_id, device=writer.device)
             if settings.method == "beam":
-                return beam_search(writer, begin, settings.beam(end))
-            if settings.method == "greedy":
-                return [[one] for one in write(writer, begin, settings.sampling(end))]
-            copies = settings.width
-            keys = [draw_key(Purpose.TRANSLATE, settings.seed, copy, *ids) for ids in sources for copy in range(copies)]
-            rows = torch.arange(len(sources), device=writer.device).repeat_interleave(copies)
-            writer.select(rows)
-            drawn = write(writer, begin[rows], settings.sampling(end), keys)
-        return [drawn[place : place + copies] for place in range(0, len(drawn), copies)]
+                found = beam_search(writer, begin, settings.beam(end))
+            elif settings.method == "greedy":
+                found = [[one] for one in write(writer, begin, settings.sampling(end))]
+            else:
+                draws = range(copies)
+                keys = [draw_key(Purpose.TRANSLATE, settings.seed, copy, *ids) for ids in sources for copy in draws]
+                rows = torch.arange(len(sources), device=writer.device).repeat_interleave(copies)
+                writer.select(rows)
+                drawn = write(writer, begin[rows], settings.sampling(end), keys)
+                found = [drawn[place : place + copies] for place in range(0, len(drawn), copies)]
+        return [self._best_first(hypotheses, settings) for hypotheses in found]
 
     def impossible(self) -> list[int]:
         """Tokens that no target contains."""
@@ -188,22 +193,6 @@ class TargetWriter:
             self.source, self.memory, self.source_mask = self.source[rows], self.memory[rows], self.source_mask[rows]
         self.sources = sources
         self.cache.select(rows, memory=moved)
-
-
-def groups(lengths: list[int], settings: DecodingSettings) -> Iterator[list[int]]:
-    """The indices of sources that are translated together: similar lengths, the longest first."""
-    group: list[int] = []
-    allowed = 0
-    for index in sorted(range(len(lengths)), key=lambda index: -lengths[index]):
-        if group and len(group) == allowed:
-            yield group
-            group = []
-        if not group:
-            places = settings.width * (lengths[index] + settings.max_new_tokens)
-            allowed = max(1, min(settings.batch_size, settings.max_tokens // places))
-        group.append(index)
-    if group:
-        yield group
 
 
 METHODS = tuple(METHOD_OPTIONS)
@@ -247,6 +236,10 @@ class DecodingSettings:
         if self.method == "mbr" and self.n_best > self.num_samples:
             raise UserError(f"n_best is {self.n_best} of {self.num_samples} draws (num_samples); draw more.")
         _ = self.beam(end_id=0), self.sampling(end_id=0)  # they look at the rest
+
+    def places_of(self, source: Sequence[int]) -> int:
+        """Places of all hypotheses of a source of tokens, at most."""
+        return self.width * (len(source) + self.max_new_tokens)
 
     @property
     def width(self) -> int:

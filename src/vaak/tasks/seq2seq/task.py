@@ -204,10 +204,15 @@ class Seq2SeqTask(TextTask[Seq2SeqExperiment, PreparedPairs, Seq2SeqModel]):
         return Translator(model, prepared.source_tokenizer, prepared.target_tokenizer, longest, prepared.dictionary)
 
     def predict(
-        self, model: nn.Module, inputs: Iterable[str], settings: DecodingSettings | None = None
+        self,
+        model: nn.Module,
+        inputs: Iterable[str],
+        settings: DecodingSettings | None = None,
+        batch_size: int | None = None,
     ) -> Iterator[str]:
         """The translation of each input; of a blank one, nothing."""
-        for translation in self.translator(model).translate(list(inputs), settings or self.decoding()):
+        settings = settings or self.decoding(batch_size=batch_size)
+        for translation in self.translator(model).translate(list(inputs), settings):
             yield translation.text
 
     def export_hf(self, model: nn.Module, folder: Path) -> None:

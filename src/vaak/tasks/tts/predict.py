@@ -6,18 +6,19 @@ text ──sentences──▶ symbols ──model──▶ mel spectrograms ─�
 from __future__ import annotations
 
 import re
-import time
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from torch.nn.utils.rnn import pad_sequence
 
 from vaak.audio.mel_config import MelConfig
 from vaak.core.errors import DataError, UserError
 from vaak.nn.decoding.sampling import without_dropout
+from vaak.tasks.batches import Batches, Done
 from vaak.tasks.tts.checks import without_control
 from vaak.tasks.tts.config import SpeakingConfig
 from vaak.tasks.tts.model import Controls, Text, TtsModel
@@ -103,6 +104,15 @@ class Speech:
         }
 
 
+@dataclass(eq=False)
+class SpokenText:
+    """A text that is spoken, ``where`` it comes from, and what of it can't be."""
+
+    text: str
+    where: str = ""
+    unspeakable: list[Unspeakable] = field(default_factory=list)
+
+
 class Speaker:
     """A model with what turns texts into symbols, and spectrograms into audio."""
 
@@ -139,24 +149,40 @@ class Speaker:
 
     def speech(self, text: str) -> Speech:
         """The whole text as audio. Raises DataError as ``sentences`` does."""
-        begun = time.perf_counter()
-        unspeakable: list[Unspeakable] = []
-        sentences = tuple(self.sentences(text, unspeakable))
+        [found] = self.speeches([text])
+        return found
+
+    def speeches(self, texts: Iterable[str], batch_size: int | None = None) -> Iterator[Speech]:
+        """Each text as audio; sentences of several are spoken together. Raises DataError as ``speech`` does."""
         pause = np.zeros(round(self.options.pause * self.sampling_rate), np.float32)
-        parts = [part for sentence in sentences for part in (pause, sentence.samples)][1:]
-        taken = time.perf_counter() - begun
-        samples = np.concatenate(parts)
-        return Speech(text, samples, self.sampling_rate, self.mel.frame_shift, sentences, taken, tuple(unspeakable))
+        sentences: list[Sentence] = []
+        for one in self.sentences(map(SpokenText, texts), batch_size):
+            if not isinstance(one, Done):
+                sentences.append(one[1])
+                continue
+            if one.error is not None:
+                raise one.error
+            samples = np.concatenate([part for sentence in sentences for part in (pause, sentence.samples)][1:])
+            made = Speech(
+                one.source.text, samples, self.sampling_rate, self.mel.frame_shift, tuple(sentences), one.seconds
+            )
+            yield replace(made, unspeakable=tuple(one.source.unspeakable))
+            sentences = []
 
-    def sentences(self, text: str, unspeakable: list[Unspeakable] | None = None) -> Iterator[Sentence]:
-        """The sentences of a text, each as soon as it is spoken.
+    def sentences(
+        self, texts: Iterable[SpokenText], batch_size: int | None = None
+    ) -> Iterator[tuple[SpokenText, Sentence] | Done[SpokenText]]:
+        """The sentences of each text in their order, then its end; those of several texts are spoken together.
 
-        What can't be spoken is treated as ``on_unspeakable`` says, and added to the list ``unspeakable``.
-
-        Raises DataError, with the text and before the first, where nothing can be spoken, or under ``error``.
+        There are ``batch_size`` sentences in a batch; with None, as many as memory allows. What can't be spoken is
+        treated as ``on_unspeakable`` says, and added to the text's ``unspeakable``. The end of a text has the DataError
+        where nothing of it can be spoken, or under ``error``.
         """
-        for processed in self._speakable(text, [] if unspeakable is None else unspeakable):
-            yield self.sentence(processed.normalised, processed.ids)
+        batches = Batches(next(self.model.parameters()).device, batch_size)
+        return batches.of_sources(texts, self._sentences_of, lambda one: len(one.ids), self._spoken)
+
+    def _sentences_of(self, text: SpokenText) -> Iterator[Processed]:
+        yield from self._speakable(text.text, text.unspeakable)
 
     def _speakable(self, text: str, unspeakable: list[Unspeakable]) -> list[Processed]:
         """Return each sentence of a text in symbols, without what can't be spoken."""
@@ -193,23 +219,38 @@ class Speaker:
 
         The speaker is the one called ``name``, if the model has such a speaker, or else that of the options.
         """
-        model, pause = self.model, self.processor.pause_id
         number = self.speakers.index(name) if name in self.speakers else self.number
+        [spoken] = self._together([(text, ids)], number)
+        return spoken
+
+    def _spoken(self, sentences: list[Processed]) -> list[Sentence]:
+        return self._together([(one.normalised, one.ids) for one in sentences], self.number)
+
+    def _together(self, sentences: list[tuple[str, tuple[int, ...]]], speaker: int) -> list[Sentence]:
+        """Texts with their symbols as audio, all computed at once."""
+        model, pause = self.model, self.processor.pause_id
         device = next(model.parameters()).device
-        symbols = torch.tensor([[pause, *ids, pause]], device=device)
-        lengths, speaker = (torch.tensor([value], device=device) for value in (symbols.shape[1], number))
+        rows = [torch.tensor([pause, *ids, pause]) for _, ids in sentences]
+        symbols = pad_sequence(rows, batch_first=True, padding_value=self.processor.pad_id).to(device)
+        lengths = torch.tensor([len(row) for row in rows], device=device)
         with without_dropout(model):
-            spoken = model.speak(Text(symbols, lengths, speaker), self.controls)
-        mel = spoken.mel[0].cpu()
-        samples = self.vocoder(mel).numpy()
-        return Sentence(
-            text,
-            tuple(self.processor.decode(symbols[0].tolist())),
-            spoken.plan.durations[0].cpu().numpy(),
-            spoken.plan.pitch[0].cpu().numpy(),
-            mel.numpy(),
-            samples.clip(-1, 1),
-        )
+            spoken = model.speak(Text(symbols, lengths, torch.full_like(lengths, speaker)), self.controls)
+        plan, all_frames = spoken.plan, spoken.plan.frame_lengths.tolist()
+        mels = [mel[:frames] for mel, frames in zip(spoken.mel.float().cpu(), all_frames, strict=True)]
+        durations, pitch = plan.durations.cpu().numpy(), plan.pitch.float().cpu().numpy()
+        return [
+            Sentence(
+                text,
+                tuple(self.processor.decode(row.tolist())),
+                durations[number, : len(row)],
+                pitch[number, : len(row)],
+                mel.numpy(),
+                samples.numpy().clip(-1, 1),
+            )
+            for number, ((text, _), row, mel, samples) in enumerate(
+                zip(sentences, rows, mels, self.vocoder(mels), strict=True)
+            )
+        ]
 
 
 def divided(text: str) -> list[str]:

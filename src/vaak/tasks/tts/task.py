@@ -176,11 +176,9 @@ class TtsTask(SpeechTask[TtsExperiment, PreparedSpeech, TtsDataset]):
         assert self.audio.mel is not None
         export_acoustic(model, self.prepared.processor, self.audio.mel, self.data.speaking, folder)
 
-    def predict(self, model: nn.Module, inputs: Iterable[str]) -> Iterator[Speech]:
+    def predict(self, model: nn.Module, inputs: Iterable[str], batch_size: int | None = None) -> Iterator[Speech]:
         """Each text as audio."""
-        speaker = self.speaker(model)
-        for text in inputs:
-            yield speaker.speech(text)
+        return self.speaker(model).speeches(inputs, batch_size)
 
     def samples(self, model: nn.Module) -> list[str]:
         """A line for each of ``data.samples``, which are written to the run as audio."""

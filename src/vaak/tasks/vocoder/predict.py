@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn.utils.rnn import pad_sequence
 
 from vaak.audio.audio_file import AudioFile
 from vaak.core.storage.files import whole_folder
 from vaak.nn.onnx_file import OnnxModule, write_onnx
+from vaak.nn.speech.masks import length_mask
 from vaak.nn.speech.vocos import Vocos
-from vaak.tasks.vocoder.metrics import Distances, by_griffin_lim, distances, vocoded
+from vaak.tasks.batches import Batches
+from vaak.tasks.vocoder.metrics import Distances, by_griffin_lim, distances
 from vaak.tasks.vocoder.model import VocoderModel
+
+AT_FIRST = 4
+"""Recordings that are vocoded together where nobody says how many."""
 
 
 class Vocoded(NamedTuple):
@@ -40,20 +47,46 @@ class Vocoded(NamedTuple):
         return {"name": self.name, "vocoder": self.own._asdict(), "griffin_lim": self.other._asdict()}
 
 
-@torch.no_grad()
 def vocode(model: VocoderModel, name: str, samples: np.ndarray, num_iterations: int) -> Vocoded:
     """Return what a model and ``num_iterations`` of Griffin–Lim make of the samples ``(time,)`` called ``name``."""
-    real = torch.tensor(samples).to(next(model.parameters()))
-    ours, theirs = vocoded(model, real), by_griffin_lim(model, real, num_iterations)
-    own, other = (distances(model, made, real) for made in (ours, theirs))
-    return Vocoded(name, samples, ours.cpu().numpy(), theirs.cpu().numpy(), own, other)
+    return _vocoded(model, num_iterations, [(name, samples)])[0]
 
 
-def vocode_files(model: VocoderModel, paths: Iterable[str], num_iterations: int) -> Iterator[Vocoded]:
-    """Each audio file. Raises DataError for one that can't be read."""
+def vocode_files(
+    model: VocoderModel, paths: Iterable[str], num_iterations: int, batch_size: int | None = None
+) -> Iterator[Vocoded]:
+    """Each audio file, several at a time. Raises DataError for one that can't be read."""
+    batches = Batches(next(model.parameters()).device, batch_size, AT_FIRST)
+    together = partial(_vocoded, model, num_iterations)
+    return batches.results(_read(paths, model.mel.config.sampling_rate), lambda one: len(one[1]), together)
+
+
+def _read(paths: Iterable[str], sampling_rate: int) -> Iterator[tuple[str, np.ndarray]]:
     for path in paths:
-        with AudioFile(Path(path), model.mel.config.sampling_rate) as file:
-            yield vocode(model, str(path), file.samples(0, file.num_samples), num_iterations)
+        with AudioFile(Path(path), sampling_rate) as file:
+            yield str(path), file.samples(0, file.num_samples)
+
+
+@torch.no_grad()
+def _vocoded(model: VocoderModel, num_iterations: int, recordings: Sequence[tuple[str, np.ndarray]]) -> list[Vocoded]:
+    device = next(model.parameters()).device
+    reals = [torch.tensor(samples, device=device) for _, samples in recordings]
+    made = generated(model, [model.mel_of(real[None])[0] for real in reals])
+    found = []
+    for (name, samples), real, row in zip(recordings, reals, made, strict=True):
+        ours, theirs = row[: len(real)], by_griffin_lim(model, real, num_iterations)
+        own, other = (distances(model, one, real) for one in (ours, theirs))
+        found.append(Vocoded(name, samples, ours.cpu().numpy(), theirs.cpu().numpy(), own, other))
+    return found
+
+
+def generated(model: VocoderModel, spectrograms: Sequence[Tensor]) -> Tensor:
+    """The audio ``(row, time)`` of mel spectrograms ``(frame, bin)`` of any length, 0 after a row's own end."""
+    device = next(model.parameters()).device
+    lengths = torch.tensor([len(one) for one in spectrograms], device=device)
+    mels = pad_sequence([one.to(device) for one in spectrograms], batch_first=True)
+    samples: Tensor = model.generator(mels, length_mask(lengths, mels.shape[1]))
+    return samples.float()
 
 
 ONNX_FILE = "model.onnx"

@@ -9,7 +9,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -40,7 +40,7 @@ from vaak.tasks.vocoder.config import (
 from vaak.tasks.vocoder.data import Crops, VocoderDataset, VocoderExample, collate, recipe
 from vaak.tasks.vocoder.metrics import Distances, VocoderMeters
 from vaak.tasks.vocoder.model import VocoderModel
-from vaak.tasks.vocoder.predict import Vocoded, export_onnx, vocode, vocode_files
+from vaak.tasks.vocoder.predict import Vocoded, export_onnx, generated, vocode, vocode_files
 from vaak.tasks.vocoder.spec import SPEC
 from vaak.tasks.vocoding import Vocoder
 
@@ -154,12 +154,12 @@ class VocoderTask(SpeechTask[VocoderExperiment, PreparedCuts, VocoderDataset]):
 
     def vocoder(self, model: nn.Module) -> Vocoder:
         """Return the maker of audio of spectrograms (vaak.tasks.vocoding)."""
-        device = next(model.parameters()).device
 
         @torch.inference_mode()
-        def samples_of(spectrogram: Tensor) -> Tensor:
-            samples: Tensor = model(spectrogram[None].to(device))[0].float().cpu()
-            return samples[: (len(spectrogram) - 1) * self.mel.hop_length]
+        def samples_of(spectrograms: Sequence[Tensor]) -> list[Tensor]:
+            rows = generated(cast("VocoderModel", model), spectrograms).cpu()
+            ends = [(len(one) - 1) * self.mel.hop_length for one in spectrograms]
+            return [row[:end] for row, end in zip(rows, ends, strict=True)]
 
         return samples_of
 
@@ -167,9 +167,9 @@ class VocoderTask(SpeechTask[VocoderExperiment, PreparedCuts, VocoderDataset]):
         """Write FOLDER/model.onnx, checked by onnxruntime: audio of spectrograms of any number and length."""
         export_onnx(cast("VocoderModel", model), folder)
 
-    def predict(self, model: nn.Module, inputs: Iterable[Any]) -> Iterator[Vocoded]:
+    def predict(self, model: nn.Module, inputs: Iterable[Any], batch_size: int | None = None) -> Iterator[Vocoded]:
         """Each audio file by way of its spectrogram, next to what Griffin–Lim makes of it."""
-        return vocode_files(cast("VocoderModel", model), inputs, self.data.num_iterations)
+        return vocode_files(cast("VocoderModel", model), inputs, self.data.num_iterations, batch_size)
 
     def samples(self, model: nn.Module) -> list[str]:
         """A line for each of the first parts of valid, which are written to the run as audio."""

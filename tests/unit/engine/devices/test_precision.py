@@ -124,7 +124,7 @@ def test_fp16_on_a_cpu_goes_on_in_fp32_with_one_warning(tmp_path: Path, caplog: 
         trainer = toy_trainer(tmp_path, mixed_precision="fp16", validation={"interval": 2})
         trainer.fit()
     warnings = [record.getMessage() for record in caplog.records]
-    assert warnings == ["mixed_precision: fp16 can't be used (a CPU has no fast fp16); training continues in fp32"]
+    assert warnings == ["mixed_precision: fp16 can't be used (a CPU has no fast fp16); fp32 is used instead"]
     assert trainer.precision.name == "no"
     assert not trainer.state.loss_scale.enabled
 

@@ -8,8 +8,6 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from tiny_translator import SENTENCES, tiny_translator
 from vaak.core.errors import UserError
@@ -102,22 +100,22 @@ def watched(begin: Any, seen: list[int]) -> Any:
     return start
 
 
-@settings(max_examples=50)
-@given(
-    st.lists(st.integers(1, 50), min_size=1, max_size=40),
-    st.sampled_from([("greedy", 1), ("beam", 4), ("sampling", 3), ("mbr", 16)]),
-    st.integers(1, 10),
-    st.integers(1, 2000),
-)
-def test_groups_keep_within_the_budget(lengths: list[int], method: tuple[str, int], batch_size: int, max_tokens: int):
-    name, width = method
-    n_best = width if name == "sampling" else 1
-    asked = DecodingSettings(name, 20, n_best=n_best, batch_size=batch_size, max_tokens=max_tokens)
-    groups = list(predict.groups(lengths, asked))
-    assert sorted(index for group in groups for index in group) == list(range(len(lengths)))
-    for group in groups:
-        places = width * len(group) * (max(lengths[index] for index in group) + 20)
-        assert len(group) == 1 or (len(group) <= batch_size and places <= max_tokens)
+@pytest.mark.parametrize(("batch_size", "max_tokens"), [(64, 1), (64, 200), (3, 500), (2, 10_000)])
+@pytest.mark.parametrize("method", METHODS)
+def test_batches_keep_within_the_budget(method: str, batch_size: int, max_tokens: int, monkeypatch: pytest.MonkeyPatch):
+    asked = replace(METHODS[method], batch_size=batch_size, max_tokens=max_tokens)
+    shapes: list[tuple[int, int]] = []
+    begin: Any = TargetWriter.__init__
+
+    def watched(self: TargetWriter, model: Any, sources: Any, impossible: Any) -> None:
+        shapes.append((len(sources), max(map(len, sources))))
+        begin(self, model, sources, impossible)
+
+    monkeypatch.setattr(TargetWriter, "__init__", watched)
+    assert len(list(tiny_translator().translate(TEXTS, asked))) == sum(rows for rows, _ in shapes) == len(TEXTS)
+    assert (max(rows for rows, _ in shapes) > 1) == (max_tokens > 1)
+    for rows, longest in shapes:
+        assert rows == 1 or (rows <= batch_size and asked.width * rows * (longest + 12) <= max_tokens)
 
 
 @pytest.mark.parametrize("method", METHODS)

@@ -173,7 +173,7 @@ def test_samples_are_in_the_run_and_recordings_can_be_vocoded(vocoder_run: Path,
 def test_the_vocoder_gives_the_samples_up_to_the_last_frame(vocoder_run: Path):
     opened = open_run(vocoder_run)
     mel = torch.randn(9, tiny_voice.MEL["n_mels"], generator=torch.Generator().manual_seed(0))
-    samples = opened.task.vocoder(opened.model)(mel)
+    [samples] = opened.task.vocoder(opened.model)([mel])
     assert samples.shape == (8 * tiny_voice.MEL["hop_length"],)
     with torch.no_grad():
         torch.testing.assert_close(samples, opened.model(mel[None])[0, : len(samples)])

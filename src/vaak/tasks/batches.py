@@ -1,0 +1,158 @@
+"""What a trained model computes together of what it is given: inputs of similar length, as many as memory allows.
+
+    files ──read──▶ parts, some batches ahead ──the longest first──▶ batches ──▶ results, in the order of the parts
+
+Padding changes nothing that a task makes of an input: its result depends on the others of its batch by rounding only.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Generic, TypeVar
+
+import torch
+
+from vaak.core.errors import UserError
+from vaak.core.out_of_memory import is_out_of_memory
+from vaak.engine.memory import free_memory, read_memory, reset_peak, thresholds_of
+
+log = logging.getLogger("vaak")
+Source = TypeVar("Source")
+Part = TypeVar("Part")
+Result = TypeVar("Result")
+AT_FIRST, AT_MOST = 16, 128
+"""Parts of a batch where nobody says how many, and how many they may become on a device with room for them."""
+BATCHES_AHEAD = 4
+"""So many batches of parts are read and sorted at a time; with one part in a batch, none is read ahead."""
+
+
+@dataclass(eq=False)
+class Done(Generic[Source]):
+    """The end of a source's parts: the ``error`` of one that can't be read to its end, and the ``seconds`` it took."""
+
+    source: Source
+    seconds: float = 0.0
+    error: UserError | None = field(default=None)
+
+
+class Batches:
+    """How many parts are computed together: ``size``; with None, as many as memory allows, beginning ``at_first``.
+
+    Where memory runs out they become fewer, unless an error is asked for (``recovers`` False). A GPU is given twice as
+    many while that fits; a CPU is busy with a few.
+    """
+
+    def __init__(
+        self,
+        device: torch.device,
+        size: int | None = None,
+        at_first: int = AT_FIRST,
+        *,
+        cells: int | None = None,
+        ahead: int | None = None,
+        recovers: bool = True,
+    ) -> None:
+        """``cells`` are what a batch has at most: its parts, each as long as the longest.
+
+        ``ahead`` parts are read and sorted at a time; None: those of a few batches.
+        """
+        self.device, self.size, self.recovers = device, size or at_first, recovers
+        self.grows = size is None and device.type == "cuda"
+        self.cells, self.ahead = cells, ahead
+
+    def results(
+        self,
+        parts: Iterable[Part],
+        length: Callable[[Part], float],
+        compute: Callable[[list[Part]], Sequence[Result]],
+    ) -> Iterator[Result]:
+        """The result of each part, in their order; ``compute`` gives those of a batch, whose longest part is first."""
+        for one in self.of_sources([parts], iter, length, compute):
+            if not isinstance(one, Done):
+                yield one[1]
+            elif one.error is not None:
+                raise one.error
+
+    def of_sources(
+        self,
+        sources: Iterable[Source],
+        read: Callable[[Source], Iterator[Part]],
+        length: Callable[[Part], float],
+        compute: Callable[[list[Part]], Sequence[Result]],
+    ) -> Iterator[tuple[Source, Result] | Done[Source]]:
+        """The results of each source's parts in their order, then its ``Done``; the same for the next source.
+
+        A UserError of ``read`` ends that source only. Raises UserError where one part alone doesn't fit in memory.
+        """
+        parts = _parts(sources, read)
+        while some := list(islice(parts, self._ahead())):
+            found: dict[int, Result] = {}
+            places = [place for place, (_, read_parts) in enumerate(some) if read_parts]
+            places.sort(key=lambda place: -length(some[place][1][0]))
+            while places:
+                most = self._most(length(some[places[0]][1][0]))
+                together, places = places[:most], places[most:]
+                begun = time.perf_counter()
+                results = self._computed([some[place][1][0] for place in together], compute)
+                share = (time.perf_counter() - begun) / len(together)
+                for place, result in zip(together, results, strict=True):
+                    found[place] = result
+                    some[place][0].seconds += share
+            for place, (source, _) in enumerate(some):
+                yield (source.source, found.pop(place)) if place in found else source
+
+    def _ahead(self) -> int:
+        return self.ahead or (self.size * BATCHES_AHEAD if self.size > 1 else 1)
+
+    def _most(self, longest: float) -> int:
+        """How many parts are together where the longest is this long."""
+        return self.size if self.cells is None else max(1, min(self.size, int(self.cells // max(longest, 1))))
+
+    def _computed(self, parts: list[Part], compute: Callable[[list[Part]], Sequence[Result]]) -> Sequence[Result]:
+        """The results of a batch, in halves where it doesn't fit."""
+        if self.grows:
+            reset_peak(self.device)
+        before = read_memory(self.device).own if self.grows else 0
+        try:
+            results = compute(parts)
+        except Exception as error:
+            if not (self.recovers and is_out_of_memory(error)):
+                raise
+        else:
+            if self.grows and len(parts) == self.size:
+                self._grow(before)
+            return results
+        if len(parts) == 1:
+            raise UserError("out of memory: one input does not fit even alone; shorten it, or use another --device")
+        half = len(parts) // 2
+        self.size, self.grows = min(self.size, half), False
+        free_memory(self.device)
+        log.warning("out of memory with %d inputs together: from here on at most %d (--batch-size)", len(parts), half)
+        return [*self._computed(parts[:half], compute), *self._computed(parts[half:], compute)]
+
+    def _grow(self, before: int) -> None:
+        """Take twice as many from here on where what a batch needs, beyond the bytes ``before`` it, fits twice."""
+        now = read_memory(self.device)
+        fits = now.used + (now.own - before) < thresholds_of(self.device)[1] * now.limit
+        self.size, self.grows = (2 * self.size, 2 * self.size < AT_MOST) if fits else (self.size, False)
+
+
+def _parts(
+    sources: Iterable[Source], read: Callable[[Source], Iterator[Part]]
+) -> Iterator[tuple[Done[Source], list[Part]]]:
+    """Each source's parts, one at a time with how long they took; after them, none."""
+    for source in sources:
+        done, begun = Done(source), time.perf_counter()
+        try:
+            for part in read(source):
+                done.seconds += time.perf_counter() - begun
+                yield done, [part]
+                begun = time.perf_counter()
+        except UserError as error:
+            done.error = error
+        done.seconds += time.perf_counter() - begun
+        yield done, []
