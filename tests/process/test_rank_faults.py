@@ -74,7 +74,7 @@ def test_a_folder_that_is_not_shared_is_named(tmp_path: Path):
 
 def test_a_preparation_that_takes_longer_than_the_time_out_is_waited_for(tmp_path: Path):
     """Ranks that waited for it timed out."""
-    fault = Fault(0, slow_seconds=6.0)
+    fault = Fault(0, slow_seconds=4.0)
     assert lines(tmp_path, fault, [0, 0], "training.distributed.timeout_minutes=0.05") == []
 
 

@@ -26,7 +26,7 @@ def run_on_ranks(world_size: int, work: Callable[..., None], *arguments: Any, se
     """Call ``work(rank, port, *arguments)`` in several processes; return their exit codes, None of one that hangs."""
     port = free_port()
     context = multiprocessing.get_context("forkserver")  # imports torch once, not in every process
-    context.set_forkserver_preload(["vaak.engine.trainer", "torch._dynamo", "torch.distributed.nn"])
+    context.set_forkserver_preload(["vaak.runs.start", "vaak.tasks.lm.task", "torch._dynamo", "torch.distributed.nn"])
     processes = [context.Process(target=work, args=(rank, port, *arguments)) for rank in range(world_size)]
     for process in processes:
         process.start()

@@ -240,6 +240,9 @@ MOST_SPECTROGRAMS = 8
 """Of a picture."""
 INCHES_PER_SECOND = 2.5
 WIDEST = 40.0
+RIGHT, ABOVE, BELOW = 1.3, 0.4, 0.4
+"""Inches around each panel, for the title, ticks and labels; on the left it depends on them. Fixed ones: matplotlib
+would draw everything several times to find its own."""
 F0 = "F0 in Hz"
 
 
@@ -273,28 +276,34 @@ def speech_png(rows: Sequence[Spectrogram | Alignment], frame_shift: float) -> b
     """
     rows = rows[:MOST_SPECTROGRAMS]
     seconds = max(int(row.durations.sum()) for row in rows) * frame_shift
-    heights = [2.6 if isinstance(row, Spectrogram) else max(2.6, 0.085 * len(row.symbols)) for row in rows]
-    width = min(max(6.0, INCHES_PER_SECOND * seconds), WIDEST)
-    figure = new_figure(width, sum(heights))
+    heights = [1.95 if isinstance(row, Spectrogram) else max(1.95, 0.085 * len(row.symbols)) for row in rows]
+    longest = max(len(symbol) for row in rows for symbol in row.symbols)
+    left = 0.55 if isinstance(rows[0], Spectrogram) else 0.2 + 0.05 * longest
+    width, height = min(max(6.0, INCHES_PER_SECOND * seconds), WIDEST), sum(heights) + len(rows) * (ABOVE + BELOW)
+    figure = new_figure(width, height, layout=None)
     values = [row.mel if isinstance(row, Spectrogram) else row.probabilities for row in rows]
     scale: dict[str, Any] = {"vmin": min(one.min() for one in values), "vmax": max(one.max() for one in values)}
-    panels = list(figure.subplots(len(rows), squeeze=False, height_ratios=heights)[:, 0])
-    for axes, row in zip(panels, rows, strict=True):
+    top = height
+    for row, inches in zip(rows, heights, strict=True):
+        bottom = top - ABOVE - inches
+        axes = figure.add_axes((left / width, bottom / height, 1 - (left + RIGHT) / width, inches / height))
         if isinstance(row, Spectrogram):
             image = _draw_spectrogram(axes, row, frame_shift, scale)
         else:
             image = _draw_alignment(axes, row, frame_shift, scale)
         axes.set_xlim(0, seconds)
-        axes.set_title(row.title, fontsize=9, loc="left", parse_math=False)
+        above = 14.0 if isinstance(row, Spectrogram) else 5.0
+        axes.set_title(row.title, fontsize=9, loc="left", y=1.0, pad=above, parse_math=False)
+        top = bottom - BELOW
     axes.set_xlabel("seconds", fontsize=7)
     of_pitch = [axes for axes in figure.axes if axes.get_ylabel() == F0]
     limits = np.array([axes.get_ylim() for axes in of_pitch])
     for twin in of_pitch:
         twin.set_ylim(limits[:, 0].min(), limits[:, 1].max())
-    what = "mel spectrogram" if isinstance(row, Spectrogram) else "probability"
-    bar = figure.colorbar(image, ax=panels, fraction=0.05, pad=0.01, aspect=40)
-    bar.set_label(what, fontsize=7)
-    bar.ax.tick_params(labelsize=7)
+    of_colours = figure.add_axes((1 - 0.65 / width, BELOW / height, 0.15 / width, 1 - (ABOVE + BELOW) / height))
+    bar = figure.colorbar(image, cax=of_colours)
+    bar.set_label("mel spectrogram" if isinstance(row, Spectrogram) else "probability", fontsize=7)
+    of_colours.tick_params(labelsize=7)
     return png_of(figure)
 
 
@@ -305,11 +314,10 @@ def _draw_spectrogram(axes: Axes, row: Spectrogram, frame_shift: float, scale: d
     image = axes.imshow(row.mel.T, origin="lower", aspect="auto", extent=extent, **scale)
     ends = np.cumsum(row.durations) * frame_shift
     axes.vlines(ends[:-1], 0, num_bins, colors="white", linewidth=0.3)
-    spoken = [place for place, frames in enumerate(row.durations) if frames]
-    above = axes.secondary_xaxis("top")
-    above.set_xticks([ends[place] - row.durations[place] * frame_shift / 2 for place in spoken])
-    above.set_xticklabels([row.symbols[place] for place in spoken], fontsize=6, parse_math=False)
-    above.tick_params(length=0)
+    for symbol, end, frames in zip(row.symbols, ends, row.durations, strict=True):
+        if frames:
+            middle = (end - frames * frame_shift / 2, 1.02)
+            axes.text(*middle, symbol, transform=axes.get_xaxis_transform(), ha="center", fontsize=6, parse_math=False)
     axes.set_ylabel("mel bin", fontsize=7)
     axes.tick_params(labelsize=7)
     if row.pitch.any():

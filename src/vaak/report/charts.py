@@ -200,22 +200,31 @@ MOST_NAMED, MOST_COUNTED = 40, 12
 
 def confusion_png(counts: np.ndarray, names: Sequence[str]) -> bytes:
     """The fraction of each class's texts by predicted class, of counts ``(class, predicted class)``."""
-    side = 0.28 * min(len(names), MOST_NAMED)
-    figure = new_figure(side + 3.2, side + 2)
-    axes = figure.subplots()
+    side = max(1.5, 0.28 * min(len(names), MOST_NAMED))
+    beside = 0.6 + (0.09 * max(map(len, names)) if len(names) <= MOST_NAMED else 0.3)  # inches for names and labels
+    width, height = beside + side + 1.2, beside + side + 0.2
+    figure = new_figure(width, height, layout=None)  # which would draw everything several times to find the margins
+    axes = figure.add_axes((beside / width, beside / height, side / width, side / height))
+    colours = figure.add_axes((1 - 1.05 / width, beside / height, 0.2 / width, side / height))
     if len(names) <= MOST_NAMED:
         axes.set_xticks(range(len(names)), names, rotation=90)
         axes.set_yticks(range(len(names)), names)
     axes.set(xlabel="predicted", ylabel="class")
-    draw_shares(axes, counts, np.argwhere(counts) if len(names) <= MOST_COUNTED else (), "fraction of the class")
+    written = np.argwhere(counts) if len(names) <= MOST_COUNTED else ()
+    draw_shares(axes, counts, written, "fraction of the class", colours)
     return png_of(figure)
 
 
-def draw_shares(axes: Any, counts: np.ndarray, written: Iterable[Sequence[int]], label: str) -> None:
-    """Draw counts ``(row, column)`` as shares of their row; those in the cells ``written`` are written into them."""
+def draw_shares(
+    axes: Any, counts: np.ndarray, written: Iterable[Sequence[int]], label: str, colours: Any = None
+) -> None:
+    """Draw counts ``(row, column)`` as shares of their row; those in the cells ``written`` are written into them.
+
+    The scale is drawn in the axes ``colours``, if there are any, or takes room from ``axes``.
+    """
     shares = counts / np.maximum(counts.sum(1, keepdims=True), 1)
     image = axes.imshow(shares, cmap="Blues", vmin=0, vmax=1)
-    axes.figure.colorbar(image, ax=axes, label=label)
+    axes.figure.colorbar(image, ax=axes, cax=colours, label=label)
     for row, column in written:
         colour = "white" if shares[row, column] > 0.5 else "black"
         axes.text(column, row, f"{counts[row, column]:.0f}", ha="center", va="center", color=colour)
@@ -223,8 +232,9 @@ def draw_shares(axes: Any, counts: np.ndarray, written: Iterable[Sequence[int]],
 
 def reliability_png(bins: np.ndarray) -> bytes:
     """Accuracy over confidence, of decisions, summed confidence and right ones in each bin ``(bin, 3)``."""
-    figure = new_figure(4.5, 4.5)
-    axes, below = figure.subplots(2, 1, sharex=True, height_ratios=(4, 1))
+    figure = new_figure(4.5, 4.5, layout=None)
+    margins = {"left": 0.13, "right": 0.96, "bottom": 0.11, "top": 0.98, "hspace": 0.08}
+    axes, below = figure.subplots(2, 1, sharex=True, height_ratios=(4, 1), gridspec_kw=margins)
     counts, confidence, hits = bins[bins[:, 0] > 0].T
     axes.plot([0, 1], [0, 1], color="0.7", linestyle="--", label="calibrated")
     axes.plot(confidence / counts, hits / counts, marker="o", label="model")

@@ -36,7 +36,6 @@ from vaak.engine.metrics_file import read_records
 from vaak.nn import lora
 from vaak.nn.lora import LoraExperts
 from vaak.nn.onnx_file import ExportWrapper, OnnxModule, write_onnx
-from vaak.tasks.asr import mixture_loader
 from vaak.tasks.asr.config import AsrDecodingConfig, AsrModelConfig
 from vaak.tasks.asr.data import WhisperFeatures
 from vaak.tasks.asr.metrics import EXPERT_WEIGHT
@@ -260,6 +259,8 @@ def write_mixture(model: AsrModel, vocabulary: Vocabulary, base: str, folder: Pa
 
     Raises UserError for a model without experts, or where the folder has something in it.
     """
+    from vaak.tasks.asr import mixture_loader  # imports transformers
+
     about = about_of(model, vocabulary, base)
     whisper = {f"{name}.{part}": getattr(layer, part) for name, layer in layers_of(model) for part in LORA}
     gate = {f"gate.{name}": value for name, value in cast("nn.Module", model.gate).state_dict().items()}
