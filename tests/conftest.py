@@ -88,6 +88,14 @@ def _cache_of_the_tests(tmp_path_factory: pytest.TempPathFactory) -> Iterator[No
         yield
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _files_are_not_forced_to_the_disk() -> Iterator[None]:
+    """No test of this process takes away the power, and a tiny run waits for the disk 50 times."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", os.fstat)  # which fails for what isn't open, too
+        yield
+
+
 @pytest.fixture(scope="session")
 def vaak_data() -> Callable[[str], Path]:
     """Gives a folder of real data by its name, or skips the test where there is none.

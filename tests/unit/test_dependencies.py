@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import ast
+import functools
 import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
-
-import pytest
 
 ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src" / "vaak"
@@ -31,16 +30,22 @@ ON_DEMAND = {
 """Where the generated Hindi is imported, since a YAML names it."""
 
 
-def imported(file: Path) -> Iterator[str]:
-    """The modules that a file imports anywhere, or names to import_module."""
-    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-            yield node.module
-            yield from (f"{node.module}.{alias.name}" for alias in node.names)
-        elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith("import_module"):
-            yield from (str(argument.value) for argument in node.args if isinstance(argument, ast.Constant))
+@functools.cache
+def imported(file: Path) -> tuple[set[str], set[str]]:
+    """The modules that a file imports anywhere, or names to import_module; and those that it imports at its top."""
+    tree = ast.parse(file.read_text(encoding="utf-8"))
+    anywhere, top = ({name for node in nodes for name in named(node)} for nodes in (ast.walk(tree), tree.body))
+    return anywhere, top
+
+
+def named(node: ast.AST) -> Iterator[str]:
+    if isinstance(node, ast.Import):
+        yield from (alias.name for alias in node.names)
+    elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+        yield node.module
+        yield from (f"{node.module}.{alias.name}" for alias in node.names)
+    elif isinstance(node, ast.Call) and "import_module" in (getattr(node.func, name, "") for name in ("id", "attr")):
+        yield from (str(argument.value) for argument in node.args if isinstance(argument, ast.Constant))
 
 
 def name_of(requirement: str) -> str:
@@ -52,7 +57,7 @@ def test_every_package_that_is_imported_is_declared():
     declared = {name_of(line) for lines in (PROJECT["dependencies"], *extras.values()) for line in lines}
     used: dict[str, str] = {}
     for file in SOURCE.rglob("*.py"):
-        for module in imported(file):
+        for module in imported(file)[0]:
             root = module.partition(".")[0]
             used.setdefault(PACKAGES.get(root, root).lower().replace("-", "_"), str(file.relative_to(ROOT)))
     standard = {name.lower() for name in sys.stdlib_module_names}
@@ -66,27 +71,32 @@ def test_the_core_imports_no_leaf_but_where_a_yaml_names_it():
         inside = "vaak." + path.replace("/", ".")
         if inside.startswith(LEAVES):
             continue
-        tree = ast.parse(file.read_text(encoding="utf-8"))
-        leaves = [module for module in imported(file) if module.startswith(LEAVES)]
-        if leaves:
+        anywhere, at_the_top = imported(file)
+        if any(module.startswith(LEAVES) for module in anywhere):
             found.add(path)
-            top = [node for node in tree.body if isinstance(node, ast.Import | ast.ImportFrom)]
-            assert not [node for node in top if any(leaf in ast.unparse(node) for leaf in leaves)], path
+        assert not [module for module in at_the_top if module.startswith(LEAVES)], path
     assert found == ON_DEMAND
 
 
-@pytest.mark.parametrize(
-    ("missing", "code", "extra"),
-    [
-        ("sacrebleu", "import vaak.tasks.seq2seq.task", "seq2seq"),
-        ("accelerate", "from vaak.engine.distributed.ranks import accelerate_tracker as f; f('mlflow')", "accelerate"),
-    ],
-)
-def test_without_an_extra_a_line_says_what_to_install(missing: str, code: str, extra: str):
-    block = f"import sys; sys.modules[{missing!r}] = None; from vaak.cli.main import guarded\n"
-    done = subprocess.run(
-        [sys.executable, "-c", f"{block}guarded(lambda: exec({code!r}, {{}}))"], capture_output=True, text=True
-    )
-    assert done.returncode == 2
-    assert "Traceback" not in done.stderr
-    assert f"requires {missing}: pip install 'vaak[{extra}]'" in done.stderr.splitlines()[-1]
+WITHOUT = """
+import sys
+from vaak.cli.main import guarded
+for missing, code in zip(sys.argv[1::2], sys.argv[2::2]):
+    sys.modules[missing] = None
+    try:
+        guarded(lambda: exec(code, {}))
+    except SystemExit as end:
+        print(end.code)
+"""
+ASKING = {
+    "sacrebleu": ("import vaak.tasks.seq2seq.task", "seq2seq"),
+    "accelerate": ("from vaak.engine.distributed.ranks import accelerate_tracker as f; f('mlflow')", "accelerate"),
+}
+
+
+def test_without_an_extra_a_line_says_what_to_install():
+    given = [word for missing, (code, _) in ASKING.items() for word in (missing, code)]
+    done = subprocess.run([sys.executable, "-c", WITHOUT, *given], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["2", "2"]
+    for line, (missing, (_, extra)) in zip(done.stderr.splitlines(), ASKING.items(), strict=True):
+        assert f"requires {missing}: pip install 'vaak[{extra}]'" in line

@@ -382,8 +382,11 @@ class LanguageModelTask(TextTask[LanguageModelExperiment, PreparedText, Language
         """Samples that begin from nothing; an encoder has none."""
         if not self.causal:
             return []
-        settings = (self.sampling(max_new_tokens=40, temperature=0.8, seed=seed) for seed in range(SHOWN_SAMPLES))
-        return [next(iter(self.predict(model, [""], one))).split("\n")[0] for one in settings]
+        assert isinstance(model, LanguageModel)
+        settings, seeds = self.sampling(max_new_tokens=40, temperature=0.8), range(SHOWN_SAMPLES)
+        prompts = [[self.tokenizer.bos_id]] * SHOWN_SAMPLES
+        drawn = generate_batch(model, prompts, settings, max_length=self.data.max_length, seeds=seeds)
+        return [self.tokenizer.decode(ids).split("\n")[0] for ids in drawn]
 
     def export_hf(self, model: nn.Module, folder: Path) -> None:
         """Write a folder that transformers loads without Vaak."""

@@ -89,7 +89,9 @@ def test_a_seed_gives_one_text_and_rows_differ():
     first = list(generate(model, [1], settings))
     torch.rand(5)
     assert list(generate(model, [1], settings)) == first
-    assert list(generate(model, [1], replace(settings, seed=2))) != first
+    second = list(generate(model, [1], replace(settings, seed=2)))
+    assert second != first
+    assert generate_batch(model, [[1], [1]], settings, seeds=[2, 1]) == [second, first]
     same, other = generate_batch(model, [[1], [1]], settings)
     assert same == first
     assert other != first
