@@ -63,11 +63,14 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _earlier_imports_are_not_collected() -> None:
-    """The same for what the tests of other files imported since: transformers alone are a million objects."""
-    gc.collect()
-    gc.freeze()
+@pytest.fixture(autouse=True)
+def _imports_are_not_collected() -> Iterator[None]:
+    """The same for what a test imports: transformers alone are a million objects."""
+    before = len(sys.modules)
+    yield
+    if len(sys.modules) > before + 20:
+        gc.collect()
+        gc.freeze()
 
 
 @pytest.fixture(autouse=True)

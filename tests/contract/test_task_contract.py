@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from contract_cases import CASES, TOYS
 from task_case import TaskCase, ToyCase
 from vaak.config.tasks import TASKS
 from vaak.testing import CHECKS, Case, check_learning, check_replay, check_resume, check_saved
+from vaak.testing.case import open_trainer
 
 
 def test_every_task_is_under_contract():
@@ -30,6 +32,26 @@ WITH_STATE = ("lm Performer", "asr, experts")
 """Cases whose steps change more than weights and moments: features that are redrawn, a bias that balances."""
 
 
+def check_no_term_is_reported(case: Case) -> None:
+    """No loss looks like a mean, of any kind of model and of head, in the batches that the others are held on."""
+    said: list[logging.LogRecord] = []
+    handler = logging.Handler()
+    handler.emit = said.append  # type: ignore[method-assign]
+    with open_trainer(case) as trainer:
+        forward, rows = trainer.step.objectives[0].gradient.forward, []
+        losses = forward.losses
+        object.__setattr__(
+            forward, "losses", lambda model, batch: (rows.append(batch.num_rows), losses(model, batch))[1]
+        )
+        logging.getLogger("vaak").addHandler(handler)
+        try:
+            trainer.rehearse()
+        finally:
+            logging.getLogger("vaak").removeHandler(handler)
+    assert sum(number > 1 for number in rows) >= 2, "a batch that has halves was looked at"
+    assert [record.getMessage() for record in said if "looks like a mean" in record.getMessage()] == []
+
+
 def parameters() -> list[Any]:
     """Return each case with each check; those of a case come one after the other, since it prepares its data once."""
     tasks: set[str] = set()
@@ -39,7 +61,7 @@ def parameters() -> list[Any]:
         trained = isinstance(case, ToyCase) or name in WITH_STATE or case.task not in tasks
         if isinstance(case, TaskCase):
             tasks.add(case.task)
-        for check in CHECKS:
+        for check in (*CHECKS, check_no_term_is_reported):
             slow = name in SLOW or (check in TRAINED and not trained)
             marks = [pytest.mark.slow] if slow else []
             found.append(pytest.param(case, check, id=f"{name}-{check.__name__}", marks=marks))

@@ -71,7 +71,7 @@ def _frames_and_symbols(batch: Batch) -> dict[str, float]:
     }
 
 
-SPEECH_FRAME = 128 / 8000
+SPEECH_FRAME = 256 / 8000
 
 
 def _seconds_of_frames(batch: Batch) -> float:
@@ -80,7 +80,7 @@ def _seconds_of_frames(batch: Batch) -> float:
 
 def _speech(*, model: dict[str, Any] | None = None, training: dict[str, Any] | None = None) -> TaskCase:
     sizes = {"d_model": 32, "num_layers": 1, "num_heads": 2, "dropout": 0.1}
-    mel = {"sampling_rate": 8000, "n_fft": 256, "win_length": 256, "hop_length": 128, "n_mels": 12, "f_max": None}
+    mel = {"sampling_rate": 8000, "n_fft": 512, "win_length": 512, "hop_length": 256, "n_mels": 12, "f_max": None}
     voices = {"name": "voices", "type": "voices", "num_voices": 2, "num_sentences": 14, "output_dir": "FOLDER"}
     options = {
         "model": {"global_config": sizes, "duration_predictor": {"width": 16}, **(model or {})},

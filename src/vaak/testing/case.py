@@ -32,6 +32,10 @@ SMALL: dict[str, Any] = {
     "logging": {"tensorboard": False},
 }
 """How a case trains where it doesn't say otherwise."""
+UNREHEARSED: dict[str, Any] = {"memory": {"rehearsal": False}}
+"""Options of a check of a step or two, which take less time than trying the largest batch before them."""
+UNEVALUATED: dict[str, Any] = {"validation": {"interval": None, "interval_epochs": None}}
+"""Options of a check that looks at steps alone."""
 
 
 @dataclass(frozen=True)

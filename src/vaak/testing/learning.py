@@ -17,7 +17,18 @@ from vaak.engine.checkpoint.weights import load_weights
 from vaak.engine.metrics_file import read_records
 from vaak.engine.precision import seed_everything
 from vaak.engine.trainer import Trainer
-from vaak.testing.case import Case, KilledError, Witness, batches, demand, demand_same, exact, folder, terms_of
+from vaak.testing.case import (
+    UNEVALUATED,
+    Case,
+    KilledError,
+    Witness,
+    batches,
+    demand,
+    demand_same,
+    exact,
+    folder,
+    terms_of,
+)
 
 CPU = torch.device("cpu")
 LOGGED_EVERY = 2
@@ -28,9 +39,13 @@ def check_learning(case: Case) -> None:
     task, witness = exact(case.make_task()), Witness()
     size = case.config().batch_size
     with folder() as directory:
-        options = {"max_steps": case.learning_steps, "gradient_accumulation_steps": 1, "batching": {"type": "fixed"}}
-        evaluated = {"validation": {"interval": None, "interval_epochs": None}, "checkpoint": {"interval_epochs": None}}
-        trainer = case.trainer(directory, witness, task=_few_examples(task, size), **options, **evaluated)
+        options: dict[str, Any] = {
+            "max_steps": case.learning_steps,
+            "gradient_accumulation_steps": 1,
+            "batching": {"type": "fixed"},
+        }
+        options |= {**UNEVALUATED, "checkpoint": {"interval_epochs": None}}
+        trainer = case.trainer(directory, witness, task=_few_examples(task, size), **options)
         trainer.fit()
     name = case.learned_loss or next(iter(witness.losses[1]))
     first, last = (witness.losses[step][name] for step in (1, case.learning_steps))
@@ -124,10 +139,10 @@ def check_replay(case: Case) -> None:
     """A past step, run again from the checkpoint before it, gives the same losses and weights to the bit, twice."""
     with folder() as runs:
         original = Witness()
-        case.trainer(runs / "run", original, max_steps=4).fit()
+        case.trainer(runs / "run", original, max_steps=4, **UNEVALUATED).fit()
         for number in (1, 2):
             replayed = Witness()
-            trainer = case.trainer(runs / f"replay-{number}", replayed, max_steps=4)
+            trainer = case.trainer(runs / f"replay-{number}", replayed, max_steps=4, **UNEVALUATED)
             trainer.resume(str(runs / "run" / "checkpoints" / step_folder(2)))
             trainer.fit()
             for step in (3, 4):
@@ -138,7 +153,7 @@ def check_replay(case: Case) -> None:
 def check_saved(case: Case) -> None:
     """A trained model, saved and loaded into a fresh one, has the same losses and predicts the same."""
     with folder() as runs:
-        trained = case.trainer(runs / "trained")
+        trained = case.trainer(runs / "trained", **UNEVALUATED)
         trained.fit()
         fresh = case.trainer(runs / "fresh", random_seed=7)
         path = runs / "trained" / "checkpoints" / step_folder(trained.position.step)

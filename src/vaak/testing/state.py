@@ -24,7 +24,17 @@ from vaak.engine.checkpoint.files import load_checkpoint, save_checkpoint
 from vaak.engine.journal import Journal
 from vaak.engine.state import State
 from vaak.engine.trainer import Trainer
-from vaak.testing.case import Case, Witness, demand, demand_same, folder, microbatches, open_trainer, same
+from vaak.testing.case import (
+    UNREHEARSED,
+    Case,
+    Witness,
+    demand,
+    demand_same,
+    folder,
+    microbatches,
+    open_trainer,
+    same,
+)
 
 EVERY_PART: dict[str, Any] = {"scheduler": {"type": "plateau", "patience": 0}, "ema": {"decay": 0.9}}
 """Options with which no part of the state is missing."""
@@ -206,7 +216,7 @@ def check_seeds(case: Case) -> None:
         witness = Witness(stop_at=3)
         seed_generators(elsewhere)  # where the process happens to stand must not matter
         with folder() as directory:
-            case.trainer(directory, witness, random_seed=seed).fit()
+            case.trainer(directory, witness, random_seed=seed, **UNREHEARSED).fit()
         runs.append(witness.losses)
     demand_same(runs[1], runs[0], "losses by step of two runs with the same seed")
     demand(not same(runs[2], runs[0]), f"another seed gave the very same losses: {runs[0]}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 import torch
@@ -14,6 +14,7 @@ from vaak.engine.gradient import MicrobatchPiece
 from vaak.engine.rehearsal import averaged_over, sizes_of
 from vaak.engine.trainer import Trainer
 from vaak.testing.case import (
+    UNREHEARSED,
     Case,
     Witness,
     batches,
@@ -41,7 +42,7 @@ def check_padding(case: Case) -> None:
                 for row in microbatch.address.rows
                 if (read := trainer.data.reader[replace(microbatch.address, rows=[row])]).batch is not None
             ]
-            _demand_equal_sums(trainer, _batch(microbatch), alone, "rows alone against rows padded together")
+            _demand_equal_sums(trainer, _batch(microbatch), {"rows alone against rows padded together": alone})
 
 
 def check_split(case: Case) -> None:
@@ -50,8 +51,8 @@ def check_split(case: Case) -> None:
         for whole in batches(trainer):
             if not all(term.splittable for term in terms_of(trainer, whole).values()):
                 continue
-            for pieces in PIECES:
-                _demand_equal_sums(trainer, whole, whole.split(pieces), f"{pieces} pieces against the whole batch")
+            cut = {f"{number} pieces against the whole batch": whole.split(number) for number in PIECES}
+            _demand_equal_sums(trainer, whole, cut)
 
 
 def check_accumulation(case: Case) -> None:
@@ -62,7 +63,7 @@ def check_accumulation(case: Case) -> None:
     expected: dict[str, Tensor] | None = None
     for size, number in ((8, 1), (4, 2), (1, 8)):
         witness = Witness(stop_at=1)
-        options = {"batch_size": size, "gradient_accumulation_steps": number}
+        options = {"batch_size": size, "gradient_accumulation_steps": number, **UNREHEARSED}
         with folder() as directory:
             trainer = case.trainer(directory, witness, task=exact(of_one_part(case.make_task())), **options)
             witness.watch_gradients(trainer)
@@ -158,33 +159,34 @@ def _step_of_rank(case: Case, rank: int, world_size: int) -> tuple[list[int], di
         return [address.number for address in share], _gradients(trainer)
 
 
-def _demand_equal_sums(trainer: Trainer, whole: Batch, pieces: Sequence[Batch], what: str) -> None:
-    parts, expected_gradients = _terms_and_gradients(trainer, [whole])
-    expected = parts[0]
-    parts, gradients = _terms_and_gradients(trainer, pieces)
-    terms = _added_up(parts)
-    units = {name: (term.per, term.splittable) for name, term in terms.items()}
-    demand(
-        units == {name: (term.per, term.splittable) for name, term in expected.items()},
-        f"{what}: the losses and their units are {units}",
-    )
-    for name, term in expected.items():
-        _demand_sum(
-            name, term, [(part[name], piece) for part, piece in zip(parts, pieces, strict=True) if name in part]
+def _demand_equal_sums(trainer: Trainer, whole: Batch, cut: Mapping[str, Sequence[Batch]]) -> None:
+    """Demand of each way of cutting a batch, by what it is called, that its pieces add up to the whole."""
+    (expected,), expected_gradients = _terms_and_gradients(trainer, [whole])
+    for what, pieces in cut.items():
+        parts, gradients = _terms_and_gradients(trainer, pieces)
+        terms = _added_up(parts)
+        units = {name: (term.per, term.splittable) for name, term in terms.items()}
+        demand(
+            units == {name: (term.per, term.splittable) for name, term in expected.items()},
+            f"{what}: the losses and their units are {units}",
         )
-    totals = {f"loss {name}": term.total for name, term in terms.items()}
-    demand_close(totals, {f"loss {name}": term.total for name, term in expected.items()}, what, TOLERANCE)
-    counts: dict[str, float] = {}
-    for piece in pieces:
-        for unit, count in piece.totals().items():
-            counts[f"count of {unit}"] = counts.get(f"count of {unit}", 0.0) + count
-    demand_close(counts, {f"count of {unit}": count for unit, count in whole.totals().items()}, what, 0.0)
-    demand_close(
-        {f"gradient of {name}": gradient for name, gradient in gradients.items()},
-        {f"gradient of {name}": gradient for name, gradient in expected_gradients.items()},
-        what,
-        TOLERANCE,
-    )
+        for name, term in expected.items():
+            _demand_sum(
+                name, term, [(part[name], piece) for part, piece in zip(parts, pieces, strict=True) if name in part]
+            )
+        totals = {f"loss {name}": term.total for name, term in terms.items()}
+        demand_close(totals, {f"loss {name}": term.total for name, term in expected.items()}, what, TOLERANCE)
+        counts: dict[str, float] = {}
+        for piece in pieces:
+            for unit, count in piece.totals().items():
+                counts[f"count of {unit}"] = counts.get(f"count of {unit}", 0.0) + count
+        demand_close(counts, {f"count of {unit}": count for unit, count in whole.totals().items()}, what, 0.0)
+        demand_close(
+            {f"gradient of {name}": gradient for name, gradient in gradients.items()},
+            {f"gradient of {name}": gradient for name, gradient in expected_gradients.items()},
+            what,
+            TOLERANCE,
+        )
 
 
 def _demand_sum(name: str, whole: Term, parts: Sequence[tuple[Term, Batch]]) -> None:

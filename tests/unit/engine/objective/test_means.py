@@ -12,14 +12,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from contract_cases import CASES, TOYS
-from task_case import TaskCase, ToyCase
 from toy import QUIET, StopAt, ToyTask, same_bits, toy_trainer, weights
 from toy_duel import DuelTask
 from vaak.config.training import TrainingConfig
 from vaak.core.batch import Batch, Term
 from vaak.core.callback import Callback
-from vaak.core.task import Task
 from vaak.engine.rehearsal import warn_of_means
 from vaak.engine.trainer import Trainer
 
@@ -208,19 +205,3 @@ def test_generators_modes_and_buffers_are_as_before(tmp_path: Path):
     warn_of_means(trainer.step.objectives, trainer.state, first.batch, 1)
     assert state() == before
     assert bool((projection == 0).all())
-
-
-@pytest.mark.parametrize("name", [*CASES, *TOYS])
-def test_no_task_of_vaaks_has_one(name: str, said: Callable[[], list[str]], tmp_path: Path):
-    """Every kind of model, of head and of loss, in the batches that their contract is held on."""
-    found: TaskCase | ToyCase = CASES[name] if name in CASES else TOYS[name]
-    case = found.prepared(tmp_path)
-    seen: list[int] = []
-    task: Task = case.make_task()
-    trainer = case.trainer(tmp_path / "run", task=task)
-    forward = trainer.step.objectives[0].gradient.forward
-    losses = forward.losses
-    object.__setattr__(forward, "losses", lambda model, batch: (seen.append(batch.num_rows), losses(model, batch))[1])
-    trainer.rehearse()
-    assert sum(rows > 1 for rows in seen) >= 2, "a batch that has halves was looked at"
-    assert said() == []
