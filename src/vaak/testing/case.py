@@ -67,9 +67,11 @@ class Case:
         return TrainingConfig(**{**SMALL, "optimizer": {"lr": self.learning_rate}, **self.training, **options})
 
     def trainer(self, directory: Path, *callbacks: Callback, task: Task | None = None, **options: Any) -> Trainer:
-        """A trainer of the case, or of ``task`` in its place, at its first step."""
+        """A trainer of the case, or of ``task`` in its place, at its first step; its evaluations draw no pictures."""
         directory.mkdir(parents=True, exist_ok=True)
-        return Trainer(task or self.make_task(), self.config(**options), directory, callbacks)
+        trainer = Trainer(task or self.make_task(), self.config(**options), directory, callbacks)
+        trainer.evaluator = replace(trainer.evaluator, show=None)  # drawing takes longer than all of a step
+        return trainer
 
 
 @contextlib.contextmanager

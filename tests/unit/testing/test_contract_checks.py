@@ -260,6 +260,16 @@ class Trains(VowelMeters):
         model.dropout.train()
 
 
+class DrawsOnWeights(VowelMeters):
+    def update(self, model, batch):
+        super().update(model, batch)
+        self.model = model
+
+    def pictures(self):
+        self.model.head.bias.data += 1e-3
+        return {}
+
+
 class CountsBeforeItKnows(VowelMeters):
     def update(self, model, batch):
         self.letters += batch.totals()["letter"]
@@ -321,6 +331,7 @@ DEFECTS = [
     ("check_figures", with_meters(MeanOfMeans), "figures in batches of 5"),
     ("check_figures", with_meters(WithoutProtocol), "the protocol of valid's figures says that the split is None"),
     ("check_evaluation", with_meters(ChangesWeights), "the model after an evaluation against before: head.bias"),
+    ("check_evaluation", with_meters(DrawsOnWeights), "the model after an evaluation against before: head.bias"),
     ("check_evaluation", with_meters(Freezes), "requires_grad of embedding.weight"),
     ("check_evaluation", with_meters(Trains), "put modules into training mode: dropout"),
     ("check_failing_batch", with_meters(CountsBeforeItKnows), "sums of valid after batches that failed: letters"),
