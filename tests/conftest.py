@@ -16,6 +16,7 @@ from hypothesis import HealthCheck, settings
 import shards
 import tiny_runs
 from commands import Commands
+from trained_once import evaluations_show
 from vaak.cli.main import main
 from vaak.config.base import REGISTERED
 from vaak.config.tasks import REGISTERED_TASKS
@@ -96,6 +97,20 @@ def _files_are_not_forced_to_the_disk() -> Iterator[None]:
     """No test of this process takes away the power, and a tiny run waits for the disk 50 times."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "fsync", os.fstat)  # which fails for what isn't open, too
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _evaluations_draw_nothing() -> Iterator[None]:
+    """Pictures take longer than all else in a tiny run; tests of them have the fixture ``pictures``."""
+    with evaluations_show(lambda self, step, draw: None):
+        yield
+
+
+@pytest.fixture(scope="module")
+def pictures(_evaluations_draw_nothing: None) -> Iterator[None]:
+    """Evaluations draw their pictures in all tests of the module, as they do for users."""
+    with evaluations_show():
         yield
 
 

@@ -1,15 +1,27 @@
-"""What one worker of pytest-xdist has trained is there for the others, too."""
+"""What one worker of pytest-xdist has trained is there for the others, too; with pictures or without."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from vaak.core.storage.lock import locked
+from vaak.engine.evaluation import Pictures
+
+SHOW = Pictures.show
+
+
+@contextlib.contextmanager
+def evaluations_show(show: Callable[..., None] = SHOW) -> Iterator[None]:
+    """Within this context, ``show`` is called with the pictures of an evaluation; by default, they are drawn."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Pictures, "show", show)
+        yield
 
 
 def trained_once(factory: pytest.TempPathFactory, name: str, train: Callable[[Path], object]) -> Path:

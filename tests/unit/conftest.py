@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import tiny_diarizer
-from trained_once import trained_once
+from trained_once import evaluations_show, trained_once
 
 
 @pytest.fixture(scope="session")
@@ -20,9 +20,10 @@ def made_recordings(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def diarizer_run(made_recordings: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The run directory of a tiny diarizer, trained to its end; tests leave it as it is."""
+    """The run directory of a tiny diarizer, trained to its end, with pictures; tests leave it as it is."""
     run = tmp_path_factory.mktemp("tiny_diarizer") / "tiny"
-    tiny_diarizer.train(made_recordings, run)
+    with evaluations_show():
+        tiny_diarizer.train(made_recordings, run)
     return run
 
 
@@ -39,7 +40,7 @@ def voice_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def flow_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run of a tiny voice with all that a model may have: flow matching, pitch, energy, learned durations."""
+    """A run, with pictures, of a voice with all that one may have: flow matching, pitch, energy, learned durations."""
     import tiny_voice
 
     model = {
@@ -54,7 +55,8 @@ def flow_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     overrides = ("training.logging.tensorboard=true", "training.validation.interval=15")
 
     def train(folder: Path) -> None:
-        tiny_voice.train(tiny_voice.write_voice(folder / "corpus"), folder / "voice", *overrides, model=model)
+        with evaluations_show():
+            tiny_voice.train(tiny_voice.write_voice(folder / "corpus"), folder / "voice", *overrides, model=model)
 
     return trained_once(tmp_path_factory, "tiny_flow", train) / "voice"
 

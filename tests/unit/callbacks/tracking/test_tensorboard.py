@@ -210,6 +210,7 @@ def test_writing_imports_nothing_heavy():
     assert done.stdout == "[]\n"
 
 
+@pytest.mark.usefixtures("pictures")
 def test_pictures_are_shown_once_after_a_resume(tmp_path: Path):
     """Stopped at step 7 and resumed from step 3, whose picture is repeated after the purge."""
     toy_trainer(tmp_path, TensorBoardCallback(), StopAt(7), task=DrawingTask(), **OPTIONS).fit()

@@ -16,6 +16,8 @@ from vaak.core.errors import UserError
 from vaak.engine import evaluation
 from vaak.engine.evaluation import Pictures
 
+pytestmark = pytest.mark.usefixtures("pictures")
+
 OPTIONS: dict[str, Any] = {
     "validation": {"interval": 2},
     "checkpoint": {"interval": 4, "save_total_limit": None},
