@@ -1,6 +1,7 @@
 """The command ``vaak``: how errors and signals end it. Nothing heavy is imported before Ctrl-C is heard.
 
-Before the seconds that importing torch takes, a line on the terminal says so.
+Before the seconds that importing torch takes, a line on the terminal says so. Other packages that are installed
+broken don't end it.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import os
 import sys
 import traceback
 from collections.abc import Callable
+from importlib.metadata import Distribution, EntryPoints
 from typing import Any
 
 from vaak.core.errors import RemoteError, UserError
@@ -193,3 +195,31 @@ def say_before_importing_torch() -> None:
     """Say on standard error that torch is imported, when it is, if that is a terminal."""
     if "torch" not in sys.modules and not any(isinstance(finder, TorchNotice) for finder in sys.meta_path):
         sys.meta_path.insert(0, TorchNotice())
+
+
+def overlook_broken_packages() -> None:
+    """From now on a malformed ``entry_points.txt`` has no entry points, and a warning; plugins of pydantic are off.
+
+    pydantic, torch and others read those of all that is installed when they are imported, and fail at the first.
+    """
+    read: Callable[[Any], EntryPoints] = Distribution.entry_points.fget  # type: ignore[attr-defined]
+    named: set[str] = set()
+
+    def entry_points(distribution: Any) -> EntryPoints:
+        try:
+            return read(distribution)
+        except (TypeError, ValueError):
+            from multiprocessing import parent_process
+
+            where = str(getattr(distribution, "_path", distribution))
+            if where not in named and parent_process() is None and os.environ.get("RANK", "0") == "0":
+                named.add(where)
+                problem = f"{where}/entry_points.txt is malformed, so nothing of it is used"
+                print(f"warning: {problem}; reinstall this package, or remove it", file=sys.stderr, flush=True)
+            return EntryPoints()
+
+    Distribution.entry_points = property(entry_points)  # type: ignore[assignment, method-assign]
+    os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
+
+
+overlook_broken_packages()  # here, as processes that are spawned import this module and call nothing of it

@@ -222,6 +222,37 @@ def test_broken_packages_stop_only_what_asks_for_their_tasks(project: Path):
         assert reason in said[-1]
 
 
+MALFORMED = {
+    "no_value": b"[vaak.tasks]\nnothing\n",
+    "twice": b"[other]\n[other]\n x\n",
+    "not_text": b"[vaak.tasks]\nx = \xff\xfe:Task\n",
+}
+MISSING = b"[pydantic]\nx = not_there:plugin\n[vaak.tasks]\ny = not_there:Task\nz =\n"
+
+
+@pytest.mark.parametrize(("command", "lines"), [("config check", 0), ("model show", len(MALFORMED))])
+def test_malformed_packages_stop_no_command(project: Path, command: str, lines: int):
+    """pydantic reads the entry points of all that is installed when it is imported, torch too; each is named once."""
+    site = project / "site"
+    for name, content in {**MALFORMED, "missing": MISSING}.items():
+        folder = site / f"{name}-1.0.dist-info"
+        folder.mkdir(parents=True)
+        (folder / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
+        (folder / "entry_points.txt").write_bytes(content)
+    quickstart = Path(SOURCE).parent / "configs" / "quickstart.yml"
+    code = "from vaak.cli.main import main; main()"
+    done = subprocess.run(
+        [sys.executable, "-c", code, *command.split(), str(quickstart)],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(site), SOURCE])},
+    )
+    assert done.returncode == 0, done.stderr
+    said = done.stderr.splitlines()
+    assert len({name for name in MALFORMED for line in said if f"{name}-1.0.dist-info" in line}) == len(said) == lines
+    assert all(line.startswith("warning: ") and line.endswith("reinstall this package, or remove it") for line in said)
+
+
 def test_an_installed_package_offers_it_by_name(project: Path):
     """An entry point, as pip leaves it, in a separate process: what is installed is read once."""
     site = project / "site"
