@@ -13,8 +13,8 @@ import tiny_diarizer
 import tiny_runs
 from commands import checkpoints_of
 from vaak.config.load import load
+from vaak.core.artifact import damage_in, sizes_of
 from vaak.core.errors import DataError, UserError
-from vaak.core.storage.files import damage_in, sizes_of
 from vaak.runs.open_run import open_run
 from vaak.runs.start import train
 

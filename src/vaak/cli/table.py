@@ -27,7 +27,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "speak": ("vaak.cli.tasks.speak:speak", "Speak texts with a trained text-to-speech model."),
     "transcribe": ("vaak.cli.tasks.transcribe:transcribe", "Transcribe recordings."),
     "tune": ("vaak.cli.tasks.diarize:tune", "Tune a diarizer's settings on development recordings."),
-    "export": ("vaak.cli.model:export", "Write a run in another format."),
+    "export": ("vaak.cli.export:export", "Write a run in another format."),
     "find-batch-size": (
         "vaak.cli.preflight:find_batch_size",
         "Find the largest batch that fits.",

@@ -6,6 +6,7 @@ section (``vaak.config.base``). What the classes mean is in docs/resuming.md.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -31,7 +32,6 @@ from vaak.config.yaml.fields import (
 )
 from vaak.config.yaml.text import flow_text
 from vaak.config.yaml.tree import split_key
-from vaak.core.storage.files import moved_together
 
 NOT_GIVEN = "not given"
 """Stands for a value where a side has none and no default is known: an option of a user's class, or a removed one."""
@@ -270,3 +270,19 @@ def _is_off(value: Any) -> bool:
 def _shown(value: Any) -> str:
     text = value if value == NOT_GIVEN else flow_text(value)
     return text if len(text) <= _LONGEST_VALUE else f"{text[: _LONGEST_VALUE - 3]}..."
+
+
+def moved_together(before: Any, after: Any, was: str, now: str) -> bool:
+    """Whether JSON values are equal but for paths that moved together with a folder, which ``was`` and is ``now``.
+
+    >>> moved_together({"base": "old/base", "type": "a"}, {"base": "new/base", "type": "a"}, "old/run", "new/run")
+    True
+    """
+    if isinstance(before, Mapping) and isinstance(after, Mapping):
+        return before.keys() == after.keys() and all(
+            moved_together(value, after[name], was, now) for name, value in before.items()
+        )
+    if isinstance(before, list) and isinstance(after, list) and len(before) == len(after):
+        return all(moved_together(one, other, was, now) for one, other in zip(before, after, strict=True))
+    are_paths = all(isinstance(value, str) and os.sep in value for value in (before, after))
+    return before == after or (are_paths and os.path.relpath(before, was) == os.path.relpath(after, now))

@@ -19,14 +19,14 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from vaak.core.errors import DataError, FormatError, UserError
-from vaak.core.storage.files import damage_in, read_json, remove_empty, remove_temporary, sizes_of, write_json
 from vaak.core.storage.files import new_folders as folders_to_make
+from vaak.core.storage.files import read_json, remove_empty, remove_temporary, write_json
 from vaak.core.storage.lock import holder_of, locked
 
 LOCK = ".lock"
@@ -194,3 +194,33 @@ def differences(before: Any, now: Any, key: str = "") -> Iterator[str]:
 def _json(value: Any) -> str:
     text = json.dumps(value, ensure_ascii=False, default=str)
     return text if len(text) <= MOST_SHOWN else f"{text[: MOST_SHOWN - 1]}…"
+
+
+def sizes_of(folder: Path, leave_out: Collection[str] = ()) -> dict[str, int]:
+    """The bytes of every file below a folder, by its path there; except hidden ones and those with these names."""
+    files = (path for path in sorted(folder.rglob("*")) if path.is_file())
+    named = {path.relative_to(folder): path.stat().st_size for path in files if path.name not in leave_out}
+    return {path.as_posix(): size for path, size in named.items() if not any(part[0] == "." for part in path.parts)}
+
+
+def damage_in(folder: Path, sizes: Mapping[str, int]) -> str | None:
+    """Return what is wrong with the first file that is missing or has another size, with its path; None if none is.
+
+    Raises OSError where the folder can't be read.
+    """
+    for name, size in sizes.items():
+        path = folder / name
+        try:
+            found = path.stat().st_size
+        except (FileNotFoundError, NotADirectoryError):
+            return f"{path}: this file is missing"
+        if found != size:
+            return f"{path}: this file has {found} bytes where {size} were written"
+    return None
+
+
+def remedy_of(error: Exception) -> str:
+    """Return what a user does about a file of made data that can't be read."""
+    if isinstance(error, PermissionError):
+        return "give yourself permission to read it"
+    return "delete the folder to make it again"

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from vaak.core.errors import UserError
-from vaak.core.storage.files import parse_json_lines, read_json_lines
+from vaak.core.storage.json_lines import parse_json_lines, read_json_lines
 from vaak.data.loader import Microbatch
 
 log = logging.getLogger("vaak")

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from vaak.core.storage.files import parse_json_lines
+from vaak.core.storage.json_lines import parse_json_lines
 
 Record = Mapping[str, Any]
 

@@ -28,11 +28,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 from vaak.config.base import from_options
-from vaak.core.artifact import Artifact, differences
+from vaak.core.artifact import Artifact, damage_in, differences, sizes_of
 from vaak.core.errors import UserError
 from vaak.core.interrupts import acknowledged, end_with_parent, in_order
 from vaak.core.machine import host_memory
-from vaak.core.storage.files import damage_in, remove_temporary, sha256_of, sizes_of
+from vaak.core.storage.files import remove_temporary, sha256_of
 from vaak.core.terminal import progress, progress_allowed
 from vaak.pipeline.jobs import Jobs
 from vaak.pipeline.stage import Options, Pipeline, Stage, StageWork

@@ -16,9 +16,10 @@ from pathlib import Path
 from typing import Any, Self, TypeVar
 
 import vaak
-from vaak.core.artifact import Artifact, differences
+from vaak.config.changes import moved_together
+from vaak.core.artifact import Artifact, differences, sizes_of
 from vaak.core.errors import DataError, FormatError, UserError
-from vaak.core.storage.files import fingerprint_of, moved_together, sizes_of
+from vaak.core.storage.files import fingerprint_of
 from vaak.runs.folder.directory import holds_a_run, places_of
 
 log = logging.getLogger("vaak")

@@ -27,7 +27,8 @@ from vaak.audio.espeak import EspeakSpeech, Timed, speak
 from vaak.audio.simulation.conversations import LEVEL
 from vaak.core.errors import UserError, optional_import
 from vaak.core.random_keys import Purpose, draw_key
-from vaak.core.storage.files import fingerprint_of, read_json_lines, remove_temporary, replacing_folder, sync_file
+from vaak.core.storage.files import fingerprint_of, remove_temporary, replacing_folder, sync_file
+from vaak.core.storage.json_lines import read_json_lines
 from vaak.core.storage.lock import locked
 
 if TYPE_CHECKING:

@@ -22,9 +22,9 @@ from typing import IO, TYPE_CHECKING, Any
 import numpy as np
 
 from vaak.audio.cuts.reading import NO_TIMES, file_of, lacks_times, lhotse_object, segments_of, uem_of
-from vaak.core.artifact import Artifact
+from vaak.core.artifact import Artifact, remedy_of
 from vaak.core.errors import DataError
-from vaak.core.storage.files import remedy_of, sync_file
+from vaak.core.storage.files import sync_file
 from vaak.core.storage.mapped_lines import MappedLines, cut_short, mapped, writing_lines
 
 if TYPE_CHECKING:

@@ -29,11 +29,11 @@ from vaak.audio.cuts.sources import CutSource, CutSpan, WindowSource
 from vaak.audio.cuts.store import CutStore
 from vaak.audio.features.extractors import Features
 from vaak.audio.segments import Alignment, AudioSource, LabelledAudio, Segment
-from vaak.core.artifact import SIZES, Artifact
+from vaak.core.artifact import SIZES, Artifact, remedy_of
 from vaak.core.errors import DataError, UserError
 from vaak.core.process_pool import in_processes
 from vaak.core.random_keys import Purpose, draw_key
-from vaak.core.storage.files import fingerprint_of, remedy_of, replacing, write_bytes
+from vaak.core.storage.files import fingerprint_of, replacing, write_bytes
 from vaak.core.terminal import progress
 
 log = logging.getLogger("vaak")

@@ -32,13 +32,13 @@ from vaak.core.random_keys import Purpose, draw_key
 from vaak.core.storage.files import (
     fingerprint_of,
     new_folders,
-    parse_json_lines,
     remove_empty,
     remove_temporary,
     sync_file,
     write_bytes,
     write_text,
 )
+from vaak.core.storage.json_lines import parse_json_lines
 from vaak.core.storage.lock import locked
 
 if TYPE_CHECKING:

@@ -1,9 +1,4 @@
-"""Files that exist complete or not at all; the sizes of a folder's files; JSON objects that are added line by line.
-
-Sizes are recorded when files are made, so that a truncated one is found at once: a size costs a look at the directory,
-where a hash of all that training reads would cost hours. Of JSON lines, what a kill leaves and what an editor leaves
-are told apart.
-"""
+"""Files and folders that exist complete or not at all, and last through a power cut; copies and hashes of files."""
 
 from __future__ import annotations
 
@@ -15,8 +10,7 @@ import os
 import shutil
 import stat
 import sys
-from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -26,10 +20,6 @@ try:
     import fcntl
 except ImportError:  # not on Windows
     fcntl = None  # type: ignore[assignment]
-FICLONE = 0x40049409
-"""Linux's request to share a file's blocks, of btrfs, XFS and others."""
-COPIED_AT_ONCE = 2**22
-"""Bytes."""
 
 
 def write_bytes(path: Path, content: bytes) -> None:
@@ -47,6 +37,16 @@ def write_bytes(path: Path, content: bytes) -> None:
         return
     with replacing(path) as temporary:
         temporary.write_bytes(content)
+
+
+def write_text(path: Path, content: str) -> None:
+    """``write_bytes`` of UTF-8 text."""
+    write_bytes(path, content.encode())
+
+
+def write_json(path: Path, value: Any) -> None:
+    """``write_text`` of readable JSON; floats keep every digit."""
+    write_text(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
 
 
 @contextlib.contextmanager
@@ -88,6 +88,22 @@ def replacing_folder(folder: Path) -> Iterator[Path]:
     shutil.rmtree(old, ignore_errors=True)
 
 
+@contextlib.contextmanager
+def whole_folder(folder: Path) -> Iterator[Path]:
+    """``replacing_folder`` of one that isn't there or is empty.
+
+    Raises UserError where ``folder`` has something in it, or can't be written.
+    """
+    folder = folder.absolute()
+    if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
+        raise UserError(f"{folder} exists and is not an empty folder; choose another one.")
+    try:
+        with replacing_folder(folder) as temporary:
+            yield temporary
+    except OSError as error:
+        raise UserError(f"Can't write {folder}: {error.strerror or error}.") from error
+
+
 def temporary_of(path: Path) -> Path:
     """The name under which this process writes what then is renamed to ``path``."""
     return path.with_name(f".{path.name}.{os.getpid()}.tmp")
@@ -102,9 +118,97 @@ def remove_temporary(folder: Path) -> None:
             path.unlink(missing_ok=True)
 
 
-def write_text(path: Path, content: str) -> None:
-    """``write_bytes`` of UTF-8 text."""
-    write_bytes(path, content.encode())
+@contextlib.contextmanager
+def usual_mode(path: Path) -> Iterator[None]:
+    """Within this context, someone else writes ``path``; then it has the mode that the umask gives to a new file.
+
+    Libraries that write to a temporary file and rename it (safetensors) leave 0600.
+    """
+    path.touch()
+    mode = stat.S_IMODE(path.stat().st_mode)
+    yield
+    path.chmod(mode)
+
+
+def sync_file(path: Path) -> None:
+    """Make what was written to a file last through a power cut."""
+    with open(path, "rb") as file:
+        os.fsync(file.fileno())
+
+
+def sync_directory(path: Path) -> None:
+    """Make the renames in a directory last through a power cut, where the system can."""
+    if os.name != "posix":
+        return
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+@contextlib.contextmanager
+def unmade_after_errors(folder: Path, but: Collection[str] = ()) -> Iterator[None]:
+    """Make a folder, and those above it; where the context ends with an error, remove what was made and is empty.
+
+    Files of the names in ``but`` go with it.
+    """
+    new = new_folders(folder)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        yield
+    except BaseException:
+        remove_empty(new, but)
+        raise
+
+
+def new_folders(folder: Path) -> list[Path]:
+    """A folder and those above it that aren't there yet, the lowest first."""
+    try:
+        return [one for one in (folder, *folder.parents) if not one.exists()]
+    except OSError:  # one may not be looked into, or its name is too long
+        return []
+
+
+def remove_empty(folders: Iterable[Path], but: Collection[str] = ()) -> None:
+    """Remove folders, the lowest first, up to the first that holds more than files of the names in ``but``."""
+    with contextlib.suppress(OSError):
+        for folder in folders:
+            if {path.name for path in folder.iterdir()} <= set(but):
+                for path in folder.iterdir():
+                    path.unlink()
+            folder.rmdir()
+
+
+def read_json(path: Path) -> Any:
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+def demand_file(path: Path) -> None:
+    """Raises OSError for a device such as /dev/zero, which has no end, and for a folder."""
+    mode = os.stat(path).st_mode
+    if stat.S_ISCHR(mode) or stat.S_ISBLK(mode):
+        raise OSError(errno.EINVAL, "it is a device, not a file", str(path))
+    if stat.S_ISDIR(mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+
+
+def sha256_of(path: Path) -> str:
+    """The file's SHA-256 in hexadecimal."""
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def fingerprint_of(value: Any) -> str:
+    """A short hash of a JSON value that does not depend on the order of keys."""
+    text = json.dumps(value, sort_keys=True, ensure_ascii=False, default=str)
+    return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
+
+
+FICLONE = 0x40049409
+"""Linux's request to share a file's blocks, of btrfs, XFS and others."""
+COPIED_AT_ONCE = 2**22
+"""Bytes."""
 
 
 def copy_file(source: Path, target: Path) -> None:
@@ -133,202 +237,3 @@ def share_blocks(source: Path, target: Path) -> bool:
         target.unlink(missing_ok=True)
         return False
     return True
-
-
-def write_json(path: Path, value: Any) -> None:
-    """``write_text`` of readable JSON; floats keep every digit."""
-    write_text(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
-
-
-def read_json(path: Path) -> Any:
-    return json.loads(path.read_text(encoding="utf-8"))
-
-
-def demand_file(path: Path) -> None:
-    """Raises OSError for a device such as /dev/zero, which has no end, and for a folder."""
-    mode = os.stat(path).st_mode
-    if stat.S_ISCHR(mode) or stat.S_ISBLK(mode):
-        raise OSError(errno.EINVAL, "it is a device, not a file", str(path))
-    if stat.S_ISDIR(mode):
-        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
-
-
-@contextlib.contextmanager
-def unmade_after_errors(folder: Path, but: Collection[str] = ()) -> Iterator[None]:
-    """Make a folder, and those above it; where the context ends with an error, remove what was made and is empty.
-
-    Files of the names in ``but`` go with it.
-    """
-    new = new_folders(folder)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        yield
-    except BaseException:
-        remove_empty(new, but)
-        raise
-
-
-@contextlib.contextmanager
-def whole_folder(folder: Path) -> Iterator[Path]:
-    """``replacing_folder`` of one that isn't there or is empty.
-
-    Raises UserError where ``folder`` has something in it, or can't be written.
-    """
-    folder = folder.absolute()
-    if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
-        raise UserError(f"{folder} exists and is not an empty folder; choose another one.")
-    try:
-        with replacing_folder(folder) as temporary:
-            yield temporary
-    except OSError as error:
-        raise UserError(f"Can't write {folder}: {error.strerror or error}.") from error
-
-
-def new_folders(folder: Path) -> list[Path]:
-    """A folder and those above it that aren't there yet, the lowest first."""
-    try:
-        return [one for one in (folder, *folder.parents) if not one.exists()]
-    except OSError:  # one may not be looked into, or its name is too long
-        return []
-
-
-def remove_empty(folders: Iterable[Path], but: Collection[str] = ()) -> None:
-    """Remove folders, the lowest first, up to the first that holds more than files of the names in ``but``."""
-    with contextlib.suppress(OSError):
-        for folder in folders:
-            if {path.name for path in folder.iterdir()} <= set(but):
-                for path in folder.iterdir():
-                    path.unlink()
-            folder.rmdir()
-
-
-def remedy_of(error: Exception) -> str:
-    """Return what a user does about a file of made data that can't be read."""
-    if isinstance(error, PermissionError):
-        return "give yourself permission to read it"
-    return "delete the folder to make it again"
-
-
-@contextlib.contextmanager
-def usual_mode(path: Path) -> Iterator[None]:
-    """Within this context, someone else writes ``path``; then it has the mode that the umask gives to a new file.
-
-    Libraries that write to a temporary file and rename it (safetensors) leave 0600.
-    """
-    path.touch()
-    mode = stat.S_IMODE(path.stat().st_mode)
-    yield
-    path.chmod(mode)
-
-
-def sync_directory(path: Path) -> None:
-    """Make the renames in a directory last through a power cut, where the system can."""
-    if os.name != "posix":
-        return
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def sync_file(path: Path) -> None:
-    """Make what was written to a file last through a power cut."""
-    with open(path, "rb") as file:
-        os.fsync(file.fileno())
-
-
-def sha256_of(path: Path) -> str:
-    """The file's SHA-256 in hexadecimal."""
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def moved_together(before: Any, after: Any, was: str, now: str) -> bool:
-    """Whether JSON values are equal but for paths that moved together with a folder, which ``was`` and is ``now``.
-
-    >>> moved_together({"base": "old/base", "type": "a"}, {"base": "new/base", "type": "a"}, "old/run", "new/run")
-    True
-    """
-    if isinstance(before, Mapping) and isinstance(after, Mapping):
-        return before.keys() == after.keys() and all(
-            moved_together(value, after[name], was, now) for name, value in before.items()
-        )
-    if isinstance(before, list) and isinstance(after, list) and len(before) == len(after):
-        return all(moved_together(one, other, was, now) for one, other in zip(before, after, strict=True))
-    are_paths = all(isinstance(value, str) and os.sep in value for value in (before, after))
-    return before == after or (are_paths and os.path.relpath(before, was) == os.path.relpath(after, now))
-
-
-def fingerprint_of(value: Any) -> str:
-    """A short hash of a JSON value that does not depend on the order of keys."""
-    text = json.dumps(value, sort_keys=True, ensure_ascii=False, default=str)
-    return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
-
-
-def sizes_of(folder: Path, leave_out: Collection[str] = ()) -> dict[str, int]:
-    """The bytes of every file below a folder, by its path there; except hidden ones and those with these names."""
-    files = (path for path in sorted(folder.rglob("*")) if path.is_file())
-    named = {path.relative_to(folder): path.stat().st_size for path in files if path.name not in leave_out}
-    return {path.as_posix(): size for path, size in named.items() if not any(part[0] == "." for part in path.parts)}
-
-
-def damage_in(folder: Path, sizes: Mapping[str, int]) -> str | None:
-    """Return what is wrong with the first file that is missing or has another size, with its path; None if none is.
-
-    Raises OSError where the folder can't be read.
-    """
-    for name, size in sizes.items():
-        path = folder / name
-        try:
-            found = path.stat().st_size
-        except (FileNotFoundError, NotADirectoryError):
-            return f"{path}: this file is missing"
-        if found != size:
-            return f"{path}: this file has {found} bytes where {size} were written"
-    return None
-
-
-@dataclass
-class JsonLines:
-    """The objects of a file, each with the number of its line, and the lines that hold none.
-
-    ``end`` is where the last whole line ends: what follows was being written when a process was killed.
-    """
-
-    objects: list[tuple[int, dict[str, Any]]] = field(default_factory=list)
-    malformed: list[tuple[int, str]] = field(default_factory=list)
-    end: int = 0
-
-
-def read_json_lines(path: Path) -> JsonLines:
-    """Return what a file holds. A torn last line isn't malformed, as its writer never acted on it."""
-    return parse_json_lines(path.read_bytes())
-
-
-def parse_json_lines(content: bytes) -> JsonLines:
-    """Return what the content of a file holds.
-
-    >>> found = parse_json_lines(b'{"step": 1}\\n[2]\\n{"st')
-    >>> found.objects, found.malformed, found.end
-    ([(1, {'step': 1})], [(2, '[2]')], 16)
-    """
-    found = JsonLines()
-    for number, line in enumerate(content.split(b"\n"), 1):
-        is_last = found.end + len(line) == len(content)
-        value = _object_in(line)
-        if value is not None:
-            found.objects.append((number, value))
-        elif line.strip() and not is_last:
-            found.malformed.append((number, line.decode(errors="backslashreplace")))
-        if value is not None or not is_last:
-            found.end += len(line) + (not is_last)
-    return found
-
-
-def _object_in(line: bytes) -> dict[str, Any] | None:
-    try:
-        value = json.loads(line.decode())
-    except (ValueError, RecursionError):
-        return None
-    return value if isinstance(value, dict) else None

@@ -22,7 +22,7 @@ import vaak
 from vaak.core.errors import UserError
 from vaak.core.machine import commit, installed_versions
 from vaak.core.storage import files
-from vaak.core.storage.files import read_json_lines
+from vaak.core.storage.json_lines import read_json_lines
 from vaak.engine.checkpoint.files import about_checkpoint
 from vaak.engine.checkpoint.names import step_folder
 from vaak.engine.metrics_file import json_line

@@ -24,9 +24,9 @@ from typing import Any, ClassVar, Generic, NamedTuple, Self, TypeVar
 
 import numpy as np
 
-from vaak.core.artifact import Artifact
+from vaak.core.artifact import Artifact, remedy_of
 from vaak.core.errors import DataError, FormatError
-from vaak.core.storage.files import remedy_of, replacing_folder, sync_file
+from vaak.core.storage.files import replacing_folder, sync_file
 from vaak.core.storage.mapped_lines import MappedLines, cut_short, writing_lines
 from vaak.text.corpora.parallel import Pair
 from vaak.text.tokenizer import Tokenizer
