@@ -1,10 +1,90 @@
-"""The specification of the speech recognition task. Imports no torch."""
+"""The speech recognition task's specification; options that don't go together, or have no effect. No torch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
 
 from vaak.audio.config import AudioConfig, DatasetConfig
-from vaak.config.tasks import TaskSpec, only_length
-from vaak.tasks.asr.checks import LOAD_BALANCING, checks, metrics, num_parameters
-from vaak.tasks.asr.config import ALIASES, DEFAULTS, AsrDataConfig, AsrModelConfig
-from vaak.text.config import losses_of_tokens
+from vaak.config.components import TOKENIZERS
+from vaak.config.tasks import CheckFinding, TaskSpec, impossible, no_effect, only_length, unread_input
+from vaak.tasks.asr.config import ALIASES, DEFAULTS, SCRATCH, AsrDataConfig, AsrExperiment, AsrModelConfig
+from vaak.tasks.audio_checks import augmentation_findings, dataset_findings
+from vaak.text.config import losses_of_tokens, tokenizer_findings
+
+LOAD_BALANCING = "load_balancing"
+READ_AUDIO = frozenset({"corpus_dir", "output_dir", "num_jobs", "cache_gigabytes", "channels", "num_mel_bins"})
+"""Options of global_config that this task reads: its features are always Whisper's."""
+
+
+def checks(experiment: AsrExperiment) -> Iterator[CheckFinding]:
+    """The findings on an experiment of this task."""
+    data, model = experiment.data, experiment.model
+    if model.lora is not None and model.experts is not None:
+        yield impossible("model.experts", "given together with model.lora; keep one of them")
+    if model.experts is None and LOAD_BALANCING in experiment.training.loss.auxiliary:
+        yield impossible(f"training.loss.auxiliary.{LOAD_BALANCING}", "model.experts is null")
+    for name in AudioConfig.model_fields:
+        if name not in READ_AUDIO:
+            yield no_effect(f"global_config.{name}", "speech recognition reads Whisper's own features")
+    if all(dataset.type != "recipe" for dataset in experiment.datasets):
+        yield no_effect("global_config.num_jobs", "no dataset is a recipe, which several processes would prepare")
+    yield from dataset_findings(experiment.datasets, reads_times=False)
+    yield from augmentation_findings(data.augmentation)
+    yield from _base(experiment)
+    if data.decoding.method != "beam":
+        for name in ("beam_size", "length_penalty"):
+            yield no_effect(f"data.decoding.{name}", f"the method is {data.decoding.method}")
+    budget = experiment.training.batching.max_duration
+    if budget is not None and budget < data.max_duration:
+        yield impossible(
+            "training.batching.max_duration",
+            f"{budget:g} s is less than an example, which is padded to data.max_duration ({data.max_duration:g} s)",
+        )
+
+
+def _base(experiment: AsrExperiment) -> Iterator[CheckFinding]:
+    """Yield the findings on options that the base decides."""
+    model, data = experiment.model, experiment.data
+    if model.base == SCRATCH:
+        yield from tokenizer_findings("data.tokenizer", data.tokenizer)
+        if data.tokenizer.is_users(data.tokenizer.type):
+            message = "speech recognition can't use a tokenizer of your own; expected one of"
+            yield impossible("data.tokenizer.type", f"is {data.tokenizer.type}; {message} {', '.join(TOKENIZERS)}")
+        yield no_effect("data.language", "model.base is scratch, which knows what its transcripts are in")
+        for name in ("lora", "experts"):
+            if getattr(model, name) is not None:
+                yield impossible(f"model.{name}", "model.base is scratch: there is nothing to adapt; give a base")
+    else:
+        for name in type(model.scratch).model_fields:
+            yield no_effect(f"model.scratch.{name}", f"model.base is {model.base}, which has its own sizes")
+        reason = f"model.base is {model.base}, which has its own tokenizer"
+        yield unread_input("data.tokenizer.path", data.tokenizer.path, reason)
+        yield no_effect("data.tokenizer", reason)
+        yield no_effect("global_config.num_mel_bins", f"model.base is {model.base}, which has its own features")
+
+
+def metrics(experiment: AsrExperiment) -> Iterable[str]:
+    """The figures that evaluations give."""
+    routing = (
+        ("val_routing_entropy", "val_dead_experts", "val_expert_use/", "val_expert_weight/", "val_expert_wer/")
+        if experiment.model.experts
+        else ()
+    )
+    return ("val_loss", "val_accuracy", "val_wer", "val_cer", "val_wer/", f"val_{LOAD_BALANCING}", *routing)
+
+
+def num_parameters(experiment: AsrExperiment) -> int:
+    """About how many parameters a model that is trained from scratch has; 0 for one whose base isn't read yet."""
+    if experiment.model.base != SCRATCH:
+        return 0
+    sizes = experiment.model.scratch
+    width = sizes.d_ff or 4 * sizes.d_model
+    layer = 2 * sizes.d_model * width
+    attention = 4 * sizes.d_model**2
+    layers = sizes.encoder_layers * (attention + layer) + sizes.decoder_layers * (2 * attention + layer)
+    embeddings = sizes.d_model * (experiment.data.tokenizer.vocab_size + sizes.max_target_length)
+    return layers + embeddings + 3 * sizes.d_model * (sizes.d_model + experiment.global_config.num_mel_bins)
+
 
 SPEC = TaskSpec(
     task="vaak.tasks.asr.task:AsrTask",

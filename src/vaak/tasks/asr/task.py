@@ -26,7 +26,6 @@ from vaak.data.batching import largest_rows
 from vaak.nn.lora import USE, load_balancing, uses_of
 from vaak.nn.losses import IGNORED, losses_of_logits
 from vaak.runs.prepared import Recipe
-from vaak.tasks.asr.checks import LOAD_BALANCING
 from vaak.tasks.asr.config import SCRATCH, AsrDataConfig, AsrDecodingConfig, AsrExperiment, AsrModelConfig
 from vaak.tasks.asr.data import AsrDataset, AsrExample, WhisperFeatures, collate
 from vaak.tasks.asr.export import mean_weight, write_adapter, write_mixture, write_mixture_onnx, write_whisper
@@ -34,7 +33,7 @@ from vaak.tasks.asr.metrics import AsrMeters
 from vaak.tasks.asr.model import AsrModel, AsrOutputs, Encoded
 from vaak.tasks.asr.predict import Transcriber, Transcript
 from vaak.tasks.asr.prepare import MAY_DIFFER, READING, AsrSources, PreparedUtterances, recipe
-from vaak.tasks.asr.spec import SPEC
+from vaak.tasks.asr.spec import LOAD_BALANCING, SPEC
 from vaak.tasks.asr.whisper import (
     Vocabulary,
     base_of,

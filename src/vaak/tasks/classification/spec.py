@@ -1,8 +1,148 @@
-"""The specification of the classification task. Imports no torch."""
+"""The classification task's specification; options that don't go together, or have no effect. No torch."""
 
-from vaak.config.tasks import TaskSpec, only_length
-from vaak.tasks.classification.checks import checks, losses, metrics, num_parameters
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from vaak.config.experiment import Experiment
+from vaak.config.tasks import (
+    CheckFinding,
+    TaskSpec,
+    impossible,
+    impossible_if_given,
+    no_effect,
+    only_length,
+    remark,
+    unread_input,
+)
+from vaak.nn.config import ConvolutionalStackConfig, lora_findings, stack_findings, stack_parameters
 from vaak.tasks.classification.config import ALIASES, DEFAULTS, ClassificationDataConfig, ClassifierConfig
+from vaak.text.config import corpus_findings, tokenizer_findings, unread_tokenizer_findings
+
+READ_BY = {"text_column": ("files", "huggingface")}
+OF_CNN = ("embed_size", "num_filters", "filter_sizes", "word_vectors")
+OF_ALL = frozenset({"dropout", "classifier_dropout", "num_labels", "max_norm", "label_weights", "name", "architecture"})
+OF_PRETRAINED = frozenset({"attention_dropout", "pooling", "pretrained_model"})
+FIGURES = ("loss", "accuracy", "macro_f1", "micro_f1", "weighted_f1", "ece")
+
+
+def checks(experiment: Experiment[Any, Any]) -> Iterator[CheckFinding]:
+    """The findings on an experiment of this task."""
+    model: ClassifierConfig = experiment.model
+    data: ClassificationDataConfig = experiment.data
+    yield from corpus_findings(data.corpus, ("files",), READ_BY)
+    if data.corpus.type == "files" and data.corpus.valid and data.corpus.test and data.corpus.fold is None:
+        yield remark(
+            "data.corpus.stratify", "is read by vaak crossval only: valid and test are given, so train isn't split"
+        )
+    yield from lora_findings(experiment, model.lora, model.pretrained_model is not None)
+    yield from _model(model, data)
+    yield from _labels(model, data)
+    yield from _augmentation(model, data)
+    yield from _class_weights(experiment)
+    if model.pretrained_model is not None and experiment.training.optimizer.lr > 1e-4:
+        yield remark(
+            "training.optimizer.lr",
+            "is high for a pretrained model, which 1e-5 to 5e-5 usually suit; above, it forgets",
+        )
+
+
+def _model(model: ClassifierConfig, data: ClassificationDataConfig) -> Iterator[CheckFinding]:
+    """Yield the findings on options that the kind of model doesn't read."""
+    if model.architecture == "transformer":
+        for name in OF_CNN:
+            named = getattr(model, name) if name == "word_vectors" else None
+            yield unread_input(f"model.{name}", named, "architecture is transformer, and only cnn reads it")
+    if model.architecture == "cnn":
+        yield from _cnn(model)
+    elif model.pretrained_model is not None:
+        for name in sorted(ConvolutionalStackConfig.model_fields.keys() - OF_ALL - OF_PRETRAINED):
+            yield no_effect(f"model.{name}", "pretrained_model has its own")
+        yield from unread_tokenizer_findings("data.tokenizer", data.tokenizer, "model.pretrained_model")
+        return
+    else:
+        yield from stack_findings("model", model, is_encoder=True, longest=data.max_length)
+    yield from tokenizer_findings("data.tokenizer", data.tokenizer)
+
+
+def _cnn(model: ClassifierConfig) -> Iterator[CheckFinding]:
+    """Yield the findings on options that a TextCNN can't have, or doesn't read."""
+    if model.pretrained_model is not None:
+        yield impossible("model.pretrained_model", "architecture is cnn; word vectors are given by word_vectors")
+    if model.lora is not None:
+        yield impossible("model.lora", "architecture is cnn, whose only linear layer, the head, is trained anyway")
+    if model.word_vectors is not None:
+        yield no_effect("model.embed_size", "the width is that of word_vectors")
+    for name in sorted((ConvolutionalStackConfig.model_fields.keys() | {"pooling"}) - OF_ALL):
+        yield no_effect(f"model.{name}", "architecture is cnn, and only transformer reads it")
+
+
+def _labels(model: ClassifierConfig, data: ClassificationDataConfig) -> Iterator[CheckFinding]:
+    columns = data.corpus.label_columns
+    if model.label_weights and len(model.label_weights) != len(columns):
+        yield impossible("model.label_weights", f"has {len(model.label_weights)} numbers for {len(columns)} columns")
+    if model.label_weights and (min(model.label_weights) < 0 or not any(model.label_weights)):
+        yield impossible("model.label_weights", "none may be negative, and one at least must be above 0")
+    if model.num_labels is not None and len(columns) > 1:
+        yield impossible_if_given("model.num_labels", "there are several label columns; leave it out")
+    if data.corpus.out_of_scope and data.corpus.multi_label:
+        yield impossible("data.corpus.out_of_scope", "with multi_label a text may have no label at all; leave it out")
+
+
+def _class_weights(experiment: Experiment[Any, Any]) -> Iterator[CheckFinding]:
+    main, corpus = experiment.training.loss.main, experiment.data.corpus
+    given, key = main.options.get("weight"), "training.loss.main.weight"
+    if given is None or main.type != "cross_entropy":
+        return
+    numbers = isinstance(given, list) and all(type(one) in (int, float) and 0 <= one < 1e6 for one in given)
+    classes = experiment.model.num_labels
+    if given != "balanced" and not (numbers and any(given)):
+        yield impossible(key, f"is {given}; expected balanced, or a list with a number of 0 or more for each class")
+    elif corpus.multi_label:
+        yield impossible(key, "with multi_label a text has no single class to weigh; leave it out")
+    elif numbers and len(corpus.label_columns) > 1:
+        yield impossible(key, "a list is of the classes of one label column, and there are several; expected balanced")
+    elif numbers and classes is not None and len(given) != classes:
+        yield impossible(key, f"has {len(given)} numbers for {classes} classes (model.num_labels)")
+
+
+def _augmentation(model: ClassifierConfig, data: ClassificationDataConfig) -> Iterator[CheckFinding]:
+    options = data.augmentation
+    if not options.enabled:
+        for name in ("techniques", "probability", "synonyms", "keep_negation"):
+            yield no_effect(f"data.augmentation.{name}", "enabled is false")
+    elif not {"synonym_replacement", "random_insertion"} & set(options.techniques):
+        file = options.synonyms if options.synonyms not in ("wordnet", "vectors") else None
+        yield unread_input("data.augmentation.synonyms", file, "no technique needs synonyms")
+    elif options.synonyms == "vectors" and model.word_vectors is None and model.pretrained_model is None:
+        yield impossible(
+            "data.augmentation.synonyms", "is vectors, which requires model.word_vectors or model.pretrained_model"
+        )
+
+
+def metrics(experiment: Experiment[Any, Any]) -> list[str]:
+    """The figures that evaluations give."""
+    several = len(experiment.data.corpus.label_columns) > 1
+    return [f"val_{name}{end}" for end in (("", "/") if several else ("",)) for name in FIGURES]
+
+
+def losses(experiment: Experiment[Any, Any]) -> Iterable[str]:
+    """The main losses that fit; with several labels a text, cross-entropy is binary."""
+    return ("cross_entropy", "bce") if experiment.data.corpus.multi_label else ("cross_entropy", "focal")
+
+
+def num_parameters(experiment: Experiment[Any, Any]) -> int:
+    """About how many parameters a model that is trained from scratch has; 0 for a pretrained one."""
+    model: ClassifierConfig = experiment.model
+    data: ClassificationDataConfig = experiment.data
+    vocab_size = data.tokenizer.vocab_size
+    if model.pretrained_model is not None:
+        return 0
+    if model.architecture == "cnn":
+        return model.embed_size * (vocab_size + model.num_filters * sum(model.filter_sizes))
+    return vocab_size * model.d_model + stack_parameters(model)
+
 
 SPEC = TaskSpec(
     task="vaak.tasks.classification.task:ClassificationTask",

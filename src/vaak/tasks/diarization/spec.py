@@ -1,19 +1,192 @@
-"""The specification of the diarization task. Imports no torch."""
+"""The diarization task's specification; options that don't go together, or have no effect. No torch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
 
 from vaak.audio.config import AudioConfig, DatasetConfig
-from vaak.config.tasks import TaskSpec, only_length
-from vaak.tasks.diarization.checks import checks, metrics, num_parameters
+from vaak.config.tasks import CheckFinding, TaskSpec, impossible, no_effect, only_length, remark
+from vaak.nn.config import lora_findings, preset_findings, stack_findings, stack_parameters
+from vaak.tasks.audio_checks import augmentation_findings, dataset_findings
 from vaak.tasks.diarization.config import (
     ALIASES,
     DEFAULTS,
     LABEL_TYPE,
     LABEL_TYPES,
+    PRESETS,
     SHARED,
     SIDES,
     DiarizationDataConfig,
+    DiarizationExperiment,
     DiarizationModelConfig,
     DiarizationTrainingConfig,
+    longest_example,
 )
+
+WITH_CLASSES = ("speaker_id", "powerset")
+WITH_SPEAKERS_OF_THE_WINDOW = ("multilabel", "powerset")
+OF_CLASSES = ("focal",)
+OF_OUTPUTS = ("bce", "mse", "l1", "smooth_l1", "huber")
+
+
+def checks(experiment: DiarizationExperiment) -> Iterator[CheckFinding]:
+    """The findings on an experiment of this task; nothing is known about a user's own label type."""
+    # in frames of the encoder: the longest example of training or window of inference
+    seconds = max(longest_example(experiment), experiment.data.inference.window or 0.0)
+    most_frames = seconds / (experiment.global_config.frame_shift * experiment.model.subsampling)
+    yield from stack_findings("model", experiment.model, is_encoder=True, longest=most_frames)
+    yield from preset_findings("model.preset", experiment.model.preset, PRESETS, experiment.model)
+    yield from lora_findings(experiment, experiment.model.lora, is_pretrained=False)
+    yield from _remarks_on_storage(experiment)
+    yield from _speakers_without_room(experiment)
+    yield from _batch_without_room(experiment)
+    yield from _unread_by_features(experiment.global_config)
+    yield from _unread_by_the_model(experiment)
+    yield from _impossible(experiment)
+
+
+def _unread_by_features(audio: AudioConfig) -> Iterator[CheckFinding]:
+    """Options of another type of features, of energy, and of extraction."""
+    if audio.feature_type == "mel":
+        yield impossible(
+            "global_config.feature_type",
+            "mel is for speech synthesis; its frames are not at the places of a diarizer's labels: use fbank",
+        )
+        return
+    kind = f"feature_type is {audio.feature_type}"
+    if audio.feature_type != "mfcc":
+        for name in ("num_ceps", "cepstral_lifter"):
+            yield no_effect(f"global_config.{name}", f"{kind}, and only mfcc has cepstral coefficients")
+    if audio.feature_type == "spectrogram":
+        for name in ("num_mel_bins", "low_freq", "high_freq", "norm_filters"):
+            yield no_effect(f"global_config.{name}", f"{kind}, and only fbank and mfcc have mel filters")
+    if not audio.use_energy:
+        for name in ("energy_floor", "raw_energy"):
+            yield no_effect(f"global_config.{name}", "use_energy is false, so no energy is computed")
+    if audio.storage_path is None:
+        yield no_effect("global_config.num_jobs", "storage_path is null: features are computed when they are needed")
+
+
+def _unread_by_the_model(experiment: DiarizationExperiment) -> Iterator[CheckFinding]:
+    """Options of another front end, and of augmentation that isn't done."""
+    model = experiment.model
+    unread = ("context",) if model.front_end == "convolutional" else ("kernel_size", "num_convolutions")
+    for name in unread:
+        yield no_effect(f"model.{name}", f"front_end is {model.front_end}, which has none")
+    yield from augmentation_findings(experiment.data.augmentation)
+    if experiment.datasets and all(dataset.conversations is not None for dataset in experiment.datasets):
+        for name in ("window", "shift_windows"):
+            why = "conversations aren't cut: they are as long as their train_duration (or duration) says"
+            yield no_effect(f"data.{name}", f"has no effect on simulated data: {why}")
+    if experiment.data.inference.num_speakers is not None:
+        for name in ("min_speakers", "max_speakers"):
+            yield no_effect(f"data.inference.{name}", "num_speakers is given, so it isn't estimated")
+    yield from dataset_findings(experiment.datasets, reads_times=True)
+
+
+def _impossible(experiment: DiarizationExperiment) -> Iterator[CheckFinding]:
+    training, model = experiment.training, experiment.model
+    if experiment.global_config.snip_edges:
+        yield impossible(
+            "global_config.snip_edges", "true drops the frames at the ends of a recording, and the speech there"
+        )
+    label_type, auxiliary, main = training.eval_knobs.label_type.type, training.loss.auxiliary, training.loss.main.type
+    if label_type == "custom":
+        yield impossible(
+            LABEL_TYPE, "custom means your own label type: give its class, a DiarizationCollator, as ./file.py:Name"
+        )
+        return
+    is_known, has_classes = label_type in LABEL_TYPES, label_type in WITH_CLASSES
+    if main in (OF_OUTPUTS if has_classes else OF_CLASSES) and is_known:
+        kind = "one class per frame" if has_classes else "several binary outputs"
+        yield impossible("training.loss.main", f"{main} doesn't fit label_type {label_type} ({kind}); leave it out")
+    if model.head == "attractors" and is_known and label_type != "multilabel":
+        yield impossible("model.head", f"attractors require label_type multilabel, but it is {label_type}")
+    if model.head == "attractors" and "attractor" not in auxiliary:
+        yield impossible(
+            "model.head", "attractors require training.loss.auxiliary.attractor, which trains the number of speakers"
+        )
+    if "attractor" in auxiliary and model.head != "attractors":
+        yield impossible(
+            "training.loss.auxiliary.attractor", f"model.head is {model.head}; only attractors have this loss"
+        )
+    if "speaker" in auxiliary and is_known and label_type not in WITH_SPEAKERS_OF_THE_WINDOW:
+        yield impossible(
+            "training.loss.auxiliary.speaker", f"label_type {label_type} has no speaker embeddings; leave it out"
+        )
+    if "speaker" in auxiliary and not model.embedding_dim:
+        yield impossible(
+            "training.loss.auxiliary.speaker", "model.embedding_dim is 0, so the model has no speaker embeddings"
+        )
+
+
+def _batch_without_room(experiment: DiarizationExperiment) -> Iterator[CheckFinding]:
+    """A budget of a batch that not one example fits in."""
+    budget, longest = experiment.training.batching.max_duration, longest_example(experiment)
+    if budget is not None and budget < longest:
+        yield impossible(
+            "training.batching.max_duration",
+            f"{budget:g} s is less than the longest training examples ({longest:g} s: data.window, or train_duration "
+            "of conversations); raise it or shorten them",
+        )
+
+
+def _speakers_without_room(experiment: DiarizationExperiment) -> Iterator[CheckFinding]:
+    if experiment.training.eval_knobs.label_type.type not in WITH_SPEAKERS_OF_THE_WINDOW:
+        return
+    max_speakers, inference = experiment.model.max_speakers, experiment.data.inference
+    if (inference.num_speakers or inference.min_speakers) > max_speakers and not experiment.model.embedding_dim:
+        option = "num_speakers" if inference.num_speakers else "min_speakers"
+        yield impossible(
+            f"data.inference.{option}",
+            f"the model tells at most {max_speakers} speakers apart (model.max_speakers), without embeddings in any "
+            "recording",
+        )
+    for number, dataset in enumerate(experiment.datasets):
+        if dataset.conversations is not None and dataset.conversations.num_speakers[1] > max_speakers:
+            yield remark(
+                f"datasets.{number}.conversations.num_speakers",
+                f"the model has {max_speakers} outputs for speakers (model.max_speakers): if there are more, it "
+                "learns those who speak longest, and the others count as silence",
+            )
+
+
+def _remarks_on_storage(experiment: DiarizationExperiment) -> Iterator[CheckFinding]:
+    audio = experiment.global_config
+    key = "global_config.storage_path"
+    simulated = [dataset.name for dataset in experiment.datasets if dataset.conversations is not None]
+    if audio.storage_path is None:
+        yield remark("global_config.storage_type", "storage_path is null, so no features are stored")
+    elif simulated and len(simulated) == len(experiment.datasets):
+        yield remark(key, "all datasets are simulated conversations, which are made on demand: no features are stored")
+    else:
+        if simulated:
+            names = ", ".join(simulated)
+            yield remark(key, f"conversations are made on demand: no features of {names} are stored")
+        if experiment.data.augmentation.changes_audio:
+            yield remark(key, "data.augmentation changes the audio of train: only features of valid are stored")
+
+
+def metrics(experiment: DiarizationExperiment) -> list[str]:
+    """The figures that evaluations give; one that ends with a slash is a figure for each number of speakers."""
+    shares, speakers = ("der", "miss", "false_alarm", "confusion", "jer"), ("speaker_error", "speaker_ceiling")
+    return [f"val_{name}" for name in ("loss", "frame_accuracy", *shares, *speakers, "speaker_error/")]
+
+
+def num_parameters(experiment: DiarizationExperiment) -> int:
+    """About how many parameters the model has."""
+    model, audio = experiment.model, experiment.global_config
+    width, bins = model.d_model, audio.num_mel_bins
+    if model.front_end == "stacked":
+        front_end = (2 * model.context + 1) * bins * width
+    else:
+        mixing = model.num_convolutions * width * (width + model.kernel_size)
+        front_end = width * model.kernel_size * bins + mixing + width * width * model.subsampling
+    channels = bins if model.front_end == "stacked" else width
+    expanded = width * (width * model.upsampling + channels) if model.upsampling > 1 else 0
+    head = 16 * width * width if model.head == "attractors" else 0
+    return front_end + stack_parameters(model) + expanded + head + width * model.embedding_dim
+
 
 SPEC = TaskSpec(
     task="vaak.tasks.diarization.task:DiarizationTask",

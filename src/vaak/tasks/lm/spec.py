@@ -1,9 +1,113 @@
-"""The specification of the language-model task. Imports no torch."""
+"""The language-model task's specification; options that don't go together, or have no effect. No torch."""
 
-from vaak.config.tasks import TaskSpec
-from vaak.tasks.lm.checks import checks, metrics, num_parameters, refused_difficulties
-from vaak.tasks.lm.config import ALIASES, DEFAULTS, SHARED, SIDES, LanguageModelConfig, LanguageModelDataConfig
-from vaak.text.config import NO_CLASSES, losses_of_tokens
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from vaak.config.experiment import Experiment
+from vaak.config.tasks import CheckFinding, TaskSpec, impossible, no_effect, unread_input
+from vaak.nn.config import SingleStackConfig, lora_findings, preset_findings, stack_findings, stack_parameters
+from vaak.tasks.lm.config import (
+    ALIASES,
+    DEFAULTS,
+    FILES,
+    PRESETS,
+    SHARED,
+    SIDES,
+    LanguageModelConfig,
+    LanguageModelDataConfig,
+)
+from vaak.text.config import (
+    NO_CLASSES,
+    corpus_findings,
+    losses_of_tokens,
+    tokenizer_findings,
+    unread_tokenizer_findings,
+)
+
+READ_BY = {"text_column": ("json", "csv", "parquet", "huggingface"), "document": ("text",)}
+"""The types of corpora that read an option which not all read."""
+OF_A_RUN = frozenset({"model_type", "name", "dropout", "attention_dropout"})
+"""Options that a pretrained model doesn't bring."""
+
+
+def checks(experiment: Experiment[Any, Any]) -> Iterator[CheckFinding]:
+    """The findings on an experiment of this task."""
+    model: LanguageModelConfig = experiment.model
+    data: LanguageModelDataConfig = experiment.data
+    yield from corpus_findings(data.corpus, FILES, READ_BY)
+    yield from lora_findings(experiment, model.lora, model.pretrained is not None)
+    if model.pretrained is None:
+        yield from stack_findings("model", model, is_encoder=model.model_type == "encoder", longest=data.max_length)
+        yield from preset_findings("model.preset", model.preset, PRESETS, model)
+        yield from tokenizer_findings("data.tokenizer", data.tokenizer)
+    else:
+        yield from _pretrained(model, data)
+    yield from _chats(model, data)
+    if data.layout == "document":
+        yield no_effect("data.shift_windows", "layout is document, and only the windows of a stream are shifted")
+    if model.model_type == "decoder":
+        yield no_effect("data.masking_probability", "model_type is decoder, and only an encoder predicts masked tokens")
+    else:
+        yield no_effect("data.token_dropout", "model_type is encoder; masking_probability says what is masked")
+
+
+def refused_difficulties(experiment: Experiment[LanguageModelConfig, LanguageModelDataConfig]) -> dict[str, str]:
+    """Return the measures that don't tell easy examples from hard ones, each with the reason."""
+    if experiment.data.layout == "document":
+        return {}
+    return {"length": "windows of a stream are all equally long, those of data.layout document aren't"}
+
+
+def _chats(model: LanguageModelConfig, data: LanguageModelDataConfig) -> Iterator[CheckFinding]:
+    """Yield the findings on options that conversations can't have, or that only they have."""
+    if data.corpus.type != "chat":
+        reason = f"data.corpus.type is {data.corpus.type}; only chat has conversations"
+        yield unread_input("data.chat_template", data.chat_template, reason)
+        for name in ("loss_on", "long_chats"):
+            yield no_effect(f"data.{name}", reason)
+        return
+    if model.model_type != "decoder":
+        yield impossible(
+            "model.model_type", "an encoder writes no answers; conversations (corpus.type: chat) need a decoder"
+        )
+    if data.layout == "stream":
+        yield impossible(
+            "data.layout", "a conversation is a document; to put several into a row, use training.batching: packed"
+        )
+    if model.pretrained is None and data.tokenizer.is_users(data.tokenizer.type):
+        yield impossible(
+            "data.tokenizer.type", "a tokenizer of your own has no special tokens that a template can write"
+        )
+    yield no_effect("data.stride", "a conversation is one window")
+
+
+def _pretrained(model: LanguageModelConfig, data: LanguageModelDataConfig) -> Iterator[CheckFinding]:
+    if model.model_type != "decoder":
+        yield impossible("model.pretrained", f"model_type is {model.model_type}; it is a decoder that is loaded")
+    for name in ("preset", *sorted(SingleStackConfig.model_fields.keys() - OF_A_RUN)):
+        yield no_effect(f"model.{name}", "pretrained has its own")
+    yield from unread_tokenizer_findings("data.tokenizer", data.tokenizer, "model.pretrained")
+
+
+def metrics(experiment: Experiment[Any, Any]) -> list[str]:
+    """The figures that evaluations give."""
+    names = ["val_loss", "val_perplexity", "val_accuracy"]
+    if experiment.model.model_type == "decoder":
+        names.append("val_bits_per_byte")
+    return [*names, "pairs_accuracy", "pairs_accuracy/"] if experiment.data.minimal_pairs else names
+
+
+def num_parameters(experiment: Experiment[Any, Any]) -> int:
+    """About how many parameters a model that is trained from scratch has; 0 for a pretrained one."""
+    model: LanguageModelConfig = experiment.model
+    data: LanguageModelDataConfig = experiment.data
+    if model.pretrained is not None:
+        return 0
+    embeddings = 1 if model.tie_embeddings else 2
+    return embeddings * data.tokenizer.vocab_size * model.d_model + stack_parameters(model)
+
 
 SPEC = TaskSpec(
     task="vaak.tasks.lm.task:LanguageModelTask",

@@ -1,8 +1,98 @@
-"""The specification of training on several tasks. Imports no torch."""
+"""The specification of training on several tasks; options that don't go together, or have no effect. No torch."""
 
-from vaak.config.tasks import TaskSpec
-from vaak.tasks.multitask.checks import checks, metrics, num_parameters, refused_difficulties
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from vaak.config.components import did_you_mean
+from vaak.config.experiment import Experiment
+from vaak.config.tasks import CheckFinding, TaskSpec, impossible, no_effect
 from vaak.tasks.multitask.config import ALIASES, DEFAULTS, MultiTaskConfig, MultiTaskDataConfig
+
+Experiments = Mapping[str, Experiment[Any, Any]]
+UNITS = {"max_tokens": "tokens", "max_duration": "seconds"}
+
+
+def checks(experiment: Experiment[Any, Any]) -> Iterator[CheckFinding]:
+    """The findings on an experiment of this task."""
+    tasks: Experiments = experiment.data.inner_experiments
+    if not tasks:
+        return
+    if len(tasks) == 1:
+        yield impossible("data.tasks", "has one task; give two or more, or train it alone")
+    yield from _model(experiment.model, tasks)
+    yield from _sampling(experiment)
+    yield from _loop(experiment, tasks)
+
+
+def _model(model: MultiTaskConfig, tasks: Experiments) -> Iterator[CheckFinding]:
+    named = [("loss_weights", name) for name in model.loss_weights if model.loss_weights != "uncertainty"]
+    named += [("shared", name) for paths in model.shared if isinstance(paths, dict) for name in paths]
+    for key, name in named:
+        if name not in tasks:
+            hint = did_you_mean(name, tasks)
+            yield impossible(f"model.{key}", f"{name} is not among the tasks; expected {', '.join(tasks)}{hint}")
+    if any(isinstance(paths, dict) and len(paths) < 2 for paths in model.shared):
+        yield impossible("model.shared", "a module is shared by two tasks or more; name it for each")
+    first, *others = tasks
+    own = {name: getattr(one.data, "tokenizer", None) for name, one in tasks.items()}
+    for name in others if model.shared else ():
+        if None not in (own[first], own[name]) and own[first] != own[name]:
+            yield impossible(
+                f"data.tasks.{name}.data.tokenizer",
+                f"is not that of {first}, whose vocabulary all tasks read where they share modules; give both the same",
+            )
+
+
+def _sampling(experiment: Experiment[Any, Any]) -> Iterator[CheckFinding]:
+    sampling, steps = experiment.data.sampling, experiment.training.max_steps
+    if sampling.type == "annealed" and sampling.epochs is None and steps is not None:
+        yield impossible(
+            "data.sampling.epochs", f"max_steps ({steps}) decides when training ends; say how many epochs it takes"
+        )
+
+
+def _loop(experiment: Experiment[Any, Any], tasks: Experiments) -> Iterator[CheckFinding]:
+    training = experiment.training
+    yield no_effect("training.loss", "each task has its own: give it as training.loss of the task")
+    if training.performance.compile:
+        yield impossible("training.performance.compile", "models of several tasks aren't compiled; leave it out")
+    if experiment.distillation is not None:
+        yield impossible("distillation", "several tasks can't be taught at once; leave it out")
+    for name, task in tasks.items():
+        if task.reference == experiment.reference:
+            yield impossible(f"data.tasks.{name}.task", f"is {task.task}, which can't be one of several tasks")
+        if reason := task.spec.refused_batching.get(training.batching.type):
+            yield impossible("training.batching.type", f"{name}: {reason}")
+        for option, unit in UNITS.items():
+            if getattr(training.batching, option) is not None and task.spec.length_unit not in (None, unit):
+                yield impossible(f"training.batching.{option}", f"{name} has no {unit}; leave it out")
+
+
+def refused_difficulties(experiment: Experiment[Any, Any]) -> dict[str, str]:
+    """Return the measures that one of the tasks doesn't have, each with the reason."""
+    return {
+        measure: f"{name}: {reason}"
+        for name, task in reversed(experiment.data.inner_experiments.items())
+        for measure, reason in task.spec.refused_difficulties(task).items()
+    }
+
+
+def metrics(experiment: Experiment[Any, Any]) -> list[str]:
+    """The figures that evaluations give."""
+    found = ["val_loss", *(f"val_{name}/" for name in experiment.data.tasks if not experiment.data.inner_experiments)]
+    for name, task in experiment.data.inner_experiments.items():
+        own = task.spec.metrics(task) if task.spec.metrics is not None else ("val_/",)
+        found += [f"val_{name}/{metric.removeprefix('val_').removeprefix('/')}" for metric in own]
+    return found
+
+
+def num_parameters(experiment: Experiment[Any, Any]) -> int:
+    """About how many parameters the models have, before they share any."""
+    tasks: Experiments = experiment.data.inner_experiments
+    return sum(one.spec.num_parameters(one) for one in tasks.values() if one.spec.num_parameters)
+
 
 SPEC = TaskSpec(
     task="vaak.tasks.multitask.task:MultiTask",

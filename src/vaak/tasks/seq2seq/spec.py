@@ -1,9 +1,114 @@
-"""The specification of the sequence-to-sequence task. Imports no torch."""
+"""The sequence-to-sequence task's specification; options that don't go together, or have no effect. No torch."""
 
-from vaak.config.tasks import TaskSpec
-from vaak.tasks.seq2seq.checks import checks, metrics, num_parameters
-from vaak.tasks.seq2seq.config import ALIASES, DEFAULTS, SHARED, SIDES, Seq2SeqConfig, Seq2SeqDataConfig
-from vaak.text.config import NO_CLASSES, losses_of_tokens
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from vaak.config.experiment import Experiment
+from vaak.config.tasks import CheckFinding, TaskSpec, impossible, impossible_if_given, no_effect
+from vaak.nn.config import DecoderConfig, EncoderDecoderConfig, lora_findings, stack_findings, stack_parameters
+from vaak.tasks.seq2seq.config import (
+    ALIASES,
+    DEFAULTS,
+    FILES,
+    METHODS_OF,
+    SHARED,
+    SIDES,
+    DecodingConfig,
+    Seq2SeqConfig,
+    Seq2SeqDataConfig,
+)
+from vaak.text.config import (
+    NO_CLASSES,
+    corpus_findings,
+    losses_of_tokens,
+    tokenizer_findings,
+    unread_tokenizer_findings,
+)
+
+STACKS = ("encoder", "decoder")
+READ_BY = dict.fromkeys(("source_column", "target_column"), ("json", "tsv", "huggingface"))
+"""The types of corpora that read an option which not all read."""
+
+
+def checks(experiment: Experiment[Any, Any]) -> Iterator[CheckFinding]:
+    """The findings on an experiment of this task."""
+    model: Seq2SeqConfig = experiment.model
+    data: Seq2SeqDataConfig = experiment.data
+    yield from lora_findings(experiment, model.lora, model.pretrained is not None)
+    yield from corpus_findings(data.corpus, FILES, READ_BY)
+    if model.pretrained is None:
+        yield from stack_findings("model.encoder", model.encoder, is_encoder=True, longest=data.max_source_length)
+        yield from stack_findings("model.decoder", model.decoder, is_encoder=False, longest=data.max_target_length)
+        yield from _separate_tokenizers(model, data)
+        yield from tokenizer_findings("data.tokenizer", data.tokenizer)
+        yield from tokenizer_findings("data.target_tokenizer", data.target_tokenizer)
+    else:
+        yield from _pretrained(data)
+    yield from _unread_by_decoding(data.decoding)
+
+
+def _pretrained(data: Seq2SeqDataConfig) -> Iterator[CheckFinding]:
+    if data.target_tokenizer is not None:
+        yield impossible("data.target_tokenizer", "model.pretrained has its own tokenizer, one for both sides")
+    for side in STACKS:
+        for name in sorted(DecoderConfig.model_fields.keys() - {"dropout", "attention_dropout"}):
+            yield no_effect(f"model.{side}.{name}", "pretrained has its own")
+    for name in sorted(EncoderDecoderConfig.model_fields.keys() - {"model_type", "name", *STACKS}):
+        yield no_effect(f"model.{name}", "pretrained has its own")
+    yield from unread_tokenizer_findings("data.tokenizer", data.tokenizer, "model.pretrained")
+
+
+def _unread_by_decoding(decoding: DecodingConfig) -> Iterator[CheckFinding]:
+    for name, methods in METHODS_OF.items():
+        if decoding.method not in methods:
+            yield no_effect(
+                f"data.decoding.{name}", f"method is {decoding.method}, and only {' and '.join(methods)} reads it"
+            )
+
+
+def _separate_tokenizers(model: Seq2SeqConfig, data: Seq2SeqDataConfig) -> Iterator[CheckFinding]:
+    """Yield the findings on what source and target can't share if they have different tokens or widths."""
+    separate = data.target_tokenizer is not None
+    if model.copy_source and separate:
+        yield impossible(
+            "model.copy_source",
+            "the target has a separate tokenizer (data.target_tokenizer), so source tokens can't be copied",
+        )
+    if not model.share_embeddings:
+        return
+    if separate:
+        yield impossible_if_given(
+            "model.share_embeddings", "the target has a separate tokenizer (data.target_tokenizer); leave one out"
+        )
+    elif model.encoder.d_model != model.decoder.d_model:
+        widths = f"{model.encoder.d_model} and {model.decoder.d_model}"
+        yield impossible_if_given(
+            "model.share_embeddings", f"the widths differ (d_model {widths}); make them equal, or leave it out"
+        )
+
+
+def metrics(experiment: Experiment[Any, Any]) -> list[str]:
+    """The figures that evaluations give."""
+    names = ["val_loss", "val_perplexity", "val_accuracy"]
+    translated = experiment.data.decoding.valid_examples != 0
+    return [*names, "val_bleu", "val_chrf", "val_chrf_plus_plus"] if translated else names
+
+
+def num_parameters(experiment: Experiment[Any, Any]) -> int:
+    """About how many parameters a model that is trained from scratch has; 0 for a pretrained one."""
+    model: Seq2SeqConfig = experiment.model
+    if model.pretrained is not None:
+        return 0
+    data: Seq2SeqDataConfig = experiment.data
+    encoder, decoder = model.encoder, model.decoder
+    shared = model.share_embeddings and data.target_tokenizer is None and encoder.d_model == decoder.d_model
+    of_target = (1 if model.tie_embeddings else 2) * (data.target_tokenizer or data.tokenizer).vocab_size
+    of_source = 0 if shared else data.tokenizer.vocab_size
+    embeddings = of_target * decoder.d_model + of_source * encoder.d_model
+    return embeddings + stack_parameters(encoder) + stack_parameters(decoder, memory_width=encoder.d_model)
+
 
 SPEC = TaskSpec(
     task="vaak.tasks.seq2seq.task:Seq2SeqTask",

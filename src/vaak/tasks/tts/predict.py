@@ -19,9 +19,9 @@ from vaak.audio.mel_config import MelConfig
 from vaak.core.errors import DataError, UserError
 from vaak.nn.decoding.sampling import without_dropout
 from vaak.tasks.batches import Batches, Done
-from vaak.tasks.tts.checks import without_control
 from vaak.tasks.tts.config import SpeakingConfig
 from vaak.tasks.tts.model import Controls, Text, TtsModel
+from vaak.tasks.tts.spec import without_control
 from vaak.tasks.vocoding import griffin_lim, trained_vocoder
 from vaak.text.speech.abbreviations import BEFORE_NUMBERS, TITLES
 from vaak.text.speech.dates_and_times import SHORT_MONTHS

@@ -1,9 +1,183 @@
-"""The specification of the text-to-speech task. Imports no torch."""
+"""The text-to-speech task's specification; options that don't go together, or have no effect. No torch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
 
 from vaak.audio.config import AudioConfig, DatasetConfig
-from vaak.config.tasks import TaskSpec, only_length
-from vaak.tasks.tts.checks import LOSSES, checks, losses, metrics, num_parameters
-from vaak.tasks.tts.config import ALIASES, DEFAULTS, SHARED, TtsDataConfig, TtsModelConfig
+from vaak.config.tasks import CheckFinding, TaskSpec, impossible, no_effect, only_length, remark
+from vaak.nn.config import ConvolutionalStackConfig, lora_findings, preset_findings, stack_findings, stack_parameters
+from vaak.tasks.audio_checks import dataset_findings, mel_findings
+from vaak.tasks.tts.config import (
+    ALIASES,
+    DEFAULTS,
+    SHARED,
+    SMALL,
+    FlowMatchingConfig,
+    PredictorConfig,
+    SpeakingConfig,
+    TtsDataConfig,
+    TtsExperiment,
+    TtsModelConfig,
+)
+from vaak.text.speech.config import FrontEndConfig
+
+MEL, DURATION, STOP = "mel", "duration", "stop"
+ALIGNMENT = "alignment"
+LOSSES = (MEL, DURATION, STOP, ALIGNMENT, "pitch", "voicing", "energy", "flow", "norm_reg")
+"""All have the weight 1 unless training.loss.auxiliary gives another; norm_reg is computed only where it does."""
+
+SPOKEN_FIGURES = ("mcd_db", "f0_rmse_hz", "f0_rmse_cents", "voicing_error", "real_time_factor")
+WORD_FIGURES = tuple(
+    f"{whose}{name}" for name in ("wer", "skipped_words", "repeated_words") for whose in ("", "recorded_")
+)
+"""Figures of what is spoken (speech_scores.py)."""
+
+UNREAD = ("dither", "storage_path", "cache_gigabytes")
+
+SYMBOLS_PER_SECOND = 30
+"""More than anyone speaks, with boundaries and punctuation."""
+
+
+def checks(experiment: TtsExperiment) -> Iterator[CheckFinding]:
+    """The findings on an experiment of this task."""
+    model, audio, longest = experiment.model, experiment.global_config, experiment.data.max_duration
+    yield from stack_findings("model.encoder", model.encoder, is_encoder=True, longest=longest * SYMBOLS_PER_SECOND)
+    if model.has_decoder_stack:
+        yield from stack_findings("model.decoder", model.decoder, is_encoder=True, longest=longest / audio.frame_shift)
+    stacks = (model.encoder, model.decoder) if model.has_decoder_stack else (model.encoder,)
+    overridden = [list(preset_findings("model.preset", model.preset, {"small": SMALL}, stack)) for stack in stacks]
+    if all(overridden):
+        yield from overridden[0]
+    yield from lora_findings(experiment, model.lora, is_pretrained=False)
+    yield from _unread_by_decoder(model)
+    yield from _unread_by_front_end(experiment.data.front_end)
+    yield from mel_findings(
+        experiment, UNREAD, "text-to-speech stores the features of unchanged audio with its prepared data"
+    )
+    if not model.has_prosody:
+        yield no_effect("global_config.pitch", "neither model.pitch nor model.energy is true")
+    yield from _datasets(experiment)
+    if experiment.data.evaluation.recogniser and experiment.data.evaluation.speak == 0:
+        yield no_effect("data.evaluation.recogniser", "data.evaluation.speak is 0: nothing is spoken")
+    if experiment.data.speaking.vocoder is not None:
+        yield no_effect("data.speaking.num_iterations", "data.speaking.vocoder is given, which has no iterations")
+    budget = experiment.training.batching.max_duration
+    if budget is not None and budget < longest:
+        yield impossible(
+            "training.batching.max_duration",
+            f"{budget:g} s is less than the longest utterances (data.max_duration is {longest:g} s); raise it or lower "
+            "that",
+        )
+    for name, reason in _without_loss(model):
+        if name in experiment.training.loss.auxiliary:
+            yield impossible(f"training.loss.auxiliary.{name}", reason)
+    for name, message in without_control(model, experiment.data.speaking):
+        yield impossible(f"data.speaking.{name}", message)
+
+
+def _unread_by_decoder(model: TtsModelConfig) -> Iterator[CheckFinding]:
+    """Options of the decoder that the model hasn't."""
+    flow = FlowMatchingConfig.model_fields
+    if not model.matches_flows:
+        for key in (f"model.flow_matching.{name}" for name in flow):
+            yield no_effect(key, "decoder_type is transformer, and only flow_matching has a field")
+        for name in ("num_steps", "method", "temperature"):
+            yield no_effect(f"data.speaking.{name}", "model.decoder_type is transformer, which has no noise")
+    elif model.has_decoder_stack:
+        for name in ("width", "num_levels", "blocks_per_level", "kernel_size"):
+            yield no_effect(f"model.flow_matching.{name}", "vector_field is transformer: it is sized by model.decoder")
+    else:
+        for name in ConvolutionalStackConfig.model_fields:
+            yield no_effect(f"model.decoder.{name}", "vector_field is unet: it is sized by model.flow_matching")
+
+
+def _unread_by_front_end(front_end: FrontEndConfig) -> Iterator[CheckFinding]:
+    """Options of pronunciation that the phonemizer doesn't read."""
+    kind = f"phonemizer is {front_end.phonemizer}"
+    if front_end.phonemizer != "lexicon":
+        yield no_effect("data.front_end.unknown_words", f"{kind}, which has no lexicon")
+    if front_end.phonemizer == "characters":
+        for name in ("language", "alphabet", "stress"):
+            yield no_effect(f"data.front_end.{name}", f"{kind}, so nothing is pronounced")
+
+
+def _without_loss(model: TtsModelConfig) -> Iterator[tuple[str, str]]:
+    """The losses that the model hasn't, with reasons."""
+    if model.durations == "given":
+        yield ALIGNMENT, "model.durations is given, so nothing is aligned"
+    if not model.pitch:
+        yield from dict.fromkeys(("pitch", "voicing"), "model.pitch is false, so no pitch is predicted").items()
+    if not model.energy:
+        yield "energy", "model.energy is false, so no energy is predicted"
+    if model.matches_flows:
+        yield STOP, "model.decoder_type is flow_matching, which has no stop"
+    else:
+        yield "flow", "model.decoder_type is transformer; only flow_matching has it"
+
+
+def without_control(model: TtsModelConfig, speaking: SpeakingConfig) -> Iterator[tuple[str, str]]:
+    """Options of speaking that ask for what the model doesn't predict, with messages."""
+    for name, usual in (("pitch", 0.0), ("energy", 1.0)):
+        value = getattr(speaking, name)
+        if value != usual and not getattr(model, name):
+            yield name, f"{value:g}, but the model predicts no {name}; train with model.{name}: true, or leave this out"
+
+
+def _datasets(experiment: TtsExperiment) -> Iterator[CheckFinding]:
+    yield from dataset_findings(experiment.datasets, reads_times=False)
+    for number, dataset in enumerate(experiment.datasets):
+        splits = dataset.type != "recipe" and not (dataset.valid and dataset.test)
+        if dataset.split_by == "speaker" and splits:
+            yield remark(
+                f"datasets.{number}.split_by",
+                "speaker: the speakers of valid and test are unknown to the model, which can't speak like them; "
+                "recording is usual",
+            )
+
+
+def losses(experiment: TtsExperiment) -> tuple[str, ...]:
+    """The main losses that fit spectrograms."""
+    return ("l1", "mse", "smooth_l1", "huber")
+
+
+def metrics(experiment: TtsExperiment) -> list[str]:
+    """The figures that evaluations give."""
+    absent, evaluation = dict(_without_loss(experiment.model)), experiment.data.evaluation
+    names = ["loss", *(name for name in LOSSES if name not in absent), "duration_error_ms"]
+    if evaluation.speak != 0:
+        names += [*SPOKEN_FIGURES, *(WORD_FIGURES if evaluation.recogniser else ())]
+    return [f"val_{name}" for name in names]
+
+
+def num_parameters(experiment: TtsExperiment) -> int:
+    """About how many parameters the model has."""
+    model, num_bins = experiment.model, experiment.global_config.num_mel_bins
+    width = model.encoder.d_model
+    aligner = 2 * width * width if model.durations == "learned" else 0
+    predictors = (1 + model.pitch + model.energy) * predictor_parameters(model.duration_predictor, width)
+    decoder = decoder_parameters(model, num_bins)
+    return stack_parameters(model.encoder) + decoder + aligner + predictors
+
+
+def decoder_parameters(model: TtsModelConfig, num_bins: int) -> int:
+    """Return the parameters of the decoder's stack or field, with what leads to it and from it."""
+    width, own = model.encoder.d_model, model.decoder.d_model
+    if not model.matches_flows:
+        bridge = 0 if width == own else width * own
+        return stack_parameters(model.decoder) + bridge + own * (num_bins + 1)
+    if model.has_decoder_stack:
+        return stack_parameters(model.decoder) + width * num_bins + own * (2 * num_bins + width + 2 * own)
+    flow = model.flow_matching
+    blocks = (2 * flow.num_levels - 1) * flow.blocks_per_level * (10 * flow.width + flow.kernel_size) * flow.width
+    between = (4 * (flow.num_levels - 1) + 2) * flow.width**2
+    return blocks + between + width * num_bins + flow.width * (2 * num_bins + width)
+
+
+def predictor_parameters(predictor: PredictorConfig, input_width: int) -> int:
+    """Return the parameters of a predictor's convolutions."""
+    return predictor.kernel_size * predictor.width * (input_width + (predictor.num_layers - 1) * predictor.width)
+
 
 SPEC = TaskSpec(
     task="vaak.tasks.tts.task:TtsTask",

@@ -31,7 +31,6 @@ from vaak.nn.speech.masks import exact, length_mask, masked_sum
 from vaak.nn.speech.variance_adaptor import duration_loss
 from vaak.runs.prepared import Recipe
 from vaak.tasks.speech_task import Datasets, SpeechTask
-from vaak.tasks.tts.checks import ALIGNMENT, DURATION, LOSSES, MEL, STOP, SYMBOLS_PER_SECOND
 from vaak.tasks.tts.config import SpeakingConfig, TtsDataConfig, TtsExperiment, TtsModelConfig
 from vaak.tasks.tts.data import Normalisation, TtsDataset, TtsExample, collate, unusual_rates
 from vaak.tasks.tts.export import export_acoustic
@@ -39,7 +38,7 @@ from vaak.tasks.tts.metrics import ScoredBatch, ShownMeters, SpokenMeters, TtsMe
 from vaak.tasks.tts.model import Inventory, Recording, Text, TtsModel, TtsOutputs
 from vaak.tasks.tts.predict import Speaker, Speech
 from vaak.tasks.tts.prepare import READING, PreparedSpeech, SpeechSources, recipe
-from vaak.tasks.tts.spec import SPEC
+from vaak.tasks.tts.spec import ALIGNMENT, DURATION, LOSSES, MEL, SPEC, STOP, SYMBOLS_PER_SECOND
 from vaak.tasks.vocoding import trained_vocoder
 from vaak.text.speech.phonemes.alphabets import symbols_of
 

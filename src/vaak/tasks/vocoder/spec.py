@@ -1,9 +1,72 @@
-"""The specification of the vocoder task. Imports no torch."""
+"""The vocoder task's specification; options that don't go together, or have no effect. No torch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
 
 from vaak.audio.config import AudioConfig, DatasetConfig
-from vaak.config.tasks import TaskSpec, only_length
-from vaak.tasks.vocoder.checks import checks, losses, metrics, num_parameters
-from vaak.tasks.vocoder.config import ALIASES, DEFAULTS, LOSSES, VocoderDataConfig, VocoderModelConfig
+from vaak.config.tasks import CheckFinding, TaskSpec, impossible, only_length
+from vaak.nn.config import lora_findings
+from vaak.tasks.audio_checks import dataset_findings, mel_findings
+from vaak.tasks.vocoder.config import (
+    ADVERSARIAL,
+    ALIASES,
+    DEFAULTS,
+    DISCRIMINATOR,
+    LOSSES,
+    MATCHING,
+    VocoderDataConfig,
+    VocoderExperiment,
+    VocoderModelConfig,
+)
+
+NOT_STORED = ("pitch", "dither", "storage_path", "storage_type", "num_jobs", "progress_bar")
+
+
+def checks(experiment: VocoderExperiment) -> Iterator[CheckFinding]:
+    """The findings on an experiment of this task."""
+    model, mel, loss = experiment.model, experiment.global_config.mel, experiment.training.loss
+    yield from mel_findings(experiment, NOT_STORED, "a vocoder computes spectrograms while it trains")
+    yield from dataset_findings(experiment.datasets, reads_times=False)
+    yield from lora_findings(experiment, model.lora, is_pretrained=False)
+    if mel is not None and not mel.hop_length <= mel.win_length // 2:
+        yield impossible(
+            "global_config.mel.hop_length",
+            f"{mel.hop_length} is more than half of win_length ({mel.win_length}): audio can't be made of frames that "
+            "hardly overlap",
+        )
+    if model.discriminators is None:
+        for name in (ADVERSARIAL, MATCHING, DISCRIMINATOR):
+            if name in loss.auxiliary:
+                yield impossible(
+                    f"training.loss.auxiliary.{name}", "model.discriminators is null, so this loss isn't computed"
+                )
+
+
+def losses(experiment: VocoderExperiment) -> tuple[str, ...]:
+    """The main losses that fit spectrograms."""
+    return ("l1", "mse", "smooth_l1", "huber")
+
+
+def metrics(experiment: VocoderExperiment) -> list[str]:
+    """The figures that evaluations give."""
+    names = "{}_distance", "griffin_lim_{}_distance", "{}_vs_griffin_lim"
+    return ["val_loss", *(f"val_{name.format(kind)}" for name in names for kind in ("mel", "spectral"))]
+
+
+def num_parameters(experiment: VocoderExperiment) -> int:
+    """About how many parameters the model has, those of its discriminators included."""
+    model, mel = experiment.model, experiment.global_config.mel
+    if mel is None:  # of other features, which are an error
+        return 0
+    blocks = model.num_layers * model.width * (2 * model.inner_width + 7)
+    found = blocks + 7 * mel.n_mels * model.width + 2 * mel.num_bins * model.width
+    if (others := model.discriminators) is not None:
+        channels = others.period_channels
+        found += len(others.periods) * 5 * channels**2 * (4 + 64 + 512 + 1024)
+        found += len(others.resolutions) * others.resolution_channels**2 * (15 + 15 + 9 + 9)
+    return found
+
 
 SPEC = TaskSpec(
     task="vaak.tasks.vocoder.task:VocoderTask",
