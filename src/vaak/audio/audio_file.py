@@ -101,7 +101,8 @@ class AudioFile:
 
     def _resampled(self, block: int) -> np.ndarray:
         """One block of the result."""
-        soxr = _soxr()
+        with optional_import("resampling requires soxr", "audio"):
+            import soxr
         native, wanted = self.header.sampling_rate, self.sampling_rate
         divisor = math.gcd(
             native, wanted
@@ -273,12 +274,6 @@ def _demand_whole_ogg(path: Path) -> None:
             f"{path}: its last page is missing: it is truncated; download it again, or keep what is there: "
             f"ffmpeg -i {path.name} -c copy whole{path.suffix}"
         )
-
-
-def _soxr() -> Any:
-    with optional_import("resampling requires soxr", "audio"):
-        import soxr
-    return soxr
 
 
 log = logging.getLogger("vaak")

@@ -57,8 +57,10 @@ class ConsoleCallback(Callback):
     def on_step_end(self, trainer: Run, report: StepReport) -> None:
         if self.progress is not None and time.monotonic() >= self.next_redraw:  # a step can be quicker than the bar
             self.next_redraw = time.monotonic() + REDRAW_SECONDS
-            losses = (trainer.loss_weights.get(name, 1.0) * float(mean) for name, mean in report.losses.items())
-            self._add(sum(losses), report.step - self.seen_step)
+            loss = sum(trainer.loss_weights.get(name, 1.0) * float(mean) for name, mean in report.losses.items())
+            if math.isfinite(loss):  # one that isn't is left to the log
+                past = LIVE_WEIGHT ** (report.step - self.seen_step)
+                self.loss = loss if self.loss is None else past * self.loss + (1 - past) * loss
             self.seen_step = report.step
             self.memory = _memory(trainer)
             shown = {
@@ -98,12 +100,6 @@ class ConsoleCallback(Callback):
         if step > self.first_step and self.total_steps:
             left = gone / (step - self.first_step) * (self.total_steps - step)
             yield f"{time_of(gone)} elapsed, {time_of(left)} left"
-
-    def _add(self, loss: float, steps: int) -> None:
-        """Smooth the bar's loss, ``steps`` after the last one; one that isn't finite is left to the log."""
-        if math.isfinite(loss):
-            past = LIVE_WEIGHT**steps
-            self.loss = loss if self.loss is None else past * self.loss + (1 - past) * loss
 
     @staticmethod
     def _last_evaluation(trainer: Run) -> str:

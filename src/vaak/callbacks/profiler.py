@@ -96,7 +96,12 @@ def waiting_for_data(shares: dict[str, float], circumstances: Circumstances) -> 
     """That data are waited for and what to do about it; None where the time is not worth a line."""
     if shares["loading"] < MUCH_LOADING:
         return None
-    return f"{_percent(shares['loading'])} of the time is spent waiting for data: {_load_faster(circumstances)}"
+    waited, workers = f"{_percent(shares['loading'])} of the time is spent waiting for data", circumstances.num_workers
+    if workers < circumstances.cores:
+        return f"{waited}: raise training.performance.num_workers (now {workers})"
+    reason = f"num_workers is {workers} already, with {circumstances.cores} core(s) for each process"
+    remedy = "raise prefetch_factor, use training.batching bucketed, or do more of the work beforehand"
+    return f"{waited}: {reason}; {remedy}"
 
 
 def _findings(shares: dict[str, float], circumstances: Circumstances) -> Iterator[tuple[float, str]]:
@@ -122,14 +127,6 @@ def _findings(shares: dict[str, float], circumstances: Circumstances) -> Iterato
         little = f"the device does {_percent(circumstances.mfu)} of what it could (MFU)"
         advice = "raise training.batch_size, use mixed_precision bf16 or performance.compile"
         yield working * (1 - circumstances.mfu) / 2, f"{little}: {advice}"
-
-
-def _load_faster(circumstances: Circumstances) -> str:
-    workers, cores = circumstances.num_workers, circumstances.cores
-    if workers < cores:
-        return f"raise training.performance.num_workers (now {workers})"
-    reason = f"num_workers is {workers} already, with {cores} core(s) for each process"
-    return f"{reason}; raise prefetch_factor, use training.batching bucketed, or do more of the work beforehand"
 
 
 def _or_ranks(circumstances: Circumstances) -> str:

@@ -7,7 +7,6 @@ from collections.abc import Iterable, Iterator
 from typing import Any, get_args
 
 from pydantic import BaseModel
-from pydantic.fields import FieldInfo
 
 from vaak.config.base import ResumeClass
 from vaak.config.changes import Leaf, leaves
@@ -93,7 +92,7 @@ class _Writer:
         default: then the default of the option.
         """
         field = section.model_fields[name]
-        value = getattr(values, name) if values is not None else _default(field)
+        value = getattr(values, name) if values is not None else "..." if field.is_required() else field.default
         inner, item = section_of(field.annotation), section_of(item_of(field.annotation))
         if inner is not None and isinstance(value, BaseModel):
             note = field.description or ""
@@ -118,7 +117,8 @@ class _Writer:
     def _words(self, section: SectionType, name: str, path: str) -> str:
         """Return what the option means, takes, is read by and is also called."""
         field = section.model_fields[name]
-        properties = self._definition(section)["properties"][name]
+        definition = self.schema["$defs"].get(section.__name__) or resolved(self.schema, self.schema)
+        properties = definition["properties"][name]
         kind = section_of(field.annotation) or section_of(item_of(field.annotation))
         takes = "" if kind else f" Takes {in_words(properties, self.schema)}."
         types = ", ".join(types_reading(section, name))
@@ -128,14 +128,6 @@ class _Writer:
             + (f" Read by {types}." if types else "")
             + (f" Other names: {others}." if others else "")
         )
-
-    def _definition(self, section: SectionType) -> dict[str, Any]:
-        definitions = self.schema["$defs"]
-        return definitions.get(section.__name__) or resolved(self.schema, self.schema)
-
-
-def _default(field: FieldInfo) -> Any:
-    return "..." if field.is_required() else field.default
 
 
 def _plain(value: Any) -> Any:

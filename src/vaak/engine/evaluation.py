@@ -257,7 +257,11 @@ class Pictures:
         try:
             drawn = draw()
             for name, content in drawn.items():
-                self._write(step, name, content)
+                folder = self.folder / name
+                folder.mkdir(parents=True, exist_ok=True)
+                write_bytes(folder / f"step-{step:08d}.{'wav' if is_audio(content) else 'png'}", content)
+                for _, path in _by_step(folder)[:-KEPT]:
+                    path.unlink()
         except Exception as error:
             if not self.fails:
                 reason = error if isinstance(error, UserError | OSError) else repr(error)
@@ -283,13 +287,6 @@ class Pictures:
                 else:
                     (aside / folder.name).mkdir(parents=True, exist_ok=True)
                     path.rename(aside / folder.name / path.name)
-
-    def _write(self, step: int, name: str, content: bytes) -> None:
-        folder = self.folder / name
-        folder.mkdir(parents=True, exist_ok=True)
-        write_bytes(folder / f"step-{step:08d}.{'wav' if is_audio(content) else 'png'}", content)
-        for _, path in _by_step(folder)[:-KEPT]:
-            path.unlink()
 
 
 def _by_step(folder: Path) -> list[tuple[int, Path]]:

@@ -18,7 +18,6 @@ from torch.optim import Optimizer
 
 from vaak.config.load import Loaded
 from vaak.core.batch import Batch
-from vaak.core.callback import StepReport
 from vaak.core.errors import NonFiniteError, UserError
 from vaak.core.storage import files
 from vaak.core.terminal import followed
@@ -211,14 +210,10 @@ def _tested(trainer: Trainer, rates: RateRange) -> Curve:
             except NonFiniteError:
                 curve.diverged = True
                 break
-            if not curve.add(rates.rate(number), _objective(trainer, report)):
+            loss = sum(trainer.loss_weights.get(name, 1.0) * float(mean) for name, mean in report.losses.items())
+            if not curve.add(rates.rate(number), loss):
                 break
     return curve
-
-
-def _objective(trainer: Trainer, report: StepReport) -> float:
-    """Return the loss that the step descended on."""
-    return sum(trainer.loss_weights.get(name, 1.0) * float(loss) for name, loss in report.losses.items())
 
 
 def write_curve(curve: Curve, folder: Path) -> list[Path]:

@@ -185,8 +185,9 @@ class Sweep:
         with locked(self.folder / ".lock"):
             self._demand_same()
             storage = f"sqlite:///{self.folder / 'study.db'}"
+            pruner = optuna().pruners.MedianPruner() if plan.prune else optuna().pruners.NopPruner()
             made = optuna().create_study(
-                storage=storage, study_name="sweep", direction=direction, load_if_exists=True, pruner=self._pruner()
+                storage=storage, study_name="sweep", direction=direction, load_if_exists=True, pruner=pruner
             )
             self.study: Any = made
             if plan.sampler == "grid":
@@ -290,10 +291,6 @@ class Sweep:
         ended = [one.state.name for one in self.study.get_trials(deepcopy=False) if one.state.is_finished()]
         if len(ended) >= min(MOST_FAILURES, self.plan.num_trials) and set(ended) == {"FAIL"}:
             raise UserError(f"all of the first {len(ended)} trials failed; the last: {problem}")
-
-    def _pruner(self) -> Any:
-        pruners = optuna().pruners
-        return pruners.MedianPruner() if self.plan.prune else pruners.NopPruner()
 
 
 class _Watch(Callback):

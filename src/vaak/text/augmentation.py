@@ -209,15 +209,12 @@ class DataAugmenter:
         lacking = next((number for number, row in enumerate(rows) if text_column not in row), None)
         if lacking is not None:
             raise UserError(f"row {lacking}: no column {text_column!r}; give text_column")
-        copies = [
-            row | {text_column: self.change(row[text_column], self._generator(copy, number))}
-            for copy in range(augmentation_factor)
-            for number, row in enumerate(rows)
-        ]
+        copies = []
+        for copy in range(augmentation_factor):
+            for number, row in enumerate(rows):
+                rng = np.random.default_rng(draw_key(Purpose.AUGMENTATION, self.seed, copy, number))
+                copies.append(row | {text_column: self.change(row[text_column], rng)})
         return type(data)(rows + copies) if is_frame else rows + copies
-
-    def _generator(self, copy: int, number: int) -> np.random.Generator:
-        return np.random.default_rng(draw_key(Purpose.AUGMENTATION, self.seed, copy, number))
 
 
 def named_synonyms(name: str | PathLike[str], key: str = SYNONYMS, folder: Path = Path()) -> Synonyms:

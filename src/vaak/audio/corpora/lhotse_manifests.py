@@ -288,17 +288,14 @@ class ManifestReader(CorpusReader):
                         yield name, _place_of(Path(name), (path.parent, *self.roots))
 
     def _read(self, manifests: Manifests) -> Iterator[ReadRecording]:
-        yield from self._cuts(manifests.cuts)
+        for path in manifests.cuts:
+            for where, entry in json_lines(path):
+                yield attempted(str(entry.get("id", where)), partial(self._cut, entry, path.parent, where))
         if manifests.recordings:
             recordings = (one for path in manifests.recordings for one in self._recordings(path))
             lines = (line for path in manifests.supervisions for line in json_lines(path))
             supervisions = (lhotse_object(entry, where) for where, entry in lines)
             yield from joined(recordings, supervisions)
-
-    def _cuts(self, paths: Iterable[Path]) -> Iterator[ReadRecording]:
-        for path in paths:
-            for where, entry in json_lines(path):
-                yield attempted(str(entry.get("id", where)), partial(self._cut, entry, path.parent, where))
 
     def _cut(self, entry: dict[str, Any], folder: Path, where: str) -> ReadRecording:
         has_audio = any(is_read for _, is_read in recordings_in(entry))

@@ -173,18 +173,17 @@ class WindowSource:
 
     def at(self, place: CutSpan) -> LabelledAudio:
         """A window, read."""
-        samples = self._read(place.cut, self._labels(place.cut).cut, place.first, place.last)
+        cut = self._labels(place.cut).cut
+        if self.all_fit:
+            samples = self._cache.get(place.cut, lambda: read_samples(cut, self.audio))[place.first : place.last]
+        else:
+            samples = read_samples(cut, self.audio, place.first, place.last)
         found = labelled(samples, self.audio.sampling_rate, self.spoken(place))
         return at_its_pauses(found) if self.hides_pauses(place.cut) else found
 
     def load(self, index: int, rng: np.random.Generator) -> LabelledAudio:
         """Window ``index``, shifted by ``rng``."""
         return self.at(self.place(index, rng))
-
-    def _read(self, cut_index: int, cut: Cut, first: int, last: int) -> np.ndarray:
-        if self.all_fit:
-            return self._cache.get(cut_index, lambda: read_samples(cut, self.audio))[first:last]
-        return read_samples(cut, self.audio, first, last)
 
     def describe(self, index: int) -> str:
         return f"{self.store.describe(int(self.cuts[index]))}, {self.starts[index]:.2f} s"
@@ -256,14 +255,11 @@ class BoundedCache:
             array = array.copy()
         array.flags.writeable = False
         if array.nbytes <= self.max_bytes:
-            self._keep(key, array)
+            while self.num_bytes + array.nbytes > self.max_bytes:
+                self.num_bytes -= self.arrays.popitem(last=False)[1].nbytes
+            self.arrays[key] = array
+            self.num_bytes += array.nbytes
         return array
-
-    def _keep(self, key: Hashable, array: np.ndarray) -> None:
-        while self.num_bytes + array.nbytes > self.max_bytes:
-            self.num_bytes -= self.arrays.popitem(last=False)[1].nbytes
-        self.arrays[key] = array
-        self.num_bytes += array.nbytes
 
     def __len__(self) -> int:
         return len(self.arrays)

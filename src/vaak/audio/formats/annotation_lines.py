@@ -178,19 +178,15 @@ def _rttm_file(path: Path) -> dict[str, list[Segment]]:
     recordings: dict[str, list[Segment]] = {}
     for line in read_lines(path):
         if line.fields[0] == "SPEAKER":
-            recording, segment = _segment(line)
-            recordings.setdefault(recording, []).append(segment)
+            line.demand(RTTM_FIELDS, MOST_RTTM_FIELDS, "SPEAKER")
+            _demand_numbers_after_the_speaker(line)
+            start, duration = line.seconds(3, "start"), line.seconds(4, "duration")
+            recording, speaker = line.name(1, "recording"), line.name(7, "speaker")
+            # Without rounding, 0.1 + 0.2 would end after a segment that begins at 0.3.
+            recordings.setdefault(recording, []).append(Segment(start, round(start + duration, 9), speaker))
         elif line.fields[0] not in OTHER_TYPES:
             raise DataError(f"{line.where}: an RTTM line begins with SPEAKER or another type, not {line.fields[0]!r}")
     return recordings
-
-
-def _segment(line: Line) -> tuple[str, Segment]:
-    line.demand(RTTM_FIELDS, MOST_RTTM_FIELDS, "SPEAKER")
-    _demand_numbers_after_the_speaker(line)
-    start, duration = line.seconds(3, "start"), line.seconds(4, "duration")
-    # Without rounding, 0.1 + 0.2 would end after a segment that begins at 0.3.
-    return line.name(1, "recording"), Segment(start, round(start + duration, 9), line.name(7, "speaker"))
 
 
 def _demand_numbers_after_the_speaker(line: Line) -> None:
@@ -296,15 +292,11 @@ def _ctm_file(path: Path) -> dict[str, list[Word]]:
     for line in read_lines(path):
         line.demand(CTM_FIELDS, MOST_CTM_FIELDS, "a line of a CTM")
         start, duration = line.seconds(2, "start"), line.seconds(3, "duration")
-        word = Word(start, round(start + duration, 9), line.name(4, "word"), _confidence(line))
+        is_sure = len(line.fields) > CTM_FIELDS and line.fields[CTM_FIELDS] not in (MISSING, "NA")
+        confidence = line.number(CTM_FIELDS, "confidence") if is_sure else None
+        word = Word(start, round(start + duration, 9), line.name(4, "word"), confidence)
         recordings.setdefault(line.name(0, "recording"), []).append(word)
     return recordings
-
-
-def _confidence(line: Line) -> float | None:
-    if len(line.fields) == CTM_FIELDS or line.fields[CTM_FIELDS] in (MISSING, "NA"):
-        return None
-    return line.number(CTM_FIELDS, "confidence")
 
 
 def write_ctm(path: str | Path, recordings: Mapping[str, Sequence[Word]]) -> None:

@@ -264,17 +264,13 @@ class CutUtterances:
         """The utterance with its speech at one level; where that is, is kept."""
         cut = self.store[index]
         audio = read_cut(cut, self.audio)
-        regions = self._regions_of(audio, self.store.lacks_times(cut))
+        times = [(segment.start, segment.end) for segment in audio.segments]
+        if not times or (self.store.lacks_times(cut) and self.finds_speech):
+            times = find_speech(audio.samples, audio.sampling_rate)
+        samples = [(round(start * self.sampling_rate), round(end * self.sampling_rate)) for start, end in times]
+        regions = sorted((first, last) for first, last in samples if last > first)
         self._regions[index] = regions
         return at_level(audio.samples, regions)
-
-    def _regions_of(self, audio: LabelledAudio, lacks_times: bool) -> list[tuple[int, int]]:
-        """First and last + 1 sample of each segment of speech."""
-        times = [(segment.start, segment.end) for segment in audio.segments]
-        if not times or (lacks_times and self.finds_speech):
-            times = find_speech(audio.samples, audio.sampling_rate)
-        limits = [(round(start * self.sampling_rate), round(end * self.sampling_rate)) for start, end in times]
-        return sorted((first, last) for first, last in limits if last > first)
 
 
 def at_level(samples: np.ndarray, regions: list[tuple[int, int]]) -> np.ndarray:

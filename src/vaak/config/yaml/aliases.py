@@ -96,13 +96,8 @@ def spread(layer: Node, section: str, options: Mapping[str, list[str]]) -> Itera
             yield Problem(child.place, f"{section}.{key}", f"unknown key{did_you_mean(key, options)}")
         for name in options.get(key, ()):
             if find(layer, split_key(name)) is None:
-                put(layer, split_key(name), _written_as(f"{section}.{key}", child))
-
-
-def _written_as(key: str, node: Node) -> Node:
-    """A copy whose mistakes are reported under the key that the user wrote."""
-    copied = copy_of(node)
-    return Node(copied.value, replace(copied.place, key=key) if copied.place else None)
+                place = replace(child.place, key=f"{section}.{key}") if child.place else None  # as the user wrote it
+                put(layer, split_key(name), Node(copy_of(child).value, place))
 
 
 LOOP_OPTIONS: dict[str, str] = {

@@ -64,13 +64,9 @@ def share_large(folder: Path, listed: Mapping[str, Entry]) -> None:
     """
     for name, entry in listed.items():
         if name == FROZEN or (entry.size > LARGE and name not in OF_THE_STATE):
-            _share(folder, name, entry)
-
-
-def _share(folder: Path, name: str, entry: Entry) -> None:
-    known = next((other / name for other in _newest_first(folder.parent) if (other / name).is_file()), None)
-    if known is not None and entry.describes(known):
-        _make_one(known, folder / name)
+            known = next((other / name for other in _newest_first(folder.parent) if (other / name).is_file()), None)
+            if known is not None and entry.describes(known):
+                _make_one(known, folder / name)
 
 
 def _make_one(known: Path, file: Path) -> None:

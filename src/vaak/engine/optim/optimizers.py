@@ -230,7 +230,9 @@ def parameter_groups(
         chosen = next(matching, ParameterGroupConfig(match=""))
         layers_below_top = 0 if item.layer is None else num_layers - item.layer
         rate = lr * chosen.lr_scale * config.layer_decay**layers_below_top
-        decay = _default_decay(item, config) if chosen.weight_decay is None else chosen.weight_decay
+        is_bias, is_norm = item.name.rsplit(".", 1)[-1] == "bias", "Norm" in type(item.module).__name__
+        default_decay = 0.0 if is_bias or is_norm or item.parameter.ndim < 2 else config.weight_decay
+        decay = default_decay if chosen.weight_decay is None else chosen.weight_decay
         empty = {"params": [], "names": [], "lr": rate, "base_lr": rate, "weight_decay": decay}
         group = groups.setdefault((rate, decay), empty)
         group["params"].append(item.parameter)
@@ -250,12 +252,6 @@ def check_groups(parameters: Sequence[NamedParameter], config: OptimizerConfig) 
         if not any(pattern.search(item.name) for item in parameters):
             some = ", ".join(item.name for item in parameters[:: max(1, len(parameters) // 5)][:5])
             raise UserError(f"training.optimizer.groups: {group.match!r} matches no trained parameter; some are {some}")
-
-
-def _default_decay(item: NamedParameter, config: OptimizerConfig) -> float:
-    is_bias = item.name.rsplit(".", 1)[-1] == "bias"
-    is_norm = "Norm" in type(item.module).__name__
-    return 0.0 if is_bias or is_norm or item.parameter.ndim < 2 else config.weight_decay
 
 
 class Lion(Optimizer):

@@ -253,7 +253,8 @@ class Freezing:
         if holding == self._holding:
             return False
         self._set(holding)
-        frozen = sum(parameter.numel() for parameter in self._frozen())
+        held = (parameters for parameters, holds in zip(self._held, holding, strict=True) if holds)
+        frozen = sum(parameter.numel() for parameters in held for parameter in parameters)
         log.info("step %d: training.freeze freezes %s parameters", step, f"{frozen:,}")
         return True
 
@@ -262,10 +263,6 @@ class Freezing:
         for parameters, holds in zip(self._held, holding, strict=True):
             for parameter in parameters:
                 parameter.requires_grad_(not holds)
-
-    def _frozen(self) -> Iterable[nn.Parameter]:
-        held = zip(self._held, self._holding, strict=True)
-        return (parameter for parameters, holds in held if holds for parameter in parameters)
 
 
 def freeze_parameters(model: nn.Module, names: Iterable[str]) -> None:

@@ -33,21 +33,16 @@ class LayerCache:
         for name, new in (("keys", keys), ("values", values)):
             buffer = self.tensors.get(name)
             if buffer is None or buffer.shape[2] < self.length:
-                buffer = self.tensors[name] = _with_room(new, self.length, buffer, begin)
+                old, room = buffer, max(2 * self.length, SMALLEST_BUFFER)
+                buffer = self.tensors[name] = new.new_empty(*new.shape[:2], room, new.shape[3])
+                if old is not None:
+                    buffer[:, :, :begin] = old[:, :, :begin]
             buffer[:, :, begin : self.length] = new
         return self.tensors["keys"][:, :, : self.length], self.tensors["values"][:, :, : self.length]
 
     def select(self, rows: Tensor) -> None:
         """Keep these rows, in this order."""
         self.tensors = {name: tensor.index_select(0, rows) for name, tensor in self.tensors.items()}
-
-
-def _with_room(new: Tensor, length: int, old: Tensor | None, used: int) -> Tensor:
-    """A buffer for ``length`` tokens and as many again, which begins with the ``used`` ones of the old buffer."""
-    buffer = new.new_empty(*new.shape[:2], max(2 * length, SMALLEST_BUFFER), new.shape[3])
-    if old is not None:
-        buffer[:, :, :used] = old[:, :, :used]
-    return buffer
 
 
 class StackCache:

@@ -139,14 +139,9 @@ def _findings(task: Task, dataset: Dataset, split: str, seed: int, skips_bad: bo
         if reason is not None:
             yield DataFinding(name, "unreadable", reason, "warning" if skips_bad else "problem")
         elif batch is not None:
-            yield from (DataFinding(name, "not finite", message) for message in _not_finite(batch))
+            for what, tensor in batch.tensors.items():
+                number = int((~torch.isfinite(tensor)).sum())
+                if number:
+                    message = f"{number:,} of {tensor.numel():,} values of {what} are NaN or infinite"
+                    yield DataFinding(name, "not finite", message)
     yield from task.data_findings(split)
-
-
-def _not_finite(batch: Batch) -> Iterator[str]:
-    """A message for each tensor of the batch that has NaN or infinity."""
-    for name, tensor in batch.tensors.items():
-        if tensor.is_floating_point() or tensor.is_complex():
-            number = int((~torch.isfinite(tensor)).sum())
-            if number:
-                yield f"{number:,} of {tensor.numel():,} values of {name} are NaN or infinite"

@@ -22,7 +22,11 @@ def checks(experiment: Experiment[Any, Any]) -> Iterator[CheckFinding]:
     if len(tasks) == 1:
         yield impossible("data.tasks", "has one task; give two or more, or train it alone")
     yield from _model(experiment.model, tasks)
-    yield from _sampling(experiment)
+    sampling, steps = experiment.data.sampling, experiment.training.max_steps
+    if sampling.type == "annealed" and sampling.epochs is None and steps is not None:
+        yield impossible(
+            "data.sampling.epochs", f"max_steps ({steps}) decides when training ends; say how many epochs it takes"
+        )
     yield from _loop(experiment, tasks)
 
 
@@ -43,14 +47,6 @@ def _model(model: MultiTaskConfig, tasks: Experiments) -> Iterator[CheckFinding]
                 f"data.tasks.{name}.data.tokenizer",
                 f"is not that of {first}, whose vocabulary all tasks read where they share modules; give both the same",
             )
-
-
-def _sampling(experiment: Experiment[Any, Any]) -> Iterator[CheckFinding]:
-    sampling, steps = experiment.data.sampling, experiment.training.max_steps
-    if sampling.type == "annealed" and sampling.epochs is None and steps is not None:
-        yield impossible(
-            "data.sampling.epochs", f"max_steps ({steps}) decides when training ends; say how many epochs it takes"
-        )
 
 
 def _loop(experiment: Experiment[Any, Any], tasks: Experiments) -> Iterator[CheckFinding]:
