@@ -7,7 +7,8 @@ first, in which things are made, left out), ``memory``, the most MB the process 
 ``first_step``, the seconds from the process's start to the end of its very first step (``first_step_after_order``: from
 the line on its input, with everything imported). All have the same model, tokens, AdamW (fused), bound on the
 gradient's norm and learning rates; with ``logging`` each reports every 50 steps as it does by default, to console and
-TensorBoard (Vaak to JSONL too).
+TensorBoard (Vaak to JSONL too). With ``device`` cuda (gpu.py) memory is the most that the GPU had allocated; with
+``precision`` bf16 all use autocast.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ import resource
 import sys
 import tempfile
 import time
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import Any
 
@@ -108,6 +109,11 @@ def factor(step: int) -> float:
     return min(1.0, (step + 1) / WARMUP) * 0.5 * (1 + math.cos(math.pi * step / ALL_STEPS))
 
 
+def autocast(job: dict[str, Any]) -> contextlib.AbstractContextManager[Any]:
+    """Return the context of a forward pass in the precision of a job."""
+    return torch.autocast(job["device"], torch.bfloat16, enabled=job["precision"] == "bf16")
+
+
 def adamw(model: nn.Module) -> torch.optim.AdamW:
     return torch.optim.AdamW(model.parameters(), lr=RATE, weight_decay=DECAY, fused=True)
 
@@ -118,12 +124,14 @@ class Watch:
     begun = float(os.environ.get("BENCHMARK_BEGUN", "0")) or time.time()
     first_step: float | None = None
 
-    def __init__(self, steps: int) -> None:
-        self.steps, self.taken = steps, 0
+    def __init__(self, steps: int, device: str = "cpu") -> None:
+        self.steps, self.taken, self.device = steps, 0, device
         self.order, self.first_step_after_order = time.perf_counter(), 0.0
         self.start = self.seconds = self.memory = 0.0
 
     def tick(self) -> bool:
+        if self.device == "cuda" and self.taken in (0, self.steps - 1):
+            torch.cuda.synchronize()
         if self.taken == 0:
             Watch.first_step = Watch.first_step or time.time() - Watch.begun
             self.start = time.perf_counter()
@@ -131,7 +139,7 @@ class Watch:
         self.taken += 1
         if self.taken == self.steps:
             self.seconds = (time.perf_counter() - self.start) / (self.steps - 1)
-            self.memory = most_memory()
+            self.memory = torch.cuda.max_memory_allocated() / 1e6 if self.device == "cuda" else most_memory()
         return self.taken >= self.steps
 
 
@@ -148,18 +156,20 @@ Arm = Generator[None, Watch, None]
 """Trains a round for each watch that it is sent, until the watch says to stop."""
 
 
-def by_hand(job: dict[str, Any]) -> Arm:
+def by_hand(job: dict[str, Any], made: Callable[[dict[str, int]], nn.Module] = SmallGPT) -> Arm:
     """The shortest loop there is, without logging: what all others are measured against."""
     size, tokens, rng = job["size"], tokens_of(job), np.random.default_rng(0)
     length, starts = size["length"], np.arange(0, len(tokens) - size["length"] - 1, size["length"])
     while True:
         watch = yield
-        model = SmallGPT(size).train()
+        model = made(size).train().to(job["device"])
         optimizer = adamw(model)
         for step in itertools.count():
             chosen = rng.choice(starts, size["batch"])
             rows = torch.from_numpy(np.stack([tokens[start : start + length + 1] for start in chosen]).astype(np.int64))
-            loss = loss_of(model(rows[:, :-1]), rows[:, 1:])
+            rows = rows.to(job["device"])
+            with autocast(job):
+                loss = loss_of(model(rows[:, :-1]), rows[:, 1:])
             optimizer.zero_grad(set_to_none=True)
             loss.backward()
             nn.utils.clip_grad_norm_(model.parameters(), 1.0)
@@ -170,12 +180,31 @@ def by_hand(job: dict[str, Any]) -> Arm:
                 break
 
 
+def by_hand_compiled(job: dict[str, Any]) -> Arm:
+    """The same with ``torch.compile``."""
+    yield from by_hand(job, lambda size: torch.compile(SmallGPT(size)))  # type: ignore[arg-type, return-value]
+
+
+def by_litgpt(job: dict[str, Any]) -> Arm:
+    """The hand-written loop with litgpt's model, of GPT-2's kind in the same sizes."""
+    from litgpt import GPT, Config
+
+    def made(size: dict[str, int]) -> nn.Module:
+        sizes = {"n_layer": size["layers"], "n_head": size["heads"], "n_embd": size["width"]}
+        more = {"block_size": size["length"], "padded_vocab_size": size["vocab"], "rotary_percentage": 1.0}
+        model: nn.Module = GPT(Config(**sizes, **more))
+        return model
+
+    yield from by_hand(job, made)
+
+
 def by_accelerate(job: dict[str, Any]) -> Arm:
     from accelerate import Accelerator
     from tqdm import tqdm
 
     logged = {"log_with": "tensorboard", "project_dir": job["folder"]} if job["logging"] else {}
-    accelerator = Accelerator(cpu=True, **logged)
+    mixed = "bf16" if job["precision"] == "bf16" else "no"
+    accelerator = Accelerator(cpu=job["device"] == "cpu", mixed_precision=mixed, **logged)
     if job["logging"]:
         accelerator.init_trackers("accelerate")
     while True:
@@ -187,7 +216,8 @@ def by_accelerate(job: dict[str, Any]) -> Arm:
         model, optimizer, loader, schedule = accelerator.prepare(model, optimizer, loader, schedule)
         batches = itertools.chain.from_iterable(itertools.repeat(loader))
         for step, batch in enumerate(tqdm(batches, disable=not job["logging"])):
-            loss = loss_of(model(batch["input_ids"]), batch["labels"])
+            with accelerator.autocast():
+                loss = loss_of(model(batch["input_ids"]), batch["labels"])
             accelerator.backward(loss)
             accelerator.clip_grad_norm_(model.parameters(), 1.0)
             optimizer.step()
@@ -218,8 +248,9 @@ def by_transformers(job: dict[str, Any]) -> Arm:
             lr_scheduler_type="cosine",
             warmup_steps=WARMUP,
             optim="adamw_torch_fused",
-            use_cpu=True,
-            dataloader_pin_memory=False,
+            use_cpu=job["device"] == "cpu",
+            bf16=job["precision"] == "bf16",
+            dataloader_pin_memory=job["device"] != "cpu",
             save_strategy="no",
             logging_strategy="steps" if job["logging"] else "no",
             logging_steps=LOG_EVERY,
@@ -258,7 +289,8 @@ def by_lightning(job: dict[str, Any]) -> Arm:
         watch = yield
         trainer = pl.Trainer(
             max_steps=ALL_STEPS,
-            accelerator="cpu",
+            accelerator=job["device"],
+            precision="bf16-mixed" if job["precision"] == "bf16" else "32-true",
             gradient_clip_val=1.0,
             callbacks=[Ticking()],
             enable_checkpointing=False,
@@ -285,7 +317,7 @@ def by_vaak(job: dict[str, Any]) -> Arm:
             self.evaluation_splits = ()  # it ends before any evaluation, of which this model is not capable
 
         def model(self) -> Any:
-            return SmallGPT(job["size"])
+            return super().model() if job.get("own_model") else SmallGPT(job["size"])
 
     class Ticking(Callback):
         def on_step_end(self, trainer: Any, report: Any) -> None:
@@ -308,6 +340,8 @@ def by_vaak(job: dict[str, Any]) -> Arm:
 
 ARMS = {
     "by hand": by_hand,
+    "by hand, compiled": by_hand_compiled,
+    "litgpt": by_litgpt,
     "accelerate": by_accelerate,
     "transformers": by_transformers,
     "Lightning": by_lightning,
@@ -327,7 +361,7 @@ def main() -> None:
         answers.write(json.dumps({"missing": error.name}) + "\n")
         return
     for line in sys.stdin:
-        watch = Watch(int(line))
+        watch = Watch(int(line), job["device"])
         arm.send(watch)
         figures = {"seconds": watch.seconds, "memory": watch.memory, "first_step": Watch.first_step}
         figures |= {"first_step_after_order": watch.first_step_after_order}

@@ -76,6 +76,9 @@ class Bench:
     options: argparse.Namespace
     folder: Path
     script: Path | None = None
+    device: str = "cpu"
+    precision: str = "no"
+    corpus: str = "{type: grammar, num_sentences: 12000}"
 
     def peers(self) -> list[tuple[str, str, bool, Path]]:
         """What is raced: title, arm, whether it logs, and the checkout that it is of; the hand-written loop first."""
@@ -94,7 +97,7 @@ class Bench:
         """What an arm needs to know; the data are prepared, once for each number of tokens."""
         yaml = self.folder / f"{'-'.join(map(str, size.values()))}.yml"
         if not yaml.exists():
-            yaml.write_text(configuration(size, self.folder / "cache"))
+            yaml.write_text(configuration(size, self.folder / "cache", self.corpus))
         store = prepared(yaml, self.folder) / "train"
         about = json.loads((store / "store.json").read_text())
         given = overrides if logging else (*QUIET, *overrides)
@@ -105,7 +108,9 @@ class Bench:
             "tokens": str(store / "tokens.bin"),
             "dtype": about["dtype"],
             "yaml": str(yaml),
-            "overrides": list(given),
+            "device": self.device,
+            "precision": self.precision,
+            "overrides": [f"training.device={self.device}", f"training.mixed_precision={self.precision}", *given],
             "folder": tempfile.mkdtemp(dir=self.folder),
             "run": None,
             "checkout": str(HERE),
@@ -159,14 +164,14 @@ class Bench:
             return racing
 
 
-def configuration(size: dict[str, int], cache: Path) -> str:
+def configuration(size: dict[str, int], cache: Path, corpus: str) -> str:
     """The YAML of one size: what the peers do, said to Vaak."""
     return f"""
 task: lm
 name: bench
 model: {{d_model: {size["width"]}, num_layers: {size["layers"]}, num_heads: {size["heads"]}}}
 data:
-  corpus: {{type: grammar, num_sentences: 12000}}
+  corpus: {corpus}
   tokenizer: {{type: byte_level, vocab_size: {size["vocab"]}}}
   layout: stream
   max_length: {size["length"]}
@@ -174,7 +179,6 @@ data:
 training:
   max_steps: 1000000
   batch_size: {size["batch"]}
-  device: cpu
   optimizer: {{type: adamw, lr: 1e-3, weight_decay: 0.01}}
   scheduler: {{type: cosine, warmup_steps: 10}}
   validation: {{interval: 1000000, interval_epochs: null}}

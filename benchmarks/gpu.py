@@ -1,0 +1,474 @@
+"""What only a GPU can show, in one command: does everything train there, to the bit, and how fast is it?
+
+    python benchmarks/gpu.py [--page docs/gpu.md] [--parts machine recipes memory throughput speech inference]
+                             [--models 110M 1B] [--lengths 1024 8192] [--rounds 3] [--json FILE]
+
+Writes a page of tables; about 20 minutes on an H100. A part that fails says why on the page, and the others go on.
+
+- machine: the card, versions, what ``vaak doctor`` says
+- recipes: each quick start in bf16, in fp16, and deterministic: the last is also killed and resumed, to the same bits
+- memory: the largest batch that was found, and a batch four times as large, which is computed in pieces
+- throughput: tokens a second, MFU and memory of language models, in bf16, against a hand-written loop,
+  transformers.Trainer and litgpt (if installed), which take turns on the card (racing.py, arms.py)
+- speech: seconds of audio a second in training: Whisper small whole and by LoRA, text-to-speech, diarization
+- inference: real-time factors of transcribing with a Whisper small: file by file and batched, fp32 and bf16, and
+  transformers' pipeline and faster-whisper with the same weights
+
+Without a GPU the same code runs on the CPU at toy sizes, and the page says so: its numbers mean nothing then.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import hashlib
+import json
+import os
+import platform
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from racing import HERE, Bench, Process, figures_of, say
+
+from vaak.engine.flops import peak_flops
+
+VAAK = (sys.executable, "-c", "from vaak.cli.main import main; main()")
+MODELS: dict[str, dict[str, int]] = {
+    "toy": {"width": 64, "layers": 2, "heads": 2},
+    "110M": {"width": 768, "layers": 12, "heads": 12},
+    "1B": {"width": 2048, "layers": 20, "heads": 16},
+}
+TOKENS = 16_384
+"""Of the largest batch that is tried; it is halved until all arms have room for it."""
+ARMS = {
+    "by hand": "by hand",
+    "by hand, compiled": "by hand, compiled",
+    "litgpt, by hand": "litgpt",
+    "transformers.Trainer": "transformers",
+    "Vaak, the same model": "Vaak",
+    "Vaak, its own model": "Vaak",
+    "Vaak, its own model, compiled": "Vaak",
+}
+RECIPES = ("quickstart", "classification/quickstart", "asr/quickstart", "tts/quickstart", "diarization/quickstart")
+MODES = {
+    "bf16": ("training.mixed_precision=bf16",),
+    "fp16": ("training.mixed_precision=fp16",),
+    "deterministic": ("training.mixed_precision=no", "training.deterministic=true"),
+}
+WHISPER_SMALL = "{d_model: 768, encoder_layers: 12, decoder_layers: 12, num_heads: 12, dropout: 0.0}"
+WHISPER_TOY = "{d_model: 32, encoder_layers: 1, decoder_layers: 1, num_heads: 2, dropout: 0.0}"
+
+
+@dataclass
+class Card:
+    """Where it runs and at which sizes; ``page`` gathers the lines that are written, ``figures`` the numbers."""
+
+    options: argparse.Namespace
+    folder: Path
+    page: list[str] = field(default_factory=list)
+    figures: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def device(self) -> str:
+        return "cuda" if torch.cuda.is_available() else "cpu"
+
+    @property
+    def toy(self) -> bool:
+        return self.device == "cpu"
+
+    def write(self, *lines: str) -> None:
+        self.page.extend(lines)
+        say("\n".join(lines))
+
+    def table(self, header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+        self.write("", f"| {' | '.join(header)} |", "|" + "---|" * len(header))
+        self.write(*(f"| {' | '.join(row)} |" for row in rows), "")
+
+    def command(self, *arguments: str, seconds: float = 900.0) -> subprocess.CompletedProcess[str]:
+        """Run a ``vaak`` command. Raises RuntimeError with the end of what it printed where it fails."""
+        done = subprocess.run(
+            [*VAAK, *arguments], capture_output=True, text=True, timeout=seconds, env=environment(), check=False
+        )
+        if done.returncode != 0:
+            raise RuntimeError(f"vaak {' '.join(arguments)}: {(done.stdout + done.stderr)[-1500:]}")
+        return done
+
+    def training(self, run: Path, recipe: Path | str, steps: int, *overrides: str) -> list[str]:
+        """The arguments of ``vaak train`` for a short training."""
+        return [
+            "train",
+            str(recipe),
+            f"run_dir={run}",
+            f"training.device={self.device}",
+            f"training.max_steps={steps}",
+            "training.scheduler.warmup_steps=1",
+            "training.logging={interval: 2, progress_bar: false}",
+            "training.validation={interval: 1000000, interval_epochs: null}",
+            f"training.checkpoint.interval={max(1, steps // 2)}",
+            *overrides,
+        ]
+
+
+def environment() -> dict[str, str]:
+    paths = [str(HERE / "src"), os.environ.get("PYTHONPATH", "")]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths)), "COLUMNS": "160"}
+
+
+def machine(card: Card) -> None:
+    names = [f"Python {platform.python_version()}", f"torch {torch.__version__}"]
+    if card.toy:
+        names.insert(0, f"no GPU: {platform.processor() or platform.machine()}, toy sizes")
+    else:
+        about = torch.cuda.get_device_properties(0)
+        names.insert(0, f"{about.name}, {about.total_memory / 2**30:.0f} GiB, CUDA {torch.version.cuda}")
+    card.write(", ".join(names) + ".", "", "```")
+    done = subprocess.run([*VAAK, "doctor"], capture_output=True, text=True, env=environment(), check=False)
+    card.write(*done.stdout.strip().splitlines()[-30:], "```")
+
+
+def recipes(card: Card) -> None:
+    """Train each quick start in each mode; what runs side by side shares the card."""
+    steps = 4 if card.toy else 40
+    jobs = [(recipe, mode) for recipe in RECIPES for mode in MODES]
+    with ThreadPoolExecutor(1 if card.toy else 4) as pool:
+        rows = list(pool.map(lambda job: [*job, *_recipe(card, *job, steps)], jobs))
+    card.table(["recipe", "mode", "result", "loss at the end", "killed and resumed"], rows)
+
+
+def _recipe(card: Card, recipe: str, mode: str, steps: int) -> list[str]:
+    """Return what came of a recipe: whether it ended, its last loss, and whether a kill changed any bit."""
+    file = HERE / "configs" / f"{recipe}.yml"
+    run = Path(tempfile.mkdtemp(dir=card.folder)) / "run"
+    try:
+        card.command(*card.training(run, file, steps, *MODES[mode], *_small(recipe)))
+        loss = f"{records(run, 'step')[-1]['loss']:.4f}"
+        if mode != "deterministic":
+            return ["trains", loss, ""]
+        again = run.with_name("killed")
+        _killed(card, card.training(again, file, steps, *MODES[mode], *_small(recipe)), again, steps // 2)
+        card.command(*card.training(again, file, steps, *MODES[mode], *_small(recipe)), "--resume", "auto")
+        same = weights_hash(run) == weights_hash(again)
+        return ["trains", loss, "the same bits" if same else "**other bits**"]
+    except (RuntimeError, subprocess.TimeoutExpired) as error:
+        return [f"**fails**: {str(error)[-400:]}".replace("\n", " ").replace("|", "/"), "", ""]
+
+
+def _small(recipe: str) -> tuple[str, ...]:
+    """Less data than a quick start has: it is made first, by the processor."""
+    if recipe.startswith("diarization"):
+        return ("datasets.0.num_voices=40", "datasets.0.num_sentences=4", "datasets.0.conversations.train=64")
+    if recipe.startswith("tts"):
+        return ("datasets.0.num_sentences=40", "datasets.0.valid_fraction=0.05", "datasets.0.train_fraction=0.9")
+    return ("datasets.0.num_sentences=8",) if recipe.startswith("asr") else ()
+
+
+def _killed(card: Card, arguments: list[str], run: Path, step: int) -> None:
+    """Start a training and kill it once it has a checkpoint of ``step``. Raises RuntimeError where it ends before."""
+    with (card.folder / "killed.log").open("w") as log:
+        process = subprocess.Popen([*VAAK, *arguments], stdout=log, stderr=log, env=environment())
+        while not checkpoint(run, step).is_dir():
+            if process.poll() is not None:
+                raise RuntimeError(f"ended before it was killed, with {process.returncode}")
+            time.sleep(0.01)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+
+
+def checkpoint(run: Path, step: int) -> Path:
+    return next((run / "checkpoints").glob(f"step-*{step}"), run / "checkpoints" / f"step-{step}")
+
+
+def weights_hash(run: Path) -> str:
+    newest = max((run / "checkpoints").glob("step-*"), key=lambda path: int(path.name.split("-")[1]))
+    return hashlib.sha256((newest / "model.safetensors").read_bytes()).hexdigest()
+
+
+def records(run: Path, kind: str) -> list[dict[str, Any]]:
+    lines = (run / "metrics.jsonl").read_text().splitlines()
+    return [record for record in map(json.loads, lines) if record["kind"] == kind]
+
+
+def memory(card: Card) -> None:
+    if card.toy:
+        card.write("Left out: there is no memory of a GPU that could run out.")
+        return
+    yaml = _language_model(card, "110M", 1024, "document")
+    bf16 = "training.mixed_precision=bf16"
+    found = card.command("find-batch-size", str(yaml), "training.device=cuda", bf16, "--json")
+    answer = json.loads(found.stdout)
+    card.write("```json", json.dumps(answer, indent=2)[:2000], "```")
+    largest = int(answer["batch_size"])
+    run = card.folder / "provoked"
+    done = card.command(*card.training(run, yaml, 6, bf16, f"training.batch_size={4 * largest}"))
+    said = [line for line in (done.stdout + done.stderr).splitlines() if "memory" in line or "piece" in line]
+    card.write(f"Batches of {4 * largest}, four times as many:", "```", *said[:8], "```")
+
+
+def throughput(card: Card) -> None:
+    models = ["toy"] if card.toy else card.options.models
+    lengths = [64] if card.toy else card.options.lengths
+    for name in models:
+        for length in lengths:
+            raced = _raced(card, name, length)
+            if raced is None:
+                card.write(f"{name} at length {length}: no batch fits.")
+                continue
+            size, processes = raced
+            card.write(f"{name}, {size['batch']} × {length} tokens, bf16:")
+            card.table(
+                ["", "ms a step", "tokens/s", "MFU", "times the hand-written loop", "memory, GB"],
+                [_throughput_row(card, process, processes[0], size) for process in processes],
+            )
+
+
+def _raced(card: Card, name: str, length: int) -> tuple[dict[str, int], list[Process]] | None:
+    """Race the arms with the largest batch that they have room for; None where that is not even one row."""
+    batch = max(1, (256 if card.toy else TOKENS) // length)
+    bench = Bench(card.options, card.folder, device=card.device, precision="bf16", corpus=_corpus(card))
+    while batch:
+        size = {**MODELS[name], "vocab": 600 if card.toy else 32_000, "length": length, "batch": batch, "steps": 6}
+        own = f"training.performance.compile={'default' if not card.toy else 'false'}"
+        jobs = {arm: bench.job(size, "Vaak" in arm, own_model="own" in arm) for arm in ARMS if "compiled" not in arm}
+        jobs["by hand, compiled"] = bench.job(size, False)
+        jobs["Vaak, its own model, compiled"] = bench.job(size, True, (own,), own_model=True)
+        arms = {arm: kind for arm, kind in ARMS.items() if not (card.toy and "compiled" in arm)}
+        try:
+            return size, bench.race([(arm, kind, jobs[arm]) for arm, kind in arms.items()], 4 if card.toy else 20)
+        except SystemExit as error:
+            if "out of memory" not in str(error):
+                raise RuntimeError(str(error)) from error
+            batch //= 2
+    return None
+
+
+def _throughput_row(card: Card, process: Process, base: Process, size: dict[str, int]) -> list[str]:
+    figures = figures_of(process, base)
+    tokens = size["batch"] * size["length"] * figures["steps_per_second"]
+    width, layers = size["width"], size["layers"]
+    parameters = 12 * layers * width**2 + size["vocab"] * width
+    per_token = 6 * parameters + 12 * layers * size["length"] * width  # PaLM, appendix B
+    peak = peak_flops(torch.cuda.get_device_name(0), "bf16", tf32=False) if not card.toy else None
+    used = "" if peak is None else f"{tokens * per_token / peak:.1%}"
+    card.figures[f"{process.name}, {width} x {size['length']}"] = {"tokens_per_second": tokens, "mfu": used, **figures}
+    return [
+        process.name,
+        f"{figures['step_ms']:.1f}",
+        f"{tokens:,.0f}",
+        used,
+        f"{figures['ratio']:.3f}",
+        f"{figures['memory'] / 1000:.2f}",
+    ]
+
+
+def _corpus(card: Card) -> str:
+    """Return the corpus of the language models: random words, as many different ones as a vocabulary needs."""
+    path = card.folder / "words.txt"
+    if not path.exists():
+        rng = np.random.default_rng(0)
+        letters = np.array(list("abcdefghijklmnopqrstuvwxyz"))
+        words = ["".join(rng.choice(letters, 6)) for _ in range(1_000 if card.toy else 60_000)]
+        with path.open("w") as stream:
+            for _ in range(600 if card.toy else 20_000):
+                stream.write(" ".join(words[index] for index in rng.integers(len(words), size=100)) + "\n")
+    return f"{{type: text, train: [{path}], train_fraction: 0.9, valid_fraction: 0.05}}"
+
+
+def _language_model(card: Card, name: str, length: int, layout: str) -> Path:
+    size = MODELS[name]
+    yaml = card.folder / f"lm-{name}-{length}.yml"
+    yaml.write_text(
+        f"task: lm\nname: lm\n"
+        f"model: {{d_model: {size['width']}, num_layers: {size['layers']}, num_heads: {size['heads']}}}\n"
+        f"data:\n  corpus: {_corpus(card)}\n  tokenizer: {{type: byte_level, vocab_size: 32000}}\n"
+        f"  max_length: {length}\n  layout: {layout}\n  cache_dir: {card.folder / 'cache'}\n"
+        "training: {batch_size: 1, optimizer: {type: adamw, lr: 1e-4}}\n"
+    )
+    return yaml
+
+
+def speech(card: Card) -> None:
+    small = WHISPER_TOY if card.toy else WHISPER_SMALL
+    steps = 4 if card.toy else 30
+    rows = []
+    whole = card.folder / "whisper"
+    asr = ("training.optimizer={type: adamw, lr: 1e-5}", *_small("asr"))
+    jobs: dict[str, tuple[Path, str, tuple[str, ...]]] = {
+        "Whisper small, whole": (whole, "asr/quickstart", (f"model={{scratch: {small}}}", *asr)),
+        "Whisper small, LoRA": (
+            card.folder / "lora",
+            "asr/quickstart",
+            (f"model={{base: {card.folder / 'base'}, lora: {{rank: 16}}}}", *asr),
+        ),
+        "text-to-speech": (
+            card.folder / "tts",
+            "tts/quickstart",
+            (
+                *_small("tts"),
+                *(() if card.toy else ("model.global_config.d_model=256", "model.global_config.num_layers=4")),
+            ),
+        ),
+        "diarization": (card.folder / "diarization", "diarization/quickstart", _small("diarization")),
+    }
+    for name, (run, recipe, more) in jobs.items():
+        if name.endswith("LoRA"):
+            card.command("export", str(whole), "--format", "hf", "--output", str(card.folder / "base"))
+        try:
+            card.command(
+                *card.training(run, HERE / "configs" / f"{recipe}.yml", steps, "training.mixed_precision=bf16", *more)
+            )
+        except RuntimeError as error:
+            rows.append([name, str(error)[-300:].replace("\n", " ").replace("|", "/"), ""])
+            continue
+        clock = records(run, "step")[-1]["clock"]
+        rates = {key: value for key, value in clock.items() if key.endswith("_per_second")}
+        rate = ", ".join(f"{value:,.1f} {key.replace('_per_second', '/s')}" for key, value in rates.items())
+        used = records(run, "system")[-1]
+        rows.append([name, rate, f"{used['device_memory_gib']:.2f}" if "device_memory_gib" in used else ""])
+        card.figures[name] = rates
+    card.table(["", "in training", "memory, GiB"], rows)
+
+
+def inference(card: Card) -> None:
+    """Transcribe clips with one untrained Whisper in each tool: all write as many tokens as they may."""
+    run = card.folder / "whisper"
+    if not run.is_dir():
+        raise RuntimeError("needs the part speech before it")
+    clips = list(_clips(card, 4 if card.toy else 64))
+    seconds = sum(duration for _, duration in clips)
+    files = [str(path) for path, _ in clips]
+    tokens = "16" if card.toy else "64"
+    rows = []
+    ways: dict[str, Callable[[], float]] = {}
+    for precision in ("fp32",) if card.toy else ("fp32", "bf16"):
+        for batch in ("1", "16"):
+            more = [
+                "--precision",
+                precision,
+                "--batch-size",
+                batch,
+                "--max-new-tokens",
+                tokens,
+                "--device",
+                card.device,
+            ]
+            ways[f"Vaak, {precision}, {batch} at once"] = lambda more=more: _timed_command(card, run, files, more)
+    hf, ct2 = card.folder / "hf", card.folder / "ct2"
+    for format_, output in (("hf", hf), ("ct2", ct2)):
+        with contextlib.suppress(RuntimeError):
+            card.command("export", str(run), "--format", format_, "--output", str(output))
+    if hf.is_dir():
+        ways["transformers' pipeline, 16 at once"] = lambda: _transformers(card, hf, files, int(tokens))
+    if ct2.is_dir():
+        ways["faster-whisper, batched"] = lambda: _faster_whisper(card, ct2, files, int(tokens))
+    for name, way in ways.items():
+        try:
+            took = way()
+            rows.append([name, f"{took:.2f}", f"{seconds / took:,.1f}"])
+            card.figures[name] = seconds / took
+        except Exception as error:  # a peer that isn't installed, or refuses random weights, is named in the table
+            rows.append([name, f"{type(error).__name__}: {str(error)[-200:]}".replace("\n", " ").replace("|", "/"), ""])
+    card.table(["", "seconds", "times real time"], rows)
+    card.write("Vaak's times are of whole commands, less that of one which transcribes a single clip.")
+
+
+def _clips(card: Card, count: int) -> Iterator[tuple[Path, float]]:
+    """Write clips of noise of 4 to 28 seconds; yield their paths and seconds."""
+    import soundfile
+
+    rng = np.random.default_rng(0)
+    folder = card.folder / "clips"
+    folder.mkdir(exist_ok=True)
+    for number, seconds in enumerate(rng.uniform(1, 3, count) if card.toy else rng.uniform(4, 28, count)):
+        path = folder / f"{number:03}.wav"
+        soundfile.write(path, 0.05 * rng.standard_normal(int(16_000 * seconds)), 16_000)
+        yield path, float(seconds)
+
+
+def _timed_command(card: Card, run: Path, files: Sequence[str], more: Sequence[str]) -> float:
+    """Return the seconds that all files take beyond the start-up and the first file."""
+
+    def took(some: Sequence[str]) -> float:
+        begun = time.perf_counter()
+        card.command("transcribe", str(run), *some, *more)
+        return time.perf_counter() - begun
+
+    first = took(files[:1])
+    return (took(files) - first) * len(files) / (len(files) - 1)
+
+
+def _transformers(card: Card, folder: Path, files: Sequence[str], tokens: int) -> float:
+    from transformers import pipeline
+
+    whisper = pipeline("automatic-speech-recognition", str(folder), device=card.device, batch_size=16)
+    if not card.toy:
+        whisper.model.to(torch.bfloat16)
+    begun = time.perf_counter()
+    list(whisper(list(files), generate_kwargs={"max_new_tokens": tokens}))
+    return time.perf_counter() - begun
+
+
+def _faster_whisper(card: Card, folder: Path, files: Sequence[str], tokens: int) -> float:
+    from faster_whisper import BatchedInferencePipeline, WhisperModel
+
+    pipeline = BatchedInferencePipeline(WhisperModel(str(folder), device=card.device, compute_type="default"))
+    begun = time.perf_counter()
+    for file in files:
+        segments, _ = pipeline.transcribe(file, batch_size=16, beam_size=1, max_new_tokens=tokens, vad_filter=False)
+        list(segments)
+    return time.perf_counter() - begun
+
+
+PARTS: dict[str, Callable[[Card], None]] = {
+    "machine": machine,
+    "recipes": recipes,
+    "memory": memory,
+    "throughput": throughput,
+    "speech": speech,
+    "inference": inference,
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--page", type=Path, help="the Markdown page that is written; default: only printed")
+    parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS))
+    parser.add_argument("--models", nargs="+", choices=MODELS, default=["110M", "1B"])
+    parser.add_argument("--lengths", nargs="+", type=int, default=[1024, 8192])
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--json", type=Path)
+    options = parser.parse_args()
+    options.python = sys.executable
+    folder = Path(tempfile.mkdtemp(prefix="vaak-gpu-"))
+    card = Card(options, folder)
+    card.write("# On a GPU", "", f"`python benchmarks/gpu.py`, {time.strftime('%Y-%m-%d')}. ")
+    try:
+        for name in options.parts:
+            begun = time.perf_counter()
+            card.write("", f"## {name.capitalize()}", "")
+            try:
+                PARTS[name](card)
+            except Exception as error:  # the page says it, and the other parts are still worth their time
+                card.write("", f"**Failed**: {type(error).__name__}: {str(error)[-1500:]}")
+            card.figures[f"{name}, seconds"] = time.perf_counter() - begun
+            if options.page:
+                options.page.write_text("\n".join(card.page) + "\n", encoding="utf-8")
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    if options.json:
+        options.json.write_text(json.dumps(card.figures, indent=2) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
