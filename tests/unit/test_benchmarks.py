@@ -30,6 +30,7 @@ ALONE = {
     "checkpoint": ("--steps 9 --preset tiny", "stall / step"),
     "classification": ("--width 32 --layers 1 --batch 4 --steps 2 --rounds 1", "| LoRA |"),
     "comparison": ("--experiments 2 --samples 10", "corrected t-test"),
+    "cross_entropy": ("--sizes 16x4x40 --rounds 1", "| 16x4x40, bf16 | chunked, z_loss |"),
     "decoding": ("--width 64 --layers 1 --vocab 300 --rows 1 --tokens 2 --rounds 1", "transformers"),
     "engine": ("--rounds 1 --sizes micro --arms Vaak", "by the checkpoint's place in its epoch"),
     "favor": ("--head-width 8 --draws 4 --features 16", "16"),

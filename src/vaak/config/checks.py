@@ -264,6 +264,7 @@ def _impossible(experiment: Experiment[Any, Any]) -> Iterator[CheckFinding]:
         yield impossible(
             "distillation.hidden", "a compiled model gives no hidden states: set training.performance.compile: false"
         )
+    yield from _impossible_logits(experiment)
     yield from _impossible_curriculum(experiment)
     thresholds = training.memory.thresholds
     if thresholds is not None and list(thresholds) != sorted(set(thresholds)):
@@ -278,6 +279,28 @@ def _impossible(experiment: Experiment[Any, Any]) -> Iterator[CheckFinding]:
         )
     if training.validation.interval is None and training.validation.interval_epochs is None:
         yield from _without_evaluations(training)
+
+
+def _impossible_logits(experiment: Experiment[Any, Any]) -> Iterator[CheckFinding]:
+    """Ways to do without all logits where a loss reads them, or where they aren't to be had."""
+    training, how = experiment.training, experiment.training.performance.logits
+    if how in ("auto", "whole") or not experiment.spec.loss_reads_head:
+        return
+    further = {name if isinstance(one, int | float) else one.type for name, one in training.loss.auxiliary.items()}
+    reading = sorted(further - {"z_loss", *(experiment.spec.auxiliary_losses or ())})
+    reason = None
+    if experiment.distillation is not None:
+        reason = "a student's logits are compared with its teacher's"
+    elif training.loss.main.type != "cross_entropy" or reading:
+        reason = f"the loss {[*reading, training.loss.main.type][0]} reads them all"
+    elif getattr(experiment.model, "copy_source", False):
+        reason = "what model.copy_source copies is mixed into all of them"
+    elif how == "liger" and "z_loss" in further:
+        reason = "liger has no z_loss of its own; expected chunked"
+    elif how == "liger" and training.device in ("cpu", "mps"):
+        reason = f"liger runs on CUDA, and device is {training.device}; expected chunked"
+    if reason:
+        yield impossible("training.performance.logits", reason if "expected" in reason else f"{reason}; expected whole")
 
 
 def _impossible_curriculum(experiment: Experiment[Any, Any]) -> Iterator[CheckFinding]:
@@ -378,6 +401,8 @@ def _without_effect(experiment: Experiment[Any, Any]) -> Iterator[CheckFinding]:
     if training.max_steps is not None:
         yield no_effect("training.epochs", f"max_steps ({training.max_steps}) decides when training ends")
     yield from _unread_in_training(training)
+    if not experiment.spec.loss_reads_head:
+        yield no_effect("training.performance.logits", f"the loss of {experiment.task} reads all logits")
     workers = training.performance.num_workers
     if workers == 0 or (workers is None and experiment.spec.length_unit == "tokens"):
         reason = f"num_workers is {'null and this is text' if workers is None else 0}: the main process loads the data"

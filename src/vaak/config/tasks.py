@@ -106,6 +106,8 @@ class TaskSpec:
         Whether its models choose between classes, so that one can learn from another (``distillation``).
     has_class_weights
         Whether classes may have weights in the cross-entropy (``training.loss.main.weight``).
+    loss_reads_head
+        Whether its main loss may read what logits are the product of (``training.performance.logits``).
     refused_difficulties
         Measures of ``training.curriculum`` that the data of an experiment don't have, each with the reason.
     num_parameters
@@ -135,6 +137,7 @@ class TaskSpec:
     refused_batching: Mapping[str, str] = field(default_factory=dict)
     has_logits: bool = True
     has_class_weights: bool = False
+    loss_reads_head: bool = False
     refused_difficulties: Callable[[Any], Mapping[str, str]] = lambda experiment: {}
     num_parameters: Callable[[Any], int] | None = None
     checks: Callable[[Any], Iterable[CheckFinding]] = lambda experiment: ()

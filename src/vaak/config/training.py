@@ -200,6 +200,9 @@ class LoggingConfig(Section):
     progress_bar: bool = option("Draw a progress bar where the console is a terminal.", True)
 
 
+Logits = Literal["auto", "whole", "chunked", "liger"]
+
+
 class PerformanceConfig(Section):
     """Speed and memory; no option here changes which numbers are drawn."""
 
@@ -221,6 +224,11 @@ class PerformanceConfig(Section):
     gradient_checkpointing: bool = option("Recompute activations in the backward pass to save memory.", False)
     tf32: bool | None = option(
         "TensorFloat-32 matrix products on CUDA; null: with mixed precision, unless deterministic.", None
+    )
+    logits: Logits = option(
+        "How scores of all tokens become a loss: whole, as one tensor; chunked, some rows at a time, so that they are "
+        "never held; liger, by liger-kernel on CUDA; auto is chunked from 2^26 scores in a microbatch on, else whole.",
+        "auto",
     )
     num_threads: int | None = option("CPU threads of each process; null leaves it to torch.", None, gt=0, le=65_536)
 

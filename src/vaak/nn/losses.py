@@ -4,10 +4,6 @@ The built-in losses are plain modules that give one number for each target: ``ou
 ``targets`` of the same shape, or without a last dimension of one; over what comes after the first dimension (the bands
 of a spectrum, the speakers of a frame) a target's loss is the mean.
 
-Cross-entropy over many classes keeps no second copy of the logits: probabilities are made a few rows at a time, in
-both passes, and the backward pass writes the gradient straight into a tensor of the logits' type. On a CPU this takes
-half of torch's time, since rows stay in the cache. Few logits are left to torch, which is quicker with them.
-
 Sources of distillation: Hinton, Vinyals and Dean 2015, "Distilling the Knowledge in a Neural Network", section 2
 (logits); Romero et al. 2015, "FitNets" (hidden states).
 """
@@ -16,21 +12,28 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from vaak.config.base import REGISTERED
 from vaak.config.components import AUXILIARY_LOSSES, check_options, did_you_mean, register_loss, resolve_component
-from vaak.config.training import AuxiliaryLoss, LossConfig
+from vaak.config.training import AuxiliaryLoss, Logits, LossConfig
 from vaak.core.batch import Term
 from vaak.core.errors import UserError
+from vaak.nn.cross_entropy import (
+    IGNORED,
+    CrossEntropy,
+    HeadInputs,
+    head_cross_entropy,
+    liger_cross_entropy,
+    unless_many,
+)
 
 Auxiliary = Callable[[Tensor, Tensor, Tensor, str], Term]
 """An additional loss of the model's ``outputs`` (..., classes): ``(outputs, targets, valid, per) -> Term``.
@@ -72,12 +75,17 @@ class Loss:
         name: str,
         auxiliary: Mapping[str, Auxiliary] | None = None,
         key: str = MAIN,
+        logits: Logits = "whole",
     ) -> None:
-        """``auxiliary`` are the further losses of the same outputs, by name; errors name the option ``key``."""
+        """``auxiliary`` are the further losses of the same outputs, by name; errors name the option ``key``.
+
+        ``logits`` is how those of a model become a loss, see ``training.performance``.
+        """
         self.module = module
         self.name = name
         self.auxiliary = dict(auxiliary or {})
         self.key = key
+        self.logits = logits
 
     def modules(self) -> dict[str, nn.Module]:
         """The losses that are modules, by name, for ``Task.loss_modules``."""
@@ -85,6 +93,18 @@ class Loss:
         found = {"main": self, **further}.items()
         modules = {name: one.module if isinstance(one, Loss) else one for name, one in found}
         return {name: module for name, module in modules.items() if isinstance(module, nn.Module)}
+
+    @property
+    def reads_head(self) -> bool:
+        """Whether what logits are the product of is enough: for cross-entropy of equal classes, and z_loss."""
+        further = all(getattr(one, "func", None) is z_loss for one in self.auxiliary.values())
+        return further and isinstance(self.module, CrossEntropy) and self.module.weight is None
+
+    def model_options(self, model: nn.Module, targets: Tensor) -> dict[str, bool]:
+        """Return the options of a model's call: ``project=False`` where the loss takes what logits are made of."""
+        if self.logits == "whole" or not self.reads_head:
+            return {}
+        return unless_many(model, targets) if self.logits == "auto" else {"project": False}
 
     def __call__(self, outputs: Tensor, targets: Tensor, valid: Tensor | None = None, per: str = "token") -> Term:
         """The sum of the losses of ``targets`` (...) where ``valid`` (...), given ``outputs`` (..., classes).
@@ -133,8 +153,10 @@ def _without_others(outputs: Tensor, targets: Tensor, valid: Tensor) -> tuple[Te
     return outputs, targets
 
 
-def make_loss(config: LossConfig, folder: Path | None = None) -> Loss:
+def make_loss(config: LossConfig, folder: Path | None = None, logits: Logits = "whole") -> Loss:
     """The main loss and the auxiliary losses of its outputs; ``folder`` is where ``./file.py`` is looked for.
+
+    ``logits`` is that of ``Loss``.
 
     Raises UserError for a loss or an option that isn't known, and for a loss that can't be called as losses are.
     """
@@ -163,7 +185,7 @@ def make_loss(config: LossConfig, folder: Path | None = None) -> Loss:
     except (TypeError, ValueError) as error:
         raise UserError(f"{MAIN}: {name} can't be created: {error}") from error
     _demand_arguments(MAIN, name, made, (ARGUMENTS,))
-    return Loss(made, name, further)
+    return Loss(made, name, further, logits=logits)
 
 
 def _auxiliary(name: str, about: float | AuxiliaryLoss, folder: Path) -> Auxiliary:
@@ -231,9 +253,16 @@ def z_loss(outputs: Tensor, targets: Tensor, valid: Tensor, per: str = "token") 
 
 
 def losses_of_logits(
-    main: Loss, auxiliary: Iterable[str], logits: Tensor, targets: Tensor, per: str, valid: Tensor | None = None
+    main: Loss,
+    auxiliary: Iterable[str],
+    logits: Tensor | HeadInputs,
+    targets: Tensor,
+    per: str,
+    valid: Tensor | None = None,
 ) -> dict[str, Term]:
     """The main loss of logits (..., classes) for targets (...), and the auxiliary losses that are of logits.
+
+    Of ``HeadInputs``, the logits are never whole where the losses can do without (``Loss.reads_head``).
 
     What counts is where ``valid`` (...) is True; without it, where targets aren't -100. Auxiliary losses that aren't of
     logits are left to the task.
@@ -241,11 +270,28 @@ def losses_of_logits(
     ``auxiliary`` names those that the configuration weighs, which belong to ``main``. Each is a sum with the unit
     ``per`` (such as token).
     """
+    if isinstance(logits, HeadInputs):
+        if main.reads_head:
+            marked = targets if valid is None else torch.where(valid, targets, IGNORED)
+            return _losses_of_head(main, auxiliary, logits, marked, per)
+        logits = logits.logits()
     found = {}
     if main.auxiliary:
         found = main.further(logits, targets, targets != IGNORED if valid is None else valid, per)
     terms = {name: found[name] for name in auxiliary if name in found}
     return {main.name: main(logits, targets, valid, per), **terms}
+
+
+def _losses_of_head(
+    main: Loss, auxiliary: Iterable[str], head: HeadInputs, targets: Tensor, per: str
+) -> dict[str, Term]:
+    assert isinstance(main.module, CrossEntropy)
+    further = [name for name in auxiliary if name in main.auxiliary]
+    smoothing = main.module.label_smoothing
+    if main.logits == "liger":
+        return {main.name: Term(liger_cross_entropy(head, targets, smoothing), per)}
+    total, squares = head_cross_entropy(head, targets, smoothing, squares=bool(further))
+    return {main.name: Term(total, per), **{name: Term(squares, per) for name in further}}
 
 
 def _term(name: str, found: Any) -> Term:
@@ -396,106 +442,6 @@ def _alike(outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
 
 def _per_target(values: Tensor) -> Tensor:
     return values.flatten(1).mean(1) if values.ndim > 1 else values
-
-
-IGNORED = -100  # torch's value for positions without a target
-CPU_LOGITS_AT_ONCE, LOGITS_AT_ONCE = 2**20, 2**24
-
-
-class CrossEntropy(nn.Module):
-    """Negative log-probability of the target class; ``label_smoothing`` spreads that much of it over all classes.
-
-    ``weight`` has a factor for each class: of its targets and, with smoothing, of its share. A mean is then the sum
-    over the sum of the targets' weights, as in torch. Source: Szegedy et al. 2016, "Rethinking the Inception
-    Architecture", section 7, as in torch.
-    """
-
-    sums_valid = True
-    weight: Tensor | None
-
-    def __init__(self, label_smoothing: float = 0.0, weight: Sequence[float] | None = None) -> None:
-        super().__init__()
-        if isinstance(weight, str):
-            raise ValueError(f"weight is {weight}, and there are no training texts to count; expected a list")
-        if weight is not None and not all(0 <= one < math.inf for one in weight):
-            raise ValueError("a weight is below 0 or infinite")
-        exact = None if weight is None else torch.tensor(weight, dtype=torch.float64)
-        self.register_buffer("weight", exact, persistent=False)
-        if not 0 <= label_smoothing < 1:
-            raise ValueError(f"label_smoothing is {label_smoothing}; it must be from 0 to below 1")
-        self.label_smoothing = label_smoothing
-
-    def forward(self, outputs: Tensor, targets: Tensor, valid: Tensor | None = None) -> Tensor:
-        """The sum of the losses of ``targets`` (...) that are ``valid`` (...), or not -100; logits (..., classes)."""
-        logits = outputs.reshape(-1, outputs.shape[-1])
-        if self.weight is not None:
-            return self._weighted(logits, targets.reshape(-1), None if valid is None else valid.reshape(-1))
-        marked = (targets if valid is None else torch.where(valid, targets, IGNORED)).reshape(-1)
-        if logits.numel() <= _at_once(logits):
-            exact = logits.to(torch.promote_types(logits.dtype, torch.float32))
-            return F.cross_entropy(
-                exact, marked, ignore_index=IGNORED, reduction="sum", label_smoothing=self.label_smoothing
-            )
-        losses: Tensor = _CrossEntropy.apply(logits, marked, self.label_smoothing)  # type: ignore[no-untyped-call]
-        return losses.sum()
-
-    def _weighted(self, logits: Tensor, targets: Tensor, valid: Tensor | None) -> Tensor:
-        assert self.weight is not None
-        self.weight = self.weight.to(logits.device)
-        exact = logits.to(torch.promote_types(logits.dtype, torch.float32))
-        marked = targets if valid is None else torch.where(valid, targets, IGNORED)
-        return F.cross_entropy(
-            exact,
-            marked,
-            weight=self.weight.to(exact.dtype),
-            ignore_index=IGNORED,
-            reduction="sum",
-            label_smoothing=self.label_smoothing,
-        )
-
-
-class _CrossEntropy(torch.autograd.Function):
-    """Losses (row,) of logits (row, class), 0 where the target is below 0."""
-
-    @staticmethod
-    def forward(ctx: Any, logits: Tensor, targets: Tensor, smoothing: float) -> Tensor:
-        exact = torch.promote_types(logits.dtype, torch.float32)
-        losses = torch.zeros(len(targets), dtype=exact, device=logits.device)
-        for rows in _pieces(logits):
-            log_probabilities = torch.log_softmax(logits[rows], -1, dtype=exact)
-            chosen = log_probabilities.gather(1, targets[rows, None].clamp(min=0)).squeeze(1)
-            losses[rows] = -(1 - smoothing) * chosen
-            if smoothing:
-                losses[rows] -= smoothing * log_probabilities.mean(-1)
-        ctx.save_for_backward(logits, targets)
-        ctx.smoothing = smoothing
-        return losses.masked_fill_(targets < 0, 0.0)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, gradients: Tensor) -> tuple[Tensor, None, None]:
-        logits, targets = ctx.saved_tensors
-        weights = gradients.masked_fill(targets < 0, 0.0)
-        result = torch.empty_like(logits)
-        for rows in _pieces(logits):
-            difference = torch.softmax(logits[rows], -1, dtype=gradients.dtype)
-            target = targets[rows, None].clamp(min=0)
-            difference.scatter_(1, target, difference.gather(1, target) - (1 - ctx.smoothing))
-            if ctx.smoothing:
-                difference -= ctx.smoothing / logits.shape[1]
-            result[rows] = difference.mul_(weights[rows, None])
-        return result, None, None
-
-
-def _at_once(logits: Tensor) -> int:
-    """Return how many logits keep the device busy and still fit in a processor's cache."""
-    return CPU_LOGITS_AT_ONCE if logits.device.type == "cpu" else LOGITS_AT_ONCE
-
-
-def _pieces(logits: Tensor) -> Iterator[slice]:
-    """Rows a few at a time."""
-    size = max(1, _at_once(logits) // logits.shape[1])
-    return (slice(start, start + size) for start in range(0, len(logits), size))
 
 
 def divergence(student: Tensor, teacher: Tensor, temperature: float) -> Tensor:

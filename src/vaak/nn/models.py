@@ -24,6 +24,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from vaak.nn.config import EncoderDecoderConfig, StackConfig
+from vaak.nn.cross_entropy import HeadInputs
 from vaak.nn.decoding.cache import StackCache
 from vaak.nn.initialisation import initialise
 from vaak.nn.kernels.random_features import SquaredNorms
@@ -61,7 +62,8 @@ class TransformerModel(nn.Module):
         cache: StackCache | None = None,
         select: Bool[Tensor, "batch time"] | Int[Tensor, "selected"] | None = None,
         norms: SquaredNorms | None = None,
-    ) -> Float[Tensor, "batch time vocab"]:
+        project: bool = True,
+    ) -> Float[Tensor, "batch time vocab"] | HeadInputs:
         """Return the scores of every token at every position.
 
         ``documents``, ``mask``, ``positions`` and ``cache`` are those of ``TransformerStack``: an encoder needs one of
@@ -69,11 +71,12 @@ class TransformerModel(nn.Module):
 
         ``select``, True where scores are wanted, gives those alone, ``(selected, vocab)``, and the others are never
         computed. It may be their places instead, rows one after the other: a GPU needn't be waited for to count them.
+        Without ``project``, none are computed: what they are the product of is returned.
         """
         hidden = self.hidden(input_ids, documents=documents, mask=mask, positions=positions, cache=cache, norms=norms)
         if select is not None:
             hidden = hidden[select] if select.dtype == torch.bool else hidden.flatten(0, 1)[select]
-        return self.logits(hidden)
+        return self.logits(hidden) if project else HeadInputs(hidden, self._head_weight)
 
     def hidden(
         self,
@@ -98,7 +101,11 @@ class TransformerModel(nn.Module):
 
     def logits(self, hidden: Float[Tensor, "*shape d_model"]) -> Float[Tensor, "*shape vocab"]:
         """Return the scores of every token."""
-        return F.linear(hidden, self.embedding.weight if self.head is None else self.head.weight)
+        return F.linear(hidden, self._head_weight)
+
+    @property
+    def _head_weight(self) -> Tensor:
+        return self.embedding.weight if self.head is None else self.head.weight
 
     def new_cache(self) -> StackCache:
         """An empty cache, for decoding token by token."""
@@ -126,6 +133,7 @@ class EncoderDecoderModel(nn.Module):
         """
         super().__init__()
         self.config = config
+        self.vocab_size = target_vocab_size
         encoder, decoder = config.encoder, config.decoder
         shared = config.share_embeddings
         assert not shared or (source_vocab_size, encoder.d_model) == (target_vocab_size, decoder.d_model)
@@ -149,18 +157,22 @@ class EncoderDecoderModel(nn.Module):
         target: Int[Tensor, "batch target_time"],
         *,
         norms: tuple[SquaredNorms, SquaredNorms] | None = None,
-    ) -> Float[Tensor, "batch target_time vocab"]:
+        project: bool = True,
+    ) -> Float[Tensor, "batch target_time vocab"] | HeadInputs:
         """Return the scores of the token after each target token.
 
         ``source`` is real where ``source_mask`` is True; ``target`` may be padded on the right. ``norms`` tally what
-        enters feature maps, of the source's tokens and of the target's.
+        enters feature maps, of the source's tokens and of the target's. Without ``project``, what scores are the
+        product of is returned, except where tokens may be copied: then they are no product.
         """
         source_norms, target_norms = norms or (None, None)
         memory = self.encode(source, source_mask, norms=source_norms)
         tallies = None if source_norms is None or target_norms is None else (target_norms, source_norms)
         embedded = self.target_dropout(embed(self.target_embedding, target, self.config.decoder))
         hidden = self.decoder(embedded, memory=memory, memory_mask=source_mask, norms=tallies)
-        return self.logits(hidden, source, memory, source_mask)
+        if project or self.copying is not None:
+            return self.logits(hidden, source, memory, source_mask)
+        return self._head_inputs(hidden)
 
     def encode(
         self,
@@ -199,11 +211,15 @@ class EncoderDecoderModel(nn.Module):
 
         Where tokens may be copied, they come from ``source`` by way of its ``memory``.
         """
+        inputs = self._head_inputs(hidden)
+        scores = inputs.logits()
+        return scores if self.copying is None else self.copying(scores, inputs.hidden, memory, source, source_mask)
+
+    def _head_inputs(self, hidden: Tensor) -> HeadInputs:
         if self.config.scale_outputs:
             hidden = hidden * hidden.shape[-1] ** -0.5
         weight = self.target_embedding.weight if self.head is None else self.head.weight
-        scores = F.linear(hidden, weight, self.output_bias)
-        return scores if self.copying is None else self.copying(scores, hidden, memory, source, source_mask)
+        return HeadInputs(hidden, weight, self.output_bias)
 
     def new_cache(self) -> StackCache:
         """An empty cache, for decoding token by token."""

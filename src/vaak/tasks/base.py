@@ -93,7 +93,9 @@ class PreparedTask(Task[AnyExperiment], Generic[AnyExperiment, Folder]):
 
     def make_main_loss(self) -> Loss:
         """A new loss of ``training.loss``. Raises UserError for one that can't be made."""
-        return make_loss(self.experiment.training.loss, self.folder)
+        training = self.experiment.training
+        taught = self.experiment.distillation is not None  # a teacher's logits are compared with all of them
+        return make_loss(training.loss, self.folder, "whole" if taught else training.performance.logits)
 
     def loss_modules(self) -> dict[str, nn.Module]:
         return self.main_loss.modules()

@@ -42,7 +42,7 @@ from vaak.core.storage.files import fingerprint_of, sync_file, write_text
 from vaak.core.storage.mapped_lines import mapped
 from vaak.core.task import Dataset
 from vaak.data.plan import sample_size, stratified_sample
-from vaak.nn.losses import IGNORED
+from vaak.nn.cross_entropy import IGNORED
 from vaak.tasks.asr.config import AsrDataConfig
 from vaak.tasks.asr.whisper import FRAMES_PER_SECOND, PURPOSE, Vocabulary, positions_of
 from vaak.tasks.pretrained import transformers_of

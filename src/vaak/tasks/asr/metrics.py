@@ -21,12 +21,11 @@ from typing import cast
 
 import torch
 from torch import nn
-from torch.nn import functional as F
 
 from vaak.core.batch import Batch
 from vaak.core.task import Meters
+from vaak.nn.cross_entropy import target_losses, unless_many
 from vaak.nn.lora import uses_of
-from vaak.nn.losses import IGNORED
 from vaak.tasks.asr.model import AsrModel, Encoded
 from vaak.tasks.base import means_of
 from vaak.text.scoring.normalisers import normaliser
@@ -50,12 +49,11 @@ class AsrMeters(Meters):
 
     def update(self, model: nn.Module, batch: Batch) -> None:
         model = cast("AsrModel", model)  # torch.compile gives something of another type that has all it has
-        encoded, scored = model.encode(batch["features"]), batch["targets"] != IGNORED
-        logits = model.decode(batch["inputs"], encoded)[scored]
-        targets = batch["targets"][scored]
-        nats = F.cross_entropy(logits.float(), targets, reduction="none").cpu().double().sum()
+        encoded, targets = model.encode(batch["features"]), batch["targets"]
+        scored = model.head_inputs if unless_many(model, targets) else model.decode
+        nats, right = target_losses(scored(batch["inputs"], encoded), targets)
         tokens = batch.totals()["token"]
-        found = [("loss", float(nats), tokens), ("accuracy", float((logits.argmax(-1) == targets).sum()), tokens)]
+        found = [("loss", float(nats.cpu().double().sum()), tokens), ("accuracy", float(right.sum()), tokens)]
         for name, errors, number in [*found, *self._errors(model, batch, encoded), *_routed(encoded)]:
             for key, value in ((f"{name} sum", errors), (f"{name} count", number)):
                 self._sums[key] = self._sums.get(key, 0.0) + value

@@ -12,11 +12,12 @@ base's encoder makes of it; where the encoder has experts, it reads the audio ag
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
 
+from vaak.nn.cross_entropy import HeadInputs
 from vaak.nn.lora import Gate, LoraExperts, add_experts, add_lora, demand_layers, linear_layers, top_k_weights
 from vaak.tasks.asr.config import ExpertsConfig, WhisperLoraConfig
 
@@ -41,9 +42,9 @@ class Encoded(NamedTuple):
 
 
 class AsrOutputs(NamedTuple):
-    """Logits ``(row, token, vocab)``, and what the encoder made of the audio."""
+    """Logits ``(row, token, vocab)``, or what they are the product of, and what the encoder made of the audio."""
 
-    logits: Tensor
+    logits: Tensor | HeadInputs
     encoded: Encoded
 
 
@@ -76,13 +77,20 @@ class AsrModel(nn.Module):
         """Tokens that the decoder reads at most, those of the prompt among them."""
         return int(self.whisper.config.max_target_positions)
 
-    def forward(self, features: Tensor, tokens: Tensor, heard: Tensor | None = None) -> AsrOutputs:
+    @property
+    def vocab_size(self) -> int:
+        """Classes that logits are of."""
+        return int(self.whisper.config.vocab_size)
+
+    def forward(
+        self, features: Tensor, tokens: Tensor, heard: Tensor | None = None, project: bool = True
+    ) -> AsrOutputs:
         """Return logits ``(row, token, vocabulary)`` after each of ``tokens`` ``(row, token)``.
 
-        ``features`` are ``(row, bin, frame)``; ``heard`` is as in ``encode``.
+        ``features`` are ``(row, bin, frame)``; ``heard`` is as in ``encode``. Without ``project``, ``head_inputs``.
         """
         encoded = self.encode(features, heard)
-        return AsrOutputs(self.decode(tokens, encoded), encoded)
+        return AsrOutputs((self.decode if project else self.head_inputs)(tokens, encoded), encoded)
 
     def encode(self, features: Tensor, heard: Tensor | None = None) -> Encoded:
         """Return the encoder's states of features ``(row, bin, frame)``, with the weights of experts.
@@ -119,14 +127,24 @@ class AsrModel(nn.Module):
 
     def decode(self, tokens: Tensor, encoded: Encoded, cache: Any = None) -> Tensor:
         """Logits ``(row, token, vocab)`` of what follows tokens; with a ``cache``, of tokens that follow its own."""
-        if encoded.weights is None:
-            return self._logits(tokens, encoded.states, cache)
-        with self.routing.of(encoded.weights):
-            return self._logits(tokens, encoded.states, cache)
+        return cast("Tensor", self._scored(tokens, encoded, cache, project=True))
 
-    def _logits(self, tokens: Tensor, states: Tensor, cache: Any) -> Tensor:
+    def head_inputs(self, tokens: Tensor, encoded: Encoded) -> Tensor | HeadInputs:
+        """What these logits are the product of; the logits themselves where the head has adapters of its own."""
+        return self._scored(tokens, encoded, None, project=False)
+
+    def _scored(self, tokens: Tensor, encoded: Encoded, cache: Any, *, project: bool) -> Tensor | HeadInputs:
+        if encoded.weights is None:
+            return self._decoded(tokens, encoded.states, cache, project)
+        with self.routing.of(encoded.weights):
+            return self._decoded(tokens, encoded.states, cache, project)
+
+    def _decoded(self, tokens: Tensor, states: Tensor, cache: Any, project: bool) -> Tensor | HeadInputs:
         hidden = self.whisper.model.decoder(
             input_ids=tokens, encoder_hidden_states=states, past_key_values=cache, use_cache=cache is not None
         ).last_hidden_state
-        logits: Tensor = self.whisper.proj_out(hidden)
+        head = self.whisper.proj_out
+        if not project and type(head) is nn.Linear:
+            return HeadInputs(hidden, head.weight, head.bias)
+        logits: Tensor = head(hidden)
         return logits

@@ -97,6 +97,7 @@ SPEC = TaskSpec(
     aliases=ALIASES,
     metrics=metrics,
     losses=losses_of_tokens,
+    loss_reads_head=True,
     auxiliary_losses=(LOAD_BALANCING,),
     refused_batching={"packed": "utterances can't be put together in a row; expected fixed, bucketed or stratified"},
     refused_difficulties=only_length,

@@ -23,8 +23,9 @@ from vaak.core.errors import UserError
 from vaak.core.storage.files import fingerprint_of
 from vaak.core.task import Outputs as TaskOutputs
 from vaak.data.batching import largest_rows
+from vaak.nn.cross_entropy import IGNORED
 from vaak.nn.lora import USE, load_balancing, uses_of
-from vaak.nn.losses import IGNORED, losses_of_logits
+from vaak.nn.losses import losses_of_logits
 from vaak.runs.prepared import Recipe
 from vaak.tasks.asr.config import SCRATCH, AsrDataConfig, AsrDecodingConfig, AsrExperiment, AsrModelConfig
 from vaak.tasks.asr.data import AsrDataset, AsrExample, WhisperFeatures, collate
@@ -164,12 +165,12 @@ class AsrTask(SpeechTask[AsrExperiment, PreparedUtterances, AsrDataset]):
         heard = listener.hear(batch["features"])
         return FirstPass(uses_of(listener.route(heard)[1]), {HEARD: heard})
 
-    def _outputs(self, model: nn.Module, batch: Batch) -> AsrOutputs:
-        outputs: AsrOutputs = model(batch["features"], batch["inputs"], batch.tensors.get(HEARD))
+    def _outputs(self, model: nn.Module, batch: Batch, **options: bool) -> AsrOutputs:
+        outputs: AsrOutputs = model(batch["features"], batch["inputs"], batch.tensors.get(HEARD), **options)
         return outputs
 
     def losses(self, model: nn.Module, batch: Batch) -> dict[str, Term]:
-        outputs = self._outputs(model, batch)
+        outputs = self._outputs(model, batch, **self.main_loss.model_options(model, batch["targets"]))
         auxiliary, encoded = self.experiment.training.loss.auxiliary, outputs.encoded
         terms = losses_of_logits(self.main_loss, auxiliary, outputs.logits, batch["targets"], per="token")
         if encoded.gate is not None and encoded.weights is not None:
@@ -188,8 +189,9 @@ class AsrTask(SpeechTask[AsrExperiment, PreparedUtterances, AsrDataset]):
         return TaskOutputs({"token": vocabulary.tokens()}, "token", reading)
 
     def logits(self, model: nn.Module, batch: Batch) -> dict[str, Tensor]:
-        outputs = self._outputs(model, batch)
-        return {"token": outputs.logits[batch["targets"] != IGNORED]}
+        logits = self._outputs(model, batch).logits
+        assert isinstance(logits, Tensor)
+        return {"token": logits[batch["targets"] != IGNORED]}
 
     def meters(self, split: str) -> AsrMeters:
         decoding, dataset = self.data.decoding, self.dataset(split)

@@ -26,12 +26,12 @@ from pathlib import Path
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from vaak.core.batch import Batch, places_of
 from vaak.core.errors import DataError, UserError
 from vaak.core.task import Dataset, Meters
 from vaak.core.terminal import followed
+from vaak.nn.cross_entropy import target_losses, unless_many
 from vaak.tasks.lm.config import LanguageModelConfig
 from vaak.tasks.lm.data import IGNORED, SpecialTokens, StreamDataset, TextDataset, TokenSequence, collate
 from vaak.text.corpora.readers import find_files
@@ -48,11 +48,11 @@ class TextMeters(Meters):
     def update(self, model: nn.Module, batch: Batch) -> None:
         counts = batch.totals()
         scored = places_of(batch["targets"] != IGNORED, counts["token"])
-        logits = model(batch["inputs"], **visibility_of(self.options, batch), select=scored)
         targets = batch["targets"].flatten()[scored]
-        each = F.cross_entropy(logits.float(), targets, reduction="none")
+        options = visibility_of(self.options, batch) | unless_many(model, targets)
+        each, right = target_losses(model(batch["inputs"], **options, select=scored), targets)
         nats = each.sum() if each.device.type == "mps" else each.sum(dtype=torch.float64)  # mps has no float64
-        found = torch.stack((nats, (logits.argmax(-1) == targets).sum().to(nats.dtype))).tolist()  # the only wait
+        found = torch.stack((nats, right.sum().to(nats.dtype))).tolist()  # the only wait
         for name, value in (
             ("nats", found[0]),
             ("right", found[1]),
@@ -81,10 +81,10 @@ class PairMeters(Meters):
 
     def update(self, model: nn.Module, batch: Batch) -> None:
         inputs, targets = batch["inputs"].flatten(0, 1), batch["targets"].flatten(0, 1)
-        logits = model(inputs)  # a decoder's: it needs no mask to ignore padding
-        flat = logits.float().flatten(0, 1), targets.flatten()  # CUDA's loss of more dimensions isn't repeatable
-        losses = F.cross_entropy(*flat, reduction="none", ignore_index=IGNORED)
-        nats = losses.view_as(targets).sum(dim=1)
+        found = model(inputs, **unless_many(model, targets))  # a decoder's: it needs no mask to ignore padding
+        whole = isinstance(found, Tensor)  # CUDA's loss of more dimensions than rows isn't repeatable
+        flat = found.flatten(0, 1) if whole else found._replace(hidden=found.hidden.flatten(0, 1))
+        nats = target_losses(flat, targets.flatten())[0].view_as(targets).sum(dim=1)
         right = (nats[0::2] < nats[1::2]).tolist()
         for phenomenon, is_right in zip(batch.extra["phenomena"], right, strict=True):
             for name, value in (("right", float(is_right)), ("pairs", 1.0)):

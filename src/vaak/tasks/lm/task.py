@@ -240,7 +240,7 @@ class LanguageModelTask(TextTask[LanguageModelExperiment, PreparedText, Language
         if not self.causal:  # few places are predicted: pick them before they grow as wide as the vocabulary
             scored = options["select"] = places_of(targets != IGNORED, batch.totals()["token"])
             targets = targets.flatten()[scored]
-        logits = model(batch["inputs"], **options)
+        logits = model(batch["inputs"], **options, **self.main_loss.model_options(model, targets))
         terms = losses_of_logits(self.main_loss, auxiliary, logits, targets, per="token")
         if norms is not None:
             terms[NORM_REG] = norm_reg(norms)

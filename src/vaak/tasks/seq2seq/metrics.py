@@ -23,13 +23,12 @@ from itertools import zip_longest
 from typing import Any
 
 from torch import nn
-from torch.nn import functional as F
 
 from vaak.core.batch import Batch
 from vaak.core.errors import optional_import
 from vaak.core.task import Meters
 from vaak.core.terminal import followed
-from vaak.nn.losses import IGNORED
+from vaak.nn.cross_entropy import target_losses, unless_many
 from vaak.tasks.seq2seq.config import METHOD_OPTIONS, DecodingConfig
 from vaak.text.word_dictionary import ROUNDS, WordDictionary, words
 
@@ -59,12 +58,10 @@ class TranslationMeters(Meters):
             self.totals[name] = self.totals.get(name, 0.0) + value
 
     def _predicted(self, model: nn.Module, batch: Batch) -> dict[str, float]:
-        scored = batch["targets"] != IGNORED
-        logits = model(batch["source"], batch["source_mask"], batch["inputs"])[scored]
-        targets = batch["targets"][scored]
-        nats = F.cross_entropy(logits.float(), targets, reduction="none").cpu().double().sum()
-        right = (logits.argmax(-1) == targets).sum()
-        return {"nats": float(nats), "right": float(right), "token": float(batch.counts["token"].sum())}
+        options, targets = unless_many(model, batch["targets"]), batch["targets"]
+        nats, right = target_losses(model(batch["source"], batch["source_mask"], batch["inputs"], **options), targets)
+        tokens = float(batch.counts["token"].sum())
+        return {"nats": float(nats.cpu().double().sum()), "right": float(right.sum()), "token": tokens}
 
     def _translated(self, model: nn.Module, batch: Batch) -> dict[str, float]:
         rows = [row for row, references in enumerate(batch.extra["references"]) if references is not None]

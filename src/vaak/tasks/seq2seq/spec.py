@@ -122,6 +122,7 @@ SPEC = TaskSpec(
     sides=SIDES,
     metrics=metrics,
     losses=losses_of_tokens,
+    loss_reads_head=True,
     auxiliary_losses=("norm_reg",),
     refused_batching={
         **NO_CLASSES,

@@ -132,7 +132,8 @@ class Seq2SeqTask(TextTask[Seq2SeqExperiment, PreparedPairs, Seq2SeqModel]):
         norms = None
         if NORM_REG in auxiliary:
             norms = SquaredNorms(batch["source_mask"]), SquaredNorms(targets != IGNORED)
-        logits = model(batch["source"], batch["source_mask"], batch["inputs"], norms=norms)
+        options = self.main_loss.model_options(model, targets)
+        logits = model(batch["source"], batch["source_mask"], batch["inputs"], norms=norms, **options)
         terms = losses_of_logits(self.main_loss, auxiliary, logits, targets, per="token")
         if norms is not None:
             terms[NORM_REG] = norm_reg(*norms)

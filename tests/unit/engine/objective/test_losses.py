@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from vaak.config.base import REGISTERED
 from vaak.config.training import LossConfig
 from vaak.core.errors import UserError
-from vaak.nn import losses as builtin
+from vaak.nn import cross_entropy
 from vaak.nn.losses import LossRegistry, auxiliary_losses, make_loss, z_loss
 
 CLASSES = 7
@@ -33,7 +33,7 @@ def ragged(dtype=torch.float64, seed=0):
 def amount(request, monkeypatch):
     """Cross-entropy by torch's kernel, and by ours in pieces of two rows."""
     if request.param == "many logits":
-        monkeypatch.setattr(builtin, "CPU_LOGITS_AT_ONCE", 2 * CLASSES)
+        monkeypatch.setattr(cross_entropy, "CPU_LOGITS_AT_ONCE", 2 * CLASSES)
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
@@ -51,9 +51,9 @@ def test_cross_entropy_is_torchs_sum_with_its_gradient(amount, smoothing):
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.2])
 def test_cross_entropy_in_pieces_has_the_gradient_of_its_values(monkeypatch, smoothing):
-    monkeypatch.setattr(builtin, "CPU_LOGITS_AT_ONCE", 2 * CLASSES)
+    monkeypatch.setattr(cross_entropy, "CPU_LOGITS_AT_ONCE", 2 * CLASSES)
     outputs, targets, valid = ragged()
-    module = builtin.CrossEntropy(smoothing)
+    module = cross_entropy.CrossEntropy(smoothing)
     assert torch.autograd.gradcheck(lambda logits: module(logits, targets, valid), outputs, fast_mode=True)
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from vaak.core.batch import Batch
-from vaak.nn.losses import IGNORED
+from vaak.nn.cross_entropy import IGNORED
 from vaak.tasks.seq2seq.config import DecodingConfig
 from vaak.tasks.seq2seq.metrics import TranslationMeters, translation_protocol
 
