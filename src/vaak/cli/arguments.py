@@ -1,12 +1,16 @@
 """The arguments of commands: files and ``key=value``, options that many commands share, options made from a section.
 
-An option made from a section of the configuration has the meaning and the help that it has there. Texts are an argument
-itself, the lines of a file, or those of standard input.
+The commands that use a trained model (``on_a_run``) have the options of ``ChosenRun``, and those of the section of the
+configuration that says how the task predicts (``with_options_of``), with the meaning and the help that they have there:
+a new option is written in one of these, once. Texts are an argument itself, the lines of a file, or those of standard
+input.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
+import json
 import os
 import re
 import sys
@@ -23,6 +27,7 @@ from vaak.core.errors import DataError, UserError
 if TYPE_CHECKING:
     from vaak.config.base import Section
     from vaak.config.load import Loaded
+    from vaak.runs.open_run import OpenedRun
 
 OPTION = re.compile(r"[a-z_]\w*(\.\w+)*")
 YAML_ENDINGS = (".yml", ".yaml", ".json")
@@ -45,6 +50,8 @@ TrainingDevice = Annotated[
     str | None, typer.Option("--device", help="auto, cuda, mps or cpu, like training.device=; default: as in the YAML.")
 ]
 Output = Annotated[Path | None, typer.Option(help="A file to write; it is written completely or not at all.")]
+Text = Annotated[str, typer.Argument(help="A text, a file with a text in each line, or - for standard input.")]
+AudioFiles = Annotated[list[Path], typer.Argument(help="Audio files, and folders that are searched for them.")]
 
 
 class WhichPrecision(StrEnum):
@@ -83,6 +90,70 @@ TrustCode = Annotated[
 ]
 
 
+@dataclasses.dataclass(frozen=True)
+class ChosenRun:
+    """The trained model that a command uses, and how: each field is an argument or an option of every such command."""
+
+    run: Annotated[Path, typer.Argument(help="A run (its best checkpoint) or a checkpoint.")]
+    device: Device = "auto"
+    weights: Weights = WhichWeights.auto
+    trust_code: TrustCode = False
+    as_json: AsJson = False
+
+    def open(self, overrides: Sequence[str] = (), **data: Any) -> OpenedRun:
+        """Open the run, with ``overrides`` of its options; ``data`` are arguments of ``open_run`` about other data."""
+        from vaak.runs.open_run import open_run
+
+        how: dict[str, Any] = {"device": self.device, "weights": self.weights, "trust_code": self.trust_code}
+        return open_run(self.run, overrides=overrides, **how, **data)
+
+    def demand_task(self, opened: OpenedRun, task: str, required: str) -> None:
+        """Raise UserError, which says what is ``required``, where the opened run isn't of a ``task``."""
+        if opened.experiment.task != task:
+            raise UserError(f"{self.run} is a run of task {opened.experiment.task}; {required}")
+
+
+@dataclasses.dataclass(frozen=True)
+class ModelInUse(ChosenRun):
+    """That of a command which uses the model on new inputs. An evaluation is in fp32."""
+
+    precision: Precision = WhichPrecision.auto
+
+    def open(self, overrides: Sequence[str] = (), **data: Any) -> OpenedRun:
+        return super().open(overrides, precision=self.precision, **data)
+
+
+def on_a_run(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command the arguments and options of its parameter ``chosen``, a ``ChosenRun`` or one of its kinds."""
+    kind = get_type_hints(command)["chosen"]
+    run, *options = _parameters(kind)
+
+    def called(**arguments: Any) -> None:
+        command(chosen=kind(**{one.name: arguments.pop(one.name) for one in (run, *options)}), **arguments)
+
+    return _with_parameters(called, command, [run, *_parameters(command, without="chosen"), *options])
+
+
+def _parameters(command: Callable[..., Any], without: str = "") -> list[inspect.Parameter]:
+    """Return the parameters of a command, by keyword, with their annotations; one is left out."""
+    hints = get_type_hints(command, include_extras=True)
+    return [
+        one.replace(annotation=hints[one.name], kind=one.KEYWORD_ONLY)
+        for one in inspect.signature(command).parameters.values()
+        if one.name != without
+    ]
+
+
+def _with_parameters(
+    called: Callable[..., None], command: Callable[..., None], parameters: Sequence[inspect.Parameter]
+) -> Callable[..., None]:
+    """Return the function ``called``, which looks like ``command`` but for its ``parameters``."""
+    called.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    called.__annotations__ = {one.name: one.annotation for one in parameters}
+    called.__name__, called.__doc__, called.__module__ = command.__name__, command.__doc__, command.__module__
+    return called
+
+
 def files_and_overrides(arguments: list[str], device: str | None = None) -> tuple[list[str], list[str]]:
     """Arguments that name files, and ``key=value``; a file whose name contains ``=`` is still a file.
 
@@ -112,6 +183,15 @@ def load_trusted(files: Sequence[str], overrides: Sequence[str], trust_code: boo
     return loaded
 
 
+def overrides_of(section: str, given: Mapping[str, Any]) -> list[str]:
+    """Overrides of a ``section`` of the configuration by the options of it that were given.
+
+    >>> overrides_of("data.decoding", {"beam_size": 4, "prompt": None})
+    ['data.decoding.beam_size=4', 'data.decoding.prompt=null']
+    """
+    return [f"{section}.{name}={json.dumps(value)}" for name, value in given.items()]
+
+
 def with_options_of(
     section: type[Section],
     *,
@@ -134,19 +214,11 @@ def with_options_of(
             given = {name: _plain_value(value) for name, value in values.items() if value is not None}
             command(**arguments, **{into: given})
 
-        hints = get_type_hints(command, include_extras=True)
-        own = [
-            one.replace(annotation=hints[one.name], kind=one.KEYWORD_ONLY)
-            for one in inspect.signature(command).parameters.values()
-            if one.name != into
-        ]
+        own = _parameters(command, without=into)
         arguments = [one for one in own if one.default is one.empty]
         options = [_option(section, name, show_defaults, (flags or {}).get(name, ())) for name in names]
         rest = [one for one in own if one.default is not one.empty]
-        called.__signature__ = inspect.Signature([*arguments, *options, *rest])  # type: ignore[attr-defined]
-        called.__annotations__ = {one.name: one.annotation for one in (*arguments, *options, *rest)}
-        called.__name__, called.__doc__, called.__module__ = command.__name__, command.__doc__, command.__module__
-        return called
+        return _with_parameters(called, command, [*arguments, *options, *rest])
 
     return decorate
 

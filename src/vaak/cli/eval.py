@@ -13,7 +13,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from vaak.cli.arguments import AsJson, Device, Output, TrustCode, Weights, WhichWeights, files_and_overrides
+from vaak.cli.arguments import (
+    AsJson,
+    ChosenRun,
+    Device,
+    Output,
+    TrustCode,
+    Weights,
+    WhichWeights,
+    files_and_overrides,
+    on_a_run,
+)
 from vaak.core.errors import UserError
 from vaak.report.tables import aligned
 
@@ -119,8 +129,9 @@ def _write_tables(folder: Path, split: str, meters: Meters) -> None:
         print(f"warning: no pictures: {error}", file=sys.stderr)
 
 
+@on_a_run
 def lm_eval(
-    run: Annotated[Path, typer.Argument(help="A run (its best checkpoint) or a checkpoint.")],
+    chosen: ChosenRun,
     tasks: Annotated[
         str, typer.Option(help="Tasks, separated by commas: names of the harness, patterns, or task files (YAML).")
     ],
@@ -134,38 +145,33 @@ def lm_eval(
     limit: Annotated[int | None, typer.Option(min=1, help="Number of examples of each task; default: all.")] = None,
     batch_size: Annotated[int, typer.Option(min=1, help="Texts that are read at once.")] = 16,
     output: Output = None,
-    device: Device = "auto",
-    weights: Weights = WhichWeights.auto,
-    trust_code: TrustCode = False,
-    as_json: AsJson = False,
 ) -> None:
     """Evaluate a language model by task files of lm-eval: minimal pairs, multiple choice, perplexity, answers.
 
     Example: vaak lm-eval runs/quickstart --tasks blimp_causative --data blimp_causative=causative.jsonl
     """
     from vaak.cli.output import create_folder, print_figures
-    from vaak.core.errors import UserError, optional_import
+    from vaak.core.errors import optional_import
     from vaak.core.storage.files import write_json
-    from vaak.runs.open_run import open_run
 
     with optional_import("vaak lm-eval requires lm-eval", "lm-eval"):
         from vaak.tasks.lm.evaluation_harness import HarnessModel, Questions, evaluate
     create_folder(None if output is None else output.parent)
-    opened = open_run(run, device=device, weights=weights, trust_code=trust_code)
+    opened = chosen.open()
     if opened.experiment.task != "lm" or not opened.task.causal:
         what = f"task {opened.experiment.task}" if opened.experiment.task != "lm" else "an encoder"
-        raise UserError(f"{run} is a run of {what}; vaak lm-eval requires a language model that is a decoder")
+        raise UserError(f"{chosen.run} is a run of {what}; vaak lm-eval requires a language model that is a decoder")
     names = tuple(name.strip() for name in tasks.split(",") if name.strip())
     if not names:
         raise UserError("--tasks: expected the name of a task, or a task file")
     files = {name: Path(file) for name, file in map(_pair, data or ())}
-    questions = Questions(names, include_path, files, num_fewshot, limit, trust_code)
+    questions = Questions(names, include_path, files, num_fewshot, limit, chosen.trust_code)
     report = {"checkpoint": str(opened.checkpoint)} | evaluate(
         HarnessModel(opened.task, opened.model, batch_size), questions
     )
     if output is not None:
         write_json(output, report)
-    if as_json:
+    if chosen.as_json:
         print(json.dumps(report, ensure_ascii=False))
         return
     print(report["checkpoint"])

@@ -32,6 +32,15 @@ def create_folder(output: Path | None) -> None:
         raise UserError(f"--output {output} can't be created: {error.strerror}") from error
 
 
+def make_folder(folder: Path | None, option: str = "--output") -> None:
+    """Create the folder, if there is one, of an ``option``. Raises UserError where it can't be created."""
+    try:
+        if folder is not None:
+            folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"{option}: the folder {folder} can't be created: {error.strerror or error}") from error
+
+
 def print_or_write(lines: Iterable[str], output: Path | None, total: int | None = None) -> None:
     """Print lines one by one; with ``output``, write them to that file, completely or not at all.
 

@@ -14,6 +14,7 @@ from typer.core import TyperGroup
 from typer.main import get_command
 
 from vaak.cli.arguments import AsJson, TrustCode
+from vaak.cli.table import with_plain_help
 from vaak.core.errors import UserError
 
 if TYPE_CHECKING:
@@ -111,7 +112,7 @@ def _command(reference: str) -> Any:
     command.__doc__ = f"{found.about}{stages}\n\nExample: vaak pipeline {reference} --resume --dry-run"
     one = typer.Typer(add_completion=False)
     one.command()(command)
-    made = get_command(one)
+    made = with_plain_help(get_command(one))
     made.name = reference
     return made
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Annotated, Any
 
 import typer
@@ -50,6 +50,36 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "score": ("vaak.cli.score:app", "Score any system's output."),
 }
 """Name → where the command is (a function, or a typer app of several) and its line in the help."""
+HYPHEN = "\u2011"
+"""The one at which no line is broken."""
+
+
+class HelpText(TyperGroup.context_class.formatter_class):  # type: ignore[misc]
+    """Help as plain text. Lines are broken between words, but not at hyphens: names of options stay whole."""
+
+    def write(self, text: str) -> None:
+        super().write(text.replace(HYPHEN, "-"))
+
+    def write_text(self, text: str) -> None:
+        super().write_text(text.replace("-", HYPHEN))
+
+    def write_dl(self, rows: Sequence[tuple[str, str]], *arguments: Any, **more: Any) -> None:
+        super().write_dl([(name, text.replace("-", HYPHEN)) for name, text in rows], *arguments, **more)
+
+
+class HelpContext(TyperGroup.context_class):  # type: ignore[misc]
+    """Shows help as ``HelpText``."""
+
+    formatter_class = HelpText
+
+
+def with_plain_help(command: Any) -> Any:
+    """Return the command; its help, and that of its subcommands, is text: rich's table cuts long names off."""
+    command.rich_markup_mode, command.context_class = None, HelpContext
+    command.short_help = command.short_help or (command.help or "").partition("\n\n")[0]
+    for one in getattr(command, "commands", {}).values():
+        with_plain_help(one)
+    return command
 
 
 class LazyCommand(TyperCommand):
@@ -64,7 +94,8 @@ class LazyGroup(TyperGroup):
 
     def __init__(self, **attributes: Any) -> None:
         super().__init__(**attributes)
-        self.commands = {name: LazyCommand(name=name, help=line) for name, (_, line) in COMMANDS.items()}
+        self.commands = {name: LazyCommand(name=name, short_help=line) for name, (_, line) in COMMANDS.items()}
+        with_plain_help(self)
 
 
 def imported(name: str) -> Any:
@@ -75,7 +106,7 @@ def imported(name: str) -> Any:
         command = _app_of(command)
     found = get_command(command)
     found.name = name
-    return found
+    return with_plain_help(found)
 
 
 def _app_of(function: Callable[..., Any]) -> typer.Typer:

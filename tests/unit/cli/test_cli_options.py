@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pty
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -76,6 +77,17 @@ def test_every_command_takes_what_the_table_says():
         options = {option for parameter in command.params for option in parameter.opts}
         found[name] = " ".join(option for option in ("output", "device", "json") if f"--{option}" in options)
     assert found == TAKES
+
+
+def test_help_has_whole_names_in_80_columns(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    for name, command in commands().items():
+        shown = CliRunner().invoke(table.app, [*name.split(), "--help"], prog_name="vaak").output
+        words = set(re.findall(r"(?<!\S)--?[a-z][\w-]*", shown))
+        for parameter in command.params:
+            if parameter.param_type_name == "option" and not parameter.hidden:
+                assert {*parameter.opts, *parameter.secondary_opts} <= words, name
+        assert not re.search(r"--[\w-]*-$", shown, re.MULTILINE), name
 
 
 @pytest.mark.parametrize("name", sorted({name.partition(" ")[0] for name in TAKES if " " in name}))

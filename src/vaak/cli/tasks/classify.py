@@ -5,40 +5,25 @@ from __future__ import annotations
 import json
 from dataclasses import asdict
 from itertools import islice
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from vaak.cli.arguments import (
-    AsJson,
-    BatchSize,
-    Device,
-    Output,
-    Precision,
-    TrustCode,
-    Weights,
-    WhichPrecision,
-    WhichWeights,
-)
-from vaak.core.errors import UserError
+from vaak.cli.arguments import BatchSize, ModelInUse, Output, Text, on_a_run, texts_of
+from vaak.cli.output import print_or_write
 
 if TYPE_CHECKING:
     from vaak.tasks.classification.predict import Prediction
 
 
+@on_a_run
 def classify(
-    run: Annotated[Path, typer.Argument(help="A run (its best checkpoint) or a checkpoint.")],
-    text: Annotated[str, typer.Argument(help="A text, a file with a text in each line, or - for standard input.")],
+    chosen: ModelInUse,
+    text: Text,
     top_k: Annotated[int, typer.Option(min=1, help="Number of labels to print, the most probable first.")] = 1,
     task: Annotated[str | None, typer.Option(help="Name of the task, in a run of several.")] = None,
     output: Output = None,
-    device: Device = "auto",
-    precision: Precision = WhichPrecision.auto,
     batch_size: BatchSize = None,
-    weights: Weights = WhichWeights.auto,
-    trust_code: TrustCode = False,
-    as_json: AsJson = False,
 ) -> None:
     """Label a text, or each line of a file: its labels with their probabilities, separated by tabs.
 
@@ -46,17 +31,14 @@ def classify(
 
     Example: vaak classify runs/classification-quickstart "लड़की मेज़ पर सोती है ।" --top-k 3
     """
-    from vaak.cli.arguments import texts_of
-    from vaak.cli.output import print_or_write
-    from vaak.runs.open_run import open_run, part_of
+    from vaak.runs.open_run import part_of
 
     texts, _ = texts_of(text)
-    opened = part_of(open_run(run, device=device, weights=weights, precision=precision, trust_code=trust_code), task)
-    if opened.experiment.task != "classification":
-        raise UserError(f"{run} is a run of task {opened.experiment.task}; vaak classify requires a text classifier")
+    opened = part_of(chosen.open(), task)
+    chosen.demand_task(opened, "classification", "vaak classify requires a text classifier")
     multi_label = opened.experiment.data.corpus.multi_label
     lines = (
-        json.dumps(asdict(found), ensure_ascii=False) if as_json else _lines(found, top_k, multi_label)
+        json.dumps(asdict(found), ensure_ascii=False) if chosen.as_json else _lines(found, top_k, multi_label)
         for found in opened.task.predict(opened.model, texts, batch_size=batch_size)
     )
     with opened.precision.autocast():

@@ -13,17 +13,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from vaak.cli.arguments import (
-    AsJson,
+    AudioFiles,
     BatchSize,
-    Device,
-    Precision,
-    TrustCode,
-    Weights,
-    WhichPrecision,
-    WhichWeights,
+    ChosenRun,
+    ModelInUse,
     files_and_overrides,
+    on_a_run,
+    overrides_of,
     with_options_of,
 )
+from vaak.cli.output import make_folder
 from vaak.core.errors import UserError
 from vaak.core.figures import percent
 from vaak.core.terminal import followed
@@ -36,10 +35,11 @@ if TYPE_CHECKING:
     from vaak.tasks.diarization.predict import Diarized, Tuning
 
 
+@on_a_run
 @with_options_of(InferenceConfig, into="inference")
 def diarize(
-    run: Annotated[Path, typer.Argument(help="A run (its best checkpoint) or a checkpoint.")],
-    audio: Annotated[list[Path], typer.Argument(help="Audio files, and folders that are searched for them.")],
+    chosen: ModelInUse,
+    audio: AudioFiles,
     inference: dict[str, Any],
     output: Annotated[
         Path | None, typer.Option(help="FILE.rttm for all, or a folder with one file each; default: standard output.")
@@ -53,12 +53,7 @@ def diarize(
     uem: Annotated[
         Path | None, typer.Option(help="The regions scored in DER: a UEM file, or a folder of them.")
     ] = None,
-    device: Device = "auto",
-    precision: Precision = WhichPrecision.auto,
     batch_size: BatchSize = None,
-    weights: Weights = WhichWeights.auto,
-    trust_code: TrustCode = False,
-    as_json: AsJson = False,
 ) -> None:
     """Find out who speaks when and write RTTM. Audio may have any sampling rate, number of channels and length.
 
@@ -67,42 +62,27 @@ def diarize(
 
     Example: vaak diarize runs/diarizer meetings --output rttm --picture timelines
     """
-    from vaak.runs.open_run import open_run
-
     known = References.read(reference, uem)
     work = DiarizationJob.of(audio, known, output, picture)
-    how: dict[str, Any] = {"weights": weights, "precision": precision, "trust_code": trust_code}
-    opened = open_run(run, overrides=_overrides(inference), device=device, **how)
-    _demand_finder_of_speakers(run, opened, inference)
-    work.make_folders()
-    with opened.precision.autocast():
-        found, failed = _do(work, opened, batch_size, quiet=as_json)
-    _say(found, failed, _scores(found.values(), known, opened), opened, as_json=as_json)
-    if failed:
-        raise typer.Exit(2)
-
-
-def _overrides(given: Mapping[str, Any]) -> list[str]:
-    """Overrides of the run's options; bounds on the number of speakers override a number that is given there."""
-
-    bounds = [name for name in ("min_speakers", "max_speakers") if name in given]
-    if bounds and "num_speakers" in given:
+    bounds = [name for name in ("min_speakers", "max_speakers") if name in inference]
+    if bounds and "num_speakers" in inference:
         raise UserError(f"--num-speakers fixes the number; leave out --{bounds[0].replace('_', '-')}")
-    values = ({"num_speakers": "null"} if bounds else {}) | dict(given)
-    return [f"data.inference.{name}={value}" for name, value in values.items()]
-
-
-def _demand_finder_of_speakers(run: Path, opened: OpenedRun, given: Mapping[str, Any]) -> None:
-    """Raises UserError if the run is not a diarizer, or if it can't be given a number of speakers."""
-
-    if opened.experiment.task != "diarization":
-        raise UserError(f"{run} is a run of task {opened.experiment.task}; vaak diarize requires a diarization run")
-    counts = [name for name in given if name.endswith("_speakers")]
+    # bounds of the number override a number that is given in the run
+    opened = chosen.open(overrides_of("data.inference", ({"num_speakers": None} if bounds else {}) | inference))
+    chosen.demand_task(opened, "diarization", "vaak diarize requires a diarization run")
+    counts = [name for name in inference if name.endswith("_speakers")]
     if counts and opened.task.collator.names is not None:
         kind = opened.task.experiment.training.eval_knobs.label_type.type
         raise UserError(
             f"--{counts[0].replace('_', '-')}: a model with label_type {kind} finds speakers by name; leave it out"
         )
+    for option, path, file in (("--output", output, ".rttm"), ("--picture", picture, ".png")):  # better before the work
+        make_folder(path.parent if path is not None and path.suffix == file else path, option)
+    with opened.precision.autocast():
+        found, failed = _do(work, opened, batch_size, quiet=chosen.as_json)
+    _say(found, failed, _scores(found.values(), known, opened), opened, as_json=chosen.as_json)
+    if failed:
+        raise typer.Exit(2)
 
 
 @dataclass(frozen=True)
@@ -153,18 +133,6 @@ class DiarizationJob:
     def output_is_file(self) -> bool:
         """Whether all recordings go to one RTTM file."""
         return self.output is not None and self.output.suffix == ".rttm"
-
-    def make_folders(self) -> None:
-        """Raises UserError if a folder can't be created: better before the work than after it."""
-
-        for option, path, file in (("--output", self.output, ".rttm"), ("--picture", self.picture, ".png")):
-            if path is None:
-                continue
-            folder = path.parent if path.suffix == file else path
-            try:
-                folder.mkdir(parents=True, exist_ok=True)
-            except OSError as error:
-                raise UserError(f"{option}: the folder {folder} can't be created: {error.strerror or error}") from error
 
     def keep(self, found: Diarized, quiet: bool) -> None:
         """Write, draw or print a recording."""
@@ -288,17 +256,14 @@ def _pace(recordings: list[Diarized]) -> str:
     return f"{times['duration']:.1f} s of audio in {times['seconds_taken']:.2f} s{said}"
 
 
+@on_a_run
 def tune(
-    run: Annotated[Path, typer.Argument(help="A run (its best checkpoint) or a checkpoint.")],
+    chosen: ChosenRun,
     arguments: Annotated[
         list[str] | None,
         typer.Argument(metavar="[DATA.yml… key=value…]", help="YAML files and options that override the run's own."),
     ] = None,
     split: Annotated[str, typer.Option(help="The development recordings; test is not allowed.")] = "valid",
-    device: Device = "auto",
-    weights: Weights = WhichWeights.auto,
-    trust_code: TrustCode = False,
-    as_json: AsJson = False,
 ) -> None:
     """Find the threshold, median filter and minimum durations with the lowest DER on development recordings.
 
@@ -307,19 +272,13 @@ def tune(
 
     Example: vaak tune runs/diarizer
     """
-    from vaak.runs.open_run import open_run, write_tuned
+    from vaak.runs.open_run import write_tuned
 
     files, overrides = files_and_overrides(arguments or [])
     with tempfile.TemporaryDirectory(prefix="vaak-tune-") as temporary_folder:
-        how: dict[str, Any] = {
-            "weights": weights,
-            "temporary_folder": Path(temporary_folder),
-            "splits": (split,),
-            "trust_code": trust_code,
-        }
-        opened = open_run(run, [Path(file) for file in files], overrides, device, **how)
-        if not hasattr(opened.task, "tune"):
-            raise UserError(f"{run} is a run of task {opened.experiment.task}; vaak tune requires a diarization run")
+        data: dict[str, Any] = {"temporary_folder": Path(temporary_folder), "splits": (split,)}
+        opened = chosen.open(overrides, files=[Path(file) for file in files], **data)
+        chosen.demand_task(opened, "diarization", "vaak tune requires a diarization run")
         found: Tuning = opened.task.tune(opened.model, split)
     inference = found.inference.model_dump(mode="json")
     remarks = [
@@ -328,7 +287,7 @@ def tune(
     ]
     path = write_tuned(opened.directory, {"data": {"inference": inference}}, remarks)
     before = opened.experiment.data.inference.model_dump(mode="json")
-    if as_json:
+    if chosen.as_json:
         about = {
             "split": split,
             "recordings": found.recordings,

@@ -10,25 +10,16 @@ from typing import Annotated, Any
 
 import typer
 
-from vaak.cli.arguments import (
-    AsJson,
-    BatchSize,
-    Device,
-    Output,
-    Precision,
-    TrustCode,
-    Weights,
-    WhichPrecision,
-    WhichWeights,
-    with_options_of,
-)
-from vaak.core.errors import UserError
+from vaak.cli.arguments import BatchSize, ModelInUse, Output, on_a_run, with_options_of
+from vaak.cli.output import print_or_write
+from vaak.core.errors import DataError, UserError
 from vaak.tasks.lm.config import GenerationOptions
 
 
+@on_a_run
 @with_options_of(GenerationOptions, into="sampling", show_defaults=True)
 def generate(
-    run: Annotated[Path, typer.Argument(help="A run (its best checkpoint) or a checkpoint.")],
+    chosen: ModelInUse,
     text: Annotated[str, typer.Argument(help="The prompt; may be empty.")] = "",
     *,
     sampling: dict[str, Any],
@@ -38,25 +29,14 @@ def generate(
     ] = False,
     samples: Annotated[int, typer.Option(min=1, help="Number of continuations.")] = 1,
     output: Output = None,
-    device: Device = "auto",
-    precision: Precision = WhichPrecision.auto,
     batch_size: BatchSize = None,
-    weights: Weights = WhichWeights.auto,
-    trust_code: TrustCode = False,
-    as_json: AsJson = False,
 ) -> None:
     """Continue a text, printing it as it comes; the sampling is random, and repeatable by its seed.
 
     Example: vaak generate runs/quickstart "लड़की" --temperature 0.7 --samples 3
     """
-    from vaak.cli.output import print_or_write
-    from vaak.runs.open_run import open_run
-
-    opened = open_run(run, device=device, weights=weights, precision=precision, trust_code=trust_code)
-    if opened.experiment.task != "lm":
-        raise UserError(
-            f"{run} is a run of task {opened.experiment.task}; vaak generate requires a language model (task lm)"
-        )
+    opened = chosen.open()
+    chosen.demand_task(opened, "lm", "vaak generate requires a language model (task lm)")
     task, read = opened.task, opened.experiment.data.max_length
     messages = _messages(text) if chat else []
     prompt = task.chat_template.prompt(messages, text) if chat else task.prompt(text)
@@ -64,20 +44,19 @@ def generate(
         print(f"warning: the prompt has {len(prompt)} tokens, the model reads the last {read}", file=sys.stderr)
     settings = task.sampling(**(GenerationOptions().model_dump() | sampling))
     with opened.precision.autocast():
-        if samples == 1 and output is None and not as_json:
+        if samples == 1 and output is None and not chosen.as_json:
             write, begin, text = (task.answer, messages, "") if chat else (task.stream, text, text)
             _print_as_it_comes(text, write(opened.model, begin, settings))
             return
         settings, text = (task.answering(settings), "") if chat else (settings, text)
         seeds = range(settings.seed, settings.seed + samples)
         continuations = task.written(opened.model, ((prompt, seed) for seed in seeds), settings, batch_size)
-        lines = (_line(text + one, seed, as_json) for seed, one in zip(seeds, continuations, strict=True))
+        lines = (_line(text + one, seed, chosen.as_json) for seed, one in zip(seeds, continuations, strict=True))
         print_or_write(lines, output, samples)
 
 
 def _messages(text: str) -> list[dict[str, str]]:
     """The conversation that a file has, or a question. Raises UserError for what is neither."""
-    from vaak.core.errors import DataError, UserError
     from vaak.text.corpora.readers import messages_of
 
     if not text.strip():

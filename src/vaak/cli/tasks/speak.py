@@ -11,17 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from vaak.cli.arguments import (
-    AsJson,
-    BatchSize,
-    Device,
-    Precision,
-    TrustCode,
-    Weights,
-    WhichPrecision,
-    WhichWeights,
-    with_options_of,
-)
+from vaak.cli.arguments import BatchSize, ModelInUse, Text, on_a_run, overrides_of, texts_of, with_options_of
+from vaak.cli.output import make_folder
 from vaak.core.errors import DataError, UserError
 from vaak.tasks.tts.config import SpeakingConfig
 
@@ -31,10 +22,11 @@ if TYPE_CHECKING:
     from vaak.tasks.tts.predict import Sentence, Speaker, SpokenText, Unspeakable
 
 
+@on_a_run
 @with_options_of(SpeakingConfig, into="speaking")
 def speak(
-    run: Annotated[Path, typer.Argument(help="A run (its best checkpoint) or a checkpoint.")],
-    text: Annotated[str, typer.Argument(help="A text, a file with a text in each line, or - for standard input.")],
+    chosen: ModelInUse,
+    text: Text,
     speaking: dict[str, Any],
     output: Annotated[
         Path, typer.Option("--output", "-o", help="FILE.wav or FILE.flac for all, or a folder with a file for each.")
@@ -42,12 +34,7 @@ def speak(
     plot: Annotated[
         Path | None, typer.Option(help="Write FILE.png: spectrogram, durations and pitch of the first sentences.")
     ] = None,
-    device: Device = "auto",
-    precision: Precision = WhichPrecision.auto,
     batch_size: BatchSize = None,
-    weights: Weights = WhichWeights.auto,
-    trust_code: TrustCode = False,
-    as_json: AsJson = False,
 ) -> None:
     """Speak a text of any length, and write it as audio; a text is divided at its sentences.
 
@@ -56,8 +43,6 @@ def speak(
 
     Example: vaak speak runs/tts-quickstart "The old man bought a red door." -o speech.wav
     """
-    from vaak.cli.arguments import texts_of
-    from vaak.runs.open_run import open_run
     from vaak.tasks.tts.predict import SpokenText
 
     if plot is not None and plot.suffix.lower() != ".png":
@@ -66,19 +51,15 @@ def speak(
     spoken = [(one, where(index)) for index, one in enumerate(texts) if one.strip()]
     if not spoken:
         raise UserError(f"{text or 'the text'}: there is nothing to speak in it")
-    overrides = [f"data.speaking.{name}={json.dumps(value)}" for name, value in speaking.items()]
-    opened = open_run(
-        run, overrides=overrides, device=device, weights=weights, precision=precision, trust_code=trust_code
-    )
-    if opened.experiment.task != "tts":
-        raise UserError(f"{run} is a run of task {opened.experiment.task}; vaak speak requires a run of task tts")
+    opened = chosen.open(overrides_of("data.speaking", speaking))
+    chosen.demand_task(opened, "tts", "vaak speak requires a run of task tts")
     speaker = opened.task.speaker(opened.model)
     sentences: list[Sentence] = []
     problems: list[tuple[str, Unspeakable]] = []
     parts = speaker.sentences((SpokenText(*one) for one in spoken), batch_size)
     with opened.precision.autocast():
         for path, some in _files(output, spoken):
-            sentences += _write(path, len(some), parts, speaker, problems, as_json=as_json)
+            sentences += _write(path, len(some), parts, speaker, problems, as_json=chosen.as_json)
     if plot is not None and sentences:
         _draw(plot, sentences, speaker.mel.frame_shift)
     for place, one in problems:
@@ -90,12 +71,7 @@ def speak(
 
 def _files(output: Path, texts: list[tuple[str, str]]) -> list[tuple[Path, list[tuple[str, str]]]]:
     """The files to write, each with its texts. Raises UserError where the folder can't be created."""
-
-    folder = output.parent if output.suffix else output
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UserError(f"--output: the folder {folder} can't be created: {error.strerror or error}") from error
+    make_folder(output.parent if output.suffix else output)
     if output.suffix:
         return [(output, texts)]
     return [(output / f"{number:04}.wav", [one]) for number, one in enumerate(texts, start=1)]

@@ -10,17 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from vaak.cli.arguments import (
-    AsJson,
-    BatchSize,
-    Device,
-    Precision,
-    TrustCode,
-    Weights,
-    WhichPrecision,
-    WhichWeights,
-    with_options_of,
-)
+from vaak.cli.arguments import AudioFiles, BatchSize, ModelInUse, on_a_run, overrides_of, with_options_of
+from vaak.cli.output import make_folder
 from vaak.core.errors import UserError
 from vaak.tasks.asr.config import AsrDecodingConfig
 
@@ -36,10 +27,11 @@ class Format(StrEnum):
     srt = "srt"
 
 
+@on_a_run
 @with_options_of(AsrDecodingConfig, into="decoding", leave_out=("valid_examples", "batch_size"))
 def transcribe(
-    run: Annotated[Path, typer.Argument(help="A run (its best checkpoint) or a checkpoint.")],
-    audio: Annotated[list[Path], typer.Argument(help="Audio files, and folders that are searched for them.")],
+    chosen: ModelInUse,
+    audio: AudioFiles,
     decoding: dict[str, Any],
     format: Annotated[Format, typer.Option(help="text, json (with the times of windows), or srt (subtitles).")] = (
         Format.text
@@ -47,12 +39,7 @@ def transcribe(
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="A folder with a file for each; default: standard output.")
     ] = None,
-    device: Device = "auto",
-    precision: Precision = WhichPrecision.auto,
     batch_size: BatchSize = None,
-    weights: Weights = WhichWeights.auto,
-    trust_code: TrustCode = False,
-    as_json: AsJson = False,
 ) -> None:
     """Transcribe recordings. Audio may have any sampling rate, number of channels and length.
 
@@ -62,9 +49,8 @@ def transcribe(
     Example: vaak transcribe runs/asr-quickstart talk.flac --format srt --output subtitles
     """
     from vaak.audio.audio_file import audio_files
-    from vaak.runs.open_run import open_run
 
-    format = Format.json if as_json else format
+    format = Format.json if chosen.as_json else format
     files, failed = audio_files(audio)
     names = [path.stem for path in files]
     twice = next((name for name in names if names.count(name) > 1), None)
@@ -72,13 +58,9 @@ def transcribe(
         raise UserError(f"two files are called {twice}, so their transcripts would be, too; transcribe them apart")
     if output is None and format is Format.srt and len(files) > 1:
         raise UserError("--format srt: subtitles are of one recording; give --output, a folder with a file for each")
-    overrides = [f"data.decoding.{name}={json.dumps(value)}" for name, value in decoding.items()]
-    opened = open_run(
-        run, overrides=overrides, device=device, weights=weights, precision=precision, trust_code=trust_code
-    )
-    if opened.experiment.task != "asr":
-        raise UserError(f"{run} is a run of task {opened.experiment.task}; vaak transcribe requires a run of task asr")
-    _make(output)
+    opened = chosen.open(overrides_of("data.decoding", decoding))
+    chosen.demand_task(opened, "asr", "vaak transcribe requires a run of task asr")
+    make_folder(output)
     transcriber = opened.task.transcriber(opened.model)
     with opened.precision.autocast():
         for path, found in zip(files, transcriber.transcribe_files(files, batch_size), strict=True):
@@ -90,16 +72,6 @@ def transcribe(
         print(reason, file=sys.stderr)
     if failed:
         raise typer.Exit(2)
-
-
-def _make(folder: Path | None) -> None:
-    """Raises UserError where the folder can't be created."""
-
-    try:
-        if folder is not None:
-            folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UserError(f"--output: the folder {folder} can't be created: {error.strerror or error}") from error
 
 
 def _as(format: Format, found: Transcript, path: Path) -> str:

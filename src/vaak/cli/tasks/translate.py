@@ -9,38 +9,24 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from vaak.cli.arguments import (
-    AsJson,
-    Device,
-    Output,
-    Precision,
-    TrustCode,
-    Weights,
-    WhichPrecision,
-    WhichWeights,
-    with_options_of,
-)
-from vaak.core.errors import UserError
+from vaak.cli.arguments import ModelInUse, Output, Text, on_a_run, texts_of, with_options_of
+from vaak.cli.output import print_or_write
 from vaak.tasks.seq2seq.config import TranslationOptions
 
 if TYPE_CHECKING:
     from vaak.tasks.seq2seq.predict import Translation, Translator
 
 
+@on_a_run
 @with_options_of(TranslationOptions, into="decoding", leave_out=("valid_examples",))
 def translate(
-    run: Annotated[Path, typer.Argument(help="A run (its best checkpoint) or a checkpoint.")],
-    text: Annotated[str, typer.Argument(help="A text, a file with a text in each line, or - for standard input.")],
+    chosen: ModelInUse,
+    text: Text,
     decoding: dict[str, Any],
     output: Output = None,
     attention: Annotated[
         Path | None, typer.Option(help="An HTML page to write: the attention in the first text's translation.")
     ] = None,
-    device: Device = "auto",
-    precision: Precision = WhichPrecision.auto,
-    weights: Weights = WhichWeights.auto,
-    trust_code: TrustCode = False,
-    as_json: AsJson = False,
 ) -> None:
     """Translate a text, or each line of a file; a blank line stays blank.
 
@@ -50,23 +36,18 @@ def translate(
 
     Example: vaak translate runs/translator "the boy" --beam-size 4 --n-best 2
     """
-    from vaak.cli.arguments import texts_of
-    from vaak.cli.output import print_or_write
-    from vaak.runs.open_run import open_run
-
     texts, where = texts_of(text)
-    opened = open_run(run, device=device, weights=weights, precision=precision, trust_code=trust_code)
-    if opened.experiment.task != "seq2seq":
-        raise UserError(f"{run} is a run of task {opened.experiment.task}; vaak translate requires a seq2seq model")
+    opened = chosen.open()
+    chosen.demand_task(opened, "seq2seq", "vaak translate requires a seq2seq model")
     settings = opened.task.decoding(**decoding)
     translator = opened.task.translator(opened.model)
     translations = translator.translate(texts, settings, where)
     if attention is not None:
         translations = _drawn(translations, translator, attention)
     numbered = "n_best" in decoding
-    total = None if numbered and not as_json else len(texts)
+    total = None if numbered and not chosen.as_json else len(texts)
     with opened.precision.autocast():
-        print_or_write(_lines(translations, as_json=as_json, numbered=numbered), output, total)
+        print_or_write(_lines(translations, as_json=chosen.as_json, numbered=numbered), output, total)
 
 
 def _drawn(translations: Iterator[Translation], translator: Translator, attention: Path) -> Iterator[Translation]:

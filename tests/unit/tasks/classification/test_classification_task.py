@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +12,8 @@ import numpy as np
 import pytest
 import torch
 
-import vaak
+import vaak as library
 from vaak.cli.eval import evaluate
-from vaak.cli.tasks.classify import classify
 from vaak.config.load import load
 from vaak.core.errors import UserError
 from vaak.engine.optim.optimizers import parameter_groups, trained_parameters
@@ -108,7 +108,7 @@ def test_the_kits_model_and_data_files_load_as_written(tmp_path: Path):
     assert model.dropout == 0.5
 
 
-def test_a_run_is_trained_evaluated_and_labels_texts(folder: Path, capsys: pytest.CaptureFixture[str]):
+def test_a_run_is_trained_evaluated_and_labels_texts(folder: Path, vaak: Callable[..., tuple[int, str, str]]):
     outcome = train(load(["tiny.yml"], ["training.max_steps=80"]))
     assert outcome.metrics["val_accuracy"] == 1.0
     evaluate(Path("runs/tiny"), [], ["test", "out_of_scope"], folder / "evaluation_results", "cpu")
@@ -119,12 +119,12 @@ def test_a_run_is_trained_evaluated_and_labels_texts(folder: Path, capsys: pytes
     assert report["metrics"]["test_accuracy"] == report["metrics"]["test_macro_f1"] == 1.0
     assert report["metrics"]["out_of_scope_auroc"] > 0.5
     assert len((folder / "evaluation_results" / "test_predictions.csv").read_text().splitlines()) == 1 + 18
-    capsys.readouterr()
-    classify(Path("runs/tiny"), "w1 great w2\nw1 awful w2\n", top_k=1, device="cpu")
-    assert [line.split("\t")[0] for line in capsys.readouterr().out.splitlines()] == ["yes", "no", ""]
-    classify(Path("runs/tiny"), "w1 great w2", top_k=2, device="cpu")
-    assert [part.split("\t")[0] for part in capsys.readouterr().out.split("\n")][:1] == ["yes"]
-    run = vaak.open("runs/tiny")
+    labels = vaak("classify", "runs/tiny", "w1 great w2\nw1 awful w2\n", "--device", "cpu")[1]
+    assert [line.split("\t")[0] for line in labels.splitlines()] == ["yes", "no", ""]
+    labels = vaak("classify", "runs/tiny", "w1 great w2", "--top-k", "2", "--device", "cpu")[1]
+    assert labels.split("\t")[0] == "yes"
+    assert len(labels.split("\t")) == 4
+    run = library.open("runs/tiny")
     assert run.evaluate([{"text": "w1 good w3", "label": "yes"}, ("w1 poor w3", "no")])["accuracy"] == 1.0
     (folder / "other.json").write_text(json.dumps([{"text": "w1 good", "label": "maybe"}]))
     with pytest.raises(UserError, match=r"other.json: entry 0: the label 'maybe' occurs in no training text"):
@@ -137,7 +137,7 @@ def test_freezing_and_rates_by_depth(folder: Path):
     freeze = ["training.max_steps=null", "training.freeze=[{match: ^transformer, until_epoch: 1}]"]
     loaded = load(["tiny.yml"], [*small, *freeze, "training.optimizer.layer_decay=0.5"])
     train(loaded)
-    first = vaak.open("runs/tiny")
+    first = library.open("runs/tiny")
     assert isinstance(first.task, ClassificationTask)
     model = first.task.model()
     model.freeze_parameters(["transformer"])
@@ -186,7 +186,7 @@ def test_an_exported_classifier_is_the_same_in_onnxruntime(folder: Path, model: 
             "\n".join(line for line in CONFIG.splitlines() if not line.startswith("model"))
         )
     train(load(["tiny.yml"], ["task=classification", *overrides]))
-    run = vaak.open("runs/tiny")
+    run = library.open("runs/tiny")
     assert isinstance(run.task, ClassificationTask)
     run.task.export_onnx(run.model, folder / "onnx")
     session = onnxruntime.InferenceSession(folder / "onnx" / "model.onnx")
@@ -284,13 +284,11 @@ def test_a_text_of_five_megabytes_is_cut_and_counted(folder: Path):
     assert sum(split["cut"] for split in about["statistics"].values()) == 1
 
 
-def test_two_columns_give_two_lines(folder: Path, capsys: pytest.CaptureFixture[str]):
+def test_two_columns_give_two_lines(folder: Path, vaak: Callable[..., tuple[int, str, str]]):
     outcome = train(load(["tiny.yml"], ["data.corpus.label_columns=[label, kind]", "data.corpus.out_of_scope=[]"]))
     assert {"val_accuracy/label", "val_accuracy/kind", "val_macro_f1"} <= set(outcome.metrics)
-    capsys.readouterr()
-    classify(Path("runs/tiny"), "w1 great w2", device="cpu", as_json=True)
-    found = json.loads(capsys.readouterr().out)
+    found = json.loads(vaak("classify", "runs/tiny", "w1 great w2", "--device", "cpu", "--json")[1])
     assert list(found["probabilities"]) == ["label", "kind"]
     assert sum(found["probabilities"]["kind"].values()) == pytest.approx(1)
-    classify(Path("runs/tiny"), "w1 great w2", device="cpu")
-    assert [line.split("\t")[0] for line in capsys.readouterr().out.splitlines()] == ["label", "kind"]
+    lines = vaak("classify", "runs/tiny", "w1 great w2", "--device", "cpu")[1].splitlines()
+    assert [line.split("\t")[0] for line in lines] == ["label", "kind"]

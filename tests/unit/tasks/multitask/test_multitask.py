@@ -12,8 +12,6 @@ import torch
 from torch import Tensor, nn
 
 import vaak
-from vaak.cli.eval import evaluate
-from vaak.cli.tasks.classify import classify
 from vaak.config.changes import changes_between
 from vaak.config.load import load
 from vaak.config.resolved import resolved_values
@@ -211,7 +209,7 @@ def test_modules_that_cannot_be_shared_are_named():
 # A YAML.
 
 
-def test_a_run_of_two_tasks_is_evaluated_and_used_by_name(folder, capsys):
+def test_a_run_of_two_tasks_is_evaluated_and_used_by_name(folder, vaak):
     outcome = train(load(["tiny.yml"]))
     steps = [json.loads(line) for line in (folder / "runs/tiny/metrics.jsonl").read_text().splitlines()]
     losses = [one for one in steps if one["kind"] == "step"]
@@ -219,18 +217,14 @@ def test_a_run_of_two_tasks_is_evaluated_and_used_by_name(folder, capsys):
     figures = outcome.metrics
     assert figures["val_loss"] == pytest.approx(figures["val_word/loss"] + 0.5 * figures["val_kind/loss"])
     assert figures["val_word/accuracy"] > 0.6
-    evaluate(Path("runs/tiny"), split=["test"], output=Path("out"))
-    said = capsys.readouterr().out
-    assert "test_kind/macro_f1" in said
+    assert "test_kind/macro_f1" in vaak("eval", "runs/tiny", "--split", "test", "--output", "out")[1]
     assert {"word_predictions.csv", "kind_predictions.csv"} <= {
         path.name.removeprefix("test_") for path in Path("out").iterdir()
     }
-    classify(Path("runs/tiny"), "w1 good w2 k1", task="word")
-    assert capsys.readouterr().out.startswith(("yes", "no"))
-    with pytest.raises(UserError, match="runs/tiny is a run of several tasks: give --task with one of word, kind"):
-        classify(Path("runs/tiny"), "w1")
-    with pytest.raises(UserError, match="runs/tiny has no task domain: give --task with one of word, kind"):
-        classify(Path("runs/tiny"), "w1", task="domain")
+    assert vaak("classify", "runs/tiny", "w1 good w2 k1", "--task", "word")[1].startswith(("yes", "no"))
+    for arguments, said in (((), "is a run of several tasks"), (("--task", "domain"), "has no task domain")):
+        code, _, err = vaak("classify", "runs/tiny", "w1", *arguments)
+        assert (code, err.strip()) == (2, f"runs/tiny {said}: give --task with one of word, kind")
     (folder / "child.yml").unlink()  # the run's own configuration has all of it
     (folder / "texts.json").unlink()
     again = train(load([folder / "runs/tiny/config.yml"], ["training.epochs=6", "training.checkpoint.resume=auto"]))
