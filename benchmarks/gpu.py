@@ -34,6 +34,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -142,7 +143,7 @@ def recipes(card: Card) -> None:
     steps = 4 if card.toy else 40
     jobs = [(recipe, mode) for recipe in RECIPES for mode in MODES]
     with ThreadPoolExecutor(1 if card.toy else 4) as pool:
-        rows = list(pool.map(lambda job: [*job, *_recipe(card, *job, steps)], jobs))
+        rows = list(pool.map(lambda job: [*job, *_recipe(card, job[0], job[1], steps)], jobs))
     card.table(["recipe", "mode", "result", "loss at the end", "killed and resumed"], rows)
 
 
@@ -352,17 +353,9 @@ def inference(card: Card) -> None:
     ways: dict[str, Callable[[], float]] = {}
     for precision in ("fp32",) if card.toy else ("fp32", "bf16"):
         for batch in ("1", "16"):
-            more = [
-                "--precision",
-                precision,
-                "--batch-size",
-                batch,
-                "--max-new-tokens",
-                tokens,
-                "--device",
-                card.device,
-            ]
-            ways[f"Vaak, {precision}, {batch} at once"] = lambda more=more: _timed_command(card, run, files, more)
+            more = ["--precision", precision, "--batch-size", batch, "--max-new-tokens", tokens]
+            more += ["--device", card.device]
+            ways[f"Vaak, {precision}, {batch} at once"] = partial(_timed_command, card, run, files, more)
     hf, ct2 = card.folder / "hf", card.folder / "ct2"
     for format_, output in (("hf", hf), ("ct2", ct2)):
         with contextlib.suppress(RuntimeError):
@@ -410,7 +403,7 @@ def _timed_command(card: Card, run: Path, files: Sequence[str], more: Sequence[s
 def _transformers(card: Card, folder: Path, files: Sequence[str], tokens: int) -> float:
     from transformers import pipeline
 
-    whisper = pipeline("automatic-speech-recognition", str(folder), device=card.device, batch_size=16)
+    whisper: Any = pipeline("automatic-speech-recognition", str(folder), device=card.device, batch_size=16)
     if not card.toy:
         whisper.model.to(torch.bfloat16)
     begun = time.perf_counter()

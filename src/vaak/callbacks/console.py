@@ -58,9 +58,7 @@ class ConsoleCallback(Callback):
         if self.progress is not None and time.monotonic() >= self.next_redraw:  # a step can be quicker than the bar
             self.next_redraw = time.monotonic() + REDRAW_SECONDS
             loss = sum(trainer.loss_weights.get(name, 1.0) * float(mean) for name, mean in report.losses.items())
-            if math.isfinite(loss):  # one that isn't is left to the log
-                past = LIVE_WEIGHT ** (report.step - self.seen_step)
-                self.loss = loss if self.loss is None else past * self.loss + (1 - past) * loss
+            self.loss = smooth_loss(self.loss, loss, report.step - self.seen_step)
             self.seen_step = report.step
             self.memory = _memory(trainer)
             shown = {
@@ -109,6 +107,14 @@ class ConsoleCallback(Callback):
             return ""
         last = f"{name} {in_words(name, trainer.metrics[name])}"
         return last if best.value is None else f"{last} (best {in_words(name, best.value)})"
+
+
+def smooth_loss(past: float | None, loss: float, steps: int) -> float | None:
+    """Return the loss that the bar shows, ``steps`` after it showed ``past``; one that isn't finite changes nothing."""
+    if not math.isfinite(loss):
+        return past
+    weight = LIVE_WEIGHT**steps
+    return loss if past is None else weight * past + (1 - weight) * loss
 
 
 def _memory(trainer: Run) -> str:
