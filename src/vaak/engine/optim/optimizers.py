@@ -9,8 +9,10 @@ is (-1: below). ``groups`` scale the rate or replace the decay by name.
 Muon (Jordan et al. 2024) updates the hidden layers' matrices; AdamW the embeddings, heads, norms and biases. The
 matrices' rate is scaled by √max(1, rows / columns), Jordan's rule (torch's ``original``): ``lr`` then is the spectral
 size of an update, alike at every width. AdamW's rate means something else, so it has its own, a third of ``lr`` unless
-given. A user's ``torch.optim.Optimizer`` is made with the same groups; what it keeps in ``state[parameter]`` or in its
-groups, as tensors or plain values, is what a checkpoint keeps.
+given. Matrices of one shape are orthogonalised together (Newton-Schulz): on a GPU that starts fewer kernels
+than torch's own rule; on a CPU it takes about the same time. The bits there are the same. A user's ``torch.optim.Optimizer`` is made
+with the same groups; what it keeps in ``state[parameter]`` or in its groups, as tensors or plain values, is what a
+checkpoint keeps.
 """
 
 from __future__ import annotations
@@ -89,7 +91,7 @@ def muon(parameters: list[NamedParameter], config: OptimizerConfig) -> list[Opti
     optimizers: list[Optimizer] = []
     if matrices:
         groups = parameter_groups(matrices, config, config.lr, num_layers)
-        rule = uncompiled(torch.optim.Muon)(
+        rule = uncompiled(_in_stacks(torch.optim.Muon))(
             groups, lr=config.lr, momentum=config.momentum, nesterov=config.nesterov, adjust_lr_fn="original"
         )
         optimizers.append(rule)
@@ -97,6 +99,58 @@ def muon(parameters: list[NamedParameter], config: OptimizerConfig) -> list[Opti
         groups = parameter_groups(rest, config, config.adamw_lr or config.lr / 3, num_layers)
         optimizers.append(_adam(AdamW, groups, config, _fused(AdamW, rest, config.fused)))
     return optimizers
+
+
+MOST_STACKED = 2**26
+"""Numbers of matrices that are orthogonalised together, or of a single one that is larger."""
+
+
+@cache
+def _in_stacks(rule: type[Optimizer]) -> type[Optimizer]:
+    """Return torch's Muon, but with matrices of one shape updated together."""
+    return type(rule.__name__, (rule,), {"__module__": rule.__module__, "step": _muon_step})
+
+
+@torch.no_grad()
+def _muon_step(self: Optimizer, closure: Callable[[], Any] | None = None) -> Any:
+    """Update the matrices that have a gradient; returns what ``closure`` does."""
+    loss = None
+    if closure is not None:
+        with torch.enable_grad():
+            loss = closure()
+    for group in self.param_groups:
+        alike: dict[tuple[Any, ...], list[list[Tensor]]] = {}
+        for parameter in group["params"]:
+            if parameter.grad is None:
+                continue
+            state, at_once = self.state[parameter], max(1, MOST_STACKED // parameter.numel())
+            if "momentum_buffer" not in state:
+                state["momentum_buffer"] = torch.zeros_like(parameter.grad)
+            stacks = alike.setdefault((parameter.shape, parameter.device, parameter.grad.dtype), [[]])
+            if len(stacks[-1]) == at_once:
+                stacks.append([])
+            stacks[-1].append(parameter)
+        for parameters in (one for stacks in alike.values() for one in stacks):
+            _update_stack(parameters, [self.state[one]["momentum_buffer"] for one in parameters], group)
+    return loss
+
+
+def _update_stack(parameters: list[Tensor], momenta: list[Tensor], group: dict[str, Any]) -> None:
+    gradients = [one.grad for one in parameters if one.grad is not None]
+    torch._foreach_lerp_(momenta, gradients, 1 - group["momentum"])
+    towards = torch._foreach_lerp(gradients, momenta, group["momentum"]) if group["nesterov"] else momenta
+    a, b, c = group["ns_coefficients"]
+    rows, columns = parameters[0].shape
+    x = torch.stack([one.bfloat16() for one in towards])
+    x = x.mT if rows > columns else x
+    x = x / torch.stack([one.norm() for one in x]).clamp(min=group["eps"])[:, None, None]
+    for _ in range(group["ns_steps"]):
+        gram = x @ x.mT
+        x = torch.baddbmm(x, torch.baddbmm(gram, gram, gram, beta=b, alpha=c), x, beta=a)
+    x = x.mT if rows > columns else x
+    scale = group["lr"] * max(1.0, rows / columns) ** 0.5
+    torch._foreach_mul_(parameters, 1 - group["lr"] * group["weight_decay"])
+    torch._foreach_add_(parameters, [one.to(parameters[0].dtype) for one in x.unbind()], alpha=-scale)
 
 
 def _begin_momentum(optimizer: Optimizer, *_: Any) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import math
 from typing import Any
@@ -252,3 +253,30 @@ def test_a_state_of_another_model_or_optimizer_is_refused_and_changes_nothing():
     assert not fresh[0].state
     with pytest.raises(CheckpointError, match=r"lacks .*0.momentum_buffer.*has foreign .*0.exp_avg"):
         load_optimizer_tensors(names, build_optimizers(model, OptimizerConfig(type="sgd")), tensors | values)
+
+
+SHAPES = [(8, 8), (16, 8), (8, 24), (16, 8), (8, 8), (64, 33), (8, 8), (64, 33)]
+
+
+@pytest.mark.parametrize("nesterov", [True, False])
+@pytest.mark.parametrize("most", [2**26, 128, 1])
+def test_muon_of_stacks_gives_the_bits_of_torchs_one_at_a_time(nesterov, most, monkeypatch):
+    """On a CPU; also where a matrix gets no gradient in a step, and where stacks are cut."""
+    from vaak.engine.optim import optimizers
+
+    monkeypatch.setattr(optimizers, "MOST_STACKED", most)
+    generator = torch.Generator().manual_seed(0)
+    ours = nn.ModuleDict({f"m{index}": nn.Linear(*shape[::-1], bias=False) for index, shape in enumerate(SHAPES)})
+    theirs = copy.deepcopy(ours)
+    config = OptimizerConfig(type="muon", lr=0.03, weight_decay=0.1, nesterov=nesterov)
+    (own,) = build_optimizers(ours, config)
+    options: dict[str, Any] = {"weight_decay": 0.1, "momentum": config.momentum, "nesterov": nesterov}
+    rule = torch.optim.Muon(theirs.parameters(), lr=0.03, adjust_lr_fn="original", **options)
+    for step in range(4):
+        for index, (one, other) in enumerate(zip(ours.parameters(), theirs.parameters(), strict=True)):
+            gradient = None if (step + index) % 5 == 0 else torch.randn(one.shape, generator=generator)
+            one.grad, other.grad = gradient, None if gradient is None else gradient.clone()
+        own.step()
+        rule.step()
+    for one, other in zip(ours.parameters(), theirs.parameters(), strict=True):
+        assert torch.equal(one, other)
