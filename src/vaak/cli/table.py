@@ -54,7 +54,7 @@ HYPHEN = "\u2011"
 """The one at which no line is broken."""
 
 
-class HelpText(TyperGroup.context_class.formatter_class):  # type: ignore[misc]
+class HelpText(TyperGroup.context_class.formatter_class):  # type: ignore[misc, name-defined] # typer has no types
     """Help as plain text. Lines are broken between words, but not at hyphens: names of options stay whole."""
 
     def write(self, text: str) -> None:
@@ -67,7 +67,7 @@ class HelpText(TyperGroup.context_class.formatter_class):  # type: ignore[misc]
         super().write_dl([(name, text.replace("-", HYPHEN)) for name, text in rows], *arguments, **more)
 
 
-class HelpContext(TyperGroup.context_class):  # type: ignore[misc]
+class HelpContext(TyperGroup.context_class):  # type: ignore[misc, valid-type]
     """Shows help as ``HelpText``."""
 
     formatter_class = HelpText

@@ -66,6 +66,7 @@ class HindiLanguageModel(LanguageModel):
         if present is not None and not causal:
             options["mask"] = present
         logits = super().forward(input_ids, **options)
+        assert isinstance(logits, Tensor)
         if labels is None:
             return LanguageModelOutput(None, logits)
         targets = labels if present is None else labels.masked_fill(~present, IGNORED)
@@ -77,6 +78,7 @@ class HindiLanguageModel(LanguageModel):
         """The mean loss of the targets of a batch, and the scores."""
         options: dict[str, Any] = {**visibility_of(self.config, batch)}
         logits = super().forward(batch["inputs"], **options)
+        assert isinstance(logits, Tensor)
         loss = F.cross_entropy(logits.flatten(0, 1).float(), batch["targets"].flatten(), ignore_index=IGNORED)
         return LanguageModelOutput(loss, logits)
 

@@ -9,9 +9,9 @@ is (-1: below). ``groups`` scale the rate or replace the decay by name.
 Muon (Jordan et al. 2024) updates the hidden layers' matrices; AdamW the embeddings, heads, norms and biases. The
 matrices' rate is scaled by √max(1, rows / columns), Jordan's rule (torch's ``original``): ``lr`` then is the spectral
 size of an update, alike at every width. AdamW's rate means something else, so it has its own, a third of ``lr`` unless
-given. Matrices of one shape are orthogonalised together (Newton-Schulz): on a GPU that starts fewer kernels
-than torch's own rule; on a CPU it takes about the same time. The bits there are the same. A user's ``torch.optim.Optimizer`` is made
-with the same groups; what it keeps in ``state[parameter]`` or in its groups, as tensors or plain values, is what a
+given. Matrices of one shape are orthogonalised together (Newton-Schulz): on a GPU that starts fewer kernels than the
+rule of torch; on a CPU it takes about the same time, and the bits are the same. A user's ``torch.optim.Optimizer`` is
+made with the same groups; what it keeps in ``state[parameter]`` or in its groups, as tensors or plain values, is what a
 checkpoint keeps.
 """
 
@@ -106,7 +106,7 @@ MOST_STACKED = 2**26
 
 
 @cache
-def _in_stacks(rule: type[Optimizer]) -> type[Optimizer]:
+def _in_stacks(rule: Any) -> Any:
     """Return torch's Muon, but with matrices of one shape updated together."""
     return type(rule.__name__, (rule,), {"__module__": rule.__module__, "step": _muon_step})
 
