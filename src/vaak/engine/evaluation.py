@@ -208,7 +208,7 @@ def _longest_batches(plan: BatchPlan, parts: np.ndarray | None) -> list[int]:
     """The places of the last batch, which has the longest examples, or of that of each part."""
     if parts is None:
         return [len(plan) - 1]
-    last = {int(parts[plan.microbatch(place)[0][0]]): place for place in range(len(plan))}
+    last = {int(parts[plan.microbatch(index)[0][0]]): index for index in range(len(plan))}
     return list(last.values())
 
 

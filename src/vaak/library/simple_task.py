@@ -95,7 +95,7 @@ def fields_of(example: Any) -> dict[str, Any]:
         return {field.name: getattr(example, field.name) for field in fields(example)}
     if isinstance(example, tuple):
         names = getattr(example, "_fields", ("inputs", "targets") if len(example) == 2 else None)
-        return dict(zip(names or [f"field_{place}" for place in range(len(example))], example, strict=True))
+        return dict(zip(names or [f"field_{index}" for index in range(len(example))], example, strict=True))
     return {"inputs": example}
 
 

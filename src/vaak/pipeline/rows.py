@@ -57,7 +57,7 @@ class PipelineRowStore:
         self.shape: tuple[int, ...] = tuple(about["shape"])
         self.dtype: str = about["dtype"]
         self.rows_per_shard: int = about["rows_per_shard"]
-        self._places = {key: place for place, key in enumerate(self.keys)}
+        self._places = {key: index for index, key in enumerate(self.keys)}
 
     def __len__(self) -> int:
         return len(self.keys)

@@ -213,9 +213,9 @@ def run_pipeline(pipeline: Pipeline, options: Options, directory: Path, request:
         plan.jobs = replace(request.jobs, helpers=helpers)
         has_failed = True
         try:
-            for place, stage in enumerate(plan.stages):
-                rows[place] = PipelineRow(stage.name, "failed")
-                rows[place] = _run(plan, stage, log_file)
+            for index, stage in enumerate(plan.stages):
+                rows[index] = PipelineRow(stage.name, "failed")
+                rows[index] = _run(plan, stage, log_file)
             has_failed = False
         except (KeyboardInterrupt, Exception) as error:
             reason = "interrupted" if isinstance(error, KeyboardInterrupt) else str(error) or type(error).__name__

@@ -83,9 +83,9 @@ def draw_experts(folder: Path, path: Path | None = None) -> Any:
 def _bars(axes: Any, shares: Mapping[str, Sequence[float | None]]) -> None:
     """Bars for each expert, in per cent, side by side; none where there is no figure."""
     width = 0.8 / len(shares)
-    for place, (label, values) in enumerate(shares.items()):
+    for index, (label, values) in enumerate(shares.items()):
         shown = [(expert, 100 * value) for expert, value in enumerate(values) if value is not None]
-        at = [expert + (place - (len(shares) - 1) / 2) * width for expert, _ in shown]
+        at = [expert + (index - (len(shares) - 1) / 2) * width for expert, _ in shown]
         axes.bar(at, [value for _, value in shown], width, label=label)
     number = max(map(len, shares.values()))
     axes.set(xticks=range(number), xlim=(-0.6, number - 0.4))

@@ -172,8 +172,8 @@ def _parts_of_optimizer(optimizer: Optimizer) -> Iterator[tuple[str, Any]]:
     for number, group in enumerate(optimizer.param_groups):
         options = {name: option for name, option in group.items() if name not in ("params", "lr")}
         yield f"group {number}", options
-        for place, parameter in enumerate(group["params"]):
-            yield f"{number}.{place}", optimizer.state.get(parameter)
+        for index, parameter in enumerate(group["params"]):
+            yield f"{number}.{index}", optimizer.state.get(parameter)
 
 
 NUM_EXAMPLES = 32

@@ -52,7 +52,7 @@ class Word(NamedTuple):
         >>> Word.of("(isn't!).")
         Word(before='(', core="isn't", after='!).')
         """
-        places = [place for place, letter in enumerate(text) if not is_punctuation(letter)]
+        places = [index for index, letter in enumerate(text) if not is_punctuation(letter)]
         if not places:
             return cls("", text, "")
         first, end = places[0], places[-1] + 1
@@ -275,7 +275,7 @@ class NeighbourSynonyms:
         self.words = list(words)
         norms = np.linalg.norm(vectors, axis=1, keepdims=True)
         self.directions = np.nan_to_num(vectors / np.maximum(norms, 1e-12), nan=0.0)
-        self.places = {word: place for place, word in enumerate(self.words) if self.directions[place].any()}
+        self.places = {word: index for index, word in enumerate(self.words) if self.directions[index].any()}
         self._found: dict[str, list[str]] = {}
 
     def __call__(self, word: str) -> Sequence[str]:

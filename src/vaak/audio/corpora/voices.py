@@ -141,8 +141,8 @@ def voice_cuts(dataset: DatasetConfig, folder: Path) -> Iterator[MonoCut]:
         whole = [line for _, line in lines.objects if line.keys() >= {"text", "num_samples", "words", "phonemes"}]
         if len(whole) != len(texts):
             raise UserError(f"{there / 'sentences.jsonl'}: this is damaged; delete {there}, and it is made again")
-        for place, line in enumerate(whole):
-            yield _cut(voice, there / f"{place:03}.flac", line)
+        for index, line in enumerate(whole):
+            yield _cut(voice, there / f"{index:03}.flac", line)
 
 
 def _folder_of(voice: Voice, texts: list[str], folder: Path) -> Path:
@@ -165,9 +165,9 @@ def _write_sentences(voice: Voice, texts: list[str], folder: Path) -> None:
     with optional_import("voices require soundfile", "audio"):
         import soundfile
     with open(folder / "sentences.jsonl", "w", encoding="utf-8") as lines:
-        for place, text in enumerate(texts):
+        for index, text in enumerate(texts):
             spoken = utter(voice, text)
-            path = folder / f"{place:03}.flac"
+            path = folder / f"{index:03}.flac"
             soundfile.write(path, spoken.samples, spoken.sampling_rate, subtype="PCM_16")
             sync_file(path)
             about = {"num_samples": len(spoken.samples), "words": spoken.words, "phonemes": spoken.phonemes}

@@ -191,8 +191,8 @@ def _rttm_file(path: Path) -> dict[str, list[Segment]]:
 
 def _demand_numbers_after_the_speaker(line: Line) -> None:
     """Raises DataError for a confidence that is none: the rest of ``Speaker 2``, of a writer that ends lines early."""
-    for place, (what, most) in enumerate((("confidence", 1.0), ("lookahead", math.inf)), start=RTTM_FIELDS):
-        for text in line.fields[place : place + 1]:
+    for index, (what, most) in enumerate((("confidence", 1.0), ("lookahead", math.inf)), start=RTTM_FIELDS):
+        for text in line.fields[index : index + 1]:
             if text in (MISSING, "NA", "-"):
                 continue
             try:

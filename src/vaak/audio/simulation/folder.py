@@ -182,9 +182,9 @@ def _cut(line: dict[str, Any], folder: Path) -> MonoCut:
     source = Source("file", [0], str(folder.resolve() / line["audio"]))
     recording = Recording(name, [source], line["sampling_rate"], round(duration * line["sampling_rate"]), duration)
     supervisions = []
-    for place, segment in enumerate(line["segments"]):
+    for index, segment in enumerate(line["segments"]):
         seconds = round(segment["end"] - segment["start"], 6)
         supervisions.append(
-            SupervisionSegment(f"{name}-{place:03}", name, segment["start"], seconds, speaker=segment["speaker"])
+            SupervisionSegment(f"{name}-{index:03}", name, segment["start"], seconds, speaker=segment["speaker"])
         )
     return MonoCut(name, 0.0, duration, 0, supervisions=supervisions, recording=recording)

@@ -76,7 +76,7 @@ def _line(text: str, seed: int, as_json: bool) -> str:
 
 def _print_as_it_comes(text: str, pieces: Iterator[str]) -> None:
     """Print a text and, after it, its continuation."""
-    for place, piece in enumerate(pieces):
-        sys.stdout.write(piece if place else text + piece)
+    for index, piece in enumerate(pieces):
+        sys.stdout.write(piece if index else text + piece)
         sys.stdout.flush()
     sys.stdout.write("\n")

@@ -144,15 +144,15 @@ class GradientBuckets(OwnGradients):
                 groups.append([])
             groups[-1].append(number)
         plan = [(*kind, numbers) for kind, groups in kinds.items() for numbers in groups]
-        precise = [place for place, (dtype, _, _) in enumerate(plan) if dtype in (torch.float32, torch.float64)]
+        precise = [index for index, (dtype, _, _) in enumerate(plan) if dtype in (torch.float32, torch.float64)]
         if not precise:  # sums of losses need 32 bits
             precise = [len(plan)]
             plan.append((torch.float32, self._world.device, []))
         tail = len(trained) + self._world.world_size * (2 + TERMS)
         views: dict[int, Tensor] = {}
-        for place, (dtype, device, numbers) in enumerate(plan):
+        for index, (dtype, device, numbers) in enumerate(plan):
             ends_at = sum(_room(trained[number]) for number in numbers)
-            with_tail = tail if place == precise[-1] else 0
+            with_tail = tail if index == precise[-1] else 0
             bucket = torch.zeros(ends_at + with_tail, dtype=dtype, device=device)
             start = 0
             for number in numbers:
@@ -200,7 +200,7 @@ class GradientBuckets(OwnGradients):
             names = list(self._units)
             masks = [int(mask) for mask in rows[:, 1].tolist()]
             parts = [
-                {name: row[2 + place] for place, name in enumerate(names) if mask >> place & 1}
+                {name: row[2 + index] for index, name in enumerate(names) if mask >> index & 1}
                 for row, mask in zip(rows, masks, strict=True)
             ]
         totals: dict[str, Tensor] = {}

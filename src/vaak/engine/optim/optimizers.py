@@ -245,15 +245,15 @@ def _layers(model: nn.Module) -> dict[str, int | None]:
     found: dict[str, int | None] = {}
     first: dict[str, int] = {}
     """The place of the first parameter with a number in the modules of each module that has layers."""
-    for place, name in enumerate(names):
+    for index, name in enumerate(names):
         numbered = re.match(r"((?:\D[^.]*\.)*?)(\d+)\.", name)
         found[name] = int(numbered[2]) if numbered else None
         if numbered:
             for parent in _parents(numbered[1]):
-                first.setdefault(parent, place)
-    for place, name in enumerate(names):
+                first.setdefault(parent, index)
+    for index, name in enumerate(names):
         with_layers = next((parent for parent in _parents(name) if parent in first), None)
-        if found[name] is None and with_layers is not None and place < first[with_layers]:
+        if found[name] is None and with_layers is not None and index < first[with_layers]:
             found[name] = -1
         found[name] = next((said[path] for path in said if name.startswith(path)), found[name])
     return found

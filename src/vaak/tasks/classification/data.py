@@ -190,8 +190,8 @@ def write_targets(store: TextStore, classes: Classes, tokenizer: Tokenizer, mult
 def _classes_of(columns: Iterable[str], store: TextStore, number: int | None) -> Classes:
     """The classes of the training texts. Raises DataError for fewer than two, or another number than is expected."""
     classes = {}
-    for place, column in enumerate(columns):
-        found = in_order({label for row in store for label in row.labels[place]})
+    for index, column in enumerate(columns):
+        found = in_order({label for row in store for label in row.labels[index]})
         classes[column] = found
         if len(found) < 2:
             only = f"has one label only ({found[0]})" if found else "has no label"
@@ -431,8 +431,8 @@ def class_weights(given: str | Sequence[float], targets: np.ndarray, classes: Cl
     """
     if isinstance(given, str):
         return {
-            column: balanced(np.bincount(targets[:, place], minlength=len(names)))
-            for place, (column, names) in enumerate(classes.items())
+            column: balanced(np.bincount(targets[:, index], minlength=len(names)))
+            for index, (column, names) in enumerate(classes.items())
         }
     for column, names in classes.items():
         if len(given) != len(names):
@@ -461,6 +461,6 @@ def unit_of(column: str) -> str:
 def weights_of_rows(weights: ClassWeights, targets: np.ndarray) -> dict[str, Tensor]:
     """Return the weight of each row, of ``targets`` ``(row, column)``, by column; a row without a class has none."""
     return {
-        unit_of(column): torch.from_numpy(np.where(targets[:, place] < 0, 0.0, weight[targets[:, place]]))
-        for place, (column, weight) in enumerate(weights.items())
+        unit_of(column): torch.from_numpy(np.where(targets[:, index] < 0, 0.0, weight[targets[:, index]]))
+        for index, (column, weight) in enumerate(weights.items())
     }

@@ -142,7 +142,7 @@ def _peer(trained: nn.Module, classes: Classes, multi_label: bool, vocab_size: i
         raise UserError(f"--format hf: {reason}; use --format onnx")
     head, (names,) = HEADS[base.config.model_type], classes.values()
     config = configure_head(copy.deepcopy(base.config), head, model.config.pooling)
-    config.update({"id2label": dict(enumerate(names)), "label2id": {name: place for place, name in enumerate(names)}})
+    config.update({"id2label": dict(enumerate(names)), "label2id": {name: index for index, name in enumerate(names)}})
     config.problem_type = "multi_label_classification" if multi_label else "single_label_classification"
     peer: Any = transformers_of("--format hf").AutoModelForSequenceClassification.from_config(config).float().eval()
     weights = {name: one for name, one in base.state_dict().items() if not name.startswith("pooler.")}

@@ -177,11 +177,11 @@ class ClassMeters(Meters):
     def results(self, sums: dict[str, float]) -> dict[str, float]:
         columns = {
             column: {
-                "accuracy": sums[f"exact\t{place}"] / sums["texts"],
-                **f1_scores(self._figures(place, sums)),
-                "ece": ece(bins_of(place, sums)),
+                "accuracy": sums[f"exact\t{index}"] / sums["texts"],
+                **f1_scores(self._figures(index, sums)),
+                "ece": ece(bins_of(index, sums)),
             }
-            for place, column in enumerate(self.classes)
+            for index, column in enumerate(self.classes)
         }
         names = next(iter(columns.values()))
         learned = [one for one, weight in zip(columns.values(), self.weights, strict=True) if weight]
@@ -203,10 +203,10 @@ class ClassMeters(Meters):
     def pictures(self) -> dict[str, bytes]:
         """The confusion matrix, of single labels, and the reliability of each label column."""
         found = {}
-        for place, (column, end) in enumerate(self._endings().items()):
+        for index, (column, end) in enumerate(self._endings().items()):
             if not self.multi_label:
-                found[f"confusion{end}"] = confusion_png(self.confusions[place], self.classes[column])
-            found[f"reliability{end}"] = reliability_png(bins_of(place, self.sums()))
+                found[f"confusion{end}"] = confusion_png(self.confusions[index], self.classes[column])
+            found[f"reliability{end}"] = reliability_png(bins_of(index, self.sums()))
         return found
 
     def tables(self) -> dict[str, str]:
@@ -326,7 +326,7 @@ def baseline_scores(
 
 def _one_hot(targets: np.ndarray, classes: Classes) -> np.ndarray:
     """``(text, class)`` of the classes of all columns, of targets ``(text, column)``."""
-    columns = [np.eye(len(names))[targets[:, place]] for place, names in enumerate(classes.values())]
+    columns = [np.eye(len(names))[targets[:, index]] for index, names in enumerate(classes.values())]
     return np.concatenate(columns, axis=1)
 
 
@@ -338,10 +338,10 @@ def _svm_scores(texts: Sequence[str], decisions: np.ndarray, evaluated: Sequence
     vectorizer = TfidfVectorizer(tokenizer=words, token_pattern=None, ngram_range=(1, 2), sublinear_tf=True)
     known, asked = vectorizer.fit_transform(texts), vectorizer.transform(evaluated)
     scores = np.empty((len(evaluated), num_classes))
-    for place in range(num_classes):
-        has = decisions[:, place] > 0
+    for index in range(num_classes):
+        has = decisions[:, index] > 0
         if has.all() or not has.any():  # with several labels a text, all texts may have one
-            scores[:, place] = 1.0 if has.all() else -1.0
+            scores[:, index] = 1.0 if has.all() else -1.0
         else:
-            scores[:, place] = LinearSVC(random_state=0).fit(known, has).decision_function(asked)
+            scores[:, index] = LinearSVC(random_state=0).fit(known, has).decision_function(asked)
     return scores

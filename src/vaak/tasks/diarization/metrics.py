@@ -108,8 +108,8 @@ class DiarizationMeters(Meters):
         ]
         outputs: list[list[WindowOutput]] = [[] for _ in examples]
         device = batch["features"].device
-        for place in range(0, len(windows), len(examples)):
-            group = windows[place : place + len(examples)]
+        for index in range(0, len(windows), len(examples)):
+            group = windows[index : index + len(examples)]
             pieces = diarizer.collator.batch([piece for _, _, piece in group]).to(device)
             frames = self._frames(diarizer.model, pieces, found)
             for (row, first, _), output in zip(group, frames, strict=True):

@@ -124,10 +124,10 @@ class HarnessModel(TemplateLM):
         rows = [[*context, *scored][-self.max_length - 1 :] for _, context, scored in requests]
         inputs, targets = torch.zeros(2, len(rows), max(map(len, rows)) - 1, dtype=torch.long)
         is_scored = torch.zeros_like(inputs, dtype=torch.bool)
-        for place, (row, (_, _, scored)) in enumerate(zip(rows, requests, strict=True)):
+        for index, (row, (_, _, scored)) in enumerate(zip(rows, requests, strict=True)):
             end = len(row) - 1
-            inputs[place, :end], targets[place, :end] = torch.tensor(row[:-1]), torch.tensor(row[1:])
-            is_scored[place, end - len(scored) : end] = True
+            inputs[index, :end], targets[index, :end] = torch.tensor(row[:-1]), torch.tensor(row[1:])
+            is_scored[index, end - len(scored) : end] = True
         device = self.model.embedding.weight.device
         with without_dropout(self.model):  # a decoder needs no mask to ignore padding on the right
             logits = self.model(inputs.to(device), select=is_scored.to(device)).float()

@@ -244,9 +244,9 @@ class NgramModel:
         for tokens in followed(texts, f"{order}-grams", len(texts)):
             for size in range(1, order + 1):
                 power, gram = vocab_size**size, 0
-                for place, token in enumerate(tokens):
+                for index, token in enumerate(tokens):
                     gram = (gram * vocab_size + token) % power
-                    if place + 1 >= size:
+                    if index + 1 >= size:
                         grams[size - 1][gram] += 1
         continuations = [Counter(gram % vocab_size**size for gram in grams[size]) for size in range(1, order)]
         self.orders = [KneserNey(counts, vocab_size) for counts in (*continuations, grams[-1])]

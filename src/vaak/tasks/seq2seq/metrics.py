@@ -72,7 +72,7 @@ class TranslationMeters(Meters):
         found = {"translated": float(len(rows))}
         for name, metric in self.scores.items():
             counts = corpus_statistics(metric, texts, chosen.extra["references"])
-            found |= {f"{name}/{place}": float(count) for place, count in enumerate(counts)}
+            found |= {f"{name}/{index}": float(count) for index, count in enumerate(counts)}
         return found
 
     def sums(self) -> dict[str, float]:

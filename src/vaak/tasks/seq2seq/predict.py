@@ -156,7 +156,7 @@ class Translator:
                 rows = torch.arange(len(sources), device=writer.device).repeat_interleave(copies)
                 writer.select(rows)
                 drawn = write(writer, begin[rows], settings.sampling(end), keys)
-                found = [drawn[place : place + copies] for place in range(0, len(drawn), copies)]
+                found = [drawn[index : index + copies] for index in range(0, len(drawn), copies)]
         return [self._best_first(hypotheses, settings) for hypotheses in found]
 
     def impossible(self) -> list[int]:
@@ -174,7 +174,7 @@ class TargetWriter:
         self.impossible = torch.tensor(impossible, dtype=torch.long, device=self.device)
         time = max(map(len, sources))
         padded = [[*source, *[0] * (time - len(source))] for source in sources]
-        real = [[place < len(source) for place in range(time)] for source in sources]
+        real = [[index < len(source) for index in range(time)] for source in sources]
         self.sources = torch.arange(len(sources), device=self.device)  # of each row
         self.source_mask = torch.tensor(real, device=self.device)
         self.source = torch.tensor(padded, device=self.device)

@@ -130,10 +130,10 @@ def _transitions(words: Sequence[str]) -> list[tuple[int, int, float] | tuple[in
     """Each word spoken, left out, or repeated; a state for each number of words."""
     return [
         transition
-        for place, word in enumerate(words)
+        for index, word in enumerate(words)
         for transition in (
-            (place, place + 1, 1 - PRICE, word),
-            (place, place + 1, PRICE),
-            (place + 1, place + 1, PRICE, word),
+            (index, index + 1, 1 - PRICE, word),
+            (index, index + 1, PRICE),
+            (index + 1, index + 1, PRICE, word),
         )
     ]

@@ -179,7 +179,7 @@ def _spoken(phones: Sequence[Interval], processor: PhonemeProcessor) -> list[Int
     for start, end, label in phones:
         symbols = [symbol for symbol in processor.of_phone(label) if symbol != PAUSE]
         step = (end - start) / max(len(symbols), 1)
-        found += [Interval(start + step * place, start + step * (place + 1), one) for place, one in enumerate(symbols)]
+        found += [Interval(start + step * index, start + step * (index + 1), one) for index, one in enumerate(symbols)]
     return found
 
 
@@ -207,7 +207,7 @@ def _times(text: Sequence[str], spoken: Sequence[Interval]) -> list[tuple[float,
             start = spoken[begun].start if begun < len(spoken) else spoken[-1].end
             end = spoken[ended - 1].end if ended > begun else start
             step = (end - start) / (last - first)
-            times += [(start + step * place, start + step * (place + 1)) for place in range(last - first)]
+            times += [(start + step * index, start + step * (index + 1)) for index in range(last - first)]
     return times
 
 

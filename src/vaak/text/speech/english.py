@@ -56,11 +56,11 @@ def cleaned(text: str, *, drop_unknown: bool = False) -> str:
     if text.isascii() and text.isprintable():
         return _SPACES.sub(" ", text).strip()
     text = _RESUME.sub(r"\1é", unicodedata.normalize("NFC", text))
-    kept = {place for word in ACCENTED.finditer(text) for place in range(*word.span())}
+    kept = {index for word in ACCENTED.finditer(text) for index in range(*word.span())}
     found: list[str] = []
     foreign: dict[str, None] = {}
-    for place, character in enumerate(text):
-        folded = character if place in kept else _folded(character)
+    for index, character in enumerate(text):
+        folded = character if index in kept else _folded(character)
         if folded is None:
             foreign[character] = None
         else:

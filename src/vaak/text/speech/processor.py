@@ -319,8 +319,8 @@ def with_senses(pieces: Sequence[Piece]) -> list[Piece]:
         marked = piece.words
         if piece.kind == "phrase":
             marked = tuple(
-                word if (sense := sense_of(lower, start + place, word)) is None else f"{word}{MARK}{sense}"
-                for place, word in enumerate(piece.words)
+                word if (sense := sense_of(lower, start + index, word)) is None else f"{word}{MARK}{sense}"
+                for index, word in enumerate(piece.words)
             )
         found.append(piece._replace(words=marked))
         start += len(piece.words)

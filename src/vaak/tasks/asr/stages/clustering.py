@@ -325,8 +325,8 @@ def _settled(
     order = names[np.argsort(-sizes, kind="stable")]
     centres = np.stack([points[labels == name].mean(axis=0) for name in order])
     settled = np.zeros(len(points), np.int64)
-    for place, name in enumerate(order):
-        settled[labels == name] = place
+    for index, name in enumerate(order):
+        settled[labels == name] = index
     if is_noise.any():
         from sklearn.metrics import pairwise_distances_argmin
 

@@ -175,7 +175,7 @@ def difference(first: Mapping[str, Counts], second: Mapping[str, Counts], units:
 
     from vaak.study.significance import mean_of, paired_bootstrap
 
-    places = {unit: place for place, unit in enumerate(dict.fromkeys(units.values()))}
+    places = {unit: index for index, unit in enumerate(dict.fromkeys(units.values()))}
     tables = np.zeros((2, len(places), 2))
     for name, unit in units.items():
         for table, counts in zip(tables, (first, second), strict=True):

@@ -148,7 +148,7 @@ def _features(task: AsrTask, split: str) -> Callable[[str], np.ndarray]:
     import numpy as np
 
     dataset, rng = task.dataset(split), np.random.default_rng(0)  # nothing is drawn
-    places = {name: place for place, name in enumerate(names_of(dataset.utterances))}
+    places = {name: index for index, name in enumerate(names_of(dataset.utterances))}
     return lambda name: dataset.example(places[name], rng).features
 
 

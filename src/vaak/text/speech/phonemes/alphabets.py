@@ -70,8 +70,8 @@ def inventory(alphabet: Alphabet, stress: bool) -> tuple[str, ...]:
     """
     found: dict[str, None] = {}
     for phone in phones().values():
-        for place, phoneme in enumerate(getattr(phone, alphabet)):
-            vowel = phoneme in VOWELS if alphabet == "arpabet" else phone.is_vowel and place == 0
+        for index, phoneme in enumerate(getattr(phone, alphabet)):
+            vowel = phoneme in VOWELS if alphabet == "arpabet" else phone.is_vowel and index == 0
             if not (stress and vowel):
                 found[phoneme] = None
             elif alphabet == "arpabet":

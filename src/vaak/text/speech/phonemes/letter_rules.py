@@ -101,7 +101,7 @@ def _stressed(word: str, phonemes: list[str]) -> tuple[str, ...]:
     """
     if any(phoneme[-1].isdigit() for phoneme in phonemes):
         return tuple(phonemes)
-    vowels = [place for place, phoneme in enumerate(phonemes) if phoneme in VOWELS]
+    vowels = [index for index, phoneme in enumerate(phonemes) if phoneme in VOWELS]
     if not vowels:
         return tuple(phonemes)
     number = len(vowels)
@@ -115,7 +115,7 @@ def _stressed(word: str, phonemes: list[str]) -> tuple[str, ...]:
         chosen = 1
     else:
         chosen = max(number - 3, 0)
-    return tuple(_marked(phoneme, place, vowels[chosen]) for place, phoneme in enumerate(phonemes))
+    return tuple(_marked(phoneme, index, vowels[chosen]) for index, phoneme in enumerate(phonemes))
 
 
 def _marked(phoneme: str, place: int, stressed: int) -> str:

@@ -79,8 +79,8 @@ def _around_heteronyms(phrase: str) -> list[tuple[str, str, str]]:
     """Return, for each heteronym of a phrase, the words before it, the heteronym with its sense, the words after it."""
     words = phrase.split()
     return [
-        (unmarked(" ".join(words[:place])), word, unmarked(" ".join(words[place + 1 :])))
-        for place, word in enumerate(words)
+        (unmarked(" ".join(words[:index])), word, unmarked(" ".join(words[index + 1 :])))
+        for index, word in enumerate(words)
         if MARK in word
     ]
 
