@@ -72,7 +72,7 @@ PARTS: dict[str, tuple[str, ...]] = {
     "callbacks: console": ("vaak.callbacks.console:ConsoleCallback.on_step_end",),
     "records: JSONL": ("vaak.engine.metrics_file:Records.write",),
     "records: console": ("vaak.callbacks.console:ConsoleCallback.say",),
-    "records: TensorBoard": ("vaak.callbacks.tensorboard:TensorBoardCallback.write",),
+    "records: TensorBoard": ("vaak.callbacks.trackers:TensorBoardCallback.write",),
     "tell callbacks": ("vaak.engine.trainer:Trainer.notify",),
 }
 """Each part's function, as module:qualified name, in the module that looks it up; of several, the first there is."""

@@ -30,6 +30,7 @@ TINY = (
     "training.validation.interval=null",
     "training.checkpoint.interval=null",
     "training.scheduler.warmup_steps=2",
+    "training.optimizer.type=adamw",
     "training.batch_size=32",
     "data.corpus.num_sentences=2000",
 )

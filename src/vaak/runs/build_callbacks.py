@@ -71,7 +71,7 @@ def _trackers(experiment: Experiment[Any, Any]) -> list[Callback]:
 
         callbacks.append(JsonLinesCallback())
     if logging.tensorboard:
-        from vaak.callbacks.tensorboard import TensorBoardCallback
+        from vaak.callbacks.trackers import TensorBoardCallback
 
         callbacks.append(TensorBoardCallback(logging.log_metrics))
     if logging.wandb:

@@ -17,8 +17,7 @@ from hypothesis import strategies as st
 
 from toy import StopAt, ToyMeters, ToyTask, toy_trainer
 from vaak.callbacks.step_log import StepLogCallback
-from vaak.callbacks.tensorboard import EventFile, TensorBoardCallback, masked_crc
-from vaak.callbacks.trackers import numbers
+from vaak.callbacks.trackers import EventFile, TensorBoardCallback, masked_crc, numbers
 from vaak.core.callback import Callback, StepReport
 from vaak.engine.metrics_file import Records, json_line, read_newest_records, read_records
 
@@ -202,7 +201,7 @@ def test_newest_records_are_the_last_lines_of_the_file(step: int, tail: int):
 def test_writing_imports_nothing_heavy():
     """TensorBoard's own writers take a tenth of a second to import, torch's more; the first step waits for it."""
     code = (
-        "import sys, tempfile, pathlib, vaak.callbacks.tensorboard as files\n"
+        "import sys, tempfile, pathlib, vaak.callbacks.trackers as files\n"
         "files.EventFile(pathlib.Path(tempfile.mkdtemp()), 0).close()\n"
         "print([name for name in ('tensorflow', 'tensorboard.summary', 'tensorboard.compat.tensorflow_stub')"
         " if name in sys.modules])"
