@@ -42,6 +42,7 @@ def python(*arguments: object, hash_seed: int) -> str:
     return ended.stdout
 
 
+@pytest.mark.slow
 def test_an_adapter_is_written_in_the_same_order_by_every_process(tmp_path: Path) -> None:
     code = """
 import sys

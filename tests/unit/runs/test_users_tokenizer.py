@@ -120,7 +120,7 @@ def test_a_translator_has_one_for_each_side(vaak, project, tmp_path):
     assert "val_bleu" in said
 
 
-@pytest.mark.parametrize("name", ["own.yml", "translator.yml"])
+@pytest.mark.parametrize("name", ["own.yml", pytest.param("translator.yml", marks=pytest.mark.slow)])
 def test_what_only_the_tokenizer_knows_is_said_before_it_is_trained(vaak, project, tmp_path, name):
     asked = (project / name, f"run_dir={tmp_path / 'run'}", "--trust-code")
     code, said, errors = vaak("model", "show", *asked)

@@ -45,6 +45,7 @@ def test_the_inverse_can_be_differentiated() -> None:
     assert torch.autograd.gradcheck(layer.inverse, (spectra.requires_grad_(),), fast_mode=True)
 
 
+@pytest.mark.slow
 def test_as_consistent_as_librosas(speech: Tensor) -> None:
     layer = MelSpectrogram(CONFIG)
     magnitudes = layer.linear(speech)

@@ -246,6 +246,7 @@ def test_adapters_of_one_task_adapt_the_weights_that_all_begin_with(folder):
     assert all(torch.equal(after[name], before[name.replace("base_layer.", "")]) for name in adapted)
 
 
+@pytest.mark.slow
 def test_runs_are_compared_by_the_figures_of_one_task_on_its_own_examples(folder, vaak):
     for seed in (1, 2):
         train(load(["tiny.yml"], [f"training.random_seed={seed}", f"run_dir=runs/{seed}", "training.epochs=2"]))
