@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from safetensors.torch import load_file
 
 import tiny_listener
 import tiny_mixture
-from commands import Commands
+from commands import Commands, free_port
 from tiny_whisper import write_whisper
 from vaak.core.storage.files import read_json
 
@@ -46,6 +47,7 @@ def python(*arguments: object, hash_seed: int) -> str:
 def test_an_adapter_is_written_in_the_same_order_by_every_process(tmp_path: Path) -> None:
     code = """
 import sys
+import time
 from pathlib import Path
 import torch
 from vaak.nn.config import LoraConfig
@@ -129,6 +131,20 @@ def test_two_processes_give_what_one_does_and_resume_on_one(
     again = commands.start([*arguments, "two", "--resume"], tmp_path).wait(400)
     assert again.status == 0, again.errors
     assert "joint: resumes (was cut)" in again.errors
+
+
+def test_a_mistake_on_rank_0_ends_one_that_starts_later(
+    given: dict[str, Any], commands: Commands, tmp_path: Path
+) -> None:
+    """It looked for a rank 0 that had ended, for five minutes."""
+    (tmp_path / "options.json").write_text(json.dumps({**given, "whisper_model": str(tmp_path)}))
+    arguments: list[str | Path] = ["pipeline", "moe-asr", "--config", tmp_path / "options.json", "--output-dir", "run"]
+    places = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+    started = []
+    for rank in ("0", "1"):
+        started.append(commands.start(arguments, tmp_path, {**places, "RANK": rank, "LOCAL_RANK": rank}))
+        time.sleep(3)
+    assert [command.wait(100).status for command in started] == [2, 2]
 
 
 def test_a_mistake_on_rank_0_ends_the_others(given: dict[str, Any], commands: Commands, tmp_path: Path) -> None:

@@ -39,7 +39,7 @@ class Helpers:
 
     def __init__(self, directory: Path, world_size: int) -> None:
         """Begin a folder of orders. Raises UserError where the processes don't meet."""
-        from vaak.engine.distributed.ranks import common_word
+        from vaak.engine.distributed.ranks import START_SECONDS, common_word
 
         shutil.rmtree(directory / ORDERS, ignore_errors=True)
         self.world_size, self.number = world_size, 0
@@ -47,6 +47,11 @@ class Helpers:
         self.folder = directory / ORDERS / word
         self.folder.mkdir(parents=True)
         common_word(word)
+        deadline = time.monotonic() + START_SECONDS
+        while missing := [rank for rank in range(1, world_size) if not (self.folder / f"rank-{rank}.json").exists()]:
+            if time.monotonic() > deadline:  # one that comes to a rank 0 that has ended would look for it as long
+                raise UserError(f"rank {missing[0]} hasn't come in {START_SECONDS:.0f} s; start all processes again")
+            time.sleep(LOOK_AGAIN_SECONDS)
 
     def order(self, function: Callable[..., object], **values: Any) -> None:
         """Have each of the others call a function of a module with these values, of JSON."""
