@@ -245,9 +245,15 @@ class _SumOverPaths(torch.autograd.Function):
         return gradient[:, None, None] * posteriors, None, None
 
 
+AT_ONCE = 16
+"""A CPU computes so many exponentials with other instructions than those that are left over, and rounds otherwise."""
+
+
 def _towards(logs: Tensor) -> Tensor:
     """Summed over all ways to each symbol at each frame, without the frame itself; ``(batch, frame, symbol)``."""
-    batch, time, width = logs.shape
+    batch, time, num_symbols = logs.shape
+    width = -(-num_symbols // AT_ONCE) * AT_ONCE
+    logs = F.pad(logs, (0, width - num_symbols), value=-torch.inf)
     towards = torch.empty(time, batch, width, dtype=logs.dtype, device=logs.device)
     state = logs.new_full((batch, width + 1), -torch.inf)  # the first column comes before all symbols
     state[:, 0] = 0.0
@@ -255,7 +261,7 @@ def _towards(logs: Tensor) -> Tensor:
         torch.logaddexp(state[:, 1:], state[:, :-1], out=towards[frame])
         torch.add(towards[frame], logs[:, frame], out=state[:, 1:])
         state[:, 0] = -torch.inf
-    return towards.transpose(0, 1)
+    return towards.transpose(0, 1)[..., :num_symbols]
 
 
 def _backwards(log_probs: Tensor, frame_lengths: Tensor, symbol_lengths: Tensor) -> Tensor:

@@ -69,14 +69,13 @@ def test_is_ctc_without_a_blank():
     torch.testing.assert_close(term.total, expected, **EXACT)
 
 
-def test_neither_padding_nor_the_batch_changes_more_than_the_last_digit():
-    """Of float64; torch's exponentials differ by that with how many are computed at once, on some processors."""
+def test_neither_padding_nor_the_batch_changes_a_bit():
     logs = drawn_log_probs(extra=5)
     together = path_log_likelihoods(logs, FRAMES, SYMBOLS)
     for row in range(4):
         frames, symbols = FRAMES[row : row + 1], SYMBOLS[row : row + 1]
         alone = path_log_likelihoods(logs[row : row + 1, : int(frames), : int(symbols)], frames, symbols)
-        torch.testing.assert_close(together[row : row + 1], alone, rtol=1e-14, atol=0)
+        assert torch.equal(together[row : row + 1], alone)
 
 
 def test_a_row_without_a_path_is_impossible():
