@@ -86,11 +86,12 @@ class Batches:
     ) -> Iterator[tuple[Source, Result] | Done[Source]]:
         """The results of each source's parts in their order, then its ``Done``; the same for the next source.
 
-        A UserError of ``read`` ends that source only. Raises UserError where one part alone doesn't fit in memory.
+        A UserError ends a source only, after the results before it: one of ``read``, or that a part alone doesn't fit
+        in memory.
         """
-        parts = _parts(sources, read)
+        parts, failed = _parts(sources, read), None
         while some := list(islice(parts, self._ahead())):
-            found: dict[int, Result] = {}
+            found: dict[int, Result | UserError] = {}
             places = [place for place, (_, read_parts) in enumerate(some) if read_parts]
             places.sort(key=lambda place: -length(some[place][1][0]))
             while places:
@@ -102,8 +103,15 @@ class Batches:
                 for place, result in zip(together, results, strict=True):
                     found[place] = result
                     some[place][0].seconds += share
-            for place, (source, _) in enumerate(some):
-                yield (source.source, found.pop(place)) if place in found else source
+            for place, (done, read_parts) in enumerate(some):
+                if not read_parts:
+                    yield done
+                    continue
+                result = found.pop(place)
+                if isinstance(result, UserError) and done is not failed:
+                    done.error, failed = result, done
+                elif not isinstance(result, UserError) and done is not failed:
+                    yield done.source, result
 
     def _ahead(self) -> int:
         return self.ahead or (self.size * BATCHES_AHEAD if self.size > 1 else 1)
@@ -112,8 +120,10 @@ class Batches:
         """How many parts are together where the longest is this long."""
         return self.size if self.cells is None else max(1, min(self.size, int(self.cells // max(longest, 1))))
 
-    def _computed(self, parts: list[Part], compute: Callable[[list[Part]], Sequence[Result]]) -> Sequence[Result]:
-        """The results of a batch, in halves where it doesn't fit."""
+    def _computed(
+        self, parts: list[Part], compute: Callable[[list[Part]], Sequence[Result]]
+    ) -> Sequence[Result | UserError]:
+        """The results of a batch, in halves where it doesn't fit; of a part that doesn't fit alone, the error."""
         if self.grows:
             reset_peak(self.device)
         before = read_memory(self.device).own if self.grows else 0
@@ -127,7 +137,8 @@ class Batches:
                 self._grow(before)
             return results
         if len(parts) == 1:
-            raise UserError("out of memory: one input does not fit even alone; shorten it, or use another --device")
+            free_memory(self.device)
+            return [UserError("out of memory: one input does not fit even alone; shorten it, or use another --device")]
         half = len(parts) // 2
         self.size, self.grows = min(self.size, half), False
         free_memory(self.device)

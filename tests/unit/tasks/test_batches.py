@@ -113,6 +113,24 @@ def test_an_input_that_does_not_fit_alone_is_said_in_one_line():
         list(Batches(CPU).results([1, 2], int, compute))
 
 
+def test_a_source_with_a_part_that_does_not_fit_ends_alone():
+    def compute(some: list[int]) -> list[int]:
+        if 9 in some:
+            raise MemoryError
+        return square(some)
+
+    sources = {"a": [3, 1], "large": [2, 9, 4], "b": [5]}
+    found = list(Batches(CPU).of_sources(sources, lambda name: iter(sources[name]), int, compute))
+    results = [one for one in found if not isinstance(one, Done)]
+    assert results == [("a", 9), ("a", 1), ("large", 4), ("b", 25)]
+    ends = [one for one in found if isinstance(one, Done)]
+    assert [(end.source, end.error is None) for end in ends] == [("a", True), ("large", False), ("b", True)]
+    alone = Batches(CPU).results([2, 9, 4], int, compute)
+    assert next(alone) == 4
+    with pytest.raises(UserError, match="one input does not fit even alone"):
+        next(alone)
+
+
 @pytest.mark.parametrize(("bytes_of_a_part", "largest"), [(1, AT_MOST), (10, 64), (20, 32), (1000, 16)])
 def test_a_gpu_is_given_more_while_that_fits(bytes_of_a_part: int, largest: int, monkeypatch: pytest.MonkeyPatch):
     """Of 1,000 bytes, three quarters may be used."""
