@@ -19,24 +19,15 @@ if TYPE_CHECKING:
     from vaak.runs.start import Outcome
 
 
-def create_folder(output: Path | None) -> None:
-    """Create the folder of ``--output``, where it is given, before the work that it is for.
+def create_folder(folder: Path | None, option: str = "--output") -> None:
+    """Create the folder, if there is one, of an ``option``, before the work that it is for.
 
     Raises UserError where it can't be created or written to.
     """
     try:
-        if output is not None:
-            output.mkdir(parents=True, exist_ok=True)
-            demand_writable(output)
-    except OSError as error:
-        raise UserError(f"--output {output} can't be created: {error.strerror}") from error
-
-
-def make_folder(folder: Path | None, option: str = "--output") -> None:
-    """Create the folder, if there is one, of an ``option``. Raises UserError where it can't be created."""
-    try:
         if folder is not None:
             folder.mkdir(parents=True, exist_ok=True)
+            demand_writable(folder)
     except OSError as error:
         raise UserError(f"{option}: the folder {folder} can't be created: {error.strerror or error}") from error
 

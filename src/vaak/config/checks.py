@@ -288,7 +288,7 @@ def _impossible_logits(experiment: Experiment[Any, Any]) -> Iterator[CheckFindin
         return
     further = {name if isinstance(one, int | float) else one.type for name, one in training.loss.auxiliary.items()}
     reading = sorted(further - {"z_loss", *(experiment.spec.auxiliary_losses or ())})
-    reason = None
+    reason, expected = None, "whole"
     if experiment.distillation is not None:
         reason = "a student's logits are compared with its teacher's"
     elif training.loss.main.type != "cross_entropy" or reading:
@@ -296,11 +296,11 @@ def _impossible_logits(experiment: Experiment[Any, Any]) -> Iterator[CheckFindin
     elif getattr(experiment.model, "copy_source", False):
         reason = "what model.copy_source copies is mixed into all of them"
     elif how == "liger" and "z_loss" in further:
-        reason = "liger has no z_loss of its own; expected chunked"
+        reason, expected = "liger has no z_loss of its own", "chunked"
     elif how == "liger" and training.device in ("cpu", "mps"):
-        reason = f"liger runs on CUDA, and device is {training.device}; expected chunked"
+        reason, expected = f"liger runs on CUDA, and device is {training.device}", "chunked"
     if reason:
-        yield impossible("training.performance.logits", reason if "expected" in reason else f"{reason}; expected whole")
+        yield impossible("training.performance.logits", f"{reason}; expected {expected}")
 
 
 def _impossible_curriculum(experiment: Experiment[Any, Any]) -> Iterator[CheckFinding]:

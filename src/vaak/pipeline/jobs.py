@@ -50,7 +50,10 @@ class Helpers:
         deadline = time.monotonic() + START_SECONDS
         while missing := [rank for rank in range(1, world_size) if not (self.folder / f"rank-{rank}.json").exists()]:
             if time.monotonic() > deadline:  # one that comes to a rank 0 that has ended would look for it as long
-                raise UserError(f"rank {missing[0]} hasn't come in {START_SECONDS:.0f} s; start all processes again")
+                raise UserError(
+                    f"rank {missing[0]} hasn't come to {directory} in {START_SECONDS:.0f} s: all processes need this "
+                    "folder, on a disk that their machines share; start all of them again"
+                )
             time.sleep(LOOK_AGAIN_SECONDS)
 
     def order(self, function: Callable[..., object], **values: Any) -> None:

@@ -22,7 +22,7 @@ from vaak.cli.arguments import (
     overrides_of,
     with_options_of,
 )
-from vaak.cli.output import make_folder
+from vaak.cli.output import create_folder
 from vaak.core.errors import UserError
 from vaak.core.figures import percent
 from vaak.core.terminal import followed
@@ -77,7 +77,7 @@ def diarize(
             f"--{counts[0].replace('_', '-')}: a model with label_type {kind} finds speakers by name; leave it out"
         )
     for option, path, file in (("--output", output, ".rttm"), ("--picture", picture, ".png")):  # better before the work
-        make_folder(path.parent if path is not None and path.suffix == file else path, option)
+        create_folder(path.parent if path is not None and path.suffix == file else path, option)
     with opened.precision.autocast():
         found, failed = _do(work, opened, batch_size, quiet=chosen.as_json)
     _say(found, failed, _scores(found.values(), known, opened), opened, as_json=chosen.as_json)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from vaak.cli.arguments import BatchSize, ModelInUse, Text, on_a_run, overrides_of, texts_of, with_options_of
-from vaak.cli.output import make_folder
+from vaak.cli.output import create_folder
 from vaak.core.errors import DataError, UserError
 from vaak.tasks.tts.config import SpeakingConfig
 
@@ -71,7 +71,7 @@ def speak(
 
 def _files(output: Path, texts: list[tuple[str, str]]) -> list[tuple[Path, list[tuple[str, str]]]]:
     """The files to write, each with its texts. Raises UserError where the folder can't be created."""
-    make_folder(output.parent if output.suffix else output)
+    create_folder(output.parent if output.suffix else output)
     if output.suffix:
         return [(output, texts)]
     return [(output / f"{number:04}.wav", [one]) for number, one in enumerate(texts, start=1)]

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from vaak.cli.arguments import AudioFiles, BatchSize, ModelInUse, on_a_run, overrides_of, with_options_of
-from vaak.cli.output import make_folder
+from vaak.cli.output import create_folder
 from vaak.core.errors import UserError
 from vaak.tasks.asr.config import AsrDecodingConfig
 
@@ -60,7 +60,7 @@ def transcribe(
         raise UserError("--format srt: subtitles are of one recording; give --output, a folder with a file for each")
     opened = chosen.open(overrides_of("data.decoding", decoding))
     chosen.demand_task(opened, "asr", "vaak transcribe requires a run of task asr")
-    make_folder(output)
+    create_folder(output)
     transcriber = opened.task.transcriber(opened.model)
     with opened.precision.autocast():
         for path, found in zip(files, transcriber.transcribe_files(files, batch_size), strict=True):

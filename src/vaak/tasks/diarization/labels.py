@@ -86,6 +86,8 @@ class LabelOptions:
     """Frames of features for each frame of the encoder."""
     max_speakers: int
     training_speakers: tuple[str, ...]
+    has_sets: bool = False
+    """Whether a batch says who speaks together, which the clustering loss is of."""
 
 
 def activity(segments: Sequence[Segment], speakers: Sequence[str], num_frames: int, frame_seconds: float) -> np.ndarray:
@@ -190,7 +192,8 @@ class DiarizationCollator:
             "activity": pad_rows(speaking, False, length, np.bool_),
             "speaker_numbers": numbers,
         }
-        tensors["sets"] = one_hot_sets(torch.from_numpy(tensors["activity"])).bool().numpy()
+        if options.has_sets:  # here, and not on a GPU, which would be waited for to know how many there are
+            tensors["sets"] = one_hot_sets(torch.from_numpy(tensors["activity"])).bool().numpy()
         counts = {
             "frame": np.array([(row != IGNORED).sum() for row in labels]) if is_class else frames,
             "position": -(-times // options.encoder_subsampling),
@@ -334,9 +337,8 @@ class PowersetCollator(MultilabelCollator):
 
     def probabilities(self, logits: Tensor) -> Tensor:
         sets = logits.float().softmax(-1)
-        return (sets[..., None] * send(self.members(), logits.device)).sum(
-            -2
-        )  # autocast would take a product to 16 bits
+        members = send(self.members(), logits.device)
+        return (sets[..., None] * members).sum(-2)  # autocast would take a product to 16 bits
 
     def speaker_scores(self, logits: Tensor) -> Tensor:
         return self.probabilities(logits).logit(eps=1e-6)

@@ -198,7 +198,8 @@ class DiarizationTask(SpeechTask[DiarizationExperiment, PreparedRecordings, Diar
         label_type, model = self.experiment.training.eval_knobs.label_type, self.options
         frame_seconds = self.features.frame_shift * model.output_subsampling
         steps = model.output_subsampling, model.subsampling
-        options = LabelOptions(frame_seconds, *steps, model.max_speakers, training_speakers)
+        has_sets = CLUSTERING in self.experiment.training.loss.auxiliary
+        options = LabelOptions(frame_seconds, *steps, model.max_speakers, training_speakers, has_sets)
         return make_collator(label_type, options, self.folder)
 
     # Training.

@@ -57,6 +57,7 @@ def test_controls_change_what_is_spoken(flow_run: Path):
     np.testing.assert_allclose(other.pitch, 2 * one.pitch, rtol=1e-5)
     assert one.pitch.any()
     again = usual.speech("He saw me. He saw me.").sentences
+    np.testing.assert_array_equal(usual.speech("He saw me.").samples, one.samples)
     for spoken in again:  # two sentences are one batch, whose products are rounded otherwise
         np.testing.assert_allclose(spoken.samples, one.samples, atol=1e-3 * np.abs(one.samples).max())
     for options in ({"energy": 4.0}, {"temperature": 0.0}, {"num_steps": 3}, {"method": "midpoint"}):

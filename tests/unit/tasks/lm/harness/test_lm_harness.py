@@ -200,7 +200,10 @@ def test_greedy_answers_end_where_the_task_says(made: Path) -> None:
             ["--tasks", "code.yaml"],
             "code.yaml names Python code (!function), which would be executed: add --trust-code",
         ),
-        (["--tasks", "whole.yaml", "--output", "whole.yaml/found.json"], "--output whole.yaml can't be created"),
+        (
+            ["--tasks", "whole.yaml", "--output", "whole.yaml/found.json"],
+            "--output: the folder whole.yaml can't be created",
+        ),
         (["--tasks", "includes.yaml"], "hidden.txt names Python code (!function)"),
         (["--tasks", "damaged.yaml"], "--tasks: a task or its data can't be loaded"),
     ],
