@@ -172,15 +172,18 @@ def head_cross_entropy(
     """The sum of the losses of ``targets`` (...) that aren't -100, and the sum of log²Z over these; no logits are kept.
 
     Z is the denominator of the softmax. Only with ``squares`` should the second sum have a gradient: then logits are
-    made twice, for the weights of the two sums aren't known before the backward pass.
+    made twice, for the weights of the two sums aren't known before the backward pass. So they are in fp16, where small
+    probabilities would be 0 without the loss scale, which is one of these weights.
     """
     hidden, targets = head.hidden.reshape(-1, head.hidden.shape[-1]), targets.reshape(-1)
     if hidden.device.type == "cpu":  # elsewhere, the number of targets isn't known without waiting for the device
         counted = targets >= 0
         hidden, targets = hidden[counted], targets[counted]
-    at_once = torch.is_grad_enabled() and not squares
+    kind = hidden.device.type
+    dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else head.weight.dtype
+    at_once = torch.is_grad_enabled() and not squares and dtype != torch.float16
     sums: tuple[Tensor, Tensor] = _HeadCrossEntropy.apply(  # type: ignore[no-untyped-call]
-        hidden, head.weight, head.bias, targets, smoothing, at_once
+        hidden, head.weight, head.bias, targets, smoothing, dtype, at_once
     )
     return sums
 
@@ -196,10 +199,9 @@ class _HeadCrossEntropy(torch.autograd.Function):
         bias: Tensor | None,
         targets: Tensor,
         smoothing: float,
+        dtype: torch.dtype,
         at_once: bool,
     ) -> tuple[Tensor, Tensor]:
-        kind = hidden.device.type
-        dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else weight.dtype
         ctx.sweep = _Sweep(targets, smoothing, dtype, ctx.needs_input_grad[:3])
         ctx.save_for_backward(hidden, weight, bias)
         counted = ctx.sweep.counted
@@ -216,7 +218,7 @@ class _HeadCrossEntropy(torch.autograd.Function):
             gradients = ctx.sweep(*ctx.saved_tensors, (of_losses * counted, of_squares * counted))[2]
         else:
             gradients = [None if one is None else one.mul_(of_losses) for one in gradients]
-        return *gradients, None, None, None
+        return *gradients, None, None, None, None
 
 
 class _Sweep:

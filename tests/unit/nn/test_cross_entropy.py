@@ -119,6 +119,18 @@ def test_under_autocast_it_is_as_near_to_the_truth_as_the_plain_formula(squares)
         assert error < 0.02
 
 
+def test_in_fp16_the_loss_scale_saves_small_probabilities():
+    """Of 300,000 classes each has 3e-6, which fp16 by itself knows to a hundredth."""
+    generator = torch.Generator().manual_seed(0)
+    hidden, weight = (torch.randn(shape, generator=generator) / 100 for shape in ((4, 4), (300_000, 4)))
+    targets, scale, found = torch.tensor([1, 2, 3, 4]), 2.0**12, []
+    for dtype in (torch.float64, torch.float16):
+        head = HeadInputs(hidden.half().to(dtype).requires_grad_(), weight.half().to(dtype).requires_grad_())
+        total, _ = head_cross_entropy(head, targets)
+        found.append(gradients(scale * total, head)[1].double())
+    torch.testing.assert_close(found[1], found[0], rtol=3e-3, atol=1e-3 * float(found[0][10:].abs().max()))
+
+
 def test_gradients_of_16_bit_weights_are_added_up_in_32_bits():
     """A thousand rows, four at a time: sums in 16 bits would lose most of them."""
     exact, targets = drawn(1000, 20, 8, False, 3)
