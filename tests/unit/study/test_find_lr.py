@@ -133,7 +133,7 @@ def test_a_folder_that_cannot_be_created_is_said_before_the_test(tiny_text, tmp_
     (tmp_path / "file").write_text("")
     monkeypatch.setattr("vaak.study.lr_finder.find_lr", lambda *_: pytest.fail("the test was run"))
     code, _, errors = vaak("find-lr", tiny_text / "tiny.yml", "--output", tmp_path / "file")
-    assert (code, errors) == (2, f"--output {tmp_path / 'file'} can't be created: File exists\n")
+    assert (code, errors) == (2, f"--output: the folder {tmp_path / 'file'} can't be created: File exists\n")
 
 
 def test_a_curve_that_cannot_be_written_is_a_users_error(tmp_path):
