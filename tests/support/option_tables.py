@@ -104,6 +104,7 @@ CIRCUMSTANCES: dict[str, tuple[str, ...]] = {
     "data.target_tokenizer.options": ("data.target_tokenizer={type: FOLDER/own.py:Characters}",),
     "data.decoding.beam_size": ("data.decoding.method=beam",),
     "data.decoding.length_penalty": ("data.decoding.method=beam",),
+    "data.decoding.early_stopping": ("data.decoding.method=beam",),
     "data.decoding.num_samples": ("data.decoding.method=mbr",),
     "data.decoding.temperature": ("data.decoding.method=sampling",),
     "data.decoding.top_k": ("data.decoding.method=sampling",),
@@ -179,7 +180,10 @@ OF_A_TASK: dict[tuple[str, str], tuple[str, ...]] = {
         "data.decoding={method: beam, beam_size: 1, max_new_tokens: 24}",
         LONGER,
     ),
-    ("seq2seq", "data.decoding.length_penalty"): ("data.decoding={method: beam, max_new_tokens: 24}", LONGER),
+    **{
+        ("seq2seq", f"data.decoding.{name}"): ("data.decoding={method: beam, max_new_tokens: 24}", LONGER)
+        for name in ("length_penalty", "early_stopping")
+    },
     **{
         ("seq2seq", f"model.{side}.{name}"): (f"model.{side}.attention_type={kind}",)
         for side, kind in (("encoder", "linear"), ("decoder", "causal_linear"))
@@ -247,7 +251,7 @@ OF_A_TASK: dict[tuple[str, str], tuple[str, ...]] = {
     **{("asr", f"data.{name}"): LISTENS for name in ("decoding.method", "normaliser")},
     **{
         ("asr", f"data.decoding.{name}"): (*LISTENS, "data.decoding.method=beam")
-        for name in ("beam_size", "length_penalty")
+        for name in ("beam_size", "length_penalty", "early_stopping")
     },
     ("asr", "global_config.cache_gigabytes"): ("training.max_steps=7",),
     **{("asr", f"model.lora.{name}"): LORA for name in ("rank", "alpha", "dropout", "targets")},

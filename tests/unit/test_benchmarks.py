@@ -34,7 +34,7 @@ ALONE = {
     "decoding": ("--width 64 --layers 1 --vocab 300 --rows 1 --tokens 2 --rounds 1", "transformers"),
     "engine": ("--rounds 1 --sizes micro --arms Vaak", "by the checkpoint's place in its epoch"),
     "favor": ("--head-width 8 --draws 4 --features 16", "16"),
-    "gpu": ("--parts throughput speech --rounds 1 --threads 1", "diarization"),
+    "gpu": ("--rounds 1 --threads 1", "Vaak, fp32, 16 at once"),
     "features": ("--seconds 1 --total 2 --rounds 1", "mfcc"),
     "plans": ("2000", "stratified-curriculum"),
     "profiling": ("--rounds 1 --steps-factor 0.02", "| small |"),

@@ -7,11 +7,14 @@ the most probable, live on. At the greatest length all are finished.
 A row is done when no live hypothesis can beat its ``n_best`` finished ones any more. Probabilities only fall as a
 hypothesis grows, and the division by a power of the length is kindest at the greatest length: so a live one can't get
 beyond its log-probability now, divided by that power of the greatest length. This stops no row whose result would
-change. Rows that are done leave the batch.
+change, but with a penalty of 1 and room for hundreds of tokens it hardly stops one at all. So with ``early_stopping``
+a row is also done once ``beam_size`` hypotheses have finished. Rows that are done leave the batch.
 
 Sources: Graves 2012, "Sequence Transduction with Recurrent Neural Networks" (beam search); Wu et al. 2016,
-"Google's Neural Machine Translation System", section 7 (length normalisation). Differs from Wu: the plain power of the
-length, not of (5 + length) / 6; no coverage penalty; live hypotheses are not pruned by distance from the best.
+"Google's Neural Machine Translation System", section 7 (length normalisation); Kasai et al. 2022, "A Call for Clarity
+in Beam Search: How It Works and When It Stops" (their "first come, first served" is ``early_stopping``). Differs from
+Wu: the plain power of the length, not of (5 + length) / 6; no coverage penalty; live hypotheses are not pruned by
+distance from the best.
 """
 
 from __future__ import annotations
@@ -42,6 +45,8 @@ class BeamSettings:
     """Live hypotheses of each row; one is a greedy search."""
     length_penalty: float = 1.0
     """Log-probabilities are divided by this power of the length; 0 prefers short rows."""
+    early_stopping: bool = True
+    """A row is done once ``beam_size`` hypotheses have finished; else, only once no live one can win any more."""
     n_best: int = 1
     """Maximum number of hypotheses returned for each row."""
 
@@ -84,6 +89,7 @@ class _Search:
     def __init__(self, begin: Tensor, settings: BeamSettings) -> None:
         self.settings = settings
         self.best: list[list[Hypothesis]] = [[] for _ in range(len(begin))]
+        self.num_finished = [0] * len(begin)
         self.rows = list(range(len(begin)))
         self.tokens = begin[:, None, None]
         self.totals = torch.zeros(len(begin), 1, device=begin.device)
@@ -120,6 +126,7 @@ class _Search:
             ended = token == self.settings.end_id
             hypothesis = Hypothesis(tuple(history) if ended else (*history, token), total, ended)
             best = self.best[self.rows[place]]
+            self.num_finished[self.rows[place]] += 1
             bisect.insort_right(best, hypothesis, key=lambda one: -one.score(self.settings.length_penalty))
             del best[self.settings.n_best :]
 
@@ -138,7 +145,8 @@ class _Search:
 
     def _may_win(self, place: int, total: float) -> bool:
         """Return whether a live hypothesis of this log-probability may yet be among the best of its row."""
-        if total == -math.inf:
+        enough = self.settings.early_stopping and self.num_finished[self.rows[place]] >= self.settings.beam_size
+        if enough or total == -math.inf:
             return False
         best = self.best[self.rows[place]]
         if len(best) < self.settings.n_best:

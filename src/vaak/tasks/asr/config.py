@@ -116,6 +116,11 @@ class AsrDecodingConfig(Section):
     method: Literal["greedy", "beam"] = option("The search for the most probable transcript.", "greedy")
     beam_size: int = option("beam: number of hypotheses.", 5, ge=1, le=10_000)
     length_penalty: float = option("beam: scores are divided by length to this power.", 1.0, ge=0)
+    early_stopping: bool = option(
+        "beam: a search is over once beam_size hypotheses have ended; false: once none can win any more, which takes "
+        "several times as long.",
+        True,
+    )
     max_new_tokens: int | None = option(
         "Maximum number of tokens of a window; null is all that the decoder has room for.", None, gt=0
     )

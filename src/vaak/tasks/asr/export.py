@@ -192,8 +192,9 @@ def generation_of(model: AsrModel, vocabulary: Vocabulary, decoding: AsrDecoding
         "num_beams": beams,
         "do_sample": False,
     }
-    if beams > 1:  # as ours: probabilities without what is suppressed, and until nothing better can come
-        values |= {"length_penalty": decoding.length_penalty, "renormalize_logits": True, "early_stopping": "never"}
+    if beams > 1:  # as ours: probabilities without what is suppressed
+        early = True if decoding.early_stopping else "never"
+        values |= {"length_penalty": decoding.length_penalty, "renormalize_logits": True, "early_stopping": early}
     if decoding.max_new_tokens is not None:
         values["max_length"] = min(decoding.max_new_tokens, model.max_target_length)  # besides the prompt
     if vocabulary.is_whispers:

@@ -153,7 +153,9 @@ class Transcriber:
             writer = TranscriptWriter(self.model, encoded, self.vocabulary)
             begin = torch.full((len(encoded.states),), ids.prompt[-1], device=encoded.states.device)
             if options.method == "beam":
-                settings = BeamSettings(ids.end, longest, options.beam_size, options.length_penalty)
+                settings = BeamSettings(
+                    ids.end, longest, options.beam_size, options.length_penalty, early_stopping=options.early_stopping
+                )
                 return [best[0] for best in beam_search(writer, begin, settings)]
             return write(writer, begin, SamplingSettings(longest, temperature=0, stop_ids=(ids.end,)))
 

@@ -32,7 +32,7 @@ def checks(experiment: AsrExperiment) -> Iterator[CheckFinding]:
     yield from augmentation_findings(data.augmentation)
     yield from _base(experiment)
     if data.decoding.method != "beam":
-        for name in ("beam_size", "length_penalty"):
+        for name in ("beam_size", "length_penalty", "early_stopping"):
             yield no_effect(f"data.decoding.{name}", f"the method is {data.decoding.method}")
     budget = experiment.training.batching.max_duration
     if budget is not None and budget < data.max_duration:

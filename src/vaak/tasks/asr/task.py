@@ -197,7 +197,8 @@ class AsrTask(SpeechTask[AsrExperiment, PreparedUtterances, AsrDataset]):
         decoding, dataset = self.data.decoding, self.dataset(split)
         protocol = {"split": split, "normaliser": self.data.normaliser, "decoding": decoding.method}
         if decoding.method == "beam":
-            protocol |= {name: str(getattr(decoding, name)) for name in ("beam_size", "length_penalty")}
+            names = ("beam_size", "length_penalty", "early_stopping")
+            protocol |= {name: str(getattr(decoding, name)) for name in names}
         protocol["transcribed"] = str(min(dataset.num_transcribed, len(dataset.utterances)))
 
         def transcribe(model: AsrModel, encoded: Encoded) -> list[str]:

@@ -114,7 +114,7 @@ class ParallelCorpusConfig(TextSourceSection):
 
 METHOD_OPTIONS: dict[str, tuple[str, ...]] = {
     "greedy": (),
-    "beam": ("beam_size", "length_penalty"),
+    "beam": ("beam_size", "length_penalty", "early_stopping"),
     "sampling": ("temperature", "top_k", "top_p"),
     "mbr": ("num_samples", "temperature", "top_k", "top_p"),
 }
@@ -141,6 +141,11 @@ class DecodingConfig(Section):
     beam_size: int = option("beam: number of hypotheses.", 4, ge=1, le=10_000)
     length_penalty: float = option(
         "beam: scores are divided by length to this power; 0 prefers short texts.", 1.0, ge=0
+    )
+    early_stopping: bool = option(
+        "beam: a search is over once beam_size hypotheses have ended; false: once none can win any more, which takes "
+        "several times as long.",
+        True,
     )
     num_samples: int = option("mbr: number of samples.", 16, ge=2, le=1_000_000)
     temperature: float = option("sampling, mbr: below 1, probable tokens become more probable; 0 is greedy.", 1.0, ge=0)

@@ -213,6 +213,7 @@ class DecodingSettings:
     beam_size: int = 4
     length_penalty: float = 1.0
     """Scores are log-probabilities divided by this power of the length, whatever the method."""
+    early_stopping: bool = True
     n_best: int = 1
     """The number of translations of each text: from the beam, or samples, or the best of mbr's samples."""
     num_samples: int = 16
@@ -249,7 +250,9 @@ class DecodingSettings:
 
     def beam(self, end_id: int) -> BeamSettings:
         n_best = self.n_best if self.method == "beam" else 1
-        return BeamSettings(end_id, self.max_new_tokens, self.beam_size, self.length_penalty, n_best)
+        return BeamSettings(
+            end_id, self.max_new_tokens, self.beam_size, self.length_penalty, self.early_stopping, n_best
+        )
 
     def sampling(self, end_id: int) -> SamplingSettings:
         temperature = self.temperature if self.method in ("sampling", "mbr") else 0.0

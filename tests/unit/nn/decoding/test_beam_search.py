@@ -68,7 +68,7 @@ def test_of_full_width_it_finds_the_best_of_all(
 
 
 def by_hand(first: int, vocab_size: int, seed: int, options: dict[str, Any], impossible: tuple[int, ...]) -> list:
-    """The search of one row with lists, which continues to the greatest length whatever it has found."""
+    """The search of one row with lists, which continues to the greatest length unless it is to stop early."""
     table = TableWriter(vocab_size, [first], seed=seed, impossible=impossible)
     size, finished = options["beam_size"], []
     live: list[tuple[tuple[int, ...], float]] = [((first,), 0.0)]
@@ -84,6 +84,8 @@ def by_hand(first: int, vocab_size: int, seed: int, options: dict[str, Any], imp
                 ended = tokens[-1] == END
                 finished.append(Hypothesis(tokens[1:-1] if ended else tokens[1:], total, ended))
         live = [one for one in candidates if one[0][-1] != END][:size]
+        if options["early_stopping"] and len(finished) >= size:
+            break
     finished.sort(key=lambda one: -one.score(options["length_penalty"]))
     return finished[: options["n_best"]]
 
@@ -97,11 +99,12 @@ def searches(draw: st.DrawFn) -> dict[str, Any]:
         "n_best": n_best,
         "length_penalty": draw(PENALTIES),
         "max_new_tokens": draw(st.integers(1, 7)),
+        "early_stopping": draw(st.booleans()),
     }
 
 
 @given(ROWS, st.integers(4, 7), searches(), st.integers(0, 1000), st.sampled_from([(), (0,), (0, 3)]))
-def test_it_is_the_search_by_hand_that_never_stops_early(
+def test_it_is_the_search_by_hand(
     begin: list[int], vocab_size: int, options: dict[str, Any], seed: int, impossible: tuple[int, ...]
 ):
     for first, found in zip(begin, searched(begin, vocab_size, seed, impossible, **options), strict=True):
@@ -231,9 +234,10 @@ def bart() -> Any:
 
 @pytest.mark.parametrize("beam_size", [1, 2, 5])
 @pytest.mark.parametrize("length_penalty", [0.0, 0.6, 1.0, 2.0])
+@pytest.mark.parametrize("early_stopping", [True, False])
 @torch.inference_mode()
-def test_it_finds_what_transformers_finds(bart: Any, beam_size: int, length_penalty: float):
-    """Their early stopping "never" is ours; the others are guesses that may lose the best (or, True, take the first).
+def test_it_finds_what_transformers_finds(bart: Any, beam_size: int, length_penalty: float, early_stopping: bool):
+    """Their early stopping "never" is our False; their False is a guess.
 
     Their limit counts the token that begins. Of one beam they give no score, and ignore the penalty, as ours must.
     """
@@ -246,17 +250,19 @@ def test_it_finds_what_transformers_finds(bart: Any, beam_size: int, length_pena
         num_beams=beam_size,
         num_return_sequences=beam_size,
         length_penalty=length_penalty,
-        early_stopping="never" if beam_size > 1 else False,
+        early_stopping=False if beam_size == 1 else early_stopping or "never",
         max_length=16,
         do_sample=False,
         output_scores=True,
         return_dict_in_generate=True,
     )
-    settings = BeamSettings(END, 15, beam_size=beam_size, length_penalty=length_penalty, n_best=beam_size)
+    options = {"beam_size": beam_size, "n_best": beam_size, "length_penalty": length_penalty}
+    settings = BeamSettings(END, 15, **options, early_stopping=early_stopping)
     ours = beam_search(BartWriter(bart, source, mask.long()), torch.zeros(16, dtype=torch.long), settings)
     expected = [[token for token in row[1:] if token not in (END, 2)] for row in theirs.sequences.tolist()]
     assert [list(one.tokens) for found in ours for one in found] == expected
-    assert len({one.ended for found in ours for one in found}) == 2, "some end, some are cut off"
+    if not early_stopping or beam_size == 1:
+        assert len({one.ended for found in ours for one in found}) == 2, "some end, some are cut off"
     if beam_size > 1:
         scores = torch.tensor([one.score(length_penalty) for found in ours for one in found])
         torch.testing.assert_close(scores, theirs.sequences_scores, rtol=0, atol=1e-4)

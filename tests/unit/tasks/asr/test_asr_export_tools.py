@@ -124,9 +124,11 @@ def test_the_pipeline_of_transformers_writes_the_same_text(
     assert [listen(samples_of(file))["text"].strip() for file in files] == expected
 
 
-def test_the_search_of_a_run_is_exported(multilingual: Path, corpus: Path, tmp_path: Path):
+@pytest.mark.parametrize("early_stopping", [True, False])
+def test_the_search_of_a_run_is_exported(early_stopping: bool, multilingual: Path, corpus: Path, tmp_path: Path):
     opened, files = open_run(multilingual, device="cpu"), recordings(corpus)
     beam = {"method": "beam", "beam_size": 3, "length_penalty": 0.5, "max_new_tokens": 12}
+    beam |= {"early_stopping": early_stopping}
     opened.task.data = opened.task.data.model_copy(
         update={"decoding": opened.task.data.decoding.model_copy(update=beam)}
     )

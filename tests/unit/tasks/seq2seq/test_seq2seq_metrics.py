@@ -177,15 +177,15 @@ def test_the_protocol_has_sacrebleus_signatures(numbers, signature):
         metric.corpus_score(["a"] * len(numbers), list(zip_longest(*(["a"] * number for number in numbers))))
         assert protocol.pop(f"{name}_signature") == str(metric.get_signature())
         assert f"nrefs:{signature}|" in str(metric.get_signature())
-    expected = {"decoding": "beam", "beam_size": "3", "length_penalty": "1.0", "max_new_tokens": "64"}
-    assert protocol == {"translated": str(len(numbers)), **expected}
+    expected = {"decoding": "beam", "beam_size": "3", "length_penalty": "1.0", "early_stopping": "True"}
+    assert protocol == {"translated": str(len(numbers)), "max_new_tokens": "64", **expected}
 
 
 @pytest.mark.parametrize(
     ("method", "options"),
     [
         ("greedy", {}),
-        ("beam", {"beam_size": "4", "length_penalty": "1.0"}),
+        ("beam", {"beam_size": "4", "length_penalty": "1.0", "early_stopping": "True"}),
         ("sampling", {"temperature": "1.0", "top_k": "0", "top_p": "1.0"}),
         ("mbr", {"num_samples": "16", "temperature": "1.0", "top_k": "0", "top_p": "1.0"}),
     ],
