@@ -9,6 +9,8 @@ turns in one process, so ratios are more reproducible than times.
   writing them, time and memory of clustering them in a separate process
 - decoding: real-time factor (seconds of work a second of audio) of Vaak with its KV cache, without it, and of
   transformers' ``generate``, all writing the same tokens
+- beams: a search with five hypotheses that may end at any token (at about one in sixteen), with and without
+  ``early_stopping``, against transformers' with its three ways to stop
 
 ::
 
@@ -47,7 +49,7 @@ from vaak.tasks.asr.stages.clustering import cluster
 from vaak.tasks.asr.stages.options import ClusteringConfig
 from vaak.tasks.asr.whisper import SpecialIds, Vocabulary, random_whisper, scratch_config
 
-PARTS = ("routing", "embeddings", "decoding")
+PARTS = ("routing", "embeddings", "decoding", "beams")
 CLOCKS = {"wall": time.perf_counter, "cpu": time.process_time}
 BEGIN, END, PAD = 0, 1, 2
 NUM_UTTERANCES, WIDTH, POSITIONS = 10_000, 1280, 1500
@@ -69,7 +71,7 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     for part in options.parts:
-        {"routing": routing, "embeddings": embeddings, "decoding": decoding}[part](options)
+        {"routing": routing, "embeddings": embeddings, "decoding": decoding, "beams": beams}[part](options)
 
 
 def whisper_of(options: argparse.Namespace) -> Any:
@@ -236,6 +238,69 @@ def decoding(options: argparse.Namespace) -> None:
         for name, own in seconds.items():
             ratio = statistics.median(each / base for each, base in zip(own, seconds["Vaak"], strict=True))
             print(f"| {name} | {statistics.median(own) / audio:.4f} | {ratio:.2f} |", flush=True)
+
+
+def beams(options: argparse.Namespace) -> None:
+    whisper, features = whisper_of(options).eval(), features_of(options)
+    ids = SpecialIds((BEGIN,), END, PAD, options.vocab, ())
+    model = AsrModel(whisper).eval()
+    _may_end(model, features, options)
+    audio, longest = WhisperFeatures(80, options.seconds), options.tokens
+
+    def by_vaak(early_stopping: bool) -> list[list[int]]:
+        decoding = AsrDecodingConfig(
+            method="beam", max_new_tokens=longest, batch_size=options.rows, early_stopping=early_stopping
+        )
+        with torch.inference_mode():
+            found = Transcriber(model, Vocabulary("", ids), audio, decoding).written(model.encode(features))
+            return [list(one.tokens) for one in found]
+
+    make: Any = GenerationConfig  # it has no types
+
+    def by_transformers(early_stopping: bool | str) -> list[list[int]]:
+        whisper.generation_config = make(
+            max_new_tokens=longest,
+            num_beams=5,
+            early_stopping=early_stopping,
+            bos_token_id=BEGIN,
+            eos_token_id=END,
+            pad_token_id=PAD,
+        )
+        with torch.inference_mode():
+            begin = torch.full((len(features), 1), BEGIN)
+            found: Any = GenerationMixin.generate(whisper, features, decoder_input_ids=begin)
+        return [[token for token in row[1:] if token not in (END, PAD)] for row in found.tolist()]
+
+    ways: dict[str, Callable[[], list[list[int]]]] = {
+        "Vaak": partial(by_vaak, True),
+        "Vaak, early_stopping: false": partial(by_vaak, False),
+        "transformers, early_stopping=True": partial(by_transformers, True),
+        "transformers, early_stopping=False": partial(by_transformers, False),
+        'transformers, early_stopping="never"': partial(by_transformers, "never"),
+    }
+    found = {name: way() for name, way in ways.items()}
+    print(f"\nMean length of what is written: {statistics.mean(len(row) for row in found['Vaak']):.1f} tokens.")
+    for own, theirs in (("Vaak", "True"), ("Vaak, early_stopping: false", '"never"')):
+        other = found[f"transformers, early_stopping={theirs}"]
+        same = sum(one == another for one, another in zip(found[own], other, strict=True))
+        print(f"{own} and transformers' {theirs}: the same tokens in {same} of {len(other)} rows.")
+    table(f"{options.rows} × {options.seconds:g} s, five beams", "utterances/s", options.rows, raced(ways, options))
+
+
+@torch.no_grad()
+def _may_end(model: AsrModel, features: Tensor, options: argparse.Namespace) -> None:
+    """Make the decoder as sure of its tokens as a trained one is, and let one in sixteen or so be the end."""
+    tokens = torch.randint(
+        3, options.vocab, (len(features), options.tokens), generator=torch.Generator().manual_seed(2)
+    )
+    states: list[Tensor] = []
+    head = model.whisper.proj_out
+    head.weight *= 10
+    hook = head.register_forward_hook(lambda module, inputs, output: states.append(inputs[0]))
+    logits = model.decode(tokens, model.encode(features))
+    hook.remove()
+    middle = states[0].flatten(0, 1).mean(0)
+    head.weight[END] = middle / middle.square().sum() * (logits.logsumexp(-1).mean() - np.log(15))
 
 
 def raced(ways: Mapping[str, Callable[[], object]], options: argparse.Namespace) -> dict[str, list[float]]:
