@@ -198,7 +198,7 @@ def test_special_tokens_are_its_own_ids_before(tmp_path):
     ids = [tokenizer.bos_id, *tokenizer.encode("ab"), tokenizer.eos_id]
     assert tokenizer.decode(ids) == "ab"
     assert tokenizer.decode(ids, skip_special_tokens=False) == "<s>ab</s>"
-    assert tokenizer.decode_batch([ids, []]) == ["ab", ""]
+    assert tokenizer.are_reproduced([ids, [], ids], ["ab", "", "b"]) == [True, True, False]
     assert [tokenizer.readable(token) for token in ids] == ["<s>", "a", "b", "</s>"]
     with pytest.raises(UserError, match="8 is not a token; the tokenizer has 8"):
         tokenizer.readable(8)

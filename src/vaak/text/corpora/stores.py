@@ -173,9 +173,10 @@ def _encoded(texts: Iterable[str], tokenizer: Tokenizer) -> Iterator[EncodedPiec
     """The pieces of each text; ``BATCH_CHARACTERS`` or a little more at a time."""
 
     def both_ways() -> Iterator[EncodedPiece]:
-        all_ids = tokenizer.encode_batch([piece.text for piece in batch])
-        for ids, returned, (text, ends) in zip(all_ids, tokenizer.decode_batch(all_ids), batch, strict=True):
-            yield EncodedPiece(ids, len(text.encode()), returned == text, ends)
+        texts = [piece.text for piece in batch]
+        all_ids = tokenizer.encode_batch(texts)
+        for ids, same, (text, ends) in zip(all_ids, tokenizer.are_reproduced(all_ids, texts), batch, strict=True):
+            yield EncodedPiece(ids, len(text.encode()), same, ends)
 
     batch: list[_Piece] = []
     characters = 0

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from vaak.core.errors import DataError, UserError
-from vaak.text.tokenizer import Tokenizer, round_trip_report
+from vaak.text.tokenizer import BYTES, Tokenizer, round_trip_report
 from vaak.text.tokenizer_training import PIECES, TokenizerFactory
 
 TEXTS = [
@@ -72,6 +72,35 @@ def test_wordpiece_returns_text_of_characters_it_knows(trained: dict[str, Tokeni
     assert trained["wordpiece"].decode(ids) == text or trained["wordpiece"].unk_id in ids
     if max(map(len, text.split()), default=0) < 100:
         assert trained["wordpiece"].unk_id not in ids
+
+
+@pytest.fixture(scope="module")
+def foreign() -> Tokenizer:
+    """Of bytes, like ours, but without some of them, with a space before every text, and with words of its own."""
+    from tokenizers import AddedToken, decoders, models, pre_tokenizers
+    from tokenizers import Tokenizer as Backend
+
+    letters = sorted(BYTES)[40:]
+    backend = Backend(models.BPE({letter: number for number, letter in enumerate(letters)}, [], unk_token=letters[0]))
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)
+    backend.decoder = decoders.ByteLevel()
+    backend.add_tokens(["कि ₹", AddedToken("é", single_word=True), "Ġ ž"])
+    backend.add_special_tokens(["<s>"])
+    return Tokenizer(backend)
+
+
+@settings(max_examples=150)
+@given(text=st.text(max_size=40) | st.text(" \n\t#<>0xAE▁Ġकि़्\u200d\u200c₹éž", max_size=20), data=st.data())
+def test_whether_ids_give_a_text_back_is_what_decoding_says(
+    trained: dict[str, Tokenizer], foreign: Tokenizer, text: str, data: st.DataObject
+) -> None:
+    for tokenizer in (*trained.values(), foreign):
+        drawn = data.draw(st.lists(st.integers(0, tokenizer.vocab_size - 1), max_size=5))
+        rows = [tokenizer.encode(text), drawn, drawn]
+        texts = [text, tokenizer.decode(drawn), text]
+        if "\ufffd" not in "".join(texts):  # it may also stand for bytes that are half a character
+            expected = [tokenizer.decode(ids) == one for ids, one in zip(rows, texts, strict=True)]
+            assert tokenizer.are_reproduced(rows, texts) == expected
 
 
 @settings(max_examples=30)
