@@ -242,7 +242,7 @@ OF_A_TASK: dict[tuple[str, str], tuple[str, ...]] = {
             "training.checkpoint.init_from=FOLDER/other",
             "model.lora={rank: 2, targets: [head]}",
         )
-        for name in ("rank", "alpha", "dropout", "targets")
+        for name in ("rank", "alpha", "dropout", "targets", "base_dtype")
     },
     ("asr", "data.sampling_seed"): ("data.percent=50",),
     ("asr", "data.too_long"): ("data.max_duration=0.6",),
@@ -254,7 +254,7 @@ OF_A_TASK: dict[tuple[str, str], tuple[str, ...]] = {
         for name in ("beam_size", "length_penalty", "early_stopping")
     },
     ("asr", "global_config.cache_gigabytes"): ("training.max_steps=7",),
-    **{("asr", f"model.lora.{name}"): LORA for name in ("rank", "alpha", "dropout", "targets")},
+    **{("asr", f"model.lora.{name}"): LORA for name in ("rank", "alpha", "dropout", "targets", "base_dtype")},
     **{("asr", f"model.experts.{name}"): EXPERTS for name in EXPERTS_OPTIONS},
     **{
         (task, "data.augmentation.noise.folder"): ("data.augmentation.noise={type: files, folder: FOLDER}",)

@@ -181,6 +181,11 @@ class LoraConfig(Section):
     targets: tuple[str, ...] = option(
         "Linear layers that are adapted, by the end of their names.", ("query", "value"), min_length=1
     )
+    base_dtype: Literal["fp32", "bf16"] = option(
+        "How the frozen weights of linear layers are kept, but for the output layer: in bf16 they take half the "
+        "memory, and training in bf16 computes the same numbers.",
+        "fp32",
+    )
 
     @field_validator("targets", mode="before")
     @classmethod

@@ -4,7 +4,7 @@
     y = W x + Σ_e w_e · (alpha / rank) · B_e A_e x        w_e is 0 for all but top_k experts of an example
 
 Only the chosen experts are computed, each on its own examples. An example is a row of a batch, with all its frames or
-tokens.
+tokens. W may be kept in bf16 (``base_dtype``): where products are computed in bf16, it is rounded to that anyway.
 
 Sources: Hu et al. 2021, "LoRA"; Fedus et al. 2021, "Switch Transformers" (one expert, weighed by its probability, and
 the load-balancing loss); Jiang et al. 2024, "Mixtral of Experts" (several, whose weights add up to 1); Wang et al.
@@ -18,6 +18,7 @@ from __future__ import annotations
 import copy
 import importlib
 import math
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -26,12 +27,15 @@ from typing import Any, NamedTuple, TypeVar
 import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from vaak.core.errors import UserError, optional_import
 from vaak.core.storage.files import whole_folder, write_text
 from vaak.nn.config import LoraConfig
 
 AnyModule = TypeVar("AnyModule", bound=nn.Module)
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
+"""Of ``LoraConfig.base_dtype``."""
 
 
 def add_lora(model: AnyModule, options: LoraConfig | None, also_trained: Iterable[str] = ()) -> AnyModule:
@@ -52,7 +56,49 @@ def add_lora(model: AnyModule, options: LoraConfig | None, also_trained: Iterabl
     )
     for module in own:
         module.requires_grad_(True)
+    keep_frozen_weights_in(DTYPES[options.base_dtype], model)
     return model
+
+
+class FrozenLinear(nn.Linear):
+    """A linear layer whose weight isn't trained, and is kept in fewer bits than it is computed in."""
+
+    @classmethod
+    def of(cls, layer: nn.Linear, dtype: torch.dtype) -> FrozenLinear:
+        """The same layer, with its weight in ``dtype``."""
+        frozen = cls(layer.in_features, layer.out_features, bias=False, device="meta")
+        frozen.weight = nn.Parameter(layer.weight.detach().to(dtype), requires_grad=False)
+        frozen.bias = layer.bias
+        return frozen
+
+    def whole(self) -> nn.Linear:
+        """The same layer, with its weight in fp32."""
+        layer = nn.Linear(self.in_features, self.out_features, bias=False, device="meta")
+        layer.weight = nn.Parameter(self.weight.float(), requires_grad=False)
+        layer.bias = self.bias
+        return layer
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """``(…, out)`` of ``(…, in)``."""
+        kind = inputs.device.type
+        dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else inputs.dtype
+        bias = None if self.bias is None else self.bias.to(dtype)
+        return F.linear(inputs.to(dtype), self.weight.to(dtype), bias)
+
+
+def keep_frozen_weights_in(dtype: torch.dtype, model: nn.Module) -> None:
+    """Keep the weights of linear layers that aren't trained in ``dtype``, in place.
+
+    Those stay as they are that another module has, too (embeddings), and that of a model's ``head``, which is read
+    without calling it.
+    """
+    owners = Counter(id(one) for module in model.modules() for one in module.parameters(recurse=False))
+    for parent in list(model.modules()):
+        for name, layer in parent.named_children():
+            if type(layer) is not nn.Linear or name == "head" or owners[id(layer.weight)] > 1:
+                continue
+            if layer.weight.dtype != dtype and not layer.weight.requires_grad:
+                setattr(parent, name, FrozenLinear.of(layer, dtype))
 
 
 def _peft() -> Any:
@@ -108,19 +154,21 @@ def adapters_of(model: nn.Module, expert: int | None = None, weight: float = 1.0
 
 @torch.no_grad()
 def merged(model: AnyModule, expert: int | None = None, weight: float = 1.0) -> AnyModule:
-    """The model with its low-rank adapters in the weights: itself if it has none, else a copy.
+    """The model with its low-rank adapters in the weights, all in fp32: itself if that changes nothing, else a copy.
 
     ``expert`` and ``weight`` are as in ``adapters_of``.
     """
-    adapters = list(adapters_of(model, expert, weight))
-    if not adapters:
+    frozen = [name for name, one in model.named_modules() if isinstance(one, FrozenLinear)]
+    if not frozen and not any(adapters_of(model, expert, weight)):
         return model
     whole = copy.deepcopy(model)
-    for name, base, first, second, scale in adapters:
-        layer = copy.deepcopy(base)
+    for name in frozen:
+        layer: Any = whole.get_submodule(name)
+        whole.set_submodule(name, layer.whole())
+    for name, base, first, second, scale in list(adapters_of(whole, expert, weight)):
+        layer = copy.deepcopy(base)  # its weight may be an embedding's, too
         layer.weight += scale * second @ first
-        parent, _, own = name.rpartition(".")
-        setattr(whole.get_submodule(parent), own, layer)
+        whole.set_submodule(name, layer)
     return whole
 
 

@@ -45,8 +45,9 @@ from vaak.engine.checkpoint.files import load_checkpoint, resolve_checkpoint
 from vaak.engine.checkpoint.names import is_checkpoint
 from vaak.engine.checkpoint.weights import load_weights
 from vaak.engine.distributed.launcher import pick_device
-from vaak.engine.precision import Precision
+from vaak.engine.precision import DTYPES, Precision
 from vaak.engine.trained import model_of
+from vaak.nn.lora import keep_frozen_weights_in
 from vaak.runs.folder.directory import TASKS, owner_at_home
 from vaak.runs.folder.user_code import demand_trust, demand_trust_to_use
 from vaak.runs.prepared import DONE, LEFT_OUT, PreparedFolder, artifact_in, is_prepared, prepared_folder
@@ -126,7 +127,7 @@ def open_run(
     ``temporary_folder`` with what the run learned from its own data (its tokenizer, its speakers). User code is
     executed only where the model can't be used without it, and with ``trust_code``.
     ``weights`` are ``own``, or their ``average`` (training.ema); ``auto`` takes those that the run itself evaluated.
-    ``precision`` is auto, fp32, bf16 or fp16.
+    ``precision`` is auto, fp32, bf16 or fp16; in 16 bits, linear layers keep their weights so, too.
 
     ``path`` is that of the run or the checkpoint, and ``device`` is cpu, cuda, mps or auto.
 
@@ -166,7 +167,14 @@ def open_run(
         raise UserError(f"{checkpoint} has no averaged weights: the run was trained without training.ema")
     load_weights(model, snapshot.model | (snapshot.average if weights == "average" else {}), checkpoint)
     used_in = Precision({"fp32": "no"}.get(precision, precision), pick_device(device))
-    return OpenedRun(experiment, directory, checkpoint, task, model.eval(), weights, used_in)
+    return OpenedRun(experiment, directory, checkpoint, task, _to_be_used(model, used_in), weights, used_in)
+
+
+def _to_be_used(model: torch.nn.Module, precision: Precision) -> torch.nn.Module:
+    """The model in evaluation mode; weights that products round to 16 bits anyway are kept so."""
+    if precision.name != "no":
+        keep_frozen_weights_in(DTYPES[precision.name], model.requires_grad_(False))
+    return model.eval()
 
 
 def part_of(opened: OpenedRun, name: str | None) -> OpenedRun:

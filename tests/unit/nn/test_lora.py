@@ -13,7 +13,7 @@ from vaak.engine.checkpoint.files import Snapshot, save_checkpoint
 from vaak.engine.checkpoint.weights import model_tensors
 from vaak.engine.trained import initialise
 from vaak.nn.config import EncoderDecoderConfig, LoraConfig
-from vaak.nn.lora import adapters_of, add_lora, merged, write_adapter
+from vaak.nn.lora import FrozenLinear, adapters_of, add_lora, merged, write_adapter
 from vaak.nn.models import EncoderDecoderModel
 
 pytest.importorskip("peft")
@@ -52,6 +52,24 @@ def test_a_run_without_low_rank_changes_is_adapted(tmp_path: Path):
     whole = merged(model)
     assert set(model_tensors(whole)) == set(model_tensors(plain))
     torch.testing.assert_close(scores(whole), scores(model), rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("autocast", [False, True])
+def test_a_base_in_bf16_computes_what_its_rounded_weights_do(autocast: bool):
+    half = translator(0, LoraConfig(rank=2, base_dtype="bf16"))
+    rounded = translator(0, LoraConfig(rank=2))
+    kept = {name for name, one in half.named_modules() if isinstance(one, FrozenLinear)}
+    assert {name.rpartition(".")[2] for name in kept} >= {"base_layer", "key", "up", "down"}
+    weights = dict(rounded.named_parameters())
+    with torch.no_grad():
+        for name in kept:
+            weight = weights[f"{name}.weight"]
+            assert torch.equal(dict(half.named_parameters())[f"{name}.weight"], weight.bfloat16())
+            if not autocast:  # else it is rounded where it is used
+                weight.copy_(weight.bfloat16())
+    with torch.autocast("cpu", dtype=torch.bfloat16, enabled=autocast):
+        assert torch.equal(scores(half), scores(rounded))
+    assert torch.equal(scores(merged(half)), scores(half))  # adapters change nothing yet
 
 
 def test_what_can_not_be_adapted_or_written_is_said_in_a_line(tmp_path: Path):

@@ -109,7 +109,7 @@ class TimeEmbedding(nn.Module):
         self.second = nn.Linear(width, width)
 
     def forward(self, times: Tensor) -> Tensor:
-        encoded = sinusoidal_encoding(TIME_SCALE * exact(times), self.first.in_features, self.first.weight.dtype)
+        encoded = sinusoidal_encoding(TIME_SCALE * exact(times), self.first.in_features, self.first.bias.dtype)
         vectors: Tensor = self.second(F.silu(self.first(encoded)))
         return vectors
 

@@ -344,8 +344,9 @@ class WhisperFeatures:
 
     def __call__(self, samples: np.ndarray) -> np.ndarray:
         """Return features ``(bin, frame)`` of samples ``(time,)`` at 16 kHz; those beyond ``seconds`` are cut off."""
-        found = self._extractor(samples, sampling_rate=SAMPLING_RATE, max_length=self.num_samples, return_tensors="np")
-        features: np.ndarray = found["input_features"][0]
+        options = {"sampling_rate": SAMPLING_RATE, "max_length": self.num_samples, "return_tensors": "np"}
+        with torch.autocast("cpu", enabled=False):  # they multiply matrices, too
+            features: np.ndarray = self._extractor(samples, **options)["input_features"][0]
         return features
 
 

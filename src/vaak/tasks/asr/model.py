@@ -18,7 +18,17 @@ import torch
 from torch import Tensor, nn
 
 from vaak.nn.cross_entropy import HeadInputs
-from vaak.nn.lora import Gate, LoraExperts, add_experts, add_lora, demand_layers, linear_layers, top_k_weights
+from vaak.nn.lora import (
+    DTYPES,
+    Gate,
+    LoraExperts,
+    add_experts,
+    add_lora,
+    demand_layers,
+    keep_frozen_weights_in,
+    linear_layers,
+    top_k_weights,
+)
 from vaak.tasks.asr.config import ExpertsConfig, WhisperLoraConfig
 
 if TYPE_CHECKING:
@@ -68,6 +78,7 @@ class AsrModel(nn.Module):
             self.routing = add_experts(whisper, experts.targets, *sizes)
             layers = [name for name, one in whisper.named_modules() if isinstance(one, LoraExperts)]
             demand_layers(bool(layers), "model.experts", linear_layers(whisper), experts)
+            keep_frozen_weights_in(DTYPES[experts.base_dtype], whisper)
             self.encodes_twice = any(name.startswith("model.encoder.") for name in layers)
             width = whisper.config.d_model
             self.gate = Gate(width, experts.num_experts, experts.gate_width, experts.balancing_bias)

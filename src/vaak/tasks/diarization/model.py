@@ -85,7 +85,7 @@ class DiarizationModel(nn.Module):
 
         ``norms`` collect the norms of the inputs of feature maps.
         """
-        x, fine = self.front_end(features.to(self.clusters.weight.dtype), feature_mask)
+        x, fine = self.front_end(features.to(self.clusters.bias.dtype), feature_mask)
         hidden = self.encoder(
             self.dropout(x), mask=frame_mask(feature_mask, self.config.subsampling), norms=norms and (norms, norms)
         )

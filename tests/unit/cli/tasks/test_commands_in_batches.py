@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import soundfile
+import torch
+from torch import nn
 
 import tiny_listener
 from vaak.engine.precision import supported
+from vaak.nn.lora import FrozenLinear, keep_frozen_weights_in
 
 TEXTS = ("लड़की", "", "वह मेज़ पर सोती है और", "क", "लड़का घर में")
 
@@ -156,6 +160,35 @@ def test_precisions(vaak, tiny_run: Path, precision: str, caplog: pytest.LogCapt
     if precision != "bf16":
         assert out == vaak(*arguments)[1]
     assert ("fp16 can't be used" in caplog.text) == (precision == "fp16")
+
+
+@pytest.mark.parametrize("run", ["tiny_run", "listener", "diarizer_run", "flow_run", "vocoder_run"])
+def test_weights_in_16_bits_change_nothing(run: str, vaak, monkeypatch, request: pytest.FixtureRequest, tmp_path: Path):
+    """Products of linear layers round their weights to bf16 wherever these are kept."""
+    folder, kept = request.getfixturevalue(run), list[int]()
+    text = {"tiny_run": "लड़की", "flow_run": "He saw me."}
+    given = text.get(run) or next(path for path in recordings(tmp_path / "in", 16000, (1.7,)) if path.stem == "0")
+
+    def in_bf16() -> str:
+        out = tmp_path / str(len(kept))
+        more = ("-o", out) if run == "flow_run" else ("--json",)
+        code, said, err = vaak("speak" if run == "flow_run" else "predict", folder, given, *more, "--precision", "bf16")
+        assert code == 0, err
+        return "".join(path.read_bytes().hex() for path in out.iterdir()) if run == "flow_run" else said
+
+    def keep(dtype: torch.dtype, model: nn.Module) -> None:
+        keep_frozen_weights_in(dtype, model)
+        kept.append(sum(isinstance(one, FrozenLinear) for one in model.modules()))
+
+    monkeypatch.setattr("vaak.runs.open_run.keep_frozen_weights_in", keep)
+    found = in_bf16()
+    assert kept[0] > 0
+    monkeypatch.setattr("vaak.runs.open_run.keep_frozen_weights_in", lambda *_: kept.append(0))
+    assert without_times(in_bf16()) == without_times(found)
+
+
+def without_times(said: str) -> str:
+    return re.sub(r'"(seconds_taken|real_time_factor)": [^,}]+', "", said)
 
 
 def test_a_batch_needs_an_input(vaak, tiny_run: Path):

@@ -256,8 +256,7 @@ def test_it_finds_what_transformers_finds(bart: Any, beam_size: int, length_pena
         output_scores=True,
         return_dict_in_generate=True,
     )
-    options = {"beam_size": beam_size, "n_best": beam_size, "length_penalty": length_penalty}
-    settings = BeamSettings(END, 15, **options, early_stopping=early_stopping)
+    settings = BeamSettings(END, 15, beam_size, length_penalty, early_stopping, n_best=beam_size)
     ours = beam_search(BartWriter(bart, source, mask.long()), torch.zeros(16, dtype=torch.long), settings)
     expected = [[token for token in row[1:] if token not in (END, 2)] for row in theirs.sequences.tolist()]
     assert [list(one.tokens) for found in ours for one in found] == expected
