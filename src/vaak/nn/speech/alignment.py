@@ -55,6 +55,11 @@ def monotonic_alignment(scores: Tensor, frame_lengths: Tensor, symbol_lengths: T
 
     Raises DataError where a row has fewer frames than symbols, or no symbol.
     """
+    search = torch.compiler.disable(_search) if torch.compiler.is_compiling() else _search  # numpy isn't to be traced
+    return search(scores, frame_lengths, symbol_lengths)
+
+
+def _search(scores: Tensor, frame_lengths: Tensor, symbol_lengths: Tensor) -> Tensor:
     precise = exact(scores.detach())
     lengths = torch.stack((frame_lengths, symbol_lengths), 1).to(precise)
     both = torch.cat((lengths, precise.flatten(1)), 1).cpu().numpy()  # one copy: a GPU is waited for once
