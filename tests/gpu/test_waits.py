@@ -10,10 +10,14 @@ from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
 from contract_cases import CASES
 from mock_cuda import MockDevice, Note
+from vaak.core.batch import send
 from vaak.engine.trainer import Trainer
+from vaak.nn.decoding.beam_search import BeamSettings, beam_search
+from vaak.nn.decoding.sampling import SamplingSettings, highest, write
 
 WAITS_OF_A_STEP = {
     "lm decoder, documents": 1,
@@ -33,14 +37,26 @@ WAITS_OF_A_STEP = {
     "vocoder": 2,  # it has two objectives
 }
 """The greatest number in a step of one microbatch: once, whether its numbers are finite, for each objective."""
-WAITS_OF_AN_EVALUATION = {"lm decoder, documents": 1, "lm encoder": 1, "classification": 1}
+WAITS_OF_AN_EVALUATION = {
+    "lm decoder, documents": 1,
+    "lm encoder": 1,
+    "seq2seq": 2 + 128,  # the losses, the sources, and a token of the translations each
+    "classification": 1,
+    "classification, several labels": 1,
+    "multitask": 1,
+    "diarization": 3,  # for each group of windows: a recording of this batch has three at most
+    "tts": 1,
+    "tts, learned durations": 2,
+    "asr": 2 + 16,  # as in a step, and a token of the transcripts each
+    "vocoder": 2,  # lengths, distances
+}
 """The greatest number for each batch."""
 QUICK = ("lm encoder", "seq2seq", "classification, several labels", "diarization", "tts", "asr", "vocoder")
 """One of each task; the others are slow."""
 
 
 def parameters(names: dict[str, int]) -> list[Any]:
-    slow = [name for name in names if names is WAITS_OF_A_STEP and name not in QUICK]
+    slow = [name for name in names if name not in QUICK]
     return [
         pytest.param(name, number, id=name, marks=[pytest.mark.slow] if name in slow else [])
         for name, number in names.items()
@@ -94,3 +110,53 @@ def test_an_evaluation_waits_no_more_often_than_this(name: str, number: int, gpu
     trainer.evaluator.evaluate(trainer.model, "valid")
     waits = gpu.waits()[before:]
     assert len(waits) <= number * batches, "\n".join(map(str, waits))
+
+
+class Repeating:
+    """Scores that are the same after every token, on their own device."""
+
+    def __init__(self, logits: Tensor) -> None:
+        self.logits, self.rows = logits, torch.arange(len(logits))
+
+    def next_logits(self, tokens: Tensor) -> Tensor:
+        assert tokens.device == self.logits.device
+        return self.logits[send(self.rows, self.logits.device)]
+
+    def select(self, rows: Tensor) -> None:
+        self.rows = self.rows[rows]
+
+
+@pytest.mark.parametrize("options", [{"temperature": 0}, {"top_k": 5}, {"min_p": 0.1, "repetition_penalty": 1.2}])
+def test_writing_waits_once_a_token(options: dict[str, Any], gpu: MockDevice):
+    logits = torch.randn(3, 600, generator=torch.Generator().manual_seed(0))
+    settings = SamplingSettings(7, **options)
+    expected = write(Repeating(logits), torch.zeros(3, dtype=torch.long), settings, keys=(1, 2, 3))
+    begin, writer = torch.zeros(3, dtype=torch.long).cuda(), Repeating(logits.cuda())
+    before = len(gpu.waits())
+    found = write(writer, begin, settings, keys=(1, 2, 3))
+    assert len(gpu.waits()) - before == 7
+    assert found == expected
+
+
+def test_a_beam_waits_once_a_token(gpu: MockDevice):
+    logits = torch.randn(3, 600, generator=torch.Generator().manual_seed(0))
+    settings = BeamSettings(end_id=599, max_new_tokens=7, beam_size=4)
+    expected = beam_search(Repeating(logits), torch.zeros(3, dtype=torch.long), settings)
+    begin, writer = torch.zeros(3, dtype=torch.long).cuda(), Repeating(logits.cuda())
+    before = len(gpu.waits())
+    found = beam_search(writer, begin, settings)
+    assert len(gpu.waits()) - before <= 1 + 7  # the first tokens, too
+    assert [[one.tokens for one in row] for row in found] == [[one.tokens for one in row] for row in expected]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_the_highest_are_those_of_a_cpu(gpu: MockDevice, seed: int):
+    """Also of equal ones, of either zero, and of what can't be."""
+    generator = torch.Generator().manual_seed(seed)
+    scores = 1.7 * torch.randint(-3, 4, (4, 8), generator=generator).float()
+    scores = torch.where(scores == 0, -0.0 if seed % 2 else 0.0, scores).masked_fill(scores < -4, -torch.inf)
+    for count in range(1, 9):
+        values, places = highest(scores.cuda(), count)
+        expected = highest(scores, count)
+        assert torch.equal(values.cpu(), expected[0])
+        assert torch.equal(places.cpu(), expected[1])

@@ -25,6 +25,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
+from vaak.core.batch import places_of
 from vaak.core.errors import UserError, optional_import
 
 IGNORED = -100  # torch's value for positions without a target
@@ -58,15 +59,18 @@ def unless_many(model: nn.Module, targets: Tensor) -> dict[str, bool]:
     return {"project": False} if targets.numel() * getattr(model, "vocab_size", 0) >= MANY_LOGITS else {}
 
 
-def target_losses(logits: Tensor | HeadInputs, targets: Tensor) -> tuple[Tensor, Tensor]:
+def target_losses(logits: Tensor | HeadInputs, targets: Tensor, count: float | None = None) -> tuple[Tensor, Tensor]:
     """Return nats of each target (row,), and whether it has the highest of its logits (row, class).
 
-    A target of -100 has 0 nats; where there are more dimensions than rows, it is left out.
+    A target of -100 has 0 nats; where there are more dimensions than rows, it is left out: with the ``count`` of the
+    others, without waiting for the device.
     """
     if targets.ndim > 1:
-        scored = targets != IGNORED
-        chosen = logits[scored] if isinstance(logits, Tensor) else logits.at(scored)
-        return target_losses(chosen, targets[scored])
+        scored = targets.flatten() != IGNORED
+        places = scored if count is None else places_of(scored, count)
+        rows = (logits if isinstance(logits, Tensor) else logits.hidden).flatten(0, -2)[places]
+        chosen = rows if isinstance(logits, Tensor) else logits._replace(hidden=rows)
+        return target_losses(chosen, targets.flatten()[places])
     if isinstance(logits, Tensor):
         each = F.cross_entropy(logits.float(), targets, reduction="none", ignore_index=IGNORED)
         return each, logits.argmax(-1) == targets

@@ -18,6 +18,7 @@ from __future__ import annotations
 import copy
 import importlib
 import math
+import weakref
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -29,6 +30,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from vaak.core.batch import read_together, send
 from vaak.core.errors import UserError, optional_import
 from vaak.core.storage.files import whole_folder, write_text
 from vaak.nn.config import LoraConfig
@@ -261,21 +263,28 @@ class Routing:
     def __init__(self) -> None:
         self.chosen: list[tuple[int, Tensor, Tensor]] = []
         """Experts with the rows that chose them, and these rows' weights."""
+        self._seen: weakref.ref[Tensor] | None = None
+        self._rows: list[tuple[int, Tensor]] = []
 
     @contextmanager
     def of(self, weights: Tensor | None) -> Iterator[None]:
         """Within, rows are changed by ``weights`` ``(row, expert)``; None or all zeros: not at all."""
         before = self.chosen
-        self.chosen = []
-        for expert in range(0 if weights is None else weights.shape[1]):
-            assert weights is not None
-            rows = weights[:, expert].nonzero()[:, 0]
-            if len(rows):
-                self.chosen.append((expert, rows, weights[rows, expert]))
+        rows_of = [] if weights is None else self._rows_of(weights)
+        self.chosen = [(expert, rows, weights[rows, expert]) for expert, rows in rows_of if weights is not None]
         try:
             yield
         finally:
             self.chosen = before
+
+    def _rows_of(self, weights: Tensor) -> list[tuple[int, Tensor]]:
+        """Experts that were chosen, with the rows; encoder, decoder and each token after it ask for the same ones."""
+        if self._seen is None or self._seen() is not weights:
+            (read,) = read_together(weights)
+            rows = [(expert, column.nonzero()[:, 0]) for expert, column in enumerate(read.unbind(1))]
+            self._rows = [(expert, send(one, weights.device)) for expert, one in rows if len(one)]
+            self._seen = weakref.ref(weights)
+        return self._rows
 
 
 class LoraExperts(nn.Module):

@@ -22,7 +22,7 @@ import vaak.core.task
 from vaak.config.base import Section
 from vaak.config.experiment import Experiment
 from vaak.config.tasks import TaskSpec
-from vaak.core.batch import Batch, Term
+from vaak.core.batch import Batch, Term, read_together
 from vaak.core.errors import UserError
 from vaak.core.splits import SPLITS
 from vaak.core.task import Meters
@@ -248,12 +248,13 @@ class _Sums:
 
     def add(self, terms: Mapping[str, Term], batch: Batch) -> None:
         totals, added = batch.totals(), dict[str, float]()
-        for name, term in terms.items():
+        sums = read_together(*(term.total for term in terms.values()))
+        for (name, term), total in zip(terms.items(), sums, strict=True):
             if term.per not in totals:
                 raise UserError(
                     f"{name} is a sum per {term.per}, but the batch counts {', '.join(totals) or 'nothing'}"
                 )
-            added[f"{self.prefix}{name} sum"] = float(term.total.detach())
+            added[f"{self.prefix}{name} sum"] = float(total)
             added[f"{self.prefix}{name} count"] = totals[term.per]
         for name, value in added.items():
             self.values[name] = self.values.get(name, 0.0) + value

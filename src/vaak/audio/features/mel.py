@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from vaak.audio.mel_config import MelConfig
+from vaak.core.batch import send
 
 SMALLEST_WEIGHT = 1e-8
 """Of a sample in the inverse transform, where the windows of all frames are almost 0."""
@@ -180,7 +181,7 @@ def griffin_lim(
         raise ValueError(f"{num_samples} samples have {layer.config.num_frames(num_samples)} frames, not {num_frames}")
     generator = torch.Generator().manual_seed(seed)
     phases = 2 * torch.pi * torch.rand(magnitudes.shape, generator=generator)
-    estimate = torch.polar(magnitudes, phases.to(magnitudes))
+    estimate = torch.polar(magnitudes, send(phases.to(magnitudes.dtype), magnitudes.device))
     before: Tensor | None = None
     for _ in range(num_iterations):
         rebuilt = layer.stft(layer.inverse(estimate, num_samples))

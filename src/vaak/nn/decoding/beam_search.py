@@ -26,8 +26,17 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from vaak.core.batch import read_together, send
 from vaak.core.errors import UserError
-from vaak.nn.decoding.sampling import Hypothesis, SamplingSettings, Writer, checked, highest, penalised_score, write
+from vaak.nn.decoding.sampling import (
+    DIVERGED,
+    Hypothesis,
+    SamplingSettings,
+    Writer,
+    highest,
+    penalised_score,
+    write,
+)
 
 
 @dataclass(frozen=True)
@@ -72,7 +81,7 @@ def beam_search(writer: Writer, begin: Tensor, settings: BeamSettings) -> list[l
         return [[hypothesis] for hypothesis in write(writer, begin, greedy)]
     search = _Search(begin, settings)
     for _ in range(settings.max_new_tokens):
-        rows = search.step(checked(writer.next_logits(search.newest)))
+        rows = search.step(writer.next_logits(send(search.newest, begin.device)))
         if not len(rows):
             break
         writer.select(rows)
@@ -80,7 +89,7 @@ def beam_search(writer: Writer, begin: Tensor, settings: BeamSettings) -> list[l
 
 
 class _Search:
-    """The live hypotheses of the rows that aren't done, and the finished ones of all.
+    """The live hypotheses of the rows that aren't done, and the finished ones of all: on the CPU.
 
     ``tokens`` is ``(rows, width, time)`` and ``totals``, their log-probabilities, ``(rows, width)``; the width grows
     from 1 to ``beam_size``. A hypothesis that can't be continued has a total of minus infinity.
@@ -91,8 +100,8 @@ class _Search:
         self.best: list[list[Hypothesis]] = [[] for _ in range(len(begin))]
         self.num_finished = [0] * len(begin)
         self.rows = list(range(len(begin)))
-        self.tokens = begin[:, None, None]
-        self.totals = torch.zeros(len(begin), 1, device=begin.device)
+        self.tokens = begin.cpu()[:, None, None]
+        self.totals = torch.zeros(len(begin), 1)
 
     @property
     def newest(self) -> Tensor:
@@ -102,12 +111,16 @@ class _Search:
     def step(self, logits: Tensor) -> Tensor:
         """Continue all hypotheses by one token; which of them, by place, those that live on come from.
 
-        ``logits`` is ``(rows · width, vocab)``.
+        ``logits`` is ``(rows · width, vocab)``. Raises UserError where they are NaN.
         """
         num_rows, width, time = self.tokens.shape  # time is the length of the continuations: of the first token, 1
-        continued = self.totals[..., None] + logits.log_softmax(-1).unflatten(0, (num_rows, width))
+        before = send(self.totals, logits.device)
+        continued = before[..., None] + logits.log_softmax(-1).unflatten(0, (num_rows, width))
         count = min(2 * self.settings.beam_size, continued[0].numel())  # at least half of them don't end
-        totals, places = highest(continued.flatten(1), count)
+        found = highest(continued.flatten(1), count)
+        totals, places, are_finite = read_together(*found, logits.amax(-1).isfinite().all())
+        if not are_finite:
+            raise UserError(DIVERGED)
         parents, tokens = places // logits.shape[-1], places % logits.shape[-1]
         last = time == self.settings.max_new_tokens
         self._finish(totals, parents, tokens, everything=last)
@@ -136,7 +149,7 @@ class _Search:
         self.totals, order = highest(totals, min(self.settings.beam_size, totals.shape[1]))
         parents, tokens = parents.gather(1, order), tokens.gather(1, order)
         going_on = [place for place, total in enumerate(self.totals[:, 0].tolist()) if self._may_win(place, total)]
-        kept = torch.tensor(going_on, dtype=torch.long, device=parents.device)
+        kept = torch.tensor(going_on, dtype=torch.long)
         parents, tokens, width = parents[kept], tokens[kept], self.tokens.shape[1]
         self.rows = [self.rows[place] for place in going_on]
         self.totals = self.totals[kept]

@@ -1,6 +1,7 @@
 """Token by token: the next token of each row, the most probable or one drawn, until a token ends the row.
 
-A row that ended leaves the batch. Everything happens on the device of the scores, in their precision. Each row has a
+A row that ended leaves the batch. Everything happens on the device of the scores, in their precision; a GPU is waited
+for once a token (with top-p twice). Each row has a
 key; its draw is one uniform number, a hash of the key and of how many tokens the row has drawn. So a row depends
 neither on the other rows nor on when it is drawn, and the same scores give the same token. The vocabulary is sorted
 nowhere: top-k needs its k best, top-p as many as together reach the probability.
@@ -22,7 +23,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from vaak.core.batch import running_sum
+from vaak.core.batch import read_together, running_sum, send
 from vaak.core.errors import UserError
 
 FIRST_RANKED = 256
@@ -31,6 +32,7 @@ BLOCK = 512
 """Tokens of the vocabulary whose weights are added up together before one of them is looked for."""
 SMALLEST_TEMPERATURE = 1e-30
 """Smaller ones would be 0 in float32; at this one everything but the most probable token is already at 0."""
+DIVERGED = "The model's scores are not finite numbers: its training has diverged."
 
 
 @dataclass(frozen=True)
@@ -75,18 +77,27 @@ def next_tokens(
     settings: SamplingSettings,
     uniforms: np.ndarray | None = None,
 ) -> Tensor:
-    """One token for each row of ``logits`` ``(rows, vocab)``, on their device: ``(rows,)``.
+    """One token for each row of ``logits`` ``(rows, vocab)``, on their device: ``(rows,)``; -1 where they are NaN.
 
     ``contexts`` are the tokens that each row has read. ``uniforms`` ``(rows,)`` decide the draws; greedy needs none.
-    A logit of minus infinity is a token that can't follow. Raises UserError where a score is NaN.
+    A logit of minus infinity is a token that can't follow. ``demand_tokens`` looks for -1, once they are read.
     """
-    scored = penalised(checked(logits), contexts, settings.repetition_penalty)
+    scored = penalised(logits, contexts, settings.repetition_penalty)
+    is_finite = logits.amax(-1).isfinite()
     if settings.temperature == 0:
-        return scored.argmax(-1)
+        return torch.where(is_finite, scored.argmax(-1), -1)
     assert uniforms is not None, "what is drawn needs uniform numbers"
-    weights, tokens = _candidates(scored, settings)
-    places = drawn(weights, torch.from_numpy(uniforms).to(weights.device, weights.dtype))
-    return places if tokens is None else tokens.gather(-1, places[:, None])[:, 0]
+    weights, tokens = _candidates(scored.masked_fill(~is_finite[:, None], 0.0), settings)
+    places = drawn(weights, send(torch.from_numpy(uniforms).to(weights.dtype), weights.device))
+    return torch.where(is_finite, places if tokens is None else tokens.gather(-1, places[:, None])[:, 0], -1)
+
+
+def demand_tokens(tokens: Tensor) -> list[int]:
+    """The tokens that ``next_tokens`` gave, ``(rows,)``. Raises UserError where the scores weren't finite."""
+    found: list[int] = tokens.tolist()
+    if -1 in found:
+        raise UserError(DIVERGED)
+    return found
 
 
 def uniform_numbers(keys: np.ndarray, position: int) -> np.ndarray:
@@ -186,6 +197,8 @@ def highest(scores: Tensor, count: int) -> tuple[Tensor, Tensor]:
     >>> highest(torch.tensor([[1.0, 3.0, 2.0, 3.0]]), 2)[1]
     tensor([[1, 3]])
     """
+    if scores.device.type == "cuda" and scores.dtype == torch.float32:
+        return _highest_by_number(scores, count)
     values, places = scores.topk(count)
     if ((scores >= values[:, -1:]).sum(-1) > count).any():  # equal ones on both sides of the border: topk picks any
         values, places = scores.sort(descending=True, stable=True)
@@ -195,21 +208,27 @@ def highest(scores: Tensor, count: int) -> tuple[Tensor, Tensor]:
     return values, places.gather(1, order)
 
 
+def _highest_by_number(scores: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """``highest`` without asking whether some are equal: no two of the numbers that are compared are.
+
+    Their upper half is the score, as a whole number in the same order; the lower half puts earlier places first.
+    """
+    bits = (scores + 0.0).view(torch.int32).long()  # there is only one zero
+    ordered = torch.where(bits < 0, -1 - 2**31 - bits, bits)  # of negative ones, bits grow with the size
+    later = torch.arange(scores.shape[-1] - 1, -1, -1, device=scores.device)
+    places = (2**32 * ordered + later).topk(count).indices
+    return scores.gather(-1, places), places
+
+
 def penalised(logits: Tensor, contexts: Sequence[Sequence[int]], penalty: float) -> Tensor:
     """Scores with those of the tokens read divided by ``penalty`` where positive, multiplied where negative."""
     if penalty == 1:
         return logits
-    seen = torch.zeros_like(logits, dtype=torch.bool)
+    read = torch.zeros(logits.shape, dtype=torch.bool)
     for row, context in enumerate(contexts):
-        seen[row, list(context)] = True
+        read[row, list(context)] = True
+    seen = send(read, logits.device)
     return torch.where(seen, torch.where(logits > 0, logits / penalty, logits * penalty), logits)
-
-
-def checked(logits: Tensor) -> Tensor:
-    """``logits`` as they are, if the highest of each row is finite. Raises UserError where it isn't, or one is NaN."""
-    if not logits.amax(-1).isfinite().all():
-        raise UserError("The model's scores are not finite numbers: its training has diverged.")
-    return logits
 
 
 class Writer(Protocol):
@@ -223,7 +242,7 @@ class Writer(Protocol):
         ...
 
     def select(self, rows: Tensor) -> None:
-        """Keep these rows, in this order; one may be taken several times."""
+        """Keep these rows ``(rows,)``, on the CPU, in this order; one may be taken several times."""
         ...
 
 
@@ -269,8 +288,9 @@ def write(writer: Writer, begin: Tensor, settings: SamplingSettings, keys: Seque
         logits = writer.next_logits(tokens)
         uniforms = uniform_numbers(own[writing], position) if settings.temperature else None
         tokens = next_tokens(logits, [texts[row] for row in writing], settings, uniforms)
-        gained = logits.gather(1, tokens[:, None])[:, 0] - logits.logsumexp(-1)
-        for row, token, gain in zip(writing, tokens.tolist(), gained.tolist(), strict=True):
+        gained = logits.gather(1, tokens.clamp(min=0)[:, None])[:, 0] - logits.logsumexp(-1)
+        read, gains = read_together(tokens, gained)
+        for row, token, gain in zip(writing, demand_tokens(read), gains.tolist(), strict=True):
             log_probabilities[row] += gain
             ended[row] = token in settings.stop_ids
             texts[row] += [] if ended[row] else [token]
@@ -278,9 +298,9 @@ def write(writer: Writer, begin: Tensor, settings: SamplingSettings, keys: Seque
         if not going_on:
             break
         if len(going_on) < len(writing):
-            kept = torch.tensor(going_on, device=begin.device)
+            kept = torch.tensor(going_on)
             writer.select(kept)
-            tokens, writing = tokens[kept], [writing[place] for place in going_on]
+            tokens, writing = tokens[send(kept, begin.device)], [writing[place] for place in going_on]
     return [Hypothesis(*found) for found in zip(map(tuple, texts), log_probabilities, ended, strict=True)]
 
 

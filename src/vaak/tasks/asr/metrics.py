@@ -20,9 +20,9 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import cast
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from vaak.core.batch import Batch
+from vaak.core.batch import Batch, read_together, send
 from vaak.core.task import Meters
 from vaak.nn.cross_entropy import target_losses, unless_many
 from vaak.nn.lora import uses_of
@@ -51,22 +51,31 @@ class AsrMeters(Meters):
         model = cast("AsrModel", model)  # torch.compile gives something of another type that has all it has
         encoded, targets = model.encode(batch["features"]), batch["targets"]
         scored = model.head_inputs if unless_many(model, targets) else model.decode
-        nats, right = target_losses(scored(batch["inputs"], encoded), targets)
         tokens = batch.totals()["token"]
-        found = [("loss", float(nats.cpu().double().sum()), tokens), ("accuracy", float(right.sum()), tokens)]
-        for name, errors, number in [*found, *self._errors(model, batch, encoded), *_routed(encoded)]:
+        predicted = target_losses(scored(batch["inputs"], encoded), targets, tokens)
+        chosen = [] if encoded.gate is None or encoded.weights is None else [encoded.gate, encoded.weights]
+        nats, right, *routed = read_together(*predicted, *chosen)
+        found = [("loss", float(nats.double().sum()), tokens), ("accuracy", float(right.sum()), tokens)]
+        experts = routed[1].argmax(1).tolist() if routed else None
+        for name, errors, number in [*found, *self._errors(model, batch, encoded, experts), *_routed(*routed)]:
             for key, value in ((f"{name} sum", errors), (f"{name} count", number)):
                 self._sums[key] = self._sums.get(key, 0.0) + value
 
-    def _errors(self, model: AsrModel, batch: Batch, encoded: Encoded) -> Iterator[tuple[str, float, float]]:
-        """Names of rates, with errors and what they are divided by, of each row that is transcribed."""
+    def _errors(
+        self, model: AsrModel, batch: Batch, encoded: Encoded, experts: Sequence[int] | None
+    ) -> Iterator[tuple[str, float, float]]:
+        """Names of rates, with errors and what they are divided by, of each row that is transcribed.
+
+        ``experts`` are the first choices of all rows.
+        """
         rows = [row for row, is_one in enumerate(batch.extra["transcribed"]) if is_one]
-        texts = self._transcribe(model, encoded.rows(torch.tensor(rows))) if rows else []
+        places = send(torch.tensor(rows, dtype=torch.long), encoded.states.device)
+        texts = self._transcribe(model, encoded.rows(places)) if rows else []
         for row, text in zip(rows, texts, strict=True):
             counts = count_errors(self._normalise(batch.extra["texts"][row]), self._normalise(text))
             names = ["wer", *([f"wer/{batch.extra['groups'][row]}"] if len(self.groups) > 1 else ())]
-            if encoded.weights is not None:
-                names.append(f"expert_wer/{int(encoded.weights[row].argmax())}")
+            if experts is not None:
+                names.append(f"expert_wer/{experts[row]}")
             for name in names:
                 yield name, counts.word_errors, counts.words
             yield "cer", counts.character_errors, counts.characters
@@ -80,15 +89,15 @@ class AsrMeters(Meters):
         return {**found, "dead_experts": float(uses.count(0.0))} if uses else found
 
 
-def _routed(encoded: Encoded) -> Iterator[tuple[str, float, float]]:
+def _routed(gate: Tensor | None = None, weights: Tensor | None = None) -> Iterator[tuple[str, float, float]]:
     """Return sums over rows of how much the experts are used, and of how sure the gate is."""
-    if encoded.gate is None or encoded.weights is None:
+    if gate is None or weights is None:
         return
-    number = float(len(encoded.gate))
-    yield "routing_entropy", float(-(encoded.gate.softmax(-1) * encoded.gate.log_softmax(-1)).sum()), number
-    for name, times in uses_of(encoded.weights).items():
+    number = float(len(gate))
+    yield "routing_entropy", float(-(gate.softmax(-1) * gate.log_softmax(-1)).sum()), number
+    for name, times in uses_of(weights).items():
         yield name, float(times), number
-    for expert, weights in enumerate(encoded.weights.float().unbind(1)):
-        chosen = float((weights > 0).sum())
+    for expert, of_rows in enumerate(weights.float().unbind(1)):
+        chosen = float((of_rows > 0).sum())
         if chosen:
-            yield f"{EXPERT_WEIGHT}/{expert}", float(weights.sum()), chosen
+            yield f"{EXPERT_WEIGHT}/{expert}", float(of_rows.sum()), chosen

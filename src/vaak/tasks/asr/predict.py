@@ -16,6 +16,7 @@ from torch import Tensor
 
 from vaak.audio.audio_file import AudioFile
 from vaak.audio.speech_regions import FRAME, find_speech, frame_levels
+from vaak.core.batch import send
 from vaak.core.errors import UserError
 from vaak.nn.decoding.beam_search import BeamSettings, beam_search
 from vaak.nn.decoding.sampling import Hypothesis, SamplingSettings, without_dropout, write
@@ -169,15 +170,15 @@ class TranscriptWriter:
 
     def __init__(self, model: AsrModel, encoded: Encoded, vocabulary: Vocabulary) -> None:
         self.model, self.encoded, device = model, encoded, encoded.states.device
-        self.rows = torch.arange(len(encoded.states), device=device)
+        self.rows = torch.arange(len(encoded.states))
         """Of each hypothesis: whose it is."""
         dynamic = transformers_of(PURPOSE, "asr")
         self.cache = dynamic.EncoderDecoderCache(dynamic.DynamicCache(), dynamic.DynamicCache())
-        self.never = torch.tensor(vocabulary.ids.never, dtype=torch.long, device=device)
-        self.never_first = torch.tensor(vocabulary.ids.never_first, dtype=torch.long, device=device)
+        self.never = send(torch.tensor(vocabulary.ids.never, dtype=torch.long), device)
+        self.never_first = send(torch.tensor(vocabulary.ids.never_first, dtype=torch.long), device)
         self.is_first = True
         if len(vocabulary.ids.prompt) > 1:
-            prompt = torch.tensor([vocabulary.ids.prompt[:-1]], device=device)
+            prompt = send(torch.tensor([vocabulary.ids.prompt[:-1]]), device)
             model.decode(prompt.expand(len(encoded.states), -1), encoded, self.cache)
 
     def next_logits(self, tokens: Tensor) -> Tensor:
@@ -189,7 +190,7 @@ class TranscriptWriter:
         return logits
 
     def select(self, rows: Tensor) -> None:
-        own = self.rows[rows]
+        own, rows = self.rows[rows], send(rows, self.encoded.states.device)
         if not torch.equal(own, self.rows):  # in a beam, hypotheses are exchanged within their row
             self.encoded = self.encoded.rows(rows)
             self.cache.cross_attention_cache.batch_select_indices(rows)

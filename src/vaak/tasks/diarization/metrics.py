@@ -32,7 +32,7 @@ from vaak.audio.diarization_errors import score_segments
 from vaak.audio.features.extractors import Features
 from vaak.audio.segments import Segment, cropped, shifted
 from vaak.audio.speech_regions import frame_levels, joined_over_gaps, runs_of
-from vaak.core.batch import Batch, Term
+from vaak.core.batch import Batch, Term, read_together
 from vaak.core.errors import optional_import
 from vaak.core.task import Meters
 from vaak.report.audio import timelines_png
@@ -127,12 +127,16 @@ class DiarizationMeters(Meters):
         outputs, terms, main, labels = self.score(model, batch)
         inferred = model.inferred(outputs, batch["feature_mask"])
         right = right_frames(outputs.logits, inferred.probabilities, labels, self.data.inference.threshold)
-        found["loss"] += float(terms[main].total)
-        found["right"] += float((right & batch["mask"]).sum())
+        embeddings = [] if inferred.embeddings is None else [inferred.embeddings.float()]
+        loss, right, mask, probabilities, *vectors = read_together(
+            terms[main].total, right & batch["mask"], batch["mask"], inferred.probabilities.float(), *embeddings
+        )
+        found["loss"] += float(loss)
+        found["right"] += float(right.sum())
         found["frame"] += float(batch.counts["frame"].sum())
-        for row, frames in enumerate(batch["mask"].sum(1).tolist()):
-            vectors = None if inferred.embeddings is None else inferred.embeddings[row].float().cpu().numpy()
-            yield WindowOutput(0, inferred.probabilities[row, :frames].float().cpu().numpy(), vectors)
+        for row, frames in enumerate(mask.sum(1).tolist()):
+            of_row = vectors[0][row].numpy() if vectors else None
+            yield WindowOutput(0, probabilities[row, :frames].numpy(), of_row)
 
     def _recording(
         self, diarizer: Diarizer, example: DiarizationExample, outputs: Sequence[WindowOutput], found: dict[str, float]

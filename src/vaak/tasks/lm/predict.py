@@ -13,10 +13,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from vaak.core.batch import send
 from vaak.core.errors import UserError
 from vaak.core.random_keys import Purpose, draw_key
 from vaak.nn.decoding.cache import StackCache
-from vaak.nn.decoding.sampling import SamplingSettings, next_tokens, uniform_numbers, without_dropout
+from vaak.nn.decoding.sampling import SamplingSettings, demand_tokens, next_tokens, uniform_numbers, without_dropout
 from vaak.tasks.lm.model import LanguageModel
 
 
@@ -72,7 +73,7 @@ class RowDecoder:
         """Keep these rows, in this order."""
         self.contexts = [self.contexts[row] for row in rows]
         if self.cache is not None:
-            self.cache.select(torch.tensor(rows, device=self.model.embedding.weight.device))
+            self.cache.select(send(torch.tensor(rows), self.model.embedding.weight.device))
 
     @torch.inference_mode()
     def next_logits(self) -> Tensor:
@@ -81,10 +82,11 @@ class RowDecoder:
         self.cache = self.cache or self.model.new_cache()
         time = max(map(len, unread))
         device = self.model.embedding.weight.device
-        input_ids = torch.tensor([[0] * (time - len(row)) + row for row in unread], device=device)
-        padded = torch.tensor([[-1] * (time - len(row)) + [0] * len(row) for row in unread], device=device)
+        input_ids, documents = send(torch.tensor([[0] * (time - len(row)) + row for row in unread]), device), None
+        if self._separate:
+            documents = send(torch.tensor([[-1] * (time - len(row)) + [0] * len(row) for row in unread]), device)
         with without_dropout(self.model):
-            hidden = self.model.hidden(input_ids, documents=padded if self._separate else None, cache=self.cache)
+            hidden = self.model.hidden(input_ids, documents=documents, cache=self.cache)
             logits = self.model.logits(hidden[:, -1])
         return logits.to(torch.promote_types(logits.dtype, torch.float32))
 
@@ -122,7 +124,7 @@ def _draw_steps(reader: RowDecoder, settings: SamplingSettings, keys: np.ndarray
     writing = np.arange(len(keys))
     for position in range(settings.max_new_tokens):
         uniforms = uniform_numbers(keys[writing], position)
-        drawn = next_tokens(reader.next_logits(), reader.contexts, settings, uniforms).tolist()
+        drawn = demand_tokens(next_tokens(reader.next_logits(), reader.contexts, settings, uniforms))
         going_on = [place for place, token in enumerate(drawn) if token not in settings.stop_ids]
         if not going_on:
             return

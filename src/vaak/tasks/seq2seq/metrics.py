@@ -22,9 +22,10 @@ from collections.abc import Callable, Sequence
 from itertools import zip_longest
 from typing import Any
 
+import torch
 from torch import nn
 
-from vaak.core.batch import Batch
+from vaak.core.batch import Batch, read_together, send
 from vaak.core.errors import optional_import
 from vaak.core.task import Meters
 from vaak.core.terminal import followed
@@ -59,9 +60,10 @@ class TranslationMeters(Meters):
 
     def _predicted(self, model: nn.Module, batch: Batch) -> dict[str, float]:
         options, targets = unless_many(model, batch["targets"]), batch["targets"]
-        nats, right = target_losses(model(batch["source"], batch["source_mask"], batch["inputs"], **options), targets)
-        tokens = float(batch.counts["token"].sum())
-        return {"nats": float(nats.cpu().double().sum()), "right": float(right.sum()), "token": tokens}
+        tokens = batch.totals()["token"]
+        logits = model(batch["source"], batch["source_mask"], batch["inputs"], **options)
+        nats, right = read_together(*target_losses(logits, targets, tokens))
+        return {"nats": float(nats.double().sum()), "right": float(right.sum()), "token": tokens}
 
     def _translated(self, model: nn.Module, batch: Batch) -> dict[str, float]:
         rows = [row for row, references in enumerate(batch.extra["references"]) if references is not None]
@@ -115,11 +117,15 @@ def score_of(metric: Metric, counts: list[int]) -> float:
 def rows_of(batch: Batch, rows: list[int]) -> Batch:
     """The batch of these rows alone."""
 
+    if rows == list(range(batch.num_rows)):
+        return batch
+    places = torch.tensor(rows)
+
     def picked(values: list[Any]) -> list[Any]:
         return [values[row] for row in rows]
 
     return Batch(
-        {name: tensor[rows] for name, tensor in batch.tensors.items()},
+        {name: tensor[send(places, tensor.device)] for name, tensor in batch.tensors.items()},
         {unit: counts[rows] for unit, counts in batch.counts.items()},
         picked(batch.indices) if batch.indices else [],
         {name: picked(value) if isinstance(value, list) else value for name, value in batch.extra.items()},

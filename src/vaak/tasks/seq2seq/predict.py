@@ -22,6 +22,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from vaak.core.batch import send
 from vaak.core.errors import UserError
 from vaak.core.random_keys import Purpose, draw_key
 from vaak.nn.decoding.beam_search import BeamSettings, beam_search
@@ -153,9 +154,8 @@ class Translator:
             else:
                 draws = range(copies)
                 keys = [draw_key(Purpose.TRANSLATE, settings.seed, copy, *ids) for ids in sources for copy in draws]
-                rows = torch.arange(len(sources), device=writer.device).repeat_interleave(copies)
-                writer.select(rows)
-                drawn = write(writer, begin[rows], settings.sampling(end), keys)
+                writer.select(torch.arange(len(sources)).repeat_interleave(copies))
+                drawn = write(writer, begin.repeat_interleave(copies), settings.sampling(end), keys)
                 found = [drawn[index : index + copies] for index in range(0, len(drawn), copies)]
         return [self._best_first(hypotheses, settings) for hypotheses in found]
 
@@ -171,13 +171,13 @@ class TargetWriter:
     def __init__(self, model: EncoderDecoderModel, sources: Sequence[Sequence[int]], impossible: list[int]) -> None:
         self.model = model
         self.device = model.target_embedding.weight.device
-        self.impossible = torch.tensor(impossible, dtype=torch.long, device=self.device)
+        self.impossible = send(torch.tensor(impossible, dtype=torch.long), self.device)
         time = max(map(len, sources))
         padded = [[*source, *[0] * (time - len(source))] for source in sources]
         real = [[index < len(source) for index in range(time)] for source in sources]
-        self.sources = torch.arange(len(sources), device=self.device)  # of each row
-        self.source_mask = torch.tensor(real, device=self.device)
-        self.source = torch.tensor(padded, device=self.device)
+        self.sources = torch.arange(len(sources))  # of each row
+        self.source_mask = send(torch.tensor(real), self.device)
+        self.source = send(torch.tensor(padded), self.device)
         self.memory = model.encode(self.source, self.source_mask)
         self.cache = model.new_cache()
 
@@ -189,6 +189,7 @@ class TargetWriter:
     def select(self, rows: Tensor) -> None:
         sources = self.sources[rows]
         moved = not torch.equal(sources, self.sources)  # in a beam rows are exchanged within their source
+        rows = send(rows, self.device)
         if moved:
             self.source, self.memory, self.source_mask = self.source[rows], self.memory[rows], self.source_mask[rows]
         self.sources = sources

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor, nn
 
-from vaak.core.batch import Batch, Term
+from vaak.core.batch import Batch, Term, read_together
 from vaak.core.errors import UserError
 from vaak.core.task import Baselines, Outputs
 from vaak.data.batching import largest_rows
@@ -170,7 +170,8 @@ class Seq2SeqTask(TextTask[Seq2SeqExperiment, PreparedPairs, Seq2SeqModel]):
     def _translations(self, model: nn.Module, batch: Batch) -> list[str]:
         """The translation of each row's source."""
         translator, settings = self.translator(model), self.decoding()
-        rows = zip(batch["source"].tolist(), batch["source_mask"].sum(1).tolist(), strict=True)
+        source, mask = read_together(batch["source"], batch["source_mask"])
+        rows = zip(source.tolist(), mask.sum(1).tolist(), strict=True)
         written = translator.written([row[:length] for row, length in rows], settings)
         return [translator.candidate(hypotheses[0], settings).text for hypotheses in written]
 

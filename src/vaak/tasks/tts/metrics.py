@@ -40,8 +40,10 @@ from vaak.tasks.tts.data import TtsDataset
 from vaak.tasks.tts.model import TtsOutputs
 from vaak.tasks.tts.predict import Sentence, Speaker
 from vaak.tasks.tts.recogniser import Recogniser
+from vaak.tasks.tts.spec import DURATION
 from vaak.tasks.tts.speech_scores import SpeechScores, figures_of
 
+ERROR = "duration_error"
 ScoredBatch = tuple[dict[str, Term], TtsOutputs]
 
 
@@ -65,33 +67,29 @@ class TtsMeters(Meters):
         self._spoken = spoken
         self.protocol = {"split": split, "durations": durations, **(spoken.protocol if spoken else {})}
         self._score, self._milliseconds = score, 1000 * frame_shift
-        self._losses = LossMeters(lambda model, batch: self._kept(model, batch), split, weights)
-        self._outputs: TtsOutputs | None = None
-        self._error = 0.0
+        self._losses = LossMeters(lambda model, batch: self._measured(model, batch), split, weights)
 
-    def _kept(self, model: nn.Module, batch: Batch) -> dict[str, Term]:
-        terms, self._outputs = self._score(model, batch)
-        return terms
+    def _measured(self, model: nn.Module, batch: Batch) -> dict[str, Term]:
+        """The losses, and by how many frames durations are wrong."""
+        terms, outputs = self._score(model, batch)
+        mask = length_mask(batch["symbol_lengths"], batch["symbols"].shape[1])
+        difference = (frames_of(outputs.log_durations) - outputs.durations).abs()
+        return {**terms, ERROR: Term(masked_sum(difference, mask), per=terms[DURATION].per)}
 
     def update(self, model: nn.Module, batch: Batch) -> None:
         self._losses.update(model, batch)
-        assert self._outputs is not None
-        outputs, self._outputs = self._outputs, None
-        mask = length_mask(batch["symbol_lengths"], batch["symbols"].shape[1])
-        difference = (frames_of(outputs.log_durations) - outputs.durations).abs()
-        self._error += float(masked_sum(difference, mask))
         if self._spoken is not None:
             self._spoken.update(model, batch)
 
     def sums(self) -> dict[str, float]:
         spoken = self._spoken.sums() if self._spoken is not None else {}
-        return {**self._losses.sums(), "duration_error": self._error, **spoken}
+        return {**self._losses.sums(), **spoken}
 
     def results(self, sums: dict[str, float]) -> dict[str, float]:
         spoken = self._spoken.sums() if self._spoken is not None else {}
-        others = {"duration_error", *spoken}
+        others = {f"{ERROR} sum", f"{ERROR} count", *spoken}
         found = self._losses.results({name: value for name, value in sums.items() if name not in others})
-        found["duration_error_ms"] = self._milliseconds * sums["duration_error"] / sums["duration count"]
+        found["duration_error_ms"] = self._milliseconds * sums[f"{ERROR} sum"] / sums[f"{ERROR} count"]
         return found if self._spoken is None else {**found, **self._spoken.results(sums)}
 
 

@@ -10,12 +10,13 @@ loss                      mel_distance + spectral_distance
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import NamedTuple, cast
 
 from torch import Tensor, nn
 
 from vaak.audio.features.mel import waveform_of
-from vaak.core.batch import Batch
+from vaak.core.batch import Batch, read_together
 from vaak.core.task import Meters
 from vaak.nn.speech.waveform_losses import spectrogram_loss, stft_loss
 from vaak.tasks.vocoder.model import VocoderModel
@@ -28,10 +29,16 @@ class Distances(NamedTuple):
     spectral: float
 
 
-def distances(model: VocoderModel, generated: Tensor, real: Tensor) -> Distances:
-    """Return the distances of samples ``(time,)`` from those of a recording."""
+def read_distances(measured: Sequence[tuple[Tensor, Tensor]]) -> list[Distances]:
+    """Return what ``distances`` gave, read from the device at once."""
+    values = [float(one) for one in read_together(*(tensor for one in measured for tensor in one))]
+    return [Distances(*pair) for pair in zip(values[::2], values[1::2], strict=True)]
+
+
+def distances(model: VocoderModel, generated: Tensor, real: Tensor) -> tuple[Tensor, Tensor]:
+    """Return both distances of samples ``(time,)`` from those of a recording."""
     rows = generated[None], real[None]
-    return Distances(float(spectrogram_loss(*rows, [model.mel_of]).total), float(stft_loss(*rows).total))
+    return spectrogram_loss(*rows, [model.mel_of]).total, stft_loss(*rows).total
 
 
 def vocoded(model: nn.Module, samples: Tensor) -> Tensor:
@@ -60,13 +67,15 @@ class VocoderMeters(Meters):
         self._sums = dict.fromkeys(("parts", "mel", "spectral", "griffin_lim_mel", "griffin_lim_spectral"), 0.0)
 
     def update(self, model: nn.Module, batch: Batch) -> None:
-        own = cast("VocoderModel", model)
+        own, indices = cast("VocoderModel", model), [index for [index] in batch.indices]
+        rows = [batch["samples"][row, :length] for row, length in enumerate(batch["lengths"].tolist())]
+        new = {index: real for index, real in zip(indices, rows, strict=True) if index not in self._known}
+        measured = [distances(own, vocoded(model, real), real) for real in rows]
+        measured += [distances(own, by_griffin_lim(own, one, self._num_iterations), one) for one in new.values()]
+        read = read_distances(measured)
+        self._known.update(zip(new, read[len(rows) :], strict=True))
         found = dict(self._sums)
-        for row, [index] in enumerate(batch.indices):
-            real = batch["samples"][row, : int(batch["lengths"][row])]
-            ours = distances(own, vocoded(model, real), real)
-            if index not in self._known:
-                self._known[index] = distances(own, by_griffin_lim(own, real, self._num_iterations), real)
+        for index, ours in zip(indices, read[: len(rows)], strict=True):
             found["parts"] += 1
             for prefix, one in (("", ours), ("griffin_lim_", self._known[index])):
                 found[f"{prefix}mel"] += one.mel

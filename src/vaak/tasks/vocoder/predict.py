@@ -18,7 +18,7 @@ from vaak.nn.onnx_file import OnnxModule, write_onnx
 from vaak.nn.speech.masks import length_mask
 from vaak.nn.speech.vocos import Vocos
 from vaak.tasks.batches import Batches
-from vaak.tasks.vocoder.metrics import Distances, by_griffin_lim, distances
+from vaak.tasks.vocoder.metrics import Distances, by_griffin_lim, distances, read_distances
 from vaak.tasks.vocoder.model import VocoderModel
 
 AT_FIRST = 4
@@ -75,7 +75,7 @@ def _vocoded(model: VocoderModel, num_iterations: int, recordings: Sequence[tupl
     found = []
     for (name, samples), real, row in zip(recordings, reals, made, strict=True):
         ours, theirs = row[: len(real)], by_griffin_lim(model, real, num_iterations)
-        own, other = (distances(model, one, real) for one in (ours, theirs))
+        own, other = read_distances([distances(model, one, real) for one in (ours, theirs)])
         found.append(Vocoded(name, samples, ours.cpu().numpy(), theirs.cpu().numpy(), own, other))
     return found
 

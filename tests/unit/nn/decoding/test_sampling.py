@@ -13,7 +13,15 @@ from hypothesis import strategies as st
 
 from vaak.core.errors import UserError
 from vaak.nn.decoding import sampling
-from vaak.nn.decoding.sampling import SamplingSettings, drawn, next_tokens, penalised, probabilities, uniform_numbers
+from vaak.nn.decoding.sampling import (
+    SamplingSettings,
+    demand_tokens,
+    drawn,
+    next_tokens,
+    penalised,
+    probabilities,
+    uniform_numbers,
+)
 
 FILTERS = [
     {},
@@ -139,5 +147,10 @@ def test_the_penalty_is_keskars_formula():
 
 @pytest.mark.parametrize("row", [[0.0, math.nan], [0.0, math.inf], [-math.inf, -math.inf]])
 def test_scores_that_are_no_numbers_are_refused(row: list[float]):
-    with pytest.raises(UserError, match="diverged"):
-        next_tokens(torch.tensor([[1.0, 2.0], row]), [[], []], SamplingSettings(temperature=0))
+    logits = torch.tensor([[1.0, 2.0], row])
+    for settings in (SamplingSettings(temperature=0), SamplingSettings(top_k=1), SamplingSettings(top_p=0.5)):
+        found = next_tokens(logits, [[], []], settings, uniforms(2))
+        assert found.tolist()[1] == -1
+        with pytest.raises(UserError, match="diverged"):
+            demand_tokens(found)
+        assert demand_tokens(found[:1]) in ([0], [1])
