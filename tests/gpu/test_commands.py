@@ -1,0 +1,126 @@
+"""Commands that use a model run on a GPU, and say there what they say on a CPU."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import tiny_diarizer
+import tiny_listener
+import tiny_voice
+from mock_cuda import MockDevice
+from recipe_sizes import OF_A_TASK, QUICK, SIZES
+from vaak.config.load import load
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+REPOSITORY = Path(__file__).parents[2]
+EXACTLY = ("--precision", "fp32")
+
+
+def on_both(vaak: Any, *arguments: object) -> list[str]:
+    """What a command prints on a CPU and on a GPU, without the time that it takes."""
+    said = []
+    for device in ("cpu", "cuda"):
+        code, out, err = vaak(*arguments, "--device", device)
+        assert code == 0, err
+        said.append(re.sub(r'"(seconds_taken|real_time_factor)": [^,}]+', "", out))
+    return said
+
+
+RECIPES = (
+    "quickstart",
+    "encoder_decoder_model",
+    *(
+        f"{task}/quickstart"
+        for task in (
+            "classification",
+            "diarization",
+            "tts",
+            "vocoder",
+            "asr",
+            "multitask",
+        )
+    ),
+)
+"""Those of the README."""
+
+
+@pytest.mark.parametrize("deterministic", [False, True])
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_a_recipe_trains(vaak: Any, recipe: str, deterministic: bool, gpu: MockDevice, tmp_path: Path):
+    file = REPOSITORY / "configs" / f"{recipe}.yml"
+    task = load([file]).experiment.task
+    options = (*SIZES[task], *QUICK, *OF_A_TASK.get(task, ()), f"training.deterministic={deterministic}")
+    options += ("data.minimal_pairs=[]",) if task == "lm" else ()  # they are longer than these rows
+    code, out, err = vaak("train", file, *options, f"run_dir={tmp_path / 'run'}", "training.device=cuda")
+    assert code == 0, err
+    lines = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
+    steps = [record for record in map(json.loads, lines) if record["kind"] == "step"]
+    assert math.isfinite(steps[-1]["loss"])
+    assert "on cuda" in out + err
+
+
+def test_generate_and_predict(vaak: Any, tiny_run: Path, gpu: MockDevice):
+    options = ("--max-new-tokens", 12, "--temperature", 0, *EXACTLY)
+    cpu, cuda = on_both(vaak, "generate", tiny_run, "लड़की", *options)
+    assert cpu == cuda
+    cpu, cuda = on_both(vaak, "predict", tiny_run, "लड़की", "वह घर में", *EXACTLY)
+    assert cpu == cuda
+
+
+def test_bf16_is_what_a_gpu_computes_in(vaak: Any, tiny_run: Path, gpu: MockDevice):
+    assert vaak("generate", tiny_run, "लड़की", "--max-new-tokens", 4, "--device", "cuda")[0] == 0
+
+
+def test_eval(vaak: Any, tiny_run: Path, gpu: MockDevice):
+    found = [json.loads(said)["metrics"] for said in on_both(vaak, "eval", tiny_run, "--json")]
+    for name, one in found[0].items():
+        assert found[1][name] == pytest.approx(one, rel=1e-4), name
+
+
+def test_replay_and_inspect(vaak: Any, tiny_run: Path, gpu: MockDevice):
+    for arguments in (("replay", tiny_run, "--step", 2), ("inspect", tiny_run, "--json")):
+        code, _, err = vaak(*arguments, "--device", "cuda")
+        assert code == 0, err
+
+
+def test_before_training(vaak: Any, tiny_text: Path, tmp_path: Path, gpu: MockDevice):
+    file = tiny_text / "tiny.yml"
+    for arguments in (("doctor", file), ("find-batch-size", file, "--up-to", 2), ("check-gradients", file)):
+        code, _, err = vaak(*arguments, f"run_dir={tmp_path}", "--device", "cuda")
+        assert code == 0, err
+
+
+def test_export(vaak: Any, tiny_run: Path, tmp_path: Path, gpu: MockDevice):
+    assert vaak("export", tiny_run, "--output", tmp_path / "out")[0] == 0
+
+
+def test_transcribe(vaak: Any, tmp_path: Path, gpu: MockDevice):
+    tiny_listener.write_listener(tmp_path / "corpus")
+    options = ("training.max_steps=20", "data.decoding.max_new_tokens=8", "training.optimizer.lr=0.01")
+    run = tiny_listener.train(tmp_path / "corpus", tmp_path / "run", *options)
+    files = sorted((tmp_path / "corpus").rglob("*.wav"))[:3]
+    for method in ("greedy", "beam"):
+        cpu, cuda = on_both(vaak, "transcribe", run, *files, "--json", "--method", method, *EXACTLY)
+        assert cpu == cuda
+
+
+def test_speak(vaak: Any, tmp_path: Path, gpu: MockDevice):
+    run = tmp_path / "voice"
+    tiny_voice.train(tiny_voice.write_voice(tmp_path / "corpus"), run)
+    code, _, err = vaak("speak", run, "He saw me.", "-o", tmp_path / "out.wav", "--device", "cuda", *EXACTLY)
+    assert code == 0, err
+
+
+def test_diarize(vaak: Any, tmp_path: Path, gpu: MockDevice):
+    tiny_diarizer.write_corpus(tmp_path / "corpus")
+    run = tmp_path / "run"
+    tiny_diarizer.train(tmp_path / "corpus", run)
+    file = next((tmp_path / "corpus" / "test").glob("*.wav"))
+    cpu, cuda = on_both(vaak, "diarize", run, file, *EXACTLY)
+    assert cpu == cuda
