@@ -40,6 +40,7 @@ from transformers import GenerationConfig, GenerationMixin
 
 from vaak.core.machine import host_memory
 from vaak.nn.decoding.sampling import SamplingSettings, next_tokens, without_dropout
+from vaak.nn.lora import choices_by
 from vaak.pipeline.rows import PipelineRowStore, disk_bytes, make_rows
 from vaak.tasks.asr.config import AsrDecodingConfig, ExpertsConfig, ScratchConfig
 from vaak.tasks.asr.data import WhisperFeatures
@@ -113,9 +114,9 @@ def routing(options: argparse.Namespace) -> None:
         found = model.encode(features)
         assert found.weights is not None
         weights = found.weights.clamp(min=1e-30)
-        with model.routing.of(weights):
+        with model.routing.of(choices_by(weights)):
             states = model._states(features)
-        return model.decode(tokens[:, :-1], Encoded(states, found.gate, weights))
+        return model.decode(tokens[:, :-1], Encoded(states, found.gate, weights, choices_by(weights)))
 
     def each_whole() -> Tensor:
         """The network once for each expert, and the outputs weighed."""
@@ -125,9 +126,9 @@ def routing(options: argparse.Namespace) -> None:
         total = torch.zeros(())
         for expert in range(options.experts):
             only = torch.nn.functional.one_hot(torch.full((options.rows,), expert), options.experts).float()
-            with model.routing.of(only):
+            with model.routing.of(choices_by(only)):
                 states = model._states(features)
-            logits = model.decode(tokens[:, :-1], Encoded(states, None, only))
+            logits = model.decode(tokens[:, :-1], Encoded(states, None, only, choices_by(only)))
             total = total + weights[:, expert, None, None] * logits
         return total
 

@@ -18,7 +18,6 @@ from __future__ import annotations
 import copy
 import importlib
 import math
-import weakref
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -257,34 +256,36 @@ USE = "expert_use"
 """Name of a term, with an expert's number after a slash: how often it was chosen."""
 
 
+class Choice(NamedTuple):
+    """An expert, the rows that chose it, and their weights of it, each ``(chosen,)``."""
+
+    expert: int
+    rows: Tensor
+    weights: Tensor
+
+
+def choices_by(weights: Tensor) -> tuple[Choice, ...]:
+    """Return the experts that any row chose, by weights ``(row, expert)``; a GPU is waited for once."""
+    (read,) = read_together(weights)
+    found = [(expert, column.nonzero()[:, 0]) for expert, column in enumerate(read.unbind(1))]
+    rows_of = [(expert, send(rows, weights.device)) for expert, rows in found if len(rows)]
+    return tuple(Choice(expert, rows, weights[rows, expert]) for expert, rows in rows_of)
+
+
 class Routing:
     """Which experts change which rows of the batch that is being computed; the layers of a model share one."""
 
     def __init__(self) -> None:
-        self.chosen: list[tuple[int, Tensor, Tensor]] = []
-        """Experts with the rows that chose them, and these rows' weights."""
-        self._seen: weakref.ref[Tensor] | None = None
-        self._rows: list[tuple[int, Tensor]] = []
+        self.choices: tuple[Choice, ...] = ()
 
     @contextmanager
-    def of(self, weights: Tensor | None) -> Iterator[None]:
-        """Within, rows are changed by ``weights`` ``(row, expert)``; None or all zeros: not at all."""
-        before = self.chosen
-        rows_of = [] if weights is None else self._rows_of(weights)
-        self.chosen = [(expert, rows, weights[rows, expert]) for expert, rows in rows_of if weights is not None]
+    def of(self, choices: tuple[Choice, ...]) -> Iterator[None]:
+        """Within, rows are changed by the experts that they chose; without any: not at all."""
+        before, self.choices = self.choices, choices
         try:
             yield
         finally:
-            self.chosen = before
-
-    def _rows_of(self, weights: Tensor) -> list[tuple[int, Tensor]]:
-        """Experts that were chosen, with the rows; encoder, decoder and each token after it ask for the same ones."""
-        if self._seen is None or self._seen() is not weights:
-            (read,) = read_together(weights)
-            rows = [(expert, column.nonzero()[:, 0]) for expert, column in enumerate(read.unbind(1))]
-            self._rows = [(expert, send(one, weights.device)) for expert, one in rows if len(one)]
-            self._seen = weakref.ref(weights)
-        return self._rows
+            self.choices = before
 
 
 class LoraExperts(nn.Module):
@@ -309,7 +310,7 @@ class LoraExperts(nn.Module):
     def forward(self, inputs: Tensor) -> Tensor:
         """``(row, …, out)`` of ``(row, …, in)``."""
         outputs: Tensor = self.base(inputs)
-        for expert, rows, weights in self.routing.chosen:
+        for expert, rows, weights in self.routing.choices:
             low = nn.functional.linear(self.dropout(inputs[rows]), self.lora_a[expert])
             change = nn.functional.linear(low, self.lora_b[expert])
             factors = (self.scale * weights).view(-1, *[1] * (inputs.ndim - 1))

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from vaak.nn.lora import Gate, LoraExperts, Routing, add_experts, load_balancing, top_k_weights, uses_of
+from vaak.nn.lora import Gate, LoraExperts, Routing, add_experts, choices_by, load_balancing, top_k_weights, uses_of
 
 NUM_EXPERTS, RANK, ALPHA = 5, 3, 6.0
 
@@ -39,7 +39,7 @@ def test_outputs_and_gradients_are_those_of_the_dense_formula(top_k: int):
         trained = [layer.lora_a, layer.lora_b, *gate.parameters()]
         weights = top_k_weights(gate(inputs.mean(1)), top_k)
         if routed:
-            with routing.of(weights):
+            with routing.of(choices_by(weights)):
                 outputs = layer(inputs)
         else:
             outputs = dense(layer, inputs, weights)
@@ -56,7 +56,7 @@ def test_an_expert_runs_on_its_own_rows_only(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(layer.dropout, "forward", lambda inputs: seen.append(len(inputs)) or inputs)
     weights = torch.zeros(6, NUM_EXPERTS, dtype=torch.float64)
     weights[:4, 1] = weights[4:, 3] = 1.0
-    with routing.of(weights):
+    with routing.of(choices_by(weights)):
         layer(torch.randn(6, 2, 7, dtype=torch.float64))
     assert seen == [4, 2]
     inputs = torch.randn(2, 2, 7, dtype=torch.float64)
@@ -137,7 +137,7 @@ def test_an_expert_is_what_peft_computes():
             own.copy_(experts[chosen])
     inputs = torch.randn(6, 9, 7, dtype=torch.float64)
     weights = nn.functional.one_hot(torch.full((6,), chosen), NUM_EXPERTS).double()
-    with routing.of(weights):
+    with routing.of(choices_by(weights)):
         outputs: Tensor = layer(inputs)
     expected = found(inputs)
     torch.testing.assert_close(outputs, expected, rtol=1e-12, atol=1e-12)

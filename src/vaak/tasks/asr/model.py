@@ -20,10 +20,12 @@ from torch import Tensor, nn
 from vaak.nn.cross_entropy import HeadInputs
 from vaak.nn.lora import (
     DTYPES,
+    Choice,
     Gate,
     LoraExperts,
     add_experts,
     add_lora,
+    choices_by,
     demand_layers,
     keep_frozen_weights_in,
     linear_layers,
@@ -38,17 +40,19 @@ if TYPE_CHECKING:
 class Encoded(NamedTuple):
     """Audio as the encoder's ``states`` ``(row, position, width)``.
 
-    With experts, also the ``gate``'s logits and the ``weights`` that follow from them, ``(row, expert)``.
+    With experts, also the ``gate``'s logits, the ``weights`` that follow from them, ``(row, expert)``, and by these the
+    ``choices``.
     """
 
     states: Tensor
     gate: Tensor | None = None
     weights: Tensor | None = None
+    choices: tuple[Choice, ...] = ()
 
     def rows(self, rows: Tensor | slice) -> Encoded:
         """These rows, in this order."""
         gate, weights = (None if part is None else part[rows] for part in (self.gate, self.weights))
-        return Encoded(self.states[rows], gate, weights)
+        return Encoded(self.states[rows], gate, weights, () if weights is None else choices_by(weights))
 
 
 class AsrOutputs(NamedTuple):
@@ -115,10 +119,11 @@ class AsrModel(nn.Module):
                 states = self._states(features)
             heard = states.mean(1) if heard is None else heard
         gate, weights = self.route(heard)
+        choices = choices_by(weights)
         if self.encodes_twice:
-            with self.routing.of(weights):
+            with self.routing.of(choices):
                 states = self._states(features)
-        return Encoded(states, gate, weights)
+        return Encoded(states, gate, weights, choices)
 
     @torch.no_grad()
     def hear(self, features: Tensor) -> Tensor:
@@ -145,9 +150,9 @@ class AsrModel(nn.Module):
         return self._scored(tokens, encoded, None, project=False)
 
     def _scored(self, tokens: Tensor, encoded: Encoded, cache: Any, *, project: bool) -> Tensor | HeadInputs:
-        if encoded.weights is None:
+        if self.gate is None:
             return self._decoded(tokens, encoded.states, cache, project)
-        with self.routing.of(encoded.weights):
+        with self.routing.of(encoded.choices):
             return self._decoded(tokens, encoded.states, cache, project)
 
     def _decoded(self, tokens: Tensor, states: Tensor, cache: Any, project: bool) -> Tensor | HeadInputs:

@@ -14,7 +14,7 @@ from transformers import WhisperFeatureExtractor, WhisperForConditionalGeneratio
 
 from vaak.core.errors import UserError
 from vaak.nn.decoding.sampling import Hypothesis
-from vaak.nn.lora import adapters_of
+from vaak.nn.lora import adapters_of, choices_by
 from vaak.tasks.asr.config import AsrDecodingConfig, AsrModelConfig, ExpertsConfig, WhisperLoraConfig
 from vaak.tasks.asr.data import SAMPLING_RATE, AsrExample, WhisperFeatures, collate
 from vaak.tasks.asr.export import write_adapter, write_whisper
@@ -220,9 +220,9 @@ def test_exports_have_the_same_logits_in_transformers_and_peft(
             expected = model(features, tokens).logits
         else:
             only = torch.nn.functional.one_hot(torch.tensor([expert]), 3).float()
-            with model.routing.of(only):
+            with model.routing.of(choices_by(only)):
                 states = model.whisper.model.encoder(features).last_hidden_state
-            expected = model.decode(tokens, Encoded(states, None, only))
+            expected = model.decode(tokens, Encoded(states, None, only, choices_by(only)))
         for one in (whole, adapted):
             found = one(input_features=features, decoder_input_ids=tokens).logits
             torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
