@@ -88,17 +88,19 @@ class FrozenLinear(nn.Linear):
 
 
 def keep_frozen_weights_in(dtype: torch.dtype, model: nn.Module) -> None:
-    """Keep the weights of linear layers that aren't trained in ``dtype``, in place.
+    """Keep the weights of linear layers that aren't trained in ``dtype``, in place; in fp32 nothing is changed.
 
     Those stay as they are that another module has, too (embeddings), and that of a model's ``head``, which is read
     without calling it.
     """
+    if dtype == torch.float32:
+        return
     owners = Counter(id(one) for module in model.modules() for one in module.parameters(recurse=False))
     for parent in list(model.modules()):
         for name, layer in parent.named_children():
             if type(layer) is not nn.Linear or name == "head" or owners[id(layer.weight)] > 1:
                 continue
-            if layer.weight.dtype != dtype and not layer.weight.requires_grad:
+            if not layer.weight.requires_grad:
                 setattr(parent, name, FrozenLinear.of(layer, dtype))
 
 
