@@ -84,7 +84,7 @@ def test_a_mel_spectrogram_becomes_samples_that_have_it(speech: Tensor, options:
 
 def test_magnitudes_fit_better_than_librosas(speech: Tensor) -> None:
     layer = MelSpectrogram(CONFIG)
-    mel = layer(speech).exp()
+    mel = layer(speech[5000:10000]).exp()  # librosa takes a minute for a sentence
     theirs = librosa.util.nnls(layer.filters.numpy(), mel.numpy().T)
     ours = distance(magnitudes_of(mel.log(), layer) @ layer.filters.T, mel)
     assert ours < distance(torch.from_numpy(theirs.T) @ layer.filters.T, mel)

@@ -135,7 +135,8 @@ def test_a_mixture_is_loaded_without_vaak(run: Path, opened: OpenedRun, vaak: Co
     assert any(texts)
 
 
-@pytest.mark.parametrize("top_k", [pytest.param(1, marks=pytest.mark.slow), 2])
+@pytest.mark.slow
+@pytest.mark.parametrize("top_k", [1, 2])
 def test_onnxruntime_computes_what_the_mixture_does(top_k: int, opened: OpenedRun, tmp_path: Path) -> None:
     import onnxruntime
 
