@@ -165,7 +165,8 @@ LISTENS = ("training.max_steps=30", "training.batch_size=8", "data.decoding.max_
 """So that a recogniser writes some of the words."""
 LORA = ("model.base=FOLDER/whisper", "model.lora={rank: 2}")
 EXPERTS = ("model.base=FOLDER/whisper", "model.experts={rank: 2, num_experts: 3}")
-EXPERTS_OPTIONS = ("rank", "alpha", "dropout", "targets", "num_experts", "top_k", "gate_width", "balancing_bias")
+LORA_OPTIONS = ("rank", "alpha", "dropout", "targets", "base_dtype")
+EXPERTS_OPTIONS = (*LORA_OPTIONS, "num_experts", "top_k", "gate_width", "balancing_bias")
 CUT = ("data.corpus.valid=[]", "data.corpus.test=[]")
 GRAMMAR = ("data.corpus={type: grammar, num_sentences: 400}",)
 HUB_OF_LABELS = "data.corpus={type: huggingface, name: FOLDER/hub, subset: one}"
@@ -233,6 +234,7 @@ OF_A_TASK: dict[tuple[str, str], tuple[str, ...]] = {
     **{("tts", f"model.flow_matching.{name}"): FLOW for name in FLOW_OPTIONS},
     **{("tts", f"data.speaking.{name}"): FLOW for name in ("num_steps", "method", "temperature")},
     **{("tts", f"data.speaking.{name}"): (f"model.{name}=true",) for name in ("pitch", "energy")},
+    ("tts", "data.speaking.on_unspeakable"): ("data.samples=['He saw 日 me. May saw me.']",),
     **{("tts", f"data.front_end.{name}"): ("model.durations=learned",) for name in FRONT_END_OPTIONS},
     **{("tts", f"data.front_end.{name}"): LEXICON for name in ("lexicon", "unknown_words")},
     ("tts", "data.max_duration"): ("data.max_duration=0.75",),  # which leaves some out
@@ -242,7 +244,7 @@ OF_A_TASK: dict[tuple[str, str], tuple[str, ...]] = {
             "training.checkpoint.init_from=FOLDER/other",
             "model.lora={rank: 2, targets: [head]}",
         )
-        for name in ("rank", "alpha", "dropout", "targets", "base_dtype")
+        for name in LORA_OPTIONS
     },
     ("asr", "data.sampling_seed"): ("data.percent=50",),
     ("asr", "data.too_long"): ("data.max_duration=0.6",),
@@ -254,7 +256,7 @@ OF_A_TASK: dict[tuple[str, str], tuple[str, ...]] = {
         for name in ("beam_size", "length_penalty", "early_stopping")
     },
     ("asr", "global_config.cache_gigabytes"): ("training.max_steps=7",),
-    **{("asr", f"model.lora.{name}"): LORA for name in ("rank", "alpha", "dropout", "targets", "base_dtype")},
+    **{("asr", f"model.lora.{name}"): LORA for name in LORA_OPTIONS},
     **{("asr", f"model.experts.{name}"): EXPERTS for name in EXPERTS_OPTIONS},
     **{
         (task, "data.augmentation.noise.folder"): ("data.augmentation.noise={type: files, folder: FOLDER}",)

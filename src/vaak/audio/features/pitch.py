@@ -29,6 +29,8 @@ SILENCE_DECIBELS = 40.0
 """Frames that are quieter than the loudest one by this are unvoiced."""
 LOWEST_FREQUENCY = 40.0
 """In Hz; what is below is removed: hum and handling noise are periodic, too."""
+LOWEST_RATE = 16_000
+"""Below it, audio is interpolated: a period between two samples would have no dip, and three of it one."""
 FRAMES_AT_ONCE = 1024
 
 
@@ -41,13 +43,15 @@ def fundamental_frequency(samples: np.ndarray, mel: MelConfig, pitch: PitchConfi
     num_frames = mel.num_frames(len(samples))
     if not num_frames:
         return np.zeros(0, np.float32)
-    longest = math.ceil(mel.sampling_rate / pitch.f0_min) + 1
-    shortest = max(int(mel.sampling_rate / pitch.f0_max), 2)
+    times = math.ceil(LOWEST_RATE / mel.sampling_rate)
+    rate = times * mel.sampling_rate
+    longest = math.ceil(rate / pitch.f0_min) + 1
+    shortest = max(int(rate / pitch.f0_max), 2)
     length = 3 * longest
     # What is compared for a period is centred at longest + period / 2: at the frame's centre for a period in between.
     before = longest + round(math.sqrt(shortest * longest) / 2)
-    padded = np.pad(_without_hum(np.asarray(samples, np.float32), mel.sampling_rate), (before, length))
-    sections = np.lib.stride_tricks.sliding_window_view(padded, length)[:: mel.hop_length][:num_frames]
+    padded = np.pad(_without_hum(np.asarray(samples, np.float32), mel.sampling_rate, times), (before, length))
+    sections = np.lib.stride_tricks.sliding_window_view(padded, length)[:: times * mel.hop_length][:num_frames]
     parts = [sections[first : first + FRAMES_AT_ONCE] for first in range(0, num_frames, FRAMES_AT_ONCE)]
     found = [_candidates(_differences(part, longest), shortest) for part in parts]
     periods, costs = (np.concatenate(some) for some in zip(*found, strict=True))
@@ -57,17 +61,17 @@ def fundamental_frequency(samples: np.ndarray, mel: MelConfig, pitch: PitchConfi
     costs += LONGER_PERIOD * (octaves - np.log2(shortest))
     chosen = _best_path(octaves, costs, pitch.voicing, mel.frame_shift / 0.01)
     periods = np.append(periods, np.full((num_frames, 1), np.inf), axis=1)
-    frequencies: np.ndarray = mel.sampling_rate / np.take_along_axis(periods, chosen[:, None], axis=1)[:, 0]
+    frequencies: np.ndarray = rate / np.take_along_axis(periods, chosen[:, None], axis=1)[:, 0]
     return frequencies.astype(np.float32)
 
 
-def _without_hum(samples: np.ndarray, sampling_rate: int) -> np.ndarray:
-    """The samples without their lowest frequencies, and without delay."""
+def _without_hum(samples: np.ndarray, sampling_rate: int, times: int) -> np.ndarray:
+    """The samples, ``times`` as many, without their lowest frequencies, and without delay."""
     size = 1 << (len(samples) + sampling_rate // 20).bit_length()
     frequencies = np.fft.rfftfreq(size, 1 / sampling_rate)
     kept = 1 - 1 / (1 + (frequencies / LOWEST_FREQUENCY) ** 8)
-    filtered = np.fft.irfft(np.fft.rfft(samples, size) * kept.astype(np.float32), size)[: len(samples)]
-    return np.asarray(filtered, np.float32)
+    spectrum = times * np.fft.rfft(samples, size) * kept.astype(np.float32)
+    return np.asarray(np.fft.irfft(spectrum, times * size)[: times * len(samples)], np.float32)
 
 
 def _differences(sections: np.ndarray, longest: int) -> np.ndarray:
@@ -93,7 +97,8 @@ def _differences(sections: np.ndarray, longest: int) -> np.ndarray:
 def _candidates(differences: np.ndarray, shortest: int) -> tuple[np.ndarray, np.ndarray]:
     """Periods in samples, and their differences, ``(frame, NUM_CANDIDATES)`` each; what isn't there costs infinity."""
     before, here, after = differences[:, shortest - 1 : -2], differences[:, shortest:-1], differences[:, shortest + 1 :]
-    dips = np.where((here < before) & (here <= after), here, np.inf)
+    longer = LONGER_PERIOD * np.log2(np.arange(shortest, shortest + here.shape[1]) / shortest)
+    dips = np.where((here < before) & (here <= after), here + longer.astype(here.dtype), np.inf)
     places = np.argpartition(dips, NUM_CANDIDATES, axis=1)[:, :NUM_CANDIDATES]
     before, here, after = (np.take_along_axis(values, places, 1) for values in (before, here, after))
     bend = np.maximum(before - 2 * here + after, 1e-12)
