@@ -41,7 +41,7 @@ def stack_of(**options: Any) -> TransformerStack:
     ],
     ids=lambda options: "-".join(map(str, options.values())),
 )
-@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("packed", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_two_graphs_serve_all_lengths(options: dict[str, Any], packed: bool):
     stack = stack_of(dropout=0.0, **options)
     compiled: Any = torch.compile(stack, backend="aot_eager")
