@@ -24,6 +24,7 @@ AMI_BY_NAME = (
 )
 CIRCUMSTANCES: dict[str, tuple[str, ...]] = {
     "training.epochs": ("training.max_steps=null",),
+    "training.scheduler.long_warmup": ("training.scheduler.long_warmup=shorten", "training.scheduler.warmup_steps=100"),
     "training.scheduler.min_lr": ("training.scheduler.type=cosine",),
     "training.scheduler.first_cycle_steps": ("training.max_steps=8",),
     "training.scheduler.cycle_growth": ("training.scheduler.first_cycle_steps=2",),
@@ -57,6 +58,7 @@ CIRCUMSTANCES: dict[str, tuple[str, ...]] = {
     "training.memory.recovery": ("training.loss.auxiliary={short: {type: 'FOLDER/own.py:short', weight: 0.1}}",),
     "training.non_finite.max_skipped": ("training.loss.auxiliary={torn: {type: 'FOLDER/own.py:torn', weight: 0.1}}",),
     "training.performance.prefetch_factor": ("training.performance.num_workers=1",),
+    "training.fp32_fallback": ("training.mixed_precision=no",),
     "training.performance.persistent_workers": ("training.performance.num_workers=1",),
     "training.logging.progress_bar": ("@terminal",),
     "wandb": ("@wandb", "training.logging.wandb=true"),
@@ -79,12 +81,7 @@ CIRCUMSTANCES: dict[str, tuple[str, ...]] = {
     "model.rope_original_length": ("model.rope_scaling_factor=2", "model.rope_scaling_type=yarn"),
     "model.lora": ("training.checkpoint.init_from=FOLDER/other", "model.lora={rank: 2}"),
     "data.corpus.text_column": ("data.corpus={type: json, train: [FOLDER/train.jsonl], valid: [], test: []}",),
-    "data.corpus.num_sentences": (
-        "data.corpus={type: grammar, num_sentences: 200}",
-        "data.corpus.train=[]",
-        "data.corpus.valid=[]",
-        "data.corpus.test=[]",
-    ),
+    "data.corpus.num_sentences": ("data.corpus={type: grammar, num_sentences: 200}",),
     "data.corpus.train_fraction": ("data.corpus.valid=[]", "data.corpus.test=[]"),
     "data.corpus.on_invalid_utf8": ("data.corpus.train=[FOLDER/torn.txt]",),
     "data.corpus.name": ("@hub", HUB, "data.corpus.subset=one"),

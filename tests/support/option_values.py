@@ -39,6 +39,7 @@ VALUES: dict[str, Any] = {
     "data.front_end.lexicon": "FOLDER/other_lexicon.txt",
     "data.samples": ["He saw me now."],
     "data.speaking.speaker": "Bob",
+    "training.scheduler.long_warmup": "refuse",
     "data.speaking.vocoder": "FOLDER/vocoder",
     "data.gain": [-3.0, 0.0],
     "data.group": "speaker",

@@ -342,7 +342,7 @@ def _impossible_steps(training: TrainingConfig) -> Iterator[CheckFinding]:
         yield impossible(
             "training.scheduler.warmup_steps",
             f"is {scheduler.warmup_steps}, but training ends after {training.max_steps} steps (max_steps); warm up for "
-            "fewer, or train longer",
+            "fewer, train longer, or set training.scheduler.long_warmup to shorten",
         )
     if scheduler.type in SCHEDULES_THAT_END_LOW and scheduler.min_lr > optimizer.lr:
         yield impossible(
