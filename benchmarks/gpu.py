@@ -207,7 +207,7 @@ def memory(card: Card) -> None:
     found = card.command("find-batch-size", str(yaml), f"training.device={card.device}", precision, "--json", *limit)
     answer = json.loads(found.stdout)
     card.write("```json", json.dumps(answer, indent=2)[:2000], "```")
-    largest = int(answer["advice"]["training.batch_size"])
+    largest = int(answer["largest"])
     run = card.folder / "provoked"
     done = card.command(*card.training(run, yaml, 6, precision, f"training.batch_size={4 * largest}"))
     said = [line for line in (done.stdout + done.stderr).splitlines() if "memory" in line or "piece" in line]
@@ -394,13 +394,16 @@ def _timed_command(card: Card, run: Path, files: Sequence[str], more: Sequence[s
 
 
 def _transformers(card: Card, folder: Path, files: Sequence[str], tokens: int) -> float:
+    import soundfile
     from transformers import pipeline
 
     whisper: Any = pipeline("automatic-speech-recognition", str(folder), device=card.device, batch_size=16)
+    whisper.tokenizer.pad_token_id = whisper.model.config.pad_token_id
     if not card.toy:
         whisper.model.to(torch.bfloat16)
     begun = time.perf_counter()
-    list(whisper(list(files), generate_kwargs={"max_new_tokens": tokens}))
+    read = [{"raw": soundfile.read(file, dtype="float32")[0], "sampling_rate": 16_000} for file in files]
+    list(whisper(read, generate_kwargs={"max_new_tokens": tokens}))
     return time.perf_counter() - begun
 
 
@@ -413,7 +416,13 @@ def _faster_whisper(card: Card, base: Path, folder: Path, files: Sequence[str], 
     pipeline = BatchedInferencePipeline(WhisperModel(str(folder), device=card.device, compute_type="default"))
     begun = time.perf_counter()
     for file in files:
-        segments, _ = pipeline.transcribe(file, batch_size=16, beam_size=1, max_new_tokens=tokens, vad_filter=False)
+        how: dict[str, Any] = {
+            "beam_size": 1,
+            "max_new_tokens": tokens,
+            "vad_filter": False,
+            "without_timestamps": True,
+        }
+        segments, _ = pipeline.transcribe(file, batch_size=16, **how)
         list(segments)
     return time.perf_counter() - begun
 
