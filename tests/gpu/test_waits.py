@@ -14,7 +14,7 @@ from torch import Tensor
 
 from contract_cases import CASES
 from mock_cuda import MockDevice, Note
-from vaak.core.batch import send
+from vaak.core.batch import read_together, send
 from vaak.engine.trainer import Trainer
 from vaak.nn.decoding.beam_search import BeamSettings, beam_search
 from vaak.nn.decoding.sampling import SamplingSettings, highest, write
@@ -160,3 +160,15 @@ def test_the_highest_are_those_of_a_cpu(gpu: MockDevice, seed: int):
         expected = highest(scores, count)
         assert torch.equal(values.cpu(), expected[0])
         assert torch.equal(places.cpu(), expected[1])
+
+
+def test_what_is_read_together_may_be_anywhere(gpu: MockDevice):
+    """A user's metric may be computed on the CPU; a batch may be on the GPU that is called just cuda."""
+    found = [torch.tensor([1.5, 2.5]).cuda(), torch.tensor(7), torch.tensor([[True], [False]]).cuda()]
+    before = len(gpu.waits())
+    read = read_together(*found)
+    assert len(gpu.waits()) - before == 1
+    assert [one.tolist() for one in read] == [[1.5, 2.5], 7, [[True], [False]]]
+    there = send(found[0], torch.device("cuda"))
+    assert there.is_cuda
+    assert there.tolist() == [1.5, 2.5]

@@ -39,8 +39,10 @@ class FirstPass:
 
 
 def send(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
-    """Return a tensor of the CPU on ``device``. The program doesn't wait for what the device still has to do."""
-    return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor.to(device)
+    """Return a tensor on ``device``. From the CPU, the program doesn't wait for what the device still has to do."""
+    if device.type == "cuda" and tensor.device.type == "cpu":
+        return tensor.pin_memory().to(device, non_blocking=True)
+    return tensor.to(device)
 
 
 def read_together(*tensors: torch.Tensor) -> list[torch.Tensor]:
@@ -52,11 +54,15 @@ def read_together(*tensors: torch.Tensor) -> list[torch.Tensor]:
     """
     import torch  # the package does without it
 
-    if all(one.device.type == "cpu" for one in tensors):
+    away = [one.detach() for one in tensors if one.device.type != "cpu"]
+    if not away:
         return [one.detach() for one in tensors]
-    together = torch.cat([one.detach().flatten().view(torch.uint8) for one in tensors]).cpu()
-    parts = together.split([one.nbytes for one in tensors])
-    return [part.clone().view(one.dtype).view(one.shape) for part, one in zip(parts, tensors, strict=True)]
+    together = torch.cat([one.flatten().view(torch.uint8) for one in away]).cpu()
+    parts = iter(together.split([one.nbytes for one in away]))
+    return [
+        one.detach() if one.device.type == "cpu" else next(parts).clone().view(one.dtype).view(one.shape)
+        for one in tensors
+    ]
 
 
 def places_of(mask: torch.Tensor, count: float) -> torch.Tensor:
@@ -114,8 +120,7 @@ class Batch:
 
     def to(self, device: torch.device) -> Batch:
         """Return the same batch with its tensors on ``device``; counts stay on the CPU, where they are summed."""
-        moved = {name: one if one.device == device else send(one, device) for name, one in self.tensors.items()}
-        return replace(self, tensors=moved)
+        return replace(self, tensors={name: send(tensor, device) for name, tensor in self.tensors.items()})
 
     def pin_memory(self) -> Batch:
         """Return the same batch in page-locked memory (called by torch's loader when ``pin_memory`` is on)."""
