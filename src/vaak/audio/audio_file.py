@@ -20,10 +20,11 @@ import struct
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, Self
+from typing import Any, BinaryIO, Literal, NamedTuple, Self
 
 import numpy as np
 
+from vaak.audio.embedded import Part
 from vaak.core.errors import DataError, UserError, optional_import
 from vaak.core.storage.files import demand_file, replacing
 
@@ -61,12 +62,12 @@ class Header(NamedTuple):
 class AudioFile:
     """Windows of a file. ``duration`` is in seconds, ``num_samples`` that of the whole at ``sampling_rate``."""
 
-    def __init__(self, path: str | Path, sampling_rate: int, channels: Channels = "mix") -> None:
-        """Open the file; ``channels``: the mean of all, the first, or the mean of these (from 0).
+    def __init__(self, path: str | Path | Part, sampling_rate: int, channels: Channels = "mix") -> None:
+        """Open a file or a part of one; ``channels``: the mean of all, the first, or the mean of these (from 0).
 
         Raises DataError if it is missing, empty, or not readable audio.
         """
-        self.path, self.sampling_rate = Path(path), sampling_rate
+        self.path, self.sampling_rate = Path(path) if isinstance(path, str) else path, sampling_rate
         self._file = open_sound_file(self.path)
         self.header = _header_of(self._file, self.path)
         self.duration = self.header.duration
@@ -186,10 +187,11 @@ class AudioFile:
         self.close()
 
 
-def read_header(path: str | Path) -> Header:
-    """The header of the file. Raises DataError if it is missing, empty, or not readable audio."""
-    with open_sound_file(Path(path)) as file:
-        return _header_of(file, Path(path))
+def read_header(path: str | Path | Part) -> Header:
+    """The header of a file or a part of one. Raises DataError if it is missing, empty, or not readable audio."""
+    place = Path(path) if isinstance(path, str) else path
+    with open_sound_file(place) as file:
+        return _header_of(file, place)
 
 
 def samples_in(seconds: float, sampling_rate: int) -> int:
@@ -201,20 +203,24 @@ def samples_in(seconds: float, sampling_rate: int) -> int:
     return math.floor(round(seconds * sampling_rate, 8) + 0.5)
 
 
-def open_sound_file(path: Path) -> Any:
+def _open_bytes(path: Path | Part) -> BinaryIO:
+    return open(path, "rb") if isinstance(path, Path) else path.open()
+
+
+def open_sound_file(path: Path | Part) -> Any:
     """A ``soundfile.SoundFile``. Raises DataError, with the reason, if it can't be opened."""
     with optional_import(f"{path}: reading audio requires soundfile", "audio"):
         import soundfile
     try:
-        demand_file(path)
-        with open(path, "rb") as file:
+        demand_file(path if isinstance(path, Path) else path.path)
+        with _open_bytes(path) as file:
             is_empty = not file.read(1)
     except OSError as error:
         raise DataError(f"{path}: can't be read: {error.strerror}") from error
     if is_empty:
         raise DataError(f"{path}: the file is empty (0 bytes); download it again or remove it")
     try:
-        return soundfile.SoundFile(path)
+        return soundfile.SoundFile(path if isinstance(path, Path) else path.open())
     except soundfile.LibsndfileError as error:
         raise DataError(
             f"{path}: this is not audio that libsndfile can read ({error.error_string.rstrip('.')}); convert it to "
@@ -222,7 +228,7 @@ def open_sound_file(path: Path) -> Any:
         ) from error
 
 
-def _header_of(file: Any, path: Path) -> Header:
+def _header_of(file: Any, path: Path | Part) -> Header:
     if file.frames == 0:
         raise DataError(f"{path}: this file holds no samples; download it again or remove it")
     if file.frames > LONGEST:
@@ -234,12 +240,12 @@ def _header_of(file: Any, path: Path) -> Header:
     return Header(file.samplerate, file.frames, file.channels, file.subtype == "OPUS")
 
 
-def _demand_whole_wav(path: Path) -> None:
+def _demand_whole_wav(path: Path | Part) -> None:
     """Raises DataError for a WAV file that ends before its samples do; libsndfile reads what is there without an error.
 
     Chunks follow after 12 bytes, each with a name and a length, and begin at even positions.
     """
-    with open(path, "rb") as file:
+    with _open_bytes(path) as file:
         file.seek(12)
         while len(head := file.read(8)) == 8:
             name, length = struct.unpack("<4sI", head)
@@ -248,7 +254,8 @@ def _demand_whole_wav(path: Path) -> None:
             file.seek(length + length % 2, os.SEEK_CUR)
         else:
             return
-        held = os.fstat(file.fileno()).st_size - file.tell()
+        start = file.tell()
+        held = file.seek(0, os.SEEK_END) - start
     if held < length < STREAMED:
         raise DataError(
             f"{path}: its header says {length:,} bytes of samples, but there are {held:,}: it is truncated; download "
@@ -256,13 +263,13 @@ def _demand_whole_wav(path: Path) -> None:
         )
 
 
-def _demand_whole_ogg(path: Path) -> None:
+def _demand_whole_ogg(path: Path | Part) -> None:
     """Raises DataError for Ogg (Vorbis, Opus) without its last page; libsndfile takes what is there for the whole.
 
     A page has its flags at byte 5 (4: the last one), the number of its segments at 26, and then their lengths.
     """
-    with open(path, "rb") as file:
-        file.seek(max(0, os.fstat(file.fileno()).st_size - PAGE))
+    with _open_bytes(path) as file:
+        file.seek(max(0, file.seek(0, os.SEEK_END) - PAGE))
         end = file.read()
     start = end.rfind(b"OggS\0")
     if start < 0:
@@ -273,6 +280,8 @@ def _demand_whole_ogg(path: Path) -> None:
         raise DataError(
             f"{path}: its last page is missing: it is truncated; download it again, or keep what is there: "
             f"ffmpeg -i {path.name} -c copy whole{path.suffix}"
+            if isinstance(path, Path)
+            else f"{path}: its last page is missing: it was truncated before it was packed; leave it out"
         )
 
 
@@ -283,13 +292,13 @@ KEPT = 2**24
 """Samples that are kept: more than five minutes at 48 kHz."""
 LONG_WAY = 600
 """Seconds; to decode more of a file for nothing is worth a warning."""
-_warned: set[Path] = set()
+_warned: set[Path | Part] = set()
 
 
 class FromStart:
     """The samples of a file, mixed to one channel by ``mix``."""
 
-    def __init__(self, path: Path, reopen: Callable[[], Any], mix: Callable[[np.ndarray], np.ndarray]) -> None:
+    def __init__(self, path: Path | Part, reopen: Callable[[], Any], mix: Callable[[np.ndarray], np.ndarray]) -> None:
         """``reopen`` gives the file at its beginning, a ``soundfile.SoundFile``."""
         self.path, self.reopen, self.mix = path, reopen, mix
         self.file = reopen()

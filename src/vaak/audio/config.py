@@ -302,6 +302,30 @@ class ConversationsConfig(Section):
         return self
 
 
+DatasetType = Literal[
+    "recipe",
+    "cuts",
+    "folder",
+    "json",
+    "ljspeech",
+    "splits",
+    "voices",
+    "ami",
+    "commonvoice",
+    "espnet",
+    "fleurs",
+    "kaldi",
+    "librispeech",
+    "nemo",
+    "parquet",
+    "shar",
+    "voxpopuli",
+    "webdataset",
+]
+BY_SPEAKER = ("splits", "commonvoice", "librispeech", "voxpopuli")
+"""Types whose utterances have one speaker each, whom a split that is made shouldn't share."""
+
+
 class DatasetConfig(DividedSection):
     """One corpus of recordings."""
 
@@ -309,10 +333,11 @@ class DatasetConfig(DividedSection):
     resume_class: ClassVar[ResumeClass | None] = "refused"
 
     name: str = option("A name; for type recipe, the name of a Lhotse recipe (vaak data list).", "voices")
-    type: Literal["recipe", "cuts", "folder", "json", "ljspeech", "splits", "voices"] = option(
+    type: DatasetType = option(
         "recipe: a Lhotse recipe; cuts: Lhotse manifests; folder: audio next to RTTM (and UEM, CTM, "
         "TextGrid) files; json: JSON lines, or tables (CSV, TSV); ljspeech: metadata.csv and wavs; splits: folders "
-        "Train, Dev and Test; voices: speech synthesised by espeak-ng.",
+        "Train, Dev and Test; voices: speech synthesised by espeak-ng; others: that corpus, or what that program "
+        "wrote, as it is in corpus_dir (docs/datasets.md).",
         "recipe",
     )
     corpus_dir: str | None = option(
@@ -321,19 +346,28 @@ class DatasetConfig(DividedSection):
     output_dir: str | None = option(
         "Folder of its manifests; null is global_config.output_dir / name.", None, resume="free"
     )
-    options: dict[str, Any] = option("recipe: further arguments of its prepare function.", {}, only_for=("recipe",))
-    columns: dict[str, str] = option(
-        "json: keys or columns that have other names in the manifests, such as {audio: path, text: sentence}.",
+    options: dict[str, Any] = option(
+        "recipe: further arguments of its prepare function; ami: mic, the microphone (Mix-Headset, Headset, "
+        "Array1-01, …).",
         {},
-        only_for=("json", "splits"),
+        only_for=("recipe", "ami"),
+    )
+    columns: dict[str, str] = option(
+        "json, and types of tables: keys or columns that have other names in the manifests, such as {audio: path, "
+        "text: sentence}.",
+        {},
+        only_for=("json", "splits", "commonvoice", "fleurs", "nemo", "parquet", "voxpopuli", "webdataset"),
     )
     audio_root: tuple[str, ...] = option(
         "One or several folders outside of a manifest's own in which the audio that it names may lie, by absolute or "
         "relative paths; without any, only in the manifest's folder (cuts: anywhere).",
         (),
         resume="free",
-        only_for=("cuts", "json", "ljspeech", "splits"),
-    )
+        only_for=(
+            "cuts", "json", "ljspeech", "splits", "commonvoice", "espnet", "fleurs", "kaldi", "librispeech", "nemo",
+            "parquet", "voxpopuli",
+        ),
+    )  # fmt: skip
     train: tuple[str, ...] = option(
         "recipe: its parts; otherwise files, folders or patterns (ljspeech: metadata.csv). Alone, it is split by "
         "train_fraction.",
@@ -343,8 +377,8 @@ class DatasetConfig(DividedSection):
     test: tuple[str, ...] = option("The same for the test split.", ())
     split_by: Literal["recording", "speaker"] = option(
         "What stays in one split, if valid and test are not given: a recording, or all recordings of a speaker. With "
-        "conversations, and for type splits, the default is speaker: those of test then have speakers that training "
-        "doesn't have.",
+        "conversations, and for types splits, commonvoice, librispeech and voxpopuli, the default is speaker: those of "
+        "test then have speakers that training doesn't have.",
         "recording",
     )
     train_fraction: float = option("Fraction for train, if valid and test are not given.", 0.8, gt=0, le=1)
@@ -384,7 +418,7 @@ class DatasetConfig(DividedSection):
 
     @model_validator(mode="after")
     def _splits_share_no_speakers(self) -> DatasetConfig:
-        shares_none = self.conversations is not None or self.type == "splits"
+        shares_none = self.conversations is not None or self.type in BY_SPEAKER
         if shares_none and "split_by" not in self.model_fields_set:
             object.__setattr__(self, "split_by", "speaker")  # a default, before anyone has read it
         return self

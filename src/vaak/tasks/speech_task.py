@@ -19,6 +19,7 @@ from typing_extensions import TypeVar
 from vaak.audio.config import AudioConfig, DatasetConfig
 from vaak.audio.corpora.corpus import AudioCorpus, AudioStatistics
 from vaak.audio.cuts.findings import cut_findings
+from vaak.audio.cuts.reading import UNKNOWN_SPEAKER
 from vaak.audio.cuts.recordings import UNUSABLE
 from vaak.audio.cuts.store import CutStore, write_cuts
 from vaak.config.base import FOLDS_FILE
@@ -207,9 +208,27 @@ def recipe(
         corpora = corpora_of(datasets, audio)
         there = [split for split in SPLITS if any(split in corpus.splits for corpus in corpora)]
         wanted = there if splits is None else splits
-        return {"statistics": {split: _write(corpora, split, folder / split, choice) for split in wanted}}
+        statistics = {split: _write(corpora, split, folder / split, choice) for split in wanted}
+        report_shared_speakers(corpora)
+        return {"statistics": statistics}
 
     return Recipe(make, fingerprint, data_options, "datasets")
+
+
+def report_shared_speakers(corpora: Iterable[AudioCorpus]) -> None:
+    """Log how many speakers of an evaluation split training has, too, as far as they are known and were read.
+
+    A warning where the splits are those of the corpus: whoever splits a corpus has chosen it by ``split_by``.
+    """
+    for corpus in corpora:
+        known = {split: read.speakers - {UNKNOWN_SPEAKER} for split, read in corpus.statistics.items()}
+        for split in sorted(known.keys() - {"train"}):
+            shared = known[split] & known.get("train", set())
+            if shared:
+                level = logging.WARNING if split in corpus.division.given else logging.INFO
+                numbers = f"{len(shared):,} of {len(known[split]):,} speakers of {split}"
+                example = min(shared)
+                log.log(level, "%s: %s are in train, too, such as %s", corpus.dataset.name, numbers, example)
 
 
 def _write(corpora: list[AudioCorpus], split: str, folder: Path, choice: Choice) -> dict[str, Any]:

@@ -7,6 +7,7 @@ folder    audio files next to RTTM, UEM, CTM and TextGrid files (vaak.audio.corp
 json      JSON lines and tables (vaak.audio.corpora.json_manifest)
 ljspeech  metadata.csv and wavs, as LJ Speech has them (vaak.audio.corpora.folders)
 splits    folders Train, Dev and Test (vaak.audio.corpora.json_manifest)
+others    corpora as they are downloaded (vaak.audio.corpora.downloads)
 voices    speech of espeak-ng (vaak.audio.corpora.voices)
 
 Splits that are given are kept; others are split off from train by the hash of a recording's name, or of its
@@ -285,7 +286,11 @@ def _open_reader(dataset: DatasetConfig, audio: AudioConfig) -> CorpusReader:
         from vaak.audio.corpora.json_manifest import SplitFolderReader
 
         return SplitFolderReader(dataset)
-    return LJSpeechReader(dataset) if dataset.type == "ljspeech" else VoicesReader(dataset, audio)
+    if dataset.type in ("ljspeech", "voices"):
+        return LJSpeechReader(dataset) if dataset.type == "ljspeech" else VoicesReader(dataset, audio)
+    from vaak.audio.corpora.downloads import READERS
+
+    return READERS[dataset.type](dataset, audio)
 
 
 def _cache() -> Path:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import glob
 import os
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -12,6 +13,9 @@ from vaak.audio.config import DatasetConfig
 from vaak.audio.cuts.recordings import ReadRecording
 from vaak.core.errors import DataError
 from vaak.core.splits import SPLITS
+
+_NO_FILE = re.compile(r"^\s*\||\|\s*$|^pipe:|^[A-Za-z][\w+.-]+://")
+"""Names that other programs run by a shell, or fetch."""
 
 
 class CorpusReader(ABC):
@@ -98,6 +102,11 @@ def named_file(folders: Sequence[Path], name: str, where: str) -> Path:
     """
     if "\0" in name:
         raise DataError(f"{where}: {name!r} can't be the name of a file")
+    if _NO_FILE.search(name):
+        raise DataError(
+            f"{where}: {name!r} is a command or an address, which is refused: nothing is run or fetched; save "
+            "the audio as a file and name that"
+        )
     path = place_of(folders, name)
     demand_inside(path, folders, where, name)
     return path

@@ -47,6 +47,7 @@ from vaak.audio.cuts.recordings import (
     times_of,
     within,
 )
+from vaak.audio.embedded import Part
 from vaak.audio.formats.alignments import alignment_of_json, read_alignment
 from vaak.audio.formats.annotation_lines import read_rttm, read_uem
 from vaak.audio.segments import Alignment, Segment, merged
@@ -169,18 +170,22 @@ def _split_of(entry: dict[str, Any], where: str) -> str:
     return SPLIT_NAMES.get(split, split)
 
 
-def reading_of(entry: dict[str, Any], folders: Sequence[Path], where: str) -> ReadRecording:
-    """The recording of a line, whose files are in ``folders``. Raises DataError, with ``where`` it is."""
+def reading_of(entry: dict[str, Any], folders: Sequence[Path], where: str, part: Part | None = None) -> ReadRecording:
+    """The recording of a line, whose files are in ``folders``; its audio may be a ``part`` of one.
+
+    Raises DataError, with ``where`` it is.
+    """
     audio = _text(entry, "audio", where)
     if audio is None:
         raise DataError(f"{where}: the key audio is missing, the name of the file; there are {', '.join(entry)}")
-    path = named_file(folders, audio, where)
+    path = named_file(folders, audio, where) if part is None else part
     try:
         header = read_header(path)
     except DataError as error:
         raise DataError(f"{where}: {error}") from error
     _demand_rate(entry, header, path, where)
-    cut = recording_cut(_text(entry, "id", where) or _text(entry, "uri", where) or path.stem, path, header, audio)
+    name = _text(entry, "id", where) or _text(entry, "uri", where) or Path(audio).stem
+    cut = recording_cut(name, path, header, audio)
     _take_stretch(cut, entry, path, where)
     labels, remarks = _labels(entry, cut, folders, where)
     if labels is None:
@@ -198,7 +203,7 @@ def reading_of(entry: dict[str, Any], folders: Sequence[Path], where: str) -> Re
     return ReadRecording(audio, cut, (*remarks, *more))
 
 
-def _demand_rate(entry: dict[str, Any], header: Header, path: Path, where: str) -> None:
+def _demand_rate(entry: dict[str, Any], header: Header, path: Path | Part, where: str) -> None:
     rate = _number(entry, "sampling_rate", where)
     if rate is not None and rate != header.sampling_rate and not header.is_opus:
         raise DataError(
@@ -206,7 +211,7 @@ def _demand_rate(entry: dict[str, Any], header: Header, path: Path, where: str) 
         )
 
 
-def _take_stretch(cut: Any, entry: dict[str, Any], path: Path, where: str) -> None:
+def _take_stretch(cut: Any, entry: dict[str, Any], path: Path | Part, where: str) -> None:
     """Trim the cut to ``offset`` and ``duration``."""
     offset, duration = _number(entry, "offset", where) or 0.0, _number(entry, "duration", where)
     rest = cut.duration - offset

@@ -40,6 +40,7 @@ from vaak.audio.cuts.reading import (
     recordings_in,
 )
 from vaak.audio.cuts.recordings import ReadRecording, attempted
+from vaak.audio.embedded import PART, part_of
 from vaak.core.artifact import LOCK, Artifact
 from vaak.core.errors import DataError, UserError
 from vaak.core.splits import SPLITS
@@ -199,7 +200,8 @@ def _write(path: Path, readings: Iterable[ReadRecording]) -> dict[str, int]:
                 [label] = cut.supervisions
                 label.custom = {**(label.custom or {}), NO_TIMES: True}
             for source in cut.recording.sources:
-                source.source = os.path.abspath(source.source)
+                if source.type != PART:  # those have absolute paths
+                    source.source = os.path.abspath(source.source)
             lines.write(json.dumps(cut.to_dict(), ensure_ascii=False) + "\n")
     return dropped
 
@@ -316,12 +318,13 @@ class ManifestReader(CorpusReader):
         demand_harmless(entry, where)
         for recording, is_read in recordings_in(entry):
             for source in recording["sources"]:
-                path = _place_of(Path(source["source"]), (folder, *self.roots))
+                part = part_of(source["source"]) if source["type"] == PART else None
+                path = _place_of(Path(source["source"]) if part is None else part.path, (folder, *self.roots))
                 if self.roots:
                     demand_inside(path, (folder, *self.roots), where)
                 if is_read and not path.is_file():
                     raise DataError(f"{where}: the audio of recording {recording.get('id')} is missing: {path}")
-                source["source"] = str(path.absolute())
+                source["source"] = str(path.absolute() if part is None else part._replace(path=path.absolute()))
         return entry
 
 
@@ -390,6 +393,7 @@ def _place_of(path: Path, folders: Iterable[Path]) -> Path:
 
 def _audio_in(entry: dict[str, Any]) -> Iterator[str]:
     """The files that are read of a line; of a broken one, none."""
-    with contextlib.suppress(KeyError, TypeError):
+    with contextlib.suppress(KeyError, TypeError, DataError):
         for recording, is_read in recordings_in(entry):
-            yield from (str(source["source"]) for source in recording["sources"] if is_read)
+            for source in recording["sources"] if is_read else ():
+                yield str(part_of(source["source"]).path if source["type"] == PART else source["source"])

@@ -19,6 +19,7 @@ import numpy as np
 
 from vaak.audio.audio_file import AudioFile, read_header, samples_in
 from vaak.audio.config import AudioConfig
+from vaak.audio.embedded import PART, place_of_source
 from vaak.audio.segments import Alignment, Interval, LabelledAudio, Segment, merged
 from vaak.core.errors import DataError, optional_import
 
@@ -140,7 +141,7 @@ def _read_files(cut: Any, audio: AudioConfig, first: int, last: int) -> np.ndarr
     channels = channels[:1] if audio.channels == "first" else channels
     total: np.ndarray | None = None
     for source, columns in _files_of(cut, channels):
-        with AudioFile(source.source, audio.sampling_rate, columns) as file:
+        with AudioFile(place_of_source(source.type, source.source), audio.sampling_rate, columns) as file:
             _demand_what_the_manifest_says(file, cut)
             samples = file.samples(first, last)
         if len(columns) == len(channels):
@@ -185,7 +186,7 @@ def _read_by_lhotse(cut: Any, audio: AudioConfig) -> np.ndarray:
     demand_harmless(entry, cut.id)
     for recording, is_read in recordings_in(entry):
         for source in recording["sources"] if is_read else ():
-            read_header(source["source"])
+            read_header(place_of_source(source["type"], source["source"]))
     try:
         with _only_libsndfile():
             loaded = cut.load_audio()
@@ -226,8 +227,9 @@ def _sources(cut: Any) -> Iterator[Any]:
             yield from part.recording.sources
 
 
-SOURCES = frozenset({"file"})
-"""Where audio may come from. Not from a ``command``, a ``url``, ``memory`` or an archive (``shar``)."""
+SOURCES = frozenset({"file", PART})
+"""Where audio may come from: a file, or a part of one (``vaak.audio.embedded``). Not from a ``command``, a ``url``,
+``memory`` or what is filled in later (``shar``)."""
 TRANSFORMS = frozenset({
     *("Clipping", "Compress", "DereverbWPE", "LoudnessNormalization", "Narrowband"),
     *("Resample", "ReverbWithImpulseResponse", "Speed", "Tempo", "Volume"),

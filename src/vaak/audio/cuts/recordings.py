@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from vaak.audio.audio_file import Header
 from vaak.audio.cuts.reading import EMPTY_TEXT, file_of
+from vaak.audio.embedded import PART, Part
 from vaak.audio.segments import Alignment, Segment
 from vaak.core.errors import DataError
 
@@ -80,13 +81,16 @@ def aligned(labels: Sequence[Labelled], words: Sequence[tuple[str, str | None, T
         yield one._replace(text=text, alignment=alignment or None)
 
 
-def recording_cut(name: str, path: Path, header: Header, recording_id: str | None = None) -> Any:
-    """A cut of the whole file, without labels; its recording has the name ``recording_id``, or the cut's."""
+def recording_cut(name: str, path: Path | Part, header: Header, recording_id: str | None = None) -> Any:
+    """A cut of a whole file, or of a part of one, without labels; the recording is named ``recording_id``, or so."""
     from lhotse import Recording
     from lhotse.audio import AudioSource
 
     channels = list(range(header.num_channels))
-    source = AudioSource(type="file", channels=channels, source=str(path.absolute()))
+    if isinstance(path, Path):
+        source = AudioSource(type="file", channels=channels, source=str(path.absolute()))
+    else:
+        source = AudioSource(type=PART, channels=channels, source=str(path._replace(path=path.path.absolute())))
     recording = Recording(recording_id or name, [source], header.sampling_rate, header.num_samples, header.duration)
     cut = recording.to_cut()
     cut.id = name

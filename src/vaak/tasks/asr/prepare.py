@@ -28,7 +28,7 @@ from vaak.tasks.asr.data import Limits, Utterances, Writing, doubtful_groups, la
 from vaak.tasks.asr.export import exported_vocabulary
 from vaak.tasks.asr.whisper import KEY, PURPOSE, Vocabulary, base_of
 from vaak.tasks.pretrained import fetch_model, transformers_of
-from vaak.tasks.speech_task import PLACES, Datasets, PreparedAudio, corpora_of
+from vaak.tasks.speech_task import PLACES, Datasets, PreparedAudio, corpora_of, report_shared_speakers
 from vaak.text.tokenizer_training import TokenizerFactory
 
 if TYPE_CHECKING:
@@ -154,6 +154,7 @@ def _make(
     for split, writing in writings.items():
         statistics[split] = writing.finish(vocabulary, label)
         _report(split, statistics[split], corpora)
+    report_shared_speakers(corpora)
     for line in doubtful_groups({split: about["groups"] for split, about in statistics.items()}, label):
         log.warning("%s", line)
     vocabulary.save(folder / VOCABULARY)

@@ -223,6 +223,7 @@ def test_a_recording_that_cannot_be_read_is_named_or_left_for_training_to_skip(t
 def test_what_is_gone_is_computed_and_said(made_recordings: Path, tmp_path: Path, caplog):
     task = prepared_task(made_recordings, tmp_path / "run", f"global_config.storage_path={tmp_path}/features")
     shutil.rmtree(tmp_path / "features")
+    caplog.clear()
     with caplog.at_level(logging.WARNING, logger="vaak"):
         assert len(task.dataset("train").example(0, generator()).features)
         assert len(task.dataset("valid").example(0, generator()).features)

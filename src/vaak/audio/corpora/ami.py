@@ -1,0 +1,131 @@
+"""Meetings of AMI with its manual annotations, as they are downloaded: who says what when, on a microphone.
+
+amicorpus/MEETING/audio/MEETING.MIC.wav
+ami_public_manual_1.6.2/words/MEETING.A.words.xml  segments/MEETING.A.segments.xml  corpusResources/meetings.xml
+
+Splits are those of the full corpus for ASR. Sources: Carletta et al. 2005, "The AMI Meeting Corpus";
+groups.inf.ed.ac.uk/ami/corpus/datasets.shtml.
+"""
+
+from __future__ import annotations
+
+import re
+import xml.etree.ElementTree
+from collections import defaultdict
+from collections.abc import Iterator
+from functools import cached_property
+from pathlib import Path
+
+from vaak.audio.corpora.layouts import LayoutReader, Line, Row
+from vaak.audio.formats.annotation_lines import read_content
+from vaak.core.errors import DataError, optional_import
+from vaak.core.splits import SPLITS
+
+
+class AmiReader(LayoutReader):
+    """The meetings on the microphone of ``options: {mic: …}``, the name of a file between its dots.
+
+    Mix-Headset (default), Array1-01, … have all speakers; Headset is the microphone of each, with what its own says.
+    """
+
+    EXPECTED = "words and segments of the manual annotations, and MEETING/audio/MEETING.Mix-Headset.wav"
+
+    def is_root(self, folder: Path) -> bool:
+        return self._annotations_in(folder) is not None and any(folder.glob("**/audio/*.wav"))
+
+    def _annotations_in(self, folder: Path) -> Path | None:
+        places = (folder, *sorted(folder.glob("*")))
+        return next((one for one in places if (one / "words").is_dir() and (one / "segments").is_dir()), None)
+
+    @cached_property
+    def annotations(self) -> Path:
+        found = self._annotations_in(self.root)
+        assert found is not None
+        return found
+
+    def find_parts(self) -> dict[str, list[Path]]:
+        with optional_import("type: ami requires lhotse", "audio"):
+            from lhotse.recipes.ami import PARTITIONS
+        mic = str(self.dataset.options.get("mic", "Mix-Headset"))
+        places = {name: split for split, names in PARTITIONS["full-corpus-asr"].items() for name in names}
+        pattern = re.compile(rf"{re.escape(mic)}(-\d+)?" if mic == "Headset" else re.escape(mic))
+        parts: dict[str, list[Path]] = defaultdict(list)
+        for path in sorted(self.root.glob("**/audio/*.wav")):
+            meeting, _, own = path.stem.partition(".")
+            if meeting in places and pattern.fullmatch(own):
+                parts[{"dev": "valid"}.get(places[meeting], places[meeting])].append(path)
+        if not parts:
+            raise DataError(f"{self.where}: {self.root} has no audio of {mic} (options: {{mic: …}})")
+        return {split: parts[split] for split in SPLITS if split in parts}
+
+    @cached_property
+    def _speakers(self) -> dict[tuple[str, str], tuple[str, str]]:
+        """Name and channel of each speaker, by meeting and letter."""
+        path = self.annotations / "corpusResources" / "meetings.xml"
+        if not path.is_file():
+            return {}
+        return {
+            (meeting.get("observation", ""), one.get("nxt_agent", "")): (
+                one.get("global_name", ""),
+                one.get("channel", ""),
+            )
+            for meeting in read_xml(path).iter("meeting")
+            for one in meeting.iter("speaker")
+        }
+
+    def files_of(self, part: Path) -> list[Path]:
+        meeting = part.name.partition(".")[0]
+        folders = (self.annotations / "words", self.annotations / "segments")
+        return [part, *(path for folder in folders for path in sorted(folder.glob(f"{meeting}.*.xml")))]
+
+    def lines(self, part: Path) -> Iterator[Line]:
+        meeting, _, mic = part.stem.partition(".")
+        headset = re.fullmatch(r"Headset-(\d+)", mic)
+        segments: list[Row] = []
+        for path in sorted((self.annotations / "segments").glob(f"{meeting}.*.segments.xml")):
+            letter = path.name.split(".")[1]
+            unknown = f"{meeting}.{letter}", str("ABCDE".find(letter))
+            name, channel = self._speakers.get((meeting, letter), unknown)
+            if headset is None or channel == headset[1]:
+                segments += self._segments_of(path, name)
+        audio = str(part.absolute().relative_to(self.root.absolute()))
+        yield Line(str(part), {"id": part.stem, "audio": audio, "segments": segments})
+
+    def _segments_of(self, path: Path, speaker: str) -> Iterator[Row]:
+        """Who speaks when, and the words between the first and the last that a segment names."""
+        words = self.annotations / "words" / path.name.replace(".segments.", ".words.")
+        spoken = list(read_xml(words)) if words.is_file() else []
+        places = {one.get(_ID): place for place, one in enumerate(spoken)}
+        for segment in read_xml(path).iter("segment"):
+            try:
+                start, end = float(segment.get("transcriber_start", "")), float(segment.get("transcriber_end", ""))
+            except ValueError as error:
+                raise DataError(f"{path}: segment {segment.get(_ID)} has no transcriber_start and _end") from error
+            named = [
+                places[name] for child in segment for name in _HREF.findall(child.get("href", "")) if name in places
+            ]
+            own = spoken[min(named) : max(named) + 1] if named else []
+            text = "".join(_with_space(one) for one in own if one.tag == "w").strip()
+            if end > start:
+                yield {"start": start, "end": end, "speaker": speaker, **({"text": text} if text else {})}
+
+
+_ID = "{http://nite.sourceforge.net/}id"
+_HREF = re.compile(r"id\(([^)]*)\)")
+
+
+def _with_space(word: xml.etree.ElementTree.Element) -> str:
+    """A word with the space before it; punctuation has none."""
+    text = (word.text or "").strip()
+    return text if word.get("punc") == "true" else f" {text}"
+
+
+def read_xml(path: Path) -> xml.etree.ElementTree.Element:
+    """The root of a file. Entities aren't expanded and nothing else is opened. Raises DataError."""
+    content = read_content(path)
+    if b"<!ENTITY" in content:
+        raise DataError(f"{path}: this XML defines entities, which is refused")
+    try:
+        return xml.etree.ElementTree.fromstring(content)
+    except xml.etree.ElementTree.ParseError as error:
+        raise DataError(f"{path}: this is not XML: {error}") from error

@@ -1,0 +1,307 @@
+"""Corpora in archives, read in place: tars of WebDataset, Lhotse's Shar, and Parquet with a column of audio.
+
+webdataset   train-000000.tar: members KEY.flac (wav, mp3, ogg, opus), KEY.txt, KEY.json are one utterance
+shar         cuts.000000.jsonl.gz with recording.000000.tar, in one folder, or in train, dev and test
+parquet      train-00000-of-00012.parquet: a column audio with bytes (or a path), and those of its labels
+
+Splits are named by files and folders. A cut refers to its audio by where it lies in the archive
+(``vaak.audio.embedded``): nothing is unpacked, so a member's name can lead nowhere; one that would (``..``, an absolute
+path, a link) is refused all the same. Of members only audio, text and JSON are read, never a pickle.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import tarfile
+from collections.abc import Iterable, Iterator
+from functools import partial
+from pathlib import Path, PurePosixPath
+from typing import Any, ClassVar, NamedTuple
+
+from vaak.audio.audio_file import AUDIO
+from vaak.audio.corpora.json_manifest import TEXTS, json_lines
+from vaak.audio.corpora.layouts import LayoutReader, Line, Row, by_split
+from vaak.audio.corpora.lhotse_manifests import remarks_on
+from vaak.audio.cuts.reading import demand_harmless, lhotse_object
+from vaak.audio.cuts.recordings import ReadRecording, attempted
+from vaak.audio.embedded import PART, ByteRange, ParquetCell, open_parquet, rows_of, value_in
+from vaak.core.errors import DataError
+from vaak.core.terminal import followed
+
+LABEL_NAMES = {
+    "text": ("text", "sentence", "transcription", "transcript", "normalized_text", "raw_text"),
+    "speaker": ("speaker", "speaker_id", "client_id", "spk_id", "spk"),
+    "language": ("language", "lang", "locale"),
+}
+"""What columns of audio data are usually called; ``columns`` of a dataset comes first."""
+MOST_TEXT_BYTES = 2**20
+"""Of a member that is read into memory."""
+
+
+class Member(NamedTuple):
+    """A member of a tar: its name and the range of its bytes."""
+
+    name: str
+    range: ByteRange
+
+    @property
+    def key(self) -> str:
+        """The name up to the first dot of its last part, as WebDataset groups members."""
+        folder, slash, name = self.name.rpartition("/")
+        return f"{folder}{slash}{name.partition('.')[0]}"
+
+    def content(self) -> bytes:
+        """All bytes. Raises DataError for more than a text has."""
+        if self.range.size > MOST_TEXT_BYTES:
+            raise DataError(f"{self.range.path}, {self.name}: {self.range.size:,} bytes are more than a label has")
+        with self.range.open() as file:
+            return file.read()
+
+    def text(self) -> str:
+        try:
+            return self.content().decode().strip()
+        except UnicodeDecodeError as error:
+            raise DataError(f"{self.range.path}, {self.name}: this is not UTF-8: {error.reason}") from error
+
+    def json(self) -> Row:
+        """An object. Raises DataError for anything else."""
+        try:
+            value = json.loads(self.content())
+        except (ValueError, RecursionError) as error:
+            raise DataError(f"{self.range.path}, {self.name}: this is not JSON: {error}") from error
+        if not isinstance(value, dict):
+            raise DataError(f"{self.range.path}, {self.name}: expected an object, not a {type(value).__name__}")
+        return value
+
+
+def members_of(path: Path) -> Iterator[Member]:
+    """The files of a tar, in order; folders are passed over.
+
+    Raises DataError for a tar that is compressed or cut short, and for a member that is a link, a device or sparse, or
+    whose name leads out of the archive.
+    """
+    with open(path, "rb") as file:
+        if file.read(2) == b"\x1f\x8b":
+            raise DataError(f"{path}: a compressed tar can't be read from the middle; unpack it: gunzip {path.name}")
+    try:
+        with tarfile.open(path, "r:") as archive:
+            while (one := archive.next()) is not None:
+                archive.members = []  # type: ignore[attr-defined]  # they would all stay in memory
+                name = PurePosixPath(one.name)
+                if one.isdir():
+                    continue
+                if not one.isreg() or one.issparse():
+                    raise DataError(f"{path}: member {one.name} is a link, a device or sparse, which is refused")
+                if name.is_absolute() or ".." in name.parts or "\0" in one.name:
+                    raise DataError(f"{path}: member {one.name} leads out of the archive, which is refused")
+                if one.offset_data + one.size > path.stat().st_size:
+                    raise DataError(f"{path}: it ends in the middle of {one.name}; download it again")
+                yield Member(one.name, ByteRange(path, one.offset_data, one.size))
+    except (tarfile.TarError, OSError) as error:
+        raise DataError(f"{path}: this is not a tar, or it is damaged: {error}") from error
+
+
+class _ArchiveReader(LayoutReader):
+    """Archives that are files, for each split some."""
+
+    ENDING: ClassVar[str]
+
+    def is_root(self, folder: Path) -> bool:
+        return any(self._archives(folder))
+
+    def _archives(self, folder: Path) -> Iterator[Path]:
+        yield from sorted(folder.glob(f"*{self.ENDING}"))
+        for one in sorted(folder.iterdir()):
+            if one.is_dir() and not one.name.startswith("."):
+                yield from sorted(one.glob(f"*{self.ENDING}"))
+
+    def find_parts(self) -> dict[str, list[Path]]:
+        return by_split(self._archives(self.root), self.root)
+
+
+class WebDatasetReader(_ArchiveReader):
+    """Tars of WebDataset; ``columns`` says what keys of KEY.json are, where they have other names.
+
+    Source: github.com/webdataset/webdataset, "The WebDataset format".
+    """
+
+    NAMES = LABEL_NAMES
+    EXPECTED = "tars (.tar) of audio with .txt or .json"
+    ENDING = ".tar"
+
+    def lines(self, part: Path) -> Iterator[Line]:
+        for key, members in _grouped(members_of(part)):
+            where = f"{part}, {key}"
+            audio = next((one for ending, one in members.items() if f".{ending.rpartition('.')[2]}" in AUDIO), None)
+            if audio is None:
+                continue
+            row = members["json"].json() if "json" in members else {}
+            if "txt" in members:
+                row["text"] = members["txt"].text()
+            if "spk" in members:
+                row["speaker"] = members["spk"].text()
+            entry = {"id": key.replace("/", "-"), **self.entry_of(row, where), "audio": audio.name}
+            yield Line(where, entry, audio.range)
+
+
+def _grouped(members: Iterable[Member]) -> Iterator[tuple[str, dict[str, Member]]]:
+    """Members that follow each other and have the same key, by their ending in lower case."""
+    key, found = "", dict[str, Member]()
+    for one in members:
+        if one.key != key and found:
+            yield key, found
+            found = {}
+        key = one.key
+        found[one.name[len(key) + 1 :].lower()] = one
+    if found:
+        yield key, found
+
+
+class ParquetReader(_ArchiveReader):
+    """Tables of Hugging Face's with a column of audio: bytes, or a struct of ``bytes`` and ``path``."""
+
+    NAMES = LABEL_NAMES
+    EXPECTED = "Parquet files with a column of audio"
+    ENDING = ".parquet"
+
+    def lines(self, part: Path) -> Iterator[Line]:
+        import pyarrow
+
+        file = open_parquet(part)
+        schema = file.schema_arrow
+        audio = self._audio_column(part, schema)
+        simple = [
+            field.name
+            for field in schema
+            if field.name != audio and not pyarrow.types.is_nested(field.type) and not _is_bytes(field.type)
+        ]
+        fields = _fields_of(schema.field(audio).type)
+        leaf = f"{audio}.bytes" if "bytes" in fields else audio if not fields else None
+        prefix = "-".join(part.relative_to(self.root).with_suffix("").parts)
+        number = 0
+        for group in range(file.metadata.num_row_groups):
+            row = 0
+            columns = [*simple, *([leaf] if leaf else []), *([f"{audio}.path"] if "path" in fields else [])]
+            for batch in rows_of(file, columns, group):
+                for place in range(batch.num_rows):
+                    values = {name: value_in(batch, name, place) for name in simple}
+                    path = value_in(batch, f"{audio}.path", place) if "path" in fields else None
+                    has_bytes = leaf is not None and value_in(batch, leaf, place) is not None
+                    where = f"{part}, row {number + 1}"
+                    entry = {"id": f"{prefix}-{number:07}", **self.entry_of(values, where)}
+                    entry["audio"] = path or f"row {number + 1}"
+                    cell = ParquetCell(part, group, row, leaf) if leaf is not None and has_bytes else None
+                    yield Line(where, entry, cell)
+                    row, number = row + 1, number + 1
+
+    def _audio_column(self, part: Path, schema: Any) -> str:
+        """Its name: that of ``columns``, ``audio``, or the only one that may be. Raises DataError if there is none."""
+        named = self.dataset.columns.get("audio")
+        possible = [
+            field.name for field in schema if _is_bytes(field.type) or _fields_of(field.type) & {"bytes", "path"}
+        ]
+        chosen = named or ("audio" if "audio" in possible else possible[0] if len(possible) == 1 else None)
+        if chosen is None or chosen not in possible:
+            what = f"no column {named} of audio" if named else "no column of audio, or several"
+            raise DataError(f"{part}: {what}; there are {', '.join(schema.names)} (columns: {{audio: …}})")
+        return str(chosen)
+
+    @property
+    def columns(self) -> dict[str, str]:
+        """Without that of the audio, which isn't a label."""
+        return {name: column for name, column in self.dataset.columns.items() if name != "audio"}
+
+    def demand_texts(self) -> None:
+        for path in self.files:
+            names = open_parquet(path).schema_arrow.names
+            if not {*LABEL_NAMES["text"], *TEXTS} & {*names} and "text" not in self.dataset.columns:
+                there = ", ".join(names)
+                raise DataError(f"{path}: no column has the transcripts; there are {there} (columns: {{text: …}})")
+
+
+def _is_bytes(kind: Any) -> bool:
+    import pyarrow
+
+    return bool(pyarrow.types.is_binary(kind) or pyarrow.types.is_large_binary(kind))
+
+
+def _fields_of(kind: Any) -> set[str]:
+    """The names of a struct's fields."""
+    import pyarrow
+
+    return {kind.field(number).name for number in range(kind.num_fields)} if pyarrow.types.is_struct(kind) else set()
+
+
+class SharReader(LayoutReader):
+    """Lhotse's Shar: manifests of cuts, and tars of their recordings in the same order.
+
+    Features and other arrays are left out. Source: lhotse.shar.
+    """
+
+    EXPECTED = "cuts.000000.jsonl.gz and recording.000000.tar, in it or in train, dev and test"
+
+    def is_root(self, folder: Path) -> bool:
+        return any(self._folders(folder))
+
+    def _folders(self, folder: Path) -> Iterator[Path]:
+        for one in (folder, *sorted(path for path in folder.iterdir() if path.is_dir())):
+            if next(one.glob("cuts.*.jsonl*"), None) and next(one.glob("recording.*"), None):
+                yield one
+
+    def find_parts(self) -> dict[str, list[Path]]:
+        found = list(self._folders(self.root))
+        return {"train": found} if found == [self.root] else by_split(found, self.root)
+
+    def files_of(self, part: Path) -> list[Path]:
+        return sorted([*part.glob("cuts.*.jsonl*"), *part.glob("recording.*")])
+
+    def read(self, split: str) -> Iterator[ReadRecording]:
+        for reading in followed(self._read(split), f"recordings of {split}"):
+            yield reading if reading.cut is None else reading._replace(remarks=remarks_on(reading.cut))
+
+    def _read(self, split: str) -> Iterator[ReadRecording]:
+        for part in self.parts[split]:
+            for line in self.lines(part):
+                yield attempted(str(line.entry.get("id", line.where)), partial(self.reading, line, part))
+
+    def lines(self, part: Path) -> Iterator[Line]:
+        for cuts in sorted(part.glob("cuts.*.jsonl*")):
+            number = re.sub(r"^cuts\.|\.jsonl(\.gz)?$", "", cuts.name)
+            tar = part / f"recording.{number}.tar"
+            if not tar.is_file():
+                raise DataError(f"{cuts}: its recordings are missing, {tar.name}; copy it there, not compressed")
+            others = {path.name.partition(".")[0] for path in part.iterdir()} - {"cuts", "recording"}
+            recordings = _pairs(members_of(tar))
+            for where, entry in json_lines(cuts):
+                data, about = next(recordings, (None, None))
+                if data is None or about is None or data.name.rpartition(".")[0] != entry.get("id"):
+                    instead = f"has {data.name}" if data else "ends"
+                    raise DataError(f"{where}: {tar} {instead} where the recording of {entry.get('id')} is expected")
+                for name in others:  # fields of tars of their own
+                    entry.pop(name, None)
+                    if isinstance(entry.get("custom"), dict):
+                        entry["custom"].pop(name, None)
+                recording = about.json() if data.name.rpartition(".")[2] != "nodata" else None
+                yield Line(where, {**entry, "recording": recording}, data.range)
+
+    def reading(self, line: Line, part: Path) -> ReadRecording:
+        entry, where, recording = line.entry, line.where, line.entry["recording"]
+        if recording is None:
+            raise DataError(f"{where}: cut {entry['id']} has no recording")
+        sources = recording.get("sources")
+        if not isinstance(sources, list) or len(sources) != 1 or not isinstance(sources[0], dict):
+            raise DataError(f"{where}: the recording of {entry['id']} has not one source")
+        absolute = line.part._replace(path=line.part.path.absolute()) if line.part else None
+        sources[0] |= {"type": PART, "source": str(absolute)}
+        demand_harmless(entry, where)
+        return ReadRecording(str(entry["id"]), lhotse_object(entry, where))
+
+
+def _pairs(members: Iterator[Member]) -> Iterator[tuple[Member, Member]]:
+    """The data of each recording and what is said of it, which follows."""
+    for data in members:
+        about = next(members, None)
+        if about is None:
+            raise DataError(f"{data.range.path}: nothing follows {data.name}; this is not a tar of Shar")
+        yield data, about

@@ -1,0 +1,149 @@
+"""Folders of Kaldi's, and those that ESPnet dumps: the audio of each recording, and what is said in it by whom.
+
+kaldi    {train,dev,test}/ or data/…: wav.scp, text, utt2spk (segments, rttm, utt2lang, spk2gender)
+espnet   dump/raw/{train_nodev,train_dev,test}/: the same; audio in files, or in archives (ark) of wav and flac
+
+Nothing runs: an entry of wav.scp that is a pipe (``sph2pipe … |``) is refused by its name.
+
+Sources: Kaldi, "Data preparation", kaldi-asr.org/doc/data_prep.html; ESPnet 2, egs2/TEMPLATE/asr1; kaldiio.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import ClassVar
+
+from vaak.audio.corpora.entries import named_file
+from vaak.audio.corpora.layouts import LayoutReader, Line, Row, by_split, keyed_lines
+from vaak.audio.cuts.recordings import ReadRecording
+from vaak.audio.embedded import ByteRange
+from vaak.audio.formats.annotation_lines import read_rttm
+from vaak.core.errors import DataError
+
+_IN_ARCHIVE = re.compile(r"(.+):(\d{1,18})")
+
+
+class KaldiReader(LayoutReader):
+    """Folders of Kaldi's; with ``segments`` or ``rttm`` an entry is a recording with the labels of all of it."""
+
+    EXPECTED = "folders with wav.scp, text and utt2spk"
+    PLACES: ClassVar[tuple[str, ...]] = (".", "*", "data/*")
+    FILES = ("wav.scp", "segments", "rttm", "text", "utt2spk", "utt2lang", "spk2gender")
+
+    def is_root(self, folder: Path) -> bool:
+        return any(self._folders(folder))
+
+    def _folders(self, folder: Path) -> Iterator[Path]:
+        for place in self.PLACES:
+            found = [folder] if place == "." else sorted(folder.glob(place))
+            yield from (one for one in found if (one / "wav.scp").is_file() and self.is_used(one))
+
+    def is_used(self, folder: Path) -> bool:
+        """Whether a folder is data of its own, and not another's changed."""
+        return not re.search(r"_(sp|volp|aug|hires)(_|$)", folder.name)
+
+    def find_parts(self) -> dict[str, list[Path]]:
+        return by_split(self._folders(self.root), self.root)
+
+    def files_of(self, part: Path) -> list[Path]:
+        found = [part / name for name in self.FILES if (part / name).is_file()]
+        if not found or found[0].name != "wav.scp":
+            raise DataError(f"{self.where}: {part} has no wav.scp; give folders of Kaldi's")
+        return found
+
+    def folders_of(self, part: Path) -> tuple[Path, ...]:
+        return (self.root, part, *self.roots)
+
+    def lines(self, part: Path) -> Iterator[Line]:
+        said = {name: self._keyed(part / name) for name in ("text", "utt2spk", "utt2lang", "spk2gender")}
+
+        def about(utterance: str) -> Row:
+            speaker = said["utt2spk"].get(utterance)
+            more = {"language": said["utt2lang"].get(utterance), "gender": said["spk2gender"].get(speaker or "")}
+            known = {"text": said["text"].get(utterance), "speaker": speaker, **more}
+            return {key: value for key, value in known.items() if value is not None}
+
+        segments = self._segments(part, about)
+        for where, name, audio in keyed_lines(part / "wav.scp"):
+            entry: Row = {"id": name, "audio": audio.strip()}
+            yield Line(where, entry | (about(name) if segments is None else {"segments": segments.get(name)}))
+
+    def _keyed(self, path: Path) -> dict[str, str]:
+        return {key: value for _, key, value in keyed_lines(path)} if path.is_file() else {}
+
+    def _segments(self, part: Path, about: Callable[[str], Row]) -> dict[str, list[Row]] | None:
+        """Who speaks when in each recording, and what; None where entries are utterances."""
+        found: dict[str, list[Row]] = defaultdict(list)
+        if (part / "rttm").is_file():
+            for name, segments in read_rttm(part / "rttm").items():
+                spoken = (one for one in segments if one.end > one.start)
+                found[name] = [{"start": one.start, "end": one.end, "speaker": one.speaker} for one in spoken]
+            return found
+        if not (part / "segments").is_file():
+            return None
+        for where, utterance, rest in keyed_lines(part / "segments"):
+            fields = rest.split()
+            try:
+                name, start, end = fields[0], float(fields[1]), float(fields[2])
+            except (IndexError, ValueError) as error:
+                raise DataError(f"{where}: expected UTTERANCE RECORDING START END, in seconds") from error
+            found[name].append({"start": start, "end": end, **about(utterance)})
+        return found
+
+    def named_files(self) -> Iterator[tuple[str, Path]]:
+        for name, path in super().named_files():
+            archive = _IN_ARCHIVE.fullmatch(str(path))
+            yield name, path if archive is None else Path(archive[1])
+
+    def reading(self, line: Line, part: Path) -> ReadRecording:
+        """A line of ``wav.scp``, which may name an entry of an archive: FILE.ark:OFFSET."""
+        name = str(line.entry["audio"])
+        if name == "-":
+            raise DataError(f"{line.where}: audio from standard input is refused; save it as a file")
+        archive = _IN_ARCHIVE.fullmatch(name)
+        if archive is not None:
+            path = named_file(self.folders_of(part), archive[1], line.where)
+            line = line._replace(part=ark_entry(path, int(archive[2]), line.where))
+        return super().reading(line, part)
+
+
+class EspnetReader(KaldiReader):
+    """What ESPnet dumps: folders of Kaldi's whose audio is in files or archives; names are as seen from the recipe."""
+
+    EXPECTED = "dump/raw with folders that have wav.scp, text and utt2spk"
+    PLACES: ClassVar = ("dump/raw/*", "*")
+    DUMP = "dump/raw/"
+
+    def lines(self, part: Path) -> Iterator[Line]:
+        for line in super().lines(part):
+            name = str(line.entry["audio"])
+            if name.startswith(self.DUMP) and not (self.root / self.DUMP).is_dir():
+                line.entry["audio"] = name.removeprefix(self.DUMP)  # corpus_dir is dump/raw itself
+            yield line
+
+
+def ark_entry(path: Path, offset: int, where: str) -> ByteRange:
+    """The audio at an offset of an archive: a WAV or FLAC file, or one with its length before it, as kaldiio writes it.
+
+    Raises DataError for anything else: nothing is unpickled.
+    """
+    try:
+        with open(path, "rb") as file:
+            file.seek(offset)
+            mark = file.read(5)
+            if mark == b"AUDIO":
+                width = int.from_bytes(file.read(1))
+                size = int.from_bytes(file.read(width), "little") if width <= 8 else 0
+                return ByteRange(path, file.tell(), size)
+            if mark[:4] == b"RIFF":
+                file.seek(offset + 4)
+                return ByteRange(path, offset, struct.unpack("<I", file.read(4))[0] + 8)
+            if mark[:4] == b"fLaC":
+                return ByteRange(path, offset, path.stat().st_size - offset)
+    except (OSError, struct.error) as error:
+        raise DataError(f"{where}: {path}: can't be read: {getattr(error, 'strerror', None) or error}") from error
+    raise DataError(f"{where}: {path}:{offset} is no audio of an archive (WAV, FLAC); matrices and pickles aren't read")

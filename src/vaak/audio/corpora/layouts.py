@@ -1,0 +1,400 @@
+"""Corpora as they are downloaded, read in place: what is where in them, and which splits they have.
+
+type          the folder, ``corpus_dir``, or one up to two levels below it
+commonvoice   clips/  train.tsv dev.tsv test.tsv (validated.tsv, other.tsv, …)      a language of Common Voice
+fleurs        audio/{train,dev,test}/  train.tsv dev.tsv test.tsv, without headers  a language of FLEURS
+librispeech   {train-clean-100,dev-clean,…}/SPEAKER/CHAPTER/SPEAKER-CHAPTER.trans.txt
+voxpopuli     asr_{train,dev,test}.tsv(.gz)  YEAR/ID.ogg                            a language of VoxPopuli
+nemo          train_manifest.json, …: lines with audio_filepath, duration, text
+
+Further layouts are in kaldi.py, ami.py and archives.py next to this. ``train``, ``valid`` and ``test`` of a dataset
+name other files or folders in place of those that are found. What a line says is read as a line of JSON is
+(``vaak.audio.corpora.json_manifest``), so its files, too, must be in the corpus' folder or in those of ``audio_root``.
+"""
+
+from __future__ import annotations
+
+import gzip
+import re
+from abc import abstractmethod
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from functools import cached_property, partial
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple
+
+from vaak.audio.audio_file import is_audio
+from vaak.audio.config import AudioConfig, DatasetConfig
+from vaak.audio.corpora.entries import CorpusReader, entries_of, place_of
+from vaak.audio.corpora.json_manifest import KNOWN, json_lines, reading_of
+from vaak.audio.cuts.recordings import ReadRecording, attempted
+from vaak.audio.embedded import Part
+from vaak.audio.formats.annotation_lines import decoded, read_content
+from vaak.core.errors import DataError
+from vaak.core.splits import SPLITS
+from vaak.core.terminal import followed
+
+Row = dict[str, Any]
+DEPTH = 2
+"""Levels below ``corpus_dir`` in which a corpus is looked for."""
+_WORDS = {"valid": ("dev", "valid", "val", "cv"), "test": ("test", "eval"), "train": ("train", "tr")}
+
+
+def split_named(name: str) -> str | None:
+    """The split of a file or folder by the words in its name; dev comes before test and train.
+
+    >>> [split_named(name) for name in ("train-clean-100", "train_nodev", "train_dev", "test_dev93", "Eval", "all")]
+    ['train', 'train', 'valid', 'valid', 'test', None]
+    """
+    words = re.findall(r"[a-z]+", name.lower())
+    for split, own in _WORDS.items():
+        if any(word in own or (word == "validation" and split == "valid") for word in words):
+            return split
+    return None
+
+
+class Line(NamedTuple):
+    """Where an utterance or recording is described, what is said of it, and the part of a file that its audio is."""
+
+    where: str
+    entry: Row
+    part: Part | None = None
+
+
+class LayoutReader(CorpusReader):
+    """The recordings of a corpus in one layout (``vaak.core.corpus.Source``).
+
+    NAMES
+        Our keys, and the columns that they are called in the layout; ``columns`` of the dataset come first.
+    EXPECTED
+        What is in such a folder, for messages.
+    """
+
+    NAMES: ClassVar[Mapping[str, tuple[str, ...]]] = {}
+    EXPECTED: ClassVar[str]
+
+    def __init__(self, dataset: DatasetConfig, audio: AudioConfig) -> None:
+        """Look up the folder and the parts of its splits. Raises DataError where there are none."""
+        super().__init__(dataset)
+        self.where = f"datasets, {dataset.name}"
+        folder = Path(dataset.corpus_dir or Path(audio.corpus_dir) / dataset.name).expanduser()
+        if not folder.is_dir():
+            raise DataError(f"{self.where}: corpus_dir: no such folder: {folder}")
+        self.root = self._root_in(folder)
+        if any(getattr(dataset, split) for split in SPLITS):
+            self.parts = entries_of(dataset.model_copy(update={"corpus_dir": str(self.root)}))
+        else:
+            self.parts = self.find_parts()
+        self.given = tuple(self.parts)
+        self.files = sorted({path for parts in self.parts.values() for part in parts for path in self.files_of(part)})
+        self.folders_there = ", ".join(sorted(one.name for one in self.root.iterdir())[:10])
+        if "train" not in self.parts:
+            there = ", ".join(str(path.relative_to(self.root)) for paths in self.parts.values() for path in paths[:3])
+            self.lacks_train = f"{self.lacks_train}; {self.root} has {there}"
+
+    def _root_in(self, folder: Path) -> Path:
+        """The corpus in a folder: the folder itself, or the only one in it. Raises DataError otherwise."""
+        level = [folder]
+        for _ in range(DEPTH + 1):
+            found = [one for one in level if self.is_root(one)]
+            if len(found) > 1:
+                names = ", ".join(str(one.relative_to(folder)) for one in found[:10])
+                hint = f"give one: corpus_dir: {found[0]}"
+                raise DataError(f"{self.where}: {folder} has several corpora ({names}); {hint}")
+            if found:
+                return found[0]
+            level = [path for one in level for path in sorted(one.iterdir()) if path.is_dir()]
+        raise DataError(f"{self.where}: {folder} is no corpus of type {self.dataset.type}: expected {self.EXPECTED}")
+
+    @abstractmethod
+    def is_root(self, folder: Path) -> bool:
+        """Whether the corpus is in this folder."""
+
+    @abstractmethod
+    def find_parts(self) -> dict[str, list[Path]]:
+        """The files or folders of each split, as downloaded."""
+
+    def files_of(self, part: Path) -> list[Path]:
+        """The files that say what is in a part."""
+        return [part]
+
+    @abstractmethod
+    def lines(self, part: Path) -> Iterator[Line]:
+        """What a part says of its recordings."""
+
+    def folders_of(self, part: Path) -> tuple[Path, ...]:
+        """Where the audio that a part names may be."""
+        return (self.root, *self.roots)
+
+    def reading(self, line: Line, part: Path) -> ReadRecording:
+        return reading_of(line.entry, self.folders_of(part), line.where, line.part)
+
+    def read(self, split: str) -> Iterator[ReadRecording]:
+        lines = ((line, part) for part in self.parts[split] for line in self.lines(part))
+        for line, part in followed(lines, f"recordings of {split}"):
+            yield attempted(str(line.entry.get("audio", line.where)), partial(self.reading, line, part))
+
+    def named_files(self) -> Iterator[tuple[str, Path]]:
+        for parts in self.parts.values():
+            for part in parts:
+                for line in self.lines(part):
+                    name = line.entry.get("audio")
+                    if line.part is None and isinstance(name, str):
+                        yield name, place_of(self.folders_of(part), name)
+
+    @property
+    def columns(self) -> dict[str, str]:
+        """Columns of labels that have other names."""
+        return self.dataset.columns
+
+    def entry_of(self, row: Row, where: str) -> Row:
+        """A row with our names; its own columns stay, but for those that mean something else here.
+
+        Raises DataError for a column of ``columns`` that it doesn't have.
+        """
+        for column in self.columns.values():
+            if column not in row:
+                raise DataError(f"{where}: there is no column {column} (columns); there are {', '.join(row)}")
+        names = {name: next((one for one in own if one in row), None) for name, own in self.NAMES.items()}
+        names |= self.columns
+        taken = {*names.values(), *KNOWN}
+        entry = {key: value for key, value in row.items() if key not in taken and value not in ("", None)}
+        return entry | {name: row[column] for name, column in names.items() if column is not None}
+
+
+def table_rows(path: Path, names: tuple[str, ...] = ()) -> Iterator[tuple[str, Row]]:
+    """Each row of a table whose cells are parted by tabs, with its place; ``names`` where it has no header.
+
+    Reads ``.gz``, too. A quotation mark is one, unless all of a cell is quoted. Raises DataError with its line.
+    """
+    try:
+        with gzip.open(path, "rb") if path.suffix == ".gz" else open(path, "rb") as lines:
+            for number, content in enumerate(lines, start=1):
+                where = f"{path}:{number}"
+                line = decoded(content.removeprefix(b"\xef\xbb\xbf") if number == 1 else content, where).rstrip("\r\n")
+                cells = [_unquoted(cell) for cell in line.split("\t")]
+                if not names:
+                    names = tuple(cells)
+                    continue
+                if not line.strip():
+                    continue
+                if len(cells) != len(names):
+                    expected = f"expected {len(names)}: {', '.join(names)}"
+                    raise DataError(f"{where}: this row has {len(cells)} cells, {expected}")
+                yield where, dict(zip(names, cells, strict=True))
+    except (OSError, EOFError) as error:
+        raise DataError(f"{path}: can't be read: {getattr(error, 'strerror', None) or error}") from error
+
+
+def _unquoted(cell: str) -> str:
+    """A cell without the quotes that a program wrote around it; those that are in it are single again."""
+    inner = cell[1:-1]
+    if len(cell) < 2 or cell[0] != '"' or cell[-1] != '"' or '"' in inner.replace('""', ""):
+        return cell
+    return inner.replace('""', '"')
+
+
+def below(folder: str, name: str) -> str:
+    """A name as seen from the folder above ``folder``; an absolute path stays, for ``audio_root`` to judge."""
+    return name if Path(name).is_absolute() else f"{folder}/{name}"
+
+
+class CommonVoiceReader(LayoutReader):
+    """Common Voice: a table for each split, audio in ``clips``. Source: Ardila et al. 2020, "Common Voice"."""
+
+    NAMES: ClassVar = {"speaker": ("client_id",), "text": ("sentence",), "language": ("locale",), "audio": ("path",)}
+    EXPECTED = "the folder of a language, with clips and train.tsv"
+    TABLES: ClassVar = {"train": "train.tsv", "valid": "dev.tsv", "test": "test.tsv"}
+
+    def is_root(self, folder: Path) -> bool:
+        return (folder / "clips").is_dir() and any(
+            (folder / f"{name}.tsv").is_file() for name in ("train", "validated")
+        )
+
+    def find_parts(self) -> dict[str, list[Path]]:
+        """The tables that have rows: those of a small language may have none."""
+        found = {split: self.root / name for split, name in self.TABLES.items()}
+        parts = {split: [path] for split, path in found.items() if path.is_file() and any(table_rows(path))}
+        if "train" not in parts:
+            self.lacks_train = (
+                f"{self.where}: {self.root} has no utterances in train.tsv, as of a language with few; read what is "
+                "validated: train: [validated.tsv]"
+            )
+        return parts
+
+    def lines(self, part: Path) -> Iterator[Line]:
+        for where, row in table_rows(part):
+            entry = self.entry_of(row, where)
+            name = str(entry.get("audio") or "")
+            entry["audio"] = below("clips", name if is_audio(Path(name)) else f"{name}.mp3") if name else None
+            yield Line(where, entry)
+
+
+class FleursReader(LayoutReader):
+    """FLEURS: tables without headers. Source: Conneau et al. 2022, "FLEURS"."""
+
+    COLUMNS = ("sentence_id", "file_name", "raw_transcription", "transcription", "characters", "num_samples", "gender")
+    NAMES: ClassVar = {"audio": ("file_name",), "text": ("transcription",)}
+    EXPECTED = "the folder of a language, with audio/train and train.tsv"
+    TABLES = CommonVoiceReader.TABLES
+
+    def is_root(self, folder: Path) -> bool:
+        return (folder / "audio").is_dir() and any((folder / name).is_file() for name in self.TABLES.values())
+
+    def find_parts(self) -> dict[str, list[Path]]:
+        found = {split: self.root / name for split, name in self.TABLES.items()}
+        for path in found.values():
+            packed = self.root / "audio" / f"{path.stem}.tar.gz"
+            if packed.is_file() and not packed.with_name(path.stem).is_dir():
+                raise DataError(f"{self.where}: unpack the audio first: tar -xzf {packed} -C {packed.parent}")
+        return {split: [path] for split, path in found.items() if path.is_file()}
+
+    def lines(self, part: Path) -> Iterator[Line]:
+        for where, row in table_rows(part, self.COLUMNS):
+            entry = self.entry_of(row, where)
+            for name in ("characters", "num_samples"):
+                entry.pop(name, None)
+            entry["audio"] = below(f"audio/{part.stem}", entry["audio"])
+            yield Line(where, entry)
+
+
+class LibriSpeechReader(LayoutReader):
+    """LibriSpeech: a file of transcripts for each chapter. Source: Panayotov et al. 2015, "Librispeech"."""
+
+    EXPECTED = "folders such as train-clean-100 with SPEAKER/CHAPTER/SPEAKER-CHAPTER.trans.txt"
+
+    def is_root(self, folder: Path) -> bool:
+        return any(self._parts_in(folder))
+
+    def _parts_in(self, folder: Path) -> Iterator[Path]:
+        for one in sorted(folder.iterdir()):
+            if one.is_dir() and split_named(one.name) and next(one.glob("*/*/*.trans.txt"), None):
+                yield one
+
+    def find_parts(self) -> dict[str, list[Path]]:
+        return by_split(self._parts_in(self.root), self.root)
+
+    def files_of(self, part: Path) -> list[Path]:
+        return sorted(part.glob("*/*/*.trans.txt"))
+
+    @cached_property
+    def genders(self) -> dict[str, str]:
+        """By speaker, as SPEAKERS.TXT has them."""
+        path = self.root / "SPEAKERS.TXT"
+        lines = decoded(read_content(path), str(path)).splitlines() if path.is_file() else []
+        rows = [line.split("|") for line in lines if not line.startswith(";")]
+        return {row[0].strip(): row[1].strip() for row in rows if len(row) > 1}
+
+    def lines(self, part: Path) -> Iterator[Line]:
+        for path in self.files_of(part):
+            folder = path.parent.relative_to(self.root)
+            for where, name, text in keyed_lines(path):
+                speaker = name.partition("-")[0]
+                entry = {"id": name, "audio": f"{folder}/{name}.flac", "text": text, "speaker": speaker}
+                yield Line(where, entry | ({"gender": self.genders[speaker]} if speaker in self.genders else {}))
+
+
+class VoxPopuliReader(LayoutReader):
+    """VoxPopuli's transcribed speech. Source: Wang et al. 2021, "VoxPopuli"."""
+
+    NAMES: ClassVar = {
+        "id": ("id", "id_"),
+        "text": ("normalized_text", "normed_text"),
+        "speaker": ("speaker_id",),
+    }
+    EXPECTED = "the folder of a language, with asr_train.tsv"
+
+    def is_root(self, folder: Path) -> bool:
+        return any(self._tables(folder))
+
+    def _tables(self, folder: Path) -> Iterator[Path]:
+        for path in sorted(folder.glob("asr_*.tsv*")):
+            if re.fullmatch(r"asr_(train|dev|test)\.tsv(\.gz)?", path.name):
+                yield path
+
+    def find_parts(self) -> dict[str, list[Path]]:
+        return by_split(self._tables(self.root), self.root)
+
+    @cached_property
+    def _audio(self) -> dict[str, str]:
+        """The file of each utterance, by its name: in a folder of its year, or of its split."""
+        paths = (path for path in self.root.rglob("*") if is_audio(path))
+        return {path.stem: str(path.relative_to(self.root)) for path in paths}
+
+    def lines(self, part: Path) -> Iterator[Line]:
+        for where, row in table_rows(part):
+            entry = self.entry_of(row, where)
+            name = str(entry.get("id") or "")
+            entry["audio"] = self._audio.get(name, f"{name}.ogg")
+            entry["text"] = entry.get("text") or entry.get("raw_text")
+            if entry.get("speaker") in ("None", "unknown"):
+                del entry["speaker"]
+            yield Line(where, {"language": self.root.name, **entry})
+
+
+class NemoReader(LayoutReader):
+    """Manifests of NeMo, one for each split: ``train_manifest.json``, ``dev.jsonl``, …"""
+
+    NAMES: ClassVar = {
+        "audio": ("audio_filepath", "audio_file"),
+        "text": ("text",),
+        "speaker": ("speaker", "speaker_id"),
+        "language": ("lang", "language", "source_lang"),
+        "offset": ("offset",),
+        "duration": ("duration",),
+        "id": ("id",),
+    }
+    EXPECTED = "manifests (.json, .jsonl) with audio_filepath"
+
+    def is_root(self, folder: Path) -> bool:
+        return any(self._manifests(folder))
+
+    def _manifests(self, folder: Path) -> Iterator[Path]:
+        for path in sorted(folder.glob("*.json*")):
+            if re.search(r"\.jsonl?(\.gz)?$", path.name) is None:
+                continue
+            try:
+                first = next(json_lines(path), None)
+            except DataError:  # another kind of JSON
+                continue
+            if first is not None and "audio_filepath" in first[1]:
+                yield path
+
+    def find_parts(self) -> dict[str, list[Path]]:
+        return by_split(self._manifests(self.root), self.root)
+
+    def folders_of(self, part: Path) -> tuple[Path, ...]:
+        return (part.parent, self.root, *self.roots)
+
+    def lines(self, part: Path) -> Iterator[Line]:
+        for where, row in json_lines(part):
+            yield Line(where, self.entry_of(row, where))
+
+
+def keyed_lines(path: Path) -> Iterator[tuple[str, str, str]]:
+    """The place, the first word and the rest of each line that isn't blank. Raises DataError."""
+    try:
+        with open(path, "rb") as lines:
+            for number, content in enumerate(lines, start=1):
+                where = f"{path}:{number}"
+                fields = decoded(content, where).strip().split(maxsplit=1)
+                if fields:
+                    yield where, fields[0], fields[1] if len(fields) > 1 else ""
+    except OSError as error:
+        raise DataError(f"{path}: can't be read: {error.strerror}") from error
+
+
+def by_split(paths: Iterable[Path], root: Path) -> dict[str, list[Path]]:
+    """Files or folders by the split that their names say, or those of the folders below ``root`` that they are in.
+
+    All are train where none says one.
+    """
+    found: dict[str, list[Path]] = defaultdict(list)
+    others: list[Path] = []
+    for path in paths:
+        names = (path.name.partition(".")[0], *reversed(path.relative_to(root).parts[:-1]))
+        split = next(filter(None, map(split_named, names)), None)
+        (others if split is None else found[split]).append(path)
+    if not found and others:
+        return {"train": others}
+    return {split: found[split] for split in SPLITS if split in found}
