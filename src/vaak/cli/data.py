@@ -114,14 +114,30 @@ def _dataset(loaded: Loaded, name: str | None) -> DatasetConfig:
     return there[name]
 
 
-def check(arguments: Arguments, trust_code: TrustCode = False, as_json: AsJson = False) -> None:
-    """Check the data of a configuration: read every example, and list what is wrong, by example.
+def check(
+    arguments: Arguments,
+    trust_code: TrustCode = False,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="FOLDER: write the YAML to begin with to this file.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Check the data of a configuration, or look what is in a folder.
 
-    Found are examples that can't be read or have NaN, and what the task looks for: clipping, silence and gaps of audio.
+    Of a configuration, every example is read, and what is wrong is listed by example: what can't be read or has NaN,
+    and what the task looks for, such as clipping, silence and gaps of audio. Of a FOLDER, the layout is recognised, and
+    within a minute it says what is there: hours, speakers, texts, what is in several splits, what can't be read, and a
+    YAML to begin with.
+
     The exit code is 2 if there are problems, otherwise 0, even with warnings.
 
-    Example: vaak data check configs/diarization/quickstart.yml
+    Examples: vaak data check configs/diarization/quickstart.yml; vaak data check cv-corpus-21.0-2025-03-14/hi
     """
+    if len(arguments) == 1 and (Path(arguments[0]).is_dir() or Path(arguments[0]).suffix not in (".yml", ".yaml", "")):
+        _check_folder(Path(arguments[0]), output, as_json)
+        return
+    if output is not None:
+        raise UserError("--output is for a folder: vaak data check FOLDER --output FILE")
     from vaak.config.load import load
     from vaak.runs.doctor.data import check_data
 
@@ -146,6 +162,31 @@ def check(arguments: Arguments, trust_code: TrustCode = False, as_json: AsJson =
     else:
         print(f"{_number(problems, 'problem')}, {_number(len(rows) - problems, 'warning')}")
     if problems:
+        raise typer.Exit(2)
+
+
+def _check_folder(folder: Path, output: Path | None, as_json: bool) -> None:
+    """Print what is in a folder, and write a YAML to begin with. Exits with 2 where something can't be read."""
+    from vaak.config.yaml.text import yaml_text
+    from vaak.core.storage.files import write_text
+    from vaak.runs.doctor.folder import survey_folder, yaml_of
+    from vaak.runs.doctor.folder_report import lines_of, to_json
+
+    found = survey_folder(folder)
+    values = yaml_of(found)
+    text = yaml_text(values) if values else ""
+    if output is not None and text:
+        try:
+            write_text(output, text)
+        except OSError as error:
+            raise UserError(f"--output {output} can't be written: {error.strerror or error}") from error
+    if as_json:
+        print(json.dumps({"corpora": [to_json(one) for one in found], "yaml": text}, ensure_ascii=False))
+    else:
+        for one in found:
+            print("\n".join(lines_of(one, folder)), end="\n\n")
+        print(f"wrote {output}" if output and text else text and f"To begin with (--output FILE writes it):\n\n{text}")
+    if any(one.problem or any(split.broken for split in one.splits.values()) for one in found):
         raise typer.Exit(2)
 
 

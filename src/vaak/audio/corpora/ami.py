@@ -30,10 +30,12 @@ class AmiReader(LayoutReader):
 
     EXPECTED = "words and segments of the manual annotations, and MEETING/audio/MEETING.Mix-Headset.wav"
 
-    def is_root(self, folder: Path) -> bool:
-        return self._annotations_in(folder) is not None and any(folder.glob("**/audio/*.wav"))
+    @classmethod
+    def is_root(cls, folder: Path) -> bool:
+        return cls._annotations_in(folder) is not None and any(folder.glob("**/audio/*.wav"))
 
-    def _annotations_in(self, folder: Path) -> Path | None:
+    @classmethod
+    def _annotations_in(cls, folder: Path) -> Path | None:
         places = (folder, *sorted(folder.glob("*")))
         return next((one for one in places if (one / "words").is_dir() and (one / "segments").is_dir()), None)
 

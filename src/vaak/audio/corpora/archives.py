@@ -107,14 +107,16 @@ class _ArchiveReader(LayoutReader):
 
     ENDING: ClassVar[str]
 
-    def is_root(self, folder: Path) -> bool:
-        return any(self._archives(folder))
+    @classmethod
+    def is_root(cls, folder: Path) -> bool:
+        return any(cls._archives(folder))
 
-    def _archives(self, folder: Path) -> Iterator[Path]:
-        yield from sorted(folder.glob(f"*{self.ENDING}"))
+    @classmethod
+    def _archives(cls, folder: Path) -> Iterator[Path]:
+        yield from sorted(folder.glob(f"*{cls.ENDING}"))
         for one in sorted(folder.iterdir()):
             if one.is_dir() and not one.name.startswith("."):
-                yield from sorted(one.glob(f"*{self.ENDING}"))
+                yield from sorted(one.glob(f"*{cls.ENDING}"))
 
     def find_parts(self) -> dict[str, list[Path]]:
         return by_split(self._archives(self.root), self.root)
@@ -241,10 +243,12 @@ class SharReader(LayoutReader):
 
     EXPECTED = "cuts.000000.jsonl.gz and recording.000000.tar, in it or in train, dev and test"
 
-    def is_root(self, folder: Path) -> bool:
-        return any(self._folders(folder))
+    @classmethod
+    def is_root(cls, folder: Path) -> bool:
+        return any(cls._folders(folder))
 
-    def _folders(self, folder: Path) -> Iterator[Path]:
+    @classmethod
+    def _folders(cls, folder: Path) -> Iterator[Path]:
         for one in (folder, *sorted(path for path in folder.iterdir() if path.is_dir())):
             if next(one.glob("cuts.*.jsonl*"), None) and next(one.glob("recording.*"), None):
                 yield one

@@ -34,15 +34,18 @@ class KaldiReader(LayoutReader):
     PLACES: ClassVar[tuple[str, ...]] = (".", "*", "data/*")
     FILES = ("wav.scp", "segments", "rttm", "text", "utt2spk", "utt2lang", "spk2gender")
 
-    def is_root(self, folder: Path) -> bool:
-        return any(self._folders(folder))
+    @classmethod
+    def is_root(cls, folder: Path) -> bool:
+        return any(cls._folders(folder))
 
-    def _folders(self, folder: Path) -> Iterator[Path]:
-        for place in self.PLACES:
+    @classmethod
+    def _folders(cls, folder: Path) -> Iterator[Path]:
+        for place in cls.PLACES:
             found = [folder] if place == "." else sorted(folder.glob(place))
-            yield from (one for one in found if (one / "wav.scp").is_file() and self.is_used(one))
+            yield from (one for one in found if (one / "wav.scp").is_file() and cls.is_used(one))
 
-    def is_used(self, folder: Path) -> bool:
+    @classmethod
+    def is_used(cls, folder: Path) -> bool:
         """Whether a folder is data of its own, and not another's changed."""
         return not re.search(r"_(sp|volp|aug|hires)(_|$)", folder.name)
 

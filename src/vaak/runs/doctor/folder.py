@@ -1,0 +1,436 @@
+"""What is in a folder of data: its layout, its splits in figures, what leaks between them, and a YAML to begin with.
+
+Descriptions (tables, manifests, headers of tars) are read whole, as long as the time lasts; of the audio, the headers
+of some recordings of each split, drawn at random. Where not all were read, hours are extrapolated and marked as such.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import random
+import statistics
+import time
+import unicodedata
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from vaak.audio.config import AudioConfig, DatasetConfig
+from vaak.audio.corpora.archives import LABEL_NAMES
+from vaak.audio.corpora.corpus import AudioCorpus
+from vaak.audio.corpora.downloads import READERS
+from vaak.audio.corpora.entries import CorpusReader
+from vaak.audio.corpora.json_manifest import manifest_lines
+from vaak.audio.corpora.layouts import LayoutReader, split_named, subfolders
+from vaak.audio.cuts.reading import language_of
+from vaak.audio.cuts.recordings import ReadRecording, attempted
+from vaak.core.errors import DataError, UserError
+from vaak.core.splits import SPLITS
+from vaak.text.corpora.readers import Document, read_documents, read_records
+
+SECONDS = 45.0
+"""How long a folder is looked at."""
+SAMPLE = 2000
+"""Recordings of a split whose headers are read."""
+MOST_TEXTS = 20_000
+"""Texts of a split whose lengths are kept."""
+EXAMPLES = 3
+MOST_CORPORA = 20
+TEXT_ENDINGS = {".txt": "text", ".text": "text", ".md": "text", ".jsonl": "json", ".json": "json", ".csv": "csv",
+                ".tsv": "csv", ".parquet": "parquet"}  # fmt: skip
+TEXT_COLUMNS = ("text", "content", "sentence", "document", "body")
+COLUMNS = {"audio": ("audio", "audio_filepath", "file_name", "path", "wav", "file"), **LABEL_NAMES}
+"""What columns of tables of audio are usually called."""
+
+
+class Entry(NamedTuple):
+    """A recording as it is described: its labels, and how its audio is read."""
+
+    name: str
+    speakers: tuple[str, ...]
+    texts: tuple[str, ...]
+    language: str | None
+    read: Callable[[], ReadRecording]
+
+
+@dataclass
+class SplitSurvey:
+    """What was seen of a split. ``is_whole`` where its description was read to the end."""
+
+    num_entries: int = 0
+    is_whole: bool = True
+    num_texts: int = 0
+    num_characters: int = 0
+    speakers: set[str] = field(default_factory=set)
+    texts: set[int] = field(default_factory=set)
+    """Digests, to compare splits."""
+    languages: Counter[str] = field(default_factory=Counter)
+    characters: Counter[str] = field(default_factory=Counter)
+    lengths: list[int] = field(default_factory=list)
+    """Characters of texts."""
+    examples: list[str] = field(default_factory=list)
+    durations: list[float] = field(default_factory=list)
+    """Seconds of the recordings whose headers were read."""
+    rates: Counter[int] = field(default_factory=Counter)
+    broken: list[str] = field(default_factory=list)
+    without_labels: int = 0
+    most_speakers: int = 0
+
+    @property
+    def num_read(self) -> int:
+        return len(self.durations) + len(self.broken) + self.without_labels
+
+    @property
+    def hours(self) -> float | None:
+        """Of all recordings, by the mean of those that were read."""
+        mean = statistics.fmean(self.durations) if self.durations else None
+        usable = self.num_entries * len(self.durations) / max(1, self.num_read)
+        return None if mean is None else mean * usable / 3600
+
+    @property
+    def is_exact(self) -> bool:
+        return self.is_whole and self.num_read == self.num_entries
+
+    def add(self, entry: Entry) -> None:
+        """Count what the description of a recording says."""
+        self.num_entries += 1
+        self.speakers.update(entry.speakers)
+        self.most_speakers = max(self.most_speakers, len(set(entry.speakers)))
+        if entry.language:
+            self.languages[entry.language] += 1
+        for text in entry.texts:
+            self.add_text(text)
+
+    def add_text(self, text: str) -> None:
+        self.num_texts += 1
+        self.num_characters += len(text)
+        self.texts.add(digest_of_text(text))
+        if len(self.lengths) < MOST_TEXTS:
+            self.lengths.append(len(text))
+            self.characters.update(text)
+        if len(self.examples) < EXAMPLES:
+            self.examples.append(text)
+
+    def add_reading(self, reading: ReadRecording, place: str) -> None:
+        """Count what the header of a recording says."""
+        if reading.problem is not None:
+            self.broken.append(str(reading.problem))
+        elif reading.cut is None:
+            self.without_labels += 1
+        else:
+            self.durations.append(float(reading.cut.duration))
+            self.rates[int(reading.cut.sampling_rate)] += 1
+
+
+@dataclass
+class CorpusSurvey:
+    """A corpus that was recognised: its options in a YAML, and its splits; ``problem`` is why it can't be read."""
+
+    folder: Path
+    kind: str
+    options: dict[str, Any]
+    splits: dict[str, SplitSurvey] = field(default_factory=dict)
+    problem: str | None = None
+    seconds: float = 0.0
+
+    @property
+    def is_text(self) -> bool:
+        return "corpus" in self.options
+
+    def leaks(self) -> Iterator[tuple[str, str, int, int]]:
+        """What, of which split, is in train, too: how many, of how many."""
+        train = self.splits.get("train")
+        for name, one in self.splits.items():
+            if train is not None and one is not train:
+                if one.speakers:
+                    yield "speakers", name, len(one.speakers & train.speakers), len(one.speakers)
+                if one.texts:
+                    yield "texts", name, len(one.texts & train.texts), len(one.texts)
+
+
+def digest_of_text(text: str) -> int:
+    """A number for a text, without its case, punctuation and spaces."""
+    plain = "".join(one for one in text.casefold() if unicodedata.category(one)[0] in "LMN")
+    return int.from_bytes(hashlib.blake2b(plain.encode(errors="surrogatepass"), digest_size=8).digest())
+
+
+def survey_folder(folder: Path, seconds: float = SECONDS) -> list[CorpusSurvey]:
+    """What corpora are in a folder. Raises UserError for a folder without any, and for what is no folder."""
+    if not folder.exists():
+        raise UserError(f"{folder}: no such folder")
+    if not folder.is_dir():
+        raise UserError(f"{folder} is a file; give its folder")
+    try:
+        is_empty = not any(folder.iterdir())
+        found = [] if is_empty else recognised(folder)
+    except OSError as error:
+        raise UserError(f"{error.filename}: can't be read: {error.strerror}") from error
+    if not found:
+        kinds = ", ".join(READERS)
+        what = (
+            "is empty" if is_empty else f"has no data in a known layout ({kinds}, ljspeech, splits, cuts, json, text)"
+        )
+        raise UserError(f"{folder} {what}; docs/datasets.md shows the layouts")
+    begun = time.monotonic()
+    for number, corpus in enumerate(found):
+        left = seconds - (time.monotonic() - begun)
+        _examine(corpus, max(1.0, left / (len(found) - number)))
+    return found
+
+
+def recognised(folder: Path) -> list[CorpusSurvey]:
+    """The corpora in a folder, of all layouts; where several fit the same files, the most specific one."""
+    found: list[CorpusSurvey] = []
+
+    def is_new(root: Path) -> bool:
+        return not any(root.is_relative_to(one.folder) or one.folder.is_relative_to(root) for one in found)
+
+    for kind in ORDER:
+        for root in READERS[kind].roots_in(folder, [one.folder for one in found]):
+            if is_new(root) and _fits(kind, root):
+                found.append(CorpusSurvey(root, kind, {"type": kind, "corpus_dir": str(root)}))
+    for root in (folder, *subfolders(folder)):
+        if is_new(root) and (options := _by_files(root)):
+            found.append(CorpusSurvey(root, str(options.get("type", "text")), options))
+            if root == folder:
+                break
+    return found[:MOST_CORPORA]
+
+
+ORDER = (
+    *("commonvoice", "fleurs", "voxpopuli", "librispeech", "ami", "shar", "webdataset", "espnet", "kaldi", "nemo"),
+    "parquet",
+)
+
+
+def _fits(kind: str, root: Path) -> bool:
+    """Whether what has this layout's files is of this layout, for those that others have, too."""
+    if kind == "espnet":
+        return (root / "dump" / "raw").is_dir() or next(root.glob("*/feats_type"), None) is not None
+    if kind in ("parquet", "webdataset"):
+        try:
+            reader = READERS[kind](DatasetConfig(name="data", type=kind, corpus_dir=str(root)), AudioConfig())
+            return next(reader.lines(next(iter(reader.parts.values()))[0]), None) is not None
+        except DataError:
+            return False
+    return True
+
+
+def _by_files(root: Path) -> dict[str, Any] | None:
+    """The options of a corpus that is known by its files: manifests, audio with annotations, or texts."""
+    if (root / "metadata.csv").is_file() and (root / "wavs").is_dir():
+        return {"type": "ljspeech", "corpus_dir": str(root)}
+    options: dict[str, Any] = {"type": "splits", "corpus_dir": str(root)}
+    if any(one.name.lower() == "train" for one in subfolders(root)) and _opens(options):
+        return options
+    manifests = sorted(path for path in root.iterdir() if path.name.endswith((".jsonl", ".jsonl.gz", ".csv", ".tsv")))
+    named: dict[str, list[str]] = {}
+    for path in manifests:
+        named.setdefault(split_named(path.name.partition(".")[0]) or "train", []).append(str(path))
+    for options in ({"type": "cuts", **named}, {"type": "json", **named, **_columns_in(manifests)}):
+        if manifests and _opens(options):
+            return options
+    options = {"type": "folder", "train": [str(root)]}
+    return options if _opens(options) else _texts_in(root)
+
+
+def _columns_in(manifests: list[Path]) -> dict[str, dict[str, str]]:
+    """The columns of the first manifest that have other names than ours."""
+    try:
+        _, row = next(iter(manifest_lines(manifests[0])), ("", {})) if manifests else ("", {})
+    except DataError:
+        return {}
+    named = {name: next((one for one in own if one in row), name) for name, own in COLUMNS.items()}
+    columns = {name: own for name, own in named.items() if own != name}
+    return {"columns": columns} if columns else {}
+
+
+def _opens(options: dict[str, Any]) -> bool:
+    """Whether the options describe a corpus of which something can be read."""
+    try:
+        reader = _reader_of(options)
+        first = next(reader.read(reader.given[0]), None)
+    except UserError:
+        return False
+    return first is not None and first.cut is not None
+
+
+def _reader_of(options: dict[str, Any]) -> CorpusReader:
+    plain = {key: tuple(value) if isinstance(value, list) else value for key, value in options.items()}
+    return AudioCorpus(DatasetConfig(**{"name": "data", **plain}), AudioConfig()).reader
+
+
+def _texts_in(root: Path) -> dict[str, Any] | None:
+    """The options of a corpus of texts: its files of the most frequent ending, by split."""
+    files = [path for path in sorted(root.rglob("*")) if path.is_file() and path.suffix.lower() in TEXT_ENDINGS]
+    files = [path for path in files if not path.name.startswith((".", "README", "LICENSE", "LICENCE"))]
+    if not files:
+        return None
+    endings = Counter(dict.fromkeys(TEXT_ENDINGS, 0))
+    for path in files:
+        endings[path.suffix.lower()] += path.stat().st_size
+    ending = max(endings, key=lambda one: endings[one])
+    files = [path for path in files if path.suffix.lower() == ending]
+    corpus: dict[str, Any] = {"type": TEXT_ENDINGS[ending]}
+    column = _text_column(files[0], corpus["type"])
+    if corpus["type"] != "text" and column is None:
+        return None
+    if column not in (None, "text"):
+        corpus["text_column"] = column
+    named: dict[str, list[Path]] = {}
+    for path in files:
+        names = (path.name.partition(".")[0], *reversed(path.relative_to(root).parts[:-1]))
+        named.setdefault(next(filter(None, map(split_named, names)), "train"), []).append(path)
+    for split in SPLITS:
+        if own := named.get(split):
+            everything = split == "train" and len(named) == 1 and len(own) > 3
+            corpus[split] = [str(root / "**" / f"*{ending}")] if everything else [str(path) for path in own]
+    return {"corpus": corpus}
+
+
+def _text_column(path: Path, kind: str) -> str | None:
+    """The column or key of the text in a file's first row."""
+    if kind == "text":
+        return None
+    for column in TEXT_COLUMNS:
+        try:
+            first = next(iter(read_records([path], {column: "the text"}, _AnyBytes())), None)
+        except UserError:
+            continue
+        if first is not None and isinstance(first.values[column], str):
+            return column
+    return None
+
+
+class _AnyBytes:
+    """Reads a column whatever bytes are in it."""
+
+    on_invalid_utf8 = "replace"
+    type, text_column, document = "text", "text", "line"
+
+    def __init__(self, corpus: dict[str, Any] | None = None) -> None:
+        if corpus:
+            self.type, self.text_column = corpus["type"], corpus.get("text_column", "text")
+
+
+def _examine(corpus: CorpusSurvey, seconds: float) -> None:
+    """Fill in the splits of a corpus, within about so many seconds."""
+    begun = time.monotonic()
+    try:
+        if corpus.is_text:
+            _examine_texts(corpus, begun + seconds)
+        else:
+            reader = _reader_of(corpus.options)
+            for number, split in enumerate(reader.given):
+                left = begun + seconds - time.monotonic()
+                corpus.splits[split] = _survey_split(reader, split, left / (len(reader.given) - number))
+    except UserError as error:
+        corpus.problem = str(error)
+    corpus.seconds = time.monotonic() - begun
+
+
+def _survey_split(reader: CorpusReader, split: str, seconds: float) -> SplitSurvey:
+    """Read the description, and then headers, for about so many seconds."""
+    found, rng, sample = SplitSurvey(), random.Random(0), list[Entry]()
+    begun = time.monotonic()
+    for entry in entries_of(reader, split):
+        found.add(entry)
+        if len(sample) < SAMPLE:
+            sample.append(entry)
+        elif (place := rng.randrange(found.num_entries)) < SAMPLE:
+            sample[place] = entry
+        if found.num_entries % 100 == 0 and time.monotonic() - begun > seconds / 2:
+            found.is_whole = False
+            break
+    rng.shuffle(sample)
+    for entry in sample:
+        found.add_reading(entry.read(), entry.name)
+        if time.monotonic() - begun > seconds:
+            break
+    return found
+
+
+def entries_of(reader: CorpusReader, split: str) -> Iterator[Entry]:
+    """The recordings of a split as described; those of a layout without their audio being touched."""
+    if isinstance(reader, LayoutReader):
+        for part in reader.parts[split]:
+            for line in reader.lines(part):
+                read = partial(attempted, line.where, partial(reader.reading, line, part))
+                said = line.entry
+                labels = said.get("segments") or said.get("supervisions") or [said]
+                speakers = tuple(str(one["speaker"]) for one in labels if one.get("speaker") not in (None, ""))
+                texts = tuple(str(one["text"]) for one in labels if one.get("text"))
+                language = said.get("language") or next(
+                    (one["language"] for one in labels if one.get("language")), None
+                )
+                yield Entry(line.where, speakers, texts, language and str(language), read)
+        return
+    for reading in reader.read(split):
+        labels = reading.cut.supervisions if reading.cut is not None else []
+        speakers = tuple(one.speaker for one in labels if one.speaker)
+        texts = tuple(one.text for one in labels if one.text)
+        language = language_of(reading.cut) if reading.cut is not None else None
+        yield Entry(reading.name, speakers, texts, language, partial(lambda one: one, reading))
+
+
+def _examine_texts(corpus: CorpusSurvey, until: float) -> None:
+    from vaak.text.corpora.readers import find_files
+
+    options = corpus.options["corpus"]
+    for split in SPLITS:
+        if split not in options:
+            continue
+        found = corpus.splits[split] = SplitSurvey()
+        for document in documents_in(find_files(options[split], split), options):
+            found.num_entries += 1
+            if document.text.strip():
+                found.add_text(document.text)
+            if found.num_entries % 100 == 0 and time.monotonic() > until:
+                found.is_whole = False
+                break
+
+
+def documents_in(files: list[Path], corpus: dict[str, Any]) -> Iterator[Document]:
+    return read_documents(files, _AnyBytes(corpus))
+
+
+def yaml_of(corpora: list[CorpusSurvey]) -> dict[str, Any]:
+    """A configuration to begin with: of the audio that was found, or else of the first texts."""
+    usable = [one for one in corpora if one.problem is None and one.splits]
+    audio = [one for one in usable if not one.is_text]
+    if not usable:
+        return {}
+    name = (audio or usable)[0].folder.resolve().name.lower() or "data"
+    if not audio:
+        options = usable[0].options["corpus"]
+        return {"task": "lm", "name": name, "data": {"corpus": options}}
+    seen = [split for one in audio for split in one.splits.values()]
+    names = _names_of(audio)
+    datasets = [{"name": own, **one.options} for own, one in zip(names, audio, strict=True)]
+    many = any(split.most_speakers > 1 for split in seen)
+    has_texts = sum(split.num_texts for split in seen) > 0
+    rates = sum((split.rates for split in seen), Counter[int]())
+    if not has_texts and many:
+        return {"task": "diarization", "name": name, "datasets": datasets}
+    if not has_texts:
+        return {"task": "vocoder", "name": name, "datasets": datasets}
+    if all(one.kind == "ljspeech" for one in audio):
+        rate = rates.most_common(1)[0][0] if rates else 22050
+        mel = {} if rate >= 22050 else {"global_config": {"mel": {"sampling_rate": rate, "f_max": rate / 2}}}
+        return {"task": "tts", "name": name, "datasets": datasets, **mel}
+    languages = sum((split.languages for split in seen), Counter[str]())
+    code = languages.most_common(1)[0][0] if languages else None
+    data = {"data": {"language": code.replace("_", "-").partition("-")[0].lower()}} if code else {}
+    return {"task": "asr", "name": name, "datasets": datasets, "model": {"base": "openai/whisper-small"}, **data}
+
+
+def _names_of(corpora: list[CorpusSurvey]) -> list[str]:
+    """A name for each dataset, none twice."""
+    names: list[str] = []
+    for one in corpora:
+        name = one.folder.resolve().name.lower() or one.kind
+        names.append(name if name not in names else f"{name}-{len(names)}")
+    return names
