@@ -131,7 +131,7 @@ def check(
 
     The exit code is 2 if there are problems, otherwise 0, even with warnings.
 
-    Examples: vaak data check configs/diarization/quickstart.yml; vaak data check cv-corpus-21.0-2025-03-14/hi
+    Example: vaak data check configs/diarization/quickstart.yml; vaak data check cv-corpus-21.0-2025-03-14/hi
     """
     if len(arguments) == 1 and (Path(arguments[0]).is_dir() or Path(arguments[0]).suffix not in (".yml", ".yaml", "")):
         _check_folder(Path(arguments[0]), output, as_json)

@@ -49,7 +49,7 @@ TAKES = {
     "model show": "device json",
     "tokenizer show": "json",
     "phonemes": "output json",
-    "data check": "json",
+    "data check": "output json",  # the YAML to begin with
     "data simulate": "json",  # the folder is its argument
     "data list": "output json",
     "data get": "json",  # writes --corpus-dir
