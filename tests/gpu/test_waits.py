@@ -31,8 +31,8 @@ WAITS_OF_A_STEP = {
     "diarization": 1,
     "diarization, powerset, augmented": 1,
     "tts": 1,
-    "tts, learned durations": 2,  # the paths are searched on the CPU
-    "tts, flow matching, pitch, energy, learned durations": 2,
+    "tts, learned durations": 1,
+    "tts, flow matching, pitch, energy, learned durations": 1,
     "asr": 2,  # transformers asks whether rows are packed
     "vocoder": 2,  # it has two objectives
 }
@@ -46,7 +46,7 @@ WAITS_OF_AN_EVALUATION = {
     "multitask": 1,
     "diarization": 3,  # for each group of windows: a recording of this batch has three at most
     "tts": 1,
-    "tts, learned durations": 2,
+    "tts, learned durations": 1,
     "asr": 2 + 16,  # as in a step, and a token of the transcripts each
     "vocoder": 2,  # lengths, distances
 }

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from vaak.nn.speech import alignment
 from vaak.nn.speech.alignment import (
     Aligner,
     beta_binomial_prior,
@@ -47,8 +48,13 @@ def dynamic_programming(logs: Tensor, frames: int, symbols: int) -> Tensor:
     return state[symbols - 1]
 
 
+@pytest.mark.parametrize("block", [None, 1, 2, 5], ids=lambda block: f"blocks of {block}" if block else "CPU")
 @pytest.mark.parametrize("extra", [0, 3])
-def test_the_sum_over_paths_and_its_gradient_are_those_of_the_plain_recursion(extra: int):
+def test_the_sum_over_paths_and_its_gradient_are_those_of_the_plain_recursion(
+    extra: int, block: int | None, monkeypatch: pytest.MonkeyPatch
+):
+    if block is not None:
+        monkeypatch.setattr(alignment, "block_length", lambda time, device: block)
     ours, theirs = (drawn_log_probs(extra).requires_grad_() for _ in range(2))
     weights = torch.tensor([1.0, -2.0, 3.0, 0.5], dtype=torch.float64)
     totals = path_log_likelihoods(ours, FRAMES, SYMBOLS)

@@ -1,10 +1,11 @@
-"""Monotonic alignment search against all paths; what it gives doesn't depend on padding or on the batch."""
+"""The best of all paths and the sum over them, against all paths; neither depends on padding or on the batch."""
 
 from __future__ import annotations
 
 import itertools
 import time
 from collections.abc import Iterator
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -14,7 +15,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from vaak.core.errors import DataError
-from vaak.nn.speech.alignment import monotonic_alignment
+from vaak.nn.speech import alignment
+from vaak.nn.speech.alignment import monotonic_alignment, path_log_likelihoods
 
 SIZES = st.lists(
     st.tuples(st.integers(1, 4), st.integers(0, 4)).map(lambda n: (n[0], n[0] + n[1])), min_size=1, max_size=4
@@ -33,9 +35,14 @@ def score_of(scores: Tensor, durations: tuple[int, ...]) -> float:
     return scores[torch.arange(len(symbols)), symbols].double().sum().item()
 
 
-def aligned(scores: Tensor, sizes: list[tuple[int, int]]) -> Tensor:
+BLOCKS = st.sampled_from([1, 2, 3, 1000])
+"""Frames of the blocks that a GPU would cut a row into; the last one is what the CPU does."""
+
+
+def aligned(scores: Tensor, sizes: list[tuple[int, int]], block: int = 1000) -> Tensor:
     symbols, frames = torch.tensor(sizes).T
-    return monotonic_alignment(scores, frames, symbols)
+    with patch.object(alignment, "block_length", lambda time, device: min(block, time)):
+        return monotonic_alignment(scores, frames, symbols)
 
 
 def drawn(sizes: list[tuple[int, int]], seed: int, more: int = 0) -> Tensor:
@@ -48,14 +55,35 @@ def drawn(sizes: list[tuple[int, int]], seed: int, more: int = 0) -> Tensor:
     return scores
 
 
-@given(SIZES, st.integers(0, 2**31), st.integers(0, 3))
-def test_is_the_best_of_all_paths(sizes: list[tuple[int, int]], seed: int, more: int):
+@given(SIZES, st.integers(0, 2**31), st.integers(0, 3), BLOCKS)
+def test_is_the_best_of_all_paths(sizes: list[tuple[int, int]], seed: int, more: int, block: int):
     scores = drawn(sizes, seed, more)
-    durations = aligned(scores, sizes)
+    durations = aligned(scores, sizes, block)
     for row, (symbols, frames) in enumerate(sizes):
         best = max(all_durations(symbols, frames), key=lambda path: score_of(scores[row], path))
         assert tuple(durations[row, :symbols].tolist()) == best
         assert not durations[row, symbols:].any()
+
+
+@given(SIZES, st.integers(0, 2**31), st.integers(0, 3), BLOCKS, st.sampled_from([-torch.inf, -2.0]))
+def test_sums_up_all_paths(sizes: list[tuple[int, int]], seed: int, more: int, block: int, lowest: float):
+    """Also where many symbols are impossible; the gradient is how probable it is that a path goes through a place."""
+    scores = drawn(sizes, seed, more).double()
+    scores = scores.masked_fill(scores < -1, lowest).requires_grad_()
+    symbols, frames = torch.tensor(sizes).T
+    with patch.object(alignment, "block_length", lambda time, device: min(block, time)):
+        totals = path_log_likelihoods(scores, frames, symbols)
+    (gradient,) = torch.autograd.grad(totals.sum(), scores)
+    for row, size in enumerate(sizes):
+        paths = [torch.repeat_interleave(torch.tensor(path)) for path in all_durations(*size)]
+        logs = torch.stack([scores[row].detach()[torch.arange(size[1]), path].sum() for path in paths])
+        torch.testing.assert_close(totals[row], logs.logsumexp(0))
+        if logs.isinf().all():
+            continue
+        expected = torch.zeros(scores.shape[1:], dtype=torch.float64)
+        for path, probability in zip(paths, logs.softmax(0), strict=True):
+            expected[torch.arange(size[1]), path] += probability
+        torch.testing.assert_close(gradient[row], expected)
 
 
 @given(SIZES, st.integers(0, 2**31))
@@ -89,9 +117,10 @@ def test_small_differences_of_large_sums_count():
     assert aligned(scores, [(2, 2000)]).tolist() == [[1990, 10]]
 
 
+@pytest.mark.parametrize("block", [2, 1000])
 @pytest.mark.parametrize("value", [torch.nan, -torch.inf, 0.0])
-def test_a_path_is_valid_whatever_the_scores(value: float):
-    durations = aligned(torch.full((2, 6, 4), value), [(4, 6), (3, 3)])
+def test_a_path_is_valid_whatever_the_scores(value: float, block: int):
+    durations = aligned(torch.full((2, 6, 4), value), [(4, 6), (3, 3)], block)
     assert durations.sum(1).tolist() == [6, 3]
     assert (durations > 0).tolist() == [[True] * 4, [True] * 3 + [False]]
 
