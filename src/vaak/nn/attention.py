@@ -20,7 +20,7 @@ from vaak.nn.kernels.linear_attention import linear_attention
 from vaak.nn.kernels.random_features import RandomFeatures, SquaredNorms
 from vaak.nn.kernels.softmax_attention import attend, attention_weights, local_attention
 from vaak.nn.kernels.visibility import Visibility
-from vaak.nn.norms import RMSNorm
+from vaak.nn.norms import RMSNorm, inputs_of
 from vaak.nn.positional_encodings import Rotation, rotate
 
 
@@ -64,13 +64,16 @@ class Attention(nn.Module):
         ones. ``memory`` is what cross-attention looks at. A ``cache`` continues a row: what it holds comes first.
         ``norms`` tally the queries and the keys that enter a feature map, of ``x`` and of the memory.
         """
+        if memory is None:
+            x, of_keys, of_values = inputs_of(x, self.query, self.key, self.value)
         query = self._queries(x, rotation)
         if memory is not None and cache is not None and cache.tensors:  # it was read with the first tokens
             key, value = cache.tensors.get("keys", query), cache.tensors.get("values", query)
         else:
-            source = x if memory is None else memory
-            key = self._rotated_heads(self.key, self.key_norm, source, rotation)
-            value = self._heads(self.value, source)
+            if memory is not None:
+                of_keys, of_values = inputs_of(memory, self.key, self.value)
+            key = self._rotated_heads(self.key, self.key_norm, of_keys, rotation)
+            value = self._heads(self.value, of_values)
         if norms is not None and self.features is not None:
             norms[0].add(query)
             norms[1].add(key)

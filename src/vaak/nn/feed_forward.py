@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from vaak.nn.config import FACTORS_END
-from vaak.nn.norms import LayerNorm
+from vaak.nn.norms import LayerNorm, inputs_of
 
 Activation = Callable[[Tensor], Tensor]
 
@@ -63,7 +63,8 @@ class GatedFeedForward(nn.Module):
         self, x: Float[Tensor, "batch time width"], mask: Bool[Tensor, "batch time"] | None = None
     ) -> Float[Tensor, "batch time width"]:
         """Return the output of each token; a kernel reads its neighbours where ``mask`` is True."""
-        out: Tensor = self.down(self.activation(_widened(self.gate, x, mask)) * _widened(self.up, x, mask))
+        of_gate, of_up = inputs_of(x, self.gate, self.up)
+        out: Tensor = self.down(self.activation(_widened(self.gate, of_gate, mask)) * _widened(self.up, of_up, mask))
         return out
 
 

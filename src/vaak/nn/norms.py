@@ -4,7 +4,8 @@
     RMSNorm     x / sqrt(mean(x²) + eps) · weight
     ScaleNorm   x / max(|x|, eps) · scale              one learned number; every vector comes out as long
 
-All work in the higher precision of input and weights, so low-precision activations are normalised in float32.
+All work in the higher precision of input and weights, so low-precision activations are normalised in float32. Under
+autocast the stream between blocks and what is normalised have 32 bits; ``inputs_of`` rounds it for the next products.
 
 Sources: Ba, Kiros and Hinton 2016, "Layer Normalization"; Zhang and Sennrich 2019, "Root Mean Square Layer
 Normalization"; Nguyen and Salazar 2019, "Transformers without Tears: Improving the Normalization of Self-Attention".
@@ -13,6 +14,7 @@ Normalization"; Nguyen and Salazar 2019, "Transformers without Tears: Improving 
 from __future__ import annotations
 
 from typing import Annotated as Float
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -70,3 +72,35 @@ NORMS: dict[str, type[LayerNorm | RMSNorm | ScaleNorm]] = {
 def make_norm(norm_type: str, width: int, eps: float) -> nn.Module:
     """The normalisation of vectors of ``width`` that ``norm_type`` names."""
     return NORMS[norm_type](width, eps)
+
+
+def inputs_of(x: Tensor, *layers: nn.Module) -> tuple[Tensor, ...]:
+    """Return ``x`` for each of several layers: under autocast, rounded once for all of them.
+
+    Autocast would round it for each, and each would keep its own copy for the backward pass. Their gradients are still
+    added up in 32 bits. Adapters get ``x`` as it is.
+    """
+    kind = x.device.type
+    if not torch.is_autocast_enabled(kind) or x.dtype != torch.float32:
+        return (x,) * len(layers)
+    if not all(isinstance(layer, nn.Linear | nn.Conv1d) for layer in layers):
+        return (x,) * len(layers)
+    inputs: tuple[Tensor, ...] = _RoundedOnce.apply(  # type: ignore[no-untyped-call]
+        x, torch.get_autocast_dtype(kind), len(layers)
+    )
+    return inputs
+
+
+class _RoundedOnce(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, dtype: torch.dtype, number: int) -> tuple[Tensor, ...]:
+        rounded = x.to(dtype)
+        return (rounded, *(rounded.view_as(rounded) for _ in range(number - 1)))
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
+        *rest, last = gradients
+        total = last.float()
+        for one in reversed(rest):  # in autograd's order, which begins with the last layer
+            total = total + one
+        return total, None, None

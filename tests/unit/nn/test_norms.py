@@ -1,10 +1,16 @@
 """Each norm is its formula, and is never less precise than float32."""
 
+from typing import Any
+
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
+from vaak.nn import attention, feed_forward
+from vaak.nn.config import DecoderConfig
 from vaak.nn.norms import NORMS, LayerNorm, RMSNorm, ScaleNorm, make_norm
+from vaak.nn.stack import TransformerStack
 
 
 def test_rms_norm_equals_the_formula():
@@ -76,3 +82,53 @@ def test_zeros_stay_finite(norm_type):
 
 def test_eps_reaches_the_norm():
     assert all(make_norm(norm_type, 4, 0.25).eps == 0.25 for norm_type in NORMS)
+
+
+class Roundings(TorchDispatchMode):
+    """Counts how often tensors of a shape are taken from 32 bits to 16."""
+
+    def __init__(self, shape: tuple[int, ...]) -> None:
+        super().__init__()
+        self.shape, self.number = shape, 0
+
+    def __torch_dispatch__(self, operator: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        found = operator(*args, **(kwargs or {}))
+        if operator is torch.ops.aten._to_copy.default and found.shape == self.shape:
+            self.number += (args[0].dtype, found.dtype) == (torch.float32, torch.bfloat16)
+        return found
+
+
+def under_autocast(placement: str, memory: Tensor | None) -> tuple[list[Tensor], int]:
+    """The outputs and gradients of two blocks, and how often a block rounds the stream or the memory."""
+    torch.manual_seed(0)
+    sizes: dict[str, Any] = {"d_model": 32, "num_heads": 4, "num_key_value_heads": 2, "num_layers": 2, "dropout": 0.0}
+    stack = TransformerStack(
+        DecoderConfig(**sizes, norm_placement=placement), causal=True, memory_width=None if memory is None else 32
+    )
+    x = torch.randn(3, 7, 32, requires_grad=True)
+    with torch.autocast("cpu", torch.bfloat16), Roundings((3, 7, 32)) as roundings:
+        y = stack(x.clone(), memory=None if memory is None else memory.clone())  # autocast rounds leaves once
+    assert y.dtype == torch.float32, "the stream isn't rounded"
+    learned = [x, *stack.parameters(), *([] if memory is None else [memory])]
+    return [y.detach(), *torch.autograd.grad(y.square().sum(), learned)], roundings.number // 2
+
+
+@pytest.mark.parametrize("placement", ["pre", "sandwich", "post"])
+@pytest.mark.parametrize("crosses", [False, True], ids=["self", "cross"])
+def test_a_block_rounds_once_for_each_layer_not_for_each_product(
+    placement: str, crosses: bool, monkeypatch: pytest.MonkeyPatch
+):
+    """With the same bits, gradients too, where only these products read what is rounded."""
+    memory = torch.randn(3, 7, 32, requires_grad=True) if crosses else None
+    found, number = under_autocast(placement, memory)
+    assert number == (4 if crosses else 2)
+    for module in (attention, feed_forward):
+        monkeypatch.setattr(module, "inputs_of", lambda x, *layers: (x,) * len(layers))
+    expected, number_before = under_autocast(placement, memory)
+    assert number_before == (8 if crosses else 5)
+    assert torch.equal(found[0], expected[0])
+    if placement != "post" and memory is None:
+        assert all(torch.equal(one, other) for one, other in zip(found, expected, strict=True))
+    for one, other in zip(found, expected, strict=True):
+        error = (one - other).norm() / other.norm()
+        assert error < 0.01
