@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from vaak.core.batch import read_together, send
 from vaak.engine.trainer import Trainer
 from vaak.nn.decoding.beam_search import BeamSettings, beam_search
 from vaak.nn.decoding.sampling import SamplingSettings, highest, write
+from vaak.nn.lora import FrozenLinear
 
 WAITS_OF_A_STEP = {
     "lm decoder, documents": 1,
@@ -99,6 +101,20 @@ def test_a_step_waits_no_more_often_than_this(name: str, number: int, gpu: MockD
 def test_nor_where_logits_are_never_whole(name: str, gpu: MockDevice, tmp_path: Path):
     waits = waits_of_a_step(begun(name, tmp_path, performance={"logits": "chunked"}), gpu)
     assert len(waits) <= WAITS_OF_A_STEP[name], "\n".join(map(str, waits))
+
+
+@pytest.mark.parametrize("base_dtype", ["bf16", "nf4"])
+def test_nor_where_the_base_is_kept_in_fewer_bits(base_dtype: str, gpu: MockDevice, tmp_path: Path):
+    pytest.importorskip("peft")
+    case = CASES["lm pretrained, low-rank adapters"]
+    model = {**case.options["model"], "lora": {**case.options["model"]["lora"], "base_dtype": base_dtype}}
+    options: dict[str, Any] = {"device": "cuda", "deterministic": True, "gradient_accumulation_steps": 1}
+    prepared = replace(case, options={**case.options, "model": model}).prepared(tmp_path)
+    trainer = prepared.trainer(tmp_path / "run", mixed_precision="bf16", **options)
+    frozen = next(one for one in trainer.model.modules() if isinstance(one, FrozenLinear))
+    assert all(one.is_cuda for one in (*frozen.parameters(), *frozen.buffers()))
+    waits = waits_of_a_step(trainer, gpu)
+    assert len(waits) <= 1, "\n".join(map(str, waits))
 
 
 @pytest.mark.parametrize(("name", "number"), parameters(WAITS_OF_AN_EVALUATION))

@@ -21,6 +21,7 @@ from vaak.callbacks.trackers import reason_of
 from vaak.core.callback import Callback, Run, StepReport, rate_name
 from vaak.core.machine import host_memory
 from vaak.engine.memory import read_memory
+from vaak.nn.nf4 import num_weights
 
 MOST_UNREAD = 256  # reports that are kept back; each holds tensors
 
@@ -133,11 +134,8 @@ class StepLogCallback(Callback):
 
 def _sizes(model: nn.Module) -> dict[str, int]:
     """How many numbers a model has, and how many of them are trained at first."""
-    sizes = [(parameter.numel(), parameter.requires_grad) for parameter in model.parameters()]
-    return {
-        "parameters": sum(size for size, _ in sizes),
-        "trained_parameters": sum(size for size, is_trained in sizes if is_trained),
-    }
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    return {"parameters": num_weights(model.parameters()), "trained_parameters": num_weights(trained)}
 
 
 def with_total(parts: dict[str, float], weights: dict[str, float]) -> dict[str, float]:

@@ -37,6 +37,7 @@ from vaak.engine.journal import Journal
 from vaak.engine.optim.optimizer_state import OptimizerStates, WeightAverage
 from vaak.engine.optim.schedules import Plateau
 from vaak.engine.precision import LossScale, Precision
+from vaak.nn.lora import never_trained
 
 log = logging.getLogger("vaak")
 
@@ -387,9 +388,10 @@ class State:
 
     @property
     def frozen(self) -> frozenset[str]:
-        """The names of the parameters that no optimizer trains."""
+        """The names of the parameters that no optimizer trains, with all that belongs to those in four bits."""
         trained = {id(one) for each in self.optimizers for group in each.param_groups for one in group["params"]}
-        return frozenset(name for name, one in self.model.module.named_parameters() if id(one) not in trained)
+        named = self.model.module.named_parameters()
+        return never_trained(self.model.module) | {name for name, one in named if id(one) not in trained}
 
     def restore(self, snapshot: Snapshot, source: Path) -> None:
         """Make this the state that the snapshot was taken of, to the bit.

@@ -216,7 +216,7 @@ def initialise(model: nn.Module, options: CheckpointConfig) -> None:
         return
     source, own = resolve_checkpoint(Path(options.init_from)), model_tensors(model)
     patterns = [pattern_of(match, own, "training.checkpoint.init_except") for match in options.init_except]
-    found = without_lora(_renamed(load_checkpoint(source, weights_only=True).model, options.init_rename), own)
+    found = without_lora(_renamed(load_checkpoint(source, weights_only=True).model, options.init_rename), model)
     added = {name for name in own if is_of_lora(name) and name not in found}
     drawn = {name: one for name, one in own.items() if name in added or any(each.search(name) for each in patterns)}
     kept = {name: tensor for name, tensor in found.items() if not any(one.search(name) for one in patterns)}

@@ -171,7 +171,7 @@ class ConvolutionalStackConfig(StackConfig):
 
 
 class LoraConfig(Section):
-    """Low-rank adaptation of frozen weights. Source: Hu et al. 2021, "LoRA"."""
+    """Low-rank adaptation of frozen weights. Source: Hu et al. 2021, "LoRA"; Dettmers et al. 2023, "QLoRA" (nf4)."""
 
     resume_class: ClassVar[ResumeClass | None] = "refused"
 
@@ -181,9 +181,10 @@ class LoraConfig(Section):
     targets: tuple[str, ...] = option(
         "Linear layers that are adapted, by the end of their names.", ("query", "value"), min_length=1
     )
-    base_dtype: Literal["fp32", "bf16"] = option(
+    base_dtype: Literal["fp32", "bf16", "nf4"] = option(
         "How the frozen weights of linear layers are kept, but for the output layer: in bf16 they take half the "
-        "memory, and training in bf16 computes the same numbers.",
+        "memory, and training in bf16 computes the same numbers; in nf4 (QLoRA, with double quantisation) an eighth, "
+        "and they are rounded to 4 bits.",
         "fp32",
     )
 

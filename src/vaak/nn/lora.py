@@ -4,7 +4,8 @@
     y = W x + Σ_e w_e · (alpha / rank) · B_e A_e x        w_e is 0 for all but top_k experts of an example
 
 Only the chosen experts are computed, each on its own examples. An example is a row of a batch, with all its frames or
-tokens. W may be kept in bf16 (``base_dtype``): where products are computed in bf16, it is rounded to that anyway.
+tokens. W may be kept in bf16 (``base_dtype``): where products are computed in bf16, it is rounded to that anyway; or in
+four bits (``nf4``), where the adapters learn beside what the rounded weights say.
 
 Sources: Hu et al. 2021, "LoRA"; Fedus et al. 2021, "Switch Transformers" (one expert, weighed by its probability, and
 the load-balancing loss); Jiang et al. 2024, "Mixtral of Experts" (several, whose weights add up to 1); Wang et al.
@@ -19,10 +20,10 @@ import copy
 import importlib
 import math
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import torch
 from safetensors.torch import save_file
@@ -33,9 +34,12 @@ from vaak.core.batch import read_together, send
 from vaak.core.errors import UserError, optional_import
 from vaak.core.storage.files import whole_folder, write_text
 from vaak.nn.config import LoraConfig
+from vaak.nn.nf4 import BLOCK, NF4Product, Quantised, Tables, dequantise, make_tables, quantise
 
 AnyModule = TypeVar("AnyModule", bound=nn.Module)
-DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
+Kept = torch.dtype | Literal["nf4"]
+"""How a frozen weight is kept."""
+DTYPES: dict[str, Kept] = {"fp32": torch.float32, "bf16": torch.bfloat16, "nf4": "nf4"}
 """Of ``LoraConfig.base_dtype``."""
 
 
@@ -81,17 +85,60 @@ class FrozenLinear(nn.Linear):
 
     def forward(self, inputs: Tensor) -> Tensor:
         """``(…, out)`` of ``(…, in)``."""
-        kind = inputs.device.type
-        dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else inputs.dtype
+        dtype = _product_dtype(inputs)
         bias = None if self.bias is None else self.bias.to(dtype)
         return F.linear(inputs.to(dtype), self.weight.to(dtype), bias)
 
 
-def keep_frozen_weights_in(dtype: torch.dtype, model: nn.Module) -> None:
+class NF4Linear(FrozenLinear):
+    """A linear layer whose weight isn't trained, and is kept in four bits."""
+
+    def __init__(self, layer: nn.Linear) -> None:
+        """The same as ``layer``, but for what four bits round away."""
+        nn.Module.__init__(self)  # nn.Linear's own would make a weight
+        self.in_features, self.out_features, self.bias = layer.in_features, layer.out_features, layer.bias
+        weight, tables = quantise(layer.weight), make_tables()
+        self.codes = nn.Parameter(weight.codes, requires_grad=False)
+        self.register_buffer("absmax", weight.absmax)
+        self.register_buffer("nested_absmax", weight.nested_absmax)
+        self.register_buffer("offset", weight.offset)
+        self.register_buffer("pairs", tables.pairs.to(weight.codes.device), persistent=False)
+        self.register_buffer("steps", tables.steps.to(weight.codes.device), persistent=False)
+
+    @property
+    def kept(self) -> tuple[Quantised, Tables]:
+        """The weight in four bits, and the tables by which they are read."""
+        return (
+            Quantised(self.codes, *(self.get_buffer(name) for name in Quantised._fields[1:])),
+            Tables(self.get_buffer("pairs"), self.get_buffer("steps")),
+        )
+
+    @property
+    def weight(self) -> Tensor:  # type: ignore[override] # made when it is read
+        """What the four bits stand for, ``(out, in)`` in fp32."""
+        return dequantise(*self.kept, torch.float32).view(self.out_features, self.in_features)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """``(…, out)`` of ``(…, in)``."""
+        dtype = _product_dtype(inputs)
+        bias = None if self.bias is None else self.bias.to(dtype)
+        weight, tables = self.kept
+        product: Tensor = NF4Product.apply(  # type: ignore[no-untyped-call]
+            inputs.to(dtype), bias, self.in_features, *weight, *tables
+        )
+        return product
+
+
+def _product_dtype(inputs: Tensor) -> torch.dtype:
+    kind = inputs.device.type
+    return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else inputs.dtype
+
+
+def keep_frozen_weights_in(dtype: Kept, model: nn.Module) -> None:
     """Keep the weights of linear layers that aren't trained in ``dtype``, in place; in fp32 nothing is changed.
 
-    Those stay as they are that another module has, too (embeddings), and that of a model's ``head``, which is read
-    without calling it.
+    Those stay as they are that another module has, too (embeddings), that of a model's ``head``, which is read
+    without calling it, and in four bits those that aren't of whole blocks.
     """
     if dtype == torch.float32:
         return
@@ -100,8 +147,15 @@ def keep_frozen_weights_in(dtype: torch.dtype, model: nn.Module) -> None:
         for name, layer in parent.named_children():
             if type(layer) is not nn.Linear or name == "head" or owners[id(layer.weight)] > 1:
                 continue
-            if not layer.weight.requires_grad:
-                setattr(parent, name, FrozenLinear.of(layer, dtype))
+            if layer.weight.requires_grad or (dtype == "nf4" and layer.weight.numel() % BLOCK):
+                continue
+            setattr(parent, name, NF4Linear(layer) if dtype == "nf4" else FrozenLinear.of(layer, dtype))
+
+
+def never_trained(model: nn.Module) -> frozenset[str]:
+    """Return the names of tensors that belong to weights in four bits."""
+    layers = [name for name, one in model.named_modules() if isinstance(one, NF4Linear)]
+    return frozenset(f"{name}.{field}" for name in layers for field in Quantised._fields)
 
 
 def _peft() -> Any:
@@ -123,10 +177,17 @@ def demand_layers(found: bool, section: str, linear: Iterable[str], options: Lor
         raise UserError(f"{section}.targets: no layer is called {' or '.join(options.targets)}; there are {layers}")
 
 
-def without_lora(weights: dict[str, Tensor], wanted: Collection[str]) -> dict[str, Tensor]:
-    """Weights of a model without low-rank adapters, under the names that ``wanted``, those of one with them, has."""
+def without_lora(weights: dict[str, Tensor], model: nn.Module) -> dict[str, Tensor]:
+    """Weights of a model without low-rank adapters as a ``model`` with them has them: by its names, in its bits."""
+    in_nf4 = {f"{name}.weight": one for name, one in model.named_modules() if isinstance(one, NF4Linear)}
+    wanted = {*model.state_dict(), *in_nf4}
     moved = {name.replace(".base_layer.", "."): name for name in wanted if ".base_layer." in name}
-    return {name if name in wanted else moved.get(name, name): tensor for name, tensor in weights.items()}
+    found = {name if name in wanted else moved.get(name, name): tensor for name, tensor in weights.items()}
+    for name, layer in in_nf4.items():
+        if name in found and found[name].shape == (layer.out_features, layer.in_features):
+            prefix = name.removesuffix("weight")
+            found |= {prefix + field: one for field, one in quantise(found.pop(name))._asdict().items()}
+    return found
 
 
 def is_of_lora(name: str) -> bool:

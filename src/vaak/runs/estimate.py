@@ -25,6 +25,7 @@ from vaak.engine.memory import read_memory
 from vaak.engine.optim.optimizers import NamedParameter, trained_parameters
 from vaak.engine.optim.schedules import Freezing
 from vaak.engine.precision import Precision
+from vaak.nn.nf4 import num_weights
 from vaak.nn.stack import set_gradient_checkpointing
 from vaak.runs.prepared import is_prepared
 
@@ -64,7 +65,7 @@ class _Walk:
         """
         kind, parameters = type(module).__name__, list(module.parameters())
         seen = {self.first_seen[id(parameter)] for parameter in parameters if id(parameter) in self.first_seen}
-        number = sum(p.numel() for p in parameters if id(p) not in self.first_seen)
+        number = num_weights(p for p in parameters if id(p) not in self.first_seen)
         own = {tensor_name: list(tensor.shape) for tensor_name, tensor in _own_tensors(module)}
         if parameters and not number:
             yield Branch(depth, name, kind, 0, own, repeats, " and ".join(sorted(seen)))
@@ -223,7 +224,7 @@ def estimate_model(loaded: Loaded) -> ModelEstimate:
     parameters = list(model.parameters())
     return ModelEstimate(
         tree=model_tree(model),
-        parameters=sum(parameter.numel() for parameter in parameters),
+        parameters=num_weights(parameters),
         trained=sum(parameter.numel() for parameter in parameters if parameter.requires_grad),
         rows=rows,
         work=work,

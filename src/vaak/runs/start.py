@@ -48,6 +48,7 @@ from vaak.engine.precision import keeping_generators, precision_in_words, precis
 from vaak.engine.resume import demand_resumable, start_fresh
 from vaak.engine.trained import initialise
 from vaak.engine.trainer import Trainer
+from vaak.nn.nf4 import num_weights
 from vaak.runs.build_callbacks import callbacks_of
 from vaak.runs.distillation import distilled
 from vaak.runs.estimate import at_rest, demand_steps_for_warmup
@@ -301,7 +302,7 @@ def _begin(trainer: Trainer) -> None:
         initialise(trainer.model, options)
     trainer.saving.compare("the processes start from different states")
     if trainer.ranks.is_main:
-        parameters = sum(parameter.numel() for parameter in trainer.model.parameters())
+        parameters = num_weights(trainer.model.parameters())
         where = f"{trainer.ranks.device}, {trainer.ranks.world_size} process(es), precision "
         where += precision_in_words(trainer.config, trainer.precision)
         log.info("%s: %s parameters on %s", trainer.directory, f"{parameters:,}", where)

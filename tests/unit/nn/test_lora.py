@@ -13,8 +13,10 @@ from vaak.engine.checkpoint.files import Snapshot, save_checkpoint
 from vaak.engine.checkpoint.weights import model_tensors
 from vaak.engine.trained import initialise
 from vaak.nn.config import EncoderDecoderConfig, LoraConfig
-from vaak.nn.lora import FrozenLinear, adapters_of, add_lora, merged, write_adapter
+from vaak.nn.lora import FrozenLinear, NF4Linear, adapters_of, add_lora, merged, write_adapter
 from vaak.nn.models import EncoderDecoderModel
+from vaak.nn.nf4 import num_weights
+from vaak.runs.estimate import model_tree
 
 pytest.importorskip("peft")
 
@@ -51,6 +53,29 @@ def test_a_run_without_low_rank_changes_is_adapted(tmp_path: Path):
     assert merged(plain) is plain
     whole = merged(model)
     assert set(model_tensors(whole)) == set(model_tensors(plain))
+    torch.testing.assert_close(scores(whole), scores(model), rtol=0, atol=1e-5)
+
+
+def test_a_base_in_four_bits_is_that_of_the_run_that_it_begins_with(tmp_path: Path):
+    plain = translator(0)
+    state = {"position": {"step": 1}}
+    run = save_checkpoint(tmp_path / "checkpoints", Snapshot(1, model_tensors(plain), state=state))
+    model = translator(1, LoraConfig(rank=2, base_dtype="nf4"))
+    initialise(model, CheckpointConfig(init_from=str(run)))
+    expected = translator(0, LoraConfig(rank=2, base_dtype="nf4"))  # rounded from the same weights
+    kept = [name for name, one in model.named_modules() if isinstance(one, NF4Linear)]
+    assert {name.rpartition(".")[2] for name in kept} >= {"base_layer", "key", "up", "down"}
+    found, wanted = model_tensors(model), model_tensors(expected)
+    assert all(torch.equal(found[name], wanted[name]) for name in wanted if "lora_" not in name)
+    assert num_weights(model.parameters()) == num_weights(translator(0, LoraConfig(rank=2)).parameters())
+    trees = [model_tree(one) for one in (model, translator(0, LoraConfig(rank=2)))]
+    assert [one.parameters for one in trees[0]] == [one.parameters for one in trees[1]]
+    whole = merged(model)
+    merged_weights, weights = (dict(one.named_parameters()) for one in (whole, plain))
+    for name in kept:
+        weight = weights[f"{name.removesuffix('.base_layer')}.weight"]
+        change = merged_weights[f"{name.removesuffix('.base_layer')}.weight"] - weight
+        assert 0 < change.abs().max() < 0.16 * weight.abs().max()  # half of the widest gap between levels
     torch.testing.assert_close(scores(whole), scores(model), rtol=0, atol=1e-5)
 
 

@@ -1,4 +1,7 @@
-"""A frozen base in bf16 trains the same adapters as one in fp32, in half the memory; it is resumed and exported."""
+"""A frozen base in bf16 trains the same adapters as one in fp32, in half the memory; one in four bits trains, too.
+
+Both are resumed and exported.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +12,12 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file
 from torch import Tensor
 
 from contract_cases import CASES
 from vaak.engine.checkpoint.files import load_checkpoint
+from vaak.engine.checkpoint.weights import model_tensors
 from vaak.engine.trainer import Trainer
 from vaak.nn.lora import FrozenLinear, merged
 
@@ -57,26 +62,43 @@ def test_training_in_bf16_has_the_same_bits(name: str, tmp_path: Path):
     assert any(not torch.equal(one, before[parameter]) for parameter, one in adapters_of(half).items())
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_a_run_is_resumed_to_the_same_bits(name: str, tmp_path: Path):
+@pytest.mark.parametrize(
+    ("name", "base_dtype"),
+    [
+        pytest.param(NAMES[0], "bf16", marks=pytest.mark.slow),
+        (NAMES[0], "nf4"),
+        pytest.param(NAMES[1], "nf4", marks=pytest.mark.slow),
+        (NAMES[2], "nf4"),
+    ],
+)
+def test_a_run_is_resumed_to_the_same_bits(name: str, base_dtype: str, tmp_path: Path):
     checkpoints = {"checkpoint": {"interval": 2}}
-    straight = trainer_of(name, tmp_path / "straight", "bf16", max_steps=4, **checkpoints)
+    straight = trainer_of(name, tmp_path / "straight", base_dtype, max_steps=4, **checkpoints)
+    drawn = {parameter: one.clone() for parameter, one in adapters_of(straight).items()}
     straight.fit()
-    trainer_of(name, tmp_path / "resumed", "bf16", max_steps=2, **checkpoints).fit()
-    resumed = trainer_of(name, tmp_path / "resumed", "bf16", max_steps=4, **checkpoints)
+    trainer_of(name, tmp_path / "resumed", base_dtype, max_steps=2, **checkpoints).fit()
+    resumed = trainer_of(name, tmp_path / "resumed", base_dtype, max_steps=4, **checkpoints)
     assert resumed.resume("auto")
     resumed.fit()
     assert_same(adapters_of(resumed), adapters_of(straight))
-    saved = load_checkpoint(tmp_path / "resumed/run/checkpoints/step-00000004", weights_only=True, base=resumed.model)
-    for parameter, one in resumed.model.named_parameters():
-        if parameter in saved.model:
-            assert saved.model[parameter].dtype == one.dtype, parameter
+    assert any(not torch.equal(one, drawn[parameter]) for parameter, one in adapters_of(resumed).items())
+    folders = [tmp_path / f"resumed/run/checkpoints/step-0000000{step}" for step in (2, 4)]
+    kept = model_tensors(resumed.model)
+    saved = load_checkpoint(folders[1], weights_only=True, base=resumed.model).model
+    assert all(
+        torch.equal(one, saved[parameter]) and one.dtype == saved[parameter].dtype for parameter, one in kept.items()
+    )
+    assert len({(folder / "frozen.safetensors").stat().st_ino for folder in folders}) == 1, "they are on disk once"
+    frozen = load_file(folders[1] / "frozen.safetensors")
+    in_nf4 = {parameter for parameter in kept if parameter.endswith(("codes", "absmax", "offset"))}
+    assert in_nf4 <= frozen.keys()
+    assert bool(in_nf4) == (base_dtype == "nf4")
 
 
-@pytest.mark.parametrize("name", NAMES[:2])
-def test_what_is_exported_is_whole(name: str, tmp_path: Path):
+@pytest.mark.parametrize(("name", "base_dtype"), [(NAMES[0], "nf4"), (NAMES[1], "bf16")])
+def test_what_is_exported_is_whole(name: str, base_dtype: str, tmp_path: Path):
     """The adapters are added in fp32 to weights that were rounded before."""
-    trainer = trainer_of(name, tmp_path / "run", "bf16", max_steps=3)
+    trainer = trainer_of(name, tmp_path / "run", base_dtype, max_steps=3)
     trainer.fit()
     found = merged(trainer.model)
     assert not any(isinstance(one, FrozenLinear) for one in found.modules())

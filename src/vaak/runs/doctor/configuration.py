@@ -30,6 +30,7 @@ from vaak.engine.distributed.launcher import (
 from vaak.engine.dry_pass import numberless
 from vaak.engine.memory import read_memory
 from vaak.engine.precision import precision_on
+from vaak.nn.nf4 import num_weights
 from vaak.runs.doctor import DoctorFinding
 from vaak.runs.doctor.data import examine_data
 from vaak.runs.doctor.packages import version_of
@@ -162,7 +163,7 @@ def _space_and_memory(
 ) -> Iterator[DoctorFinding]:
     """Whether the disk holds the checkpoints, and the device the weights with all that is kept for each."""
     training = experiment.training
-    number = sum(parameter.numel() for parameter in model.parameters())
+    number = num_weights(model.parameters())
     rest = at_rest(model, training)
     checkpoint = rest.total - rest.gradients
     save_dir = training.checkpoint.save_dir

@@ -11,6 +11,7 @@ from __future__ import annotations
 from torch import nn
 
 from vaak.nn.models import TransformerModel
+from vaak.nn.nf4 import num_weights
 from vaak.tasks.lm.config import LanguageModelConfig
 
 
@@ -27,4 +28,4 @@ class LanguageModel(TransformerModel):
 
 def num_parameters(model: nn.Module) -> int:
     """Return the number of parameters; tied ones count once."""
-    return sum(parameter.numel() for parameter in model.parameters())
+    return num_weights(model.parameters())
