@@ -1,4 +1,4 @@
-"""``vaak data``: list, download, prepare, simulate and check data.
+"""``vaak data``: list, download, prepare, simulate, clean and check data.
 
 Corpora are those for which Lhotse has a recipe; ``preprocess`` and ``check`` are of the data of a configuration.
 """
@@ -195,7 +195,7 @@ def _number(number: int, of: str) -> str:
 
 
 app = typer.Typer(
-    help="List, download, prepare, simulate and check data.",
+    help="List, download, prepare, simulate, clean and check data.",
     epilog="Example: vaak data preprocess configs/quickstart.yml --output prepared",
     no_args_is_help=True,
     add_completion=False,
@@ -216,7 +216,7 @@ OutputDir = Annotated[
 
 @app.callback()
 def data() -> None:
-    """List, download, prepare, simulate and check data."""
+    """List, download, prepare, simulate, clean and check data."""
 
 
 @app.command(name="list")
@@ -306,6 +306,70 @@ def prepare(
         return
     for one in parts:
         print(f"{one['part']:<16} {one['cuts']:>9,} cuts  {one['file']}")
+
+
+@app.command()
+def clean(
+    output: Annotated[Path, typer.Argument(help="A new or empty folder for the shards.")],
+    sources: Annotated[
+        list[str],
+        typer.Argument(metavar="SOURCE…", help="Files, patterns, folders or hf:DATASET, each with @WEIGHT or not."),
+    ],
+    text_column: Annotated[str, typer.Option(help="Column or key of the text.")] = "text",
+    document: Annotated[
+        str, typer.Option(help="Of plain text, the unit that is a document: line, paragraph or file.")
+    ] = "line",
+    near_duplicates: Annotated[
+        float, typer.Option(min=0, max=1, help="Similarity of near duplicates of an earlier document; 0 keeps them.")
+    ] = 0.8,
+    language: Annotated[list[str] | None, typer.Option(help="Keep this language (hi, en, …); may be repeated.")] = None,
+    against: Annotated[
+        list[str] | None, typer.Option(help="Files of an evaluation set, looked for in the text; may be repeated.")
+    ] = None,
+    overlap: Annotated[int, typer.Option(min=1, help="--against: words in a row that both have.")] = 13,
+    drop_contaminated: Annotated[bool, typer.Option(help="--against: leave out the documents that have them.")] = False,
+    temperature: Annotated[
+        float | None, typer.Option(min=0.01, help="Weights of sources by size to the power 1/T; 1: as they are.")
+    ] = None,
+    shard_megabytes: Annotated[int, typer.Option(min=1, help="Size of a shard.")] = 256,
+    as_json: AsJson = False,
+) -> None:
+    """Write the text of several sources as shards to train on: without duplicates, filtered, mixed by weights.
+
+    Exact and near duplicates, other languages and empty documents are left out; what evaluation sets share with the
+    text is counted. Sources are read twice, as streams: memory doesn't grow with the text.
+
+    Example: vaak data clean shards "news/*.txt@2" web.parquet@1 --language hi --against test.txt
+    """
+    from vaak.text.corpora.cleaning import CleaningOptions, source_of, to_json
+    from vaak.text.corpora.cleaning import clean as clean_text
+
+    if document not in ("line", "paragraph", "file"):
+        raise UserError(f"--document: {document} is unknown; expected line, paragraph or file")
+    options = CleaningOptions(
+        text_column=text_column,
+        document=document,
+        near_duplicates=near_duplicates or None,
+        languages=tuple(language or ()),
+        against=tuple(against or ()),
+        overlap=overlap,
+        drop_contaminated=drop_contaminated,
+        temperature=temperature,
+        shard_megabytes=shard_megabytes,
+    )
+    report = clean_text([source_of(one, options) for one in sources], output, options)
+    if as_json:
+        print(json.dumps(to_json(report), ensure_ascii=False))
+        return
+    for name, counts in report.documents.items():
+        left = ", ".join(f"{number:,} {reason}" for reason, number in counts.items() if number and reason != "kept")
+        print(f"{name}: {counts['kept']:,} documents kept{f'; left out: {left}' if left else ''}")
+        print(f"  {report.written[name]:,} characters written (each document {report.repeats[name]:g} times)")
+    if report.evaluated:
+        percent = 100 * report.hit / report.evaluated
+        print(f"evaluation documents that are in the text: {report.hit:,} of {report.evaluated:,} ({percent:.1f} %)")
+    repeated = ", deduplicate: false" if any(one > 1 for one in report.repeats.values()) else ""
+    print(f"{_number(report.shards, 'shard')}: data: {{corpus: {{train: [{output}/*.jsonl]{repeated}}}}}")
 
 
 @app.command()

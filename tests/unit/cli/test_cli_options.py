@@ -50,6 +50,7 @@ TAKES = {
     "tokenizer show": "json",
     "phonemes": "output json",
     "data check": "output json",  # the YAML to begin with
+    "data clean": "json",  # the folder is its argument
     "data simulate": "json",  # the folder is its argument
     "data list": "output json",
     "data get": "json",  # writes --corpus-dir

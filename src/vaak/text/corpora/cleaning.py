@@ -1,0 +1,430 @@
+"""Text of several sources, without duplicates, of some languages, mixed by weights, written once as shards to train on.
+
+OUTPUT/
+  train-00000.jsonl, train-00001.jsonl, ...   {"text": ..., "source": ...}
+  cleaning.json                               options and counts by source; written last: it means "complete"
+
+Sources are read twice, document by document. What the first pass notes of each (its size, why it is left out, a digest,
+and a MinHash signature) is in files that are mapped, so memory depends on the number of documents alone, by some bytes
+each, and not on the text.
+
+near duplicates   a document is left out if its words' n-grams are as similar (Jaccard, estimated by 128 hashes) to
+                  those of an earlier one; candidates are found by bands of hashes. Sources: Broder 1997; Lee et al.
+                  2022, "Deduplicating Training Data Makes Language Models Better"
+contamination     documents of evaluation sets of which an n-gram of words is in a document that is kept: counted, by
+                  default. Source: Brown et al. 2020, "Language Models are Few-Shot Learners", appendix C (13-grams)
+weights           shares of characters: given, or by temperature (n to the power 1/T, Conneau et al. 2020); a source
+                  with less text than its share is repeated, one with more is sampled, by hashes
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import json
+import logging
+import math
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from itertools import islice
+from pathlib import Path
+from typing import IO, Any, NamedTuple
+
+import numpy as np
+
+from vaak.core.errors import DataError, UserError, optional_import
+from vaak.core.splits import digest_of, fraction_of
+from vaak.core.storage.files import sync_file, whole_folder, write_json
+from vaak.core.terminal import progress
+from vaak.text.corpora.readers import find_files, read_documents
+from vaak.text.tokenizer import normalise
+
+log = logging.getLogger("vaak")
+DONE = "cleaning.json"
+HUB = "hf:"
+TYPES = {".json": "json", ".jsonl": "json", ".csv": "csv", ".tsv": "csv", ".parquet": "parquet"}
+NUM_HASHES, NUM_BANDS = 128, 16
+AT_ONCE = 256
+"""Documents whose signatures are computed together."""
+REASONS = ("kept", "empty", "language", "duplicate", "near-duplicate", "contaminated")
+ROW = np.dtype([("source", "<u2"), ("reason", "u1"), ("length", "<u4"), ("digest", "<u8")])
+LANGUAGE_CHARACTERS = 1000
+"""Of a document, by which its language is told."""
+MOST_REPEATS = 4.0
+"""More gives little. Source: Muennighoff et al. 2023, "Scaling Data-Constrained Language Models"."""
+
+
+@dataclass(frozen=True)
+class CleaningOptions:
+    """What is left out, and how sources are mixed."""
+
+    text_column: str = "text"
+    document: str = "line"
+    near_duplicates: float | None = 0.8
+    """Similarity from which a document is one of an earlier one; None: only exact duplicates are left out."""
+    ngram: int = 5
+    languages: tuple[str, ...] = ()
+    against: tuple[str, ...] = ()
+    """Files of evaluation sets."""
+    overlap: int = 13
+    """Words that a document of an evaluation set and a training document share, where it is contaminated."""
+    drop_contaminated: bool = False
+    temperature: float | None = None
+    shard_megabytes: int = 256
+
+    # How files are read (vaak.text.corpora.readers.ReadingOptions).
+    type: str = "text"
+    on_invalid_utf8: str = "replace"
+
+
+class TextSource(NamedTuple):
+    """Documents of files or of a dataset, with their share of the mixture (None: what they have)."""
+
+    name: str
+    weight: float | None
+    read: Callable[[], Iterator[str]]
+
+
+@dataclass
+class Report:
+    """What became of each source's documents; ``hit`` of ``evaluated`` evaluation documents are contaminated."""
+
+    documents: dict[str, Counter[str]] = field(default_factory=dict)
+    characters: dict[str, int] = field(default_factory=dict)
+    """Of the documents that are kept."""
+    repeats: dict[str, float] = field(default_factory=dict)
+    written: dict[str, int] = field(default_factory=dict)
+    """Characters, repetitions among them."""
+    evaluated: int = 0
+    hit: int = 0
+    shards: int = 0
+
+
+def source_of(text: str, options: CleaningOptions) -> TextSource:
+    """``PATTERN``, ``FOLDER`` or ``hf:NAME``, with ``@WEIGHT`` or without.
+
+    Raises DataError for a pattern without files, UserError for a weight that isn't above 0.
+    """
+    name, at, tail = text.rpartition("@")
+    try:
+        weight = float(tail) if at and name else None
+    except ValueError:
+        weight = None
+    name = text if weight is None else name
+    if weight is not None and not (math.isfinite(weight) and weight > 0):
+        raise UserError(f"{text}: the weight {tail} is not a number above 0")
+    if name.startswith(HUB):
+        return TextSource(name, weight, functools.partial(_hub_documents, name.removeprefix(HUB), options))
+    patterns = [str(Path(name) / "**" / "*")] if Path(name).is_dir() else [name]
+    files = [path for path in find_files(patterns, "source") if not path.name.startswith(".")]
+    return TextSource(name, weight, functools.partial(_file_documents, files, options))
+
+
+def _file_documents(files: Sequence[Path], options: CleaningOptions) -> Iterator[str]:
+    for path in files:
+        kind = TYPES.get(path.suffix.lower(), "text")
+        own = CleaningOptions(**{**asdict(options), "type": kind})
+        yield from (document.text for document in read_documents([path], own))
+
+
+def _hub_documents(name: str, options: CleaningOptions) -> Iterator[str]:
+    """The rows of train of a dataset on the Hub, or in a folder, as they arrive: nothing of it is stored."""
+    with optional_import("hf: requires the datasets library", "hf"):
+        import datasets
+    dataset, _, subset = name.partition(":")
+    try:
+        rows = datasets.load_dataset(dataset, subset or None, split="train", streaming=True)
+        for row in rows:
+            if options.text_column not in row:
+                there = ", ".join(row)
+                raise DataError(f"dataset {name}: there is no column {options.text_column} (--text-column); {there}")
+            yield row[options.text_column] or ""
+    except UserError:
+        raise
+    except Exception as error:  # the Hub's client, its HTTP library and the file readers each raise their own
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise UserError(f"dataset {name}: it can't be read ({reason}); check its name and the network") from error
+
+
+def clean(sources: Sequence[TextSource], output: Path, options: CleaningOptions) -> Report:
+    """Write what is kept of the sources to ``output``, whole or not at all; returns what became of them.
+
+    Raises UserError for an output that has something in it, and for weights of some sources only; DataError for what
+    can't be read, and where nothing is kept.
+    """
+    given = [one.weight is not None for one in sources]
+    if any(given) and not all(given):
+        missing = next(one.name for one in sources if one.weight is None)
+        raise UserError(f"{missing} has no weight, but others have: give each one as SOURCE@WEIGHT, or none")
+    if any(given) and options.temperature is not None:
+        raise UserError("--temperature gives the weights of sources; leave it out, or leave out @WEIGHT")
+    report = Report()
+    with whole_folder(output) as folder, contextlib.closing(_Notes(folder, options.near_duplicates)) as notes:
+        contamination = _Contamination(options)
+        report.evaluated = len(contamination.is_hit)
+        _examine(sources, options, notes, contamination)
+        rows = notes.finish()
+        _mark_duplicates(rows, notes, options)
+        _count(sources, rows, report, contamination)
+        repeats = _repeats(sources, report, options)
+        report.shards = _write(sources, folder, rows, repeats, report, options.shard_megabytes * 2**20)
+        notes.remove()
+        about = {**asdict(options), "sources": {one.name: one.weight for one in sources}}
+        write_json(folder / DONE, {"options": about, "report": to_json(report)})
+    return report
+
+
+def to_json(report: Report) -> dict[str, Any]:
+    """The figures for a JSON file."""
+    return asdict(report) | {"documents": {name: dict(counts) for name, counts in report.documents.items()}}
+
+
+class _Notes:
+    """A row for each document, and its signature, in files."""
+
+    def __init__(self, folder: Path, near_duplicates: float | None) -> None:
+        self.paths = {"rows": folder / ".rows.bin"}
+        if near_duplicates is not None:
+            self.paths["signatures"] = folder / ".signatures.bin"
+        self.files: dict[str, IO[bytes]] = {name: open(path, "wb") for name, path in self.paths.items()}  # noqa: SIM115
+
+    def finish(self) -> np.ndarray:
+        """The rows, mapped; to change one changes the file."""
+        self.close()
+        if not self.paths["rows"].stat().st_size:
+            raise DataError("the sources have no documents")
+        return np.memmap(self.paths["rows"], ROW, "r+")
+
+    def signatures(self) -> np.ndarray:
+        return np.memmap(self.paths["signatures"], "<u4", "r").reshape(-1, NUM_HASHES)
+
+    def close(self) -> None:
+        for file in self.files.values():
+            file.close()
+
+    def remove(self) -> None:
+        for path in self.paths.values():
+            path.unlink()
+
+
+def documents_of(sources: Sequence[TextSource]) -> Iterator[tuple[int, str]]:
+    """Each document with the number of its source, normalised; the same ones each time."""
+    for number, source in enumerate(sources):
+        for text in source.read():
+            yield number, normalise(text)
+
+
+def _examine(
+    sources: Sequence[TextSource], options: CleaningOptions, notes: _Notes, contamination: _Contamination
+) -> None:
+    """Note what each document is, and why it is left out by itself."""
+    speaks = _language_filter(options.languages)
+    documents = documents_of(sources)
+    with progress("examining documents", None) as advance:
+        while together := list(islice(documents, AT_ONCE)):
+            rows = np.zeros(len(together), ROW)
+            for row, (number, text) in zip(rows, together, strict=True):
+                reason = "empty" if not text.strip() else "kept" if speaks(text) else "language"
+                if reason == "kept" and contamination.finds(text) and options.drop_contaminated:
+                    reason = "contaminated"
+                row["source"], row["reason"], row["length"] = number, REASONS.index(reason), len(text)
+                row["digest"] = digest_of(text)
+            notes.files["rows"].write(rows.tobytes())
+            if "signatures" in notes.files:
+                shingles = [shingles_of(text, options.ngram) for _, text in together]
+                notes.files["signatures"].write(signatures_of(shingles).tobytes())
+            advance(len(together))
+
+
+def _language_filter(languages: tuple[str, ...]) -> Callable[[str], bool]:
+    """Whether a text is in one of the languages (ISO 639-1); any is, where none is named."""
+    if not languages:
+        return lambda text: True
+    with optional_import("--language requires py3langid", "cleaning"):
+        from py3langid.langid import MODEL_FILE, LanguageIdentifier
+    identifier = LanguageIdentifier.from_pickled_model(MODEL_FILE)  # the package's own file
+    unknown = [one for one in languages if one not in identifier.nb_classes]
+    if unknown:
+        raise UserError(
+            f"--language: {unknown[0]} is unknown; expected one of {', '.join(sorted(identifier.nb_classes))}"
+        )
+    return lambda text: identifier.classify(text[:LANGUAGE_CHARACTERS])[0] in languages
+
+
+def shingles_of(text: str, size: int) -> list[str]:
+    """N-grams of words; of characters where a script has no spaces between them.
+
+    >>> shingles_of("So it is, so", 3), shingles_of("今日は", 5)
+    (['so it is,', 'it is, so'], ['今日は'])
+    """
+    words: Sequence[str] = text.casefold().split()
+    space = " "
+    if len(words) * 15 < len(text):
+        words, space = "".join(words), ""
+    return [space.join(words[place : place + size]) for place in range(max(1, len(words) - size + 1))]
+
+
+def signatures_of(shingles: Sequence[Sequence[str]]) -> np.ndarray:
+    """MinHash signatures ``(document, hash)``, uint32."""
+    with optional_import("near duplicates require rensa", "cleaning"):
+        import rensa
+    return np.array(rensa.RMinHash.digests_from_token_sets(list(shingles), NUM_HASHES, 0), "<u4")
+
+
+def _mark_duplicates(rows: np.ndarray, notes: _Notes, options: CleaningOptions) -> None:
+    """Exact duplicates of an earlier document first, then near ones."""
+    kept = np.flatnonzero(rows["reason"] == REASONS.index("kept"))
+    later, _ = _later_equals(rows["digest"][kept])
+    rows["reason"][kept[later]] = REASONS.index("duplicate")
+    if options.near_duplicates is None:
+        return
+    signatures = notes.signatures()
+    for band in range(NUM_BANDS):
+        kept = np.flatnonzero(rows["reason"] == REASONS.index("kept"))
+        later, first = _later_equals(_band_keys(signatures, kept, band))
+        near = np.zeros(len(later), bool)
+        for start in range(0, len(later), 4096):
+            some = slice(start, start + 4096)
+            same = signatures[kept[later[some]]] == signatures[kept[first[some]]]
+            near[some] = same.mean(axis=1) >= options.near_duplicates
+        rows["reason"][kept[later[near]]] = REASONS.index("near-duplicate")
+
+
+def _band_keys(signatures: np.ndarray, documents: np.ndarray, band: int) -> np.ndarray:
+    """A number of 64 bits for the hashes of a band, of each document."""
+    width = NUM_HASHES // NUM_BANDS
+    keys = np.zeros(len(documents), np.uint64)
+    for start in range(0, len(documents), 65536):
+        some = signatures[documents[start : start + 65536], band * width : (band + 1) * width].astype(np.uint64)
+        key = np.zeros(len(some), np.uint64)
+        for column in some.T:
+            key = (key ^ column) * np.uint64(0x9E3779B97F4A7C15)
+            key ^= key >> np.uint64(29)
+        keys[start : start + len(some)] = key
+    return keys
+
+
+def _later_equals(keys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The places of keys that an earlier place has, too, and the first place of each."""
+    order = np.argsort(keys, kind="stable")
+    ordered = keys[order]
+    begins = np.ones(len(keys), bool)
+    begins[1:] = ordered[1:] != ordered[:-1]
+    firsts = order[begins][np.cumsum(begins) - 1]
+    return order[~begins], firsts[~begins]
+
+
+class _Contamination:
+    """N-grams of evaluation sets, looked for in training documents."""
+
+    def __init__(self, options: CleaningOptions) -> None:
+        """Read the evaluation sets. Raises DataError for files that don't exist."""
+        self.size = options.overlap
+        self.is_hit: list[bool] = []
+        found: dict[int, set[int]] = defaultdict(set)
+        paths = find_files(options.against, "--against") if options.against else []
+        for text in map(normalise, _file_documents(paths, options)):
+            for ngram in self._ngrams(text):
+                found[ngram].add(len(self.is_hit))
+            self.is_hit.append(False)
+        self.found = dict(found)
+
+    def _ngrams(self, text: str) -> Iterator[int]:
+        words = text.casefold().split()
+        for place in range(len(words) - self.size + 1):
+            yield hash(tuple(words[place : place + self.size]))
+        if 0 < len(words) < self.size:  # all of a short one
+            yield hash(tuple(words))
+
+    def finds(self, text: str) -> bool:
+        """Whether a training document has an n-gram of an evaluation document, which is then noted."""
+        hits = [place for ngram in self._ngrams(text) for place in self.found.get(ngram, ())] if self.found else []
+        for place in hits:
+            self.is_hit[place] = True
+        return bool(hits)
+
+
+def _count(sources: Sequence[TextSource], rows: np.ndarray, report: Report, contamination: _Contamination) -> None:
+    """Fill in the report. Raises DataError where nothing is kept of a source that has a share."""
+    for number, source in enumerate(sources):
+        own = rows[rows["source"] == number]
+        counts = np.bincount(own["reason"], minlength=len(REASONS)).tolist()
+        report.documents[source.name] = Counter(dict(zip(REASONS, counts, strict=True)))
+        report.characters[source.name] = int(own["length"][own["reason"] == 0].sum(dtype=np.int64))
+        if not report.characters[source.name]:
+            why = ", ".join(f"{reason}: {n:,}" for reason, n in zip(REASONS[1:], counts[1:], strict=True) if n)
+            raise DataError(f"{source.name}: nothing is kept of its {len(own):,} documents ({why or 'there are none'})")
+    report.hit = sum(contamination.is_hit)
+
+
+def _repeats(sources: Sequence[TextSource], report: Report, options: CleaningOptions) -> list[float]:
+    """How often each source's documents are written, so that shares are as asked for and the total stays."""
+    sizes = [report.characters[source.name] for source in sources]
+    if options.temperature is not None:
+        weights = [size ** (1 / options.temperature) for size in sizes]
+    else:
+        weights = [float(size) if one.weight is None else one.weight for one, size in zip(sources, sizes, strict=True)]
+    total = sum(sizes)
+    repeats = [weight / sum(weights) * total / size for weight, size in zip(weights, sizes, strict=True)]
+    for source, number in zip(sources, repeats, strict=True):
+        report.repeats[source.name] = round(number, 4)
+        if number > MOST_REPEATS:
+            log.warning("%s: to have its share, its text is repeated %.1f times", source.name, number)
+    return repeats
+
+
+def _write(
+    sources: Sequence[TextSource],
+    folder: Path,
+    rows: np.ndarray,
+    repeats: Sequence[float],
+    report: Report,
+    shard_bytes: int,
+) -> int:
+    """Write the shards of what is kept; returns how many. Raises DataError if a source isn't what it was before."""
+    names = [source.name for source in sources]
+    report.written = dict.fromkeys(names, 0)
+    number = 0
+    with contextlib.closing(_Shards(folder, shard_bytes)) as shards:
+        for source, text in _followed(documents_of(sources), len(rows)):
+            if number >= len(rows) or rows[number]["digest"] != digest_of(text):
+                raise DataError(f"{names[source]}: it changed while it was read; run this again")
+            if not rows[number]["reason"]:
+                times = int(repeats[source])
+                times += fraction_of(digest_of(f"{number} {names[source]}")) < repeats[source] - times
+                line = json.dumps({"text": text, "source": names[source]}, ensure_ascii=False) + "\n"
+                shards.write(line.encode(), times)
+                report.written[names[source]] += len(text) * times
+            number += 1
+    if number != len(rows):
+        raise DataError("the sources have fewer documents than before; run this again")
+    return shards.number
+
+
+class _Shards:
+    """Files that are written one after another, each until it is full."""
+
+    def __init__(self, folder: Path, size: int) -> None:
+        self.folder, self.size, self.number = folder, size, 0
+        self.file: IO[bytes] | None = None
+
+    def write(self, line: bytes, times: int) -> None:
+        for _ in range(times):
+            if self.file is None or self.file.tell() >= self.size:
+                self.close()
+                self.file = open(self.folder / f"train-{self.number:05}.jsonl", "wb")  # noqa: SIM115
+                self.number += 1
+            self.file.write(line)
+
+    def close(self) -> None:
+        if self.file is not None:
+            self.file.close()
+            sync_file(Path(self.file.name))
+
+
+def _followed(items: Iterable[tuple[int, str]], total: int) -> Iterator[tuple[int, str]]:
+    with progress("writing documents", total) as advance:
+        for item in items:
+            yield item
+            advance(1)
