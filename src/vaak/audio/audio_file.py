@@ -312,7 +312,10 @@ class FromStart:
         Raises soundfile.LibsndfileError where it is damaged.
         """
         if first < self.first:
-            self._restart()
+            self.file.close()
+            self.file = self.reopen()
+            self.pieces.clear()
+            self.first = self.last = 0
         if first - self.last > LONG_WAY * self.file.samplerate:
             self._say_the_long_way(first)
         while self.last < last:
@@ -331,12 +334,6 @@ class FromStart:
 
     def close(self) -> None:
         self.file.close()
-
-    def _restart(self) -> None:
-        self.file.close()
-        self.file = self.reopen()
-        self.pieces.clear()
-        self.first = self.last = 0
 
     def _say_the_long_way(self, first: int) -> None:
         if self.path not in _warned:

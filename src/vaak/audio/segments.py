@@ -77,14 +77,6 @@ def window_of(alignment: Alignment, start: float, end: float) -> dict[str, tuple
     }
 
 
-def at_speed_of(alignment: Alignment, factor: float) -> dict[str, tuple[Interval, ...]]:
-    """The alignment of speech that is ``factor`` times as fast."""
-    return {
-        tier: tuple(Interval(start / factor, end / factor, text) for start, end, text in intervals)
-        for tier, intervals in alignment.items()
-    }
-
-
 def words_within(words: Sequence[Interval], start: float, end: float) -> str:
     """The words, by start, whose middle is between ``start`` and ``end``, as a text."""
     around = _around(words, start, end)

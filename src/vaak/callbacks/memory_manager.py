@@ -146,12 +146,10 @@ class AdaptiveMemoryManager(Callback):
         else:
             free_memory(self.device)
         if self.band is Band.CRITICAL:
-            log.warning("%s: caches are emptied%s", _said(reading), self._what_then(reading))
-
-    def _what_then(self, reading: MemoryReading) -> str:
-        if reading.own_share < self.own_share:
-            return "; most of it belongs to other processes: end some, or train elsewhere"
-        return "; where that isn't enough, batches are computed in smaller pieces" if self.may_cut else ""
+            what_then = "; where that isn't enough, batches are computed in smaller pieces" if self.may_cut else ""
+            if reading.own_share < self.own_share:
+                what_then = "; most of it belongs to other processes: end some, or train elsewhere"
+            log.warning("%s: caches are emptied%s", _said(reading), what_then)
 
     def _split_microbatches(self, trainer: Run, step: int, reading: MemoryReading) -> None:
         """Ask for smaller pieces, unless they would be no help, or the last ones haven't been tried yet."""

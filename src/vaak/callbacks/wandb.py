@@ -122,13 +122,15 @@ class WandbCallback(Tracker):
 
         folder = trainer.directory.resolve() / "wandb"
         offline = (self.settings.get("mode") or wandb.setup().settings.mode) == "offline"
+        bounds: dict[str, Any] = BOUNDS | ({"finish_timeout": UPLOAD_SECONDS} if self.uploads.which != "none" else {})
+        bounds = {name: seconds for name, seconds in bounds.items() if f"WANDB_{name.upper()}" not in os.environ}
         self.run = wandb.init(
             id=run_id(folder, is_new=trainer.position.step == 0 or (offline and on_server(folder))),
             resume=None if offline else "allow",  # synced, an offline run that resumes has its steps moved
             dir=str(folder.parent),
             config=self.config,
             allow_val_change=True,
-            settings=wandb.Settings(**self._bounds()),
+            settings=wandb.Settings(**bounds),
             **self.settings,
         )
         self.next_step = self.run.step
@@ -137,11 +139,6 @@ class WandbCallback(Tracker):
             for record in read_records(trainer.records.path):
                 self.write(record)
         self.uploads.begin(self.run, trainer)
-
-    def _bounds(self) -> dict[str, Any]:
-        """The seconds that the environment leaves to us."""
-        bounds = BOUNDS | ({"finish_timeout": UPLOAD_SECONDS} if self.uploads.which != "none" else {})
-        return {name: seconds for name, seconds in bounds.items() if f"WANDB_{name.upper()}" not in os.environ}
 
     def write(self, record: Record) -> None:
         if record["step"] >= self.next_step:

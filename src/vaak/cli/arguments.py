@@ -211,7 +211,11 @@ def with_options_of(
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
         def called(**arguments: Any) -> None:
             values = {name: arguments.pop(name) for name in names}
-            given = {name: _plain_value(value) for name, value in values.items() if value is not None}
+            given = {
+                name: (value.value if isinstance(value, StrEnum) else value)
+                for name, value in values.items()
+                if value is not None
+            }
             command(**arguments, **{into: given})
 
         own = _parameters(command, without=into)
@@ -238,10 +242,6 @@ def _type_of(name: str, annotation: Any) -> Any:
     if get_origin(annotation) is Literal:
         return StrEnum(name, {choice: choice for choice in get_args(annotation)})
     return annotation
-
-
-def _plain_value(value: Any) -> Any:
-    return value.value if isinstance(value, StrEnum) else value
 
 
 FILE_ENDINGS = (".txt", ".tsv", ".csv", ".json", ".jsonl")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -181,7 +182,8 @@ def _run(
     with ``dry_run`` nothing is done, with ``as_json`` the table is JSON.
     """
     from vaak.config.base import from_options
-    from vaak.pipeline.run import PipelinePlan, forecast_table, options_before, run_pipeline, space_left
+    from vaak.core.machine import nearest_existing
+    from vaak.pipeline.run import PipelinePlan, forecast_table, options_before, run_pipeline
 
     options = from_options(found.options, given, found.name)
     directory = output_dir or found.place_of(options)
@@ -195,7 +197,7 @@ def _run(
         if as_json:
             print(json.dumps([{**asdict(row), **asdict(forecast)} for row, forecast in planned], ensure_ascii=False))
         else:
-            print("\n".join(forecast_table(planned, space_left(directory))))
+            print("\n".join(forecast_table(planned, shutil.disk_usage(nearest_existing(directory)).free)))
         return
     rows = run_pipeline(found, options, directory, request)
     if not is_main:

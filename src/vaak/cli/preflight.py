@@ -54,7 +54,9 @@ def doctor(
         if not as_json:
             if not findings or findings[-1].about != finding.about:
                 print(("" if not findings else "\n") + finding.about)
-            _print_finding(finding)
+            print(f"  {finding.mark:<8} {finding.name:<14} {finding.said}", flush=True)
+            if finding.advice:
+                print(f"           {'':<14} → {finding.advice}", flush=True)
         findings.append(finding)
     problems = [finding for finding in findings if finding.mark == "problem"]
     if as_json:
@@ -67,13 +69,6 @@ def doctor(
         print("\nno problems: it can be trained here" if arguments else "\nno problems: models can be trained here")
     if problems:
         raise typer.Exit(2)
-
-
-def _print_finding(finding: DoctorFinding) -> None:
-    """A line, and one of advice below it."""
-    print(f"  {finding.mark:<8} {finding.name:<14} {finding.said}", flush=True)
-    if finding.advice:
-        print(f"           {'':<14} → {finding.advice}", flush=True)
 
 
 UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}

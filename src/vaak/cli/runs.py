@@ -43,7 +43,10 @@ SORTS: dict[str, Callable[[RunSummary], Any]] = {
     "task": lambda run: run.task,
     "parameters": lambda run: -(run.parameters or 0),
     "state": lambda run: run.state,
-    "best": lambda run: (run.best.rpartition(" ")[0] or "~", _order_of_best(run)),
+    "best": lambda run: (
+        run.best.rpartition(" ")[0] or "~",
+        0.0 if run.best_value is None else run.best_value * (-1 if run.best_mode == "max" else 1),
+    ),
     "time": lambda run: -run.seconds,
 }
 Sort = StrEnum("Sort", {name: name for name in SORTS})  # type: ignore[misc]
@@ -158,11 +161,6 @@ def _wanted(text: str) -> tuple[str, str]:
     if not equals or what not in FILTERS:
         raise UserError(f"--filter {text}: expected WHAT=PATTERN, where WHAT is one of {', '.join(FILTERS)}")
     return what, pattern
-
-
-def _order_of_best(run: RunSummary) -> float:
-    """The best run comes first among those with its metric."""
-    return 0.0 if run.best_value is None else run.best_value * (-1 if run.best_mode == "max" else 1)
 
 
 def _print_table(shown: list[RunSummary]) -> None:

@@ -97,7 +97,9 @@ def sweep(
     if as_json:
         print(json.dumps({"trials": table, "files": [str(path) for path in written]}))
         return
-    print("\n".join(_trial_lines(table)))
+    names = [name for name in table[0] if name != "problem"] if table else []  # problems are in trials.csv
+    lines = aligned([names, *([_shown(row[name]) for name in names] for row in table)], left=0)
+    print("\n".join(lines if table else ["no trial was started"]))
     print(", ".join(map(str, written)))
     best = folder / "best.yml"
     if best in written or best.resolve() in written:
@@ -116,14 +118,6 @@ def _worker(plan: SweepPlan, folder: Path) -> Callable[[int], int]:
         return done
 
     return work
-
-
-def _trial_lines(table: list[dict[str, Any]]) -> list[str]:
-    """A headed table; problems are in trials.csv."""
-    if not table:
-        return ["no trial was started"]
-    names = [name for name in table[0] if name != "problem"]
-    return aligned([names, *([_shown(row[name]) for name in names] for row in table)], left=0)
 
 
 def _shown(value: Any) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 import typer
@@ -103,16 +103,12 @@ def imported(name: str) -> Any:
     module, _, attribute = COMMANDS[name][0].partition(":")
     command = getattr(importlib.import_module(module), attribute)
     if not isinstance(command, typer.Typer):
-        command = _app_of(command)
+        app = typer.Typer(add_completion=False)
+        app.command()(command)
+        command = app
     found = get_command(command)
     found.name = name
     return with_plain_help(found)
-
-
-def _app_of(function: Callable[..., Any]) -> typer.Typer:
-    app = typer.Typer(add_completion=False)
-    app.command()(function)
-    return app
 
 
 def _with_hyphens(word: str) -> str:

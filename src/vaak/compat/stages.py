@@ -61,12 +61,9 @@ class Stages(Callback):
         assert isinstance(trainer, Trainer)
         self.peak = trainer.config.optimizer.lr
         if not trainer.position.step:  # one that is resumed has its moments
-            self._hand_over(trainer.state.optimizers)
+            known = {parameter: state for optimizer in self.optimizers for parameter, state in optimizer.state.items()}
+            for optimizer in trainer.state.optimizers:
+                for parameter in (one for group in optimizer.param_groups for one in group["params"]):
+                    if parameter in known:
+                        optimizer.state[parameter] = known[parameter]
         self.take_over(trainer)
-
-    def _hand_over(self, optimizers: list[Optimizer]) -> None:
-        known = {parameter: state for optimizer in self.optimizers for parameter, state in optimizer.state.items()}
-        for optimizer in optimizers:
-            for parameter in (one for group in optimizer.param_groups for one in group["params"]):
-                if parameter in known:
-                    optimizer.state[parameter] = known[parameter]

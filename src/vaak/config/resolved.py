@@ -51,7 +51,10 @@ def _values(section: BaseModel, untouched: Any) -> dict[str, Any]:
     is_users = is_users_type(type(section), section_type)
     values = {}
     for name in (*type(section).model_fields, *(section.model_extra or {})):
-        value, default = getattr(section, name), getattr(untouched, name, _own_default(section, name))
+        value, field = getattr(section, name), type(section).model_fields.get(name)
+        # in a section of a list, what the option is where nobody gave it
+        default = None if field is None or field.is_required() else field.get_default(call_default_factory=True)
+        default = getattr(untouched, name, default)
         unused = value == default or (is_users and name != "options")
         if unused and not applies(type(section), name, section_type):
             continue
@@ -59,12 +62,6 @@ def _values(section: BaseModel, untouched: Any) -> dict[str, Any]:
     if isinstance(section, ExtensibleSection):
         values |= values.pop("options", {})
     return values
-
-
-def _own_default(section: BaseModel, name: str) -> Any:
-    """Return what an option is where nobody gave it, in a section of a list."""
-    field = type(section).model_fields.get(name)
-    return None if field is None or field.is_required() else field.get_default(call_default_factory=True)
 
 
 def _plain(value: Any, default: Any) -> Any:

@@ -21,7 +21,7 @@ from vaak.core.errors import DataError, UserError
 from vaak.core.random_keys import Purpose, draw_key
 from vaak.core.task import Dataset
 from vaak.data.bucketing import BucketedPlanner, PackedPlanner
-from vaak.data.curriculum import CurriculumPlanner, CurriculumScheduler, checked_difficulties, easiest_first
+from vaak.data.curriculum import CurriculumPlanner, CurriculumScheduler, easiest_first
 from vaak.data.plan import (
     BatchPlan,
     Planner,
@@ -49,7 +49,9 @@ def training_planner(config: TrainingConfig, dataset: Dataset) -> Planner:
     def of_pool(pool: np.ndarray, seed: int, epoch: int) -> Planner:
         return planner_of(dataset, config.batching, config.batch_size, seed, pool, epoch)
 
-    difficulties = checked_difficulties(dataset.difficulty(config.curriculum.difficulty), len(dataset.lengths))
+    difficulties, number = dataset.difficulty(config.curriculum.difficulty), len(dataset.lengths)
+    if difficulties.shape != (number,) or not np.isfinite(difficulties).all():
+        raise DataError(f"a curriculum needs a difficulty for each of the {number} examples, and each a number")
     order = easiest_first(difficulties, _compared_within(dataset, stratified=config.batching.type == "stratified"))
     scheduler = curriculum_scheduler(config, whole.num_microbatches)
     return CurriculumPlanner(whole, of_pool, order, scheduler, config.batch_size, config.random_seed)

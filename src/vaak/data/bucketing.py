@@ -70,7 +70,10 @@ def cut_buckets(lengths: np.ndarray, budget: float | None, batch_size: int, num_
     """At most ``num_buckets`` buckets of the ascending ``lengths``, and the sizes of their batches."""
     ends = candidate_ends(lengths)
     longest = lengths[ends - 1].astype(np.float64)
-    rows = np.full(len(ends), batch_size) if budget is None else rows_within(budget, longest)
+    rows = np.full(len(ends), batch_size)
+    if budget is not None:
+        rows = np.floor(budget / longest).astype(np.int64)
+        rows = rows - (rows * longest > budget)  # rows × longest ≤ budget, also in floating point
     num_examples = np.maximum(ends[None, :] - np.concatenate(([0], ends[:-1]))[:, None], 0)
     full = -(-num_examples // rows) * rows
     cost = longest * (num_examples + WEIGHT_OF_EMPTY_SPACE * (full - num_examples) + WEIGHT_OF_A_BUCKET * rows)
@@ -88,13 +91,6 @@ def candidate_ends(lengths: np.ndarray) -> np.ndarray:
         marks = np.geomspace(lengths[0], lengths[-1], CANDIDATE_CUTS // 2)[1:-1]
         changes = np.union1d(by_rank, np.searchsorted(lengths, marks, side="right"))
     return np.append(changes[changes < len(lengths)], len(lengths))
-
-
-def rows_within(budget: float, longest: np.ndarray) -> np.ndarray:
-    """The largest number of rows with rows × longest ≤ budget, also in floating point."""
-    rows = np.floor(budget / longest).astype(np.int64)
-    fitting: np.ndarray = rows - (rows * longest > budget)
-    return fitting
 
 
 def cheapest_cuts(cost: np.ndarray, most: int) -> np.ndarray:

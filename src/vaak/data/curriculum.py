@@ -22,7 +22,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from vaak.core.errors import DataError, UserError
+from vaak.core.errors import UserError
 from vaak.core.random_keys import Purpose, draw_key
 from vaak.data.plan import BatchPlan, Planner, one_after_another, smallest_integers, starts_of
 
@@ -135,10 +135,3 @@ def easiest_first(difficulties: np.ndarray, strata: np.ndarray | None = None) ->
     order = order[np.argsort(classes, kind="stable")]
     within = np.arange(len(order)) - np.repeat(starts_of(sizes)[:-1], sizes)
     return order[np.argsort((within + 0.5) / np.repeat(sizes, sizes), kind="stable")]
-
-
-def checked_difficulties(difficulties: np.ndarray, num_examples: int) -> np.ndarray:
-    """The difficulties as they are. Raises DataError where there isn't one number for each example."""
-    if difficulties.shape != (num_examples,) or not np.isfinite(difficulties).all():
-        raise DataError(f"a curriculum needs a difficulty for each of the {num_examples} examples, and each a number")
-    return difficulties

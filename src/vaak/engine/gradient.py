@@ -220,7 +220,9 @@ class GradientPass:
 
         sums, kept = self._until_it_fits(piece_rules, data, clear, attempt)
         totals = sums if over_ranks is None else over_ranks(sums)
-        return replace(data, microbatches=[_with(one, totals, kept[one.address.number]) for one in data.microbatches])
+        return replace(
+            data, microbatches=[_with_sums(one, totals, kept[one.address.number]) for one in data.microbatches]
+        )
 
     def _until_it_fits(
         self,
@@ -303,7 +305,7 @@ class GradientPass:
             )
 
 
-def _with(microbatch: Microbatch, sums: Sums, kept: list[Sums]) -> Microbatch:
+def _with_sums(microbatch: Microbatch, sums: Sums, kept: list[Sums]) -> Microbatch:
     """A microbatch whose batch has the sums of its step, and what was kept of its pieces."""
     if microbatch.batch is None:
         return microbatch

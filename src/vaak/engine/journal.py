@@ -14,7 +14,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from vaak.core.errors import UserError
 from vaak.core.storage.json_lines import parse_json_lines, read_json_lines
 from vaak.data.loader import Microbatch
 
@@ -65,14 +64,6 @@ class Journal(Generic[Parsed]):
             )
         elif self.problem is None:
             self.problem = f"{file}, line {number}: this is no line that Vaak wrote ({shown})"
-
-    def demand_valid(self) -> None:
-        """Raises UserError where a line can't be read."""
-        if self.problem is not None:
-            raise UserError(
-                f"{self.problem}; the run follows what is written there: restore the file from a copy, or delete the "
-                "line, and the run may differ from the one before"
-            )
 
     def forget(self) -> None:
         """Clear the entries: the files were moved away."""

@@ -49,11 +49,11 @@ def json_line(record: Record) -> str:
     >>> json_line({"kind": "step", "loss": float("nan")})
     '{"kind": "step", "loss": "nan"}'
     """
-    return json.dumps({name: _json_value(value) for name, value in record.items()}, ensure_ascii=False)
-
-
-def _json_value(value: Any) -> Any:
-    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
+    values = {
+        name: str(value) if isinstance(value, float) and not math.isfinite(value) else value
+        for name, value in record.items()
+    }
+    return json.dumps(values, ensure_ascii=False)
 
 
 def read_records(path: Path) -> list[dict[str, Any]]:

@@ -167,11 +167,11 @@ def _make_state(optimizer: torch.optim.Optimizer) -> str | None:
         for group, options in zip(optimizer.param_groups, before, strict=True):
             group.update(options)
     for state in optimizer.state.values():
-        state.update({name: _nothing(value) for name, value in state.items()})
+        state.update({name: _zeroed(value) for name, value in state.items()})
     return None
 
 
-def _nothing(value: Any) -> Any:
+def _zeroed(value: Any) -> Any:
     """Return the same kind of value, all zero; in place where it is a tensor."""
     if isinstance(value, torch.Tensor):
         return value.zero_()

@@ -29,7 +29,7 @@ import torch
 
 import vaak
 from vaak.config.training import TrainingConfig
-from vaak.core.errors import CheckpointError
+from vaak.core.errors import CheckpointError, UserError
 from vaak.core.machine import code_version, installed_versions
 from vaak.engine.checkpoint.files import CheckpointWriter, Order, Snapshot
 from vaak.engine.checkpoint.weights import model_tensors
@@ -60,7 +60,7 @@ class Checkpointer:
         self.writer = CheckpointWriter(directory / "checkpoints", directory / "metrics.jsonl", limit)
         self.saved_step, self.last_save = 0, time.monotonic()
         options = config.checkpoint
-        self.base_is_enough = options.init_from is None or _are_all_of(state.frozen, options.init_except)
+        self.base_is_enough = options.init_from is None or _all_match(state.frozen, options.init_except)
         """Whether frozen weights are those of the model as its task makes it: then checkpoints need no second copy."""
         self._before_schedule: dict[str, Any] | None = None
 
@@ -159,7 +159,11 @@ class Checkpointer:
     def demand_valid_journals(self) -> None:
         """Raises UserError where what was written down of the run can't be read, and isn't forgotten."""
         for journal in (self.data.skipped.journal, self.state.piece_rules.journal):
-            journal.demand_valid()
+            if journal.problem is not None:
+                raise UserError(
+                    f"{journal.problem}; the run follows what is written there: restore the file from a copy, or "
+                    "delete the line, and the run may differ from the one before"
+                )
 
     def _plan_kind(self) -> PlanKind:
         return PlanKind.of(self.config, self.data.plan_fingerprint, self.data.epoch_size)
@@ -191,7 +195,7 @@ class Checkpointer:
         self.saved_step = self.state.position.step
 
 
-def _are_all_of(names: Iterable[str], patterns: Iterable[str]) -> bool:
+def _all_match(names: Iterable[str], patterns: Iterable[str]) -> bool:
     """Return whether each name has one of the patterns; not where one is invalid, which is reported elsewhere."""
     try:
         compiled = [re.compile(pattern) for pattern in patterns]

@@ -145,7 +145,7 @@ def reference_of(task: Any) -> Reference:
     One that is in no file (of a notebook, of a function) is registered in this program under its name.
     """
     module = sys.modules.get(task.__module__ if isinstance(task, type) else getattr(task, "made_in", ""))
-    name = _name_in(module, task)
+    name = next((name for name, value in vars(module or object).items() if value is task), None)
     if module is not None and name is not None:
         full = f"{module.__name__}:{name}"
         offered = {point.value: short for short, point in installed().items()}
@@ -168,11 +168,6 @@ def reference_of(task: Any) -> Reference:
 def is_task(value: Any) -> bool:
     """Return whether a value is a task's class, or a task."""
     return isinstance(value, Task) or (isinstance(value, type) and issubclass(value, Task))
-
-
-def _name_in(module: ModuleType | None, task: Any) -> str | None:
-    """The name that a module has for a task; None where it has none."""
-    return next((name for name, value in vars(module or object).items() if value is task), None)
 
 
 def _is_installed(module: ModuleType) -> bool:

@@ -73,7 +73,7 @@ class Attention(nn.Module):
             if memory is not None:
                 of_keys, of_values = inputs_of(memory, self.key, self.value)
             key = self._rotated_heads(self.key, self.key_norm, of_keys, rotation)
-            value = self._heads(self.value, of_values)
+            value = self.value(of_values).unflatten(-1, (-1, self.head_width)).transpose(1, 2)
         if norms is not None and self.features is not None:
             norms[0].add(query)
             norms[1].add(key)
@@ -128,11 +128,6 @@ class Attention(nn.Module):
             is_causal = False
         return attend(query, key, value, mask=visibility.pairs, is_causal=is_causal, dropout=dropout)
 
-    def _heads(self, projection: nn.Module, x: Tensor) -> Float[Tensor, "batch heads time head_width"]:
-        """Return a projection of ``x``, cut in heads."""
-        heads: Tensor = projection(x).unflatten(-1, (-1, self.head_width)).transpose(1, 2)
-        return heads
-
     def _queries(self, x: Tensor, rotation: Rotation | None) -> Tensor:
         """Return the heads of queries; what kernels divide scores by is taken out where the options say so."""
         query = self._rotated_heads(self.query, self.query_norm, x, rotation)
@@ -151,8 +146,3 @@ class Attention(nn.Module):
         """Return the heads of keys or values, each repeated for every query head that shares it."""
         groups = query.shape[1] // x.shape[1]
         return x.repeat_interleave(groups, 1) if groups > 1 else x
-
-
-def is_dense(attention_type: str) -> bool:
-    """Return whether a type forms the scores of all pairs of tokens."""
-    return attention_type == "softmax"

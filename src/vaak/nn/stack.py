@@ -25,7 +25,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from vaak.nn.attention import Attention, is_dense
+from vaak.nn.attention import Attention
 from vaak.nn.config import ConvolutionalStackConfig, DecoderConfig, StackConfig
 from vaak.nn.decoding.cache import LayerCache, StackCache
 from vaak.nn.feed_forward import inner_width, make_feed_forward
@@ -88,11 +88,15 @@ class TransformerStack(nn.Module):
         padding = visibility.key_documents if documents is None else documents
         x = self.positions.add(x, positions, padding, None if cache is None else cache.positions)
         own_norms, memory_norms = norms or (None, None)
+        of_memory = Visibility(causal=False)  # cross-attention sees every real token of the memory
+        if memory_mask is not None:
+            numbers = torch.where(memory_mask, 0, -1)
+            of_memory = Visibility(causal=False, key_documents=numbers, pairs=memory_mask[:, None, None, :])
         around = AttentionInputs(
             visibility,
             self.positions.rotation(positions),
             memory,
-            _memory_visibility(memory_mask),
+            of_memory,
             own_norms,
             memory_norms,
             mask,
@@ -122,17 +126,9 @@ class TransformerStack(nn.Module):
             key_documents = documents if cache is None else cache.append_documents(documents)
             positions = positions_in_documents(key_documents)[:, -time:]
         visibility = Visibility(self.causal, documents, key_documents, self.positions.bias)
-        if is_dense(self.config.attention_type):
+        if self.config.attention_type == "softmax":  # which forms the scores of all pairs of tokens
             visibility = visibility.of_pairs(time, past + time, x)
         return visibility, positions
-
-
-def _memory_visibility(mask: Tensor | None) -> Visibility:
-    """Return what cross-attention sees: every real token of the memory."""
-    if mask is None:
-        return Visibility(causal=False)
-    documents = torch.where(mask, 0, -1)
-    return Visibility(causal=False, key_documents=documents, pairs=mask[:, None, None, :])
 
 
 def set_gradient_checkpointing(model: nn.Module, on: bool) -> int:

@@ -12,7 +12,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -20,7 +19,7 @@ from typing import Any
 
 from vaak.core.artifact import only_writer
 from vaak.core.errors import UserError
-from vaak.core.machine import format_bytes, nearest_existing
+from vaak.core.machine import format_bytes
 from vaak.core.storage.files import read_json, write_json, write_text
 from vaak.core.terminal import time_of
 from vaak.pipeline.execution import (
@@ -289,11 +288,6 @@ def _logged(directory: Path, request: Request) -> Iterator[Path]:
         raise UserError(f"--log-file {path} can't be written: {error.strerror}") from error
     with started:
         yield path
-
-
-def space_left(directory: Path) -> int:
-    """Bytes free on the disk of a directory, which need not be there."""
-    return shutil.disk_usage(nearest_existing(directory)).free
 
 
 HEADER = ("stage", "state", "time", "disk", "memory", "figures")

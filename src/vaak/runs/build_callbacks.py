@@ -28,7 +28,11 @@ def callbacks_of(experiment: Experiment[Any, Any], folder: Path) -> list[Callbac
     callbacks: list[Callback] = [SystemMetricsCallback(logging.interval)] if logging.system_metrics else []
     callbacks.append(StepLogCallback(logging.interval, logging.smoothing))
     callbacks.append(ConsoleCallback(logging.progress_bar and not logging.json_lines))
-    callbacks += _trackers(experiment) + _profilers(training.profiling, logging.interval)
+    callbacks += _trackers(experiment)
+    if training.profiling == "trace":  # traced steps take longer, so the shares leave them out
+        callbacks += [TraceCallback(), InterbatchProfiler(logging.interval, warm_up=TRACED_BY + 1)]
+    elif training.profiling:
+        callbacks.append(InterbatchProfiler(logging.interval))
     if stopping is not None:
         callbacks.append(EarlyStoppingCallback(stopping.patience, stopping.metric, stopping.min_delta, stopping.mode))
     if getattr(experiment.model, "experts", None) is not None:
@@ -54,13 +58,6 @@ def built(component: Component, folder: Path) -> Callback:
         raise UserError(f"training.callbacks: {component.type}: {error}; its options are {known}") from error
     callback: Callback = kind(**component.options)
     return callback
-
-
-def _profilers(asked: bool | str, interval: int) -> list[Callback]:
-    """Return the profilers of ``training.profiling``; traced steps take longer, so the shares leave them out."""
-    if asked == "trace":
-        return [TraceCallback(), InterbatchProfiler(interval, warm_up=TRACED_BY + 1)]
-    return [InterbatchProfiler(interval)] if asked else []
 
 
 def _trackers(experiment: Experiment[Any, Any]) -> list[Callback]:

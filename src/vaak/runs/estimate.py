@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from vaak.config.load import Loaded
 from vaak.config.optimization import UPDATE_RULES, two_moments
@@ -66,7 +66,8 @@ class _Walk:
         kind, parameters = type(module).__name__, list(module.parameters())
         seen = {self.first_seen[id(parameter)] for parameter in parameters if id(parameter) in self.first_seen}
         number = num_weights(p for p in parameters if id(p) not in self.first_seen)
-        own = {tensor_name: list(tensor.shape) for tensor_name, tensor in _own_tensors(module)}
+        tensors = (*module.named_parameters(recurse=False), *module.named_buffers(recurse=False))
+        own = {tensor_name: list(tensor.shape) for tensor_name, tensor in tensors}
         if parameters and not number:
             yield Branch(depth, name, kind, 0, own, repeats, " and ".join(sorted(seen)))
             return
@@ -97,11 +98,6 @@ def _children(module: nn.Module) -> Iterator[tuple[str, nn.Module, int]]:
         name = held[start][0] if end == start + 1 else f"{held[start][0]}–{held[end - 1][0]}"
         yield name, held[start][1], end - start
         start = end
-
-
-def _own_tensors(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    yield from module.named_parameters(recurse=False)
-    yield from module.named_buffers(recurse=False)
 
 
 def _signature(module: nn.Module) -> Any:
@@ -209,7 +205,9 @@ def estimate_model(loaded: Loaded) -> ModelEstimate:
             f"what the model of {experiment.task} is, its tokenizer's size included, is known once its data are "
             f"prepared: train it, then give {experiment.run_dir / 'config.yml'}"
         )
-    _prepare(model, training)
+    # freeze what is never trained, and recompute where training would
+    Freezing(model, training.freeze)
+    set_gradient_checkpointing(model, training.performance.gradient_checkpointing)
     rows, work, unknown = 0, None, ""
     batch = task.meta_batch()
     if batch is not None:
@@ -234,12 +232,6 @@ def estimate_model(loaded: Loaded) -> ModelEstimate:
         device=device.type,
         precision=precision.name,
     )
-
-
-def _prepare(model: nn.Module, training: TrainingConfig) -> None:
-    """Freeze what is never trained, and recompute where training would."""
-    Freezing(model, training.freeze)
-    set_gradient_checkpointing(model, training.performance.gradient_checkpointing)
 
 
 @dataclass(frozen=True)

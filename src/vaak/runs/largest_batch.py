@@ -105,7 +105,11 @@ class Trials:
             gradients.clear()
         if problem is None:
             problem = "too large" if used > self.available() else None
-            self._remember(cells, used)
+            if not self.measured:
+                free_memory(self.device)
+                reset_peak(self.device)
+                self.measured.append((0.0, read_memory(self.device).own))
+            self.measured = sorted([*self.measured, (cells, used)])
         counts = microbatch.batch.totals() if microbatch.batch else {}
         rates = {unit: count / seconds for unit, count in counts.items()} if problem is None else {}
         return Trial(size, len(rows), used, rates, problem, holds_all)
@@ -165,13 +169,6 @@ class Trials:
         synchronize: Any = getattr(torch, self.device.type).synchronize
         synchronize()
         return time.perf_counter()
-
-    def _remember(self, cells: float, used: int) -> None:
-        if not self.measured:
-            free_memory(self.device)
-            reset_peak(self.device)
-            self.measured.append((0.0, read_memory(self.device).own))
-        self.measured = sorted([*self.measured, (cells, used)])
 
     def _forecast(self, cells: float) -> int:
         """The peak bytes of this many cells, by the two largest that were measured, and by the largest."""

@@ -77,7 +77,8 @@ class LRFinder:
         """
         rates = RateRange(start_lr, end_lr, num_iter, spacing)  # type: ignore[arg-type]
         self.curve = Curve()
-        parts = self._proportions()
+        given = [float(group["lr"]) for group in self.optimizer.param_groups]
+        parts = [rate / max(given) if max(given) else 1.0 for rate in given]
         with _keeping_generators_of(train_loader), restored(self.model, self.optimizer, self.device):
             self.model.train()
             batches = _without_end(train_loader)
@@ -109,12 +110,6 @@ class LRFinder:
     def _demand_a_test(self) -> None:
         if not self.curve.losses:
             raise UserError("no curve yet: call range_test first (its first loss must be a finite number)")
-
-    def _proportions(self) -> list[float]:
-        """Each group's rate over the largest."""
-        rates = [float(group["lr"]) for group in self.optimizer.param_groups]
-        largest = max(rates)
-        return [rate / largest if largest else 1.0 for rate in rates]
 
     def _step(self, batches: Iterator[Any], accumulation_steps: int) -> float:
         """Take a step and return the loss before it; a loss that isn't finite takes none."""
@@ -274,13 +269,11 @@ def _copied(state: Any, device: torch.device) -> Any:
     """A copy of what an optimizer remembers; what is as large as its parameter moves along with it."""
     copied: defaultdict[Any, dict[str, Any]] = defaultdict(dict)
     for parameter, remembered in state.items():
-        copied[parameter] = {
-            name: _moved_state(value, parameter, device) if isinstance(value, Tensor) else copy.deepcopy(value)
-            for name, value in remembered.items()
-        }
+        copied[parameter] = {}
+        for name, value in remembered.items():
+            if isinstance(value, Tensor):
+                moves = value.device == parameter.device and (value.ndim > 0 or parameter.device.type != "cpu")
+                copied[parameter][name] = value.to(device if moves else value.device, copy=True)
+            else:
+                copied[parameter][name] = copy.deepcopy(value)
     return copied
-
-
-def _moved_state(value: Tensor, parameter: Tensor, device: torch.device) -> Tensor:
-    follows = value.device == parameter.device and (value.ndim > 0 or parameter.device.type != "cpu")
-    return value.to(device if follows else value.device, copy=True)

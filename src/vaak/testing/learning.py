@@ -107,7 +107,10 @@ def check_resume(case: Case) -> None:
         _resumed(case, runs / "cut", Witness(stop_at=5)).fit()
         resumed = _resumed(case, runs / "cut", Witness())
         resumed.fit()
-        _demand_same_state(resumed, whole)
+        weights = [dict(one.model.state_dict()) for one in (resumed, whole)]
+        demand_same(weights[0], weights[1], "weights of a resumed run against an uninterrupted one's")
+        moments = [one.state.optimizer.state_dict() for one in (resumed, whole)]
+        demand_same(moments[0], moments[1], "optimizer state of a resumed run against an uninterrupted one's")
         records = [_records(runs / name) for name in ("cut", "whole")]
         demand(records[0] == records[1], "a resumed run logged other values than an uninterrupted one")
 
@@ -120,13 +123,6 @@ def _resumed(case: Case, directory: Path, witness: Witness) -> Trainer:
     trainer = _logged(case, directory, witness)
     demand(trainer.resume("auto"), "no checkpoint to resume from")
     return trainer
-
-
-def _demand_same_state(found: Trainer, expected: Trainer) -> None:
-    weights = [dict(one.model.state_dict()) for one in (found, expected)]
-    demand_same(weights[0], weights[1], "weights of a resumed run against an uninterrupted one's")
-    moments = [one.state.optimizer.state_dict() for one in (found, expected)]
-    demand_same(moments[0], moments[1], "optimizer state of a resumed run against an uninterrupted one's")
 
 
 def _records(run: Path) -> list[dict[str, Any]]:

@@ -205,15 +205,10 @@ class Tokenizer:
         return Tokenizer.from_json, (self.to_json(), self.special_tokens)
 
 
-def tokenizer_config_of(file: Path) -> dict[str, Any]:
-    """The ``tokenizer_config.json`` next to a ``tokenizer.json``; nothing where there is none."""
-    path = file.with_name("tokenizer_config.json")
-    return dict(read_json(path)) if path.is_file() else {}
-
-
 def _roles_in_config(file: Path) -> dict[str, str]:
     """The special tokens that the ``tokenizer_config.json`` next to a ``tokenizer.json`` names."""
-    found = tokenizer_config_of(file)
+    path = file.with_name("tokenizer_config.json")
+    found = dict(read_json(path)) if path.is_file() else {}
     named = {role: found.get(f"{role}_token") for role in SPECIAL_NAMES}
     tokens = {role: one.get("content") if isinstance(one, dict) else one for role, one in named.items()}
     return {role: token for role, token in tokens.items() if isinstance(token, str)}

@@ -115,7 +115,8 @@ class TokenizerFactory:
             return self.load(self.options.path)
         if self.is_users:
             return UsersTokenizer.trained(self.options, self.folder, _some(texts))
-        least = self._least_size()
+        # tokens that don't depend on the text
+        least = len(SPECIAL_TOKENS) + (0 if self.options.type in ("wordpiece", "word") else len(BYTE_TOKENS))
         if self.options.vocab_size < least:
             raise self._too_small(least)
         if isinstance(texts, Sized):  # of a stream, the corpus shows how far it is
@@ -128,10 +129,6 @@ class TokenizerFactory:
             tokenizer = Tokenizer(_TRAINERS[self.options.type](texts, self.options))
         self._check_size(tokenizer.vocab_size)
         return tokenizer
-
-    def _least_size(self) -> int:
-        """Tokens that don't depend on the text."""
-        return len(SPECIAL_TOKENS) + (0 if self.options.type in ("wordpiece", "word") else len(BYTE_TOKENS))
 
     def _check_size(self, size: int) -> None:
         if size > self.options.vocab_size:
@@ -320,17 +317,13 @@ def _below_the_limit(texts: Iterable[str], of_bytes: bool) -> Iterator[str]:
         if seen > MARGIN * MOST_OF_A_PAIR and pairs:
             estimate = max(pairs.values()) * seen / counted
             if estimate > MARGIN * MOST_OF_A_PAIR:
-                raise _too_much_text(estimate, seen, of_bytes)
+                fits = int(seen * MARGIN * MOST_OF_A_PAIR / estimate / 2 / (3 if of_bytes else 1))
+                raise UserError(
+                    f"data.tokenizer: the most frequent pair occurs about {estimate:,.0f} times in the training text, "
+                    f"and the tokenizers library counts to {MOST_OF_A_PAIR:,}; train on a sample: "
+                    f"data.tokenizer.training_characters={fits}"
+                )
         yield text
-
-
-def _too_much_text(estimate: float, seen: int, of_bytes: bool) -> UserError:
-    """Return what to do about a pair that can't be counted."""
-    fits = int(seen * MARGIN * MOST_OF_A_PAIR / estimate / 2 / (3 if of_bytes else 1))
-    return UserError(
-        f"data.tokenizer: the most frequent pair occurs about {estimate:,.0f} times in the training text, and the "
-        f"tokenizers library counts to {MOST_OF_A_PAIR:,}; train on a sample: data.tokenizer.training_characters={fits}"
-    )
 
 
 def _some(texts: Iterable[str]) -> Iterator[str]:

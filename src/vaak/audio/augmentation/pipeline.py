@@ -17,7 +17,7 @@ import numpy as np
 
 from vaak.audio.augmentation.effects import at_snr, at_speed, coded, drawn_noise, reverberated, room_responses
 from vaak.audio.config import AugmentationConfig, SpecAugmentConfig
-from vaak.audio.segments import AudioSource, LabelledAudio, Segment, at_speed_of
+from vaak.audio.segments import AudioSource, Interval, LabelledAudio, Segment
 from vaak.core.random_keys import Purpose, draw_key
 
 Voices = Callable[[np.random.Generator], np.ndarray]
@@ -76,7 +76,12 @@ def _at_drawn_speed(audio: LabelledAudio, config: AugmentationConfig, rng: np.ra
 
     segments = tuple(Segment(*moved(start, end), speaker) for start, end, speaker in audio.segments)
     uem = None if audio.uem is None else tuple(moved(start, end) for start, end in audio.uem)
-    alignment = None if audio.alignment is None else at_speed_of(audio.alignment, factor)
+    alignment = audio.alignment
+    if alignment is not None:
+        alignment = {
+            tier: tuple(Interval(start / factor, end / factor, text) for start, end, text in intervals)
+            for tier, intervals in alignment.items()
+        }
     return replace(faster, segments=segments, uem=uem, alignment=alignment)
 
 

@@ -123,7 +123,11 @@ def write_cuts(folder: Path, cuts: Iterable[Cut]) -> CutStore:
             for name, value in {**row, "parts": parts}.items():
                 files[name].write(np.asarray(value, ARRAYS[name]).tobytes())
     names = sorted(numbers)
-    _renumber(paths["speaker_numbers"], {numbers[name]: place for place, name in enumerate(names)})
+    if paths["speaker_numbers"].stat().st_size:  # numbered as they came, speakers get their places in the sorted list
+        places = {numbers[name]: place for place, name in enumerate(names)}
+        stored = np.memmap(paths["speaker_numbers"], ARRAYS["speaker_numbers"], mode="r+")
+        stored[:] = np.array([places[number] for number in range(len(places))] + [-1], stored.dtype)[stored]
+        stored.flush()
     for path in paths.values():
         sync_file(path)
     about = {"fingerprint": digest.hexdigest(), "speakers": names, NO_TIMES: True}
@@ -145,12 +149,3 @@ def _line_of(cut: Any) -> bytes:
         return json.dumps(cut.to_dict(), ensure_ascii=False, allow_nan=False).encode() + b"\n"
     except (TypeError, ValueError) as error:
         raise DataError(f"cut {cut.id}: it can't be written as JSON: {error}") from error
-
-
-def _renumber(path: Path, places: dict[int, int]) -> None:
-    """Speakers numbered as they came get their places in the sorted list."""
-    if path.stat().st_size:
-        numbers = np.memmap(path, ARRAYS["speaker_numbers"], mode="r+")
-        mapping = np.array([places[number] for number in range(len(places))] + [-1], numbers.dtype)
-        numbers[:] = mapping[numbers]
-        numbers.flush()

@@ -179,7 +179,11 @@ class Features:
         if num_frames < FEWEST_FRAMES:
             windows = torch.cat([windows, windows.new_zeros(FEWEST_FRAMES - num_frames, self._length)])
         if self.config.mel is not None:
-            return self._mel_rows(windows)[:num_frames].cpu().numpy()
+            spectra = self._layer.spectra(windows)
+            mel: Tensor = self._layer.mel_of(self._layer.strengths(spectra))
+            if self.config.pitch is not None:  # F0 will follow the energies
+                mel = torch.cat([mel, energy_of(spectra)[:, None]], dim=1)
+            return mel[:num_frames].cpu().numpy()
         with torch.autocast(self.device.type, enabled=False):
             windows, energy = self._layer.wav2win._forward_strided(windows[None])
             rows: Tensor = self._layer._forward_strided(windows, None)
@@ -188,12 +192,6 @@ class Features:
         elif energy is not None:
             rows[..., 0] = energy
         return rows[0, :num_frames].cpu().numpy()
-
-    def _mel_rows(self, windows: Tensor) -> Tensor:
-        """Mel spectra of windows, and energies where F0 will follow."""
-        spectra = self._layer.spectra(windows)
-        mel: Tensor = self._layer.mel_of(self._layer.strengths(spectra))
-        return mel if self.config.pitch is None else torch.cat([mel, energy_of(spectra)[:, None]], dim=1)
 
 
 def one_channel(samples: np.ndarray) -> np.ndarray:

@@ -52,7 +52,8 @@ def read_textgrid(path: str | Path, *, keep_empty: bool = False) -> dict[str, li
         for _ in range(values.count("number of tiers")):
             name, intervals = _tier(values)
             tiers.setdefault(name, []).extend(interval for interval in intervals if interval.text or keep_empty)
-    values.demand_end()
+    for where, value in values.values:
+        raise DataError(f"{where}: expected the end of the file, not {value}; is a number of intervals wrong?")
     return tiers
 
 
@@ -103,10 +104,6 @@ class _Values:
         if not re.fullmatch(r"[0-9]+", value):
             raise DataError(f"{self.where}: expected a {what}, not {value}")
         return int(value)
-
-    def demand_end(self) -> None:
-        for where, value in self.values:
-            raise DataError(f"{where}: expected the end of the file, not {value}; is a number of intervals wrong?")
 
 
 def _values(text: str, path: str | Path) -> Iterator[tuple[str, str]]:

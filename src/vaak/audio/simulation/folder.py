@@ -130,18 +130,16 @@ def _whole_lines(manifest: Path) -> list[dict[str, Any]]:
         write_bytes(manifest, whole)
     lines = parse_json_lines(whole)
     bad = [number for number, _ in lines.malformed]
-    bad += [number for number, line in lines.objects if not _is_conversation(line)]
+    kinds = {"audio": str, "duration": int | float, "sampling_rate": int, "segments": list}
+    for number, line in lines.objects:
+        if not all(isinstance(line.get(name), kind) for name, kind in kinds.items()):
+            bad.append(number)
     if bad:
         raise UserError(
             f"{manifest}, line {min(bad)}: this isn't a conversation as it was written; delete that line and those "
             "after it, and they are written again"
         )
     return [line for _, line in lines.objects]
-
-
-def _is_conversation(line: dict[str, Any]) -> bool:
-    kinds = {"audio": str, "duration": int | float, "sampling_rate": int, "segments": list}
-    return all(isinstance(line.get(name), kind) for name, kind in kinds.items())
 
 
 def _write_conversation(conversation: LabelledAudio, folder: Path) -> dict[str, Any]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -46,7 +45,10 @@ def generate(
     with opened.precision.autocast():
         if samples == 1 and output is None and not chosen.as_json:
             write, begin, text = (task.answer, messages, "") if chat else (task.stream, text, text)
-            _print_as_it_comes(text, write(opened.model, begin, settings))
+            for index, piece in enumerate(write(opened.model, begin, settings)):
+                sys.stdout.write(piece if index else text + piece)
+                sys.stdout.flush()
+            sys.stdout.write("\n")
             return
         settings, text = (task.answering(settings), "") if chat else (settings, text)
         seeds = range(settings.seed, settings.seed + samples)
@@ -72,11 +74,3 @@ def _messages(text: str) -> list[dict[str, str]]:
 
 def _line(text: str, seed: int, as_json: bool) -> str:
     return json.dumps({"text": text, "seed": seed}, ensure_ascii=False) if as_json else text
-
-
-def _print_as_it_comes(text: str, pieces: Iterator[str]) -> None:
-    """Print a text and, after it, its continuation."""
-    for index, piece in enumerate(pieces):
-        sys.stdout.write(piece if index else text + piece)
-        sys.stdout.flush()
-    sys.stdout.write("\n")

@@ -220,13 +220,10 @@ class _Mover:
             return
         self.spelled[name] = alias
         if alias == "training.eval_knobs.max_duration" and node.value is not None:
-            self._bucket(node)
-
-    def _bucket(self, node: Node) -> None:
-        """The universal pipeline turns dynamic bucketing on by the duration alone."""
-        path = ("training", "batching", "type")
-        if find(self.layer, path) is None:
-            put(self.layer, path, Node("bucketed", node.place))
+            # the universal pipeline turns dynamic bucketing on by the duration alone
+            path = ("training", "batching", "type")
+            if find(self.layer, path) is None:
+                put(self.layer, path, Node("bucketed", node.place))
 
     def join_precision_flags(self, prefix: str) -> None:
         """Keep the true one of ``fp16`` and ``bf16`` in one file."""

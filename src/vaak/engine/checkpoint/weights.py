@@ -26,16 +26,13 @@ def copy_to_cpu(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     devices = {tensor.device for tensor in tensors.values() if tensor.is_cuda}
     if not devices:
         return {name: tensor.detach().to("cpu", copy=True).contiguous() for name, tensor in tensors.items()}
-    copies = {name: _on_its_way(tensor.detach()) for name, tensor in tensors.items()}
+    copies = {}
+    for name, tensor in tensors.items():  # to page-locked memory: whole once the device was waited for
+        copy = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=tensor.is_cuda)
+        copies[name] = copy.copy_(tensor.detach(), non_blocking=True)
     for device in devices:
         torch.cuda.synchronize(device)
     return copies
-
-
-def _on_its_way(tensor: torch.Tensor) -> torch.Tensor:
-    """Return a copy on the CPU, in page-locked memory: of a CUDA tensor, whole once its device was waited for."""
-    copy = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=tensor.is_cuda)
-    return copy.copy_(tensor, non_blocking=True)
 
 
 def load_weights(model: nn.Module, tensors: dict[str, torch.Tensor], source: Path | str) -> None:

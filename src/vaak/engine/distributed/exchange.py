@@ -195,7 +195,11 @@ class GradientBuckets(OwnGradients):
     ) -> tuple[dict[str, Tensor], dict[str, str]]:
         """The terms of all ranks, added in the order of ranks: this rank's names first, then those of the others."""
         if rows[:, 0].any():
-            parts = self._by_name(sums, units)
+            # some rank has a term that the table doesn't: all are sent by name; the table then has them
+            mine = [[name, units[name], float(total.to(self._tail.dtype))] for name, total in sums.items()]
+            every = self._world.gather(mine)
+            self._units |= {name: unit for part in every for name, unit, _ in part}
+            parts = [{name: torch.tensor(value, dtype=self._tail.dtype) for name, _, value in part} for part in every]
         else:
             names = list(self._units)
             masks = [int(mask) for mask in rows[:, 1].tolist()]
@@ -212,13 +216,6 @@ class GradientBuckets(OwnGradients):
             return {}, {}
         values = torch.stack([totals[name] for name in order]).to(self._tail.device)
         return dict(zip(order, values.unbind(), strict=True)), {name: self._units[name] for name in order}
-
-    def _by_name(self, sums: dict[str, Tensor], units: dict[str, str]) -> list[dict[str, Tensor]]:
-        """The terms of each rank, sent by name; the table then has them all."""
-        mine = [[name, units[name], float(total.to(self._tail.dtype))] for name, total in sums.items()]
-        every = self._world.gather(mine)
-        self._units |= {name: unit for part in every for name, unit, _ in part}
-        return [{name: torch.tensor(value, dtype=self._tail.dtype) for name, _, value in part} for part in every]
 
 
 def _room(parameter: nn.Parameter) -> int:

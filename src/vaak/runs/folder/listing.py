@@ -230,8 +230,9 @@ def never_trained(folder: Path) -> list[Path]:
 
     Raises UserError where it is a file.
     """
-    configs = (config for config in configurations_below(folder) if run_of_configuration(config) is not None)
-    return sorted(run for run in (config.parent for config in configs) if _is_left_by_a_start(run))
+    runs = (config.parent for config in configurations_below(folder) if run_of_configuration(config) is not None)
+    idle = (run for run in runs if not is_being_written(run) and not is_locked(run / "checkpoints" / LOCK))
+    return sorted(run for run in idle if _has_only_what_starts_leave(run))
 
 
 def remove_start(run: Path) -> bool:
@@ -246,12 +247,6 @@ def remove_start(run: Path) -> bool:
     except OSError as error:
         raise UserError(f"{run} can't be removed: {error.strerror or error}; check its permissions") from error
     return not run.exists()
-
-
-def _is_left_by_a_start(run: Path) -> bool:
-    if is_being_written(run) or is_locked(run / "checkpoints" / LOCK):
-        return False
-    return _has_only_what_starts_leave(run)
 
 
 def _has_only_what_starts_leave(run: Path) -> bool:

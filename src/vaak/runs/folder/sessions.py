@@ -41,8 +41,10 @@ def begin_session(trainer: Trainer, configuration: str) -> None:
     try:
         about = about_checkpoint(trainer.checkpoints / step_folder(position.step))  # of what was resumed, if it's here
         known = _sessions(directory)
-        if about and not known:
-            known = _begun_before_sessions(directory)
+        if about and not known and (directory / "config.yml").exists():
+            # Begun when sessions weren't written down: what config.yml still says is its first one.
+            _write_configuration(directory, 1, (directory / "config.yml").read_text(encoding="utf-8"))
+            known = {1: {"number": 1, "first_step": 1, "after": None}}
         number = max(known, default=0) + 1
         session = {
             "number": number,
@@ -76,14 +78,6 @@ def configuration_of_step(directory: Path, step: int) -> Path:
     while session is not None and session["first_step"] > step:
         session = known.get(session["after"])
     return directory / "config.yml" if session is None else _configuration(directory, session["number"])
-
-
-def _begun_before_sessions(directory: Path) -> dict[int, dict[str, Any]]:
-    """The first session of a run that was begun when sessions weren't written down: what config.yml still says."""
-    if not (directory / "config.yml").exists():
-        return {}
-    _write_configuration(directory, 1, (directory / "config.yml").read_text(encoding="utf-8"))
-    return {1: {"number": 1, "first_step": 1, "after": None}}
 
 
 def _sessions(directory: Path) -> dict[int, dict[str, Any]]:

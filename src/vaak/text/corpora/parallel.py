@@ -112,7 +112,11 @@ def _read_json(path: Path, options: ColumnOptions) -> Iterator[Row]:
 
 def _read_tsv(path: Path, options: ColumnOptions) -> Iterator[Row]:
     columns = _numbers(options)
-    for content, line, replaced in _tsv_lines(path, options):
+    for piece in file_lines(path):
+        content, replaced = decoded(piece, path, options)[:2]
+        content, line = content.removeprefix("\ufeff"), piece.line
+        if not content:
+            continue
         cells = content.split("\t")
         if columns is None:
             columns = _column(cells, path, options, "source_column"), _column(cells, path, options, "target_column")
@@ -123,15 +127,6 @@ def _read_tsv(path: Path, options: ColumnOptions) -> Iterator[Row]:
                 "(from 0) was requested"
             )
         yield Row((cells[columns[0]],), (cells[columns[1]],), f"{path}:{line}", replaced)
-
-
-def _tsv_lines(path: Path, options: ColumnOptions) -> Iterator[tuple[str, int, int]]:
-    """Text, number and replaced bytes of the lines that aren't blank."""
-    for piece in file_lines(path):
-        content, replaced = decoded(piece, path, options)[:2]
-        content = content.removeprefix("\ufeff")
-        if content:
-            yield content, piece.line, replaced
 
 
 def _numbers(options: ColumnOptions) -> tuple[int, int] | None:

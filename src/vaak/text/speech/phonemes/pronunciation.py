@@ -48,11 +48,6 @@ def pronunciation_of(config: FrontEndConfig, entries: Mapping[str, str]) -> Pron
     return _ByLexicon(config, entries)
 
 
-def voice_of(config: FrontEndConfig) -> str:
-    """The espeak-ng voice of the language: British English is its plain ``en``."""
-    return "en" if config.language == "en-gb" else config.language
-
-
 def demoted(phonemes: Iterable[str]) -> tuple[str, ...]:
     """Phonemes whose primary stress is secondary, as of all letters of an initialism but the last.
 
@@ -94,7 +89,8 @@ def _parts_of(phrase: str) -> list[str]:
 
 class _ByEspeak:
     def __init__(self, config: FrontEndConfig) -> None:
-        self._voice = voice_of(config)
+        # espeak-ng calls British English plain ``en``
+        self._voice = "en" if config.language == "en-gb" else config.language
         self._alphabet: Alphabet = config.alphabet
         self._stress = config.stress
 
