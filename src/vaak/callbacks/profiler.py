@@ -176,7 +176,13 @@ class InterbatchProfiler(Callback):
         for unit, count in report.counts.items():
             self.counts[unit] = self.counts.get(unit, 0.0) + count
         if report.step % self.every == 0 or report.step == trainer.total_steps:
-            self._record(trainer)
+            # every rank comes here at the same steps
+            seconds = max(trainer.ranks.gather(trainer.phases.read()), key=_busy_seconds)
+            window = Profile(self.steps, seconds, self.counts)
+            self.steps, self.counts = 0, {}
+            self.whole.add(window)
+            figures = {name: round(value, 6) for name, value in window.figures(self._mfu(window)).items()}
+            trainer.record("profile", {"steps": window.steps, "clock": figures})
 
     def on_fit_end(self, trainer: Run, reason: str) -> None:
         if not self.works:
@@ -185,15 +191,6 @@ class InterbatchProfiler(Callback):
         trainer.phases.stop()
         if trainer.ranks.is_main:
             self._conclude(trainer)
-
-    def _record(self, trainer: Run) -> None:
-        """Record the steps since the last record; every rank comes here at the same steps."""
-        seconds = max(trainer.ranks.gather(trainer.phases.read()), key=_busy_seconds)
-        window = Profile(self.steps, seconds, self.counts)
-        self.steps, self.counts = 0, {}
-        self.whole.add(window)
-        figures = {name: round(value, 6) for name, value in window.figures(self._mfu(window)).items()}
-        trainer.record("profile", {"steps": window.steps, "clock": figures})
 
     def _conclude(self, trainer: Run) -> None:
         if not self.whole.steps:
@@ -260,18 +257,15 @@ class WaitingForDataCallback(Callback):
         if report.step % self.every == 0:
             self.measured.add(Profile(seconds=trainer.phases.read()))
             if self.measured.training_seconds >= LEAST_SECONDS:
-                self._judge(trainer)
+                shares, self.measured = self.measured.shares(), Profile()
+                line = waiting_for_data(shares, Circumstances(trainer.num_workers, cores_of_a_process()))
+                if line is not None:
+                    log.warning("%s", line)
+                    self.said = True
+                    self._stop(trainer)
 
     def on_fit_end(self, trainer: Run, reason: str) -> None:
         if self.measures:
-            self._stop(trainer)
-
-    def _judge(self, trainer: Run) -> None:
-        shares, self.measured = self.measured.shares(), Profile()
-        line = waiting_for_data(shares, Circumstances(trainer.num_workers, cores_of_a_process()))
-        if line is not None:
-            log.warning("%s", line)
-            self.said = True
             self._stop(trainer)
 
     def _stop(self, trainer: Run) -> None:

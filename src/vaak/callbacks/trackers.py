@@ -185,7 +185,11 @@ class EventFile:
 
         self.event_type: Any = Event
         folder.mkdir(parents=True, exist_ok=True)
-        self.file = open(folder / _next_name(folder), "xb", buffering=0)  # noqa: SIM115
+        # a name that sorts after all existing event files
+        taken = [path.name.split(".")[3] for path in folder.glob("events.out.tfevents.*")]
+        newest = max((int(second) for second in taken if second.isdigit()), default=0)
+        name = f"events.out.tfevents.{max(int(time.time()), newest + 1):010d}.vaak"
+        self.file = open(folder / name, "xb", buffering=0)  # noqa: SIM115
         self._write(Event(wall_time=time.time(), file_version="brain.Event:2"))
         start = SessionLog(status=SessionLog.START)
         self._write(Event(wall_time=time.time(), step=first_step, session_log=start))
@@ -228,13 +232,6 @@ class EventFile:
         record = length + struct.pack("<I", masked_crc(length)) + content + struct.pack("<I", masked_crc(content))
         if self.file.write(record) != len(record):
             raise OSError(f"{self.file.name} took only a part of an event")
-
-
-def _next_name(folder: Path) -> str:
-    """A name that sorts after all existing event files."""
-    taken = [path.name.split(".")[3] for path in folder.glob("events.out.tfevents.*")]
-    newest = max((int(second) for second in taken if second.isdigit()), default=0)
-    return f"events.out.tfevents.{max(int(time.time()), newest + 1):010d}.vaak"
 
 
 def masked_crc(content: bytes) -> int:

@@ -134,7 +134,11 @@ class WandbCallback(Tracker):
             **self.settings,
         )
         self.next_step = self.run.step
-        supersede(folder, self.run.id, Path(self.run.dir).parent)
+        # the run's offline folders before this one count as synced, in W&B's own way: ``wandb sync`` leaves them out
+        for file in folder.glob(f"offline-run-*-{self.run.id}/*.wandb"):
+            marker = file.with_suffix(".wandb.synced")
+            if file.parent != Path(self.run.dir).parent and not marker.exists():
+                marker.write_text(SUPERSEDED)
         if trainer.records.path is not None and trainer.records.path.exists():
             for record in read_records(trainer.records.path):
                 self.write(record)
@@ -189,11 +193,3 @@ def on_server(folder: Path) -> bool:
     identity = run_id(folder, is_new=False)
     synced = folder.glob(f"offline-run-*-{identity}/*.synced")
     return any(folder.glob(f"run-*-{identity}")) or any(marker.read_text() != SUPERSEDED for marker in synced)
-
-
-def supersede(folder: Path, identity: str, current: Path) -> None:
-    """Mark the run's offline folders before this one as synced, in W&B's own way: ``wandb sync`` leaves them out."""
-    for file in folder.glob(f"offline-run-*-{identity}/*.wandb"):
-        marker = file.with_suffix(".wandb.synced")
-        if file.parent != current and not marker.exists():
-            marker.write_text(SUPERSEDED)

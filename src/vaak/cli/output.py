@@ -74,7 +74,12 @@ def print_outcome(outcome: Outcome, as_json: bool) -> None:
         values = {"reason": outcome.reason, "run": str(outcome.directory), "step": outcome.step}
         print_line({"kind": "result", **values, **outcome.metrics})
         return
-    _print_metrics(outcome)
+    if outcome.metrics:
+        print_figures(outcome.metrics)
+    from vaak.runs.evaluate import below_baselines
+
+    for line in below_baselines(outcome.directory, outcome.metrics):
+        print(line)
     if outcome.samples:
         print("\nsamples")
     for sample in outcome.samples:
@@ -102,15 +107,6 @@ def _print_next(outcome: Outcome, how: str) -> None:
             command = command.removesuffix(OF_TEST)
         print(f"  vaak {command.format(run=run)}")
     print(f"\n{how} step {outcome.step}; the run is in {run}")
-
-
-def _print_metrics(outcome: Outcome) -> None:
-    if outcome.metrics:
-        print_figures(outcome.metrics)
-    from vaak.runs.evaluate import below_baselines
-
-    for line in below_baselines(outcome.directory, outcome.metrics):
-        print(line)
 
 
 def print_figures(figures: dict[str, Any]) -> None:

@@ -92,7 +92,9 @@ def _command(reference: str) -> Any:
         from vaak.pipeline.jobs import Jobs
         from vaak.pipeline.run import Request
 
-        finding = partial(find_pipeline, _absolute(reference)) if separate_processes else None
+        path, colon, name = reference.rpartition(":")
+        absolute = f"{Path(path).resolve()}:{name}" if colon and path.endswith(".py") else reference  # as from the root
+        finding = partial(find_pipeline, absolute) if separate_processes else None
         request = Request(
             resume=resume,
             first=first,
@@ -124,12 +126,6 @@ def _is_plain(annotation: Any) -> bool:
     return all(kind in (bool, int, float, str, Path) or get_origin(kind) is Literal for kind in kinds) or (
         get_origin(annotation) is Literal
     )
-
-
-def _absolute(reference: str) -> str:
-    """A reference as it reads from the root."""
-    path, colon, name = reference.rpartition(":")
-    return f"{Path(path).resolve()}:{name}" if colon and path.endswith(".py") else reference
 
 
 def _values_of(found: Pipeline, config: Path | None) -> dict[str, Any]:

@@ -68,14 +68,17 @@ def fit(
     if importing := files_being_imported():
         raise UserError(f"{importing[0]} trains as it is imported: put this under if __name__ == '__main__':")
     loaded = _loaded(task, Path(directory), training, optimizer, trust_code, metrics or {})
-    checkpoint = {
+    given = {
         "resume": "auto" if resume is True else None if not resume else str(resume),
         "init_from": None if init_from is None else str(init_from),
         "init_except": tuple(init_except),
         "init_rename": dict(init_rename or {}),
     }
-    loaded = _with_checkpoint(loaded, {name: value for name, value in checkpoint.items() if value})
-    experiment = loaded.experiment
+    section = loaded.experiment.training
+    checkpoint = section.checkpoint.model_copy(update={name: value for name, value in given.items() if value})
+    section = section.model_copy(update={"checkpoint": checkpoint})
+    experiment = loaded.experiment.model_copy(update={"training": section})
+    loaded = replace(loaded, experiment=experiment)
     if experiment.training.checkpoint.resume is None and holds_a_run(experiment.run_dir):
         raise UserError(f"{directory} already holds a run: give resume=True to resume it, or another directory")
     chosen = None
@@ -122,14 +125,6 @@ def _layers(task: Any, directory: Path) -> tuple[list[Path | Mapping[str, Any]],
         return as_layers(list(task)), []
     found = f"the class {task.__name__}" if isinstance(task, type) else f"a {type(task).__name__}"
     raise UserError(f"vaak.fit was given {found}; expected a vaak.Task, a vaak.SimpleTask, a YAML file or a dict")
-
-
-def _with_checkpoint(loaded: Loaded, options: dict[str, Any]) -> Loaded:
-    """The configuration with options of ``training.checkpoint``, which fit's arguments are."""
-    training = loaded.experiment.training
-    checkpoint = training.checkpoint.model_copy(update=options)
-    training = training.model_copy(update={"checkpoint": checkpoint})
-    return replace(loaded, experiment=loaded.experiment.model_copy(update={"training": training}))
 
 
 class Reference(NamedTuple):

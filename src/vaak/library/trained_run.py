@@ -117,7 +117,14 @@ def open(
     """
     path = Path(run)
     if task is not None:
-        _introduce(task, path)
+        # register the task under the name that the run calls it by, unless the run has its task itself
+        node = find(read_yaml(run_of(path) / "config.yml"), ("task",))
+        name = None if node is None else str(to_plain(node))
+        if name is None or ":" in name:
+            raise UserError(f"{path} has its task itself ({name}): leave task out, and give trust_code=True")
+        if name in TASKS and TASKS[name].task is not None:
+            raise UserError(f"{path} is a run of {name}: leave task out")
+        register_task(name, task)
     overrides = [f"{key}={flow_text(as_plain(value, key))}" for key, value in options.items()]
     opened = TrainedRun(open_run(path, (), overrides, device, weights=weights, trust_code=trust_code))
     if metrics:
@@ -128,17 +135,6 @@ def open(
 def with_metrics(task: Task, metrics: Mapping[str, Metric]) -> Task:
     """A task that measures more."""
     return cast("Task", _Measured(task, metrics))
-
-
-def _introduce(task: Any, path: Path) -> None:
-    """Register a task under the name that a run calls it by. Raises UserError where the run has its task itself."""
-    node = find(read_yaml(run_of(path) / "config.yml"), ("task",))
-    name = None if node is None else str(to_plain(node))
-    if name is None or ":" in name:
-        raise UserError(f"{path} has its task itself ({name}): leave task out, and give trust_code=True")
-    if name in TASKS and TASKS[name].task is not None:
-        raise UserError(f"{path} is a run of {name}: leave task out")
-    register_task(name, task)
 
 
 def _on(task: Task, dataset: Dataset) -> Task:

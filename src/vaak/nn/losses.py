@@ -273,25 +273,19 @@ def losses_of_logits(
     if isinstance(logits, HeadInputs):
         if main.reads_head:
             marked = targets if valid is None else torch.where(valid, targets, IGNORED)
-            return _losses_of_head(main, auxiliary, logits, marked, per)
+            assert isinstance(main.module, CrossEntropy)
+            further = [name for name in auxiliary if name in main.auxiliary]
+            smoothing = main.module.label_smoothing
+            if main.logits == "liger":
+                return {main.name: Term(liger_cross_entropy(logits, marked, smoothing), per)}
+            total, squares = head_cross_entropy(logits, marked, smoothing, squares=bool(further))
+            return {main.name: Term(total, per), **{name: Term(squares, per) for name in further}}
         logits = logits.logits()
     found = {}
     if main.auxiliary:
         found = main.further(logits, targets, targets != IGNORED if valid is None else valid, per)
     terms = {name: found[name] for name in auxiliary if name in found}
     return {main.name: main(logits, targets, valid, per), **terms}
-
-
-def _losses_of_head(
-    main: Loss, auxiliary: Iterable[str], head: HeadInputs, targets: Tensor, per: str
-) -> dict[str, Term]:
-    assert isinstance(main.module, CrossEntropy)
-    further = [name for name in auxiliary if name in main.auxiliary]
-    smoothing = main.module.label_smoothing
-    if main.logits == "liger":
-        return {main.name: Term(liger_cross_entropy(head, targets, smoothing), per)}
-    total, squares = head_cross_entropy(head, targets, smoothing, squares=bool(further))
-    return {main.name: Term(total, per), **{name: Term(squares, per) for name in further}}
 
 
 def _term(name: str, found: Any) -> Term:

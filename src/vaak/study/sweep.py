@@ -234,7 +234,9 @@ class Sweep:
             trial.set_user_attr("problem", str(error))
             self.study.tell(trial, state=states.FAIL)
             log.warning("trial %d failed: %s", trial.number + 1, error)
-            self._demand_success(str(error))
+            ended = [one.state.name for one in self.study.get_trials(deepcopy=False) if one.state.is_finished()]
+            if len(ended) >= min(MOST_FAILURES, self.plan.num_trials) and set(ended) == {"FAIL"}:
+                raise UserError(f"all of the first {len(ended)} trials failed; the last: {error}") from error
             return
         outcome.demand_not_stopped(f"trial {trial.number + 1}", "the same command resumes it")
         if watch.best is None:
@@ -285,12 +287,6 @@ class Sweep:
         artifact.demand_same(identity, OTHER_STUDY)
         if not artifact.path.exists():
             artifact.claim(identity)
-
-    def _demand_success(self, problem: str) -> None:
-        """Raises UserError where no trial has ever succeeded."""
-        ended = [one.state.name for one in self.study.get_trials(deepcopy=False) if one.state.is_finished()]
-        if len(ended) >= min(MOST_FAILURES, self.plan.num_trials) and set(ended) == {"FAIL"}:
-            raise UserError(f"all of the first {len(ended)} trials failed; the last: {problem}")
 
 
 class _Watch(Callback):

@@ -134,7 +134,10 @@ class Batches:
                 raise
         else:
             if self.grows and len(parts) == self.size:
-                self._grow(before)
+                # take twice as many from here on where what a batch needs, beyond what was there before it, fits twice
+                now = read_memory(self.device)
+                fits = now.used + (now.own - before) < thresholds_of(self.device)[1] * now.limit
+                self.size, self.grows = (2 * self.size, 2 * self.size < AT_MOST) if fits else (self.size, False)
             return results
         if len(parts) == 1:
             free_memory(self.device)
@@ -144,12 +147,6 @@ class Batches:
         free_memory(self.device)
         log.warning("out of memory with %d inputs together: from here on at most %d (--batch-size)", len(parts), half)
         return [*self._computed(parts[:half], compute), *self._computed(parts[half:], compute)]
-
-    def _grow(self, before: int) -> None:
-        """Take twice as many from here on where what a batch needs, beyond the bytes ``before`` it, fits twice."""
-        now = read_memory(self.device)
-        fits = now.used + (now.own - before) < thresholds_of(self.device)[1] * now.limit
-        self.size, self.grows = (2 * self.size, 2 * self.size < AT_MOST) if fits else (self.size, False)
 
 
 def _parts(

@@ -127,16 +127,16 @@ class TokenizerFactory:
             texts = _below_the_limit(texts, self.options.type == "byte_level")
         with progress("training the tokenizer"):
             tokenizer = Tokenizer(_TRAINERS[self.options.type](texts, self.options))
-        self._check_size(tokenizer.vocab_size)
-        return tokenizer
-
-    def _check_size(self, size: int) -> None:
-        if size > self.options.vocab_size:
-            raise self._too_small(size)
-        if size < self.options.vocab_size:
+        if tokenizer.vocab_size > self.options.vocab_size:
+            raise self._too_small(tokenizer.vocab_size)
+        if tokenizer.vocab_size < self.options.vocab_size:
             logger.warning(
-                "%s: the text gives %d tokens, fewer than vocab_size (%d)", self.key, size, self.options.vocab_size
+                "%s: the text gives %d tokens, fewer than vocab_size (%d)",
+                self.key,
+                tokenizer.vocab_size,
+                self.options.vocab_size,
             )
+        return tokenizer
 
     def _too_small(self, least: int) -> OptionError:
         return OptionError(

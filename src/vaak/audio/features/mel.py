@@ -80,17 +80,13 @@ class MelSpectrogram(nn.Module):
         """The mel spectrogram of a linear one."""
         with torch.autocast(linear.device.type, enabled=False):
             mel = linear.to(self.filters.dtype) @ self.filters.T
-        return self.log_of(mel)
-
-    def log_of(self, mel: Tensor) -> Tensor:
-        """The logarithm of filter outputs, or they themselves."""
         if self.config.log == "none":
             return mel
         mel = mel.clamp(min=self.config.floor)
         return mel.log() if self.config.log == "natural" else mel.log10()
 
     def without_log(self, mel: Tensor) -> Tensor:
-        """The inverse of ``log_of``, above the floor."""
+        """The inverse of the logarithm of ``mel_of``, above the floor."""
         if self.config.log == "none":
             return mel
         return mel.exp() if self.config.log == "natural" else 10**mel

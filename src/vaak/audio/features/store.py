@@ -340,20 +340,19 @@ class Shard:
     def frames(self, index: int, first: int, last: int) -> np.ndarray:
         """Frames ``first`` to ``last`` of a recording, ``(frame, dims)`` float32, its own memory."""
         if self.storage_type == "lilcom":
-            return self._decompressed(index, first, last)
+            first_block, last_block = first // BLOCK_FRAMES, -(-last // BLOCK_FRAMES)
+            blocks = [np.empty((0, self.dims), np.float32)]
+            for block in range(int(self._offsets[index]) + first_block, int(self._offsets[index]) + last_block):
+                blocks.append(
+                    lilcom_module().decompress(self._bytes[self._ends[block] : self._ends[block + 1]].tobytes())
+                )
+            skipped = first_block * BLOCK_FRAMES
+            return np.concatenate(blocks)[first - skipped : last - skipped]
         dtype = TYPES[self.storage_type]
         width = self.dims * dtype.itemsize
         start = int(self._offsets[index]) * width
         part = self._bytes[start + first * width : start + last * width]
         return part.view(dtype).reshape(-1, self.dims).astype(np.float32)
-
-    def _decompressed(self, index: int, first: int, last: int) -> np.ndarray:
-        first_block, last_block = first // BLOCK_FRAMES, -(-last // BLOCK_FRAMES)
-        blocks = [np.empty((0, self.dims), np.float32)]
-        for block in range(int(self._offsets[index]) + first_block, int(self._offsets[index]) + last_block):
-            blocks.append(lilcom_module().decompress(self._bytes[self._ends[block] : self._ends[block + 1]].tobytes()))
-        skipped = first_block * BLOCK_FRAMES
-        return np.concatenate(blocks)[first - skipped : last - skipped]
 
 
 @dataclass(frozen=True)

@@ -86,7 +86,14 @@ def write_conversations(
                 advance(1)
         sync_file(folder / MANIFEST)
         lines = _whole_lines(folder / MANIFEST)
-        _write_references(lines, folder)
+        # the whole as one RTTM and as cuts
+        segments = {
+            Path(line["audio"]).stem: [Segment(s["start"], s["end"], s["speaker"]) for s in line["segments"]]
+            for line in lines
+        }
+        write_rttm(folder / "reference.rttm", segments)
+        cuts = (_cut(line, folder).to_dict() for line in lines)
+        write_text(folder / "cuts.jsonl", "".join(json.dumps(cut, ensure_ascii=False) + "\n" for cut in cuts))
     return Written(number, number - len(there), sum(line["duration"] for line in lines))
 
 
@@ -159,17 +166,6 @@ def _write_conversation(conversation: LabelledAudio, folder: Path) -> dict[str, 
         "sampling_rate": conversation.sampling_rate,
         "segments": [segment._asdict() for segment in segments],
     }
-
-
-def _write_references(lines: list[dict[str, Any]], folder: Path) -> None:
-    """The whole as one RTTM and as cuts."""
-    segments = {
-        Path(line["audio"]).stem: [Segment(s["start"], s["end"], s["speaker"]) for s in line["segments"]]
-        for line in lines
-    }
-    write_rttm(folder / "reference.rttm", segments)
-    cuts = (_cut(line, folder).to_dict() for line in lines)
-    write_text(folder / "cuts.jsonl", "".join(json.dumps(cut, ensure_ascii=False) + "\n" for cut in cuts))
 
 
 def _cut(line: dict[str, Any], folder: Path) -> MonoCut:

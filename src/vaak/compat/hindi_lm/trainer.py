@@ -238,18 +238,17 @@ class _GivenTask(LanguageModelTask):
         try:
             if folder.is_symlink():  # to a cache, which isn't this run's to change
                 folder.unlink()
-            self._copy_to(folder)
+            (folder / DONE).unlink(missing_ok=True)
+            statistics = {split: loader.statistics.to_json() for split, loader in self.loaders.items()}
+            for split, loader in self.loaders.items():
+                shutil.copytree(loader.folder / loader.split, folder / split, dirs_exist_ok=True)
+                loader.task.tokenizer.save(folder / "tokenizer")
+            statistics |= self._test_split(folder, next(iter(self.loaders.values())).task.tokenizer)
+            files.write_json(
+                folder / DONE, {"fingerprint": fingerprint(self.data, self.folder), "statistics": statistics}
+            )
         except OSError as error:
             raise UserError(f"prepared data can't be written to {folder}: {error.strerror or error}") from error
-
-    def _copy_to(self, folder: Path) -> None:
-        (folder / DONE).unlink(missing_ok=True)
-        statistics = {split: loader.statistics.to_json() for split, loader in self.loaders.items()}
-        for split, loader in self.loaders.items():
-            shutil.copytree(loader.folder / loader.split, folder / split, dirs_exist_ok=True)
-            loader.task.tokenizer.save(folder / "tokenizer")
-        statistics |= self._test_split(folder, next(iter(self.loaders.values())).task.tokenizer)
-        files.write_json(folder / DONE, {"fingerprint": fingerprint(self.data, self.folder), "statistics": statistics})
 
     def _test_split(self, folder: Path, tokenizer: Tokenizer) -> dict[str, Any]:
         """The statistics of the test split, made of the configuration's corpus where it has one."""

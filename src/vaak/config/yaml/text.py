@@ -198,38 +198,31 @@ class _Composer:
         place = place or self.place_of(event.start_mark.line + 1)
         self._count(1, place)
         if isinstance(event, AliasEvent):
-            return self._alias(event.anchor, place, key)
+            target = self.anchors.get(event.anchor)
+            if target is None:
+                word = "refers to itself" if event.anchor in self.anchors else "is not defined above"
+                raise ConfigError([Problem(place, key, f"the alias *{event.anchor} {word}")])
+            self._count(sum(1 for _ in walk(target)), place)
+            return Node(copy_of(target).value, place)
         if event.anchor:
             self.anchors[event.anchor] = None
         if isinstance(event, ScalarEvent):
             node = Node(self._scalar(event, place, key), place)
         else:
-            node = self._collection(event, place, key)
+            self.num_levels += 1
+            if self.num_levels > _MOST_LEVELS:
+                raise ConfigError([Problem(place, "", f"nested deeper than {_MOST_LEVELS} levels")])
+            read = self._sequence if isinstance(event, SequenceStartEvent) else self._mapping
+            node = read(event, place, key)
+            self.num_levels -= 1
         if event.anchor:
             self.anchors[event.anchor] = node
-        return node
-
-    def _collection(self, event: Any, place: YamlPlace, key: str) -> Node:
-        self.num_levels += 1
-        if self.num_levels > _MOST_LEVELS:
-            raise ConfigError([Problem(place, "", f"nested deeper than {_MOST_LEVELS} levels")])
-        read = self._sequence if isinstance(event, SequenceStartEvent) else self._mapping
-        node = read(event, place, key)
-        self.num_levels -= 1
         return node
 
     def _count(self, num_nodes: int, place: YamlPlace) -> None:
         self.num_nodes += num_nodes
         if self.num_nodes > _MOST_NODES:
             raise ConfigError([Problem(place, "", f"more than {_MOST_NODES} values; is an alias repeated too often?")])
-
-    def _alias(self, anchor: str, place: YamlPlace, key: str) -> Node:
-        node = self.anchors.get(anchor)
-        if node is None:
-            word = "refers to itself" if anchor in self.anchors else "is not defined above"
-            raise ConfigError([Problem(place, key, f"the alias *{anchor} {word}")])
-        self._count(sum(1 for _ in walk(node)), place)
-        return Node(copy_of(node).value, place)
 
     def _scalar(self, event: ScalarEvent, place: YamlPlace, key: str) -> Any:
         self._check_tag(event.tag, ("str",), place, key)

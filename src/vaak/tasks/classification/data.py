@@ -29,7 +29,6 @@ from unicodedata import category
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from vaak.config.base import FOLDS_FILE
 from vaak.core.batch import Batch
@@ -409,8 +408,10 @@ def collate(examples: Sequence[TextExample], pad: int, class_weights: ClassWeigh
         "targets": targets.float() if targets.dtype == torch.int8 else targets,
     }
     counts = {"example": torch.ones(len(examples), dtype=torch.int64), "position": torch.from_numpy(lengths)}
-    weights = weights_of_rows(class_weights or {}, targets.numpy())
-    return Batch(tensors, {**counts, **weights})
+    labels = targets.numpy()
+    for index, (column, weight) in enumerate((class_weights or {}).items()):  # a row without a class has no weight
+        counts[unit_of(column)] = torch.from_numpy(np.where(labels[:, index] < 0, 0.0, weight[labels[:, index]]))
+    return Batch(tensors, counts)
 
 
 def growth_of(techniques: Sequence[str], probability: float) -> float:
@@ -456,11 +457,3 @@ def balanced(counts: np.ndarray) -> np.ndarray:
 def unit_of(column: str) -> str:
     """The unit that a weighted loss of a column is a sum of."""
     return f"class weight of {column}"
-
-
-def weights_of_rows(weights: ClassWeights, targets: np.ndarray) -> dict[str, Tensor]:
-    """Return the weight of each row, of ``targets`` ``(row, column)``, by column; a row without a class has none."""
-    return {
-        unit_of(column): torch.from_numpy(np.where(targets[:, index] < 0, 0.0, weight[targets[:, index]]))
-        for index, (column, weight) in enumerate(weights.items())
-    }

@@ -49,13 +49,8 @@ class Labeller:
 
     def _predictions(self, texts: list[str]) -> list[Prediction]:
         """The prediction for each text, all computed at once."""
-        probabilities = self._probabilities([normalise(text).strip() for text in texts])
-        return [
-            self._prediction(text, row if text.strip() else {}) for text, row in zip(texts, probabilities, strict=True)
-        ]
-
-    def _probabilities(self, texts: list[str]) -> list[dict[str, list[float]]]:
-        ids = self.rows.tokenizer.encode_batch(texts)
+        cleaned = [normalise(text).strip() for text in texts]
+        ids = self.rows.tokenizer.encode_batch(cleaned)
         batch = collate([TextExample(self.rows.row(one), np.zeros(1)) for one in ids], self.rows.tokenizer.pad_id)
         batch = batch.to(next(self.model.parameters()).device)
         with without_dropout(self.model), torch.inference_mode():
@@ -63,7 +58,10 @@ class Labeller:
         found = {
             name: (one.sigmoid() if self.multi_label else one.softmax(-1)).tolist() for name, one in scores.items()
         }
-        return [{name: rows[number] for name, rows in found.items()} for number in range(len(texts))]
+        probabilities = [{name: rows[number] for name, rows in found.items()} for number in range(len(cleaned))]
+        return [
+            self._prediction(text, row if text.strip() else {}) for text, row in zip(texts, probabilities, strict=True)
+        ]
 
     def _prediction(self, text: str, found: dict[str, list[float]]) -> Prediction:
         ranked = {

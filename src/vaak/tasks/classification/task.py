@@ -327,13 +327,9 @@ class ClassificationTask(TextTask[ClassificationExperiment, PreparedLabels, Text
     def tokenizer(self) -> Tokenizer:
         return self.prepared.tokenizer
 
-    def labeller(self, model: nn.Module) -> Labeller:
-        """The model with what it reads and its classes."""
-        return Labeller(model, self.rows, self.prepared.classes, self.multi_label)
-
     def predict(self, model: nn.Module, inputs: Iterable[str], batch_size: int | None = None) -> Iterator[Prediction]:
         """The labels of each text with their probabilities."""
-        return self.labeller(model).label(inputs, batch_size)
+        return Labeller(model, self.rows, self.prepared.classes, self.multi_label).label(inputs, batch_size)
 
     def export_hf(self, model: nn.Module, folder: Path) -> None:
         """Write a folder that transformers loads as a sequence classifier."""

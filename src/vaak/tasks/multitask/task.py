@@ -175,7 +175,12 @@ class JointTask(Task[Any]):
             yield from self.parts[name].predict(models[name], [one for _, one in group], **options)
 
     def refused_exports(self) -> dict[str, str]:
-        return refused_by_all(self.parts)
+        found = {}
+        for format in FORMATS:
+            if not any(format in formats_of(part) for part in self.parts.values()):
+                reasons = {name: why_not(part, format) for name, part in self.parts.items()}
+                found[format] = "; ".join(f"{name}: {reason}" for name, reason in reasons.items())
+        return found
 
     def export_hf(self, model: nn.Module, folder: Path) -> None:
         """Write a folder for each task that transformers loads, or what the task has."""
@@ -280,16 +285,6 @@ def _shares_of(experiment: MultiTaskExperiment) -> Shares | None:
     if sampling.type == "temperature":
         return Shares(temperature=sampling.temperature)
     return Shares(annealed_over=sampling.epochs or experiment.training.epochs)
-
-
-def refused_by_all(parts: Mapping[str, AnyTask]) -> dict[str, str]:
-    """The formats that none of the tasks has, with the reason of each."""
-    found = {}
-    for format in FORMATS:
-        if not any(format in formats_of(part) for part in parts.values()):
-            reasons = {name: why_not(part, format) for name, part in parts.items()}
-            found[format] = "; ".join(f"{name}: {reason}" for name, reason in reasons.items())
-    return found
 
 
 def export_parts(parts: Mapping[str, AnyTask], models: nn.ModuleDict, format: str, folder: Path) -> None:

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import logging
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from functools import cached_property, partial
 from itertools import islice
@@ -186,7 +186,11 @@ def write_split_tokens(
     split: str, store: PairStore, tokenizers: Mapping[str, Tokenizer], dictionary: WordDictionary | None
 ) -> SplitStores:
     """Tokenise both sides of a store's pairs, next to them."""
-    sources = _glossed(split, store, dictionary) if dictionary else Texts(store, "source")
+    sources: Iterable[str] = Texts(store, "source")
+    if dictionary:  # those of training are glossed by dictionaries made without them, as in evaluation
+        others = split == "train"
+        glosses = translations_by_others(_both(store)) if others else map(dictionary.translate, Texts(store, "source"))
+        sources = map(add_gloss, sources, glosses)
     for side, texts in {"source": sources, "target": Texts(store, "target")}.items():
         texts = followed(texts, f"tokens of {split}, {side}", len(store))
         write_tokens(store.folder / side, texts, tokenizers[side])
@@ -196,15 +200,6 @@ def write_split_tokens(
 def add_gloss(source: str, gloss: str) -> str:
     """A source with its translation word by word, as the model reads them."""
     return f"{source} = {gloss}"
-
-
-def _glossed(split: str, store: PairStore, dictionary: WordDictionary) -> Iterator[str]:
-    """The glossed sources; those of training by dictionaries made without them, as in evaluation."""
-    if split == "train":
-        glosses = translations_by_others(_both(store))
-    else:
-        glosses = map(dictionary.translate, Texts(store, "source"))
-    return map(add_gloss, Texts(store, "source"), glosses)
 
 
 def _both(store: PairStore) -> Iterator[tuple[str, str]]:

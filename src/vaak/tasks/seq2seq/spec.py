@@ -15,7 +15,6 @@ from vaak.tasks.seq2seq.config import (
     METHODS_OF,
     SHARED,
     SIDES,
-    DecodingConfig,
     Seq2SeqConfig,
     Seq2SeqDataConfig,
 )
@@ -46,7 +45,10 @@ def checks(experiment: Experiment[Any, Any]) -> Iterator[CheckFinding]:
         yield from tokenizer_findings("data.target_tokenizer", data.target_tokenizer)
     else:
         yield from _pretrained(data)
-    yield from _unread_by_decoding(data.decoding)
+    method = data.decoding.method
+    for name, methods in METHODS_OF.items():
+        if method not in methods:
+            yield no_effect(f"data.decoding.{name}", f"method is {method}, and only {' and '.join(methods)} reads it")
 
 
 def _pretrained(data: Seq2SeqDataConfig) -> Iterator[CheckFinding]:
@@ -58,14 +60,6 @@ def _pretrained(data: Seq2SeqDataConfig) -> Iterator[CheckFinding]:
     for name in sorted(EncoderDecoderConfig.model_fields.keys() - {"model_type", "name", *STACKS}):
         yield no_effect(f"model.{name}", "pretrained has its own")
     yield from unread_tokenizer_findings("data.tokenizer", data.tokenizer, "model.pretrained")
-
-
-def _unread_by_decoding(decoding: DecodingConfig) -> Iterator[CheckFinding]:
-    for name, methods in METHODS_OF.items():
-        if decoding.method not in methods:
-            yield no_effect(
-                f"data.decoding.{name}", f"method is {decoding.method}, and only {' and '.join(methods)} reads it"
-            )
 
 
 def _separate_tokenizers(model: Seq2SeqConfig, data: Seq2SeqDataConfig) -> Iterator[CheckFinding]:

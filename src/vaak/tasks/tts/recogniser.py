@@ -9,7 +9,7 @@ or repeated, at a price, so that only what was clearly not spoken is left out.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from difflib import SequenceMatcher
 from typing import NamedTuple
 
@@ -96,7 +96,23 @@ class Recogniser:
         words = [word for word in fold_text(text).split() if self._knows(word, pronounce)]
         if not words:
             return Omissions(0, 0, 0)
-        self._decoder.add_fsg("text", self._decoder.create_fsg("text", 0, len(words), _transitions(words)))
+        self._decoder.add_fsg(
+            "text",
+            self._decoder.create_fsg(
+                "text",
+                0,
+                len(words),
+                [
+                    transition
+                    for index, word in enumerate(words)
+                    for transition in (
+                        (index, index + 1, 1 - PRICE, word),
+                        (index, index + 1, PRICE),
+                        (index + 1, index + 1, PRICE, word),
+                    )
+                ],
+            ),
+        )
         self._decoder.activate_search("text")
         heard = self._decoded(samples).split()
         blocks = SequenceMatcher(None, words, heard, autojunk=False).get_opcodes()
@@ -124,16 +140,3 @@ class Recogniser:
         self._decoder.end_utt()
         hypothesis = self._decoder.hyp()
         return "" if hypothesis is None else fold_text(re.sub(r"\(\d+\)", "", hypothesis.hypstr))
-
-
-def _transitions(words: Sequence[str]) -> list[tuple[int, int, float] | tuple[int, int, float, str]]:
-    """Each word spoken, left out, or repeated; a state for each number of words."""
-    return [
-        transition
-        for index, word in enumerate(words)
-        for transition in (
-            (index, index + 1, 1 - PRICE, word),
-            (index, index + 1, PRICE),
-            (index + 1, index + 1, PRICE, word),
-        )
-    ]
