@@ -121,7 +121,7 @@ class AudioFile:
         import soundfile
 
         if self._from_start is not None:
-            return self._whole(self._decoded(first, last), first, last)
+            return self._checked(self._decoded(first, last), first, last)
         mixed = np.empty(last - first, np.float32)
         done = 0
         try:
@@ -134,7 +134,7 @@ class AudioFile:
                 done += len(piece)
         except soundfile.LibsndfileError as error:
             raise self._is_damaged(first + done, str(error).removeprefix("Error : ")) from error
-        return self._whole(mixed[:done], first, last)
+        return self._checked(mixed[:done], first, last)
 
     def _decoded(self, first: int, last: int) -> np.ndarray:
         """Return the same of a file that can't be read from the middle."""
@@ -146,7 +146,7 @@ class AudioFile:
         except soundfile.LibsndfileError as error:
             raise self._is_damaged(self._from_start.last, str(error).removeprefix("Error : ")) from error
 
-    def _whole(self, mixed: np.ndarray, first: int, last: int) -> np.ndarray:
+    def _checked(self, mixed: np.ndarray, first: int, last: int) -> np.ndarray:
         """The samples, if none is missing. Raises DataError otherwise, or where one is not a number."""
         if first + len(mixed) < last:
             raise self._is_damaged(first + len(mixed), f"its header says {self.duration:.2f} s")
@@ -317,7 +317,7 @@ class FromStart:
             self.pieces.clear()
             self.first = self.last = 0
         if first - self.last > LONG_WAY * self.file.samplerate:
-            self._say_the_long_way(first)
+            self._warn_of_slow_seek(first)
         while self.last < last:
             frames = self.file.read(PIECE, dtype="float32", always_2d=True)
             if not len(frames):
@@ -335,7 +335,7 @@ class FromStart:
     def close(self) -> None:
         self.file.close()
 
-    def _say_the_long_way(self, first: int) -> None:
+    def _warn_of_slow_seek(self, first: int) -> None:
         if self.path not in _warned:
             _warned.add(self.path)
             log.warning(

@@ -255,12 +255,12 @@ def score_recordings(
 
     Raises DataError if there is nothing to score, or no name is in both.
     """
-    _say_what_is_apart(set(references), set(hypotheses), None if uems is None else set(uems))
+    _warn_of_unmatched(set(references), set(hypotheses), None if uems is None else set(uems))
     rows = []
     for name in sorted(references if uems is None else uems.keys() & (references.keys() | hypotheses.keys())):
         reference, hypothesis = references.get(name, ()), hypotheses.get(name, ())
-        _say_self_overlap(reference, "reference", name)
-        _say_self_overlap(hypothesis, "hypothesis", name)
+        _warn_of_self_overlap(reference, "reference", name)
+        _warn_of_self_overlap(hypothesis, "hypothesis", name)
         uem = None if uems is None else uems[name]
         rows.append(
             score_segments(reference, hypothesis, uem=uem, collar=collar, skip_overlap=skip_overlap, recording=name)
@@ -268,7 +268,7 @@ def score_recordings(
     return Scores(tuple(rows), protocol_of(collar, skip_overlap, uems is not None))
 
 
-def _say_what_is_apart(references: set[str], hypotheses: set[str], named: set[str] | None) -> None:
+def _warn_of_unmatched(references: set[str], hypotheses: set[str], named: set[str] | None) -> None:
     """Warn of recordings that aren't in all of them. Raises DataError if there is nothing to score."""
     if not references:
         raise DataError("there is nothing to score: the reference has no segments")
@@ -291,7 +291,7 @@ def _say_what_is_apart(references: set[str], hypotheses: set[str], named: set[st
             log.warning("%s: %s", name, what)
 
 
-def _say_self_overlap(segments: Sequence[Segment], whose: str, recording: str) -> None:
+def _warn_of_self_overlap(segments: Sequence[Segment], whose: str, recording: str) -> None:
     """Warn where a speaker overlaps with themselves."""
     seconds = speech_seconds(segments) - speech_seconds(merged(segments))
     if seconds > SLACK_SECONDS:

@@ -70,7 +70,7 @@ def window_of(alignment: Alignment, start: float, end: float) -> dict[str, tuple
     return {
         tier: tuple(
             Interval(max(round(begun - start, 9), 0), round(min(ended, end) - start, 9), text)
-            for begun, ended, text in _around(intervals, start, end)
+            for begun, ended, text in _overlapping(intervals, start, end)
             if ended > start
         )
         for tier, intervals in alignment.items()
@@ -79,11 +79,11 @@ def window_of(alignment: Alignment, start: float, end: float) -> dict[str, tuple
 
 def words_within(words: Sequence[Interval], start: float, end: float) -> str:
     """The words, by start, whose middle is between ``start`` and ``end``, as a text."""
-    around = _around(words, start, end)
+    around = _overlapping(words, start, end)
     return " ".join(text for begun, ended, text in around if text and start <= (begun + ended) / 2 < end)
 
 
-def _around(intervals: Sequence[Interval], start: float, end: float) -> Sequence[Interval]:
+def _overlapping(intervals: Sequence[Interval], start: float, end: float) -> Sequence[Interval]:
     """Return the segments, by start, that begin before ``end`` and not long before ``start``."""
     first = bisect_left(intervals, start - LONGEST_WORD, key=lambda one: one.start)
     return intervals[first : bisect_left(intervals, end, key=lambda one: one.start)]

@@ -79,13 +79,13 @@ class ConsoleCallback(Callback):
     def say(self, record: Record, trainer: Run | None = None) -> None:
         """One line of the log for a record."""
         if record["kind"] == "step":
-            log.info("%s", "  ".join(filter(None, self._of_step(record, trainer))))
+            log.info("%s", "  ".join(filter(None, self._parts_of_step(record, trainer))))
         elif record["kind"] == "evaluation":
             log.info("step %d  %s", record["step"], "  ".join(_shown(record)))
         elif record["kind"] == "epoch":
             log.info("epoch %d ended  train loss %.4f", record["epoch"] + 1, record["train_loss"])
 
-    def _of_step(self, record: Record, trainer: Run | None) -> Iterator[str]:
+    def _parts_of_step(self, record: Record, trainer: Run | None) -> Iterator[str]:
         step, gone = record["step"], time.monotonic() - self.begun
         yield f"step {step}/{self.total_steps}"
         yield f"loss {record['loss']:.4f}  lr {record['learning_rate']:.2e}  grad {record['gradient_norm']:.3f}"

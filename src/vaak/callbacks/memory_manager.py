@@ -149,7 +149,7 @@ class AdaptiveMemoryManager(Callback):
             what_then = "; where that isn't enough, batches are computed in smaller pieces" if self.may_cut else ""
             if reading.own_share < self.own_share:
                 what_then = "; most of it belongs to other processes: end some, or train elsewhere"
-            log.warning("%s: caches are emptied%s", _said(reading), what_then)
+            log.warning("%s: caches are emptied%s", _usage_in_words(reading), what_then)
 
     def _split_microbatches(self, trainer: Run, step: int, reading: MemoryReading) -> None:
         """Ask for smaller pieces, unless they would be no help, or the last ones haven't been tried yet."""
@@ -161,7 +161,7 @@ class AdaptiveMemoryManager(Callback):
             if pieces <= pieces_then or reading.pressure > pressure_then - LEAST_EFFECT:
                 return
         self.last_cut = pieces, reading.pressure
-        trainer.split_microbatches(_said(reading))
+        trainer.split_microbatches(_usage_in_words(reading))
 
     def figures(self) -> dict[str, float]:
         """The report on the whole run, in bytes and fractions."""
@@ -174,6 +174,6 @@ class AdaptiveMemoryManager(Callback):
         }
 
 
-def _said(reading: MemoryReading) -> str:
+def _usage_in_words(reading: MemoryReading) -> str:
     parts = f"{reading.used / GIBIBYTE:.1f} of {reading.limit / GIBIBYTE:.1f} GiB"
     return f"memory is {100 * reading.pressure:.0f} % full ({parts}, {reading.own / GIBIBYTE:.1f} GiB by this process)"

@@ -99,7 +99,7 @@ def show(
     if all_of is not None or all_options:  # --all-options --task TASK: its former name
         from vaak.config.reference import all_options as text_of
 
-        print(text_of(_known(task) if all_of is None else _known(all_of, "--all")), end="")
+        print(text_of(_demand_task(task) if all_of is None else _demand_task(all_of, "--all")), end="")
         return
     if on_resume:
         from vaak.config.reference import resume_page
@@ -132,11 +132,11 @@ def schema(
     if arguments:
         reference = load(*files_and_overrides(arguments), trust_code=trust_code).experiment.reference
     else:
-        reference = _known(task)
+        reference = _demand_task(task)
     print(json.dumps(json_schema(reference), indent=2, ensure_ascii=False))
 
 
-def _known(task: str, option: str = "--task") -> str:
+def _demand_task(task: str, option: str = "--task") -> str:
     """Return the name of a task. Raises UserError where there is no such task."""
     from vaak.config.components import did_you_mean
     from vaak.config.tasks import TASKS

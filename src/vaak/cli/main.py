@@ -80,7 +80,7 @@ def _call(function: Callable[[], Any]) -> None:
         sys.stdout.flush()
     except UserError as error:
         if not isinstance(error, RemoteError):
-            lost = isinstance(error.__cause__, FileNotFoundError) and not _in_a_folder()
+            lost = isinstance(error.__cause__, FileNotFoundError) and not _working_folder_exists()
             _end(f"{error}; {DELETED}" if lost else str(error))
         sys.exit(2)
     except KeyboardInterrupt:
@@ -93,10 +93,10 @@ def _call(function: Callable[[], Any]) -> None:
         except BrokenPipeError:
             _write_to_nowhere()
         except OSError as error:
-            _end(str(_said_of(error) or error))
+            _end(str(_message_of(error) or error))
         raise
     except Exception as error:
-        said = _said_of(error)
+        said = _message_of(error)
         if said is None:
             traceback.print_exc()
             sys.exit(1)
@@ -115,11 +115,11 @@ def _run(function: Callable[[], Any]) -> None:
         clear()
 
 
-def _said_of(error: Exception) -> str | None:
+def _message_of(error: Exception) -> str | None:
     """A line about an error that is the system's or the terminal's; None for a bug."""
     if not isinstance(error, OSError):
         return None
-    if isinstance(error, FileNotFoundError) and not _in_a_folder():
+    if isinstance(error, FileNotFoundError) and not _working_folder_exists():
         return DELETED
     if error.errno in CANT_WRITE:
         where = error.filename or "standard output or the disk"
@@ -134,7 +134,7 @@ def _short(path: Any) -> str:
     return text if len(text) <= 160 else f"{text[:80]}…{text[-40:]}"
 
 
-def _in_a_folder() -> bool:
+def _working_folder_exists() -> bool:
     """Return whether the working folder still exists."""
     try:
         os.getcwd()

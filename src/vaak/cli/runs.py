@@ -103,7 +103,7 @@ def list_(
     """
     from vaak.runs.folder.listing import list_runs
 
-    wanted = [_wanted(text) for text in filters or ()]
+    wanted = [_parse_filter(text) for text in filters or ()]
     there = list_runs(folder)
     found = [run for run in there if all(fnmatch.fnmatchcase(FILTERS[what](run), like) for what, like in wanted)]
     shown = [run for run in found if show_all or run.trained or run.state == "running"]
@@ -154,7 +154,7 @@ def clean(
         print(f"removed {_starts(len(removed))}")
 
 
-def _wanted(text: str) -> tuple[str, str]:
+def _parse_filter(text: str) -> tuple[str, str]:
     """Return what a filter looks at, and the pattern."""
 
     what, equals, pattern = text.partition("=")

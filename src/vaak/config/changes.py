@@ -142,11 +142,11 @@ def rule_of(task: str, key: str) -> Rule:
         elif section is None and item_of(annotation) is not None:
             annotation = item_of(annotation)
         elif section is not None and names_class(section):
-            rule, annotation = _of_section(section) or rule, Any
+            rule, annotation = _rule_of_section(section) or rule, Any
         elif section is not None:
             raise KeyError(key)
     inner = section_of(annotation) or section_of(item_of(annotation))
-    rule = rule or (_of_section(inner) if inner is not None else None)
+    rule = rule or (_rule_of_section(inner) if inner is not None else None)
     if rule is None:
         raise KeyError(key)
     return rule
@@ -178,7 +178,7 @@ def _declared(section: SectionType, option: FieldInfo) -> Rule | None:
     return Rule(always, extra.get("resume_switch", always)) if always else None
 
 
-def _of_section(section: SectionType) -> Rule | None:
+def _rule_of_section(section: SectionType) -> Rule | None:
     always = getattr(section, "resume_class", None)
     return Rule(always, always) if always else None
 
@@ -209,10 +209,10 @@ def _differences(
             continue
         known = section.model_fields.get(name)
         key, annotation = f"{path}.{name}".lstrip("."), known.annotation if known else Any
-        yield from _below(annotation, key, old, new, getattr(untouched, name, None))
+        yield from _differences_below(annotation, key, old, new, getattr(untouched, name, None))
 
 
-def _below(annotation: Any, key: str, old: Any, new: Any, untouched: Any) -> Iterator[tuple[str, Any, Any]]:
+def _differences_below(annotation: Any, key: str, old: Any, new: Any, untouched: Any) -> Iterator[tuple[str, Any, Any]]:
     """The differences of two values that aren't equal: inside of sections, else the values themselves.
 
     ``annotation`` is the type of the option ``key``, ``old`` and ``new`` are its values, and ``untouched`` is its value

@@ -63,7 +63,7 @@ def settle_experiments(tree: Node, kind: SectionType, read: Read | None) -> tupl
             if read is None:
                 raise ConfigError([Problem(node.place, "", "an experiment inside of another can't hold further ones")])
             experiment, said = read([*_layers(node), begun])
-            node.value, warnings = from_plain(_kept(experiment)).value, [*warnings, *said]
+            node.value, warnings = from_plain(_values_of_inner(experiment)).value, [*warnings, *said]
         except ConfigError as error:
             node.value = {}
             problems += [
@@ -103,7 +103,7 @@ def _take_loop(layer: Node) -> list[tuple[str, Node]]:
     return taken
 
 
-def _kept(experiment: Experiment[Any, Any]) -> dict[str, Any]:
+def _values_of_inner(experiment: Experiment[Any, Any]) -> dict[str, Any]:
     """The values that an inner experiment has."""
     values = resolved_values(experiment)
     training = {name: value for name, value in values["training"].items() if name not in LOOP}

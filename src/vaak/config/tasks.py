@@ -263,7 +263,7 @@ def _lasting_spec(task: str) -> TaskSpec:
     if task in built_in():
         spec: TaskSpec = load_name(f"{TASKS_PACKAGE}.{task}.spec:SPEC")
         return spec
-    return _demand_spec(_found(task), task)
+    return _demand_spec(_find_class(task), task)
 
 
 def _demand_spec(task: Any, name: str) -> TaskSpec:
@@ -279,7 +279,7 @@ def task_class(task: str) -> Callable[[Any, Path, Path], Any]:
 
     Raises UserError where there is none.
     """
-    found = _found(task)
+    found = _find_class(task)
     if isinstance(found, type):
         return found
 
@@ -291,7 +291,7 @@ def task_class(task: str) -> Callable[[Any, Path, Path], Any]:
     return copied
 
 
-def _found(task: str) -> Any:
+def _find_class(task: str) -> Any:
     """The class of a task, or the task object."""
     if task in REGISTERED_TASKS:
         return REGISTERED_TASKS[task]

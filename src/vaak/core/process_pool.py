@@ -38,7 +38,7 @@ def in_processes(
         try:
             while True:
                 for task in islice(rest, 2 * num_jobs - len(running)):
-                    running[pool.submit(_do, task)] = task
+                    running[pool.submit(_run_function, task)] = task
                 if not running:
                     return
                 for done in wait(running, return_when=FIRST_COMPLETED).done:
@@ -60,5 +60,5 @@ def _begin(begin: Callable[[], Callable[[Any], Any]]) -> None:
         sys.modules["torch"].set_num_threads(1)  # the processes share the cores
 
 
-def _do(task: Any) -> Any:
+def _run_function(task: Any) -> Any:
     return _functions[0](task)

@@ -234,7 +234,7 @@ def load(
     """
     workers = num_workers(options, reader.dataset)
     if not workers:
-        for read in _in_bursts(_ErrorsAsValues(reader), iter(addresses)):
+        for read in _read_in_bursts(_ErrorsAsValues(reader), iter(addresses)):
             if isinstance(read, UserError):
                 raise read
             yield read.pin_memory() if pin_memory else read
@@ -309,7 +309,7 @@ def num_workers(options: PerformanceConfig, dataset: Dataset) -> int:
     return min(dataset.useful_workers, cores_of_a_process() // 2)
 
 
-def _in_bursts(reader: _ErrorsAsValues, addresses: Iterator[Address]) -> Iterator[Microbatch | UserError]:
+def _read_in_bursts(reader: _ErrorsAsValues, addresses: Iterator[Address]) -> Iterator[Microbatch | UserError]:
     """Return what is read at these addresses, in order; as much at once as takes a millisecond.
 
     Between two steps of a small model, the processor's caches have forgotten how to read: one microbatch alone then

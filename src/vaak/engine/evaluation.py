@@ -260,7 +260,7 @@ class Pictures:
                 folder = self.folder / name
                 folder.mkdir(parents=True, exist_ok=True)
                 write_bytes(folder / f"step-{step:08d}.{'wav' if is_audio(content) else 'png'}", content)
-                for _, path in _by_step(folder)[:-KEPT]:
+                for _, path in _pictures_by_step(folder)[:-KEPT]:
                     path.unlink()
         except Exception as error:
             if not self.fails:
@@ -279,7 +279,7 @@ class Pictures:
         """Delete the pictures of later steps, or move them to the folder ``aside``; and what a killed process left."""
         for folder in self.folder.glob("*/"):
             remove_leftovers(folder)
-            for later, path in _by_step(folder):
+            for later, path in _pictures_by_step(folder):
                 if later <= step:
                     continue
                 if aside is None:
@@ -289,7 +289,7 @@ class Pictures:
                     path.rename(aside / folder.name / path.name)
 
 
-def _by_step(folder: Path) -> list[tuple[int, Path]]:
+def _pictures_by_step(folder: Path) -> list[tuple[int, Path]]:
     """The pictures of a folder with their steps, in order."""
     found = [(STEP.fullmatch(path.name), path) for path in folder.iterdir()]
     return sorted((int(match[1]), path) for match, path in found if match)

@@ -198,7 +198,7 @@ def first_non_finite(
     loss = next((name for name, value in losses.items() if not math.isfinite(value)), None)
     finding = None
     if loss is not None:
-        finding = _in_forward(watch, batch, loss)
+        finding = _find_in_forward(watch, batch, loss)
     elif terms:
         watch.backward(lambda: descend(terms))
         if watch.first_gradient is not None:
@@ -218,7 +218,7 @@ def culprits(batch: Batch, is_finite: Callable[[Batch], bool]) -> list[int]:
     return [index for row in batch.indices for index in row]
 
 
-def _in_forward(watch: Watch, batch: Batch, loss: str) -> NonFiniteFinding:
+def _find_in_forward(watch: Watch, batch: Batch, loss: str) -> NonFiniteFinding:
     """Where a loss that isn't finite comes from: a weight, the data, a module, or the loss itself."""
     model = watch.model
     parameter = next((name for name, value in model.named_parameters() if _is_broken(value)), None)

@@ -53,7 +53,7 @@ class NonFinite:
 
     def sentence(self, run: Path) -> str:
         """One line for the user: what, where, which examples, and how to inspect it."""
-        parts = [f"step {self.step}: {_what(self.finding)}"]
+        parts = [f"step {self.step}: {_describe(self.finding)}"]
         if self.examples and self.finding is not None and self.finding.kind != "weight":
             parts.append(_named(self.examples))
         if self.record is not None:
@@ -152,7 +152,7 @@ def _to_blame(plain: GradientPass, step: int, piece: MicrobatchPiece, inspection
     return culprits(piece.batch, lambda rows: _inspected(plain, step, piece, rows).finding is None)
 
 
-def _what(finding: NonFiniteFinding | None) -> str:
+def _describe(finding: NonFiniteFinding | None) -> str:
     """Return what is not finite, in words."""
     if finding is None:
         return "the gradient is not finite, though that of each microbatch of this process is"

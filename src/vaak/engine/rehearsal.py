@@ -233,7 +233,10 @@ def warn_of_means(objectives: Sequence[ObjectiveRunner], state: State, batch: Ba
             whole = _terms(objective, state, batch, seed)
             parts = [_terms(objective, state, half, seed) for half in halves]
             splittable = {name: term for name, term in whole.items() if term.splittable}
-            found = {name: _why(term, [part[name] for part in parts], halves) for name, term in splittable.items()}
+            found = {
+                name: _reason_for_mean(term, [part[name] for part in parts], halves)
+                for name, term in splittable.items()
+            }
             if any(found.values()):  # unless the loss is random
                 others = _terms(objective, state, batch, seed + 1)
                 found = {name: why for name, why in found.items() if _alike(whole[name], others[name])}
@@ -242,7 +245,7 @@ def warn_of_means(objectives: Sequence[ObjectiveRunner], state: State, batch: Ba
                     _warn(name, whole[name].per, why)
 
 
-def _why(whole: Term, parts: Sequence[Term], halves: Sequence[Batch]) -> str:
+def _reason_for_mean(whole: Term, parts: Sequence[Term], halves: Sequence[Batch]) -> str:
     """Return what speaks for a mean; empty where nothing does."""
     total = _value(whole)
     if not total:

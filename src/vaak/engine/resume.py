@@ -172,7 +172,7 @@ def resume(saving: Checkpointer, pictures: Pictures, reference: str | None, sour
         saving.saved_step = NOT_SAVED  # here
     ranks.run_on_main(lambda: _put_in_order(saving, pictures, source, found, snapshot))
     if ranks.is_main:
-        _say_promise(snapshot.state["conditions"], saving.conditions(), changes, path)
+        _log_promise(snapshot.state["conditions"], saving.conditions(), changes, path)
     return True
 
 
@@ -285,7 +285,7 @@ def demand_resumable(
     return changes
 
 
-def _say_promise(before: dict[str, Any], now: dict[str, Any], changes: list[Change], path: Path) -> None:
+def _log_promise(before: dict[str, Any], now: dict[str, Any], changes: list[Change], path: Path) -> None:
     """Log what is the same as in an uninterrupted run (draws, bits), and why something isn't."""
     for change in of_class(changes, "converts"):
         log.warning("resuming from %s with other batches from here on: %s", path, change)

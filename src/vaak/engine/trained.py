@@ -172,7 +172,7 @@ def make_step(
         objectives=tuple(descents),
         gradients=tuple(around.ranks.gradients(descent.parameters) for descent in descents),
         schedule=make_schedule(
-            _in_steps(config.scheduler, data.steps_per_epoch), total_steps, config.optimizer.lr, trained.folder
+            _cycle_in_steps(config.scheduler, data.steps_per_epoch), total_steps, config.optimizer.lr, trained.folder
         ),
         clipping=config.gradient_clipping,
         freezing=trained.freezing,
@@ -187,7 +187,7 @@ def make_step(
     )
 
 
-def _in_steps(config: SchedulerConfig, steps_per_epoch: int) -> SchedulerConfig:
+def _cycle_in_steps(config: SchedulerConfig, steps_per_epoch: int) -> SchedulerConfig:
     """The schedule with a cycle that is given in epochs as one of steps."""
     if config.first_cycle_epochs is None:
         return config

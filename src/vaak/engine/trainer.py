@@ -203,7 +203,7 @@ class Trainer:
                     left = position.step < self.total_steps
                     fetched = self.data.fetch(microbatches, position) if left else []
                 counts = self.exchange(fetched, self.saving.newly_written() if writer.finished else 0)
-                self._tell_saved()
+                self._notify_saved()
                 yield self.data.step_data(position, fetched, counts)
 
     def take_step(self, data: StepData) -> StepReport:
@@ -308,7 +308,7 @@ class Trainer:
         """Return what the bits of this run depend on besides its state."""
         return self.saving.conditions()
 
-    def _tell_saved(self) -> None:
+    def _notify_saved(self) -> None:
         """Report the checkpoint that all ranks now know to be written."""
         if self.agreed.saved:
             path = self.checkpoints / step_folder(self.agreed.saved)
@@ -321,7 +321,7 @@ class Trainer:
         self.saving.writer.finish()
         self.exchange([], self.saving.newly_written())
         while self.agreed.saved:
-            self._tell_saved()
+            self._notify_saved()
             self.exchange([], self.saving.newly_written())
 
     # Requests and events.

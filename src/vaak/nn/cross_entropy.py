@@ -110,7 +110,7 @@ class CrossEntropy(nn.Module):
         if self.weight is not None:
             return self._weighted(logits, targets.reshape(-1), None if valid is None else valid.reshape(-1))
         marked = (targets if valid is None else torch.where(valid, targets, IGNORED)).reshape(-1)
-        if logits.numel() <= _at_once(logits):
+        if logits.numel() <= _logits_at_once(logits):
             exact = logits.to(torch.promote_types(logits.dtype, torch.float32))
             return F.cross_entropy(
                 exact, marked, ignore_index=IGNORED, reduction="sum", label_smoothing=self.label_smoothing
@@ -140,7 +140,7 @@ class _CrossEntropy(torch.autograd.Function):
     def forward(ctx: Any, logits: Tensor, targets: Tensor, smoothing: float) -> Tensor:
         exact = torch.promote_types(logits.dtype, torch.float32)
         losses = torch.zeros(len(targets), dtype=exact, device=logits.device)
-        for rows in _pieces(len(logits), logits.shape[1], _at_once(logits)):
+        for rows in _pieces(len(logits), logits.shape[1], _logits_at_once(logits)):
             losses[rows] = _losses(torch.log_softmax(logits[rows], -1, dtype=exact), targets[rows], smoothing)
         ctx.save_for_backward(logits, targets)
         ctx.smoothing = smoothing
@@ -152,7 +152,7 @@ class _CrossEntropy(torch.autograd.Function):
         logits, targets = ctx.saved_tensors
         weights = gradients.masked_fill(targets < 0, 0.0)
         result = torch.empty_like(logits)
-        for rows in _pieces(len(logits), logits.shape[1], _at_once(logits)):
+        for rows in _pieces(len(logits), logits.shape[1], _logits_at_once(logits)):
             difference = torch.softmax(logits[rows], -1, dtype=gradients.dtype)
             target = targets[rows, None].clamp(min=0)
             difference.scatter_(1, target, difference.gather(1, target) - (1 - ctx.smoothing))
@@ -273,7 +273,7 @@ class _Sweep:
     ) -> tuple[Tensor, Tensor]:
         """Losses and log Z of these rows; with ``rates``, logits become their gradient."""
         losses, log_z = (torch.empty(len(logits), dtype=self.exact, device=logits.device) for _ in range(2))
-        for part in _pieces(len(logits), logits.shape[1], _at_once(logits)):
+        for part in _pieces(len(logits), logits.shape[1], _logits_at_once(logits)):
             places = slice(rows.start + part.start, rows.start + part.stop)
             targets = self.targets[places, None]
             log_probabilities = torch.log_softmax(logits[part], -1, dtype=self.exact)
@@ -290,7 +290,7 @@ class _Sweep:
         return losses, log_z
 
 
-def _at_once(logits: Tensor) -> int:
+def _logits_at_once(logits: Tensor) -> int:
     """Return how many logits keep the device busy and still fit in a processor's cache."""
     return CPU_LOGITS_AT_ONCE if logits.device.type == "cpu" else LOGITS_AT_ONCE
 

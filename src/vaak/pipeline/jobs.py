@@ -153,7 +153,7 @@ class Jobs:
             return in_processes(begin, tasks, 1, REMEDY)
         carried = _Carried(_UsersFiles(users_files()), begin)
         if self.executor == "ray":
-            return _on_ray(carried, tasks, self.num_jobs)
+            return _map_on_ray(carried, tasks, self.num_jobs)
         return in_processes(carried, tasks, self.num_jobs, REMEDY)
 
 
@@ -184,7 +184,7 @@ class _Carried:
         return self.function()
 
 
-def _on_ray(
+def _map_on_ray(
     begin: Callable[[], Callable[[Task], Result]], tasks: Sequence[Task], num_jobs: int
 ) -> Iterator[tuple[Task, Result]]:
     """The same in actors of Ray."""

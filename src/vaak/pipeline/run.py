@@ -110,12 +110,14 @@ class PipelinePlan:
         for name in filter(None, (request.first, request.only)):
             if pipeline.stage(name) not in asked:
                 raise UserError(f"stage {name} has no part in {pipeline.name} with these options")
-        self.stages = asked if request.only is None else [one for one in asked if one.name in self._needed(asked)]
+        self.stages = (
+            asked if request.only is None else [one for one in asked if one.name in self._required_stages(asked)]
+        )
         names = [stage.name for stage in asked]
         self._forced = set() if request.first is None else set(names[names.index(request.first) :])
         self.digests: dict[str, str] = {}
 
-    def _needed(self, asked: list[Stage]) -> set[str]:
+    def _required_stages(self, asked: list[Stage]) -> set[str]:
         """The stage that alone is to run, and all that it reads directly or by way of others."""
         needed = {self.request.only}
         for stage in reversed(asked):

@@ -149,10 +149,10 @@ def lanes_of(hypothesis: Sequence[Segment], reference: Sequence[Segment] | None)
     order = sorted(lower, key=lambda name: rank.index(match[name]) if name in match else len(rank))
     others = [name for name in order if name not in match]
     found = {name: colours[match[name]] if name in match else GREYS[others.index(name) % len(GREYS)] for name in order}
-    lanes = {"hypothesis": _at_most([Lane(name, found[name], lower[name]) for name in order])}
+    lanes = {"hypothesis": _longest_lanes([Lane(name, found[name], lower[name]) for name in order])}
     if reference is None:
         return lanes
-    return {"reference": _at_most([Lane(name, colours[name], upper[name]) for name in upper])} | lanes
+    return {"reference": _longest_lanes([Lane(name, colours[name], upper[name]) for name in upper])} | lanes
 
 
 def _parts(segments: Sequence[Segment]) -> dict[str, Parts]:
@@ -163,7 +163,7 @@ def _parts(segments: Sequence[Segment]) -> dict[str, Parts]:
     return parts
 
 
-def _at_most(lanes: list[Lane]) -> list[Lane]:
+def _longest_lanes(lanes: list[Lane]) -> list[Lane]:
     """The lanes of those who speak most, and one of all others; an empty one if there is nobody."""
     if not lanes:
         return [Lane("nobody", "0.5", [])]

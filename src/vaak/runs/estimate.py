@@ -128,12 +128,12 @@ def at_rest(model: nn.Module, training: TrainingConfig) -> StaticMemory:
     return StaticMemory(
         weights=sum(tensor.numel() * tensor.element_size() for tensor in tensors.values()),
         gradients=sum(item.parameter.numel() * item.parameter.element_size() for item in trained),
-        optimizer=sum(_kept(item, training) * item.parameter.element_size() for item in trained),
+        optimizer=sum(_optimizer_numbers(item, training) * item.parameter.element_size() for item in trained),
         average=4 * numbers if training.ema is not None else 0,
     )
 
 
-def _kept(item: NamedParameter, training: TrainingConfig) -> int:
+def _optimizer_numbers(item: NamedParameter, training: TrainingConfig) -> int:
     """Return how many numbers the optimizer keeps for a parameter; a user's, which is unknown, as many as AdamW."""
     rule = UPDATE_RULES.get(training.optimizer.type)
     keeps = rule.keeps if rule is not None else two_moments

@@ -83,7 +83,7 @@ def make_baselines(loaded: Loaded, split: str) -> Baselines:
     task = loaded.task()
     found = task.baselines(split)
     about = {"data": task.dataset(split).fingerprint, **asdict(found)}
-    write_json(directory / FILE, {**_known(directory), split: about})
+    write_json(directory / FILE, {**_read_baselines(directory), split: about})
     return found
 
 
@@ -95,7 +95,7 @@ def below_baselines(
     ``data`` gives the fingerprint of what was evaluated, by split; None: it was the run's own.
     """
     lines = []
-    for split, about in _known(directory).items():
+    for split, about in _read_baselines(directory).items():
         name = f"{PREFIXES.get(split, split + '_')}{about['figure']}"
         if name not in metrics or (data is not None and data(split) != about["data"]):
             continue
@@ -109,5 +109,5 @@ def below_baselines(
     return lines
 
 
-def _known(directory: Path) -> dict[str, Any]:
+def _read_baselines(directory: Path) -> dict[str, Any]:
     return dict(read_json(directory / FILE)) if (directory / FILE).exists() else {}

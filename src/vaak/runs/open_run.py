@@ -150,7 +150,7 @@ def open_run(
     if checkpoint.resolve() == directory.resolve():
         report_damaged(checkpoint)
     _refuse_another_model(own, experiment)
-    _say_what_is_not_read(own, experiment)
+    _warn_of_unread_options(own, experiment)
     task: Task = task_class(experiment.reference)(experiment, directory, directory)
     differ = any(getattr(experiment, name) != getattr(own, name) for name in DATA_SECTIONS)
     if temporary_folder is not None:
@@ -214,7 +214,7 @@ def _refuse_another_model(own: Experiment[Any, Any], asked: Experiment[Any, Any]
             )
 
 
-def _say_what_is_not_read(own: Experiment[Any, Any], asked: Experiment[Any, Any]) -> None:
+def _warn_of_unread_options(own: Experiment[Any, Any], asked: Experiment[Any, Any]) -> None:
     """Warn of options that are asked for and that only training reads."""
     changes = changes_between(resolved_values(own), resolved_values(asked), own.reference)
     of_training = [change.key for change in changes if ONLY_TRAINING_READS.match(change.key)]
@@ -259,18 +259,18 @@ def names_of_training_known(directory: Path) -> Iterator[None]:
 def _names(values: dict[str, Any]) -> Iterator[tuple[str, str]]:
     """The names that aren't built in, each with the option under which it stands."""
     for key, built_in in OF_TRAINING.items():
-        section = _at(values, key)
+        section = _value_at(values, key)
         name = section.get("type") if isinstance(section, dict) else section
         if isinstance(name, str) and name not in built_in:
             yield key, name
-    auxiliary = _at(values, "training.loss.auxiliary")
+    auxiliary = _value_at(values, "training.loss.auxiliary")
     for name, about in auxiliary.items() if isinstance(auxiliary, dict) else ():
         loss = about.get("type") if isinstance(about, dict) else name
         if isinstance(loss, str) and loss not in AUXILIARY_LOSSES:
             yield "training.loss.auxiliary", loss
 
 
-def _at(values: Any, key: str) -> Any:
+def _value_at(values: Any, key: str) -> Any:
     for name in key.split("."):
         values = values.get(name) if isinstance(values, dict) else None
     return values

@@ -204,7 +204,7 @@ def open_trainer(loaded: Loaded, callbacks: tuple[Callback, ...] = (), task: Tas
         if ranks.is_main:
             for warning in (*loaded.warnings, *remarks):
                 log.warning(warning)
-            _say_global_batch(training)
+            _log_global_batch(training)
             say_what_has_no_effect(training, ranks.device, ranks.world_size)
         chosen = task or loaded.task()
         reference = chosen.reference
@@ -388,7 +388,7 @@ def _processes_at_start(configuration: Path) -> int | None:
     return node.value if node is not None and isinstance(node.value, int) else None
 
 
-def _say_global_batch(training: TrainingConfig) -> None:
+def _log_global_batch(training: TrainingConfig) -> None:
     """Say what a step's batch is where ``batch_size`` is per process."""
     processes = training.distributed.processes_at_start
     if processes is None:

@@ -258,11 +258,11 @@ def wordnet_synonyms(key: str = SYNONYMS) -> Synonyms:
     except LookupError as error:
         download = "python -m nltk.downloader wordnet"
         raise UserError(f"{key}: nltk has no WordNet ({download}); or {instead}") from error
-    return _of_wordnet
+    return _wordnet_synonyms
 
 
 @functools.lru_cache(maxsize=1 << 16)
-def _of_wordnet(word: str) -> Sequence[str]:
+def _wordnet_synonyms(word: str) -> Sequence[str]:
     wordnet = importlib.import_module("nltk.corpus").wordnet
     lemmas = {lemma.name().replace("_", " ") for synset in wordnet.synsets(word) for lemma in synset.lemmas()}
     return sorted(lemmas - {word})

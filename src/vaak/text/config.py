@@ -80,7 +80,7 @@ class TextSourceSection(DividedSection):
 
     @model_validator(mode="before")
     @classmethod
-    def _what_is_named_is_read(cls, values: Any) -> Any:
+    def _infer_type(cls, values: Any) -> Any:
         if not isinstance(values, dict):
             return values
         # What a validator returns isn't JSON, whose lists would do for tuples.

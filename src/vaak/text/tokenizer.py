@@ -288,8 +288,8 @@ class UsersTokenizer(Tokenizer):
     def __init__(self, options: UsersOptions, folder: Path, state: str) -> None:
         """``state`` is JSON. Raises UserError for a class that is not a tokenizer or doesn't take the state."""
         self._options, self._folder, self._state = options, folder, state
-        self._users = _made(options, folder)
-        _asked(options, "load_state_dict", self._users, json.loads(state))
+        self._users = _make_users_object(options, folder)
+        _call_users_method(options, "load_state_dict", self._users, json.loads(state))
         self.special_tokens = {role: names[0] for role, names in SPECIAL_NAMES.items()}
         self.pad_id, self.bos_id, self.eos_id, self.unk_id, self.mask_id = range(len(SPECIAL_TOKENS))
         self.vocab_size = len(SPECIAL_TOKENS) + len(self._users)
@@ -297,8 +297,8 @@ class UsersTokenizer(Tokenizer):
     @classmethod
     def trained(cls, options: UsersOptions, folder: Path, texts: Iterable[str]) -> UsersTokenizer:
         """A new one that has learned from ``texts``."""
-        users = _made(options, folder)
-        _asked(options, "train", users, texts)
+        users = _make_users_object(options, folder)
+        _call_users_method(options, "train", users, texts)
         return cls(options, folder, _as_json(options, users.state_dict()))
 
     @classmethod
@@ -386,7 +386,7 @@ def _code_of(options: UsersOptions, folder: Path) -> str:
         return str(found.__qualname__)
 
 
-def _made(options: UsersOptions, folder: Path) -> Any:
+def _make_users_object(options: UsersOptions, folder: Path) -> Any:
     """The user's object, new. Raises UserError, in one line, for anything but a tokenizer."""
     found = resolve_component(KEY, options.type, folder)
     if not isinstance(found, type):
@@ -403,7 +403,7 @@ def _made(options: UsersOptions, folder: Path) -> Any:
         raise UserError(f"{KEY}: {options.type} can't be made: {error}") from error
 
 
-def _asked(options: UsersOptions, method: str, users: Any, given: Any) -> None:
+def _call_users_method(options: UsersOptions, method: str, users: Any, given: Any) -> None:
     """Call a method that may not fit. Raises UserError naming it."""
     try:
         getattr(users, method)(given)

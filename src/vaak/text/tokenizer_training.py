@@ -114,7 +114,7 @@ class TokenizerFactory:
         if self.options.path is not None:
             return self.load(self.options.path)
         if self.is_users:
-            return UsersTokenizer.trained(self.options, self.folder, _some(texts))
+            return UsersTokenizer.trained(self.options, self.folder, _at_least_one(texts))
         # tokens that don't depend on the text
         least = len(SPECIAL_TOKENS) + (0 if self.options.type in ("wordpiece", "word") else len(BYTE_TOKENS))
         if self.options.vocab_size < least:
@@ -169,7 +169,7 @@ def _train_byte_level(texts: Iterable[str], options: TokenizerOptions) -> Backen
         initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
         show_progress=False,
     )
-    backend.train_from_iterator(_some(texts), trainer)
+    backend.train_from_iterator(_at_least_one(texts), trainer)
     return backend
 
 
@@ -182,7 +182,7 @@ def _train_bpe(texts: Iterable[str], options: TokenizerOptions) -> Backend:
         special_tokens=[*SPECIAL_TOKENS, *BYTE_TOKENS],
         show_progress=False,
     )
-    backend.train_from_iterator(_some(texts), trainer)
+    backend.train_from_iterator(_at_least_one(texts), trainer)
     return _rebuilt(backend)
 
 
@@ -195,7 +195,7 @@ def _train_unigram(texts: Iterable[str], options: TokenizerOptions) -> Backend:
         unk_token="<unk>",
         show_progress=False,
     )
-    backend.train_from_iterator(_some(texts), trainer)
+    backend.train_from_iterator(_at_least_one(texts), trainer)
     return _rebuilt(backend, _canonical_unigram)
 
 
@@ -206,7 +206,7 @@ def _train_wordpiece(texts: Iterable[str], options: TokenizerOptions) -> Backend
     all of them beforehand makes it deterministic, and lets a known character stand anywhere in a word.
     """
     texts = list(texts) if isinstance(texts, Iterator) else texts
-    alphabet = sorted({"\n", "\t", " "}.union(*_some(texts)))
+    alphabet = sorted({"\n", "\t", " "}.union(*_at_least_one(texts)))
     continuing = [CONTINUATION + character for character in alphabet]
     backend = Backend(models.WordPiece(unk_token="<unk>", continuing_subword_prefix=CONTINUATION))
     backend.pre_tokenizer = _cut(WORDPIECE_PIECES)
@@ -224,7 +224,7 @@ def _train_wordpiece(texts: Iterable[str], options: TokenizerOptions) -> Backend
 def _train_character(texts: Iterable[str], options: TokenizerOptions) -> Backend:
     """The most frequent characters, with byte fallback: BPE without a single merge."""
     counts: Counter[str] = Counter()
-    for text in _some(texts):
+    for text in _at_least_one(texts):
         counts.update(text)
     frequent = [character for character, count in counts.items() if count >= options.min_frequency]
     frequent.sort(key=lambda character: (-counts[character], character))
@@ -247,7 +247,7 @@ def _train_word(texts: Iterable[str], options: TokenizerOptions) -> Backend:
         special_tokens=list(SPECIAL_TOKENS),
         show_progress=False,
     )
-    backend.train_from_iterator(_some(texts), trainer)
+    backend.train_from_iterator(_at_least_one(texts), trainer)
     return backend
 
 
@@ -326,7 +326,7 @@ def _below_the_limit(texts: Iterable[str], of_bytes: bool) -> Iterator[str]:
         yield text
 
 
-def _some(texts: Iterable[str]) -> Iterator[str]:
+def _at_least_one(texts: Iterable[str]) -> Iterator[str]:
     """``texts``, of which there must be at least one."""
     empty = True
     for text in texts:

@@ -210,7 +210,7 @@ def read_alignment(path: Path, recording: str | None = None) -> Alignment:
     """
     ending = path.suffix.lower()
     if ending == ".textgrid":
-        return _of_textgrid(path)
+        return _read_alignment_textgrid(path)
     if ending == ".ctm":
         found = alignments_of_ctm(path)
         name = recording if recording in found else next(iter(found)) if len(found) == 1 else None
@@ -252,7 +252,7 @@ def _intervals(rows: Any, where: str) -> list[Interval]:
     return [Interval(float(start), float(end), text) for start, end, text in rows]
 
 
-def _of_textgrid(path: Path) -> Alignment:
+def _read_alignment_textgrid(path: Path) -> Alignment:
     tiers = read_textgrid(path, keep_empty=True)
     found: dict[str, list[Interval]] = {}
     for name, intervals in tiers.items():

@@ -79,7 +79,7 @@ def diarize(
     for option, path, file in (("--output", output, ".rttm"), ("--picture", picture, ".png")):  # better before the work
         create_folder(path.parent if path is not None and path.suffix == file else path, option)
     with opened.precision.autocast():
-        found, failed = _do(work, opened, batch_size, quiet=chosen.as_json)
+        found, failed = _diarize_all(work, opened, batch_size, quiet=chosen.as_json)
     _say(found, failed, _scores(found.values(), known, opened), opened, as_json=chosen.as_json)
     if failed:
         raise typer.Exit(2)
@@ -150,7 +150,7 @@ class DiarizationJob:
             draw_timeline(path, found.segments, right, found.duration, found.name)
 
 
-def _do(
+def _diarize_all(
     work: DiarizationJob, opened: OpenedRun, batch_size: int | None, quiet: bool
 ) -> tuple[dict[Path, Diarized], dict[Path, UserError]]:
     """Process all files; results and errors by file. Each is printed at once."""

@@ -67,14 +67,14 @@ def transcribe(
             if isinstance(found, UserError):
                 failed[path] = found
                 continue
-            _write(_as(format, found, path), found.name, output, format, is_alone=len(files) == 1)
+            _write(_formatted(format, found, path), found.name, output, format, is_alone=len(files) == 1)
     for reason in failed.values():
         print(reason, file=sys.stderr)
     if failed:
         raise typer.Exit(2)
 
 
-def _as(format: Format, found: Transcript, path: Path) -> str:
+def _formatted(format: Format, found: Transcript, path: Path) -> str:
     if format is Format.text:
         return found.text + "\n"
     if format is Format.srt:

@@ -69,11 +69,11 @@ def _lines(translations: Iterator[Translation], *, as_json: bool, numbered: bool
             said = {"source": translation.source, "text": translation.text, "translations": found}
             yield json.dumps(said, ensure_ascii=False)
         elif numbered:
-            yield from (f"{number}\t{one.score:.4f}\t{_in_a_line(one.text)}" for one in translation.candidates)
+            yield from (f"{number}\t{one.score:.4f}\t{_one_line(one.text)}" for one in translation.candidates)
         else:
-            yield _in_a_line(translation.text)
+            yield _one_line(translation.text)
 
 
-def _in_a_line(text: str) -> str:
+def _one_line(text: str) -> str:
     """``text`` without line breaks and tabs, which would look like another line or column."""
     return " ".join(text.split())

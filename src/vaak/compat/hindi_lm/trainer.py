@@ -195,10 +195,10 @@ class HindiLanguageModelTrainer:
         values = self.config if num_epochs is None else self.config | {"num_epochs": num_epochs}
         loaded = ExperimentConfig(values).loaded
         data = loaded.experiment.data.model_copy(update={"cache_dir": None})
-        experiment = self._of_stage(loaded.experiment.model_copy(update={"data": data}))
+        experiment = self._experiment_of_stage(loaded.experiment.model_copy(update={"data": data}))
         return replace(loaded, experiment=experiment)
 
-    def _of_stage(self, experiment: Experiment[Any, Any]) -> Experiment[Any, Any]:
+    def _experiment_of_stage(self, experiment: Experiment[Any, Any]) -> Experiment[Any, Any]:
         """The experiment of the stage to come: the first is the configuration's, the others draw differently."""
         training = experiment.training
         changed: dict[str, Any] = {}

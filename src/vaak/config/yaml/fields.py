@@ -191,14 +191,14 @@ def schema_at(root: Schema, path: Sequence[str | int]) -> Schema | None:
     for key in path:
         if schema is None:
             return None
-        schema = _below(schema, key, root)
+        schema = _schema_of_key(schema, key, root)
     return schema
 
 
-def _below(schema: Schema, key: str | int, root: Schema) -> Schema | None:
+def _schema_of_key(schema: Schema, key: str | int, root: Schema) -> Schema | None:
     schema = resolved(schema, root)
     for option in schema.get("anyOf", ()):
-        if (found := _below(option, key, root)) is not None:
+        if (found := _schema_of_key(option, key, root)) is not None:
             return found
     if isinstance(key, int):
         fixed = schema.get("prefixItems", [])

@@ -282,13 +282,13 @@ class Exchange:
 
     def __call__(self, message: StepMessage) -> StepMessage:
         """All ranks' messages, combined."""
-        units = self._units if message.counts.keys() <= set(self._units) else self._known(message.counts)
+        units = self._units if message.counts.keys() <= set(self._units) else self._unit_names(message.counts)
         rows = [ROW.unpack(row) for row in self._gather_bytes(_row(message, units))]
         messages = [_message(row, units) for row in rows]
         if any(row[0] != rows[0][0] or row[2] & TOO_MANY for row in rows):
             for other, counts in zip(messages, self._gather(message.counts), strict=True):
                 other.counts = counts
-            units = self._known(*(other.counts for other in messages))
+            units = self._unit_names(*(other.counts for other in messages))
         self._units = units
         if any(row[1] != rows[0][1] for row in rows):
             texts = self._gather(message.texts())
@@ -298,7 +298,7 @@ class Exchange:
             other.stop, other.piece_rules = stop, piece_rules
         return combine(messages)
 
-    def _known(self, *counts: dict[str, float]) -> list[str]:
+    def _unit_names(self, *counts: dict[str, float]) -> list[str]:
         return sorted(set(self._units).union(*counts))
 
 

@@ -287,7 +287,7 @@ class RankMonitor:
             found = self._ended_here()
             of_torchrun = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
             if 0 not in found or of_torchrun:  # else the store ended with rank 0
-                found = self._told(found)
+                found = self._agreed_lost_ranks(found)
             if found:
                 time.sleep(STAYING_SECONDS)
             if found or time.monotonic() > deadline:
@@ -305,7 +305,7 @@ class RankMonitor:
             described.append(f"rank {rank}" + (f" (process {place['pid']} on {place['host']})" if place else ""))
         return ", ".join(described)
 
-    def _told(self, found: list[int]) -> list[int]:
+    def _agreed_lost_ranks(self, found: list[int]) -> list[int]:
         """Return what the first rank to find out wrote, which may be this rank now; empty where none has."""
         with contextlib.suppress(RuntimeError):  # a store that ended, too
             key = f"{self._prefix} lost"

@@ -79,21 +79,21 @@ class GroupValues:
             for number, optimizer in enumerate(optimizers)
             for index, group in enumerate(optimizer.param_groups)
         }
-        self._first = {place: copy.deepcopy(_own(group)) for place, group in self._groups.items()}
+        self._first = {place: copy.deepcopy(_values_of_group(group)) for place, group in self._groups.items()}
 
     def changed(self) -> dict[str, Any]:
         """The values that are no longer what they were at first, by place and name."""
         return {
             f"{place}.{name}": value
             for place, group in self._groups.items()
-            for name, value in _own(group).items()
+            for name, value in _values_of_group(group).items()
             if name not in self._first[place] or not _equal(value, self._first[place][name])
         }
 
     def load(self, state: Mapping[str, Any]) -> None:
         """Put every group back to its first values, and then to those of ``changed``."""
         for place, group in self._groups.items():
-            for name in _own(group):
+            for name in _values_of_group(group):
                 del group[name]
             group.update(copy.deepcopy(self._first[place]))
         for key, value in state.items():
@@ -109,7 +109,7 @@ def _as_before(value: Any, first: Any) -> Any:
     return tuple(value) if isinstance(first, tuple) else copy.deepcopy(value)
 
 
-def _own(group: dict[str, Any]) -> dict[str, Any]:
+def _values_of_group(group: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in group.items() if name not in _GIVEN}
 
 
@@ -129,7 +129,7 @@ def _check_storable(names: Mapping[nn.Parameter, str], optimizers: Sequence[Opti
                 f"training.optimizer: {kind} keeps state under {strange[0]!r}, which is not a parameter, so that a "
                 "checkpoint can't hold it; keep it in state[parameter] or in a parameter group"
             )
-        remembered = [*optimizer.state.values(), *(_own(group) for group in optimizer.param_groups)]
+        remembered = [*optimizer.state.values(), *(_values_of_group(group) for group in optimizer.param_groups)]
         for name, value in (item for held in remembered for item in held.items()):
             if "." in str(name) or not (isinstance(value, Tensor) or _is_json(value)):
                 raise UserError(

@@ -91,7 +91,7 @@ def muon(parameters: list[NamedParameter], config: OptimizerConfig) -> list[Opti
     optimizers: list[Optimizer] = []
     if matrices:
         groups = parameter_groups(matrices, config, config.lr, num_layers)
-        rule = uncompiled(_in_stacks(torch.optim.Muon))(
+        rule = uncompiled(_stacked_muon(torch.optim.Muon))(
             groups, lr=config.lr, momentum=config.momentum, nesterov=config.nesterov, adjust_lr_fn="original"
         )
         optimizers.append(rule)
@@ -106,7 +106,7 @@ MOST_STACKED = 2**26
 
 
 @cache
-def _in_stacks(rule: Any) -> Any:
+def _stacked_muon(rule: Any) -> Any:
     """Return torch's Muon, but with matrices of one shape updated together."""
     return type(rule.__name__, (rule,), {"__module__": rule.__module__, "step": _muon_step})
 

@@ -131,7 +131,7 @@ class UsersSchedule:
     def __init__(self, config: SchedulerConfig, total_steps: int, folder: Path) -> None:
         """Raises UserError where the schedule can't be called, doesn't have an option, or remembers its calls."""
         self._key, self._name, self._total_steps = config.key, config.type, total_steps
-        self._schedule = self._made(resolve_component(config.key, config.type, folder), config.options)
+        self._schedule = self._make_schedule(resolve_component(config.key, config.type, folder), config.options)
         ends = [self(1), self(max(total_steps, 1)), self(1)]
         if ends[0] != ends[2]:
             raise UserError(
@@ -153,7 +153,7 @@ class UsersSchedule:
             )
         return factor
 
-    def _made(self, found: Any, options: dict[str, Any]) -> Callable[[int, int], Any]:
+    def _make_schedule(self, found: Any, options: dict[str, Any]) -> Callable[[int, int], Any]:
         if not callable(found):
             raise UserError(f"{self._key}: {self._name} is neither a class nor a function")
         if not isinstance(found, type):

@@ -65,7 +65,7 @@ def examine_configuration(
     except UserError as error:
         yield DoctorFinding(ABOUT, "device", "problem", str(error))
     else:
-        yield from _on_device(experiment.training, device)
+        yield from _examine_device(experiment.training, device)
     yield from _trackers(experiment)
     yield from _task(loaded, device)
     if read_data:
@@ -80,7 +80,7 @@ def _device(loaded: Loaded) -> torch.device:
     return pick_device(training.device)
 
 
-def _on_device(training: TrainingConfig, device: torch.device) -> Iterator[DoctorFinding]:
+def _examine_device(training: TrainingConfig, device: torch.device) -> Iterator[DoctorFinding]:
     """Yield findings about what the options ask of a device."""
     yield DoctorFinding(
         ABOUT, "device", "ok", f"{device.type}, precision {precision_on(training.mixed_precision, device)}"

@@ -145,7 +145,7 @@ def module_of(package: str) -> str:
 
 def examine_packages(imports: dict[str, Import]) -> Iterator[DoctorFinding]:
     """Findings on what is needed, what is optional, and what is broken."""
-    yield from _needed(imports)
+    yield from _examine_required(imports)
     yield from _optional(imports)
     for name, breaks in OTHERS.items():
         error = imports[name].error
@@ -157,7 +157,7 @@ def examine_packages(imports: dict[str, Import]) -> Iterator[DoctorFinding]:
     yield from _other_than_tested()
 
 
-def _needed(imports: dict[str, Import]) -> Iterator[DoctorFinding]:
+def _examine_required(imports: dict[str, Import]) -> Iterator[DoctorFinding]:
     """Yield whether the packages that Vaak requires are there, importable, and of a version that will do."""
     right = []
     for name, requirement in required().items():

@@ -130,7 +130,7 @@ class Pretrained(nn.Module):
             )
         lacking = [name for name in sorted(found["missing_keys"]) if name.split(".")[0] not in UNREAD]
         if lacking:
-            log.warning("%s: %s lacks %s: drawn at random", KEY, source, _some(lacking))
+            log.warning("%s: %s lacks %s: drawn at random", KEY, source, _first_names(lacking))
         if vocab_size > base.get_input_embeddings().num_embeddings:  # special tokens that its tokenizer lacked
             base.resize_token_embeddings(vocab_size)
         return cls(base)
@@ -175,7 +175,7 @@ def loaded_head(source: str, pooling: str, names: Sequence[str]) -> tuple[Tensor
     theirs, head, found = [config.id2label[place] for place in sorted(config.id2label)], None, None
     their_pooling = str(getattr(config, "classifier_pooling", "cls"))
     if sorted(theirs) != sorted(names):
-        reason = f"its classes are {_some(theirs)}; here they are {_some(names)}"
+        reason = f"its classes are {_first_names(theirs)}; here they are {_first_names(names)}"
     elif (head := HEADS.get(config.model_type)) is None or head.poolings.get(pooling) != their_pooling:
         reason = f"its {config.model_type} represents a text otherwise than pooling {pooling}"
     else:
@@ -190,7 +190,7 @@ def loaded_head(source: str, pooling: str, names: Sequence[str]) -> tuple[Tensor
     return found[0][order], found[1][order]
 
 
-def _some(names: Sequence[str]) -> str:
+def _first_names(names: Sequence[str]) -> str:
     return ", ".join(names[:SHOWN]) + (", …" if len(names) > SHOWN else "")
 
 

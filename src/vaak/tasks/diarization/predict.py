@@ -304,7 +304,7 @@ def tune(
 
     ``number`` is that of the examples, if it is known, for what is shown meanwhile.
     """
-    recordings = [_heard(diarizer, example) for example in followed(examples, "recordings", number)]
+    recordings = [_run_model(diarizer, example) for example in followed(examples, "recordings", number)]
     joined = [
         (diarizer.joined(one.outputs, one.num_frames), one.reference, one.uem)
         for one in followed(recordings, "joining windows", len(recordings))
@@ -316,7 +316,7 @@ def tune(
     return Tuning(found.inference, len(recordings), before, after)
 
 
-def _heard(diarizer: Diarizer, example: DiarizationExample) -> _Recording:
+def _run_model(diarizer: Diarizer, example: DiarizationExample) -> _Recording:
     features = example.features
     outputs = diarizer.outputs(lambda first, last: features[first:last], len(features))
     return _Recording(outputs, len(features), diarizer.collator.reference(example), example.uem)

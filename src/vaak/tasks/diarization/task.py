@@ -247,7 +247,7 @@ class DiarizationTask(SpeechTask[DiarizationExperiment, PreparedRecordings, Diar
         if outputs.existence is None:
             terms = losses_of_logits(main, auxiliary, outputs.logits, targets, "frame", counted)
         else:
-            terms = self._of_first_speakers(outputs.logits, targets, counted)
+            terms = self._losses_of_first_speakers(outputs.logits, targets, counted)
         if norms is not None:
             terms[NORM_REG] = norm_reg(norms)
         if CLUSTERING in auxiliary:
@@ -285,7 +285,7 @@ class DiarizationTask(SpeechTask[DiarizationExperiment, PreparedRecordings, Diar
             scores = torch.where(labels.any(1, keepdim=True), scores, 0.0)
         return {name: torch.stack([torch.zeros_like(scores), scores], -1)[counted]}
 
-    def _of_first_speakers(self, logits: Tensor, targets: Tensor, counted: Tensor) -> dict[str, Term]:
+    def _losses_of_first_speakers(self, logits: Tensor, targets: Tensor, counted: Tensor) -> dict[str, Term]:
         """The losses of logits within the first S outputs of a row with S speakers; others aren't to be trained.
 
         Source: Horiguchi et al. 2020, equation 11.

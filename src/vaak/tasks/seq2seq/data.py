@@ -165,7 +165,7 @@ def _make(
     else:
         tokenizers = _tokenizers_of_sides(factories, stores, folder)
     if data.gloss:
-        dictionary = dictionary or WordDictionary.drawn_from(_both(stores["train"]))
+        dictionary = dictionary or WordDictionary.drawn_from(_text_pairs(stores["train"]))
         dictionary.save(folder / DICTIONARY)
     statistics = {}
     for split, store in stores.items():
@@ -189,7 +189,9 @@ def write_split_tokens(
     sources: Iterable[str] = Texts(store, "source")
     if dictionary:  # those of training are glossed by dictionaries made without them, as in evaluation
         others = split == "train"
-        glosses = translations_by_others(_both(store)) if others else map(dictionary.translate, Texts(store, "source"))
+        glosses = (
+            translations_by_others(_text_pairs(store)) if others else map(dictionary.translate, Texts(store, "source"))
+        )
         sources = map(add_gloss, sources, glosses)
     for side, texts in {"source": sources, "target": Texts(store, "target")}.items():
         texts = followed(texts, f"tokens of {split}, {side}", len(store))
@@ -202,7 +204,7 @@ def add_gloss(source: str, gloss: str) -> str:
     return f"{source} = {gloss}"
 
 
-def _both(store: PairStore) -> Iterator[tuple[str, str]]:
+def _text_pairs(store: PairStore) -> Iterator[tuple[str, str]]:
     return ((pair.source, pair.targets[0]) for pair in store)
 
 
@@ -244,7 +246,9 @@ def _figures(split: str, stores: SplitStores, selection: Selection, data: Seq2Se
     """The numbers of pairs and tokens of a split that are used. Raises DataError if there are none."""
     source, target = stores.source.lengths[selection.indices], stores.target.lengths[selection.indices]
     if not len(selection.indices):
-        raise DataError(f"corpus: {split} is empty: all its pairs were dropped ({_in_words(selection.dropped)})")
+        raise DataError(
+            f"corpus: {split} is empty: all its pairs were dropped ({_dropped_in_words(selection.dropped)})"
+        )
     return {
         "pairs": len(selection.indices),
         "source_tokens": int(source.sum()),
@@ -260,7 +264,7 @@ def _tell(split: str, about: dict[str, Any], data: Seq2SeqDataConfig) -> None:
     log.info("%s: %s pairs, %s source tokens, %s target tokens", split, f"{pairs:,}", f"{source:,}", f"{target:,}")
     if about["dropped"]:
         say = log.info if split == "train" else log.warning
-        say("%s: dropped %s", split, _in_words(about["dropped"]))
+        say("%s: dropped %s", split, _dropped_in_words(about["dropped"]))
     if about["shortened_targets"]:
         log.warning(
             "%s: %s targets are longer than data.max_target_length (%s): the loss uses their beginning, "
@@ -271,7 +275,7 @@ def _tell(split: str, about: dict[str, Any], data: Seq2SeqDataConfig) -> None:
         )
 
 
-def _in_words(dropped: dict[str, int]) -> str:
+def _dropped_in_words(dropped: dict[str, int]) -> str:
     return "; ".join(f"{number:,}: {reason}" for reason, number in dropped.items())
 
 

@@ -127,9 +127,11 @@ def find_files(patterns: Iterable[str], option: str) -> list[Path]:
 
 
 def _read_text(path: Path, options: ReadingOptions) -> Iterator[Document]:
-    pieces: Callable[[Path], Iterator[LocatedBytes]] = {"line": file_lines, "paragraph": _paragraphs, "file": _whole}[
-        options.document
-    ]
+    pieces: Callable[[Path], Iterator[LocatedBytes]] = {
+        "line": file_lines,
+        "paragraph": _paragraphs,
+        "file": _whole_file,
+    }[options.document]
     for piece in pieces(path):
         yield decoded(piece, path, options)
 
@@ -143,7 +145,7 @@ def json_entries(path: Path, options: BytesOptions) -> Iterator[JsonEntry]:
     """The values of a JSON list, or of JSON lines; blank lines are skipped."""
     with open(path, "rb") as file:
         is_list = file.read(4096).removeprefix(b"\xef\xbb\xbf").lstrip()[:1] == b"["
-    for piece in _whole(path) if is_list else file_lines(path):
+    for piece in _whole_file(path) if is_list else file_lines(path):
         content, replaced = decoded(piece, path, options)[:2]
         content = content.removeprefix("\ufeff")
         if not content.strip():
@@ -281,7 +283,7 @@ def _joined(lines: list[LocatedBytes]) -> LocatedBytes:
     return lines[0]._replace(content=b"\n".join(line.content for line in lines))
 
 
-def _whole(path: Path) -> Iterator[LocatedBytes]:
+def _whole_file(path: Path) -> Iterator[LocatedBytes]:
     content = path.read_bytes()
     Read.num_bytes += len(content)
     yield LocatedBytes(content, 1, 0)
@@ -393,13 +395,13 @@ def messages_of(row: Any, where: str) -> list[dict[str, str]]:
     elif "conversations" in row:
         keys, messages = SHAREGPT, row["conversations"]
     elif "prompt" in row and "completion" in row:
-        messages = _asked(row["prompt"], row["completion"])
+        messages = _question_and_answer(row["prompt"], row["completion"])
     elif "instruction" in row and "output" in row:
         given = row.get("input") or ""
         question = (
             f"{row['instruction']}\n\n{given}" if isinstance(given, str) and given.strip() else row["instruction"]
         )
-        messages = _asked(question, row["output"])
+        messages = _question_and_answer(question, row["output"])
     else:
         raise DataError(f"{where}: no messages; expected {FORMS}; the keys are: {', '.join(row) or 'none'}")
     if not isinstance(messages, list) or not messages:
@@ -408,7 +410,7 @@ def messages_of(row: Any, where: str) -> list[dict[str, str]]:
     return [_message(message, keys, f"{where}: message {number}") for number, message in enumerate(messages, start=1)]
 
 
-def _asked(question: Any, answer: Any) -> list[dict[str, Any]]:
+def _question_and_answer(question: Any, answer: Any) -> list[dict[str, Any]]:
     return [{"role": "user", "content": question}, {"role": "assistant", "content": answer}]
 
 

@@ -53,13 +53,13 @@ def gender(composer: Composer) -> Twins:
     """लड़की मेज़ पर सोती है; लड़का मेज़ पर सोता है."""
     verb = _distractible(composer, ("intransitive", "transitive"))
     tense = composer.one(GENDERED if verb.ergative else (*GENDERED, "perfective"))
-    return _of_two_genders(composer, verb, tense, 0)
+    return _genders_differ(composer, verb, tense, 0)
 
 
 def progressive(composer: Composer) -> Twins:
     """लड़की मेज़ पर सो रही है; लड़का मेज़ पर सो रहा है."""
     verb = _distractible(composer, ("intransitive", "transitive"))
-    return _of_two_genders(composer, verb, "progressive_present", 1)
+    return _genders_differ(composer, verb, "progressive_present", 1)
 
 
 def number(composer: Composer) -> Twins:
@@ -288,7 +288,7 @@ def _distracted(composer: Composer, verb: Verb, tense: str, distractor: Noun | N
     return Predicate(verb, tense, before, Nominal(composer.noun(sorted(verb.marked_objects))), True), distractor
 
 
-def _of_two_genders(composer: Composer, verb: Verb, tense: str, offset: int) -> Twins:
+def _genders_differ(composer: Composer, verb: Verb, tense: str, offset: int) -> Twins:
     predicate, distractor = _distracted(composer, verb, tense)
     many = composer.one(("sg", "sg", "pl"))
     found = []

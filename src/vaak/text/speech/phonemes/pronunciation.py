@@ -140,12 +140,12 @@ class _ByLexicon:
 
     def __call__(self, phrases: Sequence[str]) -> list[Words]:
         words = dict.fromkeys(word for phrase in phrases for word in phrase.split())
-        known = {word: self._known(word) for word in words}
+        known = {word: self._look_up(word) for word in words}
         lacking = [word for word, found in known.items() if found is None]
         others = dict(zip(lacking, self._otherwise(lacking), strict=True)) if lacking else {}
         return [tuple(known[word] or others[word] for word in phrase.split()) for phrase in phrases]
 
-    def _known(self, word: str) -> tuple[str, ...] | None:
+    def _look_up(self, word: str) -> tuple[str, ...] | None:
         """Return a word's pronunciation in the lexicon; that of its name for a single capital other than I."""
         if MARK in word:
             heteronym = heteronyms()[word.lower()]
