@@ -131,7 +131,7 @@ def evaluated(reference: Sequence[Segment], uem: Parts | None) -> Parts:
 
 
 def activity_at(times: np.ndarray, segments: Sequence[Segment]) -> np.ndarray:
-    """Who speaks at the increasing ``times (time,)``: ``(time, speaker)`` bool, speakers by name."""
+    """Return who speaks at the increasing ``times (time,)``: ``(time, speaker)`` bool, speakers by name."""
     numbers = {name: number for number, name in enumerate(sorted({segment.speaker for segment in segments}))}
     speaks = np.zeros((len(times), len(numbers)), bool)
     if segments:

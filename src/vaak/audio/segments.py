@@ -18,7 +18,7 @@ LONGEST_WORD = 60.0
 
 
 def merged(segments: Iterable[Segment]) -> list[Segment]:
-    """The same speech by start, merged so that no speaker overlaps with themselves; those without length are dropped.
+    """Return segments by start, merged so that no speaker overlaps with themselves; those without length are dropped.
 
     Two that only touch stay separate: an annotated boundary has its collar in scoring.
 

@@ -93,7 +93,7 @@ def verdict(shares: dict[str, float], circumstances: Circumstances) -> list[str]
 
 
 def waiting_for_data(shares: dict[str, float], circumstances: Circumstances) -> str | None:
-    """That data are waited for and what to do about it; None where the time is not worth a line."""
+    """Return a line that says that training waits for data, and what to do; None where the time isn't worth a line."""
     if shares["loading"] < MUCH_LOADING:
         return None
     waited, workers = f"{_percent(shares['loading'])} of the time is spent waiting for data", circumstances.num_workers

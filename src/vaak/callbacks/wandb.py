@@ -149,7 +149,7 @@ class WandbCallback(Tracker):
             self.run.log(numbers(record, self.only), step=record["step"])
 
     def write_pictures(self, step: int, pictures: Mapping[str, bytes]) -> None:
-        """As files, which W&B copies."""
+        """Write them as files, which W&B copies."""
         import wandb
 
         if step < self.next_step:

@@ -115,7 +115,7 @@ class ChosenRun:
 
 @dataclasses.dataclass(frozen=True)
 class ModelInUse(ChosenRun):
-    """That of a command which uses the model on new inputs; ``vaak tune`` and ``vaak lm-eval`` compute in fp32."""
+    """The run of a command that uses the model on new inputs; ``vaak tune`` and ``vaak lm-eval`` compute in fp32."""
 
     precision: Precision = WhichPrecision.auto
 

@@ -198,7 +198,7 @@ def say_before_importing_torch() -> None:
 
 
 def overlook_broken_packages() -> None:
-    """From now on a malformed ``entry_points.txt`` has no entry points, and a warning; plugins of pydantic are off.
+    """Read a malformed ``entry_points.txt`` as one without entry points, with a warning; plugins of pydantic are off.
 
     pydantic, torch and others read those of all that is installed when they are imported, and fail at the first.
     """

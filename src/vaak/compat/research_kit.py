@@ -84,7 +84,7 @@ class Trainer:
 
     @property
     def optimizer(self) -> Optimizer:
-        """That of the last training. A rate that is set in its ``param_groups`` is the rate of the next ``train``.
+        """The optimizer of the last training. A rate set in its ``param_groups`` is the rate of the next ``train``.
 
         Raises UserError before the first training.
         """

@@ -160,7 +160,7 @@ class SplitCorpus(ABC, Generic[Entry, Item, Statistics]):
 
     @abstractmethod
     def split_of(self, entry: Entry, split: str, counts: Statistics) -> str | None:
-        """Where an entry of train belongs, asked while ``split`` is read; None if it belongs nowhere."""
+        """Return the split that an entry of train belongs to, asked while ``split`` is read; None if to none."""
 
     @abstractmethod
     def items(self, split: str, entries: Iterator[Entry], counts: Statistics) -> Iterator[Item]:
@@ -168,7 +168,7 @@ class SplitCorpus(ABC, Generic[Entry, Item, Statistics]):
 
     @abstractmethod
     def why_empty(self, split: str, counts: Statistics) -> str:
-        """Why nothing was found in a split."""
+        """Return why nothing was found in a split."""
 
     @abstractmethod
     def name_of(self, entry: Entry) -> tuple[str | None, str]:

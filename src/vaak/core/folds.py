@@ -34,7 +34,7 @@ class FoldExample(NamedTuple):
 
 @dataclass(frozen=True)
 class Place:
-    """Where an example is in one repeat: the fold that tests on it, and those that validate on it, from 1."""
+    """The folds of an example in one repeat: the fold that tests on it, and those that validate on it, from 1."""
 
     test: int
     valid: tuple[int, ...]

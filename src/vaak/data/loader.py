@@ -40,7 +40,7 @@ from vaak.data.plan import BatchPlan, Planner
 
 @dataclass(frozen=True)
 class Address:
-    """Which microbatch: its optimizer step, its number within the step, and its rows of example indices.
+    """A microbatch by its optimizer step, its number within the step, and its rows of example indices.
 
     ``occurrence`` tells its examples from their repeats in the same epoch (BatchPlan.occurrence).
     """
@@ -64,7 +64,7 @@ class Skip:
 
     @property
     def key(self) -> tuple[int, int, int]:
-        """Which reading of which example this was."""
+        """The example, and the reading of it that this was."""
         return self.epoch, self.index, self.occurrence
 
 

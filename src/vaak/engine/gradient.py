@@ -316,7 +316,7 @@ def _with_sums(microbatch: Microbatch, sums: Sums, kept: list[Sums]) -> Microbat
 
 @dataclass(frozen=True)
 class _Failure:
-    """Why an attempt on a step was given up. It holds no tensors."""
+    """The reason why an attempt on a step was given up. It holds no tensors."""
 
 
 @dataclass(frozen=True)

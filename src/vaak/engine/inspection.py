@@ -219,7 +219,7 @@ def culprits(batch: Batch, is_finite: Callable[[Batch], bool]) -> list[int]:
 
 
 def _find_in_forward(watch: Watch, batch: Batch, loss: str) -> NonFiniteFinding:
-    """Where a loss that isn't finite comes from: a weight, the data, a module, or the loss itself."""
+    """Return where a loss that isn't finite comes from: a weight, the data, a module, or the loss itself."""
     model = watch.model
     parameter = next((name for name, value in model.named_parameters() if _is_broken(value)), None)
     tensor = next((name for name, value in batch.tensors.items() if _is_broken(value)), None)

@@ -399,7 +399,7 @@ class Trainer:
 
     @contextlib.contextmanager
     def ending_well(self) -> Iterator[None]:
-        """Where an exception ends the run: save the state reached, call the callbacks, and re-raise it."""
+        """Save the state reached where an exception ends the run, call the callbacks, and re-raise it."""
         try:
             yield
         except BaseException as error:

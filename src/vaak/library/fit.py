@@ -128,7 +128,7 @@ def _layers(task: Any, directory: Path) -> tuple[list[Path | Mapping[str, Any]],
 
 
 class Reference(NamedTuple):
-    """What a configuration names a task by, and whether other programs find it by this."""
+    """The name by which a configuration has a task, and whether other programs find it by this."""
 
     name: str
     lasts: bool

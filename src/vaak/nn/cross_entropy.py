@@ -50,7 +50,7 @@ class HeadInputs(NamedTuple):
         return F.linear(self.hidden, self.weight, self.bias)
 
     def at(self, places: Tensor | slice) -> HeadInputs:
-        """Those of some of the hidden states."""
+        """Return the inputs of some of the hidden states."""
         return HeadInputs(self.hidden[places], self.weight, self.bias)
 
 

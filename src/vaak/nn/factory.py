@@ -162,7 +162,7 @@ class Attention(nn.Module):
         return mixed
 
     def _visibility(self, mask: Tensor | None, documents: Tensor | None, causal: bool) -> Visibility:
-        """Who sees whom, as each type of attention wants to be told."""
+        """Return which token sees which, in the form that the type of attention takes."""
         if mask is not None and documents is not None:
             documents, mask = documents.masked_fill(~mask, -1), None
         if mask is None:

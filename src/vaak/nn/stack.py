@@ -140,7 +140,7 @@ def set_gradient_checkpointing(model: nn.Module, on: bool) -> int:
 
 
 class AttentionInputs(NamedTuple):
-    """What all blocks of a stack see alike in one forward pass."""
+    """The inputs that all blocks of a stack share in one forward pass."""
 
     visibility: Visibility
     rotation: Rotation | None = None

@@ -187,7 +187,7 @@ class _Carried:
 def _map_on_ray(
     begin: Callable[[], Callable[[Task], Result]], tasks: Sequence[Task], num_jobs: int
 ) -> Iterator[tuple[Task, Result]]:
-    """The same in actors of Ray."""
+    """Yield each task with its result, computed by actors of Ray."""
 
     class Worker:
         def __init__(self) -> None:

@@ -136,7 +136,7 @@ class ChatTemplate:
         return outside, spans
 
     def _answers(self, messages: Messages, whole: str, where: str) -> list[Span]:
-        """Where answers are in what a template without marks wrote."""
+        """Return where answers are in what a template without marks wrote."""
         spans = []
         for number, message in enumerate(messages):
             if message["role"] != "assistant":

@@ -162,7 +162,7 @@ class Tokenizer:
 
     @cached_property
     def _bytes_of_tokens(self) -> list[bytes] | None:
-        """What each id decodes to, if a text is just that of its tokens one after another: faster than decoding.
+        """Return what each id decodes to, if a text is just that of its tokens one after another: faster than decoding.
 
         None where a decoder does more than that.
         """

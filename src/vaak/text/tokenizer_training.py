@@ -75,7 +75,7 @@ class TokenizerOptions(Protocol):
     def path(self) -> str | None: ...
     @property
     def options(self) -> Mapping[str, Any]:
-        """Those of a user's class."""
+        """The options of a user's class."""
         ...
 
 

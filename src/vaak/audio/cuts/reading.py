@@ -63,7 +63,7 @@ def read_samples(cut: Cut, audio: AudioConfig, first: int = 0, last: int | None 
 
 
 def segments_of(cut: Cut) -> tuple[Segment, ...]:
-    """Who speaks when in the cut, by start; overlapping supervisions of a speaker are merged."""
+    """Return who speaks when in the cut, by start; overlapping supervisions of a speaker are merged."""
     return tuple(
         merged(
             Segment(max(0.0, s.start), min(s.end, cut.duration), s.speaker or UNKNOWN_SPEAKER)

@@ -178,7 +178,7 @@ def _entries(name: str, intervals: Sequence[Interval]) -> dict[str, Any]:
 
 
 def segments_of(tiers: Mapping[str, Sequence[Interval]]) -> list[Segment]:
-    """Who speaks when, if each tier is a speaker; texts are ignored."""
+    """Return who speaks when, if each tier is a speaker; texts are ignored."""
     return sorted(Segment(start, end, speaker) for speaker, tier in tiers.items() for start, end, _ in tier)
 
 

@@ -27,7 +27,7 @@ from vaak.text.tokenizer import Tokenizer
 
 
 class LanguageModelOutput(NamedTuple):
-    """What a model gives that was called with ``attention_mask`` or ``labels``."""
+    """The result of a model that was called with ``attention_mask`` or ``labels``."""
 
     loss: Tensor | None
     logits: Tensor

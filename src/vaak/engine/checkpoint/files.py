@@ -249,7 +249,7 @@ def set_aside(path: Path) -> Path:
 
 
 def place_aside(path: Path) -> Path:
-    """Where a checkpoint would be set aside: a free name in set-aside/, which is made."""
+    """Return where to set a checkpoint aside: a free name in set-aside/, which is made."""
     folder = path.parent / SET_ASIDE
     folder.mkdir(exist_ok=True)
     number = 1

@@ -59,7 +59,7 @@ class Entry(NamedTuple):
 
     @classmethod
     def of(cls, file: Path) -> Entry:
-        """That of a file as it is now."""
+        """Return the entry of a file as it is now."""
         return cls(file.stat().st_size, files.sha256_of(file))
 
     def describes(self, file: Path) -> bool:

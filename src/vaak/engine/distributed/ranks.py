@@ -131,7 +131,7 @@ class Ranks:
         return [json.loads(text[8 : 8 + int.from_bytes(text[:8], "little")]) for text in texts]
 
     def _gather_bytes(self, content: bytes) -> list[bytes]:
-        """As many bytes of each rank, in the order of ranks."""
+        """Return as many bytes of each rank, in the order of ranks."""
         mine = torch.frombuffer(bytearray(content), dtype=torch.uint8)
         gathered = torch.empty(self.world_size, len(content), dtype=torch.uint8)
         with self._naming_lost_ranks():
@@ -230,7 +230,7 @@ def _sized(content: bytes, size: int) -> bytes:
 
 
 def _meeting_point() -> tuple[str, int]:
-    """Where the ranks' common store is: at torchrun's on the first machine, or at rank 0."""
+    """Return where the ranks' common store is: at torchrun's on the first machine, or at rank 0."""
     return os.environ.get("MASTER_ADDR", "127.0.0.1"), int(os.environ.get("MASTER_PORT", "29500"))
 
 

@@ -219,7 +219,7 @@ def claim(path: Path) -> str | None:
 
 
 def _why_left(owner: dict[str, Any]) -> str:
-    """Why a run no longer has the checkpoints that it owned."""
+    """Return why a run no longer has the checkpoints that it owned."""
     directory = Path(owner["directory"])
     if not directory.is_dir():
         return "which is gone"

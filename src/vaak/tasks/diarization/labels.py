@@ -91,7 +91,7 @@ class LabelOptions:
 
 
 def activity(segments: Sequence[Segment], speakers: Sequence[str], num_frames: int, frame_seconds: float) -> np.ndarray:
-    """Who speaks at the centre of each frame, ``(frames, speakers)`` bool.
+    """Return who speaks at the centre of each frame, ``(frames, speakers)`` bool.
 
     >>> activity([Segment(0.1, 0.25, "a")], ["a"], 4, 0.1)[:, 0].tolist()
     [False, True, False, False]
@@ -231,7 +231,7 @@ class DiarizationCollator:
         return batch
 
     def speaking(self, example: DiarizationExample, num_frames: int) -> np.ndarray:
-        """Who of those who speak longest speaks, ``(frames, max_speakers)`` bool."""
+        """Return who of those who speak longest speaks, ``(frames, max_speakers)`` bool."""
         names = longest_speakers(example.segments, self.options.max_speakers)
         speaking = activity(example.segments, names, num_frames, self.options.frame_seconds)
         return np.pad(speaking, ((0, 0), (0, self.options.max_speakers - len(names))))
@@ -352,7 +352,7 @@ class PowersetCollator(MultilabelCollator):
 
 
 def one_hot_sets(labels: Tensor) -> Tensor:
-    """Who speaks together, as one class of each set that there is, ``(row, frames, sets)``."""
+    """Return who speaks together, as one class of each set that there is, ``(row, frames, sets)``."""
     powers = 2 ** torch.arange(labels.shape[-1], device=labels.device)  # a GPU has no matrix product of integers
     codes = ((labels > 0.5) * powers).sum(-1)
     return F.one_hot(torch.unique(codes, return_inverse=True)[1])

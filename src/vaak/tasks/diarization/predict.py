@@ -112,7 +112,7 @@ class Diarizer:
         return [(first, min(first + length, num_frames)) for first in firsts]
 
     def probabilities(self, features: np.ndarray) -> np.ndarray:
-        """Who speaks in each output frame of a recording, ``(frames, speakers)``; ``features`` are ``(time, bins)``."""
+        """Return who speaks in each output frame, ``(frames, speakers)``, of a recording of ``features`` ``(time, bins)``."""
         return self.of_windows(lambda first, last: features[first:last], len(features))
 
     def of_windows(self, read: Callable[[int, int], np.ndarray], num_frames: int) -> np.ndarray:
@@ -138,7 +138,7 @@ class Diarizer:
         return segments_of(probabilities, self.inference, self.frame_seconds, names)
 
     def diarize_file(self, path: Path, audio: AudioConfig) -> Diarized:
-        """Who speaks when in an audio file; only a few windows of it are in memory at once.
+        """Return who speaks when in an audio file; only a few windows of it are in memory at once.
 
         Raises DataError, naming the file, if it can't be read.
         """

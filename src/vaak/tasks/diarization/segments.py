@@ -83,7 +83,7 @@ def tune_segments(
 
 
 def decide_frames(probabilities: np.ndarray, inference: InferenceConfig, frame_seconds: float) -> np.ndarray:
-    """Who speaks in each frame, ``(frames, speakers)`` bool: as ``segments_of`` in frames."""
+    """Return who speaks in each frame, ``(frames, speakers)`` bool: as ``segments_of`` in frames."""
     changes = np.zeros((len(probabilities) + 1, probabilities.shape[1]), np.int8)
     for column, speaker in enumerate(probabilities.T):
         starts, ends = _turns(speaker, inference, frame_seconds)

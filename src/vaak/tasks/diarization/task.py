@@ -356,7 +356,7 @@ class DiarizationTask(SpeechTask[DiarizationExperiment, PreparedRecordings, Diar
     def predict(
         self, model: nn.Module, inputs: Iterable[Path | str], batch_size: int | None = None
     ) -> Iterator[Diarized]:
-        """Who speaks when in each audio file."""
+        """Yield who speaks when in each audio file."""
         recordings = ((path, path.stem) for path in map(Path, inputs))
         for _, found in self.diarizer(model).diarize_files(recordings, self.audio, batch_size):
             if isinstance(found, UserError):

@@ -40,7 +40,7 @@ class CorpusOptions(ReadingOptions, SourceOptions, Protocol):
 
 
 class DocumentStatistics(SplitStatistics):
-    """Those of documents, of which their texts are counted."""
+    """Counts of documents and of their texts."""
 
     def add(self, text: str | Document) -> None:
         super().add(text if isinstance(text, str) else text.text)

@@ -149,7 +149,7 @@ class HuggingFaceSource(Generic[Entry]):
 
 
 class GrammarSource(Generic[Entry]):
-    """What the built-in grammar makes; its splits hold out combinations of words."""
+    """Sentences of the built-in grammar; its splits hold out combinations of words."""
 
     given = SPLITS
     lacks_train = ""

@@ -141,7 +141,7 @@ def score_texts(
 
 
 def _speaker_of(name: str, speakers: Mapping[str, str]) -> tuple[str, bool]:
-    """Who says an utterance; one that isn't known is nobody else."""
+    """Return who says an utterance; one that isn't known is nobody else."""
     return (speakers[name], True) if name in speakers else (name, False)
 
 

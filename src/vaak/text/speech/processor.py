@@ -48,7 +48,7 @@ _SILENCE = ("", "sil", "sp", "_")
 
 @dataclass(frozen=True)
 class Processed:
-    """What a text became. ``is_phoneme`` is False for boundaries, pauses and punctuation."""
+    """A text in symbols. ``is_phoneme`` is False for boundaries, pauses and punctuation."""
 
     text: str
     normalised: str

@@ -35,7 +35,7 @@ _LIGHT_PREFIX = re.compile(
 
 
 class Rule(NamedTuple):
-    """What ``letters`` between two contexts sound like."""
+    """The sound of ``letters`` between two contexts."""
 
     left: re.Pattern[str]
     letters: str

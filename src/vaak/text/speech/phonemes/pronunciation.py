@@ -40,7 +40,7 @@ class Pronunciation(Protocol):
 
 
 def pronunciation_of(config: FrontEndConfig, entries: Mapping[str, str]) -> Pronunciation:
-    """That of the options; ``entries`` are the lexicon's."""
+    """Return the pronunciation that the options ask for; ``entries`` are the lexicon's."""
     if config.phonemizer == "characters":
         return _characters
     if config.phonemizer == "espeak":
