@@ -276,7 +276,7 @@ def penalised_score(log_probability: float, length: int, length_penalty: float) 
 
 
 def write(writer: Writer, begin: Tensor, settings: SamplingSettings, keys: Sequence[int] = ()) -> list[Hypothesis]:
-    """Return what rows generate after their first tokens ``begin`` ``(rows,)``: drawn, or most probable (temperature 0).
+    """Return what rows generate after the tokens ``begin`` ``(rows,)``: drawn, or the most probable (temperature 0).
 
     What row ``i`` draws is decided by ``keys[i]``; greedy rows need none.
     """

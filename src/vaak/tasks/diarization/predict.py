@@ -112,7 +112,7 @@ class Diarizer:
         return [(first, min(first + length, num_frames)) for first in firsts]
 
     def probabilities(self, features: np.ndarray) -> np.ndarray:
-        """Return who speaks in each output frame, ``(frames, speakers)``, of a recording of ``features`` ``(time, bins)``."""
+        """Return who speaks in each output frame of features ``(time, bins)``, ``(frames, speakers)``."""
         return self.of_windows(lambda first, last: features[first:last], len(features))
 
     def of_windows(self, read: Callable[[int, int], np.ndarray], num_frames: int) -> np.ndarray:
