@@ -1,4 +1,11 @@
-"""The English TTS trainer's configuration, kinds of devices, gradient scaler and phoneme processor, by its names."""
+"""Names of the English TTS trainer, for programs that were written for it.
+
+    config = EnglishTrainingConfig(data_dir="LJSpeech-1.1", batch_size=32, learning_rate=5e-5, use_wandb=True)
+    outcome = config.train()
+
+It is the run of the same options in a YAML. The rest of the trainer (profiler, memory manager, checkpoints) is the
+engine's, under the trainer's names.
+"""
 
 from __future__ import annotations
 
@@ -12,14 +19,33 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from vaak.audio.corpora.folders import TEXTGRIDS
+from vaak.callbacks.memory_manager import AdaptiveMemoryManager
+from vaak.callbacks.profiler import InterbatchProfiler
 from vaak.config.load import Loaded, load_layers
 from vaak.core.errors import UserError
+from vaak.engine.checkpoint.files import find_latest_checkpoint, load_checkpoint, save_checkpoint
 from vaak.engine.distributed.launcher import pick_device
 from vaak.engine.precision import LossScale
 from vaak.text.speech.processor import PROCESSOR_FILE, PhonemeProcessor
 
 if TYPE_CHECKING:
     from vaak.runs.start import Outcome
+
+__all__ = [
+    "AdaptiveMemoryManager",
+    "DeviceType",
+    "EnglishTrainingConfig",
+    "InterbatchProfiler",
+    "MPSGradScaler",
+    "find_latest_checkpoint",
+    "get_default_config",
+    "get_small_config",
+    "load_checkpoint",
+    "load_phoneme_processor",
+    "save_checkpoint",
+    "save_phoneme_processor",
+]
+
 
 ALWAYS: dict[str, Any] = {
     "task": "tts",
