@@ -123,6 +123,23 @@ def _listener(*, data: dict[str, Any] | None = None, training: dict[str, Any] | 
     return TaskCase("asr", options, training or {}, _about_listening(1), tiny_listener.write_listener)
 
 
+def _conformer(*, model: dict[str, Any] | None = None, data: dict[str, Any] | None = None) -> TaskCase:
+    sizes = {"d_model": 32, "num_layers": 1, "num_heads": 2, "kernel_size": 5, "dropout": 0.1}
+    own: dict[str, Any] = {"architecture": "ctc", "conformer": {**sizes, **(model or {})}}
+    options = tiny_listener.sections("FOLDER", model=own, data=data or {})
+
+    def counted(batch: Batch) -> dict[str, float]:
+        """Tokens that are real, and the encoder's frames, each of some of features."""
+        tokens = sum(target >= 0 for row in batch["targets"].tolist() for target in row)
+        frames = sum(
+            -(-length // own["conformer"].get("subsampling", 4)) for length in batch["feature_lengths"].tolist()
+        )
+        return {"token": float(tokens), "position": float(frames), "example": float(len(batch["targets"]))}
+
+    about = {"counted": counted, "row_length": lambda batch: batch["features"].shape[2] / 100}
+    return TaskCase("asr", options, {}, about, tiny_listener.write_listener)
+
+
 def _samples(batch: Batch) -> dict[str, float]:
     return {
         "position": float(sum(1 + int(one) // 64 for one in batch["lengths"])),
@@ -236,6 +253,11 @@ CASES = {
         data={"percent": 90.0, "augmentation": {"speed": [0.9, 1.1], "noise": "coloured", "spec_augment": {}}},
     ),
     "asr, experts": _mixture(),
+    "asr, ctc": _conformer(),
+    "asr, ctc, local attention, augmented": _conformer(
+        model={"attention_type": "local", "window": 4, "position_type": "none", "subsampling": 2},
+        data={"augmentation": {"speed": [0.9, 1.1], "noise": "coloured", "spec_augment": {}}},
+    ),
     "vocoder": _vocoder(),
     "vocoder, no discriminators": _vocoder({"discriminators": None}),
     "classification": _classifier(),

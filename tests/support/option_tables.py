@@ -6,6 +6,7 @@ FOLDER stands for what option_files.py writes for a task, OWN for a folder of on
 from __future__ import annotations
 
 from vaak.audio.mel_config import MelConfig, PitchConfig
+from vaak.nn.config import ConformerConfig
 
 CONVERSATIONS = (
     "datasets=[{name: toy, type: json, train: [FOLDER/voices/train.jsonl], valid: [FOLDER/voices/valid.jsonl], "
@@ -163,6 +164,7 @@ LISTENS = ("training.max_steps=30", "training.batch_size=8", "data.decoding.max_
 LORA = ("model.base=FOLDER/whisper", "model.lora={rank: 2}")
 EXPERTS = ("model.base=FOLDER/whisper", "model.experts={rank: 2, num_experts: 3}")
 LORA_OPTIONS = ("rank", "alpha", "dropout", "targets", "base_dtype")
+CONFORMER = ("model={architecture: ctc, conformer: {d_model: 16, num_layers: 1, num_heads: 2, dropout: 0.1}}",)
 EXPERTS_OPTIONS = (*LORA_OPTIONS, "num_experts", "top_k", "gate_width", "balancing_bias")
 CUT = ("data.corpus.valid=[]", "data.corpus.test=[]")
 GRAMMAR = ("data.corpus={type: grammar, num_sentences: 400}",)
@@ -258,6 +260,16 @@ OF_A_TASK: dict[tuple[str, str], tuple[str, ...]] = {
     **{
         (task, "data.augmentation.noise.folder"): ("data.augmentation.noise={type: files, folder: FOLDER}",)
         for task in ("diarization", "asr")
+    },
+    **{("asr", f"model.conformer.{name}"): CONFORMER for name in ConformerConfig.model_fields},
+    ("asr", "model.conformer.window"): (*CONFORMER, "model.conformer.attention_type=local"),
+    **{
+        ("asr", f"model.conformer.rope_{name}"): (
+            *CONFORMER,
+            "model.conformer.rope_scaling_factor=2",
+            "model.conformer.rope_scaling_type=yarn",
+        )
+        for name in ("scaling_type", "scaling_bounds", "original_length")
     },
     **{("asr", f"global_config.mel.{name}"): ("global_config.mel={}",) for name in MelConfig.model_fields},
     **{

@@ -170,6 +170,29 @@ class ConvolutionalStackConfig(StackConfig):
         return self
 
 
+class ConformerConfig(StackConfig):
+    """A stack whose blocks also convolve, and that reads features at a lower rate than they come."""
+
+    d_model: int = option("Width of the residual stream.", 144, gt=0, le=LARGEST_WIDTH)
+    num_layers: int = option("Number of blocks.", 4, gt=0, le=10_000)
+    num_heads: int = option("Query heads of attention.", 4, gt=0, le=LARGEST_WIDTH)
+    attention_type: Literal["softmax", "local"] = option("softmax; local: softmax over a window.", "softmax")
+    feed_forward_type: Literal["gelu", "gelu_tanh", "relu", "silu", "swiglu", "geglu", "geglu_tanh"] = option(
+        "The two feed-forward layers; tanh is GPT-2's approximation.", "silu"
+    )
+    norm_type: Literal["layernorm", "rmsnorm", "scalenorm"] = option("The normalisation.", "layernorm")
+    norm_placement: Literal["pre"] = option("The only one: before each layer, and at the end of a block.", "pre")
+    bias: bool = option("Biases in the linear layers.", True)
+    kernel_size: int = option("Frames of the encoder that a convolution sees at once; odd.", 15, gt=0, le=1001)
+    subsampling: Literal[1, 2, 4, 8] = option("Frames of features for each frame of the encoder.", 4)
+
+    @model_validator(mode="after")
+    def _kernel_has_a_middle(self) -> ConformerConfig:
+        if self.kernel_size % 2 == 0:
+            raise ValueError(f"kernel_size ({self.kernel_size}) must be odd, so that it has a middle")
+        return self
+
+
 class LoraConfig(Section):
     """Low-rank adaptation of frozen weights. Source: Hu et al. 2021, "LoRA"; Dettmers et al. 2023, "QLoRA" (nf4)."""
 
@@ -350,4 +373,7 @@ def stack_parameters(stack: StackConfig, memory_width: int | None = None) -> int
     attention = 2 * width * (query_width + key_width)
     crossing = 0 if memory_width is None else 2 * width * query_width + 2 * memory_width * key_width
     kernel = stack.feed_forward_kernel if isinstance(stack, ConvolutionalStackConfig) else 1
-    return stack.num_layers * (attention + crossing + ((2 if gated else 1) * kernel + 1) * width * inner)
+    feed_forward = ((2 if gated else 1) * kernel + 1) * width * inner
+    if isinstance(stack, ConformerConfig):
+        return stack.num_layers * (attention + 2 * feed_forward + 3 * width**2 + stack.kernel_size * width)
+    return stack.num_layers * (attention + crossing + feed_forward)

@@ -8,10 +8,10 @@
     gains of norms                                          1, of ScaleNorm sqrt(width)
 
 A stack of L blocks adds n = 2 · L outputs to the stream (attention and feed-forward), a decoder that looks at an
-encoder n = 3 · L. Dividing their deviation by sqrt(n) keeps the stream's variance from growing with depth. n is counted
-in the model, so the two sides of an encoder–decoder may differ in depth. The rule is the same wherever the norms stand:
-after the sum (post), small outputs keep each norm close to the identity, and gradients from vanishing; after the layer
-(sandwich), the norm takes the factor out again.
+encoder n = 3 · L, a Conformer n = 4 · L. Dividing their deviation by sqrt(n) keeps the stream's variance from growing
+with depth. n is counted in the model, so the two sides of an encoder–decoder may differ in depth. The rule is the same
+wherever the norms stand: after the sum (post), small outputs keep each norm close to the identity, and gradients from
+vanishing; after the layer (sandwich), the norm takes the factor out again.
 
 Sources: Radford et al. 2019, "Language Models are Unsupervised Multitask Learners" (GPT-2), section 2.3; Zhang, Titov
 and Sennrich 2019, "Improving Deep Transformer with Depth-Scaled Initialization and Merged Attention" (post). Differs
@@ -28,7 +28,7 @@ from vaak.nn.feed_forward import TimeConvolution
 from vaak.nn.positional_encodings import ConvolutionalPositions
 
 DEVIATION = 0.02
-RESIDUAL_OUTPUTS = ("attention.output", "feed_forward.down")
+RESIDUAL_OUTPUTS = ("attention.output", "feed_forward.down", "convolution.output")
 WIDENING = ("feed_forward.up", "feed_forward.gate")
 
 

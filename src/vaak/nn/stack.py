@@ -53,11 +53,15 @@ class TransformerStack(nn.Module):
         self.causal = causal or config.attention_type == "causal_linear"
         self.cross_type = config.cross_type if isinstance(config, DecoderConfig) else "softmax"
         self.positions = Positions(config, causal=self.causal, max_length=max_length)
-        self.blocks = nn.ModuleList(Block(config, memory_width, self.cross_type) for _ in range(config.num_layers))
+        self.blocks = nn.ModuleList(self.make_block(config, memory_width) for _ in range(config.num_layers))
         self.norm: nn.Module = nn.Identity()
         if config.norm_placement != "post":
             self.norm = make_norm(config.norm_type, config.d_model, config.norm_eps)
         self.gradient_checkpointing = False
+
+    def make_block(self, config: StackConfig, memory_width: int | None) -> nn.Module:
+        """Return a new block; it is called as ``Block`` is."""
+        return Block(config, memory_width, self.cross_type)
 
     def forward(
         self,
@@ -158,13 +162,13 @@ class Block(nn.Module):
     def __init__(self, config: StackConfig, memory_width: int | None = None, cross_type: str = "softmax") -> None:
         super().__init__()
         self.placement = config.norm_placement
-        self.attention_norm = self._norm(config)
+        self.attention_norm = self.make_norm(config)
         self.attention = Attention(config, config.attention_type)
         self.cross_attention = None
         if memory_width is not None:
-            self.cross_attention_norm = self._norm(config)
+            self.cross_attention_norm = self.make_norm(config)
             self.cross_attention = Attention(config, cross_type, memory_width)
-        self.feed_forward_norm = self._norm(config)
+        self.feed_forward_norm = self.make_norm(config)
         self.feed_forward = make_feed_forward(
             config.feed_forward_type,
             config.d_model,
@@ -173,10 +177,10 @@ class Block(nn.Module):
             config.feed_forward_kernel if isinstance(config, ConvolutionalStackConfig) else 1,
         )
         if config.norm_placement == "sandwich":
-            self.attention_output_norm = self._norm(config)
+            self.attention_output_norm = self.make_norm(config)
             if memory_width is not None:
-                self.cross_attention_output_norm = self._norm(config)
-            self.feed_forward_output_norm = self._norm(config)
+                self.cross_attention_output_norm = self.make_norm(config)
+            self.feed_forward_output_norm = self.make_norm(config)
         self.dropout = nn.Dropout(config.dropout)
 
     def forward(
@@ -189,21 +193,19 @@ class Block(nn.Module):
         """Return ``x`` with what attention, cross-attention and feed-forward add to it."""
         visibility, rotation, memory, memory_visibility, norms, memory_norms, mask = around
         own = None if norms is None else (norms, norms)
-        x = self._add(
-            "attention", x, lambda y: self.attention(y, visibility, rotation=rotation, cache=cache, norms=own)
-        )
+        x = self.add("attention", x, lambda y: self.attention(y, visibility, rotation=rotation, cache=cache, norms=own))
         if self.cross_attention is not None:
             cross, across = self.cross_attention, None
             if norms is not None and memory_norms is not None:
                 across = (norms, memory_norms)
-            x = self._add(
+            x = self.add(
                 "cross_attention",
                 x,
                 lambda y: cross(y, memory_visibility, memory=memory, cache=cross_cache, norms=across),
             )
-        return self._add("feed_forward", x, lambda y: self.feed_forward(y, mask))
+        return self.add("feed_forward", x, lambda y: self.feed_forward(y, mask))
 
-    def _add(self, name: str, x: Tensor, layer: Callable[[Tensor], Tensor]) -> Tensor:
+    def add(self, name: str, x: Tensor, layer: Callable[[Tensor], Tensor]) -> Tensor:
         """Return ``x`` with what the layer of this name adds to it, normalised where ``placement`` says."""
         norm: nn.Module = getattr(self, f"{name}_norm")
         if self.placement == "post":
@@ -216,5 +218,6 @@ class Block(nn.Module):
         return added
 
     @staticmethod
-    def _norm(config: StackConfig) -> nn.Module:
+    def make_norm(config: StackConfig) -> nn.Module:
+        """Return a norm of the stream."""
         return make_norm(config.norm_type, config.d_model, config.norm_eps)

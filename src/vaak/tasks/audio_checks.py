@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from vaak.audio.config import AugmentationConfig, DatasetConfig
+from vaak.audio.config import AudioConfig, AugmentationConfig, DatasetConfig
 from vaak.audio.mel_config import REPLACED_BY_MEL
 from vaak.config.experiment import Experiment
 from vaak.config.tasks import CheckFinding, impossible, no_effect
@@ -25,6 +25,20 @@ def mel_findings(
         yield no_effect(f"global_config.{name}", "feature_type is mel: its options are in global_config.mel")
     for name in unread:
         yield no_effect(f"global_config.{name}", reason)
+
+
+def unread_feature_findings(audio: AudioConfig) -> Iterator[CheckFinding]:
+    """Options of another type of features, and of energy, where the type isn't mel."""
+    kind = f"feature_type is {audio.feature_type}"
+    if audio.feature_type != "mfcc":
+        for name in ("num_ceps", "cepstral_lifter"):
+            yield no_effect(f"global_config.{name}", f"{kind}, and only mfcc has cepstral coefficients")
+    if audio.feature_type == "spectrogram":
+        for name in ("num_mel_bins", "low_freq", "high_freq", "norm_filters"):
+            yield no_effect(f"global_config.{name}", f"{kind}, and only fbank and mfcc have mel filters")
+    if not audio.use_energy:
+        for name in ("energy_floor", "raw_energy"):
+            yield no_effect(f"global_config.{name}", "use_energy is false, so no energy is computed")
 
 
 def dataset_findings(datasets: Iterable[DatasetConfig], *, reads_times: bool) -> Iterator[CheckFinding]:

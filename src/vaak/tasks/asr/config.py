@@ -9,7 +9,7 @@ from pydantic import model_validator
 from vaak.audio.config import AUDIO_ALIASES, AudioConfig, AugmentationConfig, DatasetConfig
 from vaak.config.base import LARGEST_COUNT, LARGEST_LENGTH, ResumeClass, Section, option
 from vaak.config.experiment import Experiment
-from vaak.nn.config import LARGEST_WIDTH, LoraConfig
+from vaak.nn.config import LARGEST_WIDTH, ConformerConfig, LoraConfig
 from vaak.text.config import TokenizerConfig
 from vaak.text.scoring.normalisers import NormaliserName
 
@@ -91,16 +91,22 @@ class ExpertsConfig(WhisperLoraConfig):
 
 
 class AsrModelConfig(Section):
-    """A Whisper, and what of it is trained; training.freeze can hold the encoder."""
+    """The network, and what of it is trained; training.freeze can hold its encoder."""
 
     bare: ClassVar[str | None] = "base"
     resume_class: ClassVar[ResumeClass | None] = "refused"
 
     name: str | None = option("A name for people; nothing depends on it.", None, resume="free")
+    architecture: Literal["whisper", "ctc"] = option(
+        "whisper: a decoder writes the transcript, token by token; ctc: an encoder, and for each of its frames a token "
+        "or none.",
+        "whisper",
+    )
     base: str = option(
         "scratch: trained from scratch; v2, v3: Whisper large; or a name on the Hugging Face Hub, or a folder.", SCRATCH
     )
-    scratch: ScratchConfig = option("Sizes, if base is scratch.", ScratchConfig())
+    scratch: ScratchConfig = option("whisper: sizes, if base is scratch.", ScratchConfig())
+    conformer: ConformerConfig = option("ctc: the encoder, if base is scratch.", ConformerConfig())
     lora: WhisperLoraConfig | None = option(
         "Train low-rank adapters of the base, which is frozen; null trains it all.", None
     )
@@ -115,15 +121,22 @@ class AsrDecodingConfig(Section):
 
     method: Literal["greedy", "beam"] = option("The search for the most probable transcript.", "greedy")
     beam_size: int = option("beam: number of hypotheses.", 5, ge=1, le=10_000)
-    length_penalty: float = option("beam: scores are divided by length to this power.", 1.0, ge=0)
+    length_penalty: float = option("whisper, beam: scores are divided by length to this power.", 1.0, ge=0)
     early_stopping: bool = option(
-        "beam: a search is over once beam_size hypotheses have ended; false: once none can win any more, which takes "
-        "several times as long.",
+        "whisper, beam: a search is over once beam_size hypotheses have ended; false: once none can win any "
+        "more, which takes several times as long.",
         True,
     )
     max_new_tokens: int | None = option(
-        "Maximum number of tokens of a window; null is all that the decoder has room for.", None, gt=0
+        "whisper: maximum number of tokens of a window; null is all that the decoder has room for.", None, gt=0
     )
+    ngram: str | None = option(
+        "ctc, beam: an ARPA file with an n-gram model of words, spelt as the transcripts are (KenLM's, SRILM's), or "
+        "one that gzip compressed.",
+        None,
+    )
+    alpha: float = option("ctc, beam: weight of the n-gram's log-probabilities.", 0.5, ge=0)
+    beta: float = option("ctc, beam: what is added for each word.", 0.0)
     batch_size: int = option("Windows that are transcribed together, at most.", 16, gt=0, le=LARGEST_COUNT)
     valid_examples: int | None = option(
         "Number of validation examples that are transcribed during training; null is all.", None, ge=0
@@ -152,14 +165,15 @@ class AsrDataConfig(Section):
     )
     sampling_seed: int = option("Random seed of percent, max_samples and max_valid_samples.", 42, ge=0)
     max_duration: float = option(
-        "Seconds of audio that the encoder reads: shorter audio is padded to it. Whisper has 30; less is faster.",
+        "Seconds of audio that the encoder reads at most. Whisper's has 30, to which shorter audio is padded; less is "
+        "faster.",
         CONTEXT_SECONDS,
         gt=0,
         le=CONTEXT_SECONDS,
     )
     too_long: Literal["fail", "drop", "split"] = option(
-        "What to do with utterances longer than max_duration, or with more tokens than the decoder writes. split: cut "
-        "at silences those whose words have times; others are dropped.",
+        "What to do with utterances longer than max_duration, or with more tokens than the decoder writes or, of ctc, "
+        "than there are frames for. split: cut at silences those whose words have times; others are dropped.",
         "drop",
     )
     language: str = option("Language of the transcripts, for a base that knows many.", "en")

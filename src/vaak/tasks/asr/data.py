@@ -23,12 +23,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
 
-from vaak.audio.augmentation.pipeline import augmented, masked, voices_of
+from vaak.audio.augmentation.pipeline import augmented, longest_factor, masked, voices_of
 from vaak.audio.config import AudioConfig, AugmentationConfig
 from vaak.audio.cuts.reading import alignment_of, text_of
 from vaak.audio.cuts.recordings import UNUSABLE, LeftOut, alignment_items, describe, section, utterances_of
@@ -64,12 +64,33 @@ TOLERANCE = 0.01
 """Seconds beyond max_duration that aren't worth losing an utterance for; they are cut off."""
 
 
+class TokenLimit(NamedTuple):
+    """How many tokens a transcript may have.
+
+    ``excess(ids, seconds)`` says what is too much of the tokens of an utterance of so many seconds; None where it fits.
+    Utterances that don't fit are counted as a ``kind``.
+    """
+
+    kind: str
+    excess: Callable[[list[int], float], str | None]
+    depends_on_audio: bool = False
+    """Then a part of an utterance fits no better than all of it."""
+
+
+def decoder_limit(most_tokens: int) -> TokenLimit:
+    """Return the limit of a decoder that reads ``most_tokens`` after its prompt."""
+
+    def excess(ids: list[int], seconds: float) -> str | None:
+        fits = len(ids) <= most_tokens
+        return None if fits else f"{len(ids)} tokens, more than the {most_tokens} that the decoder writes"
+
+    return TokenLimit(TOO_MANY_TOKENS, excess)
+
+
 class Limits(NamedTuple):
     """Limits on utterances, and which part of them is used."""
 
     data: AsrDataConfig
-    most_tokens: int
-    """That the decoder reads, those of the prompt among them."""
     percent: float = 100.0
     most: int | None = None
     """How many of the utterances are used: a percentage, up to a number."""
@@ -114,26 +135,24 @@ class Writing:
         """All transcripts."""
         return (text_of(cut) or "" for cut in self.store)
 
-    def finish(self, vocabulary: Vocabulary, label: str | None) -> dict[str, Any]:
-        """Split or leave out what has too many tokens, draw the sample, and return the statistics.
+    def finish(self, vocabulary: Vocabulary, tokens: TokenLimit, label: str | None) -> dict[str, Any]:
+        """Split or leave out what has too many ``tokens``, draw the sample, and return the statistics.
 
         Groups are those of a ``label``.
         """
-        room = self.limits.most_tokens - len(vocabulary.ids.prompt)
-        if self.limits.data.too_long == "split":
-            self._split(lambda text: len(vocabulary.encode(text)) <= room)
+        if self.limits.data.too_long == "split" and not tokens.depends_on_audio:
+            self._split(lambda text: tokens.excess(vocabulary.encode(text), 0.0) is None)
         labels, fitting, names = list[str](), list[int](), list[str]()
         for index, cut in enumerate(self.store):
             labels.append((_label(cut, label) or UNLABELLED) if label else NO_GROUP)
             if self.limits.data.groups and labels[index] not in self.limits.data.groups:
                 continue
-            number = len(vocabulary.encode(text_of(cut) or ""))
-            if number <= room:
+            reason = tokens.excess(vocabulary.encode(text_of(cut) or ""), cut.duration)
+            if reason is None:
                 fitting.append(index)
                 names.append(cut.id)
                 continue
-            reason = f"{number} tokens, more than the {room} that the decoder writes"
-            _leave_out(cut, TOO_MANY_TOKENS, reason, self.limits, self.left_out)
+            _leave_out(cut, tokens.kind, reason, self.limits, self.left_out)
         self._list_left_out()
         missing = [one for one in self.limits.data.groups if one not in labels]
         if missing and self.folder.name == "train":
@@ -327,12 +346,39 @@ def split_at_silences(cut: Any, longest: float, fits: Callable[[str], bool] = la
 SAMPLING_RATE = 16_000
 
 
+class AudioFeatures(Protocol):
+    """What a model reads of audio of at most ``seconds``: ``(bin, frame)`` float32 of samples ``(time,)``.
+
+    ``key`` is what they depend on, and ``lengths`` are the seconds that a model reads of utterances of ``durations``.
+    """
+
+    seconds: float
+    sampling_rate: int
+    frame_shift: float
+    key: list[Any]
+
+    def __call__(self, samples: np.ndarray) -> np.ndarray: ...
+
+    def lengths(self, durations: np.ndarray) -> np.ndarray: ...
+
+    def num_bytes(self, durations: np.ndarray) -> float: ...
+
+
 class WhisperFeatures:
     """Whisper's features, by transformers: ``(bin, frame)`` float32, of audio padded to ``seconds``."""
+
+    sampling_rate, frame_shift = SAMPLING_RATE, 1 / FRAMES_PER_SECOND
 
     def __init__(self, num_mel_bins: int, seconds: float) -> None:
         self.num_mel_bins, self.seconds = num_mel_bins, seconds
         self.num_samples = round(seconds * SAMPLING_RATE)
+        self.key = [num_mel_bins, seconds]
+
+    def lengths(self, durations: np.ndarray) -> np.ndarray:
+        return np.full(len(durations), self.seconds)
+
+    def num_bytes(self, durations: np.ndarray) -> float:
+        return 4 * len(durations) * self.num_mel_bins * self.num_frames
 
     @cached_property
     def _extractor(self) -> Any:
@@ -364,7 +410,7 @@ class AsrExample:
 
 
 class AsrDataset(Dataset):
-    """A split's utterances; the length of each is the seconds that the encoder reads, for all are padded to them."""
+    """A split's utterances; the length of each is the seconds that the encoder reads (all that Whisper reads)."""
 
     draws_globally = False
 
@@ -372,7 +418,7 @@ class AsrDataset(Dataset):
         self,
         utterances: Utterances,
         vocabulary: Vocabulary,
-        features: WhisperFeatures,
+        features: AudioFeatures,
         audio: AudioConfig,
         augmentation: AugmentationConfig | None = None,
         num_transcribed: int | None = None,
@@ -385,13 +431,17 @@ class AsrDataset(Dataset):
         self.utterances, self.vocabulary, self.features, self.augmentation = (
             utterances, vocabulary, features, augmentation,
         )  # fmt: skip
-        changes = {"sampling_rate": SAMPLING_RATE, "cache_gigabytes": 0.0}  # features are kept, instead of audio
+        changes = {
+            "sampling_rate": features.sampling_rate,
+            "cache_gigabytes": 0.0,
+        }  # features are kept, instead of audio
         self.source = CutSource(utterances.cuts, audio.model_copy(update=changes))
         self.num_transcribed = len(utterances) if num_transcribed is None else num_transcribed
-        self.lengths = np.full(len(utterances), features.seconds)
+        factor = 1.0 if augmentation is None else longest_factor(augmentation)
+        self.lengths = features.lengths(utterances.durations * factor)
         self.strata = utterances.groups
-        self.fingerprint = fingerprint_of([utterances.fingerprint, features.num_mel_bins, features.seconds])
-        num_bytes = 4 * len(utterances) * features.num_mel_bins * features.num_frames
+        self.fingerprint = fingerprint_of([utterances.fingerprint, *features.key])
+        num_bytes = features.num_bytes(utterances.durations)
         changes_audio = augmentation is not None and augmentation.changes_audio
         self.useful_workers = 2 if changes_audio or num_bytes > audio.cache_gigabytes * 2**30 else 0
         self._cache = BoundedCache(audio.cache_gigabytes * 2**30)
@@ -400,19 +450,22 @@ class AsrDataset(Dataset):
     def example(self, index: int, rng: np.random.Generator) -> AsrExample:
         """Utterance ``index``. Raises DataError, naming the file, where it can't be read."""
         changes, place = self.augmentation, self.source.place(int(self.utterances.used[index]), rng)
+        spoken = self.source.spoken(place)
+        ids = np.array(self.vocabulary.encode(spoken.text or ""), np.int64)
         if changes is not None and changes.changes_audio:
-            features = self.features(self._changed(self.source.at(place), changes, rng).samples)
+            changed = self.changed(self.source.at(place), ids, changes, rng)
+            features = self.features(changed.samples)
         else:
             features = self._cache.get(index, lambda: self.features(self.source.at(place).samples))
         if changes is not None and changes.spec_augment is not None:
-            features = masked(features.T, changes.spec_augment, 1 / FRAMES_PER_SECOND, rng).T
-        spoken = self.source.spoken(place)
+            features = masked(features.T, changes.spec_augment, self.features.frame_shift, rng).T
         group = self.utterances.group_names[self.utterances.groups[index]]
-        ids = np.array(self.vocabulary.encode(spoken.text or ""), np.int64)
         return AsrExample(spoken.name, spoken.text or "", group, features, ids, index < self.num_transcribed)
 
-    def _changed(self, audio: LabelledAudio, changes: AugmentationConfig, rng: np.random.Generator) -> LabelledAudio:
-        """Augmented audio, or unchanged where it would be longer than what the encoder reads."""
+    def changed(
+        self, audio: LabelledAudio, ids: np.ndarray, changes: AugmentationConfig, rng: np.random.Generator
+    ) -> LabelledAudio:
+        """Augmented audio of these tokens, or unchanged where it would be longer than what the encoder reads."""
         found = augmented(audio, changes, rng, self._voices)
         return found if found.duration <= max(self.features.seconds, audio.duration) else audio
 

@@ -16,8 +16,8 @@ Not every utterance needs to be transcribed (data.decoding.valid_examples).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from typing import cast
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -26,13 +26,13 @@ from vaak.core.batch import Batch, read_together, send
 from vaak.core.task import Meters
 from vaak.nn.cross_entropy import target_losses, unless_many
 from vaak.nn.lora import uses_of
-from vaak.tasks.asr.model import AsrModel, Encoded
+from vaak.tasks.asr.model import AsrModel
 from vaak.tasks.base import means_of
 from vaak.text.scoring.normalisers import normaliser
 from vaak.text.scoring.word_errors import count_errors
 
 EXPERT_WEIGHT = "expert_weight"
-Transcribe = Callable[[AsrModel, Encoded], list[str]]
+Transcribe = Callable[[Any, Any], list[str]]
 
 
 class AsrMeters(Meters):
@@ -57,19 +57,23 @@ class AsrMeters(Meters):
         nats, right, *routed = read_together(*predicted, *chosen)
         found = [("loss", float(nats.double().sum()), tokens), ("accuracy", float(right.sum()), tokens)]
         experts = routed[1].argmax(1).tolist() if routed else None
-        for name, errors, number in [*found, *self._errors(model, batch, encoded, experts), *_routed(*routed)]:
-            for key, value in ((f"{name} sum", errors), (f"{name} count", number)):
+        self.add([*found, *self.errors(model, batch, encoded, experts), *_routed(*routed)])
+
+    def add(self, found: Iterable[tuple[str, float, float]]) -> None:
+        """Add sums and counts by name."""
+        for name, total, number in found:
+            for key, value in ((f"{name} sum", total), (f"{name} count", number)):
                 self._sums[key] = self._sums.get(key, 0.0) + value
 
-    def _errors(
-        self, model: AsrModel, batch: Batch, encoded: Encoded, experts: Sequence[int] | None
+    def errors(
+        self, model: nn.Module, batch: Batch, encoded: Any, experts: Sequence[int] | None = None
     ) -> Iterator[tuple[str, float, float]]:
         """Names of rates, with errors and what they are divided by, of each row that is transcribed.
 
         ``experts`` are the first choices of all rows.
         """
         rows = [row for row, is_one in enumerate(batch.extra["transcribed"]) if is_one]
-        places = send(torch.tensor(rows, dtype=torch.long), encoded.states.device)
+        places = send(torch.tensor(rows, dtype=torch.long), batch["features"].device)
         texts = self._transcribe(model, encoded.rows(places)) if rows else []
         for row, text in zip(rows, texts, strict=True):
             counts = count_errors(self._normalise(batch.extra["texts"][row]), self._normalise(text))

@@ -5,7 +5,7 @@ audio ──cut at silences──▶ windows ──features──▶ encoder ─
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -118,31 +118,36 @@ class Transcriber:
             segments = []
 
     def _windows(self, recording: _Recording) -> Iterator[_Window]:
-        with AudioFile(recording.path, SAMPLING_RATE, self.channels) as file:
+        rate = self.features.sampling_rate
+        with AudioFile(recording.path, rate, self.channels) as file:
             recording.duration = file.duration
-            for start, end, samples in windows_of(file.read, file.duration, self.features.seconds):
+            for start, end, samples in windows_of(file.read, file.duration, self.features.seconds, rate):
                 yield _Window(start, end, self.features(samples))
 
     def _segments(self, windows: list[_Window]) -> list[Segment]:
-        """The words of each window, all computed at once."""
-        rows = torch.from_numpy(np.stack([window.features for window in windows]))
-        with without_dropout(self.model), torch.inference_mode():
-            written = self.written(self.model.encode(rows.to(next(self.model.parameters()).device)))
-        texts = (self.vocabulary.decode(list(best.tokens)) for best in written)
+        texts = self.texts_of_windows([window.features for window in windows])
         return [Segment(one.start, one.end, text) for one, text in zip(windows, texts, strict=True)]
 
-    def texts(self, features: np.ndarray) -> list[str]:
-        """The transcript of each row of ``features`` ``(row, bin, frame)``."""
-        rows = torch.from_numpy(features).to(next(self.model.parameters()).device)
+    def texts_of_windows(self, features: Sequence[np.ndarray]) -> list[str]:
+        """The words of each window's features ``(bin, frame)``, all computed at once."""
+        rows = torch.from_numpy(np.stack(features))
         with without_dropout(self.model), torch.inference_mode():
-            encoded = [self.model.encode(some) for some in rows.split(self.decoding.batch_size)]
-            return [text for some in encoded for text in self.texts_of(some)]
+            written = self.written(self.model.encode(rows.to(next(self.model.parameters()).device)))
+        return [self.vocabulary.decode(list(best.tokens)) for best in written]
 
-    def texts_of(self, encoded: Encoded) -> list[str]:
-        """The transcript of each row of encoded audio."""
+    def texts(self, features: Sequence[np.ndarray]) -> list[str]:
+        """The transcript of each of ``features`` ``(bin, frame)``, some of them computed at once."""
         size = self.decoding.batch_size
-        parts = (encoded.rows(slice(first, first + size)) for first in range(0, len(encoded.states), size))
-        found = [best for some in parts for best in self.written(some)]
+        return [
+            text for at in range(0, len(features), size) for text in self.texts_of_windows(features[at : at + size])
+        ]
+
+    def texts_of(self, encoded: Any) -> list[str]:
+        """The transcript of each row of encoded audio."""
+        with torch.inference_mode():
+            size = self.decoding.batch_size
+            parts = [encoded.rows(slice(start, start + size)) for start in range(0, len(encoded.states), size)]
+            found = [best for some in parts for best in self.written(some)]
         return [self.vocabulary.decode(list(best.tokens)) for best in found]
 
     def written(self, encoded: Encoded) -> list[Hypothesis]:
@@ -199,34 +204,34 @@ class TranscriptWriter:
 
 
 def windows_of(
-    read: Callable[[float, float], np.ndarray], duration: float, longest: float
+    read: Callable[[float, float], np.ndarray], duration: float, longest: float, sampling_rate: int = SAMPLING_RATE
 ) -> Iterator[tuple[float, float, np.ndarray]]:
     """Start, end and samples of the windows of a recording, cut where it is quietest; silent ones are left out.
 
-    ``read(start, end)`` gives samples at 16 kHz. A window is at most ``longest`` seconds, and at least half as long
+    ``read(start, end)`` gives samples. A window is at most ``longest`` seconds, and at least half as long
     unless it is the last.
     """
     start = 0.0
     while start < duration:
         samples = read(start, min(start + longest, duration))
-        end = start + len(samples) / SAMPLING_RATE
+        end = start + len(samples) / sampling_rate
         if end < duration - 1e-3:
-            kept = len(samples) // 2 + quietest(samples[len(samples) // 2 :])
-            samples, end = samples[:kept], start + kept / SAMPLING_RATE
+            kept = len(samples) // 2 + quietest(samples[len(samples) // 2 :], sampling_rate)
+            samples, end = samples[:kept], start + kept / sampling_rate
         if not len(samples):
             return
-        speech = find_speech(samples, SAMPLING_RATE)
+        speech = find_speech(samples, sampling_rate)
         if speech:
             yield start + speech[0][0], start + speech[-1][1], samples
         start = end
 
 
-def quietest(samples: np.ndarray) -> int:
+def quietest(samples: np.ndarray, sampling_rate: int = SAMPLING_RATE) -> int:
     """A place of samples ``(time,)`` in the middle of their longest quiet stretch, or at their quietest moment."""
-    levels = frame_levels(samples, SAMPLING_RATE)
+    levels = frame_levels(samples, sampling_rate)
     if not len(levels):
         return len(samples)
-    step = round(FRAME * SAMPLING_RATE)
+    step = round(FRAME * sampling_rate)
     low, high = np.percentile(levels, (0, 95))
     edges = np.flatnonzero(np.diff((levels <= low + (high - low) / 5).astype(np.int8), prepend=0, append=0))
     stretches = edges.reshape(-1, 2)

@@ -24,11 +24,21 @@ from vaak.core.errors import DataError
 from vaak.core.splits import SPLITS
 from vaak.runs.prepared import Recipe, fingerprint_with_files
 from vaak.tasks.asr.config import SCRATCH, AsrDataConfig, AsrExperiment, AsrModelConfig
-from vaak.tasks.asr.data import Limits, Utterances, Writing, doubtful_groups, label_of_groups, write_utterances
+from vaak.tasks.asr.data import (
+    Limits,
+    TokenLimit,
+    Utterances,
+    Writing,
+    decoder_limit,
+    doubtful_groups,
+    label_of_groups,
+    write_utterances,
+)
 from vaak.tasks.asr.export import exported_vocabulary
 from vaak.tasks.asr.whisper import KEY, PURPOSE, Vocabulary, base_of
 from vaak.tasks.pretrained import fetch_model, transformers_of
 from vaak.tasks.speech_task import PLACES, Datasets, PreparedAudio, corpora_of, report_shared_speakers
+from vaak.text.tokenizer import Tokenizer
 from vaak.text.tokenizer_training import TokenizerFactory
 
 if TYPE_CHECKING:
@@ -93,6 +103,34 @@ class AsrSources:
         """The maker of the tokenizer of a model trained from scratch; None for another."""
         return TokenizerFactory(self.data.tokenizer, self.folder) if self.model.base == SCRATCH else None
 
+    def vocabulary_of(self, tokenizer: Tokenizer) -> Vocabulary:
+        """Return that of a model trained from scratch."""
+        return Vocabulary.of_tokenizer(tokenizer)
+
+    def base_vocabulary(self, folder: Path) -> Vocabulary | None:
+        """Return that of the base, whose sizes are written to ``folder``; None for one that is trained from scratch."""
+        if self.model.base == SCRATCH:
+            return None
+        transformers = transformers_of(PURPOSE, "asr")
+        source = base_of(self.model, self.folder)
+        config = fetch_model(KEY, source, lambda: transformers.WhisperConfig.from_pretrained(source))
+        config.save_pretrained(folder / BASE)
+        if (exported := exported_vocabulary(Path(source))) is not None:
+            return exported
+        tokenizer = fetch_model(KEY, source, lambda: transformers.WhisperTokenizer.from_pretrained(source))
+        try:
+            generation = transformers.GenerationConfig.from_pretrained(source)
+        except OSError:  # a folder may have none
+            generation = transformers.GenerationConfig.from_model_config(config)
+        return Vocabulary.of_whisper(tokenizer, config, generation, self.data.language)
+
+    def token_limit(self, vocabulary: Vocabulary, folder: Path) -> TokenLimit:
+        """Return how many tokens a transcript may have; ``folder`` has the sizes of the base."""
+        longest = self.model.scratch.max_target_length
+        if self.model.base != SCRATCH:
+            longest = PreparedUtterances(folder).base_config.max_target_positions
+        return decoder_limit(longest - len(vocabulary.ids.prompt))
+
     def data_options(self) -> dict[str, Any]:
         """The options that determine what is made."""
         factory = self.tokenizer
@@ -128,31 +166,28 @@ def _make(
 ) -> dict[str, Any]:
     """Fill ``folder``, and return its statistics."""
     corpora, data = sources.corpora(), sources.data
-    base = None if own is not None else _base_vocabulary(sources, folder)
+    base = None if own is not None else sources.base_vocabulary(folder)
     statistics: dict[str, Any] = {}
     there = [split for split in SPLITS if any(split in corpus.splits for corpus in corpora)]
     vocabulary = own.vocabulary if own is not None else base
     if own is not None and sources.model.base != SCRATCH:
         own.base_config.save_pretrained(folder / BASE)
-    longest = sources.model.scratch.max_target_length
-    if sources.model.base != SCRATCH:
-        longest = PreparedUtterances(folder).base_config.max_target_positions
     writings: dict[str, Writing] = {}
     for split in there if splits is None else splits:
         left_out = LeftOut(sources.skip_bad)
         percent = data.percent if split == "train" else 100.0
         most = {"train": data.max_samples, "valid": data.max_valid_samples}.get(split)
-        limits = Limits(data, longest, percent, most)
+        limits = Limits(data, percent, most)
         writings[split] = write_utterances(folder / split, _cuts(corpora, split, left_out), limits, left_out)
         if not len(writings[split].store):
             raise _is_empty(split, left_out.listed[UNUSABLE])
         if vocabulary is None:  # this is train, which is the first
             assert sources.tokenizer is not None
-            vocabulary = Vocabulary.of_tokenizer(sources.tokenizer.create_tokenizer(writings[split].texts()))
+            vocabulary = sources.vocabulary_of(sources.tokenizer.create_tokenizer(writings[split].texts()))
     assert vocabulary is not None
-    label = label_of_groups(writings, data.group)
+    label, tokens = label_of_groups(writings, data.group), sources.token_limit(vocabulary, folder)
     for split, writing in writings.items():
-        statistics[split] = writing.finish(vocabulary, label)
+        statistics[split] = writing.finish(vocabulary, tokens, label)
         _report(split, statistics[split], corpora)
     report_shared_speakers(corpora)
     for line in doubtful_groups({split: about["groups"] for split, about in statistics.items()}, label):
@@ -173,24 +208,6 @@ def _cuts(corpora: list[AudioCorpus], split: str, left_out: LeftOut) -> Iterator
             corpus.on_bad = left_out.bad
             corpus.require_text()
             yield from corpus.cuts(split)
-
-
-def _base_vocabulary(sources: AsrSources, folder: Path) -> Vocabulary | None:
-    """The vocabulary of a base, whose sizes are written to ``folder``; None for one that is trained from scratch."""
-    if sources.model.base == SCRATCH:
-        return None
-    transformers = transformers_of(PURPOSE, "asr")
-    source = base_of(sources.model, sources.folder)
-    config = fetch_model(KEY, source, lambda: transformers.WhisperConfig.from_pretrained(source))
-    config.save_pretrained(folder / BASE)
-    if (exported := exported_vocabulary(Path(source))) is not None:
-        return exported
-    tokenizer = fetch_model(KEY, source, lambda: transformers.WhisperTokenizer.from_pretrained(source))
-    try:
-        generation = transformers.GenerationConfig.from_pretrained(source)
-    except OSError:  # a folder may have none
-        generation = transformers.GenerationConfig.from_model_config(config)
-    return Vocabulary.of_whisper(tokenizer, config, generation, sources.data.language)
 
 
 def _report(split: str, about: dict[str, Any], corpora: list[AudioCorpus]) -> None:

@@ -7,13 +7,18 @@ from collections.abc import Iterable, Iterator
 from vaak.audio.config import AudioConfig, DatasetConfig
 from vaak.config.components import TOKENIZERS
 from vaak.config.tasks import CheckFinding, TaskSpec, impossible, no_effect, only_length, unread_input
+from vaak.nn.config import stack_findings, stack_parameters
 from vaak.tasks.asr.config import ALIASES, DEFAULTS, SCRATCH, AsrDataConfig, AsrExperiment, AsrModelConfig
-from vaak.tasks.audio_checks import augmentation_findings, dataset_findings
+from vaak.tasks.audio_checks import augmentation_findings, dataset_findings, unread_feature_findings
 from vaak.text.config import losses_of_tokens, tokenizer_findings
 
 LOAD_BALANCING = "load_balancing"
+CTC = "ctc"
+ONLY_WHISPERS_BEAM = ("length_penalty", "early_stopping")
+ONLY_CTC_BEAM = ("ngram", "alpha", "beta")
+NOT_READ_BY_CTC = ("mel", "pitch", "dither", "storage_path", "storage_type", "progress_bar")
 READ_AUDIO = frozenset({"corpus_dir", "output_dir", "num_jobs", "cache_gigabytes", "channels", "num_mel_bins"})
-"""Options of global_config that this task reads: its features are always Whisper's."""
+"""Options of global_config that a Whisper reads: its features are its own."""
 
 
 def checks(experiment: AsrExperiment) -> Iterator[CheckFinding]:
@@ -23,23 +28,56 @@ def checks(experiment: AsrExperiment) -> Iterator[CheckFinding]:
         yield impossible("model.experts", "given together with model.lora; keep one of them")
     if model.experts is None and LOAD_BALANCING in experiment.training.loss.auxiliary:
         yield impossible(f"training.loss.auxiliary.{LOAD_BALANCING}", "model.experts is null")
-    for name in AudioConfig.model_fields:
-        if name not in READ_AUDIO:
-            yield no_effect(f"global_config.{name}", "speech recognition reads Whisper's own features")
+    yield from _of_ctc(experiment) if model.architecture == CTC else _of_whisper(experiment)
     if all(dataset.type != "recipe" for dataset in experiment.datasets):
         yield no_effect("global_config.num_jobs", "no dataset is a recipe, which several processes would prepare")
     yield from dataset_findings(experiment.datasets, reads_times=False)
     yield from augmentation_findings(data.augmentation)
     yield from _base(experiment)
     if data.decoding.method != "beam":
-        for name in ("beam_size", "length_penalty", "early_stopping"):
+        for name in ("beam_size", *ONLY_WHISPERS_BEAM, *ONLY_CTC_BEAM):
             yield no_effect(f"data.decoding.{name}", f"the method is {data.decoding.method}")
+    elif data.decoding.ngram is None:
+        yield no_effect("data.decoding.alpha", "data.decoding.ngram is null")
     budget = experiment.training.batching.max_duration
     if budget is not None and budget < data.max_duration:
         yield impossible(
             "training.batching.max_duration",
-            f"{budget:g} s is less than an example, which is padded to data.max_duration ({data.max_duration:g} s)",
+            f"{budget:g} s is less than an example may have (data.max_duration, {data.max_duration:g} s)",
         )
+
+
+def _of_whisper(experiment: AsrExperiment) -> Iterator[CheckFinding]:
+    for name in AudioConfig.model_fields:
+        if name not in READ_AUDIO:
+            yield no_effect(f"global_config.{name}", "Whisper has its own features")
+    for name in type(experiment.model.conformer).model_fields:
+        yield no_effect(f"model.conformer.{name}", "model.architecture is whisper")
+    for name in ONLY_CTC_BEAM:
+        yield no_effect(f"data.decoding.{name}", "model.architecture is whisper")
+
+
+def _of_ctc(experiment: AsrExperiment) -> Iterator[CheckFinding]:
+    """Yield what CTC doesn't read or have."""
+    model, data, loss = experiment.model, experiment.data, experiment.training.loss
+    for name in type(model.scratch).model_fields:
+        yield no_effect(f"model.scratch.{name}", "model.architecture is ctc; its encoder is model.conformer")
+    for name in (*ONLY_WHISPERS_BEAM, "max_new_tokens"):
+        yield no_effect(f"data.decoding.{name}", "model.architecture is ctc, whose search is over with the last frame")
+    if experiment.global_config.feature_type == "mel":
+        yield impossible("global_config.feature_type", "mel is for speech synthesis; expected fbank, mfcc, spectrogram")
+    for name in NOT_READ_BY_CTC:
+        yield no_effect(f"global_config.{name}", "speech recognition keeps features in memory only")
+    if model.experts is not None:
+        yield impossible("model.experts", "model.architecture is ctc; only a Whisper may have experts")
+    if loss.label_smoothing:
+        yield impossible("training.loss.label_smoothing", "model.architecture is ctc, whose loss has no smoothing")
+    for name in loss.auxiliary:
+        if name != LOAD_BALANCING:
+            yield impossible(f"training.loss.auxiliary.{name}", "model.architecture is ctc, which has no such loss")
+    yield from unread_feature_findings(experiment.global_config)
+    longest = data.max_duration / experiment.global_config.frame_shift / model.conformer.subsampling
+    yield from stack_findings("model.conformer", model.conformer, is_encoder=True, longest=longest)
 
 
 def _base(experiment: AsrExperiment) -> Iterator[CheckFinding]:
@@ -70,13 +108,19 @@ def metrics(experiment: AsrExperiment) -> Iterable[str]:
         if experiment.model.experts
         else ()
     )
-    return ("val_loss", "val_accuracy", "val_wer", "val_cer", "val_wer/", f"val_{LOAD_BALANCING}", *routing)
+    accuracy = ("val_accuracy",) if experiment.model.architecture != CTC else ()
+    return ("val_loss", *accuracy, "val_wer", "val_cer", "val_wer/", f"val_{LOAD_BALANCING}", *routing)
 
 
 def num_parameters(experiment: AsrExperiment) -> int:
     """About how many parameters a model that is trained from scratch has; 0 for one whose base isn't read yet."""
     if experiment.model.base != SCRATCH:
         return 0
+    if experiment.model.architecture == CTC:
+        conformer, audio = experiment.model.conformer, experiment.global_config
+        outside = experiment.data.tokenizer.vocab_size + 3 * audio.num_mel_bins
+        outside += 3 * conformer.d_model * max(0, conformer.subsampling.bit_length() - 2) + conformer.d_model
+        return stack_parameters(conformer) + outside * conformer.d_model
     sizes = experiment.model.scratch
     width = sizes.d_ff or 4 * sizes.d_model
     layer = 2 * sizes.d_model * width

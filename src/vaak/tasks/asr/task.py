@@ -10,7 +10,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, cast
@@ -27,14 +26,16 @@ from vaak.nn.cross_entropy import IGNORED
 from vaak.nn.lora import USE, load_balancing, uses_of
 from vaak.nn.losses import losses_of_logits
 from vaak.runs.prepared import Recipe
-from vaak.tasks.asr.config import SCRATCH, AsrDataConfig, AsrDecodingConfig, AsrExperiment, AsrModelConfig
+from vaak.tasks.asr.config import SCRATCH, AsrDecodingConfig, AsrExperiment
+from vaak.tasks.asr.ctc.task import CtcTask
 from vaak.tasks.asr.data import AsrDataset, AsrExample, WhisperFeatures, collate
 from vaak.tasks.asr.export import mean_weight, write_adapter, write_mixture, write_mixture_onnx, write_whisper
 from vaak.tasks.asr.metrics import AsrMeters
 from vaak.tasks.asr.model import AsrModel, AsrOutputs, Encoded
-from vaak.tasks.asr.predict import Transcriber, Transcript
-from vaak.tasks.asr.prepare import MAY_DIFFER, READING, AsrSources, PreparedUtterances, recipe
-from vaak.tasks.asr.spec import LOAD_BALANCING, SPEC
+from vaak.tasks.asr.predict import Transcriber
+from vaak.tasks.asr.prepare import AsrSources, PreparedUtterances, recipe
+from vaak.tasks.asr.recogniser import Recogniser
+from vaak.tasks.asr.spec import CTC, LOAD_BALANCING
 from vaak.tasks.asr.whisper import (
     Vocabulary,
     base_of,
@@ -46,27 +47,25 @@ from vaak.tasks.asr.whisper import (
     random_whisper,
     scratch_config,
 )
-from vaak.tasks.base import refuse_other_options
 from vaak.tasks.pretrained import load_or_init
-from vaak.tasks.speech_task import Datasets, SpeechTask
+from vaak.tasks.speech_task import Datasets
 
 HEARD = "heard"
 """The tensor of a batch that has what the gate reads."""
-SHOWN = 5
-"""Validation utterances whose transcripts are shown after training."""
 
 
-class AsrTask(SpeechTask[AsrExperiment, PreparedUtterances, AsrDataset]):
-    """Trains a Whisper model to transcribe speech."""
+class AsrTask(Recogniser):
+    """Trains a Whisper model to transcribe speech; of ``model.architecture: ctc``, a ``CtcTask`` is made instead."""
 
-    options: AsrModelConfig
-    data: AsrDataConfig
-    SPEC = SPEC
-    PREPARED = PreparedUtterances
-    MAY_DIFFER = READING
-    LISTS_UNUSABLE = True
-    grouped_by = "speaker"
+    OF_BEAMS = (*Recogniser.OF_BEAMS, "length_penalty", "early_stopping")
     auxiliary_losses = (LOAD_BALANCING,)
+
+    def __new__(  # type: ignore[misc] # mypy expects a subclass
+        cls, experiment: AsrExperiment | None = None, *folders: Path
+    ) -> Recogniser:
+        if experiment is not None and experiment.model.architecture == CTC:
+            return CtcTask(experiment, *folders)
+        return super().__new__(cls)
 
     def __init__(self, experiment: AsrExperiment, directory: Path, folder: Path) -> None:
         super().__init__(experiment, directory, folder)
@@ -78,29 +77,10 @@ class AsrTask(SpeechTask[AsrExperiment, PreparedUtterances, AsrDataset]):
 
     # Data.
 
-    def sources(self) -> list[Path]:
-        """Return the files of corpora, tokenizer and base. Raises DataError for one that doesn't exist."""
-        path = self.data.tokenizer.path
-        if self.options.base == SCRATCH:
-            return [*super().sources(), *([Path(path).expanduser()] if path else [])]
-        base = Path(base_of(self.options, self.folder))
-        return [*super().sources(), *(sorted(base.glob("*.safetensors")) if base.is_dir() else [])]
-
-    def examples_at_most(self) -> Iterator[float] | None:
-        cuts = None if self.data.too_long == "split" else self.training_cuts()
-        return None if cuts is None else (float(max(1, len(cut.supervisions))) for cut in cuts)
-
     def recipe_of(
         self, datasets: Datasets, splits: tuple[str, ...] | None = None, own: PreparedUtterances | None = None
     ) -> Recipe:
         return recipe(AsrSources.of(self.experiment, datasets, self.folder), splits, own)
-
-    def refuse_other_inputs(self, own: AsrExperiment) -> None:
-        super().refuse_other_inputs(own)
-        refuse_other_options(own.data, self.data, "data", MAY_DIFFER)
-
-    def has_other_corpora(self, own: AsrExperiment) -> bool:
-        return super().has_other_corpora(own) or self.data.group != own.data.group
 
     def make_dataset(self, split: str) -> AsrDataset:
         return AsrDataset(
@@ -194,21 +174,10 @@ class AsrTask(SpeechTask[AsrExperiment, PreparedUtterances, AsrDataset]):
         return {"token": logits[batch["targets"] != IGNORED]}
 
     def meters(self, split: str) -> AsrMeters:
-        decoding, dataset = self.data.decoding, self.dataset(split)
-        protocol = {"split": split, "normaliser": self.data.normaliser, "decoding": decoding.method}
-        if decoding.method == "beam":
-            names = ("beam_size", "length_penalty", "early_stopping")
-            protocol |= {name: str(getattr(decoding, name)) for name in names}
-        protocol["transcribed"] = str(min(dataset.num_transcribed, len(dataset.utterances)))
-
         def transcribe(model: AsrModel, encoded: Encoded) -> list[str]:
             return self.transcriber(model).texts_of(encoded)
 
-        return AsrMeters(protocol, transcribe, dataset.utterances.group_names)
-
-    def show(self, batch: Batch) -> list[str]:
-        """The name and the transcript of each row."""
-        return [f"{name}: {text}" for name, text in zip(batch.extra["names"], batch.extra["texts"], strict=True)]
+        return AsrMeters(self.protocol(split), transcribe, self.dataset(split).utterances.group_names)
 
     # Use.
 
@@ -217,15 +186,6 @@ class AsrTask(SpeechTask[AsrExperiment, PreparedUtterances, AsrDataset]):
         decoding = AsrDecodingConfig(**{**self.data.decoding.model_dump(), **options})
         vocabulary = self.prepared.vocabulary
         return Transcriber(cast("AsrModel", model), vocabulary, self.features, decoding, self.audio.channels)
-
-    def predict(
-        self, model: nn.Module, inputs: Iterable[Path | str], batch_size: int | None = None
-    ) -> Iterator[Transcript]:
-        """The transcript of each audio file."""
-        for found in self.transcriber(model).transcribe_files(map(Path, inputs), batch_size):
-            if isinstance(found, UserError):
-                raise found
-            yield found
 
     def expert_weight(self, expert: int, checkpoint: Path) -> float:
         """Return the factor of an expert's change where it is exported. Raises UserError if that isn't known."""
@@ -260,10 +220,3 @@ class AsrTask(SpeechTask[AsrExperiment, PreparedUtterances, AsrDataset]):
             return {}
         reason = "only a mixture of experts (model.experts) is written so"
         return {"mixture": reason, "onnx": reason + "; other tools convert the folder of --format hf"}
-
-    def samples(self, model: nn.Module) -> list[str]:
-        """Return the model's transcripts of the first validation utterances, with the true ones."""
-        dataset, rng = self.dataset("valid"), np.random.default_rng(0)
-        examples = [dataset.example(index, rng) for index in range(min(SHOWN, len(dataset.utterances)))]
-        texts = self.transcriber(model).texts(np.stack([one.features for one in examples]))
-        return [f"{one.name}: {text} (reference: {one.text})" for one, text in zip(examples, texts, strict=True)]

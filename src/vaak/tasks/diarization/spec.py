@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from vaak.audio.config import AudioConfig, DatasetConfig
 from vaak.config.tasks import CheckFinding, TaskSpec, impossible, no_effect, only_length, remark
 from vaak.nn.config import lora_findings, preset_findings, stack_findings, stack_parameters
-from vaak.tasks.audio_checks import augmentation_findings, dataset_findings
+from vaak.tasks.audio_checks import augmentation_findings, dataset_findings, unread_feature_findings
 from vaak.tasks.diarization.config import (
     ALIASES,
     DEFAULTS,
@@ -53,16 +53,7 @@ def _unread_by_features(audio: AudioConfig) -> Iterator[CheckFinding]:
             "mel is for speech synthesis; its frames are not at the places of a diarizer's labels: use fbank",
         )
         return
-    kind = f"feature_type is {audio.feature_type}"
-    if audio.feature_type != "mfcc":
-        for name in ("num_ceps", "cepstral_lifter"):
-            yield no_effect(f"global_config.{name}", f"{kind}, and only mfcc has cepstral coefficients")
-    if audio.feature_type == "spectrogram":
-        for name in ("num_mel_bins", "low_freq", "high_freq", "norm_filters"):
-            yield no_effect(f"global_config.{name}", f"{kind}, and only fbank and mfcc have mel filters")
-    if not audio.use_energy:
-        for name in ("energy_floor", "raw_energy"):
-            yield no_effect(f"global_config.{name}", "use_energy is false, so no energy is computed")
+    yield from unread_feature_findings(audio)
     if audio.storage_path is None:
         yield no_effect("global_config.num_jobs", "storage_path is null: features are computed when they are needed")
 

@@ -25,6 +25,7 @@ CLASSES = typing.get_args(ResumeClass)
 UNCHANGEABLE = {
     ("seq2seq", "model.model_type"),  # has one value only
     ("diarization", "model.model_type"),
+    ("asr", "model.conformer.norm_placement"),
     ("multitask", "data.tasks"),  # has experiments, whose options change; it has its own test
     *((task, "task") for task in TASKS),  # all else is then not to be compared; it has its own test
 }

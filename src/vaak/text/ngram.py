@@ -1,0 +1,102 @@
+"""An n-gram model of words, read from an ARPA file: what KenLM, SRILM and IRSTLM write.
+
+    \\data\\              log10 p(word | words before)   the n-gram   log10 of its back-off, if it is continued
+    ngram 1=3
+    \\1-grams:           -0.5    so    -0.3
+    \\2-grams:           -0.2    so it
+    \\end\\
+
+    p(w | h) = that of the n-gram h w where there is one, else back-off(h) · p(w | h without its first word)
+
+Sources: Katz 1987, "Estimation of Probabilities from Sparse Data" (back-off); Heafield 2011, "KenLM" (what a missing
+``<unk>`` counts: 10^-100).
+"""
+
+from __future__ import annotations
+
+import gzip
+import math
+from pathlib import Path
+from typing import TextIO
+
+from vaak.core.errors import DataError
+
+START, END, UNKNOWN = "<s>", "</s>", "<unk>"
+NOWHERE = -100.0
+"""The log10 of the probability of an unknown word where the file has none."""
+
+
+class Ngram:
+    """The log-probability of a word after others."""
+
+    def __init__(self, path: str | Path) -> None:
+        """Read an ARPA file, or one that gzip compressed. Raises DataError, with its line, for one that isn't such."""
+        self.path = Path(path).expanduser()
+        self.order = 0
+        self._entries: dict[tuple[str, ...], tuple[float, float]] = {}
+        """By n-gram, the log10 of its probability and of its back-off."""
+        try:
+            with (
+                gzip.open(self.path, "rt", encoding="utf-8")
+                if self.path.suffix == ".gz"
+                else open(self.path, encoding="utf-8") as lines
+            ):
+                self._read(lines)
+        except (OSError, UnicodeDecodeError) as error:
+            raise DataError(f"{self.path}: this n-gram model can't be read: {error}") from error
+
+    def _read(self, lines: TextIO) -> None:
+        counts, length = dict[int, int](), 0
+        for number, line in enumerate(lines, start=1):
+            text = line.strip()
+            if text == "\\end\\":
+                break
+            if text.startswith("\\"):
+                length = int(text[1:-7]) if text.endswith("-grams:") and text[1:-7].isdecimal() else 0
+            elif text.startswith("ngram ") and not length:
+                order, _, many = text[6:].partition("=")
+                counts[int(order)] = int(many)
+            elif text and length:
+                self._add(text, length, number)
+        else:
+            raise DataError(f"{self.path}: this is not a whole ARPA file: it has no \\end\\")
+        found = [sum(len(words) == one for words in self._entries) for one in counts]
+        if not counts or list(counts.values()) != found:
+            raise DataError(f"{self.path}: \\data\\ counts {list(counts.values())} n-grams, but there are {found}")
+        self.order = max(counts)
+
+    def _add(self, text: str, length: int, number: int) -> None:
+        fields = text.split()
+        try:
+            back_off = float(fields[length + 1]) if len(fields) == length + 2 else 0.0
+            if not length + 1 <= len(fields) <= length + 2:
+                raise ValueError
+            self._entries[tuple(fields[1 : length + 1])] = float(fields[0]), back_off
+        except (ValueError, IndexError) as error:
+            expected = f"a number, {length} words and maybe a number"
+            raise DataError(f"{self.path}:{number}: expected {expected}, not {text!r}") from error
+
+    def __contains__(self, word: str) -> bool:
+        return (word,) in self._entries
+
+    def begin(self) -> tuple[str, ...]:
+        """Return the words before the first one."""
+        return (START,)[: self.order - 1]
+
+    def score(self, before: tuple[str, ...], word: str) -> float:
+        """Return the natural log of the probability of a word after those ``before``, of which the last count."""
+        word = word if word in self else UNKNOWN
+        before = before[max(0, len(before) - self.order + 1) :]
+        lost = 0.0
+        while before:
+            entry = self._entries.get((*before, word))
+            if entry is not None:
+                return (lost + entry[0]) * math.log(10)
+            lost += self._entries.get(before, (0.0, 0.0))[1]
+            before = before[1:]
+        return (lost + self._entries.get((word,), (NOWHERE, 0.0))[0]) * math.log(10)
+
+    def after(self, before: tuple[str, ...], word: str) -> tuple[str, ...]:
+        """Return what counts of the words before the next one."""
+        known = word if word in self else UNKNOWN
+        return (*before, known)[-(self.order - 1) :] if self.order > 1 else ()

@@ -1,0 +1,153 @@
+"""A tiny recogniser by CTC: what fits its frames, what it says, and the same in onnxruntime."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import tiny_listener
+from vaak.config.load import load
+from vaak.config.yaml.text import yaml_text
+from vaak.core.errors import DataError, UserError
+from vaak.nn.config import ConformerConfig
+from vaak.nn.conformer import Conformer
+from vaak.nn.ctc import collapse
+from vaak.runs.open_run import open_run
+from vaak.tasks.asr.ctc.data import padded_features
+from vaak.tasks.asr.ctc.task import CtcTask
+from vaak.tasks.asr.task import AsrTask
+
+SIZES = {"d_model": 48, "num_layers": 1, "num_heads": 2, "kernel_size": 5, "dropout": 0.0}
+MODEL = {"architecture": "ctc", "conformer": SIZES}
+
+
+@pytest.fixture(scope="module")
+def run(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run, trained to its end; tests leave it as it is."""
+    options = ("training.max_steps=100", "training.optimizer.lr=0.01")
+    return tiny_listener.train(corpus, tmp_path_factory.mktemp("run") / "ctc", *options, model=MODEL)
+
+
+def task_of(corpus: Path, folder: Path, **more: Any) -> CtcTask:
+    """A task, prepared."""
+    folder.mkdir(exist_ok=True)
+    (folder / "case.yml").write_text(yaml_text(tiny_listener.options(corpus, **{"model": MODEL, **more})))
+    experiment: Any = load([folder / "case.yml"]).experiment
+    task: Any = AsrTask(experiment, folder, folder)
+    assert isinstance(task, CtcTask)
+    task.prepare()
+    return task
+
+
+def with_a_dense_text(corpus: Path, folder: Path) -> Path:
+    """A copy of the corpus whose first utterance, of 0.25 s or 7 frames, has 8 letters, three times two equal ones."""
+    shutil.copytree(corpus, folder)
+    first, *rest = (folder / "train.jsonl").read_text().splitlines()
+    (folder / "train.jsonl").write_text("\n".join([json.dumps({**json.loads(first), "text": "aabbccdd"}), *rest]))
+    return folder
+
+
+def test_tokens_that_do_not_fit_the_frames_are_named_and_left_out_or_refused(corpus: Path, tmp_path: Path):
+    data = with_a_dense_text(corpus, tmp_path / "data")
+    task = task_of(data, tmp_path / "drops")
+    (listed,) = (tmp_path / "drops" / "prepared" / "train" / "left_out.jsonl").read_text().splitlines()
+    reason = "8 tokens, which need 12 frames of the encoder (a blank between equal ones) of 7"
+    assert json.loads(listed) == {"name": "train0", "reason": reason}
+    about = task.prepared.about["statistics"]["train"]
+    assert about["left_out"] == {"utterances with more tokens than the encoder has frames for": 1}
+    with pytest.raises(DataError, match=r"train0.* has 8 tokens, which need 12 frames .*; set data\.too_long"):
+        task_of(data, tmp_path / "fails", data={"too_long": "fail"})
+
+
+def test_audio_is_not_sped_up_where_its_tokens_would_not_fit(corpus: Path, tmp_path: Path):
+    model = {**MODEL, "conformer": {**SIZES, "subsampling": 8}}
+    task = task_of(corpus, tmp_path / "case", model=model, data={"augmentation": {"speed": [2.0]}})
+    dataset = task.dataset("train")
+    words = {index: len(dataset.example(index, np.random.default_rng(0)).text.split()) for index in range(3)}
+    frames = {index: dataset.example(index, np.random.default_rng(0)).features.shape[1] for index in range(3)}
+    assert words == {0: 1, 1: 2, 2: 3}
+    assert frames == {0: 13, 1: 50, 2: 75}, "two letters fit two frames of the encoder, five don't fit four"
+
+
+def test_what_is_padding_changes_no_frame_of_a_conformer():
+    torch.manual_seed(0)
+    model = Conformer(ConformerConfig(**SIZES), 6).double().eval()
+    rows = [torch.randn(length, 6, dtype=torch.float64) for length in (21, 40, 4)]
+    padded = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=7.0)
+    together, lengths = model(padded, torch.tensor([21, 40, 4]))
+    assert lengths.tolist() == [6, 10, 1]
+    for row, encoded, length in zip(rows, together, lengths, strict=True):
+        alone, _ = model(row[None], torch.tensor([len(row)]))
+        torch.testing.assert_close(alone[0], encoded[:length])
+
+
+def test_it_learns_and_says_the_same_in_an_evaluation_and_of_files(run: Path, corpus: Path):
+    last = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()][-1]
+    assert last["val_wer"] < 0.5
+    opened = open_run(run)
+    files = [corpus / f"valid{index}.wav" for index in range(6)]
+    texts = {found.name: found.text for found in opened.task.predict(opened.model, files)}
+    expected = dict(line.split(" (reference")[0].split(": ") for line in opened.task.samples(opened.model))
+    assert len(expected) == 5
+    agreeing = [texts[name] == text for name, text in expected.items()]
+    assert sum(agreeing) >= 4, "windows leave out silence at the ends"
+
+
+def test_a_beam_search_with_an_ngram_says_what_the_ngram_likes(run: Path, corpus: Path, tmp_path: Path):
+    opened, words = open_run(run), tmp_path / "words.arpa"
+    words.write_text(
+        "\\data\\\nngram 1=4\n\n\\1-grams:\n-9\t<s>\n-0.1\t</s>\n-0.1\tmi\n-0.1\tsu\n\n\\end\\\n", encoding="utf-8"
+    )
+    task: Any = opened.task
+    features = [task.dataset("test").example(index, np.random.default_rng(0)).features for index in range(4)]
+    greedy, wide = (task.transcriber(opened.model, **one).texts(features) for one in ({}, {"method": "beam"}))
+    assert sum(one == other for one, other in zip(greedy, wide, strict=True)) >= 3
+    liked = task.transcriber(opened.model, method="beam", beam_size=50, ngram=str(words), alpha=5.0).texts(features)
+    others = [sum(word not in ("mi", "su") for text in texts for word in text.split()) for texts in (wide, liked)]
+    assert others[1] < others[0]
+    with pytest.raises(DataError, match=r"none\.arpa: this n-gram model can't be read"):
+        task.transcriber(opened.model, method="beam", ngram=str(tmp_path / "none.arpa")).texts(features)
+
+
+@pytest.mark.slow
+def test_onnxruntime_gives_the_same_text(run: Path, corpus: Path, tmp_path: Path):
+    onnxruntime = pytest.importorskip("onnxruntime")
+    opened = open_run(run)
+    task: Any = opened.task
+    task.export_onnx(opened.model, tmp_path / "out")
+    session = onnxruntime.InferenceSession(tmp_path / "out" / "ctc.onnx")
+    dataset, rng = task.dataset("valid"), np.random.default_rng(0)
+    features = [dataset.example(index, rng).features for index in range(6)]
+    rows, lengths = padded_features(features)
+    log_probs, frames = session.run(None, {"features": rows.numpy(), "feature_lengths": lengths.numpy()})
+    about = json.loads((tmp_path / "out" / "vocabulary.json").read_text())
+    log_probs[..., about["never"]] = -np.inf
+    found = [
+        task.prepared.vocabulary.decode(collapse(row[:number].argmax(-1).tolist(), about["pad"]))
+        for row, number in zip(log_probs, frames, strict=True)
+    ]
+    assert found == task.transcriber(opened.model).texts(features)
+    assert any(found)
+    assert set(task.refused_exports()) == {"hf", "peft", "mixture"}
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ("model.experts={}", "model.experts"),
+        ("training.loss.label_smoothing=0.1", "whose loss has no smoothing"),
+        ("training.loss.auxiliary={z_loss: 0.1}", "has no such loss"),
+        ("global_config={feature_type: mel, num_mel_bins: 80}", "mel is for speech synthesis"),
+        ("model.conformer.kernel_size=4", "must be odd"),
+    ],
+)
+def test_what_ctc_has_not_is_one_line(corpus: Path, tmp_path: Path, change: str, message: str):
+    (tmp_path / "case.yml").write_text(yaml_text(tiny_listener.options(corpus, model=MODEL)))
+    with pytest.raises(UserError, match=message):
+        load([tmp_path / "case.yml"], [change])
