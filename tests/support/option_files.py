@@ -197,6 +197,8 @@ def _write_words(data: Path) -> None:
     _write_variants(data)
     _write_meetings(data)
     write_whisper(data / "whisper")
+    unigrams = "".join(f"-0.1\t{word}\n" for word in ("</s>", "mi!"))
+    (data / "words.arpa").write_text(f"\\data\\\nngram 1=2\n\n\\1-grams:\n{unigrams}\n\\end\\\n")
     _write_tokenizer(data)
 
 

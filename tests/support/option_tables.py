@@ -254,6 +254,15 @@ OF_A_TASK: dict[tuple[str, str], tuple[str, ...]] = {
         ("asr", f"data.decoding.{name}"): (*LISTENS, "data.decoding.method=beam")
         for name in ("beam_size", "length_penalty", "early_stopping")
     },
+    **{
+        ("asr", f"data.decoding.{name}"): (
+            *CONFORMER,
+            *LISTENS,
+            "data.decoding={method: beam, ngram: FOLDER/words.arpa}",
+        )
+        for name in ("alpha", "beta")
+    },
+    ("asr", "data.decoding.ngram"): (*CONFORMER, *LISTENS, "data.decoding.method=beam"),
     ("asr", "global_config.cache_gigabytes"): ("training.max_steps=7",),
     **{("asr", f"model.lora.{name}"): LORA for name in LORA_OPTIONS},
     **{("asr", f"model.experts.{name}"): EXPERTS for name in EXPERTS_OPTIONS},

@@ -6,6 +6,7 @@ from typing import Any
 
 VALUES: dict[str, Any] = {
     "name": "other",
+    "data.decoding.ngram": "FOLDER/words.arpa",
     "run_dir": "FOLDER/elsewhere/run",
     "data.cache_dir": "FOLDER/cache",
     "data.corpus.fold": "1:1",
