@@ -81,9 +81,13 @@ def members_of(path: Path) -> Iterator[Member]:
     Raises DataError for a tar that is compressed or cut short, and for a member that is a link, a device or sparse, or
     whose name leads out of the archive.
     """
-    with open(path, "rb") as file:
-        if file.read(2) == b"\x1f\x8b":
-            raise DataError(f"{path}: a compressed tar can't be read from the middle; unpack it: gunzip {path.name}")
+    try:
+        with open(path, "rb") as file:
+            is_compressed = file.read(2) == b"\x1f\x8b"
+    except OSError as error:
+        raise DataError(f"{path}: can't be read: {error.strerror}") from error
+    if is_compressed:
+        raise DataError(f"{path}: a compressed tar can't be read from the middle; unpack it: gunzip {path.name}")
     try:
         with tarfile.open(path, "r:") as archive:
             while (one := archive.next()) is not None:

@@ -329,6 +329,8 @@ def _examine(corpus: CorpusSurvey, seconds: float) -> None:
                 corpus.splits[split] = _survey_split(reader, split, left / (len(reader.given) - number))
     except UserError as error:
         corpus.problem = str(error)
+    except OSError as error:
+        corpus.problem = f"{error.filename}: can't be read: {error.strerror}"
     corpus.seconds = time.monotonic() - begun
 
 

@@ -283,6 +283,12 @@ def test_tars_that_are_compressed_cut_short_or_too_long_in_text_are_one_line(tmp
         list(corpus_of("webdataset", tmp_path).cuts("train"))
 
 
+def test_a_folder_called_like_a_tar_is_one_line(tmp_path: Path):
+    (tmp_path / "train.tar").mkdir()
+    with pytest.raises(DataError, match=r"train\.tar: can't be read: Is a directory"):
+        list(corpus_of("webdataset", tmp_path).cuts("train"))
+
+
 def test_shars_recordings_come_from_their_tar_alone(tmp_path: Path):
     downloaded.shar(tmp_path / "shar")
     tar = tmp_path / "shar" / "dev" / "recording.000000.tar"
