@@ -193,7 +193,9 @@ def table_rows(path: Path, names: tuple[str, ...] = ()) -> Iterator[tuple[str, R
             for number, content in enumerate(lines, start=1):
                 where = f"{path}:{number}"
                 line = decoded(content.removeprefix(b"\xef\xbb\xbf") if number == 1 else content, where).rstrip("\r\n")
-                cells = [_unquoted(cell) for cell in line.split("\t")]
+                cells = line.split("\t")
+                if '"' in line:
+                    cells = list(map(_unquoted, cells))
                 if not names:
                     names = tuple(cells)
                     continue

@@ -114,7 +114,7 @@ class SplitSurvey:
         if len(self.examples) < EXAMPLES:
             self.examples.append(text)
 
-    def add_reading(self, reading: ReadRecording, place: str) -> None:
+    def add_reading(self, reading: ReadRecording) -> None:
         """Count what the header of a recording says."""
         if reading.problem is not None:
             self.broken.append(str(reading.problem))
@@ -151,9 +151,20 @@ class CorpusSurvey:
                     yield "texts", name, len(one.texts & train.texts), len(one.texts)
 
 
+class _PlainCharacters(dict[int, int | None]):
+    """For ``str.translate``: letters, marks and digits stay. Filled as characters come: to look one up is slow."""
+
+    def __missing__(self, code: int) -> int | None:
+        self[code] = code if unicodedata.category(chr(code))[0] in "LMN" else None
+        return self[code]
+
+
+_PLAIN = _PlainCharacters()
+
+
 def digest_of_text(text: str) -> int:
     """A number for a text, without its case, punctuation and spaces."""
-    plain = "".join(one for one in text.casefold() if unicodedata.category(one)[0] in "LMN")
+    plain = text.casefold().translate(_PLAIN)
     return int.from_bytes(hashlib.blake2b(plain.encode(errors="surrogatepass"), digest_size=8).digest())
 
 
@@ -323,10 +334,7 @@ def _examine(corpus: CorpusSurvey, seconds: float) -> None:
         if corpus.is_text:
             _examine_texts(corpus, begun + seconds)
         else:
-            reader = _reader_of(corpus.options)
-            for number, split in enumerate(reader.given):
-                left = begun + seconds - time.monotonic()
-                corpus.splits[split] = _survey_split(reader, split, left / (len(reader.given) - number))
+            _examine_recordings(corpus, _reader_of(corpus.options), seconds)
     except UserError as error:
         corpus.problem = str(error)
     except OSError as error:
@@ -334,25 +342,37 @@ def _examine(corpus: CorpusSurvey, seconds: float) -> None:
     corpus.seconds = time.monotonic() - begun
 
 
-def _survey_split(reader: CorpusReader, split: str, seconds: float) -> SplitSurvey:
-    """Read the description, and then headers, for about so many seconds."""
-    found, rng, sample = SplitSurvey(), random.Random(0), list[Entry]()
+def _examine_recordings(corpus: CorpusSurvey, reader: CorpusReader, seconds: float) -> None:
+    """Read the descriptions in about half of the time, those of train last; then headers of what was drawn."""
     begun = time.monotonic()
-    for entry in entries_of(reader, split):
+    corpus.splits = {split: SplitSurvey() for split in reader.given}
+    drawn: dict[str, list[Entry]] = {}
+    order = sorted(reader.given, key=lambda split: split == "train")
+    for number, split in enumerate(order):
+        left = begun + seconds / 2 - time.monotonic()
+        drawn[split] = _described(corpus.splits[split], entries_of(reader, split), left / (len(order) - number))
+    for number, split in enumerate(order):
+        until = time.monotonic() + (begun + seconds - time.monotonic()) / (len(order) - number)
+        for entry in drawn[split]:
+            corpus.splits[split].add_reading(entry.read())
+            if time.monotonic() > until:
+                break
+
+
+def _described(found: SplitSurvey, entries: Iterator[Entry], seconds: float) -> list[Entry]:
+    """Count what is described within some seconds; returns some of it, drawn at random and shuffled."""
+    rng, sample, until = random.Random(0), list[Entry](), time.monotonic() + seconds
+    for entry in entries:
         found.add(entry)
         if len(sample) < SAMPLE:
             sample.append(entry)
         elif (place := rng.randrange(found.num_entries)) < SAMPLE:
             sample[place] = entry
-        if found.num_entries % 100 == 0 and time.monotonic() - begun > seconds / 2:
+        if found.num_entries % 100 == 0 and time.monotonic() > until:
             found.is_whole = False
             break
     rng.shuffle(sample)
-    for entry in sample:
-        found.add_reading(entry.read(), entry.name)
-        if time.monotonic() - begun > seconds:
-            break
-    return found
+    return sample
 
 
 def entries_of(reader: CorpusReader, split: str) -> Iterator[Entry]:

@@ -32,7 +32,7 @@ def lines_of(corpus: CorpusSurvey, folder: Path) -> Iterator[str]:
     yield ""
     everything = list(corpus.splits.values())
     if any(not one.is_exact for one in everything) and not corpus.is_text:
-        yield from _wrapped("~ estimated: not all recordings were read in the time", "  ")
+        yield from _wrapped("~ estimated, > at least: not everything was read in the time", "  ")
     yield from _about(everything)
     for what, split, shared, number in corpus.leaks():
         percent = 100 * shared / number
@@ -47,7 +47,8 @@ def _cells(split: SplitSurvey, is_text: bool) -> Iterator[str]:
     if is_text:
         yield f"{'' if split.is_whole else '>'}{split.num_characters:,}"
     else:
-        yield "-" if split.hours is None else f"{'' if split.is_exact else '~'}{split.hours:,.2f}"
+        mark = "" if split.is_exact else "~" if split.is_whole else ">"
+        yield "-" if split.hours is None else f"{mark}{split.hours:,.2f}"
         yield f"{len(split.speakers):,}" if split.speakers else "-"
         yield _range([round(one, 1) for one in split.durations])
     yield _range(split.lengths)

@@ -131,7 +131,7 @@ def test_when_time_is_up_figures_are_estimates(tmp_path: Path):
     split = corpus.splits["train"]
     assert not split.is_exact
     assert split.hours == pytest.approx(split.num_entries * 0.2 / 3600)
-    assert "~ estimated" in "\n".join(lines_of(corpus, tmp_path))
+    assert "~ estimated, > at least" in "\n".join(lines_of(corpus, tmp_path))
 
 
 @pytest.mark.parametrize(
