@@ -25,6 +25,7 @@ from typing import Any, BinaryIO, Literal, NamedTuple, Self
 import numpy as np
 
 from vaak.audio.embedded import Part
+from vaak.audio.ffmpeg_formats import decoded
 from vaak.core.errors import DataError, UserError, optional_import
 from vaak.core.storage.files import demand_file, replacing
 
@@ -222,6 +223,8 @@ def open_sound_file(path: Path | Part) -> Any:
     try:
         return soundfile.SoundFile(path if isinstance(path, Path) else path.open())
     except soundfile.LibsndfileError as error:
+        if isinstance(path, Path) and (other := decoded(path)) is not None:
+            return soundfile.SoundFile(other)
         raise DataError(
             f"{path}: this is not audio that libsndfile can read ({error.error_string.rstrip('.')}); convert it to "
             "FLAC or WAV, or download it again"

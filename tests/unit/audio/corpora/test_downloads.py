@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import sys
 import tarfile
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ import soundfile
 
 import downloaded
 from tiny_audio import write_audio
+from vaak.audio import ffmpeg_formats
 from vaak.audio.audio_file import read_header
 from vaak.audio.config import AudioConfig, DatasetConfig
 from vaak.audio.corpora.corpus import AudioCorpus
@@ -381,3 +383,29 @@ def test_speakers_of_an_evaluation_whom_training_has_are_reported(tmp_path: Path
     recipe(datasets, AudioConfig()).make(tmp_path / "made")
     said = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
     assert said == [f"cv: 1 of 1 speakers of test are in train, too, such as {'s2' * 64}"]
+
+
+def test_m4a_is_read_where_its_decoder_is_there_and_is_one_line_elsewhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    av = pytest.importorskip("av")
+    tone = (0.4 * np.sin(np.arange(3 * RATE) * 2 * np.pi * 440 / RATE)).astype(np.float32)
+    with av.open(str(tmp_path / "a.m4a"), "w", format="mp4") as container:
+        stream = container.add_stream("aac", rate=RATE, layout="mono")
+        frame = av.AudioFrame.from_ndarray(tone[None], format="fltp", layout="mono")
+        frame.sample_rate = RATE
+        for packet in (*stream.encode(frame), *stream.encode(None)):
+            container.mux(packet)
+    (tmp_path / "train.json").write_text('{"audio_filepath": "a.m4a", "text": "so"}\n')
+    [cut] = corpus_of("nemo", tmp_path, train_fraction=1, valid_fraction=0).cuts("train")
+    samples = read_cut(cut, AudioConfig()).samples
+    assert len(samples) == pytest.approx(len(tone), abs=2200), "an encoder adds up to two frames"
+    spectrum = np.abs(np.fft.rfft(samples[RATE : 2 * RATE]))
+    assert (int(spectrum.argmax()), samples.std()) == (440, pytest.approx(0.4 / np.sqrt(2), rel=0.05))
+    (tmp_path / "b.m4a").write_bytes(b"#EXTM3U\nfile:///etc/passwd\n")
+    with pytest.raises(DataError, match=r"b\.m4a: FFmpeg can't decode this"):
+        read_header(tmp_path / "b.m4a")
+    ffmpeg_formats._decoded.cache_clear()
+    monkeypatch.setitem(sys.modules, "av", None)
+    with pytest.raises(DataError, match=r"a\.m4a: this is not audio that libsndfile can read .*convert it to FLAC"):
+        read_header(tmp_path / "a.m4a")

@@ -1,0 +1,58 @@
+"""Formats that libsndfile lacks, such as M4A, decoded by FFmpeg's libraries where PyAV is installed (``av``).
+
+A file is decoded whole, to 16 bits in memory, when it is opened; the latest stays. The demuxer is chosen by the ending
+and gets the open file: FFmpeg guesses no format, so none that refers to other files or addresses (playlists) is read.
+"""
+
+from __future__ import annotations
+
+import functools
+import io
+from pathlib import Path
+from typing import BinaryIO
+
+from vaak.core.errors import DataError
+
+DEMUXERS = {
+    **dict.fromkeys((".m4a", ".m4b", ".mp4", ".3gp"), "mov"),
+    **dict.fromkeys((".webm", ".weba", ".mka"), "matroska"),
+    ".aac": "aac",
+    ".amr": "amr",
+    ".wma": "asf",
+}
+
+
+def decoded(path: Path) -> BinaryIO | None:
+    """The samples as a file of W64; None for other formats, and where PyAV isn't installed.
+
+    Raises DataError for a file that can't be decoded.
+    """
+    if path.suffix.lower() not in DEMUXERS:
+        return None
+    stamp = path.stat()
+    content = _decoded(path, stamp.st_size, stamp.st_mtime_ns)
+    return None if content is None else io.BytesIO(content)
+
+
+@functools.lru_cache(1)
+def _decoded(path: Path, size: int, changed: int) -> bytes | None:
+    try:
+        import av
+    except ImportError:
+        return None
+    import soundfile
+
+    samples = io.BytesIO()
+    try:
+        with open(path, "rb") as file, av.open(file, "r", format=DEMUXERS[path.suffix.lower()]) as container:
+            stream = container.streams.audio[0]
+            channels = stream.codec_context.channels
+            packed = av.AudioResampler(format="s16", layout=stream.codec_context.layout, rate=stream.rate)
+            with soundfile.SoundFile(samples, "w", stream.rate, channels, "PCM_16", format="W64") as writer:
+                for frame in (*container.decode(stream), None):
+                    for part in packed.resample(frame):
+                        writer.write(part.to_ndarray().reshape(-1, channels))
+    except (av.FFmpegError, IndexError, ValueError) as error:
+        reason = str(error) or type(error).__name__
+        raise DataError(f"{path}: FFmpeg can't decode this ({reason}); convert it to FLAC or WAV") from error
+    return samples.getvalue()
