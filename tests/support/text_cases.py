@@ -51,6 +51,19 @@ def _adapted() -> TaskCase:
     return TaskCase("lm", {"model": model, "data": data}, {}, about, _write_decoder)
 
 
+def _of_transformers() -> TaskCase:
+    """A pretrained decoder that is transformers' own module, trained whole, on rows of several documents."""
+
+    def write(folder: Path) -> Sequence[str]:
+        tiny_decoder.write_folder(folder, "gpt_neox")  # its norms keep float64
+        return ["लड़का"]
+
+    corpus = {"corpus": {"type": "grammar", "num_sentences": 60}, "max_length": 40}
+    about = {"counted": _tokens_and_examples}
+    model = {"pretrained": "FOLDER", "dropout": 0.1}
+    return TaskCase("lm", {"model": model, "data": corpus}, {"batching": {"type": "packed"}}, about, write)
+
+
 def _write_chats(folder: Path) -> Sequence[str]:
     """Conversations, some with a system message, some with a tool, some longer than what the model reads."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -137,6 +150,7 @@ TEXT_CASES = {
         training={"batching": {"type": "packed"}},
     ),
     "lm pretrained, low-rank adapters": _adapted(),
+    "lm of transformers, packed": _of_transformers(),
     "lm chat": _conversations(),
     "lm chat, packed": _conversations(batching={"type": "packed"}),
     "seq2seq": _translator(),

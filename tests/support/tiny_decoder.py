@@ -41,17 +41,45 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
         },
     ),
     "qwen3": ("Qwen3", {**SIZES, "intermediate_size": 48, "head_dim": 16}),
+    "qwen2": ("Qwen2", {**SIZES, "intermediate_size": 48}),
+    "mistral": ("Mistral", {**SIZES, "intermediate_size": 48, "sliding_window": None}),
     "gpt2": ("GPT2", GPT2),
     "gpt2, erf": ("GPT2", {**GPT2, "n_inner": 48, "activation_function": "gelu"}),
 }
+"""Those that become ours."""
+_MORE = {**SIZES, "intermediate_size": 48, "bos_token_id": 0, "eos_token_id": 0, "pad_token_id": 0}
+_GEMMA = {**_MORE, "head_dim": 8, "query_pre_attn_scalar": 8, "sliding_window": 4}
+_MHA = {name: value for name, value in _MORE.items() if name != "num_key_value_heads"}
+_EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16}
+OTHERS: dict[str, tuple[str, dict[str, Any]]] = {
+    "llama, biases": ("Llama", {**_MORE, "attention_bias": True}),
+    "mistral, sliding window": ("Mistral", {**_MORE, "sliding_window": 4}),
+    "gemma": ("Gemma", {**_MORE, "head_dim": 8}),
+    "gemma2": ("Gemma2", _GEMMA),
+    "gemma3_text": ("Gemma3Text", _GEMMA),
+    "olmo": ("Olmo", _MORE),
+    "olmo2": ("Olmo2", _MORE),
+    "phi3": ("Phi3", _MORE),
+    "gpt_neox": ("GPTNeoX", _MHA),
+    "qwen3_moe": ("Qwen3Moe", {**_MORE, **_EXPERTS, "head_dim": 8}),
+    "mixtral": ("Mixtral", {**_MORE, "num_local_experts": 4}),
+    "smollm3": ("SmolLM3", _MORE),
+    "stablelm": ("StableLm", _MORE),
+    "granite": ("Granite", {**_MORE, "logits_scaling": 4.0}),
+    "cohere": ("Cohere", _MORE),
+    "opt": ("OPT", {**_MHA, "ffn_dim": 48, "word_embed_proj_dim": 32, "max_position_embeddings": 64}),
+    "bloom": ("Bloom", {"hidden_size": 32, "n_layer": 2, "n_head": 4}),
+    "mamba": ("Mamba", {"hidden_size": 32, "num_hidden_layers": 2, "state_size": 4}),
+}
+"""Those that stay transformers' own modules."""
 
 
 def write_folder(folder: Path, kind: str, seed: int = 0, **others: Any) -> Any:
     """A tiny model of transformers with a tokenizer that has a single special token."""
-    name, sizes = MODELS[kind]
+    name, sizes = (MODELS | OTHERS)[kind]
     torch.manual_seed(seed)
-    config = getattr(transformers, f"{name}Config")(vocab_size=VOCAB_SIZE, **sizes, **others)
-    model = getattr(transformers, "GPT2LMHeadModel" if name == "GPT2" else f"{name}ForCausalLM")(config).eval()
+    config = getattr(transformers, f"{name}Config")(vocab_size=VOCAB_SIZE, **{**sizes, **others})
+    model = transformers.AutoModelForCausalLM.from_config(config).eval()
     with torch.no_grad():  # biases and gains that matter
         for parameter in model.parameters():
             parameter += 0.1 * torch.randn_like(parameter)

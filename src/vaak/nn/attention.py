@@ -36,9 +36,10 @@ class Attention(nn.Module):
         self.window = config.window
         self.scale_scores = config.scale_scores
         self.dropout = config.dropout if config.attention_dropout is None else config.attention_dropout
-        self.query = nn.Linear(width, config.num_heads * head_width, bias=config.bias)
-        self.key = nn.Linear(memory_width or width, num_key_heads * head_width, bias=config.bias)
-        self.value = nn.Linear(memory_width or width, num_key_heads * head_width, bias=config.bias)
+        bias = config.bias or config.qkv_bias
+        self.query = nn.Linear(width, config.num_heads * head_width, bias=bias)
+        self.key = nn.Linear(memory_width or width, num_key_heads * head_width, bias=bias)
+        self.value = nn.Linear(memory_width or width, num_key_heads * head_width, bias=bias)
         self.output = nn.Linear(config.num_heads * head_width, width, bias=config.bias)
         self.query_norm = RMSNorm(head_width, config.norm_eps) if config.qk_norm else nn.Identity()
         self.key_norm = RMSNorm(head_width, config.norm_eps) if config.qk_norm else nn.Identity()

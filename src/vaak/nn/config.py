@@ -111,6 +111,7 @@ class StackConfig(Section):
         "llama3, yarn: the length before, in tokens.", 8192, gt=0, le=LARGEST_LENGTH, resume="other numbers"
     )
     bias: bool = option("Biases in the linear layers.", False)
+    qkv_bias: bool = option("Biases of queries, keys and values alone, as in Qwen2.", False)
 
     @property
     def head_width(self) -> int:
@@ -305,6 +306,8 @@ def stack_findings(section: str, stack: StackConfig, *, is_encoder: bool, longes
     """Findings about a stack whose options are in ``section``, and which sees at most ``longest`` tokens at once."""
     unread = (*_unread_by_attention(stack), *_unread_by_positions(stack))
     found = [no_effect(f"{section}.{name}", reason) for name, reason in unread]
+    if stack.bias and stack.qkv_bias:
+        found.append(no_effect(f"{section}.qkv_bias", "with bias, all layers have one"))
     if is_encoder and stack.attention_type == "causal_linear":
         found.append(
             remark(f"{section}.attention_type", "the encoder then sees no later token; linear sees both sides")

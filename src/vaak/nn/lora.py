@@ -137,15 +137,15 @@ def _product_dtype(inputs: Tensor) -> torch.dtype:
 def keep_frozen_weights_in(dtype: Kept, model: nn.Module) -> None:
     """Keep the weights of linear layers that aren't trained in ``dtype``, in place; in fp32 nothing is changed.
 
-    Those stay as they are that another module has, too (embeddings), that of a model's ``head``, which is read
-    without calling it, and in four bits those that aren't of whole blocks.
+    Those stay as they are that another module has, too (embeddings), that of a model's ``head`` (``lm_head`` in
+    transformers), which is read without calling it, and in four bits those that aren't of whole blocks.
     """
     if dtype == torch.float32:
         return
     owners = Counter(id(one) for module in model.modules() for one in module.parameters(recurse=False))
     for parent in list(model.modules()):
         for name, layer in parent.named_children():
-            if type(layer) is not nn.Linear or name == "head" or owners[id(layer.weight)] > 1:
+            if type(layer) is not nn.Linear or name in ("head", "lm_head") or owners[id(layer.weight)] > 1:
                 continue
             if layer.weight.requires_grad or (dtype == "nf4" and layer.weight.numel() % BLOCK):
                 continue

@@ -19,7 +19,7 @@ from collections.abc import Callable
 from typing import Annotated as Bool
 from typing import Annotated as Float
 from typing import Annotated as Int
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -118,6 +118,10 @@ class TransformerStack(nn.Module):
         normed: Tensor = self.norm(x)
         return normed
 
+    def recompute(self, on: bool) -> None:
+        """Set ``gradient_checkpointing``."""
+        self.gradient_checkpointing = on
+
     def _visibility(
         self, x: Tensor, documents: Tensor | None, mask: Tensor | None, cache: StackCache | None
     ) -> tuple[Visibility, Tensor]:
@@ -136,10 +140,13 @@ class TransformerStack(nn.Module):
 
 
 def set_gradient_checkpointing(model: nn.Module, on: bool) -> int:
-    """Have the stacks of a model keep only their blocks' inputs in training, or not; return how many there are."""
-    stacks = [module for module in model.modules() if isinstance(module, TransformerStack)]
+    """Have the stacks of a model keep only their blocks' inputs in training, or not; return how many there are.
+
+    Stacks are those modules that have a method ``recompute(on)``.
+    """
+    stacks: list[Any] = [module for module in model.modules() if callable(getattr(module, "recompute", None))]
     for stack in stacks:
-        stack.gradient_checkpointing = on
+        stack.recompute(on)
     return len(stacks)
 
 

@@ -45,7 +45,11 @@ WEIGHTS = ("model.safetensors", "model.safetensors.index.json")
 
 
 def transformers_of(purpose: str, extra: str = "hf") -> Any:
-    """The package transformers. Raises UserError where it is not installed: the ``extra`` brings it."""
+    """The package transformers. Raises UserError where it is not installed: the ``extra`` brings it.
+
+    It downloads no kernels, which are code, unless the environment says so.
+    """
+    os.environ.setdefault("USE_HUB_KERNELS", "NO")
     with optional_import(f"{purpose} requires transformers", extra):
         package: Any = importlib.import_module("transformers")
     package.utils.logging.disable_progress_bar()
@@ -140,6 +144,18 @@ def config_of(key: str, source: str, local_files_only: bool = False) -> Any:
     return fetch_model(key, source, lambda: auto.AutoConfig.from_pretrained(source, **how))
 
 
+BOTH_WAYS = ("xlnet", "bert-generation")
+"""Kinds that aren't masked language models, and whose tokens see the whole text."""
+
+
+def is_decoder(config: Any) -> bool:
+    """Whether tokens see only those before them: transformers has it for causal, and not for masked language models."""
+    kinds = importlib.import_module("transformers.models.auto.modeling_auto")
+    causal, masked = kinds.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, kinds.MODEL_FOR_MASKED_LM_MAPPING_NAMES
+    known = config.model_type in causal and config.model_type not in (*masked, *BOTH_WAYS)
+    return known or bool(getattr(config, "is_decoder", False))
+
+
 def tokenizer_of(key: str, source: str) -> Any:
     """The tokenizer of a model of transformers. Raises UserError where it is not one of the tokenizers library."""
     auto = transformers_of(key)
@@ -188,15 +204,16 @@ class Base(NamedTuple):
 
 
 class KeptBase(NamedTuple):
-    """The files of a base that exports need: its ``tokenizer_config.json`` and its ``generation_config.json``."""
+    """What exports need of a base: its ``tokenizer_config.json``, ``generation_config.json`` and ``config.json``."""
 
     tokenizer: dict[str, Any]
     generation: dict[str, Any]
+    config: dict[str, Any]
 
     @classmethod
     def of(cls, folder: Path) -> KeptBase:
         """Return what was kept in prepared data."""
-        return cls(read_tokenizer_config(folder), read_generation(folder))
+        return cls(read_tokenizer_config(folder), read_generation(folder), saved_config(folder))
 
 
 class Names(NamedTuple):

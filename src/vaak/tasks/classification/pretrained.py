@@ -9,7 +9,6 @@ ModernBERT also normalises after the layer. Numbers far smaller than the epsilon
 
 from __future__ import annotations
 
-import importlib
 import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -25,6 +24,7 @@ from vaak.tasks.pretrained import (
     SAFELY,
     config_of,
     fetch_model,
+    is_decoder,
     quiet_transformers,
     tensors_of,
     tokenizer_of,
@@ -35,8 +35,6 @@ from vaak.text.tokenizer import Tokenizer
 
 log = logging.getLogger("vaak")
 KEY = "model.pretrained_model"
-BOTH_WAYS = ("xlnet", "bert-generation")
-"""Kinds that aren't masked language models, and whose tokens see the whole text."""
 UNREAD = ("pooler", "pooler_activation")
 """Modules of encoders that classifiers here don't read."""
 USED_EARLIER = {"deberta-v2": {"encoder.LayerNorm": -1, "encoder.conv": 0}}
@@ -73,14 +71,6 @@ def save_base(source: str, folder: Path, max_length: int) -> Tokenizer:
 def saved_config(folder: Path) -> Any:
     """The configuration in prepared data."""
     return transformers_of(KEY).AutoConfig.from_pretrained(folder / "base", **SAFELY)
-
-
-def is_decoder(config: Any) -> bool:
-    """Whether tokens see only those before them: transformers has it for causal, and not for masked language models."""
-    kinds = importlib.import_module("transformers.models.auto.modeling_auto")
-    causal, masked = kinds.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, kinds.MODEL_FOR_MASKED_LM_MAPPING_NAMES
-    known = config.model_type in causal and config.model_type not in (*masked, *BOTH_WAYS)
-    return known or bool(getattr(config, "is_decoder", False))
 
 
 def longest_input(config: Any) -> int | None:

@@ -55,8 +55,8 @@ class LanguageModelConfig(SingleStackConfig):
 
     preset: Literal["tiny", "40m", "110m", "220m"] | None = option("Preset sizes.", None, resume="free")
     pretrained: str | None = option(
-        "A decoder (Llama, Qwen3, GPT-2) that training begins with, by its name on the Hugging Face Hub or its folder; "
-        "its sizes and tokenizer are then used.",
+        "A causal language model of transformers that training begins with, by its name on the Hugging Face Hub or its "
+        "folder; its sizes and tokenizer are then used.",
         None,
     )
     lora: LoraConfig | None = lora_option()

@@ -47,7 +47,7 @@ from vaak.core.errors import DataError, UserError
 from vaak.core.storage.files import write_text
 from vaak.core.terminal import progress
 from vaak.nn.decoding.sampling import without_dropout
-from vaak.tasks.lm.model import LanguageModel
+from vaak.tasks.lm.model import AnyLanguageModel
 from vaak.tasks.lm.task import LanguageModelTask
 from vaak.text.tokenizer import normalise
 
@@ -66,7 +66,7 @@ class HarnessModel(TemplateLM):
 
     def __init__(self, task: LanguageModelTask, model: nn.Module, batch_size: int) -> None:
         super().__init__()
-        assert isinstance(model, LanguageModel)
+        assert isinstance(model, AnyLanguageModel)
         self.task, self.model, self.batch_size = task, model, batch_size
         self.max_length = task.data.max_length
 

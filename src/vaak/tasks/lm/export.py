@@ -1,17 +1,21 @@
 """A trained decoder as a folder that transformers loads without Vaak: the same weights, renamed (pretrained.py).
 
+One that is transformers' own module is written by it, in the architecture of its base.
+
 Any language model is written as an ONNX file, and its low-rank adapters for peft.
 
-    config.json            LlamaForCausalLM, Qwen3ForCausalLM (queries and keys normalised) or GPT2LMHeadModel
+    config.json            LlamaForCausalLM, Qwen2ForCausalLM (biases of queries, keys and values), Qwen3ForCausalLM
+                           (queries and keys normalised) or GPT2LMHeadModel; of a base, its architecture
     generation_config.json model.safetensors  tokenizer.json  tokenizer_config.json  special_tokens_map.json
 
-The files are plain JSON and safetensors; transformers is not needed to write them. A tokenizer that was trained here
+The files are plain JSON and safetensors; transformers is not needed to write ours. A tokenizer that was trained here
 puts the token that begins a document before every text, as training does, and none after it: what ends a document is
 predicted, never read. That of a pretrained base goes out as it came in.
 """
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -26,20 +30,28 @@ from vaak.core.errors import UserError
 from vaak.core.storage.files import sync_directory, sync_file, usual_mode, whole_folder, write_json, write_text
 from vaak.nn.lora import adapters_of, merged, write_adapter
 from vaak.nn.onnx_file import ExportWrapper, OnnxModule, some_tokens, write_onnx
-from vaak.tasks.lm.model import LanguageModel
-from vaak.tasks.lm.pretrained import exported_config, family_of
+from vaak.tasks.lm.model import AnyLanguageModel, LanguageModel, TransformersDecoder
+from vaak.tasks.lm.pretrained import (
+    ATTENTION_DROPOUTS,
+    DROPOUTS,
+    FAMILIES,
+    Family,
+    exported_config,
+    family_of,
+)
 from vaak.tasks.pretrained import KeptBase
 from vaak.text.chat_template import template_in
 from vaak.text.tokenizer import Tokenizer as VaaksTokenizer
 
+GENERATION_TOKENS = ("bos_token", "eos_token", "pad_token")
 SPECIAL_TOKENS = ("bos_token", "eos_token", "pad_token", "unk_token", "mask_token", "sep_token", "cls_token")
 
 
 def export_hf(
-    model: LanguageModel,
+    model: AnyLanguageModel,
     tokenizer_file: Path,
     special_tokens: dict[str, str],
-    max_length: int,
+    max_length: int | None,
     folder: Path,
     base: KeptBase | None = None,
 ) -> None:
@@ -55,25 +67,55 @@ def export_hf(
     know, and a folder that has something in it or can't be written.
     """
     model = merged(model)
-    family_of(model.config)  # raises where there is none
+    family = None if isinstance(model, TransformersDecoder) else _family(model, base)
     special_ids = _special_ids(tokenizer_file, special_tokens, model.vocab_size)
     with whole_folder(folder) as made:
-        _write_files(made, model, special_ids, max_length, base.generation if base else {})
+        ids = {f"{name}_id": special_ids[name] for name in GENERATION_TOKENS if name in special_ids}
+        generation = base.generation if base else {}
+        if isinstance(model, TransformersDecoder):
+            assert base is not None
+            _write_network(made, model, base.config)
+        else:
+            assert family is not None
+            assert max_length is not None  # ours says so
+            _write_files(made, model, hf_config(model, max_length, family) | ids, family)
+        write_json(made / "generation_config.json", {**ids, **generation, **_ends(ids, generation)})
         _write_tokenizer(
             made, tokenizer_file, special_tokens, special_ids, max_length, base.tokenizer if base else None
         )
 
 
-def export_peft(model: LanguageModel, base: str | None, folder: Path) -> None:
+def _family(model: LanguageModel, base: KeptBase | None) -> Family:
+    """The family that a model is written as: its base's. Raises UserError where there is none."""
+    found = family_of(model.config)
+    return found if base is None else FAMILIES[base.config["model_type"]]
+
+
+def _write_network(folder: Path, model: TransformersDecoder, theirs: Mapping[str, Any]) -> None:
+    """Write configuration and weights of transformers' own module, with all options that it came with, ``theirs``."""
+    network = copy.copy(model.network)
+    network.config = copy.deepcopy(model.network.config)
+    network.config.update({name: theirs[name] for name in (*DROPOUTS, *ATTENTION_DROPOUTS) if name in theirs})
+    network.config.use_cache = theirs.get("use_cache", True)
+    network.save_pretrained(folder)
+    for file in folder.iterdir():
+        sync_file(file)
+    sync_directory(folder)
+
+
+def export_peft(model: AnyLanguageModel, base: str | None, folder: Path) -> None:
     """Write ``folder`` with the low-rank adapters alone, which peft loads on the ``base``.
 
     Raises UserError where there are none, or the folder has something in it.
     """
-    family = family_of(model.config)
-    adapters = [
-        adapter._replace(name=family.theirs(f"{adapter.name}.weight")[0].removesuffix(".weight"))
-        for adapter in adapters_of(model)
-    ]
+    if isinstance(model, TransformersDecoder):
+        adapters = list(adapters_of(model.network))
+    else:
+        family = family_of(model.config)
+        adapters = [
+            adapter._replace(name=family.theirs(f"{adapter.name}.weight")[0].removesuffix(".weight"))
+            for adapter in adapters_of(model)
+        ]
     write_adapter(adapters, model.config.lora, [adapter.name for adapter in adapters], base, folder)
 
 
@@ -107,15 +149,15 @@ def export_onnx(model: LanguageModel, tokenizer: VaaksTokenizer, longest: int, f
         write_onnx(made / "model.onnx", exported)
 
 
-def hf_config(model: LanguageModel, max_length: int) -> dict[str, Any]:
-    """The model's ``config.json``."""
+def hf_config(model: LanguageModel, max_length: int, family: Family | None = None) -> dict[str, Any]:
+    """The model's ``config.json``; ``family`` is the one of its options, unless another is given."""
     dtype = str(model.embedding.weight.dtype).removeprefix("torch.")
-    return exported_config(model.config, model.vocab_size, max_length, dtype)
+    return exported_config(model.config, family or family_of(model.config), model.vocab_size, max_length, dtype)
 
 
-def hf_weights(model: LanguageModel) -> dict[str, torch.Tensor]:
+def hf_weights(model: LanguageModel, family: Family | None = None) -> dict[str, torch.Tensor]:
     """The weights under transformers' names, on the CPU; a tied head is not repeated."""
-    return family_of(model.config).exported(model.state_dict())
+    return (family or family_of(model.config)).exported(model.state_dict())
 
 
 def _special_ids(tokenizer_file: Path, special_tokens: dict[str, str], vocab_size: int) -> dict[str, int]:
@@ -156,7 +198,7 @@ def _write_tokenizer(
     tokenizer_file: Path,
     special_tokens: dict[str, str],
     special_ids: dict[str, int],
-    max_length: int,
+    max_length: int | None,
     base: Mapping[str, Any] | None,
 ) -> None:
     """Write the tokenizer to ``folder``: as the ``base`` has it, or as training reads it.
@@ -182,22 +224,12 @@ def _write_tokenizer(
     write_text(folder / "tokenizer.json", content)
 
 
-def _write_files(
-    folder: Path, model: LanguageModel, special_ids: dict[str, int], max_length: int, base: Mapping[str, Any]
-) -> None:
-    """Write configuration and weights of ``model`` to ``folder``; ``max_length`` is that of ``export_hf``.
-
-    ``special_ids`` are those of special tokens by their names. ``base`` is how the pretrained model generates: what
-    ends its texts ends these, too, besides the run's own token.
-    """
-    generation = {
-        f"{name}_id": special_ids[name] for name in ("bos_token", "eos_token", "pad_token") if name in special_ids
-    }
-    write_json(folder / "config.json", hf_config(model, max_length) | generation)
-    write_json(folder / "generation_config.json", {**generation, **base, **_ends(generation, base)})
+def _write_files(folder: Path, model: LanguageModel, config: Mapping[str, Any], family: Family) -> None:
+    """Write the configuration ``config`` and the weights of ``model``, by the names of ``family``, to ``folder``."""
+    write_json(folder / "config.json", dict(config))
     with usual_mode(folder / "model.safetensors"):
         try:
-            save_file(hf_weights(model), folder / "model.safetensors", metadata={"format": "pt"})
+            save_file(hf_weights(model, family), folder / "model.safetensors", metadata={"format": "pt"})
         except SafetensorError as error:
             raise OSError(str(error)) from error
     sync_file(folder / "model.safetensors")
@@ -205,7 +237,7 @@ def _write_files(
 
 
 def _ends(own: Mapping[str, Any], base: Mapping[str, Any]) -> dict[str, Any]:
-    """The tokens that end a text, of both; one alone is no list.
+    """The tokens that end a text: what ends the run's own, and its base's; one alone is no list.
 
     >>> _ends({"eos_token_id": 2}, {"eos_token_id": [5, 2]}), _ends({"eos_token_id": 2}, {})
     ({'eos_token_id': [5, 2]}, {'eos_token_id': 2})

@@ -1,15 +1,32 @@
-"""The language model: a decoder or an encoder over tokens, as its options describe it.
+"""The language model: a decoder or an encoder over tokens, ours or one of transformers.
 
     input_ids ──embedding──▶ stack of blocks ──norm──▶ hidden ──head (or the embedding again)──▶ logits
 
 The defaults make a model of Llama's kind. Source: Touvron et al. 2023, "LLaMA". Differs: dropout of embeddings, of
 attention weights and of what blocks add.
+
+A decoder of transformers is asked as ours is. What it can do is found by trying it: whether logits are a product of
+the head alone (some scale or bound them), whether documents of one row are kept apart, whether it continues from a
+cache.
 """
 
 from __future__ import annotations
 
-from torch import nn
+import inspect
+from collections.abc import Callable, Iterable, Iterator
+from functools import cached_property
+from typing import Annotated as Bool
+from typing import Annotated as Float
+from typing import Annotated as Int
+from typing import Any
 
+import torch
+from torch import Tensor, nn
+
+from vaak.core.errors import UserError
+from vaak.nn.cross_entropy import HeadInputs
+from vaak.nn.decoding.sampling import without_dropout
+from vaak.nn.kernels.visibility import positions_in_documents
 from vaak.nn.models import TransformerModel
 from vaak.nn.nf4 import num_weights
 from vaak.tasks.lm.config import LanguageModelConfig
@@ -24,6 +41,227 @@ class LanguageModel(TransformerModel):
         """Weights are drawn from torch's default generator; ``max_length`` is needed by learned positions."""
         causal = config.model_type == "decoder"
         super().__init__(config, vocab_size, causal=causal, tied=config.tie_embeddings, max_length=max_length)
+
+    def next_logits(
+        self, input_ids: Int[Tensor, "batch time"], *, documents: Int[Tensor, "batch time"] | None, cache: Any
+    ) -> Float[Tensor, "batch vocab"]:
+        """Return the scores of the token after each row; ``documents`` and ``cache`` are those of ``hidden``."""
+        return self.logits(self.hidden(input_ids, documents=documents, cache=cache)[:, -1])
+
+
+class TransformersDecoder(nn.Module):
+    """A causal language model of transformers, its own module in ``network``."""
+
+    def __init__(self, network: Any, config: LanguageModelConfig) -> None:
+        """``config`` has the options of the run."""
+        super().__init__()
+        self.network, self.config = network.train(), config  # transformers loads it for evaluation
+        self._recomputes = False
+        self._logits_are_product = self._tried(self._logits_by_hand)
+
+    @property
+    def embedding(self) -> nn.Embedding:
+        """The vectors of tokens as they are read."""
+        found: nn.Embedding = self.network.get_input_embeddings()
+        return found
+
+    @property
+    def vocab_size(self) -> int:
+        """Classes that logits are of."""
+        return self.embedding.num_embeddings
+
+    @property
+    def kind(self) -> str:
+        """Its family, by transformers' name."""
+        return str(self.network.config.model_type)
+
+    def forward(
+        self,
+        input_ids: Int[Tensor, "batch time"],
+        *,
+        documents: Int[Tensor, "batch time"] | None = None,
+        select: Bool[Tensor, "batch time"] | Int[Tensor, "selected"] | None = None,
+        project: bool = True,
+    ) -> Float[Tensor, "batch time vocab"] | HeadInputs:
+        """Return the scores of every token at every position; arguments are those of ``TransformerModel``.
+
+        Without ``project``, what they are the product of is returned, where they are such a product.
+        """
+        head = self._head
+        if head is None:
+            logits = self._read(input_ids, documents).logits
+            return logits if select is None else _selected(logits, select)
+        hidden = self._read(input_ids, documents, self.network.base_model).last_hidden_state
+        inputs = HeadInputs(hidden if select is None else _selected(hidden, select), head.weight, head.bias)
+        return inputs.logits() if project else inputs
+
+    def _read(self, input_ids: Tensor, documents: Tensor | None, module: Any = None) -> Any:
+        """Return what ``module``, by default all of the network, makes of rows, whose padding is at their ends."""
+        positions = {} if documents is None else {"position_ids": positions_in_documents(documents)}
+        return (module or self.network)(input_ids=input_ids, use_cache=False, **positions)
+
+    @property
+    def _head(self) -> nn.Linear | None:
+        """The layer that scores tokens; None where scores aren't its product alone, or it has adapters of its own."""
+        head = self.network.get_output_embeddings()
+        return head if self._logits_are_product and type(head) is nn.Linear else None
+
+    def recompute(self, on: bool) -> None:
+        """Keep only the layers' inputs in training, and compute the rest again in the backward pass, or not.
+
+        Raises UserError where transformers can't.
+        """
+        if on and not self.network.supports_gradient_checkpointing:
+            raise UserError(f"training.performance.gradient_checkpointing: {self.kind} of transformers doesn't have it")
+        if on != self._recomputes:
+            new = "activation" if hasattr(self.network, "activation_checkpointing_enable") else "gradient"
+            change = getattr(self.network, f"{new}_checkpointing_{'enable' if on else 'disable'}")
+            change(*(({"use_reentrant": False},) if on else ()))
+            self._recomputes = on
+
+    # Reading token by token.
+
+    def new_cache(self) -> DecoderCache:
+        """An empty cache, for decoding token by token."""
+        return DecoderCache()
+
+    def next_logits(
+        self, input_ids: Int[Tensor, "batch time"], *, documents: Int[Tensor, "batch time"] | None, cache: DecoderCache
+    ) -> Float[Tensor, "batch vocab"]:
+        """Return the scores of the token after each row, whose padding, where ``documents`` is −1, is on its left.
+
+        What transformers can't continue from its cache is read again, so it is the same, and slower.
+        """
+        cache.append(input_ids, documents)
+        if self._continues:
+            return self._continued(input_ids, cache)
+        return self._read_again(cache)
+
+    def _continued(self, input_ids: Tensor, cache: DecoderCache) -> Tensor:
+        given: dict[str, Any] = {}
+        if cache.is_padded:
+            given["attention_mask"] = cache.real.long()
+            if self._takes_positions:
+                given["position_ids"] = (cache.real.cumsum(1) - 1).clamp(min=0)[:, -input_ids.shape[1] :]
+        found = self.network(input_ids=input_ids, past_key_values=cache.past, use_cache=True, **given)
+        cache.past = found.past_key_values
+        logits: Tensor = found.logits[:, -1]
+        return logits
+
+    def _read_again(self, cache: DecoderCache) -> Tensor:
+        lengths = cache.real.sum(1)
+        places = (torch.arange(cache.ids.shape[1], device=lengths.device) - lengths[:, None]) % cache.ids.shape[1]
+        logits: Tensor = self.network(input_ids=cache.ids.gather(1, places), use_cache=False).logits
+        return logits[torch.arange(len(logits), device=lengths.device), lengths - 1]
+
+    # What it can do.
+
+    @cached_property
+    def _takes_positions(self) -> bool:
+        return "position_ids" in inspect.signature(self.network.forward).parameters
+
+    @cached_property
+    def _continues(self) -> bool:
+        return self._tried(self._cached_and_again)
+
+    def demand_packing(self, section: str) -> None:
+        """Raises UserError where tokens of a row see other documents than their own; ``section`` is what asks."""
+        if not (self._takes_positions and self._tried(self._packed_and_alone)):
+            raise UserError(
+                f"{section}: {self.kind}, as transformers has it, can't keep the documents of one row apart; use "
+                "training.batching: {type: bucketed}, or data.layout: stream"
+            )
+
+    def demand_dtype(self, section: str) -> None:
+        """Raises UserError where layers can't have weights of another type than what they read, as ``section`` asks."""
+
+        def read() -> Iterator[tuple[Tensor, Tensor]]:
+            yield (logits := self._read(self._some_tokens(1, 4), None).logits), logits
+
+        if not self._tried(read):
+            raise UserError(
+                f"{section}: {self.kind} of transformers needs all its weights in fp32; use base_dtype: fp32"
+            )
+
+    def _tried(self, ways: Callable[[], Iterable[tuple[Tensor, Tensor]]]) -> bool:
+        """Whether the ways of computing something agree, each pair of them; not if one of them fails."""
+        try:
+            with torch.no_grad(), without_dropout(self):
+                return all(
+                    one.shape == other.shape and float((one - other).abs().max()) <= CLOSE * float(other.abs().max())
+                    for one, other in ways()
+                )
+        except (AttributeError, IndexError, RuntimeError, TypeError, ValueError):
+            return False
+
+    def _logits_by_hand(self) -> Iterator[tuple[Tensor, Tensor]]:
+        """What the head gives comes out unchanged, and what it reads is what the base gives."""
+        ids, head, read = self._some_tokens(1, 4), self.network.get_output_embeddings(), []
+        scores = torch.linspace(-100, 100, self.vocab_size, device=ids.device).expand(1, 4, -1)  # no bound leaves them
+
+        def replace(module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
+            read.append(inputs[0])
+            return scores
+
+        hook = head.register_forward_hook(replace)
+        try:
+            yield self._read(ids, None).logits, scores
+        finally:
+            hook.remove()
+        yield self._read(ids, None, self.network.base_model).last_hidden_state, read[0]
+
+    def _packed_and_alone(self) -> Iterator[tuple[Tensor, Tensor]]:
+        ids = self._some_tokens(1, 9)
+        documents = torch.tensor([[0] * 4 + [1] * 5], device=ids.device)
+        alone = [self._read(part, None).logits for part in ids.split((4, 5), 1)]
+        yield self._read(ids, documents).logits, torch.cat(alone, 1)
+
+    def _cached_and_again(self) -> Iterator[tuple[Tensor, Tensor]]:
+        ids = self._some_tokens(2, 7)
+        documents = torch.zeros_like(ids)
+        documents[0, :2] = -1
+        cache = self.new_cache()
+        for begin, end in ((0, 5), (5, 6), (6, 7)):
+            cache.append(ids[:, begin:end], documents[:, begin:end])
+            yield self._continued(ids[:, begin:end], cache), self._read_again(cache)
+
+    def _some_tokens(self, rows: int, time: int) -> Tensor:
+        device = self.embedding.weight.device
+        return (torch.arange(rows * time, device=device) * 7 + 1).view(rows, time) % self.vocab_size
+
+
+CLOSE = 1e-4
+"""The largest difference of scores that is one of rounding, as a part of the largest score."""
+
+
+def _selected(x: Tensor, select: Tensor) -> Tensor:
+    """Rows of ``x`` (batch, time, …) where ``select`` is True, or at these places, rows one after the other."""
+    return x[select] if select.dtype == torch.bool else x.flatten(0, 1)[select]
+
+
+class DecoderCache:
+    """What a decoder of transformers has read: its own cache, and the tokens, True in ``real`` where there is one."""
+
+    def __init__(self) -> None:
+        self.past: Any = None
+        self.ids, self.real, self.is_padded = torch.empty(0), torch.empty(0), False
+
+    def append(self, ids: Tensor, documents: Tensor | None) -> None:
+        """Add tokens ``(row, time)``, which are padding where ``documents`` is −1."""
+        real = torch.ones_like(ids, dtype=torch.bool) if documents is None else documents >= 0
+        self.is_padded |= documents is not None
+        first = not self.ids.numel()
+        self.ids = ids if first else torch.cat((self.ids, ids), 1)
+        self.real = real if first else torch.cat((self.real, real), 1)
+
+    def select(self, rows: Tensor) -> None:
+        """Keep these rows, in this order."""
+        self.ids, self.real = self.ids[rows], self.real[rows]
+        if self.past is not None:
+            self.past.reorder_cache(rows)
+
+
+AnyLanguageModel = LanguageModel | TransformersDecoder
 
 
 def num_parameters(model: nn.Module) -> int:

@@ -8,6 +8,7 @@ again from position 0.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -16,13 +17,12 @@ from torch import Tensor
 from vaak.core.batch import send
 from vaak.core.errors import UserError
 from vaak.core.random_keys import Purpose, draw_key
-from vaak.nn.decoding.cache import StackCache
 from vaak.nn.decoding.sampling import SamplingSettings, demand_tokens, next_tokens, uniform_numbers, without_dropout
-from vaak.tasks.lm.model import LanguageModel
+from vaak.tasks.lm.model import AnyLanguageModel
 
 
 def generate(
-    model: LanguageModel, prompt_ids: Sequence[int], settings: SamplingSettings, *, max_length: int | None = None
+    model: AnyLanguageModel, prompt_ids: Sequence[int], settings: SamplingSettings, *, max_length: int | None = None
 ) -> Iterator[int]:
     """The tokens that follow the prompt, each as soon as it is drawn; ends at a stop token or ``max_new_tokens``.
 
@@ -34,7 +34,7 @@ def generate(
 
 
 def generate_batch(
-    model: LanguageModel,
+    model: AnyLanguageModel,
     prompts: Sequence[Sequence[int]],
     settings: SamplingSettings,
     *,
@@ -55,11 +55,11 @@ def generate_batch(
 class RowDecoder:
     """A model in the midst of reading rows of tokens: what it has read, and the scores of what may come next."""
 
-    def __init__(self, model: LanguageModel, prompts: Sequence[Sequence[int]], max_length: int | None) -> None:
+    def __init__(self, model: AnyLanguageModel, prompts: Sequence[Sequence[int]], max_length: int | None) -> None:
         self.model = model
         self.max_length = max_length
         self.contexts = [self._recent(list(prompt)) for prompt in prompts]
-        self.cache: StackCache | None = None
+        self.cache: Any = None  # of the model's own kind
         self._separate = len({len(context) for context in self.contexts}) > 1
 
     def append(self, tokens: Sequence[int]) -> None:
@@ -86,8 +86,7 @@ class RowDecoder:
         if self._separate:
             documents = send(torch.tensor([[-1] * (time - len(row)) + [0] * len(row) for row in unread]), device)
         with without_dropout(self.model):
-            hidden = self.model.hidden(input_ids, documents=documents, cache=self.cache)
-            logits = self.model.logits(hidden[:, -1])
+            logits = self.model.next_logits(input_ids, documents=documents, cache=self.cache)
         return logits.to(torch.promote_types(logits.dtype, torch.float32))
 
     def _recent(self, context: list[int]) -> list[int]:
@@ -97,7 +96,7 @@ class RowDecoder:
 
 
 def _steps(
-    model: LanguageModel,
+    model: AnyLanguageModel,
     prompts: Sequence[Sequence[int]],
     settings: SamplingSettings,
     max_length: int | None,

@@ -1,13 +1,16 @@
 """The decoders of transformers that ours can be: one table of names and options for each, read both ways.
 
-Llama, Qwen3    RMSNorm, rotary positions, SwiGLU; Qwen3 also normalises queries and keys of each head
-GPT-2           LayerNorm, learned positions, GELU; queries, keys and values are one transposed matrix
+Llama, Mistral, Qwen2, Qwen3   RMSNorm, rotary positions, SwiGLU; Qwen2 has biases of queries, keys and values; Qwen3
+                               normalises queries and keys of each head
+GPT-2                          LayerNorm, learned positions, GELU; queries, keys and values are one transposed matrix
+any other                      transformers' own module (``vaak.tasks.lm.model:TransformersDecoder``)
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,19 +23,26 @@ from vaak.nn.feed_forward import inner_width
 from vaak.nn.initialisation import DEVIATION
 from vaak.nn.positional_encodings import Scaling, ntk_theta, yarn_factor
 from vaak.tasks.lm.config import LanguageModelConfig
-from vaak.tasks.lm.model import LanguageModel
+from vaak.tasks.lm.model import AnyLanguageModel, LanguageModel, TransformersDecoder
 from vaak.tasks.pretrained import (
+    BASE_FOLDER,
     KEY,
+    SAFELY,
     Names,
     config_of,
+    fetch_model,
+    is_decoder,
+    quiet_transformers,
     read_weights,
     save_config,
     save_tokenizer,
     saved_config,
+    transformers_of,
     write_generation,
 )
 from vaak.text.tokenizer import Tokenizer
 
+log = logging.getLogger("vaak")
 OWN = ("name", "pretrained", "lora", "dropout", "attention_dropout")
 """Options that a run has itself; all others are the base's."""
 
@@ -40,46 +50,130 @@ OWN = ("name", "pretrained", "lora", "dropout", "attention_dropout")
 def save_base(source: str, folder: Path, max_length: int) -> Tokenizer:
     """Put configuration and tokenizer of a model in ``folder``.
 
-    Raises UserError where they can't be loaded, ours can't be such a model, or it doesn't read ``max_length`` tokens.
+    Raises UserError where they can't be loaded, it is no decoder, or it doesn't read ``max_length`` tokens.
     """
     config = config_of(KEY, source)
-    options_of(config.to_dict(), source)
-    longest = config.max_position_embeddings
-    if config.model_type == GPT2.model_type and max_length > longest:
+    _demand_decoder(config, source)
+    found = options_of(config.to_dict())
+    longest = getattr(config, "max_position_embeddings", None)
+    if isinstance(found, str):
+        log.info("%s: %s: %s, so it is transformers' own module", KEY, source, found)
+    has_places = isinstance(found, str) or found["position_type"] == "learned"
+    if has_places and longest is not None and max_length > longest:
         raise UserError(f"data.max_length is {max_length}, but {source} reads at most {longest} tokens")
     save_config(config, folder)
     write_generation(source, folder)
     return save_tokenizer(source, folder)
 
 
+def _demand_decoder(config: Any, source: str) -> None:
+    """Raises UserError for a model that isn't a causal language model of text that transformers has, and trains."""
+    said = ""
+    if config.get_text_config() is not config:
+        said = "reads more than text; give a model of text alone"
+    elif config.is_encoder_decoder:
+        said = "is an encoder and a decoder; those of task seq2seq are T5 and Marian"
+    elif not is_decoder(config):
+        said = "is no causal language model; give a decoder, such as Llama or Gemma"
+    elif getattr(config, "quantization_config", None) is not None:
+        said = "has quantized weights; give the unquantized model, with model.lora.base_dtype: bf16"
+    elif any(one.get("rope_type") == "dynamic" for one in _ropes(config)):
+        said = "has rope_type dynamic, whose wavelengths depend on what was read before; give another scaling"
+    if said:
+        raise UserError(f"{KEY}: {source} is a {config.model_type}, which {said}")
+
+
+def _ropes(config: Any) -> list[Mapping[str, Any]]:
+    """The rotary positions of a configuration; some have one for each kind of layer."""
+    found = getattr(config, "rope_parameters", None) or {}
+    return [found, *(one for one in found.values() if isinstance(one, Mapping))]
+
+
+def family_in(folder: Path) -> Family | None:
+    """The family of the base in prepared data, as ours has it; None where it is transformers' own module."""
+    theirs = saved_config(folder)
+    return None if isinstance(options_of(theirs), str) else FAMILIES[theirs["model_type"]]
+
+
 def options_in(folder: Path, own: LanguageModelConfig) -> LanguageModelConfig:
     """The options of the model whose base is in prepared data: the base's, and its ``own``."""
-    found = options_of(saved_config(folder), str(own.pretrained))
-    return type(own)(**found, **{name: getattr(own, name) for name in OWN})
+    found = options_of(saved_config(folder))
+    return own if isinstance(found, str) else type(own)(**found, **{name: getattr(own, name) for name in OWN})
 
 
-def init_model(folder: Path, own: LanguageModelConfig, vocab_size: int) -> LanguageModel:
+def init_model(folder: Path, own: LanguageModelConfig, vocab_size: int) -> AnyLanguageModel:
     """The model whose base is in prepared data, of at least ``vocab_size`` tokens, with random weights."""
+    if family_in(folder) is None:
+        auto, config = transformers_of(KEY), _with_dropout(base_config(folder), own)
+        return _sized(TransformersDecoder(auto.AutoModelForCausalLM.from_config(config), own), vocab_size)
     size = max(vocab_size, saved_config(folder)["vocab_size"])
     return LanguageModel(options_in(folder, own), size, longest_of(folder))
 
 
-def longest_of(folder: Path) -> int:
-    """The number of tokens that the base in prepared data was made for."""
+def base_config(folder: Path) -> Any:
+    """The configuration of the base in prepared data, as transformers has it."""
+    return transformers_of(KEY).AutoConfig.from_pretrained(folder / BASE_FOLDER, **SAFELY)
+
+
+DROPOUTS = (
+    *("dropout", "hidden_dropout", "resid_dropout", "residual_dropout", "embed_dropout"),
+    *("resid_pdrop", "embd_pdrop", "hidden_dropout_prob"),
+)
+"""Names of our ``dropout`` in configurations of transformers."""
+ATTENTION_DROPOUTS = ("attention_dropout", "attn_pdrop", "attn_dropout", "attention_probs_dropout_prob")
+
+
+def _with_dropout(config: Any, own: LanguageModelConfig) -> Any:
+    """The configuration with the dropout of a run, under the names that it has."""
+    attention = own.dropout if own.attention_dropout is None else own.attention_dropout
+    for names, value in ((DROPOUTS, own.dropout), (ATTENTION_DROPOUTS, attention)):
+        for name in names:
+            if hasattr(config, name):
+                setattr(config, name, value)
+    return config
+
+
+def _sized(model: TransformersDecoder, vocab_size: int) -> TransformersDecoder:
+    """The model with rows for as many tokens, where its tokenizer has more."""
+    if vocab_size > model.vocab_size:
+        model.network.resize_token_embeddings(vocab_size)
+    return model
+
+
+def longest_of(folder: Path) -> int | None:
+    """The number of tokens that the base in prepared data was made for; None where nothing says so."""
     theirs = saved_config(folder)
-    return int(theirs[FAMILIES[theirs["model_type"]].positions])
+    family = FAMILIES.get(theirs["model_type"], LLAMA)
+    found = theirs.get(family.positions)
+    return None if found is None else int(found)
 
 
-def load_model(source: str, folder: Path, own: LanguageModelConfig, vocab_size: int) -> LanguageModel:
+def load_model(source: str, folder: Path, own: LanguageModelConfig, vocab_size: int) -> AnyLanguageModel:
     """Return the model with the weights of ``source``; tokens that it lacks are drawn.
 
     Raises UserError where they can't be loaded, or aren't those of its configuration.
     """
+    family = family_in(folder)
+    if family is None:
+        return _loaded(source, folder, own, vocab_size)
     model = init_model(folder, own, vocab_size)
-    family = FAMILIES[saved_config(folder)["model_type"]]
     names = Names(family.imported, lambda name: family.theirs(name)[0], ("embedding.weight", "head.weight"))
     read_weights(model, source, names)
     return model
+
+
+def _loaded(source: str, folder: Path, own: LanguageModelConfig, vocab_size: int) -> TransformersDecoder:
+    """Return transformers' own module with the weights of ``source``, in 32 bits."""
+    auto = transformers_of(KEY)
+    how = {**SAFELY, "use_safetensors": True, "dtype": torch.float32, "config": _with_dropout(base_config(folder), own)}
+    with quiet_transformers(auto):
+        network, found = fetch_model(
+            KEY, source, lambda: auto.AutoModelForCausalLM.from_pretrained(source, output_loading_info=True, **how)
+        )
+    lacking = sorted(found["missing_keys"]) + sorted(str(one[0]) for one in found.get("mismatched_keys", ()))
+    if lacking:
+        raise UserError(f"{KEY}: {source} lacks {lacking[0]}")
+    return _sized(TransformersDecoder(network, own), vocab_size)
 
 
 IGNORED = (".attn.bias", ".attn.masked_bias", "rotary_emb.inv_freq")
@@ -109,7 +203,6 @@ class Family:
     layers: str
     is_transposed: bool = False
     positions: str = "max_position_embeddings"
-    qk_norm: bool = field(default=False)
 
     def theirs(self, name: str) -> tuple[str, int | None]:
         """Return their name of one of our tensors, and which piece of it ours is; None if it is all of it.
@@ -158,6 +251,8 @@ _OF_LLAMA: dict[str, Any] = {
         "norm_placement": "pre",
         "position_type": "rotary",
         "bias": False,
+        "qkv_bias": False,
+        "qk_norm": False,
     },
     "sizes": {
         "d_model": "hidden_size",
@@ -188,14 +283,16 @@ _OF_LLAMA: dict[str, Any] = {
     "prefix": "model.",
     "layers": "layers",
 }
-LLAMA = Family("llama", "LlamaForCausalLM", expected={"attention_bias": False, "mlp_bias": False}, **_OF_LLAMA)
-QWEN3 = Family(
-    "qwen3",
-    "Qwen3ForCausalLM",
-    expected={"attention_bias": False, "use_sliding_window": False},
-    qk_norm=True,
-    **_OF_LLAMA,
-)
+
+
+def _like_llama(kind: str, architecture: str, expected: dict[str, Any], **fixed: Any) -> Family:
+    return Family(kind, architecture, expected=expected, **{**_OF_LLAMA, "fixed": {**_OF_LLAMA["fixed"], **fixed}})
+
+
+LLAMA = _like_llama("llama", "LlamaForCausalLM", {"attention_bias": False, "mlp_bias": False})
+MISTRAL = _like_llama("mistral", "MistralForCausalLM", {"sliding_window": None})
+QWEN2 = _like_llama("qwen2", "Qwen2ForCausalLM", {"use_sliding_window": False}, qkv_bias=True)
+QWEN3 = _like_llama("qwen3", "Qwen3ForCausalLM", {"attention_bias": False, "use_sliding_window": False}, qk_norm=True)
 GPT2 = Family(
     "gpt2",
     "GPT2LMHeadModel",
@@ -206,6 +303,8 @@ GPT2 = Family(
         "norm_placement": "pre",
         "position_type": "learned",
         "bias": True,
+        "qkv_bias": False,
+        "qk_norm": False,
         "num_key_value_heads": None,
         "head_dim": None,
     },
@@ -236,18 +335,22 @@ GPT2 = Family(
     is_transposed=True,
     positions="n_positions",
 )
-FAMILIES = {family.model_type: family for family in (LLAMA, QWEN3, GPT2)}
+FAMILIES = {family.model_type: family for family in (LLAMA, MISTRAL, QWEN2, QWEN3, GPT2)}
 
 
 def family_of(config: LanguageModelConfig) -> Family:
-    """Return the family in transformers of a model with these options. Raises UserError where it is none of them."""
+    """Return the family in transformers of a model with these options. Raises UserError where it is none of them.
+
+    Of families that have the same options (Mistral), it is Llama.
+    """
     if config.model_type != "decoder":
         raise UserError(
             "Only a decoder can be exported: transformers has no encoder of this kind (rotary, pre-norm, SwiGLU)."
         )
-    family = GPT2 if config.position_type == "learned" else QWEN3 if config.qk_norm else LLAMA
+    is_gpt2 = config.position_type == "learned"
+    family = GPT2 if is_gpt2 else QWEN3 if config.qk_norm else QWEN2 if config.qkv_bias else LLAMA
     kinds = set(family.activations.values())
-    for name, value in {**family.fixed, "qk_norm": family.qk_norm}.items():
+    for name, value in family.fixed.items():
         if getattr(config, name) != value:
             raise _not_theirs(family, name, getattr(config, name), value)
     if config.feed_forward_type not in kinds:
@@ -260,9 +363,10 @@ def _not_theirs(family: Family, name: str, value: object, expected: object) -> U
     return UserError(f"A model with {name} {value} can't be exported: transformers' {known} has {expected}.")
 
 
-def exported_config(config: LanguageModelConfig, vocab_size: int, max_length: int, dtype: str) -> dict[str, Any]:
-    """The ``config.json`` of a model that reads ``max_length`` tokens, with weights of ``dtype``."""
-    family = family_of(config)
+def exported_config(
+    config: LanguageModelConfig, family: Family, vocab_size: int, max_length: int, dtype: str
+) -> dict[str, Any]:
+    """The ``config.json`` of a model of ``family`` that reads ``max_length`` tokens, with weights of ``dtype``."""
     sizes = {theirs: getattr(config, ours) for ours, theirs in family.sizes.items()}
     sizes[family.sizes["d_ff"]] = inner_width(config.d_model, config.d_ff, config.feed_forward_type)
     rope: dict[str, Any] = {}
@@ -270,6 +374,8 @@ def exported_config(config: LanguageModelConfig, vocab_size: int, max_length: in
         sizes |= {"num_key_value_heads": config.num_key_value_heads or config.num_heads, "head_dim": config.head_width}
         rope = {"rope_parameters": rope_parameters(config)}
         rope["rope_theta"] = rope["rope_parameters"]["rope_theta"]  # where transformers 4 reads it
+        if family is QWEN2 and config.head_width * config.num_heads == config.d_model:
+            del sizes["head_dim"]  # its configuration has none
     names = {ours: theirs for theirs, ours in family.activations.items()}
     return {
         "architectures": [family.architecture],
@@ -307,43 +413,42 @@ def rope_parameters(config: StackConfig) -> dict[str, Any]:
 _BOUNDS = {"llama3": ("low_freq_factor", "high_freq_factor"), "yarn": ("beta_fast", "beta_slow")}
 
 
-def options_of(theirs: Mapping[str, Any], source: str) -> dict[str, Any]:
+def options_of(theirs: Mapping[str, Any]) -> dict[str, Any] | str:
     """The options of our model that is one of transformers with the configuration ``theirs``.
 
-    Raises UserError, naming ``source`` and what we don't have, where there is none.
+    Where there is none, a string says what ours doesn't have.
     """
     family = FAMILIES.get(theirs["model_type"])
     if family is None:
-        raise UserError(
-            f"model.pretrained: {source} is a {theirs['model_type']}; expected one of {', '.join(FAMILIES)}"
-        )
-    for name, value in {**family.expected, "quantization_config": None}.items():
+        return f"vaak's own decoder is no {theirs['model_type']}"
+    for name, value in family.expected.items():
         if theirs.get(name, value) != value:
-            raise _unknown(source, name, theirs[name])
+            return _lacking(name, theirs[name])
     if set(theirs.get("layer_types") or ()) - {"full_attention"}:
-        raise _unknown(source, "layer_types", ", ".join(sorted(set(theirs["layer_types"]))))
+        return _lacking("layer_types", ", ".join(sorted(set(theirs["layer_types"]))))
     activation = theirs[family.activation]
     if activation not in family.activations:
-        raise _unknown(source, family.activation, activation)
-    found = {ours: theirs[name] for ours, name in family.sizes.items()}
-    options = {**family.fixed, **found, "feed_forward_type": family.activations[activation], "qk_norm": family.qk_norm}
+        return _lacking(family.activation, activation)
+    found = {ours: theirs.get(name) for ours, name in family.sizes.items()}  # Qwen2 has no head_dim
+    options = {**family.fixed, **found, "feed_forward_type": family.activations[activation]}
     if family is GPT2:
         options["d_ff"] = options["d_ff"] or 4 * options["d_model"]
         return options
-    return options | _rope_options(theirs["rope_parameters"], source)
+    rope = _rope_options(theirs["rope_parameters"])
+    return rope if isinstance(rope, str) else options | rope
 
 
-def _rope_options(rope: Mapping[str, Any], source: str) -> dict[str, Any]:
+def _rope_options(rope: Mapping[str, Any]) -> dict[str, Any] | str:
     kind, factor = rope.get("rope_type", "default"), rope.get("factor", 1.0)
     options = {"rope_theta": rope["rope_theta"]}
     if kind not in ("default", "linear", "llama3", "yarn"):
-        raise _unknown(source, "rope_type", kind)
+        return _lacking("rope_type", kind)
     plain: dict[str, Any] = {"partial_rotary_factor": 1.0, "truncate": True}
     if kind == "yarn":
         plain |= {"attention_factor": yarn_factor(factor), "mscale": None, "mscale_all_dim": None}
     for name, value in plain.items():
         if rope.get(name) not in (None, value):
-            raise _unknown(source, name, rope[name])
+            return _lacking(name, rope[name])
     if kind == "default":
         return options
     options |= {"rope_scaling_type": kind, "rope_scaling_factor": factor}
@@ -354,5 +459,5 @@ def _rope_options(rope: Mapping[str, Any], source: str) -> dict[str, Any]:
     return options
 
 
-def _unknown(source: str, name: str, value: object) -> UserError:
-    return UserError(f"model.pretrained: {source} has {name} {value}, which vaak's decoder doesn't")
+def _lacking(name: str, value: object) -> str:
+    return f"vaak's own decoder has no {name} {value}"

@@ -27,6 +27,7 @@ from vaak.core.task import Baselines, Outputs
 from vaak.data.batching import largest_rows
 from vaak.nn.decoding.sampling import SamplingSettings
 from vaak.nn.kernels.random_features import NORM_REG, SquaredNorms, norm_reg
+from vaak.nn.lora import add_lora
 from vaak.nn.losses import losses_of_logits
 from vaak.runs.prepared import Recipe, prepared_folder
 from vaak.tasks.base import in_temporary_folder
@@ -47,7 +48,7 @@ from vaak.tasks.lm.data import (
 )
 from vaak.tasks.lm.export import export_hf, export_onnx, export_peft
 from vaak.tasks.lm.metrics import ORDER, PairDataset, PairMeters, TextMeters, ngram_figures, read_pairs, visibility_of
-from vaak.tasks.lm.model import LanguageModel
+from vaak.tasks.lm.model import AnyLanguageModel, LanguageModel, TransformersDecoder
 from vaak.tasks.lm.predict import generate, generate_batch
 from vaak.tasks.lm.pretrained import Family, family_of
 from vaak.tasks.lm.spec import SPEC
@@ -64,7 +65,7 @@ log = logging.getLogger("vaak")
 SHOWN_SAMPLES = 5
 
 
-class LanguageModelTask(TextTask[LanguageModelExperiment, PreparedText, LanguageModel]):
+class LanguageModelTask(TextTask[LanguageModelExperiment, PreparedText, AnyLanguageModel]):
     """Trains a decoder on the next token, or an encoder on masked tokens."""
 
     data: LanguageModelDataConfig
@@ -218,18 +219,24 @@ class LanguageModelTask(TextTask[LanguageModelExperiment, PreparedText, Language
         example = corrupt(ids, ids[1:], 0, Corruption(masking=masking), special, rng)
         return collate([[example] * documents] * largest_rows(training, data.max_length), special.pad)
 
-    def model(self) -> LanguageModel:
+    def model(self) -> AnyLanguageModel:
         vocab_size, base = self.tokenizer.vocab_size, self.base
         if base is None:
             return self.add_adapters(self.new_model(vocab_size))
         given = prepared_folder(self.directory), self.own, vocab_size
-        return self.add_adapters(
-            load_or_init(
-                self.directory,
-                lambda: pretrained.load_model(base.source, *given),
-                lambda: pretrained.init_model(*given),
-            )
+        model = load_or_init(
+            self.directory,
+            lambda: pretrained.load_model(base.source, *given),
+            lambda: pretrained.init_model(*given),
         )
+        if not isinstance(model, TransformersDecoder):
+            return self.add_adapters(model)
+        if self.experiment.training.batching.type == "packed":
+            model.demand_packing("training.batching.type is packed")
+        add_lora(model.network, self.own.lora)
+        if self.own.lora is not None and self.own.lora.base_dtype != "fp32":
+            model.demand_dtype(f"model.lora.base_dtype is {self.own.lora.base_dtype}")
+        return model
 
     def losses(self, model: nn.Module, batch: Batch) -> dict[str, Term]:
         auxiliary = self.experiment.training.loss.auxiliary
@@ -336,13 +343,13 @@ class LanguageModelTask(TextTask[LanguageModelExperiment, PreparedText, Language
     def stream(self, model: nn.Module, text: str, settings: SamplingSettings) -> Iterator[str]:
         """The model's continuation of ``text``, in pieces that are whole characters, as soon as they are drawn."""
         prompt = self.prompt(text)
-        assert isinstance(model, LanguageModel)
+        assert isinstance(model, AnyLanguageModel)
         yield from self._pieces(prompt, generate(model, prompt, settings, max_length=self.data.max_length))
 
     def answer(self, model: nn.Module, messages: Messages, settings: SamplingSettings) -> Iterator[str]:
         """The model's answer to a conversation, as ``stream`` gives it; ends where the template ends an answer."""
         prompt, settings = self.chat_template.prompt(messages, "the messages"), self.answering(settings)
-        assert isinstance(model, LanguageModel)
+        assert isinstance(model, AnyLanguageModel)
         yield from self._pieces(prompt, generate(model, prompt, settings, max_length=self.data.max_length))
 
     def answering(self, settings: SamplingSettings) -> SamplingSettings:
@@ -357,7 +364,7 @@ class LanguageModelTask(TextTask[LanguageModelExperiment, PreparedText, Language
         batch_size: int | None = None,
     ) -> Iterator[str]:
         """The continuation of each prompt of tokens, drawn with the seed next to it; several are written together."""
-        assert isinstance(model, LanguageModel)
+        assert isinstance(model, AnyLanguageModel)
 
         def together(some: list[tuple[list[int], int]]) -> list[str]:
             prompts, seeds = zip(*some, strict=True)
@@ -382,7 +389,7 @@ class LanguageModelTask(TextTask[LanguageModelExperiment, PreparedText, Language
         """Samples that begin from nothing; an encoder has none."""
         if not self.causal:
             return []
-        assert isinstance(model, LanguageModel)
+        assert isinstance(model, AnyLanguageModel)
         settings, seeds = self.sampling(max_new_tokens=40, temperature=0.8), range(SHOWN_SAMPLES)
         prompts = [[self.tokenizer.bos_id]] * SHOWN_SAMPLES
         drawn = generate_batch(model, prompts, settings, max_length=self.data.max_length, seeds=seeds)
@@ -390,7 +397,7 @@ class LanguageModelTask(TextTask[LanguageModelExperiment, PreparedText, Language
 
     def export_hf(self, model: nn.Module, folder: Path) -> None:
         """Write a folder that transformers loads without Vaak."""
-        assert isinstance(model, LanguageModel)
+        assert isinstance(model, AnyLanguageModel)
         if isinstance(self.tokenizer, UsersTokenizer):
             raise UserError(f"data.tokenizer: transformers can't load a {self.data.tokenizer.type}; it isn't exported")
         names = {f"{role}_token": token for role, token in self.tokenizer.special_tokens.items()}
@@ -405,14 +412,18 @@ class LanguageModelTask(TextTask[LanguageModelExperiment, PreparedText, Language
         reasons = super().refused_exports()
         if isinstance(self.tokenizer, UsersTokenizer):
             reasons["hf"] = f"transformers can't load a data.tokenizer of type {self.data.tokenizer.type}"
+        elif family is None:
+            reasons["onnx"] = "the model is transformers' own module; export it as hf, which other tools convert"
         elif isinstance(family, str):
             reasons["hf"] = family
         elif family.is_transposed:
             reasons.setdefault("peft", f"{family.architecture} has one layer for several of ours, so they are merged")
         return reasons
 
-    def _family(self) -> Family | str:
-        """Return the model's family in transformers, or why it has none."""
+    def _family(self) -> Family | str | None:
+        """Return the model's family in transformers, or why it has none; None where it is transformers' own module."""
+        if self.own.pretrained is not None:
+            return pretrained.family_in(self.prepared.folder)
         try:
             return family_of(self.options)
         except UserError as error:
@@ -420,7 +431,7 @@ class LanguageModelTask(TextTask[LanguageModelExperiment, PreparedText, Language
 
     def export_peft(self, model: nn.Module, folder: Path) -> None:
         """Write the low-rank adapters as an adapter that peft loads on the base, in transformers if it has one."""
-        assert isinstance(model, LanguageModel)
+        assert isinstance(model, AnyLanguageModel)
         if isinstance(self._family(), str):
             super().export_peft(model, folder)
         else:
@@ -433,7 +444,8 @@ class LanguageModelTask(TextTask[LanguageModelExperiment, PreparedText, Language
         export_onnx(model, self.tokenizer, self._longest(), folder)
 
     def _longest(self) -> int:
-        return self.data.max_length if self.own.pretrained is None else pretrained.longest_of(self.prepared.folder)
+        base = None if self.own.pretrained is None else pretrained.longest_of(self.prepared.folder)
+        return base or self.data.max_length
 
 
 def _loss_of_text(store: TokenStore) -> str:

@@ -1,7 +1,8 @@
-"""A Llama's low-rank adapters by the commands: trained, resumed, evaluated, used, given to transformers and peft."""
+"""Low-rank adapters by the commands: trained, resumed, replayed, evaluated, used, given to transformers and peft."""
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 from pathlib import Path
@@ -86,3 +87,62 @@ def test_a_llama_is_adapted_from_the_command_to_peft(vaak: Any, folder: Path):
         assert (expected - plain).abs().max() > 1e-3, "training changed something"
         torch.testing.assert_close(adapted(ids).logits, expected, rtol=0, atol=1e-4)
         torch.testing.assert_close(merged(ids).logits, expected, rtol=0, atol=1e-4)
+
+
+TARGETS = {"gpt_neox": "query_key_value", "bloom": "query_key_value", "phi3": "qkv_proj", "mamba": "x_proj"}
+QUICK = "gemma2"
+"""Its logits are bounded, its windows slide, and its norms are before and after each layer."""
+
+
+@pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")  # peft's own use of transformers
+@pytest.mark.parametrize(
+    "kind", [kind if kind == QUICK else pytest.param(kind, marks=pytest.mark.slow) for kind in tiny_decoder.OTHERS]
+)
+def test_transformers_own_modules_are_adapted_resumed_and_exported(vaak: Any, folder: Path, kind: str):
+    peft, transformers = pytest.importorskip("peft"), pytest.importorskip("transformers")
+    base = tiny_decoder.write_folder(folder / "theirs", kind)
+    target = TARGETS.get(kind, "q_proj")
+    packed = "fixed" if kind in ("opt", "bloom", "mamba") else "packed"
+
+    def run(*arguments: str) -> str:
+        code, out, err = vaak(*arguments)
+        assert code == 0, err
+        return str(out)
+
+    lora = f"{{rank: 2, alpha: 4, dropout: 0.1, targets: [{target}], base_dtype: bf16}}"
+    options = [f"model={{pretrained: theirs, dropout: 0.1, lora: {lora}}}", "data.minimal_pairs=[pairs.jsonl]"]
+    options += ["training.max_steps=4", "training.checkpoint.interval=2", "training.validation.interval=2"]
+    options += [f"training.batching={packed}", "training.performance.gradient_checkpointing=true"]
+    pair = {"sentence_good": "राम घर जाता है", "sentence_bad": "राम घर जाती है", "UID": "gender"}
+    (folder / "pairs.jsonl").write_text(json.dumps(pair) + "\n")
+    if kind == "mamba":
+        code, _, err = vaak("train", "adapted.yml", *options)
+        assert (code, "base_dtype is bf16: mamba of transformers needs all its weights in fp32" in err) == (2, True)
+        options.append("model.lora.base_dtype=fp32")
+    run("train", "adapted.yml", *options)
+    early, late = checkpoint("adapted", 2), checkpoint("adapted", 4)
+    changed = {name for name, one in late.model.items() if not torch.equal(one, early.model[name])}
+    assert changed == {name for name in late.model if ".lora_" in name} != set()
+    shutil.copytree("runs/adapted", "runs/cut")
+    shutil.rmtree("runs/cut/checkpoints/step-00000004")
+    shutil.rmtree("theirs")  # the run's checkpoints have all weights
+    resume = "training.checkpoint.resume=runs/cut/checkpoints/step-00000002"
+    run("train", "adapted.yml", *options, "run_dir=runs/cut", resume)
+    again = checkpoint("cut", 4)
+    assert [name for name, one in late.model.items() if not torch.equal(one, again.model[name])] == []
+    assert "the weights after it are equal to" in run("replay", "runs/adapted", "--step", "4")
+    assert "pairs_accuracy" in run("eval", "runs/adapted", "--split", "test", "--split", "pairs", "--json")
+    assert run("generate", "runs/adapted", "राम", "--max-new-tokens", "4").startswith("राम")
+    run("export", "runs/adapted", "--format", "hf", "--output", "merged")
+    run("export", "runs/adapted", "--format", "peft", "--output", "adapter")
+    code, _, err = vaak("export", "runs/adapted", "--format", "onnx", "--output", "file")
+    assert (code, "the model is transformers' own module" in err) == (2, True)
+    ids = torch.randint(0, 257, (2, 12), generator=torch.Generator().manual_seed(0))
+    merged = transformers.AutoModelForCausalLM.from_pretrained("merged")
+    plain = base(ids).logits
+    adapted = peft.PeftModel.from_pretrained(base, "adapter").eval()
+    with torch.no_grad():
+        expected = opened("runs/adapted", device="cpu").model(ids)
+        rounded = (expected - plain).abs().max()  # weights are kept in bf16, and exported so
+        torch.testing.assert_close(merged(ids).logits, expected, rtol=0, atol=1e-4)
+        assert (adapted(ids).logits - expected).abs().max() <= rounded + 1e-4

@@ -10,13 +10,18 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from tiny_decoder import MODELS, VOCAB_SIZE, write_folder
+from tiny_decoder import MODELS, OTHERS, VOCAB_SIZE, write_folder
 from vaak.core.errors import UserError
 from vaak.nn.config import LoraConfig
+from vaak.nn.cross_entropy import HeadInputs
+from vaak.nn.decoding.sampling import SamplingSettings
 from vaak.nn.lora import add_lora, merged
 from vaak.tasks.lm.config import LanguageModelConfig
 from vaak.tasks.lm.export import export_hf, export_peft
+from vaak.tasks.lm.model import TransformersDecoder
+from vaak.tasks.lm.predict import generate, generate_batch
 from vaak.tasks.lm.pretrained import load_model, longest_of, save_base
+from vaak.tasks.pretrained import KeptBase
 
 transformers = pytest.importorskip("transformers")
 
@@ -38,7 +43,8 @@ def test_logits_are_those_of_transformers_and_a_round_trip_is_the_identity(kind:
 
     names = {f"{role}_token": token for role, token in tokenizer.special_tokens.items()}
     file = tmp_path / "prepared" / "tokenizer" / "tokenizer.json"
-    export_hf(model, file, names, longest_of(tmp_path / "prepared"), tmp_path / "again")
+    prepared = tmp_path / "prepared"
+    export_hf(model, file, names, longest_of(prepared), tmp_path / "again", KeptBase.of(prepared))
     before, after = (load_file(tmp_path / name / "model.safetensors") for name in ("theirs", "again"))
     assert before.keys() == after.keys()
     assert all(torch.equal(before[name], after[name]) for name in before)
@@ -54,19 +60,97 @@ def test_logits_are_those_of_transformers_and_a_round_trip_is_the_identity(kind:
     assert tokenizer.chat_template == "{{ messages[0].content }}"
 
 
+PACKED = set(MODELS | OTHERS) - {"opt", "bloom", "mamba"}
+PRODUCTS = set(MODELS | OTHERS) - {"gemma2", "granite", "cohere"}
+CACHED = set(MODELS | OTHERS) - {"mamba"}
+
+
+def table_row(kind: str) -> str:
+    """The row of a family in the table of docs/pretrained.md."""
+    whose = "Vaak's" if kind in MODELS else "transformers'"
+    yes = ["yes" if kind in group else "no" for group in (PACKED, CACHED, PRODUCTS)]
+    return f"| {kind} | {whose} | {' | '.join(yes)} |"
+
+
+@pytest.mark.parametrize("kind", OTHERS)
+def test_any_other_decoder_is_transformers_own_module_and_goes_out_as_it_came_in(kind: str, tmp_path: Path):
+    peer = write_folder(tmp_path / "theirs", kind)
+    model, tokenizer = ours(tmp_path / "theirs", tmp_path / "prepared")
+    assert isinstance(model, TransformersDecoder)
+    assert model.vocab_size == VOCAB_SIZE
+    drawn = torch.Generator().manual_seed(0)
+    ids = torch.randint(1, VOCAB_SIZE, (2, 9), generator=drawn)
+    select = torch.rand(2, 9, generator=drawn) < 0.5
+    with torch.no_grad():
+        expected = peer(ids).logits
+        torch.testing.assert_close(model(ids), expected, rtol=0, atol=1e-5)
+        torch.testing.assert_close(model(ids, select=select), expected[select], rtol=0, atol=1e-5)
+        inputs = model(ids, project=False)
+        assert isinstance(inputs, HeadInputs) == (kind in PRODUCTS)
+        if isinstance(inputs, HeadInputs):
+            torch.testing.assert_close(inputs.logits(), expected, rtol=0, atol=1e-5)
+        documents = torch.tensor([[0, 0, 0, 0, 1, 1, 1, -1, -1], [0, 0, 1, 1, 1, 1, 1, 2, 2]])
+        if kind in PACKED:
+            model.demand_packing("training.batching")
+            packed = model(ids, documents=documents)
+            for row, begin, end in ((0, 0, 4), (0, 4, 7), (1, 0, 2), (1, 2, 7), (1, 7, 9)):
+                alone = peer(ids[row : row + 1, begin:end]).logits[0]
+                torch.testing.assert_close(packed[row, begin:end], alone, rtol=0, atol=1e-5)
+        else:
+            family = peer.config.model_type
+            with pytest.raises(
+                UserError, match=rf"^training\.batching: {family}, .* can't keep the documents .* apart"
+            ):
+                model.demand_packing("training.batching")
+    assert model._continues == (kind in CACHED)
+    prompts, settings = [[5, 9, 200, 7, 31], [4, 8]], SamplingSettings(max_new_tokens=7, temperature=0.0)
+    found = generate_batch(model, prompts, settings)
+    for prompt, written in zip(prompts, found, strict=True):
+        best = peer.generate(torch.tensor([prompt]), max_new_tokens=7, do_sample=False, eos_token_id=None)
+        assert written == best[0, len(prompt) :].tolist() == list(generate(model, prompt, settings))
+
+    names = {f"{role}_token": token for role, token in tokenizer.special_tokens.items()}
+    prepared = tmp_path / "prepared"
+    file = prepared / "tokenizer" / "tokenizer.json"
+    export_hf(model, file, names, longest_of(prepared), tmp_path / "again", KeptBase.of(prepared))
+    assert_same_folders(tmp_path / "theirs", tmp_path / "again")
+    assert table_row(kind) in (Path(__file__).parents[4] / "docs" / "pretrained.md").read_text()
+
+
+def assert_same_folders(before: Path, after: Path) -> None:
+    """The same weights under the same names, the same options, and tokenizers with the same tokens."""
+    one, other = (load_file(folder / "model.safetensors") for folder in (before, after))
+    assert one.keys() == other.keys()
+    assert all(torch.equal(one[name], other[name]) for name in one)
+    options = [json.loads((folder / "config.json").read_text()) for folder in (before, after)]
+    assert options[0] == options[1]
+    tokenizers = [transformers.AutoTokenizer.from_pretrained(folder) for folder in (before, after)]
+    assert tokenizers[0].special_tokens_map == tokenizers[1].special_tokens_map
+    assert tokenizers[0]("राम घर जाता है।").data == tokenizers[1]("राम घर जाता है।").data
+
+
+def test_a_row_of_the_table_for_each_family():
+    text = (Path(__file__).parents[4] / "docs" / "pretrained.md").read_text()
+    rows = [line for line in text.splitlines() if line.endswith(("| yes |", "| no |"))]
+    assert rows == [table_row(kind) for kind in [*MODELS, *OTHERS]]
+
+
 @pytest.mark.parametrize(
     ("kind", "others", "said"),
     [
-        ("llama", {"attention_bias": True}, "has attention_bias True, which"),
-        ("llama", {"hidden_act": "gelu"}, "has hidden_act gelu, which"),
-        ("qwen3", {"use_sliding_window": True, "max_window_layers": 1}, "has use_sliding_window True, which"),
-        ("gpt2", {"scale_attn_by_inverse_layer_idx": True}, "has scale_attn_by_inverse_layer_idx True"),
+        ("llama", {"hidden_act": "gelu"}, "hidden_act gelu"),
+        ("qwen2", {"use_sliding_window": True, "max_window_layers": 1}, "use_sliding_window True"),
+        ("gpt2", {"scale_attn_by_inverse_layer_idx": True}, "scale_attn_by_inverse_layer_idx True"),
     ],
 )
-def test_what_does_not_fit_is_named(kind: str, others: dict[str, Any], said: str, tmp_path: Path):
+def test_what_ours_lacks_is_logged_and_left_to_transformers(
+    kind: str, others: dict[str, Any], said: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+):
+    caplog.set_level("INFO", logger="vaak")
     write_folder(tmp_path / "theirs", kind, **others)
-    with pytest.raises(UserError, match=rf"^model\.pretrained: .*theirs {said}"):
-        save_base(str(tmp_path / "theirs"), tmp_path / "prepared", 48)
+    model, _ = ours(tmp_path / "theirs", tmp_path / "prepared")
+    assert isinstance(model, TransformersDecoder)
+    assert f"vaak's own decoder has no {said}, so it is transformers' own module" in caplog.text
 
 
 def test_other_folders_are_refused_in_a_line(tmp_path: Path):
@@ -75,9 +159,17 @@ def test_other_folders_are_refused_in_a_line(tmp_path: Path):
         save_base(str(tmp_path / "gpt2"), tmp_path / "prepared", 65)
     tokenizer = save_base(str(tmp_path / "gpt2"), tmp_path / "prepared", 64)
     about = json.loads((tmp_path / "gpt2" / "config.json").read_text())
-    (tmp_path / "gpt2" / "config.json").write_text(json.dumps({**about, "model_type": "opt"}))
-    with pytest.raises(UserError, match=r"gpt2 is a opt; expected one of llama, qwen3, gpt2"):
-        save_base(str(tmp_path / "gpt2"), tmp_path / "other", 48)
+    dynamic = {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 10000.0}
+    for changed, said in (
+        ({"model_type": "bert"}, "is a bert, which is no causal language model; give a decoder, such as"),
+        ({"model_type": "t5"}, "is a t5, which is an encoder and a decoder; those of task seq2seq are"),
+        ({"model_type": "gemma3"}, "is a gemma3, which reads more than text; give a model of text alone"),
+        ({"quantization_config": {"quant_method": "gptq", "bits": 4}}, "is a gpt2, which has quantized weights; give"),
+        ({"model_type": "olmo", "rope_parameters": dynamic}, "is a olmo, which has rope_type dynamic, whose"),
+    ):
+        (tmp_path / "gpt2" / "config.json").write_text(json.dumps({**about, **changed}))
+        with pytest.raises(UserError, match=rf"^model\.pretrained: .*gpt2 {said}"):
+            save_base(str(tmp_path / "gpt2"), tmp_path / "other", 48)
     write_folder(tmp_path / "llama", "llama")
     own = LanguageModelConfig(pretrained="llama")
     with pytest.raises(UserError, match=r"llama has a weight .*, which vaak's model doesn't"):
