@@ -88,7 +88,10 @@ def test_it_trains_to_its_loss(
     expected = EXPECTED[recipe]
     if expected["data"]:
         monkeypatch.setenv("VAAK_DATA", str(vaak_data(expected["data"]).parent))
-    overrides = [text.replace("${VAAK_DATA}", os.environ.get("VAAK_DATA", "")) for text in expected["overrides"]]
+    places = {"${VAAK_DATA}": os.environ.get("VAAK_DATA", ""), "REPOSITORY": str(REPOSITORY)}
+    overrides = expected["overrides"]
+    for name, place in places.items():
+        overrides = [text.replace(name, place) for text in overrides]
     losses = trained(commands, recipe, tmp_path / "run", overrides)
     assert losses[-1] == pytest.approx(expected["loss"], abs=expected["tolerance"])
     assert losses[0] - losses[-1] > 10 * expected["tolerance"]

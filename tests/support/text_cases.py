@@ -84,6 +84,33 @@ def _conversations(**training: Any) -> TaskCase:
     return replace(case, training=training, write=_write_chats)
 
 
+def _write_preferences(folder: Path) -> Sequence[str]:
+    """A decoder, and pairs of answers of several lengths, some longer than what the model reads."""
+    tiny_decoder.write_folder(folder, "gpt_neox")
+    rows = [
+        {"prompt": f"{number}?", "chosen": "अब" * (1 + number % 4), "rejected": "कब" * (1 + number % 7)}
+        for number in range(60)
+    ]
+    (folder / "pairs.json").write_text(json.dumps(rows), encoding="utf-8")
+    return ["लड़का"]
+
+
+def _answers_of_pairs(batch: Batch) -> dict[str, float]:
+    """Pairs, tokens of chosen answers and of both, and all that is read."""
+    scored = batch["targets"] >= 0
+    pairs = float(len(batch["targets"]))
+    found = {"pair": pairs, "example": pairs, "token": float(scored[:, 0].sum()), "answer_token": float(scored.sum())}
+    return found | {"position": float((batch["documents"] >= 0).sum())}
+
+
+def _preferences(main: Any) -> TaskCase:
+    corpus = {"type": "preferences", "train": ["FOLDER/pairs.json"]}
+    about = {"counted": _answers_of_pairs}
+    model = {"pretrained": "FOLDER", "dropout": 0.1}
+    data = {"corpus": corpus, "max_length": 50, "chat_template": "chatml"}
+    return TaskCase("lm", {"model": model, "data": data}, {"loss": {"main": main}}, about, _write_preferences)
+
+
 def _targets_and_sources(batch: Batch) -> dict[str, float]:
     """Targets and source tokens that are real."""
     targets = float(sum(target >= 0 for row in batch["targets"].tolist() for target in row))
@@ -153,6 +180,8 @@ TEXT_CASES = {
     "lm of transformers, packed": _of_transformers(),
     "lm chat": _conversations(),
     "lm chat, packed": _conversations(batching={"type": "packed"}),
+    "lm preferences, dpo": _preferences({"type": "dpo", "beta": 0.5}),
+    "lm preferences, orpo": _preferences({"type": "orpo", "weight": 0.5}),
     "seq2seq": _translator(),
     "seq2seq, two tokenizers": _translator(
         model={"share_embeddings": False},

@@ -215,11 +215,16 @@ LOSSES: dict[str, str] = {
     "huber": "vaak.nn.losses:Huber",
     "bce": "vaak.nn.losses:BinaryCrossEntropy",
     "focal": "vaak.nn.losses:FocalLoss",
+    "dpo": "vaak.nn.preferences:DirectPreference",
+    "orpo": "vaak.nn.preferences:OddsRatio",
 }
 """Short names for training.loss.main."""
-SMOOTHING_LOSSES = ("cross_entropy", "bce")
+SMOOTHING_LOSSES = ("cross_entropy", "bce", "dpo")
 """Those of them that take ``label_smoothing``."""
-AUXILIARY_LOSSES: dict[str, str] = {**LOSSES, "z_loss": "vaak.nn.losses:z_loss"}
+AUXILIARY_LOSSES: dict[str, str] = {
+    **{name: place for name, place in LOSSES.items() if name not in ("dpo", "orpo")},
+    "z_loss": "vaak.nn.losses:z_loss",
+}
 """Short names for training.loss.auxiliary; a task may have more."""
 CALLBACKS: dict[str, str] = {
     "early_stopping": "vaak.callbacks.early_stopping:EarlyStoppingCallback",

@@ -73,7 +73,7 @@ class LanguageModelConfig(SingleStackConfig):
         return {**PRESETS[preset], **values} if isinstance(preset, str) and preset in PRESETS else values
 
 
-FILES = ("text", "json", "csv", "parquet", "chat")
+FILES = ("text", "json", "csv", "parquet", "chat", "preferences")
 """The types of corpora that are read from files."""
 
 
@@ -90,9 +90,9 @@ class CorpusConfig(TextSourceSection):
         ".parquet": "parquet",
     }
 
-    type: Literal["grammar", "text", "json", "csv", "parquet", "huggingface", "chat"] = option(
-        "grammar is the built-in Hindi grammar; json reads JSON lists and JSON lines; chat, conversations in them. Not "
-        "given, it is told by the endings of the files.",
+    type: Literal["grammar", "text", "json", "csv", "parquet", "huggingface", "chat", "preferences"] = option(
+        "grammar is the built-in Hindi grammar; json reads JSON lists and JSON lines; chat, conversations in them; "
+        "preferences, pairs of a chosen and a rejected answer. Not given, it is told by the endings of the files.",
         "grammar",
     )
     train: tuple[str, ...] = option(
@@ -119,6 +119,11 @@ class CorpusConfig(TextSourceSection):
     fold: str | None = fold_option()
     folds_file: str | None = folds_file_option()
 
+    @property
+    def has_answers(self) -> bool:
+        """Whether its documents are conversations, which a chat template writes."""
+        return self.type in ("chat", "preferences")
+
 
 class LanguageModelDataConfig(Section):
     """Text, tokens and the windows into which they are cut."""
@@ -129,15 +134,15 @@ class LanguageModelDataConfig(Section):
     tokenizer: TokenizerConfig = option("The tokenizer.", TokenizerConfig())
     max_length: int = option("Maximum sequence length, in tokens.", 512, gt=1, le=LARGEST_LENGTH)
     chat_template: str | None = option(
-        "chat: the template in Jinja, or its file, by which conversations are written; chatml is built in; null is the "
-        "tokenizer's, else chatml.",
+        "chat, preferences: the template in Jinja, or its file, by which conversations are written; chatml is built "
+        "in; null is the tokenizer's, else chatml.",
         None,
     )
     loss_on: Literal["answers", "all"] = option(
         "chat: which tokens training learns to predict; evaluations always score the answers.", "answers"
     )
     long_chats: Literal["cut", "drop"] = option(
-        "chat: what happens to conversations of more than max_length tokens.", "cut"
+        "chat, preferences: what happens to conversations of more than max_length tokens.", "cut"
     )
     layout: Literal["stream", "document"] = option(
         "stream: documents are concatenated and cut into windows; document: each is a separate sequence.", "document"

@@ -33,8 +33,9 @@ from vaak.tasks.lm.pretrained import save_base
 from vaak.tasks.pretrained import Base
 from vaak.text.chat_template import ChatTemplate, given_template, keep_template, template_for, template_in
 from vaak.text.corpora.corpus import CorpusBuilder
+from vaak.text.corpora.readers import Document
 from vaak.text.corpora.statistics import statistics_rows
-from vaak.text.corpora.stores import TokenStore, write_encoded, write_tokens
+from vaak.text.corpora.stores import EncodedPiece, TokenStore, write_encoded, write_tokens
 from vaak.text.difficulties import MEASURES, kept_difficulties
 from vaak.text.tokenizer import Tokenizer, round_trip_report
 from vaak.text.tokenizer_training import TokenizerFactory
@@ -67,7 +68,7 @@ def fingerprint(data: LanguageModelDataConfig, code: Path = Path(), base: Base |
     options = {"corpus": data.corpus.model_dump(mode="json"), "tokenizer": of_tokenizer, **_of_chats(data, code)}
     if base is None:
         return fingerprint_with_files(options, files)
-    names = ("config.json", "tokenizer.json", *(TEMPLATE_FILES if data.corpus.type == "chat" else ()))
+    names = ("config.json", "tokenizer.json", *(TEMPLATE_FILES if data.corpus.has_answers else ()))
     of_base = [Path(base.source) / name for name in names]
     return fingerprint_with_files({**options, "pretrained": base.source}, [*files, *of_base])
 
@@ -93,7 +94,7 @@ def recipe(
 
 def _of_chats(data: LanguageModelDataConfig, code: Path) -> dict[str, Any]:
     """Return the further options that prepared conversations depend on."""
-    return {"chat_template": given_template(data.chat_template, code)} if data.corpus.type == "chat" else {}
+    return {"chat_template": given_template(data.chat_template, code)} if data.corpus.has_answers else {}
 
 
 def _make(
@@ -115,13 +116,12 @@ def _make(
         texts: Iterator[str] = iter(()) if data.tokenizer.path else corpus.documents("train")
         tokenizer = factory.create_tokenizer(texts)
         tokenizer.save(folder / "tokenizer")
-    template = _template(data, code, folder, tokenizer) if data.corpus.type == "chat" else None
+    template = _template(data, code, folder, tokenizer) if data.corpus.has_answers else None
     for split in splits:
         if template is None:
             store = write_tokens(folder / split, corpus.documents(split), tokenizer)
         else:
-            chats = (template.encoded(chat.messages, chat.where) for chat in corpus.read(split))
-            store = write_encoded(folder / split, chats, tokenizer)
+            store = write_encoded(folder / split, _conversations(corpus.read(split), template), tokenizer)
         log.info("%s: %s documents, %s tokens", split, f"{len(store):,}", f"{len(store.tokens):,}")
     statistics = {split: corpus.statistics[split] for split in splits}
     log.info("%s", "\n".join(aligned(statistics_rows(statistics), left=1)))
@@ -129,6 +129,20 @@ def _make(
     (log.info if trip.exact == trip.documents else log.warning)("tokenizer: %s", trip)
     about = {split: figures.to_json() for split, figures in statistics.items()}
     return {"statistics": about, "round_trip": asdict(trip)}
+
+
+def _conversations(documents: Iterator[Document], template: ChatTemplate) -> Iterator[EncodedPiece]:
+    """Conversations as a template writes them; of a pair of answers two, of which the last answer counts."""
+    for one in documents:
+        if not one.rejected:
+            yield template.encoded(one.messages, one.where)
+            continue
+        earlier = sum(message["role"] == "assistant" for message in one.messages[: one.num_asked])
+        for messages in (one.messages, one.rejected):
+            piece = template.encoded(messages, one.where)
+            assert piece.answers is not None
+            begins = piece.answers & ~np.concatenate(([False], piece.answers[:-1]))
+            yield piece._replace(answers=piece.answers & (np.cumsum(begins) > earlier))
 
 
 def _template(data: LanguageModelDataConfig, code: Path, folder: Path, tokenizer: Tokenizer) -> ChatTemplate:
@@ -287,11 +301,7 @@ class ChatDataset(TextDataset):
         super().__init__(store, special, corruption, max_length=max_length, stride=max_length)
         assert store.answers is not None
         self.predicted = predicted
-        sizes = np.minimum(store.lengths - 1, max_length)
-        is_long = store.lengths - 1 > max_length
-        sums = np.concatenate(([0], np.cumsum(store.answers)))
-        first = np.asarray(store.offsets[:-1])
-        has_answer = sums[first + sizes + 1] > sums[np.minimum(first + 1, first + sizes + 1)]
+        sizes, is_long, has_answer = answers_within(store, max_length)
         kept = has_answer & ~is_long if longer == "drop" else has_answer
         self.num_cut, self.num_dropped = int((is_long & kept).sum()), int((~kept).sum())
         documents = np.flatnonzero(kept)
@@ -313,6 +323,19 @@ class ChatDataset(TextDataset):
 
     def _read(self, document: int, start: int, size: int) -> np.ndarray:
         return self.store.document(document)[start : start + size].astype(np.int64)
+
+
+def answers_within(store: TokenStore, max_length: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Of each conversation ``(document,)``: its size up to ``max_length``, whether it is longer, has an answer within.
+
+    A size is the number of targets: of all tokens but the first.
+    """
+    assert store.answers is not None
+    sizes = np.minimum(store.lengths - 1, max_length)
+    sums = np.concatenate(([0], np.cumsum(store.answers)))
+    first = np.asarray(store.offsets[:-1])
+    has_answer = sums[first + sizes + 1] > sums[np.minimum(first + 1, first + sizes + 1)]
+    return sizes, store.lengths - 1 > max_length, has_answer
 
 
 class StreamDataset(WindowDataset):

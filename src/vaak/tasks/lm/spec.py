@@ -45,6 +45,7 @@ def checks(experiment: Experiment[Any, Any]) -> Iterator[CheckFinding]:
     else:
         yield from _pretrained(model, data)
     yield from _chats(model, data)
+    yield from _preferences(experiment)
     if data.layout == "document":
         yield no_effect("data.shift_windows", "layout is document, and only the windows of a stream are shifted")
     if model.model_type == "decoder":
@@ -55,32 +56,66 @@ def checks(experiment: Experiment[Any, Any]) -> Iterator[CheckFinding]:
 
 def refused_difficulties(experiment: Experiment[LanguageModelConfig, LanguageModelDataConfig]) -> dict[str, str]:
     """Return the measures that don't tell easy examples from hard ones, each with the reason."""
+    if experiment.data.corpus.type == PREFERENCES:
+        return dict.fromkeys(("length", "lexical", "morphology"), "pairs of answers have no difficulty")
     if experiment.data.layout == "document":
         return {}
     return {"length": "windows of a stream are all equally long, those of data.layout document aren't"}
 
 
+PREFERENCES = "preferences"
+
+
+def losses(experiment: Experiment[LanguageModelConfig, LanguageModelDataConfig]) -> tuple[str, ...]:
+    """The main losses that fit the data: of pairs of answers, or of tokens."""
+    return ("dpo", "orpo") if experiment.data.corpus.type == PREFERENCES else losses_of_tokens(experiment)
+
+
 def _chats(model: LanguageModelConfig, data: LanguageModelDataConfig) -> Iterator[CheckFinding]:
     """Yield the findings on options that conversations can't have, or that only they have."""
-    if data.corpus.type != "chat":
-        reason = f"data.corpus.type is {data.corpus.type}; only chat has conversations"
+    kind = data.corpus.type
+    if kind != "chat":
+        yield no_effect("data.loss_on", f"data.corpus.type is {kind}; only chat has conversations")
+    if not data.corpus.has_answers:
+        reason = f"data.corpus.type is {kind}; only chat and preferences have conversations"
         yield unread_input("data.chat_template", data.chat_template, reason)
-        for name in ("loss_on", "long_chats"):
-            yield no_effect(f"data.{name}", reason)
+        yield no_effect("data.long_chats", reason)
         return
     if model.model_type != "decoder":
         yield impossible(
-            "model.model_type", "an encoder writes no answers; conversations (corpus.type: chat) need a decoder"
+            "model.model_type", f"an encoder writes no answers; conversations (corpus.type: {kind}) need a decoder"
         )
     if data.layout == "stream":
-        yield impossible(
-            "data.layout", "a conversation is a document; to put several into a row, use training.batching: packed"
-        )
+        to_pack = "; to put several into a row, use training.batching: packed" if kind == "chat" else ""
+        yield impossible("data.layout", f"a conversation is a document{to_pack}")
     if model.pretrained is None and data.tokenizer.is_users(data.tokenizer.type):
         yield impossible(
             "data.tokenizer.type", "a tokenizer of your own has no special tokens that a template can write"
         )
     yield no_effect("data.stride", "a conversation is one window")
+
+
+def _preferences(experiment: Experiment[Any, Any]) -> Iterator[CheckFinding]:
+    """Yield the findings on options that pairs of answers can't have."""
+    training, model = experiment.training, experiment.model
+    if experiment.data.corpus.type != PREFERENCES:
+        return
+    if training.loss.main.type == "dpo" and model.pretrained is None and training.checkpoint.init_from is None:
+        yield impossible(
+            "training.loss.main",
+            "dpo compares with the model that training begins with; give model.pretrained, "
+            "training.checkpoint.init_from (a run), or use orpo",
+        )
+    if training.loss.main.type == "cross_entropy":
+        yield impossible("training.loss.main", "pairs of answers (corpus.type: preferences) are learned by dpo or orpo")
+    for name in training.loss.auxiliary:
+        yield impossible(f"training.loss.auxiliary.{name}", "dpo and orpo have no auxiliary losses; leave it out")
+    if training.batching.type == "packed":
+        yield impossible("training.batching.type", "a pair of answers is a row of its own; use bucketed")
+    if experiment.distillation is not None:
+        yield impossible("distillation", "dpo and orpo have a reference instead of a teacher; leave it out")
+    yield no_effect("training.performance.logits", "dpo and orpo read those of answers alone, whole")
+    yield no_effect("data.token_dropout", "pairs of answers are read as they are")
 
 
 def _pretrained(model: LanguageModelConfig, data: LanguageModelDataConfig) -> Iterator[CheckFinding]:
@@ -94,7 +129,10 @@ def _pretrained(model: LanguageModelConfig, data: LanguageModelDataConfig) -> It
 def metrics(experiment: Experiment[Any, Any]) -> list[str]:
     """The figures that evaluations give."""
     names = ["val_loss", "val_perplexity", "val_accuracy"]
-    if experiment.model.model_type == "decoder":
+    if experiment.data.corpus.type == PREFERENCES:
+        names = ["val_loss", "val_accuracy", "val_margin", "val_chosen_reward", "val_rejected_reward"]
+        names += ["val_orpo", "val_cross_entropy"] if experiment.training.loss.main.type == "orpo" else []
+    elif experiment.model.model_type == "decoder":
         names.append("val_bits_per_byte")
     return [*names, "pairs_accuracy", "pairs_accuracy/"] if experiment.data.minimal_pairs else names
 
@@ -120,7 +158,7 @@ SPEC = TaskSpec(
     shared=SHARED,
     sides=SIDES,
     metrics=metrics,
-    losses=losses_of_tokens,
+    losses=losses,
     loss_reads_head=True,
     auxiliary_losses=("norm_reg",),
     refused_batching=NO_CLASSES,

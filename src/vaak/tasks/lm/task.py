@@ -2,7 +2,8 @@
 
 - ``prepare``: corpus, tokenizer, token stores, once (data.py)
 - ``dataset``: windows of tokens (data.py), or minimal pairs (metrics.py)
-- ``losses``: cross-entropy of the next token, or of masked ones, summed; per token
+- ``losses``: cross-entropy of the next token, or of masked ones, summed; per token. Of pairs of answers, DPO or ORPO;
+  per pair (preferences.py)
 - ``meters``: perplexity, bits per byte, accuracy on pairs (metrics.py)
 - ``predict``: text continued (predict.py)
 """
@@ -15,7 +16,7 @@ from dataclasses import replace
 from functools import cached_property
 from itertools import tee
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from torch import Tensor, nn
@@ -25,11 +26,14 @@ from vaak.core.errors import DataError, UserError
 from vaak.core.storage.files import fingerprint_of
 from vaak.core.task import Baselines, Outputs
 from vaak.data.batching import largest_rows
+from vaak.engine.checkpoint.files import resolve_checkpoint
+from vaak.engine.distributed.launcher import pick_device
+from vaak.engine.trained import initialise
 from vaak.nn.decoding.sampling import SamplingSettings
 from vaak.nn.kernels.random_features import NORM_REG, SquaredNorms, norm_reg
 from vaak.nn.lora import add_lora
 from vaak.nn.losses import losses_of_logits
-from vaak.runs.prepared import Recipe, prepared_folder
+from vaak.runs.prepared import Recipe, fingerprint_with_files, prepared_folder
 from vaak.tasks.base import in_temporary_folder
 from vaak.tasks.batches import Batches
 from vaak.tasks.lm import pretrained
@@ -42,6 +46,7 @@ from vaak.tasks.lm.data import (
     SpecialTokens,
     StreamDataset,
     TextDataset,
+    TokenSequence,
     collate,
     corrupt,
     recipe,
@@ -50,9 +55,17 @@ from vaak.tasks.lm.export import export_hf, export_onnx, export_peft
 from vaak.tasks.lm.metrics import ORDER, PairDataset, PairMeters, TextMeters, ngram_figures, read_pairs, visibility_of
 from vaak.tasks.lm.model import AnyLanguageModel, LanguageModel, TransformersDecoder
 from vaak.tasks.lm.predict import generate, generate_batch
+from vaak.tasks.lm.preferences import (
+    PreferenceDataset,
+    PreferenceMeters,
+    PreferencePair,
+    collate_pairs,
+    preference_losses,
+    write_reference,
+)
 from vaak.tasks.lm.pretrained import Family, family_of
-from vaak.tasks.lm.spec import SPEC
-from vaak.tasks.pretrained import KeptBase, find_model, load_or_init
+from vaak.tasks.lm.spec import PREFERENCES, SPEC
+from vaak.tasks.pretrained import BASE_FOLDER, KeptBase, find_model, load_or_init
 from vaak.tasks.text_task import TextTask
 from vaak.text.chat_template import ChatTemplate, Messages, template_in
 from vaak.text.corpora.corpus import CorpusBuilder
@@ -77,6 +90,8 @@ class LanguageModelTask(TextTask[LanguageModelExperiment, PreparedText, AnyLangu
         super().__init__(experiment, directory, folder)
         self.own = experiment.model
         self.causal, self.chats = self.own.model_type == "decoder", self.data.corpus.type == "chat"
+        self.preferences = self.data.corpus.type == PREFERENCES
+        self.compares = self.preferences and experiment.training.loss.main.type == "dpo"
         if self.data.minimal_pairs and not self.causal:
             raise UserError(
                 "data.minimal_pairs: an encoder gives no probability of a sentence; use model_type: decoder"
@@ -99,18 +114,59 @@ class LanguageModelTask(TextTask[LanguageModelExperiment, PreparedText, AnyLangu
 
     def examples_at_most(self) -> Iterator[float] | None:
         """Windows of each document, if each of its bytes were a token; composing sentences is part of preparing."""
-        if self.chats or self.data.corpus.type == "grammar":
+        if self.data.corpus.has_answers or self.data.corpus.type == "grammar":
             return None
         at_least = 0 if self.data.layout == "stream" else 1
         texts = (text for corpus in self.corpora() for text in corpus.documents("train"))
         return (at_least + (len(text.encode()) + 2) / self._stride() for text in texts)
 
     def recipe(self, splits: tuple[str, ...] | None = None) -> Recipe:
-        return recipe(self.data, splits, self.folder, self.base)
+        return self._with_reference(recipe(self.data, splits, self.folder, self.base), self.data)
+
+    def _with_reference(self, own: Recipe, data: LanguageModelDataConfig) -> Recipe:
+        """A recipe that also has what the model that training begins with says of pairs of answers, where it is asked.
+
+        That depends on its weights, and on where answers are cut.
+        """
+        if not self.compares:
+            return own
+        about = {"max_length": data.max_length, "long_chats": data.long_chats}
+
+        def make(folder: Path) -> dict[str, Any]:
+            found = own.make(folder)
+            self._write_references(folder, tuple(found["statistics"]))
+            return found
+
+        def fingerprint() -> str:
+            init_from = self.experiment.training.checkpoint.init_from
+            begins = None if init_from is None else resolve_checkpoint(Path(init_from))
+            folders = [Path(one) for one in (self.base and self.base.source, begins) if one]
+            files = [path for folder in folders if folder.is_dir() for path in sorted(folder.glob("*.safetensors"))]
+            return fingerprint_with_files({"data": own.fingerprint(), **about}, files)
+
+        return replace(own, make=make, fingerprint=fingerprint, options={**own.options, "reference": about})
+
+    def _write_references(self, folder: Path, splits: tuple[str, ...]) -> None:
+        tokenizer, base = Tokenizer.load(folder / "tokenizer"), self.base
+        of_base = folder if (folder / BASE_FOLDER).is_dir() else prepared_folder(self.directory)
+        if base is None:
+            model: AnyLanguageModel = self.new_model(tokenizer.vocab_size)
+        else:
+            model = pretrained.load_model(base.source, of_base, self.own, tokenizer.vocab_size)
+        training = self.experiment.training
+        initialise(self._adapted(model), training.checkpoint)
+        device = pick_device(training.device)
+        for split in splits:
+            pairs = self._pairs(TokenStore(folder / split), tokenizer.pad_id, reference=False)
+            write_reference(model.to(device), pairs, device)
+
+    def _pairs(self, store: TokenStore, pad: int, *, reference: bool) -> PreferenceDataset:
+        length, longer = self.data.max_length, self.data.long_chats
+        return PreferenceDataset(store, pad, max_length=length, longer=longer, reference=reference)
 
     def prepare(self) -> None:
         super().prepare()
-        if self.chats:
+        if self.data.corpus.has_answers:
             self._tell_long_chats()
         if self.causal and (reason := self._without_bytes("valid")):
             log.warning("valid: no bits per byte: %s", reason)
@@ -121,7 +177,7 @@ class LanguageModelTask(TextTask[LanguageModelExperiment, PreparedText, AnyLangu
         super().prepare_eval_data(own, folder, tuple(split for split in splits if split != "pairs"))
 
     def eval_recipe(self, data: LanguageModelDataConfig, splits: tuple[str, ...]) -> Recipe:
-        return recipe(data, splits, self.folder)
+        return self._with_reference(recipe(data, splits, self.folder), data)
 
     @property
     def tokenizer(self) -> Tokenizer:
@@ -135,11 +191,13 @@ class LanguageModelTask(TextTask[LanguageModelExperiment, PreparedText, AnyLangu
             raise UserError("the run has no chat template: it was trained on text, not on conversations")
         return ChatTemplate(content, self.tokenizer)
 
-    def dataset(self, split: str) -> TextDataset | StreamDataset | PairDataset:
+    def dataset(self, split: str) -> TextDataset | StreamDataset | PairDataset | PreferenceDataset:
         special, length = self._special_tokens(), self.data.max_length
         if split == "pairs":
             return PairDataset(read_pairs(self.data.minimal_pairs), self.tokenizer, special, length)
         store = self.prepared.store(split)
+        if self.preferences:
+            return self._pairs(store, self.tokenizer.pad_id, reference=self.compares)
         masking = 0.0 if self.causal else self.data.masking_probability
         if split == "train":
             corruption = Corruption(dropout=self.data.token_dropout if self.causal else 0.0, masking=masking)
@@ -162,16 +220,19 @@ class LanguageModelTask(TextTask[LanguageModelExperiment, PreparedText, AnyLangu
         """Log how many conversations are cut and dropped. Raises DataError where none of a split remains."""
         for split in self.prepared.about["statistics"]:
             chats = self.dataset(split)
-            assert isinstance(chats, ChatDataset)
+            assert isinstance(chats, ChatDataset | PreferenceDataset)
             longest = f"data.max_length ({self.data.max_length} tokens)"
             if not len(chats.lengths):
                 raise DataError(f"corpus: {split} is empty: no conversation has an answer within {longest}")
             if chats.num_cut or chats.num_dropped:
-                counts = f"{chats.num_cut:,} conversations are cut, {chats.num_dropped:,} dropped"
+                what = "pairs of answers" if self.preferences else "conversations"
+                counts = f"{chats.num_cut:,} {what} are cut, {chats.num_dropped:,} dropped"
                 log.warning("%s: %s: they are longer than %s", split, counts, longest)
 
     def dataset_of(self, data: Iterable[str]) -> TextDataset:
         """Texts, each a document, read as those of an evaluation. Raises UserError for anything but text."""
+        if self.preferences:
+            raise UserError("a run of preferences is evaluated on pairs of answers: give files (data.corpus)")
         texts = list(data)
         for text in texts:
             if not isinstance(text, str):
@@ -216,6 +277,10 @@ class LanguageModelTask(TextTask[LanguageModelExperiment, PreparedText, AnyLangu
         special = SpecialTokens(pad=0, bos=0, mask=0, eos=None, vocab_size=1)
         documents = 2 if training.batching.type == "packed" else 1
         ids, rng = np.zeros(data.max_length // documents + 1, dtype=np.int64), np.random.default_rng(0)
+        if self.preferences:
+            one = TokenSequence(ids[:-1], ids[1:], 0)
+            pair = PreferencePair(one, one, np.zeros(2, np.float32))
+            return collate_pairs([[pair]] * largest_rows(training, data.max_length), special.pad)
         example = corrupt(ids, ids[1:], 0, Corruption(masking=masking), special, rng)
         return collate([[example] * documents] * largest_rows(training, data.max_length), special.pad)
 
@@ -229,6 +294,10 @@ class LanguageModelTask(TextTask[LanguageModelExperiment, PreparedText, AnyLangu
             lambda: pretrained.load_model(base.source, *given),
             lambda: pretrained.init_model(*given),
         )
+        return self._adapted(model)
+
+    def _adapted(self, model: AnyLanguageModel) -> AnyLanguageModel:
+        """A pretrained model with what is trained of it. Raises UserError where it can't be trained as it is asked."""
         if not isinstance(model, TransformersDecoder):
             return self.add_adapters(model)
         if self.experiment.training.batching.type == "packed":
@@ -239,6 +308,8 @@ class LanguageModelTask(TextTask[LanguageModelExperiment, PreparedText, AnyLangu
         return model
 
     def losses(self, model: nn.Module, batch: Batch) -> dict[str, Term]:
+        if self.preferences:
+            return preference_losses(self.main_loss, model, batch)
         auxiliary = self.experiment.training.loss.auxiliary
         targets, norms = batch["targets"], None
         options: dict[str, object] = {**visibility_of(self.options, batch)}
@@ -268,17 +339,22 @@ class LanguageModelTask(TextTask[LanguageModelExperiment, PreparedText, AnyLangu
     def baselines(self, split: str) -> Baselines:
         """An n-gram model of the run's tokens. Raises UserError for an encoder, and for minimal pairs."""
         train, evaluated = self.dataset("train"), self.dataset(split)
-        if not self.causal or isinstance(train, PairDataset) or isinstance(evaluated, PairDataset):
+        pairs = PairDataset | PreferenceDataset
+        if not self.causal or isinstance(train, pairs) or isinstance(evaluated, pairs):
             raise UserError("an n-gram model predicts each token from those before it: a decoder's baseline, of texts")
         figures = ngram_figures(train, evaluated, self.tokenizer.vocab_size)
         figure = "bits_per_byte" if "bits_per_byte" in figures else "loss"
         return Baselines(figure, False, {f"{ORDER}-gram, modified Kneser-Ney": figures})
 
-    def meters(self, split: str) -> TextMeters | PairMeters:
+    def meters(self, split: str) -> TextMeters | PairMeters | PreferenceMeters:
         protocol = {"split": split, "objective": "causal" if self.causal else "masked"}
         if split == "pairs":
             pairs = {"pairs": ", ".join(self.data.minimal_pairs), "ties": "wrong"}
             return PairMeters(protocol | pairs, self.options)
+        if self.preferences:
+            template = fingerprint_of(self.chat_template.content)
+            about = {"loss": self.main_loss.name, "longer": self.data.long_chats, "template": template}
+            return PreferenceMeters({"split": split, "max_length": str(self.data.max_length), **about}, self.main_loss)
         windows = {"max_length": str(self.data.max_length), "stride": str(self._stride()), "layout": self.data.layout}
         others = {"newline": self._newlines(), "tokenizer": self.tokenizer.fingerprint}
         if self.causal:
@@ -296,7 +372,7 @@ class LanguageModelTask(TextTask[LanguageModelExperiment, PreparedText, AnyLangu
 
     def _without_bytes(self, split: str) -> str:
         """Return why a split has no bits per byte; empty if it has."""
-        if split not in self.prepared.about["statistics"]:
+        if self.preferences or split not in self.prepared.about["statistics"]:
             return ""
         chats = self.dataset(split) if self.chats else None
         if isinstance(chats, ChatDataset) and chats.num_cut:
@@ -312,7 +388,8 @@ class LanguageModelTask(TextTask[LanguageModelExperiment, PreparedText, AnyLangu
 
     def show(self, batch: Batch) -> list[str]:
         """The text of each row, special tokens written out, as the model reads it."""
-        rows = (row[row != self.tokenizer.pad_id].tolist() for row in batch["inputs"].cpu())
+        inputs = batch["inputs"].cpu()
+        rows = (row[row != self.tokenizer.pad_id].tolist() for row in inputs.view(-1, inputs.shape[-1]))
         return [self.tokenizer.decode(row, skip_special_tokens=False) for row in rows]
 
     # Use.

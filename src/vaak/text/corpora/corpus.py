@@ -22,7 +22,15 @@ from vaak.core.corpus import SplitCorpus
 from vaak.core.errors import DataError
 from vaak.core.splits import SPLITS
 from vaak.core.terminal import followed
-from vaak.text.corpora.readers import Document, ReadingOptions, find_files, missing_column, read_chats, read_documents
+from vaak.text.corpora.readers import (
+    Document,
+    ReadingOptions,
+    find_files,
+    missing_column,
+    read_chats,
+    read_documents,
+    read_preferences,
+)
 from vaak.text.corpora.sources import (
     FileSource,
     GrammarSource,
@@ -134,7 +142,7 @@ def _open_source(options: CorpusOptions, seed: int) -> TextSource[Document]:
         return HuggingFaceSource(options.name, options.subset, columns, document)
     files = {split: [(path,) for path in find_files(getattr(options, split), f"corpus.{split}")] for split in SPLITS}
     lacks_train = f"corpus.train: give the files of the training text (type: {options.type})"
-    read = read_chats if options.type == "chat" else None
+    read = {"chat": read_chats, "preferences": read_preferences}.get(options.type)
     return FileSource(
         files, lambda together: read_documents((path for (path,) in together), options, read), lacks_train
     )

@@ -5,6 +5,7 @@ text      anything in UTF-8        a line, a paragraph (separated by blank lines
 json      a list, or JSON lines    a string, or an object's ``text_column``
 csv       .csv, and .tsv by tabs   the column ``text_column``; the first row names the columns
 parquet   Parquet                  the column ``text_column``
+preferences                        a question and two answers: prompt, chosen, rejected (texts, or lists of messages)
 chat      a list, or JSON lines    a conversation, in one of four forms:
 
     {"messages": [{"role": "system" | "user" | "assistant" | "tool", "content": text}, …]}
@@ -25,6 +26,7 @@ import json
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import takewhile
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -63,13 +65,16 @@ class ReadingOptions(BytesOptions, Protocol):
 class Document(NamedTuple):
     """An unchanged document, and the number of its bytes that were not UTF-8 and became U+FFFD.
 
-    A conversation has its ``messages``, too, and its place; its text is what they say.
+    A conversation has its ``messages``, too, and its place; its text is what they say. A pair of answers has
+    ``messages`` with the chosen one, and ``rejected`` with the other: the first ``num_asked`` of both are the same.
     """
 
     text: str
     replaced_bytes: int = 0
     where: str = ""
     messages: tuple[dict[str, str], ...] = ()
+    rejected: tuple[dict[str, str], ...] = ()
+    num_asked: int = 0
 
 
 class JsonEntry(NamedTuple):
@@ -372,6 +377,56 @@ def read_chats(path: Path, options: BytesOptions) -> Iterator[Document]:
         replaced += sum(content.replaced_bytes for _, content in messages)
         text = "\n".join(content.text for _, content in messages)
         yield Document(text, replaced, where, tuple({"role": role, "content": said.text} for role, said in messages))
+
+
+def read_preferences(path: Path, options: BytesOptions) -> Iterator[Document]:
+    """The pairs of answers of a file; the text of each is what was asked and both answers, one after another.
+
+    Raises DataError naming file and line for what isn't such a pair.
+    """
+    _demand_json(path)
+    for row, where, replaced in json_entries(path, options):
+        asked, *answers = _pair_of(row, where)
+        said = []
+        for message in (*asked, *answers[0], *answers[1]):
+            content = checked(message["content"], 0, where, options)
+            replaced += content.replaced_bytes
+            said.append({"role": message["role"], "content": content.text})
+        first = len(asked)
+        question, chosen, rejected = said[:first], said[first:-1], said[-1:]  # each answer is one message
+        text = "\n".join(message["content"] for message in said)
+        yield Document(text, replaced, where, (*question, *chosen), (*question, *rejected), first)
+
+
+def _pair_of(row: Any, where: str) -> tuple[list[dict[str, str]], list[dict[str, str]], list[dict[str, str]]]:
+    """The messages before the answers, those of the preferred answer, and of the rejected one."""
+    if not isinstance(row, dict) or not {"chosen", "rejected"} <= row.keys():
+        keys = f"the keys are: {', '.join(row) or 'none'}" if isinstance(row, dict) else f"not a {type(row).__name__}"
+        raise DataError(f"{where}: no pair of answers; expected an object with prompt, chosen and rejected; {keys}")
+
+    def messages(name: str, role: str) -> list[dict[str, str]]:
+        given = row.get(name) or []
+        given = [{"role": role, "content": given}] if isinstance(given, str) else given
+        if not isinstance(given, list):
+            raise DataError(f"{where}: {name} is {_shown(given)}; expected text, or a list of messages")
+        return [_message(message, OPENAI, f"{where}: {name}") for message in given]
+
+    asked, chosen, rejected = messages("prompt", "user"), messages("chosen", ANSWERS), messages("rejected", ANSWERS)
+    if not asked:  # both are whole conversations
+        same = takewhile(lambda pair: pair[0] == pair[1], zip(chosen[:-1], rejected[:-1], strict=False))
+        asked = [one for one, _ in same]
+        chosen, rejected = chosen[len(asked) :], rejected[len(asked) :]
+    for name, answer in (("chosen", chosen), ("rejected", rejected)):
+        if [message["role"] for message in answer] != [ANSWERS]:
+            raise DataError(f"{where}: {name} has to be one answer of the {ANSWERS} to what was asked (prompt)")
+    if not asked:
+        raise DataError(f"{where}: nothing was asked; give prompt, or conversations that begin with the same messages")
+    if chosen == rejected:
+        raise DataError(f"{where}: chosen and rejected are the same; leave the pair out")
+    return asked, chosen, rejected
+
+
+ANSWERS = "assistant"
 
 
 def _demand_json(path: Path) -> None:
