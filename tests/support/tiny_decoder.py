@@ -79,7 +79,8 @@ def write_folder(folder: Path, kind: str, seed: int = 0, **others: Any) -> Any:
     name, sizes = (MODELS | OTHERS)[kind]
     torch.manual_seed(seed)
     config = getattr(transformers, f"{name}Config")(vocab_size=VOCAB_SIZE, **{**sizes, **others})
-    model = transformers.AutoModelForCausalLM.from_config(config).eval()
+    auto: Any = transformers.AutoModelForCausalLM
+    model = auto.from_config(config).eval()
     with torch.no_grad():  # biases and gains that matter
         for parameter in model.parameters():
             parameter += 0.1 * torch.randn_like(parameter)

@@ -42,7 +42,7 @@ def profiled_peak(task, model, batch, precision):
 def sketched(task: LanguageModelTask) -> LanguageModel:
     """The task's sketch; this one's tokenizer is Vaak's, so there is one."""
     model = task.meta_model()
-    assert model is not None
+    assert isinstance(model, LanguageModel)
     return model
 
 

@@ -15,7 +15,7 @@ from toy import ToyTask, same_bits, toy_trainer, weights
 from vaak.core.batch import Batch
 from vaak.engine.flops import PEAKS, count_flops, peak_flops
 from vaak.engine.precision import Precision
-from vaak.tasks.lm.model import LanguageModel
+from vaak.tasks.lm.model import AnyLanguageModel
 from vaak.tasks.lm.task import LanguageModelTask
 
 CPU = torch.device("cpu")
@@ -34,7 +34,7 @@ def whole_batch(task: LanguageModelTask, rows: int = 3, length: int = 40) -> Bat
     return Batch(tensors, {"token": torch.full((rows,), length)}, extra={"packed": False})
 
 
-def by_formula(task: LanguageModelTask, model: LanguageModel, batch: Batch) -> int:
+def by_formula(task: LanguageModelTask, model: AnyLanguageModel, batch: Batch) -> int:
     """6 for each parameter that is a matrix and each token, and 12 · layers · width · length a token for attention."""
     matrices = sum(parameter.numel() for parameter in model.parameters() if parameter.ndim == 2)
     if model.head is not None:

@@ -17,7 +17,7 @@ from vaak.engine.distributed.ranks import Ranks
 from vaak.engine.evaluation import Evaluator
 from vaak.tasks.lm.data import IGNORED
 from vaak.tasks.lm.metrics import PairMeters
-from vaak.tasks.lm.model import LanguageModel
+from vaak.tasks.lm.model import AnyLanguageModel
 from vaak.tasks.lm.task import LanguageModelTask
 from vaak.text.tokenizer import normalise
 
@@ -31,7 +31,7 @@ def figures(task: LanguageModelTask, model: torch.nn.Module, split: str, batch_s
     return Evaluator(task, config, Ranks(torch.device("cpu"))).evaluate(model, split)
 
 
-def sharp_model(task: LanguageModelTask) -> LanguageModel:
+def sharp_model(task: LanguageModelTask) -> AnyLanguageModel:
     """A model whose predictions differ from place to place and depend on the context."""
     torch.manual_seed(0)
     model = task.model().double().eval()
@@ -40,7 +40,7 @@ def sharp_model(task: LanguageModelTask) -> LanguageModel:
 
 
 @torch.no_grad()
-def nats_by_sliding_windows(model: LanguageModel, ids: list[int], size: int, stride: int) -> list[float]:
+def nats_by_sliding_windows(model: AnyLanguageModel, ids: list[int], size: int, stride: int) -> list[float]:
     """-ln p of ids[1:], each in the first window that holds it, as a loop that moves a window along."""
     nats: list[float] = []
     begin = 0

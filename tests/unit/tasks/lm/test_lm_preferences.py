@@ -25,9 +25,9 @@ PAIRS = torch.tensor([[-3.0, -9.0], [-20.0, -4.0], [-0.5, -0.75], [-700.0, -2.0]
 REFERENCES = torch.tensor([[-4.0, -8.5], [-21.0, -6.0], [-0.4, -0.9], [-650.0, -3.0]], dtype=torch.float64)
 
 
-def by_hand(chosen: float, rejected: float, references: tuple[float, float], beta: float, smoothing: float) -> float:
+def by_hand(pair: list[float], reference: list[float], beta: float, smoothing: float) -> float:
     """Equation 7 of DPO, with Mitchell's noise, by sums of logarithms of ratios."""
-    margin = np.longdouble(beta) * ((chosen - references[0]) - (rejected - references[1]))
+    margin = np.longdouble(beta) * ((pair[0] - reference[0]) - (pair[1] - reference[1]))
     right, wrong = np.log1p(np.exp(-margin)), np.log1p(np.exp(margin))
     return float((1 - smoothing) * right + smoothing * wrong)
 
@@ -38,7 +38,7 @@ def test_dpo_is_its_formula_with_its_gradient(smoothing: float):
     outputs = PAIRS.clone().requires_grad_()
     found = loss(outputs, REFERENCES)
     for value, pair, reference in zip(found.tolist(), PAIRS.tolist(), REFERENCES.tolist(), strict=True):
-        assert value == pytest.approx(by_hand(*pair, reference, 0.3, smoothing), rel=1e-12)
+        assert value == pytest.approx(by_hand(pair, reference, 0.3, smoothing), rel=1e-12)
     margin = 0.3 * ((PAIRS - REFERENCES) @ torch.tensor([1.0, -1.0], dtype=torch.float64))
     slope = -0.3 * (
         (1 - smoothing) * torch.sigmoid(-margin) - smoothing * torch.sigmoid(margin)
@@ -60,6 +60,7 @@ def test_orpo_is_its_formula_with_its_gradient():
     delta = 1 / (1 + ratio)  # equation 9
     h = (1 / -np.expm1(p[:, 0]), -1 / -np.expm1(p[:, 1]))  # equation 10
     expected = np.stack([-0.7 * delta * one for one in h], 1).astype(float)
+    assert outputs.grad is not None
     np.testing.assert_allclose(outputs.grad.numpy(), expected, rtol=1e-10)
     certain = torch.zeros(1, 2, dtype=torch.float64, requires_grad=True)
     loss(certain, certain).sum().backward()
@@ -95,6 +96,7 @@ def test_dpo_is_that_of_trl():
     torch.testing.assert_close(found, expected)
     found.backward()
     expected.backward()
+    assert own.grad is not None
     torch.testing.assert_close(given.grad, torch.cat(own.grad.unbind(1))[:, None])
 
 
@@ -160,7 +162,7 @@ def test_dpo_prefers_what_it_is_shown_and_resumes_to_the_same_bits(vaak: Any, fo
     base = tiny_decoder.write_folder(folder / "theirs", "gpt_neox")
     code, _, err = vaak("train", "preferred.yml")
     assert code == 0, err
-    task = opened("runs/preferred", device="cpu").task
+    task: Any = opened("runs/preferred", device="cpu").task
     pairs = task.dataset("train")
     assert len(pairs.lengths) == 24
     kept = np.fromfile(f"runs/preferred/prepared/train/{REFERENCE}", np.float32).reshape(-1, 2)

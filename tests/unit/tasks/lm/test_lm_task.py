@@ -23,7 +23,7 @@ from vaak.engine.metrics_file import read_records
 from vaak.nn.decoding.sampling import SamplingSettings
 from vaak.runs.open_run import open_run
 from vaak.runs.start import train as train_run
-from vaak.tasks.lm.model import LanguageModel
+from vaak.tasks.lm.model import AnyLanguageModel
 from vaak.tasks.lm.predict import generate
 from vaak.tasks.lm.task import LanguageModelTask
 
@@ -31,7 +31,7 @@ ORDINARY = ("model.dropout=0", "data.token_dropout=0")
 
 
 def losses_and_gradients(
-    task: LanguageModelTask, model: LanguageModel, batches: list[Batch]
+    task: LanguageModelTask, model: AnyLanguageModel, batches: list[Batch]
 ) -> tuple[float, list[torch.Tensor]]:
     """The loss per token over all batches, and its gradient."""
     model.zero_grad()
@@ -111,7 +111,9 @@ def test_every_tokenizer_trains_and_streams_what_it_decodes(tiny_text: Path, tmp
         assert begun + "".join(pieces) == whole
 
 
-def drawn_tokens(task: LanguageModelTask, model: LanguageModel, prompt: str, settings: SamplingSettings) -> list[int]:
+def drawn_tokens(
+    task: LanguageModelTask, model: AnyLanguageModel, prompt: str, settings: SamplingSettings
+) -> list[int]:
     ids = [task.tokenizer.bos_id, *task.tokenizer.encode(unicodedata.normalize("NFC", prompt))]
     return list(generate(model, ids, settings, max_length=task.data.max_length))
 
@@ -177,7 +179,7 @@ def test_a_stream_trains_and_its_sample_is_text(tiny_text: Path, tmp_path: Path)
     assert outcome.reason == "finished"
     assert len(outcome.samples) == 5
     opened = open_run(tmp_path / "run" / "checkpoints" / "last", device="cpu")
-    assert isinstance(opened.model, LanguageModel)
+    assert isinstance(opened.model, AnyLanguageModel)
     for seed, line in enumerate(outcome.samples):
         settings = opened.task.sampling(max_new_tokens=40, temperature=0.8, seed=seed)
         drawn = drawn_tokens(opened.task, opened.model, "", settings)
