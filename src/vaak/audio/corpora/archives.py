@@ -172,9 +172,9 @@ class ParquetReader(_ArchiveReader):
     ENDING = ".parquet"
 
     def lines(self, part: Path) -> Iterator[Line]:
+        file = open_parquet(part)
         import pyarrow
 
-        file = open_parquet(part)
         schema = file.schema_arrow
         audio = self._audio_column(part, schema)
         simple = [
