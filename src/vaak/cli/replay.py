@@ -1,4 +1,4 @@
-"""A step of a run from inside: ``vaak replay`` and ``vaak inspect``.
+"""A run's past: ``vaak replay`` and ``vaak inspect`` show a step from inside, ``vaak verify`` checks many.
 
 The first repeats a past step; the second shows the parameters, and how a step of training moves them.
 """
@@ -6,6 +6,7 @@ The first repeats a past step; the second shows the parameters, and how a step o
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -194,3 +195,45 @@ def _inspection_lines(found: dict[str, Any]) -> list[str]:
         "inputs that are 0 in the whole batch, by layer:" if dead else "no layer has an input that is 0 everywhere",
         *(table(dead) if dead else ()),
     ]
+
+
+def verify(
+    run: Annotated[Path, typer.Argument(help="A run directory.")],
+    steps: Annotated[int, typer.Option(min=1, help="Logged steps to take again, drawn at random.")] = 20,
+    from_start: Annotated[bool, typer.Option("--from-start", help="Take every step of the run again.")] = False,
+    seed: Annotated[int | None, typer.Option(min=0, help="Draws the steps; default: a new one, shown.")] = None,
+    tolerance: Annotated[
+        float, typer.Option(min=0.0, help="Relative difference allowed where versions, device or threads are others.")
+    ] = 1e-3,
+    device: Annotated[str | None, typer.Option(help="auto, cuda, mps or cpu; default: the run's own.")] = None,
+    trust_code: TrustCode = False,
+    as_json: AsJson = False,
+) -> None:
+    """Check a run: take steps again, evaluate its best checkpoint again, compare hashes of its files.
+
+    Writes RUN/verification.json. Exit code 2 if anything differs from what the run says.
+
+    Example: vaak verify runs/quickstart --steps 5
+    """
+    from vaak.runs.verify import verify_run, write_verification
+
+    number = None if from_start else steps
+    found = verify_run(run, number, seed=seed, tolerance=tolerance, device=device, trust_code=trust_code)
+    if as_json:
+        print(json.dumps(found, ensure_ascii=False))
+    else:
+        drawn = "every step" if from_start else f"{len(found['steps'])} steps drawn by seed {found['seed']}"
+        print(f"{found['run']}: {drawn}, {found['steps_taken']} taken on the way")
+        for line in found["findings"]:
+            print(f"  differs: {line}")
+        for line in found["not_checked"]:
+            print(f"  not checked: {line}")
+        for line in found["conditions"]:
+            print(f"  different here: {line}")
+        print(f"{'verified' if found['verified'] else 'NOT VERIFIED'}: {found['sentence']}")
+    try:
+        write_verification(found)
+    except OSError as error:
+        print(f"not written to {run}: {error.strerror}", file=sys.stderr)
+    if not found["verified"]:
+        raise typer.Exit(2)

@@ -3,7 +3,7 @@
 FOLDER/
   .lock      held by the process that makes it; others wait
   …          its files; half-written ones have a temporary name, ``.NAME.PID.tmp``
-  MARKER     JSON: what the folder was made of, what came out, and the size of every file
+  MARKER     JSON: what the folder was made of, what came out, and the size of every file (of prepared data, its hash)
 
 Two moments to write a marker:
 
@@ -25,12 +25,12 @@ from pathlib import Path
 from typing import Any
 
 from vaak.core.errors import DataError, FormatError, UserError
+from vaak.core.storage.files import inside, read_json, remove_empty, remove_temporary, sha256_of, write_json
 from vaak.core.storage.files import new_folders as folders_to_make
-from vaak.core.storage.files import read_json, remove_empty, remove_temporary, write_json
 from vaak.core.storage.lock import holder_of, locked
 
 LOCK = ".lock"
-SIZES = "sizes"
+SIZES, HASHES = "sizes", "sha256"
 ASKING_SECONDS = 0.5  # listing runs holds the lock for a moment, too
 MOST_SHOWN = 200
 """Characters of a value in a message; one of some options is a whole section."""
@@ -132,10 +132,21 @@ class Artifact:
             problem = f"{self.what} can't be written to {self.folder}: {error.strerror or error}"
             raise UserError(f"{problem}; {remedy}" if remedy else problem) from error
 
-    def finish(self, about: Mapping[str, Any], *, with_sizes: bool = True) -> None:
+    def finish(self, about: Mapping[str, Any], *, with_sizes: bool = True, with_hashes: bool = False) -> None:
         """Write the marker, after all other files: they are complete."""
-        sizes = {SIZES: sizes_of(self.folder, leave_out={self.marker})} if with_sizes else {}
-        write_json(self.path, {**about, **sizes})
+        sizes = sizes_of(self.folder, leave_out={self.marker}) if with_sizes or with_hashes else {}
+        more: dict[str, Any] = {SIZES: sizes} if with_sizes else {}
+        if with_hashes:
+            more[HASHES] = {name: sha256_of(self.folder / name) for name in sizes}
+        write_json(self.path, {**about, **more})
+
+    def altered(self) -> Iterator[str | None]:
+        """Yield, for every file whose hash was written down, what is wrong with it now, or None.
+
+        Raises what ``read`` does.
+        """
+        hashes = self.read().get(HASHES)
+        return altered_in(self.folder, hashes if isinstance(hashes, dict) else {})
 
     def claim(self, identity: Mapping[str, Any]) -> None:
         """Write the marker, before all other files: from now on the folder is that of ``identity``."""
@@ -217,6 +228,17 @@ def damage_in(folder: Path, sizes: Mapping[str, int]) -> str | None:
         if found != size:
             return f"{path}: this file has {found} bytes where {size} were written"
     return None
+
+
+def altered_in(folder: Path, hashes: Mapping[str, str]) -> Iterator[str | None]:
+    """Yield, for every file below a folder, by its SHA-256, what is wrong with it now, with its path; or None."""
+    for name, written in hashes.items():
+        try:
+            same = sha256_of(folder / inside(name)) == written
+        except (OSError, ValueError) as error:
+            yield f"{folder / name}: this can't be read: {getattr(error, 'strerror', None) or 'it is elsewhere'}"
+        else:
+            yield None if same else f"{folder / name}: this isn't what was written there"
 
 
 def remedy_of(error: Exception) -> str:

@@ -2,7 +2,7 @@
 
 FOLDER (RUN/prepared, or CACHE_DIR/FINGERPRINT, to which RUN/prepared then points)
   …                            whatever the task makes
-  prepared.json                the fingerprint, the options, the size of every file, remarks; written last:
+  prepared.json                the fingerprint, the options, each file's size and hash, remarks; written last:
                                it means "complete"
 """
 
@@ -204,7 +204,8 @@ def prepare_folder(recipe: Recipe, folder: Path) -> None:
     artifact, mark = artifact_in(folder), recipe.fingerprint()
     with artifact.making(lambda: _is_done(artifact, mark)) as needed:
         if needed:
-            artifact.finish({"fingerprint": mark, "options": recipe.options, **recipe.make(folder)})
+            about = {"fingerprint": mark, "options": recipe.options, **recipe.make(folder)}
+            artifact.finish(about, with_hashes=True)
         else:
             log.info("prepared data in %s are up to date", folder)
 

@@ -33,8 +33,14 @@ from vaak.core.errors import CheckpointError, UserError
 from vaak.core.storage import files
 from vaak.core.terminal import progress
 from vaak.data.loader import Microbatch, naming_lost_workers
-from vaak.engine.checkpoint.files import Snapshot, list_checkpoints, load_checkpoint, resolve_checkpoint, step_folder
-from vaak.engine.checkpoint.weights import model_tensors
+from vaak.engine.checkpoint.companions import TENSORS
+from vaak.engine.checkpoint.files import (
+    Snapshot,
+    list_checkpoints,
+    load_checkpoint,
+    resolve_checkpoint,
+    step_folder,
+)
 from vaak.engine.distributed.launcher import pick_device
 from vaak.engine.distributed.ranks import Ranks
 from vaak.engine.gradient import Forward, ObjectiveRunner, restored
@@ -67,27 +73,48 @@ def replay_step(
     ``path`` is that of the run; ``device`` None is the run's own. User code is executed only with ``trust_code``.
     """
     directory = run_of(path)
-    configuration = configuration_of_step(directory, step)
-    loaded = load([configuration], trust_code=trust_code)
+    with approaching(directory, step, device=device, trust_code=trust_code) as (trainer, steps, agreement, source):
+        found: dict[str, Any] = {"run": str(directory), "step": step, "from": str(source) if source else None}
+        found |= _taken(trainer, take_steps_before(step, trainer, steps, agreement), agreement, debug)
+        trainer.notify("on_fit_end", "replayed")
+        found["agreement"] = agreement.as_json()
+    report: dict[str, Any] = json_value(found)
+    return report
+
+
+@contextlib.contextmanager
+def approaching(
+    directory: Path, step: int, *, device: str | None = None, trust_code: bool = False
+) -> Iterator[tuple[Trainer, Iterator[StepData], ReplayAgreement, Path | None]]:
+    """Within this context: a trainer like the run's before a step, and the data of the steps from where it stands.
+
+    It stands at the nearest checkpoint before ``step``, whose path comes last (None: at the start of the run). Raises
+    UserError where the run hasn't taken the step, or took it with options that the checkpoint wasn't made with.
+    """
+    loaded = load([configuration_of_step(directory, step)], trust_code=trust_code)
     _check_taken(directory, step, loaded)
     demand_trust(loaded)
     start = _nearest(directory, loaded, step)
     _demand_one_way(directory, start[1].step + 1 if start else 1, step, loaded.experiment.reference)
+    with standing_at(start, loaded, directory, device) as trainer:
+        agreement = ReplayAgreement(directory, trainer, start[1].state["conditions"] if start else None)
+        trainer.notify("on_fit_start")
+        with contextlib.closing(trainer.data.steps(trainer.position)) as steps:
+            yield trainer, steps, agreement, start[0] if start else None
+
+
+@contextlib.contextmanager
+def standing_at(
+    start: tuple[Path, Snapshot] | None, loaded: Loaded, directory: Path, device: str | None
+) -> Iterator[Trainer]:
+    """Within this context, a trainer like that of the run in ``directory``, at a checkpoint; at its start for None."""
     with tempfile.TemporaryDirectory(prefix="vaak-replay-") as temporary_folder, quietly():
         trainer = trainer_like(loaded, directory, Path(temporary_folder), device)
         if start is not None:
             trainer.restore(start[1], start[0])
         else:
             initialise(trainer.model, trainer.config.checkpoint)
-        agreement = ReplayAgreement(directory, trainer, start[1].state["conditions"] if start else None)
-        found: dict[str, Any] = {"run": str(directory), "step": step, "from": str(start[0]) if start else None}
-        trainer.notify("on_fit_start")
-        with contextlib.closing(trainer.data.steps(trainer.position)) as steps:
-            found |= _taken(trainer, _before(trainer, steps, step, agreement), agreement, debug)
-        trainer.notify("on_fit_end", "replayed")
-        found["agreement"] = agreement.as_json()
-    report: dict[str, Any] = json_value(found)
-    return report
+        yield trainer
 
 
 def _demand_one_way(directory: Path, first: int, step: int, task: str) -> None:
@@ -161,7 +188,7 @@ def trainer_like(loaded: Loaded, directory: Path, temporary_folder: Path, device
     )
 
 
-def _before(trainer: Trainer, steps: Iterator[StepData], step: int, agreement: ReplayAgreement) -> StepData:
+def take_steps_before(step: int, trainer: Trainer, steps: Iterator[StepData], agreement: ReplayAgreement) -> StepData:
     """Take every step before ``step`` and do what is due after it; return the data of ``step``."""
     left = step - trainer.position.step - 1
     with naming_lost_workers(), progress("steps before it", left) as advance:
@@ -248,33 +275,52 @@ class ReplayAgreement:
         """Return what was compared, how much of it is the same, and what isn't."""
         same, differences = 0, []
         for record in self.records(self.trainer.directory):
-            before = self.logged.get(_key(record), {})
+            before = self.logged_as(record) or {}
             for name in record.keys() & before.keys() - set(NOT_COMPARED):
                 then, now = before[name], record[name]
                 same += then == now
                 if then != now:
                     differences.append({"step": record["step"], "name": name, "then": then, "now": now})
-        changed = list(self.conditions)
-        if len(self.trainer.state.piece_rules.rules) > self.known_rules:
-            changed.append("memory ran out here, so batches were computed in smaller pieces")
+        state = state_differences(self.trainer, self.directory)
         return {
             "begun_at": self.begun_at,
             "same": same,
             "differences": sorted(differences, key=lambda entry: (entry["step"], entry["name"])),
-            "same_weights": self._same_weights(),
-            "conditions": changed,
+            "same_weights": None if state is None else not any(name.startswith("model ") for name in state),
+            "conditions": self.changed_conditions(),
         }
 
-    def _same_weights(self) -> bool | None:
-        """Whether the weights are, to the bit, those of the run's checkpoint of this step; None where it has none."""
-        try:
-            saved = load_checkpoint(self.directory / "checkpoints" / step_folder(self.trainer.position.step)).model
-        except CheckpointError:
-            return None
-        now = model_tensors(self.trainer.model)
-        return saved.keys() == now.keys() and all(
-            torch.equal(_bits(tensor), _bits(now[name].cpu())) for name, tensor in saved.items()
-        )
+    def changed_conditions(self) -> list[str]:
+        """Return what is different here, and may change bits."""
+        split = len(self.trainer.state.piece_rules.rules) > self.known_rules
+        return self.conditions + ["memory ran out here, so batches were computed in smaller pieces"] * split
+
+    def logged_as(self, record: dict[str, Any]) -> dict[str, Any] | None:
+        """What the run has in place of a record of the replay."""
+        return self.logged.get(_key(record))
+
+
+def state_differences(trainer: Trainer, directory: Path) -> dict[str, float] | None:
+    """Compare a trainer's tensors with those of the run's checkpoint of its step; None where that isn't there.
+
+    Returns, of each tensor that isn't the same to the bit, by part and name, the norm of the difference over the norm
+    that was saved; infinity where one of the two isn't there or has another shape.
+    """
+    try:
+        saved = load_checkpoint(directory / "checkpoints" / step_folder(trainer.position.step))
+    except CheckpointError:
+        return None
+    now, found = trainer.state.snapshot(), dict[str, float]()
+    for part in TENSORS:
+        ours, theirs = getattr(now, part), getattr(saved, part)
+        for name in ours.keys() | theirs.keys():
+            one, other = ours.get(name), theirs.get(name)
+            if one is None or other is None or one.shape != other.shape:
+                found[f"{part} {name}"] = math.inf
+            elif not torch.equal(_bits(one), _bits(other)):
+                difference = torch.linalg.vector_norm(one.double() - other.double())
+                found[f"{part} {name}"] = float(difference / torch.linalg.vector_norm(other.double()).clamp(min=1e-30))
+    return found
 
 
 def _key(record: dict[str, Any]) -> tuple[Any, ...]:
@@ -416,9 +462,7 @@ def inspect_run(path: Path, *, device: str | None = None, trust_code: bool = Fal
     configuration = configuration_of_step(directory, max(1, snapshot.step))
     loaded = load([configuration], trust_code=trust_code)
     demand_trust(loaded)
-    with tempfile.TemporaryDirectory(prefix="vaak-inspect-") as temporary_folder, quietly():
-        trainer = trainer_like(loaded, directory, Path(temporary_folder), device)
-        trainer.restore(snapshot, checkpoint)
+    with standing_at((checkpoint, snapshot), loaded, directory, device) as trainer:
         found = {"run": str(directory), "checkpoint": str(checkpoint), **_looked_at(trainer)}
     report: dict[str, Any] = json_value(found)
     return report

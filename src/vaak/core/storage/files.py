@@ -193,6 +193,13 @@ def demand_file(path: Path) -> None:
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
 
 
+def inside(name: str) -> str:
+    """The path of a file below a folder, as a file of ours lists it. Raises ValueError for one that leads out of it."""
+    if Path(name).is_absolute() or ".." in Path(name).parts:
+        raise ValueError(name)
+    return name
+
+
 def sha256_of(path: Path) -> str:
     """The file's SHA-256 in hexadecimal."""
     with open(path, "rb") as file:

@@ -44,13 +44,6 @@ def list_checkpoints(folder: Path) -> list[Path]:
     return [path for _, path in sorted((step, path) for step, path in found if step is not None)]
 
 
-def inside(name: str) -> str:
-    """The path of a file in a checkpoint, as its manifest has it. Raises ValueError for one that leads out of it."""
-    if Path(name).is_absolute() or ".." in Path(name).parts:
-        raise ValueError(name)
-    return name
-
-
 class Entry(NamedTuple):
     """The size in bytes and the SHA-256 that a file must have."""
 
@@ -89,7 +82,9 @@ def listed_files(path: Path) -> dict[str, Entry]:
     """The files of a checkpoint, by their paths in it. Raises CheckpointError where its manifest can't be read."""
     try:
         manifest = files.read_json(path / MANIFEST)["files"]
-        return {inside(name): Entry(int(about["bytes"]), str(about["sha256"])) for name, about in manifest.items()}
+        return {
+            files.inside(name): Entry(int(about["bytes"]), str(about["sha256"])) for name, about in manifest.items()
+        }
     except FileNotFoundError as error:
         raise CheckpointError(f"{path} is not a complete checkpoint: it has no {MANIFEST}; use another one") from error
     except OSError as error:

@@ -22,7 +22,7 @@ from vaak.core.artifact import LOCK
 from vaak.core.errors import UserError
 from vaak.core.storage import files
 from vaak.core.storage.lock import is_locked
-from vaak.engine.checkpoint.names import inside, step_of
+from vaak.engine.checkpoint.names import step_of
 from vaak.engine.metrics_file import read_records
 from vaak.runs.folder.directory import (
     OWNER,
@@ -180,7 +180,8 @@ def _damage(path: Path) -> Iterator[str]:
     """Return what is wrong with a checkpoint by the sizes of its files; a resume compares their hashes, too."""
     try:
         listed = {
-            inside(name): int(file["bytes"]) for name, file in files.read_json(path / "MANIFEST.json")["files"].items()
+            files.inside(name): int(file["bytes"])
+            for name, file in files.read_json(path / "MANIFEST.json")["files"].items()
         }
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         yield "its MANIFEST.json can't be read"

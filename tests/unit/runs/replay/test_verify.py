@@ -1,0 +1,226 @@
+"""A run that is what it says is verified; one whose log, checkpoint, data or code was changed afterwards is not."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+import tiny_runs
+from vaak.core.artifact import HASHES
+from vaak.core.errors import UserError
+from vaak.core.storage.files import read_json, sha256_of, write_json
+from vaak.engine.checkpoint.files import step_folder
+from vaak.runs.verify import verify_run
+
+Vaak = Callable[..., tuple[int, str, str]]
+EVERY_STEP = ("training.checkpoint.interval=2", "training.checkpoint.save_total_limit=null")
+CALLBACK = """
+from vaak.core.callback import Callback
+
+class Quiet(Callback):
+    pass
+"""
+
+
+@pytest.fixture(scope="module")
+def trained(tiny_text: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Eight steps with dropout, a checkpoint after every other one, two evaluations, and code of the user's."""
+    folder = tmp_path_factory.mktemp("verified")
+    (folder / "mine.py").write_text(CALLBACK)
+    code = f"training.callbacks=[{{type: '{folder / 'mine.py'}:Quiet'}}]"
+    tiny_runs.train(tiny_text, folder / "run", *EVERY_STEP, code)
+    return folder / "run"
+
+
+@pytest.fixture
+def run(trained: Path, tmp_path: Path) -> Path:
+    return shutil.copytree(trained, tmp_path / "run")
+
+
+def verified(run: Path, steps: int | None = None, **options: Any) -> dict[str, Any]:
+    return verify_run(run, steps, trust_code=True, **options)
+
+
+def change(path: Path, old: str, new: str) -> None:
+    text = path.read_text(encoding="utf-8")
+    assert text.count(old) == 1, (path, old)
+    path.write_text(text.replace(old, new), encoding="utf-8")
+
+
+def logged(run: Path, kind: str, step: int) -> str:
+    lines = (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines(keepends=True)
+    return next(line for line in lines if (json.loads(line)["kind"], json.loads(line)["step"]) == (kind, step))
+
+
+def test_a_run_is_what_it_says_from_its_start(run: Path):
+    before = tiny_runs.hashes(run)
+    found = verified(run)
+    assert tiny_runs.hashes(run) == before
+    assert (found["findings"], found["not_checked"], found["conditions"]) == ([], [], [])
+    assert found["verified"]
+    assert found["steps"] == list(range(1, 9))
+    assert found["steps_taken"] == 8
+    for name, number in {"replayed_steps": 8, "states": 4}.items():
+        assert found[name] == {"compared": number, "same": number, "close": 0}
+    assert found["evaluation_figures"]["same"] == found["evaluation_figures"]["compared"] >= 6
+    assert found["files"]["compared"] > 4 + len(list((run / "prepared" / "train").iterdir()))
+    assert found["sentence"].startswith("8 of 8 steps, 4 of 4 checkpoints, ")
+    assert "reproduced to the bit" in found["sentence"]
+    assert found["sha256"]["metrics.jsonl"] == sha256_of(run / "metrics.jsonl")
+
+
+def test_steps_are_drawn_by_the_seed(run: Path):
+    one, same, other = (verified(run, 3, seed=seed) for seed in (1, 1, 2))
+    assert len(one["steps"]) == 3
+    assert one["steps"] == same["steps"] != other["steps"]
+    assert one["replayed_steps"]["same"] == 3
+    assert one["states"]["same"] >= 1  # the newest, always
+
+
+def _a_logged_loss(run: Path) -> str:
+    line = logged(run, "step", 3)
+    record = json.loads(line)
+    record["cross_entropy"] += 1e-6
+    change(run / "metrics.jsonl", line, json.dumps(record) + "\n")
+    return "step 3: cross_entropy is"
+
+
+def _a_lost_record(run: Path) -> str:
+    change(run / "metrics.jsonl", logged(run, "step", 5), "")
+    return "step 5: its record is missing"
+
+
+def _a_figure_of_the_best(run: Path) -> str:
+    step = int((run / "checkpoints" / "best").read_text().strip()[-8:])
+    line = logged(run, "evaluation", step)
+    record = json.loads(line)
+    record["val_accuracy"] = 0.99
+    change(run / "metrics.jsonl", line, json.dumps(record) + "\n")
+    return f"step {step}: val_accuracy is 0.99"
+
+
+def _a_flipped_bit(run: Path) -> str:
+    path = run / "checkpoints" / step_folder(4) / "optimizer.safetensors"
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.unlink()
+    path.write_bytes(content)
+    return "optimizer.safetensors does not match its MANIFEST.json"
+
+
+def _weights_with_a_new_manifest(run: Path) -> str:
+    """A forger who knows the format."""
+    folder = run / "checkpoints" / step_folder(6)
+    tensors = {name: tensor.clone() for name, tensor in load_file(folder / "model.safetensors").items()}
+    name = min(tensors)
+    tensors[name].view(-1)[0] = torch.nextafter(tensors[name].view(-1)[0], torch.tensor(9.0))
+    (folder / "model.safetensors").unlink()
+    save_file(tensors, folder / "model.safetensors")
+    manifest = read_json(folder / "MANIFEST.json")
+    manifest["files"]["model.safetensors"]["sha256"] = sha256_of(folder / "model.safetensors")
+    write_json(folder / "MANIFEST.json", manifest)
+    return f"step 6: 1 tensors of step-00000006 are others than those computed again; the furthest is model {name}"
+
+
+def _a_token(run: Path) -> str:
+    path = run / "prepared" / "train" / "tokens.bin"
+    content = bytearray(path.read_bytes())
+    content[0] ^= 1
+    path.write_bytes(content)
+    return "tokens.bin: this isn't what was written there"
+
+
+def _a_token_with_a_new_hash(run: Path) -> str:
+    _a_token(run)
+    marker = run / "prepared" / "prepared.json"
+    about = read_json(marker)
+    about[HASHES]["train/tokens.bin"] = sha256_of(run / "prepared" / "train" / "tokens.bin")
+    write_json(marker, about)
+    return "prepared.json: its hashes are others than those that step-00000008 was made with"
+
+
+def _a_companion(run: Path) -> str:
+    path = run / "checkpoints" / step_folder(2) / "config.yml"
+    text = path.read_text() + "# nothing\n"
+    path.unlink()
+    path.write_text(text)
+    return f"{path}: this isn't what was written there"
+
+
+def _code(run: Path) -> str:
+    with open(run / "code" / "mine.py", "a") as file:
+        file.write("# nothing\n")
+    return "mine.py: this isn't what was written there"
+
+
+@pytest.mark.parametrize(
+    "tamper",
+    [
+        _a_logged_loss,
+        _a_lost_record,
+        _a_figure_of_the_best,
+        _a_flipped_bit,
+        _weights_with_a_new_manifest,
+        _a_token,
+        _a_token_with_a_new_hash,
+        _a_companion,
+        _code,
+    ],
+)
+def test_what_was_changed_afterwards_is_found(run: Path, tamper: Callable[[Path], str]):
+    expected = tamper(run)
+    found = verified(run)
+    assert not found["verified"]
+    assert [line for line in found["findings"] if expected in line], found["findings"]
+
+
+def test_under_other_conditions_rounding_is_allowed_and_said(run: Path):
+    path = run / "checkpoints" / step_folder(2) / "state.json"
+    state = read_json(path)
+    state["conditions"]["torch"] = "1.0"
+    path.unlink()
+    write_json(path, state)
+    manifest = read_json(path.parent / "MANIFEST.json")
+    manifest["files"]["state.json"] |= {"sha256": sha256_of(path), "bytes": path.stat().st_size}
+    write_json(path.parent / "MANIFEST.json", manifest)
+    (path.parent / "completed.json").unlink(missing_ok=True)
+    line = logged(run, "step", 3)
+    record = json.loads(line)
+    record["cross_entropy"] *= 1 + 1e-5
+    change(run / "metrics.jsonl", line, json.dumps(record) + "\n")
+    found = verified(run)
+    assert found["verified"]
+    assert found["conditions"] == ["torch: 1.0 then, " + torch.__version__ + " now"]
+    assert (found["logged_figures"]["close"], found["replayed_steps"]["close"]) == (1, 1)
+    assert "within 0.001 (relative)" in found["sentence"]
+    assert not verified(run, tolerance=1e-6)["verified"]
+
+
+def test_the_command(run: Path, vaak: Vaak):
+    code, out, err = vaak("verify", run, "--steps", 2, "--seed", 3, "--trust-code")
+    assert (code, err) == (0, "")
+    assert re.match(r"verified: 2 of 2 steps, (\d) of \1 checkpoints, (\d+) of \2 figures", out.splitlines()[-1])
+    report = read_json(run / "verification.json")
+    assert (report["verified"], report["seed"], len(report["steps"])) == (True, 3, 2)
+    code, out, err = vaak("verify", run, "--steps", 2)
+    assert (code, out) == (2, "")
+    assert "--trust-code" in err
+    _a_flipped_bit(run)
+    code, out, _ = vaak("verify", run, "--from-start", "--trust-code")
+    assert code == 2
+    assert "NOT VERIFIED: " in out
+    assert not read_json(run / "verification.json")["verified"]
+
+
+def test_a_run_that_has_not_begun(tmp_path: Path, tiny_text: Path):
+    tiny_runs.prepared_task(tiny_text, tmp_path / "run")
+    with pytest.raises(UserError):
+        verified(tmp_path / "run")
