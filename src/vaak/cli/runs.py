@@ -9,7 +9,8 @@ import fnmatch
 import json
 import shutil
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -95,6 +96,7 @@ def list_(
             help="Only runs whose name, task, state, metric or date is like this, * being anything; may be repeated.",
         ),
     ] = None,
+    tree: Annotated[bool, typer.Option("--tree", help="Show forks below the run that they share a past with.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """List runs with date, task, parameters, state and best metric, and the command that resumes each.
@@ -108,6 +110,8 @@ def list_(
     found = [run for run in there if all(fnmatch.fnmatchcase(FILTERS[what](run), like) for what, like in wanted)]
     shown = [run for run in found if show_all or run.trained or run.state == "running"]
     shown.sort(key=SORTS[sort.value])
+    if tree:
+        shown = below_parents(shown)
     if as_json:
         print(json.dumps([run.as_json() for run in shown], ensure_ascii=False))
         return
@@ -152,6 +156,30 @@ def clean(
         print(json.dumps({"removed": removed}, ensure_ascii=False))
     elif found:
         print(f"removed {_starts(len(removed))}")
+
+
+def below_parents(runs: Sequence[RunSummary]) -> list[RunSummary]:
+    """Order runs so that forks follow their parent, named with how deep they are and where they begin.
+
+    Forks of a run that isn't there, and rings, which only an edited run.json can make, stand like runs of their own.
+    """
+    left = {run.id or run.name: run for run in runs}
+
+    def parent_of(run: RunSummary) -> str | None:
+        return run.parent.get("id") if run.parent else None
+
+    def take(run: RunSummary, depth: int) -> Iterator[RunSummary]:
+        if left.pop(run.id or run.name, None) is None:
+            return
+        mark = f"{'  ' * (depth - 1)}└ " if depth else ""
+        origin = f" (from step {run.parent['step']})" if run.parent else ""
+        yield replace(run, name=f"{mark}{run.name}{origin}")
+        for fork in [one for one in runs if run.id is not None and parent_of(one) == run.id]:
+            yield from take(fork, depth + 1)
+
+    known = {run.id for run in runs}
+    roots = [run for run in runs if parent_of(run) not in known or run.parent is None]
+    return [one for run in (*roots, *runs) for one in take(run, 0)]
 
 
 def _parse_filter(text: str) -> tuple[str, str]:

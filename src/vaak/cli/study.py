@@ -259,7 +259,16 @@ def compare(
         from vaak.report.charts import draw_differences
 
         draw_differences(report.to_json(), output)
-    print(json.dumps(report.to_json()) if as_json else "\n".join(_comparison_lines(report)))
+    if as_json:
+        print(json.dumps(report.to_json()))
+        return
+    print("\n".join(_comparison_lines(report)))
+    if not (scores or studies):
+        from vaak.runs.fork import shared_past
+
+        for name in names[1:]:
+            if shared := shared_past(Path(name), Path(names[0])):
+                print(shared)
 
 
 def _effect(one: Comparison) -> list[str]:

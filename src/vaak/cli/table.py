@@ -34,6 +34,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     ),
     "replay": ("vaak.cli.replay:replay", "Rerun a past step of a run and inspect it."),
     "verify": ("vaak.cli.replay:verify", "Take a run's steps again and check that it is what it says."),
+    "fork": ("vaak.cli.train:fork", "Train on from a step of another run, with other options."),
     "runs": ("vaak.cli.runs:app", "List runs with task, state and best metric."),
     "plot": ("vaak.cli.runs:plot", "Draw the training of a run."),
     "find-lr": ("vaak.cli.preflight:find_lr", "Try learning rates and suggest one."),

@@ -1,7 +1,9 @@
-"""``vaak train``: train the model that a YAML file describes."""
+"""``vaak train``: train the model that a YAML file describes. ``vaak fork``: train on from a step of another run."""
 
 from __future__ import annotations
 
+import shlex
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -35,6 +37,35 @@ def train(
     if as_json:
         overrides.append("training.logging.json_lines=true")
     run_training(files, overrides, trust_code)
+
+
+def fork(
+    run: Annotated[Path, typer.Argument(help="A run directory.")],
+    overrides: Annotated[
+        list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Options that the fork has from there on.")
+    ] = None,
+    step: Annotated[int, typer.Option(min=1, help="The last step that the two runs share.")] = ...,  # type: ignore[assignment]
+    run_dir: Annotated[
+        Path | None, typer.Option(help="The directory of the fork; default: beside RUN, named after it and the step.")
+    ] = None,
+    no_train: Annotated[bool, typer.Option("--no-train", help="Make it, and print the command that goes on.")] = False,
+    trust_code: TrustCode = False,
+) -> None:
+    """Make a run that shares the past of another up to a step, and train it on with other options.
+
+    Checkpoints and data are linked, not copied. Steps between the nearest checkpoint and the step are taken again.
+
+    Example: vaak fork runs/quickstart --step 100 training.optimizer.lr=1e-3
+    """
+    from vaak.runs.folder.directory import command_to_go_on
+    from vaak.runs.fork import fork_run
+
+    directory = fork_run(run, step, run_dir, overrides or (), trust_code=trust_code)
+    if no_train:
+        print(" ".join([command_to_go_on(directory), *map(shlex.quote, overrides or ())]))
+        return
+    resumed = 'training.checkpoint.resume="auto"'
+    run_training([str(directory / "config.yml")], [resumed, *(overrides or ())], trust_code)
 
 
 def run_training(files: list[str], overrides: list[str], trust_code: bool = False) -> None:

@@ -92,10 +92,10 @@ def approaching(
     UserError where the run hasn't taken the step, or took it with options that the checkpoint wasn't made with.
     """
     loaded = load([configuration_of_step(directory, step)], trust_code=trust_code)
-    _check_taken(directory, step, loaded)
+    demand_taken(directory, step, loaded)
     demand_trust(loaded)
     start = _nearest(directory, loaded, step)
-    _demand_one_way(directory, start[1].step + 1 if start else 1, step, loaded.experiment.reference)
+    demand_one_way(directory, start[1].step + 1 if start else 1, step, loaded.experiment.reference)
     with standing_at(start, loaded, directory, device) as trainer:
         agreement = ReplayAgreement(directory, trainer, start[1].state["conditions"] if start else None)
         trainer.notify("on_fit_start")
@@ -117,7 +117,7 @@ def standing_at(
         yield trainer
 
 
-def _demand_one_way(directory: Path, first: int, step: int, task: str) -> None:
+def demand_one_way(directory: Path, first: int, step: int, task: str) -> None:
     """Raise UserError where the steps from ``first`` to ``step`` were not all taken with the same options."""
     sessions = [configuration_of_step(directory, one) for one in (first, step)]
     before, after = (to_plain(read_yaml(path)) for path in sessions)
@@ -129,7 +129,7 @@ def _demand_one_way(directory: Path, first: int, step: int, task: str) -> None:
         )
 
 
-def _check_taken(directory: Path, step: int, loaded: Loaded) -> None:
+def demand_taken(directory: Path, step: int, loaded: Loaded) -> None:
     """Raise UserError unless the run took the step, or may have taken it without logging it yet."""
     if not holds_a_run(directory):
         raise UserError(f"{directory} has not started to train, so it has no step to replay")

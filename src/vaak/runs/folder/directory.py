@@ -5,7 +5,8 @@ RUN/config.yml  environment.json  train.log  metrics.jsonl  status.json  checkpo
     pictures/  pictures of evaluations, if there are any        tuned.yml  left by vaak tune
     set-aside/  what a resume moved out of the way        tasks/  where a run has several, the data of each
     preprocessed.json  vaak data preprocess made prepared/
-    run.json  id, when it was made, and where; a copy of the run (its original still there) is another
+    run.json  id, when it was made, and where; a copy of the run (its original still there) is another; of a fork, its
+              parent
 CHECKPOINTS/owner.json  the id and the directory of the run that writes its checkpoints there
 
 A folder of checkpoints belongs to one run. Where the owner is gone (moved, or lost with its disk), the run that asks
@@ -226,6 +227,11 @@ def _why_left(owner: dict[str, Any]) -> str:
     if _is_at_home(owner):
         return f"whose checkpoints are in {(directory / 'checkpoints').resolve()} now"
     return "which is another run now" if (directory / RUN).exists() else "which is not a run any more"
+
+
+def read_identity(path: Path) -> dict[str, Any]:
+    """Return which run a directory is: its ``id``, and its ``parent`` if it is a fork; empty where nothing says so."""
+    return _read(path / RUN) or {}
 
 
 def owner_at_home(checkpoints: Path) -> Path | None:

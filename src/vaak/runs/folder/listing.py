@@ -32,6 +32,7 @@ from vaak.runs.folder.directory import (
     configurations_below,
     holds_a_run,
     is_being_written,
+    read_identity,
     read_status,
     the_only_writer,
 )
@@ -54,6 +55,7 @@ class RunSummary:
     checkpoint, even a damaged one; ``date`` is when it was last written. ``best_value`` is the number in ``best``,
     and ``best_mode`` min or max.
 
+    ``id`` is what its directory says that it is, ``parent`` the run that it is a fork of (id, directory, step).
     ``checkpoint`` is the step of its newest complete checkpoint; ``go_on`` the command that resumes there, None where
     nothing can be resumed; ``damaged`` says what is wrong with incomplete checkpoints.
     """
@@ -73,6 +75,8 @@ class RunSummary:
     seconds: float
     go_on: str | None
     damaged: tuple[str, ...]
+    id: str | None
+    parent: dict[str, Any] | None
     changed: float
 
     def as_json(self) -> dict[str, Any]:
@@ -108,7 +112,7 @@ def _summary(run: Path, folder: Path) -> RunSummary:
     state = _state(run, status)
     total_steps, reason = status.get("total_steps"), status.get("reason")
     whole, damaged = _checkpoints(run)
-    best = _best(whole)
+    best, identity = _best(whole), read_identity(run)
     return RunSummary(
         name=str(run.relative_to(folder)) if run != folder else run.resolve().name,
         task=_task(run),
@@ -125,6 +129,8 @@ def _summary(run: Path, folder: Path) -> RunSummary:
         seconds=math.fsum(seconds),
         go_on=command_to_go_on(run) if whole and state in RESUMABLE else None,
         damaged=tuple(damaged),
+        id=identity.get("id"),
+        parent=identity.get("parent"),
         changed=_last_change(run),
     )
 

@@ -1,0 +1,157 @@
+"""A run that shares another's past up to a step, and goes on from there with options of its own.
+
+What is shared is linked, not copied: checkpoints and prepared data, which nobody changes. Between the nearest
+checkpoint and the step, steps are taken again with the parent's options: a step is a function of the state and its
+number, so they are the same steps.
+
+FORK/run.json     as of any run, and its ``parent``: {"id": …, "directory": …, "step": …}
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import uuid
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+from vaak.config.load import load
+from vaak.config.resolved import resolved_values
+from vaak.config.yaml.text import read_yaml, yaml_text
+from vaak.config.yaml.tree import to_plain
+from vaak.core.callback import Callback, Run, StepReport
+from vaak.core.errors import CheckpointError, UserError
+from vaak.core.storage import files
+from vaak.engine.checkpoint.files import list_checkpoints, read_state, verify
+from vaak.engine.checkpoint.names import step_of
+from vaak.engine.journal import JOURNALS, journal_files
+from vaak.engine.resume import METRICS, demand_resumable
+from vaak.runs.folder.directory import RUN, holds_a_run, read_identity
+from vaak.runs.folder.sessions import SESSIONS, configuration_of_step
+from vaak.runs.folder.user_code import demand_trust
+from vaak.runs.open_run import run_of
+from vaak.runs.replay import demand_one_way, demand_taken
+from vaak.runs.start import train
+
+KEPT = ("code", "pictures", "prepared", "sessions", "tasks")
+"""Folders of a run that are linked, where they are there."""
+
+
+class StopAfter(Callback):
+    """Stops a run after a step."""
+
+    def __init__(self, step: int) -> None:
+        self.step = step
+
+    def on_step_end(self, trainer: Run, report: StepReport) -> None:
+        if report.step == self.step:
+            trainer.request_stop(f"step {self.step}, where the fork begins")
+
+
+def fork_run(
+    path: Path, step: int, directory: Path | None = None, overrides: Sequence[str] = (), *, trust_code: bool = False
+) -> Path:
+    """Make a run that stands where another one stood after ``step``; return its directory, to be resumed there.
+
+    ``directory`` is by default beside the parent's, named after it and the step. ``overrides`` are what the fork will
+    be resumed with; they are only checked here. Raises UserError where the run didn't take the step, the directory has
+    a run, or an option can't change on resume: then nothing is written.
+    """
+    parent = run_of(path)
+    directory = directory or parent.with_name(f"{parent.resolve().name}-from-{step}")
+    if holds_a_run(directory) or (directory / "config.yml").exists():
+        raise UserError(f"{directory} holds a run already: give another --run-dir")
+    configuration = configuration_of_step(parent, step)
+    loaded = load([configuration], trust_code=trust_code)
+    demand_taken(parent, step, loaded)
+    demand_trust(loaded)
+    start = _newest_until(parent, step)
+    first = 1 + (step_of(start) or 0 if start else 0)
+    if first <= step:
+        demand_one_way(parent, first, step, loaded.experiment.reference)
+    changed = load([configuration], [f"run_dir={directory}", *overrides], trust_code=trust_code).experiment
+    demand_resumable(
+        resolved_values(changed), changed.reference, resolved_values(loaded.experiment), start or configuration
+    )
+    try:
+        _share_past(parent, directory, step, start, configuration)
+    except OSError as error:
+        shutil.rmtree(directory, ignore_errors=True)
+        raise UserError(f"{directory} can't be written: {error.strerror or error}; give another --run-dir") from error
+    if first <= step:
+        own = load([directory / "config.yml"], ["training.checkpoint.resume=auto"], trust_code=trust_code)
+        train(own, (StopAfter(step),)).demand_not_stopped(
+            f"the steps {first} to {step}", f"delete {directory} and fork again"
+        )
+    return directory
+
+
+def shared_past(one: Path, other: Path) -> str | None:
+    """Say up to which step two runs share their past, where one is a fork of the other or both are of the same run."""
+    identities = [read_identity(run_of(path)) for path in (one, other)]
+    parents = [about.get("parent") or {} for about in identities]
+    for number, (first, second) in enumerate(((one, other), (other, one))):
+        if parents[number].get("id") and parents[number]["id"] == identities[1 - number].get("id"):
+            return f"{first} is a fork of {second}: they share the steps until {parents[number]['step']}"
+    if parents[0].get("id") and parents[0]["id"] == parents[1].get("id"):
+        until = min(parents[0]["step"], parents[1]["step"])
+        return f"{one} and {other} are forks of {parents[0]['directory']}: they share the steps until {until}"
+    return None
+
+
+def _newest_until(parent: Path, step: int) -> Path | None:
+    """The newest complete checkpoint of a run that isn't after a step; None where it has none."""
+    for path in reversed(list_checkpoints(parent / "checkpoints")):
+        if (step_of(path) or 0) <= step:
+            try:
+                verify(path)
+            except CheckpointError:
+                continue
+            return path
+    return None
+
+
+def _share_past(parent: Path, directory: Path, step: int, start: Path | None, configuration: Path) -> None:
+    """Fill a directory with a run's past until a checkpoint; with only its data where there is none."""
+    directory.mkdir(parents=True, exist_ok=True)
+    (directory / "checkpoints").mkdir()
+    for name in KEPT:
+        if (parent / name).exists():
+            _link(parent / name, directory / name)
+    if start is not None:
+        for one in list_checkpoints(parent / "checkpoints"):
+            if one.name <= start.name:
+                _link(one, directory / "checkpoints" / one.name)
+        history = parent / METRICS
+        content = history.read_bytes() if history.exists() else b""
+        files.write_bytes(directory / METRICS, content[: read_state(start)["metrics_bytes"]])
+        for file in (*journal_files(parent, *JOURNALS), parent / SESSIONS):
+            if file.exists():
+                shutil.copy(file, directory / file.name)
+    values = to_plain(read_yaml(configuration))
+    values["name"], values["run_dir"] = directory.resolve().name, str(directory.resolve())
+    training = values.setdefault("training", {})
+    training["checkpoint"] = {**(training.get("checkpoint") or {}), "resume": "auto", "save_dir": None}
+    files.write_text(directory / "config.yml", yaml_text(values))
+    about = read_identity(parent)
+    origin = {"id": about.get("id"), "directory": str(parent.resolve()), "step": step}
+    made = datetime.now(UTC).isoformat(timespec="seconds")
+    files.write_json(
+        directory / RUN, {"id": uuid.uuid4().hex, "made": made, "directory": str(directory.resolve()), "parent": origin}
+    )
+
+
+def _link(source: Path, target: Path) -> None:
+    """Have a folder at a second place; where its disk has no hard links, as a copy. A link to a cache stays one."""
+    if source.is_symlink():
+        target.symlink_to(source.resolve(), target_is_directory=True)
+        return
+
+    def link(one: str, other: str) -> None:
+        try:
+            os.link(one, other)
+        except OSError:
+            shutil.copy(one, other)
+
+    shutil.copytree(source, target, copy_function=link, ignore=shutil.ignore_patterns(".lock", ".*.tmp"))
