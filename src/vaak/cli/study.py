@@ -232,6 +232,7 @@ def compare(
     names, overrides = files_and_overrides(arguments)
     if len(names) < 2 or len(set(names)) < len(names):
         raise UserError("a comparison requires different systems: two runs or more, or two files of scores")
+    forks: list[str] = []
     scores = [name for name in names if Path(name).is_file()]
     studies = [name for name in names if is_cross_validation(Path(name))]
     for own, what in ((scores, "a file of scores"), (studies, "a cross-validation")):
@@ -255,20 +256,20 @@ def compare(
     else:
         systems = [examples_of(Path(name), [], overrides, split, device, weights) for name in names]
         report = compare_runs(systems, metric)
+        forks = _shared_pasts(names)
     if output is not None:
         from vaak.report.charts import draw_differences
 
         draw_differences(report.to_json(), output)
-    if as_json:
-        print(json.dumps(report.to_json()))
-        return
-    print("\n".join(_comparison_lines(report)))
-    if not (scores or studies):
-        from vaak.runs.fork import shared_past
+    print(json.dumps(report.to_json()) if as_json else "\n".join([*_comparison_lines(report), *forks]))
 
-        for name in names[1:]:
-            if shared := shared_past(Path(name), Path(names[0])):
-                print(shared)
+
+def _shared_pasts(names: list[str]) -> list[str]:
+    """Say of each run until where it is the same as the first, if they are forks."""
+    from vaak.runs.fork import shared_past
+
+    found = [shared_past(Path(name), Path(names[0])) for name in names[1:]]
+    return [shared for shared in found if shared is not None]
 
 
 def _effect(one: Comparison) -> list[str]:
