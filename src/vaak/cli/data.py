@@ -169,8 +169,8 @@ def _check_folder(folder: Path, output: Path | None, as_json: bool) -> None:
     """Print what is in a folder, and write a YAML to begin with. Exits with 2 where something can't be read."""
     from vaak.config.yaml.text import yaml_text
     from vaak.core.storage.files import write_text
+    from vaak.report.corpora import lines_of, to_json
     from vaak.runs.doctor.folder import survey_folder, yaml_of
-    from vaak.runs.doctor.folder_report import lines_of, to_json
 
     found = survey_folder(folder)
     values = yaml_of(found)
