@@ -307,6 +307,8 @@ BAD_VALUES = {
         "data.corpus.valid=[empty]": "empty",
         "task=seq2seq": "task",
     },
+    "verify": {"gone": "not a run", "directory": "not a run", f"{LONG}": "too long"},
+    "fork": {"gone --step 3": "not a run", "directory --step 3": "not a run", f"{LONG} --step 3": "too long"},
     "replay": {"gone --step 3": "not a run", "directory --step 3": "not a run", f"{LONG} --step 3": "too long"},
     "replay run_lm": {
         "": "--step",

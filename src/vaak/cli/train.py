@@ -10,6 +10,10 @@ import typer
 
 from vaak.cli.arguments import Arguments, TrainingDevice, TrustCode, files_and_overrides, load_trusted
 
+JsonLines = Annotated[
+    bool, typer.Option("--json", help="Print everything as JSON lines, like training.logging.json_lines=true.")
+]
+
 
 def train(
     arguments: Arguments,
@@ -21,9 +25,7 @@ def train(
     ] = False,
     device: TrainingDevice = None,
     trust_code: TrustCode = False,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print everything as JSON lines, like training.logging.json_lines=true.")
-    ] = False,
+    as_json: JsonLines = False,
 ) -> None:
     """Train the model that the YAML files describe; print the results and the run directory.
 
@@ -49,7 +51,9 @@ def fork(
         Path | None, typer.Option(help="The directory of the fork; default: beside RUN, named after it and the step.")
     ] = None,
     no_train: Annotated[bool, typer.Option("--no-train", help="Make it, and print the command that goes on.")] = False,
+    device: TrainingDevice = None,
     trust_code: TrustCode = False,
+    as_json: JsonLines = False,
 ) -> None:
     """Make a run that shares the past of another up to a step, and train it on with other options.
 
@@ -60,12 +64,14 @@ def fork(
     from vaak.runs.folder.directory import command_to_go_on
     from vaak.runs.fork import fork_run
 
-    directory = fork_run(run, step, run_dir, overrides or (), trust_code=trust_code)
+    changes = [*(overrides or ()), *([f"training.device={device}"] if device else [])]
+    if as_json:
+        changes.append("training.logging.json_lines=true")
+    directory = fork_run(run, step, run_dir, changes, trust_code=trust_code)
     if no_train:
-        print(" ".join([command_to_go_on(directory), *map(shlex.quote, overrides or ())]))
+        print(" ".join([command_to_go_on(directory), *map(shlex.quote, changes)]))
         return
-    resumed = 'training.checkpoint.resume="auto"'
-    run_training([str(directory / "config.yml")], [resumed, *(overrides or ())], trust_code)
+    run_training([str(directory / "config.yml")], ['training.checkpoint.resume="auto"', *changes], trust_code)
 
 
 def run_training(files: list[str], overrides: list[str], trust_code: bool = False) -> None:

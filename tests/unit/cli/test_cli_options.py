@@ -41,6 +41,8 @@ TAKES = {
     "check-gradients": "device json",
     "doctor": "device json",
     "replay": "output device json",
+    "verify": "device json",  # writes RUN/verification.json
+    "fork": "device json",  # has --run-dir
     "runs list": "json",
     "runs clean": "json",
     "config check": "json",
