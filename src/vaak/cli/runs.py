@@ -163,14 +163,15 @@ def below_parents(runs: Sequence[RunSummary]) -> list[RunSummary]:
 
     Forks of a run that isn't there, and rings, which only an edited run.json can make, stand like runs of their own.
     """
-    left = {run.id or run.name: run for run in runs}
+    left = {run.name for run in runs}
 
     def parent_of(run: RunSummary) -> str | None:
         return run.parent.get("id") if run.parent else None
 
     def take(run: RunSummary, depth: int) -> Iterator[RunSummary]:
-        if left.pop(run.id or run.name, None) is None:
+        if run.name not in left:
             return
+        left.remove(run.name)
         mark = f"{'  ' * (depth - 1)}└ " if depth else ""
         origin = f" (from step {run.parent['step']})" if run.parent else ""
         yield replace(run, name=f"{mark}{run.name}{origin}")
