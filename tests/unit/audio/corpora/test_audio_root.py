@@ -126,3 +126,24 @@ def test_lhotses_absolute_paths_are_free_until_it_is_given(tmp_path: Path, audio
 def test_a_folder_that_isnt_there_is_named(tmp_path: Path, audio: Path):
     with pytest.raises(DataError, match=r"datasets, d: audio_root: no such folder: .*nowhere"):
         corpus("json", tmp_path / "manifests", "m.json", tmp_path / "nowhere", train=(str(tmp_path),))
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        ("{folder}/secret.tar@bytes=0+9", r"secret\.tar is outside of the folder of the manifest"),
+        ("pipe:touch {folder}/was_run", "names no part of a file"),
+        ("a.tar@bytes=-1+9", "names no part of a file"),
+        ("a.tar@cell=0.x.audio", "names no part of a file"),
+        (["a.tar"], "names no part of a file"),
+    ],
+)
+def test_a_part_of_a_file_in_a_manifest_is_where_audio_may_be(tmp_path: Path, audio: Path, source: Any, message: str):
+    cut = Recording.from_file(audio / "clips" / "a.wav").to_cut().to_dict()
+    (tmp_path / "secret.tar").write_bytes(b"secret")
+    named = source.format(folder=tmp_path) if isinstance(source, str) else source
+    cut["recording"]["sources"][0] |= {"type": "part", "source": named}
+    (tmp_path / "manifests" / "cuts.jsonl").write_text(json.dumps(cut) + "\n")
+    with pytest.raises(DataError, match=message):
+        list(corpus("cuts", tmp_path / "manifests", "cuts.jsonl", audio).cuts("train"))
+    assert not (tmp_path / "was_run").exists()
