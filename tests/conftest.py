@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import gc
+import json
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +18,12 @@ from hypothesis import HealthCheck, settings
 import shards
 import tiny_runs
 from commands import Commands
-from trained_once import evaluations_show
+from trained_once import evaluations_show, trained_once
 from vaak.cli.main import main
 from vaak.config.base import REGISTERED
 from vaak.config.tasks import REGISTERED_TASKS
 from vaak.core import terminal
+from vaak.runs.doctor import packages
 
 # No test is timed: what is quick on a quiet machine takes seconds on a busy one. `make test` tries the same examples
 # every time; `make test-slow` looks for new ones (HYPOTHESIS_PROFILE=search).
@@ -104,6 +107,28 @@ def _files_are_not_forced_to_the_disk() -> Iterator[None]:
 def _evaluations_draw_nothing() -> Iterator[None]:
     """Pictures take longer than all else in a tiny run; tests of them have the fixture ``pictures``."""
     with evaluations_show(lambda self, step, draw: None):
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _packages_are_tried_once(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """The doctor imports every package in another process, which takes 8 seconds and finds the same each time."""
+    try_imports = packages.try_imports
+
+    def write(folder: Path) -> None:
+        found = {name: (one.there, one.error) for name, one in try_imports().items()}
+        (folder / "imports.json").write_text(json.dumps(found), encoding="utf-8")
+
+    @functools.cache
+    def all_packages() -> dict[str, packages.Import]:
+        found = json.loads((trained_once(tmp_path_factory, "imports", write) / "imports.json").read_text("utf-8"))
+        return {name: packages.Import(*one) for name, one in found.items()}
+
+    def tried(names: Sequence[str] | None = None) -> dict[str, packages.Import]:
+        return dict(all_packages()) if names is None else try_imports(names)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(packages, "try_imports", tried)
         yield
 
 

@@ -10,7 +10,18 @@ import pytest
 from contract_cases import CASES, TOYS
 from task_case import TaskCase, ToyCase
 from vaak.config.tasks import TASKS
-from vaak.testing import CHECKS, Case, check_learning, check_replay, check_resume, check_saved
+from vaak.testing import (
+    CHECKS,
+    Case,
+    check_failing_batch,
+    check_learning,
+    check_ranks,
+    check_replay,
+    check_resume,
+    check_saved,
+    check_seeds,
+    check_state,
+)
 from vaak.testing.case import open_trainer
 
 
@@ -27,8 +38,10 @@ SLOW = (
     "asr, ctc, local attention, augmented",
 )  # fmt: skip
 """Further cases of a task, for which there is no time in every run of the tests."""
-TRAINED = (check_learning, check_saved, check_resume, check_replay)
-"""Checks that train longest, run every time for the first case of each task and those of WITH_STATE."""
+OF_TRAINING = (
+    check_learning, check_saved, check_resume, check_replay, check_state, check_seeds, check_ranks, check_failing_batch,
+)  # fmt: skip
+"""Checks of what the engine does with any task, run every time for the first case of each and those of WITH_STATE."""
 WITH_STATE = ("lm Performer", "asr, experts")
 """Cases whose steps change more than weights and moments: features that are redrawn, a bias that balances."""
 
@@ -63,7 +76,7 @@ def parameters() -> list[Any]:
         if isinstance(case, TaskCase):
             tasks.add(case.task)
         for check in (*CHECKS, check_no_term_is_reported):
-            slow = name in SLOW or (check in TRAINED and not trained)
+            slow = name in SLOW or (check in OF_TRAINING and not trained)
             marks = [pytest.mark.slow] if slow else []
             found.append(pytest.param(case, check, id=f"{name}-{check.__name__}", marks=marks))
     return found

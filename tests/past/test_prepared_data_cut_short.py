@@ -33,6 +33,7 @@ data:
     source_column: source
     target_column: target
   tokenizer: {type: character}
+  decoding: {valid_examples: 1, max_new_tokens: 2}
 training: {batch_size: 8, device: cpu, logging: {tensorboard: false, progress_bar: false}}
 """
 SHORT = (

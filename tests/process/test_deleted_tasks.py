@@ -67,7 +67,7 @@ def without(tmp_path: Path, request: pytest.FixtureRequest) -> dict[str, str]:
 
 @pytest.mark.parametrize(
     "without",
-    [pytest.param(task, marks=[] if task in ("lm", "asr") else [pytest.mark.slow]) for task in TASKS],
+    [pytest.param(task, marks=[] if task == "asr" else [pytest.mark.slow]) for task in TASKS],
     indirect=True,
 )
 def test_the_rest_imports_and_loads_its_configurations(without: dict[str, str]):

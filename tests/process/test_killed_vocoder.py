@@ -8,12 +8,15 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 import tiny_vocoder
 from commands import records_of, state_of
 
 PROGRAM = Path(tiny_vocoder.__file__).with_name("killed_vocoder.py")
 
 
+@pytest.mark.slow
 def test_killed_between_its_objectives_it_ends_with_the_same_bits(tmp_path: Path):
     done = subprocess.run(
         [sys.executable, str(PROGRAM), str(tmp_path)],

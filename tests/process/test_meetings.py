@@ -86,7 +86,14 @@ def test_who_waits_for_a_rank_0_that_is_killed_ends_with_a_line(tmp_path: Path):
         assert said["seconds"] < 10
 
 
-@pytest.mark.parametrize(("during", "victim"), [("exchange", 1), ("reduction", 2), ("any", 0), ("barrier", 1)])
+@pytest.mark.parametrize(
+    ("during", "victim"),
+    [
+        ("exchange", 1),
+        *(pytest.param(*one, marks=pytest.mark.slow) for one in (("reduction", 2), ("barrier", 1))),
+        ("any", 0),
+    ],
+)
 def test_a_rank_that_is_killed_is_named_by_all_others(tmp_path: Path, during: str, victim: int):
     codes = run_on_ranks(3, talk, 3, "die", tmp_path, victim, during, seconds=30)
     for rank in range(3):
@@ -120,7 +127,14 @@ STEPS = [[0, 1, 2, 3, 5], [1, 3, 5, 7], [2, 4], [9], [1, 2, 3, 4]]
 """Microbatches of each step: with 2 ranks the left branch is reached by one rank, by both, by none; one has nothing."""
 
 
-@pytest.mark.parametrize(("world_size", "bucket_bytes"), [(2, 2**20), (2, 64), (3, 100), (4, 2**20)])
+@pytest.mark.parametrize(
+    ("world_size", "bucket_bytes"),
+    [
+        (2, 64),
+        (3, 100),
+        *(pytest.param(number, 2**20, marks=pytest.mark.slow) for number in (2, 4)),
+    ],
+)
 def test_gradients_and_terms_are_those_of_one_process(tmp_path: Path, world_size: int, bucket_bytes: int):
     alone = gradients(Ranks(torch.device("cpu")), STEPS, bucket_bytes)
     every = on_ranks(world_size, "gradients", tmp_path, STEPS, bucket_bytes)

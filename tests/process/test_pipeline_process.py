@@ -125,7 +125,7 @@ def test_the_second_process_on_a_folder_is_refused(start: Start, tmp_path: Path)
     first.wait()
 
 
-@pytest.mark.parametrize("separate", [(), ("--separate-processes",)], ids=["one", "separate"])
+@pytest.mark.parametrize("separate", [(), pytest.param(("--separate-processes",), marks=slow)], ids=["one", "separate"])
 def test_a_full_disk_is_one_line_and_the_rest_is_kept(separate: tuple[str, ...], start: Start, tmp_path: Path) -> None:
     finished(start("reference"))
     ended = start("run", *separate, limit=20_000).wait()

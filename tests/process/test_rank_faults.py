@@ -29,12 +29,20 @@ def lines(folder: Path, fault: Fault, codes: Sequence[int], *overrides: str) -> 
 @pytest.mark.parametrize(
     ("fault", "named"),
     [
-        (Fault(1, overrides=("training.random_seed=7",)), "rank 1 runs with training.random_seed 7, rank 0 with 42"),
+        pytest.param(
+            Fault(1, overrides=("training.random_seed=7",)),
+            "rank 1 runs with training.random_seed 7, rank 0 with 42",
+            marks=pytest.mark.slow,
+        ),
         (
             Fault(0, overrides=("training.optimizer.lr=0.5",)),
             "rank 1 runs with training.optimizer.lr 0.01, rank 0 with 0.5",
         ),
-        (Fault(1, overrides=("model.d_model=64",)), "rank 1 runs with model.d_model 64, rank 0 with 32"),
+        pytest.param(
+            Fault(1, overrides=("model.d_model=64",)),
+            "rank 1 runs with model.d_model 64, rank 0 with 32",
+            marks=pytest.mark.slow,
+        ),
         (Fault(1, version="9.9"), "rank 1 runs with versions.vaak 9.9, rank 0 with "),
     ],
     ids=["seed", "rate", "model", "version"],
@@ -79,13 +87,14 @@ def test_a_preparation_that_takes_longer_than_the_time_out_is_waited_for(tmp_pat
 
 
 MOMENTS = ("model", "losses", "on_fit_start", "on_step_end", "meters", "on_evaluate_end", "on_checkpoint")
+QUICK = {("losses", 1), ("meters", 0), ("on_checkpoint", 0), ("model", 1)}
 
 
 @pytest.mark.parametrize(
     ("moment", "victim"),
     [
-        pytest.param(moment, victim, marks=[pytest.mark.slow] if (number + victim) % 2 else [])
-        for number, moment in enumerate(MOMENTS)
+        pytest.param(moment, victim, marks=[] if (moment, victim) in QUICK else [pytest.mark.slow])
+        for moment in MOMENTS
         for victim in (0, 1)
     ],
 )

@@ -261,6 +261,7 @@ def torchrun_started(tiny: Path, run: Path) -> subprocess.Popen[bytes]:
     )
 
 
+@pytest.mark.slow
 def test_accelerate_launch_trains_the_same(tiny: Path, reference: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
     accelerate = ["accelerate", "launch", "--cpu", "--num_processes", "1", "--mixed_precision", "no"]

@@ -9,19 +9,21 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
+
 from folders import contents
 from toy_speech import RATE, write_utterances
 
 NUMBER = 24
-KILLED_AT = (1, 6, 14)
-"""Conversations that exist when the process is killed, during the next one."""
 
 
-def test_what_was_killed_goes_on_to_the_same_bits(tmp_path: Path):
+@pytest.mark.parametrize("killed_at", [(6,), pytest.param((1, 6, 14), marks=pytest.mark.slow)], ids=len)
+def test_what_was_killed_goes_on_to_the_same_bits(tmp_path: Path, killed_at: tuple[int, ...]):
+    """Each time, so many conversations exist when the process is killed, during the next one."""
     write_utterances(tmp_path / "speech")
     undisturbed, killed = tmp_path / "undisturbed", tmp_path / "killed"
     assert simulating(tmp_path, undisturbed).wait() == 0
-    for number in KILLED_AT:
+    for number in killed_at:
         process = simulating(tmp_path, killed)
         while len(list(killed.glob("*.flac"))) < number and process.poll() is None:
             time.sleep(0.001)

@@ -67,7 +67,9 @@ def test_closed_streams_change_no_exit_code(folder: Path, closed: str, arguments
     assert "Traceback" not in done.stderr
 
 
-@pytest.mark.parametrize("seconds", [0.5, 1.0, 2.0])
+@pytest.mark.parametrize(
+    "seconds", [pytest.param(0.5, marks=pytest.mark.slow), 1.0, pytest.param(2.0, marks=pytest.mark.slow)]
+)
 def test_an_interrupt_at_the_start_is_answered_without_a_traceback(folder: Path, seconds: float) -> None:
     with started(["train", "tiny.yml", SLOW_PREPARATION, f"run_dir={folder}/run"], folder) as command:
         time.sleep(seconds)
@@ -78,7 +80,9 @@ def test_an_interrupt_at_the_start_is_answered_without_a_traceback(folder: Path,
     assert "interrupted: stopping" in said
 
 
-@pytest.mark.parametrize("environment", [{"LC_ALL": "C"}, {"LC_ALL": "C", "PYTHONUTF8": "0"}])
+@pytest.mark.parametrize(
+    "environment", [pytest.param({"LC_ALL": "C"}, marks=pytest.mark.slow), {"LC_ALL": "C", "PYTHONUTF8": "0"}]
+)
 def test_devanagari_in_an_ascii_locale(folder: Path, environment: dict[str, str]) -> None:
     with started(["config", "check", "tiny.yml", "name=लड़की"], folder, **environment) as command:
         out, said = command.communicate(timeout=60)

@@ -45,10 +45,11 @@ LIKE_OTHERS = (
     "configs/diarization/mini_librispeech.yml", "configs/diarization/one_to_four.yml",
     "configs/classification/subjectivity.yml", "configs/diarization/ami.yml", "configs/tts/builtin_voice.yml",
     "configs/vocoder/builtin_voice.yml", "configs/multitask/clinc_intent_domain.yml", "configs/lm/hindi.yml",
-    "configs/diarization/read_speech.yml", "configs/seq2seq/en_hi_performer.yml",
+    "configs/diarization/read_speech.yml", "configs/seq2seq/en_hi_performer.yml", "configs/asr/digits.yml",
+    "configs/asr/digits_base.yml", "configs/tts/ljspeech_mini.yml", "configs/classification/sentence_polarity.yml",
+    "configs/classification/clinc150_transformer.yml",
 )  # fmt: skip
 """Much the same network, or the same data, as another recipe's; `make test-slow` trains them."""
-"""Where four steps at the rate of the others don't suffice for the loss to fall."""
 
 
 def test_every_recipe_is_known_here():

@@ -121,23 +121,29 @@ def tiny_folder(tmp_path):
     return tmp_path
 
 
+@pytest.mark.slow
 def test_train_py_trains(tiny_folder):
     said = run_in(tiny_folder, sys.executable, ROOT / "train.py", "--config", "tiny.yml", "training.device=cpu")
     assert "finished step 4; the run is in runs/tiny" in said
 
 
+PREPROCESS = ROOT / "scripts" / "preprocess.sh"
+
+
+@pytest.mark.slow
 def test_the_preprocessing_script_prepares_what_training_finds(tiny_folder):
-    """With a YAML; and with the three options of the research kit's own script."""
-    script = ROOT / "scripts" / "preprocess.sh"
-    said = run_in(tiny_folder, "bash", script, "tiny.yml")
+    said = run_in(tiny_folder, "bash", PREPROCESS, "tiny.yml")
     assert f"prepared data are in {tiny_folder / 'runs' / 'tiny' / 'prepared'}" in said
     assert not (tiny_folder / "runs" / "tiny" / "metrics.jsonl").exists()
+
+
+def test_the_preprocessing_script_has_the_options_of_the_research_kits_own(tiny_folder):
     (tiny_folder / "raw").mkdir()
     (tiny_folder / "corpus.txt").rename(tiny_folder / "raw" / "corpus.txt")
     config = "data: {corpus: {type: text}, tokenizer: {type: character}}\n"
     (tiny_folder / "data_config.yaml").write_text(config, encoding="utf-8")
     options = ("--input_dir", "raw", "--output_dir", "processed", "--config", "data_config.yaml")
-    said = run_in(tiny_folder, "bash", script, *options)
+    said = run_in(tiny_folder, "bash", PREPROCESS, *options)
     [made] = (path for path in (tiny_folder / "processed").iterdir() if path.is_dir())
     assert f"prepared data are in {made}" in said
 
@@ -148,7 +154,7 @@ def test_the_preprocessing_script_alone_prepares_the_quick_start(tmp_path):
     (tmp_path / "vaak").chmod(0o755)
     environment = {**os.environ, "PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}"}
     for words, expected in (((), None), (("a.yml", "x=1"), "a.yml x=1")):
-        command = ["bash", str(ROOT / "scripts" / "preprocess.sh"), *words]
+        command = ["bash", str(PREPROCESS), *words]
         done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=True)
         path = done.stdout.split()[2]
         assert done.stdout.startswith("data preprocess ")

@@ -9,7 +9,7 @@ from vaak.tasks.lm.model import LanguageModel
 
 CONFIGS = Path(__file__).parents[3] / "configs"
 SHIPPED = [
-    path.relative_to(CONFIGS)
+    pytest.param(path.relative_to(CONFIGS), marks=[pytest.mark.slow] if name == "builtin_voice.yml" else [])
     for name in ("quickstart.yml", "builtin_voice.yml")
     for path in sorted(CONFIGS.rglob(name))
     if path.parent.name != "classification"  # its classes are known once its data are prepared
@@ -94,7 +94,8 @@ def test_a_shipped_configuration(vaak, tmp_path, monkeypatch, config):
 @pytest.mark.parametrize("decoder", ["transformer", "flow_matching"])
 def test_learned_durations_are_counted_too(vaak, tmp_path, monkeypatch, decoder):
     monkeypatch.chdir(tmp_path)
-    options = ("model.durations=learned", f"model.decoder_type={decoder}", "data.max_duration=2")
+    sizes = ("model.global_config={d_model: 32, num_layers: 1, num_heads: 2}", "data.max_duration=0.5")
+    options = ("model.durations=learned", f"model.decoder_type={decoder}", *sizes)
     code, out, errors = vaak("model", "show", str(CONFIGS / "tts" / "quickstart.yml"), *options, "--json")
     assert (code, errors) == (0, "")
     assert json.loads(out)["memory_bytes"]["activations"] > 0

@@ -134,6 +134,7 @@ def test_language_models_score_tokens_in_onnxruntime(options: dict[str, Any], ti
     assert hidden.shape == (2, 77, 16)
 
 
+@pytest.mark.slow
 def test_a_masked_language_model_is_told_what_it_can_be(tiny_text: Path, tmp_path: Path, vaak: Any):
     tiny_runs.train(tiny_text, tmp_path / "run", "model.model_type=encoder", "training.max_steps=1")
     code, _, err = vaak("export", tmp_path / "run")
@@ -192,7 +193,7 @@ def test_a_drawn_translator_is_an_encoder_and_a_decoder_in_onnxruntime(options: 
 
 
 @pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")  # peft's own use of transformers
-@pytest.mark.parametrize("kind", ["drawn", "t5", "marian"])
+@pytest.mark.parametrize("kind", ["drawn", "t5", pytest.param("marian", marks=pytest.mark.slow)])
 def test_adapters_of_a_translator_are_for_its_base(kind: str, tmp_path: Path):
     peft = pytest.importorskip("peft")
     (tmp_path / "pairs.yml").write_text(PAIRS)
@@ -224,7 +225,9 @@ def test_adapters_of_a_translator_are_for_its_base(kind: str, tmp_path: Path):
 
 
 @pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")  # peft's own use of transformers
-@pytest.mark.parametrize("name", ["diarizer_run", pytest.param("voice_run", marks=pytest.mark.slow), "vocoder_run"])
+@pytest.mark.parametrize(
+    "name", ["diarizer_run", *(pytest.param(name, marks=pytest.mark.slow) for name in ("voice_run", "vocoder_run"))]
+)
 def test_adapters_of_speech_are_for_the_run_that_they_began_with(
     name: str, request: pytest.FixtureRequest, tmp_path: Path
 ):

@@ -201,10 +201,16 @@ def test_hidden_states_are_projected_and_their_difference_is_a_mean_over_positio
     torch.testing.assert_close(projection.grad, expected, rtol=1e-9, atol=1e-12)
 
 
-OF_SPEECH = ("asr", "diarization", "diarization, attractors, stored features", "diarization, speakers by name")
+OF_SPEECH = ("diarization, attractors, stored features", "diarization, speakers by name")
 
 
-@pytest.mark.parametrize("name", [*OF_SPEECH, "diarization, powerset, augmented", "diarization, speech, conversations"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("asr", "diarization", "diarization, powerset, augmented"),
+        *(pytest.param(name, marks=pytest.mark.slow) for name in (*OF_SPEECH, "diarization, speech, conversations")),
+    ],
+)
 def test_recognisers_and_diarizers_learn_from_others(tmp_path: Path, name: str):
     case = CASES[name]
     assert case.write is not None

@@ -91,8 +91,19 @@ def logits_of(run: OpenedRun) -> torch.Tensor:
     return found
 
 
+LIKE_OTHERS = ("camembert", "mpnet", "deberta", "albert", "electra")
+
+
 @pytest.mark.parametrize(
-    ("kind", "pooling"), [*((kind, "first") for kind in KINDS if kind != "bert"), ("modernbert", "mean")]
+    ("kind", "pooling"),
+    [
+        *(
+            pytest.param(kind, "first", marks=[pytest.mark.slow] if kind in LIKE_OTHERS else [])
+            for kind in KINDS
+            if kind != "bert"
+        ),
+        ("modernbert", "mean"),
+    ],
 )
 def test_a_classifier_goes_out_and_comes_in_with_the_same_logits(kind: str, pooling: str, folder: Path, capfd: Any):
     write_base(kind)
