@@ -16,7 +16,8 @@ from commands import records_of, state_of
 PROGRAM = Path(toy.__file__).with_name("killed_duel.py")
 
 
-@pytest.mark.parametrize("kills", [3, pytest.param(20, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("kills", [5, 20])
 def test_killed_again_and_again_it_ends_with_the_same_bits(kills: int, tmp_path: Path):
     done = subprocess.run(
         [sys.executable, str(PROGRAM), str(tmp_path), str(kills)],

@@ -79,7 +79,7 @@ def assert_equal_to_rounding(run: Path, reference: Path) -> None:
         assert record == pytest.approx(expected, rel=1e-4)
 
 
-@pytest.mark.parametrize("killed", ["one", "all"])
+@pytest.mark.parametrize("killed", ["one", pytest.param("all", marks=pytest.mark.slow)])
 def test_two_processes_killed_end_with_the_same_bits(
     start_two: Callable[..., list[Command]], reference_of_two: Path, tmp_path: Path, killed: str
 ) -> None:

@@ -55,7 +55,7 @@ class Slow(Callback):
 """
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.slow)])
 def test_a_stopped_run_says_how_to_go_on_and_goes_on_to_the_same_bits(
     start: Callable[..., Command], commands: Commands, reference: Path, tmp_path: Path, number: signal.Signals
 ) -> None:

@@ -247,7 +247,7 @@ def test_malformed_packages_stop_no_command(project: Path, command: str, lines: 
     quickstart = Path(SOURCE).parent / "configs" / "quickstart.yml"
     code = "from vaak.cli.main import main; main()"
     done = subprocess.run(
-        [sys.executable, "-c", code, *command.split(), str(quickstart)],
+        [sys.executable, "-c", code, *command.split(), str(quickstart), "model.num_layers=1"],
         capture_output=True,
         text=True,
         env={**os.environ, "PYTHONPATH": os.pathsep.join([str(site), SOURCE])},
