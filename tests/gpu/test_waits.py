@@ -36,6 +36,7 @@ WAITS_OF_A_STEP = {
     "tts, learned durations": 1,
     "tts, flow matching, pitch, energy, learned durations": 1,
     "asr": 2,  # transformers asks whether rows are packed
+    "asr, features on the device": 2,
     "vocoder": 2,  # it has two objectives
 }
 """The greatest number in a step of one microbatch: once, whether its numbers are finite, for each objective."""
@@ -53,8 +54,11 @@ WAITS_OF_AN_EVALUATION = {
     "vocoder": 2,  # lengths, distances
 }
 """The greatest number for each batch."""
-QUICK = ("lm encoder", "seq2seq", "classification, several labels", "diarization", "tts", "asr", "vocoder")
-"""One of each task; the others are slow."""
+QUICK = (
+    "lm encoder", "seq2seq", "classification, several labels", "diarization", "tts", "asr", "vocoder",
+    "asr, features on the device",
+)  # fmt: skip
+"""One of each task, and features that are made on the GPU; the others are slow."""
 
 
 def parameters(names: dict[str, int]) -> list[Any]:

@@ -96,13 +96,16 @@ def _speech(*, model: dict[str, Any] | None = None, training: dict[str, Any] | N
 def _about_listening(num_prompt: int) -> dict[str, Any]:
     """What is counted after a prompt of this number of tokens, the last of which predicts the first that is real."""
 
+    def frames(batch: Batch) -> float:
+        return batch["features"].shape[2] if "features" in batch.tensors else 100 * tiny_listener.SECONDS
+
     def counted(batch: Batch) -> dict[str, float]:
         """Targets that are real; the encoder's positions, each of two frames, and the decoder's."""
         rows, tokens = len(batch["targets"]), sum(target >= 0 for row in batch["targets"].tolist() for target in row)
-        positions = rows * (batch["features"].shape[2] / 2 + num_prompt - 1) + tokens
+        positions = rows * (frames(batch) / 2 + num_prompt - 1) + tokens
         return {"token": float(tokens), "position": float(positions), "example": float(rows)}
 
-    return {"counted": counted, "row_length": lambda batch: batch["features"].shape[2] / 100}
+    return {"counted": counted, "row_length": lambda batch: frames(batch) / 100}
 
 
 def _write_tones_and_base(folder: Path) -> Sequence[Any]:
@@ -249,6 +252,9 @@ CASES = {
         model={"encoder": {"attention_type": "linear"}, "decoder": {"attention_type": "linear"}}, training=PERFORMER
     ),
     "asr": _listener(training={"loss": {"label_smoothing": 0.1}}),
+    "asr, features on the device": _listener(
+        data={"features_on": "device", "augmentation": {"noise": "coloured", "spec_augment": {"time_mask": 0.1}}},
+    ),
     "asr, a part, augmented": _listener(
         data={"percent": 90.0, "augmentation": {"speed": [0.9, 1.1], "noise": "coloured", "spec_augment": {}}},
     ),

@@ -249,6 +249,7 @@ OF_A_TASK: dict[tuple[str, str], tuple[str, ...]] = {
     ("asr", "data.too_long"): ("data.max_duration=0.6",),
     ("asr", "data.tokenizer.vocab_size"): ("data.tokenizer={type: byte_level, vocab_size: 264}",),
     ("asr", "data.groups"): ("data.group=accent",),
+    ("asr", "data.features_on"): ("data.augmentation={spec_augment: {}}",),  # the mean that it sets is rounded
     **{("asr", f"data.{name}"): LISTENS for name in ("decoding.method", "normaliser")},
     **{
         ("asr", f"data.decoding.{name}"): (*LISTENS, "data.decoding.method=beam")

@@ -14,6 +14,8 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from vaak.audio.augmentation.effects import at_snr, at_speed, coded, drawn_noise, reverberated, room_responses
 from vaak.audio.config import AugmentationConfig, SpecAugmentConfig
@@ -114,22 +116,42 @@ def _through_codec(samples: np.ndarray, rate: int, config: AugmentationConfig, r
 
 
 def masked(features: np.ndarray, config: SpecAugmentConfig, frame_shift: float, rng: np.random.Generator) -> np.ndarray:
-    """A copy of the features ``(frame, bin)`` with random bands and intervals set to the mean of all.
-
-    Each width is drawn uniformly from 0 to its limit, then its place.
-    """
+    """A copy of the features ``(frame, bin)`` with random bands and intervals set to the mean of all."""
     found = features.copy()
-    if rng.random() >= config.probability or not features.size:
-        return found
-    num_frames, num_bins = features.shape
-    mean = features.mean(dtype=np.float64)
-    for _ in range(config.num_frequency_masks):
-        first, last = _drawn(config.frequency_mask, num_bins, rng)
-        found[:, first:last] = mean
-    for _ in range(config.num_time_masks):
-        first, last = _drawn(round(config.time_mask / frame_shift), num_frames, rng)
-        found[first:last] = mean
+    masks = drawn_masks(features.shape, config, frame_shift, rng)
+    if len(masks):
+        mean = features.mean(dtype=np.float64)
+        for first_frame, last_frame, first_bin, last_bin in masks:
+            found[first_frame:last_frame, first_bin:last_bin] = mean
     return found
+
+
+def drawn_masks(
+    shape: tuple[int, ...], config: SpecAugmentConfig, frame_shift: float, rng: np.random.Generator
+) -> np.ndarray:
+    """Where features of ``shape`` (frames, bins) are masked: ``(mask, 4)``, first and last frame, first and last bin.
+
+    Each width is drawn uniformly from 0 to its limit, then its place. "Last" is the one after it.
+    """
+    num_frames, num_bins = shape
+    found: list[tuple[int, int, int, int]] = []
+    if rng.random() < config.probability and num_frames and num_bins:
+        for _ in range(config.num_frequency_masks):
+            found.append((0, num_frames, *_drawn(config.frequency_mask, num_bins, rng)))
+        for _ in range(config.num_time_masks):
+            found.append((*_drawn(round(config.time_mask / frame_shift), num_frames, rng), 0, num_bins))
+    return np.array(found, np.int64).reshape(-1, 4)
+
+
+def masked_on_device(features: Tensor, masks: Tensor) -> Tensor:
+    """Features ``(row, frame, bin)`` with each row's ``masks`` ``(row, mask, 4)`` set to the mean of the row."""
+    _, num_frames, num_bins = features.shape
+    frames, bins = (torch.arange(size, device=features.device) for size in (num_frames, num_bins))
+    first_frame, last_frame, first_bin, last_bin = masks[..., None].unbind(2)
+    in_time = (frames >= first_frame) & (frames < last_frame)
+    in_band = (bins >= first_bin) & (bins < last_bin)
+    is_masked = (in_time[..., None] & in_band[:, :, None]).any(1)
+    return torch.where(is_masked, features.mean((1, 2), keepdim=True), features)
 
 
 def _drawn(widest: int, length: int, rng: np.random.Generator) -> tuple[int, int]:

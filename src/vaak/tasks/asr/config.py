@@ -179,6 +179,12 @@ class AsrDataConfig(Section):
     language: str = option("Language of the transcripts, for a base that knows many.", "en")
     tokenizer: TokenizerConfig = option("base: scratch: the tokenizer of transcripts.", TokenizerConfig())
     augmentation: AugmentationConfig | None = option("Augmentation of training audio; null disables it.", None)
+    features_on: Literal["loader", "device"] = option(
+        "Where features of training audio are computed. device: where the model is, as part of the step, so that the "
+        "loader only reads audio; the same up to rounding.",
+        "loader",
+        resume="other numbers",
+    )
     decoding: AsrDecodingConfig = option("How transcripts are written.", AsrDecodingConfig())
     normaliser: NormaliserName = option(
         "What WER and CER don't count: whisper-english is Whisper's for English; basic (any script) ignores case and "

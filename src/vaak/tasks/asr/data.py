@@ -27,8 +27,17 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
+from torch import Tensor
+from torch.nn import functional as F
 
-from vaak.audio.augmentation.pipeline import augmented, longest_factor, masked, voices_of
+from vaak.audio.augmentation.pipeline import (
+    augmented,
+    drawn_masks,
+    longest_factor,
+    masked,
+    masked_on_device,
+    voices_of,
+)
 from vaak.audio.config import AudioConfig, AugmentationConfig
 from vaak.audio.cuts.reading import alignment_of, text_of
 from vaak.audio.cuts.recordings import UNUSABLE, LeftOut, alignment_items, describe, section, utterances_of
@@ -36,7 +45,7 @@ from vaak.audio.cuts.sources import BoundedCache, CutSource
 from vaak.audio.cuts.store import CutStore, write_cuts
 from vaak.audio.segments import LabelledAudio
 from vaak.core.artifact import Artifact
-from vaak.core.batch import Batch
+from vaak.core.batch import Batch, send
 from vaak.core.errors import DataError
 from vaak.core.storage.files import fingerprint_of, sync_file, write_text
 from vaak.core.storage.mapped_lines import mapped
@@ -45,6 +54,7 @@ from vaak.data.plan import sample_size, stratified_sample
 from vaak.nn.cross_entropy import IGNORED
 from vaak.tasks.asr.config import AsrDataConfig
 from vaak.tasks.asr.whisper import FRAMES_PER_SECOND, PURPOSE, Vocabulary, positions_of
+from vaak.tasks.base import pad_rows
 from vaak.tasks.pretrained import transformers_of
 
 if TYPE_CHECKING:
@@ -396,9 +406,51 @@ class WhisperFeatures:
         return features
 
 
+class WhisperSamples(WhisperFeatures):
+    """Samples ``(time,)`` in place of features, of which a device makes the features of a whole batch."""
+
+    def __init__(self, num_mel_bins: int, seconds: float) -> None:
+        super().__init__(num_mel_bins, seconds)
+        self._of_devices: dict[torch.device, tuple[Tensor, Tensor]] = {}
+
+    def __call__(self, samples: np.ndarray) -> np.ndarray:
+        """Return the samples that features are made of."""
+        return np.asarray(samples[: self.num_samples], np.float32)
+
+    def num_bytes(self, durations: np.ndarray) -> float:
+        return 4 * SAMPLING_RATE * float(durations.sum())
+
+    @torch.no_grad()
+    def of_batch(self, samples: Tensor, masks: Tensor | None = None) -> Tensor:
+        """Return the features of ``(row, time)``, up to rounding, on its device: ``(row, bin, frame)``.
+
+        ``masks`` are those of ``vaak.audio.augmentation.pipeline.masked_on_device``.
+        """
+        window, filters = (constant.to(samples.dtype) for constant in self._constants(samples.device))
+        samples = F.pad(samples, (0, self.num_samples - samples.shape[1]))
+        with torch.autocast(samples.device.type, enabled=False):
+            spectra = torch.stft(
+                samples, self._extractor.n_fft, self._extractor.hop_length, window=window, return_complex=True
+            )
+            logs = (filters @ spectra[..., :-1].abs().square()).clamp(min=1e-10).log10()
+        features = (logs.maximum(logs.amax((1, 2), keepdim=True) - 8) + 4) / 4
+        return features if masks is None else masked_on_device(features.mT, masks).mT
+
+    def _constants(self, device: torch.device) -> tuple[Tensor, Tensor]:
+        """The window, and the mel filters ``(bin, frequency)``."""
+        if device not in self._of_devices:
+            window = torch.hann_window(self._extractor.n_fft)
+            filters = torch.from_numpy(self._extractor.mel_filters.T).float()
+            self._of_devices[device] = send(window, device), send(filters, device)
+        return self._of_devices[device]
+
+
 @dataclass(frozen=True)
 class AsrExample:
-    """An utterance: ``features`` ``(bin, frame)``, and the ``ids`` of its transcript ``(token,)``."""
+    """An utterance: ``features`` ``(bin, frame)``, and the ``ids`` of its transcript ``(token,)``.
+
+    Where a device makes the features, they are samples ``(time,)``, with the ``masks`` ``(mask, 4)`` that it is to set.
+    """
 
     name: str
     text: str
@@ -407,6 +459,7 @@ class AsrExample:
     ids: np.ndarray
     is_transcribed: bool
     """Whether an evaluation transcribes it."""
+    masks: np.ndarray | None = None
 
 
 class AsrDataset(Dataset):
@@ -457,10 +510,22 @@ class AsrDataset(Dataset):
             features = self.features(changed.samples)
         else:
             features = self._cache.get(index, lambda: self.features(self.source.at(place).samples))
-        if changes is not None and changes.spec_augment is not None:
-            features = masked(features.T, changes.spec_augment, self.features.frame_shift, rng).T
+        spec_augment, masks = None if changes is None else changes.spec_augment, None
+        if spec_augment is not None and isinstance(self.features, WhisperSamples):
+            shape = self.features.num_frames, self.features.num_mel_bins
+            masks = drawn_masks(shape, spec_augment, self.features.frame_shift, rng)
+        elif spec_augment is not None:
+            features = masked(features.T, spec_augment, self.features.frame_shift, rng).T
         group = self.utterances.group_names[self.utterances.groups[index]]
-        return AsrExample(spoken.name, spoken.text or "", group, features, ids, index < self.num_transcribed)
+        return AsrExample(spoken.name, spoken.text or "", group, features, ids, index < self.num_transcribed, masks)
+
+    def features_of(self, example: AsrExample) -> np.ndarray:
+        """Return an example's features ``(bin, frame)``, made here where a device would make them."""
+        if not isinstance(self.features, WhisperSamples):
+            return example.features
+        audio = _audio([example])
+        features: np.ndarray = self.features.of_batch(audio["samples"], audio.get("masks"))[0].numpy()
+        return features
 
     def changed(
         self, audio: LabelledAudio, ids: np.ndarray, changes: AugmentationConfig, rng: np.random.Generator
@@ -471,7 +536,8 @@ class AsrDataset(Dataset):
 
     def collate(self, rows: list[list[AsrExample]]) -> Batch:
         """A batch; each row is one utterance."""
-        return collate([row[0] for row in rows], self.vocabulary)
+        examples = [row[0] for row in rows]
+        return collate(examples, self.vocabulary, round(self.features.seconds * FRAMES_PER_SECOND))
 
     def difficulty(self, measure: str) -> np.ndarray:
         return self.utterances.durations if measure == "length" else super().difficulty(measure)
@@ -480,10 +546,11 @@ class AsrDataset(Dataset):
         return self.utterances.describe(index)
 
 
-def collate(examples: Sequence[AsrExample], vocabulary: Vocabulary) -> Batch:
+def collate(examples: Sequence[AsrExample], vocabulary: Vocabulary, num_frames: int) -> Batch:
     """A batch of utterances, transcripts padded on the right.
 
-    Its tensors: ``features`` ``(row, bin, frame)``, ``inputs`` and ``targets`` ``(row, token)``.
+    Its tensors: ``inputs`` and ``targets`` ``(row, token)``; ``features`` ``(row, bin, frame)``, or what examples have
+    in their place: ``samples`` ``(row, time)``, padded with zeros, and ``masks`` ``(row, mask, 4)``.
     """
     prompt, end, pad = list(vocabulary.ids.prompt), vocabulary.ids.end, vocabulary.ids.pad
     longest = max(len(one.ids) for one in examples) + len(prompt)
@@ -495,9 +562,8 @@ def collate(examples: Sequence[AsrExample], vocabulary: Vocabulary) -> Batch:
         inputs[row, len(prompt) : len(prompt) + len(ids)] = ids
         targets[row, first : first + len(ids)] = ids
         targets[row, first + len(ids)] = end
-    features = torch.from_numpy(np.stack([one.features for one in examples]))
     numbers = torch.tensor([len(one.ids) + 1 for one in examples])
-    of_audio = positions_of(features.shape[2] / FRAMES_PER_SECOND)
+    of_audio = positions_of(num_frames / FRAMES_PER_SECOND)
     counts = {
         "token": numbers,
         "position": of_audio + len(prompt) - 1 + numbers,
@@ -508,4 +574,16 @@ def collate(examples: Sequence[AsrExample], vocabulary: Vocabulary) -> Batch:
         for name, attribute in {"names": "name", "texts": "text", "groups": "group"}.items()
     }
     extra["transcribed"] = [one.is_transcribed for one in examples]
-    return Batch({"features": features, "inputs": inputs, "targets": targets}, counts, extra=extra)
+    return Batch({**_audio(examples), "inputs": inputs, "targets": targets}, counts, extra=extra)
+
+
+def _audio(examples: Sequence[AsrExample]) -> dict[str, Tensor]:
+    """The tensors of a batch's audio."""
+    if examples[0].features.ndim > 1:
+        return {"features": torch.from_numpy(np.stack([one.features for one in examples]))}
+    found = {"samples": torch.from_numpy(pad_rows([one.features for one in examples], dtype=np.float32))}
+    masks = [one.masks for one in examples if one.masks is not None]
+    if masks:  # an empty one masks nothing
+        most = max(map(len, masks))
+        found["masks"] = torch.from_numpy(np.stack([np.pad(one, ((0, most - len(one)), (0, 0))) for one in masks]))
+    return found

@@ -17,6 +17,7 @@ Not every utterance needs to be transcribed (data.decoding.valid_examples).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from operator import itemgetter
 from typing import Any, cast
 
 import torch
@@ -38,18 +39,25 @@ Transcribe = Callable[[Any, Any], list[str]]
 class AsrMeters(Meters):
     """Loss and accuracy of true transcripts; error rates of those that a model writes."""
 
-    def __init__(self, protocol: dict[str, str], transcribe: Transcribe, groups: Sequence[str]) -> None:
+    def __init__(
+        self,
+        protocol: dict[str, str],
+        transcribe: Transcribe,
+        groups: Sequence[str],
+        features_of: Callable[[Batch], Tensor] = itemgetter("features"),
+    ) -> None:
         """``transcribe(model, encoded)`` gives a text for each row of encoded audio; ``groups`` are all that there are.
 
-        ``protocol`` says under which conditions, with the ``normaliser``.
+        ``protocol`` says under which conditions, with the ``normaliser``. ``features_of`` gives what a model reads.
         """
         self.protocol, self.groups, self._transcribe = protocol, groups, transcribe
+        self._features_of = features_of
         self._normalise = normaliser(protocol["normaliser"])
         self._sums: dict[str, float] = {}
 
     def update(self, model: nn.Module, batch: Batch) -> None:
         model = cast("AsrModel", model)  # torch.compile gives something of another type that has all it has
-        encoded, targets = model.encode(batch["features"]), batch["targets"]
+        encoded, targets = model.encode(self._features_of(batch)), batch["targets"]
         scored = model.head_inputs if unless_many(model, targets) else model.decode
         tokens = batch.totals()["token"]
         predicted = target_losses(scored(batch["inputs"], encoded), targets, tokens)

@@ -66,6 +66,8 @@ def _of_ctc(experiment: AsrExperiment) -> Iterator[CheckFinding]:
         yield no_effect(f"data.decoding.{name}", "model.architecture is ctc, whose search is over with the last frame")
     if experiment.global_config.feature_type == "mel":
         yield impossible("global_config.feature_type", "mel is for speech synthesis; expected fbank, mfcc, spectrogram")
+    if data.features_on == "device":
+        yield impossible("data.features_on", "device, but model.architecture is ctc, whose features the loader makes")
     for name in NOT_READ_BY_CTC:
         yield no_effect(f"global_config.{name}", "speech recognition keeps features in memory only")
     if model.experts is not None:

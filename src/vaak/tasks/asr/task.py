@@ -11,6 +11,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from functools import cached_property
 from pathlib import Path
 from typing import Any, cast
 
@@ -28,7 +29,7 @@ from vaak.nn.losses import losses_of_logits
 from vaak.runs.prepared import Recipe
 from vaak.tasks.asr.config import SCRATCH, AsrDecodingConfig, AsrExperiment
 from vaak.tasks.asr.ctc.task import CtcTask
-from vaak.tasks.asr.data import AsrDataset, AsrExample, WhisperFeatures, collate
+from vaak.tasks.asr.data import AsrDataset, AsrExample, WhisperFeatures, WhisperSamples, collate
 from vaak.tasks.asr.export import mean_weight, write_adapter, write_mixture, write_mixture_onnx, write_whisper
 from vaak.tasks.asr.metrics import AsrMeters
 from vaak.tasks.asr.model import AsrModel, AsrOutputs, Encoded
@@ -86,7 +87,7 @@ class AsrTask(Recogniser):
         return AsrDataset(
             self.prepared.utterances(split),
             self.prepared.vocabulary,
-            self.features,
+            self.samples_of if split == "train" and self.data.features_on == "device" else self.features,
             self.audio,
             self.data.augmentation if split == "train" else None,
             self.data.decoding.valid_examples if split == "valid" else None,
@@ -98,6 +99,11 @@ class AsrTask(Recogniser):
         scratch = self.options.base == SCRATCH
         num_bins = self.audio.num_mel_bins if scratch else self.prepared.base_config.num_mel_bins
         return WhisperFeatures(num_bins, self.data.max_duration)
+
+    @cached_property
+    def samples_of(self) -> WhisperSamples:
+        """What features are made of on the device."""
+        return WhisperSamples(self.features.num_mel_bins, self.features.seconds)
 
     # Training.
 
@@ -114,7 +120,7 @@ class AsrTask(Recogniser):
         features = np.zeros((config.num_mel_bins, 2 * positions_of(seconds)), np.float32)
         example = AsrExample("sketch", "", "all", features, np.ones(config.max_target_positions - 1, np.int64), True)
         rows = largest_rows(self.experiment.training, seconds)
-        return collate([example] * rows, Vocabulary("", ids_of_size(2)))
+        return collate([example] * rows, Vocabulary("", ids_of_size(2)), features.shape[1])
 
     def model(self) -> AsrModel:
         """The base, with what is added to it.
@@ -142,11 +148,17 @@ class AsrTask(Recogniser):
     def count_choices(self, model: nn.Module, batch: Batch) -> FirstPass:
         """Return how often each expert is chosen, and what the gate reads."""
         listener = cast("AsrModel", model)
-        heard = listener.hear(batch["features"])
+        heard = listener.hear(self.features_of(batch))
         return FirstPass(uses_of(listener.route(heard)[1]), {HEARD: heard})
 
+    def features_of(self, batch: Batch) -> Tensor:
+        """Return the features of a batch ``(row, bin, frame)``, made here, on its device, if it has samples."""
+        if "features" in batch.tensors:
+            return batch["features"]
+        return self.samples_of.of_batch(batch["samples"], batch.tensors.get("masks"))
+
     def _outputs(self, model: nn.Module, batch: Batch, **options: bool) -> AsrOutputs:
-        outputs: AsrOutputs = model(batch["features"], batch["inputs"], batch.tensors.get(HEARD), **options)
+        outputs: AsrOutputs = model(self.features_of(batch), batch["inputs"], batch.tensors.get(HEARD), **options)
         return outputs
 
     def losses(self, model: nn.Module, batch: Batch) -> dict[str, Term]:
@@ -177,7 +189,8 @@ class AsrTask(Recogniser):
         def transcribe(model: AsrModel, encoded: Encoded) -> list[str]:
             return self.transcriber(model).texts_of(encoded)
 
-        return AsrMeters(self.protocol(split), transcribe, self.dataset(split).utterances.group_names)
+        groups = self.dataset(split).utterances.group_names
+        return AsrMeters(self.protocol(split), transcribe, groups, self.features_of)
 
     # Use.
 

@@ -69,7 +69,7 @@ def test_logits_and_loss_are_those_of_transformers(original: Any, vocabulary: Vo
         AsrExample(str(row), "", "all", features[row].numpy(), np.array(vocabulary.encode(text)), True)
         for row, text in enumerate(("so it is", "no"))
     ]
-    batch = collate(examples, vocabulary)
+    batch = collate(examples, vocabulary, features.shape[2])
     model = AsrModel(original).eval()
     with torch.no_grad():
         logits = model(batch["features"], batch["inputs"]).logits

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import soundfile
+import torch
 from lhotse import MonoCut, Recording, SupervisionSegment
 from lhotse.audio import AudioSource
 from lhotse.supervision import AlignmentItem
@@ -40,6 +41,42 @@ def task_of(corpus: Path, folder: Path, **more: Any) -> AsrTask:
     task = AsrTask(experiment, folder, folder)
     task.prepare()
     return task
+
+
+@pytest.mark.parametrize(
+    "augmentation",
+    [None, {"spec_augment": {"time_mask": 0.2, "probability": 0.7}}, {"speed": [0.9, 1.1], "noise": "coloured"}],
+    ids=["plain", "masked", "changed"],
+)
+def test_features_made_on_the_device_are_those_of_the_loader(corpus: Path, tmp_path: Path, augmentation: Any):
+    """Up to rounding, with the same draws; other splits have theirs from the loader, which keeps them."""
+    tasks = [
+        task_of(corpus, tmp_path / where, data={"features_on": where, "augmentation": augmentation})
+        for where in ("loader", "device")
+    ]
+    batches, draws, first = [], [], []
+    for task in tasks:
+        dataset, rng = task.dataset("train"), np.random.default_rng(3)
+        examples = [dataset.example(index, rng) for index in range(8)]
+        batches.append(dataset.collate([[one] for one in examples]))
+        draws.append(rng.random())
+        first.append(dataset.features_of(examples[0]))
+    of_loader, on_device = batches
+    assert draws[0] == draws[1]
+    np.testing.assert_allclose(first[1], first[0], rtol=0, atol=1e-5)
+    assert "features" not in on_device.tensors
+    found, expected = tasks[1].features_of(on_device), of_loader["features"]
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)
+    if augmentation is not None and "spec_augment" in augmentation:
+        assert len({tuple(masks) for masks in on_device["masks"].flatten(1).tolist()}) > 4, "each row has its own"
+    (_, alone) = on_device.split(2)  # another number of rows, with the same padding
+    torch.testing.assert_close(tasks[1].features_of(alone), expected[4:], rtol=0, atol=1e-5)
+    for name in ("inputs", "targets"):
+        assert torch.equal(on_device[name], of_loader[name])
+    assert {name: ones.tolist() for name, ones in on_device.counts.items()} == {
+        name: ones.tolist() for name, ones in of_loader.counts.items()
+    }
+    assert "features" in tasks[1].dataset("valid").collate([[tasks[1].dataset("valid").example(0, rng)]]).tensors
 
 
 def test_figures_are_of_all_and_of_each_group(run: Path):

@@ -141,6 +141,7 @@ def test_onnxruntime_gives_the_same_text(run: Path, corpus: Path, tmp_path: Path
     ("change", "message"),
     [
         ("model.experts={}", "model.experts"),
+        ("data.features_on=device", "whose features the loader makes"),
         ("training.loss.label_smoothing=0.1", "whose loss has no smoothing"),
         ("training.loss.auxiliary={z_loss: 0.1}", "has no such loss"),
         ("global_config={feature_type: mel, num_mel_bins: 80}", "mel is for speech synthesis"),

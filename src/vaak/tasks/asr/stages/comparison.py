@@ -374,7 +374,7 @@ def _batch_of(dataset: Any, places: range, on_bad: str) -> list[tuple[Values, An
             found.append(({"id": cut.id, "reason": f"{type(error).__name__}: {error}"}, None))
             continue
         about = {"id": cut.id, "reference": one.text, "group": one.group}
-        found.append(({**about, "speaker": cut.supervisions[0].speaker or None}, one.features))
+        found.append(({**about, "speaker": cut.supervisions[0].speaker or None}, dataset.features_of(one)))
     return found
 
 

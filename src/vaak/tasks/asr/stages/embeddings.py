@@ -149,7 +149,7 @@ def _features(task: AsrTask, split: str) -> Callable[[str], np.ndarray]:
 
     dataset, rng = task.dataset(split), np.random.default_rng(0)  # nothing is drawn
     places = {name: index for index, name in enumerate(names_of(dataset.utterances))}
-    return lambda name: dataset.example(places[name], rng).features
+    return lambda name: dataset.features_of(dataset.example(places[name], rng))
 
 
 def readable_names(
