@@ -1,6 +1,6 @@
 """What only a GPU can show, in one command: does everything train there, to the bit, and how fast is it?
 
-    python benchmarks/gpu.py [--page docs/gpu.md] [--parts machine recipes memory throughput speech inference]
+    python benchmarks/gpu.py [--page docs/gpu.md] [--parts machine recipes memory throughput attention speech inference]
                              [--models 110M 1B] [--lengths 1024 8192] [--rounds 3] [--json FILE]
 
 Writes a page of tables; about 20 minutes on an H100. A part that fails says why on the page, and the others go on.
@@ -10,6 +10,7 @@ Writes a page of tables; about 20 minutes on an H100. A part that fails says why
 - memory: the largest batch that was found, and a batch four times as large, which is computed in pieces
 - throughput: tokens a second, MFU and memory of language models, in bf16, against a hand-written loop,
   transformers.Trainer and litgpt (if installed), which take turns on the card (racing.py, arms.py)
+- attention: a row of 16 documents with a mask of all pairs, and by kernels of variable length, which must agree
 - speech: seconds of audio a second in training: Whisper small whole and by LoRA, text-to-speech, diarization
 - inference: real-time factors of transcribing with a Whisper small: file by file and batched, fp32 and bf16, and
   transformers' pipeline and faster-whisper with the same weights
@@ -42,6 +43,8 @@ import torch
 from racing import HERE, Bench, Process, figures_of, say
 
 from vaak.engine.flops import peak_flops
+from vaak.nn.config import StackConfig
+from vaak.nn.stack import TransformerStack, set_variable_length
 
 VAAK = (sys.executable, "-c", "from vaak.cli.main import main; main()")
 MODELS: dict[str, dict[str, int]] = {
@@ -229,6 +232,45 @@ def throughput(card: Card) -> None:
                 ["", "ms a step", "tokens/s", "MFU", "times the hand-written loop", "memory, GB"],
                 [_throughput_row(card, process, processes[0], size) for process in processes],
             )
+
+
+def attention(card: Card) -> None:
+    """Compare a mask of all pairs with kernels of variable length: a row of 16 documents, forward and backward."""
+    config = StackConfig(d_model=64 if card.toy else 1024, num_layers=2, num_heads=8, dropout=0.0)
+    for length in [256] if card.toy else [8192, 32_768]:
+        torch.manual_seed(0)
+        stack = TransformerStack(config, causal=True).to(card.device)
+        x = torch.randn(1, length, config.d_model, device=card.device)
+        documents = torch.arange(16, device=card.device).repeat_interleave(length // 16)[None]
+        rows, expected = list[list[str]](), list[torch.Tensor]()
+        for way in ("masked", "auto"):
+            set_variable_length(stack, way == "auto")
+            found, seconds, memory = _attended(card, stack, x, documents)
+            expected = expected or found
+            pairs = zip(found, expected, strict=True)
+            apart = max(float((one - other).abs().max() / other.abs().max()) for one, other in pairs)
+            rows.append([way, f"{1000 * seconds:.1f}", f"{memory / 1e9:.2f}", f"{apart:.4f}"])
+            card.figures[f"attention, {way}, {length}"] = {"seconds": seconds, "memory": memory, "apart": apart}
+        card.write(f"{length} tokens{', where both are masked: there is no GPU' if card.toy else ''}:")
+        card.table(["", "ms", "peak memory, GB", "greatest difference, of the largest number"], rows)
+
+
+def _attended(
+    card: Card, stack: TransformerStack, x: torch.Tensor, documents: torch.Tensor
+) -> tuple[list[torch.Tensor], float, int]:
+    """Return results and gradients of a stack, the seconds of the quickest of five passes, and their peak of memory."""
+    taken, found = [], list[torch.Tensor]()
+    if not card.toy:
+        torch.cuda.reset_peak_memory_stats()
+    for _ in range(5):
+        begun = time.perf_counter()
+        with torch.autocast(card.device, dtype=torch.bfloat16):
+            outputs = stack(x, documents=documents, num_documents=16)
+        found = [outputs.detach(), *torch.autograd.grad(outputs.float().mul(x).sum(), [*stack.parameters()])]
+        if not card.toy:
+            torch.cuda.synchronize()
+        taken.append(time.perf_counter() - begun)
+    return found, min(taken), 0 if card.toy else torch.cuda.max_memory_allocated()
 
 
 def _raced(card: Card, name: str, length: int) -> tuple[dict[str, int], list[Process]] | None:
@@ -432,6 +474,7 @@ PARTS: dict[str, Callable[[Card], None]] = {
     "recipes": recipes,
     "memory": memory,
     "throughput": throughput,
+    "attention": attention,
     "speech": speech,
     "inference": inference,
 }

@@ -13,12 +13,14 @@ import pytest
 import torch
 from torch import Tensor
 
+import varlen_reference
 from contract_cases import CASES
 from mock_cuda import MockDevice, Note
 from vaak.core.batch import read_together, send
 from vaak.engine.trainer import Trainer
 from vaak.nn.decoding.beam_search import BeamSettings, beam_search
 from vaak.nn.decoding.sampling import SamplingSettings, highest, write
+from vaak.nn.kernels.variable_length import attend_segments
 from vaak.nn.lora import FrozenLinear
 
 WAITS_OF_A_STEP = {
@@ -105,6 +107,30 @@ def test_a_step_waits_no_more_often_than_this(name: str, number: int, gpu: MockD
 def test_nor_where_logits_are_never_whole(name: str, gpu: MockDevice, tmp_path: Path):
     waits = waits_of_a_step(begun(name, tmp_path, performance={"logits": "chunked"}), gpu)
     assert len(waits) <= WAITS_OF_A_STEP[name], "\n".join(map(str, waits))
+
+
+@pytest.mark.parametrize("name", ["lm decoder, packed", "lm encoder"])
+def test_nor_where_no_pairs_are_masked(name: str, gpu: MockDevice, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Packed rows, and padded ones of an encoder, by kernels of variable length in bf16."""
+    pytest.importorskip("torch.nn.attention.varlen")
+    options: dict[str, Any] = {"device": "cuda", "gradient_accumulation_steps": 1, "mixed_precision": "bf16"}
+    losses, called = list[float](), list[bool]()
+
+    def note(*given: Any, **more: Any) -> Tensor:
+        called.append(True)
+        return attend_segments(*given, **more)
+
+    monkeypatch.setattr("vaak.nn.attention.attend_segments", note)
+    with varlen_reference.kernels_on_cpu(monkeypatch):
+        for attention in ("masked", "auto"):
+            model = {**CASES[name].options["model"], "dropout": 0.0, "d_model": 32}
+            case = replace(CASES[name], options={**CASES[name].options, "model": model}).prepared(tmp_path)
+            trainer = case.trainer(tmp_path / attention, performance={"attention": attention}, **options)
+            waits = waits_of_a_step(trainer, gpu)
+            assert len(waits) <= 1, "\n".join(map(str, waits))
+            assert bool(called) == (attention == "auto")
+            losses.append(trainer.evaluator.evaluate(trainer.model, "valid")["val_loss"])
+    assert losses[1] == pytest.approx(losses[0], rel=1e-3)
 
 
 @pytest.mark.parametrize("base_dtype", ["bf16", "nf4"])

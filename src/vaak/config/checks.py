@@ -403,6 +403,8 @@ def _without_effect(experiment: Experiment[Any, Any]) -> Iterator[CheckFinding]:
     yield from _unread_in_training(training)
     if not experiment.spec.loss_reads_head:
         yield no_effect("training.performance.logits", f"the loss of {experiment.task} reads all logits")
+    if training.device in ("cpu", "mps"):
+        yield no_effect("training.performance.attention", f"device is {training.device}, where it is always masked")
     workers = training.performance.num_workers
     if workers == 0 or (workers is None and experiment.spec.length_unit == "tokens"):
         reason = f"num_workers is {'null and this is text' if workers is None else 0}: the main process loads the data"

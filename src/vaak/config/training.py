@@ -230,6 +230,11 @@ class PerformanceConfig(Section):
         "never held; liger, by liger-kernel on CUDA; auto is chunked from 2^26 scores in a microbatch on, else whole.",
         "auto",
     )
+    attention: Literal["auto", "masked"] = option(
+        "How attention tells documents of a row, or its padding, apart: masked by a mask of all pairs; auto on CUDA in "
+        "bf16 and fp16 by kernels of variable length, where no weights are dropped and deterministic is off.",
+        "auto",
+    )
     num_threads: int | None = option("CPU threads of each process; null leaves it to torch.", None, gt=0, le=65_536)
 
 

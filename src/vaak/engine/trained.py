@@ -39,7 +39,7 @@ from vaak.engine.state import Best, CallbackStates, LastEvaluation, PieceRules, 
 from vaak.engine.step import Step
 from vaak.engine.training_data import TrainingData
 from vaak.nn.lora import is_of_lora, without_lora
-from vaak.nn.stack import set_gradient_checkpointing
+from vaak.nn.stack import set_gradient_checkpointing, set_variable_length
 
 LOSS_PREFIX = "loss."
 """The prefix of the names of loss functions' parameters, which may coincide with the model's."""
@@ -85,6 +85,7 @@ def make_trained(task: Task, config: TrainingConfig, device: torch.device, folde
     recompute = config.performance.gradient_checkpointing
     if not set_gradient_checkpointing(model, recompute) and recompute:
         log.warning("training.performance.gradient_checkpointing has no effect: the model has no stack of vaak.nn")
+    set_variable_length(model, config.performance.attention == "auto")
     losses = nn.ModuleDict(task.loss_modules()).to(device)
     freezing = Freezing(model, config.freeze) if config.freeze else None
     objectives = objectives_of(task, model)

@@ -19,6 +19,7 @@ from vaak.nn.decoding.cache import LayerCache
 from vaak.nn.kernels.linear_attention import linear_attention
 from vaak.nn.kernels.random_features import RandomFeatures, SquaredNorms
 from vaak.nn.kernels.softmax_attention import attend, attention_weights, local_attention
+from vaak.nn.kernels.variable_length import attend_segments
 from vaak.nn.kernels.visibility import Visibility
 from vaak.nn.norms import RMSNorm, inputs_of
 from vaak.nn.positional_encodings import Rotation, rotate
@@ -122,6 +123,8 @@ class Attention(nn.Module):
             cache.tensors.update(keys=key, values=value)
         elif cache is not None:
             key, value = cache.append(key, value)
+        if visibility.segments is not None and cache is None:
+            return attend_segments(query, key, value, visibility.segments, causal=visibility.causal)
         if not visibility.is_of_pairs:
             visibility = visibility.of_pairs(query.shape[2], key.shape[2], query)
         is_causal = visibility.causal and visibility.pairs is None

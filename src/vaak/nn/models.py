@@ -63,17 +63,26 @@ class TransformerModel(nn.Module):
         select: Bool[Tensor, "batch time"] | Int[Tensor, "selected"] | None = None,
         norms: SquaredNorms | None = None,
         project: bool = True,
+        num_documents: int | None = None,
     ) -> Float[Tensor, "batch time vocab"] | HeadInputs:
         """Return the scores of every token at every position.
 
-        ``documents``, ``mask``, ``positions`` and ``cache`` are those of ``TransformerStack``: an encoder needs one of
-        the first two to ignore padding. ``norms`` tally what enters feature maps.
+        ``documents``, ``num_documents``, ``mask``, ``positions`` and ``cache`` are those of ``TransformerStack``: an
+        encoder needs documents or a mask to ignore padding. ``norms`` tally what enters feature maps.
 
         ``select``, True where scores are wanted, gives those alone, ``(selected, vocab)``, and the others are never
         computed. It may be their places instead, rows one after the other: a GPU needn't be waited for to count them.
         Without ``project``, none are computed: what they are the product of is returned.
         """
-        hidden = self.hidden(input_ids, documents=documents, mask=mask, positions=positions, cache=cache, norms=norms)
+        hidden = self.hidden(
+            input_ids,
+            documents=documents,
+            mask=mask,
+            positions=positions,
+            cache=cache,
+            norms=norms,
+            num_documents=num_documents,
+        )
         if select is not None:
             hidden = hidden[select] if select.dtype == torch.bool else hidden.flatten(0, 1)[select]
         return self.logits(hidden) if project else HeadInputs(hidden, self._head_weight)
@@ -87,15 +96,19 @@ class TransformerModel(nn.Module):
         positions: Int[Tensor, "#batch time"] | None = None,
         cache: StackCache | None = None,
         norms: SquaredNorms | None = None,
+        num_documents: int | None = None,
     ) -> Float[Tensor, "batch time d_model"]:
-        """Return what ``logits`` scores, before it grows as wide as the vocabulary.
-
-        ``input_ids``, ``documents``, ``mask``, ``positions``, ``cache`` and ``norms`` are those of ``forward``.
-        """
+        """Return what ``logits`` scores, before it grows as wide as the vocabulary. Its arguments are ``forward``'s."""
         embedded = self.dropout(embed(self.embedding, input_ids, self.config))
         tallies = None if norms is None else (norms, norms)
         hidden: Tensor = self.stack(
-            embedded, documents=documents, mask=mask, positions=positions, cache=cache, norms=tallies
+            embedded,
+            documents=documents,
+            mask=mask,
+            positions=positions,
+            cache=cache,
+            norms=tallies,
+            num_documents=num_documents,
         )
         return hidden
 

@@ -16,6 +16,7 @@ Transformer Architecture" (pre); Ding et al. 2021, "CogView", section 2.4 (sandw
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Annotated as Bool
 from typing import Annotated as Float
 from typing import Annotated as Int
@@ -30,7 +31,8 @@ from vaak.nn.config import ConvolutionalStackConfig, DecoderConfig, StackConfig
 from vaak.nn.decoding.cache import LayerCache, StackCache
 from vaak.nn.feed_forward import inner_width, make_feed_forward
 from vaak.nn.kernels.random_features import SquaredNorms
-from vaak.nn.kernels.visibility import Visibility, positions_in_documents
+from vaak.nn.kernels.variable_length import has_kernels
+from vaak.nn.kernels.visibility import Visibility, positions_in_documents, segments_of
 from vaak.nn.norms import make_norm
 from vaak.nn.positional_encodings import Positions, Rotation
 
@@ -43,6 +45,7 @@ class TransformerStack(nn.Module):
 
     ``gradient_checkpointing = True`` keeps only the blocks' inputs in training and computes the rest again in the
     backward pass, with the same dropout (Chen et al. 2016, "Training Deep Nets with Sublinear Memory Cost").
+    ``variable_length = False`` always tells documents apart by a mask.
     """
 
     def __init__(
@@ -58,6 +61,7 @@ class TransformerStack(nn.Module):
         if config.norm_placement != "post":
             self.norm = make_norm(config.norm_type, config.d_model, config.norm_eps)
         self.gradient_checkpointing = False
+        self.variable_length = True
 
     def make_block(self, config: StackConfig, memory_width: int | None) -> nn.Module:
         """Return a new block; it is called as ``Block`` is."""
@@ -74,20 +78,22 @@ class TransformerStack(nn.Module):
         memory: Float[Tensor, "batch memory_time memory_width"] | None = None,
         memory_mask: Bool[Tensor, "batch memory_time"] | None = None,
         norms: tuple[SquaredNorms, SquaredNorms] | None = None,
+        num_documents: int | None = None,
     ) -> Float[Tensor, "batch time d_model"]:
         """Return what the blocks make of the embedded tokens ``x``.
 
-        ``documents`` numbers the document of each token, −1
-        where it is padding: tokens see only their own document, and positions restart with each. Without it a row is
-        one document, padded on the right where ``mask`` is False; a causal stack needs none, for no
-        token sees what comes after it. ``positions`` replaces the positions computed so. A causal stack with ``cache``
-        continues after the tokens already read; ``documents`` then holds the new tokens' only.
+        ``documents`` numbers the document of each token, −1 where it is padding: tokens see only their own document,
+        and positions restart with each. ``num_documents`` is how many there are in all rows at most, which kernels of
+        variable length need to know (``vaak.nn.kernels.variable_length``). Without documents a row is one, padded on
+        the right where ``mask`` is False; a causal stack needs none, for no token sees what comes after it.
+        ``positions`` replaces the positions computed so. A causal stack with ``cache`` continues after the tokens
+        already read; ``documents`` then holds the new tokens' only.
 
         ``memory`` is what cross-attention looks at, where ``memory_mask`` is True. ``norms`` tally what enters feature
         maps, of these tokens and of the memory's.
         """
         assert cache is None or self.causal, "only a causal stack can continue from a cache"
-        visibility, own_positions = self._visibility(x, documents, mask, cache)
+        visibility, own_positions = self._visibility(x, documents, mask, cache, num_documents)
         positions = own_positions if positions is None else positions
         padding = visibility.key_documents if documents is None else documents
         x = self.positions.add(x, positions, padding, None if cache is None else cache.positions)
@@ -123,7 +129,12 @@ class TransformerStack(nn.Module):
         self.gradient_checkpointing = on
 
     def _visibility(
-        self, x: Tensor, documents: Tensor | None, mask: Tensor | None, cache: StackCache | None
+        self,
+        x: Tensor,
+        documents: Tensor | None,
+        mask: Tensor | None,
+        cache: StackCache | None,
+        num_documents: int | None,
     ) -> tuple[Visibility, Tensor]:
         """Return what each token sees, and the positions of the tokens."""
         time, past = x.shape[1], 0 if cache is None else cache.length
@@ -135,8 +146,23 @@ class TransformerStack(nn.Module):
             positions = positions_in_documents(key_documents)[:, -time:]
         visibility = Visibility(self.causal, documents, key_documents, self.positions.bias)
         if self.config.attention_type == "softmax":  # which forms the scores of all pairs of tokens
+            if documents is None and key_documents is not None:
+                documents, num_documents = key_documents, x.shape[0]
+            if documents is not None and num_documents is not None and cache is None and self._has_kernels(x):
+                segments = segments_of(documents, num_documents + x.shape[0])  # each row's padding is one, too
+                return replace(visibility, segments=segments), positions
             visibility = visibility.of_pairs(time, past + time, x)
         return visibility, positions
+
+    def _has_kernels(self, x: Tensor) -> bool:
+        """Return whether attention can tell documents apart without a mask of pairs; its kernels drop no weights."""
+        config, kind = self.config, x.device.type
+        dropout = config.dropout if config.attention_dropout is None else config.attention_dropout
+        if not self.variable_length or self.positions.bias is not None or (self.training and dropout > 0):
+            return False
+        dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else x.dtype
+        num_key_heads = config.num_key_value_heads or config.num_heads
+        return has_kernels(x, dtype, config.num_heads, num_key_heads, config.head_width)
 
 
 def set_gradient_checkpointing(model: nn.Module, on: bool) -> int:
@@ -148,6 +174,13 @@ def set_gradient_checkpointing(model: nn.Module, on: bool) -> int:
     for stack in stacks:
         stack.recompute(on)
     return len(stacks)
+
+
+def set_variable_length(model: nn.Module, on: bool) -> None:
+    """Have the stacks of a model use attention kernels of variable length where a device has them, or masks alone."""
+    for module in model.modules():
+        if isinstance(module, TransformerStack):
+            module.variable_length = on
 
 
 class AttentionInputs(NamedTuple):

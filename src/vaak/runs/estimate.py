@@ -26,7 +26,7 @@ from vaak.engine.optim.optimizers import NamedParameter, trained_parameters
 from vaak.engine.optim.schedules import Freezing
 from vaak.engine.precision import Precision
 from vaak.nn.nf4 import num_weights
-from vaak.nn.stack import set_gradient_checkpointing
+from vaak.nn.stack import set_gradient_checkpointing, set_variable_length
 from vaak.runs.prepared import is_prepared
 
 
@@ -208,6 +208,7 @@ def estimate_model(loaded: Loaded) -> ModelEstimate:
     # freeze what is never trained, and recompute where training would
     Freezing(model, training.freeze)
     set_gradient_checkpointing(model, training.performance.gradient_checkpointing)
+    set_variable_length(model, training.performance.attention == "auto")
     rows, work, unknown = 0, None, ""
     batch = task.meta_batch()
     if batch is not None:

@@ -48,6 +48,7 @@ from vaak.engine.distributed.launcher import pick_device
 from vaak.engine.precision import DTYPES, Precision
 from vaak.engine.trained import model_of
 from vaak.nn.lora import keep_frozen_weights_in
+from vaak.nn.stack import set_variable_length
 from vaak.runs.folder.directory import TASKS, owner_at_home
 from vaak.runs.folder.user_code import demand_trust, demand_trust_to_use
 from vaak.runs.prepared import DONE, LEFT_OUT, PreparedFolder, artifact_in, is_prepared, prepared_folder
@@ -159,6 +160,7 @@ def open_run(
         elif is_prepared(directory) and PreparedFolder(prepared_folder(directory)).lacks(splits):
             _prepare_again(task, own, temporary_folder, splits)
     model = model_of(task).to(pick_device(device))
+    set_variable_length(model, experiment.training.performance.attention == "auto")
     snapshot = load_checkpoint(checkpoint, weights_only=True, base=model)
     if weights == "auto":
         ema = own.training.ema

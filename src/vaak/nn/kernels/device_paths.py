@@ -6,6 +6,7 @@ torch's own kernels are the quick ones on CUDA. On a CPU some are slow, and prod
     depthwise convolution            blocks of a Toeplitz matrix           conv1d
     softmax attention in bfloat16    the formula, row by row               scaled_dot_product_attention
     features of linear attention     as many at once as a cache holds      as many at once as keep it busy
+    several documents in a row       softmax attention with a mask         kernels of variable length, in 16 bits
 
 Every example is computed alike in any company, up to rounding: this changes nothing but time and memory.
 """
@@ -25,16 +26,23 @@ class DevicePaths:
     """``toeplitz_convolution`` and ``explicit_bfloat16_attention`` are the paths without torch's kernels.
 
     ``features_at_once`` are those of linear attention that are computed together, over all heads.
+    ``variable_length_attention`` are torch's kernels for documents of different lengths, where they fit.
     """
 
     toeplitz_convolution: bool
     explicit_bfloat16_attention: bool
     features_at_once: int
+    variable_length_attention: bool = False
 
 
 PATHS: dict[str, DevicePaths] = {
     "cpu": DevicePaths(toeplitz_convolution=True, explicit_bfloat16_attention=True, features_at_once=2**19),
-    "cuda": DevicePaths(toeplitz_convolution=False, explicit_bfloat16_attention=False, features_at_once=2**26),
+    "cuda": DevicePaths(
+        toeplitz_convolution=False,
+        explicit_bfloat16_attention=False,
+        features_at_once=2**26,
+        variable_length_attention=True,
+    ),
 }
 OTHERS = DevicePaths(toeplitz_convolution=True, explicit_bfloat16_attention=False, features_at_once=2**26)
 """MPS and the like, on which the convolutions were not compared."""

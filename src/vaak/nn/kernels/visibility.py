@@ -12,9 +12,24 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
+
+from vaak.core.batch import places_of
+
+
+class Segments(NamedTuple):
+    """Documents by where they begin, with all rows laid end to end, and the length that none of them exceeds.
+
+    ``bounds`` are int32, and end with the number of all tokens, as often as there are fewer documents than there might
+    be: those are empty.
+    """
+
+    bounds: Tensor
+    longest: int
 
 
 @dataclass(frozen=True)
@@ -26,6 +41,7 @@ class Visibility:
     without ``key_documents`` too every key. ``bias`` gives what is added to scores ``(heads, query, key)`` for the
     distances ``(query, key)``, key's place less query's. ``pairs`` ``(batch or 1, heads or 1, query, key)`` says all of
     it at once: True where a key is seen, or the number that is added to the score; None where ``causal`` says it all.
+    ``segments`` are the documents for the kernels of variable length, which then need no ``pairs``.
     """
 
     causal: bool
@@ -33,6 +49,7 @@ class Visibility:
     key_documents: Tensor | None = None
     bias: Callable[[Tensor], Tensor] | None = None
     pairs: Tensor | None = None
+    segments: Segments | None = None
 
     @property
     def is_of_pairs(self) -> bool:
@@ -81,6 +98,20 @@ def positions_in_documents(documents: Tensor) -> Tensor:
     begins = torch.ones_like(documents, dtype=torch.bool)
     begins[:, 1:] = documents[:, 1:] != documents[:, :-1]
     return index - torch.where(begins, index, 0).cummax(1).values
+
+
+def segments_of(documents: Tensor, at_most: int) -> Segments:
+    """Return the runs of equal numbers in ``documents`` ``(batch, time)``, of which there are ``at_most`` so many.
+
+    The device isn't waited for: how many there are isn't read, and more are an error on the device.
+
+    >>> segments_of(torch.tensor([[0, 0, 1, -1], [0, 0, 0, 0]]), 5).bounds.tolist()
+    [0, 2, 3, 4, 8, 8]
+    """
+    begins = torch.ones_like(documents, dtype=torch.bool)
+    begins[:, 1:] = documents[:, 1:] != documents[:, :-1]
+    torch._assert_async(begins.sum() <= at_most, "a row has more documents than it was said to have")
+    return Segments(F.pad(places_of(begins, at_most), (0, 1), value=documents.numel()).int(), documents.shape[1])
 
 
 def attention_mask(documents: Tensor, key_documents: Tensor, causal: bool) -> Tensor:

@@ -22,6 +22,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -101,10 +102,12 @@ class PairMeters(Meters):
         return {"accuracy": sum(right.values()) / sum(pairs.values()), **by_phenomenon}
 
 
-def visibility_of(options: LanguageModelConfig, batch: Batch) -> dict[str, Tensor]:
+def visibility_of(options: LanguageModelConfig, batch: Batch) -> dict[str, Any]:
     """Return the model's options on which tokens see which: documents of packed rows; for an encoder, the padding."""
     if batch.extra["packed"]:
-        return {"documents": batch["documents"]}
+        documents = batch["documents"]
+        known = {"num_documents": round(batch.totals()["example"])} if documents.is_cuda else {}
+        return {"documents": documents, **known}
     return {"mask": batch["documents"] >= 0} if options.model_type == "encoder" else {}
 
 
