@@ -144,6 +144,13 @@ def config_of(key: str, source: str, local_files_only: bool = False) -> Any:
     return fetch_model(key, source, lambda: auto.AutoConfig.from_pretrained(source, **how))
 
 
+DROPOUTS = (
+    *("dropout", "hidden_dropout", "resid_dropout", "residual_dropout", "embed_dropout"),
+    *("resid_pdrop", "embd_pdrop", "hidden_dropout_prob"),
+)
+"""Names of our ``dropout`` in configurations of transformers."""
+ATTENTION_DROPOUTS = ("attention_dropout", "attn_pdrop", "attn_dropout", "attention_probs_dropout_prob")
+
 BOTH_WAYS = ("xlnet", "bert-generation")
 """Kinds that aren't masked language models, and whose tokens see the whole text."""
 
@@ -256,12 +263,14 @@ def saved_config(folder: Path) -> dict[str, Any]:
     return found
 
 
-def save_tokenizer(source: str, folder: Path, roles: Mapping[str, int | None] | None = None) -> Tokenizer:
+def save_tokenizer(
+    source: str, folder: Path, roles: Mapping[str, int | None] | None = None, key: str = KEY
+) -> Tokenizer:
     """Put the tokenizer of a model in ``folder``; ``roles`` are special tokens by their ids, before its own.
 
-    Raises UserError where it can't be loaded.
+    ``key`` is the option that names the model. Raises UserError where it can't be loaded.
     """
-    found = tokenizer_of(KEY, source)
+    found = tokenizer_of(key, source)
     given = {role: found.convert_ids_to_tokens(token) for role, token in (roles or {}).items() if token is not None}
     tokenizer = Tokenizer.from_json(found.backend_tokenizer.to_str(), {**_roles_of(found), **given})
     tokenizer.save(folder / "tokenizer")

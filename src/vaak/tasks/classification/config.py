@@ -56,15 +56,15 @@ class ClassifierConfig(ConvolutionalStackConfig):
     )
     name: str | None = option("A name for people; nothing depends on it.", None, resume="free")
     pretrained_model: str | None = option(
-        "transformer: an encoder of transformers by its name on the Hugging Face Hub or its folder; its sizes and "
-        "tokenizer are then used.",
+        "transformer: an encoder of transformers, or with pooling last a decoder, by its name on the Hugging Face Hub "
+        "or its folder; its sizes and tokenizer are then used.",
         None,
     )
     lora: LoraConfig | None = lora_option()
     num_labels: int | None = option("Number of classes, compared with the data's; null is theirs.", None, gt=0)
-    pooling: Literal["first", "mean", "max", "max_mean"] = option(
-        "transformer: what represents a text: the output at its first token, the mean or maximum over all, or both of "
-        "these, one after the other.",
+    pooling: Literal["first", "last", "mean", "max", "max_mean"] = option(
+        "transformer: what represents a text: the output at its first or last token, the mean or maximum over all, or "
+        "both of these, one after the other. A decoder takes last.",
         "mean",
     )
     classifier_dropout: float | None = option(

@@ -222,7 +222,8 @@ def _targets(store: TextStore, classes: Classes, multi_label: bool) -> np.ndarra
 def _tokenizer(sources: LabelSources, stores: dict[str, TextStore], folder: Path) -> Tokenizer:
     """The tokenizer, trained on the training texts or taken from the pretrained model, and saved."""
     if sources.base is not None:
-        return save_base(sources.base, folder, sources.experiment.data.max_length)
+        experiment = sources.experiment
+        return save_base(sources.base, folder, experiment.data.max_length, experiment.model.pooling)
     texts = () if sources.factory.options.path else [row.text for row in stores["train"]]
     tokenizer = sources.factory.create_tokenizer(texts)
     tokenizer.save(folder / "tokenizer")

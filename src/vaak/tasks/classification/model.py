@@ -63,7 +63,10 @@ class TextClassifier(nn.Module):
 
 
 class TransformerClassifier(TextClassifier):
-    """An encoder over tokens, made here or pretrained."""
+    """An encoder over tokens, made here or pretrained; with ``pooling: last``, a pretrained decoder, too."""
+
+    base_model_prefix = ""
+    """What peft asks of models of families whose weights transformers renames; this one has no base of a base."""
 
     def __init__(self, config: ClassifierConfig, transformer: TransformerModel | Pretrained, num_classes: int) -> None:
         width = transformer.width if isinstance(transformer, Pretrained) else config.d_model
@@ -74,6 +77,8 @@ class TransformerClassifier(TextClassifier):
         hidden = self.transformer.hidden(inputs, mask=mask)
         if self.config.pooling == "first":
             return hidden[:, 0]
+        if self.config.pooling == "last":
+            return hidden[torch.arange(len(hidden), device=hidden.device), mask.sum(1) - 1]
         real, pooled = mask[..., None], []
         if "max" in self.config.pooling:
             pooled.append(hidden.masked_fill(~real, -torch.inf).amax(1))

@@ -1,4 +1,4 @@
-"""Encoders of transformers: from the Hugging Face Hub or from a folder, with their tokenizer and their head.
+"""Encoders and decoders of transformers: from the Hugging Face Hub or a folder, with their tokenizer and their head.
 
 Their classifiers have one layer more than ours before the classes, which is given weights that change nothing:
 tanh     the layer becomes a small multiple of the identity, where tanh is one, too; the classes' weights undo it
@@ -21,11 +21,14 @@ from torch import Tensor, nn
 from vaak.core.errors import UserError
 from vaak.tasks.classification.config import ClassifierConfig
 from vaak.tasks.pretrained import (
+    ATTENTION_DROPOUTS,
+    DROPOUTS,
     SAFELY,
     config_of,
     fetch_model,
     is_decoder,
     quiet_transformers,
+    save_tokenizer,
     tensors_of,
     tokenizer_of,
     transformers_of,
@@ -42,24 +45,29 @@ USED_EARLIER = {"deberta-v2": {"encoder.LayerNorm": -1, "encoder.conv": 0}}
 SHOWN = 5
 
 
-def save_base(source: str, folder: Path, max_length: int) -> Tokenizer:
+def save_base(source: str, folder: Path, max_length: int, pooling: str) -> Tokenizer:
     """Put configuration and tokenizer of a model in ``folder``.
 
-    Raises UserError where they can't be loaded, or the model isn't an encoder that reads ``max_length`` tokens.
+    Raises UserError where they can't be loaded, or the model isn't one that reads ``max_length`` tokens and can
+    represent a text by ``pooling``.
     """
     config = config_of(KEY, source)
     if config.is_encoder_decoder:
         raise UserError(
             f"{KEY}: {source} is an encoder and a decoder ({config.model_type}); give an encoder, like BERT"
         )
-    if is_decoder(config):
+    decodes = is_decoder(config)
+    if decodes and pooling != "last":
         raise UserError(
-            f"{KEY}: {source} is a decoder ({config.model_type}), whose tokens don't see the text after them; give an "
-            "encoder, like BERT"
+            f"{KEY}: {source} is a decoder ({config.model_type}), whose tokens don't see the text after them; give "
+            f"model.pooling: last instead of {pooling}, or an encoder, like BERT"
         )
     longest = longest_input(config)
     if longest is not None and max_length > longest:
         raise UserError(f"data.max_length is {max_length}, but {source} reads at most {longest} tokens")
+    if decodes:
+        config.save_pretrained(folder / "base")
+        return save_tokenizer(source, folder, key=KEY)  # which often has one special token for all roles
     found = tokenizer_of(KEY, source)
     tokenizer = Tokenizer.from_json(found.backend_tokenizer.to_str())
     tokenizer.save(folder / "tokenizer")
@@ -86,6 +94,8 @@ def set_dropout(config: Any, options: ClassifierConfig) -> Any:
     attention = options.dropout if options.attention_dropout is None else options.attention_dropout
     names = {"hidden_dropout_prob": options.dropout, "dropout": options.dropout}
     names |= {"attention_probs_dropout_prob": attention, "attention_dropout": attention}
+    if is_decoder(config):
+        names |= {**dict.fromkeys(DROPOUTS, options.dropout), **dict.fromkeys(ATTENTION_DROPOUTS, attention)}
     for name, value in names.items():
         if hasattr(config, name):
             setattr(config, name, value)

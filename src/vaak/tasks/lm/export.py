@@ -32,14 +32,12 @@ from vaak.nn.lora import adapters_of, merged, write_adapter
 from vaak.nn.onnx_file import ExportWrapper, OnnxModule, some_tokens, write_onnx
 from vaak.tasks.lm.model import AnyLanguageModel, LanguageModel, TransformersDecoder
 from vaak.tasks.lm.pretrained import (
-    ATTENTION_DROPOUTS,
-    DROPOUTS,
     FAMILIES,
     Family,
     exported_config,
     family_of,
 )
-from vaak.tasks.pretrained import KeptBase
+from vaak.tasks.pretrained import ATTENTION_DROPOUTS, DROPOUTS, KeptBase
 from vaak.text.chat_template import template_in
 from vaak.text.tokenizer import Tokenizer as VaaksTokenizer
 

@@ -25,7 +25,9 @@ from vaak.nn.positional_encodings import Scaling, ntk_theta, yarn_factor
 from vaak.tasks.lm.config import LanguageModelConfig
 from vaak.tasks.lm.model import AnyLanguageModel, LanguageModel, TransformersDecoder
 from vaak.tasks.pretrained import (
+    ATTENTION_DROPOUTS,
     BASE_FOLDER,
+    DROPOUTS,
     KEY,
     SAFELY,
     Names,
@@ -113,14 +115,6 @@ def init_model(folder: Path, own: LanguageModelConfig, vocab_size: int) -> AnyLa
 def base_config(folder: Path) -> Any:
     """The configuration of the base in prepared data, as transformers has it."""
     return transformers_of(KEY).AutoConfig.from_pretrained(folder / BASE_FOLDER, **SAFELY)
-
-
-DROPOUTS = (
-    *("dropout", "hidden_dropout", "resid_dropout", "residual_dropout", "embed_dropout"),
-    *("resid_pdrop", "embd_pdrop", "hidden_dropout_prob"),
-)
-"""Names of our ``dropout`` in configurations of transformers."""
-ATTENTION_DROPOUTS = ("attention_dropout", "attn_pdrop", "attn_dropout", "attention_probs_dropout_prob")
 
 
 def _with_dropout(config: Any, own: LanguageModelConfig) -> Any:

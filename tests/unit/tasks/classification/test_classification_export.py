@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 
+import tiny_decoder
 from tiny_bert import write_bert
 from vaak.config.load import load
 from vaak.core.errors import UserError
@@ -169,10 +171,38 @@ def test_classes_in_another_order_are_put_in_ours(folder: Path):
 
 
 @pytest.mark.parametrize("kind", ["bert", "gpt2"])
-def test_a_decoder_is_refused_in_a_line(kind: str, folder: Path):
+def test_a_decoder_needs_its_last_token(kind: str, folder: Path):
     write_base(kind, **({"is_decoder": True} if kind == "bert" else {"n_embd": 16, "n_head": 2, "n_layer": 1}))
-    with pytest.raises(UserError, match=rf"base is a decoder \({kind}\), whose tokens don't see the text after them"):
+    said = rf"base is a decoder \({kind}\), whose tokens don't see .*; give model.pooling: last instead of first"
+    with pytest.raises(UserError, match=said):
         prepare(load(["tiny.yml"]))
+
+
+@pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")  # peft's own use of transformers
+@pytest.mark.parametrize(("kind", "target"), [("gpt_neox", "query_key_value"), ("gemma2", "q_proj")])
+def test_a_decoder_classifies_by_its_last_token(kind: str, target: str, folder: Path):
+    peft = pytest.importorskip("peft")
+    peer = tiny_decoder.write_folder(folder / "base", kind).base_model
+    options = ["model.pooling=last", "data.max_length=60", "training.max_steps=4", "training.checkpoint.interval=2"]
+    options.append(f"model.lora={{rank: 2, targets: [{target}]}}")
+    run = trained(*options)
+    ids = torch.randint(1, 257, (2, 9), generator=torch.Generator().manual_seed(0))
+    mask = torch.arange(9) < torch.tensor([[9], [6]])
+    run.task.export_peft(run.model, folder / "adapter")
+    assert "none of transformers'" in run.task.refused_exports()["hf"]
+    adapted: Any = peft.PeftModel.from_pretrained(peer, str(folder / "adapter")).eval()
+    head: Any = run.model.head
+    with torch.no_grad():
+        found = run.model(ids, mask)
+        for row, length in ((0, 9), (1, 6)):
+            alone = adapted(ids[row : row + 1, :length]).last_hidden_state[0, -1]
+            torch.testing.assert_close(found[row], head(alone), rtol=0, atol=1e-4)
+    shutil.copytree("runs/tiny", "runs/cut")
+    shutil.rmtree("runs/cut/checkpoints/step-00000004")
+    shutil.rmtree("base")  # the checkpoints have all weights
+    resume = "training.checkpoint.resume=runs/cut/checkpoints/step-00000002"
+    again = trained(*options, resume, name="cut").model.state_dict()
+    assert [name for name, one in run.model.state_dict().items() if not torch.equal(one, again[name])] == []
 
 
 def test_positions_that_begin_after_padding_leave_less_room():
