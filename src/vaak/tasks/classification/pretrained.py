@@ -45,7 +45,7 @@ USED_EARLIER = {"deberta-v2": {"encoder.LayerNorm": -1, "encoder.conv": 0}}
 SHOWN = 5
 
 
-def save_base(source: str, folder: Path, max_length: int, pooling: str) -> Tokenizer:
+def save_base(source: str, folder: Path, max_length: int, pooling: str = "first") -> Tokenizer:
     """Put configuration and tokenizer of a model in ``folder``.
 
     Raises UserError where they can't be loaded, or the model isn't one that reads ``max_length`` tokens and can
