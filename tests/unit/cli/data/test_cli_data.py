@@ -139,4 +139,4 @@ def test_preprocess_reads_the_folder_that_it_is_given_or_fails(vaak, tmp_path, m
     (tmp_path / "raw" / "data.txt").write_text("एक दो\n")
     code, _, errors = vaak("data", "preprocess", "run.yml", "--input-dir", "raw")
     assert (code, errors.count("\n")) == (2, 1)
-    assert "data.corpus.train: is read by the type text, json, csv, parquet, chat only" in errors
+    assert "data.corpus.train: is read by the type text, json, csv, parquet, chat, preferences only" in errors
