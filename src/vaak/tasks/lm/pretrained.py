@@ -78,7 +78,7 @@ def _demand_decoder(config: Any, source: str) -> None:
     elif not is_decoder(config):
         said = "is no causal language model; give a decoder, such as Llama or Gemma"
     elif getattr(config, "quantization_config", None) is not None:
-        said = "has quantized weights; give the unquantized model, with model.lora.base_dtype: bf16"
+        said = "has quantized weights; give the unquantized model, with model.lora.base_dtype: nf4"
     elif any(one.get("rope_type") == "dynamic" for one in _ropes(config)):
         said = "has rope_type dynamic, whose wavelengths depend on what was read before; give another scaling"
     if said:
