@@ -35,7 +35,7 @@ SLOW = (
     "tts, flow matching by a transformer, learned durations",
     "diarization Performer", "diarization, powerset, augmented", "diarization, speakers by name",
     "seq2seq, two tokenizers", "seq2seq pretrained, low-rank adapters", "asr, a part, augmented",
-    "asr, ctc, local attention, augmented", "asr, features on the device",
+    "asr, ctc, local attention, augmented", "asr, ctc, pretrained", "asr, features on the device",
 )  # fmt: skip
 """Further cases of a task, for which there is no time in every run of the tests."""
 OF_TRAINING = (

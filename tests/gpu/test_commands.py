@@ -46,8 +46,9 @@ RECIPES = (
             "multitask",
         )
     ),
+    "asr/ctc",
 )
-"""Those of the README."""
+"""Those of the README, and one with a loss of which torch's own gradient isn't deterministic."""
 
 
 @pytest.mark.parametrize("deterministic", [False, True])

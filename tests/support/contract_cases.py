@@ -12,6 +12,7 @@ import tiny_vocoder
 import tiny_voice
 from task_case import PERFORMER, TaskCase, ToyCase
 from text_cases import TEXT_CASES
+from tiny_wav2vec2 import write_base
 from tiny_whisper import write_whisper
 from toy_duel import DuelTask
 from toy_speech import RATE, dataset_of, write_recordings, write_utterances
@@ -143,6 +144,24 @@ def _conformer(*, model: dict[str, Any] | None = None, data: dict[str, Any] | No
     return TaskCase("asr", options, {}, about, tiny_listener.write_listener)
 
 
+def _pretrained_ctc() -> TaskCase:
+    """An encoder of samples, of which some frames are hidden in training, with low-rank adapters."""
+
+    def write(folder: Path) -> Sequence[Any]:
+        write_base(folder / "base", "wav2vec2", "layer")
+        return tiny_listener.write_listener(folder)
+
+    def counted(batch: Batch) -> dict[str, float]:
+        """Tokens that are real, and frames: every 320 samples, but for those that a frame lacks at the end."""
+        tokens = sum(target >= 0 for row in batch["targets"].tolist() for target in row)
+        frames = sum((length - 400) // 320 + 1 for length in batch["feature_lengths"].tolist())
+        return {"token": float(tokens), "position": float(frames), "example": float(len(batch["targets"]))}
+
+    model = {"architecture": "ctc", "base": "FOLDER/base", "lora": {}, "masking": {"time_prob": 0.3, "time_length": 3}}
+    about = {"counted": counted, "row_length": lambda batch: batch["features"].shape[2] / 16000, "learned": 0.6}
+    return TaskCase("asr", tiny_listener.sections("FOLDER", model=model), {}, about, write)
+
+
 def _samples(batch: Batch) -> dict[str, float]:
     return {
         "position": float(sum(1 + int(one) // 64 for one in batch["lengths"])),
@@ -260,6 +279,7 @@ CASES = {
     ),
     "asr, experts": _mixture(),
     "asr, ctc": _conformer(),
+    "asr, ctc, pretrained": _pretrained_ctc(),
     "asr, ctc, local attention, augmented": _conformer(
         model={"attention_type": "local", "window": 4, "position_type": "none", "subsampling": 2},
         data={"augmentation": {"speed": [0.9, 1.1], "noise": "coloured", "spec_augment": {}}},

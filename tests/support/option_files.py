@@ -18,6 +18,7 @@ from option_bases import BASES
 from option_sweep import Sweep
 from tiny_bert import write_bert
 from tiny_decoder import write_folder
+from tiny_wav2vec2 import write_base
 from tiny_whisper import write_whisper
 from toy_corpora import write_ami
 from users_classes import CHARACTERS
@@ -197,6 +198,7 @@ def _write_words(data: Path) -> None:
     _write_variants(data)
     _write_meetings(data)
     write_whisper(data / "whisper")
+    write_base(data / "wav2vec2", "wav2vec2", "layer")
     unigrams = "".join(f"-0.1\t{word}\n" for word in ("</s>", "mi!"))
     (data / "words.arpa").write_text(f"\\data\\\nngram 1=2\n\n\\1-grams:\n{unigrams}\n\\end\\\n")
     _write_tokenizer(data)

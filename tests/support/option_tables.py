@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from vaak.audio.mel_config import MelConfig, PitchConfig
 from vaak.nn.config import ConformerConfig
+from vaak.tasks.asr.config import MaskingConfig
 
 CONVERSATIONS = (
     "datasets=[{name: toy, type: json, train: [FOLDER/voices/train.jsonl], valid: [FOLDER/voices/valid.jsonl], "
@@ -165,6 +166,7 @@ LORA = ("model.base=FOLDER/whisper", "model.lora={rank: 2}")
 EXPERTS = ("model.base=FOLDER/whisper", "model.experts={rank: 2, num_experts: 3}")
 LORA_OPTIONS = ("rank", "alpha", "dropout", "targets", "base_dtype")
 CONFORMER = ("model={architecture: ctc, conformer: {d_model: 16, num_layers: 1, num_heads: 2, dropout: 0.1}}",)
+ON_SAMPLES = ("model={architecture: ctc, base: FOLDER/wav2vec2}", "model.masking={time_prob: 0.5, channel_prob: 0.5}")
 EXPERTS_OPTIONS = (*LORA_OPTIONS, "num_experts", "top_k", "gate_width", "balancing_bias")
 CUT = ("data.corpus.valid=[]", "data.corpus.test=[]")
 GRAMMAR = ("data.corpus={type: grammar, num_sentences: 400}",)
@@ -272,6 +274,9 @@ OF_A_TASK: dict[tuple[str, str], tuple[str, ...]] = {
         for task in ("diarization", "asr")
     },
     **{("asr", f"model.conformer.{name}"): CONFORMER for name in ConformerConfig.model_fields},
+    ("asr", "model.conformer.attention_type"): (*CONFORMER, "model.conformer.window=2"),
+    **{("asr", f"model.masking.{name}"): ON_SAMPLES for name in MaskingConfig.model_fields},
+    ("asr", "model.train_feature_encoder"): ON_SAMPLES,
     ("asr", "model.conformer.window"): (*CONFORMER, "model.conformer.attention_type=local"),
     **{
         ("asr", f"model.conformer.rope_{name}"): (

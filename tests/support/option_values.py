@@ -6,6 +6,7 @@ from typing import Any
 
 VALUES: dict[str, Any] = {
     "name": "other",
+    "data.decoding.beta": 1000.0,
     "data.decoding.ngram": "FOLDER/words.arpa",
     "run_dir": "FOLDER/elsewhere/run",
     "data.cache_dir": "FOLDER/cache",

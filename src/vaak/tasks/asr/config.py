@@ -90,6 +90,17 @@ class ExpertsConfig(WhisperLoraConfig):
         return self
 
 
+class MaskingConfig(Section):
+    """What of a base's frames is hidden in training. Source: Baevski et al. 2020, "wav2vec 2.0", section 4.3."""
+
+    resume_class: ClassVar[ResumeClass | None] = "other numbers"
+
+    time_prob: float = option("Part of the frames that is hidden, in spans that may overlap.", 0.05, ge=0, le=1)
+    time_length: int = option("Frames of a span.", 10, gt=0, le=LARGEST_LENGTH)
+    channel_prob: float = option("Part of the channels that is hidden in all frames, in spans.", 0.0, ge=0, le=1)
+    channel_length: int = option("Channels of a span.", 10, gt=0, le=LARGEST_WIDTH)
+
+
 class AsrModelConfig(Section):
     """The network, and what of it is trained; training.freeze can hold its encoder."""
 
@@ -107,6 +118,8 @@ class AsrModelConfig(Section):
     )
     scratch: ScratchConfig = option("whisper: sizes, if base is scratch.", ScratchConfig())
     conformer: ConformerConfig = option("ctc: the encoder, if base is scratch.", ConformerConfig())
+    masking: MaskingConfig = option("ctc with a base: what of its frames is hidden in training.", MaskingConfig())
+    train_feature_encoder: bool = option("ctc with a base: train its convolutions, too.", False)
     lora: WhisperLoraConfig | None = option(
         "Train low-rank adapters of the base, which is frozen; null trains it all.", None
     )

@@ -10,6 +10,7 @@ FOLDER (RUN/prepared, or CACHE_DIR/FINGERPRINT, to which RUN/prepared then point
 from __future__ import annotations
 
 import logging
+import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -171,7 +172,7 @@ def _make(
     there = [split for split in SPLITS if any(split in corpus.splits for corpus in corpora)]
     vocabulary = own.vocabulary if own is not None else base
     if own is not None and sources.model.base != SCRATCH:
-        own.base_config.save_pretrained(folder / BASE)
+        shutil.copytree(own.folder / BASE, folder / BASE)
     writings: dict[str, Writing] = {}
     for split in there if splits is None else splits:
         left_out = LeftOut(sources.skip_bad)

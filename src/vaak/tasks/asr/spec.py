@@ -8,7 +8,7 @@ from vaak.audio.config import AudioConfig, DatasetConfig
 from vaak.config.components import TOKENIZERS
 from vaak.config.tasks import CheckFinding, TaskSpec, impossible, no_effect, only_length, unread_input
 from vaak.nn.config import stack_findings, stack_parameters
-from vaak.tasks.asr.config import ALIASES, DEFAULTS, SCRATCH, AsrDataConfig, AsrExperiment, AsrModelConfig
+from vaak.tasks.asr.config import ALIASES, DEFAULTS, SCRATCH, VERSIONS, AsrDataConfig, AsrExperiment, AsrModelConfig
 from vaak.tasks.audio_checks import augmentation_findings, dataset_findings, unread_feature_findings
 from vaak.text.config import losses_of_tokens, tokenizer_findings
 
@@ -55,21 +55,19 @@ def _of_whisper(experiment: AsrExperiment) -> Iterator[CheckFinding]:
         yield no_effect(f"model.conformer.{name}", "model.architecture is whisper")
     for name in ONLY_CTC_BEAM:
         yield no_effect(f"data.decoding.{name}", "model.architecture is whisper")
+    for name in ("train_feature_encoder", *(f"masking.{one}" for one in type(experiment.model.masking).model_fields)):
+        yield no_effect(f"model.{name}", "model.architecture is whisper")
 
 
 def _of_ctc(experiment: AsrExperiment) -> Iterator[CheckFinding]:
     """Yield what CTC doesn't read or have."""
-    model, data, loss = experiment.model, experiment.data, experiment.training.loss
+    model, loss = experiment.model, experiment.training.loss
     for name in type(model.scratch).model_fields:
         yield no_effect(f"model.scratch.{name}", "model.architecture is ctc; its encoder is model.conformer")
     for name in (*ONLY_WHISPERS_BEAM, "max_new_tokens"):
         yield no_effect(f"data.decoding.{name}", "model.architecture is ctc, whose search is over with the last frame")
-    if experiment.global_config.feature_type == "mel":
-        yield impossible("global_config.feature_type", "mel is for speech synthesis; expected fbank, mfcc, spectrogram")
-    if data.features_on == "device":
+    if experiment.data.features_on == "device":
         yield impossible("data.features_on", "device, but model.architecture is ctc, whose features the loader makes")
-    for name in NOT_READ_BY_CTC:
-        yield no_effect(f"global_config.{name}", "speech recognition keeps features in memory only")
     if model.experts is not None:
         yield impossible("model.experts", "model.architecture is ctc; only a Whisper may have experts")
     if loss.label_smoothing:
@@ -77,9 +75,34 @@ def _of_ctc(experiment: AsrExperiment) -> Iterator[CheckFinding]:
     for name in loss.auxiliary:
         if name != LOAD_BALANCING:
             yield impossible(f"training.loss.auxiliary.{name}", "model.architecture is ctc, which has no such loss")
-    yield from unread_feature_findings(experiment.global_config)
-    longest = data.max_duration / experiment.global_config.frame_shift / model.conformer.subsampling
+    yield from _of_conformer(experiment) if model.base == SCRATCH else _of_ctc_base(experiment)
+
+
+def _of_conformer(experiment: AsrExperiment) -> Iterator[CheckFinding]:
+    model, audio = experiment.model, experiment.global_config
+    for name in (*(f"masking.{one}" for one in type(model.masking).model_fields), "train_feature_encoder"):
+        yield no_effect(f"model.{name}", "model.base is scratch, which has no layers below features")
+    for name in NOT_READ_BY_CTC:
+        yield no_effect(f"global_config.{name}", "speech recognition keeps features in memory only")
+    if audio.feature_type == "mel":
+        yield impossible("global_config.feature_type", "mel is for speech synthesis; expected fbank, mfcc, spectrogram")
+        return
+    yield from unread_feature_findings(audio)
+    longest = experiment.data.max_duration / audio.frame_shift / model.conformer.subsampling
     yield from stack_findings("model.conformer", model.conformer, is_encoder=True, longest=longest)
+
+
+def _of_ctc_base(experiment: AsrExperiment) -> Iterator[CheckFinding]:
+    model, augmentation = experiment.model, experiment.data.augmentation
+    if model.base in VERSIONS:
+        yield impossible("model.base", f"{model.base} is a Whisper; architecture ctc takes wav2vec2, hubert, wavlm")
+    for name in AudioConfig.model_fields:
+        if name not in READ_AUDIO:
+            yield no_effect(f"global_config.{name}", f"model.base is {model.base}, which reads samples")
+    for name in type(model.conformer).model_fields:
+        yield no_effect(f"model.conformer.{name}", f"model.base is {model.base}, which has its own sizes")
+    if augmentation is not None and augmentation.spec_augment is not None:
+        yield impossible("data.augmentation.spec_augment", "model.base reads samples; model.masking hides frames")
 
 
 def _base(experiment: AsrExperiment) -> Iterator[CheckFinding]:
@@ -97,10 +120,16 @@ def _base(experiment: AsrExperiment) -> Iterator[CheckFinding]:
     else:
         for name in type(model.scratch).model_fields:
             yield no_effect(f"model.scratch.{name}", f"model.base is {model.base}, which has its own sizes")
+        yield no_effect("global_config.num_mel_bins", f"model.base is {model.base}, which has its own features")
+        if model.architecture == CTC:  # a base that wasn't fine-tuned has no tokens
+            yield no_effect(
+                "data.language", f"model.base is {model.base}; what its transcripts are in is in its tokens"
+            )
+            yield from tokenizer_findings("data.tokenizer", data.tokenizer)
+            return
         reason = f"model.base is {model.base}, which has its own tokenizer"
         yield unread_input("data.tokenizer.path", data.tokenizer.path, reason)
         yield no_effect("data.tokenizer", reason)
-        yield no_effect("global_config.num_mel_bins", f"model.base is {model.base}, which has its own features")
 
 
 def metrics(experiment: AsrExperiment) -> Iterable[str]:

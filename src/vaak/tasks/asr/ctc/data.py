@@ -4,14 +4,16 @@ features         (row, bin, frame), 0 in padding
 feature_lengths  (row,) frames that are real
 targets          (row, token), padded by IGNORED
 target_lengths   (row,) tokens
+time_mask, channel_mask    (row, frame), (row, channel): in training, what of a pretrained base's frames is hidden
 
 The blank is the vocabulary's token for padding.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -24,10 +26,7 @@ from vaak.nn.conformer import frames_of
 from vaak.nn.cross_entropy import IGNORED
 from vaak.nn.ctc import frames_needed
 from vaak.tasks.asr.data import AsrDataset, AsrExample, TokenLimit
-from vaak.tasks.asr.prepare import AsrSources
-from vaak.tasks.asr.whisper import SpecialIds, Vocabulary
 from vaak.tasks.base import pad_rows
-from vaak.text.tokenizer import Tokenizer
 
 TOO_FEW_FRAMES = "utterances with more tokens than the encoder has frames for"
 
@@ -40,9 +39,7 @@ class FrameFeatures:
         self.sampling_rate, self.frame_shift = audio.sampling_rate, self.extract.frame_shift
         self.key: list[Any] = [audio.model_dump(mode="json", exclude={"corpus_dir", "output_dir"}), seconds]
 
-    @property
-    def num_bins(self) -> int:
-        return self.extract.dims
+        self.num_bins = self.extract.dims
 
     def __call__(self, samples: np.ndarray) -> np.ndarray:
         """Return features ``(bin, frame)`` of samples ``(time,)``; of fewer than a frame, zeros."""
@@ -57,7 +54,11 @@ class FrameFeatures:
 
     def frames(self, num_samples: int) -> int:
         """Return the number of the encoder's frames."""
-        return frames_of(max(1, self.extract.num_frames(num_samples)), self.subsampling)
+        return self.encoded(max(1, self.extract.num_frames(num_samples)))
+
+    def encoded(self, num_features: int) -> int:
+        """Return the number of the encoder's frames of so many of features."""
+        return frames_of(num_features, self.subsampling)
 
     def limit(self) -> TokenLimit:
         """Return how many tokens can be placed in an utterance's frames."""
@@ -73,42 +74,64 @@ class FrameFeatures:
         return TokenLimit(TOO_FEW_FRAMES, excess, depends_on_audio=True)
 
 
-class CtcSources(AsrSources):
-    """Everything that utterances are made of, and their features, which decide what fits."""
+class Waveforms(FrameFeatures):
+    """Samples, with mean 0 and deviation 1 over an utterance if ``is_normalised``: a pretrained base's own."""
 
-    @property
-    def features(self) -> FrameFeatures:
-        return FrameFeatures(self.audio, self.data.max_duration, self.model.conformer.subsampling)
+    num_bins = 1
 
-    def vocabulary_of(self, tokenizer: Tokenizer) -> Vocabulary:
-        return vocabulary_of(tokenizer)
+    def __init__(
+        self, layers: tuple[tuple[int, int], ...], sampling_rate: int, is_normalised: bool, seconds: float
+    ) -> None:
+        """``layers`` are the kernels and strides of the base's convolutions."""
+        self.layers, self.is_normalised, self.seconds = layers, is_normalised, seconds
+        self.sampling_rate, self.frame_shift = sampling_rate, 1 / sampling_rate
+        self.key = [layers, sampling_rate, is_normalised, seconds]
+        self.fewest = 1
+        for kernel, stride in reversed(layers):
+            self.fewest = (self.fewest - 1) * stride + kernel
 
-    def token_limit(self, vocabulary: Vocabulary, folder: Any) -> TokenLimit:
-        return self.features.limit()
+    def __call__(self, samples: np.ndarray) -> np.ndarray:
+        """Return ``(1, time)``; what is shorter than a frame of the encoder is filled up with silence."""
+        if self.is_normalised:  # as transformers' Wav2Vec2FeatureExtractor
+            samples = (samples - samples.mean()) / np.sqrt(samples.var() + 1e-7)
+        return np.pad(samples, (0, max(0, self.fewest - len(samples))))[None].astype(np.float32)
 
-    def data_options(self) -> dict[str, Any]:
-        framing = {"channels", "sampling_rate", "frame_shift", "frame_length", "snip_edges"}
-        options = {
-            **super().data_options(),
-            "architecture": "ctc",
-            "audio": self.audio.model_dump(mode="json", include=framing),
-            "subsampling": self.model.conformer.subsampling,
-        }
-        del options["max_target_length"]
-        return options
+    def frames(self, num_samples: int) -> int:
+        return self.encoded(max(self.fewest, num_samples))
+
+    def encoded(self, num_features: int) -> int:
+        for kernel, stride in self.layers:
+            num_features = (num_features - kernel) // stride + 1
+        return num_features
 
 
-def vocabulary_of(tokenizer: Tokenizer) -> Vocabulary:
-    """Return the vocabulary of a tokenizer; its other special tokens are never said."""
-    blank, special = tokenizer.pad_id, {tokenizer.bos_id, tokenizer.eos_id, tokenizer.unk_id, tokenizer.mask_id}
-    ids = SpecialIds((blank,), tokenizer.eos_id, blank, tokenizer.vocab_size, tuple(sorted(special)))
-    return Vocabulary(tokenizer.to_json(), ids)
+class Hidden(NamedTuple):
+    """Frames ``(frame,)`` and channels ``(channel,)`` of the encoder that are hidden."""
+
+    frames: np.ndarray
+    channels: np.ndarray
+
+
+@dataclass(frozen=True)
+class CtcExample(AsrExample):
+    """An utterance with what of it is hidden."""
+
+    hidden: Hidden
 
 
 class CtcDataset(AsrDataset):
     """A split's utterances; the length of each is its duration in seconds."""
 
     features: FrameFeatures
+    hide: Callable[[int, np.random.Generator], Hidden] | None = None
+    """What of a number of the encoder's frames is hidden; None: nothing is."""
+
+    def example(self, index: int, rng: np.random.Generator) -> AsrExample:
+        found = super().example(index, rng)
+        if self.hide is None:
+            return found
+        hidden = self.hide(self.features.encoded(found.features.shape[1]), rng)
+        return CtcExample(**{**vars(found), "hidden": hidden})
 
     def changed(
         self, audio: LabelledAudio, ids: np.ndarray, changes: AugmentationConfig, rng: np.random.Generator
@@ -133,9 +156,13 @@ def collate(examples: Sequence[AsrExample], features: FrameFeatures) -> Batch:
         "targets": torch.from_numpy(pad_rows([one.ids for one in examples], IGNORED)),
         "target_lengths": tokens,
     }
+    hidden = [one.hidden for one in examples if isinstance(one, CtcExample)]
+    if hidden:
+        tensors["time_mask"] = torch.from_numpy(pad_rows([one.frames for one in hidden]))
+        tensors["channel_mask"] = torch.from_numpy(np.stack([one.channels for one in hidden]))
     counts = {
         "token": tokens,
-        "position": torch.tensor([frames_of(one.features.shape[1], features.subsampling) for one in examples]),
+        "position": torch.tensor([features.encoded(one.features.shape[1]) for one in examples]),
         "example": torch.ones(len(examples)),
     }
     extra: dict[str, Any] = {
@@ -155,5 +182,5 @@ def padded_features(rows: Sequence[np.ndarray]) -> tuple[torch.Tensor, torch.Ten
 def longest_example(features: FrameFeatures) -> AsrExample:
     """Return an utterance of silence, with as many tokens as may be in half of its frames."""
     silence = np.zeros((features.num_bins, max(1, round(features.seconds / features.frame_shift))), np.float32)
-    most = frames_of(silence.shape[1], features.subsampling) // 2
+    most = features.encoded(silence.shape[1]) // 2
     return AsrExample("sketch", "", "all", silence, np.ones(most, np.int64), True)

@@ -8,9 +8,11 @@
 
 from __future__ import annotations
 
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, cast
 
+import numpy as np
 from torch import Tensor, nn
 
 from vaak.core.batch import Batch, Term, places_of
@@ -19,14 +21,25 @@ from vaak.core.task import Outputs
 from vaak.data.batching import largest_rows
 from vaak.nn.speech.masks import length_mask
 from vaak.runs.prepared import Recipe
-from vaak.tasks.asr.config import AsrDecodingConfig
-from vaak.tasks.asr.ctc.data import CtcDataset, CtcSources, FrameFeatures, collate, longest_example
+from vaak.tasks.asr.config import SCRATCH, AsrDecodingConfig, MaskingConfig
+from vaak.tasks.asr.ctc.data import CtcDataset, FrameFeatures, Hidden, collate, longest_example
 from vaak.tasks.asr.ctc.export import write_ctc_onnx
 from vaak.tasks.asr.ctc.metrics import CtcMeters, ctc_loss
 from vaak.tasks.asr.ctc.model import CtcModel, CtcOutputs
-from vaak.tasks.asr.ctc.predict import CtcTranscriber
-from vaak.tasks.asr.prepare import PreparedUtterances, recipe
+from vaak.tasks.asr.ctc.predict import CtcTranscriber, pieces_of
+from vaak.tasks.asr.ctc.prepare import CtcSources
+from vaak.tasks.asr.ctc.pretrained import (
+    PretrainedCtc,
+    config_in,
+    load_base,
+    random_base,
+    span_mask,
+    write_pretrained,
+)
+from vaak.tasks.asr.prepare import BASE, PreparedUtterances, recipe
 from vaak.tasks.asr.recogniser import Recogniser
+from vaak.tasks.asr.whisper import base_of
+from vaak.tasks.pretrained import load_or_init
 from vaak.tasks.speech_task import Datasets
 
 LOSS = "ctc"
@@ -42,10 +55,15 @@ class CtcTask(Recogniser):
     def recipe_of(
         self, datasets: Datasets, splits: tuple[str, ...] | None = None, own: PreparedUtterances | None = None
     ) -> Recipe:
-        return recipe(CtcSources.of(self.experiment, datasets, self.folder), splits, own)
+        return recipe(self._sources(datasets), splits, own)
+
+    def _sources(self, datasets: Datasets) -> CtcSources:
+        sources = CtcSources.of(self.experiment, datasets, self.folder)
+        assert isinstance(sources, CtcSources)
+        return sources
 
     def make_dataset(self, split: str) -> CtcDataset:
-        return CtcDataset(
+        dataset = CtcDataset(
             self.prepared.utterances(split),
             self.prepared.vocabulary,
             self.features,
@@ -53,29 +71,60 @@ class CtcTask(Recogniser):
             self.data.augmentation if split == "train" else None,
             self.data.decoding.valid_examples if split == "valid" else None,
         )
+        if split == "train" and self.is_pretrained:
+            dataset.hide = partial(hidden_of, self.options.masking, config_in(self._base).hidden_size)
+        return dataset
 
     @property
+    def is_pretrained(self) -> bool:
+        """Whether the network is transformers'."""
+        return self.options.base != SCRATCH
+
+    @property
+    def _base(self) -> Path:
+        return self.prepared.folder / BASE
+
+    @cached_property
     def features(self) -> FrameFeatures:
         """The features that the model reads."""
-        return FrameFeatures(self.audio, self.data.max_duration, self.options.conformer.subsampling)
+        return self._sources(self.datasets).features(self.prepared.folder if self.is_pretrained else self.folder)
 
     # Training.
 
-    def meta_model(self) -> CtcModel:
-        """Return a model like the trained one, before its vocabulary is known."""
+    def meta_model(self) -> CtcModel | None:
+        """Return a model like the trained one, before its vocabulary is known; None with a base."""
+        if self.is_pretrained:
+            return None
         return CtcModel(self.options.conformer, self.features.num_bins, self.data.tokenizer.vocab_size)
 
-    def meta_batch(self) -> Batch:
-        """Return a microbatch of silence, as large as one may become."""
+    def meta_batch(self) -> Batch | None:
+        """Return a microbatch of silence, as large as one may become; None with a base."""
+        if self.is_pretrained:
+            return None
         rows = largest_rows(self.experiment.training, self.data.max_duration)
         return collate([longest_example(self.features)] * rows, self.features)
 
-    def model(self) -> CtcModel:
-        return CtcModel(self.options.conformer, self.features.num_bins, self.prepared.vocabulary.ids.size)
+    def model(self) -> CtcModel | PretrainedCtc:
+        """The network; where a run has checkpoints, which have all weights, its base may have gone."""
+        ids = self.prepared.vocabulary.ids
+        if not self.is_pretrained:
+            return CtcModel(self.options.conformer, self.features.num_bins, ids.size)
+        base = load_or_init(
+            self.directory,
+            lambda: load_base(base_of(self.options, self.folder), ids),
+            lambda: random_base(self._base, ids),
+        )
+        return PretrainedCtc(base, self.options)
 
     def losses(self, model: nn.Module, batch: Batch) -> dict[str, Term]:
-        outputs: CtcOutputs = model(batch["features"], batch["feature_lengths"])
+        outputs = self._outputs(model, batch)
         return {LOSS: Term(ctc_loss(outputs, batch, self._blank), per="token")}
+
+    @staticmethod
+    def _outputs(model: nn.Module, batch: Batch) -> CtcOutputs:
+        masks = {name: batch[name] for name in ("time_mask", "channel_mask") if name in batch.tensors}
+        outputs: CtcOutputs = model(batch["features"], batch["feature_lengths"], **masks)
+        return outputs
 
     @property
     def _blank(self) -> int:
@@ -83,11 +132,11 @@ class CtcTask(Recogniser):
 
     def outputs(self) -> Outputs:
         vocabulary = self.prepared.vocabulary
-        reading = fingerprint_of([vocabulary.content, self.features.key, self.features.subsampling])
+        reading = fingerprint_of([vocabulary.content, self.features.key, self.options.conformer.subsampling])
         return Outputs({"token": vocabulary.tokens()}, "position", reading)
 
     def logits(self, model: nn.Module, batch: Batch) -> dict[str, Tensor]:
-        outputs: CtcOutputs = model(batch["features"], batch["feature_lengths"])
+        outputs = self._outputs(model, batch)
         mask = length_mask(outputs.lengths, outputs.logits.shape[1])
         return {"token": outputs.logits.flatten(0, 1)[places_of(mask, batch.totals()["position"])]}
 
@@ -110,6 +159,21 @@ class CtcTask(Recogniser):
         """Write the encoder for onnxruntime, with its vocabulary and the options of its features."""
         write_ctc_onnx(cast("CtcModel", model), self.prepared.vocabulary, self.features, folder)
 
+    def export_hf(self, model: nn.Module, folder: Path) -> None:
+        """Write a model that transformers loads, low-rank adapters merged."""
+        vocabulary = self.prepared.vocabulary
+        write_pretrained(cast("PretrainedCtc", model), vocabulary, pieces_of(vocabulary), self._base, folder)
+
     def refused_exports(self) -> dict[str, str]:
-        reason = "a Conformer of Vaak's has no counterpart there; use --format onnx"
-        return {"hf": reason, "peft": "this model has no low-rank adapters (model.lora)", "mixture": reason}
+        adapters = "use --format hf, which merges adapters"
+        if self.is_pretrained:
+            return {"onnx": "use --format hf, which other tools convert", "peft": adapters}
+        return {"hf": "a Conformer of Vaak's has no counterpart in transformers; use --format onnx", "peft": adapters}
+
+
+def hidden_of(options: MaskingConfig, width: int, num_frames: int, rng: np.random.Generator) -> Hidden:
+    """Draw what of an utterance's frames, and of their ``width`` channels, is hidden."""
+    return Hidden(
+        span_mask(num_frames, options.time_prob, options.time_length, rng),
+        span_mask(width, options.channel_prob, options.channel_length, rng),
+    )

@@ -1,0 +1,207 @@
+"""wav2vec 2.0, HuBERT, WavLM and XLS-R as CTC models: transformers' own networks, their audio, their tokens.
+
+    samples ──convolutions, frozen──▶ frames ──some replaced by a learned vector──▶ transformer ──linear──▶ logits
+
+A base that was fine-tuned brings its tokens (vocab.json) and its output layer; to another come those of
+``data.tokenizer``, and a layer that is drawn. Differs from transformers: which frames are masked is drawn with the
+example, by its own key; layers are never skipped; and the convolutions of a base that normalises over time (wav2vec
+2.0 base, HuBERT base) read each row alone, so that padding changes nothing.
+
+Sources: Baevski et al. 2020, "wav2vec 2.0", sections 2 and 4.3; Hsu et al. 2021, "HuBERT"; Chen et al. 2022, "WavLM".
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from tokenizers import Tokenizer as Backend
+from tokenizers import decoders, models, normalizers, pre_tokenizers
+from torch import Tensor, nn
+
+from vaak.core.errors import UserError
+from vaak.core.storage.files import read_json, whole_folder, write_json
+from vaak.nn import lora
+from vaak.nn.lora import add_lora
+from vaak.nn.speech.masks import length_mask
+from vaak.tasks.asr.config import AsrModelConfig
+from vaak.tasks.asr.ctc.data import Waveforms
+from vaak.tasks.asr.ctc.model import CtcOutputs
+from vaak.tasks.asr.export import OWN
+from vaak.tasks.asr.whisper import PURPOSE, SpecialIds, Vocabulary
+from vaak.tasks.pretrained import SAFELY, fetch_model, transformers_of
+
+KEY = "model.base"
+FAMILIES = ("wav2vec2", "hubert", "wavlm")
+BYTE = re.compile("<0x[0-9A-F]{2}>")
+PREPROCESSOR, WORDS = "preprocessor_config.json", "|"
+
+
+def keep_base(source: str, folder: Path) -> None:
+    """Write the sizes of a base, and how it reads audio, to ``folder``. Raises UserError for another kind of model."""
+    auto = transformers_of(PURPOSE, "asr")
+    config = fetch_model(KEY, source, lambda: auto.AutoConfig.from_pretrained(source, **SAFELY))
+    if config.model_type not in FAMILIES or getattr(config, "add_adapter", False):
+        raise UserError(f"{KEY}: {source} is a {config.model_type}; architecture ctc takes {', '.join(FAMILIES)}")
+    config.save_pretrained(folder)
+    extractor = fetch_model(KEY, source, lambda: auto.AutoFeatureExtractor.from_pretrained(source, **SAFELY))
+    write_json(folder / PREPROCESSOR, extractor.to_dict())
+
+
+def waveforms_of(folder: Path, seconds: float) -> Waveforms:
+    """Return what the base in ``folder`` reads."""
+    config, about = config_in(folder), read_json(folder / PREPROCESSOR)
+    layers = tuple(zip(config.conv_kernel, config.conv_stride, strict=True))
+    return Waveforms(layers, about["sampling_rate"], about["do_normalize"], seconds)
+
+
+def config_in(folder: Path) -> Any:
+    """Return the sizes of a base that were kept."""
+    return transformers_of(PURPOSE, "asr").AutoConfig.from_pretrained(folder, **SAFELY)
+
+
+def own_vocabulary(source: str) -> Vocabulary | None:
+    """Return the tokens of a base that was fine-tuned; None where it has none."""
+    auto = transformers_of(PURPOSE, "asr")
+    try:
+        found = auto.AutoTokenizer.from_pretrained(source, **SAFELY)
+    except Exception:  # a base that wasn't fine-tuned has no tokenizer, which each version says in another way
+        return None
+    ids = found.get_vocab()
+    backend = Backend(models.WordLevel(ids, found.unk_token))
+    changes: list[Any] = [normalizers.Lowercase()] if getattr(found, "do_lower_case", False) else []
+    backend.normalizer = normalizers.Sequence([*changes, normalizers.Replace(" ", found.word_delimiter_token)])
+    backend.pre_tokenizer = pre_tokenizers.Split("", "isolated")
+    backend.decoder = decoders.Sequence([decoders.Replace(found.word_delimiter_token, " "), decoders.Fuse()])
+    special = {ids[name] for name in found.all_special_tokens if name in ids} - {found.pad_token_id}
+    blank = found.pad_token_id
+    return Vocabulary(
+        backend.to_str(), SpecialIds((blank,), blank, blank, max(ids.values()) + 1, tuple(sorted(special)))
+    )
+
+
+class PretrainedCtc(nn.Module):
+    """A base with its output layer; its convolutions are frozen, unless the options train them."""
+
+    def __init__(self, base: Any, options: AsrModelConfig) -> None:
+        """Adapters that ``options.lora`` adds are drawn from torch's default generator."""
+        super().__init__()
+        base.config.layerdrop = 0.0
+        self.base, self.trains_convolutions = base, options.train_feature_encoder
+        self.of_rows = base.config.feat_extract_norm == "group"
+        add_lora(base, options.lora, ("lm_head",))
+        inner = self.inner
+        for below in (inner.feature_extractor, inner.feature_projection):
+            below.layer_number = -1  # for rates by layer
+        if not self.trains_convolutions:
+            inner.feature_extractor._requires_grad = False
+            inner.feature_extractor.requires_grad_(False)
+
+    @property
+    def inner(self) -> Any:
+        """The network below the output layer."""
+        return getattr(self.base, self.base.base_model_prefix)
+
+    def forward(
+        self, features: Tensor, lengths: Tensor, time_mask: Tensor | None = None, channel_mask: Tensor | None = None
+    ) -> CtcOutputs:
+        """Return the logits of samples ``(row, 1, time)``, of which ``lengths`` ``(row,)`` are real.
+
+        Frames where ``time_mask`` ``(row, frame)`` is True are hidden; of all frames, channels of ``channel_mask``
+        ``(row, channel)``.
+        """
+        inner, frames = self.inner, self.base._get_feat_extract_output_lengths(lengths)
+        convolved = self._convolved(features[:, 0], lengths).transpose(1, 2)
+        hidden = inner.feature_projection(convolved)
+        hidden = hidden[0] if isinstance(hidden, tuple) else hidden
+        if time_mask is not None:
+            hidden = torch.where(time_mask[..., None], inner.masked_spec_embed.to(hidden.dtype), hidden)
+        if channel_mask is not None:
+            hidden = hidden.masked_fill(channel_mask[:, None], 0.0)
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "Support for mismatched key_padding_mask")  # WavLM's own masks
+            encoded = inner.encoder(hidden, attention_mask=length_mask(frames, hidden.shape[1]))[0]
+        return CtcOutputs(self.base.lm_head(self.base.dropout(encoded)), frames)
+
+    def _convolved(self, samples: Tensor, lengths: Tensor) -> Tensor:
+        """``(row, channel, frame)`` of samples ``(row, time)``."""
+        convolve = self.inner.feature_extractor
+        with torch.set_grad_enabled(torch.is_grad_enabled() and self.trains_convolutions):
+            if not self.of_rows:
+                return convolve(samples)  # type: ignore[no-any-return]
+            rows = [convolve(row[None, :length]) for row, length in zip(samples, lengths.tolist(), strict=True)]
+        longest = int(self.base._get_feat_extract_output_lengths(torch.tensor(samples.shape[1])))
+        return torch.cat([nn.functional.pad(row, (0, longest - row.shape[2])) for row in rows])
+
+
+def load_base(source: str, ids: SpecialIds) -> Any:
+    """Return the base of a folder or of the Hub, in 32 bits, with an output layer for ``ids``; drawn, if it has none.
+
+    Raises UserError where it can't be loaded.
+    """
+    auto = transformers_of(PURPOSE, "asr").AutoModelForCTC
+    # The sizes are the base's own, so only an output layer of other tokens may differ: that one is drawn.
+    options: dict[str, Any] = {"vocab_size": ids.size, "ignore_mismatched_sizes": True}
+    options |= {"pad_token_id": ids.pad, "dtype": torch.float32, "use_safetensors": True}
+    return fetch_model(KEY, source, lambda: auto.from_pretrained(source, **options, **SAFELY))
+
+
+def random_base(folder: Path, ids: SpecialIds) -> Any:
+    """Return a network of the sizes in ``folder``, with weights from torch's default generator."""
+    config = config_in(folder)
+    config.vocab_size, config.pad_token_id = ids.size, ids.pad
+    return transformers_of(PURPOSE, "asr").AutoModelForCTC.from_config(config)
+
+
+def span_mask(length: int, probability: float, span: int, rng: np.random.Generator) -> np.ndarray:
+    """Return where ``length`` places are hidden: spans that begin anywhere and may overlap, ``probability`` in all.
+
+    >>> span_mask(6, 0.5, 3, np.random.default_rng(0)).astype(int).tolist()
+    [0, 0, 0, 1, 1, 1]
+    """
+    mask = np.zeros(length, bool)
+    room = length - span + 1
+    number = min(int(probability * length / span + rng.random()), room)
+    if probability and number > 0:
+        for start in rng.choice(room, number, replace=False).tolist():
+            mask[start : start + span] = True
+    return mask
+
+
+def write_pretrained(
+    model: PretrainedCtc, vocabulary: Vocabulary, pieces: list[str], prepared: Path, folder: Path
+) -> None:
+    """Write ``folder``, completely or not at all, for transformers: adapters merged, tokens as characters.
+
+    What is never said is never the best there, either; nor are the bytes of characters that have no token. ``pieces``
+    are the texts of tokens, ``prepared`` has how audio is read. Raises UserError where tokens are no characters, or the
+    folder has something in it.
+    """
+    auto, ids, names = transformers_of(PURPOSE, "asr"), vocabulary.ids, vocabulary.tokens()
+    silent = [number for number, name in enumerate(names) if not pieces[number] or BYTE.fullmatch(name)]
+    written = [WORDS if piece == " " else piece for piece in pieces]
+    for number in silent:
+        written[number] = names[number]
+    longer = any(len(written[number]) > 1 for number in {*range(len(names))} - {*silent})
+    if longer or len({*written}) < len(written):
+        raise UserError(
+            "--format hf: transformers' tokenizer of CTC has characters only; data.tokenizer has other tokens"
+        )
+    merged = lora.merged(model.base)
+    with torch.no_grad():
+        merged.lm_head.bias[[number for number in silent if number != ids.pad]] = -1e4
+    with whole_folder(folder) as made:
+        merged.save_pretrained(made)
+        write_json(made / "vocab.json", {name: number for number, name in enumerate(written)})
+        tokenizer = auto.Wav2Vec2CTCTokenizer(
+            str(made / "vocab.json"), pad_token=written[ids.pad], word_delimiter_token=WORDS,
+            bos_token=None, eos_token=None, unk_token=written[ids.never[0]] if ids.never else written[ids.pad],
+        )  # fmt: skip
+        tokenizer.save_pretrained(made)
+        shutil.copy(prepared / PREPROCESSOR, made)
+        vocabulary.save(made / OWN)

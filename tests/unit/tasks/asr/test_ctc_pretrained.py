@@ -1,0 +1,106 @@
+"""wav2vec 2.0, HuBERT and WavLM, made small: the logits of transformers, trained by CTC, and back to transformers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from transformers import AutoModelForCTC, Wav2Vec2FeatureExtractor, pipeline
+
+import tiny_listener
+from tiny_wav2vec2 import write_base
+from tiny_whisper import write_whisper
+from vaak.audio.audio_file import AudioFile
+from vaak.config.load import load
+from vaak.config.yaml.text import yaml_text
+from vaak.core.errors import UserError
+from vaak.runs.open_run import open_run
+from vaak.tasks.asr.config import AsrModelConfig
+from vaak.tasks.asr.ctc.data import padded_features
+from vaak.tasks.asr.ctc.pretrained import PretrainedCtc, keep_base, span_mask, waveforms_of
+
+
+@pytest.mark.parametrize(
+    ("family", "norm"), [("wav2vec2", "group"), ("wav2vec2", "layer"), ("hubert", "group"), ("wavlm", "layer")]
+)
+def test_logits_are_those_of_transformers_whatever_a_row_is_padded_to(tmp_path: Path, family: str, norm: str):
+    folder = write_base(tmp_path / "base", family, norm)
+    theirs: Any = AutoModelForCTC.from_pretrained(folder).eval()
+    ours = PretrainedCtc(AutoModelForCTC.from_pretrained(folder), AsrModelConfig(architecture="ctc")).eval()
+    keep_base(str(folder), tmp_path / "kept")
+    waveforms, rng = waveforms_of(tmp_path / "kept", 4.0), np.random.default_rng(0)
+    samples = [rng.normal(size=length).astype(np.float32) for length in (9000, 16000, 100)]
+    rows, lengths = padded_features([waveforms(one) for one in samples])
+    found = ours(rows, lengths)
+    assert found.lengths.tolist() == [waveforms.frames(len(one)) for one in samples] == [27, 49, 1]
+    extract: Any = Wav2Vec2FeatureExtractor.from_pretrained(folder)
+    for one, logits, frames in zip(samples[:2], found.logits, found.lengths, strict=False):
+        values = extract(one, sampling_rate=16000, return_tensors="pt").input_values
+        torch.testing.assert_close(logits[:frames], theirs(values).logits[0], rtol=1e-5, atol=1e-5)
+
+
+def test_spans_are_drawn_by_the_examples_own_key():
+    masks = [span_mask(200, 0.3, 10, np.random.default_rng(seed)) for seed in (0, 0, 1)]
+    assert (masks[0] == masks[1]).all()
+    assert (masks[0] != masks[2]).any()
+    edges = np.flatnonzero(np.diff(masks[0].astype(int), prepend=0, append=0)).reshape(-1, 2)
+    assert (edges[:, 1] - edges[:, 0] >= 10).all()
+    assert 0.1 < np.mean([span_mask(200, 0.3, 10, np.random.default_rng(seed)).mean() for seed in range(50)]) < 0.3
+    assert not span_mask(5, 0.9, 10, np.random.default_rng(0)).any()
+
+
+@pytest.fixture(scope="module")
+def run(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run on a base, which has gone since."""
+    folder = tmp_path_factory.mktemp("pretrained")
+    write_base(folder / "base", "wav2vec2", "layer")
+    model = {"architecture": "ctc", "base": str(folder / "base"), "lora": {}}
+    options = ("training.max_steps=40", "training.checkpoint.interval=20", "training.optimizer.layer_decay=0.9")
+    run = tiny_listener.train(corpus, folder / "run", *options, model=model)
+    (folder / "base").rename(folder / "gone")
+    return run
+
+
+def test_it_trains_what_is_not_frozen_and_goes_out_to_transformers(run: Path, corpus: Path, tmp_path: Path):
+    opened = open_run(run)
+    task: Any = opened.task
+    trained = {name for name, one in opened.model.named_parameters() if one.requires_grad}
+    assert all("lora" in name or "lm_head" in name for name in trained)
+    example = task.dataset("train").example(0, np.random.default_rng(0))
+    assert example.hidden.frames.shape == (task.features.encoded(example.features.shape[1]),)
+    task.export_hf(opened.model, tmp_path / "out")
+    recognise: Any = pipeline("automatic-speech-recognition", str(tmp_path / "out"))
+    transcriber = task.transcriber(opened.model)
+    with AudioFile(corpus / "test2.wav", 16000, "mix") as file:
+        samples = np.asarray(file.read(0.0, file.duration), np.float32)
+    theirs = recognise({"raw": samples, "sampling_rate": 16000})["text"]
+    assert theirs.strip() == transcriber.texts([task.features(samples)])[0]
+    base: Any = AutoModelForCTC.from_pretrained(tmp_path / "out")
+    values = torch.from_numpy(task.features(samples))
+    logits = opened.model(values[None], torch.tensor([values.shape[1]])).logits
+    names = task.prepared.vocabulary.tokens()
+    kept = [number for number, name in enumerate(names) if len(name) == 1 or name == "<pad>"]
+    torch.testing.assert_close(base(values).logits[..., kept], logits[..., kept], rtol=1e-4, atol=1e-5)
+
+
+def test_an_export_is_a_base_and_other_models_are_refused(run: Path, corpus: Path, tmp_path: Path):
+    opened = open_run(run)
+    task: Any = opened.task
+    task.export_hf(opened.model, tmp_path / "out")
+    options = tiny_listener.options(corpus, model={"architecture": "ctc", "base": str(tmp_path / "out")})
+    (tmp_path / "case.yml").write_text(yaml_text(options))
+    experiment: Any = load([tmp_path / "case.yml"]).experiment
+    again: Any = type(task)(experiment, tmp_path / "again", tmp_path)
+    again.prepare()
+    assert again.prepared.vocabulary.ids == task.prepared.vocabulary.ids
+    samples = again.features(np.random.default_rng(0).normal(size=8000).astype(np.float32))
+    values, length = torch.from_numpy(samples)[None], torch.tensor([8000])
+    first, second = (model.eval()(values, length).logits for model in (opened.model, again.model()))
+    kept = [number for number, name in enumerate(task.prepared.vocabulary.tokens()) if len(name) == 1]
+    torch.testing.assert_close(first[..., kept], second[..., kept], rtol=1e-4, atol=1e-5)
+    write_whisper(tmp_path / "whisper")
+    with pytest.raises(UserError, match=r"is a whisper; architecture ctc takes wav2vec2, hubert, wavlm"):
+        keep_base(str(tmp_path / "whisper"), tmp_path / "kept")
