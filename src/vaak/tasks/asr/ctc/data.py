@@ -116,7 +116,7 @@ class Hidden(NamedTuple):
 class CtcExample(AsrExample):
     """An utterance with what of it is hidden."""
 
-    hidden: Hidden
+    hidden: Hidden | None = None
 
 
 class CtcDataset(AsrDataset):
@@ -156,7 +156,7 @@ def collate(examples: Sequence[AsrExample], features: FrameFeatures) -> Batch:
         "targets": torch.from_numpy(pad_rows([one.ids for one in examples], IGNORED)),
         "target_lengths": tokens,
     }
-    hidden = [one.hidden for one in examples if isinstance(one, CtcExample)]
+    hidden = [one.hidden for one in examples if isinstance(one, CtcExample) and one.hidden is not None]
     if hidden:
         tensors["time_mask"] = torch.from_numpy(pad_rows([one.frames for one in hidden]))
         tensors["channel_mask"] = torch.from_numpy(np.stack([one.channels for one in hidden]))
