@@ -134,7 +134,7 @@ def test_onnxruntime_gives_the_same_text(run: Path, corpus: Path, tmp_path: Path
     ]
     assert found == task.transcriber(opened.model).texts(features)
     assert any(found)
-    assert set(task.refused_exports()) == {"hf", "peft", "mixture"}
+    assert set(task.refused_exports()) == {"hf", "peft"}
 
 
 @pytest.mark.parametrize(
