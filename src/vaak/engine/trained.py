@@ -81,7 +81,9 @@ def make_trained(task: Task, config: TrainingConfig, device: torch.device, folde
     make_deterministic(config, device)
     keep_freed_memory(device)
     seed_everything(draw_key(Purpose.INITIALISE, config.random_seed), device)
-    model = model_of(task).to(device)
+    model = (
+        model_of(task).to(device).train()
+    )  # whole: what from_pretrained gives is in evaluation mode, without dropout
     recompute = config.performance.gradient_checkpointing
     if not set_gradient_checkpointing(model, recompute) and recompute:
         log.warning("training.performance.gradient_checkpointing has no effect: the model has no stack of vaak.nn")

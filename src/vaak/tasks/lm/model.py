@@ -55,7 +55,7 @@ class TransformersDecoder(nn.Module):
     def __init__(self, network: Any, config: LanguageModelConfig) -> None:
         """``config`` has the options of the run."""
         super().__init__()
-        self.network, self.config = network.train(), config  # transformers loads it for evaluation
+        self.network, self.config = network, config
         self._recomputes = False
         self._logits_are_product = self._tried(self._logits_by_hand)
 

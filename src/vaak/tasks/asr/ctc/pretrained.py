@@ -91,7 +91,6 @@ class PretrainedCtc(nn.Module):
     def __init__(self, base: Any, options: AsrModelConfig) -> None:
         """Adapters that ``options.lora`` adds are drawn from torch's default generator."""
         super().__init__()
-        base.train()  # from_pretrained leaves it as it is to be used, without dropout
         base.config.layerdrop = 0.0
         self.base, self.trains_convolutions = base, options.train_feature_encoder
         self.of_rows = base.config.feat_extract_norm == "group"
