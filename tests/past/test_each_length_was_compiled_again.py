@@ -39,7 +39,7 @@ def stack_of(**options: Any) -> TransformerStack:
         pytest.param({"position_type": "none", "num_key_value_heads": 1}, marks=pytest.mark.slow),
         pytest.param({"position_type": "alibi"}, marks=pytest.mark.slow),
         pytest.param({"position_type": "t5"}, marks=pytest.mark.slow),
-        {"position_type": "rotary", "attention_type": "local"},
+        pytest.param({"position_type": "rotary", "attention_type": "local"}, marks=pytest.mark.slow),
     ],
     ids=lambda options: "-".join(map(str, options.values())),
 )

@@ -66,7 +66,8 @@ SLOW = {
     f"docs/{name}.md"
     for name in (
         "crossval", "diarization", "distillation", "doctor", "library", "multitask", "comparing",
-        "configuration-examples", "profiling", "sweeps", "testing", "training-tools", "tts-scoring",
+        "configuration-examples", "encoder-decoder", "preferences", "profiling", "sweeps", "testing", "training-tools",
+        "tts-scoring",
     )
 }  # fmt: skip
 """Documents whose commands take several seconds; what they do has tests of its own."""

@@ -164,6 +164,7 @@ def test_the_preprocessing_script_alone_prepares_the_quick_start(tmp_path):
             assert done.stdout == f"data preprocess {expected}\n"
 
 
+@pytest.mark.slow
 def test_the_launch_script_trains_under_accelerate(tiny_folder):
     """With accelerate's own configuration file, as the research kit writes it, for one process on a CPU."""
     (tiny_folder / "hf" / "accelerate").mkdir(parents=True)

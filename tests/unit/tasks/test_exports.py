@@ -87,6 +87,7 @@ def check_who_speaks(file: Path, model: Any, num_bins: int) -> None:
     assert (len(found) == 2) == (model.embedding is not None)
 
 
+@pytest.mark.slow
 def test_a_diarizers_run_is_exported(diarizer_run: Path, vaak: Any, tmp_path: Path):
     code, _, err = vaak("export", diarizer_run, "--format", "onnx", "--output", tmp_path / "onnx")
     assert code == 0, err

@@ -114,6 +114,7 @@ def start_worker(text: Path, folder: Path) -> subprocess.Popen[str]:
     )
 
 
+@pytest.mark.slow
 def test_processes_share_a_folder_and_a_killed_one_is_no_obstacle(text: Path, tmp_path: Path):
     folder = tmp_path / "prepared"
     processes = [start_worker(text, folder) for _ in range(3)]

@@ -247,6 +247,7 @@ def test_what_was_skipped_is_not_taken_for_whole_from_a_cache(corpus: Path, tmp_
         task_of(corpus, cache).prepare()
 
 
+@pytest.mark.slow
 def test_less_than_five_per_cent_of_the_quick_starts_batches_is_padding(tmp_path: Path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     experiment: Any = load([Path(__file__).parents[4] / "configs" / "tts" / "quickstart.yml"]).experiment
