@@ -190,7 +190,7 @@ def test_what_a_corpus_names_is_what_it_is_of(tmp_path, text, override, corpus_t
             "model.pretrained has its own; leave it out",
         ),
         ("task: asr\nmodel: {base: v2}", "data.tokenizer.path=t", "model.base is v2, which has its own tokenizer"),
-        ("task: lm", "data.chat_template=chat.jinja", "only chat has conversations; leave it out"),
+        ("task: lm", "data.chat_template=chat.jinja", "only chat and preferences have conversations; leave it out"),
         ("task: tts\ndatasets: [{name: v, type: voices}]", "datasets.0.corpus_dir=d", "voices are synthesised"),
         ("task: diarization\ndatasets: [{name: v, type: voices}]", "datasets.0.train=[d]", "voices are synthesised"),
     ],

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import multiprocessing
+import sys
 from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import cache
 from inspect import unwrap
@@ -60,6 +61,21 @@ def _is_watched(rule: Any) -> bool:
     own = rule._optimizer_step_pre_hooks or rule._optimizer_step_post_hooks
     of_all = torch_optimizer._global_optimizer_pre_hooks or torch_optimizer._global_optimizer_post_hooks
     return bool(own or of_all or torch._C._autograd._profiler_enabled())
+
+
+def constant_when_compiled(function: Any) -> Any:
+    """``torch.compiler.assume_constant_result``: torch.compile takes what the function returns as it is.
+
+    torch imports its compiler to set this one attribute, which every earlier and later torch ignores or reads.
+    """
+    function._dynamo_marked_constant = True
+    return function
+
+
+def is_fake(x: Tensor) -> bool:
+    """Return whether a tensor has a shape and no numbers; none is, where nothing has imported torch's fake tensors."""
+    module = sys.modules.get("torch._subclasses.fake_tensor")
+    return module is not None and isinstance(x, module.FakeTensor)
 
 
 def backward(roots: Sequence[Tensor], gradients: Sequence[Tensor]) -> None:

@@ -23,8 +23,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch._subclasses.fake_tensor import FakeTensor
 
+from vaak.core.torch_internals import constant_when_compiled, is_fake
 from vaak.nn.kernels.device_paths import paths_on
 from vaak.nn.kernels.softmax_attention import attend
 from vaak.nn.kernels.visibility import Segments, attention_mask, segments_of
@@ -81,13 +81,13 @@ def has_kernels(x: Tensor, dtype: torch.dtype, num_heads: int, num_key_heads: in
         return False
     if torch.are_deterministic_algorithms_enabled():
         return False
-    if isinstance(x, FakeTensor):  # only sizes are asked for
+    if is_fake(x):  # only sizes are asked for
         return True
     agree: bool = _agree(str(x.device), dtype, num_heads, num_key_heads, head_width)
     return agree
 
 
-@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+@constant_when_compiled
 def _agree(device: str, dtype: torch.dtype, num_heads: int, num_key_heads: int, head_width: int) -> bool:
     """Return ``_compare``'s answer, which torch.compile takes as it is."""
     return _compare(device, dtype, num_heads, num_key_heads, head_width)

@@ -27,6 +27,7 @@ REAL = DOCUMENTS >= 0
 @pytest.fixture(autouse=True)
 def _cpu_has_the_kernels(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setitem(PATHS, "cpu", PATHS["cuda"])
+    torch.use_deterministic_algorithms(False)  # a run that an earlier test trained may have left it on
     with varlen_reference.kernels_on_cpu(monkeypatch):
         yield
 

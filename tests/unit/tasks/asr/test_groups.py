@@ -40,7 +40,8 @@ def prepared(corpus: Path, whisper_folder: Path, tmp_path: Path, caplog: pytest.
         loaded: Any = load_layers([values])
         with caplog.at_level(logging.WARNING):
             AsrTask(loaded.experiment, tmp_path / "run", loaded.folder).prepare()
-        return [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+        said = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+        return [line for line in said if "are in train, too" not in line]  # of these recordings, they are
 
     return prepare
 

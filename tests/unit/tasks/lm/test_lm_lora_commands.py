@@ -98,8 +98,11 @@ QUICK = "gemma2"
 @pytest.mark.parametrize(
     "kind", [kind if kind == QUICK else pytest.param(kind, marks=pytest.mark.slow) for kind in tiny_decoder.OTHERS]
 )
-def test_transformers_own_modules_are_adapted_resumed_and_exported(vaak: Any, folder: Path, kind: str):
+def test_transformers_own_modules_are_adapted_resumed_and_exported(
+    vaak: Any, folder: Path, kind: str, monkeypatch: pytest.MonkeyPatch
+):
     peft, transformers = pytest.importorskip("peft"), pytest.importorskip("transformers")
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)  # behind a proxy, it would be asked for long
     base = tiny_decoder.write_folder(folder / "theirs", kind)
     target = TARGETS.get(kind, "q_proj")
     packed = "fixed" if kind in ("opt", "bloom", "mamba") else "packed"

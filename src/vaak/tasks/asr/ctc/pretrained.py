@@ -162,7 +162,7 @@ def span_mask(length: int, probability: float, span: int, rng: np.random.Generat
     """Return where ``length`` places are hidden: spans that begin anywhere and may overlap, ``probability`` in all.
 
     >>> span_mask(6, 0.5, 3, np.random.default_rng(0)).astype(int).tolist()
-    [0, 0, 0, 1, 1, 1]
+    [0, 0, 1, 1, 1, 0]
     """
     mask = np.zeros(length, bool)
     room = length - span + 1
