@@ -193,7 +193,7 @@ class Recorder:
             sys.settrace(None)
             threading.settrace(None)
             self.seconds[item.nodeid] = round(time.perf_counter() - start, 3)
-            for code in self.seen:
+            for code in self.seen.copy():  # a thread of the test may still add to it
                 if code.co_filename.startswith(self.prefixes):
                     file = str(Path(code.co_filename).relative_to(ROOT))
                     self.functions[file][str(code.co_firstlineno)].append(item.nodeid)
