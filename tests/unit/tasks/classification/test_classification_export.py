@@ -180,8 +180,9 @@ def test_a_decoder_needs_its_last_token(kind: str, folder: Path):
 
 @pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")  # peft's own use of transformers
 @pytest.mark.parametrize(("kind", "target"), [("gpt_neox", "query_key_value"), ("gemma2", "q_proj")])
-def test_a_decoder_classifies_by_its_last_token(kind: str, target: str, folder: Path):
+def test_a_decoder_classifies_by_its_last_token(kind: str, target: str, folder: Path, monkeypatch: pytest.MonkeyPatch):
     peft = pytest.importorskip("peft")
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)  # or it is asked for long for what is gone
     peer = tiny_decoder.write_folder(folder / "base", kind).base_model
     options = ["model.pooling=last", "data.max_length=60", "training.max_steps=4", "training.checkpoint.interval=2"]
     options.append(f"model.lora={{rank: 2, targets: [{target}]}}")

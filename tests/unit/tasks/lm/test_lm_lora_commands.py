@@ -102,7 +102,7 @@ def test_transformers_own_modules_are_adapted_resumed_and_exported(
     vaak: Any, folder: Path, kind: str, monkeypatch: pytest.MonkeyPatch
 ):
     peft, transformers = pytest.importorskip("peft"), pytest.importorskip("transformers")
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)  # behind a proxy, it would be asked for long
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)  # or it is asked for long for what is gone
     base = tiny_decoder.write_folder(folder / "theirs", kind)
     target = TARGETS.get(kind, "q_proj")
     packed = "fixed" if kind in ("opt", "bloom", "mamba") else "packed"

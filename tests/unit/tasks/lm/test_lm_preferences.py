@@ -158,7 +158,10 @@ def logged(run: str, kind: str) -> list[dict[str, Any]]:
     return [row for row in rows if row["kind"] == kind]
 
 
-def test_dpo_prefers_what_it_is_shown_and_resumes_to_the_same_bits(vaak: Any, folder: Path):
+def test_dpo_prefers_what_it_is_shown_and_resumes_to_the_same_bits(
+    vaak: Any, folder: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)  # or it is asked for long for what is gone
     base = tiny_decoder.write_folder(folder / "theirs", "gpt_neox")
     code, _, err = vaak("train", "preferred.yml")
     assert code == 0, err
