@@ -256,8 +256,8 @@ def code_version() -> str:
 def format_bytes(number: float) -> str:
     """Return bytes as a reader reads them.
 
-    >>> format_bytes(3.5 * 2**30), format_bytes(64 * 2**20)
-    ('3.5 GiB', '64.0 MiB')
+    >>> format_bytes(3.5 * 2**30), format_bytes(64 * 2**20), format_bytes(1024)
+    ('3.5 GiB', '64.0 MiB', '1.0 KiB')
     """
     for unit in ("B", "KiB", "MiB", "GiB"):
         if number < 1024:
