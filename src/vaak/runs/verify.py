@@ -36,11 +36,11 @@ from vaak.engine.checkpoint.companions import FROZEN
 from vaak.engine.checkpoint.files import list_checkpoints, load_checkpoint, pointed, verify
 from vaak.engine.checkpoint.names import MANIFEST, listed_files, step_folder, step_of
 from vaak.engine.trainer import Trainer
-from vaak.runs.folder.directory import holds_a_run
+from vaak.runs.folder.directory import TASKS, holds_a_run
 from vaak.runs.folder.sessions import configuration_of_step
 from vaak.runs.folder.user_code import demand_trust
 from vaak.runs.open_run import run_of
-from vaak.runs.prepared import DONE, artifact_in
+from vaak.runs.prepared import artifact_in, is_prepared, prepared_folder
 from vaak.runs.replay import (
     NOT_COMPARED,
     ReplayAgreement,
@@ -153,7 +153,10 @@ def verify_run(
             found.not_checked.append(str(error))
     best = pointed(directory / "checkpoints", "best")
     for checkpoint in sound if steps is None else [one for one in sound if one == best]:
-        _evaluate(found, checkpoint, device, trust_code)
+        try:
+            _evaluate(found, checkpoint, device, trust_code)
+        except CheckpointError as error:  # of other data, or removed since by a run that trains
+            found.findings.append(str(error))
     return _report(found, seed, chosen, sound)
 
 
@@ -219,28 +222,35 @@ def _check_files(found: Verification) -> list[Path]:
 
 
 def _altered_code(directory: Path) -> Iterator[str | None]:
-    code = directory / CODE
-    return altered_in(code, read_json(code / HASHES) if (code / HASHES).exists() else {})
+    """Yield what is wrong with each copy of users' code, or None."""
+    written = directory / CODE / HASHES
+    try:
+        hashes = read_json(written) if written.exists() else {}
+        names = {str(name): str(value) for name, value in hashes.items()}
+    except (OSError, ValueError, AttributeError):
+        yield f"{written}: this is damaged"
+    else:
+        yield from altered_in(directory / CODE, names)
 
 
 def _altered_data(found: Verification, sound: Sequence[Path]) -> Iterator[str | None]:
-    """Yield what is wrong with each file of the prepared data, or None.
+    """Yield what is wrong with each file of the prepared data, or None; of each task, where a run has several.
 
     Checkpoints have a copy of the hashes, which their manifest covers.
     """
-    prepared = found.directory / "prepared"
-    for marker in sorted(prepared.resolve().rglob(DONE)) if prepared.exists() else ():
-        artifact = artifact_in(marker.parent)
+    for own in (found.directory, *sorted((found.directory / TASKS).glob("*"))):
+        folder = prepared_folder(own)
+        if not is_prepared(own):
+            continue
+        artifact = artifact_in(folder)
         hashed = list(artifact.altered())
         yield from hashed
         for checkpoint in sound[-1:]:
-            copy = artifact_in(checkpoint / "prepared" / marker.parent.relative_to(prepared.resolve())).find() or {}
+            copy = artifact_in(checkpoint / folder.relative_to(found.directory)).find() or {}
             changed = HASHES_OF_DATA in copy and copy[HASHES_OF_DATA] != artifact.read().get(HASHES_OF_DATA)
-            yield (
-                f"{marker}: its hashes are others than those that {checkpoint.name} was made with" if changed else None
-            )
+            yield f"{artifact.path}: its hashes aren't those that {checkpoint.name} was made with" if changed else None
         if not hashed:
-            found.not_checked.append(f"{marker.parent}: prepared by an earlier version, which wrote down no hashes")
+            found.not_checked.append(f"{folder}: prepared by an earlier version, which wrote down no hashes")
 
 
 def _approaches(directory: Path, steps: Sequence[int], sound: Sequence[Path]) -> Iterator[tuple[int, list[int]]]:

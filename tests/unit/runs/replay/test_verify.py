@@ -144,7 +144,19 @@ def _a_token_with_a_new_hash(run: Path) -> str:
     about = read_json(marker)
     about[HASHES]["train/tokens.bin"] = sha256_of(run / "prepared" / "train" / "tokens.bin")
     write_json(marker, about)
-    return "prepared.json: its hashes are others than those that step-00000008 was made with"
+    return "prepared.json: its hashes aren't those that step-00000008 was made with"
+
+
+def _a_token_of_one_of_several_tasks(run: Path) -> str:
+    shutil.copytree(run / "prepared", run / "tasks" / "one" / "prepared")
+    path = run / "tasks" / "one" / "prepared" / "valid" / "tokens.bin"
+    path.write_bytes(bytes([path.read_bytes()[0] ^ 1]) + path.read_bytes()[1:])
+    return f"{path}: this isn't what was written there"
+
+
+def _a_list_in_place_of_hashes(run: Path) -> str:
+    write_json(run / "code" / "SHA256.json", [1])
+    return "SHA256.json: this is damaged"
 
 
 def _a_companion(run: Path) -> str:
@@ -171,6 +183,8 @@ def _code(run: Path) -> str:
         _weights_with_a_new_manifest,
         _a_token,
         _a_token_with_a_new_hash,
+        _a_token_of_one_of_several_tasks,
+        _a_list_in_place_of_hashes,
         _a_companion,
         _code,
     ],
