@@ -45,6 +45,7 @@ from vaak.engine.distributed.launcher import pick_device
 from vaak.engine.distributed.ranks import Ranks
 from vaak.engine.gradient import Forward, ObjectiveRunner, restored
 from vaak.engine.inspection import watching, watching_units
+from vaak.engine.journal import JOURNALS, journal_files
 from vaak.engine.metrics_file import read_records
 from vaak.engine.non_finite import json_value, record_path
 from vaak.engine.saving import differences
@@ -59,7 +60,6 @@ from vaak.runs.folder.user_code import demand_trust
 from vaak.runs.open_run import run_of
 
 log = logging.getLogger("vaak")
-JOURNALS = ("skipped*.jsonl", "splits*.jsonl")
 
 
 def replay_step(
@@ -170,9 +170,8 @@ def trainer_like(loaded: Loaded, directory: Path, temporary_folder: Path, device
     """A trainer like the run's, on its data and journals, that writes to ``temporary_folder`` and never stops early."""
     experiment = loaded.experiment
     training = experiment.training.model_copy(update={"non_finite": NonFiniteConfig(max_skipped=LARGEST_COUNT)})
-    for pattern in JOURNALS:
-        for journal in directory.glob(pattern):
-            shutil.copy(journal, temporary_folder)
+    for journal in journal_files(directory, *JOURNALS):
+        shutil.copy(journal, temporary_folder)
     task = distilled(task_class(experiment.reference)(experiment, directory, loaded.folder), experiment, directory)
     callbacks = [StepLogCallback(training.logging.interval, training.logging.smoothing)]
     # Of the other callbacks, only those that the user named may change numbers.
@@ -427,7 +426,6 @@ def updates_of_step(trainer: Trainer) -> Iterator[list[dict[str, Any]]]:
     named = dict(trainer.model.named_parameters())
     before = {name: parameter.detach().to("cpu", copy=True) for name, parameter in named.items()}
     gradients: dict[str, float] = {}
-
     names = {parameter: name for name, parameter in named.items()}
 
     def note(optimizer: torch.optim.Optimizer, *_: Any) -> None:
