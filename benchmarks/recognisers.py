@@ -15,7 +15,8 @@ import numpy as np
 import torch
 
 from vaak.runs.open_run import open_run
-from vaak.tasks.asr.data import AsrDataset, Utterances
+from vaak.tasks.asr.data import AsrDataset
+from vaak.tasks.asr.utterances import Utterances
 from vaak.text.scoring.word_errors import Rates, TextScores, score_texts
 
 

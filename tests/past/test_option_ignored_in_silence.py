@@ -10,7 +10,7 @@ from vaak.config.load import load
 from vaak.config.resolved import as_yaml
 from vaak.core.errors import UserError
 from vaak.engine.distributed.launcher import say_what_has_no_effect
-from vaak.tasks.lm.data import fingerprint
+from vaak.tasks.lm.prepare import fingerprint
 
 TOKENS = "task: lm\ntraining:\n  batching: {type: bucketed, max_tokens: 512}\n"
 SECONDS = "task: diarization\ntraining:\n  batching: {type: bucketed, max_duration: 60}\n"

@@ -173,7 +173,7 @@ def voices(folder: Path) -> None:
 
 PHASES: dict[str, tuple[Callable[[Path], None], str, float]] = {
     "training a tokenizer": (many_texts, "vaak.text.tokenizer_training:TokenizerFactory.create_tokenizer", 6.0),
-    "tokenising": (characters, "vaak.tasks.lm.data:write_tokens", 0.5),
+    "tokenising": (characters, "vaak.tasks.lm.prepare:write_tokens", 0.5),
     "composing sentences": (many_sentences, "vaak.text.grammar:sentences", 2.0),
     "making voices": (voices, "vaak.audio.corpora.corpus:VoicesReader.read", 1.0),
     "extracting features": (many_recordings, "vaak.tasks.diarization.task:store_features", 1.0),

@@ -32,11 +32,11 @@ from vaak.core.random_keys import Purpose, draw_key
 from vaak.core.task import Dataset, Meters
 from vaak.data.loader import seed_generators
 from vaak.engine.precision import keeping_generators
+from vaak.nn.cross_entropy import IGNORED
 from vaak.tasks.base import EXAMPLE, LossMeters, Metric, Task, WithMetrics, as_term
 
 Collate = Callable[[list[Any]], Any]
 TARGETS = ("targets", "labels")
-IGNORED = -100
 
 
 def padded(examples: list[Any]) -> Batch:

@@ -30,7 +30,7 @@ from vaak.pipeline.rows import PipelineRowStore
 from vaak.pipeline.stage import Stage, StageWork
 from vaak.runs.distillation import Stored
 from vaak.runs.prepared import PreparedFolder, Recipe, prepare_folder
-from vaak.tasks.asr.data import Utterances
+from vaak.tasks.asr.utterances import Utterances
 from vaak.text.corpora.stores import TokenStore
 
 

@@ -19,8 +19,8 @@ from vaak.core.random_keys import Purpose, draw_key
 from vaak.core.storage import files
 from vaak.engine.checkpoint.weights import copy_to_cpu, load_weights, model_tensors
 from vaak.engine.optim.schedules import freeze_parameters, unfreeze_parameters
+from vaak.nn.cross_entropy import IGNORED
 from vaak.tasks.lm.config import LanguageModelConfig
-from vaak.tasks.lm.data import IGNORED
 from vaak.tasks.lm.metrics import visibility_of
 from vaak.tasks.lm.model import LanguageModel
 from vaak.text.tokenizer import Tokenizer

@@ -23,7 +23,7 @@ from vaak.data.batching import evaluation_plan, training_planner
 from vaak.data.loader import MicrobatchReader, evaluation_addresses, load, training_addresses
 from vaak.data.plan import BatchPlan, Planner
 from vaak.runs.prepared import DONE
-from vaak.tasks.lm.data import PreparedText
+from vaak.tasks.lm.prepare import PreparedText
 from vaak.tasks.lm.task import LanguageModelTask
 from vaak.text import tokenizer_training as tokenizer_factory
 from vaak.text.corpora import corpus

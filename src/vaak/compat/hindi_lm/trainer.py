@@ -32,8 +32,8 @@ from vaak.engine.precision import make_deterministic
 from vaak.engine.trainer import Trainer
 from vaak.runs import start
 from vaak.runs.prepared import DONE, prepared_folder
-from vaak.tasks.lm.data import fingerprint
 from vaak.tasks.lm.model import LanguageModel
+from vaak.tasks.lm.prepare import fingerprint
 from vaak.tasks.lm.task import LanguageModelTask
 from vaak.text.corpora import corpus
 from vaak.text.corpora.stores import write_tokens

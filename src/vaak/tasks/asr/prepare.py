@@ -3,7 +3,7 @@
 FOLDER (RUN/prepared, or CACHE_DIR/FINGERPRINT, to which RUN/prepared then points)
   vocabulary/                  tokens of transcripts (vaak.tasks.asr.whisper)
   base/config.json             the sizes of a base that isn't trained from scratch
-  train/  valid/  test/        utterances (vaak.tasks.asr.data)
+  train/  valid/  test/        utterances (vaak.tasks.asr.utterances)
   prepared.json                the fingerprint and statistics; written last: it means "complete"
 """
 
@@ -25,7 +25,8 @@ from vaak.core.errors import DataError
 from vaak.core.splits import SPLITS
 from vaak.runs.prepared import Recipe, fingerprint_with_files
 from vaak.tasks.asr.config import SCRATCH, AsrDataConfig, AsrExperiment, AsrModelConfig
-from vaak.tasks.asr.data import (
+from vaak.tasks.asr.export import exported_vocabulary
+from vaak.tasks.asr.utterances import (
     Limits,
     TokenLimit,
     Utterances,
@@ -35,7 +36,6 @@ from vaak.tasks.asr.data import (
     label_of_groups,
     write_utterances,
 )
-from vaak.tasks.asr.export import exported_vocabulary
 from vaak.tasks.asr.whisper import KEY, PURPOSE, Vocabulary, base_of
 from vaak.tasks.pretrained import fetch_model, transformers_of
 from vaak.tasks.speech_task import PLACES, Datasets, PreparedAudio, corpora_of, report_shared_speakers

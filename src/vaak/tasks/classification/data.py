@@ -35,6 +35,7 @@ from vaak.core.batch import Batch
 from vaak.core.errors import DataError, UserError
 from vaak.core.storage.files import fingerprint_of, read_json, write_json
 from vaak.core.task import Dataset
+from vaak.nn.cross_entropy import IGNORED
 from vaak.runs.prepared import PreparedFolder, Recipe, fingerprint_with_files
 from vaak.tasks.base import pad_rows
 from vaak.tasks.classification.config import ClassificationExperiment
@@ -49,7 +50,6 @@ from vaak.text.tokenizer_training import TokenizerFactory
 
 log = logging.getLogger("vaak")
 OUT_OF_SCOPE = "out_of_scope"
-IGNORED = -100
 SECTIONS = "data.corpus, data.tokenizer or data.augmentation.synonyms"
 Classes = dict[str, list[str]]
 """The classes of each label column."""

@@ -31,10 +31,10 @@ from vaak.config.base import Component
 from vaak.config.components import resolve_class
 from vaak.core.batch import Batch, send
 from vaak.core.errors import UserError
+from vaak.nn.cross_entropy import IGNORED
 from vaak.tasks.base import pad_rows
 from vaak.tasks.diarization.config import LABEL_TYPES
 
-IGNORED = -100
 SPOKEN_AT_ONCE = 2
 """The maximum number of speakers in a set of powerset."""
 SPEECH = "speech"

@@ -36,6 +36,7 @@ from vaak.core.terminal import followed
 from vaak.data.batching import evaluation_plan, largest_rows
 from vaak.data.loader import Address, MicrobatchReader, evaluation_addresses
 from vaak.engine.distributed.launcher import pick_device
+from vaak.nn.cross_entropy import IGNORED
 from vaak.nn.kernels.random_features import NORM_REG, SquaredNorms, norm_reg
 from vaak.nn.lora import add_lora
 from vaak.nn.losses import Loss, losses_of_logits, make_loss
@@ -59,7 +60,6 @@ from vaak.tasks.diarization.data import (
     training_speakers,
 )
 from vaak.tasks.diarization.labels import (
-    IGNORED,
     SPEECH,
     DiarizationCollator,
     DiarizationExample,

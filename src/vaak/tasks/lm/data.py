@@ -1,162 +1,27 @@
-"""The data of a language model: corpus to tokenizer to token stores, once; then examples of token ids.
+"""Examples of token ids, of the token stores that vaak.tasks.lm.prepare makes.
 
-FOLDER (RUN/prepared, or CACHE_DIR/FINGERPRINT, to which RUN/prepared then points)
-  tokenizer/tokenizer.json   base/ of a pretrained model   train/ valid/ test/ token stores   prepared.json, made last
 Token ids in, target ids out, -100 where nothing is to be predicted:
   document   [bos] t1 t2 ... tn [eos]      inputs are all but the last, targets all but the first
   stream     the concatenated documents, each after a [bos], cut into windows anywhere
-The end of a document counts as one byte, its newline. No bytes are counted where tokens don't reproduce the texts.
 """
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
-from functools import cached_property, partial
-from itertools import islice
-from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
 
 import numpy as np
 import torch
 
-from vaak.config.base import FOLDS_FILE
 from vaak.core.batch import Batch
 from vaak.core.errors import UserError
 from vaak.core.storage.files import fingerprint_of
 from vaak.core.task import Dataset
-from vaak.report.tables import aligned
-from vaak.runs.prepared import PreparedFolder, Recipe, fingerprint_with_files
-from vaak.tasks.lm.config import LanguageModelDataConfig
-from vaak.tasks.lm.pretrained import save_base
-from vaak.tasks.pretrained import Base
-from vaak.text.chat_template import ChatTemplate, given_template, keep_template, template_for, template_in
-from vaak.text.corpora.corpus import CorpusBuilder
-from vaak.text.corpora.readers import Document
-from vaak.text.corpora.statistics import statistics_rows
-from vaak.text.corpora.stores import EncodedPiece, TokenStore, write_encoded, write_tokens
+from vaak.nn.cross_entropy import IGNORED
+from vaak.text.corpora.stores import TokenStore
 from vaak.text.difficulties import MEASURES, kept_difficulties
-from vaak.text.tokenizer import Tokenizer, round_trip_report
-from vaak.text.tokenizer_training import TokenizerFactory
-
-log = logging.getLogger("vaak")
-ROUND_TRIP_DOCUMENTS = 2000
-TEMPLATE_FILES = ("tokenizer_config.json", "chat_template.jinja")
-
-
-@dataclass(frozen=True)
-class PreparedText(PreparedFolder):
-    """Tokenizer and token stores."""
-
-    load_tokenizer: Callable[[Path], Tokenizer] = Tokenizer.load
-
-    @cached_property
-    def tokenizer(self) -> Tokenizer:
-        return self.load_tokenizer(self.folder / "tokenizer")
-
-    def store(self, split: str) -> TokenStore:
-        """The tokens of a split. Raises UserError if the corpus has no such split."""
-        return self.open_split(split, TokenStore)
-
-
-def fingerprint(data: LanguageModelDataConfig, code: Path = Path(), base: Base | None = None) -> str:
-    """A hash of everything prepared data depend on: options, and size and time of change of every source file."""
-    tokenizer_file = [Path(data.tokenizer.path)] if data.tokenizer.path else []
-    files = [*CorpusBuilder(data.corpus, data.corpus.seed).files, *tokenizer_file]
-    of_tokenizer = {**TokenizerFactory(data.tokenizer, code).data_options(), "path": data.tokenizer.path}
-    options = {"corpus": data.corpus.model_dump(mode="json"), "tokenizer": of_tokenizer, **_of_chats(data, code)}
-    if base is None:
-        return fingerprint_with_files(options, files)
-    names = ("config.json", "tokenizer.json", *(TEMPLATE_FILES if data.corpus.has_answers else ()))
-    of_base = [Path(base.source) / name for name in names]
-    return fingerprint_with_files({**options, "pretrained": base.source}, [*files, *of_base])
-
-
-def recipe(
-    data: LanguageModelDataConfig,
-    splits: tuple[str, ...] | None = None,
-    code: Path = Path(),
-    base: Base | None = None,
-) -> Recipe:
-    """Return how tokenizer and token stores of ``splits`` (default: all) are made; users' files are seen from ``code``.
-
-    With a ``base`` the tokenizer is that of a pretrained model.
-    """
-    tokenizer = TokenizerFactory(data.tokenizer, code)
-    # Without its path, which may differ after a run was moved.
-    corpus = data.corpus.model_dump(mode="json", exclude={"train", "valid", "test", "name", FOLDS_FILE})
-    of_chats = _of_chats(data, code)
-    options = {"corpus": corpus, "tokenizer": tokenizer.data_options() if base is None else "pretrained", **of_chats}
-    make = partial(_make, data, tokenizer if base is None else base, splits, code)
-    return Recipe(make, partial(fingerprint, data, code, base), options)
-
-
-def _of_chats(data: LanguageModelDataConfig, code: Path) -> dict[str, Any]:
-    """Return the further options that prepared conversations depend on."""
-    return {"chat_template": given_template(data.chat_template, code)} if data.corpus.has_answers else {}
-
-
-def _make(
-    data: LanguageModelDataConfig,
-    factory: TokenizerFactory | Base,
-    splits: tuple[str, ...] | None,
-    code: Path,
-    folder: Path,
-) -> dict[str, Any]:
-    """Fill ``folder`` with ``splits`` of what ``data`` describes; return the statistics and the round trip.
-
-    The tokenizer is what ``factory`` has or makes; a file of a chat template is looked for in ``code``.
-    """
-    corpus = CorpusBuilder(data.corpus, data.corpus.seed)
-    splits = corpus.with_train_first() if splits is None else splits
-    if isinstance(factory, Base):
-        tokenizer = save_base(factory.source, folder, data.max_length)
-    else:
-        texts: Iterator[str] = iter(()) if data.tokenizer.path else corpus.documents("train")
-        tokenizer = factory.create_tokenizer(texts)
-        tokenizer.save(folder / "tokenizer")
-    template = _template(data, code, folder, tokenizer) if data.corpus.has_answers else None
-    for split in splits:
-        if template is None:
-            store = write_tokens(folder / split, corpus.documents(split), tokenizer)
-        else:
-            store = write_encoded(folder / split, _conversations(corpus.read(split), template), tokenizer)
-        log.info("%s: %s documents, %s tokens", split, f"{len(store):,}", f"{len(store.tokens):,}")
-    statistics = {split: corpus.statistics[split] for split in splits}
-    log.info("%s", "\n".join(aligned(statistics_rows(statistics), left=1)))
-    trip = round_trip_report(tokenizer, islice(corpus.documents(splits[-1]), ROUND_TRIP_DOCUMENTS))
-    (log.info if trip.exact == trip.documents else log.warning)("tokenizer: %s", trip)
-    about = {split: figures.to_json() for split, figures in statistics.items()}
-    return {"statistics": about, "round_trip": asdict(trip)}
-
-
-def _conversations(documents: Iterator[Document], template: ChatTemplate) -> Iterator[EncodedPiece]:
-    """Conversations as a template writes them; of a pair of answers two, of which the last answer counts."""
-    for one in documents:
-        if not one.rejected:
-            yield template.encoded(one.messages, one.where)
-            continue
-        earlier = sum(message["role"] == "assistant" for message in one.messages[: one.num_asked])
-        for messages in (one.messages, one.rejected):
-            piece = template.encoded(messages, one.where)
-            assert piece.answers is not None
-            begins = piece.answers & ~np.concatenate(([False], piece.answers[:-1]))
-            yield piece._replace(answers=piece.answers & (np.cumsum(begins) > earlier))
-
-
-def _template(data: LanguageModelDataConfig, code: Path, folder: Path, tokenizer: Tokenizer) -> ChatTemplate:
-    """The chat template of the options, or of the tokenizer that they give; kept with the tokenizer in ``folder``."""
-    kept = folder / "tokenizer"
-    given = None if data.tokenizer.path is None else Path(data.tokenizer.path)
-    source = kept if given is None else given if given.is_dir() else given.parent
-    content = template_for(tokenizer, given_template(data.chat_template, code), template_in(source))
-    template = ChatTemplate(content, tokenizer)
-    keep_template(kept, content)
-    return template
-
-
-IGNORED = -100
+from vaak.text.tokenizer import Tokenizer
 
 
 @dataclass(frozen=True)

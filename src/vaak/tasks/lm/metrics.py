@@ -32,9 +32,9 @@ from vaak.core.batch import Batch, places_of
 from vaak.core.errors import DataError, UserError
 from vaak.core.task import Dataset, Meters
 from vaak.core.terminal import followed
-from vaak.nn.cross_entropy import target_losses, unless_many
+from vaak.nn.cross_entropy import IGNORED, target_losses, unless_many
 from vaak.tasks.lm.config import LanguageModelConfig
-from vaak.tasks.lm.data import IGNORED, SpecialTokens, StreamDataset, TextDataset, TokenSequence, collate
+from vaak.tasks.lm.data import SpecialTokens, StreamDataset, TextDataset, TokenSequence, collate
 from vaak.text.corpora.readers import find_files
 from vaak.text.tokenizer import Tokenizer, normalise
 

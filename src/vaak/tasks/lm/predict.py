@@ -7,7 +7,7 @@ again from position 0.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,6 +19,7 @@ from vaak.core.errors import UserError
 from vaak.core.random_keys import Purpose, draw_key
 from vaak.nn.decoding.sampling import SamplingSettings, demand_tokens, next_tokens, uniform_numbers, without_dropout
 from vaak.tasks.lm.model import AnyLanguageModel
+from vaak.text.tokenizer import Tokenizer
 
 
 def generate(
@@ -50,6 +51,18 @@ def generate_batch(
         for text, token in zip(texts, tokens, strict=True):
             text += [] if token is None else [token]
     return texts
+
+
+def pieces(tokenizer: Tokenizer, prompt: Sequence[int], tokens: Iterable[int]) -> Iterator[str]:
+    """The text of tokens after a prompt, in pieces that are whole characters."""
+    ids, said = list(prompt[1:]), tokenizer.decode(list(prompt[1:]))
+    for token in tokens:
+        ids.append(token)
+        whole = tokenizer.decode(ids)
+        if not whole.endswith("\ufffd") and not tokenizer.is_byte(token):  # else wait for the rest
+            yield whole[len(said) :]
+            said = whole
+    yield tokenizer.decode(ids)[len(said) :]
 
 
 class RowDecoder:

@@ -10,9 +10,10 @@ The answer counts, with what ends it; turns of the assistant before it don't.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -23,10 +24,12 @@ from vaak.core.errors import DataError
 from vaak.core.storage.files import sync_file
 from vaak.core.task import Dataset, Meters
 from vaak.core.terminal import progress
+from vaak.nn.cross_entropy import IGNORED
 from vaak.nn.decoding.sampling import without_dropout
 from vaak.nn.losses import Loss
 from vaak.nn.preferences import DirectPreference, OddsRatio
-from vaak.tasks.lm.data import IGNORED, TokenSequence, answers_within, collate
+from vaak.runs.prepared import Recipe, fingerprint_with_files
+from vaak.tasks.lm.data import TokenSequence, answers_within, collate
 from vaak.text.corpora.stores import TokenStore
 
 REFERENCE = "reference.bin"
@@ -169,6 +172,26 @@ class PreferenceMeters(Meters):
             "chosen_reward": chosen,
             "rejected_reward": rejected,
         }
+
+
+def with_reference(
+    own: Recipe, about: Mapping[str, Any], weights: Sequence[Path], write: Callable[[Path, tuple[str, ...]], None]
+) -> Recipe:
+    """Return a recipe whose folder also has the reference, which ``write(folder, splits)`` puts there.
+
+    It depends on ``about``, where answers are cut, and on the files of the folders of ``weights``, that it begins with.
+    """
+
+    def make(folder: Path) -> dict[str, Any]:
+        found = own.make(folder)
+        write(folder, tuple(found["statistics"]))
+        return found
+
+    def fingerprint() -> str:
+        files = [path for folder in weights if folder.is_dir() for path in sorted(folder.glob("*.safetensors"))]
+        return fingerprint_with_files({"data": own.fingerprint(), **about}, files)
+
+    return replace(own, make=make, fingerprint=fingerprint, options={**own.options, "reference": about})
 
 
 @torch.inference_mode()

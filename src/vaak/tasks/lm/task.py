@@ -16,7 +16,7 @@ from dataclasses import replace
 from functools import cached_property
 from itertools import tee
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 from torch import Tensor, nn
@@ -29,40 +29,40 @@ from vaak.data.batching import largest_rows
 from vaak.engine.checkpoint.files import resolve_checkpoint
 from vaak.engine.distributed.launcher import pick_device
 from vaak.engine.trained import initialise
+from vaak.nn.cross_entropy import IGNORED
 from vaak.nn.decoding.sampling import SamplingSettings
 from vaak.nn.kernels.random_features import NORM_REG, SquaredNorms, norm_reg
 from vaak.nn.lora import add_lora
 from vaak.nn.losses import losses_of_logits
-from vaak.runs.prepared import Recipe, fingerprint_with_files, prepared_folder
+from vaak.runs.prepared import Recipe, prepared_folder
 from vaak.tasks.base import in_temporary_folder
 from vaak.tasks.batches import Batches
 from vaak.tasks.lm import pretrained
 from vaak.tasks.lm.config import LanguageModelConfig, LanguageModelDataConfig, LanguageModelExperiment
 from vaak.tasks.lm.data import (
-    IGNORED,
     ChatDataset,
     Corruption,
-    PreparedText,
     SpecialTokens,
     StreamDataset,
     TextDataset,
     TokenSequence,
     collate,
     corrupt,
-    recipe,
 )
 from vaak.tasks.lm.export import export_hf, export_onnx, export_peft
 from vaak.tasks.lm.metrics import ORDER, PairDataset, PairMeters, TextMeters, ngram_figures, read_pairs, visibility_of
 from vaak.tasks.lm.model import AnyLanguageModel, LanguageModel, TransformersDecoder
-from vaak.tasks.lm.predict import generate, generate_batch
+from vaak.tasks.lm.predict import generate, generate_batch, pieces
 from vaak.tasks.lm.preferences import (
     PreferenceDataset,
     PreferenceMeters,
     PreferencePair,
     collate_pairs,
     preference_losses,
+    with_reference,
     write_reference,
 )
+from vaak.tasks.lm.prepare import PreparedText, loss_of_text, recipe
 from vaak.tasks.lm.pretrained import Family, family_of
 from vaak.tasks.lm.spec import PREFERENCES, SPEC
 from vaak.tasks.pretrained import BASE_FOLDER, KeptBase, find_model, load_or_init
@@ -101,11 +101,9 @@ class LanguageModelTask(TextTask[LanguageModelExperiment, PreparedText, AnyLangu
     @cached_property
     def options(self) -> LanguageModelConfig:
         """The options of the model: of a pretrained one, mostly its own."""
-        return (
-            self.own
-            if self.own.pretrained is None
-            else pretrained.options_in(prepared_folder(self.directory), self.own)
-        )
+        if self.own.pretrained is None:
+            return self.own
+        return pretrained.options_in(prepared_folder(self.directory), self.own)
 
     # Data.
 
@@ -124,27 +122,14 @@ class LanguageModelTask(TextTask[LanguageModelExperiment, PreparedText, AnyLangu
         return self._with_reference(recipe(self.data, splits, self.folder, self.base), self.data)
 
     def _with_reference(self, own: Recipe, data: LanguageModelDataConfig) -> Recipe:
-        """A recipe that also has what the model that training begins with says of pairs of answers, where it is asked.
-
-        That depends on its weights, and on where answers are cut.
-        """
+        """A recipe that also has what the model that training begins with says of answers, where it is asked."""
         if not self.compares:
             return own
+        init_from = self.experiment.training.checkpoint.init_from
+        begins = None if init_from is None else resolve_checkpoint(Path(init_from))
+        weights = [Path(one) for one in (self.base and self.base.source, begins) if one]
         about = {"max_length": data.max_length, "long_chats": data.long_chats}
-
-        def make(folder: Path) -> dict[str, Any]:
-            found = own.make(folder)
-            self._write_references(folder, tuple(found["statistics"]))
-            return found
-
-        def fingerprint() -> str:
-            init_from = self.experiment.training.checkpoint.init_from
-            begins = None if init_from is None else resolve_checkpoint(Path(init_from))
-            folders = [Path(one) for one in (self.base and self.base.source, begins) if one]
-            files = [path for folder in folders if folder.is_dir() for path in sorted(folder.glob("*.safetensors"))]
-            return fingerprint_with_files({"data": own.fingerprint(), **about}, files)
-
-        return replace(own, make=make, fingerprint=fingerprint, options={**own.options, "reference": about})
+        return with_reference(own, about, weights, self._write_references)
 
     def _write_references(self, folder: Path, splits: tuple[str, ...]) -> None:
         tokenizer, base = Tokenizer.load(folder / "tokenizer"), self.base
@@ -240,7 +225,7 @@ class LanguageModelTask(TextTask[LanguageModelExperiment, PreparedText, AnyLangu
 
         def made(folder: Path) -> TextDataset:
             store = write_tokens(folder / "texts", map(normalise, texts), self.tokenizer)
-            if self.causal and (reason := _loss_of_text(store)):
+            if self.causal and (reason := loss_of_text(store)):
                 log.warning("no bits per byte: %s", reason)
             return self._evaluated(store, 0.0 if self.causal else self.data.masking_probability)
 
@@ -377,7 +362,7 @@ class LanguageModelTask(TextTask[LanguageModelExperiment, PreparedText, AnyLangu
         chats = self.dataset(split) if self.chats else None
         if isinstance(chats, ChatDataset) and chats.num_cut:
             return f"{chats.num_cut:,} conversations are cut"
-        return _loss_of_text(self.prepared.store(split))
+        return loss_of_text(self.prepared.store(split))
 
     def _newlines(self) -> str:
         """Return which newlines of the files are scored and counted as bytes, in words."""
@@ -419,15 +404,16 @@ class LanguageModelTask(TextTask[LanguageModelExperiment, PreparedText, AnyLangu
 
     def stream(self, model: nn.Module, text: str, settings: SamplingSettings) -> Iterator[str]:
         """The model's continuation of ``text``, in pieces that are whole characters, as soon as they are drawn."""
-        prompt = self.prompt(text)
-        assert isinstance(model, AnyLanguageModel)
-        yield from self._pieces(prompt, generate(model, prompt, settings, max_length=self.data.max_length))
+        yield from self._continued(model, self.prompt(text), settings)
 
     def answer(self, model: nn.Module, messages: Messages, settings: SamplingSettings) -> Iterator[str]:
         """The model's answer to a conversation, as ``stream`` gives it; ends where the template ends an answer."""
-        prompt, settings = self.chat_template.prompt(messages, "the messages"), self.answering(settings)
+        prompt = self.chat_template.prompt(messages, "the messages")
+        yield from self._continued(model, prompt, self.answering(settings))
+
+    def _continued(self, model: nn.Module, prompt: list[int], settings: SamplingSettings) -> Iterator[str]:
         assert isinstance(model, AnyLanguageModel)
-        yield from self._pieces(prompt, generate(model, prompt, settings, max_length=self.data.max_length))
+        return pieces(self.tokenizer, prompt, generate(model, prompt, settings, max_length=self.data.max_length))
 
     def answering(self, settings: SamplingSettings) -> SamplingSettings:
         """Sampling settings that also stop where the chat template ends an answer."""
@@ -446,21 +432,10 @@ class LanguageModelTask(TextTask[LanguageModelExperiment, PreparedText, AnyLangu
         def together(some: list[tuple[list[int], int]]) -> list[str]:
             prompts, seeds = zip(*some, strict=True)
             found = generate_batch(model, prompts, settings, max_length=self.data.max_length, seeds=seeds)
-            return ["".join(self._pieces(prompt, tokens)) for prompt, tokens in zip(prompts, found, strict=True)]
+            return ["".join(pieces(self.tokenizer, *one)) for one in zip(prompts, found, strict=True)]
 
         batches = Batches(model.embedding.weight.device, batch_size)
         return batches.results(asked, lambda one: len(one[0]), together)
-
-    def _pieces(self, prompt: list[int], tokens: Iterable[int]) -> Iterator[str]:
-        """The text of tokens after a prompt, in pieces that are whole characters."""
-        ids, said = list(prompt[1:]), self.tokenizer.decode(prompt[1:])
-        for token in tokens:
-            ids.append(token)
-            whole = self.tokenizer.decode(ids)
-            if not whole.endswith("\ufffd") and not self.tokenizer.is_byte(token):  # else wait for the rest
-                yield whole[len(said) :]
-                said = whole
-        yield self.tokenizer.decode(ids)[len(said) :]
 
     def samples(self, model: nn.Module) -> list[str]:
         """Samples that begin from nothing; an encoder has none."""
@@ -523,9 +498,3 @@ class LanguageModelTask(TextTask[LanguageModelExperiment, PreparedText, AnyLangu
     def _longest(self) -> int:
         base = None if self.own.pretrained is None else pretrained.longest_of(self.prepared.folder)
         return base or self.data.max_length
-
-
-def _loss_of_text(store: TokenStore) -> str:
-    """Return how much of its texts a store's tokens don't reproduce, in words; empty if they reproduce everything."""
-    lost = store.num_documents - store.num_reproduced
-    return f"the tokenizer loses text in {lost:,} of {store.num_documents:,} documents" if lost else ""

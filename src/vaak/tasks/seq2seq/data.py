@@ -34,6 +34,7 @@ from vaak.core.errors import DataError, UserError
 from vaak.core.storage.files import fingerprint_of
 from vaak.core.task import Dataset
 from vaak.core.terminal import followed
+from vaak.nn.cross_entropy import IGNORED
 from vaak.runs.prepared import PreparedFolder, Recipe, fingerprint_with_files
 from vaak.tasks.base import pad_rows
 from vaak.tasks.pretrained import Base
@@ -338,9 +339,6 @@ def _without(reasons: dict[str, np.ndarray], number: int) -> Selection:
             dropped[reason] = int((kept & holds).sum())
         kept &= ~holds
     return Selection(np.flatnonzero(kept), dropped)
-
-
-IGNORED = -100
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,7 @@ from vaak.core.batch import Batch, Term, read_together
 from vaak.core.errors import UserError
 from vaak.core.task import Baselines, Outputs
 from vaak.data.batching import largest_rows
+from vaak.nn.cross_entropy import IGNORED
 from vaak.nn.kernels.random_features import NORM_REG, SquaredNorms, norm_reg
 from vaak.nn.losses import losses_of_logits
 from vaak.runs.prepared import Recipe, prepared_folder
@@ -29,7 +30,6 @@ from vaak.tasks.pretrained import find_model, load_or_init
 from vaak.tasks.seq2seq import pretrained
 from vaak.tasks.seq2seq.config import Seq2SeqDataConfig, Seq2SeqExperiment
 from vaak.tasks.seq2seq.data import (
-    IGNORED,
     PairDataset,
     PairExample,
     PairTokens,

@@ -21,9 +21,10 @@ from vaak.config.yaml.text import yaml_text
 from vaak.core.errors import DataError, UserError
 from vaak.engine.checkpoint.files import resolve_checkpoint
 from vaak.runs.open_run import open_run
-from vaak.tasks.asr.data import SAMPLING_RATE, split_at_silences
+from vaak.tasks.asr.data import SAMPLING_RATE
 from vaak.tasks.asr.predict import quietest, windows_of
 from vaak.tasks.asr.task import AsrTask
+from vaak.tasks.asr.utterances import split_at_silences
 
 
 @pytest.fixture(scope="module")

@@ -19,8 +19,8 @@ from tiny_decoder import write_folder
 from vaak.config.load import load
 from vaak.core.errors import DataError, UserError
 from vaak.engine.metrics_file import read_records
+from vaak.nn.cross_entropy import IGNORED
 from vaak.runs.evaluate import evaluate_run
-from vaak.tasks.lm.data import IGNORED
 from vaak.tasks.lm.task import LanguageModelTask
 
 SIZES = {"train": 40, "valid": 6}

@@ -14,7 +14,8 @@ from vaak.core.errors import DataError
 from vaak.core.random_keys import Purpose
 from vaak.data.loader import Address, MicrobatchReader
 from vaak.data.plan import checked_lengths
-from vaak.tasks.lm.data import IGNORED, Corruption, SpecialTokens, StreamDataset, TextDataset, TokenSequence, collate
+from vaak.nn.cross_entropy import IGNORED
+from vaak.tasks.lm.data import Corruption, SpecialTokens, StreamDataset, TextDataset, TokenSequence, collate
 from vaak.text.corpora.stores import TokenStore, write_tokens
 from vaak.text.tokenizer import Tokenizer
 from vaak.text.tokenizer_training import TokenizerFactory

@@ -15,7 +15,7 @@ from networks import draw_weights
 from vaak.core.batch import Batch
 from vaak.engine.distributed.ranks import Ranks
 from vaak.engine.evaluation import Evaluator
-from vaak.tasks.lm.data import IGNORED
+from vaak.nn.cross_entropy import IGNORED
 from vaak.tasks.lm.metrics import PairMeters
 from vaak.tasks.lm.model import AnyLanguageModel
 from vaak.tasks.lm.task import LanguageModelTask

@@ -17,8 +17,8 @@ import tiny_decoder
 from vaak.core.errors import UserError
 from vaak.engine.checkpoint.files import load_checkpoint
 from vaak.library.trained_run import open as opened
+from vaak.nn.cross_entropy import IGNORED
 from vaak.nn.preferences import DirectPreference, OddsRatio
-from vaak.tasks.lm.data import IGNORED
 from vaak.tasks.lm.preferences import REFERENCE
 
 PAIRS = torch.tensor([[-3.0, -9.0], [-20.0, -4.0], [-0.5, -0.75], [-700.0, -2.0]], dtype=torch.float64)

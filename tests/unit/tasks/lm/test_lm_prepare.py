@@ -15,7 +15,7 @@ import pytest
 import tiny_runs
 from vaak.core.errors import DataError, UserError
 from vaak.runs.prepared import DONE
-from vaak.tasks.lm.data import PreparedText, fingerprint, recipe
+from vaak.tasks.lm.prepare import PreparedText, fingerprint, recipe
 from vaak.text.corpora.stores import TokenStore
 from vaak.text.tokenizer import Tokenizer
 
@@ -95,7 +95,7 @@ WORKER = """
 import sys
 from pathlib import Path
 from vaak.config.load import load
-from vaak.tasks.lm.data import PreparedText, recipe
+from vaak.tasks.lm.prepare import PreparedText, recipe
 text, folder = map(Path, sys.argv[1:])
 data = load([text / "tiny.yml"]).experiment.data
 print("ready", flush=True)

@@ -15,8 +15,9 @@ from vaak.core.errors import UserError
 from vaak.core.random_keys import Purpose
 from vaak.data.bucketing import BucketedPlanner
 from vaak.data.loader import Address, MicrobatchReader
+from vaak.nn.cross_entropy import IGNORED
 from vaak.tasks.seq2seq.config import Seq2SeqDataConfig
-from vaak.tasks.seq2seq.data import IGNORED, PairDataset, PairExample, PairTokens, PreparedPairs, collate, recipe
+from vaak.tasks.seq2seq.data import PairDataset, PairExample, PairTokens, PreparedPairs, collate, recipe
 from vaak.text.difficulties import WordCounts
 
 SPECIAL = PairTokens(source_pad=0, source_eos=2, source_mask=3, target_pad=5, target_bos=6, target_eos=7, target_mask=8)

@@ -25,7 +25,8 @@ from vaak.core.batch import Batch
 from vaak.nn.conformer import frames_of
 from vaak.nn.cross_entropy import IGNORED
 from vaak.nn.ctc import frames_needed
-from vaak.tasks.asr.data import AsrDataset, AsrExample, TokenLimit
+from vaak.tasks.asr.data import AsrDataset, AsrExample
+from vaak.tasks.asr.utterances import TokenLimit
 from vaak.tasks.base import pad_rows
 
 TOO_FEW_FRAMES = "utterances with more tokens than the encoder has frames for"

@@ -8,9 +8,9 @@ from typing import Any
 from vaak.tasks.asr.config import SCRATCH
 from vaak.tasks.asr.ctc.data import FrameFeatures
 from vaak.tasks.asr.ctc.pretrained import keep_base, own_vocabulary, waveforms_of
-from vaak.tasks.asr.data import TokenLimit
 from vaak.tasks.asr.export import exported_vocabulary
 from vaak.tasks.asr.prepare import BASE, AsrSources
+from vaak.tasks.asr.utterances import TokenLimit
 from vaak.tasks.asr.whisper import SpecialIds, Vocabulary, base_of
 from vaak.text.tokenizer import Tokenizer
 from vaak.text.tokenizer_training import TokenizerFactory

@@ -28,8 +28,8 @@ from vaak.tasks.asr.stages.runs import Values, base_for, data_of, precision_of, 
 if TYPE_CHECKING:
     import numpy as np
 
-    from vaak.tasks.asr.data import Utterances
     from vaak.tasks.asr.task import AsrTask
+    from vaak.tasks.asr.utterances import Utterances
 
 log = logging.getLogger("vaak")
 

@@ -199,7 +199,7 @@ def _basis(options: MoeOptions, inputs: Mapping[str, Path]) -> CostBasis | str:
     folder = inputs.get("embeddings")
     if folder is None or not (folder / MANIFEST).exists():
         return _estimated_basis(options.model_dump_json())
-    from vaak.tasks.asr.data import Utterances
+    from vaak.tasks.asr.utterances import Utterances
 
     record, about, prepared = read_json(folder / MANIFEST), read_json(folder / ABOUT), folder / "data" / "prepared"
     train, valid = len(Utterances(prepared / "train").cuts), len(Utterances(prepared / "valid"))

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from vaak.nn.lora import Gate
-    from vaak.tasks.asr.data import Utterances
+    from vaak.tasks.asr.utterances import Utterances
 
 log = logging.getLogger("vaak")
 

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from vaak.audio.segments import Segment
 from vaak.config.base import Component
 from vaak.core.errors import UserError
+from vaak.nn.cross_entropy import IGNORED
 from vaak.tasks.diarization.labels import (
-    IGNORED,
     BinaryCollator,
     DiarizationCollator,
     DiarizationExample,

@@ -1,0 +1,329 @@
+"""Utterances on disk: those of a split that have a transcript and fit the model, split where they are too long.
+
+FOLDER/
+  cuts/               the utterances of a split that fit the model (vaak.audio.cuts.store)
+  groups.bin          int32, the group of each
+  used.bin            int64, the numbers of those that are used, in order
+  left_out.jsonl      the name of each utterance that is left out, with the reason
+  utterances.json     names of the groups, and the label that they come from; written last
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import logging
+import math
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from vaak.audio.cuts.reading import alignment_of, text_of
+from vaak.audio.cuts.recordings import UNUSABLE, LeftOut, alignment_items, describe, section, utterances_of
+from vaak.audio.cuts.store import CutStore, write_cuts
+from vaak.core.artifact import Artifact
+from vaak.core.errors import DataError
+from vaak.core.storage.files import fingerprint_of, sync_file, write_text
+from vaak.core.storage.mapped_lines import mapped
+from vaak.data.plan import sample_size, stratified_sample
+from vaak.tasks.asr.config import AsrDataConfig
+from vaak.tasks.asr.whisper import Vocabulary
+
+if TYPE_CHECKING:
+    from lhotse.cut import Cut
+
+log = logging.getLogger("vaak")
+
+ABOUT, GROUPS, USED, LEFT_OUT = "utterances.json", "groups.bin", "used.bin", "left_out.jsonl"
+LABELS = ("etiology", "accent", "severity", "group")
+"""Where groups are looked for, in this order."""
+NO_GROUP = "all"
+UNLABELLED = "unlabelled"
+TOO_LONG = "utterances longer than data.max_duration"
+NO_WORD_TIMES = "utterances longer than data.max_duration whose words have no times, so that they can't be cut"
+TOO_MANY_TOKENS = "utterances with more tokens than the decoder writes"
+TOLERANCE = 0.01
+"""Seconds beyond max_duration that aren't worth losing an utterance for; they are cut off."""
+
+
+class TokenLimit(NamedTuple):
+    """How many tokens a transcript may have.
+
+    ``excess(ids, seconds)`` says what is too much of the tokens of an utterance of so many seconds; None where it fits.
+    Utterances that don't fit are counted as a ``kind``.
+    """
+
+    kind: str
+    excess: Callable[[list[int], float], str | None]
+    depends_on_audio: bool = False
+    """Then a part of an utterance fits no better than all of it."""
+
+
+def decoder_limit(most_tokens: int) -> TokenLimit:
+    """Return the limit of a decoder that reads ``most_tokens`` after its prompt."""
+
+    def excess(ids: list[int], seconds: float) -> str | None:
+        fits = len(ids) <= most_tokens
+        return None if fits else f"{len(ids)} tokens, more than the {most_tokens} that the decoder writes"
+
+    return TokenLimit(TOO_MANY_TOKENS, excess)
+
+
+class Limits(NamedTuple):
+    """Limits on utterances, and which part of them is used."""
+
+    data: AsrDataConfig
+    percent: float = 100.0
+    most: int | None = None
+    """How many of the utterances are used: a percentage, up to a number."""
+
+
+class Utterances:
+    """The utterances in a folder; pickles as its path."""
+
+    def __init__(self, folder: str | Path) -> None:
+        self.folder = Path(folder)
+        about = Artifact(self.folder, ABOUT, "utterances", keys={"groups": list}).read()
+        self.cuts = CutStore(self.folder / "cuts")
+        self.used = mapped(self.folder / USED, "<i8")
+        self.group_names: tuple[str, ...] = tuple(about["groups"])
+        self.groups: np.ndarray = mapped(self.folder / GROUPS, "<i4")[self.used]
+        self.durations: np.ndarray = self.cuts.durations[self.used]
+        self.fingerprint = fingerprint_of([self.cuts.fingerprint, self.used.tolist(), about["groups"]])
+
+    def __len__(self) -> int:
+        return len(self.used)
+
+    def describe(self, index: int) -> str:
+        """The name and the file of utterance ``index``."""
+        return self.cuts.describe(int(self.used[index]))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Utterances, (self.folder,)
+
+
+@dataclass
+class Writing:
+    """The utterances of a split, written but for what their tokens and the label of their groups decide."""
+
+    folder: Path
+    limits: Limits
+    store: CutStore
+    labels: set[str]
+    """Those by which utterances may be grouped, and which some of them have."""
+    left_out: LeftOut
+
+    def texts(self) -> Iterator[str]:
+        """All transcripts."""
+        return (text_of(cut) or "" for cut in self.store)
+
+    def finish(self, vocabulary: Vocabulary, tokens: TokenLimit, label: str | None) -> dict[str, Any]:
+        """Split or leave out what has too many ``tokens``, draw the sample, and return the statistics.
+
+        Groups are those of a ``label``.
+        """
+        if self.limits.data.too_long == "split" and not tokens.depends_on_audio:
+            self._split(lambda text: tokens.excess(vocabulary.encode(text), 0.0) is None)
+        labels, fitting, names = list[str](), list[int](), list[str]()
+        for index, cut in enumerate(self.store):
+            labels.append((_label(cut, label) or UNLABELLED) if label else NO_GROUP)
+            if self.limits.data.groups and labels[index] not in self.limits.data.groups:
+                continue
+            reason = tokens.excess(vocabulary.encode(text_of(cut) or ""), cut.duration)
+            if reason is None:
+                fitting.append(index)
+                names.append(cut.id)
+                continue
+            _leave_out(cut, tokens.kind, reason, self.limits, self.left_out)
+        self._list_left_out()
+        missing = [one for one in self.limits.data.groups if one not in labels]
+        if missing and self.folder.name == "train":
+            self._say_missing(missing, sorted({*labels}), label)
+        group_names = sorted({labels[index] for index in fitting}) or [NO_GROUP]
+        places = {name: place for place, name in enumerate(group_names)}
+        groups = np.array([places.get(one, -1) for one in labels], "<i4")
+        used = np.array(fitting, "<i8")
+        size = sample_size(len(used), self.limits.percent, self.limits.most)
+        if size < len(used):
+            used = used[stratified_sample(names, groups[used], size, self.limits.data.sampling_seed)]
+        for name, array in ((GROUPS, groups), (USED, used)):
+            array.tofile(self.folder / name)
+            sync_file(self.folder / name)
+        Artifact(self.folder, ABOUT, "utterances").finish({"groups": group_names, "label": label}, with_sizes=False)
+        numbers = np.bincount(groups[used], minlength=len(group_names)).tolist()
+        return {
+            "utterances": len(used),
+            "seconds": float(self.store.durations[used].sum()),
+            "group": label or NO_GROUP,
+            "groups": dict(zip(group_names, numbers, strict=True)),
+            "left_out": dict(self.left_out.counts),
+            "unusable": self.left_out.listed.get(UNUSABLE, []),
+        }
+
+    def _split(self, fits: Callable[[str], bool]) -> None:
+        """Split the utterances whose text doesn't fit, where their words have times."""
+        if all(map(fits, self.texts())):
+            return
+        parts = (
+            part
+            for cut in self.store
+            for part in ((not fits(text_of(cut) or "") and split_at_silences(cut, math.inf, fits)) or [cut])
+        )
+        whole, split = self.folder / "cuts", self.folder / ".cuts.tmp"
+        write_cuts(split, parts)
+        shutil.rmtree(whole)
+        split.rename(whole)
+        self.store = CutStore(whole)
+
+    def _say_missing(self, missing: list[str], there: list[str], label: str | None) -> None:
+        """Warn of ``data.groups`` that train lacks, which has those ``there``. Raises DataError where it has none."""
+        hints = ", ".join(f"{name!r}{_nearest(name, there)}" for name in missing)
+        said = f"data.groups: no utterance of train has the {label} {hints}; it has {', '.join(map(repr, there[:10]))}"
+        if len(missing) == len(self.limits.data.groups):
+            raise DataError(said)
+        log.warning("%s", said)
+
+    def _list_left_out(self) -> None:
+        listed = [one for of_kind in self.left_out.listed.values() for one in of_kind]
+        lines = (json.dumps(one, ensure_ascii=False) + "\n" for one in listed)
+        write_text(self.folder / LEFT_OUT, "".join(lines))
+        if listed:
+            log.warning("what is left out is listed in %s", self.folder / LEFT_OUT)
+
+
+def write_utterances(folder: Path, cuts: Iterable[Cut], limits: Limits, left_out: LeftOut) -> Writing:
+    """Write the utterances of the recordings ``cuts`` that aren't too long, without those without a transcript.
+
+    Raises DataError where one is too long and ``data.too_long`` is fail, or its transcript is empty and may not be
+    ``left_out``.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    names, labels = (limits.data.group,) if limits.data.group else LABELS, set[str]()
+
+    def kept() -> Iterator[Any]:
+        for cut in cuts:
+            for one in _fitting(cut, limits, left_out):
+                labels.update(name for name in names if name not in labels and _label(one, name))
+                yield one
+
+    return Writing(folder, limits, write_cuts(folder / "cuts", kept()), labels, left_out)
+
+
+def label_of_groups(writings: Mapping[str, Writing], asked: str | None) -> str | None:
+    """The label that groups the utterances of all splits: the one ``asked`` for, or the first of LABELS that there is.
+
+    A split without it is named in a warning. Raises DataError for one where it is asked for.
+    """
+    labels = {split: writing.labels for split, writing in writings.items() if len(writing.store)}
+    label = asked or next((name for name in LABELS if any(name in has for has in labels.values())), None)
+    for split in (split for split, has in labels.items() if label and label not in has):
+        if asked:
+            raise DataError(f"data.group: no utterance of {split} has a label {asked}")
+        log.warning(
+            "%s: no utterance has the label %s, by which other splits are grouped: it is one group (data.group)",
+            split,
+            label,
+        )
+    return label
+
+
+def doubtful_groups(groups: Mapping[str, Mapping[str, int]], label: str | None) -> Iterator[str]:
+    """Return warnings on the numbers of utterances by split and group: of names that train doesn't have, or has twice.
+
+    >>> list(doubtful_groups({"train": {"ALS": 5, "PD": 4}, "valid": {"ALS": 2, "Als ": 1, "7": 1}}, "etiology"))
+    ["valid: train has no etiology 'Als ' (1 utterance; did you mean 'ALS'?), '7' (1 utterance); it has 'ALS', 'PD'"]
+    """
+    known = groups.get("train", {})
+    for split, own in groups.items():
+        others = [name for name in own if own[name] and known and name not in known]
+        if others:
+            number = {name: f"{own[name]:,} utterance{'s' * (own[name] > 1)}" for name in others}
+            listed = [f"{name!r} ({number[name]}{_nearest(name, known)})" for name in others]
+            there = ", ".join(map(repr, [*known][:10]))
+            yield f"{split}: train has no {label} {', '.join(listed)}; it has {there}"
+    for name in known:
+        same = [other for other in known if other > name and _plain(other) == _plain(name)]
+        if same:
+            yield f"train: {label} {name!r} and {', '.join(map(repr, same))} differ by case or spaces only"
+    if UNLABELLED in known and len(known) > 1:
+        yield f"train: {known[UNLABELLED]:,} utterances have no {label}; they are a group, {UNLABELLED}"
+
+
+def _nearest(name: str, known: Iterable[str]) -> str:
+    """``; did you mean …?`` with the group whose name is nearest but for case and spaces, or nothing."""
+    plain = {_plain(one): one for one in known}
+    near = difflib.get_close_matches(_plain(name), [*plain], n=1)
+    return f"; did you mean {plain[near[0]]!r}?" if near else ""
+
+
+def _plain(name: str) -> str:
+    return " ".join(name.casefold().split())
+
+
+def _fitting(cut: Any, limits: Limits, left_out: LeftOut) -> Iterator[Any]:
+    """The utterances of a recording that have a transcript and fit the encoder."""
+    longest, how = limits.data.max_duration, limits.data.too_long
+    for one in utterances_of(cut):
+        if text_of(one) is None:
+            left_out.without_text(one, cut)
+        elif one.duration <= longest + TOLERANCE:
+            yield one
+        else:
+            pieces = split_at_silences(one, longest) if how == "split" else []
+            yield from pieces
+            if not pieces:
+                kind = NO_WORD_TIMES if how == "split" else TOO_LONG
+                reason = f"{one.duration:.2f} s, more than the {longest:g} s of data.max_duration"
+                _leave_out(one, kind, reason, limits, left_out)
+
+
+def _leave_out(cut: Any, kind: str, reason: str, limits: Limits, left_out: LeftOut) -> None:
+    """List ``cut`` in ``left_out``, under its ``kind`` and with the ``reason``.
+
+    Raises DataError where the ``limits`` let none be left out.
+    """
+    if limits.data.too_long == "fail":
+        raise DataError(f"{describe(cut)} has {reason}; set data.too_long to drop or split, or shorten it")
+    left_out.add(cut.id, kind, reason)
+
+
+def _label(cut: Any, name: str) -> str | None:
+    """The label of an utterance by its name: its speaker, its language, or a key of its manifest."""
+    own = cut.supervisions[0]
+    value = getattr(own, name) if name in ("speaker", "language") else (own.custom or {}).get(name)
+    return None if value is None or value == "" else str(value)
+
+
+def split_at_silences(cut: Any, longest: float, fits: Callable[[str], bool] = lambda text: True) -> list[Any]:
+    """The utterance in parts of at most ``longest`` seconds, cut in the longest pauses between its words.
+
+    The text of each part ``fits``. Nothing where its words have no times, or one of them is too long.
+    """
+    words = [word for word in (alignment_of(cut) or {}).get("word", ()) if word.text]
+    said = (text_of(cut) or "").split()
+    texts = said if len(said) == len(words) else [word.text for word in words]  # with their punctuation, if they agree
+    parts, start, first = list[Any](), 0.0, 0
+    while first < len(words):
+        last = first
+        while last < len(words) and words[last].end - start <= longest and fits(" ".join(texts[first : last + 1])):
+            last += 1
+        if last == first:
+            return []
+        end = min(cut.duration, start + longest)
+        if last < len(words):
+            ends = range(first + (last - first) // 2, last)
+            last = 1 + max(ends, key=lambda place: words[place + 1].start - words[place].end)
+            end = min(end, (words[last - 1].end + words[last].start) / 2)
+        part = section(cut, start, end)
+        part.id = f"{cut.id}-{len(parts):03}"
+        part.supervisions = part.supervisions[:1]
+        part.supervisions[0].text = " ".join(texts[first:last])
+        own = [(word.text, round(word.start - start, 8), word.end - start) for word in words[first:last]]
+        part.supervisions[0].alignment = alignment_items({"word": own})
+        parts.append(part)
+        start, first = end, last
+    return parts
