@@ -397,7 +397,7 @@ def speech_file(path: Path, sampling_rate: int, pause: float) -> Iterator[Speech
 
 
 AUDIO = frozenset({".wav", ".flac", ".ogg", ".opus", ".mp3", ".aiff", ".aif", ".au", ".sph", ".w64", ".caf"})
-"""What libsndfile reads."""
+"""Suffixes of files that libsndfile reads."""
 NOT_READ = frozenset(
     {".m4a", ".m4b", ".aac", ".mp4", ".3gp", ".amr", ".wma", ".webm", ".mka", ".weba", ".ac3", ".ape", ".wv", ".tta"}
 )

@@ -223,7 +223,7 @@ def _busy_seconds(seconds: dict[str, float]) -> float:
 
 WARM_UP = 3
 LEAST_SECONDS = 5.0
-"""Of training, before it is judged: shorter times say little."""
+"""Seconds of training before it is judged: shorter times say little."""
 
 
 class WaitingForDataCallback(Callback):

@@ -15,9 +15,9 @@ log = logging.getLogger("vaak")
 IDLE = 0.1
 """An expert that gets less than this part of an equal share is nearly unused."""
 FALLEN = 0.8
-"""Of the entropy of choices, relative to the first evaluation's: below this it has fallen."""
+"""A share of the entropy of choices, relative to the first evaluation's: below this it has fallen."""
 WORSE = 0.02
-"""By how much, relative to the best, validation is worse by more than chance."""
+"""The share of the best figure by which validation is worse by more than chance."""
 REMEDY = (
     "lower the gate's learning rate (training.optimizer.groups: [{match: ^gate, lr_scale: 0.02}]; moe-asr: "
     "--gate-lr-scale), or raise training.loss.auxiliary.load_balancing (--load-balancing) or "
@@ -37,7 +37,7 @@ class RoutingCallback(Callback):
         self.metric, self.mode = metric, mode
         self.idle: list[int] = []
         self.entropy: float | None = None
-        """Of choices, in the first evaluation, or when it was last said to have fallen."""
+        """The entropy of choices in the first evaluation, or when it was last said to have fallen."""
         self.best: float | None = None
         self.was_worse = False
 

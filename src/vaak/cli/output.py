@@ -50,7 +50,7 @@ def print_or_write(lines: Iterable[str], output: Path | None, total: int | None 
 
 
 CHANCE = {"pairs_accuracy": 0.5}
-"""What a guess gives, where that doesn't depend on the data."""
+"""The figure of a guess, where that doesn't depend on the data."""
 NEXT = {
     "lm": ("eval {run} --split test", 'generate {run} "…"', "export {run} --format hf"),
     "seq2seq": ("eval {run} --split test", 'translate {run} "…"'),
@@ -63,7 +63,7 @@ NEXT = {
 """Commands to try on a finished run, by its task."""
 OF_TEST = " --split test"
 EARLY = "early stopping"
-"""What the reason of a run begins with that ended as it was to."""
+"""How the reason begins of a run that ended as it was to."""
 
 
 def print_outcome(outcome: Outcome, as_json: bool) -> None:

@@ -236,7 +236,7 @@ def _time(seconds: float) -> str:
 
 
 class Picture(StrEnum):
-    """What is drawn."""
+    """The pictures that can be drawn."""
 
     history = "history"
     gate = "gate"

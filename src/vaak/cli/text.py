@@ -1,4 +1,4 @@
-"""What text becomes before a model gets it: ``vaak tokenizer`` (tokens) and ``vaak phonemes`` (sounds)."""
+"""Text as a model gets it: ``vaak tokenizer`` (tokens) and ``vaak phonemes`` (sounds)."""
 
 from __future__ import annotations
 

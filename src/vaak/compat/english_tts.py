@@ -56,7 +56,7 @@ ALWAYS: dict[str, Any] = {
         "checkpoint": {"interval_epochs": 5},
     },
 }
-"""What the trainer does, and has no name for."""
+"""Options that the trainer sets, and has no name for."""
 ALIGNED: dict[str, Any] = {
     "model": {"durations": "given"},
     "data": {"front_end": {"alphabet": "arpabet", "punctuation": "pause", "word_boundaries": False}},

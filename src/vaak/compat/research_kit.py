@@ -245,7 +245,7 @@ class _InMemory(JointTask):
 
 
 MASKS = ("mask", "inputs_mask", "input_mask", "attention_mask", "padding_mask")
-"""What a parameter of ``forward`` is called that takes a mask, True where data is real."""
+"""Names of a parameter of ``forward`` that takes a mask, True where data is real."""
 
 
 def _logits(model: nn.Module, batch: Batch) -> Tensor:

@@ -1,4 +1,4 @@
-"""What is handed on where a model is trained several times: the optimizer's moments, and a rate that was set."""
+"""State handed on where a model is trained several times: the optimizer's moments, and a rate that was set."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What a run is: typed sections, YAML in, clear errors out. Imports neither torch nor a task."""
+"""Configurations: typed sections, YAML in, clear errors out. Imports neither torch nor a task."""

@@ -22,10 +22,10 @@ from pydantic_core import PydanticCustomError
 from vaak.core.errors import UserError
 
 ResumeClass = Literal["free", "converts", "other numbers", "refused"]
-"""What changing an option on resume does to a run (docs/resuming.md): no number changes; the batches change and the
+"""The effect on a run of changing an option on resume (docs/resuming.md): no number changes; the batches change and the
 position is converted; numbers change from here on; it can't be done."""
 REGISTERED: defaultdict[str, dict[str, Any]] = defaultdict(dict)
-"""What a program registered under short names (``vaak.config.components``), by the option that may name it."""
+"""Components registered under short names (``vaak.config.components``), by the option that may name them."""
 REFERENCES = ("./file.py:Name", "package.module:Name")
 """How a user's class is named."""
 USERS_CLASS = "of a user's class"

@@ -1,4 +1,4 @@
-"""What a resume may change: the class of every option, and how two configurations of a run differ.
+"""Changes that a resume may make: the class of every option, and how two configurations of a run differ.
 
 An option declares its class where it is declared itself: ``option(..., resume="free")``, or ``resume_class`` of its
 section (``vaak.config.base``). What the classes mean is in docs/resuming.md.

@@ -1,4 +1,4 @@
-"""What the types accept but can't be: options that don't apply, and names of losses, metrics or runs that don't exist.
+"""Checks beyond types: options that don't apply, and names of losses, metrics or runs that don't exist.
 
 Such options are always reported, before there are data. A task adds its own checks.
 """

@@ -220,7 +220,7 @@ LOSSES: dict[str, str] = {
 }
 """Short names for training.loss.main."""
 SMOOTHING_LOSSES = ("cross_entropy", "bce", "dpo")
-"""Those of them that take ``label_smoothing``."""
+"""Losses that take ``label_smoothing``."""
 AUXILIARY_LOSSES: dict[str, str] = {
     **{name: place for name, place in LOSSES.items() if name not in ("dpo", "orpo")},
     "z_loss": "vaak.nn.losses:z_loss",

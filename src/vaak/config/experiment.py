@@ -27,7 +27,7 @@ class HiddenConfig(Section):
 
 
 class DistillationConfig(Section):
-    """What is learned of a teacher: alpha · T² · KL(teacher, student) + (1 - alpha) · the task's own loss."""
+    """Distillation from a teacher: alpha · T² · KL(teacher, student) + (1 - alpha) · the task's own loss."""
 
     bare: ClassVar[str | None] = "teacher"
     resume_class: ClassVar[ResumeClass | None] = "other numbers"

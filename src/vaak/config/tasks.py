@@ -30,7 +30,7 @@ FindingKind = Literal["impossible", "impossible if given", "no effect", "remark"
 
 @dataclass(frozen=True)
 class CheckFinding:
-    """What a check reports about one option, by its dotted key.
+    """A check's finding about one option, by its dotted key.
 
     ``impossible`` ends the load. ``impossible if given`` does so only where the user gave the option, whose default
     otherwise yields. ``no effect`` and ``remark`` are warnings for who gave it; an option without effect is left out of

@@ -42,7 +42,7 @@ class LossConfig(Section):
 
 
 class NonFiniteConfig(Section):
-    """What to do when a loss or a gradient is not finite; such a step never changes the weights."""
+    """Handling of a loss or a gradient that is not finite; such a step never changes the weights."""
 
     bare: ClassVar[str | None] = "max_skipped"
     resume_class: ClassVar[ResumeClass | None] = "other numbers"
@@ -56,7 +56,7 @@ Part = Annotated[float, Field(gt=0, lt=1)]
 
 
 class MemoryConfig(Section):
-    """What to do before memory runs out, and when it has."""
+    """Handling of memory before it runs out, and when it has."""
 
     bare: ClassVar[str | None] = "manager"
     resume_class: ClassVar[ResumeClass | None] = "free"
@@ -185,7 +185,7 @@ class CheckpointConfig(Section):
 
 
 class LoggingConfig(Section):
-    """What is logged during training."""
+    """Logging during training."""
 
     resume_class: ClassVar[ResumeClass | None] = "free"
 

@@ -28,7 +28,7 @@ _answering, _leaving = threading.RLock(), threading.Lock()
 _answers: list[str] = []
 """The line, once the first Ctrl-C has been answered."""
 _left: list[Callable[[], str]] = []
-"""What there is to say when leaving at once, the innermost last."""
+"""Messages for leaving at once, the innermost last."""
 _in_order: list[object] = []
 """One for each ``in_order`` that the process is in."""
 _ending = threading.Event()

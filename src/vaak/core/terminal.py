@@ -25,7 +25,7 @@ FORCING = ("FORCE_COLOR", "TTY_COMPATIBLE")
 """Variables that make rich treat any output as a terminal."""
 _shown: list[Any] = []
 _displays: list[Any] = []
-"""What draws all that is shown: one, while anything is."""
+"""The display of all that is shown: one, while anything is."""
 _changing = threading.Lock()
 
 

@@ -62,7 +62,7 @@ PEAKS: dict[str, Peak] = {
     "H200": Peak(67.0, 494.7, 989.4, 989.4),
     "B200": Peak(75.0, 1100.0, 2250.0, 2250.0),
 }
-"""By the name that CUDA gives a GPU, without its makers; ``*`` stands for anything. A part of a GPU (MIG) isn't known.
+"""Throughputs by CUDA's name of a GPU, without its makers; ``*`` is anything. A part of a GPU (MIG) isn't known.
 
 Source: NVIDIA's data sheets, with half of what they give for sparse matrices; for the RTX 3090 and 4090 the white
 papers of GA102 and AD102, tensor cores that add up in fp32.

@@ -117,7 +117,7 @@ def _key_of(entry: Mapping[str, Any]) -> tuple[int, int, int]:
 
 
 KEY = (("epoch", None), ("index", None), ("occurrence", 0))
-"""What tells a skipped example, with its default: earlier versions wrote no occurrence."""
+"""The keys that tell a skipped example, with their defaults: earlier versions wrote no occurrence."""
 
 
 def journal_files(directory: Path, *names: str) -> list[Path]:

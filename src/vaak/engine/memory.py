@@ -100,7 +100,7 @@ THRESHOLDS: dict[str, Thresholds] = {
     "mps": (0.55, 0.70, 0.80),
     "cpu": (0.70, 0.80, 0.90),
 }
-"""By device: the fractions of the memory from which pressure is moderate, high and critical."""
+"""The fractions, by device, of the memory from which pressure is moderate, high and critical."""
 MARGIN = 0.03  # so far below its threshold must pressure fall before its band is left
 
 

@@ -35,11 +35,11 @@ CPU_PRODUCTS_AT_ONCE, PRODUCTS_AT_ONCE = 2**23, 2**27
 """Logits of a head that are made together: more rows are multiplied faster, and take more memory."""
 FEWEST_ROWS = 128
 MANY_LOGITS = 2**26
-"""From here on they aren't made whole where that can be helped: 256 MiB in 32 bits, and their gradient as much."""
+"""So many logits aren't made whole where that can be helped: 256 MiB in 32 bits, and their gradient as much."""
 
 
 class HeadInputs(NamedTuple):
-    """What logits are the product of: ``hidden`` (..., width), a head's ``weight`` (class, width) and its bias."""
+    """The factors of logits: ``hidden`` (..., width), a head's ``weight`` (class, width) and its bias."""
 
     hidden: Tensor
     weight: Tensor

@@ -193,7 +193,7 @@ class ConvNeXtBlock(nn.Module):
         layer_scale: float = 1.0,
         condition_width: int | None = None,
     ) -> None:
-        """What is added is multiplied by a learned number per channel, at first ``layer_scale``.
+        """Multiply what is added by a learned number per channel, at first ``layer_scale``.
 
         ``width`` is that of the frames, ``inner_width`` that between the two layers; ``kernel_size`` is odd.
         ``condition_width`` is that of a vector per row that scales and shifts the normalised frames.

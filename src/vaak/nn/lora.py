@@ -40,7 +40,7 @@ AnyModule = TypeVar("AnyModule", bound=nn.Module)
 Kept = torch.dtype | Literal["nf4"]
 """How a frozen weight is kept."""
 DTYPES: dict[str, Kept] = {"fp32": torch.float32, "bf16": torch.bfloat16, "nf4": "nf4"}
-"""Of ``LoraConfig.base_dtype``."""
+"""The values of ``LoraConfig.base_dtype``."""
 
 
 def add_lora(model: AnyModule, options: LoraConfig | None, also_trained: Iterable[str] = ()) -> AnyModule:
@@ -70,14 +70,14 @@ class FrozenLinear(nn.Linear):
 
     @classmethod
     def of(cls, layer: nn.Linear, dtype: torch.dtype) -> FrozenLinear:
-        """The same layer, with its weight in ``dtype``."""
+        """Return a layer with the same weight in ``dtype``."""
         frozen = cls(layer.in_features, layer.out_features, bias=False, device="meta")
         frozen.weight = nn.Parameter(layer.weight.detach().to(dtype), requires_grad=False)
         frozen.bias = layer.bias
         return frozen
 
     def whole(self) -> nn.Linear:
-        """The same layer, with its weight in fp32."""
+        """Return a layer with the same weight in fp32."""
         layer = nn.Linear(self.in_features, self.out_features, bias=False, device="meta")
         layer.weight = nn.Parameter(self.weight.float(), requires_grad=False)
         layer.bias = self.bias
@@ -94,7 +94,7 @@ class NF4Linear(FrozenLinear):
     """A linear layer whose weight isn't trained, and is kept in four bits."""
 
     def __init__(self, layer: nn.Linear) -> None:
-        """The same as ``layer``, but for what four bits round away."""
+        """Keep ``layer``'s weight in four bits a number."""
         nn.Module.__init__(self)  # nn.Linear's own would make a weight
         self.in_features, self.out_features, self.bias = layer.in_features, layer.out_features, layer.bias
         weight, tables = quantise(layer.weight), make_tables()
@@ -115,7 +115,7 @@ class NF4Linear(FrozenLinear):
 
     @property
     def weight(self) -> Tensor:  # type: ignore[override] # made when it is read
-        """What the four bits stand for, ``(out, in)`` in fp32."""
+        """Return the weight that the four bits stand for, ``(out, in)`` in fp32."""
         return dequantise(*self.kept, torch.float32).view(self.out_features, self.in_features)
 
     def forward(self, inputs: Tensor) -> Tensor:

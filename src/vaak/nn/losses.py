@@ -1,4 +1,4 @@
-"""What is minimised: losses by name, called on the valid targets, as sums with units; and the built-in losses.
+"""Losses by name, called on the valid targets, as sums with units; and the built-in losses.
 
 The built-in losses are plain modules that give one number for each target: ``outputs`` are (target, ...) and
 ``targets`` of the same shape, or without a last dimension of one; over what comes after the first dimension (the bands

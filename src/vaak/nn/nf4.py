@@ -49,7 +49,7 @@ class Quantised(NamedTuple):
 
 
 class Tables(NamedTuple):
-    """What codes stand for: ``pairs`` ``(256, 2)`` the two levels of a byte, ``steps`` ``(256, 1)`` those of absmax."""
+    """The values of codes: ``pairs`` ``(256, 2)`` the two levels of a byte, ``steps`` ``(256, 1)`` those of absmax."""
 
     pairs: Float[Tensor, "256 2"]
     steps: Float[Tensor, "256 1"]

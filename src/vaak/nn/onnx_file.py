@@ -29,7 +29,7 @@ class OnnxModule:
     inputs: Mapping[str, Tensor]
     """Each by its name; sizes above 1 of axes that may have others."""
     axes: Mapping[str, Mapping[int, str]]
-    """Of each input the axes that may have any size; those of one name have the same size."""
+    """The axes of each input that may have any size; those of one name have the same size."""
     outputs: Sequence[str]
     """Their names."""
     others: Sequence[Mapping[str, Tensor]]
@@ -37,7 +37,7 @@ class OnnxModule:
     metadata: Mapping[str, str] = field(default_factory=dict)
     """Stored in the file."""
     multiples: Mapping[str, int] = field(default_factory=dict)
-    """Of axes, by their names, what their sizes are multiples of."""
+    """Numbers, by the names of axes, that their sizes are multiples of."""
 
 
 class ExportWrapper(nn.Module):

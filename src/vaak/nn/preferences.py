@@ -41,7 +41,7 @@ class DirectPreference(nn.Module):
         return self.beta * (outputs - targets)
 
     def forward(self, outputs: Float[Tensor, "pair 2"], targets: Float[Tensor, "pair 2"]) -> Float[Tensor, "pair"]:
-        """Of log-probabilities of the chosen and the rejected answer, by the model and by the reference."""
+        """Return the loss of log-probabilities of a chosen and a rejected answer, by model and reference."""
         chosen, rejected = self.rewards(outputs, targets).unbind(-1)
         margin = chosen - rejected
         right, wrong = F.logsigmoid(margin), F.logsigmoid(-margin)
@@ -65,13 +65,13 @@ class OddsRatio(nn.Module):
         return outputs - _log1mexp(outputs)
 
     def forward(self, outputs: Float[Tensor, "pair 2"], targets: Float[Tensor, "pair 2"]) -> Float[Tensor, "pair"]:
-        """Of mean log-probabilities of a token of the chosen and of the rejected answer; ``targets`` aren't read."""
+        """Return the loss of both answers' mean log-probabilities of a token; ``targets`` aren't read."""
         chosen, rejected = self.rewards(outputs, targets).unbind(-1)
         return -self.weight * F.logsigmoid(chosen - rejected)
 
 
 LEAST = 1e-6
-"""From how near to 0 a log-probability is taken to be so far: its odds are infinite."""
+"""The least distance of a log-probability from 0, where its odds are infinite."""
 
 
 def _log1mexp(x: Tensor) -> Tensor:

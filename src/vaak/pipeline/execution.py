@@ -40,7 +40,7 @@ from vaak.runs.folder.logs import logging_to
 
 MANIFEST, BEGUN = "manifest.json", "begun.json"
 Parts = dict[str, Any]
-"""What a stage's results depend on."""
+"""Parts of what a stage's results depend on, by name."""
 
 
 @dataclass(frozen=True)

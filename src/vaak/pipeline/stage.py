@@ -1,4 +1,4 @@
-"""What a pipeline is: stages with their options, what they read and what they make; and the pipelines with a name.
+"""Pipelines: stages with their options, what they read and what they make; and the pipelines with a name.
 
 embeddings ──▶ clusters ──▶ gate       an arrow is ``after``: the second reads what the first made
 """

@@ -237,7 +237,7 @@ def _shown(text: str, longest: int = LONGEST_NAME) -> str:
 
 
 MOST_SPECTROGRAMS = 8
-"""Of a picture."""
+"""The most spectrograms of a picture."""
 INCHES_PER_SECOND = 2.5
 WIDEST = 40.0
 RIGHT, ABOVE, BELOW = 1.3, 0.4, 0.4

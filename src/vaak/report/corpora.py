@@ -1,4 +1,4 @@
-"""What was found in a folder of data, as lines of 80 columns and as JSON."""
+"""Findings in a folder of data, as lines of 80 columns and as JSON."""
 
 from __future__ import annotations
 

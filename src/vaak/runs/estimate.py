@@ -1,4 +1,4 @@
-"""What a configuration's model is, and what training it takes, told before any data are read.
+"""The size of a configuration's model, and what training it takes, told before any data are read.
 
 Memory is what is kept between steps, by the optimizer's rule, and what a step needs. Steps are an upper bound: text
 is counted by its bytes, since a token has one at least, and speech by utterances or windows.

@@ -1,4 +1,4 @@
-"""What a task prepares before it trains: made once, under a fingerprint of everything it depends on, and kept.
+"""Prepared data of a task: made once, under a fingerprint of everything it depends on, and kept.
 
 FOLDER (RUN/prepared, or CACHE_DIR/FINGERPRINT, to which RUN/prepared then points)
   …                            whatever the task makes

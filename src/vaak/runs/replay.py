@@ -295,7 +295,7 @@ class ReplayAgreement:
         return self.conditions + ["memory ran out here, so batches were computed in smaller pieces"] * split
 
     def logged_as(self, record: dict[str, Any]) -> dict[str, Any] | None:
-        """What the run has in place of a record of the replay."""
+        """Return what the run has in place of a record of the replay."""
         return self.logged.get(_key(record))
 
 

@@ -84,7 +84,7 @@ class Tally:
 
 @dataclass
 class Verification:
-    """What a verification has found so far."""
+    """The findings of a verification so far."""
 
     directory: Path
     tolerance: float
@@ -106,7 +106,7 @@ class Verification:
 
     @property
     def sentence(self) -> str:
-        """What was found, in one sentence."""
+        """The findings in one sentence."""
         named = (("steps", self.steps), ("checkpoints", self.states), ("figures", self.evaluations))
         parts = [f"{tally} {name}" for name, tally in named if tally.compared]
         exact = not any(one.close for one in (self.steps, self.figures, self.evaluations, self.states))

@@ -37,7 +37,7 @@ from vaak.study.significance import (
 )
 
 MODEL = ("weights",)
-"""What of a protocol belongs to a system, and not to how it was evaluated."""
+"""Keys of a protocol that belong to a system, and not to how it was evaluated."""
 
 
 @dataclass(frozen=True)

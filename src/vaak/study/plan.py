@@ -43,4 +43,4 @@ def identity_of(plan: StudyPlan, **own: Any) -> dict[str, Any]:
 
 
 OTHER_STUDY = "restore what it was started with to resume it, or give another --output"
-"""What a user does about a folder that has another study."""
+"""Advice about a folder that has another study."""

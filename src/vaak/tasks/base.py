@@ -1,4 +1,4 @@
-"""What all tasks have in common: how a run constructs them, where prepared data is, metrics, and formats to export.
+"""The base of all tasks: how a run constructs them, where prepared data is, metrics, and formats to export.
 
 Figures that any task can have: the mean of each loss, and the means of what functions of a batch add up.
 """
@@ -160,7 +160,7 @@ def without_unread_files(corpus: AnySection, splits: tuple[str, ...], endings: t
 
 
 Metric = Callable[[nn.Module, Batch], Any]
-"""What ``as_term`` takes: a sum with its unit, or a value for each row."""
+"""The losses that ``as_term`` takes: a sum with its unit, or a value for each row."""
 EXAMPLE = "example"
 """The unit of rows."""
 

@@ -1,4 +1,4 @@
-"""What a trained model computes together of what it is given: inputs of similar length, as many as memory allows.
+"""Batches of a trained model's inputs: inputs of similar length, as many as memory allows.
 
     files ──read──▶ parts, some batches ahead ──the longest first──▶ batches ──▶ results, in the order of the parts
 

@@ -1,4 +1,4 @@
-"""By which keys each task is recognized where a YAML has no ``task:``; a table, so that no task is imported for it.
+"""The keys by which each task is recognised where a YAML has no ``task:``; a table, so that no task is imported for it.
 
 ``vaak.config.tasks:tasks_recognised`` reads it. A key may have a value: ``model.model_type=decoder``.
 """

@@ -210,7 +210,7 @@ def _read(dataset: Dataset, index: int, *, key: int, elsewhere: int) -> Any:
 
 
 def check_seeds(case: Case) -> None:
-    """The same seed gives the same losses to the bit; another seed gives others."""
+    """Check that a seed gives the same losses to the bit, and another seed others."""
     runs = []
     for seed, elsewhere in ((1, 3), (1, 4), (2, 3)):
         witness = Witness(stop_at=3)

@@ -34,7 +34,7 @@ class Ngram:
         self.path = Path(path).expanduser()
         self.order = 0
         self._entries: dict[tuple[str, ...], tuple[float, float]] = {}
-        """By n-gram, the log10 of its probability and of its back-off."""
+        """Return the log10 of the probability and of the back-off, by n-gram."""
         try:
             with (
                 gzip.open(self.path, "rt", encoding="utf-8")

@@ -61,7 +61,7 @@ COUNTED = 1 << 18
 
 
 class TokenizerOptions(Protocol):
-    """What a tokenizer is made from; ``path`` loads an existing one instead of training."""
+    """Options and files that a tokenizer is made from; ``path`` loads an existing one instead of training."""
 
     @property
     def type(self) -> str: ...

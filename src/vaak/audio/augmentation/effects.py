@@ -1,4 +1,4 @@
-"""What can happen to speech: another speed, a room, noise, a codec. Each is a function of samples and a generator.
+"""Effects on speech: another speed, a room, noise, a codec. Each is a function of samples and a generator.
 
 Speed     pitch changes with it, as on a tape. Source: Ko et al. 2015, "Audio Augmentation for Speech Recognition"
 Codecs    libsndfile encodes and decodes in memory: mulaw, alaw (8 kHz; ITU-T G.711 (1988)), opus, mp3, vorbis

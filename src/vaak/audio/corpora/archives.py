@@ -34,9 +34,9 @@ LABEL_NAMES = {
     "speaker": ("speaker", "speaker_id", "client_id", "spk_id", "spk"),
     "language": ("language", "lang", "locale"),
 }
-"""What columns of audio data are usually called; ``columns`` of a dataset comes first."""
+"""Usual names of columns of audio data; ``columns`` of a dataset comes first."""
 MOST_TEXT_BYTES = 2**20
-"""Of a member that is read into memory."""
+"""The most bytes of a member that is read into memory."""
 
 
 class Member(NamedTuple):

@@ -322,7 +322,7 @@ def _text(entry: dict[str, Any], key: str, where: str) -> str | None:
 
 FOLDERS = {"train": "train", "dev": "valid", "valid": "valid", "validation": "valid", "val": "valid", "test": "test"}
 NAMES = {"train": "Train", "valid": "Dev", "test": "Test"}
-"""What folders of splits are usually called."""
+"""Usual names of the folders of splits."""
 MANIFESTS = (".jsonl", *TABLES)
 ALIKE = 0.66
 """How alike names are of which one is taken for the other misspelt: dve and dev, but not data and dev."""

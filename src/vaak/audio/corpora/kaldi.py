@@ -115,7 +115,7 @@ class KaldiReader(LayoutReader):
 
 
 class EspnetReader(KaldiReader):
-    """What ESPnet dumps: folders of Kaldi's whose audio is in files or archives; names are as seen from the recipe."""
+    """Dumps of ESPnet: folders of Kaldi's whose audio is in files or archives; names are as seen from the recipe."""
 
     EXPECTED = "dump/raw with folders that have wav.scp, text and utt2spk"
     PLACES: ClassVar = ("dump/raw/*", "*")

@@ -141,7 +141,7 @@ class LayoutReader(CorpusReader):
 
     @abstractmethod
     def lines(self, part: Path) -> Iterator[Line]:
-        """What a part says of its recordings."""
+        """Read what a part says of its recordings."""
 
     def folders_of(self, part: Path) -> tuple[Path, ...]:
         """Where the audio that a part names may be."""
@@ -306,7 +306,7 @@ class LibriSpeechReader(LayoutReader):
 
     @cached_property
     def genders(self) -> dict[str, str]:
-        """By speaker, as SPEAKERS.TXT has them."""
+        """The gender of each speaker, as SPEAKERS.TXT has it."""
         path = self.root / "SPEAKERS.TXT"
         lines = decoded(read_content(path), str(path)).splitlines() if path.is_file() else []
         rows = [line.split("|") for line in lines if not line.startswith(";")]

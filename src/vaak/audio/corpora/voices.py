@@ -44,7 +44,7 @@ VARIANTS = (
     *("m1", "m2", "m3", "m4", "m5", "m6", "m7", "m8", "f1", "f2", "f3", "f4", "f5"),
     *("Alicia", "Andy", "Annie", "Gene", "Lee", "Mario", "Michael", "adam", "belinda", "steph"),
 )
-"""Those of espeak-ng that sound like people; 23 have no factor in common with 8, so all pairs come before one twice."""
+"""Variants of espeak-ng like people; 23 have no factor in common with 8, so all pairs come before one twice."""
 
 
 @dataclass(frozen=True)

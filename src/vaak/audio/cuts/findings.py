@@ -1,4 +1,4 @@
-"""What is wrong with the audio of stored cuts: clipping, silence, gaps; found without any label.
+"""Defects in the audio of stored cuts: clipping, silence, gaps; found without any label.
 
 Audio is looked at as it is in the file, before it is resampled, some minutes at a time.
 """

@@ -33,7 +33,7 @@ Lines of JSON with a speaker alone get it, and labels of Lhotse's recipes that a
 manifests, whoever writes them says it.
 """
 EMPTY_TEXT = "complete it or remove the utterance, or set data.on_bad_example to skip"
-"""What to do about an empty transcript."""
+"""Advice about an empty transcript."""
 UNKNOWN_SPEAKER = "unknown"
 """The speaker of a supervision without a name."""
 FILE_TOO_SHORT_SECONDS = 0.025
@@ -234,7 +234,7 @@ TRANSFORMS = frozenset({
     *("Clipping", "Compress", "DereverbWPE", "LoudnessNormalization", "Narrowband"),
     *("Resample", "ReverbWithImpulseResponse", "Speed", "Tempo", "Volume"),
 })  # fmt: skip
-"""What may be done to audio: Lhotse's own; packages that are imported may have registered others."""
+"""Transforms that may be applied to audio: Lhotse's own; packages that are imported may have registered others."""
 STORAGES = frozenset({
     *("chunked_lilcom_hdf5", "lilcom_chunky", "lilcom_files", "lilcom_hdf5", "memory_lilcom", "memory_npy"),
     *("numpy_files", "numpy_hdf5", "pillow_files"),
@@ -243,7 +243,7 @@ STORAGES = frozenset({
 (``kaldiio``) or an address (``lilcom_url``)."""
 _CONTAINERS = (dict, list)
 _ADDRESS = re.compile(r"[A-Za-z][\w+.-]+:|\||-$")
-"""What Lhotse doesn't open as a file: an address, ``pipe:`` with a command, standard input. C: is a drive."""
+"""Sources that Lhotse doesn't open as a file: an address, ``pipe:`` with a command, standard input. C: is a drive."""
 
 
 def lhotse_object(entry: dict[str, Any], where: str) -> Any:

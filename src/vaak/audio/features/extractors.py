@@ -42,7 +42,7 @@ from vaak.config.base import from_options
 from vaak.core.errors import UserError, optional_import
 
 FRAMES_AT_ONCE = {"cpu": 1000}
-"""By type of device; their windows and spectra take about 10 kB each."""
+"""How many frames are computed at once, by type of device; their windows and spectra take about 10 kB each."""
 MORE_FRAMES_AT_ONCE = 50_000
 FEWEST_FRAMES = 16
 """Products of smaller matrices round in other ways, even from process to process: silence is added to fewer frames."""

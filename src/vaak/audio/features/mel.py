@@ -26,7 +26,7 @@ from vaak.audio.mel_config import MelConfig
 from vaak.core.batch import send
 
 SMALLEST_WEIGHT = 1e-8
-"""Of a sample in the inverse transform, where the windows of all frames are almost 0."""
+"""The smallest weight of a sample in the inverse transform, where the windows of all frames are almost 0."""
 
 
 def mel_filters(config: MelConfig) -> np.ndarray:
@@ -154,7 +154,7 @@ def reflected(samples: Tensor, width: int) -> Tensor:
 MOMENTUM = 0.99
 """How far each estimate continues the last change; 0 is the algorithm of 1984."""
 NUM_UPDATES = 30
-"""Of least squares; more of them change the waveform's mel spectrogram by less than Griffin–Lim's own error."""
+"""Steps of least squares; more of them change the waveform's mel spectrogram by less than Griffin–Lim's own error."""
 SMALLEST = 1e-12
 
 

@@ -18,7 +18,7 @@ import numpy as np
 from vaak.audio.mel_config import MelConfig, PitchConfig
 
 NUM_CANDIDATES = 6
-"""Of a frame, those that cost least."""
+"""How many candidates of a frame are kept, those that cost least."""
 LONGER_PERIOD = 0.02
 """Cost of a candidate for each octave below the highest F0: multiples of a period have dips, too."""
 JUMP = 0.35

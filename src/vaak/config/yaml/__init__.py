@@ -1,1 +1,1 @@
-"""From YAML files and the command line to one tree that knows every line, in Vaak's own names; and back to text."""
+"""YAML files and the command line become one tree that knows every line, in Vaak's own names; and text again."""

@@ -1,4 +1,4 @@
-"""What a decoder remembers of the tokens it has read.
+"""The cache of a decoder: keys and values of the tokens it has read.
 
 The caller owns the cache and hands it to each forward pass, which writes what it read into it; the model itself keeps
 nothing. Each kernel keeps what it needs: softmax attention every key and value, a window's attention the last of them,

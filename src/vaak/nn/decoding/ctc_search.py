@@ -75,7 +75,7 @@ class _Prefix:
         return _Prefix(self.ids, bonus, before, letters)
 
     def total(self, search: CtcBeam) -> float:
-        """What the words count where the text ends here."""
+        """Return the score of the words if the text ends here."""
         ended = self.at_a_space(search, "")
         return ended.bonus + (0.0 if search.words is None else search.alpha * search.words.score(ended.before, END))
 
@@ -87,7 +87,7 @@ def ctc_beam_search(log_probs: np.ndarray, search: CtcBeam) -> list[tuple[float,
     """
     start = _Prefix((), 0.0, () if search.words is None else search.words.begin(), "")
     prefixes, ends = {start.ids: start}, {start.ids: (0.0, NEVER)}
-    """Of each prefix, the log-probabilities of placements that end in a blank, and in its last token."""
+    """The log-probabilities of each prefix: of placements that end in a blank, and in its last token."""
     for frame in log_probs.astype(np.float64):
         best = np.argsort(-frame, kind="stable")[: search.beam_size].tolist()
         tokens = [token for token in best if token != search.blank and frame[token] > NEVER]

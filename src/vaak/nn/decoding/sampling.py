@@ -252,7 +252,7 @@ class Hypothesis:
 
     tokens: tuple[int, ...]
     log_probability: float
-    """Of the tokens and, where ``ended``, of the one that ended them; before temperature and filters."""
+    """Summed over the tokens and, where ``ended``, the one that ended them; before temperature and filters."""
     ended: bool
     """False where it was cut off at the greatest length."""
 

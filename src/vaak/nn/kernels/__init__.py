@@ -1,1 +1,1 @@
-"""What mixes tokens: softmax, local and linear attention, and which token may see which."""
+"""Kernels that mix tokens: softmax, local and linear attention, and which token may see which."""

@@ -165,7 +165,7 @@ def _pieces(x: Tensor, weights: Tensor) -> Iterator[slice]:
 
 
 class _FullSums(torch.autograd.Function):
-    """Of ``total = Σ features(key) valueᵀ`` and ``sums = features(query) · total``."""
+    """``total = Σ features(key) valueᵀ`` and ``sums = features(query) · total``."""
 
     @staticmethod
     def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, weights: Tensor, kernel: Kernel) -> Tensor:

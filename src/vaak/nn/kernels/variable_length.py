@@ -36,7 +36,7 @@ OF_NUMBERS = (torch.bfloat16, torch.float16)
 EVERYTHING = -1
 """As a window's side: all tokens are seen there."""
 TOLERANCE = 0.05
-"""Of the largest number: 16 bits differ by a hundredth, a mask that is wrong by more than a half."""
+"""A share of the largest number: 16 bits differ by a hundredth, a wrong mask by more than a half."""
 
 
 def attend_segments(

@@ -37,7 +37,7 @@ LEAST_ENERGY = 1e-3
 
 
 class Prosody(NamedTuple):
-    """Of each symbol, ``(batch, symbol)``: its normalised pitch, whether it is voiced, its normalised energy."""
+    """Per symbol, ``(batch, symbol)``: its normalised pitch, whether it is voiced, its normalised energy."""
 
     pitch: Tensor
     voiced: Tensor

@@ -28,7 +28,7 @@ from vaak.nn.norms import LayerNorm
 from vaak.nn.speech.masks import exact, masked
 
 LARGEST_MAGNITUDE = 100.0
-"""What a magnitude is limited to, or one wild frame would overflow."""
+"""The largest magnitude; without a limit one wild frame would overflow."""
 
 LEAST_ENVELOPE = 0.1
 """Samples are divided by the sum of squared windows over them, but not by less: after the last frame it falls to 0."""

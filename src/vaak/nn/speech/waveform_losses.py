@@ -27,7 +27,7 @@ from vaak.core.batch import Term
 from vaak.nn.speech.masks import exact
 
 LEAST_MAGNITUDE = 1e-5
-"""What magnitudes are raised to before their logarithm."""
+"""Lower magnitudes are raised to this before their logarithm."""
 QUIET = 0.05
 """The root mean square of magnitudes that convergence is relative to at least: that of noise at about -50 decibels."""
 
@@ -41,7 +41,7 @@ class Resolution(NamedTuple):
 
 
 RESOLUTIONS = (Resolution(1024, 120, 600), Resolution(2048, 240, 1200), Resolution(512, 50, 240))
-"""Those of Parallel WaveGAN."""
+"""The resolutions of Parallel WaveGAN."""
 
 
 def magnitudes(waveforms: Tensor, resolution: Resolution) -> Tensor:
@@ -94,7 +94,7 @@ def row_means(values: Tensor) -> Tensor:
 
 
 SLOPE = 0.1
-"""Of leaky ReLU, for what is negative."""
+"""The slope of leaky ReLU below 0."""
 PERIODS = (2, 3, 5, 7, 11)
 DISCRIMINATOR_RESOLUTIONS = (Resolution(1024, 256, 1024), Resolution(2048, 512, 2048), Resolution(512, 128, 512))
 

@@ -1,4 +1,4 @@
-"""What this machine has and what would train on it, one finding after another; nothing is changed, no secret shown."""
+"""Findings on this machine and what would train on it, one after another; nothing is changed, no secret shown."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is in a folder of data: its layout, its splits in figures, what leaks between them, and a YAML to begin with.
+"""Findings on a folder of data: its layout, its splits in figures, what leaks between them, and a YAML to begin with.
 
 Descriptions (tables, manifests, headers of tars) are read whole, as long as the time lasts; of the audio, the headers
 of some recordings of each split, drawn at random. Where not all were read, hours are extrapolated and marked as such.
@@ -43,7 +43,7 @@ TEXT_ENDINGS = {".txt": "text", ".text": "text", ".md": "text", ".jsonl": "json"
                 ".tsv": "csv", ".parquet": "parquet"}  # fmt: skip
 TEXT_COLUMNS = ("text", "content", "sentence", "document", "body")
 COLUMNS = {"audio": ("audio", "audio_filepath", "file_name", "path", "wav", "file"), **LABEL_NAMES}
-"""What columns of tables of audio are usually called."""
+"""Usual names of the columns of tables of audio."""
 
 
 class Entry(NamedTuple):
@@ -58,7 +58,7 @@ class Entry(NamedTuple):
 
 @dataclass
 class SplitSurvey:
-    """What was seen of a split. ``is_whole`` where its description was read to the end."""
+    """A split, as far as it was read. ``is_whole`` where its description was read to the end."""
 
     num_entries: int = 0
     is_whole: bool = True
@@ -85,7 +85,7 @@ class SplitSurvey:
 
     @property
     def hours(self) -> float | None:
-        """Of all recordings, by the mean of those that were read."""
+        """The hours of all recordings, by the mean of those that were read."""
         mean = statistics.fmean(self.durations) if self.durations else None
         usable = self.num_entries * len(self.durations) / max(1, self.num_read)
         return None if mean is None else mean * usable / 3600
@@ -169,7 +169,7 @@ def digest_of_text(text: str) -> int:
 
 
 def survey_folder(folder: Path, seconds: float = SECONDS) -> list[CorpusSurvey]:
-    """What corpora are in a folder. Raises UserError for a folder without any, and for what is no folder."""
+    """Find the corpora in a folder. Raises UserError for a folder without any, and for what is no folder."""
     if not folder.exists():
         raise UserError(f"{folder}: no such folder")
     if not folder.is_dir():

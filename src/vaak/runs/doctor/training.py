@@ -1,4 +1,4 @@
-"""What would run here: devices, precision, the compiler, processes, trackers, accelerate's configuration."""
+"""Findings on training here: devices, precision, the compiler, processes, trackers, accelerate's configuration."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ from vaak.engine.checkpoint.names import is_checkpoint, list_checkpoints, step_o
 
 TASKS = "tasks"
 PREPROCESSED = "preprocessed.json"
-"""What says that data were prepared without training, and stay until they are trained on."""
+"""Says that data were prepared without training, and stay until they are trained on."""
 
 
 def make_directory(path: Path, checkpoints: Path | None) -> None:

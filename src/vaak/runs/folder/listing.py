@@ -229,7 +229,7 @@ OF_A_START = {
     *(RUN, LOCK, CODE, "config.yml", "environment.json", "sessions.jsonl", "sessions", "status.json", "train.log"),
     *("checkpoints", "prepared", "tensorboard"),
 }
-"""What a start may leave. A directory with anything else is not removed."""
+"""Names of files that a start may leave. A directory with anything else is not removed."""
 
 
 def never_trained(folder: Path) -> list[Path]:

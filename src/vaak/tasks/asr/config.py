@@ -17,7 +17,7 @@ SCRATCH = "scratch"
 VERSIONS = {"v2": "openai/whisper-large-v2", "v3": "openai/whisper-large-v3"}
 """Short names of bases on the Hugging Face Hub."""
 CONTEXT_SECONDS, CONTEXT_TOKENS = 30.0, 448
-"""What every Whisper reads and writes at once."""
+"""Sizes of what every Whisper reads and writes at once."""
 
 DEFAULTS: dict[str, Any] = {
     "data": {"tokenizer": {"type": "character", "vocab_size": 1000}},
@@ -91,7 +91,7 @@ class ExpertsConfig(WhisperLoraConfig):
 
 
 class MaskingConfig(Section):
-    """What of a base's frames is hidden in training. Source: Baevski et al. 2020, "wav2vec 2.0", section 4.3."""
+    """Masks over a base's frames in training. Source: Baevski et al. 2020, "wav2vec 2.0", section 4.3."""
 
     resume_class: ClassVar[ResumeClass | None] = "other numbers"
 

@@ -41,7 +41,7 @@ SAMPLING_RATE = 16_000
 
 
 class AudioFeatures(Protocol):
-    """What a model reads of audio of at most ``seconds``: ``(bin, frame)`` float32 of samples ``(time,)``.
+    """Features that a model reads of audio of at most ``seconds``: ``(bin, frame)`` float32 of samples ``(time,)``.
 
     ``key`` is what they depend on, and ``lengths`` are the seconds that a model reads of utterances of ``durations``.
     """

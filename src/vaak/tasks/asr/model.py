@@ -146,7 +146,7 @@ class AsrModel(nn.Module):
         return cast("Tensor", self._scored(tokens, encoded, cache, project=True))
 
     def head_inputs(self, tokens: Tensor, encoded: Encoded) -> Tensor | HeadInputs:
-        """What these logits are the product of; the logits themselves where the head has adapters of its own."""
+        """Return the factors of these logits; the logits themselves where the head has adapters of its own."""
         return self._scored(tokens, encoded, None, project=False)
 
     def _scored(self, tokens: Tensor, encoded: Encoded, cache: Any, *, project: bool) -> Tensor | HeadInputs:

@@ -176,7 +176,7 @@ class TranscriptWriter:
     def __init__(self, model: AsrModel, encoded: Encoded, vocabulary: Vocabulary) -> None:
         self.model, self.encoded, device = model, encoded, encoded.states.device
         self.rows = torch.arange(len(encoded.states))
-        """Of each hypothesis: whose it is."""
+        """The row that each hypothesis belongs to."""
         dynamic = transformers_of(PURPOSE, "asr")
         self.cache = dynamic.EncoderDecoderCache(dynamic.DynamicCache(), dynamic.DynamicCache())
         self.never = send(torch.tensor(vocabulary.ids.never, dtype=torch.long), device)

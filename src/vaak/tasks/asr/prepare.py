@@ -52,7 +52,7 @@ VOCABULARY, BASE = "vocabulary", "base"
 READING = frozenset({*PLACES, "num_jobs", "progress_bar", "cache_gigabytes"})
 """Audio options that may differ when a trained model is used."""
 MAY_DIFFER = frozenset(AsrDataConfig.model_fields) - {"max_duration", "language", "tokenizer"}
-"""The same of data."""
+"""Options of data that may differ when a trained model is used."""
 CAME_LATER = ("groups", "max_valid_samples")
 """Options that decide, too, but have no part in what was prepared before there were any."""
 DECIDING = {"group", "percent", "max_samples", "sampling_seed", "max_duration", "too_long", "language"}

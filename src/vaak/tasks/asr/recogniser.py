@@ -1,4 +1,4 @@
-"""What recognisers of all architectures have in common: their data, and how they are used."""
+"""Recognisers of all architectures: their data, and how they are used."""
 
 from __future__ import annotations
 

@@ -102,7 +102,7 @@ class AsrTask(Recogniser):
 
     @cached_property
     def samples_of(self) -> WhisperSamples:
-        """What features are made of on the device."""
+        """The samples of which a device makes features."""
         return WhisperSamples(self.features.num_mel_bins, self.features.seconds)
 
     # Training.

@@ -114,7 +114,7 @@ class Writing:
     limits: Limits
     store: CutStore
     labels: set[str]
-    """Those by which utterances may be grouped, and which some of them have."""
+    """Labels by which utterances may be grouped, and which some of them have."""
     left_out: LeftOut
 
     def texts(self) -> Iterator[str]:

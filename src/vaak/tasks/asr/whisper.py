@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from transformers import WhisperConfig, WhisperForConditionalGeneration
 
 FRAMES_PER_SECOND = 100
-"""Of Whisper's features; the encoder halves them."""
+"""The rate of Whisper's features; the encoder halves it."""
 PURPOSE, KEY = "speech recognition", "model.base"
 
 
@@ -146,12 +146,12 @@ class SpecialIds:
     end: int
     pad: int
     size: int
-    """Of the vocabulary: the rows of an embedding."""
+    """The size of the vocabulary: the rows of an embedding."""
     never: tuple[int, ...]
     """Tokens that no transcript contains: other special ones, times, and signs that are never said."""
     never_first: tuple[int, ...] = ()
     before_text: str = ""
-    """What a transcript begins with, for a tokenizer whose words begin with a space."""
+    """The prefix of a transcript, for a tokenizer whose words begin with a space."""
 
 
 def ids_of_size(size: int) -> SpecialIds:

@@ -66,7 +66,7 @@ class TransformerClassifier(TextClassifier):
     """An encoder over tokens, made here or pretrained; with ``pooling: last``, a pretrained decoder, too."""
 
     base_model_prefix = ""
-    """What peft asks of models of families whose weights transformers renames; this one has no base of a base."""
+    """Asked by peft of models of families whose weights transformers renames; this one has no base of a base."""
 
     def __init__(self, config: ClassifierConfig, transformer: TransformerModel | Pretrained, num_classes: int) -> None:
         width = transformer.width if isinstance(transformer, Pretrained) else config.d_model

@@ -41,7 +41,7 @@ KEY = "model.pretrained_model"
 UNREAD = ("pooler", "pooler_activation")
 """Modules of encoders that classifiers here don't read."""
 USED_EARLIER = {"deberta-v2": {"encoder.LayerNorm": -1, "encoder.conv": 0}}
-"""By the kind of encoder: modules that it has after its layers, but uses before or in them (``layer_number``)."""
+"""Modules, by the kind of encoder, that it has after its layers, but uses before or in them (``layer_number``)."""
 SHOWN = 5
 
 
@@ -208,7 +208,7 @@ class Head(NamedTuple):
     pairs: bool = False
     norm: str | None = None
     poolings: Mapping[str, str] = {"first": "cls"}
-    """What it can pool by, in our words and its configuration's."""
+    """The kinds of pooling, in our words and its configuration's."""
 
     @property
     def modules(self) -> tuple[str, ...]:
@@ -225,9 +225,9 @@ HEADS = {
     **dict.fromkeys(("deberta", "deberta-v2"), Head("pooler.dense", "classifier", pairs=True)),
     "modernbert": Head("head.dense", "classifier", True, "head.norm", {"first": "cls", "mean": "mean"}),
 }
-"""By the kind of encoder."""
+"""The heads, by the kind of encoder."""
 OPTIONS = {"pooler_hidden_act": "gelu", "classifier_activation": "gelu"}
-"""Of a configuration, where it has them and the head is of pairs."""
+"""Options of a configuration, where it has them and the head is of pairs."""
 
 
 def configure_head(config: Any, head: Head, pooling: str) -> Any:

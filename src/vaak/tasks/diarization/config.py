@@ -119,7 +119,7 @@ class DiarizationModelConfig(StackConfig):
 
 
 class InferenceConfig(Section):
-    """From the model's output for each frame to who spoke when."""
+    """Postprocessing: from the model's output for each frame to who spoke when."""
 
     resume_class: ClassVar[ResumeClass | None] = "other numbers"
 

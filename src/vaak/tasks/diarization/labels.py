@@ -79,7 +79,7 @@ class LabelOptions:
     """Options of labels: the output frames, the speakers per window, the names of training speakers."""
 
     frame_seconds: float
-    """From one output frame to the next."""
+    """Seconds from one output frame to the next."""
     subsampling: int
     """Frames of features for each output frame."""
     encoder_subsampling: int

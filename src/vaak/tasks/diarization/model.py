@@ -33,7 +33,7 @@ from vaak.tasks.diarization.config import DiarizationModelConfig
 from vaak.tasks.diarization.labels import DiarizationCollator
 
 CLUSTER_WIDTH = 32
-"""Of the vectors of deep clustering."""
+"""The width of the vectors of deep clustering."""
 
 
 @dataclass(frozen=True)
@@ -276,7 +276,7 @@ def _order(length: int, time: int) -> Tensor:
 
 CLUSTERING, SPEAKER, ATTRACTOR = "clustering", "speaker", "attractor"
 SCALE = 20.0
-"""Of the cosines that the speaker loss is a softmax of."""
+"""The factor of the cosines that the speaker loss is a softmax of."""
 
 
 def exact(x: Tensor) -> Tensor:

@@ -234,7 +234,7 @@ def _frames_of(window: Window) -> int:
 
 
 NO_FIELD = re.compile(r"[\s\x00-\x1f\x7f]+")
-"""What a field of an RTTM line can't hold."""
+"""Characters that a field of an RTTM line can't hold."""
 
 
 def recording_names(files: Collection[Path], known: Collection[str] = ()) -> dict[Path, str]:

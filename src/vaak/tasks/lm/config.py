@@ -177,7 +177,7 @@ class LanguageModelDataConfig(Section):
 
 
 class GenerationOptions(Section):
-    """What vaak generate may be asked for: how tokens are drawn."""
+    """Options of vaak generate: how tokens are drawn."""
 
     resume_class: ClassVar[ResumeClass | None] = "free"
 

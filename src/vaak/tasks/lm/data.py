@@ -191,7 +191,7 @@ class ChatDataset(TextDataset):
 
 
 def answers_within(store: TokenStore, max_length: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Of each conversation ``(document,)``: its size up to ``max_length``, whether it is longer, has an answer within.
+    """Return three arrays ``(document,)``: each one's size up to ``max_length``, if it is longer, has an answer within.
 
     A size is the number of targets: of all tokens but the first.
     """

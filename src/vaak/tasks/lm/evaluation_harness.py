@@ -53,10 +53,10 @@ from vaak.text.tokenizer import normalise
 
 log = logging.getLogger("vaak")
 MAX_NEW_TOKENS = 256
-"""Of an answer, where the task file doesn't say (``max_gen_toks``), as in the harness."""
+"""The most tokens of an answer, where the task file doesn't say (``max_gen_toks``), as in the harness."""
 SAMPLED_BY = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty")
 Request = tuple[Any, list[int], list[int]]
-"""What was asked, the tokens of its context and those that are scored."""
+"""A request, the tokens of its context and those that are scored."""
 Score = tuple[float, bool]
 """The log-probability of tokens, and whether each of them is the most probable one."""
 

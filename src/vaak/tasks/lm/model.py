@@ -195,7 +195,7 @@ class TransformersDecoder(nn.Module):
             return False
 
     def _logits_by_hand(self) -> Iterator[tuple[Tensor, Tensor]]:
-        """What the head gives comes out unchanged, and what it reads is what the base gives."""
+        """Yield pairs that are equal where the head's output comes out unchanged, and its input is the base's."""
         ids, head, read = self._some_tokens(1, 4), self.network.get_output_embeddings(), []
         scores = torch.linspace(-100, 100, self.vocab_size, device=ids.device).expand(1, 4, -1)  # no bound leaves them
 
@@ -240,7 +240,7 @@ def _selected(x: Tensor, select: Tensor) -> Tensor:
 
 
 class DecoderCache:
-    """What a decoder of transformers has read: its own cache, and the tokens, True in ``real`` where there is one."""
+    """The past of a decoder of transformers: its own cache, and the tokens, True in ``real`` where there is one."""
 
     def __init__(self) -> None:
         self.past: Any = None

@@ -38,7 +38,7 @@ ROWS = 8
 
 
 class PreferencePair(NamedTuple):
-    """Both conversations, and the reference's log-probabilities of their answers ``(2,)``."""
+    """A pair: both conversations, and the reference's log-probabilities of their answers ``(2,)``."""
 
     chosen: TokenSequence
     rejected: TokenSequence

@@ -1,4 +1,4 @@
-"""What a language model's data are made of, once: corpus to tokenizer to token stores.
+"""Prepared data of a language model, made once: corpus to tokenizer to token stores.
 
 FOLDER (RUN/prepared, or CACHE_DIR/FINGERPRINT, to which RUN/prepared then points)
   tokenizer/tokenizer.json   base/ of a pretrained model   train/ valid/ test/ token stores   prepared.json, made last

@@ -41,7 +41,7 @@ EMBEDDED: dict[str, dict[str, Any]] = {
         "data": {"corpus": SENTENCES, "tokenizer": {"type": "byte_level", "vocab_size": 1000}, "max_length": 32},
     },
 }
-"""What is trained where no tasks are given: the rule of grammar that a sentence shows, and its masked words."""
+"""The tasks where none are given: the rule of grammar that a sentence shows, and its masked words."""
 
 
 class MultiTaskConfig(Section):

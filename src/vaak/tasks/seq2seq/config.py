@@ -160,7 +160,7 @@ class DecodingConfig(Section):
 
 
 class TranslationOptions(DecodingConfig):
-    """What vaak translate may be asked for: how targets are written, and how many at a time."""
+    """Options of vaak translate: how targets are written, and how many at a time."""
 
     n_best: int = option("How many translations of each text.", 1)
     seed: int = option("sampling, mbr: the same seed gives a text the same translation.", 0)

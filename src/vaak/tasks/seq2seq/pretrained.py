@@ -125,7 +125,7 @@ SIDES = ("encoder", "decoder")
 REPEATED = re.compile(
     r".*(embed_tokens|embed_positions|lm_head)\.weight|.*EncDecAttention\.relative_attention_bias\.weight"
 )
-"""What folders hold besides: embeddings under other names, what is computed, and a table that isn't read."""
+"""Tensors of folders that aren't read: embeddings under other names, what is computed, and a table that isn't read."""
 
 
 class Family(NamedTuple):

@@ -51,7 +51,7 @@ from vaak.text.tokenizer import Tokenizer
 SHOWN_TRANSLATIONS = 5
 PICTURE = "attention.html"
 GIVEN = "given"
-"""What messages call the split of pairs that were not prepared."""
+"""The name, in messages, of the split of pairs that were not prepared."""
 
 
 class Seq2SeqTask(TextTask[Seq2SeqExperiment, PreparedPairs, Seq2SeqModel]):

@@ -15,7 +15,7 @@ from vaak.text.speech.config import FrontEndConfig
 SIDES_OF_SPEECH = ("model.encoder", "model.decoder")
 
 SMALL: dict[str, Any] = {"d_model": 256, "num_layers": 4, "num_heads": 4}
-"""Of a stack; the default is that of StackConfig."""
+"""A small stack; the default is that of StackConfig."""
 
 DEFAULTS: dict[str, Any] = {
     "global_config": {"feature_type": "mel"},
@@ -152,7 +152,7 @@ class TtsModelConfig(Section):
 
 
 class SpeakingConfig(Section):
-    """From text to audio."""
+    """Synthesis: from text to audio."""
 
     resume_class: ClassVar[ResumeClass | None] = "other numbers"
 
@@ -184,7 +184,7 @@ class SpeakingConfig(Section):
 
 
 class EvaluationConfig(Section):
-    """What evaluations hear, besides the losses."""
+    """Listening in evaluations, besides the losses."""
 
     bare: ClassVar[str | None] = "speak"
     resume_class: ClassVar[ResumeClass | None] = "other numbers"

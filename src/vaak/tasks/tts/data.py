@@ -144,7 +144,7 @@ class _RecordMaker(NamedTuple):
     with_durations: bool
     left_out: LeftOut
     ids: dict[str, int]
-    """Of the processor's symbols."""
+    """Ids of the processor's symbols."""
 
     def of(self, cuts: Sequence[Any]) -> Iterator[tuple[Any, UtteranceRecord]]:
         """The lines of some utterances, without those that can't be used."""
@@ -304,7 +304,7 @@ def unusual_rates(store: UtteranceStore) -> Iterator[DataFinding]:
 
 
 BATCH_SECONDS = 600.0
-"""Of an evaluation: rows times the longest of them."""
+"""The size of an evaluation's batch: rows, times the longest."""
 
 
 @dataclass(frozen=True)

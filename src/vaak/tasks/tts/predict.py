@@ -29,7 +29,7 @@ from vaak.text.speech.english import cleaned
 from vaak.text.speech.processor import PhonemeProcessor, Processed
 
 MOST_WORDS = 60
-"""Of what is spoken at once; a longer sentence is divided at its punctuation, or else anywhere between words."""
+"""The most words at once; a longer sentence is divided at its punctuation, or else anywhere between words."""
 
 _END = re.compile(r"(?<=[.?!…;])\s+|(?<=[.?!…][\"')])\s+")
 _ABBREVIATED = re.compile(rf"(?<![\w.])(?:[A-Za-z]|{'|'.join((*TITLES, *BEFORE_NUMBERS, *SHORT_MONTHS))})\.$")

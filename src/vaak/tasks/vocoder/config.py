@@ -26,7 +26,7 @@ DEFAULTS: dict[str, Any] = {
         "logging": {"interval": 10},
     },
 }
-"""Those of Vocos, but for the number of epochs."""
+"""The options of Vocos, but for the number of epochs."""
 
 ALIASES = dict(AUDIO_ALIASES)
 

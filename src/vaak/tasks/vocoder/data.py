@@ -29,7 +29,7 @@ from vaak.tasks.speech_task import Datasets
 log = logging.getLogger("vaak")
 
 BATCH_SECONDS = 300.0
-"""Of an evaluation: rows times the longest of them."""
+"""The size of an evaluation's batch: rows, times the longest."""
 WORKERS_FOR_FILES = 4
 """Processes of use where recordings are read again each time."""
 

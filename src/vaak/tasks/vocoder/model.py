@@ -21,7 +21,7 @@ from vaak.nn.speech.waveform_losses import Discriminators, Resolution, magnitude
 from vaak.tasks.vocoder.config import VocoderModelConfig
 
 LEAST_STRENGTH = 1e-4
-"""What the pseudo-inverse is raised to where it is lower: it is negative for some frequencies."""
+"""The lowest value of the pseudo-inverse: it is negative for some frequencies."""
 
 
 class VocoderModel(nn.Module):

@@ -50,14 +50,14 @@ AT_ONCE = 256
 REASONS = ("kept", "empty", "language", "duplicate", "near-duplicate", "contaminated")
 ROW = np.dtype([("source", "<u2"), ("reason", "u1"), ("length", "<u4"), ("digest", "<u8")])
 LANGUAGE_CHARACTERS = 1000
-"""Of a document, by which its language is told."""
+"""At the beginning of a document, by which its language is told."""
 MOST_REPEATS = 4.0
 """More gives little. Source: Muennighoff et al. 2023, "Scaling Data-Constrained Language Models"."""
 
 
 @dataclass(frozen=True)
 class CleaningOptions:
-    """What is left out, and how sources are mixed."""
+    """Which documents are left out, and how sources are mixed."""
 
     text_column: str = "text"
     document: str = "line"
@@ -88,11 +88,11 @@ class TextSource(NamedTuple):
 
 @dataclass
 class Report:
-    """What became of each source's documents; ``hit`` of ``evaluated`` evaluation documents are contaminated."""
+    """Counts of each source's documents; ``hit`` of ``evaluated`` evaluation documents are contaminated."""
 
     documents: dict[str, Counter[str]] = field(default_factory=dict)
     characters: dict[str, int] = field(default_factory=dict)
-    """Of the documents that are kept."""
+    """The size of the documents that are kept."""
     repeats: dict[str, float] = field(default_factory=dict)
     written: dict[str, int] = field(default_factory=dict)
     """Characters, repetitions among them."""

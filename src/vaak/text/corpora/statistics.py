@@ -1,4 +1,4 @@
-"""What becomes of a split's documents: which of them training keeps, and statistics of those kept and dropped.
+"""Selection of a split's documents: which of them training keeps, and statistics of those kept and dropped.
 
 Training keeps nothing that an evaluation has too, and nothing twice.
 """

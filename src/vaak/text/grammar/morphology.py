@@ -22,7 +22,7 @@ ASPECT_OF = {tense: aspect for aspect, tenses in TENSES.items() for tense in ten
 
 
 class Features(NamedTuple):
-    """What a verb agrees with. तुम and आप are plural; आप takes the third person's forms."""
+    """A verb's person, number and gender. तुम and आप are plural; आप takes the third person's forms."""
 
     gender: str
     number: str

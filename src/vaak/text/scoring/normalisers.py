@@ -1,4 +1,4 @@
-"""What is made equal in texts before their words are compared; the name belongs to the protocol of every figure.
+"""Normalisers of texts before their words are compared; the name belongs to the protocol of every figure.
 
 whisper-english   Whisper's own for English: case, punctuation, contractions, British spelling, numbers, fillers
 basic             case, punctuation and what is in brackets; letters of any script keep their vowel signs and accents

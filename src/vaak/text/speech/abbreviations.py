@@ -133,7 +133,7 @@ SYMBOLS = (
     | {"=": "equals", "\\": "backslash"}
     | dict.fromkeys("_`′″·•†‡¹", "")
 )
-"""What a symbol is called; empty where it is not spoken."""
+"""The name of a symbol; empty where it is not spoken."""
 SPOKEN_AS_WORDS = words(
     """
     ZIP NASA NATO UNESCO UNICEF AIDS OPEC RADAR SONAR LASER SCUBA NAFTA ASCII PIN SIM RAM ROM GIF JPEG NASDAQ SWAT NORAD

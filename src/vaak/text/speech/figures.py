@@ -181,9 +181,9 @@ UNITS = table(
 )
 """Unit → its name; the plural is separated by a slash where it isn't the name with an s."""
 ATTACHED_ONLY = frozenset(("s", "h", "in", "bit", "cal"))
-"""Those that after a whole number and a space are more often something else."""
+"""Units that after a whole number and a space are more often something else."""
 CAPITALS = frozenset(("W", "V", "L"))
-"""Those that after a whole number and a space may be an initial or a direction: 1026 W Main."""
+"""Units that after a whole number and a space may be an initial or a direction: 1026 W Main."""
 _SQUARED = {"²": "square", "2": "square", "³": "cubic", "3": "cubic"}
 _UNIT = "|".join(re.escape(unit) for unit in sorted(UNITS, key=len, reverse=True))
 _SCIENTIFIC = re.compile(
@@ -277,13 +277,13 @@ VULGAR = table(
     """
 )
 DENOMINATORS = (2, 3, 4, 5, 6, 8, 9, 10, 12, 16, 20, 32, 50, 64, 100)
-"""Of what are read as fractions: 9/11 and 24/7 are not."""
+"""What is below the line of fractions that are read as such: 9/11 and 24/7 are not."""
 STREETS = "Street|Avenue|Road|Lane|Drive|Boulevard|Court|Place|Square|Highway|Parkway|Terrace|Way"
 DIRECTIONS = "North|South|East|West|Northeast|Northwest|Southeast|Southwest"
 IN_GROUPS = (
     "Number|Room|Flight|Route|Highway|Interstate|Exhibit|Apartment|Suite|Channel|Bus|Train|P\\.S\\.|area code|frame"
 )
-"""What is numbered in pairs of digits: Room one oh five."""
+"""Before numbers that are read in pairs of digits: Room one oh five."""
 YEAR_BEFORE = (
     r"in|since|until|till|by|during|before|after|year|early|late|mid|circa|summer of|spring of|fall of|winter of"
 )
@@ -336,7 +336,7 @@ _EVENTS = words(
     massacres rebellions revolts strikes wars olympics negotiations talks riot
     """
 )
-"""Of a year, rather than counted, unless a quantity precedes: the 1780 riots, some 1200 protests."""
+"""Words that follow a year, rather than are counted, unless a quantity precedes: the 1780 riots, some 1200 protests."""
 _QUANTITY = re.compile(
     r"\b(?:about|around|over|some|nearly|almost|than|all|those|these|least|most|of|exactly)\s$", re.IGNORECASE
 )

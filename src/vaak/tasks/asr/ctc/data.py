@@ -1,4 +1,4 @@
-"""What a CTC model reads and is to say: features of any number of frames, and the tokens of the transcript.
+"""Examples of CTC: features of any number of frames, and the tokens of the transcript.
 
 features         (row, bin, frame), 0 in padding
 feature_lengths  (row,) frames that are real
@@ -125,7 +125,7 @@ class CtcDataset(AsrDataset):
 
     features: FrameFeatures
     hide: Callable[[int, np.random.Generator], Hidden] | None = None
-    """What of a number of the encoder's frames is hidden; None: nothing is."""
+    """Draws which of so many frames of the encoder are hidden; None: none are."""
 
     def example(self, index: int, rng: np.random.Generator) -> AsrExample:
         found = super().example(index, rng)

@@ -16,7 +16,7 @@ from vaak.nn.initialisation import initialise
 from vaak.nn.speech.masks import exact, length_mask
 
 LEAST_DEVIATION = 1e-3
-"""Of a bin, in nats: digital silence has none."""
+"""The lowest standard deviation of a bin, in nats: digital silence has none."""
 
 
 class CtcOutputs(NamedTuple):

@@ -1,4 +1,4 @@
-"""What the utterances of a CTC model are made of: which fit its frames, and the tokens of a base, or new ones."""
+"""Utterances of a CTC model: which fit its frames, and the tokens of a base, or new ones."""
 
 from __future__ import annotations
 

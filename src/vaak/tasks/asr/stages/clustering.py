@@ -20,19 +20,19 @@ from vaak.tasks.asr.stages.options import BALL_TREE_METRICS, ClusteringConfig, R
 NEIGHBOURS = 10
 """Neighbours of a row in the graph of spectral clustering: a full graph of 10,000 rows would take 800 MB."""
 SHRINKING = 0.6
-"""What ``min_cluster_size`` is multiplied by for the next attempt: 5, 3, 2; or 50, 30, 18, 11, 7, 4."""
+"""The factor of ``min_cluster_size`` for the next attempt: 5, 3, 2; or 50, 30, 18, 11, 7, 4."""
 GENERIC_COPIES = 3
 """Square matrices of distances that HDBSCAN holds at once without a tree."""
 LIBRARY_BYTES = 256 << 20
-"""What Python and the libraries take."""
+"""The memory that Python and the libraries take."""
 BYTES_PER_KEY = 160
-"""What the index of a store of rows takes, measured with a million keys."""
+"""The memory that the index of a store of rows takes for a key, measured with a million keys."""
 BALANCED_ROUNDS = 20
 """The most rounds of assigning rows and moving centres."""
 MOST_COMPARED = 5_000
 """Rows of which every distance is computed for the silhouette."""
 BYTES_PER_NUMBER = {"hdbscan": 30, "spectral": 135, "random": 0}
-"""What clustering holds for each number of its points: measured at 10,000 rows of 50 numbers."""
+"""The memory that clustering takes for each number of its points: measured at 10,000 rows of 50 numbers."""
 
 
 @dataclass(frozen=True)

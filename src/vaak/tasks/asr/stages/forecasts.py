@@ -38,7 +38,7 @@ from vaak.tasks.asr.stages.runs import (
 )
 
 PASSES = 3.0
-"""What training, or evaluating, an utterance takes in passes of the encoder: forward, backward, and the decoder."""
+"""The work of training, or evaluating, an utterance in passes of the encoder: forward, backward, and the decoder."""
 READING = 0.01
 """Seconds in which an utterance is read and its features are computed, or a built-in voice says it."""
 STARTING = 5.0

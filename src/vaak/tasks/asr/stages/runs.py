@@ -37,14 +37,14 @@ VOICES: Values = {
     "train_fraction": 0.8, "valid_fraction": 0.1,
 }  # fmt: skip
 VOICES_SECONDS = 4.0
-"""Of the longest utterance of voices."""
+"""Seconds of the longest utterance of voices."""
 WHISPER_SECONDS = 30.0
 QUICK_SECONDS = 10.0
-"""The same of a base that is trained from scratch in mode quick."""
+"""Seconds that a base reads which is trained from scratch in mode quick."""
 NOT_EMBEDDED = ("augmentation", "decoding", "max_valid_samples", "normaliser", "tokenizer")
 """Options of the section data that change nothing of the embeddings."""
 BASE_FILES = (".safetensors", ".json", ".txt")
-"""What transformers reads of a base: weights, sizes, tokens and their merges."""
+"""Files that transformers reads of a base: weights, sizes, tokens and their merges."""
 MINUTES_BETWEEN_SAVES = 30
 """The most that a killed stage loses, however long its epochs are."""
 

@@ -20,7 +20,7 @@ from vaak.text.speech.phonemes.letter_rules import VOWELS
 
 Alphabet = Literal["ipa", "arpabet"]
 STRESS_MARKS = {"0": "", "1": "ˈ", "2": "ˌ"}
-"""Of each digit of ARPAbet."""
+"""The stress mark of each digit of ARPAbet."""
 _DIGITS = {mark: digit for digit, mark in STRESS_MARKS.items()}
 _VOWELS_IN_IPA = {
     "AA": "ɑː",
