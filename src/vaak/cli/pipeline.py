@@ -104,7 +104,7 @@ def _command(reference: str) -> Any:
             find=None if finding is None else partial(finding, Path("/")),
             shows_progress=not as_json,
         )
-        values = _values_of(found, config)
+        values = values_of(found, config)
         place = output_dir or (Path(values["output_dir"]) if values.get("output_dir") else None)
         values.pop("output_dir", None)
         if not trust_code:
@@ -128,7 +128,7 @@ def _is_plain(annotation: Any) -> bool:
     )
 
 
-def _values_of(found: Pipeline, config: Path | None) -> dict[str, Any]:
+def values_of(found: Pipeline, config: Path | None) -> dict[str, Any]:
     """The options in a file."""
     from vaak.config.yaml.text import read_yaml
     from vaak.config.yaml.tree import to_plain

@@ -209,11 +209,13 @@ class StratifiedPlanner:
 
     def plan(self, epoch: int) -> BatchPlan:
         rng = plan_generator(self._seed, epoch)
+        # The order of classes is drawn, too: else the same ones would always fall into the last, incomplete round.
         class_order = smallest_integers(rng.permutation(self._num_classes))
         cards = shuffled_within_groups(class_order[self._classes], rng)
         rounds = -(-len(cards) // self.num_microbatches)
         dealt = np.full(rounds * self.num_microbatches, -1)
         dealt[: len(cards)] = cards
+        # A round gives each batch one card, so a batch is a column.
         batches = dealt.reshape(rounds, self.num_microbatches).T[rng.permutation(self.num_microbatches)]
         present = batches >= 0
         return BatchPlan(batches[present], None, starts_of(present.sum(axis=1)))
@@ -265,7 +267,9 @@ class MixedPlanner:
         before, shares, rng = self._before(epoch), self.shares(epoch), plan_generator(self._seed, epoch)
         plans, passes, places = [], [], []
         for part, (position, left) in enumerate(zip(before.tolist(), shares.tolist(), strict=True)):
+            # Evenly spaced, moved by one draw each: a part's share holds in every stretch of the epoch.
             places.append((np.arange(left) + rng.random(left)) / max(left, 1))
+            # An epoch may end in the midst of a part's pass: ``position`` counts from the start of the run.
             first = position // self._planners[part].num_microbatches
             while left:
                 number, place = divmod(position, self._planners[part].num_microbatches)

@@ -83,7 +83,7 @@ class DistilledTask(TaskWrapper):
         self._demand_teacher_of_this_run()
         dataset = self.task.dataset("train")
         examples = self.teacher.examples(self.task, self.outputs, dataset)
-        if self._is_stored:
+        if self.is_stored:
             store(self.teacher, examples, self._folder, self.experiment.training)
         elif examples is not dataset:
             what = "hidden states are learned" if self.options.hidden else "distillation.stored_gib is too small"
@@ -107,7 +107,7 @@ class DistilledTask(TaskWrapper):
         write_json(file, about)
 
     @cached_property
-    def _is_stored(self) -> bool:
+    def is_stored(self) -> bool:
         """Whether the teacher's predictions are stored: a function of options and data alone."""
         dataset = self.task.dataset("train")
         if self.options.hidden or not dataset.is_constant:
@@ -124,7 +124,8 @@ class DistilledTask(TaskWrapper):
         return Path(cache) / f"teacher-{fingerprint_of(known)}"
 
     @cached_property
-    def _stored(self) -> Stored:
+    def stored(self) -> Stored:
+        """The predictions on disk."""
         return Stored.open(self._folder)
 
     # Training.
@@ -175,8 +176,8 @@ class DistilledTask(TaskWrapper):
 
     def _taught(self, batch: Batch) -> tuple[list[Tensor], list[Tensor]]:
         """The teacher's logits of a batch, and its hidden states: as they were stored, or computed."""
-        if self._is_stored:
-            return self._stored.of(batch), []
+        if self.is_stored:
+            return self.stored.of(batch), []
         with captured(self.teacher.on_device_of(batch), [one.teacher for one in self.options.hidden]) as hidden:
             logits = self.teacher.logits(batch)
         return in_order(logits, self.outputs), hidden

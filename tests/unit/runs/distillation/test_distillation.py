@@ -102,7 +102,7 @@ def direct(task: Any, model: torch.nn.Module, batches: list[Batch]) -> torch.Ten
     options, teacher = task.options, task.teacher
     total, number = torch.zeros((), dtype=torch.float64), sum(batch.num_rows for batch in batches)
     texts = task.dataset("train")
-    wanted = task._stored if task._is_stored else None
+    wanted = task.stored if task.is_stored else None
     for batch in batches:
         found = task.task.logits(model, batch)
         taught = teacher.logits(batch) if wanted is None else dict(zip(found, wanted.of(batch), strict=True))
@@ -120,7 +120,7 @@ def direct(task: Any, model: torch.nn.Module, batches: list[Batch]) -> torch.Ten
 def test_the_gradient_of_a_step_is_that_of_the_direct_formula(tmp_path: Path, stored: float):
     file = config("student", model=TRANSFORMER | {"label_weights": [1.0, 0.5]}, distillation=TEACHER)
     task: Any = task_of(file, tmp_path / "run", f"distillation.stored_gib={stored}")
-    assert task._is_stored == bool(stored)
+    assert task.is_stored == bool(stored)
     training = {"gradient_accumulation_steps": 3, "batch_size": 3, "max_steps": 1}
     trainer = Case(lambda: task, training=training).trainer(tmp_path / "fit", task=exact(task))
     assert trainer.loss_weights == {"cross_entropy": pytest.approx(0.3), "distillation": 0.7}
@@ -263,8 +263,8 @@ def test_a_language_model_learns_from_another(tmp_path: Path):
         assert batch is not None
         assert max(map(len, batch.indices)) > 1
         terms.append(task.losses(trainer.model.eval(), batch)["distillation"])
-    assert stored._is_stored
-    assert not computed._is_stored
+    assert stored.is_stored
+    assert not computed.is_stored
     assert terms[0].per == "token"
     torch.testing.assert_close(terms[0].total, terms[1].total)
 
@@ -280,7 +280,7 @@ def test_a_translator_learns_from_another_at_every_target_token(tmp_path: Path):
     file = config("translator_student", **sections, distillation=taught)
     stored: Any = task_of(file, tmp_path / "stored")
     computed: Any = task_of(file, tmp_path / "computed", "distillation.stored_gib=0")
-    assert (stored._is_stored, computed._is_stored) == (True, False)
+    assert (stored.is_stored, computed.is_stored) == (True, False)
     terms: list[Term] = []
     for task in (stored, computed):
         trainer = Case(computed.model).trainer(tmp_path / f"fit{len(terms)}", task=task)

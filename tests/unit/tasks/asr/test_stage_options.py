@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from vaak.audio.corpora.voices import LANGUAGES
-from vaak.cli.pipeline import _values_of as values_of
+from vaak.cli.pipeline import values_of
 from vaak.config.base import from_options
 from vaak.core.errors import UserError
 from vaak.tasks.asr.stages.clusters import expected_sizes, few_utterances
