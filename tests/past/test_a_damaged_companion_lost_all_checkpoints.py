@@ -165,3 +165,4 @@ def test_frozen_weights_that_are_nowhere_else_are_one_line(trained: Path, text: 
         file.write_bytes(b"torn")
     with pytest.raises(CheckpointError, match=r"frozen\.safetensors .* no other copy does; nor does its base give it"):
         tiny_runs.train(text, run, *options, *LATER)
+    assert not [file for file in run.rglob("*") if file.name.endswith(".tmp")], "nothing half-written is left"

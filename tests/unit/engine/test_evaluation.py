@@ -10,12 +10,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from toy import ToyDataset, ToyTask, next_microbatches, same_bits, toy_trainer, weights
+from toy import ToyDataset, ToyMeters, ToyTask, next_microbatches, same_bits, toy_trainer, weights
 from vaak.callbacks.early_stopping import EarlyStoppingCallback
 from vaak.callbacks.step_log import StepLogCallback
 from vaak.core.callback import Callback, StepReport
 from vaak.core.errors import DataError
-from vaak.engine.evaluation import EvaluationInterruptedError
+from vaak.engine.evaluation import EvaluationInterruptedError, Evaluator
 from vaak.engine.trainer import Trainer
 
 
@@ -159,8 +159,48 @@ class TornValidation(ToyTask):
 def test_a_bad_example_is_named_or_skipped_and_counted(tmp_path: Path):
     with pytest.raises(DataError, match=r"toy\.txt line 4"):
         toy_trainer(tmp_path / "fail", task=TornValidation()).evaluate(due=False)
+    alone = toy_trainer(tmp_path / "alone", task=TornValidation())
+    with pytest.raises(DataError, match=r"toy\.txt line 4"):  # unless something else is asked for
+        Evaluator(alone.task, alone.config, alone.ranks).evaluate(alone.model, "valid")
     trainer = toy_trainer(tmp_path / "skip", task=TornValidation(), skip_bad=True)
     trainer.evaluate(due=False)
     lengths = ToyDataset(10).lengths
     assert trainer.metrics["val_skipped"] == 1
     assert trainer.metrics["val_tokens"] == lengths.sum() - lengths[3]
+
+
+def test_an_error_of_the_meters_is_raised_as_it_is(tmp_path: Path):
+    """Taken for a lack of memory, it would be tried again in ever smaller pieces, and its reason lost."""
+
+    class Failing(ToyTask):
+        def meters(self, split: str) -> ToyMeters:
+            meters = ToyMeters()
+            meters.update = fail  # type: ignore[method-assign]
+            return meters
+
+    def fail(*_: Any) -> None:
+        raise ValueError("no such token")
+
+    with pytest.raises(ValueError, match="no such token"):
+        toy_trainer(tmp_path, task=Failing()).evaluate(due=False)
+
+
+class ByLanguage(ToyMeters):
+    """A figure for each language that a batch has: the first ones have one only."""
+
+    def results(self, sums: dict[str, float]) -> dict[str, float]:
+        return {"wer/hi": 0.5}
+
+
+@pytest.mark.parametrize(
+    ("metric", "is_unknown"), [("val_wer/hi", False), ("val_wer/en", False), ("val_wer", False), ("val_cer/hi", True)]
+)
+def test_a_figure_that_no_first_batch_can_give_is_no_warning(
+    metric: str, is_unknown: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
+):
+    class Task(ToyTask):
+        def meters(self, split: str) -> ToyMeters:
+            return ByLanguage()
+
+    toy_trainer(tmp_path, task=Task(), checkpoint={"metric": metric}).rehearse()
+    assert ("did not give" in caplog.text) is is_unknown

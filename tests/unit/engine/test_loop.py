@@ -270,3 +270,30 @@ def test_other_ranks_do_not_call_those_of_the_main_process(tmp_path: Path):
     trainer.ranks.rank = 1
     trainer.notify("on_fit_start")
     assert (everyone.events(), main.events()) == (["on_fit_start"], [])
+
+
+class Killed(ToyMeters):
+    """A kill in the middle of an evaluation: no exception of a run's own."""
+
+    def update(self, model: Any, batch: Any) -> None:
+        raise KeyboardInterrupt
+
+
+def test_what_is_scheduled_is_saved_before_the_evaluation_of_its_step(tmp_path: Path):
+    """A kill during an evaluation, which may take hours, then costs no step; the resumed run does the evaluation."""
+
+    class Task(ToyTask):
+        def meters(self, split: str) -> ToyMeters:
+            return Killed()
+
+    options: dict[str, Any] = {"validation": {"interval": 3}, "checkpoint": {"interval": 3}}
+    options["memory"] = {"rehearsal": False}
+    with pytest.raises(KeyboardInterrupt):
+        toy_trainer(tmp_path, task=Task(), **options).fit()
+    (saved,) = list_checkpoints(tmp_path / "checkpoints")
+    assert saved.name == "step-00000003"
+    listening = Listening()
+    trainer = toy_trainer(tmp_path, listening, **options)
+    assert trainer.resume("auto")
+    trainer.fit()
+    assert ("on_evaluate_end", 3) in listening.heard

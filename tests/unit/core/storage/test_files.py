@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from vaak.core.errors import UserError
 from vaak.core.storage import files
 
 
@@ -92,3 +93,19 @@ def test_a_folder_made_for_what_failed_goes_with_all_that_is_empty(tmp_path: Pat
     assert (tmp_path / "new" / "one" / "result").exists()
     with pytest.raises(NotADirectoryError):
         fail("kept/mine/one", ".lock")
+
+
+def test_a_folder_is_made_whole_and_none_that_has_something_in_it_is_replaced(tmp_path: Path):
+    for name in ("new", "empty"):
+        if name == "empty":
+            (tmp_path / name).mkdir()
+        with files.whole_folder(tmp_path / name) as made:
+            (made / "file").write_text("1")
+            assert not (tmp_path / name / "file").exists()
+        assert (tmp_path / name / "file").read_text() == "1"
+    (tmp_path / "a file").write_text("mine")
+    for name in ("new", "a file"):
+        refused = pytest.raises(UserError, match="exists and is not an empty folder; choose another")
+        with refused, files.whole_folder(tmp_path / name):
+            raise AssertionError("nothing is made for it")
+    assert (tmp_path / "new" / "file").read_text() == "1"

@@ -87,6 +87,24 @@ def test_weights_that_are_never_trained_are_on_disk_once(tmp_path: Path, monkeyp
     assert same_bits(load_checkpoint(made[1]).model, {"base": base, "head": torch.full((2,), 2.0)})
 
 
+@pytest.mark.parametrize("damage", [lambda file: file.unlink(), lambda file: file.write_bytes(b"torn")])
+def test_damaged_frozen_weights_are_read_from_their_base_and_from_no_other(
+    damage: Callable[[Path], object], tmp_path: Path, caplog: pytest.LogCaptureFixture
+):
+    base, other = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 1)), nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 1))
+    tensors = {name: one.clone() for name, one in model_tensors(base).items()}
+    state = {"position": {"step": 1}}
+    path = save_checkpoint(tmp_path, Snapshot(1, tensors, state=state, frozen=frozenset({"0.weight", "0.bias"})))
+    damage(path / "frozen.safetensors")
+    with torch.no_grad():
+        base[1].weight.add_(1)  # the trained ones of a base aren't looked at
+    assert same_bits(load_checkpoint(path, weights_only=True, base=base).model, tensors)
+    assert "is damaged or missing: its base is read" in caplog.text
+    for model in (other, None):
+        with pytest.raises(CheckpointError, match="resuming its run restores it from its base"):
+            load_checkpoint(path, weights_only=True, base=model)
+
+
 class Tied(nn.Module):
     def __init__(self) -> None:
         super().__init__()

@@ -87,3 +87,15 @@ def test_the_first_who_finds_out_tells_those_on_other_machines():
     later.places[2] = {**later.places[1]}  # it ended because of the first
     assert later.lost() == [1]
     assert later.describe([1]).startswith("rank 1 (process ")
+
+
+@pytest.mark.parametrize("of_torchrun", [False, True])
+def test_a_store_that_ended_with_rank_0_is_not_asked(of_torchrun: bool, monkeypatch: pytest.MonkeyPatch):
+    """Without torchrun, whose agent has the store, rank 0 has: each rank then finds out by itself."""
+    monkeypatch.setenv("TORCHELASTIC_USE_AGENT_STORE", str(of_torchrun))
+    store = Shelf()
+    at(store, 0, ended_process())
+    monitor = RankMonitor(store, 1, 2)
+    monitor.places = {0: json.loads(store.get("vaak 0 rank 0"))}
+    assert monitor.lost() == [0]
+    assert store.check(["vaak 0 lost"]) is of_torchrun

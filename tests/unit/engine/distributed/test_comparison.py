@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from vaak.engine.distributed.launcher import CHUNK, describe_differences, weights_fingerprint
+from vaak.engine.distributed.launcher import CHUNK, canonical, describe_differences, weights_fingerprint
 
 DTYPES = [torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.int64, torch.uint8, torch.bool]
 
@@ -51,3 +51,9 @@ def test_differences_are_named_against_rank_0():
     assert "x" * 78 not in said
     many = describe_differences([{str(key): 0 for key in range(9)}, {str(key): 1 for key in range(9)}])
     assert many.endswith("; and 4 more")
+
+
+def test_values_in_another_order_are_the_same_values():
+    first = {"seed": 1, "data": {"max": 9, "min": 0}, "list": [2, 1]}
+    assert canonical(first) == canonical({"list": [2, 1], "data": {"min": 0, "max": 9}, "seed": 1})
+    assert canonical(first) != canonical(first | {"list": [1, 2]})

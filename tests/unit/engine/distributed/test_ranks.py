@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import vaak
-from vaak.config.training import DistributedConfig, TrainingConfig
+from vaak.config.training import DistributedConfig, PerformanceConfig, TrainingConfig
 from vaak.core.errors import UserError
 from vaak.engine.distributed.exchange import StepMessage
 from vaak.engine.distributed.launcher import pick_device, precision_from_launcher
@@ -109,6 +109,20 @@ def test_precision_of_the_launcher(
         return
     with pytest.raises(UserError, match=expected):
         precision_from_launcher(chosen, given)
+
+
+def test_a_compiler_of_accelerate_that_the_yaml_does_not_have_is_an_error(monkeypatch: pytest.MonkeyPatch):
+    compiled = TrainingConfig(device="cpu", performance=PerformanceConfig(compile=True))
+    for name, contradicts in (("INDUCTOR", True), ("NO", False)):
+        monkeypatch.setenv("ACCELERATE_DYNAMO_BACKEND", name)
+        assert start_ranks(compiled).world_size == 1
+        if not contradicts:
+            assert start_ranks(TrainingConfig(device="cpu")).world_size == 1
+            continue
+        with pytest.raises(
+            UserError, match=r"asks for the compiler inductor: set training\.performance\.compile: true"
+        ):
+            start_ranks(TrainingConfig(device="cpu"))
 
 
 def test_torch_distributed_is_known_to_one_file():

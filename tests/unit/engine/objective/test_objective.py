@@ -111,6 +111,23 @@ def test_each_optimizer_meets_its_own_gradients_and_no_others(tmp_path: Path):
     assert all(parameter.grad is None and parameter.requires_grad for parameter in trainer.model.parameters())
 
 
+def test_each_objective_draws_for_itself(tmp_path: Path):
+    """Of one microbatch, a judge and a maker with the same draws would see the same dropout and the same noise."""
+    task, drawn = DuelTask(), []
+
+    def drawing(objective: Objective) -> Losses:
+        def losses(model: nn.Module, batch: Batch) -> dict[str, Term]:
+            drawn.append((objective.name, tuple(torch.rand(4).tolist())))  # before what depends on earlier draws
+            return objective.losses(model, batch)
+
+        return losses
+
+    task.objectives = tuple(replace(one, losses=drawing(one)) for one in task.objectives)
+    take_steps(duel(tmp_path, task=task))
+    assert [name for name, _ in drawn] == ["judge"] * 3 + ["maker"] * 3
+    assert len({draws for _, draws in drawn}) == 6
+
+
 def test_what_is_frozen_stays_frozen_in_every_objective(tmp_path: Path):
     freeze = [{"match": r"judge\.0", "until_step": 2}, {"match": r"maker\.2\.bias"}]
     trainer = duel(tmp_path, freeze=freeze)

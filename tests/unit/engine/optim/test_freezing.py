@@ -212,3 +212,17 @@ def test_a_run_lets_parameters_go_and_resumes_to_the_bit(tmp_path):
     assert weights(resumed)["embedding.weight"].equal(start["embedding.weight"])
     resumed.fit()
     assert same_bits(weights(resumed), after)
+
+
+@pytest.mark.parametrize("until", [1, 2])
+def test_a_rehearsal_allocates_what_the_next_step_trains(until: int, tmp_path):
+    """What is let go later needs its memory later: a rehearsal with it would fail where the first steps fit."""
+    trainer = toy_trainer(tmp_path, freeze=[{"match": "embedding", "until_step": until}])
+    embedding = trainer.model.get_parameter("embedding.weight")
+    for step in (0, 1):
+        trainer.position.step = step
+        for optimizer in trainer.state.optimizers:
+            optimizer.state.clear()
+        trainer.rehearse()
+        has_state = any(embedding in optimizer.state for optimizer in trainer.state.optimizers)
+        assert has_state is (step + 1 > until)

@@ -126,6 +126,17 @@ def test_an_ended_run_that_is_resumed_takes_no_step_and_logs_nothing(tmp_path: P
     assert (tmp_path / "metrics.jsonl").read_text() == before
 
 
+def test_a_run_that_stops_before_its_next_step_leaves_its_checkpoint_as_it_is(tmp_path: Path):
+    """Two jobs in a row that end before their first step don't write the same state again."""
+    run(tmp_path, StopAt(3))
+    before = {path.name: path.stat().st_ino for path in list_checkpoints(tmp_path / "checkpoints")}
+    trainer = toy_trainer(tmp_path, *own_callbacks(), **EVERYTHING)
+    assert trainer.resume("auto")
+    trainer.request_stop("SIGTERM")
+    assert trainer.fit() == "SIGTERM"
+    assert {path.name: path.stat().st_ino for path in list_checkpoints(tmp_path / "checkpoints")} == before
+
+
 def test_nothing_to_resume_begins_anew_with_an_empty_log(tmp_path: Path):
     (tmp_path / "metrics.jsonl").write_text('{"kind": "step", "step": 1}\n')
     trainer = toy_trainer(tmp_path)
