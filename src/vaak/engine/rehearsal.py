@@ -227,8 +227,8 @@ def warn_of_means(objectives: Sequence[ObjectiveRunner], state: State, batch: Ba
     """
     for objective in objectives:
         with contextlib.suppress(Exception), _undisturbed(objective, state):
-            halves = batch.split(2) if batch.num_rows > 1 else []
-            if not halves:
+            halves = batch.split(2)
+            if len(halves) < 2:
                 return
             whole = _terms(objective, state, batch, seed)
             parts = [_terms(objective, state, half, seed) for half in halves]

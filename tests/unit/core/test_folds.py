@@ -112,7 +112,8 @@ def test_a_fold_is_read_back_and_what_it_does_not_know_is_said(tmp_path: Path):
     examples = labelled({"a": 6})
     path = tmp_path / "folds.json"
     rows = [(one, [place]) for one, place in zip(examples, divide(examples, 3, 0.2, 42, 1), strict=True)]
-    write_folds(path, {"folds": 3, "repeats": 1, "pool": "all"}, {"corpus": rows, "other": []})
+    write_folds(path, {"folds": 3, "repeats": 1, "pool": "all", "by": "वक्ता"}, {"corpus": rows, "कोश": []})
+    assert all(word in path.read_text(encoding="utf-8") for word in ("वक्ता", "कोश")), "people read it, too"
     fold = FoldSplits("1:2", str(path), ("train", "test"), "corpus")
     assert [fold.of_key(one.key, "") == "test" for one, _ in rows] == [places[0].test == 2 for _, places in rows]
     assert [fold.of_key(one.key, "") == "valid" for one, _ in rows] == [2 in places[0].valid for _, places in rows]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 import threading
 from typing import Any
 
@@ -78,3 +80,26 @@ def test_it_ends_although_a_process_that_was_forked_within_lives_on():
     ended.set()
     os.kill(child, signal.SIGKILL)
     os.waitpid(child, 0)
+
+
+TWO_LEAVE = """
+import threading, time
+from vaak.core.interrupts import leave_at_once, on_forced_exit
+
+def what_is_left():
+    print("asked", flush=True)
+    time.sleep(0.3)
+    return "a checkpoint"
+
+with on_forced_exit(what_is_left):
+    threading.Thread(target=leave_at_once).start()
+    leave_at_once()
+"""
+
+
+def test_two_threads_that_leave_at_once_say_it_once():
+    """A second Ctrl-C meets the thread that answers and the main thread."""
+    left = subprocess.run([sys.executable, "-c", TWO_LEAVE], capture_output=True, text=True)
+    assert left.returncode == 130
+    assert left.stdout == "asked\n"
+    assert left.stderr.strip() == "left at once: a checkpoint"

@@ -175,7 +175,7 @@ def test_an_error_of_the_meters_is_raised_as_it_is(tmp_path: Path):
     class Failing(ToyTask):
         def meters(self, split: str) -> ToyMeters:
             meters = ToyMeters()
-            meters.update = fail  # type: ignore[method-assign]
+            meters.update = fail  # type: ignore[method-assign,assignment]
             return meters
 
     def fail(*_: Any) -> None:

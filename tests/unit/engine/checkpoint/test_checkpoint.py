@@ -97,7 +97,7 @@ def test_damaged_frozen_weights_are_read_from_their_base_and_from_no_other(
     path = save_checkpoint(tmp_path, Snapshot(1, tensors, state=state, frozen=frozenset({"0.weight", "0.bias"})))
     damage(path / "frozen.safetensors")
     with torch.no_grad():
-        base[1].weight.add_(1)  # the trained ones of a base aren't looked at
+        base.get_parameter("1.weight").add_(1)  # the trained ones of a base aren't looked at
     assert same_bits(load_checkpoint(path, weights_only=True, base=base).model, tensors)
     assert "is damaged or missing: its base is read" in caplog.text
     for model in (other, None):

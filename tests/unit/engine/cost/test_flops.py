@@ -143,6 +143,16 @@ def test_a_microbatch_that_does_not_fit_leaves_mfu_out_and_says_so(tmp_path: Pat
     assert "can't be run whole, so MFU is left out" in caplog.text
 
 
+class Broken(ToyTask):
+    def losses(self, model: torch.nn.Module, batch: Batch) -> dict[str, Any]:
+        raise RuntimeError("mat1 and mat2 shapes cannot be multiplied")
+
+
+def test_an_error_that_is_none_of_memory_is_raised(tmp_path: Path):
+    with pytest.raises(RuntimeError, match="cannot be multiplied"):
+        toy_trainer(tmp_path, task=Broken()).count_work(peak_tflops=1.0)
+
+
 def test_where_the_peak_is_not_known_it_is_said_and_nothing_is_run(tmp_path: Path, caplog: pytest.LogCaptureFixture):
     caplog.set_level("INFO", "vaak")
     assert toy_trainer(tmp_path, task=NoMemory()).count_work(peak_tflops=None) is None

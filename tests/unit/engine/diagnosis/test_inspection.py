@@ -286,3 +286,8 @@ def test_culprits_are_the_rows_that_show_it_alone(case: tuple[int, set[int]]):
 def test_where_no_half_shows_it_all_rows_are_to_blame(rows: int):
     batch = a_batch(rows)
     assert culprits(batch, lambda some: some.num_rows < rows) == [10 + row for row in range(rows)]
+
+
+def test_culprits_are_looked_for_in_halves():
+    """Two rows that are bad together only: they are in one half, though in two of three parts."""
+    assert culprits(a_batch(3), lambda some: not {10, 11} <= {row[0] for row in some.indices}) == [10, 11]

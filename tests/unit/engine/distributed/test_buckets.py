@@ -74,6 +74,19 @@ def test_gradients_are_views_of_buckets_and_stay_there(bucket_bytes: int, expect
     assert buckets.gradients[0].untyped_storage().data_ptr() not in places[0]
 
 
+def test_a_gradient_that_is_another_tensor_is_copied_into_its_bucket():
+    """A backward of higher order, or a user's hook, makes a new one: what other ranks get would lack it."""
+    model, world = layers(), Echo()
+    buckets = GradientBuckets(model.parameters(), world)
+    buckets.begin()
+    model(torch.ones(2, 30)).sum().backward()
+    weight = model.get_parameter("1.weight")
+    weight.grad = torch.full_like(weight, 7.0)
+    buckets.reduce({}, {})
+    assert weight.grad.untyped_storage().data_ptr() == world.sent[0].untyped_storage().data_ptr()
+    assert weight.grad.equal(torch.full_like(weight, 7.0))
+
+
 def test_an_attempt_that_is_begun_again_leaves_nothing_behind():
     """Out of memory, all microbatches are computed again."""
     model, world = layers(), Echo()

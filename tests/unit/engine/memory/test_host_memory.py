@@ -112,7 +112,8 @@ def test_what_psutil_says_agrees_with_proc():
     """Where there is /proc, both can be asked."""
     if not isinstance(host_memory(), LinuxMemory):
         pytest.skip("requires /proc")
-    _, limit, own = OtherMemory().read()
+    used, limit, own = OtherMemory().read()
+    assert used == pytest.approx(limit - psutil.virtual_memory().available, abs=limit / 10)
     assert limit == psutil.virtual_memory().total == LinuxMemory().total
     host_memory().reset_peak()
     assert host_memory().read()[2] < 2 * own

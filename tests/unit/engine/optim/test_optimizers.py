@@ -91,6 +91,21 @@ def test_every_parameter_is_in_one_group_and_knows_its_name(kind, tied):
     assert all(trained[name] is parameter for name, parameter in grouped)
 
 
+@pytest.mark.parametrize(("momentum", "nesterov"), [(0.9, True), (0.9, False), (0.0, True)])
+def test_sgd_is_torchs_with_nesterov_where_there_is_momentum(momentum: float, nesterov: bool):
+    model, plain = tiny_model(), tiny_model()
+    ours = build_optimizers(
+        model, OptimizerConfig(type="sgd", lr=0.1, momentum=momentum, nesterov=nesterov, weight_decay=0.0)
+    )
+    theirs = torch.optim.SGD(plain.parameters(), 0.1, momentum, nesterov=nesterov and momentum > 0)
+    for group in theirs.param_groups:
+        group["base_lr"] = 0.1
+    train(model, ours, range(1, 4))
+    train(plain, [theirs], range(1, 4))
+    for name, weight in plain.state_dict().items():
+        torch.testing.assert_close(model.state_dict()[name], weight, msg=name)
+
+
 def test_norms_and_biases_do_not_decay():
     optimizers = build_optimizers(tiny_model(), OptimizerConfig(weight_decay=0.1))
     for optimizer in optimizers:

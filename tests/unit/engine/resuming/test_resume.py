@@ -126,6 +126,16 @@ def test_an_ended_run_that_is_resumed_takes_no_step_and_logs_nothing(tmp_path: P
     assert (tmp_path / "metrics.jsonl").read_text() == before
 
 
+def test_resumed_from_before_its_best_the_run_points_to_the_best_until_then(tmp_path: Path):
+    """The better one, at step 4, isn't of this run any more; of what is trained now, no figure may be as good."""
+    task = ToyTask(scripted=iter([2.0, 1.0]))
+    toy_trainer(tmp_path, StopAt(5), task=task, **EVERYTHING).fit()
+    folder = tmp_path / "checkpoints"
+    assert pointed(folder, "best") == folder / "step-00000004"
+    assert toy_trainer(tmp_path, task=ToyTask(), **EVERYTHING).resume(str(folder / "step-00000003"))
+    assert pointed(folder, "best") == folder / "step-00000002"
+
+
 def test_a_run_that_stops_before_its_next_step_leaves_its_checkpoint_as_it_is(tmp_path: Path):
     """Two jobs in a row that end before their first step don't write the same state again."""
     run(tmp_path, StopAt(3))
