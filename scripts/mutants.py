@@ -8,7 +8,9 @@ statement is left out. Each is tried with the tests that run its function, the q
 has survived. Prints each mutant, the share that was killed, and the survivors.
 
 The tests are collected once; each mutant gets a process that is forked then, in which its function has other code. One
-at the top of a module is tried in a copy of ``src``, which has to be imported: that takes longer.
+at the top of a module is tried in a copy of ``src``, which has to be imported: that takes longer. So is one that
+survives and is in a function that a test runs in another process (a rank, a worker, a command): all of them import the
+copy.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ from __future__ import annotations
 import argparse
 import ast
 import contextlib
+import doctest
 import gc
 import json
 import os
@@ -25,14 +28,12 @@ import signal
 import subprocess
 import sys
 import tempfile
-import threading
 import time
-from collections import defaultdict
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from inspect import CO_OPTIMIZED
 from pathlib import Path
-from types import CodeType, FrameType, FunctionType
+from types import CodeType, FunctionType
 from typing import Any
 
 import pytest
@@ -169,43 +170,94 @@ def every_mutant() -> list[Mutant]:
 
 # Which tests run which functions.
 
+TRACER = """
+import os as _os, sys as _sys, threading as _threading
+
+_seen = {}
+
+
+def _note(frame, event, argument):
+    code = frame.f_code
+    if id(code) not in _seen:
+        _seen[id(code)] = code
+        if code.co_filename.startswith(PREFIXES):
+            line = f"ran\\t{_os.getpid()}\\t{code.co_filename}\\t{code.co_firstlineno}\\n"
+            try:
+                file = _os.open(LOG, _os.O_WRONLY | _os.O_APPEND)
+                _os.write(file, line.encode())
+                _os.close(file)
+            except OSError:
+                pass
+
+
+_threading.settrace(_note)
+_sys.settrace(_note)
+"""
+"""What a copy of the package does first while tests are recorded, in each process that imports it."""
+
 
 class Recorder:
-    """A plugin of pytest that notes which functions of SOURCES each test runs, and its seconds."""
+    """A plugin of pytest that notes in ``log`` which test runs from when to when, and its seconds."""
 
-    def __init__(self) -> None:
-        self.functions: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
-        self.seconds: dict[str, float] = {}
-        self.seen: set[CodeType] = set()
-        self.prefixes = tuple(str(ROOT / folder) for folder in SOURCES)
-
-    def note(self, frame: FrameType, event: str, argument: Any) -> None:
-        self.seen.add(frame.f_code)
+    def __init__(self, log: Path) -> None:
+        self.log = log
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Any:
-        self.seen, start = set(), time.perf_counter()
-        threading.settrace(self.note)
-        sys.settrace(self.note)
+        seen, start = sys.modules["vaak"]._seen, time.perf_counter()
+        seen.clear()
+        self.write("test", item.nodeid)
+        sys.settrace(sys.modules["vaak"]._note)
         try:
             return (yield)
         finally:
             sys.settrace(None)
-            threading.settrace(None)
-            self.seconds[item.nodeid] = round(time.perf_counter() - start, 3)
-            for code in self.seen.copy():  # a thread of the test may still add to it
-                if code.co_filename.startswith(self.prefixes):
-                    file = str(Path(code.co_filename).relative_to(ROOT))
-                    self.functions[file][str(code.co_firstlineno)].append(item.nodeid)
+            self.write("took", f"{time.perf_counter() - start:.3f}")
+
+    def write(self, *words: str) -> None:
+        with self.log.open("a", encoding="utf-8") as file:
+            file.write("\t".join(words) + "\n")
 
 
 def record(file: Path, tests: list[str]) -> int:
-    """Run the tests once and write which of them run which functions; return pytest's exit status."""
-    recorder = Recorder()
-    code = pytest.main(["-q", "-n", "0", "-p", "no:cacheprovider", "-m", "not slow", *tests], plugins=[recorder])
+    """Run the tests once and write which of them run which functions; return pytest's exit status.
+
+    What ``file`` has of other tests is kept.
+    """
+    old = Covered(**json.loads(file.read_text())) if file.exists() else Covered({}, {}, {})
+    with tempfile.TemporaryDirectory() as folder:
+        copy, log = copy_of_sources(Path(folder).resolve()), Path(folder).resolve() / "log"
+        prefixes = tuple(f"{copy / one}/" for one in SOURCES)
+        package = copy / "src/vaak/__init__.py"
+        settings = f"\nPREFIXES, LOG = {prefixes!r}, {str(log)!r}\n"
+        package.write_text(package.read_text(encoding="utf-8") + settings + TRACER, encoding="utf-8")
+        log.touch()
+        sys.path.insert(0, str(copy / "src"))
+        os.environ["PYTHONPATH"] = str(copy / "src")
+        options = ["-q", "-n", "0", "-p", "no:cacheprovider", "-m", "not slow", *tests]
+        code = pytest.main(options, plugins=[Recorder(log)])
+        found = read_log(log.read_text(encoding="utf-8").splitlines(), copy)
     file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text(json.dumps({"functions": recorder.functions, "seconds": recorder.seconds}))
+    file.write_text(json.dumps(asdict(old.updated(found))))
     return int(code)
+
+
+def read_log(lines: list[str], copy: Path) -> Covered:
+    """Return what the lines of a recording say."""
+    found, test = Covered({}, {}, {}), ""
+    for line in lines:
+        kind, *words = line.split("\t")
+        if kind == "test":
+            test = words[0]
+        elif kind == "took":
+            found.seconds[test], test = float(words[0]), ""
+        elif test:
+            process, path, first = words
+            functions = found.functions if int(process) == os.getpid() else found.elsewhere
+            tests = functions.setdefault(str(Path(path).relative_to(copy)), {}).setdefault(first, [])
+            if test not in tests:
+                tests.append(test)
+    return found
 
 
 # Trying mutants.
@@ -213,17 +265,21 @@ def record(file: Path, tests: list[str]) -> int:
 
 @dataclass(frozen=True)
 class Covered:
-    """What ``record`` wrote."""
+    """What ``record`` wrote: for each file and the first line of each function of it the tests that run it.
+
+    Those in ``elsewhere`` start the processes that run it.
+    """
 
     functions: dict[str, dict[str, list[str]]]
+    elsewhere: dict[str, dict[str, list[str]]]
     seconds: dict[str, float]
 
-    def tests_of(self, mutant: Mutant, most: float) -> list[str]:
+    def tests_of(self, mutant: Mutant, most: float, elsewhere: bool = False) -> list[str]:
         """Return the tests that run the mutant's function (of one at the top: any of the file), the quickest first.
 
         They take ``most`` seconds together, but for the first.
         """
-        functions = self.functions.get(mutant.file, {})
+        functions = (self.elsewhere if elsewhere else self.functions).get(mutant.file, {})
         names = set().union(*functions.values()) if mutant.function is None else functions.get(str(mutant.function), [])
         chosen: list[str] = []
         for name in sorted(set(names), key=lambda name: (self.seconds[name], name)):
@@ -231,6 +287,21 @@ class Covered:
                 break
             chosen.append(name)
         return chosen
+
+    def updated(self, new: Covered) -> Covered:
+        """Return this with the tests of ``new`` as they are there."""
+
+        def merged(old: dict[str, dict[str, list[str]]], new: dict[str, dict[str, list[str]]]) -> Any:
+            both: dict[str, dict[str, list[str]]] = {}
+            for found, left_out in ((old, again), (new, set())):
+                for file, functions in found.items():
+                    for first, tests in functions.items():
+                        both.setdefault(file, {}).setdefault(first, []).extend(set(tests) - left_out)
+            return both
+
+        again = set(new.seconds)
+        functions, elsewhere = merged(self.functions, new.functions), merged(self.elsewhere, new.elsewhere)
+        return Covered(functions, elsewhere, {**self.seconds, **new.seconds})
 
 
 class Trials:
@@ -247,19 +318,23 @@ class Trials:
             for mutant in self.mutants:
                 names = [name for name in self.covered.tests_of(mutant, self.most) if name in items]
                 killed = bool(names) and self.is_killed(mutant, [items[name] for name in names], copy)
+                if not killed:
+                    others = [name for name in self.covered.tests_of(mutant, self.most, True) if name in items]
+                    killed = bool(others) and self.is_killed(mutant, [items[name] for name in others], copy, True)
+                    names += others
                 self.survived += [] if killed else [mutant]
                 print("killed  " if killed else "SURVIVED", mutant, f"({len(names)} tests)", flush=True)
         return True
 
-    def is_killed(self, mutant: Mutant, items: list[pytest.Item], copy: Path) -> bool:
-        """Whether a test fails in a process that has the mutant."""
+    def is_killed(self, mutant: Mutant, items: list[pytest.Item], copy: Path, everywhere: bool = False) -> bool:
+        """Whether a test fails in a process that has the mutant; ``everywhere``: and those that it starts."""
         child = os.fork()
         if child == 0:
             status = BROKEN
             with contextlib.suppress(BaseException):
                 keep_silent()
                 names = [item.nodeid for item in items]
-                status = run(items) if has_code(mutant) else run_in_copy(mutant, names, copy)
+                status = run(mutant, items) if not everywhere and has_code(mutant) else run_in_copy(mutant, names, copy)
             os._exit(status)
         status = status_of(child, MOST_SECONDS + 5 * self.most)
         shutil.copy(ROOT / mutant.file, copy / mutant.file)
@@ -276,9 +351,12 @@ def keep_silent() -> None:
         os.dup2(nowhere, descriptor)
 
 
-def run(items: list[pytest.Item]) -> int:
-    """Run tests until one fails; return 1 if one does."""
+def run(mutant: Mutant, items: list[pytest.Item]) -> int:
+    """Run the examples of the file's docstrings, then tests until one fails; return 1 if one does."""
     try:
+        module = sys.modules.get(".".join(Path(mutant.file).relative_to("src").with_suffix("").parts))
+        if module is not None and doctest.testmod(module).failed:
+            return 1
         for item, following in zip(items, [*items[1:], None], strict=True):
             item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
             if item.session.testsfailed:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from pathlib import Path
 
-from mutants import Covered, mutants_of
+from mutants import Covered, mutants_of, read_log
 
 SOURCE = '''\
 """Docstring of 3 lines."""
@@ -50,11 +51,31 @@ def test_each_place_has_its_mistake_and_what_no_test_could_notice_none(tmp_path:
 def test_the_quickest_tests_of_the_function_come_first_within_the_time(tmp_path: Path):
     (tmp_path / "rules.py").write_text(SOURCE)
     first, *_, last = mutants_of(tmp_path / "rules.py", "rules.py")
-    covered = Covered(
-        {"rules.py": {"8": ["slow", "quick"], "20": ["other"]}}, {"slow": 5.0, "quick": 1.0, "other": 2.0}
-    )
+    functions = {"rules.py": {"8": ["slow", "quick"], "20": ["other"]}}
+    seconds = {"slow": 5.0, "quick": 1.0, "other": 2.0}
+    covered = Covered(functions, {"rules.py": {"8": ["other"]}}, seconds)
     assert covered.tests_of(last, 10.0) == ["quick", "slow"]
     assert covered.tests_of(last, 5.0) == ["quick"]
     assert covered.tests_of(last, 0.5) == ["quick"]
     assert covered.tests_of(first, 10.0) == ["quick", "other", "slow"]
     assert covered.tests_of(replace(last, file="others.py"), 10.0) == []
+    assert covered.tests_of(last, 10.0, elsewhere=True) == ["other"]
+
+
+def test_a_recording_says_which_test_ran_what_here_and_which_in_a_process_that_it_started(tmp_path: Path):
+    """What ran between two tests, as a server that both use, is of neither; a test recorded again replaces itself."""
+    place, own = f"{tmp_path}/src/rules.py", os.getpid()
+
+    def ran(process: int, first: int) -> str:
+        return f"ran\t{process}\t{place}\t{first}"
+
+    lines = [ran(own, 1), "test\tone", ran(own, 8), ran(own + 1, 8), ran(own + 1, 20), "took\t2.000"]
+    lines += [ran(own + 1, 30), "test\ttwo", ran(own, 8), ran(own, 8), "took\t0.500"]
+    first = read_log(lines, tmp_path)
+    assert first.functions == {"src/rules.py": {"8": ["one", "two"]}}
+    assert first.elsewhere == {"src/rules.py": {"8": ["one"], "20": ["one"]}}
+    assert first.seconds == {"one": 2.0, "two": 0.5}
+    both = first.updated(read_log(["test\tone", ran(own, 20), "took\t1.000"], tmp_path))
+    assert both.functions == {"src/rules.py": {"8": ["two"], "20": ["one"]}}
+    assert both.elsewhere == {"src/rules.py": {"8": [], "20": []}}
+    assert both.seconds == {"one": 1.0, "two": 0.5}
