@@ -245,8 +245,9 @@ def converted_place(position: Position, before: PlanKind, now: PlanKind, source:
         why = f"{examples} examples of the epoch are done, which is not a whole number of batches of {now.rows}"
     else:
         why = "other batches have another order of examples"
+    of_all = f" of {before.epoch_size}" if before.epoch_size else ""  # earlier versions didn't write it
     raise CheckpointError(
-        f"{source} is within epoch {position.epoch + 1}, at batch {position.place} of {before.epoch_size}, and the "
+        f"{source} is within epoch {position.epoch + 1}, at batch {position.place}{of_all}, and the "
         f"batches are different now: {why}; restore training.batch_size, training.batching and training.curriculum, "
         "or resume from a checkpoint at the end of an epoch"
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import logging
 import sys
 
 import pytest
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from vaak.core import terminal
-from vaak.core.terminal import FORCING, broken, is_terminal, print_above
+from vaak.core.terminal import FORCING, ConsoleHandler, broken, is_terminal, print_above
 
 
 class Terminal(io.StringIO):
@@ -44,6 +45,18 @@ def test_a_variable_that_rich_reads_decides(
 def test_a_process_without_standard_error_has_no_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stderr", None)
     assert not is_terminal()
+
+
+@pytest.mark.parametrize("terminal_there", [True, False])
+def test_messages_are_printed_as_they_are_and_warnings_say_so(
+    terminal_there: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written = Terminal() if terminal_there else io.StringIO()
+    monkeypatch.setattr(sys, "stderr", written)
+    monkeypatch.setattr(terminal, "console", lambda: Console(file=written, width=80, color_system=None))
+    for level, text in ((logging.INFO, "step [1/2]"), (logging.WARNING, "no space on %s"), (logging.ERROR, "broken")):
+        ConsoleHandler().emit(logging.LogRecord("vaak", level, "", 0, text, ("/disk",) if "%s" in text else (), None))
+    assert written.getvalue().splitlines() == ["step [1/2]", "warning: no space on /disk", "broken"]
 
 
 LONG = (

@@ -15,6 +15,7 @@ from toy import StopAt, toy_trainer
 from vaak.config.training import TrainingConfig
 from vaak.core.callback import Callback, StepReport
 from vaak.core.errors import CheckpointError
+from vaak.engine.checkpoint.files import load_checkpoint
 from vaak.engine.optim.schedules import make_schedule
 from vaak.engine.saving import PlanKind, converted_place
 from vaak.engine.state import Position
@@ -178,6 +179,19 @@ def test_at_the_end_of_an_epoch_any_other_batches_go_on(before: dict[str, Any], 
     assert sorted(later.epochs) == [1, 2]
     if "curriculum" not in after:
         assert later.epochs == {epoch: Counter(range(40)) for epoch in (1, 2)}
+
+
+def test_a_checkpoint_of_earlier_versions_resumes_in_the_same_batches_and_is_refused_in_others(tmp_path: Path):
+    """They wrote the hashes of data and plan as one text, and not how many batches an epoch has."""
+    first = run(tmp_path, Seen(), stop=1)
+    snapshot = load_checkpoint(tmp_path / "checkpoints" / "step-00000001")
+    snapshot.state["data"] += f" {first.data.plan_fingerprint}"
+    del snapshot.state["plan"]
+    same = toy_trainer(tmp_path / "same", **OPTIONS)
+    same.restore(snapshot, tmp_path)
+    assert (same.position.step, same.position.place) == (1, 3)
+    with pytest.raises(CheckpointError, match=r"is within epoch 1, at batch 3, and the batches are different now"):
+        toy_trainer(tmp_path / "other", **OPTIONS, **BUCKETED).restore(snapshot, tmp_path)
 
 
 sizes = st.integers(1, 12)
