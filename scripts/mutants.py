@@ -45,8 +45,10 @@ TESTS = (
     "tests/unit/data",
     "tests/unit/core",
     "tests/unit/callbacks",
+    "tests/unit/runs",
     "tests/contract",
     "tests/past",
+    "tests/process",
 )
 MOST_SECONDS = 120.0
 """A mutant that takes the tests longer than this more than they took is killed, too: it hangs."""
