@@ -41,8 +41,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Ctrl-C acts on the commands of tests that a script runs in its background, where a shell ignores it."""
-    if config.getoption("write_durations") and not hasattr(config, "workerinput"):
+    if hasattr(config, "workerinput"):
+        shards.share_compiling(config)
+    elif config.getoption("write_durations"):
         config.pluginmanager.register(shards.Stopwatch())
+    gc.disable()  # until all tests are collected, which leaves millions of objects and next to no garbage
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -65,6 +68,7 @@ def pytest_collection_finish() -> None:
     """Leave what the tests imported out of garbage collections, of which the code under test asks for many."""
     gc.collect()
     gc.freeze()
+    gc.enable()
 
 
 @pytest.fixture(autouse=True)
