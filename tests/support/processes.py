@@ -13,6 +13,12 @@ from typing import Any
 from vaak.config.training import TrainingConfig
 from vaak.engine.distributed.ranks import Ranks, start_ranks
 
+PRELOADED = [
+    *("vaak.runs.start", "vaak.tasks.lm.task", "torch._dynamo", "torch.distributed.nn"),
+    *("toy_recordings", "lhotse.features.kaldi", "scipy.signal"),
+]
+"""Modules that the processes of tests begin with, where they are forks of one that imports them once."""
+
 LEAVING_SECONDS = 0.5
 """How long a process that is to be killed waits for the others to wait for it."""
 
@@ -26,7 +32,7 @@ def run_on_ranks(world_size: int, work: Callable[..., None], *arguments: Any, se
     """Call ``work(rank, port, *arguments)`` in several processes; return their exit codes, None of one that hangs."""
     port = free_port()
     context = multiprocessing.get_context("forkserver")  # imports torch once, not in every process
-    context.set_forkserver_preload(["vaak.runs.start", "vaak.tasks.lm.task", "torch._dynamo", "torch.distributed.nn"])
+    context.set_forkserver_preload(PRELOADED)
     processes = [context.Process(target=work, args=(rank, port, *arguments)) for rank in range(world_size)]
     for process in processes:
         process.start()

@@ -45,7 +45,7 @@ ALONE = {
     "tts": ("--rounds 1", "profiler: "),
 }
 """Arguments of the smallest size, and what is in the last table, of those that make their data."""
-QUICK = {"comparison", "favor", "scoring"}
+QUICK = {"comparison"}
 
 
 def run_benchmark(name: str, *arguments: object, **variables: str) -> str:

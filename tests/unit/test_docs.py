@@ -146,7 +146,7 @@ def test_every_block_runs(document, tmp_path, monkeypatch, vaak, quick_start):
 
 @documents
 def test_every_command_is_one(document, monkeypatch):
-    """Its options exist, and so do those of the YAML of ours that it trains; blocks that can't run are looked at, too."""
+    """Its options exist, and so do those of the YAML of ours that it trains; also in blocks that can't run."""
     monkeypatch.chdir(ROOT)
     monkeypatch.setenv("VAAK_DATA", "data")
     for _, kind, text in BLOCK.findall(document.read_text(encoding="utf-8")):

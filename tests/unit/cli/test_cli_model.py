@@ -9,7 +9,10 @@ from vaak.tasks.lm.model import LanguageModel
 
 CONFIGS = Path(__file__).parents[3] / "configs"
 SHIPPED = [
-    pytest.param(path.relative_to(CONFIGS), marks=[pytest.mark.slow] if name == "builtin_voice.yml" else [])
+    pytest.param(
+        path.relative_to(CONFIGS),
+        marks=[pytest.mark.slow] if name == "builtin_voice.yml" or path.parent.name == "vocoder" else [],
+    )
     for name in ("quickstart.yml", "builtin_voice.yml")
     for path in sorted(CONFIGS.rglob(name))
     if path.parent.name != "classification"  # its classes are known once its data are prepared
@@ -91,7 +94,7 @@ def test_a_shipped_configuration(vaak, tmp_path, monkeypatch, config):
     assert json.loads(out)["parameters"] > 0
 
 
-@pytest.mark.parametrize("decoder", ["transformer", "flow_matching"])
+@pytest.mark.parametrize("decoder", ["transformer", pytest.param("flow_matching", marks=pytest.mark.slow)])
 def test_learned_durations_are_counted_too(vaak, tmp_path, monkeypatch, decoder):
     monkeypatch.chdir(tmp_path)
     sizes = ("model.global_config={d_model: 32, num_layers: 1, num_heads: 2}", "data.max_duration=0.5")

@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import os
 import re
-import subprocess
+import runpy
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from commands import Commands
 
 
 def test_it_prints_figures_samples_and_where_the_run_is(vaak, tiny_text: Path, tmp_path: Path):
@@ -125,16 +127,17 @@ def test_json_lines_are_the_records_and_what_is_said_and_nothing_else(vaak, tiny
     assert "step 8/8  loss" in (run / "train.log").read_text()
 
 
-def test_a_reader_of_json_lines_that_goes_away_does_not_end_training(tiny_text: Path, tmp_path: Path):
+def test_a_reader_of_json_lines_that_goes_away_does_not_end_training(
+    commands: Commands, tiny_text: Path, tmp_path: Path
+):
     run = tmp_path / "run"
-    command = (
-        f"{Path(sys.executable).with_name('vaak')} train {tiny_text / 'tiny.yml'} run_dir={run} --json | head -n 1"
-    )
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, shell=True, capture_output=True, text=True, env=environment)
-    assert len(done.stdout.splitlines()) == 1
+    os.mkfifo(commands.folder / f"{len(commands.commands)}.out")  # in place of the file of what the next one says
+    command = commands.start(["train", tiny_text / "tiny.yml", f"run_dir={run}", "--json"], tmp_path)
+    with command.output.open() as reader:
+        json.loads(reader.readline())
+    assert command.ended.wait(120)
     assert json.loads((run / "status.json").read_text())["state"] == "finished"
-    assert "Traceback" not in done.stderr
+    assert "Traceback" not in command.errors.read_text()
     warnings = [line for line in (run / "train.log").read_text().splitlines() if " WARNING " in line]
     assert len(warnings) == 1
     assert "standard output can't " in warnings[0]
@@ -171,20 +174,25 @@ def test_bad_text_is_named_by_file_and_line(vaak, tiny_text: Path, tmp_path: Pat
         assert words in err
 
 
-def test_train_py_is_the_same_command(tiny_text: Path, tiny_run: Path, tmp_path: Path):
-    script = Path(__file__).resolve().parents[3] / "train.py"
-    done = subprocess.run(
-        [sys.executable, script, "--config", tiny_text / "tiny.yml", f"run_dir={tmp_path / 'run'}"],
-        capture_output=True,
-        text=True,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-    )
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.endswith(f"finished step 8; the run is in {tmp_path / 'run'}\n")
+def test_train_py_is_the_same_command(
+    tiny_text: Path, tiny_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+):
+    def train_py(*arguments: str | Path) -> tuple[int, str, str]:
+        """In this process; tests/process/test_ranks.py starts it as torchrun does."""
+        monkeypatch.setattr(sys, "argv", ["train.py", "--config", *map(str, arguments)])
+        code = 0
+        try:
+            runpy.run_path(str(Path(__file__).parents[3] / "train.py"), run_name="__main__")
+        except SystemExit as end:
+            code = int(end.code or 0)
+        return code, *capfd.readouterr()
+
+    code, out, err = train_py(tiny_text / "tiny.yml", f"run_dir={tmp_path / 'run'}", "training.max_steps=2")
+    assert code == 0, err
+    assert out.endswith(f"finished step 2; the run is in {tmp_path / 'run'}\n")
     (tmp_path / "config.yml").write_text(
         f"extends: {tiny_run}/config.yml\ntraining: {{callbacks: ['rich.live:Live']}}\n"
     )
-    code_of_stranger: list[str | Path] = ["--config", tmp_path / "config.yml"]
-    refused = subprocess.run([sys.executable, script, *code_of_stranger], capture_output=True, text=True)
-    assert refused.returncode == 2
-    assert "add --trust-code" in refused.stderr
+    code, _, err = train_py(tmp_path / "config.yml")
+    assert code == 2
+    assert "add --trust-code" in err

@@ -444,14 +444,24 @@ print("epoch", trainer.train_epoch(dataloader))
 """The original's snippets of accumulation and of mixed precision, and an epoch after which nothing is closed."""
 
 
-def test_the_snippets_train_and_a_program_may_end_without_close(project):
+def test_the_snippets_train(project, capsys):
+    exec(SNIPPETS, {"__name__": "snippets"})
+    check_what_snippets_say(capsys.readouterr().out)
+
+
+def check_what_snippets_say(printed: str) -> None:
+    said = dict(line.split() for line in printed.splitlines() if line.startswith(("own ", "epoch ")))
+    assert 0 < float(said["epoch"]) < float(said["own"]) + 1 < 9
+
+
+@pytest.mark.slow
+def test_a_program_may_end_without_close(project):
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
     done = subprocess.run([sys.executable, "-c", SNIPPETS], env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert "Exception ignored" not in done.stderr
     assert "Traceback" not in done.stderr
-    said = dict(line.split() for line in done.stdout.splitlines() if line.startswith(("own ", "epoch ")))
-    assert 0 < float(said["epoch"]) < float(said["own"]) + 1 < 9
+    check_what_snippets_say(done.stdout)
 
 
 def test_a_batch_has_the_loss_that_training_gives_it(parts):

@@ -1,8 +1,6 @@
 """One call trains a task into a run directory that every command opens."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any, cast
 
@@ -11,6 +9,7 @@ import torch
 
 import tiny_runs
 import vaak
+from commands import Commands
 from vaak.config.yaml.text import read_yaml
 from vaak.engine import load_checkpoint
 
@@ -69,7 +68,7 @@ def test_a_class_has_options_of_a_yaml(vowels):
     assert vaak.fit(vowels.Vowels, "runs/other", optimizer="lion", **QUICK).config.training.optimizer.type == "lion"
 
 
-def test_a_task_of_a_notebook_is_opened_with_the_task(vowels, vaak_command, caplog):
+def test_a_task_of_a_notebook_is_opened_with_the_task(vowels, vaak_command, caplog, commands: Commands):
     def own():
         return vaak.SimpleTask(
             data={"train": vowels.words(0, 16), "valid": vowels.words(1, 8)}, model=vowels.Model, loss=vowels.loss
@@ -84,10 +83,9 @@ def test_a_task_of_a_notebook_is_opened_with_the_task(vowels, vaak_command, capl
     assert again.evaluate() == run.evaluate()
     with pytest.raises(vaak.UserError, match=r"runs/own is"):
         vaak.open("runs/own", task=own())
-    code = "from vaak.cli.main import main; main()"
-    done = subprocess.run([sys.executable, "-c", code, "eval", "runs/nb"], capture_output=True, text=True, check=False)
-    assert done.returncode == 2
-    assert "task: is SimpleTask, which only the Python program that trained this run knows" in done.stderr
+    done = commands.start(["eval", "runs/nb"], Path.cwd()).wait()
+    assert done.status == 2
+    assert "task: is SimpleTask, which only the Python program that trained this run knows" in done.errors
 
 
 def test_a_run_goes_on_to_the_same_bits(vowels):

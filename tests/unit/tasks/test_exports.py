@@ -168,7 +168,7 @@ def trained(folder: Path, name: str, *options: str) -> OpenedRun:
     "options",
     [
         pytest.param((), marks=pytest.mark.slow),
-        ("model.copy_source=true", "data.tokenizer.type=character"),
+        pytest.param(("model.copy_source=true", "data.tokenizer.type=character"), marks=pytest.mark.slow),
         pytest.param(
             ("model.encoder.attention_type=linear", "model.decoder.attention_type=causal_linear"),
             marks=pytest.mark.slow,

@@ -68,7 +68,7 @@ def test_training_in_bf16_has_the_same_bits(name: str, tmp_path: Path):
         pytest.param(NAMES[0], "bf16", marks=pytest.mark.slow),
         (NAMES[0], "nf4"),
         pytest.param(NAMES[1], "nf4", marks=pytest.mark.slow),
-        (NAMES[2], "nf4"),
+        pytest.param(NAMES[2], "nf4", marks=pytest.mark.slow),
     ],
 )
 def test_a_run_is_resumed_to_the_same_bits(name: str, base_dtype: str, tmp_path: Path):

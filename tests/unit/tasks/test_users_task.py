@@ -235,7 +235,9 @@ MALFORMED = {
 MISSING = b"[pydantic]\nx = not_there:plugin\n[vaak.tasks]\ny = not_there:Task\nz =\n"
 
 
-@pytest.mark.parametrize(("command", "lines"), [("config check", 0), ("model show", len(MALFORMED))])
+@pytest.mark.parametrize(
+    ("command", "lines"), [("config check", 0), pytest.param("model show", len(MALFORMED), marks=pytest.mark.slow)]
+)
 def test_malformed_packages_stop_no_command(project: Path, command: str, lines: int):
     """pydantic reads the entry points of all that is installed when it is imported, torch too; each is named once."""
     site = project / "site"

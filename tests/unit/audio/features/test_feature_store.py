@@ -17,6 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from folders import contents
+from processes import PRELOADED
 from toy_recordings import OneBreaksWhileAnotherIsRead, ToyRecordings, extract_in_small_shards
 from vaak.audio.config import AudioConfig
 from vaak.audio.features import store as feature_store
@@ -35,6 +36,15 @@ def small_shards(monkeypatch: pytest.MonkeyPatch) -> None:
     """Shards of 2 seconds; a batch for each recording."""
     monkeypatch.setattr(feature_store, "SHARD_SECONDS", SECONDS)
     monkeypatch.setattr(feature_store, "BATCH_SECONDS", 0.0)
+
+
+@pytest.fixture(autouse=True)
+def workers_import_once(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Workers begin as forks of a process that has imported torch, but in the slow tests, where each does, as ever."""
+    if request.node.get_closest_marker("slow") is None:
+        context = multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload(PRELOADED)
+        monkeypatch.setattr(multiprocessing, "get_context", lambda method: context)
 
 
 def in_a_process(*arguments: Any) -> int | None:

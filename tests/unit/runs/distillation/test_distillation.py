@@ -207,8 +207,11 @@ OF_SPEECH = ("diarization, attractors, stored features", "diarization, speakers 
 @pytest.mark.parametrize(
     "name",
     [
-        *("asr", "diarization", "diarization, powerset, augmented"),
-        *(pytest.param(name, marks=pytest.mark.slow) for name in (*OF_SPEECH, "diarization, speech, conversations")),
+        *("asr", "diarization, powerset, augmented"),
+        *(
+            pytest.param(name, marks=pytest.mark.slow)
+            for name in (*OF_SPEECH, "diarization", "diarization, speech, conversations")
+        ),
     ],
 )
 def test_recognisers_and_diarizers_learn_from_others(tmp_path: Path, name: str):

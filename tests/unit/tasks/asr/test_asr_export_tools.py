@@ -113,7 +113,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> Any:
     return folder
 
 
-@pytest.mark.parametrize("kind", ["multilingual", "scratch"])
+@pytest.mark.parametrize("kind", ["multilingual", pytest.param("scratch", marks=pytest.mark.slow)])
 def test_the_pipeline_of_transformers_writes_the_same_text(
     kind: str, corpus: Path, folders: Any, request: pytest.FixtureRequest
 ):
@@ -124,7 +124,7 @@ def test_the_pipeline_of_transformers_writes_the_same_text(
     assert [listen(samples_of(file))["text"].strip() for file in files] == expected
 
 
-@pytest.mark.parametrize("early_stopping", [True, False])
+@pytest.mark.parametrize("early_stopping", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_the_search_of_a_run_is_exported(early_stopping: bool, multilingual: Path, corpus: Path, tmp_path: Path):
     opened, files = open_run(multilingual, device="cpu"), recordings(corpus)
     beam = {"method": "beam", "beam_size": 3, "length_penalty": 0.5, "max_new_tokens": 12}
@@ -153,7 +153,7 @@ def test_features_and_prompt_are_those_of_training(multilingual: Path, corpus: P
     assert {known["<|startofprev|>"], known["<|translate|>"], known["#"]} <= set(about["suppress_tokens"])
 
 
-@pytest.mark.parametrize("kind", ["multilingual", "scratch"])
+@pytest.mark.parametrize("kind", ["multilingual", pytest.param("scratch", marks=pytest.mark.slow)])
 def test_an_exported_whisper_is_a_base_with_the_same_tokens(
     kind: str, folders: Any, corpus: Path, tmp_path: Path, request: pytest.FixtureRequest
 ):

@@ -65,6 +65,7 @@ def trained(run: Path) -> int:
     return sum(one.numel() for one in open_run(run, device="cpu").model.parameters() if one.requires_grad)
 
 
+@pytest.mark.slow
 def test_one_lora_has_as_many_parameters_as_gate_and_experts(finished: Path) -> None:
     about = read_json(finished / "parameters" / "parameters.json")
     mixture, one = trained(finished / "joint" / "run"), trained(finished / "one_lora" / "run")
@@ -91,6 +92,7 @@ def test_sizes_are_those_of_the_model(rank: int, num_experts: int, hidden: int, 
     assert (found["mixture"], found["one_lora"]) == (number(None, experts), number(lora))
 
 
+@pytest.mark.slow
 def test_one_lora_is_trained_as_long_on_the_same_utterances(finished: Path) -> None:
     def prepared(run: Path) -> list[str]:
         utterances = open_run(run, device="cpu").task.prepared.utterances("train")
@@ -123,6 +125,7 @@ def test_the_second_training_of_one_lora_begins_with_the_first(given: dict[str, 
     assert max(float((first[name] - second[name]).abs().max()) for name in first) < 1e-6
 
 
+@pytest.mark.slow
 def test_random_clusters_are_as_many_of_equal_size_and_have_a_mixture_of_their_own(finished: Path) -> None:
     own, random = (Clusters.read(finished / name) for name in ("clusters", "random_clusters"))
     sizes = random.quality["sizes"]
@@ -134,6 +137,7 @@ def test_random_clusters_are_as_many_of_equal_size_and_have_a_mixture_of_their_o
         assert {random.labels.get(json.loads(line)["id"], expert) for line in lines} == {expert}
 
 
+@pytest.mark.slow
 def test_transcripts_are_what_each_system_recognises_in_test(finished: Path, corpus: Path) -> None:
     entries = [json.loads(line) for line in (corpus / "test.jsonl").read_text().splitlines()]
     places = {"mixture_texts": "joint", "one_lora_texts": "one_lora", "random_texts": "random_joint"}
@@ -147,6 +151,7 @@ def test_transcripts_are_what_each_system_recognises_in_test(finished: Path, cor
         assert [one["text"] for one in lines] == [one.text for one in opened.task.predict(opened.model, files)]
 
 
+@pytest.mark.slow
 def test_a_cut_stage_of_transcripts_resumes_after_whole_batches(
     finished: Path, given: dict[str, Any], tmp_path: Path
 ) -> None:
@@ -193,6 +198,7 @@ def test_a_killed_control_resumes_to_the_same_bits(
     assert digests(folder) == digests(finished)
 
 
+@pytest.mark.slow
 def test_the_table_is_in_the_log_in_json_and_in_the_folder(
     finished: Path, given: dict[str, Any], vaak: Command, tmp_path: Path
 ) -> None:
@@ -220,6 +226,7 @@ def test_controls_are_on_in_full_and_off_in_quick_and_random_clusters_have_none(
     assert stages(skip_pretraining=True, num_experts=2) == {"joint", *of_lora}
 
 
+@pytest.mark.slow
 def test_controls_are_forecast(given: dict[str, Any], finished: Path, tmp_path: Path) -> None:
     made: Any = from_options(PIPELINE.options, dict(given), PIPELINE.name)
     for folder in (tmp_path / "run", finished):

@@ -134,6 +134,7 @@ def test_bfloat16_autocast_is_close_to_float32(with_documents: bool):
     assert (rough - exact).abs().mean() < 0.02 * exact.abs().mean()
 
 
+@pytest.mark.slow
 def test_compiles_as_one_graph():
     model = small_model(qk_norm=True, num_layers=1)
     compiled = torch.compile(model, fullgraph=True, backend="aot_eager")

@@ -237,6 +237,7 @@ def test_a_vocoder_of_other_spectrograms_is_refused(vaak, voice_run: Path, vocod
     assert list((tmp_path / "voice").rglob("step-*")) == []
 
 
+@pytest.mark.slow
 def test_an_exported_vocoder_is_the_same_in_onnxruntime(vaak, vocoder_run: Path, tmp_path: Path):
     onnxruntime = pytest.importorskip("onnxruntime")
     pytest.importorskip("onnxscript")
