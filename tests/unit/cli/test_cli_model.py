@@ -94,7 +94,8 @@ def test_a_shipped_configuration(vaak, tmp_path, monkeypatch, config):
     assert json.loads(out)["parameters"] > 0
 
 
-@pytest.mark.parametrize("decoder", ["transformer", pytest.param("flow_matching", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("decoder", ["transformer", "flow_matching"])
 def test_learned_durations_are_counted_too(vaak, tmp_path, monkeypatch, decoder):
     monkeypatch.chdir(tmp_path)
     sizes = ("model.global_config={d_model: 32, num_layers: 1, num_heads: 2}", "data.max_duration=0.5")

@@ -258,6 +258,7 @@ def folder(tiny_text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     return tmp_path
 
 
+@pytest.mark.slow
 def test_each_task_of_several_has_a_folder(folder: Path, vaak: Any, caplog: pytest.LogCaptureFixture):
     train_run(load(["both.yml"]))
     code, _, err = vaak("export", "runs/both", "--format", "hf", "--output", "out")

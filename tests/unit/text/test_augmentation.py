@@ -84,19 +84,19 @@ def negated_sentences(number: int) -> list[str]:
 
 
 @pytest.mark.parametrize("techniques", [*[[technique] for technique in TECHNIQUES], list(TECHNIQUES)])
-def test_of_1000_sentences_of_both_languages_none_loses_or_gains_a_negation(techniques: list[str]):
+def test_of_300_sentences_of_both_languages_none_loses_or_gains_a_negation(techniques: list[str]):
     def replacements(word: str) -> list[str]:
         return ["other", "not " + word, "kein"]
 
     augmenter, changed = Augmenter(techniques, 0.4, replacements), 0
-    for number, sentence in enumerate(negated_sentences(1000)):
+    for number, sentence in enumerate(negated_sentences(300)):
         before = NEGATIVE.findall(sentence)
         assert before, sentence
         for draw in range(3):
             found = augmenter(sentence, np.random.default_rng([number, draw]))
             assert NEGATIVE.findall(found) == before, (sentence, found)
             changed += found != sentence
-    assert changed > 1000
+    assert changed > 300
 
 
 def test_negations_are_lost_where_they_need_not_stay():

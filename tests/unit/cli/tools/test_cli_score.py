@@ -131,6 +131,7 @@ def speech(tmp_path: Path) -> tuple[Path, Path]:
     return tmp_path / "ref", tmp_path / "hyp"
 
 
+@pytest.mark.slow
 def test_speech_is_scored_with_its_texts(vaak, speech):
     pytest.importorskip("pocketsphinx")
     ref, hyp = map(str, speech)

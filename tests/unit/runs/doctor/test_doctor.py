@@ -178,6 +178,7 @@ def test_versions_are_held_against_what_is_needed_and_what_was_tested(monkeypatc
     assert found["other than tested"].mark == "ok"
 
 
+@pytest.mark.slow
 def test_a_torch_that_is_broken_is_a_problem_and_not_a_traceback(tmp_path: Path):
     (tmp_path / "torch.py").write_text("raise OSError('libtorch_cpu.so: undefined symbol')")
     code = "import sys; from vaak.cli.main import main; sys.argv = ['vaak', 'doctor', '--json']; main()"

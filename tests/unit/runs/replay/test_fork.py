@@ -47,7 +47,7 @@ def trained_on(directory: Path, vaak: Vaak, *overrides: str) -> None:
     assert code == 0, err
 
 
-@pytest.mark.parametrize("step", [2, 6, 7])
+@pytest.mark.parametrize("step", [2, *(pytest.param(step, marks=pytest.mark.slow) for step in (6, 7))])
 def test_a_fork_without_a_change_is_the_same_run(run: Path, tmp_path: Path, vaak: Vaak, step: int):
     before = tiny_runs.hashes(run)
     fork = fork_run(run, step, tmp_path / "fork")

@@ -82,8 +82,7 @@ def run(tiny_text: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return run
 
 
-@pytest.mark.parametrize("debug", [False, True])
-@pytest.mark.parametrize("step", [1, 3, 8])
+@pytest.mark.parametrize(("step", "debug"), [(1, False), (3, True), (8, False)])
 def test_a_step_beside_its_checkpoint(run: Path, step: int, debug: bool):
     assert_the_same(run, replayed(run, step, debug=debug), begun_at=step - 1)
 

@@ -108,6 +108,7 @@ def test_joint_training_recovers_from_a_shortage_and_ends(
     assert found["figures"] == pytest.approx(expected["figures"], rel=1e-3)
 
 
+@pytest.mark.slow
 def test_a_run_stopped_after_a_shortage_resumes_to_the_same_bits(
     corpus: Path, whisper_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

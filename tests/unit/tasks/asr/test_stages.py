@@ -186,7 +186,7 @@ def test_an_adapter_names_its_base_as_peft_finds_it(
         assert read_json(tmp_path / folder / "adapter_config.json")["base_model_name_or_path"] == name
 
 
-@pytest.mark.parametrize("pooling", ["flatten", "none"])
+@pytest.mark.parametrize("pooling", ["flatten", pytest.param("none", marks=pytest.mark.slow)])
 def test_states_that_are_not_pooled_give_the_same_means(
     pooling: str, finished: Path, given: dict[str, Any], tmp_path: Path
 ) -> None:
@@ -301,7 +301,7 @@ def test_what_was_derived_from_a_run_is_derived_again_without_training(
     assert not (folder / "set-aside").exists()
 
 
-@pytest.mark.parametrize("which", ["best", "all"])
+@pytest.mark.parametrize("which", ["best", pytest.param("all", marks=pytest.mark.slow)])
 def test_a_damaged_best_checkpoint_is_trained_again_from_the_one_before(
     which: str, finished: Path, given: dict[str, Any], tmp_path: Path
 ) -> None:

@@ -179,7 +179,9 @@ def test_a_decoder_needs_its_last_token(kind: str, folder: Path):
 
 
 @pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")  # peft's own use of transformers
-@pytest.mark.parametrize(("kind", "target"), [("gpt_neox", "query_key_value"), ("gemma2", "q_proj")])
+@pytest.mark.parametrize(
+    ("kind", "target"), [("gpt_neox", "query_key_value"), pytest.param("gemma2", "q_proj", marks=pytest.mark.slow)]
+)
 def test_a_decoder_classifies_by_its_last_token(kind: str, target: str, folder: Path, monkeypatch: pytest.MonkeyPatch):
     peft = pytest.importorskip("peft")
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)  # or it is asked for long for what is gone

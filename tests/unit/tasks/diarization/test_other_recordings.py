@@ -114,6 +114,7 @@ def test_long_recordings_are_evaluated_few_at_a_time(
     assert few == pytest.approx(whole, rel=1e-5)
 
 
+@pytest.mark.slow
 def test_code_of_a_label_type_is_executed_only_where_it_is_trusted(
     vaak, made_recordings: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):

@@ -90,14 +90,11 @@ def test_a_llama_is_adapted_from_the_command_to_peft(vaak: Any, folder: Path):
 
 
 TARGETS = {"gpt_neox": "query_key_value", "bloom": "query_key_value", "phi3": "qkv_proj", "mamba": "x_proj"}
-QUICK = "gemma2"
 """Its logits are bounded, its windows slide, and its norms are before and after each layer."""
 
 
 @pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")  # peft's own use of transformers
-@pytest.mark.parametrize(
-    "kind", [kind if kind == QUICK else pytest.param(kind, marks=pytest.mark.slow) for kind in tiny_decoder.OTHERS]
-)
+@pytest.mark.parametrize("kind", [pytest.param(kind, marks=pytest.mark.slow) for kind in tiny_decoder.OTHERS])
 def test_transformers_own_modules_are_adapted_resumed_and_exported(
     vaak: Any, folder: Path, kind: str, monkeypatch: pytest.MonkeyPatch
 ):

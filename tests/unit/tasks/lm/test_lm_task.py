@@ -87,7 +87,13 @@ def test_packing_trains_an_epoch_in_fewer_steps(tiny_text: Path, tmp_path: Path)
     assert outcome.metrics["val_loss"] < 6
 
 
-@pytest.mark.parametrize("tokenizer", ["byte_level", "bpe", "unigram", "character", "wordpiece"])
+@pytest.mark.parametrize(
+    "tokenizer",
+    [
+        "unigram",
+        *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("byte_level", "bpe", "character", "wordpiece")),
+    ],
+)
 def test_every_tokenizer_trains_and_streams_what_it_decodes(tiny_text: Path, tmp_path: Path, tokenizer: str):
     run = tmp_path / "run"
     outcome = tiny_runs.train(tiny_text, run, f"data.tokenizer.type={tokenizer}", "training.max_steps=3")

@@ -35,8 +35,14 @@ def same(found: list[Translation], expected: list[Translation]) -> None:
             assert (best.text, best.ended) == (wanted.text, wanted.ended)
 
 
-@pytest.mark.parametrize("attention_type", ATTENTIONS)
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize(
+    ("method", "attention_type"),
+    [
+        pytest.param(method, attention, marks=[] if number == place % len(ATTENTIONS) else [pytest.mark.slow])
+        for place, method in enumerate(METHODS)
+        for number, attention in enumerate(ATTENTIONS)
+    ],
+)
 def test_a_text_in_a_batch_is_translated_as_alone(method: str, attention_type: str):
     translator, asked = tiny_translator(attention_type=attention_type, window=4), METHODS[method]
     alone = [one for text in TEXTS for one in translator.translate([text], asked)]

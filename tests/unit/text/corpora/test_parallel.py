@@ -158,7 +158,7 @@ ROWS = st.lists(
 )
 
 
-@settings(max_examples=40)
+@settings(max_examples=settings().max_examples // 2)
 @given(rows=ROWS, more=ROWS)
 def test_splits_by_hash_share_nothing_with_training_and_no_pair_moves(tmp_path_factory, rows, more):
     folder = tmp_path_factory.mktemp("corpus")

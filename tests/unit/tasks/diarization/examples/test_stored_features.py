@@ -297,6 +297,7 @@ def test_what_cannot_be_is_refused(made_recordings: Path, overrides: list[str], 
         load([made_recordings / "tiny.yml"], overrides)
 
 
+@pytest.mark.slow
 def test_a_run_trains_on_them(made_recordings: Path, tmp_path: Path):
     """With the same bits whatever the number of processes that read."""
     finals = []

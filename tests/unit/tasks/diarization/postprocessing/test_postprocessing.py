@@ -176,7 +176,7 @@ def test_tuned_settings_are_the_best_and_the_score_says_so(monkeypatch: pytest.M
     assert score(best) < 0.5 * score(InferenceConfig())
 
 
-@settings(max_examples=20)
+@settings(max_examples=settings().max_examples // 5)
 @given(seed=st.integers(0, 2**32 - 1), threshold=st.sampled_from([0.123, 0.5]))
 def test_tuning_never_makes_it_worse_and_keeps_the_rest(seed: int, threshold: float):
     rng = np.random.default_rng(seed)

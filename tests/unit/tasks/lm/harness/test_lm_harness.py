@@ -108,6 +108,7 @@ def theirs(folder: Path, tasks: list[str], include: Path | None = None, *, add_b
     }
 
 
+@pytest.mark.slow
 def test_figures_are_those_of_the_exported_folder(made: Path, vaak: Vaak, tmp_path: Path) -> None:
     tasks = "which_end,whole_texts,answers"
     given = ["--tasks", tasks, "--include-path", made / "tasks", "--batch-size", 7, "--output", tmp_path / "found.json"]
