@@ -18,12 +18,18 @@ from vaak.engine.checkpoint.names import list_checkpoints
 Vaak = Callable[..., tuple[int, str, str]]
 
 
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a run and its texts."""
+    folder = tmp_path_factory.mktemp("kept")
+    tiny_runs.train_and_keep(folder)
+    return folder
+
+
 @pytest.fixture
-def run(tmp_path: Path) -> Path:
+def run(kept: Path) -> Path:
     """A run stopped in its second epoch."""
-    tiny_runs.write_corpus(tmp_path / "text")
-    tiny_runs.train(tmp_path / "text", tmp_path / "run")
-    return tmp_path / "run"
+    return tiny_runs.as_trained(kept)
 
 
 def resumed(vaak: Vaak, run: Path, *changes: str) -> tuple[int, str]:

@@ -46,7 +46,7 @@ def stack_of(**options: Any) -> TransformerStack:
 @pytest.mark.parametrize("packed", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_two_graphs_serve_all_lengths(options: dict[str, Any], packed: bool):
     stack = stack_of(dropout=0.0, num_layers=1, **options)
-    compiled: Any = torch.compile(stack, backend="aot_eager")
+    compiled: Any = torch.compile(stack, backend="eager")  # whose graphs are those of every backend
     for length in LENGTHS:
         x = torch.randn(2, length, 16)
         documents = (torch.arange(length) // 50).expand(2, -1) if packed else None

@@ -69,6 +69,12 @@ def begun(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     return folder / "corpus", folder / "run"
 
 
+as_any_task = pytest.mark.parametrize(
+    "begun", [pytest.param(task, marks=[] if task == "lm" else [pytest.mark.slow]) for task in CORPORA], indirect=True
+)
+"""For what one code does for all tasks (vaak.runs.prepared)."""
+
+
 def trained(corpus: Path, run: Path, *overrides: str) -> None:
     train(load([corpus / "tiny.yml"], [f"run_dir={run}", *SHORT, *overrides]))
 
@@ -110,6 +116,7 @@ def test_every_file_is_looked_at_before_a_step_is_trained(begun: Begun, tmp_path
         shutil.rmtree(copy)
 
 
+@as_any_task
 def test_what_the_line_says_to_do_helps(begun: Begun, tmp_path: Path):
     corpus, run = begun
     copy, whole = (shutil.copytree(run, tmp_path / name, symlinks=True) for name in ("run", "whole"))
@@ -132,6 +139,7 @@ def test_a_damaged_split_that_training_does_not_read_fails_its_evaluation_alone(
         task.dataset("test")
 
 
+@as_any_task
 def test_a_damaged_cache_is_made_again_by_a_new_run_and_refused_by_one_that_has_begun(
     begun: Begun, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ):
@@ -156,6 +164,7 @@ def test_a_damaged_cache_is_made_again_by_a_new_run_and_refused_by_one_that_has_
     resumed(corpus, tmp_path / "first", in_cache)
 
 
+@as_any_task
 def test_folders_made_before_sizes_were_recorded_still_work(begun: Begun, tmp_path: Path):
     corpus, run = begun
     copy = shutil.copytree(run, tmp_path / "run", symlinks=True)
@@ -174,6 +183,7 @@ def cached(corpus: Path, folder: Path) -> list[Path]:
     return list((folder / "cache").glob("*/prepared.json"))
 
 
+@as_any_task
 @pytest.mark.parametrize("content", ["", '{"fingerprint": "', "[]", "null"])
 def test_what_says_complete_may_be_cut_short_itself(begun: Begun, tmp_path: Path, content: str):
     corpus, run = begun

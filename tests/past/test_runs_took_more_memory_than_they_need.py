@@ -19,7 +19,8 @@ import json, sys
 from vaak.config.load import load
 from vaak.runs.start import train
 for optimizer in sys.argv[3:]:
-    given = [f"training.optimizer={{type: {optimizer}, lr: 1e-3}}", "training.logging.tensorboard=true"]
+    given = [f"training.optimizer={{type: {optimizer}, lr: 1e-3}}", "training.logging.tensorboard=true",
+             "training.max_steps=1"]
     outcome = train(load([sys.argv[1]], [f"run_dir={sys.argv[2]}/{optimizer}", *given]))
     print(json.dumps([optimizer, outcome.reason, *sys.modules]))
 """

@@ -17,7 +17,7 @@ import pytest
 import ptrace
 
 INTERRUPTED = Path(ptrace.__file__).with_name("interrupted.py")
-SOME = ("new:kill:6", "replaced:kill:6", "cleaned:kill:4", "new:full:4", "replaced:full:4", "trained:full:9")
+SOME = ("new:kill:12", "replaced:kill:12", "cleaned:kill:8", "new:full:8", "replaced:full:8", "trained:full:18")
 EVERY_ONE = tuple(f"{job.rpartition(':')[0]}:1" for job in SOME)
 
 Attacks = dict[tuple[str, str], list[dict[str, Any]]]

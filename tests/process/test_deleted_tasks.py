@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -65,11 +66,19 @@ def without(tmp_path: Path, request: pytest.FixtureRequest) -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": str(tmp_path), "VAAK_DATA": str(tmp_path), "GONE": gone}
 
 
-@pytest.mark.parametrize(
-    "without",
-    [pytest.param(task, marks=[] if task == "asr" else [pytest.mark.slow]) for task in TASKS],
-    indirect=True,
-)
+@pytest.mark.parametrize("gone", TASKS)
+def test_nothing_of_the_rest_imports_it(gone: str):
+    """Where a module is imported; what is named in a table, or imported in a call, is for the tests below."""
+    own = [SOURCE / path for path in (f"tasks/{gone}", *GOES_WITH.get(gone, ()))]
+    others = [path for path in SOURCE.rglob("*.py") if not any(path.is_relative_to(one) for one in own)]
+    assert len(others) > 300
+    for path in others:
+        imports = re.findall(r"^(?:from|import) (vaak\.tasks\.\w+)", path.read_text(encoding="utf-8"), re.MULTILINE)
+        assert f"vaak.tasks.{gone}" not in imports, path
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("without", TASKS, indirect=True)
 def test_the_rest_imports_and_loads_its_configurations(without: dict[str, str]):
     gone = without["GONE"]
     command = [sys.executable, "-c", CHECK, gone, str(len(built_in()) - 1), str(ROOT / "configs")]

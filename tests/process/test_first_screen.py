@@ -47,7 +47,21 @@ def arguments_of(command: str, run: Path) -> list[str]:
     return [*words[:place], str(run), *words[place:], *(["the"] if words[0] in ("generate", "predict") else [])]
 
 
-@pytest.mark.parametrize("command", [*ON_FILES, *ON_A_RUN])
+QUICK = (
+    "train tiny.yml run_dir=new",
+    "doctor",
+    "find-batch-size tiny.yml",
+    "data simulate talks",
+    "eval",
+    "replay --step 3",
+)
+"""Of each kind: what trains, tries, has no file, makes data, opens a run, repeats one."""
+
+
+@pytest.mark.parametrize(
+    "command",
+    [pytest.param(one, marks=[] if one in QUICK else [pytest.mark.slow]) for one in (*ON_FILES, *ON_A_RUN)],
+)
 def test_something_is_on_the_screen_within_a_second(command: str, folder: Path, tiny_run: Path) -> None:
     """A second of the processor: what others do with it meanwhile is not the command's."""
     with OnTerminal(arguments_of(command, tiny_run), folder) as terminal:

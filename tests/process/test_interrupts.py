@@ -217,7 +217,7 @@ ALONE_PHASES = {
 def test_ctrl_c_ends_what_is_in_a_library(phase: str, tmp_path: Path) -> None:
     imports, work = ALONE_PHASES[phase]
     with begun(["-c", ALONE.format(imports=imports, work=work)], tmp_path) as (process, said):
-        assert_interrupted(process, said, 2.0)
+        assert_interrupted(process, said, 1.0)
 
 
 def test_what_fails_because_of_it_is_no_error(tmp_path: Path) -> None:

@@ -134,7 +134,7 @@ def kill_and_go_on(
         pytest.param("tiny", TOOLS, 2, id="tools", marks=slow),
         pytest.param("tiny", PERFORMER, 2, id="performer", marks=slow),
         pytest.param("translator", (), 2, id="translator", marks=slow),
-        pytest.param("translator", TRANSLATING_PERFORMER, 2, id="translating-performer"),
+        pytest.param("translator", TRANSLATING_PERFORMER, 2, id="translating-performer", marks=slow),
         pytest.param("voice", (), 2, id="voice", marks=slow),
         pytest.param("several", (), 2, id="several", marks=slow),
         pytest.param("classifier", (), 4, id="classifier", marks=slow),

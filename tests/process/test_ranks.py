@@ -224,6 +224,7 @@ def launch(arguments: list[str], folder: Path, **environment: str) -> Ended:
     return Ended(done.returncode, done.stdout, done.stderr)
 
 
+@pytest.mark.slow
 def test_torchrun_starts_two_processes(tiny: Path, reference_of_two: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
     torchrun = ["torchrun", "--nproc_per_node=2", f"--master_port={free_port()}", str(REPOSITORY / "train.py")]

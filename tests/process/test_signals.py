@@ -94,7 +94,7 @@ def job(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     path.write_text(
         f"extends: {tiny}\n"
         "training:\n"
-        "  validation: {interval: 4, batch_size: 1}\n"
+        "  validation: {interval: 8, batch_size: 1}\n"
         '  callbacks: [{type: "./signalled.py:Signalled"}, {type: "./signalled.py:Slow"}]\n'
     )
     return path

@@ -16,6 +16,7 @@ import pytest
 
 import tiny_runs
 import vaak
+from commands import Commands
 
 VAAK = [sys.executable, "-c", "from vaak.cli.main import main; main()"]
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(vaak.__file__).parents[1]), "OMP_NUM_THREADS": "1"}
@@ -49,12 +50,14 @@ def folder(tmp_path: Path) -> Path:
 
 CLOSED = (">&-", "2>&-", ">&- 2>&-", "<&- >&- 2>&-")
 ENDINGS = (("config check tiny.yml", 0), ("config check gone.yml", 2), ("eval gone", 2))
+QUICK = {(">&-", 0), ("2>&-", 1), (CLOSED[-1], 0), (CLOSED[-1], 1)}
+"""Each stream and all of them, for a command that ends well and for one that says what is wrong."""
 
 
 @pytest.mark.parametrize(
     ("closed", "arguments", "code"),
     [
-        pytest.param(closed, *ending, marks=[] if number < 2 or closed == CLOSED[-1] else [pytest.mark.slow])
+        pytest.param(closed, *ending, marks=[] if (closed, number) in QUICK else [pytest.mark.slow])
         for closed in CLOSED
         for number, ending in enumerate(ENDINGS)
     ],
@@ -95,12 +98,11 @@ def test_devanagari_in_an_ascii_locale(folder: Path, environment: dict[str, str]
         assert "लड़की" in out
 
 
-def test_a_port_that_is_used_is_named(folder: Path) -> None:
+def test_a_port_that_is_used_is_named(commands: Commands, folder: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
         places = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
-        with started(["train", "tiny.yml", "training.gradient_accumulation_steps=2"], folder, **places) as command:
-            said = command.communicate(timeout=120)[1]
-    assert command.returncode == 2, said
-    assert said.splitlines()[-1].startswith(f"port {port} is used by another program; give a free one")
-    assert "Traceback" not in said
+        ended = commands.start(["train", "tiny.yml", "training.gradient_accumulation_steps=2"], folder, places).wait()
+    assert ended.status == 2, ended.errors
+    assert ended.errors.splitlines()[-1].startswith(f"port {port} is used by another program; give a free one")
+    assert "Traceback" not in ended.errors

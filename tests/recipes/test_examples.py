@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
+import signal
 from pathlib import Path
 
 import pytest
 from safetensors.torch import load_file
 
+from commands import Commands, wait_until
 from vaak.config.load import load
 from vaak.runs.start import train
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 RECIPE = REPOSITORY / "configs" / "training_minimal.yml"
-
-
-def begin_by_hand(folder: Path) -> subprocess.Popen[str]:
-    command = [sys.executable, str(REPOSITORY / "examples" / "train_by_hand.py"), str(RECIPE), str(folder)]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
+SCRIPT = REPOSITORY / "examples" / "train_by_hand.py"
 
 
 def assert_same_weights(by_hand: Path, run: Path) -> None:
@@ -37,19 +32,21 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_a_run_by_hand_gives_the_bits_of_vaak_train(run, tmp_path):
+def test_a_run_by_hand_gives_the_bits_of_vaak_train(run, commands: Commands, tmp_path: Path):
     """Also where it is killed in the middle and started again."""
-    with begin_by_hand(tmp_path / "by_hand") as first:
-        assert first.stdout is not None
-        assert any(line.startswith("step 7 ") for line in first.stdout)
-        first.kill()
-    with begin_by_hand(tmp_path / "by_hand") as again:
-        said, _ = again.communicate()
-    assert again.returncode == 0
-    assert said.startswith(("step 8 ", "step 9 "))
-    assert said.splitlines()[-1].startswith("step 20 ")
-    assert_same_weights(tmp_path / "by_hand", run)
+    by_hand = tmp_path / "by_hand"
+    first = commands.start([RECIPE, by_hand], tmp_path, script=SCRIPT)
+    assert wait_until(lambda: first.output.exists() and "step 7 " in first.output.read_text(), first)
+    first.send(signal.SIGKILL)
+    assert first.wait().status == -signal.SIGKILL
+    again = commands.start([RECIPE, by_hand], tmp_path, script=SCRIPT).wait()
+    assert again.status == 0, again.errors
+    begun, *_, last = again.output.splitlines()
+    done = int(first.output.read_text().splitlines()[-1].split()[1])
+    assert begun.startswith((f"step {done + 1} ", f"step {done + 2} "))
+    assert last.startswith("step 20 ")
+    assert_same_weights(by_hand, run)
 
 
 def test_it_fits_on_a_page():
-    assert len((REPOSITORY / "examples" / "train_by_hand.py").read_text().splitlines()) < 100
+    assert len(SCRIPT.read_text().splitlines()) < 100

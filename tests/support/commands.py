@@ -26,7 +26,7 @@ PATIENCE_SECONDS = 120.0
 TINY = """
 task: lm
 name: tiny
-model: {d_model: 32, num_layers: 2, num_heads: 2, dropout: 0.1}
+model: {d_model: 32, num_layers: 1, num_heads: 2, dropout: 0.1}
 data:
   corpus: {type: grammar, num_sentences: 200}
   tokenizer: {type: byte_level, vocab_size: 600}
@@ -50,9 +50,9 @@ name: translator
 model:
   global_config: {d_model: 32, num_layers: 1, num_heads: 2, dropout: 0.1}
 data:
-  corpus: {type: grammar, num_sentences: 240, train_fraction: 0.7, valid_fraction: 0.15}
+  corpus: {type: grammar, num_sentences: 240, train_fraction: 0.7, valid_fraction: 0.05}
   tokenizer: {type: byte_level, vocab_size: 600}
-  decoding: {max_new_tokens: 8}
+  decoding: {max_new_tokens: 4}
 training:
   max_steps: 21
   batch_size: 8
@@ -248,8 +248,9 @@ class Commands:
         environment: Mapping[str, str] | None = None,
         file_size_limit: int | None = None,
         circumstances: Sequence[str] = (),
+        script: Path | None = None,
     ) -> Command:
-        """Start ``vaak ARGUMENTS`` in a folder; ``circumstances`` are those of command_server.py."""
+        """Start ``vaak ARGUMENTS``, or a ``script``, in a folder; ``circumstances`` are those of command_server.py."""
         number = len(self.commands)
         command = Command(self.folder / f"{number}.out", self.folder / f"{number}.err")
         self.commands.append(command)
@@ -261,6 +262,7 @@ class Commands:
             "errors": str(command.errors),
             "file_size_limit": file_size_limit,
             "circumstances": list(circumstances),
+            "script": None if script is None else str(script),
         }
         assert self.server.stdin is not None
         self.server.stdin.write(json.dumps([number, request]) + "\n")

@@ -44,7 +44,7 @@ SIZES = {
 }
 QUICK = (
     "training.max_steps=4", "training.batch_size=8", "training.scheduler.warmup_steps=0",
-    "training.checkpoint.save_dir=null", "training.optimizer.lr=1e-2",
+    "training.checkpoint.save_dir=null", "training.optimizer.lr=1e-2", "training.memory.rehearsal=false",
 )  # fmt: skip
 OF_A_TASK = {
     "tts": ("training.optimizer.lr=1e-3",),

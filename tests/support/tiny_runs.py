@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
@@ -65,6 +66,19 @@ def loaded(folder: Path, run: Path, *overrides: str) -> Loaded:
 def train(folder: Path, run: Path, *overrides: str) -> Outcome:
     """Train the tiny configuration into a run directory."""
     return train_run(loaded(folder, run, *overrides))
+
+
+def train_and_keep(folder: Path) -> None:
+    """Train the tiny configuration into FOLDER/run, on FOLDER/text; ``as_trained`` gives it back after each test."""
+    write_corpus(folder / "text")
+    train(folder / "text", folder / "run")
+    shutil.copytree(folder / "run", folder / "kept", symlinks=True)
+
+
+def as_trained(folder: Path) -> Path:
+    """Return the run of ``train_and_keep``, in its own place, as it was when it had been trained."""
+    shutil.rmtree(folder / "run", ignore_errors=True)
+    return shutil.copytree(folder / "kept", folder / "run", symlinks=True)
 
 
 def prepared_task(folder: Path, run: Path, *overrides: str) -> LanguageModelTask:

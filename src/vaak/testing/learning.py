@@ -19,6 +19,7 @@ from vaak.engine.precision import seed_everything
 from vaak.engine.trainer import Trainer
 from vaak.testing.case import (
     UNEVALUATED,
+    UNREHEARSED,
     Case,
     KilledError,
     Witness,
@@ -44,7 +45,7 @@ def check_learning(case: Case) -> None:
             "gradient_accumulation_steps": 1,
             "batching": {"type": "fixed"},
         }
-        options |= {**UNEVALUATED, "checkpoint": {"interval_epochs": None}}
+        options |= {**UNEVALUATED, **UNREHEARSED, "checkpoint": {"interval_epochs": None}}
         trainer = case.trainer(directory, witness, task=_few_examples(task, size), **options)
         trainer.fit()
     name = case.learned_loss or next(iter(witness.losses[1]))
@@ -134,11 +135,11 @@ def _records(run: Path) -> list[dict[str, Any]]:
 def check_replay(case: Case) -> None:
     """A past step, run again from the checkpoint before it, gives the same losses and weights to the bit, twice."""
     with folder() as runs:
-        original = Witness()
-        case.trainer(runs / "run", original, max_steps=4, **UNEVALUATED).fit()
+        original, options = Witness(), {"max_steps": 4, **UNEVALUATED, **UNREHEARSED}
+        case.trainer(runs / "run", original, **options).fit()
         for number in (1, 2):
             replayed = Witness()
-            trainer = case.trainer(runs / f"replay-{number}", replayed, max_steps=4, **UNEVALUATED)
+            trainer = case.trainer(runs / f"replay-{number}", replayed, **options)
             trainer.resume(str(runs / "run" / "checkpoints" / step_folder(2)))
             trainer.fit()
             for step in (3, 4):
@@ -149,7 +150,7 @@ def check_replay(case: Case) -> None:
 def check_saved(case: Case) -> None:
     """A trained model, saved and loaded into a fresh one, has the same losses and predicts the same."""
     with folder() as runs:
-        trained = case.trainer(runs / "trained", **UNEVALUATED)
+        trained = case.trainer(runs / "trained", **UNEVALUATED, **UNREHEARSED)
         trained.fit()
         fresh = case.trainer(runs / "fresh", random_seed=7)
         path = runs / "trained" / "checkpoints" / step_folder(trained.position.step)

@@ -37,7 +37,7 @@ REFUSED = {
 }
 """Sections that a task doesn't have, and options that follow from others."""
 
-QUICK = ("model.dropout", "model.window", "training.optimizer.lr", "training.scheduler.power", "training.ema.decay")
+QUICK = ("model.window", "training.optimizer.lr", "training.ema.decay")
 """What is varied where there are only seconds."""
 
 

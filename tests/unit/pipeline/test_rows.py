@@ -39,6 +39,10 @@ def test_rows_come_back(shape: tuple[int, ...], dtype: str, tmp_path: Path) -> N
 
 
 def test_processes_make_the_same_files_and_only_what_is_missing(tmp_path: Path) -> None:
+    """They do without a user's file that was imported here and is gone."""
+    (tmp_path / "mine.py").write_text("")
+    module_of(tmp_path / "mine.py")
+    (tmp_path / "mine.py").unlink()
     one = make_rows(tmp_path / "one", KEYS, partial(begin, (6,)), shape=(6,))
     shutil.copytree(one.folder, tmp_path / "two")
     (tmp_path / "two" / "rows-00001.bin").unlink()
@@ -49,15 +53,6 @@ def test_processes_make_the_same_files_and_only_what_is_missing(tmp_path: Path) 
     assert sorted(journal.read_text().splitlines()) == sorted(KEYS[:200])
     files = {path.name: path.read_bytes() for path in one.folder.iterdir()}
     assert {path.name: path.read_bytes() for path in two.folder.iterdir()} == files
-
-
-def test_processes_do_without_a_users_file_that_is_gone(tmp_path: Path) -> None:
-    file = tmp_path / "mine.py"
-    file.write_text("")
-    module_of(file)
-    file.unlink()
-    store = make_rows(tmp_path / "rows", KEYS, partial(begin, (6,)), shape=(6,), jobs=Jobs(num_jobs=2))
-    np.testing.assert_array_equal(store.row(KEYS[0]), row(KEYS[0], (6,)).astype(np.float32))
 
 
 def test_other_keys_in_a_folder_replace_what_was_there(tmp_path: Path) -> None:

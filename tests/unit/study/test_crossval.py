@@ -233,7 +233,7 @@ def test_processes_share_the_folds_and_what_is_done_is_not_done_again(
         CrossValidation(plan(toy, repeats=2), moved)
 
 
-@pytest.mark.parametrize("task", ["classification", "lm", "diarization"])
+@pytest.mark.parametrize("task", ["classification", "lm", pytest.param("diarization", marks=pytest.mark.slow)])
 def test_a_fold_that_was_cut_resumes_where_its_study_is_now(
     task: str, toy: Path, tiny_text: Path, made_recordings: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):

@@ -222,12 +222,19 @@ class _Grammar:
             raise DataError("corpus.label_columns: the sentences of the grammar have one label, in the column label")
 
     def read(self, split: str) -> Iterator[LabelledText]:
+        return iter(self._texts)
+
+    @functools.cached_property
+    def _texts(self) -> list[LabelledText]:
+        """All of them: each split is chosen from all, and composing them takes longer than anything else."""
         from vaak.text.grammar import PHENOMENA, minimal_pairs
 
         each = -(-self._number // len(PHENOMENA))
-        pairs = minimal_pairs(2 * each, self._seed)
-        for number, pair in enumerate(islice(pairs, 0, None, 2), 1):
-            yield LabelledText(pair.sentence_good, ((pair.phenomenon,),), f"the grammar: sentence {number}")
+        pairs = islice(minimal_pairs(2 * each, self._seed), 0, None, 2)
+        return [
+            LabelledText(pair.sentence_good, ((pair.phenomenon,),), f"the grammar: sentence {number}")
+            for number, pair in enumerate(pairs, 1)
+        ]
 
     def describe(self, split: str) -> str:
         return f"the grammar's {self._number} sentences"

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import logging
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from commands import Commands
 from toy import toy_trainer
 from vaak.callbacks.step_log import StepLogCallback
 from vaak.callbacks.trackers import AccelerateTrackerCallback, Tracker, numbers, reason_of
@@ -115,6 +113,7 @@ def test_a_trackers_configuration_is_flat_so_that_tensorboard_takes_it(
 
 TRACKED_BY_WANDB = """
 from pathlib import Path
+from commands import Commands
 from toy import toy_trainer
 from vaak.callbacks.step_log import StepLogCallback
 from vaak.callbacks.trackers import AccelerateTrackerCallback
@@ -124,12 +123,15 @@ toy_trainer(Path("runs/run"), StepLogCallback(1), tracker).fit()
 """A separate process, because W&B has one service for all runs of a process."""
 
 
-def test_wandb_as_a_tracker_of_accelerate_writes_into_the_run(tmp_path: Path):
+def test_wandb_as_a_tracker_of_accelerate_writes_into_the_run(commands: Commands, tmp_path: Path):
     pytest.importorskip("wandb")
-    environment = {**os.environ, "WANDB_MODE": "offline", "PYTHONPATH": os.pathsep.join(sys.path)}
-    subprocess.run([sys.executable, "-c", TRACKED_BY_WANDB], cwd=tmp_path, env=environment, check=True)
-    assert [path.name for path in tmp_path.iterdir()] == ["runs"]
-    assert list((tmp_path / "runs" / "run" / "wandb").glob("offline-run-*/*.wandb"))
+    script, here = tmp_path / "tracked.py", tmp_path / "here"
+    script.write_text(TRACKED_BY_WANDB)
+    here.mkdir()
+    ended = commands.start([], here, {"WANDB_MODE": "offline"}, script=script).wait()
+    assert ended.status == 0, ended.errors
+    assert [path.name for path in here.iterdir()] == ["runs"]
+    assert list((here / "runs" / "run" / "wandb").glob("offline-run-*/*.wandb"))
 
 
 def events_of(folder: Path) -> list[float]:

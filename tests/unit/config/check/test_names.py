@@ -155,7 +155,8 @@ def _names(run: Path, kind: str) -> set[str]:
 @pytest.mark.parametrize("minimal_pairs", ["[]", "[grammar]"])
 def test_declared_metrics_of_a_language_model_are_what_an_evaluation_gives(tmp_path, minimal_pairs):
     tiny_runs.write_corpus(tmp_path)
-    loaded = tiny_runs.loaded(tmp_path, tmp_path / "run", f"data.minimal_pairs={minimal_pairs}", "data.max_length=64")
+    options = (f"data.minimal_pairs={minimal_pairs}", "data.max_length=64", "training.max_steps=4")
+    loaded = tiny_runs.loaded(tmp_path, tmp_path / "run", *options)
     train(loaded)
     _as_declared(loaded, tmp_path / "run")
 

@@ -153,19 +153,19 @@ def section_at(task: str, values: dict[str, Any], key: str) -> dict[str, Any]:
 @tasks
 def test_a_change_of_an_option_is_reported_with_its_class(task):
     untouched = default_experiment(task, "run", "runs/run")
+    values = resolved_values(untouched)
+    assert changes_between(values, copy.deepcopy(values)) == []
     for leaf in leaves(task):
         if (task, leaf.key) not in UNCHANGEABLE:
-            check_a_change(task, leaf, untouched)
+            check_a_change(task, leaf, untouched, copy.deepcopy(values))
 
 
-def check_a_change(task: str, leaf: Leaf, untouched: Any) -> None:
-    assert leaf.rule is not None
+def check_a_change(task: str, leaf: Leaf, untouched: Any, before: dict[str, Any]) -> None:
+    """Change one option of the values ``before``, and back; ``untouched`` is the experiment that they are of."""
     key, name = leaf.key.replace(".N", ".0"), leaf.key.rpartition(".")[2]
-    before = resolved_values(untouched)
     section = section_at(task, before, leaf.key)
     if name not in section and leaf.option.is_required():
         section[name] = changed_value(leaf, None)
-    assert changes_between(before, copy.deepcopy(before)) == [], key
     old = section.get(name, default_of(untouched, key, leaf))
     after = copy.deepcopy(before)
     new = section_at(task, after, leaf.key)[name] = changed_value(leaf, old)

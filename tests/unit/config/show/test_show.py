@@ -49,7 +49,7 @@ experiments = sections(
 )
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(experiments)
 def test_loading_what_is_shown_gives_an_equal_experiment(tmp_path, values):
     from vaak.config.yaml.text import yaml_text

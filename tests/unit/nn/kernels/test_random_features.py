@@ -54,10 +54,10 @@ def test_the_squared_error_falls_as_one_over_the_number_of_features(orthogonal: 
 
 
 def test_orthogonal_features_err_less_than_independent_ones():
-    for num_features in (8, 32, 128):
+    for num_features in (8, 32):
         errors = []
         for orthogonal in (True, False):
-            found, exact = estimates(num_features, orthogonal, draws=2000, norm=0.7)
+            found, exact = estimates(num_features, orthogonal, draws=1000, norm=0.7)
             errors.append(((found - exact) / exact).square().mean())
         assert errors[0] < 0.95 * errors[1]
 
