@@ -59,6 +59,15 @@ def test_messages_are_printed_as_they_are_and_warnings_say_so(
     assert written.getvalue().splitlines() == ["step [1/2]", "warning: no space on /disk", "broken"]
 
 
+def test_a_message_with_numbers_and_paths_has_no_colours_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is copied from the console is what was printed: rich colours numbers and paths by itself."""
+    written = Terminal()
+    coloured = Console(file=written, width=80, force_terminal=True, color_system="truecolor", no_color=False)
+    monkeypatch.setattr(terminal, "console", lambda: coloured)
+    print_above("step 20/60  loss 5.6866  see /a/long/path [bold]")
+    assert written.getvalue() == "step 20/60  loss 5.6866  see /a/long/path [bold]\n"
+
+
 LONG = (
     "warning: tiny.yml:5: data.corpus.train: is read by the type text only\nresume with: vaak train "
     "/a/path/that/is/longer/than/a/narrow/terminal/run/config.yml --resume auto"

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from vaak.config.training import BatchingConfig
@@ -178,6 +178,7 @@ def test_evaluation_goes_by_length_and_never_changes():
 
 
 @given(st.lists(st.floats(0.1, 100), min_size=1, max_size=60), st.integers(1, 8), st.floats(1, 200))
+@example([2.0] * 5, 8, 4.0)  # two are as much as the budget
 def test_evaluation_keeps_within_a_budget(lengths: list[float], batch_size: int, budget: float):
     """No batch goes beyond it but one example alone, none could hold the first of the next, none is lost."""
     found = np.array(lengths)

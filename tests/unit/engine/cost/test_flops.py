@@ -113,6 +113,7 @@ def test_work_is_in_seconds_of_all_devices_at_their_peak_for_a_token(tmp_path: P
         ("NVIDIA GeForce RTX 3090", "bf16", False, 71.0),
         ("NVIDIA GeForce RTX 3090 Ti", "bf16", False, None),
         ("NVIDIA GeForce RTX 4090", "no", False, 82.6),
+        ("NVIDIA GeForce RTX 4090", "fp16", False, 165.2),
         ("NVIDIA H100 PCIe", "bf16", False, 756.0),
         ("NVIDIA H100 80GB HBM3", "bf16", False, 989.4),
         ("NVIDIA H200", "bf16", False, 989.4),

@@ -8,10 +8,12 @@ import subprocess
 import sys
 
 import pytest
+import torch
 
 from vaak.core.errors import UserError
 from vaak.engine.distributed import launcher
 from vaak.engine.distributed.launcher import RankMonitor
+from vaak.engine.distributed.ranks import Ranks
 
 
 class Shelf:
@@ -87,6 +89,21 @@ def test_the_first_who_finds_out_tells_those_on_other_machines():
     later.places[2] = {**later.places[1]}  # it ended because of the first
     assert later.lost() == [1]
     assert later.describe([1]).startswith("rank 1 (process ")
+
+
+def test_where_rank_0_has_ended_it_is_named_and_its_machine_is_not_blamed(monkeypatch: pytest.MonkeyPatch):
+    """Both look the same to a rank that waits: nothing answers where they meet."""
+    monkeypatch.setenv("MASTER_ADDR", "node0")
+    store = Shelf()
+    at(store, 0, ended_process())
+    monitor = RankMonitor(store, 1, 2)
+    monitor.places = {0: json.loads(store.get("vaak 0 rank 0"))}
+    said = str(Ranks(torch.device("cpu"), 1, 2, monitor)._rank_0_lost())
+    assert said.startswith("rank 0 (process ")
+    assert "has ended, and so this one (rank 1)" in said
+    for silent in (RankMonitor(Shelf(), 1, 2), None):
+        said = str(Ranks(torch.device("cpu"), 1, 2, silent)._rank_0_lost())
+        assert said.startswith("rank 0's machine (node0) no longer answers")
 
 
 @pytest.mark.parametrize("of_torchrun", [False, True])

@@ -57,6 +57,15 @@ def test_a_dataset_of_hugging_face_has_the_same_texts(tmp_path: Path):
     assert found == {row["text"] for row in ROWS}
 
 
+def test_folds_see_what_splits_keep(tmp_path: Path):
+    """A row without a text is of no split, and so of no fold."""
+    corpus = corpus_of(tmp_path, [{"text": "", "label": 0}, *ROWS[:4], {"text": "", "label": 1}], stratify=True)
+    found = [(one.key, one.stratum) for one in corpus.examples("train", None, None)]
+    assert found == [(row["text"], str(row["label"])) for row in ROWS[:4]]
+    found = [(one.key, one.groups) for one in corpus.examples("train", None, "label")]
+    assert found == [(row["text"], (str(row["label"]),)) for row in ROWS[:4]]
+
+
 @settings(max_examples=25, deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 60), st.integers(0, 2)), min_size=30, max_size=80))
 def test_classes_are_split_alike_and_no_text_is_in_two_splits(
