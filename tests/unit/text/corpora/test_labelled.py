@@ -60,10 +60,9 @@ def test_a_dataset_of_hugging_face_has_the_same_texts(tmp_path: Path):
 def test_folds_see_what_splits_keep(tmp_path: Path):
     """A row without a text is of no split, and so of no fold."""
     corpus = corpus_of(tmp_path, [{"text": "", "label": 0}, *ROWS[:4], {"text": "", "label": 1}], stratify=True)
-    found = [(one.key, one.stratum) for one in corpus.examples("train", None, None)]
-    assert found == [(row["text"], str(row["label"])) for row in ROWS[:4]]
-    found = [(one.key, one.groups) for one in corpus.examples("train", None, "label")]
-    assert found == [(row["text"], (str(row["label"]),)) for row in ROWS[:4]]
+    expected = [(str(row["text"]), str(row["label"])) for row in ROWS[:4]]
+    assert [(one.key, one.stratum) for one in corpus.examples("train", None, None)] == expected
+    assert [(one.key, *one.groups) for one in corpus.examples("train", None, "label")] == expected
 
 
 @settings(max_examples=25, deadline=None)
