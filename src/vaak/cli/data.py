@@ -1,4 +1,4 @@
-"""``vaak data``: list, download, prepare, simulate, clean and check data.
+"""``vaak data``: list, download, prepare, simulate, segment, clean and check data.
 
 Corpora are those for which Lhotse has a recipe; ``preprocess`` and ``check`` are of the data of a configuration.
 """
@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from vaak.cli.arguments import Arguments, AsJson, OptionalArguments, TrustCode, files_and_overrides, load_trusted
+from vaak.cli.tasks.align import segment
 from vaak.core.errors import UserError
 from vaak.report.tables import aligned
 
@@ -202,6 +203,7 @@ app = typer.Typer(
 )
 app.command()(simulate)
 app.command()(check)
+app.command()(segment)
 Name = Annotated[str, typer.Argument(help="The name of a recipe (see vaak data list).")]
 Options = Annotated[list[str] | None, typer.Argument(metavar="[key=value…]", help="Further arguments of the recipe.")]
 FolderAndOptions = Annotated[
@@ -216,7 +218,7 @@ OutputDir = Annotated[
 
 @app.callback()
 def data() -> None:
-    """List, download, prepare, simulate, clean and check data."""
+    """List, download, prepare, simulate, segment, clean and check data."""
 
 
 @app.command(name="list")

@@ -26,6 +26,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "diarize": ("vaak.cli.tasks.diarize:diarize", "Find out who speaks when in recordings."),
     "speak": ("vaak.cli.tasks.speak:speak", "Speak texts with a trained text-to-speech model."),
     "transcribe": ("vaak.cli.tasks.transcribe:transcribe", "Transcribe recordings."),
+    "align": ("vaak.cli.tasks.align:align", "Find out when each word of a known text is said."),
     "tune": ("vaak.cli.tasks.diarize:tune", "Tune a diarizer's settings on development recordings."),
     "export": ("vaak.cli.export:export", "Write a run in another format."),
     "find-batch-size": (
@@ -48,7 +49,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "model": ("vaak.cli.model:app", "Inspect the model that a configuration describes."),
     "tokenizer": ("vaak.cli.text:app", "Look at a tokenizer."),
     "phonemes": ("vaak.cli.text:phonemes", "Show what text becomes before it is spoken."),
-    "data": ("vaak.cli.data:app", "List, download, prepare, simulate, clean and check data."),
+    "data": ("vaak.cli.data:app", "List, download, prepare, simulate, segment, clean and check data."),
     "score": ("vaak.cli.score:app", "Score any system's output."),
 }
 """Name → where the command is (a function, or a typer app of several) and its line in the help."""

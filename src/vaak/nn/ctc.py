@@ -27,6 +27,7 @@ from typing import Annotated as Float
 from typing import Annotated as Int
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
@@ -52,6 +53,88 @@ def collapse(classes: Sequence[int], blank: int) -> list[int]:
     [7, 7, 8]
     """
     return [one for before, one in itertools.pairwise([blank, *classes]) if one not in (before, blank)]
+
+
+MOST_CELLS = 2**31
+"""Frames times places of a text that a search for its best path may keep, a byte each."""
+
+
+def best_path(
+    log_probs: Float[np.ndarray, "frame vocab"],
+    ids: Sequence[int],
+    blank: int = 0,
+    *,
+    within: bool = False,
+    width: int = 2048,
+) -> Int[np.ndarray, " frame"] | None:
+    """Return the place of ␣ u1 ␣ … uL ␣ (0 to 2L) at each frame on the most probable path of a text of L tokens.
+
+    With ``within``, the text is somewhere within the audio: what is said before and after it costs nothing. Of long
+    texts, only ``width`` places about the best one are looked at in each frame; more, where the path comes near to
+    the edge of what was looked at. None where the text doesn't fit the frames, or is so far from what is said that the
+    path can't be found within MOST_CELLS.
+
+    Source: Kürzinger et al. 2020, "CTC-Segmentation of Large Corpora for German End-to-End Speech Recognition",
+    section 2. Differs: the band follows the best place, and grows.
+    """
+    classes = np.full(2 * len(ids) + 1, blank)
+    classes[1::2] = ids
+    if len(log_probs) < frames_needed(ids):
+        return None
+    while True:
+        width = min(width, len(classes))
+        if width * len(log_probs) > MOST_CELLS:
+            return None
+        path = _path_in_band(log_probs, classes, blank, within, width)
+        if path is not None or width == len(classes):
+            return path
+        width *= 2
+
+
+def _path_in_band(
+    log_probs: np.ndarray, classes: np.ndarray, blank: int, within: bool, width: int
+) -> np.ndarray | None:
+    """The best path among ``width`` places a frame; None where it touches the edge, or doesn't reach the end."""
+    num_frames, last = len(log_probs), len(classes) - 1
+    skips = np.zeros(len(classes), bool)
+    skips[2:] = (classes[2:] != blank) & (classes[2:] != classes[:-2])
+    any_class = log_probs.max(1)
+    steps = np.empty((num_frames, width), np.uint8)
+    firsts = np.zeros(num_frames, np.int64)
+    scores = np.full(width, -np.inf)
+    ways = np.empty((3, width))
+    for frame in range(num_frames):
+        first = firsts[frame - 1] if frame else 0
+        if frame:
+            # The band follows the best place; it never goes back, and never beyond the last place.
+            moved = int(np.clip(first + scores.argmax() - width // 2, first, last + 1 - width)) - first
+            before = np.concatenate(([-np.inf, -np.inf], scores, np.full(moved, -np.inf)))[moved:]
+            first += moved
+            ways[0], ways[1] = before[2:], before[1:-1]
+            ways[2] = np.where(skips[first : first + width], before[:-2], -np.inf)
+            steps[frame] = ways.argmax(0)
+            scores = ways.max(0)
+        else:
+            scores[:2] = 0.0
+        firsts[frame] = first
+        emitted = log_probs[frame, classes[first : first + width]].astype(np.float64)
+        if within and first == 0:
+            emitted[0] = any_class[frame]
+        if within and first + width > last:
+            emitted[-1] = any_class[frame]
+        scores = scores + emitted
+    if firsts[-1] + width <= last:
+        return None
+    place = last if width == 1 or scores[-1] >= scores[-2] else last - 1
+    if not np.isfinite(scores[place - firsts[-1]]):
+        return None
+    path, margin = np.empty(num_frames, np.int64), width // 16 if width <= last else 0
+    for frame in range(num_frames - 1, -1, -1):
+        path[frame], column = place, place - firsts[frame]
+        if (column < margin and firsts[frame]) or (column >= width - margin and firsts[frame] + width <= last):
+            return None
+        place -= int(steps[frame, column]) if frame else 0
+    return path
 
 
 def ctc_log_likelihoods(

@@ -28,6 +28,8 @@ TAKES = {
     "speak": "output device json",
     "tune": "device json",  # writes RUN/tuned.yml
     "transcribe": "output device json",
+    "align": "output device json",
+    "data segment": "output device json",
     "plot": "output",
     "score wer": "json",
     "export": "output json",  # copies weights: no device matters

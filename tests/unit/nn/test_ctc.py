@@ -5,12 +5,13 @@ from __future__ import annotations
 import itertools
 import math
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from vaak.nn.ctc import collapse, ctc_log_likelihoods, frames_needed
+from vaak.nn.ctc import best_path, collapse, ctc_log_likelihoods, frames_needed
 
 
 def summed_over_paths(log_probs: Tensor, targets: list[int], blank: int) -> Tensor:
@@ -71,3 +72,64 @@ def test_long_rows_are_as_torch_computes_them_whatever_they_are_padded_to() -> N
     torch.testing.assert_close(found.double(), theirs, rtol=1e-6, atol=0)
     alone = -ctc_log_likelihoods(log_probs[2:3, :120], targets[2:3, :31], frames[2:3], tokens[2:3])
     assert torch.equal(alone, found[2:3])
+
+
+def score_of(path: np.ndarray, log_probs: np.ndarray, ids: list[int]) -> float:
+    classes = np.zeros(2 * len(ids) + 1, int)
+    classes[1::2] = ids
+    return float(log_probs[np.arange(len(path)), classes[path]].sum())
+
+
+@pytest.mark.parametrize("ids", [[], [1], [1, 1], [1, 2, 1], [2, 2, 1], [1, 1, 1]])
+def test_the_best_path_is_the_best_of_all(ids: list[int]):
+    log_probs = torch.randn(5, 3, generator=torch.Generator().manual_seed(len(ids))).log_softmax(-1).double().numpy()
+    paths = [one for one in itertools.product(range(3), repeat=5) if collapse(one, 0) == ids]
+    best = max(float(log_probs[np.arange(5), list(one)].sum()) for one in paths)
+    path = best_path(log_probs, ids)
+    assert path is not None
+    assert score_of(path, log_probs, ids) == pytest.approx(best, abs=1e-12)
+    steps = np.diff(path)
+    assert path[0] <= 1
+    assert path[-1] >= 2 * len(ids) - 1
+    assert ((steps >= 0) & (steps <= 2)).all()
+
+
+def test_a_text_that_does_not_fit_has_no_path():
+    assert best_path(np.zeros((3, 3)), [1, 1, 2]) is None
+
+
+def spoken(ids: list[int], frames_per_token: int, rng: np.random.Generator, noise: float) -> np.ndarray:
+    """Log-probabilities of a model that hears each token in one frame of some, a blank in the others."""
+    logits = rng.normal(0, noise, (frames_per_token * len(ids), 30))
+    logits[:, 0] += 6.0
+    said = np.arange(len(ids)) * frames_per_token + rng.integers(0, frames_per_token, len(ids))
+    logits[said, ids] += 12.0
+    return torch.from_numpy(logits).log_softmax(-1).numpy()
+
+
+@pytest.mark.parametrize("width", [16, 100])
+def test_a_narrow_band_finds_what_the_whole_finds(width: int):
+    """Also where the speaker is silent in the middle, so that the best place stays behind the diagonal."""
+    rng = np.random.default_rng(0)
+    ids = rng.integers(1, 30, 400).tolist()
+    log_probs = spoken(ids, 5, rng, 1.0)
+    silence = np.log(np.full((1500, 30), 1e-4) + np.eye(30)[0] * 0.99)
+    log_probs = np.concatenate((log_probs[:900], silence, log_probs[900:]))
+    whole, banded = best_path(log_probs, ids, width=10**6), best_path(log_probs, ids, width=width)
+    assert whole is not None
+    assert banded is not None
+    np.testing.assert_array_equal(whole, banded)
+
+
+def test_what_is_said_before_and_after_a_text_costs_nothing():
+    rng = np.random.default_rng(1)
+    before, ids, after = (rng.integers(1, 30, 60).tolist() for _ in range(3))
+    log_probs = np.concatenate([spoken(part, 5, rng, 0.5) for part in (before, ids, after)])
+    path = best_path(log_probs, ids, within=True)
+    alone = best_path(log_probs[300:600], ids)
+    assert path is not None
+    assert alone is not None
+    inside = (alone > 0) & (alone < 120)
+    np.testing.assert_array_equal(path[300:600][inside], alone[inside])
+    assert not path[:300].any()
+    assert (path[600:] == 120).all()

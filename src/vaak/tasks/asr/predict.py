@@ -65,16 +65,17 @@ class Transcript:
 
 
 @dataclass(eq=False)
-class _Recording:
+class Recording:
     """A file in work; ``duration`` in seconds, once it is open."""
 
     path: Path
     duration: float = 0.0
 
 
-class _Window(NamedTuple):
-    """Speech from ``start`` to ``end`` seconds, as features ``(bin, frame)``."""
+class Window(NamedTuple):
+    """Speech from ``start`` to ``end`` seconds, as features ``(bin, frame)``, the first frame at ``begin`` seconds."""
 
+    begin: float
     start: float
     end: float
     features: np.ndarray
@@ -109,7 +110,7 @@ class Transcriber:
         """
         batches = Batches(next(self.model.parameters()).device, batch_size, self.decoding.batch_size)
         segments: list[Segment] = []
-        for one in batches.of_sources(map(_Recording, paths), self._windows, _seconds_of, self._segments):
+        for one in batches.of_sources(map(Recording, paths), self.windows, _seconds_of, self._segments):
             if not isinstance(one, Done):
                 segments.append(one[1])
                 continue
@@ -117,14 +118,14 @@ class Transcriber:
             yield one.error or Transcript(file.path.stem, tuple(segments), file.duration, one.seconds)
             segments = []
 
-    def _windows(self, recording: _Recording) -> Iterator[_Window]:
+    def windows(self, recording: Recording) -> Iterator[Window]:
         rate = self.features.sampling_rate
         with AudioFile(recording.path, rate, self.channels) as file:
             recording.duration = file.duration
-            for start, end, samples in windows_of(file.read, file.duration, self.features.seconds, rate):
-                yield _Window(start, end, self.features(samples))
+            for begin, start, end, samples in windows_of(file.read, file.duration, self.features.seconds, rate):
+                yield Window(begin, start, end, self.features(samples))
 
-    def _segments(self, windows: list[_Window]) -> list[Segment]:
+    def _segments(self, windows: list[Window]) -> list[Segment]:
         texts = self.texts_of_windows([window.features for window in windows])
         return [Segment(one.start, one.end, text) for one, text in zip(windows, texts, strict=True)]
 
@@ -166,7 +167,7 @@ class Transcriber:
             return write(writer, begin, SamplingSettings(longest, temperature=0, stop_ids=(ids.end,)))
 
 
-def _seconds_of(window: _Window) -> float:
+def _seconds_of(window: Window) -> float:
     return window.end - window.start
 
 
@@ -205,8 +206,10 @@ class TranscriptWriter:
 
 def windows_of(
     read: Callable[[float, float], np.ndarray], duration: float, longest: float, sampling_rate: int = SAMPLING_RATE
-) -> Iterator[tuple[float, float, np.ndarray]]:
-    """Start, end and samples of the windows of a recording, cut where it is quietest; silent ones are left out.
+) -> Iterator[tuple[float, float, float, np.ndarray]]:
+    """The windows of a recording, cut where it is quietest; silent ones are left out.
+
+    Each is its beginning, where speech in it starts and ends, in seconds, and its samples.
 
     ``read(start, end)`` gives samples. A window is at most ``longest`` seconds, and at least half as long
     unless it is the last.
@@ -222,7 +225,7 @@ def windows_of(
             return
         speech = find_speech(samples, sampling_rate)
         if speech:
-            yield start + speech[0][0], start + speech[-1][1], samples
+            yield start, start + speech[0][0], start + speech[-1][1], samples
         start = end
 
 

@@ -15,10 +15,10 @@ import json
 import logging
 import math
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -306,18 +306,8 @@ def split_at_silences(cut: Any, longest: float, fits: Callable[[str], bool] = la
     words = [word for word in (alignment_of(cut) or {}).get("word", ()) if word.text]
     said = (text_of(cut) or "").split()
     texts = said if len(said) == len(words) else [word.text for word in words]  # with their punctuation, if they agree
-    parts, start, first = list[Any](), 0.0, 0
-    while first < len(words):
-        last = first
-        while last < len(words) and words[last].end - start <= longest and fits(" ".join(texts[first : last + 1])):
-            last += 1
-        if last == first:
-            return []
-        end = min(cut.duration, start + longest)
-        if last < len(words):
-            ends = range(first + (last - first) // 2, last)
-            last = 1 + max(ends, key=lambda place: words[place + 1].start - words[place].end)
-            end = min(end, (words[last - 1].end + words[last].start) / 2)
+    parts = list[Any]()
+    for first, last, start, end in parts_at_pauses(words, texts, longest, fits, stop=cut.duration):
         part = section(cut, start, end)
         part.id = f"{cut.id}-{len(parts):03}"
         part.supervisions = part.supervisions[:1]
@@ -325,5 +315,45 @@ def split_at_silences(cut: Any, longest: float, fits: Callable[[str], bool] = la
         own = [(word.text, round(word.start - start, 8), word.end - start) for word in words[first:last]]
         part.supervisions[0].alignment = alignment_items({"word": own})
         parts.append(part)
+    return parts
+
+
+class Timed(Protocol):
+    """Something that is said from ``start`` to ``end`` seconds."""
+
+    @property
+    def start(self) -> float: ...
+
+    @property
+    def end(self) -> float: ...
+
+
+def parts_at_pauses(
+    words: Sequence[Timed],
+    texts: Sequence[str],
+    longest: float,
+    fits: Callable[[str], bool] = lambda text: True,
+    *,
+    begin: float = 0.0,
+    stop: float,
+) -> list[tuple[int, int, float, float]]:
+    """Words in parts of at most ``longest`` seconds, cut in the longest pauses, from ``begin`` to ``stop``.
+
+    Each is its first word, the one after its last, and its times in seconds. None where a word alone is too long or
+    its text doesn't ``fit``.
+    """
+    parts, start, first = list[tuple[int, int, float, float]](), begin, 0
+    while first < len(words):
+        last = first
+        while last < len(words) and words[last].end - start <= longest and fits(" ".join(texts[first : last + 1])):
+            last += 1
+        if last == first:
+            return []
+        end = min(stop, start + longest)
+        if last < len(words):
+            ends = range(first + (last - first) // 2, last)
+            last = 1 + max(ends, key=lambda place: words[place + 1].start - words[place].end)
+            end = min(end, (words[last - 1].end + words[last].start) / 2)
+        parts.append((first, last, start, end))
         start, first = end, last
     return parts

@@ -9,9 +9,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+import soundfile
 import torch
 
 import tiny_listener
+from vaak.audio.formats.alignments import read_alignment
 from vaak.config.load import load
 from vaak.config.yaml.text import yaml_text
 from vaak.core.errors import DataError, UserError
@@ -113,6 +115,94 @@ def test_a_beam_search_with_an_ngram_says_what_the_ngram_likes(run: Path, corpus
     assert others[1] < others[0]
     with pytest.raises(DataError, match=r"none\.arpa: this n-gram model can't be read"):
         task.transcriber(opened.model, method="beam", ngram=str(tmp_path / "none.arpa")).texts(features)
+
+
+@pytest.fixture(scope="module")
+def talk(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, list[tuple[str, float, float]]]:
+    """A recording of eight lines, its text in upper case, and each word with its times."""
+    folder, rng = tmp_path_factory.mktemp("talk"), np.random.default_rng(5)
+    parts, words, lines, at = list[np.ndarray](), list[tuple[str, float, float]](), list[str](), 0.0
+    for number in range(8):
+        said = [str(word) for word in rng.choice(list(tiny_listener.WORDS), 1 + number % 3)]
+        lines.append(" ".join(said).upper())
+        for place, word in enumerate(said):
+            words.append((word.upper(), at + 0.25 * place + 0.05, at + 0.25 * place + 0.25))
+        pause = 1e-3 * rng.standard_normal(round(0.3 * tiny_listener.RATE))
+        parts += [tiny_listener.samples_of(said, "low", rng), pause]
+        at += 0.25 * len(said) + 0.3
+    soundfile.write(folder / "talk.wav", np.concatenate(parts), tiny_listener.RATE)
+    (folder / "talk.txt").write_text("\n".join(lines) + "\n\n")
+    return folder / "talk.wav", folder / "talk.txt", words
+
+
+def test_words_are_found_where_they_are_said(
+    run: Path, talk: tuple[Path, Path, list[tuple[str, float, float]]], vaak: Any, tmp_path: Path
+):
+    audio, text, words = talk
+    code, out, errors = vaak("align", str(run), str(audio), str(text))
+    assert (code, errors) == (0, "")
+    found = [line.split() for line in out.splitlines()]
+    assert [row[4] for row in found] == [word for word, _, _ in words]
+    starts, durations = (np.array([float(row[column]) for row in found]) for column in (2, 3))
+    expected = np.array([times for _, *times in words])
+    assert np.median(np.abs(starts - expected[:, 0])) < 0.04, "one of the encoder's frames"
+    assert np.median(np.abs(starts + durations - expected[:, 1])) < 0.08
+    assert (np.diff(starts) > 0).all()
+    folder = tmp_path / "aligned"
+    assert vaak("align", str(run), str(audio), str(text), "--format", "textgrid", "-o", str(folder))[0] == 0
+    read = [one for one in read_alignment(folder / "talk.TextGrid")["word"] if one.text]
+    assert [one.text for one in read] == [word for word, _, _ in words]
+    assert [one.start for one in read] == pytest.approx(starts, abs=1e-3)
+    code, out, _ = vaak("align", str(run), str(audio), str(text), "--format", "srt")
+    assert out.split("\n\n")[1].splitlines()[2] == text.read_text().splitlines()[1]
+
+
+def test_a_wrong_text_is_less_sure_and_one_that_cannot_be_is_an_error(
+    run: Path, talk: tuple[Path, Path, list[tuple[str, float, float]]], vaak: Any, tmp_path: Path
+):
+    audio, text, _ = talk
+    wrong = tmp_path / "wrong.txt"
+    lines = text.read_text().splitlines()
+    wrong.write_text("\n".join(lines[::-1]) + "\n")
+    sure = []
+    for one in (text, wrong):
+        found = json.loads(vaak("align", str(run), str(audio), str(one), "--json")[1])
+        sure.append(np.mean([line["confidence"] for line in found["lines"]]))
+    assert sure[0] > 1.5 * sure[1]
+    wrong.write_text("ba " * 500)
+    code, out, errors = vaak("align", str(run), str(audio), str(wrong))
+    assert (code, out) == (2, "")
+    assert "talk.wav: the text has 1499 tokens, which need" in errors
+    wrong.write_text("...\n")
+    assert "no word that the model can write" in vaak("align", str(run), str(audio), str(wrong))[2]
+
+
+def test_a_recording_and_its_text_become_utterances_to_train_on(
+    run: Path, talk: tuple[Path, Path, list[tuple[str, float, float]]], vaak: Any, tmp_path: Path
+):
+    audio, text, words = talk
+    lines = [line for line in text.read_text().splitlines() if line]
+    part = tmp_path / "part.txt"  # the recording begins and ends with what isn't in the text
+    part.write_text("\n".join(lines[2:6]) + "\n")
+    shutil.copy(audio, tmp_path / "talk.wav")
+    manifest = tmp_path / "train.jsonl"
+    arguments = [str(run), str(tmp_path / "talk.wav"), str(part), "-o", str(manifest), "--min-confidence", "0"]
+    code, _, errors = vaak("data", "segment", *arguments)
+    assert (code, errors) == (0, "")
+    entries = [json.loads(line) for line in manifest.read_text().splitlines()]
+    assert [one["text"] for one in entries] == lines[2:6]
+    begins = [words[sum(len(line.split()) for line in lines[:number])][1] for number in range(2, 6)]
+    assert np.median(np.abs(np.array([one["offset"] for one in entries]) - begins)) < 0.12
+    assert {one["audio"] for one in entries} == {"talk.wav"}
+    for split in ("valid", "test"):
+        shutil.copy(manifest, tmp_path / f"{split}.jsonl")
+    task = task_of(tmp_path, tmp_path / "case", data={"max_duration": 2.0})
+    assert len(task.dataset("train").utterances) == 4
+    assert vaak("data", "segment", *arguments, "--max-duration", "0.5")[0] == 0
+    shorter = [json.loads(line) for line in manifest.read_text().splitlines()]
+    assert max(one["duration"] for one in shorter) <= 0.5
+    assert " ".join(one["text"] for one in shorter).split() == " ".join(lines[2:6]).split()
+    assert vaak("data", "segment", *arguments[:-1], "1")[0] == 2
 
 
 @pytest.mark.slow

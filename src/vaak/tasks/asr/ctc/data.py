@@ -11,6 +11,7 @@ The blank is the vocabulary's token for padding.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -61,6 +62,11 @@ class FrameFeatures:
         """Return the number of the encoder's frames of so many of features."""
         return frames_of(num_features, self.subsampling)
 
+    @property
+    def encoded_shift(self) -> float:
+        """Seconds from one of the encoder's frames to the next."""
+        return self.frame_shift * self.subsampling
+
     def limit(self) -> TokenLimit:
         """Return how many tokens can be placed in an utterance's frames."""
 
@@ -99,6 +105,10 @@ class Waveforms(FrameFeatures):
 
     def frames(self, num_samples: int) -> int:
         return self.encoded(max(self.fewest, num_samples))
+
+    @property
+    def encoded_shift(self) -> float:
+        return math.prod(stride for _, stride in self.layers) / self.sampling_rate
 
     def encoded(self, num_features: int) -> int:
         for kernel, stride in self.layers:

@@ -1,0 +1,230 @@
+"""``vaak align``: when each word of a known text is said; ``vaak data segment``: utterances of recordings and texts."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from vaak.cli.arguments import BatchSize, ModelInUse, on_a_run, texts_of
+from vaak.cli.output import create_folder
+from vaak.core.errors import UserError
+
+if TYPE_CHECKING:
+    from vaak.tasks.asr.ctc.align import AlignedLine, AlignedRecording
+
+REQUIRED = "this requires a run of task asr with model.architecture: ctc"
+
+
+class Format(StrEnum):
+    """How aligned words are written."""
+
+    ctm = "ctm"
+    textgrid = "textgrid"
+    srt = "srt"
+    json = "json"
+
+
+ENDINGS = {Format.textgrid: "TextGrid"}
+Audio = Annotated[Path, typer.Argument(help="An audio file, or a folder that is searched for them.")]
+Texts = Annotated[
+    Path, typer.Argument(metavar="TEXT", help="What is said, an utterance in each line; for a folder, one of NAME.txt.")
+]
+Within = Annotated[
+    bool, typer.Option("--within", help="A recording may have more than the text says, before and after it.")
+]
+
+
+@on_a_run
+def align(
+    chosen: ModelInUse,
+    audio: Audio,
+    text: Texts,
+    format: Annotated[
+        Format, typer.Option(help="ctm (words), textgrid (Praat), srt (subtitles by line), or json.")
+    ] = Format.ctm,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="A folder with a file for each; default: standard output.")
+    ] = None,
+    within: Within = False,
+    batch_size: BatchSize = None,
+) -> None:
+    """Find out when each word of a known text is said, by a recogniser of architecture ctc.
+
+    Recordings have any length. The words are those of the text; each has a confidence from 0 to 1 (not in textgrid and
+    srt). Recordings that can't be aligned are reported; the others are still aligned, and the exit code is 2.
+
+    Example: vaak align runs/asr-ctc talk.flac talk.txt --format textgrid --output aligned
+    """
+    format = Format.json if chosen.as_json else format
+    if output is None and format is Format.textgrid:
+        raise UserError("--format textgrid: give --output, a folder for the files")
+    files, failed = _with_texts(audio, text)
+    if output is None and format is Format.srt and len(files) > 1:
+        raise UserError("--format srt: subtitles are of one recording; give --output, a folder with a file for each")
+    create_folder(output)
+    for path, found in _aligned(chosen, files, within, batch_size):
+        if isinstance(found, UserError):
+            failed[path] = found
+        else:
+            _write(path, found, format, output)
+    for reason in failed.values():
+        print(reason, file=sys.stderr)
+    if failed:
+        raise typer.Exit(2)
+
+
+@on_a_run
+def segment(
+    chosen: ModelInUse,
+    audio: Audio,
+    text: Texts,
+    output: Annotated[Path, typer.Option("--output", "-o", help="The manifest to write (.jsonl).")],
+    max_duration: Annotated[float, typer.Option(min=0.1, help="Seconds; longer lines are cut at pauses.")] = 20.0,
+    min_confidence: Annotated[float, typer.Option(min=0, max=1, help="Utterances below it are left out.")] = 0.3,
+    batch_size: BatchSize = None,
+) -> None:
+    """Make utterances to train on of long recordings and their texts, such as a book, by a recogniser of type ctc.
+
+    Writes a manifest (type: json) that names sections of the recordings, each with its text and confidence; the audio
+    isn't copied. Recordings may have more than the text says, before and after it.
+
+    Example: vaak data segment runs/asr-ctc book/audio book/text --output book/train.jsonl
+    """
+    from vaak.core.storage.files import write_text
+
+    if output.suffix != ".jsonl":
+        raise UserError(f"--output: {output} is to be a file of JSON lines, NAME.jsonl")
+    files, failed = _with_texts(audio, text)
+    create_folder(output.parent)
+    entries, left_out = list[dict[str, Any]](), 0
+    for path, found in _aligned(chosen, files, within=True, batch_size=batch_size):
+        if isinstance(found, UserError):
+            failed[path] = found
+            continue
+        parts = [_parts(line, max_duration) for line in found.lines]
+        kept = [part for own in parts for part in own if part.confidence >= min_confidence]
+        left_out += sum(max(1, len(own)) for own in parts) - len(kept)
+        entries += [_entry(path, output.parent, number, part) for number, part in enumerate(kept)]
+    for reason in failed.values():
+        print(reason, file=sys.stderr)
+    if not entries:
+        raise UserError(f"no utterance has a confidence of {min_confidence:g} (--min-confidence); nothing is written")
+    write_text(output, "".join(json.dumps(one, ensure_ascii=False) + "\n" for one in entries))
+    seconds = sum(one["duration"] for one in entries)
+    if chosen.as_json:
+        print(json.dumps({"file": str(output), "utterances": len(entries), "seconds": seconds, "left_out": left_out}))
+    else:
+        why = f"below --min-confidence {min_confidence:g}, or words longer than --max-duration {max_duration:g}"
+        low = f"; {left_out:,} left out: {why}" if left_out else ""
+        print(f"{output}: {len(entries):,} utterances, {seconds / 60:.1f} min{low}")
+    if failed:
+        raise typer.Exit(2)
+
+
+def _with_texts(audio: Path, text: Path) -> tuple[dict[Path, list[str]], dict[Path, UserError]]:
+    """The lines of each recording's text; and recordings without one, with the reason."""
+    from vaak.audio.audio_file import audio_files
+
+    files, failed = audio_files([audio])
+    if not text.is_dir() and audio.is_dir() and len(files) != 1:
+        raise UserError(f"{audio} has {len(files)} recordings: give a folder of texts, one NAME.txt for each")
+    if not text.exists():
+        raise UserError(f"{text}: no such file")
+    found = dict[Path, list[str]]()
+    for path in files:
+        own = text / f"{path.stem}.txt" if text.is_dir() else text
+        if not own.is_file():
+            failed[path] = UserError(f"{path}: no text {own}")
+            continue
+        lines = [line for line in texts_of(str(own))[0] if line.strip()]
+        if lines:
+            found[path] = lines
+        else:
+            failed[path] = UserError(f"{own}: this text is empty")
+    return found, failed
+
+
+def _aligned(
+    chosen: ModelInUse, files: dict[Path, list[str]], within: bool, batch_size: int | None
+) -> Iterator[tuple[Path, AlignedRecording | UserError]]:
+    from vaak.tasks.asr.ctc.align import Aligner
+    from vaak.tasks.asr.ctc.predict import CtcTranscriber
+
+    opened = chosen.open()
+    chosen.demand_task(opened, "asr", REQUIRED)
+    transcriber = opened.task.transcriber(opened.model)
+    if not isinstance(transcriber, CtcTranscriber):
+        raise UserError(f"{chosen.run} is a Whisper; {REQUIRED}")
+    with opened.precision.autocast():
+        aligner = Aligner(transcriber, within)
+        yield from zip(files, aligner.align_files(files, [*files.values()], batch_size), strict=True)
+
+
+def _parts(line: AlignedLine, longest: float) -> list[AlignedLine]:
+    """A line in parts that are short enough; none where one of its words is longer."""
+    from vaak.tasks.asr.ctc.align import AlignedLine
+    from vaak.tasks.asr.utterances import parts_at_pauses
+
+    texts = [word.text for word in line.words]
+    parts = parts_at_pauses(line.words, texts, longest, begin=line.start, stop=line.end)
+    return [AlignedLine(" ".join(texts[first:last]), line.words[first:last]) for first, last, _, _ in parts]
+
+
+def _entry(path: Path, folder: Path, number: int, part: AlignedLine) -> dict[str, Any]:
+    """A line of a manifest in ``folder``; names of audio below it are as seen from there."""
+    real, root = path.resolve(), folder.resolve()
+    return {
+        "id": f"{path.stem}-{number:05}",
+        "audio": os.fspath(real.relative_to(root) if real.is_relative_to(root) else real),
+        "offset": round(part.start, 3),
+        "duration": round(part.end - part.start, 3),
+        "text": part.text,
+        "confidence": round(part.confidence, 4),
+    }
+
+
+def _write(path: Path, found: AlignedRecording, format: Format, folder: Path | None) -> None:
+    """Write a recording's words to its file in ``folder``, or print them."""
+    from vaak.audio.formats.alignments import Interval, write_textgrid
+    from vaak.core.storage.files import write_text
+
+    file = None if folder is None else folder / f"{path.stem}.{ENDINGS.get(format, str(format))}"
+    if format is Format.textgrid:
+        assert file is not None
+        words = [word for line in found.lines for word in line.words if word.end > word.start]
+        write_textgrid(file, {"words": [Interval(*word[:3]) for word in words]}, found.duration)
+        return
+    text = _formatted(path, found.lines, format)
+    if file is None:
+        print(text, end="", flush=True)
+    else:
+        write_text(file, text)
+
+
+def _formatted(path: Path, lines: Sequence[AlignedLine], format: Format) -> str:
+    from vaak.tasks.asr.predict import Segment, Transcript
+
+    if format is Format.srt:
+        return Transcript(path.stem, tuple(Segment(one.start, one.end, one.text) for one in lines), 0.0, 0.0).srt
+    if format is Format.ctm:
+        words = [word for line in lines for word in line.words]
+        name = "-".join(path.stem.split())
+        return "".join(
+            f"{name} 1 {word.start:.3f} {word.end - word.start:.3f} {word.text} {word.confidence:.4f}\n"
+            for word in words
+        )
+    each = [
+        {
+            "start": line.start, "end": line.end, "text": line.text, "confidence": line.confidence,
+            "words": [word._asdict() for word in line.words],
+        }
+        for line in lines
+    ]  # fmt: skip
+    return json.dumps({"file": str(path), "name": path.stem, "lines": each}, ensure_ascii=False) + "\n"

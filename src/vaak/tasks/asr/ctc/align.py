@@ -1,0 +1,228 @@
+"""When each word of a known text is said: forced alignment by a CTC model, of recordings of any length.
+
+audio ──cut at silences──▶ windows ──encoder──▶ log-probabilities of all frames ──best path of the text──▶ words, times
+
+Windows without speech have no frames, so no word is in them. The words are those of the text as it is written; the
+model reads them in the case that it writes itself, without punctuation marks that it doesn't write. Each line of the
+text is one utterance.
+
+A word lasts from the first to the last frame of its tokens, and beyond into the blanks around it: a CTC model gives a
+token one or two frames in the midst of its sound. Its confidence is the geometric mean of the probabilities of its
+tokens; that of a line is the least of its words' over ``SPAN`` words in a row, so that one wrong word in a long line
+shows. Source: Kürzinger et al. 2020, "CTC-Segmentation", section 2.3. Differs: words in place of frames.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple, cast
+
+import numpy as np
+import torch
+
+from vaak.core.batch import read_together, send
+from vaak.core.errors import DataError, UserError
+from vaak.nn.ctc import best_path, collapse, frames_needed
+from vaak.nn.decoding.sampling import without_dropout
+from vaak.tasks.asr.ctc.data import FrameFeatures, padded_features
+from vaak.tasks.asr.ctc.model import CtcModel
+from vaak.tasks.asr.ctc.predict import CtcTranscriber
+from vaak.tasks.asr.predict import Recording, Window
+from vaak.tasks.asr.whisper import Vocabulary
+from vaak.tasks.batches import Batches, Done
+
+SPAN = 3
+"""Words over which the confidence of a line is a mean."""
+MOST_BEYOND = 0.1
+"""Seconds that a word lasts at most before its first and after its last token, where there are blanks."""
+
+
+class AlignedWord(NamedTuple):
+    """A word of the text, its times in seconds, and how sure the model is of it, 0 to 1."""
+
+    start: float
+    end: float
+    text: str
+    confidence: float
+
+
+@dataclass(frozen=True)
+class AlignedLine:
+    """A line of the text: its words."""
+
+    text: str
+    words: tuple[AlignedWord, ...]
+
+    @property
+    def start(self) -> float:
+        return self.words[0].start
+
+    @property
+    def end(self) -> float:
+        return self.words[-1].end
+
+    @property
+    def confidence(self) -> float:
+        """The least mean confidence of some words in a row."""
+        each = np.array([word.confidence for word in self.words])
+        size = min(SPAN, len(each))
+        return float(np.convolve(each, np.full(size, 1 / size), "valid").min())
+
+
+class AlignedRecording(NamedTuple):
+    """The lines of a recording's text, and its duration in seconds."""
+
+    lines: list[AlignedLine]
+    duration: float
+
+
+class Spelling(NamedTuple):
+    """The tokens of a text, and the word that each belongs to; -1 between words."""
+
+    ids: list[int]
+    words: list[int]
+
+
+class Frames(NamedTuple):
+    """Log-probabilities ``(frame, vocab)`` of a recording, the time at which each frame begins, and its duration."""
+
+    log_probs: np.ndarray
+    starts: np.ndarray
+    duration: float
+
+
+@dataclass(frozen=True)
+class Aligner:
+    """A CTC model as it aligns. ``within``: recordings may have more than what the text says, before and after it."""
+
+    transcriber: CtcTranscriber
+    within: bool = False
+
+    @property
+    def features(self) -> FrameFeatures:
+        return cast("FrameFeatures", self.transcriber.features)
+
+    def align_files(
+        self, paths: Iterable[Path], texts: Sequence[Sequence[str]], batch_size: int | None = None
+    ) -> Iterator[AlignedRecording | UserError]:
+        """The lines of each recording, whose texts are ``texts``; or why it can't be aligned."""
+        for recording, lines in zip(self._frames(paths, batch_size), texts, strict=True):
+            path, frames = recording
+            if isinstance(frames, UserError):
+                yield frames
+                continue
+            try:
+                yield AlignedRecording(self._aligned(frames, lines), frames.duration)
+            except DataError as error:
+                yield DataError(f"{path}: {error}")
+
+    def _frames(self, paths: Iterable[Path], batch_size: int | None) -> Iterator[tuple[Path, Frames | UserError]]:
+        transcriber = self.transcriber
+        batches = Batches(next(transcriber.model.parameters()).device, batch_size, transcriber.decoding.batch_size)
+        nothing = np.zeros((0, transcriber.vocabulary.ids.size), np.float32)
+        rows: list[np.ndarray] = [nothing]
+        starts: list[np.ndarray] = [np.zeros(0)]
+        for one in batches.of_sources(map(Recording, paths), transcriber.windows, _seconds_of, self._log_probs):
+            if not isinstance(one, Done):
+                begin, own = one[1]
+                rows.append(own)
+                starts.append(begin + self.features.encoded_shift * np.arange(len(own)))
+                continue
+            recording = one.source
+            found = Frames(np.concatenate(rows), np.concatenate(starts), recording.duration)
+            yield recording.path, one.error or found
+            rows, starts = [nothing], [np.zeros(0)]
+
+    def _log_probs(self, windows: list[Window]) -> list[tuple[float, np.ndarray]]:
+        """Each window's beginning and log-probabilities ``(frame, vocab)``."""
+        transcriber, model = self.transcriber, cast("CtcModel", self.transcriber.model)
+        device = next(model.parameters()).device
+        rows, lengths = (send(one, device) for one in padded_features([window.features for window in windows]))
+        with without_dropout(model), torch.inference_mode():
+            outputs = model(rows, lengths)
+            scores, kept = read_together(transcriber.sayable(outputs.log_probs()), outputs.lengths)
+        return [(one.begin, row[:size].numpy()) for one, row, size in zip(windows, scores, kept.tolist(), strict=True)]
+
+    def _aligned(self, frames: Frames, lines: Sequence[str]) -> list[AlignedLine]:
+        """Raises DataError where the text can't be said in the frames."""
+        words = [(number, word) for number, line in enumerate(lines) for word in line.split()]
+        vocabulary = self.transcriber.vocabulary
+        said = vocabulary.decode(collapse(frames.log_probs.argmax(1).tolist(), vocabulary.ids.pad))
+        spelling = spelled([word for _, word in words], vocabulary, said)
+        if not spelling.ids:
+            raise DataError("the text has no word that the model can write")
+        path = best_path(frames.log_probs, spelling.ids, vocabulary.ids.pad, within=self.within)
+        if path is None:
+            needed, there = frames_needed(spelling.ids), len(frames.log_probs)
+            if needed > there:
+                number = f"{len(spelling.ids)} tokens, which need {needed} frames of the encoder"
+                raise DataError(f"the text has {number}, but there are {there} in the windows with speech")
+            raise DataError("the text is too far from what is said; is it that of another recording?")
+        times = self._word_times(frames, spelling, path, len(words))
+        found: dict[int, list[AlignedWord]] = {}
+        for (line, word), (start, end, confidence) in zip(words, times, strict=True):
+            found.setdefault(line, []).append(AlignedWord(start, end, word, confidence))
+        return [AlignedLine(" ".join(lines[line].split()), tuple(own)) for line, own in found.items()]
+
+    def _word_times(
+        self, frames: Frames, spelling: Spelling, path: np.ndarray, num_words: int
+    ) -> list[tuple[float, float, float]]:
+        """Start and end in seconds, and confidence, of each word."""
+        shift = self.features.encoded_shift
+        tokens = np.array(spelling.words)
+        is_said = path % 2 == 1
+        word_at = np.full(len(path), -1)
+        word_at[is_said] = tokens[path[is_said] // 2]
+        at = frames.log_probs[np.flatnonzero(is_said), np.array(spelling.ids)[path[is_said] // 2]]
+        logs = np.zeros(len(path))
+        logs[is_said] = at
+        said = np.flatnonzero(word_at >= 0)
+        firsts, lasts = np.full(num_words, -1), np.full(num_words, -1)
+        lasts[word_at[said]] = said
+        firsts[word_at[said][::-1]] = said[::-1]
+        sums = np.bincount(word_at[said], logs[said], num_words)
+        numbers = np.bincount(word_at[said], minlength=num_words)
+        starts = np.where(firsts >= 0, frames.starts[firsts], np.nan)
+        ends = np.where(lasts >= 0, frames.starts[lasts] + shift, np.nan)
+        return _widened(starts, ends, np.exp(sums / np.maximum(numbers, 1)) * (numbers > 0), frames.duration)
+
+
+def _widened(
+    starts: np.ndarray, ends: np.ndarray, confidences: np.ndarray, duration: float
+) -> list[tuple[float, float, float]]:
+    """Words with half of the pause around them, up to MOST_BEYOND; one without tokens has the time between others."""
+    is_known = np.isfinite(starts)
+    before = np.concatenate(([0.0], np.maximum.accumulate(np.where(is_known, ends, 0.0))[:-1]))
+    after = np.concatenate((np.minimum.accumulate(np.where(is_known, starts, duration)[::-1])[::-1][1:], [duration]))
+    wider = np.stack([
+        np.where(is_known, np.maximum(starts - MOST_BEYOND, (before + starts) / 2), before),
+        np.where(is_known, np.minimum(ends + MOST_BEYOND, (ends + after) / 2), after),
+    ])  # fmt: skip
+    wider = np.minimum(wider, duration)
+    return [(float(start), float(end), float(one)) for start, end, one in zip(*wider, confidences, strict=True)]
+
+
+def spelled(words: Sequence[str], vocabulary: Vocabulary, said: str) -> Spelling:
+    """Return the tokens of words, written as the model writes, which ``said`` this: in its case, with its marks."""
+    change = str.lower if said.islower() else str.upper if said.isupper() else str
+    characters, owners = list[str](), list[int]()
+    for number, word in enumerate(words):
+        characters += [" "] * bool(number)
+        owners += [-1] * bool(number)
+        kept = [one for one in change(word) if unicodedata.category(one)[0] not in "PS" or one in said]
+        characters += kept
+        owners += [number] * len(kept)
+    encoding = vocabulary.backend.encode("".join(characters), add_special_tokens=False)
+    never, found = {*vocabulary.ids.never}, Spelling([], [])
+    for token, (start, end) in zip(encoding.ids, encoding.offsets, strict=True):
+        if token not in never:
+            found.ids.append(token)
+            found.words.append(max(owners[start:end], default=-1))
+    return found
+
+
+def _seconds_of(window: Window) -> float:
+    return window.end - window.start
