@@ -49,7 +49,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "model": ("vaak.cli.model:app", "Inspect the model that a configuration describes."),
     "tokenizer": ("vaak.cli.text:app", "Look at a tokenizer."),
     "phonemes": ("vaak.cli.text:phonemes", "Show what text becomes before it is spoken."),
-    "data": ("vaak.cli.data:app", "List, download, prepare, simulate, segment, clean and check data."),
+    "data": ("vaak.cli.data:app", "Get, prepare, simulate, segment, clean and check data."),
     "score": ("vaak.cli.score:app", "Score any system's output."),
 }
 """Name → where the command is (a function, or a typer app of several) and its line in the help."""

@@ -33,9 +33,7 @@ class Format(StrEnum):
 
 ENDINGS = {Format.textgrid: "TextGrid"}
 Audio = Annotated[Path, typer.Argument(help="An audio file, or a folder that is searched for them.")]
-Texts = Annotated[
-    Path, typer.Argument(metavar="TEXT", help="What is said, an utterance in each line; for a folder, one of NAME.txt.")
-]
+Texts = Annotated[Path, typer.Argument(help="What is said, an utterance in each line; for a folder, one of NAME.txt.")]
 Within = Annotated[
     bool, typer.Option("--within", help="A recording may have more than the text says, before and after it.")
 ]
