@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import difflib
 import json
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ import torch
 
 import tiny_listener
 from vaak.audio.formats.alignments import read_alignment
+from vaak.audio.segments import PAUSE
 from vaak.config.load import load
 from vaak.config.yaml.text import yaml_text
 from vaak.core.errors import DataError, UserError
@@ -145,7 +148,7 @@ def test_words_are_found_where_they_are_said(
     assert [row[4] for row in found] == [word for word, _, _ in words]
     starts, durations = (np.array([float(row[column]) for row in found]) for column in (2, 3))
     expected = np.array([times for _, *times in words])
-    assert np.median(np.abs(starts - expected[:, 0])) < 0.04, "one of the encoder's frames"
+    assert np.median(np.abs(starts - expected[:, 0])) < 0.08, "two of the encoder's frames"
     assert np.median(np.abs(starts + durations - expected[:, 1])) < 0.08
     assert (np.diff(starts) > 0).all()
     folder = tmp_path / "aligned"
@@ -242,3 +245,57 @@ def test_what_ctc_has_not_is_one_line(corpus: Path, tmp_path: Path, change: str,
     (tmp_path / "case.yml").write_text(yaml_text(tiny_listener.options(corpus, model=MODEL)))
     with pytest.raises(UserError, match=message):
         load([tmp_path / "case.yml"], [change])
+
+
+def letters(text: str) -> str:
+    return " ".join("".join(one if one.isalpha() or one == "'" else " " for one in text.lower()).split())
+
+
+@pytest.mark.slow
+def test_words_of_read_speech_are_found_where_mfa_finds_them(
+    vaak_data: Callable[[str], Path], vaak: Any, tmp_path: Path
+):
+    """Of 26 clips of LJ Speech, by a model that learned their letters, and no time, in 400 steps."""
+    data, lines = vaak_data("ljspeech_mini"), list[str]()
+    for row in (data / "metadata.csv").read_text().splitlines():
+        name, _, text = row.split("|")
+        if (data / "wavs" / f"{name}.wav").exists():
+            lines.append(json.dumps({"audio": str(data / "wavs" / f"{name}.wav"), "text": letters(text)}))
+            (tmp_path / f"{name}.txt").write_text(text + "\n")
+    (tmp_path / "train.jsonl").write_text("\n".join(lines))
+    options = {
+        "task": "asr",
+        "run_dir": str(tmp_path / "run"),
+        "datasets": [
+            {"name": "lj", "type": "json", "train": [str(tmp_path / "train.jsonl")], "audio_root": [str(data)]}
+            | {"train_fraction": 0.95, "valid_fraction": 0.05}
+        ],
+        "data": {"tokenizer": {"type": "character"}},
+        "model": {"architecture": "ctc", "conformer": {"d_model": 96, "num_layers": 2, "dropout": 0.0}},
+        "training": {
+            "max_steps": 400,
+            "batch_size": 6,
+            "optimizer": {"type": "muon", "lr": 1e-2, "adamw_lr": 2e-3},
+            "scheduler": {"type": "linear", "warmup_steps": 30},
+            "validation": {"interval": 200},
+        },
+    }
+    (tmp_path / "lj.yml").write_text(yaml_text(options))
+    assert vaak("train", str(tmp_path / "lj.yml"))[0] == 0
+    arguments = [str(tmp_path / "run"), str(data / "wavs"), str(tmp_path), "--format", "textgrid", "-o"]
+    assert vaak("align", *arguments, str(tmp_path / "aligned"))[0] == 0
+    errors = list[tuple[float, float]]()
+    for path in (tmp_path / "aligned").iterdir():
+        ours, theirs = (
+            [one for one in read_alignment(file)["word"] if letters(one.text) and one.text != PAUSE]
+            for file in (path, data / "TextGrid" / "LJSpeech" / path.name)
+        )
+        spelled = [[letters(one.text) for one in words] for words in (ours, theirs)]
+        for block in difflib.SequenceMatcher(None, *spelled, autojunk=False).get_matching_blocks():
+            pairs = zip(ours[block.a : block.a + block.size], theirs[block.b :], strict=False)
+            errors += [(one.start - other.start, one.end - other.end) for one, other in pairs]
+    assert len(errors) > 400
+    starts, ends = 1000 * np.median(np.abs(errors), axis=0)
+    print(f"{len(errors)} words: median errors of starts {starts:.0f} ms, of ends {ends:.0f} ms")
+    assert starts <= 40
+    assert ends <= 40

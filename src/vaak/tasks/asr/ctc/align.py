@@ -6,8 +6,8 @@ Windows without speech have no frames, so no word is in them. The words are thos
 model reads them in the case that it writes itself, without punctuation marks that it doesn't write. Each line of the
 text is one utterance.
 
-A word lasts from the first to the last frame of its tokens, and beyond into the blanks around it: a CTC model gives a
-token one or two frames in the midst of its sound. Its confidence is the geometric mean of the probabilities of its
+A word lasts from before the first frame of its tokens to the last: a CTC model gives a token one or two frames, in the
+midst of its sound or at its end. Its confidence is the geometric mean of the probabilities of its
 tokens; that of a line is the least of its words' over ``SPAN`` words in a row, so that one wrong word in a long line
 shows. Source: Kürzinger et al. 2020, "CTC-Segmentation", section 2.3. Differs: words in place of frames.
 """
@@ -36,8 +36,8 @@ from vaak.tasks.batches import Batches, Done
 
 SPAN = 3
 """Words over which the confidence of a line is a mean."""
-MOST_BEYOND = 0.1
-"""Seconds that a word lasts at most before its first and after its last token, where there are blanks."""
+MOST_BEFORE = 0.1
+"""Seconds that a word begins at most before its first token, where there are blanks: a model writes it late."""
 
 
 class AlignedWord(NamedTuple):
@@ -187,22 +187,20 @@ class Aligner:
         numbers = np.bincount(word_at[said], minlength=num_words)
         starts = np.where(firsts >= 0, frames.starts[firsts], np.nan)
         ends = np.where(lasts >= 0, frames.starts[lasts] + shift, np.nan)
-        return _widened(starts, ends, np.exp(sums / np.maximum(numbers, 1)) * (numbers > 0), frames.duration)
+        return _with_beginnings(starts, ends, np.exp(sums / np.maximum(numbers, 1)) * (numbers > 0), frames.duration)
 
 
-def _widened(
+def _with_beginnings(
     starts: np.ndarray, ends: np.ndarray, confidences: np.ndarray, duration: float
 ) -> list[tuple[float, float, float]]:
-    """Words with half of the pause around them, up to MOST_BEYOND; one without tokens has the time between others."""
+    """Words with up to MOST_BEFORE of the pause before them; one without tokens has the time between others."""
     is_known = np.isfinite(starts)
     before = np.concatenate(([0.0], np.maximum.accumulate(np.where(is_known, ends, 0.0))[:-1]))
     after = np.concatenate((np.minimum.accumulate(np.where(is_known, starts, duration)[::-1])[::-1][1:], [duration]))
-    wider = np.stack([
-        np.where(is_known, np.maximum(starts - MOST_BEYOND, (before + starts) / 2), before),
-        np.where(is_known, np.minimum(ends + MOST_BEYOND, (ends + after) / 2), after),
-    ])  # fmt: skip
-    wider = np.minimum(wider, duration)
-    return [(float(start), float(end), float(one)) for start, end, one in zip(*wider, confidences, strict=True)]
+    starts = np.where(is_known, np.maximum(starts - MOST_BEFORE, before), before)
+    ends = np.minimum(np.where(is_known, ends, after), duration)
+    starts = np.minimum(starts, ends)
+    return [(float(start), float(end), float(one)) for start, end, one in zip(starts, ends, confidences, strict=True)]
 
 
 def spelled(words: Sequence[str], vocabulary: Vocabulary, said: str) -> Spelling:
