@@ -291,7 +291,7 @@ def test_words_of_read_speech_are_found_where_mfa_finds_them(
             for file in (path, data / "TextGrid" / "LJSpeech" / path.name)
         )
         spelled = [[letters(one.text) for one in words] for words in (ours, theirs)]
-        for block in difflib.SequenceMatcher(None, *spelled, autojunk=False).get_matching_blocks():
+        for block in difflib.SequenceMatcher(None, spelled[0], spelled[1], autojunk=False).get_matching_blocks():
             pairs = zip(ours[block.a : block.a + block.size], theirs[block.b :], strict=False)
             errors += [(one.start - other.start, one.end - other.end) for one, other in pairs]
     assert len(errors) > 400
