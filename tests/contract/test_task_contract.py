@@ -16,6 +16,7 @@ from vaak.config.tasks import TASKS
 from vaak.testing import (
     CHECKS,
     Case,
+    check_evaluation,
     check_failing_batch,
     check_learning,
     check_ranks,
@@ -46,7 +47,7 @@ SLOW = (
 )  # fmt: skip
 """Further cases of a task, for which there is no time in every run of the tests."""
 OF_STATE = (check_saved, check_resume, check_replay, check_state, check_step)
-OF_TRAINING = (*OF_STATE, check_learning, check_seeds, check_ranks, check_failing_batch)
+OF_TRAINING = (*OF_STATE, check_learning, check_seeds, check_ranks, check_evaluation, check_failing_batch)
 """Checks of what the engine does with any task, run every time for the first case of each."""
 LEARNING_STEPS = {
     "lm decoder, documents": 40, "seq2seq": 40, "diarization": 20, "tts": 60, "asr": 40,

@@ -130,7 +130,7 @@ def kill_and_go_on(
     [
         pytest.param("tiny", (), 4, id="documents"),
         pytest.param("tiny", STREAM, 2, id="stream", marks=slow),
-        pytest.param("tiny", MUON, 2, id="muon"),
+        pytest.param("tiny", MUON, 2, id="muon", marks=slow),
         pytest.param("tiny", TOOLS, 2, id="tools", marks=slow),
         pytest.param("tiny", PERFORMER, 2, id="performer", marks=slow),
         pytest.param("translator", (), 2, id="translator", marks=slow),

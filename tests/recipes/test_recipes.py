@@ -64,7 +64,17 @@ def test_it_loads(recipe: str, monkeypatch: pytest.MonkeyPatch):
     assert said == [] or recipe == ALL_OPTIONS
 
 
-@pytest.mark.parametrize("recipe", [*sorted(OF_SEED_1), *(f"--all {task}" for task in TASKS if task != "seq2seq")])
+ALIKE = {f"configs/{name}.yml" for name in ("training_simple", "training_example", "full_experiment", "decoder_model")}
+"""Their networks are those of other recipes, of ``--all lm`` or of a case of the contract; all are loaded each time."""
+
+
+@pytest.mark.parametrize(
+    "recipe",
+    [
+        *(pytest.param(name, marks=[pytest.mark.slow] if name in ALIKE else []) for name in sorted(OF_SEED_1)),
+        *(f"--all {task}" for task in TASKS if task != "seq2seq"),
+    ],
+)
 def test_it_trains_in_small(recipe: str, tmp_path: Path, commands: Commands):
     """The recipes of the universal pipeline, and every task with each of its options at its default."""
     if recipe.startswith("--all "):
