@@ -67,13 +67,13 @@ OF_OTHER_SYSTEMS = {
 }
 
 SLOW = {
-    *("README.md", "src/vaak/tasks/diarization/README.md", "src/vaak/tasks/seq2seq/README.md"),
+    *("README.md", *(f"src/vaak/tasks/{task}/README.md" for task in ("diarization", "lm", "seq2seq"))),
     *(
         f"docs/{name}.md"
         for name in (
             "crossval", "classification", "diarization", "distillation", "doctor", "exporting", "library", "multitask",
-            "comparing", "configuration-examples", "encoder-decoder", "preferences", "profiling", "sweeps", "testing",
-            "tracking", "training-tools", "tts-scoring",
+            "comparing", "configuration-examples", "encoder-decoder", "preferences", "profiling", "replay",
+            "resuming", "sweeps", "testing", "tracking", "training-tools", "tts-scoring",
         )
     ),
 }  # fmt: skip

@@ -33,7 +33,7 @@ GRAPHS = {
 """The greatest number in five steps: one for the first lengths, one for all, and what differs besides."""
 BROKEN = {"tts, learned durations": 6, "asr, experts": 14}
 """Of models that ask what numbers are: which path is the best, which experts were chosen."""
-QUICK = ("lm decoder, packed", "vocoder")
+QUICK = ("lm decoder, packed",)
 
 
 @pytest.fixture(autouse=True)

@@ -104,11 +104,11 @@ def test_a_diarizers_run_is_exported(diarizer_run: Path, vaak: Any, tmp_path: Pa
 @pytest.mark.parametrize(
     "options",
     [
-        {"position_type": "convolutional"},
         {"model_type": "decoder", "position_type": "alibi"},
         *(
             pytest.param(options, marks=pytest.mark.slow)
             for options in (
+                {"position_type": "convolutional"},
                 {"position_type": "learned"},
                 {"position_type": "t5"},
                 {"attention_type": "linear"},

@@ -260,6 +260,7 @@ def test_malformed_packages_stop_no_command(project: Path, command: str, lines: 
     assert all(line.startswith("warning: ") and line.endswith("reinstall this package, or remove it") for line in said)
 
 
+@pytest.mark.slow
 def test_an_installed_package_offers_it_by_name(project: Path):
     """An entry point, as pip leaves it, in a separate process: what is installed is read once."""
     site = project / "site"

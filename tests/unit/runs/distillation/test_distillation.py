@@ -207,10 +207,13 @@ OF_SPEECH = ("diarization, attractors, stored features", "diarization, speakers 
 @pytest.mark.parametrize(
     "name",
     [
-        *("asr", "diarization, powerset, augmented"),
+        "asr",
         *(
             pytest.param(name, marks=pytest.mark.slow)
-            for name in (*OF_SPEECH, "diarization", "diarization, speech, conversations")
+            for name in (
+                *OF_SPEECH,
+                *("diarization", "diarization, powerset, augmented", "diarization, speech, conversations"),
+            )
         ),
     ],
 )

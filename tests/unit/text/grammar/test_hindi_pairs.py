@@ -115,6 +115,7 @@ def _window(pair: MinimalPair) -> tuple[list[str], list[str]]:
     return good[max(at - 2, 0) : at], good[at + 1 : at + 3]
 
 
+@pytest.mark.slow
 def test_trigram_is_near_chance_at_a_distance_and_above_it_nearby(accuracy):
     far = {each.name: accuracy[each.name] for each in PHENOMENA if each.long_distance}
     near = {each.name: accuracy[each.name] for each in PHENOMENA if not each.long_distance}
