@@ -43,7 +43,7 @@ from vaak.nn.decoding.sampling import SamplingSettings, next_tokens, without_dro
 from vaak.nn.lora import choices_by
 from vaak.pipeline.rows import PipelineRowStore, disk_bytes, make_rows
 from vaak.tasks.asr.config import AsrDecodingConfig, ExpertsConfig, ScratchConfig
-from vaak.tasks.asr.data import WhisperFeatures
+from vaak.tasks.asr.features import WhisperFeatures
 from vaak.tasks.asr.model import AsrModel, Encoded
 from vaak.tasks.asr.predict import Transcriber
 from vaak.tasks.asr.stages.clustering import cluster

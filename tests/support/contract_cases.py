@@ -140,7 +140,7 @@ def _conformer(*, model: dict[str, Any] | None = None, data: dict[str, Any] | No
         )
         return {"token": float(tokens), "position": float(frames), "example": float(len(batch["targets"]))}
 
-    about = {"counted": counted, "row_length": lambda batch: batch["features"].shape[2] / 100}
+    about = {"counted": counted, "row_length": lambda batch: int(batch["feature_lengths"].max()) / 100}
     return TaskCase("asr", options, {}, about, tiny_listener.write_listener)
 
 
@@ -237,6 +237,14 @@ CASES = {
         data={"augmentation": {"speed": [0.9, 1.1], "noise": "coloured", "spec_augment": {"time_mask": 0.1}}},
         training=HELPED,
     ),
+    "diarization, features on the device": _diarizer(
+        "multilabel",
+        data={
+            "features_on": "device",
+            "augmentation": {"speed": [0.9, 1.1], "noise": "coloured", "spec_augment": {"time_mask": 0.1}},
+        },
+        training=HELPED,
+    ),
     "diarization, attractors, stored features": _diarizer(
         "multilabel",
         model={"head": "attractors", "max_speakers": 3},
@@ -283,6 +291,9 @@ CASES = {
     "asr, ctc, local attention, augmented": _conformer(
         model={"attention_type": "local", "window": 4, "position_type": "none", "subsampling": 2},
         data={"augmentation": {"speed": [0.9, 1.1], "noise": "coloured", "spec_augment": {}}},
+    ),
+    "asr, ctc, features on the device": _conformer(
+        data={"features_on": "device", "augmentation": {"speed": [0.9, 1.1], "noise": "coloured", "spec_augment": {}}},
     ),
     "vocoder": _vocoder(),
     "vocoder, no discriminators": _vocoder({"discriminators": None}),

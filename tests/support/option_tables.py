@@ -204,6 +204,7 @@ OF_A_TASK: dict[tuple[str, str], tuple[str, ...]] = {
     },
     ("diarization", "data.on_bad_example"): ("datasets.0.train=[FOLDER/damaged.jsonl]",),
     ("diarization", "data.shift_windows"): ("data.window=0.6",),
+    ("diarization", "data.features_on"): ("data.augmentation={spec_augment: {}}",),  # the mean that it sets is rounded
     ("diarization", "data.inference.min_duration_off"): ("training.max_steps=12",),  # untrained, it finds no pauses
     ("diarization", "data.inference.clustering_threshold"): ("data.inference.window=0.4",),
     ("diarization", "datasets.0.name"): (AMI,),

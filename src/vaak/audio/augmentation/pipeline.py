@@ -10,7 +10,7 @@ mean; a width may reach its limit; widths are seconds for time.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -143,15 +143,27 @@ def drawn_masks(
     return np.array(found, np.int64).reshape(-1, 4)
 
 
-def masked_on_device(features: Tensor, masks: Tensor) -> Tensor:
-    """Features ``(row, frame, bin)`` with each row's ``masks`` ``(row, mask, 4)`` set to the mean of the row."""
+def masked_on_device(features: Tensor, masks: Tensor, lengths: Tensor | None = None) -> Tensor:
+    """Features ``(row, frame, bin)`` with each row's ``masks`` ``(row, mask, 4)`` set to the mean of the row.
+
+    That is a mean over ``lengths`` ``(row,)`` frames, after which there are zeros; over all where they are left out.
+    """
     _, num_frames, num_bins = features.shape
     frames, bins = (torch.arange(size, device=features.device) for size in (num_frames, num_bins))
     first_frame, last_frame, first_bin, last_bin = masks[..., None].unbind(2)
     in_time = (frames >= first_frame) & (frames < last_frame)
     in_band = (bins >= first_bin) & (bins < last_bin)
     is_masked = (in_time[..., None] & in_band[:, :, None]).any(1)
-    return torch.where(is_masked, features.mean((1, 2), keepdim=True), features)
+    if lengths is None:
+        return torch.where(is_masked, features.mean((1, 2), keepdim=True), features)
+    means = features.sum((1, 2)) / (lengths * num_bins).clamp(min=1)
+    return torch.where(is_masked, means[:, None, None], features)
+
+
+def padded_masks(masks: Sequence[np.ndarray]) -> np.ndarray:
+    """The masks of several rows, each ``(mask, 4)``, as ``(row, mask, 4)``; those that are added are empty."""
+    most = max(map(len, masks))
+    return np.stack([np.pad(one, ((0, most - len(one)), (0, 0))) for one in masks])
 
 
 def _drawn(widest: int, length: int, rng: np.random.Generator) -> tuple[int, int]:

@@ -27,7 +27,7 @@ generator there.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -35,6 +35,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from vaak.audio.augmentation.pipeline import masked_on_device
 from vaak.audio.config import AudioConfig, samples_of
 from vaak.audio.features.mel import MelSpectrogram, energy_of
 from vaak.audio.features.pitch import fundamental_frequency
@@ -131,6 +132,25 @@ class Features:
                 frames[:, -1] = fundamental_frequency(one, self.config.mel, self.config.pitch)
         return found
 
+    def section_of(self, samples: np.ndarray) -> np.ndarray:
+        """The samples of a recording's windows, mirrored at its ends where they are beyond; none where it has no frame.
+
+        Raises UserError as ``batch`` does.
+        """
+        samples = one_channel(samples)
+        num_frames = self.num_frames(len(samples))
+        if not num_frames:
+            return np.zeros(0, np.float32)
+        return self._section(0, num_frames, len(samples), partial(_part, samples))
+
+    def num_windows(self, num_samples: int) -> int:
+        """The number of whole windows, which are frames, in a section of so many samples."""
+        return max(0, 1 + (num_samples - self._length) // self._shift)
+
+    def num_samples(self, num_windows: int) -> int:
+        """The length of a section of so many windows."""
+        return (num_windows - 1) * self._shift + self._length
+
     def pieces(
         self, read: Callable[[int, int], np.ndarray], num_samples: int, frames_per_piece: int = 60_000
     ) -> Iterator[np.ndarray]:
@@ -178,12 +198,34 @@ class Features:
         num_frames = len(windows)
         if num_frames < FEWEST_FRAMES:
             windows = torch.cat([windows, windows.new_zeros(FEWEST_FRAMES - num_frames, self._length)])
+        return self._of_windows(windows)[:num_frames].cpu().numpy()
+
+    @torch.no_grad()
+    def of_sections(self, samples: Tensor, num_frames: Tensor, masks: Tensor | None = None) -> Tensor:
+        """Return the features ``(row, frame, dims)`` of sections ``(row, time)``, on their device, up to rounding.
+
+        Sections are those of ``section_of``, padded on the right; ``num_frames`` ``(row,)`` are real, and 0 is in the
+        others. ``masks`` are those of ``vaak.audio.augmentation.pipeline.masked_on_device``.
+        """
+        number = self.num_windows(samples.shape[1])
+        if not number:
+            return samples.new_zeros(len(samples), 0, self.dims)
+        windows = samples.float().unfold(1, self._length, self._shift)
+        at_once = max(1, self.frames_at_once // len(samples))
+        parts = windows.split(at_once, 1)
+        features = torch.cat([self._of_windows(one.flatten(0, 1)).unflatten(0, one.shape[:2]) for one in parts], 1)
+        is_real = torch.arange(number, device=samples.device) < num_frames[:, None]
+        features = features.masked_fill(~is_real[..., None], 0.0)
+        return features if masks is None else masked_on_device(features, masks, num_frames)
+
+    def _of_windows(self, windows: Tensor) -> Tensor:
+        """The features ``(frame, dims)`` of windows ``(frame, time)``."""
         if self.config.mel is not None:
             spectra = self._layer.spectra(windows)
             mel: Tensor = self._layer.mel_of(self._layer.strengths(spectra))
             if self.config.pitch is not None:  # F0 will follow the energies
                 mel = torch.cat([mel, energy_of(spectra)[:, None]], dim=1)
-            return mel[:num_frames].cpu().numpy()
+            return mel
         with torch.autocast(self.device.type, enabled=False):
             windows, energy = self._layer.wav2win._forward_strided(windows[None])
             rows: Tensor = self._layer._forward_strided(windows, None)
@@ -191,7 +233,29 @@ class Features:
             rows = torch.cat([energy[..., None], rows], dim=-1)
         elif energy is not None:
             rows[..., 0] = energy
-        return rows[0, :num_frames].cpu().numpy()
+        return rows[0]
+
+
+class FeaturesOnDevice:
+    """Features of the batches of whichever device they are on; pickles without what it has there."""
+
+    def __init__(self, config: AudioConfig) -> None:
+        self.config = config
+        self._by_device: dict[torch.device, Features] = {}
+
+    def __call__(self, tensors: Mapping[str, Tensor]) -> Tensor:
+        """Return ``(row, frame, dims)`` of a batch's ``samples``, ``num_frames`` and, where it has them, ``masks``.
+
+        They are what ``Features.of_sections`` takes.
+        """
+        samples = tensors["samples"]
+        if samples.device not in self._by_device:
+            self._by_device[samples.device] = Features(self.config, device=str(samples.device))
+        extract = self._by_device[samples.device]
+        return extract.of_sections(samples, tensors["num_frames"], tensors.get("masks"))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return FeaturesOnDevice, (self.config,)
 
 
 def one_channel(samples: np.ndarray) -> np.ndarray:

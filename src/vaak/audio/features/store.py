@@ -357,7 +357,10 @@ class Shard:
 
 @dataclass(frozen=True)
 class LabelledFeatures:
-    """Features ``(frame, dims)`` of a section of ``duration`` seconds, and its labels, as in LabelledAudio."""
+    """Features ``(frame, dims)`` of a section of ``duration`` seconds, and its labels, as in LabelledAudio.
+
+    Where a device makes the features, they are the samples ``(time,)`` of their windows here.
+    """
 
     name: str
     features: np.ndarray

@@ -37,7 +37,7 @@ from vaak.nn import lora
 from vaak.nn.lora import LoraExperts
 from vaak.nn.onnx_file import ExportWrapper, OnnxModule, write_onnx
 from vaak.tasks.asr.config import AsrDecodingConfig, AsrModelConfig
-from vaak.tasks.asr.data import WhisperFeatures
+from vaak.tasks.asr.features import WhisperFeatures
 from vaak.tasks.asr.metrics import EXPERT_WEIGHT
 from vaak.tasks.asr.model import AsrModel
 from vaak.tasks.asr.predict import Transcriber

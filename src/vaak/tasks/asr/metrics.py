@@ -81,7 +81,7 @@ class AsrMeters(Meters):
         ``experts`` are the first choices of all rows.
         """
         rows = [row for row, is_one in enumerate(batch.extra["transcribed"]) if is_one]
-        places = send(torch.tensor(rows, dtype=torch.long), batch["features"].device)
+        places = send(torch.tensor(rows, dtype=torch.long), batch["targets"].device)
         texts = self._transcribe(model, encoded.rows(places)) if rows else []
         for row, text in zip(rows, texts, strict=True):
             counts = count_errors(self._normalise(batch.extra["texts"][row]), self._normalise(text))

@@ -37,6 +37,35 @@ if TYPE_CHECKING:
     from transformers import WhisperForConditionalGeneration
 
 
+ATTENTION = "vaak"
+"""The name of ``_attend`` in transformers."""
+
+
+def attend_without_masks(whisper: WhisperForConditionalGeneration) -> None:
+    """Let a Whisper attend by torch's kernels, as before, but make no masks: none of its rows are packed.
+
+    To make one, transformers would wait for the GPU in every step, and ask whether rows are.
+    """
+    if whisper.config._attn_implementation == "sdpa":
+        from transformers import AttentionInterface
+
+        AttentionInterface.register(ATTENTION, _attend)
+        whisper.set_attn_implementation(ATTENTION)
+
+
+def _attend(
+    module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **more: Any
+) -> tuple[Tensor, None]:
+    """What transformers' own function makes of this ``(row, head, token, width)``; later tokens are never seen."""
+    from transformers.integrations.sdpa_attention import sdpa_attention_forward
+
+    given, known = query.shape[2], key.shape[2]
+    if attention_mask is None and module.is_causal and 1 < given < known:  # several tokens after those of a cache
+        attention_mask = torch.ones(given, known, dtype=torch.bool, device=query.device).tril(known - given)[None, None]
+    found: tuple[Tensor, None] = sdpa_attention_forward(module, query, key, value, attention_mask, **more)
+    return found
+
+
 class Encoded(NamedTuple):
     """Audio as the encoder's ``states`` ``(row, position, width)``.
 
@@ -74,6 +103,7 @@ class AsrModel(nn.Module):
         """Adapters that ``lora`` or ``experts`` add are drawn from torch's default generator."""
         super().__init__()
         whisper.config.apply_spec_augment = False  # features are masked with the data (data.augmentation)
+        attend_without_masks(whisper)
         self.whisper, self.experts = whisper, experts
         self.gate: Gate | None = None
         add_lora(whisper, lora)

@@ -21,7 +21,7 @@ from vaak.core.errors import UserError
 from vaak.nn.decoding.beam_search import BeamSettings, beam_search
 from vaak.nn.decoding.sampling import Hypothesis, SamplingSettings, without_dropout, write
 from vaak.tasks.asr.config import AsrDecodingConfig
-from vaak.tasks.asr.data import SAMPLING_RATE, WhisperFeatures
+from vaak.tasks.asr.features import SAMPLING_RATE, WhisperFeatures
 from vaak.tasks.asr.model import AsrModel, Encoded
 from vaak.tasks.asr.whisper import PURPOSE, Vocabulary
 from vaak.tasks.batches import Batches, Done

@@ -7,12 +7,13 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
-from torch import nn
+from torch import Tensor, nn
 
 from vaak.core.batch import Batch
 from vaak.core.errors import UserError
 from vaak.tasks.asr.config import SCRATCH, AsrDataConfig, AsrExperiment, AsrModelConfig
 from vaak.tasks.asr.data import AsrDataset
+from vaak.tasks.asr.features import AudioFeatures
 from vaak.tasks.asr.predict import Transcriber, Transcript
 from vaak.tasks.asr.prepare import MAY_DIFFER, READING, PreparedUtterances
 from vaak.tasks.asr.spec import SPEC
@@ -66,6 +67,24 @@ class Recogniser(SpeechTask[AsrExperiment, PreparedUtterances, AsrDataset]):
         if decoding.method == "beam":
             found |= {name: str(getattr(decoding, name)) for name in self.OF_BEAMS}
         return {**found, "transcribed": str(min(dataset.num_transcribed, len(dataset.utterances)))}
+
+    @property
+    def features(self) -> AudioFeatures:
+        """The features that the model reads."""
+        raise NotImplementedError
+
+    @property
+    def samples_of(self) -> AudioFeatures:
+        """What features are made of on the device."""
+        raise NotImplementedError
+
+    def read_by(self, split: str) -> AudioFeatures:
+        """Return what the loader makes of a split's audio."""
+        return self.samples_of if split == "train" and self.data.features_on == "device" else self.features
+
+    def features_of(self, batch: Batch) -> Tensor:
+        """Return the features of a batch ``(row, bin, frame)``, made here, on its device, if it has samples."""
+        return batch["features"] if "features" in batch.tensors else self.samples_of.of_batch(batch.tensors)
 
     def show(self, batch: Batch) -> list[str]:
         """The name and the transcript of each row."""

@@ -66,8 +66,6 @@ def _of_ctc(experiment: AsrExperiment) -> Iterator[CheckFinding]:
         yield no_effect(f"model.scratch.{name}", "model.architecture is ctc; its encoder is model.conformer")
     for name in (*ONLY_WHISPERS_BEAM, "max_new_tokens"):
         yield no_effect(f"data.decoding.{name}", "model.architecture is ctc, whose search is over with the last frame")
-    if experiment.data.features_on == "device":
-        yield impossible("data.features_on", "device, but model.architecture is ctc, whose features the loader makes")
     if model.experts is not None:
         yield impossible("model.experts", "model.architecture is ctc; only a Whisper may have experts")
     if loss.label_smoothing:
@@ -94,6 +92,8 @@ def _of_conformer(experiment: AsrExperiment) -> Iterator[CheckFinding]:
 
 def _of_ctc_base(experiment: AsrExperiment) -> Iterator[CheckFinding]:
     model, augmentation = experiment.model, experiment.data.augmentation
+    if experiment.data.features_on == "device":
+        yield impossible("data.features_on", f"device, but model.base is {model.base}, which reads samples as they are")
     if model.base in VERSIONS:
         yield impossible("model.base", f"{model.base} is a Whisper; architecture ctc takes wav2vec2, hubert, wavlm")
     for name in AudioConfig.model_fields:

@@ -29,8 +29,9 @@ from vaak.nn.losses import losses_of_logits
 from vaak.runs.prepared import Recipe
 from vaak.tasks.asr.config import SCRATCH, AsrDecodingConfig, AsrExperiment
 from vaak.tasks.asr.ctc.task import CtcTask
-from vaak.tasks.asr.data import AsrDataset, AsrExample, WhisperFeatures, WhisperSamples, collate
+from vaak.tasks.asr.data import AsrDataset, AsrExample, collate
 from vaak.tasks.asr.export import mean_weight, write_adapter, write_mixture, write_mixture_onnx, write_whisper
+from vaak.tasks.asr.features import WhisperFeatures, WhisperSamples
 from vaak.tasks.asr.metrics import AsrMeters
 from vaak.tasks.asr.model import AsrModel, AsrOutputs, Encoded
 from vaak.tasks.asr.predict import Transcriber
@@ -87,7 +88,7 @@ class AsrTask(Recogniser):
         return AsrDataset(
             self.prepared.utterances(split),
             self.prepared.vocabulary,
-            self.samples_of if split == "train" and self.data.features_on == "device" else self.features,
+            self.read_by(split),
             self.audio,
             self.data.augmentation if split == "train" else None,
             self.data.decoding.valid_examples if split == "valid" else None,
@@ -150,12 +151,6 @@ class AsrTask(Recogniser):
         listener = cast("AsrModel", model)
         heard = listener.hear(self.features_of(batch))
         return FirstPass(uses_of(listener.route(heard)[1]), {HEARD: heard})
-
-    def features_of(self, batch: Batch) -> Tensor:
-        """Return the features of a batch ``(row, bin, frame)``, made here, on its device, if it has samples."""
-        if "features" in batch.tensors:
-            return batch["features"]
-        return self.samples_of.of_batch(batch["samples"], batch.tensors.get("masks"))
 
     def _outputs(self, model: nn.Module, batch: Batch, **options: bool) -> AsrOutputs:
         outputs: AsrOutputs = model(self.features_of(batch), batch["inputs"], batch.tensors.get(HEARD), **options)

@@ -167,6 +167,12 @@ class DiarizationDataConfig(Section):
     window: float = option("Seconds of a training example; longer recordings are cut.", 30.0, gt=0, le=SECONDS_OF_A_DAY)
     shift_windows: bool = option("Windows of a recording begin at different places in every epoch.", True)
     augmentation: AugmentationConfig = option("Augmentation of training audio.", AugmentationConfig())
+    features_on: Literal["loader", "device"] = option(
+        "Where features of training audio are computed. device: where the model is, as part of the step, so that the "
+        "loader only reads audio; the same up to rounding. Stored features aren't read then.",
+        "loader",
+        resume="other numbers",
+    )
     inference: InferenceConfig = option("From frames to segments.", InferenceConfig())
     scoring: ScoringConfig = option("How diarization is scored.", ScoringConfig())
     on_bad_example: Literal["fail", "skip"] = option(

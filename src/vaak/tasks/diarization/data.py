@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from vaak.audio.augmentation.pipeline import augmented, longest_factor, masked, voices_of
+from vaak.audio.augmentation.pipeline import augmented, drawn_masks, longest_factor, masked, voices_of
 from vaak.audio.config import AudioConfig, AugmentationConfig, DatasetConfig
 from vaak.audio.corpora.folders import labelled_cut
 from vaak.audio.cuts.sources import BoundedCache, CutSource, UtteranceSources, WindowSource
@@ -133,12 +133,16 @@ class DiarizationDataset(Dataset):
         features: Features,
         collator: DiarizationCollator,
         augmentation: AugmentationConfig | None,
+        *,
+        on_device: bool = False,
     ) -> None:
         """Without ``augmentation`` features are those of the unchanged recordings, and nothing is random.
 
-        They are then kept in memory, up to ``cache_gigabytes``, for the next evaluation by this process.
+        They are then kept in memory, up to ``cache_gigabytes``, for the next evaluation by this process. With
+        ``on_device`` examples have samples in place of features.
         """
         self.source, self.features, self.collator, self.augmentation = source, features, collator, augmentation
+        self.on_device = on_device
         self.lengths = source.durations * (1.0 if augmentation is None else longest_factor(augmentation))
         drawn = [] if augmentation is None else [augmentation.model_dump(mode="json"), features.config.dither]
         self.useful_workers = 0 if augmentation is None else WORKERS_FOR_AUDIO * reads_audio(source)
@@ -163,13 +167,20 @@ class DiarizationDataset(Dataset):
         source, within = self.source.find(index) if isinstance(self.source, UtteranceSources) else (self.source, index)
         stored = source if isinstance(source, StoredSource) else None
         found = stored.load_features(within, rng) if stored is not None else self._from_audio(index, rng)
-        frames = found.features
+        frames, samples, masks = found.features, None, None
+        if self.on_device:
+            samples = frames
+            frames = np.zeros((self.features.num_windows(len(samples)), 0), np.float32)
         if self.augmentation is not None and self.augmentation.spec_augment is not None:
-            frames = masked(frames, self.augmentation.spec_augment, self.features.frame_shift, rng)
+            changes = self.augmentation.spec_augment, self.features.frame_shift, rng
+            if self.on_device:
+                masks = drawn_masks((len(frames), self.features.dims), *changes)
+            else:
+                frames = masked(frames, *changes)
         if not len(frames):  # shorter than half a frame
-            frames = np.zeros((1, self.features.dims), dtype=np.float32)
+            frames = np.zeros((1, 0 if self.on_device else self.features.dims), dtype=np.float32)
         uem = found.uem or ((0.0, found.duration),)  # without a UEM all of it was annotated
-        return DiarizationExample(found.name, frames, found.segments, found.duration, uem)
+        return DiarizationExample(found.name, frames, found.segments, found.duration, uem, samples, masks)
 
     def _from_audio(self, index: int, rng: np.random.Generator) -> LabelledFeatures:
         audio, options = self.source.load(index, rng), self.augmentation
@@ -178,7 +189,8 @@ class DiarizationDataset(Dataset):
             if options.changes_audio:
                 audio = augmented(audio, options, rng, voices_of(self.source))
             samples = dithered(audio.samples, self.features.config.dither, rng)
-        return LabelledFeatures(audio.name, self.features(samples), audio.duration, audio.segments, audio.uem)
+        made = self.features.section_of(samples) if self.on_device else self.features(samples)
+        return LabelledFeatures(audio.name, made, audio.duration, audio.segments, audio.uem)
 
     def collate(self, rows: list[list[DiarizationExample]]) -> Batch:
         """A batch; in training, where workers pass it on, its examples come without features."""
@@ -233,4 +245,4 @@ def with_stored_features(source: CutSource | WindowSource, split: str, data: Dia
 
 
 def _is_drawn_anew(split: str, data: DiarizationDataConfig) -> bool:
-    return split == "train" and data.augmentation.changes_audio
+    return split == "train" and (data.augmentation.changes_audio or data.features_on == "device")

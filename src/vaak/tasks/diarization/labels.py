@@ -26,6 +26,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from vaak.audio.augmentation.pipeline import padded_masks
 from vaak.audio.segments import Segment, merged
 from vaak.config.base import Component
 from vaak.config.components import resolve_class
@@ -51,6 +52,10 @@ class DiarizationExample:
     duration: float
     uem: tuple[tuple[float, float], ...] | None = None
     """The regions to score; None: from the first to the last segment."""
+    samples: np.ndarray | None = None
+    """``(time,)``, what a device makes features of (``Features.section_of``); ``features`` are ``(time, 0)`` then."""
+    masks: np.ndarray | None = None
+    """``(mask, 4)``, which it sets to the mean."""
 
     # The same by the names that a cut of Lhotse has.
 
@@ -71,7 +76,7 @@ class DiarizationExample:
 
     def without_features(self) -> DiarizationExample:
         """Everything else, which is small."""
-        return replace(self, features=self.features[:0].copy())
+        return replace(self, features=self.features[:0].copy(), samples=None, masks=None)
 
 
 @dataclass(frozen=True)
@@ -181,9 +186,7 @@ class DiarizationCollator:
         numbers = np.array([self._speaker_numbers(example) for example in examples], dtype=np.int64)
         speaking = [self.speaking(example, number) for example, number in zip(examples, frames.tolist(), strict=True)]
         tensors = {
-            "features": pad_rows(
-                [example.features for example in examples], length=length * options.subsampling, dtype=np.float32
-            ),
+            **_audio(examples, length * options.subsampling),
             "feature_mask": np.arange(length * options.subsampling) < times[:, None],
             "mask": np.arange(length) < frames[:, None],
             "labels": pad_rows(labels, IGNORED, length, np.int64)
@@ -241,6 +244,20 @@ class DiarizationCollator:
         names = longest_speakers(example.segments, self.options.max_speakers)
         found = [self._numbers.get(name, -1) for name in names]
         return [*found, *[-1] * (self.options.max_speakers - len(names))]
+
+
+def _audio(examples: Sequence[DiarizationExample], length: int) -> dict[str, np.ndarray]:
+    """Return ``features`` ``(row, length, bins)``, or what a device makes them of (``FeaturesOnDevice``)."""
+    sections = [example.samples for example in examples if example.samples is not None]
+    if not sections:
+        return {"features": pad_rows([example.features for example in examples], length=length, dtype=np.float32)}
+    numbers = [len(example.features) for example in examples]  # one without samples has a frame of zeros
+    found = {
+        "samples": pad_rows(sections, dtype=np.float32),
+        "num_frames": np.array([min(number, len(one)) for number, one in zip(numbers, sections, strict=True)]),
+    }
+    masks = [example.masks for example in examples if example.masks is not None]
+    return {**found, "masks": padded_masks(masks)} if masks else found
 
 
 def make_collator(label_type: Component, options: LabelOptions, folder: Path) -> DiarizationCollator:

@@ -107,7 +107,7 @@ class DiarizationMeters(Meters):
             for first, last in diarizer.windows(len(example.features))
         ]
         outputs: list[list[WindowOutput]] = [[] for _ in examples]
-        device = batch["features"].device
+        device = batch["feature_mask"].device
         for index in range(0, len(windows), len(examples)):
             group = windows[index : index + len(examples)]
             pieces = diarizer.collator.batch([piece for _, _, piece in group]).to(device)

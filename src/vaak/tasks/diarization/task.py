@@ -20,12 +20,13 @@ from typing import Any, cast
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from vaak.audio.augmentation.pipeline import longest_factor
 from vaak.audio.cuts.sources import CutSource
 from vaak.audio.cuts.store import write_cuts
 from vaak.audio.diarization_errors import diarization_error
-from vaak.audio.features.extractors import Features
+from vaak.audio.features.extractors import Features, FeaturesOnDevice
 from vaak.audio.segments import AudioSource, Segment
 from vaak.core.batch import Batch, Term
 from vaak.core.errors import UserError
@@ -113,7 +114,7 @@ class DiarizationTask(SpeechTask[DiarizationExperiment, PreparedRecordings, Diar
         if self.data.inference.window is None:
             inference = self.data.inference.model_copy(update={"window": longest_example(experiment)})
             self.data = self.data.model_copy(update={"inference": inference})
-        self.features = Features(self.audio)
+        self.features, self.on_device = Features(self.audio), FeaturesOnDevice(self.audio)
 
     # Data.
 
@@ -167,7 +168,8 @@ class DiarizationTask(SpeechTask[DiarizationExperiment, PreparedRecordings, Diar
 
     def make_dataset(self, split: str) -> DiarizationDataset:
         augmentation = self.data.augmentation if split == "train" else None
-        return DiarizationDataset(self.source(split), self.features, self.collator, augmentation)
+        on_device = split == "train" and self.data.features_on == "device"
+        return DiarizationDataset(self.source(split), self.features, self.collator, augmentation, on_device=on_device)
 
     def dataset_of(self, data: Iterable[Any]) -> DiarizationDataset:
         """Lhotse cuts, audio files with RTTM next to them, or pairs (audio, rttm), read as those of an evaluation.
@@ -236,7 +238,7 @@ class DiarizationTask(SpeechTask[DiarizationExperiment, PreparedRecordings, Diar
         collator, auxiliary, mask = model.collator, self.experiment.training.loss.auxiliary, batch["mask"]
         encoder_mask = frame_mask(batch["feature_mask"], self.options.subsampling)
         norms = SquaredNorms(encoder_mask) if NORM_REG in auxiliary else None
-        outputs = model(batch["features"], batch["feature_mask"], norms)
+        outputs = model(self.features_of(batch), batch["feature_mask"], norms)
         labels, numbers = batch["labels"], batch["speaker_numbers"]
         if collator.orders:
             scores = collator.speaker_scores(outputs.logits)
@@ -261,6 +263,13 @@ class DiarizationTask(SpeechTask[DiarizationExperiment, PreparedRecordings, Diar
             terms[ATTRACTOR] = attractor_loss(outputs.existence, labels.any(1).sum(-1))
         return ScoredBatch(outputs, terms, main.name, labels)
 
+    def features_of(self, batch: Batch) -> Tensor:
+        """Return the features of a batch ``(row, time, bins)``, made here, on its device, if it has samples."""
+        if "features" in batch.tensors:
+            return batch["features"]
+        features, length = self.on_device(batch.tensors), batch["feature_mask"].shape[1]
+        return F.pad(features, (0, 0, 0, length - features.shape[1]))
+
     def outputs(self) -> Outputs:
         """Return the classes: whether each speaker speaks; of training speakers by name, who does."""
         collator, audio = self.collator, self.audio.model_dump(mode="json", exclude=set(READING))
@@ -272,7 +281,7 @@ class DiarizationTask(SpeechTask[DiarizationExperiment, PreparedRecordings, Diar
 
     def logits(self, model: nn.Module, batch: Batch) -> dict[str, Tensor]:
         """Return the logits of real frames, speakers in the order of their labels, not in the model's."""
-        found = cast("DiarizationModel", model)(batch["features"], batch["feature_mask"], None)
+        found = cast("DiarizationModel", model)(self.features_of(batch), batch["feature_mask"], None)
         collator, labels, counted = self.collator, batch["labels"], batch["mask"]
         [name] = self.outputs().classes
         if labels.ndim == 2:

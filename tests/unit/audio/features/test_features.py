@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from vaak.audio.config import AudioConfig
-from vaak.audio.features.extractors import Features, dithered
+from vaak.audio.features.extractors import Features, FeaturesOnDevice, dithered
 
 kaldi = pytest.importorskip("kaldi_native_fbank")
 
@@ -326,3 +326,41 @@ def test_dither_comes_from_its_generator_alone() -> None:
 def test_options_that_no_extractor_takes_are_refused(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         AudioConfig(**options)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"snip_edges": True, "use_energy": True},
+        {"feature_type": "mfcc", "use_energy": True, "frame_length": 0.032, "frame_shift": 0.0125},
+        {"feature_type": "spectrogram", "frame_length": 0.03, "frame_shift": 0.03},
+        {
+            "feature_type": "mel",
+            "mel": {"sampling_rate": 8000, "n_fft": 512, "win_length": 400, "hop_length": 100, "f_max": None},
+        },
+    ],
+    ids=str,
+)
+def test_features_of_a_padded_batch_are_those_of_each(options: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Up to rounding, zero in padding, in however many parts; the shortest has no frame, or less than a window."""
+    bins = {} if "mel" in options else {"num_mel_bins": 20}
+    config = AudioConfig(**{"sampling_rate": 8000, **bins, **options})
+    extract, recordings = Features(config), [noise(length, length) for length in (4000, 39, 1701, 260)]
+    expected = extract.batch(recordings)
+    sections = [extract.section_of(one) for one in recordings]
+    assert [extract.num_windows(len(one)) for one in sections] == [len(one) for one in expected]
+    for one in sections:
+        assert not len(one) or len(one) == extract.num_samples(extract.num_windows(len(one)))
+    samples = torch.zeros(4, max(map(len, sections)))
+    for row, one in zip(samples, sections, strict=True):
+        row[: len(one)] = torch.from_numpy(one)
+    tensors = {"samples": samples, "num_frames": torch.tensor([len(one) for one in expected])}
+    on_device = FeaturesOnDevice(config)
+    found = on_device(tensors)
+    for row, one in zip(found, expected, strict=True):
+        np.testing.assert_allclose(row[: len(one)], one, rtol=1e-5, atol=1e-5)
+        assert not row[len(one) :].any()
+    monkeypatch.setitem(vars(extract), "frames_at_once", 40)
+    torch.testing.assert_close(extract.of_sections(samples, tensors["num_frames"]), found, rtol=1e-5, atol=1e-5)
+    assert on_device.__reduce__() == (FeaturesOnDevice, (config,)), "a worker gets none of a device's tensors"

@@ -16,8 +16,8 @@ from vaak.audio.audio_file import AudioFile
 from vaak.config.load import load
 from vaak.runs.open_run import open_run
 from vaak.runs.start import prepare
-from vaak.tasks.asr.data import WhisperFeatures
 from vaak.tasks.asr.export import exported_vocabulary, write_processor
+from vaak.tasks.asr.features import WhisperFeatures
 from vaak.tasks.asr.task import AsrTask
 from vaak.tasks.asr.whisper import Vocabulary
 from vaak.text.config import TokenizerConfig

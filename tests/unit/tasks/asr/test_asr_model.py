@@ -10,14 +10,21 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor
-from transformers import WhisperFeatureExtractor, WhisperForConditionalGeneration, WhisperTokenizer
+from transformers import (
+    DynamicCache,
+    EncoderDecoderCache,
+    WhisperFeatureExtractor,
+    WhisperForConditionalGeneration,
+    WhisperTokenizer,
+)
 
 from vaak.core.errors import UserError
 from vaak.nn.decoding.sampling import Hypothesis
 from vaak.nn.lora import adapters_of, choices_by
 from vaak.tasks.asr.config import AsrDecodingConfig, AsrModelConfig, ExpertsConfig, WhisperLoraConfig
-from vaak.tasks.asr.data import SAMPLING_RATE, AsrExample, WhisperFeatures, collate
+from vaak.tasks.asr.data import AsrExample, collate
 from vaak.tasks.asr.export import write_adapter, write_whisper
+from vaak.tasks.asr.features import SAMPLING_RATE, WhisperFeatures
 from vaak.tasks.asr.model import AsrModel, Encoded
 from vaak.tasks.asr.predict import Transcriber, TranscriptWriter
 from vaak.tasks.asr.whisper import Vocabulary, base_of, loaded_whisper
@@ -111,6 +118,21 @@ class Recomputing(TranscriptWriter):
 
     def select(self, rows: Tensor) -> None:
         self.written, self.encoded = self.written[rows], self.encoded.rows(rows)
+
+
+def test_no_mask_is_made_and_later_tokens_are_never_seen(original: Any, monkeypatch: pytest.MonkeyPatch):
+    """Also of several tokens that follow those of a cache; transformers' own attention says the same."""
+    model, states = AsrModel(copy.deepcopy(original)).eval(), torch.randn(2, 30, original.config.d_model)
+    tokens = torch.randint(0, 100, (2, 9), generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        expected = original.eval().model.decoder(input_ids=tokens, encoder_hidden_states=states).last_hidden_state
+        expected = original.proj_out(expected)
+        monkeypatch.setattr("transformers.masking_utils.find_packed_sequence_indices", None)  # it would be an error
+        assert torch.equal(model.decode(tokens, Encoded(states)), expected)
+        cache = EncoderDecoderCache(DynamicCache(), DynamicCache())
+        parts = [model.decode(part, Encoded(states), cache) for part in tokens.split([3, 1, 5], 1)]
+    torch.testing.assert_close(torch.cat(parts, 1), expected, rtol=1e-4, atol=1e-5)
+    assert model.whisper.config.to_dict() == original.config.to_dict(), "an export would have it"
 
 
 @pytest.mark.parametrize("method", ["greedy", "beam"])

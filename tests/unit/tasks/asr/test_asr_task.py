@@ -21,7 +21,7 @@ from vaak.config.yaml.text import yaml_text
 from vaak.core.errors import DataError, UserError
 from vaak.engine.checkpoint.files import resolve_checkpoint
 from vaak.runs.open_run import open_run
-from vaak.tasks.asr.data import SAMPLING_RATE
+from vaak.tasks.asr.features import SAMPLING_RATE
 from vaak.tasks.asr.predict import quietest, windows_of
 from vaak.tasks.asr.task import AsrTask
 from vaak.tasks.asr.utterances import split_at_silences

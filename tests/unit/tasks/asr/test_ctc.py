@@ -26,6 +26,7 @@ from vaak.nn.ctc import collapse
 from vaak.runs.open_run import open_run
 from vaak.tasks.asr.ctc.data import padded_features
 from vaak.tasks.asr.ctc.task import CtcTask
+from vaak.tasks.asr.data import AsrExample
 from vaak.tasks.asr.task import AsrTask
 
 SIZES = {"d_model": 48, "num_layers": 1, "num_heads": 2, "kernel_size": 5, "dropout": 0.0}
@@ -231,10 +232,48 @@ def test_onnxruntime_gives_the_same_text(run: Path, corpus: Path, tmp_path: Path
 
 
 @pytest.mark.parametrize(
+    "augmentation",
+    [None, {"spec_augment": {}}, {"speed": [0.9, 1.1], "noise": "coloured", "spec_augment": {"time_mask": 0.1}}],
+    ids=["plain", "masked", "changed"],
+)
+def test_features_made_on_the_device_are_those_of_the_loader(corpus: Path, tmp_path: Path, augmentation: Any):
+    """Up to rounding, with the same draws, also of an utterance without a frame; other splits have the loader's."""
+    tasks = [
+        task_of(corpus, tmp_path / where, data={"features_on": where, "augmentation": augmentation})
+        for where in ("loader", "device")
+    ]
+    batches, draws = [], []
+    for task in tasks:
+        dataset, rng = task.dataset("train"), np.random.default_rng(3)
+        examples = [dataset.example(index, rng) for index in range(8)]
+        short = AsrExample("short", "", "all", dataset.features(np.zeros(50, np.float32)), np.ones(1, np.int64), True)
+        batches.append(dataset.collate([[one] for one in (*examples, short if augmentation is None else examples[0])]))
+        draws.append(rng.random())
+    of_loader, made = batches
+    assert draws[0] == draws[1]
+    assert "features" not in made.tensors
+    found, expected = tasks[1].features_of(made), of_loader["features"]
+    torch.testing.assert_close(found[:8], expected[:8], rtol=0, atol=1e-5)
+    if augmentation is not None:
+        assert len({tuple(masks) for masks in made["masks"].flatten(1).tolist()}) > 4, "each row has its own"
+    _, alone = made.split(2)  # another number of rows, with the same padding
+    torch.testing.assert_close(tasks[1].features_of(alone)[:3], expected[5:8], rtol=0, atol=1e-5)
+    for name in set(of_loader.tensors) - {"features"}:
+        assert torch.equal(made[name], of_loader[name]), name
+    assert {name: ones.tolist() for name, ones in made.counts.items()} == {
+        name: ones.tolist() for name, ones in of_loader.counts.items()
+    }
+    model: Any = tasks[0].model().eval()
+    logits = [task.logits(model, batch)["token"] for task, batch in zip(tasks, batches, strict=True)]
+    torch.testing.assert_close(logits[1], logits[0], rtol=0, atol=1e-3)
+    valid = tasks[1].dataset("valid")
+    assert "features" in valid.collate([[valid.example(0, rng)]]).tensors
+
+
+@pytest.mark.parametrize(
     ("change", "message"),
     [
         ("model.experts={}", "model.experts"),
-        ("data.features_on=device", "whose features the loader makes"),
         ("training.loss.label_smoothing=0.1", "whose loss has no smoothing"),
         ("training.loss.auxiliary={z_loss: 0.1}", "has no such loss"),
         ("global_config={feature_type: mel, num_mel_bins: 80}", "mel is for speech synthesis"),

@@ -27,7 +27,7 @@ from vaak.pipeline.rows import PipelineRowStore
 from vaak.pipeline.run import PipelinePlan, Request
 from vaak.pipeline.stage import StageWork
 from vaak.runs.open_run import open_run
-from vaak.tasks.asr.data import SAMPLING_RATE, WhisperFeatures
+from vaak.tasks.asr.features import SAMPLING_RATE, WhisperFeatures
 from vaak.tasks.asr.stages.clusters import Clusters
 from vaak.tasks.asr.stages.forecasts import KEPT, PASSES, STARTING
 from vaak.tasks.asr.stages.gate_task import held_out

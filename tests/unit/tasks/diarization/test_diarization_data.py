@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import soundfile
+import torch
 
 from toy_speech import RATE, dataset_of, write_recordings, write_utterances
 from vaak.audio.segments import Segment
@@ -134,6 +135,53 @@ def test_the_fingerprint_says_what_examples_are_made_of_not_where_they_lie(folde
     )
 
 
+@pytest.mark.parametrize(
+    "augmentation",
+    [
+        "{}",
+        "{spec_augment: {time_mask: 0.2, frequency_mask: 3}}",
+        "{speed: [0.9, 1.1], noise: coloured, spec_augment: {time_mask: 0.2}}",
+    ],
+    ids=["plain", "masked", "changed"],
+)
+def test_features_made_on_the_device_are_those_of_the_loader(folder: Path, tmp_path: Path, augmentation: str):
+    """Up to rounding, with the same draws and labels; stored features aren't read, other splits are as they were."""
+    is_plain = augmentation == "{}"
+    options = (f"data.augmentation={augmentation}", f"global_config.dither={0 if is_plain else 0.001}")
+    stored = (f"global_config.storage_path={tmp_path / 'stored'}",) if is_plain else ()
+    tasks = [
+        task_of(folder, tmp_path / "loader", None, *options),
+        task_of(folder, tmp_path / "device", None, *options, *stored, "data.features_on=device"),
+    ]
+    indices = [0, 3, 8, len(tasks[0].dataset("train").lengths) - 1]  # the last one is a conversation
+    batches, draws = [], []
+    for task in tasks:
+        train, drawn = task.dataset("train"), rng(3)
+        batches.append(train.collate([[train.example(index, drawn)] for index in indices]))
+        draws.append(drawn.random())
+    of_loader, made = batches
+    assert draws[0] == draws[1]
+    assert "features" not in made.tensors
+    assert all(one.samples is None for one in made.extra["examples"]), "workers would send them twice"
+    found, expected = tasks[1].features_of(made), tasks[0].features_of(of_loader)
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)
+    if "spec_augment" in augmentation:
+        assert len({tuple(masks) for masks in made["masks"].flatten(1).tolist()}) == 4, "each row has its own"
+    _, alone = made.split(2)  # another number of rows, with the same padding
+    torch.testing.assert_close(tasks[1].features_of(alone), expected[2:], rtol=0, atol=1e-5)
+    for name in set(of_loader.tensors) - {"features"}:
+        assert torch.equal(made[name], of_loader[name]), name
+    assert same(made.counts, of_loader.counts)
+    model = tasks[0].model().eval()
+    torch.testing.assert_close(
+        {name: term.total for name, term in tasks[1].losses(model, made).items()},
+        {name: term.total for name, term in tasks[0].losses(model, of_loader).items()},
+        rtol=1e-4,
+        atol=1e-5,
+    )
+    assert tasks[1].dataset("valid").example(0, rng()).features.shape[1] == 8
+
+
 def test_speakers_at_other_speeds_are_others(task: DiarizationTask):
     found = training_speakers(task.prepared, task.datasets)
     assert found == ("ann", "ann@0.9", "ben", "ben@0.9", "cat", "cat@0.9")
@@ -147,18 +195,21 @@ def listed(folder: Path, lines: list[dict[str, Any]]) -> dict[str, Any]:
     return {"name": "made", "type": "json", **{split: [f"{folder}/{split}.jsonl"] for split in ("train", "valid")}}
 
 
-def test_a_window_shorter_than_half_a_frame_is_a_frame_of_silence(tmp_path: Path):
+@pytest.mark.parametrize("where", ["loader", "device"])
+def test_a_window_shorter_than_half_a_frame_is_a_frame_of_silence(tmp_path: Path, where: str):
     """30 ms beyond a whole number of windows is a separate window; 3 ms too."""
     samples = 0.1 * rng().standard_normal(RATE + 24)
     soundfile.write(tmp_path / "a.wav", samples, RATE)
     dataset = listed(tmp_path, [{"audio": "a.wav", "segments": [{"start": 0, "end": 0.5, "speaker": "x"}]}])
-    task = task_of(tmp_path, tmp_path / "run", [dataset], "data.shift_windows=false")
+    task = task_of(tmp_path, tmp_path / "run", [dataset], "data.shift_windows=false", f"data.features_on={where}")
     train = task.dataset("train")
     assert train.lengths.tolist() == [1.0, 0.003]
-    example = train.example(1, rng())
-    assert example.features.shape == (1, 8)
-    assert not example.features.any()
+    example, longer = train.example(1, rng()), train.example(0, rng())
+    assert example.num_frames == 1
+    assert not task.features_of(train.collate([[example], [longer]]))[0].any()
     batch = train.collate([[example]])
+    assert not task.features_of(batch).any()
+    assert task.features_of(batch).shape == (1, 2, 8)
     assert all(bool(term.total.isfinite()) for term in task.losses(task.model(), batch).values())
 
 

@@ -1,6 +1,7 @@
 """Examples of CTC: features of any number of frames, and the tokens of the transcript.
 
-features         (row, bin, frame), 0 in padding
+features         (row, bin, frame), 0 in padding; or, where a device makes them (Features.of_sections)
+samples, masks   (row, time), (row, mask, 4)
 feature_lengths  (row,) frames that are real
 targets          (row, token), padded by IGNORED
 target_lengths   (row,) tokens
@@ -12,21 +13,22 @@ The blank is the vocabulary's token for padding.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from vaak.audio.config import AudioConfig, AugmentationConfig
-from vaak.audio.features.extractors import Features
+from vaak.audio.features.extractors import Features, FeaturesOnDevice
 from vaak.audio.segments import LabelledAudio
 from vaak.core.batch import Batch
 from vaak.nn.conformer import frames_of
 from vaak.nn.cross_entropy import IGNORED
 from vaak.nn.ctc import frames_needed
-from vaak.tasks.asr.data import AsrDataset, AsrExample
+from vaak.tasks.asr.data import AsrDataset, AsrExample, samples_of
 from vaak.tasks.asr.utterances import TokenLimit
 from vaak.tasks.base import pad_rows
 
@@ -35,6 +37,8 @@ TOO_FEW_FRAMES = "utterances with more tokens than the encoder has frames for"
 
 class FrameFeatures:
     """The features of ``global_config``, and how many of the encoder's frames there are in samples."""
+
+    on_device = False
 
     def __init__(self, audio: AudioConfig, seconds: float, subsampling: int) -> None:
         self.extract, self.seconds, self.subsampling = Features(audio), seconds, subsampling
@@ -47,6 +51,12 @@ class FrameFeatures:
         """Return features ``(bin, frame)`` of samples ``(time,)``; of fewer than a frame, zeros."""
         found = self.extract(samples)
         return (found if len(found) else np.zeros((1, self.num_bins), np.float32)).T
+
+    def shape(self, found: np.ndarray) -> tuple[int, int]:
+        return found.shape[1], found.shape[0]
+
+    def of_batch(self, tensors: Mapping[str, Tensor]) -> Tensor:
+        return tensors["features"]
 
     def lengths(self, durations: np.ndarray) -> np.ndarray:
         return durations
@@ -79,6 +89,29 @@ class FrameFeatures:
             )
 
         return TokenLimit(TOO_FEW_FRAMES, excess, depends_on_audio=True)
+
+
+class FrameSections(FrameFeatures):
+    """Samples ``(time,)`` of whole windows in place of features, which a device makes."""
+
+    on_device = True
+
+    def __init__(self, audio: AudioConfig, seconds: float, subsampling: int) -> None:
+        super().__init__(audio, seconds, subsampling)
+        self._on_device = FeaturesOnDevice(audio)
+
+    def __call__(self, samples: np.ndarray) -> np.ndarray:
+        found = self.extract.section_of(samples)  # of fewer than a frame, silence: 0 once the model has normalised it
+        return found if len(found) else np.zeros(self.extract.num_samples(1), np.float32)
+
+    def shape(self, found: np.ndarray) -> tuple[int, int]:
+        return self.extract.num_windows(len(found)), self.num_bins
+
+    def num_bytes(self, durations: np.ndarray) -> float:
+        return 4 * self.sampling_rate * float(durations.sum())
+
+    def of_batch(self, tensors: Mapping[str, Tensor]) -> Tensor:
+        return self._on_device(tensors).mT
 
 
 class Waveforms(FrameFeatures):
@@ -141,7 +174,7 @@ class CtcDataset(AsrDataset):
         found = super().example(index, rng)
         if self.hide is None:
             return found
-        hidden = self.hide(self.features.encoded(found.features.shape[1]), rng)
+        hidden = self.hide(self.features.encoded(self.features.shape(found.features)[0]), rng)
         return CtcExample(**{**vars(found), "hidden": hidden})
 
     def changed(
@@ -159,10 +192,14 @@ class CtcDataset(AsrDataset):
 
 def collate(examples: Sequence[AsrExample], features: FrameFeatures) -> Batch:
     """A batch of utterances, features and transcripts padded on the right."""
-    padded, lengths = padded_features([one.features for one in examples])
+    lengths = torch.tensor([features.shape(one.features)[0] for one in examples])
     tokens = torch.tensor([len(one.ids) for one in examples])
+    if features.on_device:
+        audio = {**samples_of(examples), "num_frames": lengths}
+    else:
+        audio = {"features": padded_features([one.features for one in examples])[0]}
     tensors = {
-        "features": padded,
+        **audio,
         "feature_lengths": lengths,
         "targets": torch.from_numpy(pad_rows([one.ids for one in examples], IGNORED)),
         "target_lengths": tokens,
@@ -173,7 +210,7 @@ def collate(examples: Sequence[AsrExample], features: FrameFeatures) -> Batch:
         tensors["channel_mask"] = torch.from_numpy(np.stack([one.channels for one in hidden]))
     counts = {
         "token": tokens,
-        "position": torch.tensor([features.encoded(one.features.shape[1]) for one in examples]),
+        "position": torch.tensor([features.encoded(length) for length in lengths.tolist()]),
         "example": torch.ones(len(examples)),
     }
     extra: dict[str, Any] = {

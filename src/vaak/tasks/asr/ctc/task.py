@@ -22,7 +22,7 @@ from vaak.data.batching import largest_rows
 from vaak.nn.speech.masks import length_mask
 from vaak.runs.prepared import Recipe
 from vaak.tasks.asr.config import SCRATCH, AsrDecodingConfig, MaskingConfig
-from vaak.tasks.asr.ctc.data import CtcDataset, FrameFeatures, Hidden, collate, longest_example
+from vaak.tasks.asr.ctc.data import CtcDataset, FrameFeatures, FrameSections, Hidden, collate, longest_example
 from vaak.tasks.asr.ctc.export import write_ctc_onnx
 from vaak.tasks.asr.ctc.metrics import CtcMeters, ctc_loss
 from vaak.tasks.asr.ctc.model import CtcModel, CtcOutputs
@@ -66,7 +66,7 @@ class CtcTask(Recogniser):
         dataset = CtcDataset(
             self.prepared.utterances(split),
             self.prepared.vocabulary,
-            self.features,
+            self.read_by(split),
             self.audio,
             self.data.augmentation if split == "train" else None,
             self.data.decoding.valid_examples if split == "valid" else None,
@@ -88,6 +88,11 @@ class CtcTask(Recogniser):
     def features(self) -> FrameFeatures:
         """The features that the model reads."""
         return self._sources(self.datasets).features(self.prepared.folder if self.is_pretrained else self.folder)
+
+    @cached_property
+    def samples_of(self) -> FrameFeatures:
+        """What features are made of on the device."""
+        return FrameSections(self.audio, self.data.max_duration, self.options.conformer.subsampling)
 
     # Training.
 
@@ -120,10 +125,9 @@ class CtcTask(Recogniser):
         outputs = self._outputs(model, batch)
         return {LOSS: Term(ctc_loss(outputs, batch, self._blank), per="token")}
 
-    @staticmethod
-    def _outputs(model: nn.Module, batch: Batch) -> CtcOutputs:
+    def _outputs(self, model: nn.Module, batch: Batch) -> CtcOutputs:
         masks = {name: batch[name] for name in ("time_mask", "channel_mask") if name in batch.tensors}
-        outputs: CtcOutputs = model(batch["features"], batch["feature_lengths"], **masks)
+        outputs: CtcOutputs = model(self.features_of(batch), batch["feature_lengths"], **masks)
         return outputs
 
     @property
