@@ -13,6 +13,7 @@ nothing: with several objectives, those before one that fails are rolled back.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import math
 from collections.abc import Sequence
@@ -31,6 +32,7 @@ from vaak.engine.distributed.ranks import Ranks
 from vaak.engine.gradient import LossSums, ObjectiveRunner, Undo, copy_buffers, put_back
 from vaak.engine.memory import is_out_of_memory
 from vaak.engine.non_finite import Diagnosis, NonFinite
+from vaak.engine.optim.optimizers import given_found_inf, obeys_found_inf
 from vaak.engine.optim.schedules import Freezing, Schedule
 from vaak.engine.phases import Clock, Phases
 from vaak.engine.precision import LossScale
@@ -162,11 +164,15 @@ class Step:
             state.loss_scale.unscale(tensors)
             norm = total_norm(tensors)
             means = losses.means()
-            skipped = reason_to_skip(state.loss_scale, means, norm)
-            if skipped is None and means:
-                optimizers = state.optimizer.by_objective[number]
-                if objective is not self.objectives[-1]:
-                    undo.keep(optimizers)
+            optimizers = state.optimizer.by_objective[number] if means else []
+            if objective is not self.objectives[-1]:
+                undo.keep(optimizers)
+            ahead = NumbersOnDevice([norm, *means.values()]) if may_update_ahead(optimizers, norm) else None
+            if ahead is not None:  # the device needn't be idle until the program has decided
+                clip_gradients(tensors, norm, self.clipping)
+                update_weights(state, optimizers, data.step, ahead.found_inf)
+            skipped = reason_to_skip(state.loss_scale, means, norm, ahead)
+            if skipped is None and ahead is None:
                 clip_gradients(tensors, norm, self.clipping)
                 update_weights(state, optimizers, data.step)
             gradients.clear()
@@ -232,14 +238,45 @@ def total_norm(gradients: list[torch.Tensor]) -> torch.Tensor:
     return norm
 
 
-def reason_to_skip(loss_scale: LossScale, losses: dict[str, torch.Tensor], norm: torch.Tensor) -> str | None:
+class NumbersOnDevice:
+    """Numbers that a GPU computes, and decides by whether weights are updated, before the program has read them.
+
+    The update is started before the program waits, and changes nothing where ``found_inf`` is 1, since a number isn't
+    finite: weights and moments keep their bits. The wait is for the numbers, not for what was started after them.
+    """
+
+    def __init__(self, numbers: Sequence[torch.Tensor]) -> None:
+        together = torch.stack([number.detach().float() for number in numbers])
+        self.found_inf = (~together.isfinite()).any().float()
+        self._read = torch.empty(together.shape, dtype=together.dtype, pin_memory=True)
+        self._read.copy_(together, non_blocking=True)
+        self._is_read = torch.cuda.Event()
+        self._is_read.record()
+
+    def wait(self) -> list[float]:
+        """Return the numbers, once the device has them."""
+        self._is_read.synchronize()
+        found: list[float] = self._read.tolist()
+        return found
+
+
+def may_update_ahead(optimizers: Sequence[Optimizer], norm: torch.Tensor) -> bool:
+    """Return whether an update may be started before it is known to be finite: on CUDA, by kernels that look for it."""
+    return norm.is_cuda and bool(optimizers) and all(obeys_found_inf(one) for one in optimizers)
+
+
+def reason_to_skip(
+    loss_scale: LossScale, losses: dict[str, torch.Tensor], norm: torch.Tensor, ahead: NumbersOnDevice | None = None
+) -> str | None:
     """Return why this step must not reach the weights, ``non_finite`` or ``overflow`` of fp16; None where it may.
 
     Gradients alone overflow where fp16's loss scale is too high, which the scale learns from. A loss that isn't finite,
     or a gradient that isn't at the lowest scale, comes of something else. Every rank decides alike: norm and losses
-    are those of all. On a GPU this waits for the gradients: an update can't be taken back.
+    are those of all. On a GPU this waits for the gradients, with the update already started where it is ``ahead``.
     """
-    if norm.device.type == "cpu":
+    if ahead is not None:
+        numbers = ahead.wait()
+    elif norm.device.type == "cpu":
         numbers = [float(norm), *(float(loss) for loss in losses.values())]
     else:
         numbers = torch.stack([norm.float(), *(loss.float() for loss in losses.values())]).tolist()
@@ -249,12 +286,18 @@ def reason_to_skip(loss_scale: LossScale, losses: dict[str, torch.Tensor], norm:
     return "overflow" if all(finite[1:]) and loss_scale.may_overflow else "non_finite"
 
 
-def update_weights(state: State, optimizers: Sequence[Optimizer], step: int) -> None:
-    """Let optimizers update the weights. Where this raises, the state is not whole: no checkpoint is made of it."""
+def update_weights(
+    state: State, optimizers: Sequence[Optimizer], step: int, found_inf: torch.Tensor | None = None
+) -> None:
+    """Let optimizers update the weights, unless ``found_inf`` is 1 on the device.
+
+    Where this raises, the state is not whole: no checkpoint is made of it.
+    """
     try:
         with state.changing():
             for optimizer in optimizers:
-                optimizer.step()
+                with contextlib.nullcontext() if found_inf is None else given_found_inf(optimizer, found_inf):
+                    optimizer.step()
     except Exception as error:
         if not is_out_of_memory(error):
             raise

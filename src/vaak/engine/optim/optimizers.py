@@ -17,10 +17,11 @@ checkpoint keeps.
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import logging
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -170,7 +171,34 @@ def _adam(
     rule: Callable[..., Optimizer], groups: list[dict[str, Any]], config: OptimizerConfig, fused: bool
 ) -> Optimizer:
     optimizer: Optimizer = uncompiled(rule)(groups, lr=config.lr, betas=config.betas, eps=config.eps, fused=fused)
+    vars(optimizer)[OBEYS] = fused
     return optimizer
+
+
+OBEYS = "obeys_found_inf"
+
+
+def obeys_found_inf(optimizer: Optimizer) -> bool:
+    """Return whether ``given_found_inf`` keeps its next step from changing anything: that of fused Adam and AdamW.
+
+    Not the first one of a parameter, which makes its moments.
+    """
+    return bool(vars(optimizer).get(OBEYS)) and all(
+        parameter in optimizer.state
+        for group in optimizer.param_groups
+        for parameter in group["params"]
+        if parameter.grad is not None
+    )
+
+
+@contextlib.contextmanager
+def given_found_inf(optimizer: Optimizer, found_inf: Tensor) -> Iterator[None]:
+    """Within this context, a step of an optimizer that obeys it changes no bits where ``found_inf`` is 1."""
+    vars(optimizer)["found_inf"] = found_inf
+    try:
+        yield
+    finally:
+        del vars(optimizer)["found_inf"]
 
 
 def _fused(rule: Callable[..., Optimizer], parameters: list[NamedParameter], wanted: bool | None) -> bool:
