@@ -9,6 +9,7 @@ turns in one process, so ratios are more reproducible than times.
   writing them, time and memory of clustering them in a separate process
 - decoding: real-time factor (seconds of work a second of audio) of Vaak with its KV cache, without it, and of
   transformers' ``generate``, all writing the same tokens
+- files: ``--rows`` audio files transcribed as ``vaak transcribe`` does, together and one by one, to the same words
 - beams: a search with five hypotheses that may end at any token (at about one in sixteen), with and without
   ``early_stopping``, against transformers' with its three ways to stop
 
@@ -34,6 +35,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import soundfile
 import torch
 from torch import Tensor
 from transformers import GenerationConfig, GenerationMixin
@@ -50,7 +52,7 @@ from vaak.tasks.asr.stages.clustering import cluster
 from vaak.tasks.asr.stages.options import ClusteringConfig
 from vaak.tasks.asr.whisper import SpecialIds, Vocabulary, random_whisper, scratch_config
 
-PARTS = ("routing", "embeddings", "decoding", "beams")
+PARTS = ("routing", "embeddings", "decoding", "files", "beams")
 CLOCKS = {"wall": time.perf_counter, "cpu": time.process_time}
 BEGIN, END, PAD = 0, 1, 2
 NUM_UTTERANCES, WIDTH, POSITIONS = 10_000, 1280, 1500
@@ -72,7 +74,8 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     for part in options.parts:
-        {"routing": routing, "embeddings": embeddings, "decoding": decoding, "beams": beams}[part](options)
+        parts = {"routing": routing, "embeddings": embeddings, "decoding": decoding, "files": files, "beams": beams}
+        parts[part](options)
 
 
 def whisper_of(options: argparse.Namespace) -> Any:
@@ -239,6 +242,35 @@ def decoding(options: argparse.Namespace) -> None:
         for name, own in seconds.items():
             ratio = statistics.median(each / base for each, base in zip(own, seconds["Vaak"], strict=True))
             print(f"| {name} | {statistics.median(own) / audio:.4f} | {ratio:.2f} |", flush=True)
+
+
+class Numbers(Vocabulary):
+    """Words are the numbers of tokens."""
+
+    def decode(self, ids: list[int]) -> str:
+        return " ".join(map(str, ids))
+
+
+def files(options: argparse.Namespace) -> None:
+    """Noise, of lengths between a quarter of ``seconds`` and all, read from disk; each transcript has all tokens."""
+    ids = SpecialIds((BEGIN,), END, PAD, options.vocab, (END,))
+    model, rng = AsrModel(whisper_of(options)).eval(), np.random.default_rng(3)
+    decoding = AsrDecodingConfig(max_new_tokens=options.tokens)
+    transcriber = Transcriber(model, Numbers("", ids), WhisperFeatures(80, options.seconds), decoding)
+    with tempfile.TemporaryDirectory() as folder:
+        paths = [Path(folder) / f"{number}.wav" for number in range(options.rows)]
+        for path in paths:
+            soundfile.write(
+                path, 0.1 * rng.standard_normal(int(rng.uniform(0.25, 1) * options.seconds * 16_000)), 16_000
+            )
+
+        def transcribed(batch_size: int) -> list[Any]:
+            return list(transcriber.transcribe_files(paths, batch_size))
+
+        together, alone = ([one.text for one in transcribed(size)] for size in (options.rows, 1))
+        same = sum(one == other for one, other in zip(together, alone, strict=True))
+        ways = {f"{size} at a time": partial(transcribed, size) for size in (options.rows, 1)}
+        table(f"{len(paths)} files, the same words in {same}", "files/s", len(paths), raced(ways, options))
 
 
 def beams(options: argparse.Namespace) -> None:

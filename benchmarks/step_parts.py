@@ -11,6 +11,9 @@ engine.py; ``(not in a part)`` is what is between the parts: the loop, generator
 
 ``--clock cpu`` counts the thread's processor time in place of wall time: for a machine that others use, too.
 ``--before`` names another checkout of Vaak, measured by this one's PARTS.
+
+``--muon LAYERSxWIDTH`` measures in place of all this, in one process, the update of so many layers' matrices by Muon:
+those of one shape together, as Vaak does it, and one after the other, as torch does; the weights must be the same bits.
 """
 
 from __future__ import annotations
@@ -267,6 +270,54 @@ def row_of(part: str, hand: float, ours: float, before: float | None) -> None:
     say(cells if before is None else f"{cells} {before:.1f} | {before - ours:+.1f} |")
 
 
+def muon(sizes: str, rounds: int, clock: str) -> None:
+    """A line for each way: milliseconds of an update, and the ratio within rounds with its quartiles."""
+    from vaak.config.optimization import OptimizerConfig  # the arms, also of other checkouts, do without
+    from vaak.engine.optim.optimizers import NamedParameter, optimizers_of
+
+    layers, width = map(int, sizes.split("x"))
+    generator = torch.Generator().manual_seed(0)
+    shapes = [(width, width)] * 4 + [
+        (4 * width, width),
+        (width, 4 * width),
+    ]  # of attention, and of a feed-forward layer
+    values = [torch.randn(shape, generator=generator) for _ in range(layers) for shape in shapes]
+    weights = [[nn.Parameter(value.clone()) for value in values] for _ in range(2)]
+    config = OptimizerConfig(type="muon", lr=0.02)
+    named = [
+        NamedParameter(f"layers.{number}.weight", one, nn.Linear(1, 1), False, False)
+        for number, one in enumerate(weights[0])
+    ]
+    (ours,) = optimizers_of(named, config, HERE)
+    theirs = torch.optim.Muon(
+        weights[1],
+        lr=config.lr,
+        weight_decay=config.weight_decay,
+        momentum=config.momentum,
+        nesterov=config.nesterov,
+        adjust_lr_fn="original",
+    )
+    ways, now = {"together": ours, "one by one, torch's": theirs}, CLOCKS[clock]
+    taken: dict[str, list[float]] = {name: [] for name in ways}
+    for number in range(rounds + 1):
+        for one, other in zip(*weights, strict=True):
+            one.grad = torch.randn(one.shape, generator=generator)
+            other.grad = one.grad.clone()
+        for name in list(ways)[:: 1 if number % 2 else -1]:
+            begun = now()
+            ways[name].step()
+            if number:  # the first makes the moments
+                taken[name].append((now() - begun) / 1e6)
+    same = all(torch.equal(one, other) for one, other in zip(*weights, strict=True))
+    ratios = [one / other for one, other in zip(*taken.values(), strict=True)]
+    quartiles = statistics.quantiles(ratios, n=4)
+    say(f"{len(values)} matrices, {rounds} updates, {clock} clock; {'the same bits' if same else 'OTHER BITS'}\n")
+    say("| Muon | ms an update |\n|---|---|")
+    for name, times in taken.items():
+        say(f"| {name} | {statistics.median(times):.1f} |")
+    say(f"\ntogether ÷ one by one: {quartiles[1]:.3f} ({quartiles[0]:.3f} to {quartiles[2]:.3f})")
+
+
 def main() -> None:
     if len(sys.argv) == 3 and sys.argv[2].startswith("{"):
         run_arm(sys.argv[1], json.loads(sys.argv[2]))
@@ -279,9 +330,14 @@ def main() -> None:
     parser.add_argument("--quiet", action="store_true", help="without logging")
     parser.add_argument("--before", type=Path, help="another checkout of Vaak, measured along with this one")
     parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--muon", metavar="LAYERSxWIDTH")
     parser.add_argument("--python", default=sys.executable)
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
+    if options.muon:
+        torch.set_num_threads(options.threads)
+        muon(options.muon, options.rounds, options.clock)
+        return
     with tempfile.TemporaryDirectory(prefix="vaak-parts-") as folder:
         results = measured(Bench(options, Path(folder), script=Path(__file__).resolve()))
     say(f"\nMicroseconds of a step, {options.size}, {'quiet' if options.quiet else 'with all logging'}\n")

@@ -68,6 +68,12 @@ def test_it_runs(name: str):
     assert in_the_last_table in run_benchmark(name, *arguments.split())
 
 
+def test_muon_together_has_the_bits_of_one_by_one():
+    said = run_benchmark("step_parts", "--muon", "2x16", "--rounds", 4)
+    assert "12 matrices, 4 updates" in said
+    assert "the same bits" in said
+
+
 def test_all_are_tried():
     """A new benchmark is tried, too: by a row of ALONE, or by a test that gives it what it needs."""
     tests = {name.removeprefix("test_") for name in globals() if name.startswith("test_")}
