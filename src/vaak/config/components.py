@@ -15,6 +15,7 @@ import inspect
 import os
 import sys
 from collections.abc import Collection, Mapping
+from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -180,12 +181,20 @@ def _module_name(file: Path) -> str:
     return f"{PREFIX}{real.stem}_{hashlib.sha256(str(real).encode()).hexdigest()[:8]}"
 
 
+class _NoBytecode(SourceFileLoader):
+    """Imports a file and writes nothing next to it: its folder may be that of a run, which a replay doesn't change."""
+
+    def set_data(self, path: str, data: Any, *, _mode: int = 0) -> None:
+        pass
+
+
 def module_of(file: Path) -> Any:
     """The module in a file, imported once."""
     name = _module_name(file)
     if name in sys.modules:
         return sys.modules[name]
-    spec = importlib.util.spec_from_file_location(name, file.resolve())
+    real = file.resolve()
+    spec = importlib.util.spec_from_file_location(name, real, loader=_NoBytecode(name, str(real)))
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
