@@ -164,7 +164,7 @@ LISTENS = ("training.max_steps=30", "training.batch_size=8", "data.decoding.max_
 """So that a recogniser writes some of the words."""
 LORA = ("model.base=FOLDER/whisper", "model.lora={rank: 2}")
 EXPERTS = ("model.base=FOLDER/whisper", "model.experts={rank: 2, num_experts: 3}")
-LORA_OPTIONS = ("rank", "alpha", "dropout", "targets", "base_dtype")
+LORA_OPTIONS = ("rank", "alpha", "dropout", "targets", "rslora", "dora", "base_dtype")
 CONFORMER = ("model={architecture: ctc, conformer: {d_model: 16, num_layers: 1, num_heads: 2, dropout: 0.1}}",)
 ON_SAMPLES = ("model={architecture: ctc, base: FOLDER/wav2vec2}", "model.masking={time_prob: 0.5, channel_prob: 0.5}")
 EXPERTS_OPTIONS = (*LORA_OPTIONS, "num_experts", "top_k", "gate_width", "balancing_bias")

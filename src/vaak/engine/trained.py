@@ -38,7 +38,7 @@ from vaak.engine.precision import LossScale, Precision, make_deterministic, seed
 from vaak.engine.state import Best, CallbackStates, LastEvaluation, PieceRules, Position, State, Weights
 from vaak.engine.step import Step
 from vaak.engine.training_data import TrainingData
-from vaak.nn.lora import is_of_lora, without_lora
+from vaak.nn.lora import is_of_lora, take_lengths, without_lora
 from vaak.nn.stack import set_gradient_checkpointing, set_variable_length
 
 LOSS_PREFIX = "loss."
@@ -229,6 +229,7 @@ def initialise(model: nn.Module, options: CheckpointConfig) -> None:
         raise CheckpointError(
             f"{error}; training.checkpoint.init_except lists what to initialise from scratch"
         ) from None
+    take_lengths(model, added)
 
 
 def _renamed(weights: Mapping[str, Tensor], rules: Mapping[str, str]) -> dict[str, Tensor]:

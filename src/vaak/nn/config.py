@@ -5,8 +5,9 @@ Imports no torch.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, Self
 
 from pydantic import field_validator, model_validator
 
@@ -205,6 +206,15 @@ class LoraConfig(Section):
     targets: tuple[str, ...] = option(
         "Linear layers that are adapted, by the end of their names.", ("query", "value"), min_length=1
     )
+    rslora: bool = option(
+        "Multiply the change by alpha / sqrt(rank) instead, so that high ranks learn, too. Source: Kalajdzievski 2023.",
+        False,
+    )
+    dora: bool = option(
+        "Train the length of each row of a weight apart from its direction, which alone is changed by low rank. "
+        "Source: Liu et al. 2024.",
+        False,
+    )
     base_dtype: Literal["fp32", "bf16", "nf4"] = option(
         "How the frozen weights of linear layers are kept, but for the output layer: in bf16 they take half the "
         "memory, and training in bf16 computes the same numbers; in nf4 (QLoRA, with double quantisation) an eighth, "
@@ -216,6 +226,17 @@ class LoraConfig(Section):
     @classmethod
     def _targets_are_a_tuple(cls, targets: Any) -> Any:
         return _as_tuple(targets)
+
+    @model_validator(mode="after")
+    def _lengths_are_exact(self) -> Self:
+        if self.dora and self.base_dtype != "fp32":
+            raise ValueError(f"dora needs base_dtype: fp32, not {self.base_dtype}: lengths are those of exact weights")
+        return self
+
+    @property
+    def scale(self) -> float:
+        """What the change of a weight is multiplied by."""
+        return self.alpha / (math.sqrt(self.rank) if self.rslora else self.rank)
 
 
 def _as_tuple(value: Any) -> Any:

@@ -2,12 +2,16 @@
 
     y = W x + (alpha / rank) · B A x                      W is frozen; B begins as zeros, so nothing changes at first
     y = W x + Σ_e w_e · (alpha / rank) · B_e A_e x        w_e is 0 for all but top_k experts of an example
+    y = m (W + (alpha / rank) · B A) x / |W + …|          DoRA: m and the lengths |…| are those of the weight's rows
+
+With rsLoRA the factor is alpha / √rank.
 
 Only the chosen experts are computed, each on its own examples. An example is a row of a batch, with all its frames or
 tokens. W may be kept in bf16 (``base_dtype``): where products are computed in bf16, it is rounded to that anyway; or in
 four bits (``nf4``), where the adapters learn beside what the rounded weights say.
 
-Sources: Hu et al. 2021, "LoRA"; Fedus et al. 2021, "Switch Transformers" (one expert, weighed by its probability, and
+Sources: Hu et al. 2021, "LoRA"; Liu et al. 2024, "DoRA"; Kalajdzievski 2023, "A Rank Stabilization Scaling Factor for
+Fine-Tuning with LoRA"; Fedus et al. 2021, "Switch Transformers" (one expert, weighed by its probability, and
 the load-balancing loss); Jiang et al. 2024, "Mixtral of Experts" (several, whose weights add up to 1); Wang et al.
 2024, "Auxiliary-Loss-Free Load Balancing Strategy for Mixture-of-Experts" (the bias); Qiu et al. 2025, "Demons in the
 Detail: On Implementing Load Balancing Loss for Training Specialized Mixture-of-Expert Models" (balance over all of a
@@ -55,14 +59,21 @@ def add_lora(model: AnyModule, options: LoraConfig | None, also_trained: Iterabl
     linear = linear_layers(model, also_trained)
     adapted = [name for name in linear if f".{name}".endswith(tuple(f".{target}" for target in options.targets))]
     demand_layers(bool(adapted), "model.lora", linear, options)
-    make: Any = _peft().LoraConfig  # alpha may be any number
-    _peft().inject_adapter_in_model(
-        make(r=options.rank, lora_alpha=options.alpha, lora_dropout=options.dropout, target_modules=adapted), model
-    )
+    _peft().inject_adapter_in_model(_peft().LoraConfig(target_modules=adapted, **_by_pefts_names(options)), model)
     for module in own:
         module.requires_grad_(True)
     keep_frozen_weights_in(DTYPES[options.base_dtype], model)
     return model
+
+
+def _by_pefts_names(options: LoraConfig) -> dict[str, Any]:
+    return {
+        "r": options.rank,
+        "lora_alpha": options.alpha,  # which may be any number
+        "lora_dropout": options.dropout,
+        "use_rslora": options.rslora,
+        "use_dora": options.dora,
+    }
 
 
 class FrozenLinear(nn.Linear):
@@ -192,17 +203,42 @@ def without_lora(weights: dict[str, Tensor], model: nn.Module) -> dict[str, Tens
 
 def is_of_lora(name: str) -> bool:
     """Return whether a parameter is one of a low-rank adapter."""
-    return ".lora_A." in name or ".lora_B." in name
+    return any(f".{one}." in name for one in ("lora_A", "lora_B", LENGTHS))
+
+
+@torch.no_grad()
+def take_lengths(model: nn.Module, names: Iterable[str]) -> None:
+    """Set those of DoRA's lengths that ``names`` has, of a model's parameters, to those of the weights' rows."""
+    wanted = set(names)
+    for name, layer in model.named_modules():
+        if f"{name}.{LENGTHS}.default.weight" in wanted:
+            one: Any = layer
+            lengths = getattr(one, LENGTHS)["default"].weight
+            change = one.scaling["default"] * one.lora_B["default"].weight @ one.lora_A["default"].weight
+            lengths.copy_((one.base_layer.weight + change).norm(dim=1))
+
+
+LENGTHS = "lora_magnitude_vector"
+"""The name, in peft, of the lengths of a weight's rows that DoRA trains."""
 
 
 class Adapter(NamedTuple):
-    """A low-rank adapter ``scale * second @ first`` of the layer called ``name``, whose own weights are ``base``'s."""
+    """A low-rank adapter ``scale * second @ first`` of the layer called ``name``, whose own weights are ``base``'s.
+
+    ``lengths`` ``(out,)`` are those of the changed weight's rows, where they are trained (DoRA).
+    """
 
     name: str
     base: nn.Linear
     first: Tensor
     second: Tensor
     scale: float
+    lengths: Tensor | None = None
+
+    def changed(self) -> Tensor:
+        """Return the weight with the change in it."""
+        weight = self.base.weight + self.scale * self.second @ self.first
+        return weight if self.lengths is None else weight * (self.lengths / weight.norm(dim=1))[:, None]
 
 
 def adapters_of(model: nn.Module, expert: int | None = None, weight: float = 1.0) -> Iterator[Adapter]:
@@ -213,7 +249,8 @@ def adapters_of(model: nn.Module, expert: int | None = None, weight: float = 1.0
             yield Adapter(name, layer.base, layer.lora_a[expert], weight * layer.lora_b[expert], layer.scale)
         elif hasattr(layer, "lora_A"):
             first, second = one.lora_A["default"].weight, one.lora_B["default"].weight
-            yield Adapter(name, one.base_layer, first, second, float(one.scaling["default"]))
+            lengths = getattr(one, LENGTHS)["default"].weight if one.use_dora.get("default") else None
+            yield Adapter(name, one.base_layer, first, second, float(one.scaling["default"]), lengths)
 
 
 @torch.no_grad()
@@ -229,10 +266,10 @@ def merged(model: AnyModule, expert: int | None = None, weight: float = 1.0) -> 
     for name in frozen:
         layer: Any = whole.get_submodule(name)
         whole.set_submodule(name, layer.whole())
-    for name, base, first, second, scale in list(adapters_of(whole, expert, weight)):
-        layer = copy.deepcopy(base)  # its weight may be an embedding's, too
-        layer.weight += scale * second @ first
-        whole.set_submodule(name, layer)
+    for adapter in list(adapters_of(whole, expert, weight)):
+        layer = copy.deepcopy(adapter.base)  # its weight may be an embedding's, too
+        layer.weight.copy_(adapter.changed())
+        whole.set_submodule(adapter.name, layer)
     return whole
 
 
@@ -256,9 +293,7 @@ def write_adapter(
     if not adapters or options is None:
         raise UserError("this model has no low-rank adapters (model.lora, model.experts); export it as hf")
     config = _peft().LoraConfig(
-        r=options.rank,
-        lora_alpha=options.alpha,
-        lora_dropout=options.dropout,
+        **_by_pefts_names(options),
         target_modules=list(targets),
         modules_to_save=list(whole) if whole else None,
         base_model_name_or_path=base,
@@ -270,6 +305,8 @@ def write_adapter(
         for adapter in adapters
         for name, weight in (("lora_A", adapter.first), ("lora_B", adapter.second))
     }
+    with_lengths = [(one.name, one.lengths) for one in adapters if one.lengths is not None]
+    tensors |= {f"base_model.model.{name}.{LENGTHS}": lengths.detach().cpu() for name, lengths in with_lengths}
     for name, module in (whole or {}).items():
         weights = module.state_dict(prefix=f"base_model.model.{name}.")
         tensors |= {key: one.cpu().contiguous() for key, one in weights.items()}
@@ -355,14 +392,14 @@ class LoraExperts(nn.Module):
     """A linear layer, frozen, with low-rank adapters by experts."""
 
     def __init__(
-        self, base: nn.Linear, num_experts: int, rank: int, alpha: float, dropout: float, routing: Routing
+        self, base: nn.Linear, num_experts: int, rank: int, scale: float, dropout: float, routing: Routing
     ) -> None:
-        """``num_experts`` adapters of ``rank``, multiplied by ``alpha`` / rank; each is nothing at first.
+        """``num_experts`` adapters of ``rank``, multiplied by ``scale``; each is nothing at first.
 
         ``base`` is frozen. ``dropout`` is before the adapters; ``routing`` says whose they are.
         """
         super().__init__()
-        self.base, self.routing, self.scale = base.requires_grad_(False), routing, alpha / rank
+        self.base, self.routing, self.scale = base.requires_grad_(False), routing, scale
         self.dropout = nn.Dropout(dropout)
         kind: dict[str, Any] = {"dtype": base.weight.dtype, "device": base.weight.device}
         self.lora_a = nn.Parameter(torch.empty(num_experts, rank, base.in_features, **kind))
@@ -414,11 +451,11 @@ class Gate(nn.Module):
 
 
 def add_experts(
-    model: nn.Module, targets: Sequence[str], num_experts: int, rank: int, alpha: float, dropout: float
+    model: nn.Module, targets: Sequence[str], num_experts: int, rank: int, scale: float, dropout: float
 ) -> Routing:
     """Freeze a model and give its linear layers whose names end in ``targets`` experts, in place; their routing.
 
-    ``num_experts``, ``rank``, ``alpha`` and ``dropout`` are as in ``LoraExperts``. Without such a layer nothing is
+    ``num_experts``, ``rank``, ``scale`` and ``dropout`` are as in ``LoraExperts``. Without such a layer nothing is
     changed but what is trained.
     """
     model.requires_grad_(False)
@@ -426,7 +463,7 @@ def add_experts(
     for name, layer in list(model.named_modules()):
         parent, _, own = name.rpartition(".")
         if isinstance(layer, nn.Linear) and own in targets:
-            setattr(model.get_submodule(parent), own, LoraExperts(layer, num_experts, rank, alpha, dropout, routing))
+            setattr(model.get_submodule(parent), own, LoraExperts(layer, num_experts, rank, scale, dropout, routing))
     return routing
 
 

@@ -56,6 +56,40 @@ def test_a_run_without_low_rank_changes_is_adapted(tmp_path: Path):
     torch.testing.assert_close(scores(whole), scores(model), rtol=0, atol=1e-5)
 
 
+def changed_at_random(model: EncoderDecoderModel) -> EncoderDecoderModel:
+    """The model, with adapters that change something, and lengths, if it has any, that aren't those of its weights."""
+    with torch.no_grad():
+        for name, one in model.named_parameters():
+            if "lora_B" in name:
+                one.normal_()
+            elif "magnitude" in name:
+                one.mul_(1.5)
+    return model
+
+
+def test_dora_begins_with_the_lengths_of_the_run_that_it_adapts_and_is_merged_as_peft_computes_it(tmp_path: Path):
+    plain = translator(0)
+    run = save_checkpoint(tmp_path / "checkpoints", Snapshot(1, model_tensors(plain), state={"position": {"step": 1}}))
+    model = translator(1, LoraConfig(rank=2, targets=("query", "up"), dora=True, rslora=True))
+    initialise(model, CheckpointConfig(init_from=str(run)))
+    torch.testing.assert_close(scores(model), scores(plain), rtol=0, atol=1e-5)
+    assert {adapter.scale for adapter in adapters_of(model)} == {16 / 2**0.5}
+    for name, one in model.named_parameters():
+        assert one.requires_grad == ("lora_" in name or name == "decoder.norm.weight"), name
+    before = scores(model)
+    expected = scores(changed_at_random(model.train()))  # by peft's own forward
+    assert (expected - before).abs().max() > 1e-3
+    torch.testing.assert_close(scores(merged(model)), expected, rtol=0, atol=1e-6)
+    adapter = next(iter(adapters_of(model)))
+    assert adapter.lengths is not None
+    torch.testing.assert_close(adapter.changed().norm(dim=1), adapter.lengths)
+
+
+def test_lengths_are_those_of_exact_weights():
+    with pytest.raises(ValueError, match="dora needs base_dtype: fp32, not nf4"):
+        LoraConfig(dora=True, base_dtype="nf4")
+
+
 def test_a_base_in_four_bits_is_that_of_the_run_that_it_begins_with(tmp_path: Path):
     plain = translator(0)
     state = {"position": {"step": 1}}

@@ -15,7 +15,7 @@ NUM_EXPERTS, RANK, ALPHA = 5, 3, 6.0
 
 def layer_of(routing: Routing) -> LoraExperts:
     torch.manual_seed(0)
-    layer = LoraExperts(nn.Linear(7, 4).double(), NUM_EXPERTS, RANK, ALPHA, 0.0, routing)
+    layer = LoraExperts(nn.Linear(7, 4).double(), NUM_EXPERTS, RANK, ALPHA / RANK, 0.0, routing)
     with torch.no_grad():
         layer.lora_b.normal_()
     return layer

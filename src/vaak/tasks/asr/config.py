@@ -87,6 +87,8 @@ class ExpertsConfig(WhisperLoraConfig):
     def _there_are_as_many(self) -> ExpertsConfig:
         if self.top_k > self.num_experts:
             raise ValueError(f"top_k ({self.top_k}) is more than num_experts ({self.num_experts})")
+        if self.dora:
+            raise ValueError("dora is for one adapter (model.lora): an example has the change of several experts")
         return self
 
 

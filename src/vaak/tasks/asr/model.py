@@ -108,7 +108,7 @@ class AsrModel(nn.Module):
         self.gate: Gate | None = None
         add_lora(whisper, lora)
         if experts is not None:
-            sizes = (experts.num_experts, experts.rank, experts.alpha, experts.dropout)
+            sizes = (experts.num_experts, experts.rank, experts.scale, experts.dropout)
             self.routing = add_experts(whisper, experts.targets, *sizes)
             layers = [name for name, one in whisper.named_modules() if isinstance(one, LoraExperts)]
             demand_layers(bool(layers), "model.experts", linear_layers(whisper), experts)

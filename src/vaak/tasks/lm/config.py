@@ -60,6 +60,13 @@ class LanguageModelConfig(SingleStackConfig):
         None,
     )
     lora: LoraConfig | None = lora_option()
+    neftune_noise_alpha: float = option(
+        "Noise on the vectors of tokens in training: each number is moved by up to alpha / sqrt(length of the row · "
+        "d_model), at random; 5 to 15 are usual. Source: Jain et al. 2024, NEFTune.",
+        0.0,
+        ge=0,
+        resume="other numbers",
+    )
     model_type: Literal["decoder", "encoder"] = option(
         "decoder: causal objective; encoder: masked objective.", "decoder"
     )

@@ -13,8 +13,9 @@ cache.
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Callable, Iterable, Iterator
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Annotated as Bool
 from typing import Annotated as Float
 from typing import Annotated as Int
@@ -32,6 +33,22 @@ from vaak.nn.nf4 import num_weights
 from vaak.tasks.lm.config import LanguageModelConfig
 
 
+def _add_noise(embedding: nn.Embedding, alpha: float) -> None:
+    """Move the vectors of tokens in training by noise within ± alpha / √(length of the row · width).
+
+    Source: Jain et al. 2024, "NEFTune: Noisy Embeddings Improve Instruction Finetuning", algorithm 1.
+    """
+    if alpha:
+        embedding.register_forward_hook(partial(_noisy, alpha))
+
+
+def _noisy(alpha: float, embedding: nn.Module, inputs: Any, vectors: Tensor) -> Tensor:
+    if not embedding.training:
+        return vectors
+    most = alpha / math.sqrt(vectors.shape[-2] * vectors.shape[-1])
+    return vectors + torch.empty_like(vectors).uniform_(-most, most)
+
+
 class LanguageModel(TransformerModel):
     """A decoder predicts the token after each token; an encoder, which sees both sides, the token at each place."""
 
@@ -41,6 +58,7 @@ class LanguageModel(TransformerModel):
         """Weights are drawn from torch's default generator; ``max_length`` is needed by learned positions."""
         causal = config.model_type == "decoder"
         super().__init__(config, vocab_size, causal=causal, tied=config.tie_embeddings, max_length=max_length)
+        _add_noise(self.embedding, config.neftune_noise_alpha)
 
     def next_logits(
         self, input_ids: Int[Tensor, "batch time"], *, documents: Int[Tensor, "batch time"] | None, cache: Any
@@ -56,6 +74,7 @@ class TransformersDecoder(nn.Module):
         """``config`` has the options of the run."""
         super().__init__()
         self.network, self.config = network, config
+        _add_noise(self.embedding, config.neftune_noise_alpha)
         self._recomputes = False
         self._logits_are_product = self._tried(self._logits_by_hand)
 

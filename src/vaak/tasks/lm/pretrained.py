@@ -45,7 +45,7 @@ from vaak.tasks.pretrained import (
 from vaak.text.tokenizer import Tokenizer
 
 log = logging.getLogger("vaak")
-OWN = ("name", "pretrained", "lora", "dropout", "attention_dropout")
+OWN = ("name", "pretrained", "lora", "dropout", "attention_dropout", "neftune_noise_alpha")
 """Options that a run has itself; all others are the base's."""
 
 

@@ -207,7 +207,7 @@ def test_each_row_is_changed_by_its_own_expert(whisper_folder: Path, monkeypatch
         for row, expert in enumerate(chosen):
             merged = loaded_whisper(str(whisper_folder), 0.4).double().eval()
             weight = float(found.encoded.weights[row, expert])
-            for name, base, first, second, scale in adapters_of(model.whisper, expert):
+            for name, base, first, second, scale, _ in adapters_of(model.whisper, expert):
                 merged.get_submodule(name).weight += weight * scale * second @ first
                 assert base.weight.shape == (second @ first).shape
             expected = AsrModel(merged)(features[row : row + 1], tokens[row : row + 1]).logits

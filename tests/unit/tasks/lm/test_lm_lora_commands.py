@@ -14,6 +14,8 @@ import torch
 import tiny_decoder
 from vaak.engine.checkpoint.files import Snapshot, load_checkpoint
 from vaak.library.trained_run import open as opened
+from vaak.tasks.lm.config import LanguageModelConfig
+from vaak.tasks.lm.model import LanguageModel
 
 CONFIG = """\
 task: lm
@@ -87,6 +89,46 @@ def test_a_llama_is_adapted_from_the_command_to_peft(vaak: Any, folder: Path):
         assert (expected - plain).abs().max() > 1e-3, "training changed something"
         torch.testing.assert_close(adapted(ids).logits, expected, rtol=0, atol=1e-4)
         torch.testing.assert_close(merged(ids).logits, expected, rtol=0, atol=1e-4)
+
+
+@pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")  # peft's own use of transformers
+def test_dora_of_a_llama_is_resumed_to_the_same_bits_and_read_by_peft(vaak: Any, folder: Path):
+    peft, transformers = pytest.importorskip("peft"), pytest.importorskip("transformers")
+    base = tiny_decoder.write_folder(folder / "llama", "llama")
+
+    def run(*arguments: str) -> None:
+        code, _, err = vaak(*arguments)
+        assert code == 0, err
+
+    changes = ("model.lora.dora=true", "model.lora.rslora=true", "model.neftune_noise_alpha=5")
+    run("train", "adapted.yml", *changes)
+    shutil.copytree("runs/adapted", "runs/cut")
+    shutil.rmtree("runs/cut/checkpoints/step-00000006")
+    half = "training.checkpoint.resume=runs/cut/checkpoints/step-00000003"
+    run("train", "adapted.yml", "run_dir=runs/cut", half, *changes)
+    late, again = checkpoint("adapted", 6).model, checkpoint("cut", 6).model
+    assert any("lora_magnitude_vector" in name for name in late)
+    assert all(torch.equal(one, again[name]) for name, one in late.items())
+    run("export", "runs/adapted", "--format", "hf", "--output", "merged")
+    run("export", "runs/adapted", "--format", "peft", "--output", "adapter")
+    ids = torch.randint(0, 257, (2, 12), generator=torch.Generator().manual_seed(0))
+    whole = transformers.AutoModelForCausalLM.from_pretrained("merged")
+    adapted = peft.PeftModel.from_pretrained(base, "adapter").eval()
+    with torch.no_grad():
+        expected = opened("runs/adapted", device="cpu").model(ids)
+        torch.testing.assert_close(adapted(ids).logits, expected, rtol=0, atol=1e-4)
+        torch.testing.assert_close(whole(ids).logits, expected, rtol=0, atol=1e-4)
+
+
+def test_noise_moves_vectors_of_tokens_by_what_the_paper_says_and_in_training_alone():
+    config = LanguageModelConfig(d_model=16, num_layers=1, num_heads=2, dropout=0.0, neftune_noise_alpha=5.0)
+    model, ids = LanguageModel(config, 50), torch.arange(36).view(3, 12)
+    exact = model.embedding.weight[ids]
+    moved = model.train().embedding(ids) - exact
+    most = 5 / (12 * 16) ** 0.5
+    assert 0.98 * most < moved.abs().max() <= most + 1e-6
+    assert moved.std().item() == pytest.approx(most / 3**0.5, rel=0.1), "of a uniform distribution"
+    assert torch.equal(model.eval().embedding(ids), exact)
 
 
 TARGETS = {"gpt_neox": "query_key_value", "bloom": "query_key_value", "phi3": "qkv_proj", "mamba": "x_proj"}
