@@ -40,15 +40,25 @@ def export(
             "validation utterances that chose it."
         ),
     ] = None,
+    license: Annotated[str | None, typer.Option(help="Licence of the model, for its card (apache-2.0, …).")] = None,
+    data_license: Annotated[
+        list[str] | None, typer.Option(help="Licence of data that it was trained on, for its card; may be repeated.")
+    ] = None,
+    language: Annotated[
+        list[str] | None, typer.Option(help="A language of the model (hi, en, …), for its card; may be repeated.")
+    ] = None,
     weights: Weights = WhichWeights.auto,
     trust_code: TrustCode = False,
     as_json: AsJson = False,
 ) -> None:
-    """Write a run for other software.
+    """Write a run for other software, with a model card (README.md).
 
     Example: vaak export runs/quickstart --format hf --output quickstart-hf
     """
+    from vaak.core.storage.files import write_text
+    from vaak.engine.checkpoint.names import step_of
     from vaak.nn.lora import merged
+    from vaak.report.model_card import AboutExport, model_card
     from vaak.runs.open_run import open_run
     from vaak.tasks.base import demand_format
 
@@ -68,6 +78,18 @@ def export(
     model = opened.model if format in (Format.peft, Format.mixture) else merged(opened.model)
     writer = getattr(opened.task, f"export_{format.value}")
     writer(model, folder, **chosen)
+    card = folder / "README.md"
+    if not card.exists():  # an adapter's says how it is loaded
+        facts = AboutExport(
+            format.value,
+            step_of(opened.checkpoint),
+            folder.name,
+            sorted(path.name for path in folder.iterdir()),
+            license,
+            tuple(data_license or ()),
+            tuple(language or ()),
+        )
+        write_text(card, model_card(opened.directory, facts))
     if as_json:
         print(json.dumps({"folder": str(folder), **chosen}))
     else:

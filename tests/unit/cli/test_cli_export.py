@@ -49,8 +49,11 @@ def test_transformers_gives_the_same_scores_and_ids(vaak, tiny_text: Path, tmp_p
 
 def test_the_pipeline_of_transformers_continues_as_ours(vaak, tiny_run: Path, tmp_path: Path):
     transformers = pytest.importorskip("transformers")
-    code, _, err = vaak("export", tiny_run, "--output", tmp_path / "out")
+    code, _, err = vaak("export", tiny_run, "--output", tmp_path / "out", "--license", "mit", "--language", "hi")
     assert code == 0, err
+    card = pytest.importorskip("huggingface_hub").ModelCard.load(tmp_path / "out" / "README.md")
+    assert (card.data.license, card.data.language, card.data.pipeline_tag) == ("mit", ["hi"], "text-generation")
+    assert "| `val_loss` |" in card.text
     opened = open_run(tiny_run, device="cpu")
     tokenizer, prompt = opened.task.tokenizer, "वह"
     settings = SamplingSettings(max_new_tokens=9, temperature=0, stop_ids=(tokenizer.eos_id,))

@@ -1,0 +1,199 @@
+"""A model card: what an exported model is, what it was trained on, how good it is, how to use and to check it.
+
+It is Markdown with the metadata of the Hugging Face Hub at its head, made of what a run's folder holds. What a run says
+is a stranger's: no name of a file outside of it is repeated, and nothing is read as Markdown or HTML.
+
+Source: Mitchell et al. 2019, "Model Cards for Model Reporting". Differs: what a run can't know (intended use, ethical
+considerations) is left for people to write.
+"""
+
+from __future__ import annotations
+
+import html
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from vaak.config.yaml.text import yaml_text
+from vaak.report.tables import markdown_table
+
+PIPELINES = {
+    "lm": "text-generation",
+    "seq2seq": "translation",
+    "classification": "text-classification",
+    "asr": "automatic-speech-recognition",
+    "diarization": "voice-activity-detection",
+    "tts": "text-to-speech",
+    "vocoder": "audio-to-audio",
+}
+"""The name that the Hub has for what a task's models do."""
+LIBRARIES = {"hf": "transformers", "peft": "peft", "onnx": "onnx", "mixture": "transformers"}
+USE = {
+    "hf": 'from transformers import pipeline\n\nmodel = pipeline("{pipeline}", model="{folder}")',
+    "onnx": 'import onnxruntime\n\nsession = onnxruntime.InferenceSession("{folder}/{file}")',
+}
+COUNTS = ("documents", "words", "utterances", "examples", "pairs", "texts", "recordings", "speakers", "seconds")
+"""What statistics of prepared data are shown, of those that a task has; seconds as hours."""
+
+
+@dataclass(frozen=True)
+class AboutExport:
+    """What a card says besides what the run holds.
+
+    ``step`` is that of the exported checkpoint, if its name says it. ``license`` is the model's, and ``data_licenses``
+    are those of its data, each in a user's words. ``languages`` are codes as of ISO 639.
+    """
+
+    form: str
+    step: int | None
+    folder: str
+    files: Sequence[str] = ()
+    license: str | None = None
+    data_licenses: Sequence[str] = ()
+    languages: Sequence[str] = ()
+
+
+def model_card(run: Path, about: AboutExport) -> str:
+    """Return the card of a model that was exported from a ``run``'s folder."""
+    options = _yaml_of(run / "config.yml")
+    task, name = str(options.get("task", "model")), str(options.get("name") or run.name)
+    head = {
+        "library_name": LIBRARIES.get(about.form, about.form),
+        **({"pipeline_tag": PIPELINES[task]} if task in PIPELINES else {}),
+        **({"license": about.license} if about.license else {}),
+        **({"language": list(about.languages)} if about.languages else {}),
+        "tags": ["vaak", task],
+    }
+    environment = _json_of(run / "environment.json")
+    sections = [
+        ("", _opening(task, about, environment)),
+        ("Use", _use(task, about)),
+        ("Data", _data(run, options, about)),
+        ("Results", _results(run, about.step)),
+        ("Training", _training(options, environment)),
+        ("Check", _check(run)),
+    ]
+    body = "".join(f"{f'## {title}{chr(10) * 2}' if title else ''}{text}\n\n" for title, text in sections if text)
+    return f"---\n{yaml_text(head)}---\n\n# {plain(name)}\n\n{body.rstrip()}\n"
+
+
+def plain(text: object) -> str:
+    """Text of a stranger's, which Markdown shows as it is."""
+    return re.sub(r"([\\`*_{}\[\]()#!|~])", r"\\\1", html.escape(" ".join(str(text).split()), quote=False))
+
+
+def _opening(task: str, about: AboutExport, environment: Mapping[str, Any]) -> str:
+    version = plain(environment.get("vaak", "?"))
+    license = plain(about.license) if about.license else "not said (`vaak export --license`)"
+    step = "" if about.step is None else f", step {about.step:,}"
+    return f"A model of task {plain(task)}, trained by Vaak {version}{step}. Licence: {license}."
+
+
+def _use(task: str, about: AboutExport) -> str:
+    if about.form not in USE or task not in PIPELINES:
+        return ""
+    file = next((name for name in about.files if name.endswith(".onnx")), "model.onnx")
+    code = USE[about.form].format(pipeline=PIPELINES[task], folder=re.sub(r"[^\w./-]", "_", about.folder), file=file)
+    return f"```python\n{code}\n```"
+
+
+def _data(run: Path, options: Mapping[str, Any], about: AboutExport) -> str:
+    statistics = _json_of(run / "prepared" / "prepared.json").get("statistics")
+    splits = {name: one for name, one in (statistics or {}).items() if isinstance(one, dict)}
+    keys = [key for key in COUNTS if any(isinstance(one.get(key), int | float) for one in splits.values())]
+    rows = [("split", *("hours" if key == "seconds" else key for key in keys))]
+    for name, one in splits.items():
+        values = ((key, one.get(key)) for key in keys)
+        rows.append((plain(name), *(_count(key, value) for key, value in values)))
+    named = [*(options.get("datasets") or ()), (options.get("data") or {}).get("corpus")]
+    sources = [str(one.get("name") or one.get("type")) for one in named if isinstance(one, dict)]
+    lines = [f"Sources: {', '.join(map(plain, sources))}."] if sources else []
+    said = "; ".join(map(plain, about.data_licenses)) or "not said (`vaak export --data-license`)"
+    lines += [f"Licences of the data: {said}.", *([f"\n{markdown_table(rows)}".rstrip()] if keys and splits else [])]
+    return "\n".join(lines)
+
+
+def _count(key: str, value: object) -> str:
+    if not isinstance(value, int | float):
+        return ""
+    return f"{value / 3600:,.2f}" if key == "seconds" else f"{value:,.0f}"
+
+
+def _results(run: Path, step: int | None) -> str:
+    """The figures of the evaluation at this step: those of the whole first, then those of its groups."""
+    found: dict[str, float] = {}
+    for record in _records(run / "metrics.jsonl"):
+        if record.get("kind") == "evaluation" and record.get("step") == step:
+            found = {name: one for name, one in record.items() if isinstance(one, float)}
+    if not found:
+        return "This checkpoint wasn't evaluated in training: `vaak eval RUN --split test`."
+    rows = [("figure", "value"), *((f"`{_code(name)}`", f"{value:.6g}") for name, value in found.items())]
+    about = f"Of the validation data, at step {step:,}. A name after a slash is that of a group."
+    return f"{about}\n\n{markdown_table(rows).rstrip()}"
+
+
+def _training(options: Mapping[str, Any], environment: Mapping[str, Any]) -> str:
+    shown = {name: options[name] for name in ("model", "training") if isinstance(options.get(name), dict)}
+    text = yaml_text(_shown(shown)).replace("```", "'''")
+    packages = environment.get("packages") or {}
+    where = f"On {plain(environment.get('device', '?'))}, {environment.get('world_size', 1)} process(es), "
+    where += f"torch {plain(packages.get('torch', '?'))}, commit {plain(environment.get('commit') or 'unknown')}."
+    return f"{where}\n\n```yaml\n{text}```" if shown else where
+
+
+def _shown(value: Any) -> Any:
+    """Options without those that are null, and without the folders of files, which are this machine's."""
+    if isinstance(value, dict):
+        return {name: _shown(one) for name, one in value.items() if one is not None}
+    if isinstance(value, list):
+        return [_shown(one) for one in value]
+    if isinstance(value, str) and re.fullmatch(r"[-+]?[\d.]+e[-+]?\d+", value):
+        return float(value)  # 1e-05, which YAML 1.1 takes for a text
+    return Path(value).name if isinstance(value, str) and "/" in value else value
+
+
+def _check(run: Path) -> str:
+    found = _json_of(run / "verification.json")
+    if not isinstance(found.get("sentence"), str):
+        return "Not verified: `vaak verify RUN` takes steps of the run again and compares its figures."
+    verdict = "is what it says" if found.get("verified") is True else "**isn't what it says**"
+    when = plain(str(found.get("time"))[:10])
+    return f"The run {verdict}, by `vaak verify` on {when}: {plain(found['sentence'])}."
+
+
+def _code(name: str) -> str:
+    return name.replace("`", "'")
+
+
+def _records(path: Path) -> Iterator[dict[str, Any]]:
+    lines = path.read_text(encoding="utf-8", errors="replace").splitlines() if path.is_file() else []
+    for line in lines:
+        try:
+            record = json.loads(line)
+        except ValueError:  # cut off, where a run was killed
+            continue
+        if isinstance(record, dict):
+            yield record
+
+
+def _json_of(path: Path) -> dict[str, Any]:
+    """What a JSON file says; nothing where there is none, or it isn't an object."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _yaml_of(path: Path) -> dict[str, Any]:
+    """What a YAML file says, without variables of the environment: they would be in the card."""
+    try:
+        found = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, yaml.YAMLError):
+        return {}
+    return found if isinstance(found, dict) else {}

@@ -1,0 +1,65 @@
+"""A model card has what the run's folder says, as text, in the form that the Hub's own library reads."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import huggingface_hub
+import pytest
+
+from vaak.report.model_card import AboutExport, model_card
+
+CONFIG = """\
+task: asr
+name: "x](http://evil) <script>alert(1)</script>"
+datasets: [{name: village | talks, type: json, train: [/home/me/secret/train.jsonl]}]
+model: {base: /home/me/whisper, norm_eps: 1e-05, lora: null}
+training: {max_steps: 8, optimizer: {lr: 0.01}}
+"""
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    (tmp_path / "config.yml").write_text(CONFIG)
+    (tmp_path / "prepared").mkdir()
+    statistics = {"train": {"utterances": 1200, "seconds": 5400.0, "left_out": {}}, "valid": {"utterances": 3}}
+    (tmp_path / "prepared" / "prepared.json").write_text(json.dumps({"statistics": statistics}))
+    records = [{"kind": "evaluation", "step": step, "val_wer": step / 100, "val_wer/ALS": 0.5} for step in (4, 8)]
+    (tmp_path / "metrics.jsonl").write_text("".join(f"{json.dumps(one)}\n" for one in records) + '{"kind": "eval')
+    return tmp_path
+
+
+def test_the_hubs_library_reads_its_head_and_the_body_says_what_the_run_does(run: Path):
+    about = AboutExport("hf", 4, "out", license="cc-by-4.0", data_licenses=["village: CC0"], languages=["hi"])
+    text = model_card(run, about)
+    data = huggingface_hub.ModelCard(text).data.to_dict()
+    assert data["license"] == "cc-by-4.0"
+    assert data["language"] == ["hi"]
+    assert data["pipeline_tag"] == "automatic-speech-recognition"
+    assert "| train | 1,200 | 1.50 |" in text
+    assert "| `val_wer` | 0.04 |" in text
+    assert "| `val_wer/ALS` | 0.5 |" in text
+    assert "village: CC0" in text
+    assert "norm_eps: 1.0e-05" in text or "norm_eps: 1e-05" in text
+    assert "Not verified" in text
+    (run / "verification.json").write_text(
+        json.dumps({"verified": True, "sentence": "3 of 3 steps", "time": "2026-11-26"})
+    )
+    assert "The run is what it says, by `vaak verify` on 2026-11-26: 3 of 3 steps." in model_card(run, about)
+
+
+def test_what_a_stranger_wrote_is_text_and_places_on_this_machine_are_left_out(run: Path):
+    text = model_card(run, AboutExport("onnx", None, "out folder)", files=("ctc.onnx",)))
+    assert "<script>" not in text
+    assert "](http" not in text
+    assert "/home/me" not in text
+    assert "village \\| talks" in text
+    assert 'InferenceSession("out_folder_/ctc.onnx")' in text
+    assert "Licence: not said" in text
+    assert "wasn't evaluated" in text
+
+
+def test_a_folder_with_nothing_is_a_card_too(tmp_path: Path):
+    text = model_card(tmp_path, AboutExport("hf", 1, "out"))
+    assert text.startswith("---\nlibrary_name: transformers\n")
