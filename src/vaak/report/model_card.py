@@ -17,9 +17,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
-
-from vaak.config.yaml.text import yaml_text
+from vaak.config.yaml.text import read_yaml, yaml_text
+from vaak.config.yaml.tree import to_plain
+from vaak.core.errors import UserError
 from vaak.report.tables import markdown_table
 
 PIPELINES = {
@@ -60,7 +60,7 @@ class AboutExport:
 
 def model_card(run: Path, about: AboutExport) -> str:
     """Return the card of a model that was exported from a ``run``'s folder."""
-    options = _yaml_of(run / "config.yml")
+    options = _options_of(run)
     task, name = str(options.get("task", "model")), str(options.get("name") or run.name)
     head = {
         "library_name": LIBRARIES.get(about.form, about.form),
@@ -152,8 +152,6 @@ def _shown(value: Any) -> Any:
         return {name: _shown(one) for name, one in value.items() if one is not None}
     if isinstance(value, list):
         return [_shown(one) for one in value]
-    if isinstance(value, str) and re.fullmatch(r"[-+]?[\d.]+e[-+]?\d+", value):
-        return float(value)  # 1e-05, which YAML 1.1 takes for a text
     return Path(value).name if isinstance(value, str) and "/" in value else value
 
 
@@ -190,10 +188,13 @@ def _json_of(path: Path) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def _yaml_of(path: Path) -> dict[str, Any]:
-    """What a YAML file says, without variables of the environment: they would be in the card."""
+def _options_of(run: Path) -> dict[str, Any]:
+    """The run's options; none where there are variables in them, as no run writes any: they would be in the card."""
+    path = run / "config.yml"
     try:
-        found = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, yaml.YAMLError):
+        if re.search(r"(?<!\$)\$\{", path.read_text(encoding="utf-8")):
+            return {}
+        found = to_plain(read_yaml(path))
+    except (OSError, ValueError, UserError):
         return {}
     return found if isinstance(found, dict) else {}

@@ -41,7 +41,7 @@ def test_the_hubs_library_reads_its_head_and_the_body_says_what_the_run_does(run
     assert "| `val_wer` | 0.04 |" in text
     assert "| `val_wer/ALS` | 0.5 |" in text
     assert "village: CC0" in text
-    assert "norm_eps: 1.0e-05" in text or "norm_eps: 1e-05" in text
+    assert "norm_eps: 1e-05" in text
     assert "Not verified" in text
     (run / "verification.json").write_text(
         json.dumps({"verified": True, "sentence": "3 of 3 steps", "time": "2026-11-26"})
@@ -58,6 +58,12 @@ def test_what_a_stranger_wrote_is_text_and_places_on_this_machine_are_left_out(r
     assert 'InferenceSession("out_folder_/ctc.onnx")' in text
     assert "Licence: not said" in text
     assert "wasn't evaluated" in text
+
+
+def test_a_strangers_configuration_shows_nothing_of_the_environment(run: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("PLACE", "somewhere private")
+    (run / "config.yml").write_text("name: ${PLACE}\ntask: asr\n")
+    assert "private" not in model_card(run, AboutExport("hf", 4, "out"))
 
 
 def test_a_folder_with_nothing_is_a_card_too(tmp_path: Path):
