@@ -107,6 +107,10 @@ def _run(function: Callable[[], Any]) -> None:
     """Call; what fails while Ctrl-C ends the process fails because of it."""
     try:
         function()
+    except SystemExit as leaving:
+        if isinstance(leaving.__context__, BrokenPipeError):  # to which click answers with 1
+            raise leaving.__context__ from None
+        raise
     except Exception as error:
         if is_ending():
             raise KeyboardInterrupt from error

@@ -94,6 +94,19 @@ def test_how_a_command_ends(capfd, monkeypatch, error, code, output):
     assert capfd.readouterr().err == output
 
 
+def test_a_reader_that_goes_away_while_a_command_prints_is_no_error(monkeypatch):
+    """click, inside of which commands run, answers it with 1: so ended ``vaak train --json | head -1``, once trained."""
+
+    def print_to_nobody():
+        try:
+            raise BrokenPipeError
+        except BrokenPipeError:
+            sys.exit(1)
+
+    monkeypatch.setattr(main, "_write_to_nowhere", lambda: None)
+    main.guarded(print_to_nobody)
+
+
 def test_a_bug_shows_its_traceback(capfd):
     with pytest.raises(SystemExit) as end:
         main.guarded(lambda: 1 // 0)
