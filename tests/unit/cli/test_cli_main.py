@@ -95,7 +95,7 @@ def test_how_a_command_ends(capfd, monkeypatch, error, code, output):
 
 
 def test_a_reader_that_goes_away_while_a_command_prints_is_no_error(monkeypatch):
-    """click, inside of which commands run, answers it with 1: so ended ``vaak train --json | head -1``, once trained."""
+    """click, in which commands run, answers it with 1: so ended ``vaak train --json | head -1``, once trained."""
 
     def print_to_nobody():
         try:
