@@ -27,7 +27,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "speak": ("vaak.cli.tasks.speak:speak", "Speak texts with a trained text-to-speech model."),
     "transcribe": ("vaak.cli.tasks.transcribe:transcribe", "Transcribe recordings."),
     "align": ("vaak.cli.tasks.align:align", "Find out when each word of a known text is said."),
-    "tune": ("vaak.cli.tasks.diarize:tune", "Tune a diarizer's settings on development recordings."),
+    "tune": ("vaak.cli.tasks.diarize:tune", "Find a diarizer's or CTC recogniser's best settings."),
     "export": ("vaak.cli.export:export", "Write a run in another format."),
     "find-batch-size": (
         "vaak.cli.preflight:find_batch_size",

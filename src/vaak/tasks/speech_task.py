@@ -40,6 +40,8 @@ READING = frozenset(
 )
 """Audio options that may differ when a trained model is used."""
 
+NOT_TUNED_ON = {"train": "the model has seen it", "test": "metrics on it would become meaningless"}
+"""Splits on which options of use aren't chosen, and why."""
 VOICES = (DatasetConfig(type="voices"),)
 """The datasets of a task for which none is given."""
 

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from vaak.audio.diarization_errors import ErrorSeconds, Scores
     from vaak.audio.segments import Segment
     from vaak.runs.open_run import OpenedRun
+    from vaak.tasks.asr.ctc.predict import Weighed
     from vaak.tasks.diarization.predict import Diarized, Tuning
 
 
@@ -265,10 +266,12 @@ def tune(
     ] = None,
     split: Annotated[str, typer.Option(help="The development recordings; test is not allowed.")] = "valid",
 ) -> None:
-    """Find the threshold, median filter and minimum durations with the lowest DER on development recordings.
+    """Find the options of use with the lowest error on development recordings, of a diarizer or a CTC recogniser.
 
-    They are written to RUN/tuned.yml with all of data.inference. vaak eval and vaak diarize use them unless their
-    command line overrides them; training doesn't use them. To undo, delete the file.
+    Those of a diarizer are threshold, median filter and minimum durations; of a recogniser the weights of an n-gram
+    model, alpha and beta. They are written to RUN/tuned.yml with all of data.inference or data.decoding. Commands that
+    use the run take them from there unless their command line overrides them; training doesn't use them. To undo,
+    delete the file.
 
     Example: vaak tune runs/diarizer
     """
@@ -278,8 +281,14 @@ def tune(
     with tempfile.TemporaryDirectory(prefix="vaak-tune-") as temporary_folder:
         data: dict[str, Any] = {"temporary_folder": Path(temporary_folder), "splits": (split,)}
         opened = chosen.open(overrides, files=[Path(file) for file in files], **data)
-        chosen.demand_task(opened, "diarization", "vaak tune requires a diarization run")
-        found: Tuning = opened.task.tune(opened.model, split)
+        if not hasattr(opened.task, "tune"):
+            required = "vaak tune requires a run of diarization, or of asr with model.architecture: ctc"
+            raise UserError(f"{chosen.run} is a run of task {opened.experiment.task}; {required}")
+        tuned = opened.task.tune(opened.model, split)
+    if opened.experiment.task == "asr":
+        _tell_weights(chosen, opened, split, tuned)
+        return
+    found: Tuning = tuned
     inference = found.inference.model_dump(mode="json")
     remarks = [
         f"By vaak tune, on {split} ({found.recordings} recordings), with {opened.checkpoint.name}.",
@@ -304,6 +313,27 @@ def tune(
         if value != before[name]:
             print(f"{name:<17} {before[name]} → {value}")
     print(f"in {path}: vaak eval and vaak diarize use these from now on; report metrics on test, not on this split")
+
+
+def _tell_weights(chosen: ChosenRun, opened: OpenedRun, split: str, found: Weighed) -> None:
+    """Write the weights of an n-gram model to the run's tuned.yml, and print them."""
+    from vaak.runs.open_run import write_tuned
+
+    decoding = found.decoding.model_dump(mode="json")
+    remarks = [
+        f"By vaak tune, on {split} ({found.utterances} utterances), with {opened.checkpoint.name}.",
+        f"WER {100 * found.before:.2f} % before, {100 * found.after:.2f} % with these options.",
+    ]
+    path = write_tuned(opened.directory, {"data": {"decoding": decoding}}, remarks)
+    if chosen.as_json:
+        rates = {"utterances": found.utterances, "before": {"wer": found.before}, "after": {"wer": found.after}}
+        about = {"split": split, "file": str(path), "checkpoint": str(opened.checkpoint), **rates}
+        print(json.dumps({**about, "decoding": decoding}))
+        return
+    print(f"{split}: utterances {found.utterances}")
+    print(f"before  WER {100 * found.before:.2f} %")
+    print(f"after   WER {100 * found.after:.2f} %: alpha {found.decoding.alpha:g}, beta {found.decoding.beta:g}")
+    print(f"in {path}: vaak eval and vaak transcribe use these from now on; report metrics on test, not on this split")
 
 
 def _error_rate(error: ErrorSeconds) -> str:

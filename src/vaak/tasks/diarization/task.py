@@ -93,10 +93,9 @@ from vaak.tasks.diarization.model import (
 )
 from vaak.tasks.diarization.predict import Diarized, Diarizer, Tuning, export_onnx, tune
 from vaak.tasks.diarization.spec import SPEC
-from vaak.tasks.speech_task import READING, VOICES, Datasets, SpeechTask, recipe
+from vaak.tasks.speech_task import NOT_TUNED_ON, READING, VOICES, Datasets, SpeechTask, recipe
 
 log = logging.getLogger("vaak")
-NOT_TUNED_ON = {"train": "the model has seen it", "test": "metrics on it would become meaningless"}
 
 
 class DiarizationTask(SpeechTask[DiarizationExperiment, PreparedRecordings, DiarizationDataset]):

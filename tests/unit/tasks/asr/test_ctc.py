@@ -121,6 +121,29 @@ def test_a_beam_search_with_an_ngram_says_what_the_ngram_likes(run: Path, corpus
         task.transcriber(opened.model, method="beam", ngram=str(tmp_path / "none.arpa")).texts(features)
 
 
+def test_the_weights_of_an_ngram_model_are_tuned_and_then_used(run: Path, vaak: Any, tmp_path: Path):
+    words, own = tmp_path / "words.arpa", tmp_path / "run"
+    shutil.copytree(run, own, symlinks=True)
+    words.write_text(
+        "\\data\\\nngram 1=4\n\n\\1-grams:\n-9\t<s>\n-0.1\t</s>\n-0.1\tmi\n-0.1\tsu\n\n\\end\\\n", encoding="utf-8"
+    )
+    wrong = ("data.decoding.alpha=3", "data.decoding.beam_size=8")  # nothing but mi and su is said
+    code, out, errors = vaak("tune", str(own), f"data.decoding.ngram={words}", *wrong, "--json")
+    assert (code, errors) == (0, "")
+    found = json.loads(out)
+    assert found["utterances"] == 6
+    assert found["after"]["wer"] < found["before"]["wer"]
+    assert found["decoding"]["method"] == "beam"
+    report = json.loads(vaak("eval", str(own), "--split", "valid", "--json")[1])
+    figures = report.get("metrics", report)
+    assert figures["valid_wer" if "valid_wer" in figures else "val_wer"] == pytest.approx(found["after"]["wer"])
+    code, _, errors = vaak("tune", str(run))
+    assert (code, errors) == (
+        2,
+        "vaak tune weighs the n-gram model of a CTC run: give data.decoding.ngram=WORDS.arpa\n",
+    )
+
+
 @pytest.fixture(scope="module")
 def talk(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, list[tuple[str, float, float]]]:
     """A recording of eight lines, its text in upper case, and each word with its times."""

@@ -21,14 +21,10 @@ from pathlib import Path
 from typing import NamedTuple, cast
 
 import numpy as np
-import torch
 
-from vaak.core.batch import read_together, send
 from vaak.core.errors import DataError, UserError
 from vaak.nn.ctc import best_path, collapse, frames_needed
-from vaak.nn.decoding.sampling import without_dropout
-from vaak.tasks.asr.ctc.data import FrameFeatures, padded_features
-from vaak.tasks.asr.ctc.model import CtcModel
+from vaak.tasks.asr.ctc.data import FrameFeatures
 from vaak.tasks.asr.ctc.predict import CtcTranscriber
 from vaak.tasks.asr.predict import Recording, Window
 from vaak.tasks.asr.whisper import Vocabulary
@@ -138,13 +134,8 @@ class Aligner:
 
     def _log_probs(self, windows: list[Window]) -> list[tuple[float, np.ndarray]]:
         """Each window's beginning and log-probabilities ``(frame, vocab)``."""
-        transcriber, model = self.transcriber, cast("CtcModel", self.transcriber.model)
-        device = next(model.parameters()).device
-        rows, lengths = (send(one, device) for one in padded_features([window.features for window in windows]))
-        with without_dropout(model), torch.inference_mode():
-            outputs = model(rows, lengths)
-            scores, kept = read_together(transcriber.sayable(outputs.log_probs()), outputs.lengths)
-        return [(one.begin, row[:size].numpy()) for one, row, size in zip(windows, scores, kept.tolist(), strict=True)]
+        found = self.transcriber.log_probs([window.features for window in windows])
+        return [(window.begin, rows) for window, rows in zip(windows, found, strict=True)]
 
     def _aligned(self, frames: Frames, lines: Sequence[str]) -> list[AlignedLine]:
         """Raises DataError where the text can't be said in the frames."""

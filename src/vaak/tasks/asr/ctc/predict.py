@@ -5,9 +5,9 @@ audio ──cut at silences──▶ windows ──features──▶ encoder ─
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import lru_cache
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cache, lru_cache
 from typing import Any, cast
 
 import numpy as np
@@ -18,11 +18,13 @@ from vaak.core.batch import read_together, send
 from vaak.nn.ctc import collapse
 from vaak.nn.decoding.ctc_search import CtcBeam, ctc_beam_search
 from vaak.nn.decoding.sampling import without_dropout
+from vaak.tasks.asr.config import AsrDecodingConfig
 from vaak.tasks.asr.ctc.data import padded_features
 from vaak.tasks.asr.ctc.model import CtcModel, CtcOutputs
 from vaak.tasks.asr.predict import Transcriber
 from vaak.tasks.asr.whisper import Vocabulary
 from vaak.text.ngram import Ngram
+from vaak.text.scoring.word_errors import count_errors
 
 
 @dataclass(frozen=True)
@@ -30,11 +32,25 @@ class CtcTranscriber(Transcriber):
     """A CTC model with what it reads and says, and how transcripts are searched for."""
 
     def texts_of_windows(self, features: Sequence[np.ndarray]) -> list[str]:
+        with torch.inference_mode():
+            return self.texts_of(self._outputs(features))
+
+    def _outputs(self, features: Sequence[np.ndarray]) -> CtcOutputs:
         model = cast("CtcModel", self.model)
         device = next(model.parameters()).device
         rows, lengths = (send(one, device) for one in padded_features(features))
-        with without_dropout(model), torch.inference_mode():
-            return self.texts_of(model(rows, lengths))
+        with without_dropout(model):
+            outputs: CtcOutputs = model(rows, lengths)
+        return outputs
+
+    def log_probs(self, features: Sequence[np.ndarray]) -> list[np.ndarray]:
+        """Log-probabilities ``(frame, vocab)`` of each of ``features``, at once; -inf for what is never said."""
+        with torch.inference_mode():
+            return self._log_probs(self._outputs(features))
+
+    def _log_probs(self, outputs: CtcOutputs) -> list[np.ndarray]:
+        rows, lengths = read_together(self.sayable(outputs.log_probs()), outputs.lengths)
+        return [row[:length].numpy() for row, length in zip(rows, lengths.tolist(), strict=True)]
 
     def texts_of(self, encoded: Any) -> list[str]:
         """The transcript of each row of a model's outputs."""
@@ -44,18 +60,17 @@ class CtcTranscriber(Transcriber):
     def search(self, outputs: CtcOutputs) -> list[list[int]]:
         """The tokens of each row."""
         if self.decoding.method == "beam":
-            return self._searched(outputs)
+            return [self.searched(one, self.beam) for one in self._log_probs(outputs)]
         best, lengths = read_together(self.sayable(outputs.logits).argmax(-1), outputs.lengths)
         return [
             collapse(classes[:length], self.vocabulary.ids.pad)
             for classes, length in zip(best.tolist(), lengths.tolist(), strict=True)
         ]
 
-    def _searched(self, outputs: CtcOutputs) -> list[list[int]]:
-        log_probs = self.sayable(outputs.log_probs())
-        rows, lengths = read_together(log_probs, outputs.lengths)
-        parts = zip(rows, lengths.tolist(), strict=True)
-        return [list(ctc_beam_search(row[:length].numpy(), self.beam)[0][1]) for row, length in parts]
+    @staticmethod
+    def searched(log_probs: np.ndarray, beam: CtcBeam) -> list[int]:
+        """The tokens that a search finds in log-probabilities ``(frame, vocab)``."""
+        return list(ctc_beam_search(log_probs, beam)[0][1])
 
     @property
     def beam(self) -> CtcBeam:
@@ -68,6 +83,51 @@ class CtcTranscriber(Transcriber):
         """Return scores ``(..., vocab)`` with -inf for what is never said."""
         never = send(torch.tensor(self.vocabulary.ids.never, dtype=torch.long), scores.device)
         return scores.index_fill(-1, never, -torch.inf)
+
+
+ALPHAS, BETAS = (0.0, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0), (-1.0, 0.0, 0.5, 1.0, 2.0, 3.0)
+MOST_ROUNDS = 4
+
+
+@dataclass(frozen=True)
+class Weighed:
+    """The weights that were found for an n-gram model, and the word error rate of utterances before and after."""
+
+    decoding: AsrDecodingConfig
+    utterances: int
+    before: float
+    after: float
+
+
+def weigh_ngram(
+    transcriber: CtcTranscriber,
+    log_probs: Sequence[np.ndarray],
+    texts: Sequence[str],
+    normalise: Callable[[str], str],
+) -> Weighed:
+    """Return ``alpha`` and ``beta`` with the lowest word error rate of these ``texts``, of what was tried.
+
+    Each is chosen from ALPHAS or BETAS with the other held, in turn, until neither changes; of equal ones, the first.
+    """
+    beam, decode = transcriber.beam, transcriber.vocabulary.decode
+    references = [normalise(text) for text in texts]
+
+    @cache
+    def rate(alpha: float, beta: float) -> float:
+        search = replace(beam, alpha=alpha, beta=beta)
+        found = (normalise(decode(transcriber.searched(one, search))) for one in log_probs)
+        counts = [count_errors(*pair) for pair in zip(references, found, strict=True)]
+        return sum(one.word_errors for one in counts) / max(1, sum(one.words for one in counts))
+
+    start = best = (beam.alpha, beam.beta)
+    for _ in range(MOST_ROUNDS):
+        before = best
+        best = min([best, *((alpha, best[1]) for alpha in ALPHAS)], key=lambda pair: rate(*pair))
+        best = min([best, *((best[0], beta) for beta in BETAS)], key=lambda pair: rate(*pair))
+        if best == before:
+            break
+    decoding = transcriber.decoding.model_copy(update={"method": "beam", "alpha": best[0], "beta": best[1]})
+    return Weighed(decoding, len(texts), rate(*start), rate(*best))
 
 
 read_ngram = lru_cache(maxsize=1)(Ngram)

@@ -16,6 +16,7 @@ import numpy as np
 from torch import Tensor, nn
 
 from vaak.core.batch import Batch, Term, places_of
+from vaak.core.errors import UserError
 from vaak.core.storage.files import fingerprint_of
 from vaak.core.task import Outputs
 from vaak.data.batching import largest_rows
@@ -26,7 +27,7 @@ from vaak.tasks.asr.ctc.data import CtcDataset, FrameFeatures, FrameSections, Hi
 from vaak.tasks.asr.ctc.export import write_ctc_onnx
 from vaak.tasks.asr.ctc.metrics import CtcMeters, ctc_loss
 from vaak.tasks.asr.ctc.model import CtcModel, CtcOutputs
-from vaak.tasks.asr.ctc.predict import CtcTranscriber, pieces_of
+from vaak.tasks.asr.ctc.predict import CtcTranscriber, Weighed, pieces_of, weigh_ngram
 from vaak.tasks.asr.ctc.prepare import CtcSources
 from vaak.tasks.asr.ctc.pretrained import (
     PretrainedCtc,
@@ -40,7 +41,8 @@ from vaak.tasks.asr.prepare import BASE, PreparedUtterances, recipe
 from vaak.tasks.asr.recogniser import Recogniser
 from vaak.tasks.asr.whisper import base_of
 from vaak.tasks.pretrained import load_or_init
-from vaak.tasks.speech_task import Datasets
+from vaak.tasks.speech_task import NOT_TUNED_ON, Datasets
+from vaak.text.scoring.normalisers import normaliser
 
 LOSS = "ctc"
 
@@ -158,6 +160,24 @@ class CtcTask(Recogniser):
         decoding = AsrDecodingConfig(**{**self.data.decoding.model_dump(), **options})
         features = cast("Any", self.features)
         return CtcTranscriber(cast("Any", model), self.prepared.vocabulary, features, decoding, self.audio.channels)
+
+    def tune(self, model: nn.Module, split: str = "valid") -> Weighed:
+        """The weights of the n-gram model that are best on development utterances.
+
+        Raises UserError without one, and for ``train`` and ``test``.
+        """
+        if split in NOT_TUNED_ON:
+            raise UserError(f"can't tune on {split}: {NOT_TUNED_ON[split]}; use valid")
+        if self.data.decoding.ngram is None:
+            raise UserError("vaak tune weighs the n-gram model of a CTC run: give data.decoding.ngram=WORDS.arpa")
+        transcriber, dataset, rng = self.transcriber(model), self.dataset(split), np.random.default_rng(0)
+        size, log_probs, texts = transcriber.decoding.batch_size, list[np.ndarray](), list[str]()
+        for first in range(0, dataset.num_transcribed, size):
+            indices = range(first, min(first + size, dataset.num_transcribed))
+            examples = [dataset.example(index, rng) for index in indices]
+            log_probs += transcriber.log_probs([one.features for one in examples])
+            texts += [one.text for one in examples]
+        return weigh_ngram(transcriber, log_probs, texts, normaliser(self.data.normaliser))
 
     def export_onnx(self, model: nn.Module, folder: Path) -> None:
         """Write the encoder for onnxruntime, with its vocabulary and the options of its features."""
