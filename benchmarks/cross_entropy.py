@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import ctypes
+import math
 import os
 import statistics
 import time
@@ -92,7 +93,9 @@ def main() -> None:
             for name, measured in found.items():
                 cells = []
                 for figures, base, scale in zip(measured, found["whole"], (1000, 1), strict=True):
-                    ratio = statistics.median(one / other for one, other in zip(figures, base, strict=True))
+                    # At toy sizes nothing may have been added: then there is no ratio.
+                    ratios = [one / other if other else math.nan for one, other in zip(figures, base, strict=True)]
+                    ratio = statistics.median(ratios)
                     cells += [f"{scale * statistics.median(figures):.0f}", f"{ratio:.2f}"]
                 print(f"| {size}{', bf16' if bf16 else ''} | {name} | {' | '.join(cells)} |", flush=True)
 
