@@ -42,7 +42,7 @@ from transformers import GenerationConfig, GenerationMixin
 
 from vaak.core.machine import host_memory
 from vaak.nn.decoding.sampling import SamplingSettings, next_tokens, without_dropout
-from vaak.nn.lora import choices_by
+from vaak.nn.lora_experts import choices_by
 from vaak.pipeline.rows import PipelineRowStore, disk_bytes, make_rows
 from vaak.tasks.asr.config import AsrDecodingConfig, ExpertsConfig, ScratchConfig
 from vaak.tasks.asr.features import WhisperFeatures

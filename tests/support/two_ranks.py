@@ -14,7 +14,7 @@ from processes import join
 from toy import IGNORED, VOCAB_SIZE, ToyModel, ToyTask, one_step, toy_trainer
 from vaak.core.batch import Batch, FirstPass, Term
 from vaak.data.batching import FixedPlanner
-from vaak.nn.lora import Gate, load_balancing, top_k_weights, uses_of
+from vaak.nn.lora_experts import Gate, load_balancing, top_k_weights, uses_of
 
 UNREADABLE = {"skipping": (1, 2, 3), "routed": (1,)}
 """Microbatches of two rows of the first epoch that can't be read: rank 1's of step 1, all of step 2."""

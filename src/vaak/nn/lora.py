@@ -1,31 +1,21 @@
-"""Low-rank adapters of frozen linear layers: one, by peft, added, merged or written; or a mixture that a gate chooses.
+"""Low-rank adapters of frozen linear layers, by peft: added, merged or written. Mixtures are in lora_experts.py.
 
     y = W x + (alpha / rank) · B A x                      W is frozen; B begins as zeros, so nothing changes at first
-    y = W x + Σ_e w_e · (alpha / rank) · B_e A_e x        w_e is 0 for all but top_k experts of an example
     y = m (W + (alpha / rank) · B A) x / |W + …|          DoRA: m and the lengths |…| are those of the weight's rows
 
-With rsLoRA the factor is alpha / √rank.
-
-Only the chosen experts are computed, each on its own examples. An example is a row of a batch, with all its frames or
-tokens. W may be kept in bf16 (``base_dtype``): where products are computed in bf16, it is rounded to that anyway; or in
-four bits (``nf4``), where the adapters learn beside what the rounded weights say.
+With rsLoRA the factor is alpha / √rank. W may be kept in bf16 (``base_dtype``): where products are computed in bf16, it
+is rounded to that anyway; or in four bits (``nf4``), where the adapters learn beside what the rounded weights say.
 
 Sources: Hu et al. 2021, "LoRA"; Liu et al. 2024, "DoRA"; Kalajdzievski 2023, "A Rank Stabilization Scaling Factor for
-Fine-Tuning with LoRA"; Fedus et al. 2021, "Switch Transformers" (one expert, weighed by its probability, and
-the load-balancing loss); Jiang et al. 2024, "Mixtral of Experts" (several, whose weights add up to 1); Wang et al.
-2024, "Auxiliary-Loss-Free Load Balancing Strategy for Mixture-of-Experts" (the bias); Qiu et al. 2025, "Demons in the
-Detail: On Implementing Load Balancing Loss for Training Specialized Mixture-of-Expert Models" (balance over all of a
-step, instead of each microbatch, which forbids experts to specialise).
+Fine-Tuning with LoRA".
 """
 
 from __future__ import annotations
 
 import copy
 import importlib
-import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeVar
 
@@ -34,10 +24,10 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from vaak.core.batch import read_together, send
 from vaak.core.errors import UserError, optional_import
 from vaak.core.storage.files import whole_folder, write_text
 from vaak.nn.config import LoraConfig
+from vaak.nn.lora_experts import LoraExperts
 from vaak.nn.nf4 import BLOCK, NF4Product, Quantised, Tables, dequantise, make_tables, quantise
 
 AnyModule = TypeVar("AnyModule", bound=nn.Module)
@@ -352,153 +342,3 @@ model = peft.PeftModel.from_pretrained(base, "{folder}")
 What was trained whole, such as a classifier's head, is in the file, too, and replaces the base's, which must have the
 same shape. Vaak's commands read the run that was exported, not this folder.
 """
-USE = "expert_use"
-"""Name of a term, with an expert's number after a slash: how often it was chosen."""
-
-
-class Choice(NamedTuple):
-    """An expert, the rows that chose it, and their weights of it, each ``(chosen,)``."""
-
-    expert: int
-    rows: Tensor
-    weights: Tensor
-
-
-def choices_by(weights: Tensor) -> tuple[Choice, ...]:
-    """Return the experts that any row chose, by weights ``(row, expert)``; a GPU is waited for once."""
-    (read,) = read_together(weights)
-    found = [(expert, column.nonzero()[:, 0]) for expert, column in enumerate(read.unbind(1))]
-    rows_of = [(expert, send(rows, weights.device)) for expert, rows in found if len(rows)]
-    return tuple(Choice(expert, rows, weights[rows, expert]) for expert, rows in rows_of)
-
-
-class Routing:
-    """Which experts change which rows of the batch that is being computed; the layers of a model share one."""
-
-    def __init__(self) -> None:
-        self.choices: tuple[Choice, ...] = ()
-
-    @contextmanager
-    def of(self, choices: tuple[Choice, ...]) -> Iterator[None]:
-        """Within, rows are changed by the experts that they chose; without any: not at all."""
-        before, self.choices = self.choices, choices
-        try:
-            yield
-        finally:
-            self.choices = before
-
-
-class LoraExperts(nn.Module):
-    """A linear layer, frozen, with low-rank adapters by experts."""
-
-    def __init__(
-        self, base: nn.Linear, num_experts: int, rank: int, scale: float, dropout: float, routing: Routing
-    ) -> None:
-        """``num_experts`` adapters of ``rank``, multiplied by ``scale``; each is nothing at first.
-
-        ``base`` is frozen. ``dropout`` is before the adapters; ``routing`` says whose they are.
-        """
-        super().__init__()
-        self.base, self.routing, self.scale = base.requires_grad_(False), routing, scale
-        self.dropout = nn.Dropout(dropout)
-        kind: dict[str, Any] = {"dtype": base.weight.dtype, "device": base.weight.device}
-        self.lora_a = nn.Parameter(torch.empty(num_experts, rank, base.in_features, **kind))
-        self.lora_b = nn.Parameter(torch.zeros(num_experts, base.out_features, rank, **kind))
-        for expert in self.lora_a:
-            nn.init.kaiming_uniform_(expert, a=math.sqrt(5))  # as peft
-
-    def forward(self, inputs: Tensor) -> Tensor:
-        """``(row, …, out)`` of ``(row, …, in)``."""
-        outputs: Tensor = self.base(inputs)
-        for expert, rows, weights in self.routing.choices:
-            low = nn.functional.linear(self.dropout(inputs[rows]), self.lora_a[expert])
-            change = nn.functional.linear(low, self.lora_b[expert])
-            factors = (self.scale * weights).view(-1, *[1] * (inputs.ndim - 1))
-            outputs = outputs.index_add(0, rows, (factors * change).to(outputs.dtype))
-        return outputs
-
-
-class Gate(nn.Module):
-    """Scores of experts for what an example is like; and their ``bias``, which balances how often they are chosen."""
-
-    bias: Tensor | None
-
-    def __init__(self, width: int, num_experts: int, hidden: int, bias_rate: float = 0.0) -> None:
-        """``width`` is that of an example's vector, ``hidden`` that of the layer between.
-
-        ``bias_rate`` is how much the bias of each of ``num_experts`` changes with a step; at 0 there is no bias.
-        """
-        super().__init__()
-        self.bias_rate = bias_rate
-        self.register_buffer("bias", torch.zeros(num_experts) if bias_rate else None)
-        self.layers = nn.Sequential(
-            nn.LayerNorm(width), nn.Linear(width, hidden), nn.GELU(), nn.Linear(hidden, num_experts)
-        )
-
-    def forward(self, vectors: Tensor) -> Tensor:
-        """Logits ``(row, expert)`` of vectors ``(row, width)``."""
-        logits: Tensor = self.layers(vectors)
-        return logits
-
-    def follow_step(self, sums: Mapping[str, Tensor]) -> None:
-        """Raise the bias of experts that were chosen less than the mean in a step, and lower that of the others.
-
-        ``sums`` are those of the step's terms over all ranks. Source: Wang et al. 2024, algorithm 1.
-        """
-        if self.bias is not None:
-            use = torch.stack([sums[f"{USE}/{expert}"] for expert in range(len(self.bias))])
-            self.bias += self.bias_rate * (use.sum() - len(use) * use).sign().to(self.bias.dtype)
-
-
-def add_experts(
-    model: nn.Module, targets: Sequence[str], num_experts: int, rank: int, scale: float, dropout: float
-) -> Routing:
-    """Freeze a model and give its linear layers whose names end in ``targets`` experts, in place; their routing.
-
-    ``num_experts``, ``rank``, ``scale`` and ``dropout`` are as in ``LoraExperts``. Without such a layer nothing is
-    changed but what is trained.
-    """
-    model.requires_grad_(False)
-    routing = Routing()
-    for name, layer in list(model.named_modules()):
-        parent, _, own = name.rpartition(".")
-        if isinstance(layer, nn.Linear) and own in targets:
-            setattr(model.get_submodule(parent), own, LoraExperts(layer, num_experts, rank, scale, dropout, routing))
-    return routing
-
-
-def top_k_weights(logits: Tensor, top_k: int, bias: Tensor | None = None) -> Tensor:
-    """The weights of experts ``(row, expert)``: probabilities of the ``top_k`` of logits, 0 for the others.
-
-    One keeps its probability, so that the gate learns from the task's loss; several add up to 1. Of equal ones the
-    first are chosen. A ``bias`` ``(expert,)`` is added to probabilities for the choice, and not to the weights.
-
-    >>> top_k_weights(torch.tensor([[0.0, 1.0, 1.0]]), 2)
-    tensor([[0.0000, 0.5000, 0.5000]])
-    """
-    probabilities = logits.softmax(-1)
-    scores = logits if bias is None else probabilities + bias
-    order = scores.argsort(dim=-1, descending=True, stable=True)[:, :top_k]
-    weights = torch.zeros_like(probabilities).scatter(1, order, probabilities.gather(1, order))
-    return weights if top_k == 1 else weights / weights.sum(-1, keepdim=True)
-
-
-def uses_of(weights: Tensor) -> dict[str, Tensor]:
-    """Return how many rows of ``weights`` ``(row, expert)`` chose each expert, named as ``Gate.follow_step`` reads."""
-    return {f"{USE}/{expert}": times for expert, times in enumerate((weights > 0).sum(0).float().unbind())}
-
-
-def load_balancing(logits: Tensor, uses: Mapping[str, Tensor]) -> Tensor:
-    """The part of rows in ``N Σ_e f_e P_e``, times the number of rows of the step.
-
-        f_e = choices of expert e in the step / choices of all N experts        no gradient
-        P_e = Σ over the rows of the step of the probability of e / rows        1 where all are used alike
-
-    ``logits`` are ``(row, expert)``; ``uses`` are those of ``uses_of``, of the whole step. As f_e is the same for all
-    rows, this is a sum over rows: microbatches, pieces and ranks add up to the loss, and the gradient, of one batch.
-
-    Source: Fedus et al. 2021, equation 4. Differs: over the step instead of each batch, as Qiu et al. 2025.
-    """
-    counts = torch.stack([uses[f"{USE}/{expert}"] for expert in range(logits.shape[1])])
-    probabilities = logits.softmax(-1).sum(0)
-    return logits.shape[1] * ((counts / counts.sum()).to(probabilities.dtype) * probabilities).sum()

@@ -8,7 +8,16 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from vaak.nn.lora import Gate, LoraExperts, Routing, add_experts, choices_by, load_balancing, top_k_weights, uses_of
+from vaak.nn.lora_experts import (
+    Gate,
+    LoraExperts,
+    Routing,
+    add_experts,
+    choices_by,
+    load_balancing,
+    top_k_weights,
+    uses_of,
+)
 
 NUM_EXPERTS, RANK, ALPHA = 5, 3, 6.0
 

@@ -34,7 +34,7 @@ from vaak.core.storage.files import whole_folder, write_json, write_text
 from vaak.engine.checkpoint.names import step_of
 from vaak.engine.metrics_file import read_records
 from vaak.nn import lora
-from vaak.nn.lora import LoraExperts
+from vaak.nn.lora_experts import LoraExperts
 from vaak.nn.onnx_file import ExportWrapper, OnnxModule, write_onnx
 from vaak.tasks.asr.config import AsrDecodingConfig, AsrModelConfig
 from vaak.tasks.asr.features import WhisperFeatures

@@ -26,7 +26,7 @@ from torch import Tensor, nn
 from vaak.core.batch import Batch, read_together, send
 from vaak.core.task import Meters
 from vaak.nn.cross_entropy import target_losses, unless_many
-from vaak.nn.lora import uses_of
+from vaak.nn.lora_experts import uses_of
 from vaak.tasks.asr.model import AsrModel
 from vaak.tasks.base import means_of
 from vaak.text.scoring.normalisers import normaliser

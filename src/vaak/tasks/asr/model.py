@@ -18,19 +18,8 @@ import torch
 from torch import Tensor, nn
 
 from vaak.nn.cross_entropy import HeadInputs
-from vaak.nn.lora import (
-    DTYPES,
-    Choice,
-    Gate,
-    LoraExperts,
-    add_experts,
-    add_lora,
-    choices_by,
-    demand_layers,
-    keep_frozen_weights_in,
-    linear_layers,
-    top_k_weights,
-)
+from vaak.nn.lora import DTYPES, add_lora, demand_layers, keep_frozen_weights_in, linear_layers
+from vaak.nn.lora_experts import Choice, Gate, LoraExperts, add_experts, choices_by, top_k_weights
 from vaak.tasks.asr.config import ExpertsConfig, WhisperLoraConfig
 
 if TYPE_CHECKING:

@@ -24,7 +24,7 @@ from vaak.core.storage.files import fingerprint_of
 from vaak.core.task import Outputs as TaskOutputs
 from vaak.data.batching import largest_rows
 from vaak.nn.cross_entropy import IGNORED
-from vaak.nn.lora import USE, load_balancing, uses_of
+from vaak.nn.lora_experts import USE, load_balancing, uses_of
 from vaak.nn.losses import losses_of_logits
 from vaak.runs.prepared import Recipe
 from vaak.tasks.asr.config import SCRATCH, AsrDecodingConfig, AsrExperiment

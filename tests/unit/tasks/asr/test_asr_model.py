@@ -20,7 +20,8 @@ from transformers import (
 
 from vaak.core.errors import UserError
 from vaak.nn.decoding.sampling import Hypothesis
-from vaak.nn.lora import adapters_of, choices_by
+from vaak.nn.lora import adapters_of
+from vaak.nn.lora_experts import choices_by
 from vaak.tasks.asr.config import AsrDecodingConfig, AsrModelConfig, ExpertsConfig, WhisperLoraConfig
 from vaak.tasks.asr.data import AsrExample, collate
 from vaak.tasks.asr.export import write_adapter, write_whisper

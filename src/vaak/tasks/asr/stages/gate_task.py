@@ -15,7 +15,7 @@ from vaak.core.batch import Batch, Term
 from vaak.core.storage.files import fingerprint_of
 from vaak.core.task import Dataset, Meters
 from vaak.data.plan import stratified_sample
-from vaak.nn.lora import Gate
+from vaak.nn.lora_experts import Gate
 from vaak.pipeline.rows import PipelineRowStore
 from vaak.tasks.asr.stages.clusters import Clusters
 from vaak.tasks.asr.stages.embeddings import ROWS, means

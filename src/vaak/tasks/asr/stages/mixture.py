@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     import numpy as np
     from torch import Tensor
 
-    from vaak.nn.lora import Gate
+    from vaak.nn.lora_experts import Gate
     from vaak.tasks.asr.utterances import Utterances
 
 log = logging.getLogger("vaak")
@@ -95,7 +95,7 @@ def load_gate(folder: Path) -> Gate:
     """The gate of a stage's folder."""
     from safetensors.torch import load_file
 
-    from vaak.nn.lora import Gate
+    from vaak.nn.lora_experts import Gate
 
     weights = load_file(folder / GATE_WEIGHTS)
     hidden, width = weights["layers.1.weight"].shape
