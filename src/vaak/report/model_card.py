@@ -140,8 +140,9 @@ def _results(run: Path, step: int | None) -> str:
 def _training(options: Mapping[str, Any], environment: Mapping[str, Any]) -> str:
     shown = {name: options[name] for name in ("model", "training") if isinstance(options.get(name), dict)}
     text = yaml_text(_shown(shown)).replace("```", "'''")
-    packages = environment.get("packages") or {}
-    where = f"On {plain(environment.get('device', '?'))}, {environment.get('world_size', 1)} process(es), "
+    packages = environment.get("packages")
+    packages = packages if isinstance(packages, dict) else {}
+    where = f"On {plain(environment.get('device', '?'))}, {plain(environment.get('world_size', 1))} process(es), "
     where += f"torch {plain(packages.get('torch', '?'))}, commit {plain(environment.get('commit') or 'unknown')}."
     return f"{where}\n\n```yaml\n{text}```" if shown else where
 
@@ -165,7 +166,7 @@ def _check(run: Path) -> str:
 
 
 def _code(name: str) -> str:
-    return name.replace("`", "'")
+    return " ".join(name.replace("`", "'").split())
 
 
 def _records(path: Path) -> Iterator[dict[str, Any]]:

@@ -50,8 +50,13 @@ def test_the_hubs_library_reads_its_head_and_the_body_says_what_the_run_does(run
 
 
 def test_what_a_stranger_wrote_is_text_and_places_on_this_machine_are_left_out(run: Path):
+    (run / "environment.json").write_text(json.dumps({"world_size": "<b>2</b>", "packages": ["torch"]}))
+    record = {"kind": "evaluation", "step": 4, "val_wer/x\n\n# Heading": 0.5}
+    (run / "metrics.jsonl").write_text(json.dumps(record))
+    assert "\n# Heading" not in model_card(run, AboutExport("hf", 4, "out"))
     text = model_card(run, AboutExport("onnx", None, "out folder)", files=("ctc.onnx",)))
     assert "<script>" not in text
+    assert "<b>" not in text
     assert "](http" not in text
     assert "/home/me" not in text
     assert "village \\| talks" in text

@@ -135,6 +135,9 @@ def _with_texts(audio: Path, text: Path) -> tuple[dict[Path, list[str]], dict[Pa
         raise UserError(f"{audio} has {len(files)} recordings: give a folder of texts, one NAME.txt for each")
     if not text.exists():
         raise UserError(f"{text}: no such file")
+    names = [path.stem for path in files]
+    if twice := next((name for name in names if names.count(name) > 1), None):
+        raise UserError(f"two recordings are called {twice}, so their results would be, too: align them apart")
     found = dict[Path, list[str]]()
     for path in files:
         own = text / f"{path.stem}.txt" if text.is_dir() else text

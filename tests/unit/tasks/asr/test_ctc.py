@@ -134,6 +134,7 @@ def test_the_weights_of_an_ngram_model_are_tuned_and_then_used(run: Path, vaak: 
     assert found["utterances"] == 6
     assert found["after"]["wer"] < found["before"]["wer"]
     assert found["decoding"]["method"] == "beam"
+    assert found["decoding"]["ngram"] == str(words.resolve()), "the run is used in other folders, too"
     report = json.loads(vaak("eval", str(own), "--split", "valid", "--json")[1])
     figures = report.get("metrics", report)
     assert figures["valid_wer" if "valid_wer" in figures else "val_wer"] == pytest.approx(found["after"]["wer"])
@@ -182,6 +183,30 @@ def test_words_are_found_where_they_are_said(
     assert [one.start for one in read] == pytest.approx(starts, abs=1e-3)
     code, out, _ = vaak("align", str(run), str(audio), str(text), "--format", "srt")
     assert out.split("\n\n")[1].splitlines()[2] == text.read_text().splitlines()[1]
+
+
+def test_words_that_are_not_said_take_no_time(
+    run: Path, talk: tuple[Path, Path, list[tuple[str, float, float]]], vaak: Any, tmp_path: Path
+):
+    """Two dashes in a row, as in a book, overlapped each other and the next word, which no TextGrid can have."""
+    audio, text, words = talk
+    dashes = tmp_path / "dashes.txt"
+    dashes.write_text("".join(f"— {line} — —\n" for line in text.read_text().splitlines() if line))
+    assert vaak("align", str(run), str(audio), str(dashes), "--format", "textgrid", "-o", str(tmp_path))[0] == 0
+    read = [one.text for one in read_alignment(tmp_path / "talk.TextGrid")["word"] if one.text]
+    assert read == [word for word, _, _ in words]
+    lines = [json.loads(vaak("align", str(run), str(audio), str(one), "--json")[1])["lines"] for one in (text, dashes)]
+    for plain, dashed in zip(*lines, strict=True):
+        assert all(plain[name] == dashed[name] for name in ("start", "end", "confidence"))
+
+
+def test_recordings_of_one_name_are_not_written_over_each_other(run: Path, talk: Any, vaak: Any, tmp_path: Path):
+    for folder in ("one", "two"):
+        (tmp_path / "audio" / folder).mkdir(parents=True)
+        shutil.copy(talk[0], tmp_path / "audio" / folder)
+    code, out, errors = vaak("align", str(run), str(tmp_path / "audio"), str(talk[1].parent), "-o", str(tmp_path / "o"))
+    assert (code, out) == (2, "")
+    assert "two recordings are called talk" in errors
 
 
 def test_a_wrong_text_is_less_sure_and_one_that_cannot_be_is_an_error(

@@ -47,23 +47,27 @@ class AlignedWord(NamedTuple):
 
 @dataclass(frozen=True)
 class AlignedLine:
-    """A line of the text: its words."""
+    """A line of the text: its words. It lasts from the first to the last of those that are said."""
 
     text: str
     words: tuple[AlignedWord, ...]
 
     @property
     def start(self) -> float:
-        return self.words[0].start
+        return self._said[0].start
 
     @property
     def end(self) -> float:
-        return self.words[-1].end
+        return self._said[-1].end
+
+    @property
+    def _said(self) -> list[AlignedWord]:
+        return [word for word in self.words if word.end > word.start] or list(self.words)
 
     @property
     def confidence(self) -> float:
-        """The least mean confidence of some words in a row."""
-        each = np.array([word.confidence for word in self.words])
+        """The least mean confidence of some words in a row; a dash that stands alone is none."""
+        each = np.array([word.confidence for word in self.words if any(map(str.isalnum, word.text))] or [0.0])
         size = min(SPAN, len(each))
         return float(np.convolve(each, np.full(size, 1 / size), "valid").min())
 
@@ -184,13 +188,12 @@ class Aligner:
 def _with_beginnings(
     starts: np.ndarray, ends: np.ndarray, confidences: np.ndarray, duration: float
 ) -> list[tuple[float, float, float]]:
-    """Words with up to MOST_BEFORE of the pause before them; one without tokens has the time between others."""
+    """Words with up to MOST_BEFORE of the pause before them; one without tokens takes no time, after the one before."""
     is_known = np.isfinite(starts)
+    ends = np.minimum(ends, duration)
     before = np.concatenate(([0.0], np.maximum.accumulate(np.where(is_known, ends, 0.0))[:-1]))
-    after = np.concatenate((np.minimum.accumulate(np.where(is_known, starts, duration)[::-1])[::-1][1:], [duration]))
-    starts = np.where(is_known, np.maximum(starts - MOST_BEFORE, before), before)
-    ends = np.minimum(np.where(is_known, ends, after), duration)
-    starts = np.minimum(starts, ends)
+    starts = np.where(is_known, np.minimum(np.maximum(starts - MOST_BEFORE, before), ends), before)
+    ends = np.where(is_known, ends, before)
     return [(float(start), float(end), float(one)) for start, end, one in zip(starts, ends, confidences, strict=True)]
 
 

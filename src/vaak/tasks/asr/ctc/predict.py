@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache
+from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
@@ -126,7 +127,9 @@ def weigh_ngram(
         best = min([best, *((best[0], beta) for beta in BETAS)], key=lambda pair: rate(*pair))
         if best == before:
             break
-    decoding = transcriber.decoding.model_copy(update={"method": "beam", "alpha": best[0], "beta": best[1]})
+    ngram = str(Path(str(transcriber.decoding.ngram)).resolve())  # it is read from other folders, too
+    found = {"method": "beam", "ngram": ngram, "alpha": best[0], "beta": best[1]}
+    decoding = transcriber.decoding.model_copy(update=found)
     return Weighed(decoding, len(texts), rate(*start), rate(*best))
 
 
