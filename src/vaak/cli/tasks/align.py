@@ -107,7 +107,8 @@ def segment(
             failed[path] = found
             continue
         parts = [_parts(line, max_duration) for line in found.lines]
-        kept = [part for own in parts for part in own if part.confidence >= min_confidence]
+        parts_said = (part for own in parts for part in own if part.end > part.start)
+        kept = [part for part in parts_said if part.confidence >= min_confidence]
         left_out += sum(max(1, len(own)) for own in parts) - len(kept)
         entries += [_entry(path, output.parent, number, part) for number, part in enumerate(kept)]
     for reason in failed.values():

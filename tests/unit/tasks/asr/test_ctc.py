@@ -235,7 +235,7 @@ def test_a_recording_and_its_text_become_utterances_to_train_on(
     audio, text, words = talk
     lines = [line for line in text.read_text().splitlines() if line]
     part = tmp_path / "part.txt"  # the recording begins and ends with what isn't in the text
-    part.write_text("\n".join(lines[2:6]) + "\n")
+    part.write_text("\n".join([*lines[2:6], "—"]) + "\n")  # and a line that nobody says
     shutil.copy(audio, tmp_path / "talk.wav")
     manifest = tmp_path / "train.jsonl"
     arguments = [str(run), str(tmp_path / "talk.wav"), str(part), "-o", str(manifest), "--min-confidence", "0"]
