@@ -162,7 +162,8 @@ def by_hand(job: dict[str, Any], made: Callable[[dict[str, int]], nn.Module] = S
     length, starts = size["length"], np.arange(0, len(tokens) - size["length"] - 1, size["length"])
     while True:
         watch = yield
-        model = made(size).train().to(job["device"])
+        with torch.device(job["device"]):
+            model = made(size).train()
         optimizer = adamw(model)
         for step in itertools.count():
             chosen = rng.choice(starts, size["batch"])

@@ -144,7 +144,7 @@ def recipes(card: Card) -> None:
     """Train each quick start in each mode; what runs side by side shares the card."""
     steps = 4 if card.toy else 40
     jobs = [(recipe, mode) for recipe in (RECIPES[:1] if card.toy else RECIPES) for mode in MODES]
-    with ThreadPoolExecutor(1 if card.toy else 4) as pool:
+    with ThreadPoolExecutor(1 if card.toy else 8) as pool:
         rows = list(pool.map(lambda job: [*job, *_recipe(card, job[0], job[1], steps)], jobs))
     card.table(["recipe", "mode", "result", "loss at the end", "killed and resumed"], rows)
 
@@ -283,9 +283,11 @@ def _raced(card: Card, name: str, length: int) -> tuple[dict[str, int], list[Pro
         jobs = {arm: bench.job(size, "Vaak" in arm, own_model="own" in arm) for arm in ARMS if "compiled" not in arm}
         jobs["by hand, compiled"] = bench.job(size, False)
         jobs["Vaak, its own model, compiled"] = bench.job(size, True, (own,), own_model=True)
-        arms = {arm: kind for arm, kind in ARMS.items() if not (card.toy and "compiled" in arm)}
+        chosen = [arm for arm in card.options.arms if not (card.toy and "compiled" in arm)]
+        in_turns = card.toy or len(chosen) * memory_of(size) < torch.cuda.get_device_properties(0).total_memory
+        arms = [(arm, ARMS[arm], jobs[arm]) for arm in chosen]
         try:
-            return size, bench.race([(arm, kind, jobs[arm]) for arm, kind in arms.items()], 4 if card.toy else 20)
+            return size, bench.race(arms, 4 if card.toy else 20, in_turns)
         except SystemExit as error:
             if "out of memory" not in str(error):
                 raise RuntimeError(str(error)) from error
@@ -296,12 +298,11 @@ def _raced(card: Card, name: str, length: int) -> tuple[dict[str, int], list[Pro
 def _throughput_row(card: Card, process: Process, base: Process, size: dict[str, int]) -> list[str]:
     figures = figures_of(process, base)
     tokens = size["batch"] * size["length"] * figures["steps_per_second"]
-    width, layers = size["width"], size["layers"]
-    parameters = 12 * layers * width**2 + size["vocab"] * width
-    per_token = 6 * parameters + 12 * layers * size["length"] * width  # PaLM, appendix B
+    per_token = 6 * parameters_of(size) + 12 * size["layers"] * size["length"] * size["width"]  # PaLM, appendix B
     peak = peak_flops(torch.cuda.get_device_name(0), "bf16", tf32=False) if not card.toy else None
     used = "" if peak is None else f"{tokens * per_token / peak:.1%}"
-    card.figures[f"{process.name}, {width} x {size['length']}"] = {"tokens_per_second": tokens, "mfu": used, **figures}
+    found = {"tokens_per_second": tokens, "mfu": used, **figures}
+    card.figures[f"{process.name}, {size['width']} x {size['length']}"] = found
     return [
         process.name,
         f"{figures['step_ms']:.1f}",
@@ -310,6 +311,17 @@ def _throughput_row(card: Card, process: Process, base: Process, size: dict[str,
         f"{figures['ratio']:.3f}",
         f"{figures['memory'] / 1000:.2f}",
     ]
+
+
+def parameters_of(size: dict[str, int]) -> int:
+    """Return the number of parameters of an arm's model: its matrices and its embeddings, which are tied."""
+    return int(12 * size["layers"] * size["width"] ** 2 + size["vocab"] * size["width"])
+
+
+def memory_of(size: dict[str, int]) -> int:
+    """Return about how many bytes an arm takes: weights, gradients and moments, logits, and activations."""
+    tokens = size["batch"] * size["length"]
+    return 16 * parameters_of(size) + tokens * (12 * size["vocab"] + 40 * size["layers"] * size["width"])
 
 
 def _corpus(card: Card) -> str:
@@ -486,6 +498,7 @@ def main() -> None:
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS))
     parser.add_argument("--models", nargs="+", choices=MODELS, default=["110M", "1B"])
     parser.add_argument("--lengths", nargs="+", type=int, default=[1024, 8192])
+    parser.add_argument("--arms", nargs="+", choices=ARMS, default=list(ARMS), help="of the throughput")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--json", type=Path)

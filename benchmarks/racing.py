@@ -146,18 +146,24 @@ class Bench:
                 with contextlib.suppress(BrokenPipeError):
                     pipe.close()
 
-    def race(self, arms: Sequence[tuple[str, str, Any]], steps: int) -> list[Process]:
-        """Let the arms train in turns; each has taken its first steps alone before."""
+    def race(self, arms: Sequence[tuple[str, str, Any]], steps: int, in_turns: bool = True) -> list[Process]:
+        """Let the arms train in turns; each has taken its first steps alone before.
+
+        Where a device hasn't room for all (``in_turns`` false), each trains all rounds and ends before the next.
+        """
         with contextlib.ExitStack() as stack:
-            racing = []
-            for name, arm, job in arms:
-                process = stack.enter_context(self.started(name, arm, job))
+            racing = list[Process]()
+            for process in [stack.enter_context(self.started(*arm)) for arm in arms]:
                 process.train(max(steps // 10, 2))
                 if process.missing:
-                    say(f"{name}: left out, for {process.missing} isn't installed")
-                else:
-                    racing.append(process)
-            for number in range(self.options.rounds):
+                    say(f"{process.name}: left out, for {process.missing} isn't installed")
+                    continue
+                racing.append(process)
+                if not in_turns:
+                    process.rounds = [process.train(steps) for _ in range(self.options.rounds)]
+                    process.process.kill()
+                    process.process.wait()
+            for number in range(self.options.rounds if in_turns else 0):
                 order = racing if number % 2 else racing[::-1]
                 for process in order:
                     process.rounds.append(process.train(steps))

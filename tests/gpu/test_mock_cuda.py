@@ -16,6 +16,7 @@ from torch.nn import functional as F
 
 from mock_cuda import MockDevice, operators
 
+pytestmark = pytest.mark.usefixtures("device_library")  # a GPU that is there isn't tried
 INTEGERS = (torch.uint8, torch.int16, torch.int32, torch.int64)
 
 

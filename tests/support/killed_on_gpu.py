@@ -1,13 +1,15 @@
 """A language model on the mock device, killed by the system and resumed: a program, since it forks before it computes.
 
-    python killed_on_gpu.py FOLDER LIBRARY
+    python killed_on_gpu.py FOLDER [LIBRARY]
 
-It leaves FOLDER/whole, never disturbed, and FOLDER/killed, killed after some steps and resumed each time. On standard
-output, in JSON: the signals by which it ended, and where it resumed last.
+Without the LIBRARY of the mock device it uses the GPU that is there. It leaves FOLDER/whole, never disturbed, and
+FOLDER/killed, killed after some steps and resumed each time. On standard output, in JSON: the signals by which it
+ended, and where it resumed last.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -76,7 +78,7 @@ def main() -> None:
     model = {**case.options["model"], "num_layers": 1, "dropout": 0.2}
     prepared = replace(case, options={**case.options, "model": model}).prepared(folder)
     prepared = replace(prepared, training={**prepared.training, **OPTIONS})
-    with mock_cuda.plugged_in(Path(sys.argv[2])):
+    with mock_cuda.plugged_in(Path(sys.argv[2])) if sys.argv[2:] else contextlib.nullcontext():
         assert in_a_process(lambda: resumed(prepared, folder / "whole").fit()) == 0
         ended = [
             in_a_process(lambda step=step: resumed(prepared, folder / "killed", KillAt(step)).fit())  # type: ignore[misc]

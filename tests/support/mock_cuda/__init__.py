@@ -20,6 +20,7 @@ import shutil
 import subprocess
 import sys
 import time
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -252,6 +253,24 @@ def _where(depth: int = 4) -> tuple[str, ...]:
             others.append(f"{file}:{line}")
         frame = frame.f_back  # type: ignore[assignment]
     return tuple(ours or others[:depth])
+
+
+@contextlib.contextmanager
+def real() -> Iterator[MockDevice]:
+    """Within this context, the waits for the GPU that this machine has are noted, as far as torch sees them."""
+    device = MockDevice()
+
+    def note(message: Warning | str, *_: Any, **__: Any) -> None:
+        if "synchronizing CUDA operation" in str(message):
+            device.note("waits", str(message).split(" (Triggered")[0])
+
+    with warnings.catch_warnings(), patch.object(warnings, "showwarning", note):
+        warnings.simplefilter("always")
+        torch.cuda.set_sync_debug_mode("warn")
+        try:
+            yield device
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
 
 
 @contextlib.contextmanager

@@ -55,6 +55,7 @@ def attend_segments(
 
     bounds, longest = segments
     queries, keys, values = (one.transpose(1, 2).flatten(0, 1) for one in (query, key, value))
+    grouped: Any = {"enable_gqa": True} if query.shape[1] != key.shape[1] else {}  # torch 2.11 hasn't it
     mixed: Any = varlen_attn(
         queries,
         keys,
@@ -64,7 +65,7 @@ def attend_segments(
         longest,
         longest,
         window_size=(EVERYTHING, 0 if causal else EVERYTHING),
-        enable_gqa=query.shape[1] != key.shape[1],
+        **grouped,
     )
     rows: Tensor = mixed.unflatten(0, (query.shape[0], -1)).transpose(1, 2)
     return rows
@@ -138,6 +139,6 @@ def _is_supported(device: torch.device) -> bool:
         from torch.nn.attention.varlen import varlen_attn
     except ImportError:
         return False
-    if torch.version.hip is not None or not {"window_size", "enable_gqa"} <= signature(varlen_attn).parameters.keys():
+    if torch.version.hip is not None or "window_size" not in signature(varlen_attn).parameters:
         return False  # earlier torches have the module with other arguments
     return torch.backends.cuda.is_flash_attention_available() and torch.cuda.get_device_capability(device) >= (8, 0)
