@@ -14,9 +14,12 @@ LAST = ("<|startoflm|>", "<|nospeech|>", "<|notimestamps|>")
 NUM_TIMES = 5
 
 
-def whisper_tokenizer() -> WhisperTokenizer:
-    """Every byte is a token, then the special ones, and some for times."""
-    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
+def whisper_tokenizer(empty: bool = False) -> WhisperTokenizer:
+    """Every byte is a token, then the special ones, and some for times.
+
+    With ``empty``, there is a token without characters, by which CTranslate2 knows that it is multilingual.
+    """
+    letters = [*sorted(pre_tokenizers.ByteLevel.alphabet()), *([""] if empty else [])]
     vocabulary = {letter: number for number, letter in enumerate(letters)}
     backend = Tokenizer(models.BPE(vocabulary, []))
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -26,9 +29,11 @@ def whisper_tokenizer() -> WhisperTokenizer:
     return WhisperTokenizer(tokenizer_object=backend)
 
 
-def write_whisper(folder: Path, seed: int = 0, multilingual: bool = True, max_target_positions: int = 24) -> Path:
+def write_whisper(
+    folder: Path, seed: int = 0, multilingual: bool = True, max_target_positions: int = 24, empty: bool = False
+) -> Path:
     """A folder that transformers' ``from_pretrained`` reads; its model has random weights, but not tiny ones."""
-    tokenizer = whisper_tokenizer()
+    tokenizer = whisper_tokenizer(empty)
     ids = tokenizer.get_vocab()
     end, start = ids["<|endoftext|>"], ids["<|startoftranscript|>"]
     special = [number for name, number in ids.items() if name.startswith("<|") and number != end]

@@ -16,7 +16,6 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 PACKAGES = {"google": "protobuf", "ruamel": "ruamel.yaml", "sklearn": "scikit-learn", "umap": "umap-learn"}
 """Packages whose module has another name."""
 UNDECLARED = {
-    "ctranslate2",  # the tool that an export is for; its absence is said
     "pandas",  # only frames that a user gives
     "pydantic_core",  # pydantic's own, at the version that it pins
 }

@@ -20,6 +20,7 @@ class Format(StrEnum):
     onnx = "onnx"
     peft = "peft"
     mixture = "mixture"
+    ct2 = "ct2"
 
 
 def export(
@@ -28,10 +29,13 @@ def export(
         Format,
         typer.Option(
             help="hf: for transformers; onnx: for onnxruntime; peft: low-rank adapters alone; mixture: "
-            "all experts with their gate."
+            "all experts with their gate; ct2: for CTranslate2 and faster-whisper."
         ),
     ] = Format.hf,
     output: Annotated[Path | None, typer.Option(help="The folder to write; default: RUN/export/FORMAT.")] = None,
+    quantization: Annotated[
+        str | None, typer.Option(help="Type of the weights, by its name in the format (ct2: int8, int8_float16, …).")
+    ] = None,
     expert: Annotated[int | None, typer.Option(help="Of a mixture of experts, the one to write, from 0.")] = None,
     expert_weight: Annotated[
         float | None,
@@ -60,8 +64,10 @@ def export(
     from vaak.nn.lora import merged
     from vaak.report.model_card import AboutExport, model_card
     from vaak.runs.open_run import open_run
-    from vaak.tasks.base import demand_format
+    from vaak.tasks.base import demand_format, demand_quantization, writer_of
 
+    if quantization is not None:
+        demand_quantization(format.value, quantization)
     opened = open_run(run, device="cpu", weights=weights, trust_code=trust_code)
     demand_format(opened.task, format.value)
     if expert is not None and getattr(opened.experiment.model, "experts", None) is None:
@@ -76,8 +82,8 @@ def export(
         chosen = {"expert": expert, "weight": known}
     folder = output or opened.directory / "export" / format.value
     model = opened.model if format in (Format.peft, Format.mixture) else merged(opened.model)
-    writer = getattr(opened.task, f"export_{format.value}")
-    writer(model, folder, **chosen)
+    typed = {} if quantization is None else {"quantization": quantization}
+    getattr(opened.task, writer_of(format.value))(model, folder, **chosen, **typed)
     card = folder / "README.md"
     if not card.exists():  # an adapter's says how it is loaded
         facts = AboutExport(
@@ -88,10 +94,11 @@ def export(
             license,
             tuple(data_license or ()),
             tuple(language or ()),
+            quantization,
         )
         write_text(card, model_card(opened.directory, facts))
     if as_json:
-        print(json.dumps({"folder": str(folder), **chosen}))
+        print(json.dumps({"folder": str(folder), **chosen, **typed}))
     else:
         about = f": expert {expert}, its change multiplied by {chosen['weight']:.4g}" if chosen else ""
         print(f"exported {opened.checkpoint} to {folder}{about}")

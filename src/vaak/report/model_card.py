@@ -32,11 +32,36 @@ PIPELINES = {
     "vocoder": "audio-to-audio",
 }
 """The name that the Hub has for what a task's models do."""
-LIBRARIES = {"hf": "transformers", "peft": "peft", "onnx": "onnx", "mixture": "transformers"}
+LIBRARIES = {"hf": "transformers", "peft": "peft", "onnx": "onnx", "mixture": "transformers", "ct2": "ctranslate2"}
 USE = {
     "hf": 'from transformers import pipeline\n\nmodel = pipeline("{pipeline}", model="{folder}")',
     "onnx": 'import onnxruntime\n\nsession = onnxruntime.InferenceSession("{folder}/{file}")',
+    "ct2 asr": """\
+from faster_whisper import WhisperModel
+
+model = WhisperModel("{folder}")
+segments, _ = model.transcribe("recording.wav", without_timestamps=True)
+print("".join(segment.text for segment in segments))""",
+    "ct2 lm": """\
+import ctranslate2
+import transformers
+
+model = ctranslate2.Generator("{folder}")
+tokenizer = transformers.AutoTokenizer.from_pretrained("{folder}")
+tokens = tokenizer.convert_ids_to_tokens(tokenizer.encode("Begin with this"))
+(result,) = model.generate_batch([tokens], max_length=20, include_prompt_in_result=False)
+print(tokenizer.decode(result.sequences_ids[0]))""",
+    "ct2 seq2seq": """\
+import ctranslate2
+import transformers
+
+model = ctranslate2.Translator("{folder}")
+tokenizer = transformers.AutoTokenizer.from_pretrained("{folder}")
+tokens = tokenizer.convert_ids_to_tokens(tokenizer.encode("Translate this"))
+(result,) = model.translate_batch([tokens])
+print(tokenizer.decode(tokenizer.convert_tokens_to_ids(result.hypotheses[0])))""",
 }
+"""By format, or format and task."""
 COUNTS = ("documents", "words", "utterances", "examples", "pairs", "texts", "recordings", "speakers", "seconds")
 """What statistics of prepared data are shown, of those that a task has; seconds as hours."""
 
@@ -56,6 +81,7 @@ class AboutExport:
     license: str | None = None
     data_licenses: Sequence[str] = ()
     languages: Sequence[str] = ()
+    quantization: str | None = None
 
 
 def model_card(run: Path, about: AboutExport) -> str:
@@ -90,15 +116,17 @@ def plain(text: object) -> str:
 def _opening(task: str, about: AboutExport, environment: Mapping[str, Any]) -> str:
     version = plain(environment.get("vaak", "?"))
     license = plain(about.license) if about.license else "not said (`vaak export --license`)"
+    weights = f", weights in {plain(about.quantization)}" if about.quantization else ""
     step = "" if about.step is None else f", step {about.step:,}"
-    return f"A model of task {plain(task)}, trained by Vaak {version}{step}. Licence: {license}."
+    return f"A model of task {plain(task)}, trained by Vaak {version}{step}{weights}. Licence: {license}."
 
 
 def _use(task: str, about: AboutExport) -> str:
-    if about.form not in USE or task not in PIPELINES:
+    use = USE.get(about.form) or USE.get(f"{about.form} {task}")
+    if use is None or task not in PIPELINES:
         return ""
     file = next((name for name in about.files if name.endswith(".onnx")), "model.onnx")
-    code = USE[about.form].format(pipeline=PIPELINES[task], folder=re.sub(r"[^\w./-]", "_", about.folder), file=file)
+    code = use.format(pipeline=PIPELINES[task], folder=re.sub(r"[^\w./-]", "_", about.folder), file=file)
     return f"```python\n{code}\n```"
 
 

@@ -273,13 +273,32 @@ def means_of(sums: Mapping[str, float], prefix: str = "") -> dict[str, float]:
     }
 
 
-FORMATS = ("hf", "onnx", "peft", "mixture")
+FORMATS = ("hf", "onnx", "peft", "mixture", "ct2", "gguf", "sherpa-onnx")
+QUANTIZATIONS = {
+    "ct2": ("int8", "int8_float32", "int8_float16", "int8_bfloat16", "int16", "float16", "bfloat16", "float32"),
+    "gguf": ("f32", "f16", "bf16", "q8_0"),
+    "sherpa-onnx": ("int8",),
+}
+"""The types that weights can have in a format, by its own names."""
 
 
 def formats_of(task: vaak.core.task.Task) -> list[str]:
     """The formats that a task writes this run in."""
     refused = task.refused_exports()
-    return [name for name in FORMATS if hasattr(task, f"export_{name}") and name not in refused]
+    return [name for name in FORMATS if hasattr(task, writer_of(name)) and name not in refused]
+
+
+def writer_of(name: str) -> str:
+    """Return the name of the method by which a task writes a format."""
+    return f"export_{name.replace('-', '_')}"
+
+
+def demand_quantization(format: str, quantization: str) -> None:
+    """Raises UserError where a format's weights can't have a type."""
+    known = QUANTIZATIONS.get(format, ())
+    if quantization not in known:
+        names = f"expected one of {', '.join(known)}" if known else "leave it out"
+        raise UserError(f"--quantization {quantization}: --format {format} has no such type; {names}")
 
 
 def demand_format(task: vaak.core.task.Task, name: str) -> None:
@@ -287,7 +306,8 @@ def demand_format(task: vaak.core.task.Task, name: str) -> None:
     formats = formats_of(task)
     if name in formats:
         return
-    instead = f"use --format {' or '.join(formats)}" if formats else "there is no other format for this run"
+    names = " or ".join(filter(None, (", ".join(formats[:-1]), *formats[-1:])))
+    instead = f"use --format {names}" if formats else "there is no other format for this run"
     raise UserError(f"--format {name}: {why_not(task, name)}; {instead}")
 
 

@@ -155,7 +155,9 @@ def test_adapters_of_gpt2_are_merged(tmp_path: Path, tiny_text: Path):
     (tmp_path / "gpt2.yml").write_text("\n".join(lines))
     train_run(load([tmp_path / "gpt2.yml"], [f"run_dir={tmp_path / 'run'}", *options]))
     run = open_run(tmp_path / "run", device="cpu")
-    with pytest.raises(UserError, match=r"one layer for several of ours, so they are merged; use --format hf or onnx$"):
+    with pytest.raises(
+        UserError, match=r"one layer for several of ours, so they are merged; use --format hf, onnx or ct2$"
+    ):
         demand_format(run.task, "peft")
 
 

@@ -35,6 +35,7 @@ MODULES = {"ruamel.yaml": "ruamel.yaml"}
 
 OPTIONAL = {
     "accelerate": "training.logging.trackers and accelerate launch",
+    "ctranslate2": "vaak export --format ct2",
     "datasets": "data.corpus.type huggingface and parquet",
     "matplotlib": "pictures of vaak find-lr",
     "sacrebleu": "the task seq2seq",

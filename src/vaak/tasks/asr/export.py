@@ -4,6 +4,7 @@
                vocabulary.json: prompt and special tokens, for Vaak, whose base the folder can be
     peft       adapter_config.json  adapter_model.safetensors
     mixture    mixture.json  mixture.safetensors (gate and experts)  tokenizer.json  README.md, with mixture_loader.py
+    ct2        as vaak.tasks.ct2 says, for faster-whisper
     onnx       encoder.onnx  features (row, bin, frame) -> states (row, position, width), experts and weights
                              (row, choice)
                decoder.onnx  tokens (row, token), states, experts, weights -> logits (row, token, vocab)
@@ -36,12 +37,13 @@ from vaak.engine.metrics_file import read_records
 from vaak.nn import lora
 from vaak.nn.lora_experts import LoraExperts
 from vaak.nn.onnx_file import ExportWrapper, OnnxModule, write_onnx
-from vaak.tasks.asr.config import AsrDecodingConfig, AsrModelConfig
+from vaak.tasks.asr.config import CONTEXT_SECONDS, AsrDecodingConfig, AsrModelConfig
 from vaak.tasks.asr.features import WhisperFeatures
 from vaak.tasks.asr.metrics import EXPERT_WEIGHT
 from vaak.tasks.asr.model import AsrModel
 from vaak.tasks.asr.predict import Transcriber
 from vaak.tasks.asr.whisper import ABOUT, NO_TIMES, PURPOSE, START, TOKENIZER, Vocabulary
+from vaak.tasks.ct2 import write_ct2
 from vaak.tasks.pretrained import config_of_tokenizer, transformers_of
 from vaak.text.tokenizer import BYTES
 
@@ -90,6 +92,21 @@ def write_whisper(transcriber: Transcriber, folder: Path, expert: int | None = N
         merged.save_pretrained(temporary)
         generation_of(model, vocabulary, transcriber.decoding).save_pretrained(temporary)
         write_processor(vocabulary, transcriber.features, temporary)
+
+
+def write_whisper_ct2(
+    transcriber: Transcriber, folder: Path, expert: int | None, weight: float, quantization: str | None
+) -> None:
+    """Write ``folder`` as ``write_whisper`` does, for CTranslate2 and faster-whisper; ``quantization`` is by its name.
+
+    Warns where faster-whisper, which fills what it hears up to half a minute, can't use it.
+    """
+    if transcriber.features.seconds != CONTEXT_SECONDS:
+        log.warning(
+            "faster-whisper reads half a minute; data.max_duration is %g, so only CTranslate2 itself can use it",
+            transcriber.features.seconds,
+        )
+    write_ct2(lambda made: write_whisper(transcriber, made, expert, weight), folder, quantization)
 
 
 def write_adapter(

@@ -30,7 +30,14 @@ from vaak.runs.prepared import Recipe
 from vaak.tasks.asr.config import SCRATCH, AsrDecodingConfig, AsrExperiment
 from vaak.tasks.asr.ctc.task import CtcTask
 from vaak.tasks.asr.data import AsrDataset, AsrExample, collate
-from vaak.tasks.asr.export import mean_weight, write_adapter, write_mixture, write_mixture_onnx, write_whisper
+from vaak.tasks.asr.export import (
+    mean_weight,
+    write_adapter,
+    write_mixture,
+    write_mixture_onnx,
+    write_whisper,
+    write_whisper_ct2,
+)
 from vaak.tasks.asr.features import WhisperFeatures, WhisperSamples
 from vaak.tasks.asr.metrics import AsrMeters
 from vaak.tasks.asr.model import AsrModel, AsrOutputs, Encoded
@@ -208,6 +215,17 @@ class AsrTask(Recogniser):
         """Write a Whisper that transformers loads, low-rank adapters merged; of experts, one, times its ``weight``."""
         write_whisper(self.transcriber(model), folder, expert, weight)
 
+    def export_ct2(
+        self,
+        model: nn.Module,
+        folder: Path,
+        expert: int | None = None,
+        weight: float = 1.0,
+        quantization: str | None = None,
+    ) -> None:
+        """Write a Whisper that faster-whisper and CTranslate2 load, as ``export_hf`` does."""
+        write_whisper_ct2(self.transcriber(model), folder, expert, weight, quantization)
+
     def export_peft(self, model: nn.Module, folder: Path, expert: int | None = None, weight: float = 1.0) -> None:
         """Write the low-rank adapters for peft, which loads them on the base; of experts, one, times its ``weight``."""
         options = self.options.model_copy(update={"base": name_of(self.options.base, self.folder)})
@@ -224,7 +242,11 @@ class AsrTask(Recogniser):
         write_mixture_onnx(cast("AsrModel", model), self.prepared.vocabulary, base, folder)
 
     def refused_exports(self) -> dict[str, str]:
-        if self.options.experts is not None:
-            return {}
         reason = "only a mixture of experts (model.experts) is written so"
-        return {"mixture": reason, "onnx": reason + "; other tools convert the folder of --format hf"}
+        reasons = {} if self.options.experts is not None else {"mixture": reason, "onnx": reason}
+        if not self.prepared.vocabulary.is_whispers:
+            reasons["ct2"] = (
+                "faster-whisper begins each text with <|startoftranscript|><|notimestamps|>, which a Whisper with "
+                "a tokenizer of its own (model.base: scratch) wasn't trained with"
+            )
+        return reasons

@@ -17,29 +17,33 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import save_file
 from tokenizers import Tokenizer, processors
-from torch import Tensor
+from torch import Tensor, nn
 
 from vaak.core.errors import UserError
 from vaak.core.storage.files import sync_directory, sync_file, usual_mode, whole_folder, write_json, write_text
 from vaak.nn.lora import adapters_of, merged, write_adapter
 from vaak.nn.onnx_file import ExportWrapper, OnnxModule, some_tokens, write_onnx
+from vaak.runs.prepared import prepared_folder
+from vaak.tasks.ct2 import write_ct2
+from vaak.tasks.lm import pretrained
+from vaak.tasks.lm.config import LanguageModelConfig, LanguageModelDataConfig, LanguageModelExperiment
 from vaak.tasks.lm.model import AnyLanguageModel, LanguageModel, TransformersDecoder
-from vaak.tasks.lm.pretrained import (
-    FAMILIES,
-    Family,
-    exported_config,
-    family_of,
-)
-from vaak.tasks.pretrained import ATTENTION_DROPOUTS, DROPOUTS, KeptBase
+from vaak.tasks.lm.prepare import PreparedText
+from vaak.tasks.lm.pretrained import FAMILIES, Family, exported_config, family_of
+from vaak.tasks.pretrained import ATTENTION_DROPOUTS, DROPOUTS, KeptBase, find_model
+from vaak.tasks.text_task import TextTask
 from vaak.text.chat_template import template_in
 from vaak.text.tokenizer import Tokenizer as VaaksTokenizer
+from vaak.text.tokenizer import UsersTokenizer
 
 GENERATION_TOKENS = ("bos_token", "eos_token", "pad_token")
 SPECIAL_TOKENS = ("bos_token", "eos_token", "pad_token", "unk_token", "mask_token", "sep_token", "cls_token")
@@ -147,6 +151,17 @@ def export_onnx(model: LanguageModel, tokenizer: VaaksTokenizer, longest: int, f
         write_onnx(made / "model.onnx", exported)
 
 
+def ct2_logits(model: AnyLanguageModel, longest: int, folder: Path) -> tuple[np.ndarray, np.ndarray]:
+    """The logits ``(token, vocab)`` that CTranslate2 gives for ``folder``, and those of ``model``, for drawn tokens."""
+    import ctranslate2
+
+    ids = some_tokens(model.vocab_size, 1, min(64, longest), ("inputs", "mask"))["inputs"]
+    generator = ctranslate2.Generator(str(folder), device="cpu", compute_type="float32")
+    with torch.inference_mode():
+        expected = model.eval()(ids)
+    return np.array(generator.forward_batch(ids.tolist()))[0], expected[0].float().numpy()
+
+
 def hf_config(model: LanguageModel, max_length: int, family: Family | None = None) -> dict[str, Any]:
     """The model's ``config.json``; ``family`` is the one of its options, unless another is given."""
     dtype = str(model.embedding.weight.dtype).removeprefix("torch.")
@@ -244,3 +259,84 @@ def _ends(own: Mapping[str, Any], base: Mapping[str, Any]) -> dict[str, Any]:
     ends = list(dict.fromkeys([*(found if isinstance(found, list) else [found]), own.get("eos_token_id")]))
     known = [one for one in ends if one is not None]
     return {"eos_token_id": known[0] if len(known) == 1 else known} if known else {}
+
+
+class ExportableTask(TextTask[LanguageModelExperiment, PreparedText, AnyLanguageModel]):
+    """The exports of a language model's run: which there are, and each in its format."""
+
+    data: LanguageModelDataConfig
+
+    def __init__(self, experiment: LanguageModelExperiment, directory: Path, folder: Path) -> None:
+        super().__init__(experiment, directory, folder)
+        self.own = experiment.model
+
+    @cached_property
+    def options(self) -> LanguageModelConfig:
+        """The options of the model: of a pretrained one, mostly its own."""
+        if self.own.pretrained is None:
+            return self.own
+        return pretrained.options_in(prepared_folder(self.directory), self.own)
+
+    @property
+    def tokenizer(self) -> VaaksTokenizer:
+        return self.prepared.tokenizer
+
+    def export_hf(self, model: nn.Module, folder: Path) -> None:
+        """Write a folder that transformers loads without Vaak."""
+        assert isinstance(model, AnyLanguageModel)
+        if isinstance(self.tokenizer, UsersTokenizer):
+            raise UserError(f"data.tokenizer: transformers can't load a {self.data.tokenizer.type}; it isn't exported")
+        names = {f"{role}_token": token for role, token in self.tokenizer.special_tokens.items()}
+        if self.data.layout == "stream":  # a document has no end token, only the next one's beginning
+            names["eos_token"] = names["bos_token"]
+        prepared = self.prepared.folder
+        base = None if self.own.pretrained is None else KeptBase.of(prepared)
+        export_hf(model, prepared / "tokenizer" / "tokenizer.json", names, self._longest(), folder, base)
+
+    def refused_exports(self) -> dict[str, str]:
+        family = self._family()
+        reasons = super().refused_exports()
+        if isinstance(self.tokenizer, UsersTokenizer):
+            reasons["hf"] = f"transformers can't load a data.tokenizer of type {self.data.tokenizer.type}"
+        elif family is None:
+            reasons["onnx"] = "the model is transformers' own module; export it as hf, which other tools convert"
+        elif isinstance(family, str):
+            reasons["hf"] = family
+        elif family.is_transposed:
+            reasons.setdefault("peft", f"{family.architecture} has one layer for several of ours, so they are merged")
+        if "hf" in reasons:
+            reasons["ct2"] = reasons["hf"]
+        return reasons
+
+    def _family(self) -> Family | str | None:
+        """Return the model's family in transformers, or why it has none; None where it is transformers' own module."""
+        if self.own.pretrained is not None:
+            return pretrained.family_in(self.prepared.folder)
+        try:
+            return family_of(self.options)
+        except UserError as error:
+            return str(error).rstrip(".")
+
+    def export_peft(self, model: nn.Module, folder: Path) -> None:
+        """Write the low-rank adapters as an adapter that peft loads on the base, in transformers if it has one."""
+        assert isinstance(model, AnyLanguageModel)
+        if isinstance(self._family(), str):
+            super().export_peft(model, folder)
+        else:
+            base = self.own.pretrained
+            export_peft(model, None if base is None else find_model(base, self.folder), folder)
+
+    def export_onnx(self, model: nn.Module, folder: Path) -> None:
+        """Write a file that onnxruntime runs without Vaak, with the tokenizer."""
+        assert isinstance(model, LanguageModel)
+        export_onnx(model, self.tokenizer, self._longest(), folder)
+
+    def export_ct2(self, model: nn.Module, folder: Path, quantization: str | None = None) -> None:
+        """Write a folder that CTranslate2 loads, with the logits of the run."""
+        assert isinstance(model, AnyLanguageModel)
+        check = partial(ct2_logits, model, min(self._longest(), self.data.max_length))
+        write_ct2(partial(self.export_hf, model), folder, quantization, check)
+
+    def _longest(self) -> int:
+        base = None if self.own.pretrained is None else pretrained.longest_of(self.prepared.folder)
+        return base or self.data.max_length

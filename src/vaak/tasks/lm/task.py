@@ -38,7 +38,7 @@ from vaak.runs.prepared import Recipe, prepared_folder
 from vaak.tasks.base import in_temporary_folder
 from vaak.tasks.batches import Batches
 from vaak.tasks.lm import pretrained
-from vaak.tasks.lm.config import LanguageModelConfig, LanguageModelDataConfig, LanguageModelExperiment
+from vaak.tasks.lm.config import LanguageModelDataConfig, LanguageModelExperiment
 from vaak.tasks.lm.data import (
     ChatDataset,
     Corruption,
@@ -49,7 +49,7 @@ from vaak.tasks.lm.data import (
     collate,
     corrupt,
 )
-from vaak.tasks.lm.export import export_hf, export_onnx, export_peft
+from vaak.tasks.lm.export import ExportableTask
 from vaak.tasks.lm.metrics import ORDER, PairDataset, PairMeters, TextMeters, ngram_figures, read_pairs, visibility_of
 from vaak.tasks.lm.model import AnyLanguageModel, LanguageModel, TransformersDecoder
 from vaak.tasks.lm.predict import generate, generate_batch, pieces
@@ -63,32 +63,28 @@ from vaak.tasks.lm.preferences import (
     write_reference,
 )
 from vaak.tasks.lm.prepare import PreparedText, loss_of_text, recipe
-from vaak.tasks.lm.pretrained import Family, family_of
 from vaak.tasks.lm.spec import PREFERENCES, SPEC
-from vaak.tasks.pretrained import BASE_FOLDER, KeptBase, find_model, load_or_init
-from vaak.tasks.text_task import TextTask
+from vaak.tasks.pretrained import BASE_FOLDER, load_or_init
 from vaak.text.chat_template import ChatTemplate, Messages, template_in
 from vaak.text.corpora.corpus import CorpusBuilder
 from vaak.text.corpora.readers import find_files
 from vaak.text.corpora.stores import TokenStore, write_tokens
-from vaak.text.tokenizer import Tokenizer, UsersTokenizer, normalise
+from vaak.text.tokenizer import Tokenizer, normalise
 
 log = logging.getLogger("vaak")
 
 SHOWN_SAMPLES = 5
 
 
-class LanguageModelTask(TextTask[LanguageModelExperiment, PreparedText, AnyLanguageModel]):
+class LanguageModelTask(ExportableTask):
     """Trains a decoder on the next token, or an encoder on masked tokens."""
 
-    data: LanguageModelDataConfig
     SPEC = SPEC
     PREPARED = PreparedText
     auxiliary_losses = (NORM_REG,)
 
     def __init__(self, experiment: LanguageModelExperiment, directory: Path, folder: Path) -> None:
         super().__init__(experiment, directory, folder)
-        self.own = experiment.model
         self.causal, self.chats = self.own.model_type == "decoder", self.data.corpus.type == "chat"
         self.preferences = self.data.corpus.type == PREFERENCES
         self.compares = self.preferences and experiment.training.loss.main.type == "dpo"
@@ -97,13 +93,6 @@ class LanguageModelTask(TextTask[LanguageModelExperiment, PreparedText, AnyLangu
                 "data.minimal_pairs: an encoder gives no probability of a sentence; use model_type: decoder"
             )
         self.evaluation_splits = ("valid", "pairs") if self.data.minimal_pairs else ("valid",)
-
-    @cached_property
-    def options(self) -> LanguageModelConfig:
-        """The options of the model: of a pretrained one, mostly its own."""
-        if self.own.pretrained is None:
-            return self.own
-        return pretrained.options_in(prepared_folder(self.directory), self.own)
 
     # Data.
 
@@ -163,10 +152,6 @@ class LanguageModelTask(TextTask[LanguageModelExperiment, PreparedText, AnyLangu
 
     def eval_recipe(self, data: LanguageModelDataConfig, splits: tuple[str, ...]) -> Recipe:
         return self._with_reference(recipe(data, splits, self.folder), data)
-
-    @property
-    def tokenizer(self) -> Tokenizer:
-        return self.prepared.tokenizer
 
     @cached_property
     def chat_template(self) -> ChatTemplate:
@@ -446,55 +431,3 @@ class LanguageModelTask(TextTask[LanguageModelExperiment, PreparedText, AnyLangu
         prompts = [[self.tokenizer.bos_id]] * SHOWN_SAMPLES
         drawn = generate_batch(model, prompts, settings, max_length=self.data.max_length, seeds=seeds)
         return [self.tokenizer.decode(ids).split("\n")[0] for ids in drawn]
-
-    def export_hf(self, model: nn.Module, folder: Path) -> None:
-        """Write a folder that transformers loads without Vaak."""
-        assert isinstance(model, AnyLanguageModel)
-        if isinstance(self.tokenizer, UsersTokenizer):
-            raise UserError(f"data.tokenizer: transformers can't load a {self.data.tokenizer.type}; it isn't exported")
-        names = {f"{role}_token": token for role, token in self.tokenizer.special_tokens.items()}
-        if self.data.layout == "stream":  # a document has no end token, only the next one's beginning
-            names["eos_token"] = names["bos_token"]
-        prepared = self.prepared.folder
-        base = None if self.own.pretrained is None else KeptBase.of(prepared)
-        export_hf(model, prepared / "tokenizer" / "tokenizer.json", names, self._longest(), folder, base)
-
-    def refused_exports(self) -> dict[str, str]:
-        family = self._family()
-        reasons = super().refused_exports()
-        if isinstance(self.tokenizer, UsersTokenizer):
-            reasons["hf"] = f"transformers can't load a data.tokenizer of type {self.data.tokenizer.type}"
-        elif family is None:
-            reasons["onnx"] = "the model is transformers' own module; export it as hf, which other tools convert"
-        elif isinstance(family, str):
-            reasons["hf"] = family
-        elif family.is_transposed:
-            reasons.setdefault("peft", f"{family.architecture} has one layer for several of ours, so they are merged")
-        return reasons
-
-    def _family(self) -> Family | str | None:
-        """Return the model's family in transformers, or why it has none; None where it is transformers' own module."""
-        if self.own.pretrained is not None:
-            return pretrained.family_in(self.prepared.folder)
-        try:
-            return family_of(self.options)
-        except UserError as error:
-            return str(error).rstrip(".")
-
-    def export_peft(self, model: nn.Module, folder: Path) -> None:
-        """Write the low-rank adapters as an adapter that peft loads on the base, in transformers if it has one."""
-        assert isinstance(model, AnyLanguageModel)
-        if isinstance(self._family(), str):
-            super().export_peft(model, folder)
-        else:
-            base = self.own.pretrained
-            export_peft(model, None if base is None else find_model(base, self.folder), folder)
-
-    def export_onnx(self, model: nn.Module, folder: Path) -> None:
-        """Write a file that onnxruntime runs without Vaak, with the tokenizer."""
-        assert isinstance(model, LanguageModel)
-        export_onnx(model, self.tokenizer, self._longest(), folder)
-
-    def _longest(self) -> int:
-        base = None if self.own.pretrained is None else pretrained.longest_of(self.prepared.folder)
-        return base or self.data.max_length

@@ -36,7 +36,7 @@ from vaak.nn.lora import merged
 from vaak.nn.losses import auxiliary_losses
 from vaak.runs.folder.directory import TASKS
 from vaak.runs.prepared import prepared_folder
-from vaak.tasks.base import FORMATS, Task, formats_of, why_not
+from vaak.tasks.base import FORMATS, Task, formats_of, why_not, writer_of
 from vaak.tasks.multitask.config import MultiTaskExperiment
 from vaak.tasks.multitask.data import JointDataset, Shares, own_batch
 from vaak.tasks.multitask.metrics import JointMeters
@@ -300,5 +300,5 @@ def export_parts(parts: Mapping[str, AnyTask], models: nn.ModuleDict, format: st
                 instead = f"it is written as {own}" if own else "it is left out"
                 log.warning("%s: --format %s: %s; %s", name, format, why_not(part, format), instead)
             if own is not None:
-                writer: Any = getattr(part, f"export_{own}")
+                writer: Any = getattr(part, writer_of(own))
                 writer(models[name] if own == "peft" else merged(models[name]), made / name)

@@ -10,10 +10,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
-from vaak.core.storage.files import whole_folder
+from vaak.core.storage.files import read_json, whole_folder
 from vaak.nn.lora import adapters_of, merged, write_adapter
 from vaak.nn.onnx_file import ExportWrapper, OnnxModule, some_tokens, write_onnx
 from vaak.tasks.pretrained import saved_config
@@ -22,6 +23,7 @@ from vaak.tasks.seq2seq.pretrained import family_of
 from vaak.text.tokenizer import Tokenizer
 
 SOURCE = ("source", "source_mask")
+SIDES = ("source", "target")
 
 
 def export_onnx(model: Seq2SeqModel, tokenizers: dict[str, Tokenizer], longest: tuple[int, int], folder: Path) -> None:
@@ -61,6 +63,34 @@ def export_onnx(model: Seq2SeqModel, tokenizers: dict[str, Tokenizer], longest: 
         write_onnx(
             made / "decoder.onnx", OnnxModule(ExportWrapper(trained, decode), read[0], axes, ("logits",), read[1:])
         )
+
+
+def ct2_scores(
+    model: Seq2SeqModel, start: int, end: int, longest: tuple[int, int], folder: Path
+) -> tuple[np.ndarray, np.ndarray]:
+    """The log-probabilities that CTranslate2 gives for ``folder``, and those of ``model``, of a drawn pair's target.
+
+    The target begins after the token ``start``, and ``end`` is the last one; ``longest`` is that of ``export_onnx``.
+    """
+    import ctranslate2
+
+    shared = folder / "shared_vocabulary.json"
+    names = {side: read_json(shared if shared.is_file() else folder / f"{side}_vocabulary.json") for side in SIDES}
+    draw = torch.Generator().manual_seed(0)
+    sizes = [min(24, one - 1) for one in longest]
+    source, target = (
+        torch.randint(len(names[side]), (size,), generator=draw).tolist()
+        for side, size in zip(SIDES, sizes, strict=True)
+    )
+    words = [[names[side][one] for one in ids] for side, ids in zip(SIDES, (source, target), strict=True)]
+    translator = ctranslate2.Translator(str(folder), device="cpu", compute_type="float32")
+    (found,) = translator.score_batch([words[0]], [words[1]])
+    with torch.inference_mode():
+        rows = torch.tensor([source])
+        logits = model.eval()(rows, torch.ones_like(rows, dtype=torch.bool), torch.tensor([[start, *target]]))[0]
+    log_probs = logits[:, : len(names["target"])].log_softmax(-1)  # Marian's padding, the last token, isn't there
+    expected = log_probs.gather(1, torch.tensor([*target, end])[:, None])[:, 0]
+    return np.array(found.log_probs), expected.numpy()
 
 
 def _tokens(embedding: nn.Embedding, num_rows: int, length: int) -> dict[str, Tensor]:

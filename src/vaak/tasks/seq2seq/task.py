@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import fields
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from vaak.nn.kernels.random_features import NORM_REG, SquaredNorms, norm_reg
 from vaak.nn.losses import losses_of_logits
 from vaak.runs.prepared import Recipe, prepared_folder
 from vaak.tasks.base import demand_format, in_temporary_folder, without_unread_files
+from vaak.tasks.ct2 import write_ct2
 from vaak.tasks.pretrained import find_model, load_or_init
 from vaak.tasks.seq2seq import pretrained
 from vaak.tasks.seq2seq.config import Seq2SeqDataConfig, Seq2SeqExperiment
@@ -38,7 +40,7 @@ from vaak.tasks.seq2seq.data import (
     recipe,
     write_split_tokens,
 )
-from vaak.tasks.seq2seq.export import export_onnx, export_peft
+from vaak.tasks.seq2seq.export import ct2_scores, export_onnx, export_peft
 from vaak.tasks.seq2seq.metrics import TranslationMeters, scores, translation_protocol, translators
 from vaak.tasks.seq2seq.model import Seq2SeqModel
 from vaak.tasks.seq2seq.predict import DecodingSettings, Translator, decoding_settings, draw_translation
@@ -223,9 +225,16 @@ class Seq2SeqTask(TextTask[Seq2SeqExperiment, PreparedPairs, Seq2SeqModel]):
         assert isinstance(model, Seq2SeqModel)
         pretrained.export_hf(model, prepared_folder(self.directory), self.prepared.target_tokenizer, folder)
 
+    def export_ct2(self, model: nn.Module, folder: Path, quantization: str | None = None) -> None:
+        """Write a folder that CTranslate2's Translator loads. Raises UserError for a model that began with none."""
+        assert isinstance(model, Seq2SeqModel)
+        tokenizer, longest = self.prepared.target_tokenizer, (self.data.max_source_length, self.data.max_target_length)
+        check = partial(ct2_scores, model, tokenizer.bos_id, tokenizer.eos_id, longest)
+        write_ct2(partial(self.export_hf, model), folder, quantization, check)
+
     def refused_exports(self) -> dict[str, str]:
-        drawn = {"hf": "transformers has no translator such as those that Vaak draws (only of model.pretrained)"}
-        return {**super().refused_exports(), **(drawn if self.own.pretrained is None else {})}
+        drawn = "transformers has no translator such as those that Vaak draws (only of model.pretrained)"
+        return super().refused_exports() | (dict.fromkeys(("hf", "ct2"), drawn) if self.own.pretrained is None else {})
 
     def export_peft(self, model: nn.Module, folder: Path) -> None:
         """Write the low-rank adapters, for peft on the pretrained base or the run that this one began with."""

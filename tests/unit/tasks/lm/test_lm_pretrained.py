@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import shutil
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -16,8 +19,9 @@ from vaak.nn.config import LoraConfig
 from vaak.nn.cross_entropy import HeadInputs
 from vaak.nn.decoding.sampling import SamplingSettings
 from vaak.nn.lora import add_lora, merged
+from vaak.tasks.ct2 import write_ct2
 from vaak.tasks.lm.config import LanguageModelConfig
-from vaak.tasks.lm.export import export_hf, export_peft
+from vaak.tasks.lm.export import ct2_logits, export_hf, export_peft
 from vaak.tasks.lm.model import TransformersDecoder
 from vaak.tasks.lm.predict import generate, generate_batch
 from vaak.tasks.lm.pretrained import load_model, longest_of, save_base
@@ -204,3 +208,58 @@ def test_low_rank_changes_are_merged_or_written_for_peft(tmp_path: Path):
     with torch.no_grad():
         torch.testing.assert_close(adapted(ids).logits, changed, rtol=0, atol=1e-4)
         torch.testing.assert_close(whole(ids).logits, changed, rtol=0, atol=1e-4)
+
+
+CONVERTED = ("llama", "qwen3", "qwen2", "mistral", "gpt2", "gpt2, erf", "llama, biases", "gemma", "opt", "bloom")
+NOT_CONVERTED = {
+    "llama, llama3": "can't run the converted model",  # head_dim that isn't width / heads
+    "llama, yarn": "can't convert this model: RoPE scaling type 'yarn'",
+    "mistral, sliding window": "can't run the converted model",
+    "gemma2": r"differ from PyTorch's by \d+(\.\d)? %",
+    "olmo2": "can't convert this model: No conversion is registered for .* Olmo2Config",
+}
+
+
+@pytest.mark.parametrize(
+    ("kind", "quantization"),
+    [
+        ("llama", None),
+        ("qwen3", "int8"),
+        *(pytest.param(kind, None, marks=pytest.mark.slow) for kind in CONVERTED[1:]),
+        *(pytest.param(kind, "int8_float16", marks=pytest.mark.slow) for kind in CONVERTED),
+    ],
+)
+def test_ctranslate2_gives_the_same_logits_and_text(kind: str, quantization: str | None, tmp_path: Path):
+    ctranslate2 = pytest.importorskip("ctranslate2", reason="CTranslate2 isn't installed")
+    write_folder(tmp_path / "theirs", kind)
+    model, _ = ours(tmp_path / "theirs", tmp_path / "prepared")
+    check = partial(ct2_logits, model, 48)
+    write_ct2(lambda to: shutil.copytree(tmp_path / "theirs", to), tmp_path / "ct2", quantization, check)
+    names = transformers.AutoTokenizer.from_pretrained(tmp_path / "ct2")
+    ids = [5, 9, 200, 7, 31]
+    with torch.no_grad():
+        expected = model(torch.tensor([ids]))[0].numpy()
+    generator = ctranslate2.Generator(str(tmp_path / "ct2"), device="cpu", compute_type="float32")
+    found = np.array(generator.forward_batch([ids]))[0]
+    limit = {None: 1e-5, "int8": 0.04, "int8_float16": 0.04}[quantization]
+    assert np.std(found - expected) < limit * np.std(expected)
+    if quantization is None:
+        (written,) = generator.generate_batch(
+            [names.convert_ids_to_tokens(ids)], max_length=7, include_prompt_in_result=False, end_token=[]
+        )
+        settings = SamplingSettings(max_new_tokens=7, temperature=0.0)
+        assert written.sequences_ids[0] == list(generate(model, ids, settings))
+
+
+@pytest.mark.parametrize(
+    "kind", [kind if kind == "gemma2" else pytest.param(kind, marks=pytest.mark.slow) for kind in NOT_CONVERTED]
+)
+def test_what_ctranslate2_computes_otherwise_is_said(kind: str, tmp_path: Path):
+    pytest.importorskip("ctranslate2", reason="CTranslate2 isn't installed")
+    write_folder(tmp_path / "theirs", kind)
+    model, _ = ours(tmp_path / "theirs", tmp_path / "prepared")
+    with pytest.raises(UserError, match=rf"^--format ct2: .*{NOT_CONVERTED[kind]}"):
+        write_ct2(
+            lambda to: shutil.copytree(tmp_path / "theirs", to), tmp_path / "ct2", None, partial(ct2_logits, model, 48)
+        )
+    assert not (tmp_path / "ct2").exists()

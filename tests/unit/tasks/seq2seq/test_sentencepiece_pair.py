@@ -132,6 +132,14 @@ def test_a_run_begins_with_it_and_is_exported(opus: Path, peer: Any, tmp_path: P
     options = {"max_new_tokens": 12, "do_sample": False, "num_beams": 1, "suppress_tokens": [padding]}
     theirs = model.generate(torch.tensor([ids]), **options)[0, 1:].tolist()
     assert [token for token in theirs if token != 0][:11] == list(ours.tokens)[:11]
+    ctranslate2 = pytest.importorskip("ctranslate2", reason="CTranslate2 isn't installed")
+    opened.task.export_ct2(opened.model, tmp_path / "ct2", quantization="float32")
+    for name in (*sentencepiece_pair.FILES, "tokenizer_config.json"):
+        assert (tmp_path / "ct2" / name).read_bytes() == (tmp_path / "out" / name).read_bytes()
+    fast = ctranslate2.Translator(str(tmp_path / "ct2"), device="cpu")
+    source = peer.convert_ids_to_tokens(ids)
+    (found,) = fast.translate_batch([source], beam_size=1, max_decoding_length=11)
+    assert peer.convert_tokens_to_ids(found.hypotheses[0]) == list(ours.tokens)[:11]
 
 
 def test_another_corpus_is_evaluated_with_both(opus: Path, tmp_path: Path):

@@ -1,0 +1,96 @@
+"""A model of transformers in CTranslate2's format, which faster-whisper and others run fast on a CPU or a GPU.
+
+    model.bin  config.json (CTranslate2's own)  vocabulary.json
+    tokenizer, generation settings, preprocessor_config.json: as --format hf writes them
+
+CTranslate2's converter reads the folder of ``--format hf``, which is written first, and removed.
+"""
+
+from __future__ import annotations
+
+import shutil
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from vaak.core.errors import UserError, optional_import
+from vaak.core.storage.files import sync_file, whole_folder
+from vaak.tasks.pretrained import SAFELY, quiet_transformers, transformers_of
+
+TOLERANCES = {"float32": 0.01, "float16": 0.02, "bfloat16": 0.05, "int16": 0.02}
+"""How far outputs may be from the run's by the type of weights, relative to their deviation (root mean square)."""
+_TOLERANCE_OF_INT8 = 0.25
+Check = Callable[[Path], tuple[np.ndarray, np.ndarray]]
+"""What a converted folder gives, computed in 32 bits, and what the run gives."""
+
+
+def write_ct2(
+    write_hf: Callable[[Path], object], folder: Path, quantization: str | None, check: Check | None = None
+) -> None:
+    """Write ``folder``, completely or not at all: what ``write_hf`` writes for transformers, converted.
+
+    ``quantization`` is the type of weights, by CTranslate2's name; None leaves them as they are. Raises UserError
+    without the package, for a model that it doesn't convert, where the outputs of ``check`` differ, and for a folder
+    that has something in it.
+    """
+    with optional_import("--format ct2 requires ctranslate2", "ct2"):
+        import ctranslate2.converters
+    transformers = transformers_of("--format ct2")
+
+    class Converter(ctranslate2.converters.TransformersConverter):
+        """With a name for each row of the embedding, and for unknown tokens: it requires both."""
+
+        def load_model(self, model_class: Any, name: str, **options: Any) -> Any:
+            self.config = options["config"]
+            model = super().load_model(model_class, name, **options, **SAFELY)
+            if self.config.model_type == "t5":  # always true in transformers 5; the converter reads whether to scale
+                model.config.tie_word_embeddings = model.config.scale_decoder_outputs
+            return model
+
+        def load_tokenizer(self, tokenizer_class: Any, name: str, **options: Any) -> Any:
+            tokenizer = super().load_tokenizer(tokenizer_class, name, **options, **SAFELY)
+            if self.config.model_type == "whisper":  # the converter names its times
+                return tokenizer
+            size = self.config.get_text_config().vocab_size
+            tokenizer.add_tokens([f"<|unused {number}|>" for number in range(len(tokenizer), size)])
+            tokenizer.unk_token = tokenizer.unk_token or tokenizer.eos_token
+            return tokenizer
+
+    with whole_folder(folder) as made:
+        source, converted = made / "hf", made / "ct2"
+        write_hf(source)
+        left = ("config.json", "vocabulary.json")  # CTranslate2 has files of these names
+        files = [one.name for one in source.iterdir() if one.name not in left and ".safetensors" not in one.suffixes]
+        try:
+            with quiet_transformers(transformers), warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # what its tokenizers recommend
+                Converter(str(source), copy_files=sorted(files)).convert(str(converted), quantization=quantization)
+        except Exception as error:  # each of its loaders raises its own
+            raise UserError(f"--format ct2: CTranslate2 can't convert this model: {_said(error)}") from error
+        if check is not None:
+            _compare(check, converted, quantization or "float32")
+        shutil.rmtree(source)
+        for file in list(converted.iterdir()):
+            file.rename(made / file.name)
+            sync_file(made / file.name)
+        converted.rmdir()
+
+
+def _compare(check: Check, folder: Path, quantization: str) -> None:
+    try:
+        found, expected = check(folder)
+    except Exception as error:  # RuntimeError, ValueError, by what goes wrong
+        raise UserError(f"--format ct2: CTranslate2 can't run the converted model: {_said(error)}") from error
+    difference = float(np.sqrt(np.mean((found - expected) ** 2)) / np.std(expected))
+    if not difference <= TOLERANCES.get(quantization, _TOLERANCE_OF_INT8):
+        raise UserError(
+            f"--format ct2: the converted model's outputs differ from PyTorch's by {100 * difference:.3g} % of their "
+            f"deviation, with weights in {quantization}: CTranslate2 computes another model"
+        )
+
+
+def _said(error: Exception) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0][:200]
