@@ -28,7 +28,7 @@ import os
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -247,7 +247,7 @@ def decoding(options: argparse.Namespace) -> None:
 class Numbers(Vocabulary):
     """Words are the numbers of tokens."""
 
-    def decode(self, ids: list[int]) -> str:
+    def decode(self, ids: Sequence[int]) -> str:
         return " ".join(map(str, ids))
 
 

@@ -267,6 +267,17 @@ OF_A_TASK: dict[tuple[str, str], tuple[str, ...]] = {
         for name in ("alpha", "beta")
     },
     ("asr", "data.decoding.ngram"): (*CONFORMER, *LISTENS, "data.decoding.method=beam"),
+    **{
+        ("asr", f"data.decoding.{name}"): LORA[:1] for name in ("language", "task", "prompt", "timestamps", "long_form")
+    },
+    ("asr", "data.timestamps"): LORA[:1],
+    ("asr", "data.join_utterances"): (AMI, "data.max_duration=4"),
+    ("asr", "data.decoding.temperature"): (),
+    ("asr", "data.decoding.max_initial_timestamp"): (*LORA[:1], "data.decoding.timestamps=segment"),
+    ("asr", "data.decoding.temperature_step"): ("data.decoding.logprob_threshold=0.0",),
+    ("asr", "data.decoding.compression_ratio_threshold"): ("data.decoding.temperature_step=0.5",),
+    ("asr", "data.decoding.logprob_threshold"): ("data.decoding.temperature_step=0.5",),
+    ("asr", "data.decoding.no_speech_threshold"): (*LORA[:1], "data.decoding.logprob_threshold=0.0"),
     ("asr", "global_config.cache_gigabytes"): ("training.max_steps=7",),
     **{("asr", f"model.lora.{name}"): LORA for name in LORA_OPTIONS},
     **{("asr", f"model.experts.{name}"): EXPERTS for name in EXPERTS_OPTIONS},

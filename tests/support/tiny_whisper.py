@@ -14,7 +14,7 @@ LAST = ("<|startoflm|>", "<|nospeech|>", "<|notimestamps|>")
 NUM_TIMES = 5
 
 
-def whisper_tokenizer(empty: bool = False) -> WhisperTokenizer:
+def whisper_tokenizer(empty: bool = False, num_times: int = NUM_TIMES) -> WhisperTokenizer:
     """Every byte is a token, then the special ones, and some for times.
 
     With ``empty``, there is a token without characters, by which CTranslate2 knows that it is multilingual.
@@ -24,16 +24,21 @@ def whisper_tokenizer(empty: bool = False) -> WhisperTokenizer:
     backend = Tokenizer(models.BPE(vocabulary, []))
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     backend.decoder = decoders.ByteLevel()
-    names = ["<|endoftext|>", *SPECIAL, *LAST, *(f"<|{0.02 * number:.2f}|>" for number in range(NUM_TIMES))]
+    names = ["<|endoftext|>", *SPECIAL, *LAST, *(f"<|{0.02 * number:.2f}|>" for number in range(num_times))]
     backend.add_special_tokens([AddedToken(name, special=True) for name in names])
     return WhisperTokenizer(tokenizer_object=backend)
 
 
 def write_whisper(
-    folder: Path, seed: int = 0, multilingual: bool = True, max_target_positions: int = 24, empty: bool = False
+    folder: Path,
+    seed: int = 0,
+    multilingual: bool = True,
+    max_target_positions: int = 24,
+    empty: bool = False,
+    num_times: int = NUM_TIMES,
 ) -> Path:
     """A folder that transformers' ``from_pretrained`` reads; its model has random weights, but not tiny ones."""
-    tokenizer = whisper_tokenizer(empty)
+    tokenizer = whisper_tokenizer(empty, num_times)
     ids = tokenizer.get_vocab()
     end, start = ids["<|endoftext|>"], ids["<|startoftranscript|>"]
     special = [number for name, number in ids.items() if name.startswith("<|") and number != end]

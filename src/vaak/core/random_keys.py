@@ -35,6 +35,7 @@ class Purpose(StrEnum):
     NOISE = "noise"  # of flow matching: a draw of the example
     SPEAK = "speak"  # the same, speaking: speaker, symbols
     TRANSLATE = "translate"  # seed, copy, token ids
+    TRANSCRIBE = "transcribe"  # frame at which a window begins, attempt
     FOLD = "fold"  # of pairs whose words are counted: words
     FINGERPRINT = "fingerprint"  # index
     SAMPLE = "sample"  # of a set: seed, name

@@ -23,6 +23,7 @@ from vaak.core.errors import UserError
 UNSEEN = {
     "task": "another task is another configuration",
     "model.name": "a name for people, documented as having no effect",
+    "data.decoding.condition_on_previous": "read where long recordings are transcribed, which a training run doesn't",
 }
 """Options whose effect a tiny run on a CPU can't show, each with the reason."""
 

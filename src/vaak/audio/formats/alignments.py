@@ -29,7 +29,7 @@ from vaak.audio.segments import PAUSE, Alignment, Interval, Segment, merged
 from vaak.core.errors import DataError, optional_import
 from vaak.core.storage.files import write_text
 
-__all__ = ["Interval", "read_textgrid", "segments_of", "tiers_of", "write_textgrid"]
+__all__ = ["Interval", "read_textgrid", "segments_of", "side_by_side", "tiers_of", "write_textgrid"]
 TOKEN = re.compile(r'"(?:[^"]|"")*"|![^\n]*|[^\s"=]+|=|"')
 NUMBER = re.compile(r"[-+]?\d+(\.\d*)?([eE][-+]?\d+)?")
 NUM_TIMES = {"IntervalTier": 2, "TextTier": 1}
@@ -155,6 +155,21 @@ def write_textgrid(
     entries = [{**content, **_entries(name, intervals)} for name, intervals in tiers.items()]
     text = getTextgridAsStr({**content, "tiers": entries}, f"{form}_textgrid", True, minimumIntervalLength=None)
     write_text(path, text)
+
+
+def side_by_side(intervals: Iterable[Interval], duration: float) -> list[Interval]:
+    """The intervals of a tier without what of them is before the end of the one before, or beyond ``duration``.
+
+    >>> side_by_side([Interval(0, 1, "a"), Interval(0.8, 1.5, "b"), Interval(1.1, 1.4, "c")], 1.2)
+    [Interval(start=0, end=1, text='a'), Interval(start=1, end=1.2, text='b')]
+    """
+    found, last = list[Interval](), 0.0
+    for start, end, text in intervals:
+        start, end = max(start, last), min(end, duration)
+        if end > start:
+            found.append(Interval(start, end, text))
+            last = end
+    return found
 
 
 def _demand_order(path: Path, name: str, intervals: Sequence[Interval], duration: float) -> None:

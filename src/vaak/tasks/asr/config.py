@@ -152,10 +152,73 @@ class AsrDecodingConfig(Section):
     )
     alpha: float = option("ctc, beam: weight of the n-gram's log-probabilities.", 0.5, ge=0)
     beta: float = option("ctc, beam: what is added for each word.", 0.0)
+    language: str | None = option(
+        "whisper: language of the recordings, such as hi; auto: the most probable one of each window (of each "
+        "recording, if long_form is seek); null is data.language.",
+        None,
+    )
+    task: Literal["transcribe", "translate"] = option(
+        "whisper: translate writes English, if the base can.", "transcribe"
+    )
+    prompt: str | None = option(
+        "whisper: a text that is read as if it had been said before: names, spelling, style.", None
+    )
+    timestamps: Literal["none", "segment", "word"] = option(
+        "whisper: which times are found. segment: those that it writes itself; word: those of words, too, by its "
+        "attention to the audio.",
+        "none",
+    )
+    max_initial_timestamp: float | None = option(
+        "whisper: seconds of a window in which its first segment has to begin; null: anywhere.", 1.0, ge=0
+    )
+    long_form: Literal["silences", "seek"] = option(
+        "whisper: how long recordings are cut. silences: where it is quietest; seek: Whisper's own way, each window "
+        "begins where the last complete segment of the one before ends.",
+        "silences",
+    )
+    condition_on_previous: bool = option("whisper, seek: a window's prompt is what was written before it.", False)
+    temperature: float = option(
+        "whisper: 0 writes the most probable text (by method); above 0, tokens are drawn.", 0.0, ge=0, le=100
+    )
+    temperature_step: float | None = option(
+        "whisper: a window whose text fails a threshold is written again at a temperature higher by this, up to 1; "
+        "0.2 is usual. null: never.",
+        None,
+        gt=0,
+    )
+    compression_ratio_threshold: float | None = option(
+        "whisper: a text whose tokens zlib makes smaller by more than this factor has failed: it repeats itself. "
+        "OpenAI has 2.4, of characters; transformers 1.35, of tokens, as here.",
+        None,
+        gt=0,
+    )
+    logprob_threshold: float | None = option(
+        "whisper: a text whose tokens have a lower mean log-probability has failed; -1 is usual.", None
+    )
+    no_speech_threshold: float | None = option(
+        "whisper: a window that has failed by logprob_threshold is silence if the probability of <|nospeech|> is "
+        "higher; 0.6 is usual.",
+        None,
+        ge=0,
+        le=1,
+    )
     batch_size: int = option("Windows that are transcribed together, at most.", 16, gt=0, le=LARGEST_COUNT)
     valid_examples: int | None = option(
         "Number of validation examples that are transcribed during training; null is all.", None, ge=0
     )
+
+    @property
+    def writes_times(self) -> bool:
+        """Whether a Whisper writes the times of segments."""
+        return self.timestamps != "none" or self.long_form == "seek"
+
+    @property
+    def temperatures(self) -> tuple[float, ...]:
+        """The temperatures at which a window is written, one after another until its text is good enough."""
+        if self.temperature_step is None:
+            return (self.temperature,)
+        steps = int((1 - self.temperature) / self.temperature_step + 1e-6)
+        return tuple(self.temperature + number * self.temperature_step for number in range(max(0, steps) + 1))
 
 
 class AsrDataConfig(Section):
@@ -190,6 +253,17 @@ class AsrDataConfig(Section):
         "What to do with utterances longer than max_duration, or with more tokens than the decoder writes or, of ctc, "
         "than there are frames for. split: cut at silences those whose words have times; others are dropped.",
         "drop",
+    )
+    join_utterances: bool = option(
+        "Train on neighbouring utterances of a recording together, as many as max_duration has room for.", False
+    )
+    timestamps: float = option(
+        "whisper with a base: part of the training examples that have the times of their segments in them: of joined "
+        "utterances, of phrases between the pauses of words with times, or else of the utterance.",
+        0.0,
+        ge=0,
+        le=1,
+        resume="other numbers",
     )
     language: str = option("Language of the transcripts, for a base that knows many.", "en")
     tokenizer: TokenizerConfig = option("base: scratch: the tokenizer of transcripts.", TokenizerConfig())

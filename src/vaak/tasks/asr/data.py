@@ -3,13 +3,15 @@
 features   log-mel of the audio, padded to the whole of what the encoder reads
 inputs     prompt … t1 t2 … tn
 targets    -100 …   t1 t2 … tn end      (the prompt is given, not learned)
+
+With data.timestamps, some examples have the times of their segments among their tokens: <|0.00|> so it is<|1.20|>.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -25,13 +27,14 @@ from vaak.audio.augmentation.pipeline import (
 )
 from vaak.audio.config import AudioConfig, AugmentationConfig
 from vaak.audio.cuts.sources import BoundedCache, CutSource
-from vaak.audio.segments import LabelledAudio
+from vaak.audio.segments import Alignment, Interval, LabelledAudio
 from vaak.core.batch import Batch
 from vaak.core.storage.files import fingerprint_of
 from vaak.core.task import Dataset
 from vaak.nn.cross_entropy import IGNORED
 from vaak.tasks.asr.features import AudioFeatures
-from vaak.tasks.asr.utterances import Utterances
+from vaak.tasks.asr.times import SECONDS_OF_A_TIME
+from vaak.tasks.asr.utterances import SEGMENT, Utterances
 from vaak.tasks.asr.whisper import FRAMES_PER_SECOND, Vocabulary, positions_of
 from vaak.tasks.base import pad_rows
 
@@ -51,12 +54,26 @@ class AsrExample:
     is_transcribed: bool
     """Whether an evaluation transcribes it."""
     masks: np.ndarray | None = None
+    has_times: bool = False
+    """Whether there are times among its ids, so that the prompt doesn't say that there are none."""
+
+
+class Timing(NamedTuple):
+    """The ``share`` of examples that have the times of segments in them, where they then have ``most_tokens``."""
+
+    share: float
+    most_tokens: int
+
+
+PAUSE = 0.5
+"""Seconds without a word after which another segment begins."""
 
 
 class AsrDataset(Dataset):
     """A split's utterances; the length of each is the seconds that the encoder reads (all that Whisper reads)."""
 
     draws_globally = False
+    timing: Timing | None = None
 
     def __init__(
         self,
@@ -93,13 +110,16 @@ class AsrDataset(Dataset):
 
     def example(self, index: int, rng: np.random.Generator) -> AsrExample:
         """Utterance ``index``. Raises DataError, naming the file, where it can't be read."""
-        changes, place = self.augmentation, self.source.place(int(self.utterances.used[index]), rng)
+        changes, timing = self.augmentation, self.timing
+        place = self.source.place(int(self.utterances.used[index]), rng)
         spoken = self.source.spoken(place)
         ids = np.array(self.vocabulary.encode(spoken.text or ""), np.int64)
         if changes is not None and changes.changes_audio:
             changed = self.changed(self.source.at(place), ids, changes, rng)
             features = self.features(changed.samples)
+            alignment, seconds = changed.alignment, changed.duration
         else:
+            alignment, seconds = spoken.alignment, float(self.utterances.durations[index])
             features = self._cache.get(index, lambda: self.features(self.source.at(place).samples))
         spec_augment, masks = None if changes is None else changes.spec_augment, None
         if spec_augment is not None and self.features.on_device:
@@ -107,7 +127,13 @@ class AsrDataset(Dataset):
         elif spec_augment is not None:
             features = masked(features.T, spec_augment, self.features.frame_shift, rng).T
         group = self.utterances.group_names[self.utterances.groups[index]]
-        return AsrExample(spoken.name, spoken.text or "", group, features, ids, index < self.num_transcribed, masks)
+        has_times = timing is not None and rng.random() < timing.share
+        if timing is not None and has_times:
+            timed = timed_ids(self.vocabulary, segments_of(spoken.text or "", alignment or {}, seconds))
+            has_times = len(timed) <= timing.most_tokens
+            ids = np.array(timed, np.int64) if has_times else ids
+        is_transcribed = index < self.num_transcribed
+        return AsrExample(spoken.name, spoken.text or "", group, features, ids, is_transcribed, masks, has_times)
 
     def features_of(self, example: AsrExample) -> np.ndarray:
         """Return an example's features ``(bin, frame)``, made here where a device would make them."""
@@ -135,17 +161,51 @@ class AsrDataset(Dataset):
         return self.utterances.describe(index)
 
 
+def segments_of(text: str, alignment: Alignment, seconds: float) -> list[Interval]:
+    """The segments of an utterance of so many ``seconds``: the utterances of which it was made, or its phrases.
+
+    >>> words = {"word": (Interval(0.1, 0.3, "so"), Interval(0.3, 0.5, "it"), Interval(1.4, 1.9, "is"))}
+    >>> segments_of("So it is.", words, 2.0)
+    [Interval(start=0.1, end=0.5, text='So it'), Interval(start=1.4, end=1.9, text='is.')]
+    >>> segments_of("So it is.", {}, 2.0)
+    [Interval(start=0.0, end=2.0, text='So it is.')]
+    """
+    if SEGMENT in alignment:
+        return list(alignment[SEGMENT])
+    words, texts = [word for word in alignment.get("word", ()) if word.text], text.split()
+    if not words:
+        return [Interval(0.0, seconds, text)]
+    begins = [0, *(place for place in range(1, len(words)) if words[place].start - words[place - 1].end >= PAUSE)]
+    if len(texts) != len(words):  # then it isn't known which word is which
+        return [Interval(words[0].start, words[-1].end, text)]
+    return [
+        Interval(words[first].start, words[last - 1].end, " ".join(texts[first:last]))
+        for first, last in zip(begins, [*begins[1:], len(words)], strict=True)
+    ]
+
+
+def timed_ids(vocabulary: Vocabulary, segments: Sequence[Interval]) -> list[int]:
+    """The tokens of segments, each between those of its times, which never go back."""
+    times, ids, last = vocabulary.times, list[int](), 0
+    for start, end, text in segments:
+        first = min(max(last, round(start / SECONDS_OF_A_TIME)), len(times) - 2)
+        last = min(max(first + 1, round(end / SECONDS_OF_A_TIME)), len(times) - 1)
+        ids += [times[first], *vocabulary.encode(text), times[last]]
+    return ids
+
+
 def collate(examples: Sequence[AsrExample], vocabulary: Vocabulary, num_frames: int) -> Batch:
     """A batch of utterances, transcripts padded on the right.
 
     Its tensors: ``inputs`` and ``targets`` ``(row, token)``; ``features`` ``(row, bin, frame)``, or what examples have
     in their place: ``samples`` ``(row, time)``, padded with zeros, and ``masks`` ``(row, mask, 4)``.
     """
-    prompt, end, pad = list(vocabulary.ids.prompt), vocabulary.ids.end, vocabulary.ids.pad
-    longest = max(len(one.ids) for one in examples) + len(prompt)
+    whole, end, pad = list(vocabulary.ids.prompt), vocabulary.ids.end, vocabulary.ids.pad
+    longest = max(len(one.ids) for one in examples) + len(whole)
     inputs = torch.full((len(examples), longest), pad)
     targets = torch.full((len(examples), longest), IGNORED)
     for row, one in enumerate(examples):
+        prompt = whole[:-1] if one.has_times else whole  # without <|notimestamps|>
         first, ids = len(prompt) - 1, torch.from_numpy(one.ids)
         inputs[row, : len(prompt)] = torch.tensor(prompt)
         inputs[row, len(prompt) : len(prompt) + len(ids)] = ids
@@ -155,7 +215,7 @@ def collate(examples: Sequence[AsrExample], vocabulary: Vocabulary, num_frames: 
     of_audio = positions_of(num_frames / FRAMES_PER_SECOND)
     counts = {
         "token": numbers,
-        "position": of_audio + len(prompt) - 1 + numbers,
+        "position": of_audio + len(whole) - 1 + numbers,
         "example": torch.ones(len(examples)),
     }
     extra: dict[str, Any] = {

@@ -84,6 +84,15 @@ class WhisperFeatures:
             features: np.ndarray = self._extractor(samples, **options)["input_features"][0]
         return features
 
+    def of_all(self, samples: np.ndarray) -> np.ndarray:
+        """Return features ``(bin, frame)`` of all samples ``(time,)``, however many; nothing is padded."""
+        if not len(samples):
+            return np.zeros((self.num_mel_bins, 0), np.float32)
+        options = {"sampling_rate": SAMPLING_RATE, "return_tensors": "np", "truncation": False, "padding": "longest"}
+        with torch.autocast("cpu", enabled=False):
+            features: np.ndarray = self._extractor(samples, **options)["input_features"][0]
+        return features
+
 
 class WhisperSamples(WhisperFeatures):
     """Samples ``(time,)`` in place of features, of which a device makes the features of a whole batch."""

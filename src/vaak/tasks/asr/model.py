@@ -12,6 +12,7 @@ base's encoder makes of it; where the encoder has experts, it reads the audio ag
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import torch
@@ -163,6 +164,32 @@ class AsrModel(nn.Module):
     def decode(self, tokens: Tensor, encoded: Encoded, cache: Any = None) -> Tensor:
         """Logits ``(row, token, vocab)`` of what follows tokens; with a ``cache``, of tokens that follow its own."""
         return cast("Tensor", self._scored(tokens, encoded, cache, project=True))
+
+    def cross_attention(self, tokens: Tensor, encoded: Encoded, heads: Sequence[tuple[int, int]]) -> Tensor:
+        """Return the weights ``(row, head, token, position)`` with which ``heads`` of layers read the audio.
+
+        Those of each layer and its head, while the decoder reads tokens ``(row, token)``.
+        """
+        seen, hooks = dict[int, Tensor](), []
+
+        def watch(layer: int) -> Any:
+            def hook(attention: Any, args: tuple[Tensor, ...], options: dict[str, Any]) -> None:
+                shape = (len(tokens), -1, attention.num_heads, attention.head_dim)
+                queries = (attention.q_proj(args[0]) * attention.scaling).view(shape).transpose(1, 2)
+                keys = attention.k_proj(options["key_value_states"]).view(shape).permute(0, 2, 3, 1)
+                seen[layer] = (queries @ keys).float().softmax(-1)
+
+            return hook
+
+        for layer in sorted({layer for layer, _ in heads}):
+            attention = self.whisper.model.decoder.layers[layer].encoder_attn
+            hooks.append(attention.register_forward_pre_hook(watch(layer), with_kwargs=True))
+        try:
+            self.decode(tokens, encoded)
+        finally:
+            for hook in hooks:
+                hook.remove()
+        return torch.stack([seen[layer][:, head] for layer, head in heads], 1)
 
     def head_inputs(self, tokens: Tensor, encoded: Encoded) -> Tensor | HeadInputs:
         """Return the factors of these logits; the logits themselves where the head has adapters of its own."""

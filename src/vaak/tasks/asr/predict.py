@@ -1,12 +1,22 @@
 """Transcripts of audio of any length, by a trained model.
 
 audio ──cut at silences──▶ windows ──features──▶ encoder ──search, token by token──▶ transcripts, in order
+
+With ``long_form: seek`` a recording isn't cut before: a Whisper writes the times of segments (vaak.tasks.asr.times),
+and its next window begins where the last complete one ends. A window whose text fails a threshold is written again, at
+a higher temperature. Source: Radford et al. 2022, "Robust Speech Recognition via Large-Scale Weak Supervision", section
+4.5; what is written is what transformers writes for one recording at a time.
 """
 
 from __future__ import annotations
 
+import math
+import time
+import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,15 +25,18 @@ import torch
 from torch import Tensor
 
 from vaak.audio.audio_file import AudioFile
+from vaak.audio.segments import Interval
 from vaak.audio.speech_regions import FRAME, find_speech, frame_levels
 from vaak.core.batch import send
 from vaak.core.errors import UserError
+from vaak.core.random_keys import Purpose, draw_key
 from vaak.nn.decoding.beam_search import BeamSettings, beam_search
 from vaak.nn.decoding.sampling import Hypothesis, SamplingSettings, without_dropout, write
 from vaak.tasks.asr.config import AsrDecodingConfig
 from vaak.tasks.asr.features import SAMPLING_RATE, WhisperFeatures
 from vaak.tasks.asr.model import AsrModel, Encoded
-from vaak.tasks.asr.whisper import PURPOSE, Vocabulary
+from vaak.tasks.asr.times import SECONDS_OF_A_TIME, Piece, TimeRules, default_heads, pieces_of, token_times, words_of
+from vaak.tasks.asr.whisper import BEFORE, FRAMES_PER_SECOND, PURPOSE, Vocabulary
 from vaak.tasks.batches import Batches, Done
 from vaak.tasks.pretrained import transformers_of
 
@@ -31,12 +44,20 @@ Channels = Any
 """``mix`` or ``first``."""
 
 
+AUTO = "auto"
+"""The language that is found in the audio."""
+CONDITIONS_BELOW = 0.5
+"""What was written at this temperature or above isn't the prompt of the next window."""
+
+
 class Segment(NamedTuple):
-    """The words from ``start`` to ``end``, in seconds."""
+    """The words from ``start`` to ``end``, in seconds; with the times of each, and the language, if they are known."""
 
     start: float
     end: float
     text: str
+    words: tuple[Interval, ...] = ()
+    language: str | None = None
 
 
 @dataclass(frozen=True)
@@ -60,7 +81,16 @@ class Transcript:
         """Subtitles."""
         return "".join(
             f"{number}\n{_clock(start)} --> {_clock(end)}\n{text}\n\n"
-            for number, (start, end, text) in enumerate((one for one in self.segments if one.text), start=1)
+            for number, (start, end, text, *_) in enumerate((one for one in self.segments if one.text), start=1)
+        )
+
+    @property
+    def vtt(self) -> str:
+        """Subtitles for browsers (WebVTT)."""
+        return "WEBVTT\n\n" + "".join(
+            f"{_clock(one.start, '.')} --> {_clock(one.end, '.')}\n{_escaped(one.text)}\n\n"
+            for one in self.segments
+            if one.text
         )
 
 
@@ -79,17 +109,55 @@ class Window(NamedTuple):
     start: float
     end: float
     features: np.ndarray
+    frames: int = 0
+    """How many of its frames are of audio, not of what it was padded with."""
+
+
+class Heard(NamedTuple):
+    """The tokens that were written of a window after a ``prompt``, and the ``temperature`` at which they were."""
+
+    tokens: tuple[int, ...]
+    ended: bool
+    """False where they were cut off at the greatest length."""
+    prompt: tuple[int, ...]
+    temperature: float
+    language: str | None
+    is_silence: bool
+
+
+@dataclass(eq=False)
+class Listener:
+    """A recording in work: its ``features`` ``(bin, frame)``, and the frame at which its next window begins."""
+
+    recording: Recording
+    features: np.ndarray
+    seek: int = 0
+    language: str | None = None
+    said: list[list[int]] = field(default_factory=list)
+    """The tokens of each segment."""
+    conditions: bool = False
+    """Whether they are the prompt of the next window."""
+    segments: list[Segment] = field(default_factory=list)
+    seconds: float = 0.0
+
+    @property
+    def frames_left(self) -> int:
+        return int(self.features.shape[1]) - self.seek
 
 
 @dataclass(frozen=True)
 class Transcriber:
-    """A model with what it reads and writes, and how transcripts are searched for."""
+    """A model with what it reads and writes, and how transcripts are searched for.
+
+    ``heads`` are the layers and heads of attention that look at what is said; empty: those of the last half.
+    """
 
     model: AsrModel
     vocabulary: Vocabulary
     features: WhisperFeatures
     decoding: AsrDecodingConfig
     channels: Channels = "mix"
+    heads: tuple[tuple[int, int], ...] = ()
 
     def transcribe(self, path: Path) -> Transcript:
         """Return the words of an audio file; only a few windows of it are in memory at once.
@@ -108,33 +176,90 @@ class Transcriber:
 
         There are ``batch_size`` windows in a batch; with None, as many as memory allows.
         """
-        batches = Batches(next(self.model.parameters()).device, batch_size, self.decoding.batch_size)
+        if self.decoding.long_form == "seek":
+            yield from self._by_seeking(iter(paths), batch_size)
+            return
+        batches = Batches(self.device, batch_size, self.decoding.batch_size)
         segments: list[Segment] = []
-        for one in batches.of_sources(map(Recording, paths), self.windows, _seconds_of, self._segments):
+        for one in batches.of_sources(map(Recording, paths), self.windows, _seconds_of, self.segments_of_windows):
             if not isinstance(one, Done):
-                segments.append(one[1])
+                segments += one[1]
                 continue
             file = one.source
             yield one.error or Transcript(file.path.stem, tuple(segments), file.duration, one.seconds)
             segments = []
+
+    @property
+    def device(self) -> torch.device:
+        return next(self.model.parameters()).device
 
     def windows(self, recording: Recording) -> Iterator[Window]:
         rate = self.features.sampling_rate
         with AudioFile(recording.path, rate, self.channels) as file:
             recording.duration = file.duration
             for begin, start, end, samples in windows_of(file.read, file.duration, self.features.seconds, rate):
-                yield Window(begin, start, end, self.features(samples))
+                yield Window(begin, start, end, self.features(samples), frames_in(samples))
 
-    def _segments(self, windows: list[Window]) -> list[Segment]:
-        texts = self.texts_of_windows([window.features for window in windows])
-        return [Segment(one.start, one.end, text) for one, text in zip(windows, texts, strict=True)]
+    def segments_of_windows(self, windows: list[Window]) -> list[list[Segment]]:
+        """The segments of each window, all computed at once."""
+        encoded = self.encoded([window.features for window in windows])
+        keys = [round(window.begin * FRAMES_PER_SECOND) for window in windows]
+        found = list[list[Segment]]()
+        for row, (window, heard) in enumerate(zip(windows, self.heard(encoded, keys), strict=True)):
+            if heard.is_silence:
+                found.append([])
+            elif not self.decoding.writes_times:
+                text, language = self.vocabulary.decode(heard.tokens), self._found(heard)
+                found.append([Segment(window.start, window.end, text, language=language)])
+            else:
+                seconds = min(window.frames // 2 * SECONDS_OF_A_TIME, window.end - window.begin)
+                pieces = _with_the_rest(heard.tokens, self.vocabulary.times, seconds)
+                found.append(self._segments(heard, pieces, window.begin, encoded, row, window.frames))
+        return found
+
+    def _found(self, heard: Heard) -> str | None:
+        """The language, where it is one that was found."""
+        return heard.language if self.decoding.language == AUTO else None
+
+    def _segments(
+        self, heard: Heard, pieces: list[Piece], begin: float, encoded: Encoded, row: int, frames: int
+    ) -> list[Segment]:
+        """The segments of a window's ``pieces``, which begins at ``begin`` seconds and has so many ``frames`` of audio.
+
+        It is that of a ``row`` of encoded audio.
+        """
+        times, segments = list[float](), list[Segment]()
+        if self.decoding.timestamps == "word":
+            times = [begin + one for one in self._token_times(heard, encoded.rows(slice(row, row + 1)), frames)]
+        for first, last, start, end in pieces:
+            tokens = heard.tokens[first:last]
+            words = words_of(self.vocabulary, tokens, times[first:last], heard.language, begin + start) if times else ()
+            segment = (round(begin + start, 3), round(begin + end, 3), self.vocabulary.decode(tokens))
+            segments.append(Segment(*segment, words, self._found(heard)))
+        return segments
+
+    def _token_times(self, heard: Heard, encoded: Encoded, frames: int) -> list[float]:
+        """When each token is said, in seconds from the beginning of the window."""
+        config, read = self.model.whisper.config, len(heard.prompt)
+        heads = self.heads or default_heads(config.decoder_layers, config.decoder_attention_heads)
+        tokens = [*heard.prompt, *heard.tokens[: None if heard.ended else -1]]  # the last one wasn't read
+        with without_dropout(self.model), torch.inference_mode():
+            weights = self.model.cross_attention(torch.tensor([tokens], device=self.device), encoded, heads)[0]
+        found = token_times(weights[:, read:, : frames // 2], config.median_filter_width) or [0.0]
+        return [*found, *found[-1:] * (len(heard.tokens) - len(found))]
+
+    def encoded(self, features: Sequence[np.ndarray]) -> Encoded:
+        """The encoder's states of features ``(bin, frame)``, all computed at once."""
+        rows = torch.from_numpy(np.stack(features))
+        with without_dropout(self.model), torch.inference_mode():
+            return self.model.encode(rows.to(self.device))
 
     def texts_of_windows(self, features: Sequence[np.ndarray]) -> list[str]:
         """The words of each window's features ``(bin, frame)``, all computed at once."""
-        rows = torch.from_numpy(np.stack(features))
-        with without_dropout(self.model), torch.inference_mode():
-            written = self.written(self.model.encode(rows.to(next(self.model.parameters()).device)))
-        return [self.vocabulary.decode(list(best.tokens)) for best in written]
+        return self._texts(self.heard(self.encoded(features)))
+
+    def _texts(self, heard: Iterable[Heard]) -> list[str]:
+        return ["" if one.is_silence else self.vocabulary.decode(one.tokens) for one in heard]
 
     def texts(self, features: Sequence[np.ndarray]) -> list[str]:
         """The transcript of each of ``features`` ``(bin, frame)``, some of them computed at once."""
@@ -145,26 +270,238 @@ class Transcriber:
 
     def texts_of(self, encoded: Any) -> list[str]:
         """The transcript of each row of encoded audio."""
-        with torch.inference_mode():
-            size = self.decoding.batch_size
-            parts = [encoded.rows(slice(start, start + size)) for start in range(0, len(encoded.states), size)]
-            found = [best for some in parts for best in self.written(some)]
-        return [self.vocabulary.decode(list(best.tokens)) for best in found]
+        size = self.decoding.batch_size
+        parts = [encoded.rows(slice(start, start + size)) for start in range(0, len(encoded.states), size)]
+        return [text for some in parts for text in self._texts(self.heard(some))]
 
-    def written(self, encoded: Encoded) -> list[Hypothesis]:
-        """The most probable tokens that were found for each row of encoded audio."""
-        ids, options = self.vocabulary.ids, self.decoding
-        room = self.model.max_target_length - len(ids.prompt) + 1
-        longest = min(room, options.max_new_tokens or room)
-        with without_dropout(self.model), torch.inference_mode():
-            writer = TranscriptWriter(self.model, encoded, self.vocabulary)
-            begin = torch.full((len(encoded.states),), ids.prompt[-1], device=encoded.states.device)
-            if options.method == "beam":
-                settings = BeamSettings(
-                    ids.end, longest, options.beam_size, options.length_penalty, early_stopping=options.early_stopping
+    def heard(
+        self,
+        encoded: Encoded,
+        keys: Sequence[int] | None = None,
+        languages: Sequence[str | None] | None = None,
+        before: Sequence[Sequence[int]] | None = None,
+    ) -> list[Heard]:
+        """What is written of each row of encoded audio, again at a higher temperature while it fails a threshold.
+
+        ``keys`` decide what is drawn; ``languages`` that are known aren't looked for; ``before`` are tokens that are
+        read as said before (default: the prompt of the options).
+        """
+        number, options = len(encoded.states), self.decoding
+        keys, before = keys or [0] * number, before or [self.first_prompt] * number
+        languages = self.languages(encoded) if languages is None else languages
+        prompts = [self.prompt(*one) for one in zip(languages, before, strict=True)]
+        silence = [0.0] * number if options.no_speech_threshold is None else self._silence(encoded, prompts)
+        found, open_rows = dict[int, Heard](), list(range(number))
+        for attempt, temperature in enumerate(options.temperatures):
+            some = encoded if len(open_rows) == number else encoded.rows(torch.tensor(open_rows))
+            draws = [draw_key(Purpose.TRANSCRIBE, keys[row], attempt) for row in open_rows]
+            written = self.written(some, [prompts[row] for row in open_rows], temperature, draws)
+            failed = []
+            for row, best in zip(open_rows, written, strict=True):
+                fails, is_silence = self._judged(best, silence[row])
+                found[row] = Heard(
+                    best.tokens, best.ended, tuple(prompts[row]), temperature, languages[row], is_silence
                 )
-                return [best[0] for best in beam_search(writer, begin, settings)]
-            return write(writer, begin, SamplingSettings(longest, temperature=0, stop_ids=(ids.end,)))
+                failed += [row] if fails else []
+            open_rows = failed
+            if not open_rows:
+                break
+        return [found[row] for row in range(number)]
+
+    def _judged(self, best: Hypothesis, silence: float) -> tuple[bool, bool]:
+        """Whether what was written fails a threshold, and whether nothing is said, as probable as ``silence``."""
+        options, tokens = self.decoding, [*best.tokens, *([self.vocabulary.ids.end] if best.ended else [])]
+        most, least, loudest = (
+            options.compression_ratio_threshold, options.logprob_threshold, options.no_speech_threshold,
+        )  # fmt: skip
+        repeats = most is not None and compression_ratio(tokens, self.vocabulary.ids.size) > most
+        is_improbable = least is not None and best.log_probability / max(1, len(tokens)) < least
+        is_silence = is_improbable and loudest is not None and silence > loudest
+        return (repeats or is_improbable) and not is_silence, is_silence
+
+    def _silence(self, encoded: Encoded, prompts: Sequence[Sequence[int]]) -> list[float]:
+        """The probability that nothing is said in each row, after the first token of its prompt proper."""
+        first = self.vocabulary.ids.prompt[0]
+        token = self.vocabulary.times.start - 2
+        found = list[float]()
+        with without_dropout(self.model), torch.inference_mode():
+            for row, prompt in enumerate(prompts):
+                read = torch.tensor([prompt[: prompt.index(first) + 1]], device=self.device)
+                logits = self.model.decode(read, encoded.rows(slice(row, row + 1)))[0, -1]
+                found.append(float(logits.float().softmax(-1)[token]))
+        return found
+
+    def languages(self, encoded: Encoded) -> list[str | None]:
+        """The language of each row: that of the options, or the most probable one."""
+        number, known = len(encoded.states), self.vocabulary.languages
+        if self.decoding.language != AUTO:
+            return [self.decoding.language or self.vocabulary.trained_language] * number
+        with without_dropout(self.model), torch.inference_mode():
+            begin = torch.full((number, 1), self.vocabulary.ids.prompt[0], device=self.device)
+            logits = self.model.decode(begin, encoded)[:, -1]
+            best = logits[:, torch.tensor([*known.values()], device=self.device)].argmax(1).tolist()
+        return [[*known][place] for place in best]
+
+    def prompt(self, language: str | None, before: Sequence[int] = ()) -> list[int]:
+        """The tokens that are read before the first one is written; ``before`` was said before."""
+        ids, options = self.vocabulary.ids, self.decoding
+        found = list(ids.prompt)
+        if self.vocabulary.languages and language is not None:
+            found[1:3] = self.vocabulary.languages[language], self.vocabulary.token(f"<|{options.task}|>")
+        if options.writes_times:
+            found = [token for token in found if token != self.vocabulary.times.start - 1]
+        if not before:
+            return found
+        kept = before[-(self.model.max_target_length // 2 - 1) :]
+        return [self.vocabulary.token(BEFORE), *kept, *found]
+
+    @cached_property
+    def first_prompt(self) -> list[int]:
+        """The tokens of the options' prompt."""
+        return self.vocabulary.encode(self.decoding.prompt) if self.decoding.prompt else []
+
+    def written(
+        self,
+        encoded: Encoded,
+        prompts: Sequence[Sequence[int]] | None = None,
+        temperature: float = 0.0,
+        keys: Sequence[int] = (),
+    ) -> list[Hypothesis]:
+        """The most probable tokens that were found for each row of encoded audio, or those that were drawn.
+
+        They follow ``prompts`` (default: that of training); rows with prompts of one length are written together.
+        """
+        number, found = len(encoded.states), dict[int, Hypothesis]()
+        prompts = [list(self.vocabulary.ids.prompt)] * number if prompts is None else prompts
+        with without_dropout(self.model), torch.inference_mode():
+            for length in sorted({len(one) for one in prompts}):
+                rows = [row for row in range(number) if len(prompts[row]) == length]
+                some = encoded if len(rows) == number else encoded.rows(torch.tensor(rows))
+                read = torch.tensor([list(prompts[row]) for row in rows])
+                drawn = [keys[row] for row in rows] if temperature else []
+                found |= zip(rows, self._written(some, read, temperature, drawn), strict=True)
+        return [found[row] for row in range(number)]
+
+    def _written(self, encoded: Encoded, prompts: Tensor, temperature: float, keys: Sequence[int]) -> list[Hypothesis]:
+        ids, options = self.vocabulary.ids, self.decoding
+        # transformers, whose texts with times these are, counts the last token, which isn't read
+        room = self.model.max_target_length - prompts.shape[1] + (not options.writes_times)
+        longest = max(1, min(room, options.max_new_tokens or room))
+        rules = None
+        if options.writes_times:
+            latest = options.max_initial_timestamp
+            latest_index = None if latest is None else round(latest / SECONDS_OF_A_TIME)
+            rules = TimeRules(self.vocabulary.times, ids.end, latest_index)
+        writer = TranscriptWriter(self.model, encoded, self.vocabulary, prompts, rules)
+        begin = send(prompts[:, -1].contiguous(), encoded.states.device)
+        if options.method == "beam" and not temperature:
+            settings = BeamSettings(
+                ids.end, longest, options.beam_size, options.length_penalty, early_stopping=options.early_stopping
+            )
+            return [best[0] for best in beam_search(writer, begin, settings)]
+        return write(writer, begin, SamplingSettings(longest, temperature=temperature, stop_ids=(ids.end,)), keys)
+
+    def _by_seeking(self, paths: Iterator[Path], batch_size: int | None) -> Iterator[Transcript | UserError]:
+        """The words of each audio file, by Whisper's own procedure; all of a batch's files are in memory."""
+        size = batch_size or self.decoding.batch_size
+        batches = Batches(self.device, size)
+        while some := list(islice(paths, size)):
+            opened = [self._listener(path) for path in some]
+            active = [one for one in opened if isinstance(one, Listener)]
+            while active := [one for one in active if one.frames_left > 0]:
+                begun = time.perf_counter()
+                for _ in batches.results(active, lambda _: 1.0, self._listen_on):
+                    pass
+                for one in active:
+                    one.seconds += (time.perf_counter() - begun) / len(active)
+            for done in opened:
+                if isinstance(done, UserError):
+                    yield done
+                else:
+                    file = done.recording
+                    yield Transcript(file.path.stem, tuple(done.segments), file.duration, done.seconds)
+
+    def _listener(self, path: Path) -> Listener | UserError:
+        begun, recording = time.perf_counter(), Recording(path)
+        try:
+            with AudioFile(path, self.features.sampling_rate, self.channels) as file:
+                recording.duration = file.duration
+                features = self.features.of_all(file.read(0.0, file.duration))
+        except UserError as error:
+            return error
+        conditions = self.decoding.condition_on_previous
+        return Listener(recording, features, conditions=conditions, seconds=time.perf_counter() - begun)
+
+    def _listen_on(self, listeners: list[Listener]) -> list[None]:
+        """Transcribe the next window of each recording."""
+        most = self.features.num_frames
+        windows = [one.features[:, one.seek : one.seek + most] for one in listeners]
+        encoded = self.encoded([np.pad(one, ((0, 0), (0, most - one.shape[1]))) for one in windows])
+        if any(one.language is None for one in listeners):
+            for one, language in zip(listeners, self.languages(encoded), strict=True):
+                one.language = one.language or language
+        before = [self._said_before(one) for one in listeners]
+        found = self.heard(encoded, [one.seek for one in listeners], [one.language for one in listeners], before)
+        for row, (one, window, heard) in enumerate(zip(listeners, windows, found, strict=True)):
+            frames = window.shape[1]
+            if not heard.is_silence:
+                pieces, end = pieces_of(heard.tokens, self.vocabulary.times, frames // 2 * SECONDS_OF_A_TIME)
+                begin = one.seek / FRAMES_PER_SECOND
+                one.segments += self._segments(heard, pieces, begin, encoded, row, one.frames_left)
+                one.said += [list(heard.tokens[piece.first : piece.last]) for piece in pieces]
+                frames = frames if end is None else round(end * FRAMES_PER_SECOND)
+            one.seek += frames
+            one.conditions = self.decoding.condition_on_previous and heard.temperature < CONDITIONS_BELOW
+        return [None] * len(listeners)
+
+    def _said_before(self, listener: Listener) -> list[int]:
+        """The tokens that the next window of a recording has as its prompt."""
+        found = list(self.first_prompt)
+        for tokens in listener.said if listener.conditions else []:
+            is_followed = len(tokens) > 2 and tokens[-2] in self.vocabulary.times  # by the beginning of another
+            found += tokens[:-1] if is_followed else tokens
+        return found
+
+
+def demand_decoding(vocabulary: Vocabulary, options: AsrDecodingConfig) -> None:
+    """Raise UserError where a Whisper with this vocabulary can't transcribe with these options."""
+    known, key = vocabulary.languages, "data.decoding"
+    if options.language not in (None, AUTO, *known) or (options.language == AUTO and not known):
+        expected = f"expected {AUTO}, {', '.join(known)}" if known else "it knows one language only; leave it out"
+        raise UserError(f"{key}.language: the base doesn't know {options.language}; {expected}")
+    if options.task == "translate" and not known:
+        raise UserError(f"{key}.task: the base can't translate: it knows one language only")
+    needs = {"timestamps": options.timestamps != "none", "long_form": options.long_form == "seek"}
+    needs |= {"no_speech_threshold": options.no_speech_threshold is not None, "prompt": bool(options.prompt)}
+    for name in needs:
+        if needs[name] and not vocabulary.times:
+            raise UserError(f"{key}.{name}: the base has no tokens for it; only OpenAI's Whispers have, and their like")
+
+
+def _with_the_rest(tokens: Sequence[int], times: range, seconds: float) -> list[Piece]:
+    """The segments of a window's tokens, with the last one where it isn't complete; none is beyond its ``seconds``."""
+    pieces, end = pieces_of(tokens, times, seconds)
+    first = pieces[-1].last - 1
+    if end is not None and any(token not in times for token in tokens[first:]):
+        pieces[-1] = pieces[-1]._replace(last=first)
+        pieces.append(Piece(first, len(tokens), (tokens[first] - times.start) * SECONDS_OF_A_TIME, seconds))
+    return [Piece(first, last, min(start, seconds), min(end, seconds)) for first, last, start, end in pieces]
+
+
+def frames_in(samples: np.ndarray) -> int:
+    """The frames of Whisper's features that samples ``(time,)`` begin."""
+    return -(-len(samples) * FRAMES_PER_SECOND // SAMPLING_RATE)
+
+
+def compression_ratio(tokens: Sequence[int], vocab_size: int) -> float:
+    """How many times smaller zlib makes tokens: a text that repeats itself becomes much smaller.
+
+    >>> compression_ratio([5, 6] * 50, 300) > 5 > compression_ratio(range(100), 300)
+    True
+    """
+    size = int(math.log2(vocab_size) / 8) + 1
+    content = b"".join(token.to_bytes(size, "little") for token in tokens)
+    return len(content) / len(zlib.compress(content))
 
 
 def _seconds_of(window: Window) -> float:
@@ -174,24 +511,42 @@ def _seconds_of(window: Window) -> float:
 class TranscriptWriter:
     """A model that is writing the transcripts of encoded audio (``vaak.nn.decoding.sampling.Writer``)."""
 
-    def __init__(self, model: AsrModel, encoded: Encoded, vocabulary: Vocabulary) -> None:
+    def __init__(
+        self,
+        model: AsrModel,
+        encoded: Encoded,
+        vocabulary: Vocabulary,
+        prompts: Tensor | None = None,
+        rules: TimeRules | None = None,
+    ) -> None:
+        """``prompts`` ``(row, token)``, on the CPU, are read first (default: that of training), but for the last token.
+
+        With ``rules``, times are written.
+        """
         self.model, self.encoded, device = model, encoded, encoded.states.device
         self.rows = torch.arange(len(encoded.states))
         """The row that each hypothesis belongs to."""
         dynamic = transformers_of(PURPOSE, "asr")
         self.cache = dynamic.EncoderDecoderCache(dynamic.DynamicCache(), dynamic.DynamicCache())
-        self.never = send(torch.tensor(vocabulary.ids.never, dtype=torch.long), device)
+        self.rules, self.written = rules, torch.empty(len(encoded.states), 0, dtype=torch.long, device=device)
+        never = [one for one in vocabulary.ids.never if rules is None or one not in rules.times]
+        self.never = send(torch.tensor(never, dtype=torch.long), device)
         self.never_first = send(torch.tensor(vocabulary.ids.never_first, dtype=torch.long), device)
         self.is_first = True
-        if len(vocabulary.ids.prompt) > 1:
-            prompt = send(torch.tensor([vocabulary.ids.prompt[:-1]]), device)
-            model.decode(prompt.expand(len(encoded.states), -1), encoded, self.cache)
+        if prompts is None:
+            prompts = torch.tensor([vocabulary.ids.prompt]).expand(len(encoded.states), -1)
+        if prompts.shape[1] > 1:
+            model.decode(send(prompts[:, :-1].contiguous(), device), encoded, self.cache)
 
     def next_logits(self, tokens: Tensor) -> Tensor:
         logits = self.model.decode(tokens[:, None], self.encoded, self.cache)[:, -1]
         logits = logits.to(torch.promote_types(logits.dtype, torch.float32)).index_fill(1, self.never, -torch.inf)
         if self.is_first:
             logits = logits.index_fill(1, self.never_first, -torch.inf)
+        if self.rules is not None:
+            if not self.is_first:
+                self.written = torch.cat((self.written, tokens[:, None]), 1)
+            logits = self.rules(logits, self.written)
         self.is_first = False
         return logits
 
@@ -200,7 +555,7 @@ class TranscriptWriter:
         if not torch.equal(own, self.rows):  # in a beam, hypotheses are exchanged within their row
             self.encoded = self.encoded.rows(rows)
             self.cache.cross_attention_cache.batch_select_indices(rows)
-        self.rows = own
+        self.rows, self.written = own, self.written[rows]
         self.cache.self_attention_cache.batch_select_indices(rows)
 
 
@@ -242,7 +597,7 @@ def quietest(samples: np.ndarray, sampling_rate: int = SAMPLING_RATE) -> int:
     return int(first + last) * step // 2
 
 
-def _clock(seconds: float) -> str:
+def _clock(seconds: float, point: str = ",") -> str:
     """A time as subtitles have it.
 
     >>> _clock(3725.5)
@@ -250,4 +605,9 @@ def _clock(seconds: float) -> str:
     """
     milliseconds = round(1000 * seconds)
     minutes, rest = divmod(milliseconds, 60_000)
-    return f"{minutes // 60:02}:{minutes % 60:02}:{rest // 1000:02},{rest % 1000:03}"
+    return f"{minutes // 60:02}:{minutes % 60:02}:{rest // 1000:02}{point}{rest % 1000:03}"
+
+
+def _escaped(text: str) -> str:
+    """A text as WebVTT has it, in which ``<`` begins a tag."""
+    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")

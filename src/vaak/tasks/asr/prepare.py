@@ -49,11 +49,13 @@ if TYPE_CHECKING:
 log = logging.getLogger("vaak")
 
 VOCABULARY, BASE = "vocabulary", "base"
+ALIGNMENT_HEADS = "alignment_heads"
+"""In the sizes of a base: the layers and heads whose attention follows the speech, if its makers say which."""
 READING = frozenset({*PLACES, "num_jobs", "progress_bar", "cache_gigabytes"})
 """Audio options that may differ when a trained model is used."""
 MAY_DIFFER = frozenset(AsrDataConfig.model_fields) - {"max_duration", "language", "tokenizer"}
 """Options of data that may differ when a trained model is used."""
-CAME_LATER = ("groups", "max_valid_samples")
+CAME_LATER = ("groups", "max_valid_samples", "join_utterances")
 """Options that decide, too, but have no part in what was prepared before there were any."""
 DECIDING = {"group", "percent", "max_samples", "sampling_seed", "max_duration", "too_long", "language"}
 
@@ -115,14 +117,15 @@ class AsrSources:
         transformers = transformers_of(PURPOSE, "asr")
         source = base_of(self.model, self.folder)
         config = fetch_model(KEY, source, lambda: transformers.WhisperConfig.from_pretrained(source))
-        config.save_pretrained(folder / BASE)
-        if (exported := exported_vocabulary(Path(source))) is not None:
-            return exported
-        tokenizer = fetch_model(KEY, source, lambda: transformers.WhisperTokenizer.from_pretrained(source))
         try:
             generation = transformers.GenerationConfig.from_pretrained(source)
         except OSError:  # a folder may have none
             generation = transformers.GenerationConfig.from_model_config(config)
+        setattr(config, ALIGNMENT_HEADS, getattr(generation, ALIGNMENT_HEADS, None))
+        config.save_pretrained(folder / BASE)
+        if (exported := exported_vocabulary(Path(source))) is not None:
+            return exported
+        tokenizer = fetch_model(KEY, source, lambda: transformers.WhisperTokenizer.from_pretrained(source))
         return Vocabulary.of_whisper(tokenizer, config, generation, self.data.language)
 
     def token_limit(self, vocabulary: Vocabulary, folder: Path) -> TokenLimit:
@@ -178,7 +181,7 @@ def _make(
         left_out = LeftOut(sources.skip_bad)
         percent = data.percent if split == "train" else 100.0
         most = {"train": data.max_samples, "valid": data.max_valid_samples}.get(split)
-        limits = Limits(data, percent, most)
+        limits = Limits(data, percent, most, joins=data.join_utterances and split == "train")
         writings[split] = write_utterances(folder / split, _cuts(corpora, split, left_out), limits, left_out)
         if not len(writings[split].store):
             raise _is_empty(split, left_out.listed[UNUSABLE])

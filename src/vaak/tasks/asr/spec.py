@@ -15,6 +15,23 @@ from vaak.text.config import losses_of_tokens, tokenizer_findings
 LOAD_BALANCING = "load_balancing"
 CTC = "ctc"
 ONLY_WHISPERS_BEAM = ("length_penalty", "early_stopping")
+ONLY_WHISPERS = (
+    "language",
+    "task",
+    "prompt",
+    "timestamps",
+    "max_initial_timestamp",
+    "long_form",
+    "condition_on_previous",
+    "temperature",
+    "temperature_step",
+    "compression_ratio_threshold",
+    "logprob_threshold",
+    "no_speech_threshold",
+)
+"""Options of data.decoding that only a Whisper reads."""
+NOT_OF_SCRATCH = ("language", "task", "prompt", "timestamps", "long_form", "no_speech_threshold")
+"""Those that need tokens that only a base has."""
 ONLY_CTC_BEAM = ("ngram", "alpha", "beta")
 NOT_READ_BY_CTC = ("mel", "pitch", "dither", "storage_path", "storage_type", "progress_bar")
 READ_AUDIO = frozenset({"corpus_dir", "output_dir", "num_jobs", "cache_gigabytes", "channels", "num_mel_bins"})
@@ -55,8 +72,32 @@ def _of_whisper(experiment: AsrExperiment) -> Iterator[CheckFinding]:
         yield no_effect(f"model.conformer.{name}", "model.architecture is whisper")
     for name in ONLY_CTC_BEAM:
         yield no_effect(f"data.decoding.{name}", "model.architecture is whisper")
+    yield from _of_writing(experiment)
+    if experiment.data.timestamps and experiment.model.base == SCRATCH:
+        yield impossible("data.timestamps", "model.base is scratch, which has no tokens for times; give a base")
     for name in ("train_feature_encoder", *(f"masking.{one}" for one in type(experiment.model.masking).model_fields)):
         yield no_effect(f"model.{name}", "model.architecture is whisper")
+
+
+def _of_writing(experiment: AsrExperiment) -> Iterator[CheckFinding]:
+    """Yield the findings on how a Whisper writes."""
+    options, key = experiment.data.decoding, "data.decoding"
+    if experiment.model.base == SCRATCH:
+        for name in NOT_OF_SCRATCH:
+            if getattr(options, name) != type(options).model_fields[name].default:
+                yield impossible(f"{key}.{name}", "model.base is scratch, which has no tokens for it; give a base")
+    if not options.writes_times:
+        yield no_effect(f"{key}.max_initial_timestamp", "no times are written (timestamps, long_form)")
+    if options.long_form != "seek":
+        yield no_effect(f"{key}.condition_on_previous", "long_form isn't seek: windows are written side by side")
+    if options.temperature_step is None:
+        yield no_effect(f"{key}.compression_ratio_threshold", "temperature_step is null: nothing is written again")
+    if options.temperature_step is None and options.no_speech_threshold is None:
+        yield no_effect(f"{key}.logprob_threshold", "temperature_step and no_speech_threshold are null")
+    if options.compression_ratio_threshold is None and options.logprob_threshold is None:
+        yield no_effect(f"{key}.temperature_step", "there is no threshold that a text may fail")
+    if options.logprob_threshold is None:
+        yield no_effect(f"{key}.no_speech_threshold", "logprob_threshold is null: both have to fail")
 
 
 def _of_ctc(experiment: AsrExperiment) -> Iterator[CheckFinding]:
@@ -64,8 +105,9 @@ def _of_ctc(experiment: AsrExperiment) -> Iterator[CheckFinding]:
     model, loss = experiment.model, experiment.training.loss
     for name in type(model.scratch).model_fields:
         yield no_effect(f"model.scratch.{name}", "model.architecture is ctc; its encoder is model.conformer")
-    for name in (*ONLY_WHISPERS_BEAM, "max_new_tokens"):
+    for name in (*ONLY_WHISPERS_BEAM, *ONLY_WHISPERS, "max_new_tokens"):
         yield no_effect(f"data.decoding.{name}", "model.architecture is ctc, whose search is over with the last frame")
+    yield no_effect("data.timestamps", "model.architecture is ctc, whose frames have their times")
     if model.experts is not None:
         yield impossible("model.experts", "model.architecture is ctc; only a Whisper may have experts")
     if loss.label_smoothing:

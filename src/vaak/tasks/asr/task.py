@@ -29,7 +29,7 @@ from vaak.nn.losses import losses_of_logits
 from vaak.runs.prepared import Recipe
 from vaak.tasks.asr.config import SCRATCH, AsrDecodingConfig, AsrExperiment
 from vaak.tasks.asr.ctc.task import CtcTask
-from vaak.tasks.asr.data import AsrDataset, AsrExample, collate
+from vaak.tasks.asr.data import AsrDataset, AsrExample, Timing, collate
 from vaak.tasks.asr.export import (
     mean_weight,
     write_adapter,
@@ -41,10 +41,10 @@ from vaak.tasks.asr.export import (
 from vaak.tasks.asr.features import WhisperFeatures, WhisperSamples
 from vaak.tasks.asr.metrics import AsrMeters
 from vaak.tasks.asr.model import AsrModel, AsrOutputs, Encoded
-from vaak.tasks.asr.predict import Transcriber
-from vaak.tasks.asr.prepare import AsrSources, PreparedUtterances, recipe
+from vaak.tasks.asr.predict import Transcriber, demand_decoding
+from vaak.tasks.asr.prepare import ALIGNMENT_HEADS, AsrSources, PreparedUtterances, recipe
 from vaak.tasks.asr.recogniser import Recogniser
-from vaak.tasks.asr.spec import CTC, LOAD_BALANCING
+from vaak.tasks.asr.spec import CTC, LOAD_BALANCING, ONLY_WHISPERS
 from vaak.tasks.asr.whisper import (
     Vocabulary,
     base_of,
@@ -92,7 +92,7 @@ class AsrTask(Recogniser):
         return recipe(AsrSources.of(self.experiment, datasets, self.folder), splits, own)
 
     def make_dataset(self, split: str) -> AsrDataset:
-        return AsrDataset(
+        found = AsrDataset(
             self.prepared.utterances(split),
             self.prepared.vocabulary,
             self.read_by(split),
@@ -100,6 +100,12 @@ class AsrTask(Recogniser):
             self.data.augmentation if split == "train" else None,
             self.data.decoding.valid_examples if split == "valid" else None,
         )
+        if split == "train" and self.data.timestamps:
+            if not self.prepared.vocabulary.times:
+                raise UserError("data.timestamps: the base has no tokens for times")
+            prompt = len(self.prepared.vocabulary.ids.prompt) - 1
+            found.timing = Timing(self.data.timestamps, self.prepared.base_config.max_target_positions - prompt)
+        return found
 
     @property
     def features(self) -> WhisperFeatures:
@@ -136,6 +142,7 @@ class AsrTask(Recogniser):
         Where a run has checkpoints, which have all weights, its base may have gone.
         """
         options, seconds = self.options, self.data.max_duration
+        demand_decoding(self.prepared.vocabulary, self.data.decoding)
         if options.base == SCRATCH:
             ids = self.prepared.vocabulary.ids
             whisper = random_whisper(scratch_config(options.scratch, ids, self.audio.num_mel_bins, seconds))
@@ -187,6 +194,14 @@ class AsrTask(Recogniser):
         assert isinstance(logits, Tensor)
         return {"token": logits[batch["targets"] != IGNORED]}
 
+    def protocol(self, split: str) -> dict[str, str]:
+        decoding = self.data.decoding
+        values = {name: getattr(decoding, name) for name in ONLY_WHISPERS}
+        differs = {
+            name: str(value) for name, value in values.items() if value != type(decoding).model_fields[name].default
+        }
+        return super().protocol(split) | differs
+
     def meters(self, split: str) -> AsrMeters:
         def transcribe(model: AsrModel, encoded: Encoded) -> list[str]:
             return self.transcriber(model).texts_of(encoded)
@@ -200,7 +215,11 @@ class AsrTask(Recogniser):
         """The model with what it reads and writes; ``options`` override those of ``data.decoding``."""
         decoding = AsrDecodingConfig(**{**self.data.decoding.model_dump(), **options})
         vocabulary = self.prepared.vocabulary
-        return Transcriber(cast("AsrModel", model), vocabulary, self.features, decoding, self.audio.channels)
+        demand_decoding(vocabulary, decoding)
+        heads = () if self.options.base == SCRATCH else getattr(self.prepared.base_config, ALIGNMENT_HEADS, None) or ()
+        return Transcriber(
+            cast("AsrModel", model), vocabulary, self.features, decoding, self.audio.channels, tuple(map(tuple, heads))
+        )
 
     def expert_weight(self, expert: int, checkpoint: Path) -> float:
         """Return the factor of an expert's change where it is exported. Raises UserError if that isn't known."""

@@ -25,6 +25,7 @@ import numpy as np
 from vaak.audio.cuts.reading import alignment_of, text_of
 from vaak.audio.cuts.recordings import UNUSABLE, LeftOut, alignment_items, describe, section, utterances_of
 from vaak.audio.cuts.store import CutStore, write_cuts
+from vaak.audio.segments import Interval
 from vaak.core.artifact import Artifact
 from vaak.core.errors import DataError
 from vaak.core.storage.files import fingerprint_of, sync_file, write_text
@@ -46,6 +47,8 @@ UNLABELLED = "unlabelled"
 TOO_LONG = "utterances longer than data.max_duration"
 NO_WORD_TIMES = "utterances longer than data.max_duration whose words have no times, so that they can't be cut"
 TOO_MANY_TOKENS = "utterances with more tokens than the decoder writes"
+SEGMENT = "segment"
+"""The tier of an alignment that has the times of utterances that became one."""
 TOLERANCE = 0.01
 """Seconds beyond max_duration that aren't worth losing an utterance for; they are cut off."""
 
@@ -80,6 +83,8 @@ class Limits(NamedTuple):
     percent: float = 100.0
     most: int | None = None
     """How many of the utterances are used: a percentage, up to a number."""
+    joins: bool = False
+    """Whether neighbouring utterances of a recording become one."""
 
 
 class Utterances:
@@ -267,7 +272,8 @@ def _plain(name: str) -> str:
 def _fitting(cut: Any, limits: Limits, left_out: LeftOut) -> Iterator[Any]:
     """The utterances of a recording that have a transcript and fit the encoder."""
     longest, how = limits.data.max_duration, limits.data.too_long
-    for one in utterances_of(cut):
+    names = (limits.data.group,) if limits.data.group else LABELS
+    for one in joined(cut, longest, names) if limits.joins else utterances_of(cut):
         if text_of(one) is None:
             left_out.without_text(one, cut)
         elif one.duration <= longest + TOLERANCE:
@@ -279,6 +285,51 @@ def _fitting(cut: Any, limits: Limits, left_out: LeftOut) -> Iterator[Any]:
                 kind = NO_WORD_TIMES if how == "split" else TOO_LONG
                 reason = f"{one.duration:.2f} s, more than the {longest:g} s of data.max_duration"
                 _leave_out(one, kind, reason, limits, left_out)
+
+
+def joined(cut: Any, longest: float, names: Sequence[str] = LABELS) -> Iterator[Any]:
+    """The utterances of a recording, neighbours in one of at most ``longest`` seconds; with the times of each in it.
+
+    They are joined where they have a transcript, don't overlap, and have the same labels of these ``names``. The pauses
+    before and after them are in it, too, as far as there is room.
+    """
+    if len(cut.supervisions) < 2:
+        yield cut
+        return
+    together, before = list[Any](), 0.0
+    for one in (*sorted(cut.supervisions, key=lambda label: label.start), None):
+        fits = (
+            together
+            and one is not None
+            and together[-1].end <= one.start
+            and min(one.end, cut.duration) - together[0].start <= longest
+            and all((label.text or "").strip() for label in (together[-1], one))
+            and all(_value(together[0], name) == _value(one, name) for name in names)
+        )
+        if together and not fits:
+            start, end = max(0.0, together[0].start), min(together[-1].end, cut.duration)
+            room = max(0.0, longest - (end - start))
+            after = cut.duration if one is None else one.start
+            first = max(min(before, start), start - room / 2)
+            yield _as_one(cut, together, first, max(end, min(after, first + longest)))
+            before, together = max(before, end), []
+        together += [] if one is None else [one]
+
+
+def _as_one(cut: Any, labels: Sequence[Any], start: float, end: float) -> Any:
+    """The section of a recording from ``start`` to ``end`` with these labels, as one."""
+    part, own = section(cut, start, end), {label.id for label in labels}
+    part.id = f"{cut.id}-{start:09.3f}"
+    part.supervisions = [one for one in part.supervisions if one.id in own]
+    tiers, text, whole = dict(alignment_of(part) or {}), text_of(part), part.supervisions[0]
+    tiers[SEGMENT] = tuple(
+        Interval(one.start - start, min(one.end, end) - start, (one.text or "").strip()) for one in labels
+    )
+    whole.start, whole.duration, whole.text = 0.0, part.duration, text
+    times = {kind: [(one.text, round(one.start, 8), one.end) for one in tier] for kind, tier in tiers.items()}
+    whole.alignment = alignment_items(times)
+    part.supervisions = [whole]
+    return part
 
 
 def _leave_out(cut: Any, kind: str, reason: str, limits: Limits, left_out: LeftOut) -> None:
@@ -293,8 +344,11 @@ def _leave_out(cut: Any, kind: str, reason: str, limits: Limits, left_out: LeftO
 
 def _label(cut: Any, name: str) -> str | None:
     """The label of an utterance by its name: its speaker, its language, or a key of its manifest."""
-    own = cut.supervisions[0]
-    value = getattr(own, name) if name in ("speaker", "language") else (own.custom or {}).get(name)
+    return _value(cut.supervisions[0], name)
+
+
+def _value(label: Any, name: str) -> str | None:
+    value = getattr(label, name) if name in ("speaker", "language") else (label.custom or {}).get(name)
     return None if value is None or value == "" else str(value)
 
 

@@ -13,7 +13,7 @@ knows English only; that of a model trained from scratch is <s>.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
@@ -134,6 +134,10 @@ def shorten(model: WhisperForConditionalGeneration, positions: int, source: str)
 
 TOKENIZER, TOKENIZER_CONFIG, ABOUT = "tokenizer.json", "tokenizer_config.json", "vocabulary.json"
 START, NO_TIMES = "<|startoftranscript|>", "<|notimestamps|>"
+BEFORE = "<|startofprev|>"
+"""What comes before a text that is read as if it had been said before."""
+LONG_PROMPT = 3
+"""Tokens of a prompt that has a language and a task."""
 _ENGLISH_ONLY = 51864
 """The tokens of Whispers that know no other language."""
 
@@ -184,9 +188,41 @@ class Vocabulary:
         found: list[int] = self.backend.encode(self.ids.before_text + text.strip(), add_special_tokens=False).ids
         return found
 
-    def decode(self, ids: list[int]) -> str:
-        """The transcript of ids."""
-        return str(self.backend.decode(ids, skip_special_tokens=True)).strip()
+    def decode(self, ids: Sequence[int]) -> str:
+        """The transcript of ids, without those of times."""
+        return str(self.backend.decode([one for one in ids if one not in self.times], skip_special_tokens=True)).strip()
+
+    def raw(self, ids: Sequence[int]) -> str:
+        """The text of ids as it is, with that of special tokens."""
+        return str(self.backend.decode(list(ids), skip_special_tokens=False))
+
+    def token(self, name: str) -> int:
+        """The id of a special token, as ``<|startofprev|>``. Raises KeyError if there is none."""
+        found = self.backend.token_to_id(name)
+        if found is None:
+            raise KeyError(name)
+        return int(found)
+
+    @cached_property
+    def times(self) -> range:
+        """The tokens of times, from 0 s on in steps of 0.02 s; none of a model that was trained from scratch."""
+        before = self.backend.token_to_id(NO_TIMES)
+        return range(0) if before is None else range(before + 1, self.ids.size)
+
+    @cached_property
+    def languages(self) -> dict[str, int]:
+        """The tokens of languages by their codes; none where the model knows one only."""
+        from transformers.models.whisper.tokenization_whisper import LANGUAGES
+
+        if len(self.ids.prompt) < LONG_PROMPT:
+            return {}
+        found = {code: self.backend.token_to_id(f"<|{code}|>") for code in LANGUAGES}
+        return {code: token for code, token in found.items() if token is not None}
+
+    @property
+    def trained_language(self) -> str | None:
+        """The code of the language in the prompt."""
+        return next((code for code, token in self.languages.items() if token == self.ids.prompt[1]), None)
 
     def tokens(self) -> list[str]:
         """Every token by its id, also those that have only a place."""

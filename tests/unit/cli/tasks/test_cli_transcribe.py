@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import tiny_listener
+from vaak.audio.formats.alignments import read_textgrid
 
 
 @pytest.fixture(scope="module")
@@ -33,6 +34,23 @@ def test_formats(vaak, run: Path, tmp_path: Path):
     code, out, _ = vaak("transcribe", run, *files, "--method", "beam", "--beam-size", 2)
     assert (code, out) == (0, "")
     assert sorted(path.name for path in (tmp_path / "srt").iterdir()) == ["test0.srt", "test1.srt"]
+
+
+def test_subtitles_for_browsers_and_praat(vaak, run: Path, tmp_path: Path):
+    audio = run.parent / "corpus" / "test2.wav"
+    code, out, _ = vaak("transcribe", run, audio, "--format", "vtt")
+    assert (code, out.partition("\n")[0]) == (0, "WEBVTT")
+    code, out, err = vaak("transcribe", run, audio, "--format", "textgrid")
+    assert (code, out, err) == (2, "", "--format textgrid: give --output, a folder for the files\n")
+    code, out, _ = vaak("transcribe", run, audio, "--format", "textgrid", "--output", tmp_path / "grids")
+    assert (code, out) == (0, "")
+    text = vaak("transcribe", run, audio)[1].strip()
+    assert [one.text for one in read_textgrid(tmp_path / "grids" / "test2.TextGrid")["segments"]] == [text]
+    for option in (("--timestamps", "word"), ("--language", "auto"), ("--task", "translate"), ("--long-form", "seek")):
+        code, out, err = vaak("transcribe", run, audio, *option)
+        assert (code, out) == (2, "")
+        assert err.count("\n") == 1
+        assert f"data.decoding.{option[0][2:].replace('-', '_')}" in err
 
 
 def test_files_that_cannot_be_read_are_reported_and_the_others_transcribed(vaak, run: Path, tmp_path: Path):

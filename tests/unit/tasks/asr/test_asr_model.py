@@ -106,7 +106,7 @@ def test_greedy_transcripts_are_those_of_generate(original: Any, vocabulary: Voc
 class Recomputing(TranscriptWriter):
     """Without a cache: all that was written is read again for each token."""
 
-    def __init__(self, model: AsrModel, encoded: Encoded, vocabulary: Vocabulary) -> None:
+    def __init__(self, model: AsrModel, encoded: Encoded, vocabulary: Vocabulary, *more: Any) -> None:
         super().__init__(model, encoded, vocabulary)
         self.written = torch.tensor([vocabulary.ids.prompt[:-1]]).expand(len(encoded.states), -1)
 

@@ -22,7 +22,7 @@ from vaak.nn.decoding.sampling import without_dropout
 from vaak.tasks.asr.config import AsrDecodingConfig
 from vaak.tasks.asr.ctc.data import padded_features
 from vaak.tasks.asr.ctc.model import CtcModel, CtcOutputs
-from vaak.tasks.asr.predict import Transcriber
+from vaak.tasks.asr.predict import Segment, Transcriber, Window
 from vaak.tasks.asr.whisper import Vocabulary
 from vaak.text.ngram import Ngram
 from vaak.text.scoring.word_errors import count_errors
@@ -31,6 +31,10 @@ from vaak.text.scoring.word_errors import count_errors
 @dataclass(frozen=True)
 class CtcTranscriber(Transcriber):
     """A CTC model with what it reads and says, and how transcripts are searched for."""
+
+    def segments_of_windows(self, windows: list[Window]) -> list[list[Segment]]:
+        texts = self.texts_of_windows([window.features for window in windows])
+        return [[Segment(one.start, one.end, text)] for one, text in zip(windows, texts, strict=True)]
 
     def texts_of_windows(self, features: Sequence[np.ndarray]) -> list[str]:
         with torch.inference_mode():
