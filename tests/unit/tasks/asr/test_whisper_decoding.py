@@ -338,7 +338,8 @@ def write_pairs(folder: Path, rng: np.random.Generator) -> dict[str, list[dict[s
 
 
 def experiment_on_pairs(folder: Path, *more: str) -> Any:
-    write_whisper(folder / "whisper", max_target_positions=48, num_times=101)
+    options = write_whisper(folder / "whisper", max_target_positions=48, num_times=101) / "generation_config.json"
+    options.write_text(json.dumps({**json.loads(options.read_text()), "alignment_heads": HEADS}))
     about = tiny_listener.options(
         folder,
         model={"base": str(folder / "whisper")},
@@ -364,6 +365,7 @@ def test_times_in_training_are_targets_as_in_transformers(tmp_path: Path):
     plain = replace(examples[0], ids=np.array(vocabulary.encode("so it is"), np.int64), has_times=False)
     batch, model = dataset.collate([[one] for one in (*examples, plain)]), task.model().eval()
     assert isinstance(model, AsrModel)
+    assert task.transcriber(model).heads == HEADS  # those of the base
     assert batch["inputs"][3, 3] == vocabulary.times.start - 1
     assert batch["inputs"][0, 3] in vocabulary.times
     [term] = task.losses(model, batch).values()
