@@ -65,9 +65,13 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 
 def pytest_collection_finish() -> None:
-    """Leave what the tests imported out of garbage collections, of which the code under test asks for many."""
+    """Leave what the tests imported out of garbage collections, of which the code under test asks for many.
+
+    Those that nobody asks for come seldom.
+    """
     gc.collect()
     gc.freeze()
+    gc.set_threshold(20_000, 20, 50)
     gc.enable()
 
 

@@ -11,7 +11,7 @@ import json
 import math
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,14 +19,12 @@ from ruamel.yaml import YAML
 from ruamel.yaml.error import MarkedYAMLError, YAMLError
 from ruamel.yaml.events import (
     AliasEvent,
-    DocumentEndEvent,
     DocumentStartEvent,
     MappingEndEvent,
     MappingStartEvent,
     ScalarEvent,
     SequenceEndEvent,
     SequenceStartEvent,
-    StreamStartEvent,
 )
 
 from vaak.config.yaml.tree import COMMAND_LINE, ConfigError, Node, Problem, YamlPlace, copy_of, walk
@@ -113,6 +111,9 @@ def looks_secret(name: str) -> bool:
 
 _MOST_NODES = 100_000
 _MOST_LEVELS = 60
+_MOST_TEXTS = 64
+_EVENTS_OF: dict[str, list[Any]] = {}
+"""The events of the texts that were read last: a command reads the configuration of its run several times."""
 
 
 def read_yaml(path: Path | str) -> Node:
@@ -152,11 +153,28 @@ def read_value(text: str, key: str) -> Node:
         raise ConfigError(problems) from None
 
 
+def _events(text: str) -> Iterator[Any]:
+    """Yield the parser's events; nothing changes them, so they may be those of an earlier reading.
+
+    A text that has mistakes is kept by no one: it is parsed up to the first.
+    """
+    if (events := _EVENTS_OF.pop(text, None)) is None:
+        events = []
+        for event in YAML(typ="safe", pure=True).parse(text):
+            events.append(event)
+            yield event
+    else:
+        yield from events
+    _EVENTS_OF[text] = events
+    if len(_EVENTS_OF) > _MOST_TEXTS:
+        del _EVENTS_OF[next(iter(_EVENTS_OF))]
+
+
 class _Composer:
     """Turns the parser's events into one tree; collects mistakes that don't stop it from reading."""
 
     def __init__(self, text: str, place_of: Callable[[int], YamlPlace]) -> None:
-        self.events = YAML(typ="safe", pure=True).parse(text)
+        self.events = _events(text)
         self.place_of = place_of
         self.anchors: dict[str, Node | None] = {}
         self.problems: list[Problem] = []
@@ -189,8 +207,6 @@ class _Composer:
                     raise ConfigError([Problem(self.place_of(line), "", "a second YAML document; expected one")])
                 started = True
                 tree = self._node(next(self.events), None, "")
-            elif not isinstance(event, StreamStartEvent | DocumentEndEvent):
-                break
         return tree
 
     def _node(self, event: Any, place: YamlPlace | None, key: str) -> Node:

@@ -40,6 +40,8 @@ SHORT = 1024  # bytes of a message that is gathered in one go
 FOREVER = timedelta(days=3650)
 START_SECONDS = 300.0
 """How long ranks wait for each other at the start; launchers start them within seconds."""
+LAUNCHER_SECONDS = 5.0
+"""How long they wait for a launcher's store, which was there before they were started."""
 ANSWER_SECONDS = 10.0
 """How often a rank that waits for rank 0 looks whether its machine still answers, and how long that may take."""
 
@@ -306,7 +308,8 @@ def _join(backend: str, device: torch.device, timeout: timedelta) -> Ranks:
     rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     address, port = _meeting_point()
     by_launcher = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
-    if (by_launcher or rank > 0) and not wait_for_an_answer(address, port, 5.0 if by_launcher else START_SECONDS):
+    patience = LAUNCHER_SECONDS if by_launcher else START_SECONDS
+    if (by_launcher or rank > 0) and not wait_for_an_answer(address, port, patience):
         host = "the launcher of this process" if by_launcher else "rank 0"
         raise UserError(f"{host} doesn't answer at {address}:{port}, so rank {rank} ends; start all processes again")
     starting = timedelta(seconds=START_SECONDS)

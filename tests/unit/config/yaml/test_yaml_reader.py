@@ -124,3 +124,13 @@ values = st.recursive(scalars, lambda inner: st.lists(inner, max_size=3) | st.di
 def test_written_yaml_reads_back_the_same(value):
     text = yaml_text(value)
     assert to_plain(read_value(text, "")) == (value or None)
+
+
+def test_a_text_that_was_read_before_is_read_with_todays_environment_and_as_another_file(tmp_path, monkeypatch):
+    for name, value in (("one.yml", "1"), ("two.yml", "2")):
+        (tmp_path / name).write_text('a: &a {b: ["${VAAK_NUMBER}", 3]}\nc: *a\n')
+        monkeypatch.setenv("VAAK_NUMBER", value)
+        tree = read_yaml(tmp_path / name)
+        assert to_plain(tree) == {"a": {"b": [value, 3]}, "c": {"b": [value, 3]}}
+        assert str(tree.value["c"].place) == f"{tmp_path / name}:2"
+        tree.value.clear()

@@ -13,8 +13,9 @@ import torch
 import vaak
 from vaak.config.training import DistributedConfig, PerformanceConfig, TrainingConfig
 from vaak.core.errors import UserError
+from vaak.engine.distributed import ranks
 from vaak.engine.distributed.exchange import StepMessage
-from vaak.engine.distributed.launcher import pick_device, precision_from_launcher
+from vaak.engine.distributed.launcher import own_place, pick_device, precision_from_launcher
 from vaak.engine.distributed.ranks import Ranks, start_ranks
 
 ENVIRONMENT = ("WORLD_SIZE", "RANK", "LOCAL_RANK", "ACCELERATE_USE_CPU", "ACCELERATE_MIXED_PRECISION")
@@ -27,23 +28,23 @@ def alone(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_one_process_adds_up_to_itself():
-    ranks = Ranks(torch.device("cpu"))
+    alone = Ranks(torch.device("cpu"))
     parameter = torch.nn.Parameter(torch.ones(3))
     parameter.grad = torch.ones(3)
-    gradients = ranks.gradients([parameter])
+    gradients = alone.gradients([parameter])
     sums = {"main": torch.ones(())}
     assert gradients.reduce(sums, {"main": "token"}) == (sums, {"main": "token"})
     assert gradients.gradients[0].equal(torch.ones(3))
-    assert ranks.is_main
-    assert ranks.gather({"a": 1}) == [{"a": 1}]
-    assert ranks.sum({"a": 1.0}) == {"a": 1.0}
-    assert ranks.run_on_main(lambda: 7) == 7
+    assert alone.is_main
+    assert alone.gather({"a": 1}) == [{"a": 1}]
+    assert alone.sum({"a": 1.0}) == {"a": 1.0}
+    assert alone.run_on_main(lambda: 7) == 7
     message = StepMessage({"token": 3.0}, stop="enough")
-    assert ranks.exchange(message) is message
-    assert [ranks.any(flag) for flag in (True, False)] == [True, False]
-    ranks.compare("at the start", {"seed": object()})  # nothing is hashed
-    ranks.wait()
-    ranks.close()
+    assert alone.exchange(message) is message
+    assert [alone.any(flag) for flag in (True, False)] == [True, False]
+    alone.compare("at the start", {"seed": object()})  # nothing is hashed
+    alone.wait()
+    alone.close()
 
 
 def test_a_failure_of_the_main_process_is_told():
@@ -55,8 +56,8 @@ def test_a_failure_of_the_main_process_is_told():
 
 
 def test_alone_nothing_is_joined():
-    ranks = start_ranks(TrainingConfig(device="cpu"))
-    assert (ranks.rank, ranks.world_size, ranks.device.type) == (0, 1, "cpu")
+    alone = start_ranks(TrainingConfig(device="cpu"))
+    assert (alone.rank, alone.world_size, alone.device.type) == (0, 1, "cpu")
 
 
 def test_another_number_of_processes_than_asked_for_is_an_error():
@@ -135,8 +136,21 @@ def test_torch_distributed_is_known_to_one_file():
     assert knowing == ["engine/distributed/ranks.py"]
 
 
+def test_a_word_of_rank_0_is_read_and_one_that_never_comes_said(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(ranks, "START_SECONDS", 0.3)
+    store = torch.distributed.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)  # type: ignore[attr-defined]
+    places = {"WORLD_SIZE": "2", "RANK": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(store.port)}
+    for name, value in places.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(UserError, match=r"^rank 1 doesn't meet the other processes \(.*\); start all of them again$"):
+        ranks.common_word(None)
+    monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "1")
+    assert ranks.common_word("go on") == ranks.common_word(None) == ("go on", own_place())
+
+
 def test_a_launcher_that_does_not_answer_is_said_at_once(monkeypatch: pytest.MonkeyPatch):
     """Ranks that were still starting when torchrun was killed waited for half an hour."""
+    monkeypatch.setattr(ranks, "LAUNCHER_SECONDS", 0.2)
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
     places = {"WORLD_SIZE": "2", "RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
