@@ -18,7 +18,7 @@ from hypothesis import HealthCheck, settings
 import shards
 import tiny_runs
 from commands import Commands
-from trained_once import evaluations_show, trained_once
+from trained_once import evaluations_show, runs_end_with, trained_once
 from vaak.cli.main import main
 from vaak.config.base import REGISTERED
 from vaak.config.tasks import REGISTERED_TASKS
@@ -119,6 +119,13 @@ def _evaluations_draw_nothing() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session", autouse=True)
+def _runs_end_without_samples() -> Iterator[None]:
+    """So do texts, audio and timelines at the end of a run; tests of them have the fixture ``samples``."""
+    with runs_end_with(lambda trainer: []):
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
 def _packages_are_tried_once(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """The doctor imports every package in another process, which takes 8 seconds and finds the same each time."""
     try_imports = packages.try_imports
@@ -144,6 +151,13 @@ def _packages_are_tried_once(tmp_path_factory: pytest.TempPathFactory) -> Iterat
 def pictures(_evaluations_draw_nothing: None) -> Iterator[None]:
     """Evaluations draw their pictures in all tests of the module, as they do for users."""
     with evaluations_show():
+        yield
+
+
+@pytest.fixture
+def samples(_runs_end_without_samples: None) -> Iterator[None]:
+    """Runs end with their samples, as they do for users."""
+    with runs_end_with():
         yield
 
 

@@ -15,6 +15,8 @@ from vaak.core.errors import DataError
 from vaak.runs.start import Outcome, train
 from vaak.tasks.lm.task import LanguageModelTask
 
+pytestmark = pytest.mark.usefixtures("samples")
+
 
 def damage(folder: Path, name: str) -> None:
     """A recording as FLAC, whose header is whole and whose middle isn't."""

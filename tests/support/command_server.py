@@ -102,10 +102,12 @@ def _float64() -> None:
 
 
 def _without_pictures() -> None:
-    """Evaluations draw nothing, and nobody speaks: this takes longer than all else in a small run."""
+    """Evaluations draw nothing, and a run ends without samples: this takes longer than all else in a small run."""
     from vaak.engine.evaluation import Pictures
+    from vaak.runs import start
 
     setattr(Pictures, "show", lambda self, step, draw: None)  # noqa: B010 (mypy refuses the assignment)
+    start.shown_samples = lambda trainer: []
 
 
 CIRCUMSTANCES: dict[str, Callable[[], object]] = {

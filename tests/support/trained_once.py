@@ -1,4 +1,4 @@
-"""What one worker of pytest-xdist has trained is there for the others, too; with pictures or without."""
+"""What one worker of pytest-xdist has trained is there for the others, too; with pictures and samples or without."""
 
 from __future__ import annotations
 
@@ -12,8 +12,10 @@ import pytest
 
 from vaak.core.storage.lock import locked
 from vaak.engine.evaluation import Pictures
+from vaak.runs import start
 
 SHOW = Pictures.show
+SAMPLES = start.shown_samples
 
 
 @contextlib.contextmanager
@@ -21,6 +23,14 @@ def evaluations_show(show: Callable[..., None] = SHOW) -> Iterator[None]:
     """Within this context, ``show`` is called with the pictures of an evaluation; by default, they are drawn."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Pictures, "show", show)
+        yield
+
+
+@contextlib.contextmanager
+def runs_end_with(samples: Callable[..., list[str]] = SAMPLES) -> Iterator[None]:
+    """Within this context, a run that has been trained shows these samples; by default, its task's."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(start, "shown_samples", samples)
         yield
 
 

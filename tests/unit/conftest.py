@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import tiny_diarizer
-from trained_once import evaluations_show, trained_once
+from trained_once import evaluations_show, runs_end_with, trained_once
 
 
 @pytest.fixture(scope="session")
@@ -33,7 +33,8 @@ def voice_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     import tiny_voice
 
     def train(folder: Path) -> None:
-        tiny_voice.train(tiny_voice.write_voice(folder / "corpus"), folder / "voice")
+        with runs_end_with():
+            tiny_voice.train(tiny_voice.write_voice(folder / "corpus"), folder / "voice")
 
     return trained_once(tmp_path_factory, "tiny_voice", train) / "voice"
 
@@ -70,6 +71,7 @@ def vocoder_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     late = {"discriminators": {**tiny_vocoder.DISCRIMINATORS, "start_step": 9}}
 
     def train(folder: Path) -> None:
-        tiny_vocoder.train(tiny_voice.write_voice(folder / "corpus"), folder / "vocoder", model=late)
+        with runs_end_with():
+            tiny_vocoder.train(tiny_voice.write_voice(folder / "corpus"), folder / "vocoder", model=late)
 
     return trained_once(tmp_path_factory, "tiny_vocoder", train) / "vocoder"

@@ -111,7 +111,7 @@ def train(loaded: Loaded, callbacks: tuple[Callback, ...] = (), task: Task | Non
         seconds = time.monotonic() - begun_at
         shown = trainer.ranks.is_main and reason == "finished"
         with trainer.evaluated_weights():
-            samples = _samples(trainer) if shown else []
+            samples = shown_samples(trainer) if shown else []
         position, metrics = trainer.position, trainer.metrics or _last_evaluation(trainer.directory)
         is_main = trainer.ranks.is_main
         return Outcome(
@@ -136,7 +136,7 @@ def _best(trainer: Trainer) -> str:
     return f"{trainer.checkpoints / step_folder(best.step)} ({best.metric} {in_words(best.metric, best.value)})"
 
 
-def _samples(trainer: Trainer) -> list[str]:
+def shown_samples(trainer: Trainer) -> list[str]:
     """A few samples. The run is finished, so an error here doesn't fail it."""
     try:
         return trainer.task.samples(trainer.model.eval())

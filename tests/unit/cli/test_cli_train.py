@@ -15,6 +15,7 @@ import pytest
 from commands import Commands
 
 
+@pytest.mark.usefixtures("samples")
 def test_it_prints_figures_samples_and_where_the_run_is(vaak, tiny_text: Path, tmp_path: Path):
     code, out, err = vaak("train", tiny_text / "tiny.yml", f"run_dir={tmp_path / 'run'}")
     assert code == 0

@@ -178,6 +178,7 @@ def test_every_source_of_text_gives_the_same_run(tiny_text: Path, tmp_path: Path
     assert len([record for record in again if record["kind"] == "step"]) == 4
 
 
+@pytest.mark.usefixtures("samples")
 def test_a_stream_trains_and_its_sample_is_text(tiny_text: Path, tmp_path: Path):
     outcome = tiny_runs.train(
         tiny_text, tmp_path / "run", "data.layout=stream", "data.corpus.document=file", "training.max_steps=60"
@@ -194,6 +195,7 @@ def test_a_stream_trains_and_its_sample_is_text(tiny_text: Path, tmp_path: Path)
     assert sum("\u0900" <= letter <= "\u097f" for letter in letters) > 0.8 * len(letters)
 
 
+@pytest.mark.usefixtures("samples")
 def test_an_encoder_trains_and_has_nothing_to_show(tiny_text: Path, tmp_path: Path):
     outcome = tiny_runs.train(tiny_text, tmp_path / "run", "model.model_type=encoder", "training.max_steps=4")
     assert outcome.samples == []
