@@ -20,7 +20,6 @@ from mock_cuda import MockDevice
 from vaak.testing import check_resume
 
 
-@pytest.mark.slow
 def test_an_interrupted_run_resumes_with_the_same_bits(gpu: MockDevice, tmp_path: Path):
     of_two_layers = CASES["lm decoder, documents"]
     model = {**of_two_layers.options["model"], "num_layers": 1}
@@ -28,6 +27,7 @@ def test_an_interrupted_run_resumes_with_the_same_bits(gpu: MockDevice, tmp_path
     check_resume(replace(case, training={**case.training, "device": "cuda", "deterministic": True}))
 
 
+@pytest.mark.slow
 def test_a_run_that_the_system_kills_resumes_with_the_same_bits(request: pytest.FixtureRequest, tmp_path: Path):
     """With dropout, averages of the weights, and bf16, which auto is on a GPU."""
     mock = [] if torch.cuda.is_available() else [str(request.getfixturevalue("device_library"))]

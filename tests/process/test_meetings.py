@@ -64,10 +64,10 @@ def test_one_small_message_says_all(tmp_path: Path):
 
 @pytest.mark.parametrize("failure", [None, "the corpus is empty"])
 def test_rank_0_decides_for_all_however_long_it_takes(tmp_path: Path, failure: str | None):
-    """Collectives of these ranks time out after a second; rank 0 takes three."""
-    codes = run_on_ranks(3, talk, 3, "decide", tmp_path, 3.0, failure, seconds=60)
+    """Collectives of these ranks time out after a second; rank 0 takes longer."""
+    codes = run_on_ranks(3, talk, 3, "decide", tmp_path, 1.5, failure, seconds=60)
     said = heard(tmp_path, "decide", 3)
-    assert all(one["seconds"] > 2.9 for one in said)
+    assert all(one["seconds"] > 1.4 for one in said)
     if failure is None:
         assert codes == [0, 0, 0]
         assert [one["result"]["step"] for one in said] == [3, 3, 3]

@@ -82,8 +82,8 @@ def test_a_folder_that_is_not_shared_is_named(tmp_path: Path):
 
 def test_a_preparation_that_takes_longer_than_the_time_out_is_waited_for(tmp_path: Path):
     """Ranks that waited for it timed out."""
-    fault = Fault(0, slow_seconds=4.0)
-    assert lines(tmp_path, fault, [0, 0], "training.distributed.timeout_minutes=0.05") == []
+    fault = Fault(0, slow_seconds=2.5)
+    assert lines(tmp_path, fault, [0, 0], "training.distributed.timeout_minutes=0.03") == []
 
 
 MOMENTS = ("model", "losses", "on_fit_start", "on_step_end", "meters", "on_evaluate_end", "on_checkpoint")

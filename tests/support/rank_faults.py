@@ -19,6 +19,7 @@ from processes import LEAVING_SECONDS
 from tiny_runs import loaded
 from vaak.core.callback import Callback
 from vaak.core.errors import RemoteError, UserError
+from vaak.engine.distributed import ranks
 from vaak.runs import start
 from vaak.tasks.lm.task import LanguageModelTask
 
@@ -50,6 +51,8 @@ def train_together(rank: int, port: int, folder: Path, fault: Fault, *overrides:
     if mine and fault.version:
         vaak.__version__ = fault.version
     os.chdir(folder)
+    if fault.folder:
+        ranks.PATIENCE_SECONDS = 1.0  # for a file system that is slow, where this one has no such file
     if mine and fault.folder:
         (folder / fault.folder).mkdir()
         os.chdir(folder / fault.folder)
