@@ -26,5 +26,5 @@ def write_base(folder: Path, family: str, norm: str) -> Path:
     torch.manual_seed(0)
     auto: Any = AutoModelForCTC  # it has no types
     auto.from_config(config).save_pretrained(folder)
-    Wav2Vec2FeatureExtractor().save_pretrained(folder)  # type: ignore[no-untyped-call]
+    Wav2Vec2FeatureExtractor().save_pretrained(folder)
     return folder
