@@ -45,6 +45,7 @@ SLOW = (
     "seq2seq, two tokenizers", "seq2seq pretrained, low-rank adapters", "asr, a part, augmented",
     "asr, ctc, local attention, augmented", "asr, ctc, pretrained", "asr, features on the device",
     "asr, ctc, features on the device", "diarization, features on the device",
+    "lm decoder, packed", "lm encoder, packed", "lm chat", "vocoder, no discriminators",
 )  # fmt: skip
 """Further cases of a task, for which there is no time in every run of the tests."""
 OF_STATE = (check_saved, check_resume, check_replay, check_state, check_step)

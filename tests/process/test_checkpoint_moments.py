@@ -6,15 +6,13 @@ The calls are those that the thread which writes really makes; another process s
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import ptrace
+from commands import Commands
 
 INTERRUPTED = Path(ptrace.__file__).with_name("interrupted.py")
 SOME = ("new:kill:12", "replaced:kill:12", "cleaned:kill:8", "new:full:8", "replaced:full:8", "trained:full:18")
@@ -27,21 +25,16 @@ Attacks = dict[tuple[str, str], list[dict[str, Any]]]
     scope="module",
     params=[pytest.param(SOME, id="some"), pytest.param(EVERY_ONE, id="every one", marks=pytest.mark.slow)],
 )
-def attacks(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Attacks:
+def attacks(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, commands: Commands) -> Attacks:
     """What each attack left, by scenario and verdict; the first of each is without an attack."""
     reason = ptrace.reason_not_to()
     if reason:
         pytest.skip(reason)
-    done = subprocess.run(
-        [sys.executable, str(INTERRUPTED), str(tmp_path_factory.mktemp("attacks")), *request.param],
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
+    folder = tmp_path_factory.mktemp("attacks")
+    done = commands.start([folder, *request.param], folder, script=INTERRUPTED).wait(600)
+    assert done.status == 0, done.errors
     found: Attacks = {}
-    for left in map(json.loads, done.stdout.splitlines()):
+    for left in map(json.loads, done.output.splitlines()):
         found.setdefault((left["scenario"], left["verdict"]), []).append(left)
     return found
 

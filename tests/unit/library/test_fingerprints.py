@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import hashlib
-import subprocess
-import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
 import vaak
+from commands import Commands
 from vaak.library.simple_task import add_to_hash
 
 
@@ -42,13 +42,14 @@ def test_other_content_has_another_hash(one: Any, other: Any):
     assert hashed(one) == hashed(one)
 
 
-def test_it_is_the_same_in_another_process():
-    code = (
+def test_it_is_the_same_in_another_process(commands: Commands, tmp_path: Path):
+    script = tmp_path / "script.py"
+    script.write_text(
         "import hashlib; from vaak.library.simple_task import add_to_hash; content = hashlib.sha256(); "
         "add_to_hash(content, {'a': [1, 2.5, None, b'x'], 'b': ('y',)}); print(content.hexdigest())"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == hashed({"a": [1, 2.5, None, b"x"], "b": ("y",)})
+    done = commands.start([], tmp_path, script=script).wait()
+    assert done.output.strip() == hashed({"a": [1, 2.5, None, b"x"], "b": ("y",)})
 
 
 def test_what_cannot_be_told_is_named():

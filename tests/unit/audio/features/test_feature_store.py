@@ -188,7 +188,9 @@ def test_another_corpus_or_option_never_reads_old_features(tmp_path: Path) -> No
     assert again.loaded == []  # the same ones are read
 
 
-@pytest.mark.parametrize("deadly", [0, 4, pytest.param(5, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "deadly", [pytest.param(0, marks=pytest.mark.slow), 4, pytest.param(5, marks=pytest.mark.slow)]
+)
 def test_killed_and_gone_on_with(deadly: int, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     reference = extract(ToyRecordings(LENGTHS), AudioConfig(), tmp_path / "reference")
     folder = tmp_path / "killed"

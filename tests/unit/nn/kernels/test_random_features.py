@@ -57,7 +57,7 @@ def test_orthogonal_features_err_less_than_independent_ones():
     for num_features in (8, 32):
         errors = []
         for orthogonal in (True, False):
-            found, exact = estimates(num_features, orthogonal, draws=1000, norm=0.7)
+            found, exact = estimates(num_features, orthogonal, draws=300, norm=0.7)
             errors.append(((found - exact) / exact).square().mean())
         assert errors[0] < 0.95 * errors[1]
 
