@@ -21,6 +21,7 @@ class Format(StrEnum):
     peft = "peft"
     mixture = "mixture"
     ct2 = "ct2"
+    gguf = "gguf"
 
 
 def export(
@@ -29,12 +30,13 @@ def export(
         Format,
         typer.Option(
             help="hf: for transformers; onnx: for onnxruntime; peft: low-rank adapters alone; mixture: "
-            "all experts with their gate; ct2: for CTranslate2 and faster-whisper."
+            "all experts with their gate; ct2: for CTranslate2 and faster-whisper; "
+            "gguf: for llama.cpp."
         ),
     ] = Format.hf,
     output: Annotated[Path | None, typer.Option(help="The folder to write; default: RUN/export/FORMAT.")] = None,
     quantization: Annotated[
-        str | None, typer.Option(help="Type of the weights, by its name in the format (ct2: int8, int8_float16, …).")
+        str | None, typer.Option(help="Type of the weights, by its name in the format (ct2: int8, …; gguf: q8_0, …).")
     ] = None,
     expert: Annotated[int | None, typer.Option(help="Of a mixture of experts, the one to write, from 0.")] = None,
     expert_weight: Annotated[

@@ -32,7 +32,14 @@ PIPELINES = {
     "vocoder": "audio-to-audio",
 }
 """The name that the Hub has for what a task's models do."""
-LIBRARIES = {"hf": "transformers", "peft": "peft", "onnx": "onnx", "mixture": "transformers", "ct2": "ctranslate2"}
+LIBRARIES = {
+    "hf": "transformers",
+    "peft": "peft",
+    "onnx": "onnx",
+    "mixture": "transformers",
+    "ct2": "ctranslate2",
+    "gguf": "gguf",
+}
 USE = {
     "hf": 'from transformers import pipeline\n\nmodel = pipeline("{pipeline}", model="{folder}")',
     "onnx": 'import onnxruntime\n\nsession = onnxruntime.InferenceSession("{folder}/{file}")',
@@ -51,6 +58,11 @@ tokenizer = transformers.AutoTokenizer.from_pretrained("{folder}")
 tokens = tokenizer.convert_ids_to_tokens(tokenizer.encode("Begin with this"))
 (result,) = model.generate_batch([tokens], max_length=20, include_prompt_in_result=False)
 print(tokenizer.decode(result.sequences_ids[0]))""",
+    "gguf": """\
+from llama_cpp import Llama
+
+model = Llama("{folder}/model.gguf")
+print(model("Begin with this", max_tokens=20)["choices"][0]["text"])""",
     "ct2 seq2seq": """\
 import ctranslate2
 import transformers

@@ -75,7 +75,7 @@ def test_where_it_is_written(vaak, tiny_run: Path, tmp_path: Path):
     code, out, err = vaak("export", tiny_run, "--format", "peft")
     assert (code, out) == (2, "")
     reason = "this model has no low-rank adapters (model.lora)"
-    assert err == f"--format peft: {reason}; use --format hf, onnx or ct2\n"
+    assert err == f"--format peft: {reason}; use --format hf, onnx, ct2 or gguf\n"
     code, out, _ = vaak("export", tiny_run / "checkpoints" / "last", "--output", tmp_path / "new")
     assert code == 0
     assert out.endswith(f"to {tmp_path / 'new'}\n")

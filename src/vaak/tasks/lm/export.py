@@ -36,10 +36,11 @@ from vaak.runs.prepared import prepared_folder
 from vaak.tasks.ct2 import write_ct2
 from vaak.tasks.lm import pretrained
 from vaak.tasks.lm.config import LanguageModelConfig, LanguageModelDataConfig, LanguageModelExperiment
+from vaak.tasks.lm.gguf import ARCHITECTURES, write_gguf
 from vaak.tasks.lm.model import AnyLanguageModel, LanguageModel, TransformersDecoder
 from vaak.tasks.lm.prepare import PreparedText
 from vaak.tasks.lm.pretrained import FAMILIES, Family, exported_config, family_of
-from vaak.tasks.pretrained import ATTENTION_DROPOUTS, DROPOUTS, KeptBase, find_model
+from vaak.tasks.pretrained import ATTENTION_DROPOUTS, DROPOUTS, KeptBase, find_model, saved_config
 from vaak.tasks.text_task import TextTask
 from vaak.text.chat_template import template_in
 from vaak.text.tokenizer import Tokenizer as VaaksTokenizer
@@ -304,9 +305,15 @@ class ExportableTask(TextTask[LanguageModelExperiment, PreparedText, AnyLanguage
             reasons["hf"] = family
         elif family.is_transposed:
             reasons.setdefault("peft", f"{family.architecture} has one layer for several of ours, so they are merged")
-        if "hf" in reasons:
-            reasons["ct2"] = reasons["hf"]
-        return reasons
+        kind = self._model_type(family)
+        if kind not in ARCHITECTURES:
+            reasons["gguf"] = f"llama.cpp's files are written of {', '.join(ARCHITECTURES)}, not of {kind}"
+        return reasons | (dict.fromkeys(("ct2", "gguf"), reasons["hf"]) if "hf" in reasons else {})
+
+    def _model_type(self, family: Family | str | None) -> str | None:
+        if isinstance(family, Family):
+            return family.model_type
+        return None if family else str(saved_config(self.prepared.folder)["model_type"])
 
     def _family(self) -> Family | str | None:
         """Return the model's family in transformers, or why it has none; None where it is transformers' own module."""
@@ -336,6 +343,10 @@ class ExportableTask(TextTask[LanguageModelExperiment, PreparedText, AnyLanguage
         assert isinstance(model, AnyLanguageModel)
         check = partial(ct2_logits, model, min(self._longest(), self.data.max_length))
         write_ct2(partial(self.export_hf, model), folder, quantization, check)
+
+    def export_gguf(self, model: nn.Module, folder: Path, quantization: str | None = None) -> None:
+        """Write a file that llama.cpp runs, with the tokenizer."""
+        write_gguf(partial(self.export_hf, model), folder, quantization)
 
     def _longest(self) -> int:
         base = None if self.own.pretrained is None else pretrained.longest_of(self.prepared.folder)
