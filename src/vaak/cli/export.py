@@ -22,6 +22,7 @@ class Format(StrEnum):
     mixture = "mixture"
     ct2 = "ct2"
     gguf = "gguf"
+    sherpa_onnx = "sherpa-onnx"
 
 
 def export(
@@ -31,12 +32,15 @@ def export(
         typer.Option(
             help="hf: for transformers; onnx: for onnxruntime; peft: low-rank adapters alone; mixture: "
             "all experts with their gate; ct2: for CTranslate2 and faster-whisper; "
-            "gguf: for llama.cpp."
+            "gguf: for llama.cpp; sherpa-onnx: for sherpa-onnx."
         ),
     ] = Format.hf,
     output: Annotated[Path | None, typer.Option(help="The folder to write; default: RUN/export/FORMAT.")] = None,
     quantization: Annotated[
-        str | None, typer.Option(help="Type of the weights, by its name in the format (ct2: int8, …; gguf: q8_0, …).")
+        str | None,
+        typer.Option(
+            help="Type of the weights, by its name in the format (ct2: int8, …; gguf: q8_0, …; sherpa-onnx: int8)."
+        ),
     ] = None,
     expert: Annotated[int | None, typer.Option(help="Of a mixture of experts, the one to write, from 0.")] = None,
     expert_weight: Annotated[

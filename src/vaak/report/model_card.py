@@ -39,6 +39,7 @@ LIBRARIES = {
     "mixture": "transformers",
     "ct2": "ctranslate2",
     "gguf": "gguf",
+    "sherpa-onnx": "sherpa-onnx",
 }
 USE = {
     "hf": 'from transformers import pipeline\n\nmodel = pipeline("{pipeline}", model="{folder}")',
@@ -63,6 +64,18 @@ from llama_cpp import Llama
 
 model = Llama("{folder}/model.gguf")
 print(model("Begin with this", max_tokens=20)["choices"][0]["text"])""",
+    "sherpa-onnx": """\
+import sherpa_onnx
+import soundfile
+
+model = sherpa_onnx.OfflineRecognizer.from_zipformer_ctc(
+    "{folder}/model.onnx", "{folder}/tokens.txt", sample_rate={rate}, feature_dim={bins}
+)
+samples, rate = soundfile.read("recording.wav", dtype="float32")
+stream = model.create_stream()
+stream.accept_waveform(rate, samples)
+model.decode_stream(stream)
+print(stream.result.text)""",
     "ct2 seq2seq": """\
 import ctranslate2
 import transformers
@@ -110,7 +123,7 @@ def model_card(run: Path, about: AboutExport) -> str:
     environment = _json_of(run / "environment.json")
     sections = [
         ("", _opening(task, about, environment)),
-        ("Use", _use(task, about)),
+        ("Use", _use(task, about, options)),
         ("Data", _data(run, options, about)),
         ("Results", _results(run, about.step)),
         ("Training", _training(options, environment)),
@@ -133,12 +146,15 @@ def _opening(task: str, about: AboutExport, environment: Mapping[str, Any]) -> s
     return f"A model of task {plain(task)}, trained by Vaak {version}{step}{weights}. Licence: {license}."
 
 
-def _use(task: str, about: AboutExport) -> str:
+def _use(task: str, about: AboutExport, options: Mapping[str, Any]) -> str:
     use = USE.get(about.form) or USE.get(f"{about.form} {task}")
     if use is None or task not in PIPELINES:
         return ""
     file = next((name for name in about.files if name.endswith(".onnx")), "model.onnx")
-    code = use.format(pipeline=PIPELINES[task], folder=re.sub(r"[^\w./-]", "_", about.folder), file=file)
+    audio = options.get("global_config")
+    numbers = {} if not isinstance(audio, dict) else {name: one for name, one in audio.items() if isinstance(one, int)}
+    told = {"rate": numbers.get("sampling_rate", 16_000), "bins": numbers.get("num_mel_bins", 80)}
+    code = use.format(pipeline=PIPELINES[task], folder=re.sub(r"[^\w./-]", "_", about.folder), file=file, **told)
     return f"```python\n{code}\n```"
 
 

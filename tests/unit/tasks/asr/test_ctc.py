@@ -15,6 +15,7 @@ import soundfile
 import torch
 
 import tiny_listener
+from vaak.audio.audio_file import AudioFile
 from vaak.audio.formats.alignments import read_alignment
 from vaak.audio.segments import PAUSE
 from vaak.config.load import load
@@ -28,6 +29,7 @@ from vaak.tasks.asr.ctc.data import padded_features
 from vaak.tasks.asr.ctc.task import CtcTask
 from vaak.tasks.asr.data import AsrExample
 from vaak.tasks.asr.task import AsrTask
+from vaak.tasks.base import demand_format
 
 SIZES = {"d_model": 48, "num_layers": 1, "num_heads": 2, "kernel_size": 5, "dropout": 0.0}
 MODEL = {"architecture": "ctc", "conformer": SIZES}
@@ -277,6 +279,54 @@ def test_onnxruntime_gives_the_same_text(run: Path, corpus: Path, tmp_path: Path
     assert found == task.transcriber(opened.model).texts(features)
     assert any(found)
     assert set(task.refused_exports()) == {"hf", "peft"}
+
+
+@pytest.mark.parametrize("tokenizer", ["character", pytest.param("bpe", marks=pytest.mark.slow)])
+def test_sherpa_onnx_gives_the_same_text(tokenizer: str, run: Path, corpus: Path, vaak: Any, tmp_path: Path):
+    """With its own features, of the same samples."""
+    sherpa_onnx = pytest.importorskip("sherpa_onnx", reason="sherpa-onnx isn't installed")
+    if tokenizer == "bpe":
+        options = ("training.max_steps=100", "training.optimizer.lr=0.01")
+        data = {"tokenizer": {"type": "bpe", "vocab_size": 300}}
+        run = tiny_listener.train(corpus, tmp_path / "bpe", *options, model=MODEL, data=data)
+    opened, folder = open_run(run, device="cpu"), tmp_path / "out"
+    code, _, err = vaak("export", run, "--format", "sherpa-onnx", "--quantization", "int8", "--output", folder)
+    assert (code, err) == (0, "")
+    assert sorted(path.name for path in folder.iterdir()) == [
+        "README.md",
+        "model.int8.onnx",
+        "model.onnx",
+        "tokens.txt",
+    ]
+    assert (folder / "model.int8.onnx").stat().st_size < 0.7 * (folder / "model.onnx").stat().st_size
+    files = sorted([*corpus.glob("test*.wav"), *corpus.glob("valid*.wav")])
+    task: Any = opened.task
+    expected = [task.transcriber(opened.model).transcribe(file).text for file in files]
+    assert len(set(expected)) > 4
+    code_in_card = (folder / "README.md").read_text().split("```python")[1].split("```")[0]
+    for name in ("model.onnx", "model.int8.onnx"):
+        recogniser = sherpa_onnx.OfflineRecognizer.from_zipformer_ctc(
+            str(folder / name), str(folder / "tokens.txt"), sample_rate=16_000, feature_dim=40
+        )
+        found = []
+        for file in files:
+            stream = recogniser.create_stream()
+            with AudioFile(file, 16_000, "mix") as audio:
+                stream.accept_waveform(16_000, audio.read(0.0, audio.duration))
+            recogniser.decode_stream(stream)
+            found.append(stream.result.text.strip())
+        assert found == expected, name
+    said = 'from_zipformer_ctc(\n    "out/model.onnx", "out/tokens.txt", sample_rate=16000, feature_dim=40'
+    assert said in code_in_card
+
+
+def test_features_that_sherpa_onnx_has_not_are_named(corpus: Path, tmp_path: Path):
+    task = task_of(corpus, tmp_path / "run")
+    task.audio = task.audio.model_copy(update={"low_freq": 60.0})
+    with pytest.raises(
+        UserError, match=r"^--format sherpa-onnx: sherpa-onnx has .* global_config\.low_freq 20\.0, not"
+    ):
+        demand_format(task, "sherpa-onnx")
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ from vaak.nn.speech.masks import length_mask
 from vaak.runs.prepared import Recipe
 from vaak.tasks.asr.config import SCRATCH, AsrDecodingConfig, MaskingConfig
 from vaak.tasks.asr.ctc.data import CtcDataset, FrameFeatures, FrameSections, Hidden, collate, longest_example
-from vaak.tasks.asr.ctc.export import write_ctc_onnx
+from vaak.tasks.asr.ctc.export import refused_by_sherpa, write_ctc_onnx, write_sherpa
 from vaak.tasks.asr.ctc.metrics import CtcMeters, ctc_loss
 from vaak.tasks.asr.ctc.model import CtcModel, CtcOutputs
 from vaak.tasks.asr.ctc.predict import CtcTranscriber, Weighed, pieces_of, weigh_ngram
@@ -183,6 +183,10 @@ class CtcTask(Recogniser):
         """Write the encoder for onnxruntime, with its vocabulary and the options of its features."""
         write_ctc_onnx(cast("CtcModel", model), self.prepared.vocabulary, self.features, folder)
 
+    def export_sherpa_onnx(self, model: nn.Module, folder: Path, quantization: str | None = None) -> None:
+        """Write the encoder for sherpa-onnx, with its tokens."""
+        write_sherpa(cast("CtcModel", model), self.prepared.vocabulary, self.features, folder, quantization)
+
     def export_hf(self, model: nn.Module, folder: Path) -> None:
         """Write a model that transformers loads, low-rank adapters merged."""
         vocabulary = self.prepared.vocabulary
@@ -191,8 +195,15 @@ class CtcTask(Recogniser):
     def refused_exports(self) -> dict[str, str]:
         adapters = "use --format hf, which merges adapters"
         if self.is_pretrained:
-            return {"onnx": "use --format hf, which other tools convert", "peft": adapters}
-        return {"hf": "a Conformer of Vaak's has no counterpart in transformers; use --format onnx", "peft": adapters}
+            others = dict.fromkeys(("onnx", "sherpa-onnx"), "use --format hf, which other tools convert")
+            return {**others, "peft": adapters}
+        reason = refused_by_sherpa(self.audio)
+        sherpa = {} if reason is None else {"sherpa-onnx": reason}
+        return {
+            **sherpa,
+            "hf": "a Conformer of Vaak's has no counterpart in transformers; use --format onnx",
+            "peft": adapters,
+        }
 
 
 def hidden_of(options: MaskingConfig, width: int, num_frames: int, rng: np.random.Generator) -> Hidden:
