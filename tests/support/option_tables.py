@@ -266,6 +266,7 @@ OF_A_TASK: dict[tuple[str, str], tuple[str, ...]] = {
         )
         for name in ("alpha", "beta")
     },
+    ("asr", "data.decoding.lm"): (*CONFORMER, *LISTENS, "data.decoding.method=beam"),
     ("asr", "data.decoding.ngram"): (*CONFORMER, *LISTENS, "data.decoding.method=beam"),
     **{
         ("asr", f"data.decoding.{name}"): LORA[:1] for name in ("language", "task", "prompt", "timestamps", "long_form")

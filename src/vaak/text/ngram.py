@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import gzip
 import math
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TextIO
 
@@ -78,6 +79,9 @@ class Ngram:
 
     def __contains__(self, word: str) -> bool:
         return (word,) in self._entries
+
+    def prepare(self, pairs: Iterable[tuple[tuple[str, ...], str]]) -> None:
+        """Do nothing: each word is looked up."""
 
     def begin(self) -> tuple[str, ...]:
         """Return the words before the first one."""

@@ -268,7 +268,7 @@ def tune(
 ) -> None:
     """Find the options of use with the lowest error on development recordings, of a diarizer or a CTC recogniser.
 
-    Those of a diarizer are threshold, median filter and minimum durations; of a recogniser the weights of an n-gram
+    Those of a diarizer are threshold, median filter and minimum durations; of a recogniser the weights of its language
     model, alpha and beta. They are written to RUN/tuned.yml with all of data.inference or data.decoding. Commands that
     use the run take them from there unless their command line overrides them; training doesn't use them. To undo,
     delete the file.
@@ -316,7 +316,7 @@ def tune(
 
 
 def _tell_weights(chosen: ChosenRun, opened: OpenedRun, split: str, found: Weighed) -> None:
-    """Write the weights of an n-gram model to the run's tuned.yml, and print them."""
+    """Write the weights of a language model to the run's tuned.yml, and print them."""
     from vaak.runs.open_run import write_tuned
 
     decoding = found.decoding.model_dump(mode="json")

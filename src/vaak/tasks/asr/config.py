@@ -150,7 +150,11 @@ class AsrDecodingConfig(Section):
         "one that gzip compressed.",
         None,
     )
-    alpha: float = option("ctc, beam: weight of the n-gram's log-probabilities.", 0.5, ge=0)
+    lm: str | None = option(
+        "ctc, beam: a run of task lm (a decoder), in place of an n-gram model; its texts are spelt as the transcripts.",
+        None,
+    )
+    alpha: float = option("ctc, beam: weight of the language model's log-probabilities.", 0.5, ge=0)
     beta: float = option("ctc, beam: what is added for each word.", 0.0)
     language: str | None = option(
         "whisper: language of the recordings, such as hi; auto: the most probable one of each window (of each "

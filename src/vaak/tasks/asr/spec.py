@@ -32,7 +32,7 @@ ONLY_WHISPERS = (
 """Options of data.decoding that only a Whisper reads."""
 NOT_OF_SCRATCH = ("language", "task", "prompt", "timestamps", "long_form", "no_speech_threshold")
 """Those that need tokens that only a base has."""
-ONLY_CTC_BEAM = ("ngram", "alpha", "beta")
+ONLY_CTC_BEAM = ("ngram", "lm", "alpha", "beta")
 NOT_READ_BY_CTC = ("mel", "pitch", "dither", "storage_path", "storage_type", "progress_bar")
 READ_AUDIO = frozenset({"corpus_dir", "output_dir", "num_jobs", "cache_gigabytes", "channels", "num_mel_bins"})
 """Options of global_config that a Whisper reads: its features are its own."""
@@ -54,8 +54,10 @@ def checks(experiment: AsrExperiment) -> Iterator[CheckFinding]:
     if data.decoding.method != "beam":
         for name in ("beam_size", *ONLY_WHISPERS_BEAM, *ONLY_CTC_BEAM):
             yield no_effect(f"data.decoding.{name}", f"the method is {data.decoding.method}")
-    elif data.decoding.ngram is None:
-        yield no_effect("data.decoding.alpha", "data.decoding.ngram is null")
+    elif data.decoding.ngram is None and data.decoding.lm is None:
+        yield no_effect("data.decoding.alpha", "data.decoding.ngram and data.decoding.lm are null")
+    if data.decoding.ngram is not None and data.decoding.lm is not None:
+        yield impossible("data.decoding.lm", "given together with data.decoding.ngram; keep one of them")
     budget = experiment.training.batching.max_duration
     if budget is not None and budget < data.max_duration:
         yield impossible(

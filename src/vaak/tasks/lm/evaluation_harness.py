@@ -25,7 +25,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-import torch
 from jinja2 import StrictUndefined, TemplateError
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from lm_eval import tasks as own_tasks
@@ -39,15 +38,14 @@ from ruamel.yaml import YAML
 from ruamel.yaml.constructor import ConstructorError
 from ruamel.yaml.error import YAMLError
 from torch import nn
-from torch.nn import functional as F
 
 from vaak.config.components import did_you_mean
 from vaak.config.yaml.text import yaml_text
 from vaak.core.errors import DataError, UserError
 from vaak.core.storage.files import write_text
 from vaak.core.terminal import progress
-from vaak.nn.decoding.sampling import without_dropout
 from vaak.tasks.lm.model import AnyLanguageModel
+from vaak.tasks.lm.predict import token_scores
 from vaak.tasks.lm.task import LanguageModelTask
 from vaak.text.tokenizer import normalise
 
@@ -112,7 +110,6 @@ class HarnessModel(TemplateLM):
                 advance(len(chosen))
         return scores
 
-    @torch.inference_mode()
     def _scores(self, requests: Sequence[Request]) -> Iterator[Score]:
         """The scores of one batch: rows of as many last tokens as the model was trained on, padded on the right.
 
@@ -122,19 +119,7 @@ class HarnessModel(TemplateLM):
             if len(scored) > self.max_length:
                 raise DataError(f"{asked}: {len(scored)} tokens to score, more than data.max_length {self.max_length}")
         rows = [[*context, *scored][-self.max_length - 1 :] for _, context, scored in requests]
-        inputs, targets = torch.zeros(2, len(rows), max(map(len, rows)) - 1, dtype=torch.long)
-        is_scored = torch.zeros_like(inputs, dtype=torch.bool)
-        for index, (row, (_, _, scored)) in enumerate(zip(rows, requests, strict=True)):
-            end = len(row) - 1
-            inputs[index, :end], targets[index, :end] = torch.tensor(row[:-1]), torch.tensor(row[1:])
-            is_scored[index, end - len(scored) : end] = True
-        device = self.model.embedding.weight.device
-        with without_dropout(self.model):  # a decoder needs no mask to ignore padding on the right
-            logits = self.model(inputs.to(device), select=is_scored.to(device)).float()
-        wanted, counts = targets[is_scored].to(device), is_scored.sum(1).tolist()
-        log_probabilities = -F.cross_entropy(logits, wanted, reduction="none").cpu().double()
-        is_greedy = (logits.argmax(-1) == wanted).cpu()
-        for own, greedy in zip(log_probabilities.split(counts), is_greedy.split(counts), strict=True):
+        for own, greedy in token_scores(self.model, rows, [len(scored) for _, _, scored in requests]):
             yield float(own.sum()), bool(greedy.all())
 
     def generate_until(self, requests: Sequence[Any], disable_tqdm: bool = False) -> list[str]:

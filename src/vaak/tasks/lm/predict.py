@@ -12,14 +12,18 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from vaak.core.batch import send
 from vaak.core.errors import UserError
 from vaak.core.random_keys import Purpose, draw_key
+from vaak.nn.decoding.ctc_search import END
 from vaak.nn.decoding.sampling import SamplingSettings, demand_tokens, next_tokens, uniform_numbers, without_dropout
 from vaak.tasks.lm.model import AnyLanguageModel
-from vaak.text.tokenizer import Tokenizer
+from vaak.text.tokenizer import Tokenizer, normalise
+
+TOGETHER, MOST_KEPT = 64, 100_000
+"""Texts that are scored at once, and scores that are kept from one search to the next."""
 
 
 def generate(
@@ -63,6 +67,82 @@ def pieces(tokenizer: Tokenizer, prompt: Sequence[int], tokens: Iterable[int]) -
             yield whole[len(said) :]
             said = whole
     yield tokenizer.decode(ids)[len(said) :]
+
+
+def token_scores(
+    model: AnyLanguageModel, rows: Sequence[Sequence[int]], counts: Sequence[int]
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """The log-probability of each of a row's last tokens, ``counts`` of them, and whether it is the most probable one.
+
+    They are ``(token,)``, on the CPU; all rows are computed together.
+    """
+    inputs, targets = torch.zeros(2, len(rows), max(map(len, rows)) - 1, dtype=torch.long)
+    is_scored = torch.zeros_like(inputs, dtype=torch.bool)
+    for index, (row, count) in enumerate(zip(rows, counts, strict=True)):
+        end = len(row) - 1
+        inputs[index, :end], targets[index, :end] = torch.tensor(row[:-1]), torch.tensor(row[1:])
+        is_scored[index, end - count : end] = True
+    device = model.embedding.weight.device
+    with torch.inference_mode(), without_dropout(model):  # a decoder needs no mask to ignore padding on the right
+        logits = model(inputs.to(device), select=is_scored.to(device)).float()
+    wanted = targets[is_scored].to(device)
+    log_probabilities = -nn.functional.cross_entropy(logits, wanted, reduction="none").cpu().double()
+    is_greedy = (logits.argmax(-1) == wanted).cpu()
+    sizes = list(counts)
+    yield from zip(log_probabilities.split(sizes), is_greedy.split(sizes), strict=True)
+
+
+class WordScores:
+    """A decoder as a language model of words: what a word adds to the log-probability of the text before it.
+
+    log p(w | text) = log p(text w) - log p(text), of the tokens of both texts: the sum over the words of a text, and
+    its end, is the log-probability of all of its tokens. Scores are kept until there are too many.
+    """
+
+    def __init__(self, model: AnyLanguageModel, tokenizer: Tokenizer, end: int, max_length: int) -> None:
+        """``end`` is the token that ends a text; the model reads ``max_length`` tokens at once, the last ones."""
+        self.model, self.tokenizer, self.end, self.max_length = model, tokenizer, end, max_length
+        self._known: dict[tuple[str, ...], tuple[list[int], list[float]]] = {(): ([], [])}
+
+    def begin(self) -> tuple[str, ...]:
+        """Return the words before the first one."""
+        if len(self._known) > MOST_KEPT:
+            self._known = {(): ([], [])}
+        return ()
+
+    def after(self, before: tuple[str, ...], word: str) -> tuple[str, ...]:
+        """Return the words before the next one."""
+        return (*before, word)
+
+    def score(self, before: tuple[str, ...], word: str) -> float:
+        """Return the log-probability of a word, or of the end, after those before."""
+        self.prepare([(before, word)])
+        return sum(self._known[(*before, word)][1]) - sum(self._known[before][1])
+
+    def prepare(self, pairs: Iterable[tuple[tuple[str, ...], str]]) -> None:
+        """Compute what isn't known yet, in batches: the shorter texts first, which the others begin with."""
+        asked = {(*before, word) for before, word in pairs} - self._known.keys()
+        asked |= {text[:size] for text in asked for size in range(1, len(text))} - self._known.keys()
+        for size in sorted({len(text) for text in asked}):
+            texts = sorted(text for text in asked if len(text) == size)
+            for first in range(0, len(texts), TOGETHER):
+                self._read(texts[first : first + TOGETHER])
+
+    def _read(self, texts: Sequence[tuple[str, ...]]) -> None:
+        rows, counts, ids = list[list[int]](), list[int](), list[list[int]]()
+        for *before, word in texts:
+            known = self._known[tuple(before)][0]
+            own = [*known, self.end] if word == END else self.tokenizer.encode(normalise(" ".join((*before, word))))
+            same = next((at for at, (one, other) in enumerate(zip(known, own, strict=False)) if one != other), None)
+            same = min(len(known), len(own)) if same is None else same
+            ids.append(own)
+            counts.append(len(own) - same)
+            rows.append([self.tokenizer.bos_id, *own][-max(self.max_length, counts[-1]) - 1 :])
+        found = iter(token_scores(self.model, rows, counts)) if any(counts) else iter(())
+        for text, own, count in zip(texts, ids, counts, strict=True):
+            scores = next(found)[0].tolist() if any(counts) else []
+            before_it = self._known[text[:-1]][1]
+            self._known[text] = own, [*before_it[: len(own) - count], *scores]
 
 
 class RowDecoder:

@@ -52,7 +52,7 @@ from vaak.tasks.lm.data import (
 from vaak.tasks.lm.export import ExportableTask
 from vaak.tasks.lm.metrics import ORDER, PairDataset, PairMeters, TextMeters, ngram_figures, read_pairs, visibility_of
 from vaak.tasks.lm.model import AnyLanguageModel, LanguageModel, TransformersDecoder
-from vaak.tasks.lm.predict import generate, generate_batch, pieces
+from vaak.tasks.lm.predict import WordScores, generate, generate_batch, pieces
 from vaak.tasks.lm.preferences import (
     PreferenceDataset,
     PreferenceMeters,
@@ -382,6 +382,14 @@ class LanguageModelTask(ExportableTask):
         asked = ((self.prompt(text), settings.seed) for text in read)
         for text, continuation in zip(texts, self.written(model, asked, settings, batch_size), strict=True):
             yield text + continuation
+
+    def words(self, model: nn.Module) -> WordScores:
+        """The model as a language model of words, for a recogniser. Raises UserError for one that isn't a decoder."""
+        if not self.causal:
+            raise UserError("an encoder can't score the words of a text one after another; expected a decoder")
+        assert isinstance(model, AnyLanguageModel)
+        end = self.tokenizer.bos_id if self.data.layout == "stream" else self.tokenizer.eos_id
+        return WordScores(model, self.tokenizer, end, self.data.max_length)
 
     def prompt(self, text: str) -> list[int]:
         """The tokens of a text that is to be continued."""

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import difflib
+import itertools
 import json
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -15,6 +17,7 @@ import soundfile
 import torch
 
 import tiny_listener
+import tiny_runs
 from vaak.audio.audio_file import AudioFile
 from vaak.audio.formats.alignments import read_alignment
 from vaak.audio.segments import PAUSE
@@ -24,7 +27,9 @@ from vaak.core.errors import DataError, UserError
 from vaak.nn.config import ConformerConfig
 from vaak.nn.conformer import Conformer
 from vaak.nn.ctc import collapse
+from vaak.nn.decoding.ctc_search import CtcBeam, ctc_beam_search
 from vaak.runs.open_run import open_run
+from vaak.runs.start import train as train_run
 from vaak.tasks.asr.ctc.data import padded_features
 from vaak.tasks.asr.ctc.task import CtcTask
 from vaak.tasks.asr.data import AsrExample
@@ -143,8 +148,83 @@ def test_the_weights_of_an_ngram_model_are_tuned_and_then_used(run: Path, vaak: 
     code, _, errors = vaak("tune", str(run))
     assert (code, errors) == (
         2,
-        "vaak tune weighs the n-gram model of a CTC run: give data.decoding.ngram=WORDS.arpa\n",
+        "vaak tune weighs the language model of a CTC run: give data.decoding.ngram=WORDS.arpa or "
+        "data.decoding.lm=RUN\n",
     )
+
+
+@pytest.mark.parametrize(("alpha", "beta"), [(1.0, 0.0), (0.4, 1.5)])
+def test_a_beam_that_holds_all_finds_the_best_of_all_by_a_run(tiny_run: Path, alpha: float, beta: float):
+    """The score of each text is its probability by all of its paths, times that of all of its tokens by the run."""
+    opened = open_run(tiny_run, device="cpu")
+    task, pieces = cast("Any", opened.task), ("", "a", "b", " ")
+
+    def log_probability(text: str) -> float:
+        ids = [task.tokenizer.bos_id, *task.tokenizer.encode(text), task.tokenizer.eos_id]
+        with torch.no_grad():
+            scores = opened.model.eval()(torch.tensor([ids[:-1]])).double().log_softmax(-1)[0]
+        return float(scores[torch.arange(len(ids) - 1), torch.tensor(ids[1:])].sum())
+
+    scores = np.random.default_rng(1).normal(size=(5, 4))
+    frames = scores - np.logaddexp.reduce(scores, axis=1, keepdims=True)
+    sums: dict[tuple[int, ...], float] = {}
+    for path in itertools.product(range(4), repeat=5):
+        ids = tuple(collapse(path, 0))
+        total = sum(frame[token] for frame, token in zip(frames, path, strict=True))
+        sums[ids] = float(np.logaddexp(sums.get(ids, -np.inf), total))
+    words = {ids: "".join(pieces[one] for one in ids).split() for ids in sums}
+    bonus = {text: log_probability(text) for text in {" ".join(one) for one in words.values()}}
+    expected = {ids: sums[ids] + alpha * bonus[" ".join(words[ids])] + beta * len(words[ids]) for ids in sums}
+    found = ctc_beam_search(frames, CtcBeam(pieces, 0, 5000, task.words(opened.model), alpha, beta))
+    assert len(found) == len(expected) > 100
+    assert found[0][1] == max(expected, key=lambda ids: expected[ids])
+    assert {ids: pytest.approx(score, abs=1e-4) for score, ids in found} == expected
+
+
+def test_words_beyond_what_a_language_model_reads_are_scored_after_the_last_ones(tiny_run: Path):
+    task: Any = open_run(tiny_run, device="cpu").task
+    model = open_run(tiny_run, device="cpu").model
+    words, said = task.words(model), tuple("abcdefgh"[at % 8] * 3 for at in range(40))
+    assert len(task.tokenizer.encode(" ".join(said))) > 2 * task.data.max_length
+    last = words.score(said[:-1], said[-1])
+    ids = [task.tokenizer.bos_id, *task.tokenizer.encode(" ".join(said))]
+    count = len(ids) - 1 - len(task.tokenizer.encode(" ".join(said[:-1])))
+    rows = torch.tensor([ids[-task.data.max_length - 1 :]])
+    with torch.no_grad():
+        scores = model.eval()(rows[:, :-1]).log_softmax(-1)[0, -count:]
+    assert last == pytest.approx(float(scores.gather(1, rows[0, -count:, None]).sum()), abs=1e-4)
+
+
+def test_the_weights_of_a_run_are_tuned_and_then_used(
+    run: Path, corpus: Path, vaak: Any, tmp_path: Path, voice_run: Path
+):
+    texts, own, lm = tmp_path / "corpus.txt", tmp_path / "run", tmp_path / "lm"
+    rng = np.random.default_rng(0)
+    texts.write_text("".join(" ".join(rng.choice(["mi", "su"], 1 + at % 3)) + "\n" for at in range(200)))
+    shutil.copytree(run, own, symlinks=True)
+    (tmp_path / "lm.yml").write_text(tiny_runs.MODEL_AND_DATA.replace("corpus.txt", str(texts)))
+    train_run(load([tmp_path / "lm.yml"], [f"run_dir={lm}", "training.max_steps=40", "training.device=cpu"]))
+    wrong = ("data.decoding.alpha=3", "data.decoding.beam_size=4")  # nothing but mi and su is said
+    code, out, _ = vaak("tune", str(own), f"data.decoding.lm={lm}", *wrong, "--json")
+    assert code == 0
+    found = json.loads(out)
+    assert found["after"]["wer"] < found["before"]["wer"]
+    assert found["decoding"]["lm"] == str(lm.resolve())
+    report = json.loads(vaak("eval", str(own), "--split", "valid", "--json")[1])
+    figures = report.get("metrics", report)
+    assert figures["valid_wer" if "valid_wer" in figures else "val_wer"] == pytest.approx(found["after"]["wer"])
+    file = str(corpus / "test0.wav")
+    beam = ("--method", "beam", "--beam-size", "4")
+    plain = vaak("transcribe", str(run), file, *beam)
+    assert vaak("transcribe", str(run), file, *beam, "--lm", str(lm), "--alpha", "0") == plain
+    assert vaak("transcribe", str(run), file, *beam, "--lm", str(lm), "--alpha", "8") != plain
+    for name, message in (
+        (tmp_path / "none", "no run .*none"),
+        (voice_run, "a run of task tts; expected one of task lm"),
+    ):
+        code, out, errors = vaak("transcribe", str(run), file, "--method", "beam", "--lm", str(name))
+        assert (code, out) == (2, "")
+        assert re.fullmatch(f"data.decoding.lm: .*{message}.*\n", errors)
 
 
 @pytest.fixture(scope="module")

@@ -16,9 +16,12 @@ import torch
 from torch import Tensor
 
 from vaak.core.batch import read_together, send
+from vaak.core.errors import UserError
 from vaak.nn.ctc import collapse
-from vaak.nn.decoding.ctc_search import CtcBeam, ctc_beam_search
+from vaak.nn.decoding.ctc_search import CtcBeam, WordModel, ctc_beam_search
 from vaak.nn.decoding.sampling import without_dropout
+from vaak.runs.folder.directory import places_of_another
+from vaak.runs.open_run import open_run
 from vaak.tasks.asr.config import AsrDecodingConfig
 from vaak.tasks.asr.ctc.data import padded_features
 from vaak.tasks.asr.ctc.model import CtcModel, CtcOutputs
@@ -30,7 +33,12 @@ from vaak.text.scoring.word_errors import count_errors
 
 @dataclass(frozen=True)
 class CtcTranscriber(Transcriber):
-    """A CTC model with what it reads and says, and how transcripts are searched for."""
+    """A CTC model with what it reads and says, and how transcripts are searched for.
+
+    ``directory`` is that of its run, from where those that it names are looked for, too.
+    """
+
+    directory: Path = Path()
 
     def segments_of_windows(self, windows: list[Window]) -> list[list[Segment]]:
         texts = self.texts_of_windows([window.features for window in windows])
@@ -79,9 +87,11 @@ class CtcTranscriber(Transcriber):
 
     @property
     def beam(self) -> CtcBeam:
-        """How a beam search is made. Raises DataError for an n-gram model that can't be read."""
+        """How a beam search is made. Raises DataError or UserError for a language model that can't be read."""
         options, ids = self.decoding, self.vocabulary.ids
-        words = None if options.ngram is None else read_ngram(options.ngram)
+        words: WordModel | None = None if options.ngram is None else read_ngram(options.ngram)
+        if options.lm is not None:
+            words = open_words(find_run(options.lm, self.directory), self.device.type)
         return CtcBeam(pieces_of(self.vocabulary), ids.pad, options.beam_size, words, options.alpha, options.beta)
 
     def sayable(self, scores: Tensor) -> Tensor:
@@ -96,7 +106,7 @@ MOST_ROUNDS = 4
 
 @dataclass(frozen=True)
 class Weighed:
-    """The weights that were found for an n-gram model, and the word error rate of utterances before and after."""
+    """The weights that were found for a language model, and the word error rate of utterances before and after."""
 
     decoding: AsrDecodingConfig
     utterances: int
@@ -104,7 +114,7 @@ class Weighed:
     after: float
 
 
-def weigh_ngram(
+def weigh(
     transcriber: CtcTranscriber,
     log_probs: Sequence[np.ndarray],
     texts: Sequence[str],
@@ -131,10 +141,34 @@ def weigh_ngram(
         best = min([best, *((best[0], beta) for beta in BETAS)], key=lambda pair: rate(*pair))
         if best == before:
             break
-    ngram = str(Path(str(transcriber.decoding.ngram)).resolve())  # it is read from other folders, too
-    found = {"method": "beam", "ngram": ngram, "alpha": best[0], "beta": best[1]}
+    found: dict[str, Any] = {"method": "beam", "alpha": best[0], "beta": best[1]}
+    if transcriber.decoding.ngram is not None:
+        found["ngram"] = str(Path(transcriber.decoding.ngram).resolve())  # it is read from other folders, too
+    if transcriber.decoding.lm is not None:
+        found["lm"] = str(find_run(transcriber.decoding.lm, transcriber.directory).resolve())
     decoding = transcriber.decoding.model_copy(update=found)
     return Weighed(decoding, len(texts), rate(*start), rate(*best))
+
+
+def find_run(name: str, directory: Path) -> Path:
+    """The run of a language model that the run in ``directory`` names. Raises UserError where there is none."""
+    places = places_of_another(Path(name).expanduser(), directory)
+    run = next((place for place in places if place.exists()), None)
+    if run is None:
+        looked = ", ".join(str(place.absolute()) for place in places)
+        raise UserError(f"data.decoding.lm: no run {name}; looked for {looked}")
+    return run
+
+
+@lru_cache(maxsize=1)
+def open_words(run: Path, device: str) -> WordModel:
+    """The language model of a run; the last one is kept. Raises UserError for a run of another task."""
+    opened = open_run(run, device=device)
+    if not hasattr(opened.task, "words"):
+        task = opened.experiment.task
+        raise UserError(f"data.decoding.lm: {run} is a run of task {task}; expected one of task lm")
+    words: WordModel = opened.task.words(opened.model)
+    return words
 
 
 read_ngram = lru_cache(maxsize=1)(Ngram)

@@ -27,7 +27,7 @@ from vaak.tasks.asr.ctc.data import CtcDataset, FrameFeatures, FrameSections, Hi
 from vaak.tasks.asr.ctc.export import refused_by_sherpa, write_ctc_onnx, write_sherpa
 from vaak.tasks.asr.ctc.metrics import CtcMeters, ctc_loss
 from vaak.tasks.asr.ctc.model import CtcModel, CtcOutputs
-from vaak.tasks.asr.ctc.predict import CtcTranscriber, Weighed, pieces_of, weigh_ngram
+from vaak.tasks.asr.ctc.predict import CtcTranscriber, Weighed, pieces_of, weigh
 from vaak.tasks.asr.ctc.prepare import CtcSources
 from vaak.tasks.asr.ctc.pretrained import (
     PretrainedCtc,
@@ -50,7 +50,7 @@ LOSS = "ctc"
 class CtcTask(Recogniser):
     """Trains an encoder to transcribe speech by connectionist temporal classification."""
 
-    OF_BEAMS = (*Recogniser.OF_BEAMS, "ngram", "alpha", "beta")
+    OF_BEAMS = (*Recogniser.OF_BEAMS, "ngram", "lm", "alpha", "beta")
 
     # Data.
 
@@ -159,17 +159,21 @@ class CtcTask(Recogniser):
     def transcriber(self, model: nn.Module, **options: Any) -> CtcTranscriber:
         decoding = AsrDecodingConfig(**{**self.data.decoding.model_dump(), **options})
         features = cast("Any", self.features)
-        return CtcTranscriber(cast("Any", model), self.prepared.vocabulary, features, decoding, self.audio.channels)
+        vocabulary = self.prepared.vocabulary
+        return CtcTranscriber(
+            cast("Any", model), vocabulary, features, decoding, self.audio.channels, directory=self.directory
+        )
 
     def tune(self, model: nn.Module, split: str = "valid") -> Weighed:
-        """The weights of the n-gram model that are best on development utterances.
+        """The weights of the language model that are best on development utterances.
 
         Raises UserError without one, and for ``train`` and ``test``.
         """
         if split in NOT_TUNED_ON:
             raise UserError(f"can't tune on {split}: {NOT_TUNED_ON[split]}; use valid")
-        if self.data.decoding.ngram is None:
-            raise UserError("vaak tune weighs the n-gram model of a CTC run: give data.decoding.ngram=WORDS.arpa")
+        if self.data.decoding.ngram is None and self.data.decoding.lm is None:
+            needed = "give data.decoding.ngram=WORDS.arpa or data.decoding.lm=RUN"
+            raise UserError(f"vaak tune weighs the language model of a CTC run: {needed}")
         transcriber, dataset, rng = self.transcriber(model), self.dataset(split), np.random.default_rng(0)
         size, log_probs, texts = transcriber.decoding.batch_size, list[np.ndarray](), list[str]()
         for first in range(0, dataset.num_transcribed, size):
@@ -177,7 +181,7 @@ class CtcTask(Recogniser):
             examples = [dataset.example(index, rng) for index in indices]
             log_probs += transcriber.log_probs([one.features for one in examples])
             texts += [one.text for one in examples]
-        return weigh_ngram(transcriber, log_probs, texts, normaliser(self.data.normaliser))
+        return weigh(transcriber, log_probs, texts, normaliser(self.data.normaliser))
 
     def export_onnx(self, model: nn.Module, folder: Path) -> None:
         """Write the encoder for onnxruntime, with its vocabulary and the options of its features."""
