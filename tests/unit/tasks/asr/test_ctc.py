@@ -214,7 +214,7 @@ def test_the_weights_of_a_run_are_tuned_and_then_used(
     figures = report.get("metrics", report)
     assert figures["valid_wer" if "valid_wer" in figures else "val_wer"] == pytest.approx(found["after"]["wer"])
     file = str(corpus / "test0.wav")
-    beam = ("--method", "beam", "--beam-size", "4")
+    beam = ("--method", "beam", "--beam-size", "50")
     plain = vaak("transcribe", str(run), file, *beam)
     assert vaak("transcribe", str(run), file, *beam, "--lm", str(lm), "--alpha", "0") == plain
     assert vaak("transcribe", str(run), file, *beam, "--lm", str(lm), "--alpha", "8") != plain
