@@ -14,6 +14,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -147,27 +148,36 @@ class Bench:
                     pipe.close()
 
     def race(self, arms: Sequence[tuple[str, str, Any]], steps: int, in_turns: bool = True) -> list[Process]:
-        """Let the arms train in turns; each has taken its first steps alone before.
+        """Let the arms train in turns; all have taken their first steps before.
 
         Where a device hasn't room for all (``in_turns`` false), each trains all rounds and ends before the next.
         """
+        first, rounds = max(steps // 10, 2), self.options.rounds
         with contextlib.ExitStack() as stack:
-            racing = list[Process]()
-            for process in [stack.enter_context(self.started(*arm)) for arm in arms]:
-                process.train(max(steps // 10, 2))
-                if process.missing:
-                    say(f"{process.name}: left out, for {process.missing} isn't installed")
-                    continue
-                racing.append(process)
-                if not in_turns:
-                    process.rounds = [process.train(steps) for _ in range(self.options.rounds)]
-                    process.process.kill()
-                    process.process.wait()
-            for number in range(self.options.rounds if in_turns else 0):
-                order = racing if number % 2 else racing[::-1]
-                for process in order:
-                    process.rounds.append(process.train(steps))
-            return racing
+            started = [stack.enter_context(self.started(*arm)) for arm in arms]
+            if in_turns:
+                with ThreadPoolExecutor(len(started)) as pool:
+                    list(pool.map(lambda process: process.train(first), started))
+                racing = [process for process in started if is_there(process)]
+                for number in range(rounds):
+                    for process in racing if number % 2 else racing[::-1]:
+                        process.rounds.append(process.train(steps))
+                return racing
+            for process in started:
+                process.train(first)
+                if is_there(process):
+                    process.rounds = [process.train(steps) for _ in range(rounds)]
+                    say(f"{process.name}: {1000 * statistics.median(process.seconds):.1f} ms a step")
+                process.process.kill()
+                process.process.wait()
+            return [process for process in started if process.rounds]
+
+
+def is_there(process: Process) -> bool:
+    """Return whether an arm could start; say what it lacks."""
+    if process.missing:
+        say(f"{process.name}: left out, for {process.missing} isn't installed")
+    return not process.missing
 
 
 def configuration(size: dict[str, int], cache: Path, corpus: str) -> str:

@@ -142,7 +142,7 @@ class Attention(nn.Module):
         projected: Tensor = projection(x)
         heads: Tensor = norm(projected.unflatten(-1, (-1, self.head_width)))
         if rotation is not None:
-            heads = rotate(heads, rotation)
+            heads = rotate(heads, rotation, projected.dtype)
         return heads.to(projected.dtype).transpose(1, 2)
 
     @staticmethod

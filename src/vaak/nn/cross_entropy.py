@@ -27,6 +27,7 @@ from torch.nn import functional as F
 
 from vaak.core.batch import places_of
 from vaak.core.errors import UserError, optional_import
+from vaak.nn.kernels.row_kernels import cross_entropy_rows, has_cross_entropy_rows
 
 IGNORED = -100  # torch's value for positions without a target
 CPU_LOGITS_AT_ONCE, LOGITS_AT_ONCE = 2**20, 2**24
@@ -138,12 +139,14 @@ class _CrossEntropy(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, logits: Tensor, targets: Tensor, smoothing: float) -> Tensor:
+        ctx.save_for_backward(logits, targets)
+        ctx.smoothing = smoothing
+        if has_cross_entropy_rows(logits):
+            return cross_entropy_rows(logits, targets.clamp(min=0), smoothing)[0].masked_fill_(targets < 0, 0.0)
         exact = torch.promote_types(logits.dtype, torch.float32)
         losses = torch.zeros(len(targets), dtype=exact, device=logits.device)
         for rows in _pieces(len(logits), logits.shape[1], _logits_at_once(logits)):
             losses[rows] = _losses(torch.log_softmax(logits[rows], -1, dtype=exact), targets[rows], smoothing)
-        ctx.save_for_backward(logits, targets)
-        ctx.smoothing = smoothing
         return losses.masked_fill_(targets < 0, 0.0)
 
     @staticmethod
@@ -152,6 +155,9 @@ class _CrossEntropy(torch.autograd.Function):
         logits, targets = ctx.saved_tensors
         weights = gradients.masked_fill(targets < 0, 0.0)
         result = torch.empty_like(logits)
+        if has_cross_entropy_rows(logits):
+            cross_entropy_rows(logits, targets.clamp(min=0), ctx.smoothing, weights, out=result)
+            return result, None, None
         for rows in _pieces(len(logits), logits.shape[1], _logits_at_once(logits)):
             difference = torch.softmax(logits[rows], -1, dtype=gradients.dtype)
             target = targets[rows, None].clamp(min=0)
@@ -272,6 +278,9 @@ class _Sweep:
         self, logits: Tensor, rows: slice, rates: tuple[Tensor, Tensor | None] | None
     ) -> tuple[Tensor, Tensor]:
         """Losses and log Z of these rows; with ``rates``, logits become their gradient."""
+        if has_cross_entropy_rows(logits):
+            of_rows = () if rates is None else (None if one is None else one[rows] for one in rates)
+            return cross_entropy_rows(logits, self.targets[rows], self.smoothing, *of_rows)
         losses, log_z = (torch.empty(len(logits), dtype=self.exact, device=logits.device) for _ in range(2))
         for part in _pieces(len(logits), logits.shape[1], _logits_at_once(logits)):
             places = slice(rows.start + part.start, rows.start + part.stop)

@@ -29,6 +29,7 @@ from vaak.core.errors import UserError
 from vaak.nn.config import StackConfig
 from vaak.nn.decoding.cache import LayerCache
 from vaak.nn.kernels.device_paths import paths_on
+from vaak.nn.kernels.row_kernels import has_rotated, rotated
 
 BASE = 10000.0
 
@@ -269,14 +270,16 @@ def ntk_theta(theta: float, head_width: int, scaling_factor: float) -> float:
 
 
 def rotate(
-    x: Float[Tensor, "batch time heads head_width"], by: Rotation
+    x: Float[Tensor, "batch time heads head_width"], by: Rotation, dtype: torch.dtype | None = None
 ) -> Float[Tensor, "batch time heads head_width"]:
-    """Return ``x`` with every head rotated to its position.
+    """Return ``x`` with every head rotated to its position, in ``dtype``, or the precision of the angles or of ``x``.
 
-    Rolling by half a head swaps the members of each pair; the signs are in the sine. The result has the precision of
-    the angles where ``x`` has less.
+    Rolling by half a head swaps the members of each pair; the signs are in the sine.
     """
-    return torch.addcmul(x * by.cosine, x.roll(x.shape[-1] // 2, -1), by.sine)
+    dtype = torch.promote_types(x.dtype, by.cosine.dtype) if dtype is None else dtype
+    if has_rotated(x):
+        return rotated(x, by.cosine, by.sine, dtype)
+    return torch.addcmul(x * by.cosine, x.roll(x.shape[-1] // 2, -1), by.sine).to(dtype)
 
 
 class Alibi(nn.Module):

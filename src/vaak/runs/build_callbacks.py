@@ -39,9 +39,8 @@ def callbacks_of(experiment: Experiment[Any, Any], folder: Path) -> list[Callbac
         callbacks.append(RoutingCallback(training.checkpoint.metric, training.checkpoint.mode))
     further = [built(component, folder) for component in training.callbacks]
     if training.memory.manager and not any(isinstance(callback, AdaptiveMemoryManager) for callback in further):
-        callbacks.insert(
-            0, AdaptiveMemoryManager(training.memory.thresholds, cleanup_interval=training.memory.cleanup_interval)
-        )
+        manager = AdaptiveMemoryManager(training.memory.thresholds, cleanup_interval=training.memory.cleanup_interval)
+        callbacks.insert(int(logging.system_metrics), manager)  # it counts peaks anew, once they have been logged
     if not any(isinstance(callback, InterbatchProfiler) for callback in callbacks + further):
         callbacks.append(WaitingForDataCallback(logging.interval))
     return callbacks + further

@@ -120,11 +120,16 @@ def is_deterministic(operator: OpOverload, args: Sequence[Any], kwargs: dict[str
     return where is not None and not where(named(operator, args, kwargs))
 
 
+FACTORING = {"_linalg_svd", "_linalg_eigh"}
+
+
 def why_it_waits(operator: OpOverload, args: Sequence[Any], kwargs: dict[str, Any]) -> str | None:
     """Return why the program waits for the device in this call; None where it doesn't. Copies are not known here."""
     name = operator._schema.name.removeprefix("aten::")
     if name in INDEXING:
         return _why_indexing_waits(name, *args[:3])
+    if name in FACTORING:
+        return "whether it converged is read"
     if torch.Tag.data_dependent_output in operator.tags:
         return "a number is read"
     if torch.Tag.dynamic_output_shape in operator.tags and kwargs.get("output_size") is None:

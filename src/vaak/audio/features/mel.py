@@ -56,6 +56,13 @@ class MelSpectrogram(nn.Module):
         window = functional.pad(window, (left, config.n_fft - config.win_length - left))
         self.register_buffer("window", window.float(), persistent=False)
         self.register_buffer("filters", torch.from_numpy(mel_filters(config)).float(), persistent=False)
+        self._inverse_filters: Tensor | None = None
+
+    def inverse_filters(self) -> Tensor:
+        """The pseudoinverse of the filters, ``(n_fft // 2 + 1, n_mels)``; a GPU is waited for when it is made."""
+        if self._inverse_filters is None or self._inverse_filters.device != self.filters.device:
+            self._inverse_filters = torch.linalg.pinv(self.filters)
+        return self._inverse_filters
 
     def forward(self, samples: Tensor) -> Tensor:
         return self.mel_of(self.linear(samples))
@@ -195,7 +202,7 @@ def magnitudes_of(mel: Tensor, layer: MelSpectrogram) -> Tensor:
     """
     with torch.autocast(mel.device.type, enabled=False):
         filters, target = layer.filters, layer.without_log(mel.to(layer.filters))
-        linear = (target @ torch.linalg.pinv(filters).T).clamp(min=SMALLEST)
+        linear = (target @ layer.inverse_filters().T).clamp(min=SMALLEST)
         for _ in range(NUM_UPDATES):
             linear = linear * (target @ filters) / (linear @ filters.T @ filters).clamp(min=SMALLEST)
     magnitudes: Tensor = linear.sqrt() if layer.config.spectrum == "power" else linear

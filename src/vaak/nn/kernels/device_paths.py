@@ -7,6 +7,8 @@ torch's own kernels are the quick ones on CUDA. On a CPU some are slow, and prod
     softmax attention in bfloat16    the formula, row by row               scaled_dot_product_attention
     features of linear attention     as many at once as a cache holds      as many at once as keep it busy
     several documents in a row       softmax attention with a mask         kernels of variable length, in 16 bits
+    cross-entropy of many classes    some rows at a time, in its cache     a kernel of ours, row by row
+    rotation to positions            torch's operators                     a kernel of ours, row by row
 
 Every example is computed alike in any company, up to rounding: this changes nothing but time and memory.
 """
@@ -26,13 +28,15 @@ class DevicePaths:
     """``toeplitz_convolution`` and ``explicit_bfloat16_attention`` are the paths without torch's kernels.
 
     ``features_at_once`` are those of linear attention that are computed together, over all heads.
-    ``variable_length_attention`` are torch's kernels for documents of different lengths, where they fit.
+    ``variable_length_attention`` are torch's kernels for documents of different lengths, where they fit;
+    ``row_kernels`` are ours.
     """
 
     toeplitz_convolution: bool
     explicit_bfloat16_attention: bool
     features_at_once: int
     variable_length_attention: bool = False
+    row_kernels: bool = False
 
 
 PATHS: dict[str, DevicePaths] = {
@@ -42,6 +46,7 @@ PATHS: dict[str, DevicePaths] = {
         explicit_bfloat16_attention=False,
         features_at_once=2**26,
         variable_length_attention=True,
+        row_kernels=True,
     ),
 }
 OTHERS = DevicePaths(toeplitz_convolution=True, explicit_bfloat16_attention=False, features_at_once=2**26)
