@@ -411,6 +411,11 @@ BAD_VALUES = {
         "good.rttm --collar wide": "collar",
         "good.rttm --skip": "No such option",
     },
+    "score cpwer good.rttm": {
+        "": "HYP",
+        "good.rttm": "good.rttm: nobody says anything",
+        "prose.txt": "good.rttm: nobody says anything",
+    },
     "score der empty": {"good.rttm": "empty is empty", "empty": "empty is empty"},
     "": {"--nope": "No such option", "trian": "train", "''": "command"},
 }

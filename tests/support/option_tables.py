@@ -18,6 +18,10 @@ LOOP = ("training", "wandb", "name", "distillation")
 
 CHATS = ("data.corpus={type: chat, train: [FOLDER/chats.jsonl], valid: [], test: []}",)
 HUB = "data.corpus={type: huggingface, name: FOLDER/hub}"
+MANY_SPEAKERS = (
+    *("data.inference.window=0.4", "data.inference.window_overlap=0"),
+    "data.inference.clustering_threshold=0.003",
+)
 AMI = "datasets=[{name: ami, corpus_dir: FOLDER/corpora/ami, output_dir: OWN/ami}]"
 AMI_BY_NAME = (
     "datasets=[{name: ami}]",
@@ -207,6 +211,11 @@ OF_A_TASK: dict[tuple[str, str], tuple[str, ...]] = {
     ("diarization", "data.features_on"): ("data.augmentation={spec_augment: {}}",),  # the mean that it sets is rounded
     ("diarization", "data.inference.min_duration_off"): ("training.max_steps=12",),  # untrained, it finds no pauses
     ("diarization", "data.inference.clustering_threshold"): ("data.inference.window=0.4",),
+    ("diarization", "data.inference.clustering"): MANY_SPEAKERS,
+    **{
+        ("diarization", f"data.inference.{name}"): (*MANY_SPEAKERS, "data.inference.clustering=vbx")
+        for name in ("vbx_fa", "vbx_fb")
+    },
     ("diarization", "datasets.0.name"): (AMI,),
     ("diarization", "datasets.0.find_speech"): (CONVERSATIONS,),
     **{

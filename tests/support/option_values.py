@@ -130,6 +130,8 @@ VALUES: dict[str, Any] = {
     "data.augmentation.techniques": ["synonym_replacement"],
     "data.augmentation.synonyms": "FOLDER/other_synonyms.txt",
     "data.inference.clustering_threshold": 0.01,
+    "data.inference.vbx_fa": 100.0,
+    "data.inference.vbx_fb": 1e-6,
     "data.max_source_length": 30,
     "data.max_target_length": 30,
     "data.corpus.max_length_ratio": 1.05,

@@ -1,4 +1,4 @@
-"""``vaak score``: error rates of any system's output: diarization (der), words (wer), speech."""
+"""``vaak score``: error rates of any system's output: diarization (der), words (wer), by speaker (cpwer), speech."""
 
 from __future__ import annotations
 
@@ -27,6 +27,7 @@ app = typer.Typer(
 )
 
 WER_HEADER = ("group", "WER %", "95 %", "CER %", "95 %", "substituted", "deleted", "inserted", "words")
+CPWER_HEADER = ("recording", "cpWER %", "tcpWER %", "words", "cp errors", "tcp errors", "speakers found")
 HEADER = ("recording", "DER %", "miss %", "false alarm %", "confusion %", "JER %", "scored s")
 
 
@@ -94,6 +95,43 @@ def wer(
         return
     rows = [WER_HEADER, *(_wer_cells(name, rates) for name, rates in (*scores.groups.items(), ("total", scores.total)))]
     _print_table(rows, scores.protocol, None)
+
+
+@app.command()
+def cpwer(
+    reference: Annotated[
+        Path,
+        typer.Argument(metavar="REF", help="Turns with speaker and text: .stm, .rttm, .json, .jsonl; or a folder."),
+    ],
+    hypothesis: Annotated[Path, typer.Argument(metavar="HYP", help="The same, of the system that is scored.")],
+    normaliser: Annotated[str, typer.Option(help="What isn't counted: whisper-english, basic or none.")] = "basic",
+    collar: Annotated[float, typer.Option(help="tcpWER: seconds by which a word's time may be off.")] = 5.0,
+    as_json: AsJson = False,
+) -> None:
+    """Print word error rates of who said what: cpWER, and tcpWER, which also requires the right times.
+
+    Speakers may have any names: they are matched so that errors are fewest. What HYP lacks counts as missed.
+
+    Example: vaak score cpwer reference.stm found.stm --collar 5
+    """
+    from vaak.text.scoring.speaker_errors import read_turns, score_turns
+
+    if not 0 <= collar < math.inf:
+        raise UserError(f"--collar {collar:g}: expected seconds, 0 or more")
+    scores = score_turns(read_turns(reference), read_turns(hypothesis), normaliser, collar)
+    values = {name: counts.to_json() for name, counts in scores.recordings.items()}
+    total = scores.total.to_json()
+    if as_json:
+        print(json.dumps({"protocol": scores.protocol, "total": total, "recordings": values}, ensure_ascii=False))
+        return
+    rows = [CPWER_HEADER, *(_cpwer_cells(name, found) for name, found in (*values.items(), ("total", total)))]
+    _print_table(rows, scores.protocol, None)
+
+
+def _cpwer_cells(name: str, found: Mapping[str, Any]) -> tuple[str, ...]:
+    rates = ("-" if found[rate] is None else f"{100 * found[rate]:.2f}" for rate in ("cpwer", "tcpwer"))
+    counts = (str(found[count]) for count in ("words", "cp_errors", "tcp_errors"))
+    return name, *rates, *counts, f"{found['found_speakers']} of {found['speakers']}"
 
 
 def _wer_cells(name: str, rates: Rates) -> tuple[str, ...]:

@@ -62,6 +62,7 @@ TAKES = {
     "data preprocess": "output json",  # the YAML's training.device has no part in it
     "pipeline moe-asr": "device json",  # has --output-dir
     "score der": "json",
+    "score cpwer": "json",
     "score speech": "json",
 }
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Iterator
+from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -16,7 +18,10 @@ from vaak.core.errors import UserError
 from vaak.tasks.asr.config import AsrDecodingConfig
 
 if TYPE_CHECKING:
-    from vaak.tasks.asr.predict import Transcript
+    from vaak.audio.segments import Segment
+    from vaak.runs.open_run import OpenedRun
+    from vaak.tasks.asr.predict import Transcriber, Transcript
+    from vaak.tasks.speaker_transcripts import SpeakerTranscript
 
 
 class Format(StrEnum):
@@ -27,8 +32,11 @@ class Format(StrEnum):
     srt = "srt"
     vtt = "vtt"
     textgrid = "textgrid"
+    rttm = "rttm"
+    stm = "stm"
 
 
+OF_SPEAKERS = (Format.rttm, Format.stm)
 ENDINGS = {Format.text: "txt", Format.textgrid: "TextGrid"}
 
 
@@ -39,8 +47,15 @@ def transcribe(
     audio: AudioFiles,
     decoding: dict[str, Any],
     format: Annotated[
-        Format, typer.Option(help="text, json, srt or vtt (subtitles), or textgrid (Praat).")
+        Format,
+        typer.Option(help="text, json, srt or vtt (subtitles), or textgrid (Praat); with --diarize rttm and stm, too."),
     ] = Format.text,
+    diarize: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="RUN", help="A diarization run, by whose turns each speaker is transcribed: who said what."
+        ),
+    ] = None,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="A folder with a file for each; default: standard output.")
     ] = None,
@@ -50,7 +65,8 @@ def transcribe(
 
     Options that are not given come from the run (data.decoding of its YAML). Long audio is cut at silences, and what is
     said between two of them is a segment, unless a Whisper writes times (--timestamps, --long-form seek). Files that
-    can't be read are reported; the others are still processed, and the exit code is 2. --json is --format json.
+    can't be read are reported; the others are still processed, and the exit code is 2. --json is --format json. With
+    --diarize, output says who speaks; options of diarization are those of its run.
 
     Example: vaak transcribe runs/asr-quickstart talk.flac --format srt --output subtitles
     Example: vaak transcribe runs/whisper-hi talk.flac --timestamps word --language auto --json
@@ -59,20 +75,18 @@ def transcribe(
 
     format = Format.json if chosen.as_json else format
     files, failed = audio_files(audio)
-    names = [path.stem for path in files]
-    twice = next((name for name in names if names.count(name) > 1), None)
-    if output is not None and twice is not None:
-        raise UserError(f"two files are called {twice}, so their transcripts would be, too; transcribe them apart")
-    if output is None and format in (Format.srt, Format.vtt) and len(files) > 1:
-        raise UserError(f"--format {format}: subtitles are of one recording; give --output, a folder for the files")
-    if output is None and format is Format.textgrid:
-        raise UserError("--format textgrid: give --output, a folder for the files")
+    _demand_that_options_fit(files, format, output, diarize, decoding)
     opened = chosen.open(overrides_of("data.decoding", decoding))
     chosen.demand_task(opened, "asr", "vaak transcribe requires a run of task asr")
-    create_folder(output)
     transcriber = opened.task.transcriber(opened.model)
+    transcripts: Iterator[Transcript | SpeakerTranscript | UserError]
+    if diarize is None:
+        transcripts = transcriber.transcribe_files(files, batch_size)
+    else:
+        transcripts = _by_speaker(replace(chosen, run=diarize), transcriber, files, batch_size)
+    create_folder(output)
     with opened.precision.autocast():
-        for path, found in zip(files, transcriber.transcribe_files(files, batch_size), strict=True):
+        for path, found in zip(files, transcripts, strict=True):
             if isinstance(found, UserError):
                 failed[path] = found
                 continue
@@ -83,15 +97,59 @@ def transcribe(
         raise typer.Exit(2)
 
 
-def _formatted(format: Format, found: Transcript, path: Path) -> str:
+def _demand_that_options_fit(
+    files: list[Path], format: Format, output: Path | None, diarize: Path | None, decoding: dict[str, Any]
+) -> None:
+    """Raise UserError where options can't be taken together, or can't for so many files."""
+    names = [path.stem for path in files]
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if output is not None and twice is not None:
+        raise UserError(f"two files are called {twice}, so their transcripts would be, too; transcribe them apart")
+    if output is None and format in (Format.srt, Format.vtt) and len(files) > 1:
+        raise UserError(f"--format {format}: subtitles are of one recording; give --output, a folder for the files")
+    if output is None and format is Format.textgrid:
+        raise UserError("--format textgrid: give --output, a folder for the files")
+    if format in OF_SPEAKERS and diarize is None:
+        raise UserError(f"--format {format}: only --diarize RUN tells who speaks")
+    for name in ("timestamps", "long_form"):
+        if diarize is not None and name in decoding:
+            raise UserError(f"--{name.replace('_', '-')}: with --diarize, times are those of turns; leave it out")
+
+
+def _by_speaker(
+    chosen: ModelInUse, recogniser: Transcriber, files: list[Path], batch_size: int | None
+) -> Iterator[SpeakerTranscript | UserError]:
+    """Who says what, by the diarization run that is ``chosen``. Raises UserError where it is another task's."""
+    from vaak.tasks.diarization.predict import recording_names
+    from vaak.tasks.speaker_transcripts import SpeakerTranscriber
+
+    opened: OpenedRun = chosen.open()
+    chosen.demand_task(opened, "diarization", "--diarize requires a diarization run")
+    diarizer = opened.task.diarizer(opened.model, opened.experiment.data.inference)
+
+    def segments_of(path: Path) -> tuple[list[Segment], float]:
+        found = diarizer.diarize_file(path, opened.task.audio)
+        return found.segments, found.duration
+
+    names = recording_names(files)
+    together = SpeakerTranscriber(recogniser, segments_of)
+    return together.transcribe_files(((path, names[path]) for path in files), batch_size)
+
+
+def _formatted(format: Format, found: Transcript | SpeakerTranscript, path: Path) -> str:
+    from vaak.tasks.speaker_transcripts import SpeakerTranscript
+
     if format is Format.text:
         return found.text + "\n"
+    if isinstance(found, SpeakerTranscript) and format in OF_SPEAKERS:
+        return found.rttm(path) if format is Format.rttm else found.stm(path)
     if format is not Format.json:
         return found.srt if format is Format.srt else found.vtt
     factor = found.seconds_taken / found.duration if found.duration else None
     times = {"duration": found.duration, "seconds_taken": round(found.seconds_taken, 3), "real_time_factor": factor}
-    segments = []
-    for one in found.segments:
+    turns = [turn._asdict() for turn in found.turns] if isinstance(found, SpeakerTranscript) else []
+    segments: list[dict[str, Any]] = turns
+    for one in () if isinstance(found, SpeakerTranscript) else found.segments:
         words = [word._asdict() for word in one.words]
         segments.append(
             {"start": one.start, "end": one.end, "text": one.text}
@@ -102,25 +160,33 @@ def _formatted(format: Format, found: Transcript, path: Path) -> str:
     return json.dumps(about, ensure_ascii=False) + "\n"
 
 
-def _write(found: Transcript, path: Path, folder: Path | None, format: Format, *, is_alone: bool) -> None:
+def _write(
+    found: Transcript | SpeakerTranscript, path: Path, folder: Path | None, format: Format, *, is_alone: bool
+) -> None:
     """Write a transcript in a ``format`` to the file of its name in ``folder``.
 
-    Without one, print it; with its name, unless it ``is_alone``.
+    Without one, print it; lines of text with its name, unless it ``is_alone``.
     """
     from vaak.audio.formats.alignments import Interval, side_by_side, write_textgrid
     from vaak.core.storage.files import write_text
+    from vaak.tasks.speaker_transcripts import SpeakerTranscript
 
     file = None if folder is None else folder / f"{found.name}.{ENDINGS.get(format, str(format))}"
     if format is Format.textgrid:
         assert file is not None
-        tiers = {"segments": [Interval(*one[:3]) for one in found.segments if one.text]}
-        if words := [word for one in found.segments for word in one.words]:
-            tiers["words"] = words
+        tiers: dict[str, list[Interval]] = {}
+        if isinstance(found, SpeakerTranscript):
+            for turn in found.turns:
+                tiers.setdefault(turn.speaker, []).append(Interval(turn.start, turn.end, turn.text))
+        else:
+            tiers["segments"] = [Interval(*one[:3]) for one in found.segments if one.text]
+            if words := [word for one in found.segments for word in one.words]:
+                tiers["words"] = words
         write_textgrid(file, {name: side_by_side(one, found.duration) for name, one in tiers.items()}, found.duration)
         return
     text = _formatted(format, found, path)
     if file is None:
         prefix = f"{found.name}: " if not is_alone and format is Format.text else ""
-        print(prefix + text, end="", flush=True)
+        print("".join(prefix + line for line in text.splitlines(keepends=True)), end="", flush=True)
     else:
         write_text(file, text)

@@ -142,6 +142,12 @@ class InferenceConfig(Section):
     clustering_threshold: float = option(
         "Cosine distance of embeddings above which speakers of two windows are different.", 0.5, gt=0, lt=2
     )
+    clustering: Literal["agglomerative", "vbx"] = option(
+        "How embeddings of windows become speakers: agglomerative, or VBx, which begins with that.",
+        "agglomerative",
+    )
+    vbx_fa: float = option("vbx: F_A, the weight of the evidence of embeddings.", 0.07, gt=0)
+    vbx_fb: float = option("vbx: F_B, that of speakers; larger is fewer.", 0.8, gt=0)
 
     @model_validator(mode="after")
     def _bounds_rise(self) -> InferenceConfig:

@@ -3,8 +3,9 @@
 audio ──windows──▶ features ──model──▶ probabilities and embeddings of each window
       ──stitching──▶ probabilities of the recording ──postprocessing──▶ segments
 
-Tuning reads each development recording once: threshold, median filter and minimum durations are searched on recordings
-that were stitched once, the errors reported are of recordings stitched again, as the threshold also affects stitching.
+Tuning reads each development recording once. The clustering threshold is searched by stitching recordings of several
+windows again; then threshold, median filter and minimum durations on recordings that were stitched once. The errors
+reported are of recordings stitched again, as the threshold also affects stitching.
 
 The ONNX file has features (row, frame, bin) and mask (row, frame) in, probabilities (row, output frame, speaker) and,
 where speakers have no names and the model has them, embeddings (row, speaker, dim) out. A window has a multiple of the
@@ -24,7 +25,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -305,15 +306,45 @@ def tune(
     ``number`` is that of the examples, if it is known, for what is shown meanwhile.
     """
     recordings = [_run_model(diarizer, example) for example in followed(examples, "recordings", number)]
+    clustered = _tune_clustering(diarizer, recordings, scoring)
     joined = [
-        (diarizer.joined(one.outputs, one.num_frames), one.reference, one.uem)
+        (clustered.joined(one.outputs, one.num_frames), one.reference, one.uem)
         for one in followed(recordings, "joining windows", len(recordings))
     ]
-    found = replace(diarizer, inference=tune_segments(joined, diarizer.inference, diarizer.frame_seconds, scoring))
+    found = replace(clustered, inference=tune_segments(joined, clustered.inference, clustered.frame_seconds, scoring))
+    if found.inference.threshold != clustered.inference.threshold:  # others speak now
+        found = _tune_clustering(found, recordings, scoring)
     before, after = (_errors(one, recordings, scoring) for one in (diarizer, found))
     if after.errors > before.errors:
         found, after = diarizer, before
     return Tuning(found.inference, len(recordings), before, after)
+
+
+CLUSTERING_THRESHOLDS: tuple[float, ...] = tuple(round(0.05 * step, 2) for step in range(2, 25))
+
+
+def _tune_clustering(diarizer: Diarizer, recordings: Sequence[_Recording], scoring: ScoringConfig) -> Diarizer:
+    """The diarizer with the clustering threshold with the fewest errors; of equals, the middle one.
+
+    Only recordings of several windows with embeddings tell; without any, and where the number of speakers is given,
+    it stays.
+    """
+    long = [one for one in recordings if len(one.outputs) > 1 and one.outputs[0].embeddings is not None]
+    if not long or diarizer.collator.names is not None or diarizer.inference.num_speakers is not None:
+        return diarizer
+    candidates = [
+        replace(diarizer, inference=diarizer.inference.model_copy(update={"clustering_threshold": value}))
+        for value in CLUSTERING_THRESHOLDS
+    ]
+
+    def seconds(one: Diarizer) -> float:
+        return sum(_error(one, recording, scoring).errors for recording in long)
+
+    errors = [seconds(one) for one in followed(candidates, "trying clustering thresholds", len(candidates))]
+    if seconds(diarizer) <= min(errors) + 1e-9:
+        return diarizer
+    best = [one for one, error in zip(candidates, errors, strict=True) if error <= min(errors) + 1e-9]
+    return best[len(best) // 2]  # far from where speakers would be merged or split
 
 
 def _run_model(diarizer: Diarizer, example: DiarizationExample) -> _Recording:
@@ -323,13 +354,14 @@ def _run_model(diarizer: Diarizer, example: DiarizationExample) -> _Recording:
 
 
 def _errors(diarizer: Diarizer, recordings: Sequence[_Recording], scoring: ScoringConfig) -> ErrorSeconds:
-    total = ErrorSeconds()
-    for outputs, num_frames, reference, uem in followed(recordings, "scoring", len(recordings)):
-        hypothesis = diarizer.segments(diarizer.joined(outputs, num_frames))
-        total += diarization_error(
-            reference, hypothesis, uem=uem, collar=scoring.collar, skip_overlap=scoring.skip_overlap
-        )
-    return total
+    scored = followed(recordings, "scoring", len(recordings))
+    return sum((_error(diarizer, one, scoring) for one in scored), ErrorSeconds())
+
+
+def _error(diarizer: Diarizer, recording: _Recording, scoring: ScoringConfig) -> ErrorSeconds:
+    hypothesis = diarizer.segments(diarizer.joined(recording.outputs, recording.num_frames))
+    how: dict[str, Any] = {"uem": recording.uem, "collar": scoring.collar, "skip_overlap": scoring.skip_overlap}
+    return diarization_error(recording.reference, hypothesis, **how)
 
 
 FILE = "model.onnx"

@@ -3,10 +3,12 @@
     window 0   1 1 1 . 2 2         speaker_1   x x x . . . . x x
     window 1         . 1 1 . 2 2   speaker_2   . . . . x x . . .
 
-1. Speakers of different windows are matched by their embeddings: agglomerative clustering, average linkage, cosine
-   distance, never two speakers of one window. Without embeddings, by the frames that two windows have in common; there
-   are then never more than in one window, because nothing distinguishes one who left from one who came.
-2. Where windows overlap, their probabilities are averaged, each weighted by its distance from its window's ends.
+1. Where two windows overlap, they hear the same people: two speakers who speak in the same frames there are one, and
+   two who never speak in the same frames are two. Those who are one form a track.
+2. Tracks are matched by their embeddings (clustering.py), never two speakers of one window. Without embeddings, windows
+   are matched by the frames that two have in common; there are then never more than in one window, because nothing
+   distinguishes one who left from one who came.
+3. Where windows overlap, their probabilities are averaged, each weighted by its distance from its window's ends.
 
 ``inference`` limits the number of speakers; of a window with more, those who speak least are merged with others. There
 can't be more than were found. Memory is that of the outputs and of what is returned.
@@ -18,11 +20,12 @@ assigned to the nearest that no other of the window has (as in pyannote.audio).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
+from vaak.tasks.diarization.clustering import Speakers, cluster_embeddings, cluster_vbx, cosine_distances, unit_vectors
 from vaak.tasks.diarization.config import InferenceConfig
 
 LEAST_SPEECH = 0.01
@@ -31,6 +34,9 @@ MOST_EMBEDDINGS = 4000
 """About this many are clustered, from evenly spaced windows; the others go to the nearest cluster."""
 MOST_SPEAKERS = 64
 """The default limit, so that meaningless embeddings don't fill the memory."""
+AS_ONE, AS_TWO = 0.5, 0.1
+"""Speech that two speakers of overlapping windows have in common, as a fraction of the speech of either: from the first
+on they are one, below the second they are two."""
 NOBODY = -1
 """The column of one who is not a speaker of the recording."""
 
@@ -93,12 +99,81 @@ def match_by_embeddings(
         trusted = _evenly_chosen(amounts > 0, windows)
     columns = np.full(len(amounts), NOBODY)
     if trusted.any():
-        least = inference.num_speakers or inference.min_speakers
-        clusters = cluster_embeddings(vectors[trusted], windows[trusted], inference.clustering_threshold, least, most)
+        tracks, others = follow_speakers(outputs, windows, inference.threshold)
+        apart = (windows[trusted][:, None] == windows[trusted]) | _pairs_among(others, trusted)
+        speakers = Speakers(vectors[trusted], apart, tracks[trusted])
+        bounds = inference.num_speakers or inference.min_speakers, most
+        if inference.clustering == "vbx":
+            factors = inference.vbx_fa, inference.vbx_fb
+            clusters = cluster_vbx(speakers, inference.clustering_threshold, factors, *bounds)
+        else:
+            clusters = cluster_embeddings(speakers, inference.clustering_threshold, *bounds)
         columns[trusted] = _greatest(clusters, amounts[trusted], most)
         centres = np.stack([vectors[columns == column].mean(0) for column in range(columns.max() + 1)])
         _give_columns(columns, cosine_distances(vectors, centres), windows, amounts > 0)
     return np.split(columns, np.cumsum([len(frames) for frames in speech])[:-1])
+
+
+def follow_speakers(
+    outputs: Sequence[WindowOutput], windows: np.ndarray, threshold: float
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the track ``(speaker,)`` of each window's speakers, and pairs ``(pair, 2)`` of those who are two.
+
+    Speakers are numbered through all windows, whose numbers are ``windows (speaker,)``. A track has one speaker of a
+    window at most. Those who hardly speak where two windows overlap aren't compared.
+    """
+    speaks = [output.probabilities >= threshold for output in outputs]
+    firsts = np.searchsorted(windows, np.arange(len(outputs)))
+    likest: list[tuple[float, int, int]] = []
+    apart: list[tuple[int, int]] = []
+    for one, other in _overlapping(outputs):
+        shift = outputs[other].first - outputs[one].first
+        before = speaks[one][shift:]
+        after = speaks[other][: len(before)].astype(np.float32)
+        before = before[: len(after)].astype(np.float32)
+        together = before.T @ after
+        amounts = before.sum(0)[:, None], after.sum(0)[None]
+        likeness = together / np.maximum(amounts[0] + amounts[1] - together, 1)
+        heard = np.minimum(*np.broadcast_arrays(*amounts)) >= LEAST_SPEECH * len(speaks[one])
+        same = likeness >= AS_ONE
+        same &= (same.sum(0)[None] == 1) & (same.sum(1)[:, None] == 1)  # two like one tell nothing
+        for left, right in zip(*np.nonzero(same & heard), strict=True):
+            likest.append((-float(likeness[left, right]), int(firsts[one] + left), int(firsts[other] + right)))
+        left, right = np.nonzero((likeness < AS_TWO) & heard)
+        apart.extend(zip((firsts[one] + left).tolist(), (firsts[other] + right).tolist(), strict=True))
+    tracks = np.arange(len(windows))
+    members = {number: [number] for number in tracks.tolist()}
+    walls: dict[int, set[int]] = {number: set() for number in tracks.tolist()}
+    for left, right in apart:
+        walls[left].add(right)
+        walls[right].add(left)
+    for _, left, right in sorted(likest):
+        kept, gone = int(tracks[left]), int(tracks[right])
+        ours, theirs = members[kept], members[gone]
+        in_common = set(windows[ours].tolist()) & set(windows[theirs].tolist())
+        if kept != gone and not in_common and not any(walls[one].intersection(theirs) for one in ours):
+            tracks[theirs] = kept
+            ours.extend(members.pop(gone))
+    return tracks, np.array(apart, np.int64).reshape(-1, 2)
+
+
+def _overlapping(outputs: Sequence[WindowOutput]) -> Iterator[tuple[int, int]]:
+    """Every two windows that have frames in common."""
+    for one, output in enumerate(outputs):
+        end = output.first + len(output.probabilities)
+        for other in range(one + 1, len(outputs)):
+            if outputs[other].first >= end:
+                break
+            yield one, other
+
+
+def _pairs_among(pairs: np.ndarray, chosen: np.ndarray) -> np.ndarray:
+    """The ``pairs (pair, 2)`` of speakers as a matrix of those ``chosen (speaker,)``, ``(chosen, chosen)`` bool."""
+    place = np.cumsum(chosen) - 1
+    left, right = place[pairs[chosen[pairs].all(1)]].T
+    found = np.zeros((int(chosen.sum()),) * 2, bool)
+    found[left, right] = found[right, left] = True
+    return found
 
 
 def _evenly_chosen(wanted: np.ndarray, windows: np.ndarray) -> np.ndarray:
@@ -193,70 +268,3 @@ def at_most(probabilities: np.ndarray, most: int, threshold: float) -> np.ndarra
         place = int((left @ probabilities).argmin())
         probabilities[:, place] = np.maximum(probabilities[:, place], left)
     return probabilities
-
-
-FURTHEST = 2.0
-"""The greatest cosine distance."""
-
-
-def unit_vectors(embeddings: np.ndarray) -> np.ndarray:
-    """The directions of embeddings ``(speaker, dim)``, as float64; one without a direction stays 0."""
-    vectors = np.asarray(embeddings, np.float64)
-    directions: np.ndarray = vectors / np.maximum(np.linalg.norm(vectors, axis=-1, keepdims=True), 1e-12)
-    return directions
-
-
-def cosine_distances(vectors: np.ndarray, others: np.ndarray) -> np.ndarray:
-    """Distances ``(vector, other)``, from 0 of the same direction to 2 of the opposite one."""
-    distances: np.ndarray = np.clip(1.0 - unit_vectors(vectors) @ unit_vectors(others).T, 0.0, FURTHEST)
-    return distances
-
-
-def cluster_embeddings(
-    embeddings: np.ndarray, windows: np.ndarray, threshold: float, least: int = 1, most: int | None = None
-) -> np.ndarray:
-    """A cluster ``(speaker,)``, counted from 0, for each embedding ``(speaker, dim)`` of ``windows (speaker,)``.
-
-    Clusters are joined while their distance is below ``threshold``, on to ``most`` of them, and not below ``least``.
-    No cluster ever has two speakers of one window, so more than ``most`` may remain.
-    Memory and time grow as the square of the number of embeddings.
-    """
-    from scipy.cluster.hierarchy import linkage
-
-    count = len(embeddings)
-    if count < 2:
-        return np.zeros(count, np.int64)
-    joins = linkage(_distances_with_walls(embeddings, windows), method="average")
-    possible = int((joins[:, 2] <= FURTHEST + 1e-6).sum())
-    wanted = int((joins[:, 2] < threshold).sum())
-    if most is not None:
-        wanted = max(wanted, count - most)
-    return _after_joins(joins, min(wanted, possible, max(0, count - least)))
-
-
-def _distances_with_walls(embeddings: np.ndarray, windows: np.ndarray) -> np.ndarray:
-    """The distances of all pairs, row after row; so large within a window that no average hides it.
-
-    The average over two clusters has at most count² / 4 pairs: one such value among them keeps it above any distance.
-    """
-    vectors, count = unit_vectors(embeddings), len(embeddings)
-    wall = FURTHEST * count**2
-    rows = []
-    for first in range(count - 1):
-        distances = np.clip(1.0 - vectors[first + 1 :] @ vectors[first], 0.0, FURTHEST)
-        distances[windows[first + 1 :] == windows[first]] = wall
-        rows.append(distances)
-    return np.concatenate(rows)
-
-
-def _after_joins(joins: np.ndarray, number: int) -> np.ndarray:
-    """The clusters after the first ``number`` joins, in the order of their first members."""
-    count = len(joins) + 1
-    above = np.arange(count + number)
-    for step, pair in enumerate(joins[:number, :2].astype(np.int64)):
-        above[pair] = count + step
-    for node in reversed(range(count + number)):
-        above[node] = above[above[node]]  # those above have been led to their roots
-    _, firsts, clusters = np.unique(above[:count], return_index=True, return_inverse=True)
-    order = np.argsort(np.argsort(firsts))
-    return order[clusters]

@@ -6,9 +6,16 @@ import json
 from pathlib import Path
 
 import pytest
+import soundfile
 
+import tiny_diarizer
 import tiny_listener
+from vaak.audio.audio_file import AudioFile
 from vaak.audio.formats.alignments import read_textgrid
+from vaak.audio.formats.annotation_lines import read_rttm
+from vaak.runs.open_run import open_run
+from vaak.tasks.speaker_transcripts import MARGIN, turns_of
+from vaak.text.scoring.speaker_errors import read_turns
 
 
 @pytest.fixture(scope="module")
@@ -66,3 +73,69 @@ def test_a_run_of_another_task_is_refused(vaak, voice_run: Path, run: Path):
     code, out, err = vaak("transcribe", voice_run, run.parent / "corpus" / "test0.wav")
     assert (code, out) == (2, "")
     assert err == f"{voice_run} is a run of task tts; vaak transcribe requires a run of task asr\n"
+
+
+@pytest.fixture(scope="module")
+def talk(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A conversation that the tiny diarizer hasn't seen."""
+    path = tmp_path_factory.mktemp("talk") / "a talk.wav"
+    soundfile.write(path, tiny_diarizer.conversation(100)[0], tiny_diarizer.RATE)
+    return path
+
+
+def test_each_turn_is_what_the_recogniser_says_of_its_part(
+    vaak, run: Path, diarizer_run: Path, talk: Path, tmp_path: Path
+):
+    code, out, err = vaak("transcribe", run, talk, "--diarize", diarizer_run, "--json")
+    assert (code, err) == (0, "")
+    found = json.loads(out)
+    diarizer, listener = open_run(diarizer_run), open_run(run)
+    (diarized,) = diarizer.task.predict(diarizer.model, [talk])
+    transcriber, rate = listener.task.transcriber(listener.model), listener.task.features.sampling_rate
+    expected = []
+    for number, (start, end, speaker) in enumerate(turns_of(diarized.segments)):
+        samples = AudioFile(talk, rate).read(max(start - MARGIN, 0), end + MARGIN)
+        soundfile.write(tmp_path / f"{number}.wav", samples, rate, "FLOAT")
+        text = transcriber.transcribe(tmp_path / f"{number}.wav").text
+        expected += [(round(start, 3), round(end, 3), speaker, text)] if text else []
+    assert len(expected) > 3
+    assert [tuple(segment.values()) for segment in found["segments"]] == expected
+    assert {segment["speaker"] for segment in found["segments"]} == {"speaker_1", "speaker_2"}
+
+
+def test_who_said_what_is_written_in_each_format_and_scored(
+    vaak, run: Path, diarizer_run: Path, talk: Path, tmp_path: Path
+):
+    files = {}
+    for format in ("json", "rttm", "stm", "srt", "vtt", "text", "textgrid"):
+        options = ("--diarize", diarizer_run, "--format", format, "--output", tmp_path)
+        assert vaak("transcribe", run, talk, *options)[:2] == (0, "")
+        files[format] = tmp_path / f"a_talk.{ ({'text': 'txt', 'textgrid': 'TextGrid'}.get(format, format)) }"
+    turns = json.loads(files["json"].read_text())["segments"]
+    assert files["text"].read_text().splitlines() == [f"{one['speaker']}: {one['text']}" for one in turns]
+    assert f"\n{turns[0]['speaker']}: {turns[0]['text']}\n" in files["srt"].read_text()
+    assert f"\n{turns[0]['speaker']}: {turns[0]['text']}\n" in files["vtt"].read_text()
+    tiers = read_textgrid(files["textgrid"])
+    for speaker in ("speaker_1", "speaker_2"):
+        said = [one["text"] for one in turns if one["speaker"] == speaker]
+        assert [interval.text for interval in tiers[speaker] if interval.text] == said
+    assert [segment.speaker for segment in read_rttm(files["rttm"])["a_talk"]] == [one["speaker"] for one in turns]
+    assert [turn._asdict() for turn in read_turns(files["stm"])["a_talk"]] == turns
+    code, out, _ = vaak(
+        "score", "cpwer", files["stm"], files["rttm"], "--collar", 0.1, "--normaliser", "none", "--json"
+    )
+    assert code == 0
+    assert json.loads(out)["total"]["tcp_errors"] == 0
+    code, out, _ = vaak("score", "cpwer", files["stm"], files["stm"])
+    assert code == 0
+    assert out.splitlines()[-2].split()[:3] == ["total", "0.00", "0.00"]
+
+
+def test_what_tells_no_speakers_is_refused(vaak, run: Path, diarizer_run: Path, talk: Path, tmp_path: Path):
+    code, out, err = vaak("transcribe", run, talk, "--format", "stm")
+    assert (code, out, err) == (2, "", "--format stm: only --diarize RUN tells who speaks\n")
+    code, out, err = vaak("transcribe", run, talk, "--diarize", run, "--output", tmp_path / "new")
+    assert (code, out, err) == (2, "", f"{run} is a run of task asr; --diarize requires a diarization run\n")
+    assert not (tmp_path / "new").exists()
+    code, out, err = vaak("transcribe", run, talk, "--diarize", diarizer_run, "--long-form", "seek")
+    assert (code, out, err) == (2, "", "--long-form: with --diarize, times are those of turns; leave it out\n")

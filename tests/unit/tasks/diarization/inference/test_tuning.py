@@ -50,6 +50,30 @@ def examples(number: int = 3) -> list[DiarizationExample]:
     return found
 
 
+class ForgetfulDiarizer(Diarizer):
+    """Reads windows of 5 s, without overlap; hears the same voice rather differently in each."""
+
+    def outputs(self, read: Any, num_frames: int) -> Any:
+        from vaak.tasks.diarization.stitching import WindowOutput
+
+        rng = np.random.default_rng(0)
+        parts = [(first, read(first, first + 50)) for first in range(0, num_frames, 50)]
+        voices = [np.eye(2, 24) + 0.2 * rng.standard_normal((2, 24)) for _ in parts]
+        return [
+            WindowOutput(first, part.astype(np.float32), own) for (first, part), own in zip(parts, voices, strict=True)
+        ]
+
+
+def test_a_model_that_hears_voices_differently_gets_a_higher_clustering_threshold():
+    found = tune(ForgetfulDiarizer(Shy(), InferenceConfig(clustering_threshold=0.2), 0.1), examples(), ScoringConfig())  # type: ignore[arg-type]
+    assert found.before.rate is not None
+    assert found.before.rate > 0.2
+    assert found.after.errors == pytest.approx(0.0, abs=1e-6)
+    assert 0.4 < found.inference.clustering_threshold < 1.0
+    known = InferenceConfig(clustering_threshold=0.2, num_speakers=2)
+    assert tune(ForgetfulDiarizer(Shy(), known, 0.1), examples(), ScoringConfig()).inference == known  # type: ignore[arg-type]
+
+
 def reading(example: DiarizationExample) -> Callable[[int, int], np.ndarray]:
     return lambda first, last: example.features[first:last]
 

@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vaak.tasks.diarization.stitching import cluster_embeddings, cosine_distances
+from vaak.tasks.diarization.clustering import Speakers, cluster_embeddings, cluster_vbx, cosine_distances, vbx
+
+
+def speakers_of(embeddings: np.ndarray, windows: np.ndarray, tracks: np.ndarray | None = None) -> Speakers:
+    apart = windows[:, None] == windows[None]
+    return Speakers(embeddings, apart, np.arange(len(embeddings)) if tracks is None else tracks)
 
 
 def by_the_book(
@@ -40,7 +46,7 @@ def test_it_is_the_search_by_the_book(seed: int, threshold: float, bounds: tuple
     rng = np.random.default_rng(seed)
     count = int(rng.integers(1, 16))
     embeddings, windows = rng.normal(size=(count, 4)), rng.integers(0, 6, count)
-    labels = cluster_embeddings(embeddings, windows, threshold, *bounds)
+    labels = cluster_embeddings(speakers_of(embeddings, windows), threshold, *bounds)
     found = [set(np.flatnonzero(labels == label).tolist()) for label in range(labels.max() + 1)]
     assert sorted(map(sorted, found)) == sorted(map(sorted, by_the_book(embeddings, windows, threshold, *bounds)))
 
@@ -50,7 +56,7 @@ def test_two_of_a_window_are_never_one(seed: int, most: int | None):
     """Even where all are the same to the last bit, and even if fewer are wanted than that leaves."""
     rng = np.random.default_rng(seed)
     windows = rng.integers(0, 40, 120)
-    labels = cluster_embeddings(np.ones((120, 8)), windows, threshold=2.0, most=most)
+    labels = cluster_embeddings(speakers_of(np.ones((120, 8)), windows), threshold=2.0, most=most)
     pairs = list(zip(windows.tolist(), labels.tolist(), strict=True))
     assert len(set(pairs)) == len(pairs)
 
@@ -58,11 +64,76 @@ def test_two_of_a_window_are_never_one(seed: int, most: int | None):
 def test_an_exact_number_is_reached_where_all_distances_are_equal():
     embeddings = np.repeat(np.eye(4), 5, axis=0)
     for number in (1, 2, 3, 4, 7, 20):
-        labels = cluster_embeddings(embeddings, np.arange(20), 0.5, number, number)
+        labels = cluster_embeddings(speakers_of(embeddings, np.arange(20)), 0.5, number, number)
         assert sorted(set(labels.tolist())) == list(range(number))
 
 
 def test_nothing_and_one():
-    assert cluster_embeddings(np.zeros((0, 4)), np.zeros(0), 0.5).tolist() == []
-    assert cluster_embeddings(np.zeros((1, 4)), np.zeros(1), 0.5, least=3).tolist() == [0]
-    assert cluster_embeddings(np.zeros((3, 4)), np.arange(3), 0.5).max() == 2, "without direction they are like nobody"
+    assert cluster_embeddings(speakers_of(np.zeros((0, 4)), np.zeros(0)), 0.5).tolist() == []
+    assert cluster_embeddings(speakers_of(np.zeros((1, 4)), np.zeros(1)), 0.5, least=3).tolist() == [0]
+    assert cluster_embeddings(speakers_of(np.zeros((3, 4)), np.arange(3)), 0.5).max() == 2, (
+        "without direction they are like nobody"
+    )
+
+
+def test_a_track_is_one_whatever_its_embeddings_say():
+    """Of three speakers, two are the same to the ear; the frames in common say who is who."""
+    embeddings = np.array([[1.0, 0], [0, 1.0], [1.0, 0.1], [0.1, 1.0], [0, 1.0], [1.0, 0]])
+    windows, tracks = np.array([0, 0, 1, 1, 2, 2]), np.array([0, 1, 1, 0, 0, 5])
+    labels = cluster_embeddings(speakers_of(embeddings, windows, tracks), 0.5)
+    assert labels[0] == labels[3] == labels[4]
+    assert labels[1] == labels[2]
+    assert len(set(zip(windows.tolist(), labels.tolist(), strict=True))) == 6
+
+
+def drawn(rng: np.random.Generator, counts: list[int], dims: int, between: float) -> tuple[np.ndarray, np.ndarray]:
+    """Vectors ``(embedding, dim)`` by the model of VBx, and whose each is."""
+    owners = np.repeat(np.arange(len(counts)), counts)
+    means = rng.normal(size=(len(counts), dims)) * np.sqrt(between)
+    return means[owners] + rng.normal(size=(len(owners), dims)), owners
+
+
+@given(seed=st.integers(0, 2**32 - 1), fa=st.sampled_from([0.1, 0.4, 1.0]), fb=st.sampled_from([0.5, 1.0, 10.0]))
+def test_the_bound_never_falls(seed: int, fa: float, fb: float):
+    rng = np.random.default_rng(seed)
+    vectors = rng.normal(size=(30, 5)) * 3
+    found = vbx(vectors, rng.uniform(0.1, 9, 5), rng.dirichlet(np.ones(4), 30), fa, fb)
+    assert np.diff(found.bounds).min(initial=0) >= -1e-8 * abs(found.bounds[-1])
+    np.testing.assert_allclose(found.responsibilities.sum(1), 1)
+
+
+def test_with_one_speaker_the_bound_is_the_evidence():
+    """By the dense Gaussian: all vectors of a speaker are normal with covariance ``I + between`` across embeddings."""
+    rng = np.random.default_rng(0)
+    vectors, between = rng.normal(size=(7, 3)), np.array([0.5, 2.0, 6.0])
+    found = vbx(vectors, between, np.ones((7, 1)), 1.0, 1.0)
+    evidence = 0.0
+    for dim, variance in enumerate(between):
+        covariance = np.eye(7) + variance
+        distance = vectors[:, dim] @ np.linalg.solve(covariance, vectors[:, dim])
+        evidence -= 0.5 * (distance + np.linalg.slogdet(covariance)[1] + 7 * np.log(2 * np.pi))
+    assert abs(found.bounds[-1] - evidence) < 1e-9
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_vbx_finds_who_was_drawn_and_drops_the_others(seed: int):
+    rng = np.random.default_rng(seed)
+    vectors, owners = drawn(rng, [12, 9, 20], 24, 4.0)
+    start = np.eye(9)[owners * 3 + rng.integers(0, 3, len(owners))] * 0.9 + 0.1 / 9  # each begins as three
+    found = vbx(vectors, np.full(24, 4.0), start, 0.3, 5.0)
+    assert (found.priors > 1e-7).sum() == 3
+    labels = found.responsibilities.argmax(1)
+    assert len(set(zip(labels.tolist(), owners.tolist(), strict=True))) == 3
+
+
+@given(seed=st.integers(0, 2**32 - 1), least=st.integers(1, 5))
+def test_vbx_keeps_tracks_whole_and_windows_apart(seed: int, least: int):
+    """Embeddings without any sense."""
+    rng = np.random.default_rng(seed)
+    windows = np.repeat(np.arange(8), 2)
+    tracks = np.where(np.arange(16) < 6, np.arange(16) % 2, np.arange(16))
+    speakers = speakers_of(rng.normal(size=(16, 4)), windows, tracks)
+    labels = cluster_vbx(speakers, 0.6, (0.3, 1.0), least)
+    assert len(set(zip(windows.tolist(), labels.tolist(), strict=True))) == 16
+    assert len(set(labels[:6].tolist())) == 2
+    assert len(set(labels.tolist())) >= least

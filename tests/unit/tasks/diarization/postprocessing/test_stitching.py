@@ -11,7 +11,14 @@ from hypothesis import strategies as st
 
 from vaak.tasks.diarization.config import InferenceConfig
 from vaak.tasks.diarization.segments import segments_of
-from vaak.tasks.diarization.stitching import NOBODY, WindowOutput, blend_windows, match_by_embeddings, stitch_windows
+from vaak.tasks.diarization.stitching import (
+    NOBODY,
+    WindowOutput,
+    blend_windows,
+    follow_speakers,
+    match_by_embeddings,
+    stitch_windows,
+)
 
 INFERENCE = InferenceConfig()
 
@@ -219,10 +226,13 @@ def test_three_hours_take_little_memory(embedded: bool, noise: float, count: int
     rng = np.random.default_rng(0)
     voices, speaking = rng.normal(size=(4, 64)), np.zeros((3000, 4), np.float32)
     for speaker in range(4):
-        speaking[600 * speaker : 600 * speaker + 900, speaker] = 1
+        for begun in (0, 1500):  # what two windows say of the frames that they share agrees
+            speaking[begun + 300 * speaker : begun + 300 * speaker + 450, speaker] = 1
     outputs = []
     for first in range(0, 540_000 - 1500, 1500):
         order = rng.permutation(4)
+        if count == 64:  # nor do frames in common say who is who
+            speaking = (rng.random((3000, 4)) < 0.3).astype(np.float32)
         embeddings = (voices + noise * rng.normal(size=voices.shape))[order] if embedded else None
         outputs.append(WindowOutput(first, speaking[:, order], embeddings))
     tracemalloc.start()
@@ -231,3 +241,31 @@ def test_three_hours_take_little_memory(embedded: bool, noise: float, count: int
     tracemalloc.stop()
     assert found.shape == (540_000, count)
     assert peak < 500e6
+
+
+@given(seed=st.integers(0, 2**32 - 1), overlap=st.sampled_from([0.5, 0.75]))
+def test_those_heard_in_every_overlap_are_followed_whatever_their_embeddings_say(seed: int, overlap: float):
+    """Frames that windows have in common join tracks; embeddings at random can't tear them."""
+    rng = np.random.default_rng(seed)
+    truth = np.zeros((1200, 2), np.float32)
+    for first in range(0, 1200, 50):
+        truth[first : first + 30, 0] = 1
+        truth[first + int(rng.integers(10, 45)) : first + 50, 1] = 1
+    outputs = windows_of(truth, distinct_voices(rng, 2), 200, int(200 * (1 - overlap)), rng, noise=10.0)
+    found = stitch_windows(outputs, 1200, InferenceConfig(clustering_threshold=0.05))
+    np.testing.assert_array_equal(in_order(found), in_order(truth))
+
+
+@given(seed=st.integers(0, 2**32 - 1))
+def test_tracks_have_one_of_a_window_and_nobody_who_is_another(seed: int):
+    """Also where the model contradicts itself: who speaks is drawn for each window."""
+    rng = np.random.default_rng(seed)
+    turns = random_turns(rng, 600, 4)
+    outputs = []
+    for first in range(0, 500, 40):
+        part = turns[first : first + 160, rng.permutation(4)[:3]]
+        outputs.append(WindowOutput(first, np.abs(part - (rng.random(part.shape) < 0.2)).astype(np.float32)))
+    windows = np.repeat(np.arange(len(outputs)), 3)
+    tracks, apart = follow_speakers(outputs, windows, 0.5)
+    assert len(set(zip(tracks.tolist(), windows.tolist(), strict=True))) == len(windows)
+    assert not (tracks[apart[:, 0]] == tracks[apart[:, 1]]).any()

@@ -1,0 +1,166 @@
+"""Who said what: a diarizer's turns, transcribed by a recogniser.
+
+    recording ──diarizer──▶ segments ──pauses of a speaker joined──▶ turns ──cut to the recogniser's windows──▶ texts
+
+What a speaker says while others speak is transcribed from the same audio for each of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from vaak.audio.audio_file import AudioFile
+from vaak.audio.segments import Segment
+from vaak.core.errors import UserError
+from vaak.tasks.asr.predict import Segment as SubtitleSegment
+from vaak.tasks.asr.predict import Transcriber, Transcript, windows_of
+from vaak.tasks.batches import Batches, Done
+from vaak.text.scoring.speaker_errors import Turn, rttm_words, stm_text
+
+PAUSE = 1.0
+"""Seconds; after a shorter pause a speaker's turn goes on."""
+MARGIN = 0.1
+"""Seconds before and after a turn that are heard, too: a diarizer's boundaries may cut a sound."""
+SHORTEST = 0.1
+"""Seconds; no word is shorter."""
+
+
+@dataclass(frozen=True)
+class SpeakerTranscript:
+    """What each speaker of a recording says; ``duration`` in seconds."""
+
+    name: str
+    turns: tuple[Turn, ...]
+    duration: float
+    seconds_taken: float = field(compare=False)
+
+    @property
+    def text(self) -> str:
+        """A line for each turn."""
+        return "\n".join(f"{turn.speaker}: {turn.text}" for turn in self.turns)
+
+    @property
+    def srt(self) -> str:
+        """Subtitles that name the speaker."""
+        return self._named.srt
+
+    @property
+    def vtt(self) -> str:
+        """Subtitles for browsers that name the speaker."""
+        return self._named.vtt
+
+    @property
+    def _named(self) -> Transcript:
+        named = (SubtitleSegment(one.start, one.end, f"{one.speaker}: {one.text}") for one in self.turns)
+        return Transcript(self.name, tuple(named), self.duration, self.seconds_taken)
+
+    def rttm(self, path: Path) -> str:
+        """The turns and their words; ``path`` is where it will be."""
+        return rttm_words(self.name, self.turns, path)
+
+    def stm(self, path: Path) -> str:
+        """The turns with their text; ``path`` is where it will be."""
+        return stm_text(self.name, self.turns, path)
+
+
+@dataclass(eq=False)
+class _Recording:
+    """A file in work; its turns are known once it is diarized."""
+
+    path: Path
+    name: str
+    duration: float = 0.0
+    turns: list[Segment] = field(default_factory=list)
+
+
+class _Piece(NamedTuple):
+    """A part of turn ``number`` that the recogniser reads at once, as its features."""
+
+    number: int
+    seconds: float
+    features: np.ndarray
+
+
+@dataclass(frozen=True)
+class SpeakerTranscriber:
+    """A recogniser, with what finds the segments of a file, and its duration in seconds."""
+
+    recogniser: Transcriber
+    diarize: Callable[[Path], tuple[list[Segment], float]]
+
+    def transcribe_files(
+        self, files: Iterable[tuple[Path, str]], batch_size: int | None = None
+    ) -> Iterator[SpeakerTranscript | UserError]:
+        """Who says what in each file, under the name given, or why it can't be read; turns of several are batched.
+
+        There are ``batch_size`` pieces in a batch; with None, as many as memory allows.
+        """
+        device = next(self.recogniser.model.parameters()).device
+        batches = Batches(device, batch_size, self.recogniser.decoding.batch_size)
+        said: list[tuple[int, str]] = []
+        sources = (_Recording(*file) for file in files)
+        for one in batches.of_sources(sources, self._pieces, lambda piece: piece.seconds, self._texts):
+            if not isinstance(one, Done):
+                said.append(one[1])
+                continue
+            file = one.source
+            yield one.error or SpeakerTranscript(file.name, tuple(_turns(file, said)), file.duration, one.seconds)
+            said = []
+
+    def _pieces(self, recording: _Recording) -> Iterator[_Piece]:
+        segments, recording.duration = self.diarize(recording.path)
+        recording.turns = turns_of(segments)
+        features = self.recogniser.features
+        with AudioFile(recording.path, features.sampling_rate, self.recogniser.channels) as file:
+            for number, turn in enumerate(recording.turns):
+                start, end = max(turn.start - MARGIN, 0.0), min(turn.end + MARGIN, recording.duration)
+
+                def read(first: float, last: float, start: float = start) -> np.ndarray:
+                    return file.read(start + first, start + last)
+
+                for *_, samples in windows_of(read, end - start, features.seconds, features.sampling_rate):
+                    yield _Piece(number, len(samples) / features.sampling_rate, features(samples))
+
+    def _texts(self, pieces: list[_Piece]) -> list[tuple[int, str]]:
+        texts = self.recogniser.texts_of_windows([piece.features for piece in pieces])
+        return [(piece.number, text) for piece, text in zip(pieces, texts, strict=True)]
+
+
+def _turns(recording: _Recording, said: Sequence[tuple[int, str]]) -> Iterator[Turn]:
+    """The turns of a recording in which something is said."""
+    texts: dict[int, list[str]] = {}
+    for number, text in said:
+        texts.setdefault(number, []).extend(text.split())
+    for number, (start, end, speaker) in enumerate(recording.turns):
+        if words := texts.get(number):
+            yield Turn(round(start, 3), round(end, 3), speaker, " ".join(words))
+
+
+def turns_of(segments: Iterable[Segment]) -> list[Segment]:
+    """The turns of speakers, by start: segments with a short pause between them are one, unless another speaks there.
+
+    >>> turns_of([Segment(0, 1, "A"), Segment(1.5, 3, "A"), Segment(3.2, 4, "B"), Segment(4.1, 5, "A")])[1:]
+    [Segment(start=3.2, end=4, speaker='B'), Segment(start=4.1, end=5, speaker='A')]
+    """
+    found: list[Segment] = []
+    last: dict[str, int] = {}
+    ordered = sorted(segments)
+    for segment in ordered:
+        place = last.get(segment.speaker)
+        before = None if place is None else found[place]
+        if before is not None and segment.start - before.end < PAUSE and not _is_interrupted(before, segment, ordered):
+            found[last[segment.speaker]] = before._replace(end=max(before.end, segment.end))
+        else:
+            last[segment.speaker] = len(found)
+            found.append(segment)
+    return [turn for turn in found if turn.end - turn.start >= SHORTEST]
+
+
+def _is_interrupted(before: Segment, after: Segment, segments: Sequence[Segment]) -> bool:
+    """Whether another begins to speak in the pause, and so between what is said before and after it."""
+    return any(before.end <= one.start < after.start and one.speaker != after.speaker for one in segments)

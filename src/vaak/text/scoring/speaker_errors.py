@@ -1,0 +1,300 @@
+"""Word error rates of who said what: cpWER and tcpWER, of any system's turns.
+
+cpWER    the words of each speaker one after another; hypothesis speakers are given to those of the reference so that
+         errors are fewest; the words of one who is given to nobody are all errors
+tcpWER   the same, but words match (or are substituted) only where their times overlap, with a collar: a word at the
+         wrong time is one inserted and one missed
+
+A rate is a sum of errors over a sum of the reference's words. Where only turns have times, those of their words are
+guessed: in the reference, each word has a part of its turn as long as its letters; in the hypothesis, it is the middle
+of that, to which the collar is added on each side.
+
+Turns are read of any system::
+
+    .stm      recording channel speaker start end [<labels>] words…        NIST's segment time marks
+    .rttm     LEXEME lines: a word each
+    .json     SegLST, a list of {session_id, speaker, start_time, end_time, words}
+    .jsonl    what ``vaak transcribe --diarize`` writes: a recording a line, its segments with speaker and text
+
+Sources: Watanabe et al. 2020, "CHiME-6 Challenge: Tackling Multispeaker Speech Recognition for Unsegmented Recordings"
+(cpWER); von Neumann et al. 2023, "MeetEval: A Toolkit for Computation of Word Error Rates for Meeting Transcription
+Systems" (tcpWER; the guessed times are its ``character_based`` and ``character_based_points``).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from vaak.audio.formats.annotation_lines import (
+    MISSING,
+    as_field,
+    as_seconds,
+    read_content,
+    read_folder,
+    read_lines,
+    seconds_of,
+)
+from vaak.core.errors import DataError
+from vaak.text.scoring.normalisers import normaliser
+
+COLLAR = 5.0
+"""Seconds, the default of MeetEval."""
+ENDINGS = (".stm", ".rttm", ".json", ".jsonl")
+
+
+class Turn(NamedTuple):
+    """What one speaker says from ``start`` to ``end``, in seconds."""
+
+    start: float
+    end: float
+    speaker: str
+    text: str
+
+
+@dataclass(frozen=True)
+class SpeakerCounts:
+    """Errors of a recording, or of several."""
+
+    cp_errors: int
+    tcp_errors: int
+    words: int
+    speakers: int
+    found_speakers: int
+
+    def __add__(self, other: SpeakerCounts) -> SpeakerCounts:
+        return SpeakerCounts(
+            self.cp_errors + other.cp_errors,
+            self.tcp_errors + other.tcp_errors,
+            self.words + other.words,
+            self.speakers + other.speakers,
+            self.found_speakers + other.found_speakers,
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """Rates (1 is 100 %; None without any word) and their components."""
+        rates = {
+            name: errors / self.words if self.words else None
+            for name, errors in (("cpwer", self.cp_errors), ("tcpwer", self.tcp_errors))
+        }
+        return {**rates, **self.__dict__}
+
+
+@dataclass(frozen=True)
+class SpeakerScores:
+    """The errors of each recording; ``protocol`` says under which conditions they were counted."""
+
+    protocol: dict[str, str]
+    recordings: dict[str, SpeakerCounts]
+
+    @property
+    def total(self) -> SpeakerCounts:
+        return sum(self.recordings.values(), SpeakerCounts(0, 0, 0, 0, 0))
+
+
+def score_turns(
+    references: Mapping[str, Sequence[Turn]],
+    hypotheses: Mapping[str, Sequence[Turn]],
+    normaliser_name: str = "basic",
+    collar: float = COLLAR,
+) -> SpeakerScores:
+    """The errors of ``hypotheses`` by recording; one of ``references`` without any counts as entirely missed.
+
+    Raises DataError where a hypothesis has no reference.
+    """
+    if others := sorted(hypotheses.keys() - references.keys()):
+        raise DataError(f"there is no reference for {others[0]}" + (f" and {len(others) - 1} more" * (len(others) > 1)))
+    normalise = normaliser(normaliser_name)
+
+    def spoken(turns: Sequence[Turn]) -> list[list[_Word]]:
+        return _by_speaker([turn._replace(text=normalise(turn.text)) for turn in turns])
+
+    found = {}
+    for name, turns in references.items():
+        ours, theirs = spoken(turns), spoken(hypotheses.get(name, ()))
+        cp_errors, tcp_errors = (_fewest_errors(ours, theirs, seconds) for seconds in (None, collar))
+        found[name] = SpeakerCounts(cp_errors, tcp_errors, sum(map(len, ours)), len(ours), len(theirs))
+    protocol = {"normaliser": normaliser_name, "collar": f"{collar:g} s", "recordings": str(len(found))}
+    if missing := len(references.keys() - hypotheses.keys()):
+        protocol["without hypothesis"] = str(missing)
+    return SpeakerScores(protocol, found)
+
+
+class _Word(NamedTuple):
+    text: str
+    start: float
+    end: float
+
+
+def _by_speaker(turns: Sequence[Turn]) -> list[list[_Word]]:
+    """The words of each speaker, in the order of their turns."""
+    speakers: dict[str, list[_Word]] = {}
+    for turn in sorted(turns, key=lambda one: one.start):
+        speakers.setdefault(turn.speaker, []).extend(words_of(turn))
+    return [words for words in speakers.values() if words]
+
+
+def words_of(turn: Turn) -> list[_Word]:
+    """The words of a turn, each with a part of its time as long as its letters.
+
+    >>> [(word.text, word.start, word.end) for word in words_of(Turn(1, 5, "A", "abc b"))]
+    [('abc', 1.0, 4.0), ('b', 4.0, 5.0)]
+    """
+    words = turn.text.split()
+    edges = np.cumsum([0, *map(len, words)])
+    times = turn.start + (turn.end - turn.start) * edges / max(edges[-1], 1)
+    return [_Word(word, float(times[n]), float(times[n + 1])) for n, word in enumerate(words)]
+
+
+def _fewest_errors(ours: Sequence[list[_Word]], theirs: Sequence[list[_Word]], collar: float | None) -> int:
+    """The errors under the best assignment of speakers; ``collar`` None: whatever the times."""
+    from scipy.optimize import linear_sum_assignment
+
+    number = max(len(ours), len(theirs))
+    nobody: list[_Word] = []
+    ours, theirs = ([*one, *[nobody] * (number - len(one))] for one in (ours, theirs))
+    costs = np.array([[word_distance(one, other, collar) for other in theirs] for one in ours]).reshape(number, number)
+    return int(costs[linear_sum_assignment(costs)].sum())
+
+
+def word_distance(reference: Sequence[_Word], hypothesis: Sequence[_Word], collar: float | None) -> int:
+    """The Levenshtein distance of words; with a ``collar``, those whose times don't overlap don't match."""
+    numbers = {text: number for number, text in enumerate({word.text for word in (*reference, *hypothesis)})}
+    found = np.array([numbers[word.text] for word in hypothesis], np.int64)
+    middles = np.array([(word.start + word.end) / 2 for word in hypothesis])
+    places = np.arange(len(hypothesis) + 1)
+    row = places.copy()
+    for word in reference:
+        across = row[:-1] + (found != numbers[word.text])
+        if collar is not None:
+            near = (word.start < middles + collar) & (word.end > middles - collar)
+            across = np.where(near, across, row[:-1] + 2)  # one missed and one inserted
+        best = row + 1
+        best[1:] = np.minimum(best[1:], across)
+        row = np.minimum.accumulate(best - places) + places  # insertions, from left to right
+    return int(row[-1])
+
+
+def read_turns(path: Path) -> dict[str, list[Turn]]:
+    """The turns of each recording, of a file or of all files of a folder that have one of the formats' endings.
+
+    Raises DataError, naming file and line.
+    """
+    if not path.is_dir():
+        found = _read_file(path)
+    else:
+        ending = next((one for one in ENDINGS if any(path.rglob(f"*{one}"))), None)
+        if ending is None:
+            raise DataError(f"{path}: no file that ends with {', '.join(ENDINGS)} in this folder")
+        found = read_folder(path, ending, _read_file)
+    if not any(found.values()):
+        raise DataError(f"{path}: nobody says anything; expected turns with text")
+    return found
+
+
+def _read_file(path: Path) -> dict[str, list[Turn]]:
+    readers = dict(zip(ENDINGS, (_stm, _lexemes, _seglst, _jsonl), strict=True))
+    if path.suffix.lower() not in readers:
+        raise DataError(f"{path}: expected a file that ends with {', '.join(ENDINGS)}")
+    found: dict[str, list[Turn]] = {}
+    for where, recording, turn in readers[path.suffix.lower()](path):
+        if turn is not None and turn.end < turn.start:
+            raise DataError(f"{where}: a turn ends at {turn.end:g} s, but begins at {turn.start:g} s")
+        turns = found.setdefault(recording, [])
+        turns.extend([] if turn is None else [turn])
+    return found
+
+
+Read = Iterator[tuple[str, str, Turn | None]]
+"""Where a turn is written, its recording, and it; None of a recording without any."""
+
+
+def _stm(path: Path) -> Read:
+    for line in read_lines(path):
+        line.demand(5, 10**9, "a line of an STM")
+        words = line.fields[5:]
+        if words[:1] and words[0].startswith("<") and words[0].endswith(">"):
+            words = words[1:]
+        if words != ["IGNORE_TIME_SEGMENT_IN_SCORING"]:
+            start, end = line.seconds(3, "start"), line.seconds(4, "end")
+            yield line.where, line.name(0, "recording"), Turn(start, end, line.name(2, "speaker"), " ".join(words))
+
+
+def _lexemes(path: Path) -> Read:
+    for line in read_lines(path):
+        if line.fields[0] == "LEXEME":
+            line.demand(8, 10, "LEXEME")
+            start, word = line.seconds(3, "start"), line.name(5, "word")
+            turn = Turn(start, round(start + line.seconds(4, "duration"), 9), line.name(7, "speaker"), word)
+            yield line.where, line.name(1, "recording"), turn
+
+
+def _seglst(path: Path) -> Read:
+    entries = _parsed(read_content(path), str(path))
+    if not isinstance(entries, list):
+        raise DataError(f"{path}: expected a list of segments (SegLST)")
+    for number, entry in enumerate(entries):
+        where = f"{path}: segment {number}"
+        names = ("start_time", "end_time", "speaker", "words", "session_id")
+        start, end, speaker, text, recording = (_field(entry, name, where) for name in names)
+        yield where, recording, Turn(seconds_of(start, "start", where), seconds_of(end, "end", where), speaker, text)
+
+
+def _jsonl(path: Path) -> Read:
+    for number, content in enumerate(read_content(path).split(b"\n"), start=1):
+        if not content.strip():
+            continue
+        where = f"{path}:{number}"
+        entry = _parsed(content, where)
+        recording, segments = _field(entry, "name", where), entry.get("segments")
+        if not isinstance(segments, list):
+            raise DataError(f"{where}: expected segments, a list")
+        yield where, recording, None
+        for one in segments:
+            start, end, speaker, text = (_field(one, name, where) for name in ("start", "end", "speaker", "text"))
+            times = seconds_of(start, "start", where), seconds_of(end, "end", where)
+            yield where, recording, Turn(*times, speaker, text)
+
+
+def _parsed(content: bytes, where: str) -> Any:
+    try:
+        return json.loads(content)
+    except ValueError as error:
+        raise DataError(f"{where}: this is not JSON: {error}") from error
+
+
+def _field(entry: Any, name: str, where: str) -> str:
+    value = entry.get(name) if isinstance(entry, dict) else None
+    if not isinstance(value, str | int | float):
+        raise DataError(f"{where}: expected {name}; there is {json.dumps(entry, ensure_ascii=False)[:80]}")
+    return str(value)
+
+
+def stm_text(recording: str, turns: Sequence[Turn], path: Path) -> str:
+    """The turns as lines of an STM; ``path`` is where they will be. Raises DataError for a name that is no field."""
+    lines = []
+    for start, end, speaker, text in turns:
+        names = as_field(recording, "recording", path), as_field(speaker, "speaker", path)
+        lines.append(f"{names[0]} 1 {names[1]} {as_seconds(start)} {as_seconds(end)} <NA> {text}\n")
+    return "".join(lines)
+
+
+def rttm_words(recording: str, turns: Sequence[Turn], path: Path) -> str:
+    """The turns as RTTM: a SPEAKER line each, followed by LEXEME lines of its words, at the times of ``words_of``."""
+    lines = []
+    for turn in turns:
+        names = as_field(recording, "recording", path), as_field(turn.speaker, "speaker", path)
+
+        def line(kind: str, start: float, end: float, text: str, of: str, names: tuple[str, str] = names) -> str:
+            times = f"{as_seconds(start)} {as_seconds(round(end, 6) - round(start, 6))}"
+            return f"{kind} {names[0]} 1 {times} {text} {of} {names[1]} {MISSING} {MISSING}\n"
+
+        lines.append(line("SPEAKER", turn.start, turn.end, MISSING, MISSING))
+        for text, start, end in words_of(turn):
+            lines.append(line("LEXEME", start, end, text, "lex"))
+    return "".join(lines)
