@@ -27,7 +27,14 @@ def run(kept: Path) -> Path:
     return tiny_runs.as_trained(kept)
 
 
-@pytest.mark.parametrize("other", ["model.d_model=16", "training.batch_size=5", "data.tokenizer.vocab_size=450"])
+@pytest.mark.parametrize(
+    "other",
+    [
+        "model.d_model=16",
+        pytest.param("training.batch_size=5", marks=pytest.mark.slow),
+        "data.tokenizer.vocab_size=450",
+    ],
+)
 def test_what_fails_leaves_the_run_as_it_was(vaak: Vaak, run: Path, other: str):
     before = tiny_runs.hashes(run)
     with pytest.raises(UserError):

@@ -209,10 +209,12 @@ ALONE_PHASES = {
     ),
     "in a library that asks no one": ("import zlib", "zlib.compress(bytes(4_000_000_000))"),
 }
+QUICK_PHASES = ("in a library that asks no one",)
+"""The one that no Python interrupts."""
 
 
 @pytest.mark.parametrize(
-    "phase", [pytest.param(name, marks=[pytest.mark.slow] if "clustering" in name else []) for name in ALONE_PHASES]
+    "phase", [pytest.param(name, marks=[] if name in QUICK_PHASES else [pytest.mark.slow]) for name in ALONE_PHASES]
 )
 def test_ctrl_c_ends_what_is_in_a_library(phase: str, tmp_path: Path) -> None:
     imports, work = ALONE_PHASES[phase]

@@ -114,6 +114,7 @@ def kill_two(start_two: Callable[..., list[Command]], run: Path, killed: str, st
     assert "has ended, and so this one (rank 0)" in ended.errors.splitlines()[-1]
 
 
+@pytest.mark.slow
 def test_a_translating_performer_redraws_the_same_features_on_any_number_of_processes(
     start_two: Callable[..., list[Command]], train: Callable[..., Ended], tmp_path: Path
 ) -> None:

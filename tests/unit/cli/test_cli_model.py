@@ -11,7 +11,7 @@ CONFIGS = Path(__file__).parents[3] / "configs"
 SHIPPED = [
     pytest.param(
         path.relative_to(CONFIGS),
-        marks=[pytest.mark.slow] if name == "builtin_voice.yml" or path.parent.name == "vocoder" else [],
+        marks=[] if name == "quickstart.yml" and path.parent.name in ("configs", "diarization") else [pytest.mark.slow],
     )
     for name in ("quickstart.yml", "builtin_voice.yml")
     for path in sorted(CONFIGS.rglob(name))

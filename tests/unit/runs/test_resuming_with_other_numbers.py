@@ -35,14 +35,14 @@ ALWAYS = ("training.freeze=[{match: norm, until_step: 1}]", "training.epochs=99"
 
 
 def test_one_run_is_resumed_under_more_and_more_changes(tmp_path: Path):
-    """Four at each resume, for which there is time."""
+    """Eight at each resume, for which there is time."""
     text, run = tmp_path / "text", tmp_path / "run"
     tiny_runs.write_corpus(text)
     tiny_runs.train(text, run, *ALWAYS, "training.max_steps=2")
-    for number in range(4, len(CHANGES) + 4, 4):
-        for change in CHANGES[number - 4 : number]:
+    for number in range(8, len(CHANGES) + 8, 8):
+        for change in CHANGES[number - 8 : number]:
             key = change.partition("=")[0]
             assert rule_of("lm", key).always in ("free", "other numbers"), key
         overrides = (*ALWAYS, *CHANGES[:number], f"training.max_steps={2 + number}")
         outcome = tiny_runs.train(text, run, *overrides, "training.checkpoint.resume=auto")
-        assert (outcome.reason, outcome.step) == ("finished", 2 + number), CHANGES[number - 4 : number]
+        assert (outcome.reason, outcome.step) == ("finished", 2 + number), CHANGES[number - 8 : number]
