@@ -12,6 +12,7 @@ import logging
 import shutil
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
@@ -85,14 +86,19 @@ class PreparedFolder:
     @property
     def about(self) -> dict[str, Any]:
         """The content of ``prepared.json``. Raises DataError where it is damaged."""
-        return artifact_in(self.folder).read()
+        return self._artifact.read()
+
+    @cached_property
+    def _artifact(self) -> Artifact:
+        """The folder as an artifact; its remedy, with the path behind links, is made once."""
+        return artifact_in(self.folder)
 
     def check_what_training_reads(self) -> None:
         """Raises DataError naming the first file that has changed since it was made, in the splits to come too."""
         self._check(lambda name: _split_of(name) != NOT_TRAINED_WITH)
 
     def _check(self, concerns: Callable[[str], bool]) -> None:
-        damage = artifact_in(self.folder).damage(concerns)
+        damage = self._artifact.damage(concerns)
         if damage is not None:
             raise DataError(f"{damage}; {_how_to_repair(self.folder)}")
 
