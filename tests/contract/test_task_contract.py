@@ -49,6 +49,8 @@ SLOW = (
 )  # fmt: skip
 """Further cases of a task, for which there is no time in every run of the tests."""
 OF_STATE = (check_saved, check_resume, check_replay, check_state, check_step)
+OF_FURTHER_STATE = (check_resume, check_step)
+"""Those that find a state which isn't saved, or isn't put back; the others look at the same once more."""
 OF_TRAINING = (*OF_STATE, check_learning, check_seeds, check_ranks, check_evaluation, check_failing_batch)
 """Checks of what the engine does with any task, run every time for the first case of each."""
 LEARNING_STEPS = {
@@ -89,7 +91,7 @@ def parameters() -> list[Any]:
         if isinstance(case, TaskCase):
             tasks.add(case.task)
         for check in (*CHECKS, check_no_term_is_reported):
-            kept = trained or check not in OF_TRAINING or (name in WITH_STATE and check in OF_STATE)
+            kept = trained or check not in OF_TRAINING or (name in WITH_STATE and check in OF_FURTHER_STATE)
             marks = [pytest.mark.slow] if name in SLOW or not kept else []
             found.append(pytest.param(name, check, id=f"{name}-{check.__name__}", marks=marks))
     return found

@@ -72,11 +72,18 @@ ALIKE = {f"configs/{name}.yml" for name in ("training_simple", "training_example
     "recipe",
     [
         *(pytest.param(name, marks=[pytest.mark.slow] if name in ALIKE else []) for name in sorted(OF_SEED_1)),
-        *(f"--all {task}" for task in TASKS if task != "seq2seq"),
+        *(
+            pytest.param(f"--all {task}", marks=[] if task in ("lm", "asr") else [pytest.mark.slow])
+            for task in TASKS
+            if task != "seq2seq"
+        ),
     ],
 )
 def test_it_trains_in_small(recipe: str, tmp_path: Path, commands: Commands):
-    """The recipes of the universal pipeline, and every task with each of its options at its default."""
+    """The recipes of the universal pipeline, and every task with each of its options at its default.
+
+    Of the latter, two are quick: all are loaded in tests/unit/config/show, and the quick starts are trained below.
+    """
     if recipe.startswith("--all "):
         file = tmp_path / "all_options.yml"
         file.write_text(all_options(recipe.removeprefix("--all ")), encoding="utf-8")
