@@ -343,6 +343,13 @@ BAD_VALUES = {
         f"--output {LONG}": "too long",
     },
     "export run_dia": {"": "can't be exported"},
+    "publish gone me/name": {"": "gone"},
+    "publish directory me/name": {"": "not a run"},
+    "publish run_lm": {
+        "me/": "can't be the name of a repository",
+        "a/b/c": "can't be the name",
+        "me/n --format mixture": "mixture",
+    },
     "check-gradients lm.yml": {
         "--tolerance -1": "tolerance",
         "--tolerance nan": "tolerance",

@@ -1,16 +1,21 @@
-"""``vaak export``: a trained model for other software."""
+"""``vaak export``, ``vaak publish``: a trained model for other software, and for the Hugging Face Hub."""
 
 from __future__ import annotations
 
 import json
+import tempfile
+from collections.abc import Mapping
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from vaak.cli.arguments import AsJson, TrustCode, Weights, WhichWeights
 from vaak.core.errors import UserError
+
+if TYPE_CHECKING:
+    from vaak.runs.open_run import OpenedRun
 
 
 class Format(StrEnum):
@@ -25,23 +30,34 @@ class Format(StrEnum):
     sherpa_onnx = "sherpa-onnx"
 
 
+ChosenFormat = Annotated[
+    Format,
+    typer.Option(
+        help="hf: for transformers; onnx: for onnxruntime; peft: low-rank adapters alone; mixture: "
+        "all experts with their gate; ct2: for CTranslate2 and faster-whisper; "
+        "gguf: for llama.cpp; sherpa-onnx: for sherpa-onnx."
+    ),
+]
+Quantization = Annotated[
+    str | None,
+    typer.Option(
+        help="Type of the weights, by its name in the format (ct2: int8, …; gguf: q8_0, …; sherpa-onnx: int8)."
+    ),
+]
+License = Annotated[str | None, typer.Option(help="Licence of the model, for its card (apache-2.0, …).")]
+DataLicenses = Annotated[
+    list[str] | None, typer.Option(help="Licence of data that it was trained on, for its card; may be repeated.")
+]
+Languages = Annotated[
+    list[str] | None, typer.Option(help="A language of the model (hi, en, …), for its card; may be repeated.")
+]
+
+
 def export(
     run: Annotated[Path, typer.Argument(help="A run (its best checkpoint) or a checkpoint.")],
-    format: Annotated[
-        Format,
-        typer.Option(
-            help="hf: for transformers; onnx: for onnxruntime; peft: low-rank adapters alone; mixture: "
-            "all experts with their gate; ct2: for CTranslate2 and faster-whisper; "
-            "gguf: for llama.cpp; sherpa-onnx: for sherpa-onnx."
-        ),
-    ] = Format.hf,
+    format: ChosenFormat = Format.hf,
     output: Annotated[Path | None, typer.Option(help="The folder to write; default: RUN/export/FORMAT.")] = None,
-    quantization: Annotated[
-        str | None,
-        typer.Option(
-            help="Type of the weights, by its name in the format (ct2: int8, …; gguf: q8_0, …; sherpa-onnx: int8)."
-        ),
-    ] = None,
+    quantization: Quantization = None,
     expert: Annotated[int | None, typer.Option(help="Of a mixture of experts, the one to write, from 0.")] = None,
     expert_weight: Annotated[
         float | None,
@@ -50,13 +66,9 @@ def export(
             "validation utterances that chose it."
         ),
     ] = None,
-    license: Annotated[str | None, typer.Option(help="Licence of the model, for its card (apache-2.0, …).")] = None,
-    data_license: Annotated[
-        list[str] | None, typer.Option(help="Licence of data that it was trained on, for its card; may be repeated.")
-    ] = None,
-    language: Annotated[
-        list[str] | None, typer.Option(help="A language of the model (hi, en, …), for its card; may be repeated.")
-    ] = None,
+    license: License = None,
+    data_license: DataLicenses = None,
+    language: Languages = None,
     weights: Weights = WhichWeights.auto,
     trust_code: TrustCode = False,
     as_json: AsJson = False,
@@ -65,17 +77,12 @@ def export(
 
     Example: vaak export runs/quickstart --format hf --output quickstart-hf
     """
-    from vaak.core.storage.files import write_text
-    from vaak.engine.checkpoint.names import step_of
-    from vaak.nn.lora import merged
-    from vaak.report.model_card import AboutExport, model_card
     from vaak.runs.open_run import open_run
-    from vaak.tasks.base import demand_format, demand_quantization, writer_of
 
     if quantization is not None:
-        demand_quantization(format.value, quantization)
+        _demand_quantization(format, quantization)
     opened = open_run(run, device="cpu", weights=weights, trust_code=trust_code)
-    demand_format(opened.task, format.value)
+    _demand_format(opened, format)
     if expert is not None and getattr(opened.experiment.model, "experts", None) is None:
         raise UserError("--expert: this model is not a mixture of experts; leave it out")
     if expert is None and expert_weight is not None:
@@ -87,24 +94,106 @@ def export(
         known = opened.task.expert_weight(expert, opened.checkpoint) if expert_weight is None else expert_weight
         chosen = {"expert": expert, "weight": known}
     folder = output or opened.directory / "export" / format.value
-    model = opened.model if format in (Format.peft, Format.mixture) else merged(opened.model)
     typed = {} if quantization is None else {"quantization": quantization}
-    getattr(opened.task, writer_of(format.value))(model, folder, **chosen, **typed)
-    card = folder / "README.md"
-    if not card.exists():  # an adapter's says how it is loaded
-        facts = AboutExport(
-            format.value,
-            step_of(opened.checkpoint),
-            folder.name,
-            sorted(path.name for path in folder.iterdir()),
-            license,
-            tuple(data_license or ()),
-            tuple(language or ()),
-            quantization,
-        )
-        write_text(card, model_card(opened.directory, facts))
+    _write(opened, format, folder, {**chosen, **typed}, (license, data_license, language), folder.name)
     if as_json:
         print(json.dumps({"folder": str(folder), **chosen, **typed}))
     else:
         about = f": expert {expert}, its change multiplied by {chosen['weight']:.4g}" if chosen else ""
         print(f"exported {opened.checkpoint} to {folder}{about}")
+
+
+def publish(
+    run: Annotated[Path, typer.Argument(help="A run (its best checkpoint), a checkpoint, or a folder of vaak export.")],
+    name: Annotated[str, typer.Argument(help="The repository on the Hugging Face Hub: NAME or OWNER/NAME.")],
+    format: ChosenFormat = Format.hf,
+    quantization: Quantization = None,
+    license: License = None,
+    data_license: DataLicenses = None,
+    language: Languages = None,
+    yes: Annotated[bool, typer.Option("--yes", help="Send it; without this, it is only shown.")] = False,
+    public: Annotated[bool, typer.Option("--public", help="For all to see; otherwise for you alone.")] = False,
+    update: Annotated[bool, typer.Option("--update", help="Add to a repository that is there already.")] = False,
+    weights: Weights = WhichWeights.auto,
+    trust_code: TrustCode = False,
+    as_json: AsJson = False,
+) -> None:
+    """Send a run to the Hugging Face Hub, with its model card; shows first what would be sent.
+
+    Example: vaak publish runs/quickstart my-model --license apache-2.0 --yes
+    """
+    from vaak.core.machine import format_bytes
+    from vaak.runs import hub
+
+    hub.demand_name(name)
+    is_exported = hub.is_exported(run)
+    with tempfile.TemporaryDirectory(prefix="vaak-publish-") as temporary:
+        folder = run if is_exported else Path(temporary) / "export"
+        if not is_exported:
+            from vaak.runs.open_run import open_run
+
+            if quantization is not None:
+                _demand_quantization(format, quantization)
+            opened = open_run(run, device="cpu", weights=weights, trust_code=trust_code)
+            _demand_format(opened, format)
+            typed = {} if quantization is None else {"quantization": quantization}
+            _write(opened, format, folder, typed, (license, data_license, language), name)
+        files = hub.files_of(folder)
+        card = (folder / "README.md").read_text(encoding="utf-8")
+        seen = "public" if public else "private"
+        if not as_json:
+            width = max(map(len, files))
+            print(f"{name} ({seen})")
+            print("".join(f"  {file:{width}}  {format_bytes(size):>10}\n" for file, size in files.items()), end="")
+            print(f"  {'':{width}}  {format_bytes(sum(files.values())):>10}\n\nREADME.md:\n{card}")
+        url = hub.send(folder, name, public=public, update=update) if yes else None
+    if as_json:
+        about = {"repository": name, "visibility": seen, "files": files, "card": card, "sent": yes, "url": url}
+        print(json.dumps(about, ensure_ascii=False))
+    else:
+        print(f"sent to {url}" if yes else "Nothing was sent; --yes sends it.")
+
+
+def _demand_quantization(format: Format, quantization: str) -> None:
+    from vaak.tasks.base import demand_quantization
+
+    demand_quantization(format.value, quantization)
+
+
+def _demand_format(opened: OpenedRun, format: Format) -> None:
+    from vaak.tasks.base import demand_format
+
+    demand_format(opened.task, format.value)
+
+
+def _write(
+    opened: OpenedRun,
+    format: Format,
+    folder: Path,
+    options: Mapping[str, Any],
+    said: tuple[str | None, list[str] | None, list[str] | None],
+    name: str,
+) -> None:
+    """Write ``folder`` with a card; ``said`` are the licence, those of the data, the languages; ``name`` is its own."""
+    from vaak.core.storage.files import write_text
+    from vaak.engine.checkpoint.names import step_of
+    from vaak.nn.lora import merged
+    from vaak.report.model_card import AboutExport, model_card
+    from vaak.tasks.base import writer_of
+
+    model = opened.model if format in (Format.peft, Format.mixture) else merged(opened.model)
+    getattr(opened.task, writer_of(format.value))(model, folder, **options)
+    card, (license, data_licenses, languages) = folder / "README.md", said
+    if card.exists():  # an adapter's says how it is loaded
+        return
+    facts = AboutExport(
+        format.value,
+        step_of(opened.checkpoint),
+        name,
+        sorted(path.name for path in folder.iterdir()),
+        license,
+        tuple(data_licenses or ()),
+        tuple(languages or ()),
+        options.get("quantization"),
+    )
+    write_text(card, model_card(opened.directory, facts))

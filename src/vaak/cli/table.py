@@ -29,6 +29,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "align": ("vaak.cli.tasks.align:align", "Find out when each word of a known text is said."),
     "tune": ("vaak.cli.tasks.diarize:tune", "Find a diarizer's or CTC recogniser's best settings."),
     "export": ("vaak.cli.export:export", "Write a run in another format."),
+    "publish": ("vaak.cli.export:publish", "Send a run to the Hugging Face Hub."),
     "find-batch-size": (
         "vaak.cli.preflight:find_batch_size",
         "Find the largest batch that fits.",

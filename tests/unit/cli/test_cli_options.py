@@ -33,6 +33,7 @@ TAKES = {
     "plot": "output",
     "score wer": "json",
     "export": "output json",  # copies weights: no device matters
+    "publish": "json",  # to the Hub; copies weights
     "find-batch-size": "device json",
     "sweep": "output device json",
     "crossval": "output device json",
