@@ -34,6 +34,7 @@ VALUES: dict[str, Any] = {
     "global_config.cache_gigabytes": 0.0,
     "model.head": "attractors",
     "model.base": "FOLDER/whisper",
+    "model.adapter": "hin",
     "model.pretrained": "FOLDER/decoder",
     "model.lora.targets": ["k_proj"],
     "model.pretrained_model": "FOLDER/bert",

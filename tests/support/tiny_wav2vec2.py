@@ -2,17 +2,30 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoModelForCTC, HubertConfig, Wav2Vec2Config, Wav2Vec2FeatureExtractor, WavLMConfig
+from safetensors.torch import save_file
+from transformers import (
+    AutoModelForCTC,
+    HubertConfig,
+    Wav2Vec2Config,
+    Wav2Vec2CTCTokenizer,
+    Wav2Vec2FeatureExtractor,
+    WavLMConfig,
+)
 
 CONFIGS: dict[str, Any] = {"wav2vec2": Wav2Vec2Config, "hubert": HubertConfig, "wavlm": WavLMConfig}
 
 
-def write_base(folder: Path, family: str, norm: str) -> Path:
-    """A folder that ``from_pretrained`` reads; of wav2vec2's sizes, a frame is 20 ms."""
+def write_base(folder: Path, family: str, norm: str, languages: Mapping[str, str] | None = None) -> Path:
+    """A folder that ``from_pretrained`` reads; of wav2vec2's sizes, a frame is 20 ms.
+
+    ``languages`` are the letters of some, each with an adapter, as MMS has them.
+    """
     sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 48}
     config = CONFIGS[family](
         **sizes,
@@ -22,9 +35,24 @@ def write_base(folder: Path, family: str, norm: str) -> Path:
         num_conv_pos_embeddings=8,
         num_conv_pos_embedding_groups=2,
         vocab_size=12,
+        **({"adapter_attn_dim": 4} if languages else {}),
     )
     torch.manual_seed(0)
     auto: Any = AutoModelForCTC  # it has no types
-    auto.from_config(config).save_pretrained(folder)
+    model = auto.from_config(config)
+    model.save_pretrained(folder)
+    tokens = {}
+    for language, letters in (languages or {}).items():
+        tokens[language] = {name: number for number, name in enumerate(("<pad>", "<unk>", "|", *letters))}
+        model.lm_head = torch.nn.Linear(32, len(tokens[language]))
+        model.init_adapter_layers()
+        for weight in model._get_adapters().values():
+            torch.nn.init.normal_(weight, std=0.3)
+        save_file(model._get_adapters(), folder / f"adapter.{language}.safetensors", metadata={"format": "pt"})
+    if languages:
+        (folder / "vocab.json").write_text(json.dumps(tokens))
+        Wav2Vec2CTCTokenizer(
+            str(folder / "vocab.json"), bos_token=None, eos_token=None, target_lang=next(iter(languages))
+        ).save_pretrained(folder)
     Wav2Vec2FeatureExtractor().save_pretrained(folder)
     return folder

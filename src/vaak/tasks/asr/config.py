@@ -122,6 +122,12 @@ class AsrModelConfig(Section):
     conformer: ConformerConfig = option("ctc: the encoder, if base is scratch.", ConformerConfig())
     masking: MaskingConfig = option("ctc with a base: what of its frames is hidden in training.", MaskingConfig())
     train_feature_encoder: bool = option("ctc with a base: train its convolutions, too.", False)
+    adapter: str | None = option(
+        "ctc with a base that has adapters by language (MMS): train that of a language, such as hin, with the output "
+        "layer, and nothing else. If the base has none of it, a new one, with tokens of data.tokenizer.",
+        None,
+        pattern=r"^[A-Za-z0-9][\w-]*$",
+    )
     lora: WhisperLoraConfig | None = option(
         "Train low-rank adapters of the base, which is frozen; null trains it all.", None
     )

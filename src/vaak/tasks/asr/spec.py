@@ -79,6 +79,8 @@ def _of_whisper(experiment: AsrExperiment) -> Iterator[CheckFinding]:
         yield impossible("data.timestamps", "model.base is scratch, which has no tokens for times; give a base")
     for name in ("train_feature_encoder", *(f"masking.{one}" for one in type(experiment.model.masking).model_fields)):
         yield no_effect(f"model.{name}", "model.architecture is whisper")
+    if experiment.model.adapter is not None:
+        yield impossible("model.adapter", "model.architecture is whisper, which has no adapters by language")
 
 
 def _of_writing(experiment: AsrExperiment) -> Iterator[CheckFinding]:
@@ -122,6 +124,8 @@ def _of_ctc(experiment: AsrExperiment) -> Iterator[CheckFinding]:
 
 def _of_conformer(experiment: AsrExperiment) -> Iterator[CheckFinding]:
     model, audio = experiment.model, experiment.global_config
+    if model.adapter is not None:
+        yield impossible("model.adapter", "model.base is scratch: there is nothing to adapt; give a base")
     for name in (*(f"masking.{one}" for one in type(model.masking).model_fields), "train_feature_encoder"):
         yield no_effect(f"model.{name}", "model.base is scratch, which has no layers below features")
     for name in NOT_READ_BY_CTC:
@@ -138,6 +142,10 @@ def _of_ctc_base(experiment: AsrExperiment) -> Iterator[CheckFinding]:
     model, augmentation = experiment.model, experiment.data.augmentation
     if experiment.data.features_on == "device":
         yield impossible("data.features_on", f"device, but model.base is {model.base}, which reads samples as they are")
+    if model.adapter is not None and model.lora is not None:
+        yield impossible("model.adapter", "given together with model.lora; keep one of them")
+    if model.adapter is not None and model.train_feature_encoder:
+        yield impossible("model.train_feature_encoder", "model.adapter trains an adapter and the output layer only")
     if model.base in VERSIONS:
         yield impossible("model.base", f"{model.base} is a Whisper; architecture ctc takes wav2vec2, hubert, wavlm")
     for name in AudioConfig.model_fields:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import logging
+import shutil
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from transformers import AutoModelForCTC, Wav2Vec2FeatureExtractor, pipeline
+from safetensors.torch import load_file
+from transformers import AutoModelForCTC, Wav2Vec2FeatureExtractor, Wav2Vec2ForCTC, pipeline
 
 import tiny_listener
 from tiny_wav2vec2 import write_base
@@ -21,6 +24,7 @@ from vaak.runs.open_run import open_run
 from vaak.tasks.asr.config import AsrModelConfig
 from vaak.tasks.asr.ctc.data import padded_features
 from vaak.tasks.asr.ctc.pretrained import PretrainedCtc, keep_base, span_mask, waveforms_of
+from vaak.tasks.asr.task import AsrTask
 
 
 @pytest.mark.parametrize(
@@ -104,3 +108,83 @@ def test_an_export_is_a_base_and_other_models_are_refused(run: Path, corpus: Pat
     write_whisper(tmp_path / "whisper")
     with pytest.raises(UserError, match=r"is a whisper; architecture ctc takes wav2vec2, hubert, wavlm"):
         keep_base(str(tmp_path / "whisper"), tmp_path / "kept")
+
+
+LANGUAGES = {"eng": "abcdefghi", "hin": "abdimosu"}
+
+
+def with_adapter(corpus: Path, folder: Path, language: str, *, base: Path) -> Any:
+    """A task on the adapter of a language, prepared."""
+    model = {"architecture": "ctc", "base": str(base), "adapter": language}
+    folder.mkdir()
+    (folder / "case.yml").write_text(yaml_text(tiny_listener.options(corpus, model=model)))
+    experiment: Any = load([folder / "case.yml"]).experiment
+    task: Any = AsrTask(experiment, folder, folder)
+    task.prepare()
+    return task
+
+
+def logits_of(model: Any, samples: np.ndarray) -> torch.Tensor:
+    with torch.no_grad():
+        logits: torch.Tensor = model.eval()(torch.from_numpy(samples)).logits
+    return logits
+
+
+def test_an_adapter_is_that_of_transformers_and_goes_back(corpus: Path, tmp_path: Path):
+    base = write_base(tmp_path / "base", "wav2vec2", "layer", LANGUAGES)
+    task = with_adapter(corpus, tmp_path / "task", "hin", base=base)
+    assert task.prepared.vocabulary.encode("ba do") == [4, 3, 2, 5, 8]
+    samples = task.features(np.random.default_rng(0).normal(size=8000).astype(np.float32))
+
+    def ours(model: Any) -> torch.Tensor:
+        with torch.no_grad():
+            logits: torch.Tensor = model.eval()(torch.from_numpy(samples)[None], torch.tensor([8000])).logits
+        return logits
+
+    theirs: Any = Wav2Vec2ForCTC
+    expected = logits_of(theirs.from_pretrained(base, target_lang="hin", ignore_mismatched_sizes=True), samples)
+    torch.testing.assert_close(ours(task.model()), expected, rtol=1e-5, atol=1e-5)
+    # Training changes the adapter and the output layer, and no bit of anything else.
+    settings = {"architecture": "ctc", "base": str(base), "adapter": "hin"}
+    run = tiny_listener.train(corpus, tmp_path / "run", "training.max_steps=6", model=settings)
+    opened = open_run(run)
+    before, after = task.model().state_dict(), opened.model.state_dict()
+    changed = {name.partition("base.")[2] for name in before if not torch.equal(before[name], after[name])}
+    assert changed == set(load_file(base / "adapter.hin.safetensors"))
+    # Back in transformers: the whole, and the adapter alone on the base.
+    trained: Any = opened.task
+    trained.export_hf(opened.model, tmp_path / "out")
+    names = trained.prepared.vocabulary.tokens()
+    kept = [number for number, name in enumerate(names) if len(name) == 1]
+    mine = ours(opened.model)[..., kept]
+    whole = theirs.from_pretrained(tmp_path / "out", target_lang="hin")
+    torch.testing.assert_close(logits_of(whole, samples)[..., kept], mine, rtol=1e-4, atol=1e-5)
+    shutil.copy(tmp_path / "out" / "adapter.hin.safetensors", base)
+    alone = theirs.from_pretrained(base, target_lang="hin", ignore_mismatched_sizes=True)
+    torch.testing.assert_close(logits_of(alone, samples)[..., kept], mine, rtol=1e-4, atol=1e-5)
+    recognise: Any = pipeline("automatic-speech-recognition", str(tmp_path / "out"))
+    raw = np.random.default_rng(0).normal(size=8000).astype(np.float32)
+    text = recognise({"raw": raw, "sampling_rate": 16000})["text"]
+    assert text.strip() == trained.transcriber(opened.model).texts([trained.features(raw)])[0]
+    again = with_adapter(corpus, tmp_path / "again", "hin", base=tmp_path / "out")
+    assert again.prepared.vocabulary.encode("ba do") == [4, 3, 2, 5, 8]
+    torch.testing.assert_close(ours(again.model())[..., kept], mine, rtol=1e-4, atol=1e-5)
+
+
+def test_a_new_adapter_is_drawn_and_what_has_none_is_refused(
+    corpus: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+):
+    base = write_base(tmp_path / "base", "wav2vec2", "layer", LANGUAGES)
+    task = with_adapter(corpus, tmp_path / "new", "bho", base=base)
+    assert task.prepared.vocabulary.ids.size > len("abdimosu"), "tokens are those of the transcripts"
+    with caplog.at_level(logging.WARNING, "vaak"):
+        model = task.model()
+    assert f"{base} has no adapter for bho: a new one is trained" in caplog.text
+    trained = {name for name, one in model.named_parameters() if one.requires_grad}
+    assert trained == {f"base.{name}" for name in load_file(base / "adapter.hin.safetensors")}
+    with pytest.raises(UserError, match=r"plain has no adapters by language \(adapter_attn_dim\), as MMS has"):
+        with_adapter(corpus, tmp_path / "none", "hin", base=write_base(tmp_path / "plain", "wav2vec2", "layer"))
+    shutil.copy(base / "adapter.eng.safetensors", base / "adapter.hin.safetensors")
+    wrong = with_adapter(corpus, tmp_path / "wrong", "hin", base=base)
+    with pytest.raises(UserError, match=r"the adapter for hin in .* is for 12 tokens, but vocab\.json has 11"):
+        wrong.model()

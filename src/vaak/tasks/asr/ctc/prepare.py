@@ -40,7 +40,9 @@ class CtcSources(AsrSources):
         if self.model.base == SCRATCH:
             return None
         source = base_of(self.model, self.folder)
-        keep_base(source, folder / BASE)
+        keep_base(source, folder / BASE, self.model.adapter)
+        if self.model.adapter is not None:
+            return own_vocabulary(source, self.model.adapter)
         return exported_vocabulary(Path(source)) or own_vocabulary(source)
 
     def token_limit(self, vocabulary: Vocabulary, folder: Path) -> TokenLimit:
@@ -54,5 +56,7 @@ class CtcSources(AsrSources):
             "audio": self.audio.model_dump(mode="json", include=framing),
             "subsampling": self.model.conformer.subsampling,
         }
+        if self.model.adapter is not None:
+            options["adapter"] = self.model.adapter
         del options["max_target_length"]
         return options

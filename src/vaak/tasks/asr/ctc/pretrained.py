@@ -7,11 +7,16 @@ A base that was fine-tuned brings its tokens (vocab.json) and its output layer; 
 example, by its own key; layers are never skipped; and the convolutions of a base that normalises over time (wav2vec
 2.0 base, HuBERT base) read each row alone, so that padding changes nothing.
 
-Sources: Baevski et al. 2020, "wav2vec 2.0", sections 2 and 4.3; Hsu et al. 2021, "HuBERT"; Chen et al. 2022, "WavLM".
+MMS has an adapter in each layer, and tokens, for each of many languages: one of them is trained, with the output layer,
+while all else is frozen (``model.adapter``).
+
+Sources: Baevski et al. 2020, "wav2vec 2.0", sections 2 and 4.3; Hsu et al. 2021, "HuBERT"; Chen et al. 2022, "WavLM";
+Pratap et al. 2023, "Scaling Speech Technology to 1,000+ Languages" (MMS).
 """
 
 from __future__ import annotations
 
+import logging
 import re
 import shutil
 import warnings
@@ -20,6 +25,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from safetensors.torch import save_file
 from tokenizers import Tokenizer as Backend
 from tokenizers import decoders, models, normalizers, pre_tokenizers
 from torch import Tensor, nn
@@ -36,18 +42,26 @@ from vaak.tasks.asr.export import OWN
 from vaak.tasks.asr.whisper import PURPOSE, SpecialIds, Vocabulary
 from vaak.tasks.pretrained import SAFELY, fetch_model, transformers_of
 
+log = logging.getLogger("vaak")
 KEY = "model.base"
 FAMILIES = ("wav2vec2", "hubert", "wavlm")
 BYTE = re.compile("<0x[0-9A-F]{2}>")
+ADAPTER = "adapter.{}.safetensors"
+"""The adapter of a language and its output layer, next to a base."""
 PREPROCESSOR, WORDS = "preprocessor_config.json", "|"
 
 
-def keep_base(source: str, folder: Path) -> None:
-    """Write the sizes of a base, and how it reads audio, to ``folder``. Raises UserError for another kind of model."""
+def keep_base(source: str, folder: Path, adapter: str | None = None) -> None:
+    """Write the sizes of a base, and how it reads audio, to ``folder``.
+
+    Raises UserError for another kind of model, or where an ``adapter`` is to be trained and it has none.
+    """
     auto = transformers_of(PURPOSE, "asr")
     config = fetch_model(KEY, source, lambda: auto.AutoConfig.from_pretrained(source, **SAFELY))
     if config.model_type not in FAMILIES or getattr(config, "add_adapter", False):
         raise UserError(f"{KEY}: {source} is a {config.model_type}; architecture ctc takes {', '.join(FAMILIES)}")
+    if adapter is not None and not (config.model_type == "wav2vec2" and config.adapter_attn_dim):
+        raise UserError(f"model.adapter: {source} has no adapters by language (adapter_attn_dim), as MMS has")
     config.save_pretrained(folder)
     extractor = fetch_model(KEY, source, lambda: auto.AutoFeatureExtractor.from_pretrained(source, **SAFELY))
     write_json(folder / PREPROCESSOR, extractor.to_dict())
@@ -65,14 +79,26 @@ def config_in(folder: Path) -> Any:
     return transformers_of(PURPOSE, "asr").AutoConfig.from_pretrained(folder, **SAFELY)
 
 
-def own_vocabulary(source: str) -> Vocabulary | None:
-    """Return the tokens of a base that was fine-tuned; None where it has none."""
+def own_vocabulary(source: str, language: str | None = None) -> Vocabulary | None:
+    """Return the tokens of a base that was fine-tuned, of several languages those of one; None where it has none.
+
+    Raises UserError where they are of several languages, and none is chosen.
+    """
     auto = transformers_of(PURPOSE, "asr")
     try:
         found = auto.AutoTokenizer.from_pretrained(source, **SAFELY)
     except Exception:  # a base that wasn't fine-tuned has no tokenizer, which each version says in another way
         return None
-    ids = found.get_vocab()
+    if any(isinstance(one, dict) for one in found.vocab.values()):
+        language = language or found.target_lang
+        if language is None:
+            raise UserError(f"{KEY}: {source} has tokens by language; choose one by model.adapter")
+        if language not in found.vocab:
+            return None
+        found.set_target_lang(language)
+    elif language is not None:  # those of the one language that it was trained for
+        return None
+    ids = dict(found.encoder)
     backend = Backend(models.WordLevel(ids, found.unk_token))
     changes: list[Any] = [normalizers.Lowercase()] if getattr(found, "do_lower_case", False) else []
     backend.normalizer = normalizers.Sequence([*changes, normalizers.Replace(" ", found.word_delimiter_token)])
@@ -95,6 +121,10 @@ class PretrainedCtc(nn.Module):
         self.base, self.trains_convolutions = base, options.train_feature_encoder
         self.of_rows = base.config.feat_extract_norm == "group"
         add_lora(base, options.lora, ("lm_head",))
+        if options.adapter is not None:
+            base.requires_grad_(False)
+            for weight in base._get_adapters().values():
+                weight.requires_grad_(True)
         inner = self.inner
         for below in (inner.feature_extractor, inner.feature_projection):
             below.layer_number = -1  # for rates by layer
@@ -139,16 +169,38 @@ class PretrainedCtc(nn.Module):
         return torch.cat([nn.functional.pad(row, (0, longest - row.shape[2])) for row in rows])
 
 
-def load_base(source: str, ids: SpecialIds) -> Any:
+def load_base(source: str, ids: SpecialIds, adapter: str | None = None) -> Any:
     """Return the base of a folder or of the Hub, in 32 bits, with an output layer for ``ids``; drawn, if it has none.
 
-    Raises UserError where it can't be loaded.
+    With an ``adapter``, both are those of this language, or both are drawn. Raises UserError where it can't be loaded.
     """
     auto = transformers_of(PURPOSE, "asr").AutoModelForCTC
     # The sizes are the base's own, so only an output layer of other tokens may differ: that one is drawn.
     options: dict[str, Any] = {"vocab_size": ids.size, "ignore_mismatched_sizes": True}
     options |= {"pad_token_id": ids.pad, "dtype": torch.float32, "use_safetensors": True}
-    return fetch_model(KEY, source, lambda: auto.from_pretrained(source, **options, **SAFELY))
+    found = fetch_model(KEY, source, lambda: auto.from_pretrained(source, **options, **SAFELY))
+    if adapter is None:
+        return found
+    if not has_adapter(source, adapter):
+        log.warning("%s has no adapter for %s: a new one is trained", source, adapter)
+        found.init_adapter_layers()
+        return found
+    fetch_model("model.adapter", source, lambda: found.load_adapter(adapter, use_safetensors=True))
+    if found.lm_head.out_features != ids.size:
+        tokens = f"{found.lm_head.out_features} tokens, but vocab.json has {ids.size}"
+        raise UserError(f"model.adapter: the adapter for {adapter} in {source} is for {tokens}")
+    return found
+
+
+def has_adapter(source: str, language: str) -> bool:
+    """Return whether a folder, or a name on the Hub, has the adapter of a language."""
+    name = ADAPTER.format(language)
+    if Path(source).is_dir():
+        return (Path(source) / name).is_file()
+    from transformers.utils import cached_file
+
+    missing = {"_raise_exceptions_for_missing_entries": False}
+    return fetch_model("model.adapter", source, lambda: cached_file(source, name, **missing)) is not None
 
 
 def random_base(folder: Path, ids: SpecialIds) -> Any:
@@ -174,9 +226,17 @@ def span_mask(length: int, probability: float, span: int, rng: np.random.Generat
 
 
 def write_pretrained(
-    model: PretrainedCtc, vocabulary: Vocabulary, pieces: list[str], prepared: Path, folder: Path
+    model: PretrainedCtc,
+    vocabulary: Vocabulary,
+    pieces: list[str],
+    prepared: Path,
+    folder: Path,
+    language: str | None = None,
 ) -> None:
     """Write ``folder``, completely or not at all, for transformers: adapters merged, tokens as characters.
+
+    With the adapter of a ``language``, it is also in a file of its own, which transformers' ``load_adapter`` reads, and
+    the tokens are under its name.
 
     What is never said is never the best there, either; nor are the bytes of characters that have no token. ``pieces``
     are the texts of tokens, ``prepared`` has how audio is read. Raises UserError where tokens are no characters, or the
@@ -197,10 +257,15 @@ def write_pretrained(
         merged.lm_head.bias[[number for number in silent if number != ids.pad]] = -1e4
     with whole_folder(folder) as made:
         merged.save_pretrained(made)
-        write_json(made / "vocab.json", {name: number for number, name in enumerate(written)})
+        tokens = {name: number for number, name in enumerate(written)}
+        write_json(made / "vocab.json", tokens if language is None else {language: tokens})
+        if language is not None:
+            adapter = {name: one.detach().contiguous() for name, one in merged._get_adapters().items()}
+            save_file(adapter, made / ADAPTER.format(language), metadata={"format": "pt"})
         tokenizer = auto.Wav2Vec2CTCTokenizer(
             str(made / "vocab.json"), pad_token=written[ids.pad], word_delimiter_token=WORDS,
             bos_token=None, eos_token=None, unk_token=written[ids.never[0]] if ids.never else written[ids.pad],
+            target_lang=language,
         )  # fmt: skip
         tokenizer.save_pretrained(made)
         shutil.copy(prepared / PREPROCESSOR, made)

@@ -118,7 +118,7 @@ class CtcTask(Recogniser):
             return CtcModel(self.options.conformer, self.features.num_bins, ids.size)
         base = load_or_init(
             self.directory,
-            lambda: load_base(base_of(self.options, self.folder), ids),
+            lambda: load_base(base_of(self.options, self.folder), ids, self.options.adapter),
             lambda: random_base(self._base, ids),
         )
         return PretrainedCtc(base, self.options)
@@ -194,7 +194,8 @@ class CtcTask(Recogniser):
     def export_hf(self, model: nn.Module, folder: Path) -> None:
         """Write a model that transformers loads, low-rank adapters merged."""
         vocabulary = self.prepared.vocabulary
-        write_pretrained(cast("PretrainedCtc", model), vocabulary, pieces_of(vocabulary), self._base, folder)
+        language = self.options.adapter
+        write_pretrained(cast("PretrainedCtc", model), vocabulary, pieces_of(vocabulary), self._base, folder, language)
 
     def refused_exports(self) -> dict[str, str]:
         adapters = "use --format hf, which merges adapters"
