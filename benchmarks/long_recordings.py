@@ -7,6 +7,8 @@
 The first argument is a folder of recordings with RTTM, as ``vaak data simulate`` writes them; then runs, each with a
 name. Each run reads all recordings in windows of each of ``--windows`` seconds, in a separate process, so its memory
 is its own: the most that it adds to what the opened run held. Time is that of the whole way from the file to segments.
+``oracle`` is the DER of the same windows where those who know the reference join them: each window's speakers are given
+to those of the reference with whom they share most time. What DER is above it is the price of joining.
 The last two columns are of one forward and backward pass over a window, as training would take it. DER is at collar 0,
 overlap scored, over the whole of each recording.
 """
@@ -22,14 +24,21 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import torch
-from diarization_baselines import read_conversations
+from diarization_baselines import FileRecording, read_conversations
+from scipy.optimize import linear_sum_assignment
 
-from vaak.audio.diarization_errors import score_recordings
+from vaak.audio.diarization_errors import ErrorSeconds, score_recordings
+from vaak.audio.features.extractors import Features
+from vaak.audio.segments import Segment
 from vaak.core.errors import UserError
 from vaak.runs.open_run import OpenedRun, open_run
+from vaak.tasks.diarization.labels import activity
+from vaak.tasks.diarization.predict import Diarizer
+from vaak.tasks.diarization.stitching import NOBODY, WindowOutput, blend_windows
 
-HEADER = "| model | window, s | DER | miss | false alarm | confusion | s per minute | MB | training: s | MB |"
+HEADER = "| model | window, s | DER | oracle | miss | false alarm | confusion | s per minute | MB | training: s | MB |"
 
 
 def memory(field: str) -> float:
@@ -60,11 +69,38 @@ def diarizing(folder: Path, opened: OpenedRun) -> dict[str, float]:
     minutes = sum(one.duration for one in found.values()) / 60
     references = {name: conversation.reference for name, conversation in conversations.items()}
     uems = {name: [(0.0, one.duration)] for name, one in found.items()}
-    segments = {name: one.segments for name, one in found.items()}
-    error = score_recordings(references, segments, uems, collar=0.0, skip_overlap=False).total.error
+
+    def error_of(segments: dict[str, list[Segment]]) -> ErrorSeconds:
+        return score_recordings(references, segments, uems, collar=0.0, skip_overlap=False).total.error
+
+    features = Features(opened.task.audio)
+    joined = {name: joined_by_oracle(diarizer, one, features) for name, one in conversations.items()}
+    error, oracle = error_of({name: one.segments for name, one in found.items()}), error_of(joined)
     parts = {"DER": error.errors, "miss": error.miss, "false alarm": error.false_alarm, "confusion": error.confusion}
     rates = {name: 100 * part / error.scored for name, part in parts.items()}
+    rates["oracle"] = 100 * oracle.errors / oracle.scored
     return {**rates, "s per minute": seconds / minutes, "MB": added}
+
+
+def joined_by_oracle(diarizer: Diarizer, conversation: FileRecording, features: Features) -> list[Segment]:
+    """The segments of a recording whose windows are joined by its reference."""
+    frames = features(conversation.samples)
+    outputs = diarizer.outputs(lambda first, last: frames[first:last], len(frames))
+    number = max(output.first + len(output.probabilities) for output in outputs)
+    names = sorted({segment.speaker for segment in conversation.reference})
+    speaking = activity(conversation.reference, names, number, diarizer.frame_seconds)
+    columns = [columns_of(output, speaking, diarizer.inference.threshold) for output in outputs]
+    return diarizer.segments(blend_windows(outputs, columns, number))
+
+
+def columns_of(output: WindowOutput, speaking: np.ndarray, threshold: float) -> np.ndarray:
+    """The reference's speaker for each of a window's, of who is ``speaking (frames, speakers)``."""
+    found = output.probabilities >= threshold
+    together = speaking[output.first : output.first + len(found)].T.astype(np.float64) @ found
+    speakers, places = linear_sum_assignment(together, maximize=True)
+    columns = np.full(found.shape[1], NOBODY)
+    columns[places] = speakers
+    return columns
 
 
 def training(folder: Path, opened: OpenedRun) -> dict[str, float]:
@@ -99,7 +135,7 @@ def served(options: argparse.Namespace, run: str, window: float, work: str) -> d
 
 
 def row(name: str, window: float, found: dict[str, float]) -> str:
-    errors = [f"{found[part]:.1f}" for part in ("DER", "miss", "false alarm", "confusion")]
+    errors = [f"{found[part]:.1f}" for part in ("DER", "oracle", "miss", "false alarm", "confusion")]
     used = [f"{found['s per minute']:.2f}", f"{found['MB']:.0f}"]
     training = [f"{found['training seconds']:.2f}", f"{found['training MB']:.0f}"]
     return f"| {name} | {window:g} | {' | '.join([*errors, *used, *training])} |"
