@@ -34,9 +34,10 @@ MOST_EMBEDDINGS = 4000
 """About this many are clustered, from evenly spaced windows; the others go to the nearest cluster."""
 MOST_SPEAKERS = 64
 """The default limit, so that meaningless embeddings don't fill the memory."""
-AS_ONE, AS_TWO = 0.5, 0.1
+AS_ONE, AS_TWO = 0.85, 0.1
 """Speech that two speakers of overlapping windows have in common, as a fraction of the speech of either: from the first
-on they are one, below the second they are two."""
+on they are one, below the second they are two. Where windows have more people than the model tells apart, two of them
+share an output, so only clear evidence counts."""
 NOBODY = -1
 """The column of one who is not a speaker of the recording."""
 
