@@ -15,6 +15,7 @@ import tiny_listener
 import tiny_voice
 from mock_cuda import MockDevice
 from recipe_sizes import OF_A_TASK, QUICK, SIZES
+from tiny_whisper import write_whisper
 from vaak.config.load import load
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
@@ -109,6 +110,18 @@ def test_transcribe(vaak: Any, tmp_path: Path, gpu: MockDevice):
     for method in ("greedy", "beam"):
         cpu, cuda = on_both(vaak, "transcribe", run, *files, "--json", "--method", method, *EXACTLY)
         assert cpu == cuda
+
+
+def test_transcribe_with_times(vaak: Any, tmp_path: Path, gpu: MockDevice):
+    tiny_listener.write_listener(tmp_path / "corpus")
+    base = write_whisper(tmp_path / "base", max_target_positions=32, num_times=101)
+    run = tiny_listener.train(tmp_path / "corpus", tmp_path / "run", "training.max_steps=1", model={"base": str(base)})
+    file = sorted((tmp_path / "corpus").rglob("*.wav"))[0]
+    thresholds = ("--temperature-step", 0.5, "--logprob-threshold", -1.5, "--no-speech-threshold", 0.9)
+    options = ("--timestamps", "word", "--language", "auto", "--prompt", "so", "--long-form", "seek", *thresholds)
+    cpu, cuda = on_both(vaak, "transcribe", run, file, "--json", *options, *EXACTLY)
+    assert cpu == cuda
+    assert "words" in cpu
 
 
 def test_speak(vaak: Any, tmp_path: Path, gpu: MockDevice):

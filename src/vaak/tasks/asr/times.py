@@ -127,7 +127,8 @@ def median_filtered(values: Tensor, width: int) -> Tensor:
     reach = width // 2
     if values.shape[-1] <= reach:
         return values
-    return torch.nn.functional.pad(values, (reach, reach), mode="reflect").unfold(-1, width, 1).median(-1).values
+    windows = torch.nn.functional.pad(values, (reach, reach), mode="reflect").unfold(-1, width, 1)
+    return windows.sort(-1).values[..., reach]  # torch's median isn't deterministic on CUDA
 
 
 def warped(costs: np.ndarray) -> list[int]:
