@@ -314,10 +314,11 @@ def tune(
     found = replace(clustered, inference=tune_segments(joined, clustered.inference, clustered.frame_seconds, scoring))
     if found.inference.threshold != clustered.inference.threshold:  # others speak now
         found = _tune_clustering(found, recordings, scoring)
-    before, after = (_errors(one, recordings, scoring) for one in (diarizer, found))
-    if after.errors > before.errors:
-        found, after = diarizer, before
-    return Tuning(found.inference, len(recordings), before, after)
+    # stitched again, the last may be worse than those that it began with
+    candidates = [diarizer, *([] if clustered.inference == diarizer.inference else [clustered]), found]
+    errors = [_errors(one, recordings, scoring) for one in candidates]
+    best = min(range(len(candidates)), key=lambda number: errors[number].errors)
+    return Tuning(candidates[best].inference, len(recordings), errors[0], errors[best])
 
 
 CLUSTERING_THRESHOLDS: tuple[float, ...] = tuple(round(0.05 * step, 2) for step in range(2, 25))
