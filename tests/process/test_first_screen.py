@@ -75,7 +75,7 @@ INTERRUPTED = {
     "training": (["train", "tiny.yml", "run_dir=trained", LONG[0]], "step 3/"),
     "trying batch sizes": (["find-batch-size", "tiny.yml"], "rows"),
     "trying learning rates": (["find-lr", "tiny.yml", "--num-iter", "100000"], "trying learning rates"),
-    "importing packages": (["doctor"], "machine"),
+    "importing packages": (["doctor", "--thorough"], "machine"),
     "loading torch": (["model", "show", "tiny.yml"], "loading torch"),
     "opening a run": (["eval", "RUN"], "loading torch"),
     "opening a run to write": (["generate", "RUN", "the"], "loading torch"),

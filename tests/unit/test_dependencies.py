@@ -18,6 +18,7 @@ PACKAGES = {"google": "protobuf", "ruamel": "ruamel.yaml", "sklearn": "scikit-le
 UNDECLARED = {
     "pandas",  # only frames that a user gives
     "pydantic_core",  # pydantic's own, at the version that it pins
+    "triton",  # torch's own, on CUDA
 }
 LEAVES = ("vaak.compat", "vaak.text.grammar")
 ON_DEMAND = {

@@ -120,7 +120,15 @@ def _run(function: Callable[[], Any]) -> None:
 
 
 def _message_of(error: Exception) -> str | None:
-    """A line about an error that is the system's or the terminal's; None for a bug."""
+    """A line about an error that is the system's, the terminal's or the installation's; None for a bug."""
+    if isinstance(error, ModuleNotFoundError) and error.name is not None:
+        from vaak.core.extras import extra_of, how_to_install
+
+        if extra_of(error.name) is None:
+            return None
+        frames = traceback.walk_tb(error.__traceback__)  # vaak.tasks.asr.model asks for the extra asr
+        asking = {part for frame, _ in frames for part in str(frame.f_globals.get("__name__")).split(".")}
+        return f"this requires {error.name}, which is not installed: {how_to_install(error.name, asking)}"
     if not isinstance(error, OSError):
         return None
     if isinstance(error, FileNotFoundError) and not _working_folder_exists():

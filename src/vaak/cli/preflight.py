@@ -37,6 +37,9 @@ def doctor(
     read_data: Annotated[
         bool, typer.Option("--read-data", help="Prepare the YAML's data and read every example of every split once.")
     ] = False,
+    thorough: Annotated[
+        bool, typer.Option("--thorough", help="Import each package, too: some are installed but broken (10 seconds).")
+    ] = False,
     trust_code: TrustCode = False,
     as_json: AsJson = False,
 ) -> None:
@@ -50,7 +53,7 @@ def doctor(
 
     findings: list[DoctorFinding] = []
     given = files_and_overrides(arguments or [], device if arguments else None)
-    for finding in examine(*given, trust_code=trust_code, read_data=read_data):
+    for finding in examine(*given, trust_code=trust_code, read_data=read_data, thorough=thorough):
         if not as_json:
             if not findings or findings[-1].about != finding.about:
                 print(("" if not findings else "\n") + finding.about)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from vaak.audio.segments import Segment, merged
-from vaak.core.errors import UserError
+from vaak.core.errors import UserError, optional_import
 from vaak.core.storage.files import write_bytes
 from vaak.report.charts import new_figure, png_of
 
@@ -137,7 +137,8 @@ def rows_of(
 
 def lanes_of(hypothesis: Sequence[Segment], reference: Sequence[Segment] | None) -> Lanes:
     """The lanes; speakers that are taken for one another come in the same order, and in one colour."""
-    from matplotlib import colormaps
+    with optional_import("drawing requires matplotlib", "plot"):
+        from matplotlib import colormaps
 
     upper, lower = _parts(reference or ()), _parts(hypothesis)
     leading = upper or lower

@@ -147,7 +147,10 @@ def voice_cuts(dataset: DatasetConfig, folder: Path) -> Iterator[MonoCut]:
 
 def _folder_of(voice: Voice, texts: list[str], folder: Path) -> Path:
     """The folder of the voice's sentences; they are made if they don't exist."""
-    synthesiser = importlib.metadata.version("espeakng-loader")
+    try:
+        synthesiser = importlib.metadata.version("espeakng-loader")
+    except importlib.metadata.PackageNotFoundError:
+        raise UserError("voices require espeak-ng, which is not installed: pip install 'vaak[audio]'") from None
     mark = fingerprint_of([asdict(voice), texts, synthesiser, __version__])
     there = folder / f"{voice.name}-{mark}"
     if there.exists():

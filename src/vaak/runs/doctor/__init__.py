@@ -13,22 +13,27 @@ __all__ = ["DoctorFinding", "examine"]
 
 
 def examine(
-    files: Sequence[Path | str] = (), overrides: Sequence[str] = (), trust_code: bool = False, read_data: bool = False
+    files: Sequence[Path | str] = (),
+    overrides: Sequence[str] = (),
+    trust_code: bool = False,
+    read_data: bool = False,
+    thorough: bool = False,
 ) -> Iterator[DoctorFinding]:
     """Yield findings as they are made: the machine, the packages, what would run, and a configuration if one is given.
 
     Nothing can be trained here where a finding is a ``problem``. Where torch can't be imported, what would run isn't
-    looked at. With ``read_data``, each example of the configuration's data is read once.
+    looked at. With ``read_data``, each example of the configuration's data is read once; with ``thorough``, each
+    package is imported, in another process.
     """
     if read_data and not (files or overrides):
         raise UserError("--read-data reads the data of a configuration: give a YAML")
     from vaak.runs.doctor.machine import examine_machine
-    from vaak.runs.doctor.packages import examine_packages, try_imports
+    from vaak.runs.doctor.packages import examine_packages, look_up, try_imports
 
     yield from examine_machine(Path.cwd())
-    imports = try_imports()
+    imports = try_imports() if thorough else look_up()
     yield from examine_packages(imports)
-    if imports["torch"].error is not None:
+    if not imports["torch"].there or imports["torch"].error is not None:
         return
     from vaak.runs.doctor.training import examine_training
 

@@ -1,13 +1,15 @@
-"""The packages: what Vaak needs, what more it can use, and what is installed but broken.
+"""The packages: what Vaak needs, what more it can use, and, where it is asked for, what is installed but broken.
 
-Binary wheels built for another torch install silently and fail when they are imported, with OSError or
-ImportError, and whatever imports them fails along. So each is tried in a separate process: one that crashes
-Python is named, too.
+Looking a package up imports none. Binary wheels built for another torch install silently and fail when they are
+imported, with OSError or ImportError, and whatever imports them fails along. So a thorough examination imports each
+in a separate process: one that crashes Python is named, too.
 """
 
 from __future__ import annotations
 
+import importlib
 import importlib.metadata
+import importlib.util
 import json
 import os
 import re
@@ -23,6 +25,7 @@ from typing import IO
 from packaging.requirements import Requirement
 
 import vaak
+from vaak.core.extras import how_to_install, requirements
 from vaak.core.terminal import progress
 from vaak.runs.doctor import DoctorFinding
 
@@ -37,9 +40,14 @@ OPTIONAL = {
     "accelerate": "training.logging.trackers and accelerate launch",
     "ctranslate2": "vaak export --format ct2",
     "datasets": "data.corpus.type huggingface and parquet",
+    "espeakng_loader": "voices that are synthesised, and phonemes by espeak-ng",
+    "jiwer": "word error rates of the task asr",
+    "lhotse": "the tasks asr, diarization, tts and vocoder",
     "matplotlib": "pictures of vaak find-lr",
     "sacrebleu": "the task seq2seq",
-    "transformers": "reading exported models",
+    "scipy": "the task diarization, augmentation of audio, vaak crossval",
+    "soundfile": "reading audio",
+    "transformers": "pretrained models, and reading exported ones",
     "wandb": "training.logging.wandb",
 }
 """Packages of Vaak's extras, and what they are for."""
@@ -48,12 +56,9 @@ OTHERS = {
     "bitsandbytes": "8-bit optimizers of other libraries",
     "deepspeed": "accelerate, which imports it where it is installed",
     "flash_attn": "transformers models that ask for flash attention",
-    "lhotse": "audio data",
     "pandas": "datasets",
     "peft": "adapters of transformers models",
     "pyarrow": "datasets, and data.corpus.type parquet",
-    "scipy": "lhotse's resampling",
-    "soundfile": "reading audio",
     "torchao": "transformers and peft, which import it where it is installed",
     "torchaudio": "speechbrain, vocos and encodec; nothing of Vaak's",
     "torchcodec": "decoding audio in datasets; nothing of Vaak's",
@@ -93,11 +98,32 @@ class Import:
     error: str | None = None
 
 
+def look_up(names: Sequence[str] | None = None) -> dict[str, Import]:
+    """Whether each module is installed, without importing it, but for torch: this process needs it anyway."""
+    found = {name: Import(_is_there(name)) for name in names or _all_names()}
+    if found.get("torch", Import(False)).there:
+        try:
+            importlib.import_module("torch")
+        except Exception as problem:
+            found["torch"] = Import(True, f"{type(problem).__name__}: {problem}")
+    return found
+
+
+def _is_there(name: str) -> bool:
+    try:
+        found = importlib.util.find_spec(name)
+    except (ImportError, ValueError):  # of its parent; of a module that another one put there
+        return False
+    return found is not None and found.origin is not None
+
+
+def _all_names() -> list[str]:
+    return [*map(module_of, required()), *OPTIONAL, *OTHERS]
+
+
 def try_imports(names: Sequence[str] | None = None) -> dict[str, Import]:
     """The result of importing each module, tried in separate processes; by default all that matter to Vaak."""
-    if names is None:
-        names = [*map(module_of, required()), *OPTIONAL, *OTHERS]
-    names, found = list(dict.fromkeys(names)), dict[str, Import]()
+    names, found = list(dict.fromkeys(_all_names() if names is None else names)), dict[str, Import]()
     with progress("importing each package", len(names)) as advance:
         while left := [name for name in names if name not in found]:
             found |= _tried(left, advance)
@@ -179,16 +205,15 @@ def _examine_required(imports: dict[str, Import]) -> Iterator[DoctorFinding]:
 
 def _optional(imports: dict[str, Import]) -> Iterator[DoctorFinding]:
     """Yield findings about the packages of Vaak's extras."""
-    extras = {requirement.name: extra for extra, requirement in _requirements() if extra is not None}
     for name, purpose in OPTIONAL.items():
-        found, again = imports[name], f"pip install 'vaak[{extras.get(name, name)}]'"
+        found, again = imports[name], how_to_install(name)
         if not found.there:
             yield DoctorFinding(ABOUT, name, "ok", f"not installed; it is for {purpose}: {again}")
         elif found.error is not None:
             said = f"installed but broken ({short(found.error)}); it breaks {purpose}"
             yield DoctorFinding(ABOUT, name, "warning", said, f"{again} again")
         else:
-            yield DoctorFinding(ABOUT, name, "ok", f"{version_of(name)}, for {purpose}")
+            yield DoctorFinding(ABOUT, name, "ok", f"{version_of(name.replace('_', '-'))}, for {purpose}")
 
 
 def _other_than_tested() -> Iterator[DoctorFinding]:
@@ -208,23 +233,9 @@ def _other_than_tested() -> Iterator[DoctorFinding]:
         yield DoctorFinding(ABOUT, "other than tested", "ok", ", ".join(other), advice)
 
 
-def _requirements() -> list[tuple[str | None, Requirement]]:
-    """Return the requirements of Vaak's own metadata, each with the extra that it belongs to."""
-    try:
-        lines = importlib.metadata.requires("vaak") or []
-    except importlib.metadata.PackageNotFoundError:  # run from a checkout that isn't installed
-        lines = ["torch"]
-    requirements = [Requirement(line) for line in lines]
-    found = []
-    for requirement in requirements:
-        extra = re.search(r"extra == [\"']([\w-]+)[\"']", str(requirement.marker or ""))
-        if extra or requirement.marker is None or requirement.marker.evaluate():  # else it is for another system
-            found.append((extra[1] if extra else None, requirement))
-    return found
-
-
 def required() -> dict[str, Requirement]:
-    return {requirement.name: requirement for extra, requirement in _requirements() if extra is None}
+    """Return what Vaak doesn't start without, by name."""
+    return {requirement.name: requirement for extra, requirement in requirements() if extra is None}
 
 
 def version_of(package: str) -> str | None:

@@ -24,6 +24,7 @@ import torch
 from torch import Tensor, nn
 
 from vaak.core.batch import Batch, read_together, send
+from vaak.core.errors import optional_import
 from vaak.core.task import Meters
 from vaak.nn.cross_entropy import target_losses, unless_many
 from vaak.nn.lora_experts import uses_of
@@ -31,6 +32,10 @@ from vaak.tasks.asr.model import AsrModel
 from vaak.tasks.base import means_of
 from vaak.text.scoring.normalisers import normaliser
 from vaak.text.scoring.word_errors import count_errors
+
+# At the top of the module, so that a run says it before it trains.
+with optional_import("the task asr requires jiwer", "asr"):
+    import jiwer  # noqa: F401
 
 EXPERT_WEIGHT = "expert_weight"
 Transcribe = Callable[[Any, Any], list[str]]

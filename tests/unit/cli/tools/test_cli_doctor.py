@@ -18,7 +18,8 @@ def imports(monkeypatch: pytest.MonkeyPatch) -> dict[str, Import]:
     """What imports come to, so that they need not be tried each time: all is well."""
     names = [*map(module_of, packages.required()), *packages.OPTIONAL, *packages.OTHERS]
     found = dict.fromkeys(names, Import(True))
-    monkeypatch.setattr(packages, "try_imports", lambda: found)
+    for name in ("try_imports", "look_up"):
+        monkeypatch.setattr(packages, name, lambda: found)
     return found
 
 

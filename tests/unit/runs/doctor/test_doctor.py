@@ -19,7 +19,7 @@ import torch
 
 from vaak.core.machine import cpu_quota
 from vaak.runs.doctor import GIB, DoctorFinding, machine, packages, training
-from vaak.runs.doctor.packages import Import, examine_packages, module_of, try_imports
+from vaak.runs.doctor.packages import Import, examine_packages, look_up, module_of, try_imports
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 Usage = namedtuple("Usage", "total used free")
@@ -135,6 +135,18 @@ def test_what_is_broken_is_named_however_it_breaks(planted: Path):
         "nowhere.at_all": Import(False),
         "peft": Import(True, None),
     }
+
+
+def test_looking_up_imports_no_module_but_torch(planted: Path, monkeypatch: pytest.MonkeyPatch):
+    (planted / "vocos.py").write_text("raise SystemExit('was imported')")
+    monkeypatch.syspath_prepend(planted)
+    assert look_up(["vocos", "nowhere", "nowhere.at_all", "torch"]) == {
+        "vocos": Import(True),
+        "nowhere": Import(False),
+        "nowhere.at_all": Import(False),
+        "torch": Import(True),
+    }
+    assert "vocos" not in sys.modules
 
 
 def test_an_import_that_never_ends_is_named(planted: Path, monkeypatch: pytest.MonkeyPatch):
