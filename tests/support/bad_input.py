@@ -308,6 +308,15 @@ BAD_VALUES = {
         "task=seq2seq": "task",
     },
     "verify": {"gone": "not a run", "directory": "not a run", f"{LONG}": "too long"},
+    "report": {
+        "gone": "not a run",
+        "directory": "not a run",
+        f"{LONG}": "too long",
+        "run_lm gone": "gone.*not a run",
+        "run_lm --output report.txt": "html",
+        "run_lm --output gone/report.html": "gone",
+        f"run_lm --output {LONG}.html": "too long",
+    },
     "fork": {"gone --step 3": "not a run", "directory --step 3": "not a run", f"{LONG} --step 3": "too long"},
     "replay": {"gone --step 3": "not a run", "directory --step 3": "not a run", f"{LONG} --step 3": "too long"},
     "replay run_lm": {
@@ -453,6 +462,7 @@ def _elsewhere() -> Iterator[Bad]:
         "translate run_seq text --output secret/out",
         "diarize run_dia good.wav --output secret/out",
         "diarize run_dia secret",
+        "report run_lm --output secret/report.html",
         "config check secret.yml",
         "model show secret.yml",
         "replay run_lm --step 3 --output-dir secret/out",

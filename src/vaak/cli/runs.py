@@ -1,6 +1,6 @@
 """``vaak runs``: the runs of a folder, what they are, how they stand, and how to resume those that ended early.
 
-``vaak plot`` draws one of them.
+``vaak plot`` draws one of them; ``vaak report`` writes a page about one, or compares several.
 """
 
 from __future__ import annotations
@@ -277,4 +277,35 @@ def plot(
         if directory is None:
             raise UserError(f"{run} has no metrics.jsonl: it is not a run, or it hasn't been trained")
         draw_history(read_history(directory), str(directory), path)
+    print(path)
+
+
+def report(
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="A run; or several, to compare.")],
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output", "-o", help="The file. Default: report.html in the run, of several comparison.html in the first."
+        ),
+    ] = None,
+) -> None:
+    """Write all about a run as one HTML file: figures, charts, events, pictures, sound, options, how to resume it.
+
+    The run may still be going, or have crashed. Of several runs: the options that differ, then their curves together.
+
+    Example: vaak report runs/quickstart --output quickstart.html
+    """
+    from vaak.core.storage.files import write_text
+    from vaak.report.page import comparison_page, run_page
+    from vaak.report.run_facts import read_facts
+
+    path = output or runs[0] / ("report.html" if len(runs) == 1 else "comparison.html")
+    if path.suffix.lower() not in (".html", ".htm"):
+        raise UserError(f"{path}: the report is an HTML page; use a file name that ends in .html")
+    facts = [read_facts(run) for run in runs]
+    page = run_page(facts[0]) if len(facts) == 1 else comparison_page(facts)
+    try:
+        write_text(path, page)
+    except OSError as error:
+        raise UserError(f"{path} can't be written: {error.strerror or error}") from error
     print(path)

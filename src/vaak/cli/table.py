@@ -39,6 +39,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "fork": ("vaak.cli.train:fork", "Train on from a step of another run, with other options."),
     "runs": ("vaak.cli.runs:app", "List runs with task, state and best metric."),
     "plot": ("vaak.cli.runs:plot", "Draw the training of a run."),
+    "report": ("vaak.cli.runs:report", "Write all about a run, or several, as one HTML file."),
     "find-lr": ("vaak.cli.preflight:find_lr", "Try learning rates and suggest one."),
     "check-gradients": ("vaak.cli.preflight:check_gradients", "Compare gradients with finite differences."),
     "inspect": ("vaak.cli.replay:inspect", "Show a run's parameters, gradients and dead units."),

@@ -111,7 +111,7 @@ class AboutExport:
 
 def model_card(run: Path, about: AboutExport) -> str:
     """Return the card of a model that was exported from a ``run``'s folder."""
-    options = _options_of(run)
+    options = options_of(run)
     task, name = str(options.get("task", "model")), str(options.get("name") or run.name)
     head = {
         "library_name": LIBRARIES.get(about.form, about.form),
@@ -120,7 +120,7 @@ def model_card(run: Path, about: AboutExport) -> str:
         **({"language": list(about.languages)} if about.languages else {}),
         "tags": ["vaak", task],
     }
-    environment = _json_of(run / "environment.json")
+    environment = json_of(run / "environment.json")
     sections = [
         ("", _opening(task, about, environment)),
         ("Use", _use(task, about, options)),
@@ -159,19 +159,26 @@ def _use(task: str, about: AboutExport, options: Mapping[str, Any]) -> str:
 
 
 def _data(run: Path, options: Mapping[str, Any], about: AboutExport) -> str:
-    statistics = _json_of(run / "prepared" / "prepared.json").get("statistics")
-    splits = {name: one for name, one in (statistics or {}).items() if isinstance(one, dict)}
-    keys = [key for key in COUNTS if any(isinstance(one.get(key), int | float) for one in splits.values())]
-    rows = [("split", *("hours" if key == "seconds" else key for key in keys))]
-    for name, one in splits.items():
-        values = ((key, one.get(key)) for key in keys)
-        rows.append((plain(name), *(_count(key, value) for key, value in values)))
+    rows = [tuple(map(plain, row)) for row in rows_of_splits(run)]
     named = [*(options.get("datasets") or ()), (options.get("data") or {}).get("corpus")]
     sources = [str(one.get("name") or one.get("type")) for one in named if isinstance(one, dict)]
     lines = [f"Sources: {', '.join(map(plain, sources))}."] if sources else []
     said = "; ".join(map(plain, about.data_licenses)) or "not said (`vaak export --data-license`)"
-    lines += [f"Licences of the data: {said}.", *([f"\n{markdown_table(rows)}".rstrip()] if keys and splits else [])]
+    lines += [f"Licences of the data: {said}.", *([f"\n{markdown_table(rows)}".rstrip()] if rows else [])]
     return "\n".join(lines)
+
+
+def rows_of_splits(run: Path) -> list[tuple[str, ...]]:
+    """A table of the prepared data: its head, then the counts of each split; empty where nothing was counted."""
+    statistics = json_of(run / "prepared" / "prepared.json").get("statistics")
+    splits = (
+        {name: one for name, one in statistics.items() if isinstance(one, dict)} if isinstance(statistics, dict) else {}
+    )
+    keys = [key for key in COUNTS if any(isinstance(one.get(key), int | float) for one in splits.values())]
+    if not keys:
+        return []
+    head = ("split", *("hours" if key == "seconds" else key for key in keys))
+    return [head, *((name, *(_count(key, one.get(key)) for key in keys)) for name, one in splits.items())]
 
 
 def _count(key: str, value: object) -> str:
@@ -213,7 +220,7 @@ def _shown(value: Any) -> Any:
 
 
 def _check(run: Path) -> str:
-    found = _json_of(run / "verification.json")
+    found = json_of(run / "verification.json")
     if not isinstance(found.get("sentence"), str):
         return "Not verified: `vaak verify RUN` takes steps of the run again and compares its figures."
     verdict = "is what it says" if found.get("verified") is True else "**isn't what it says**"
@@ -236,16 +243,16 @@ def _records(path: Path) -> Iterator[dict[str, Any]]:
             yield record
 
 
-def _json_of(path: Path) -> dict[str, Any]:
+def json_of(path: Path) -> dict[str, Any]:
     """What a JSON file says; nothing where there is none, or it isn't an object."""
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return {}
     return found if isinstance(found, dict) else {}
 
 
-def _options_of(run: Path) -> dict[str, Any]:
+def options_of(run: Path) -> dict[str, Any]:
     """The run's options; none where there are variables in them, as no run writes any: they would be in the card."""
     path = run / "config.yml"
     try:

@@ -30,6 +30,8 @@ LINES = {
     f"eval {LONG}": "too long",
     "translate gone": "Missing argument",
     "generate gone text --samples 0": "samples",
+    "report directory": "directory is not a run directory",
+    "report . --output page.txt": "page.txt: the report is an HTML page",
     "replay gone --step x": "step",
     "check-gradients lm.yml --tolerance -1": "--tolerance -1: expected a relative error above 0",
     "check-gradients lm.yml --tolerance nan": "--tolerance nan",

@@ -96,18 +96,19 @@ def list_runs(folder: Path) -> list[RunSummary]:
     """
     configs = [config.relative_to(folder) for config in configurations_below(folder)]
     runs = [folder / config.parent for config in configs if "wandb" not in config.parts]
-    return sorted((_summary(run, folder) for run in runs), key=lambda run: -run.changed)
+    return sorted((summary_of(run, folder) for run in runs), key=lambda run: -run.changed)
 
 
-def _summary(run: Path, folder: Path) -> RunSummary:
+def summary_of(run: Path, folder: Path) -> RunSummary:
+    """A summary of one run, named by its path below ``folder``; of ``folder`` itself, by its own name."""
     steps, seconds, parameters = [0], [0.0], None
     for record in _records(run):
         with contextlib.suppress(KeyError, TypeError, ValueError):
             if record["kind"] == "model":
                 parameters = int(record["parameters"])
             steps.append(int(record["step"]))
-            if record["kind"] == "step":
-                seconds.append(float(record["clock"]["seconds"]))
+            if record["kind"] == "step" and math.isfinite(took := float(record["clock"]["seconds"])):
+                seconds.append(took)
     status = read_status(run)
     state = _state(run, status)
     total_steps, reason = status.get("total_steps"), status.get("reason")
@@ -227,7 +228,7 @@ def _last_change(run: Path) -> float:
 
 OF_A_START = {
     *(RUN, LOCK, CODE, "config.yml", "environment.json", "sessions.jsonl", "sessions", "status.json", "train.log"),
-    *("checkpoints", "prepared", "tensorboard"),
+    *("checkpoints", "prepared", "tensorboard", "report.html"),
 }
 """Names of files that a start may leave. A directory with anything else is not removed."""
 

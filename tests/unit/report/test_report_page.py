@@ -1,0 +1,263 @@
+"""The page of a run has what its files say, as text; it is one file that loads nothing, made without torch."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from vaak.report.page import comparison_page, run_page
+from vaak.report.run_facts import MOST_POINTS, events, panels, read_facts
+from vaak.runs.folder.directory import the_only_writer
+
+VOID = {"meta", "img", "link", "br", "hr", "input"}
+HOSTILE = "</script><script>boom()</script>\"'><img src=http://evil/x onerror=boom()>&amp;\x00\u2028{title}"
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium-headless-shell", "chromium", "google-chrome"))), None)
+
+
+@dataclass
+class Page(HTMLParser):
+    """A page's elements with their attributes, the text outside of scripts, and the data for the charts.
+
+    Fails where elements aren't closed in the order in which they were opened.
+    """
+
+    html: str
+    open: list[str] = field(default_factory=list)
+    elements: list[tuple[str, dict[str, str | None]]] = field(default_factory=list)
+    text: str = ""
+    scripts: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        super().__init__()
+        self.feed(self.html)
+        self.close()
+        assert self.open == []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attrs)))
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if self.open and self.open[-1] == "script":
+            self.scripts.append(data)
+        elif self.open and self.open[-1] != "style":
+            self.text += data + "\n"
+
+    @property
+    def data(self) -> dict[str, Any]:
+        return dict(json.loads(self.scripts[0]))
+
+    def demand_harmless(self) -> None:
+        """Fails where anything is loaded or run but Vaak's own two scripts."""
+        assert [tag for tag, _ in self.elements].count("script") == len(self.scripts) == 3
+        assert not {"link", "iframe", "object", "embed", "form", "base", "svg"} & {tag for tag, _ in self.elements}
+        for _, attributes in self.elements:
+            assert not any(name.startswith("on") for name in attributes)
+            for name in ("src", "href"):
+                assert re.match(r"data:(image/png|audio/wav);base64,|#\w", attributes.get(name) or "#a")
+        style = re.findall(r"<style>(.*?)</style>", self.html, re.DOTALL)
+        assert not re.search(r"url\(|@import", "".join(style))
+        assert "default-src 'none'" in self.html
+        self.html.encode("utf-8")
+
+
+def test_a_run_is_a_page(vaak, tiny_run: Path, tmp_path: Path):
+    path = tmp_path / "report.html"
+    assert vaak("report", tiny_run, "-o", path)[:2] == (0, f"{path}\n")
+    page = Page(path.read_text(encoding="utf-8"))
+    page.demand_harmless()
+    records = [json.loads(line) for line in (tiny_run / "metrics.jsonl").read_text().splitlines()]
+    curves = {one["label"]: one for one in page.data["panels"][0]["curves"]}
+    losses = {one["step"]: one["loss"] for one in records if one["kind"] == "step"}
+    assert curves["train"]["x"] == list(losses) == list(range(1, 9))
+    assert curves["train"]["y"] == pytest.approx(list(losses.values()), rel=1e-5)
+    evaluations = [one for one in records if one["kind"] == "evaluation"]
+    assert curves["valid"]["x"] == [4, 8]
+    assert f"{evaluations[-1]['val_loss']:.5g}" in page.text
+    assert f"{100 * evaluations[-1]['val_accuracy']:.2f} %" in page.text
+    assert [(one["step"], one["text"]) for one in page.data["events"]] == [(4, "checkpoint"), (8, "checkpoint (best)")]
+    rows = re.findall(r"<tr><td>([\w.]+)</td><td>([^<]*)</td><td>([^<]*)</td></tr>", page.html)
+    changed = {name: (default, value) for name, default, value in rows}
+    assert changed["model.d_model"] == ("512", "32")
+    assert changed["training.optimizer.lr"] == ("0.0003", "0.01")
+    assert "training.seed" not in changed
+    identity = json.loads((tiny_run / "run.json").read_text())["id"]
+    prepared = json.loads((tiny_run / "prepared" / "prepared.json").read_text())
+    for said in (
+        "finished",
+        "8 of 8",
+        "300",
+        identity,
+        prepared["fingerprint"],
+        "@misc{tiny,",
+        f"vaak verify {tiny_run}",
+    ):
+        assert said in page.text
+    assert "uPlot" in page.html
+    assert "Copyright (c) 2022 Leon Sorokin" in page.html
+    assert len(page.html) < 3_000_000
+
+
+@pytest.fixture
+def crashed(tiny_run: Path, tmp_path: Path) -> Path:
+    """The tiny run as a kill between steps 6 and 7 leaves it, its second session resumed at step 4."""
+    run = Path(shutil.copytree(tiny_run, tmp_path / "crashed"))
+    (run / "status.json").unlink()
+    shutil.rmtree(run / "checkpoints" / "step-00000008")
+    text = (run / "metrics.jsonl").read_bytes()
+    (run / "metrics.jsonl").write_bytes(text[: text.index(b'"kind": "step", "step": 7') + 60])
+    first = json.loads((run / "sessions.jsonl").read_text())
+    second = {**first, "number": 2, "first_step": 5, "after": 1}
+    (run / "sessions.jsonl").write_text(f"{json.dumps(first)}\n{json.dumps(second)}\n")
+    configuration = (run / "sessions" / "0001.yml").read_text()
+    (run / "sessions" / "0002.yml").write_text(configuration.replace("lr: 0.01", "lr: 0.002"))
+    cut = {"cut": {"objective": 0, "step": 6, "cells": 1, "pieces": 4, "split": None}, "reason": "out of memory"}
+    (run / "splits.jsonl").write_text(json.dumps(cut) + '\n{"cut": {"st')
+    return run
+
+
+def test_a_crashed_run_without_torch(crashed: Path, tmp_path: Path):
+    """The command's own process, in which torch can't be imported."""
+    block = "import sys; sys.modules['torch'] = None; from vaak.cli.main import main; main()"
+    path = tmp_path / "page.html"
+    command = [sys.executable, "-c", block, "report", str(crashed), "--output", str(path)]
+    made = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (made.returncode, made.stderr) == (0, "")
+    page = Page(path.read_text(encoding="utf-8"))
+    page.demand_harmless()
+    assert page.data["panels"][0]["curves"][0]["x"] == [1, 2, 3, 4, 5, 6]
+    assert "crashed" in page.text
+    assert f"vaak train {crashed}/config.yml --resume auto" in page.text
+    happened = {(one["step"], one["kind"]): one["text"] for one in page.data["events"]}
+    assert happened[5, "resume"] == "session 2 begins; changed: training.optimizer.lr 0.01 → 0.002"
+    assert happened[6, "split"] == "batches in 4 pieces: out of memory"
+    assert (8, "checkpoint") not in happened  # of train.log, beyond what is there
+    with the_only_writer(crashed):
+        assert "running" in run_page(read_facts(crashed)).partition("</h1>")[0]
+
+
+@pytest.fixture
+def hostile(tmp_path: Path) -> Path:
+    """A run whose every value a stranger chose, with links to a file outside of it."""
+    run = tmp_path / "run"
+    for folder in ("checkpoints/step-00000002", "prepared", "sessions", "evaluation", "pictures/<img src=x>"):
+        (run / folder).mkdir(parents=True)
+    outside = tmp_path / "secret.png"
+    outside.write_bytes(b"\x89PNG private")
+    (run / "pictures" / "<img src=x>" / "step-00000002.png").write_bytes(b"\x89PNG picture")
+    (run / "stolen.png").symlink_to(outside)
+    (run / "not_a_picture.png").write_text("<svg onload=boom()>")
+    name = json.dumps(HOSTILE)
+    text = f"task: lm\nname: {name}\nrun_dir: {name}\nmodel: {{d_model: {name}, {name}: {name}}}\n"
+    (run / "config.yml").write_text(text, encoding="utf-8")
+    figures = {f"val_{HOSTILE}": 0.5, f"val_wer/{HOSTILE}": 0.25, "val_loss": "nan"}
+    records = [
+        {"kind": "step", "step": 1, "loss": 1.0, HOSTILE: 2.0, "huge": 10**400, "clock": {f"{HOSTILE}_per_second": 1}},
+        {"kind": "step", "step": 2, "loss": "inf", "non_finite_steps": 2, "clock": HOSTILE},
+        {"kind": HOSTILE, "step": 2},
+        {"kind": "step", "step": 10**300, "loss": 1.0},
+        {"kind": "step", "step": -1, "loss": 1.0, "clock": {"seconds": "inf"}},
+        {"kind": "evaluation", "step": 2, "scheduled": True, **figures},
+    ]
+    (run / "metrics.jsonl").write_text("".join(f"{json.dumps(one)}\n" for one in records))
+    parent = {"id": HOSTILE, "directory": HOSTILE, "step": HOSTILE}
+    session = {"number": 1, "first_step": 1, "after": HOSTILE, "device": HOSTILE, "command": ["vaak", HOSTILE]}
+    written: dict[str, Any] = {
+        "status.json": {"state": "failed", "reason": HOSTILE, "total_steps": HOSTILE},
+        "run.json": {"id": HOSTILE, "directory": HOSTILE, "parent": parent},
+        "sessions.jsonl": session,
+        "environment.json": {"vaak": HOSTILE, "packages": {"torch": HOSTILE}},
+        "verification.json": {"verified": HOSTILE, "sentence": HOSTILE, "time": 3, "findings": [HOSTILE, 1]},
+        "baselines.json": {"valid": {"figure": HOSTILE, "figures": {HOSTILE: {HOSTILE: 1.0}}}},
+        "splits.jsonl": {"cut": {"step": 2, "pieces": HOSTILE}, "reason": HOSTILE},
+        "prepared/prepared.json": {"fingerprint": HOSTILE, "statistics": {HOSTILE: {"words": 3}}},
+        "checkpoints/step-00000002/MANIFEST.json": {"files": {"model.safetensors": {"sha256": HOSTILE, "bytes": 1}}},
+        "evaluation/evaluation.json": {},
+    }
+    for file, content in written.items():
+        (run / file).write_text(json.dumps(content))
+    (run / "evaluation" / "worst.csv").write_text(
+        f'text,"{HOSTILE.replace(chr(34), chr(34) * 2)}"\n1,2\n'.replace("\0", "")
+    )
+    (run / "train.log").write_text(f"2026-01-01 00:00:00,000 rank 0 WARNING {HOSTILE}\n")
+    return run
+
+
+def test_what_a_stranger_wrote_is_text(hostile: Path):
+    page = Page(run_page(read_facts(hostile)))
+    page.demand_harmless()
+    shown = HOSTILE.replace("\x00", "\ufffd")
+    assert page.text.count(shown) >= 20
+    assert page.data["panels"][0]["curves"][0] == {"label": "train", "x": [1, 2], "y": [1.0, None]}
+    assert HOSTILE in {curve["label"] for panel in page.data["panels"] for curve in panel["curves"]}
+    assert {one["kind"] for one in page.data["events"]} == {"checkpoint", "split", "not finite"}
+    images = [attributes for tag, attributes in page.elements if tag == "img"]
+    assert [one["alt"] for one in images] == ["<img src=x>, step 2"]  # the link's aim and the SVG aren't among them
+    (hostile / "train.log").unlink()
+    (hostile / "train.log").symlink_to(hostile.parent / "secret.png")
+    assert "private" not in run_page(read_facts(hostile))
+    Page(comparison_page([read_facts(hostile), read_facts(hostile)])).demand_harmless()
+
+
+def test_runs_side_by_side(vaak, tiny_run: Path, tmp_path: Path):
+    other = Path(shutil.copytree(tiny_run, tmp_path / "other"))
+    configuration = (other / "config.yml").read_text()
+    (other / "config.yml").write_text(configuration.replace("lr: 0.01", "lr: 0.5").replace("name: tiny", "name: other"))
+    code, out, _ = vaak("report", other, tiny_run)
+    assert (code, out) == (0, f"{other}/comparison.html\n")
+    page = Page((other / "comparison.html").read_text(encoding="utf-8"))
+    page.demand_harmless()
+    assert "<tr><td>training.optimizer.lr</td><td>0.5</td><td>0.01</td></tr>" in page.html
+    assert page.html.index('id="options"') < page.html.index('id="charts"')
+    assert all([curve["label"] for curve in one["curves"]] == ["other", "tiny"] for one in page.data["panels"])
+    assert {curve["x"][-1] for curve in page.data["panels"][0]["curves"]} == {8}
+
+
+def test_a_long_run_is_thinned_to_a_small_page_and_keeps_its_peaks(tmp_path: Path):
+    (tmp_path / "config.yml").write_text("task: lm\nname: long\n")
+    peak = {1_210: 1e6, 2_345: -1e6}
+    parts = {f"part_{number}": 0.123456789 * number for number in range(14)}
+    lines = (
+        json.dumps({"kind": "step", "step": step, "loss": peak.get(step, step % 7), **parts})
+        for step in range(1, 4_001)
+    )
+    (tmp_path / "metrics.jsonl").write_text("\n".join(lines))
+    facts = read_facts(tmp_path)
+    found, left_out = panels(facts)
+    (loss,) = found[0].curves
+    assert {step: loss.values[loss.steps.index(step)] for step in peak} == peak
+    assert (loss.steps[0], loss.steps[-1]) == (1, 4_000)
+    assert loss.steps == sorted(set(loss.steps))
+    assert len(loss.steps) <= MOST_POINTS
+    assert left_out == 14 - len(found[1].curves)
+    assert events(facts) == []
+    assert len(run_page(facts)) < 600_000
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(CHROMIUM is None, reason="no headless Chromium (Debian: chromium-headless-shell)")
+def test_a_browser_draws_the_charts_and_asks_for_nothing(crashed: Path, hostile: Path, tmp_path: Path):
+    for run in (crashed, hostile):
+        page = run_page(read_facts(run))
+        (tmp_path / "page.html").write_text(page, encoding="utf-8")
+        options = ["--headless", "--no-sandbox", "--disable-gpu", "--enable-logging=stderr", "--dump-dom"]
+        command = [str(CHROMIUM), *options, (tmp_path / "page.html").as_uri()]
+        shown = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120)
+        drawn = re.search(r'<body data-charts="(\d+)"', shown.stdout)
+        assert drawn is not None, shown.stderr
+        assert int(drawn[1]) == page.count('class="plot"') > 3
+        assert "CONSOLE" not in shown.stderr, shown.stderr
+        assert "boom" not in "".join(re.findall(r"<script>(.*?)</script>", shown.stdout, re.DOTALL))
