@@ -1,6 +1,7 @@
 """What several ranks cost: the time of a step on 1, 2 and 4 gloo processes, and what they send to each other.
 
-    PYTHONPATH=src python benchmarks/ranks.py [--before OTHER_CHECKOUT] [--ranks 1 2 4] [--rounds 5] [--json FILE]
+    PYTHONPATH=src python benchmarks/ranks.py [--before OTHER_CHECKOUT] [--exact] [--small] [--ranks 1 2 4] [--rounds 5]
+                                           [--json FILE]
 
 It prints three tables:
 
@@ -10,7 +11,8 @@ It prints three tables:
             the process had used, with all gradients summed
   computed  what 8 and 64 ranks and a billion parameters would send and hold, from the sizes of the messages
 
-With ``--before`` each round also runs the Vaak of another checkout, in turn, so that a noisy machine is noisy for both.
+With ``--before`` each round also runs the Vaak of another checkout, in turn, so that a noisy machine is noisy for both;
+with ``--exact`` also steps with exact sums. ``--small`` has a model of 4 layers of width 128, with 8 × 128 tokens.
 """
 
 from __future__ import annotations
@@ -91,7 +93,8 @@ def train_steps(folder: Path, steps: int) -> dict[str, Any]:
             sent.append(len(counted.calls))
 
     (folder / "job.yml").write_text(CONFIG.replace("STEPS", str(steps)))
-    train(load([folder / "job.yml"], [f"run_dir={folder / 'run'}"]), (Watch(),))
+    options = json.loads(os.environ.get("OPTIONS", "[]"))
+    train(load([folder / "job.yml"], [f"run_dir={folder / 'run'}", *options]), (Watch(),))
     laps = [1e3 * (after - before) for before, after in zip(times[WARM_UP:], times[WARM_UP + 1 :], strict=False)]
     calls = counted.calls[sent[WARM_UP] : sent[-2]]
     steps_counted = len(sent) - 2 - WARM_UP
@@ -166,12 +169,13 @@ def _reduce_before(ranks: Any, parameters: list[Any], sums: dict[str, Any]) -> C
     return once
 
 
-def on_ranks(job: str, world_size: int, source: Path, steps: int) -> dict[str, Any]:
-    """A job's figures on this many processes of a checkout: those of rank 0."""
+def on_ranks(job: str, world_size: int, source: Path, steps: int, training: list[str]) -> dict[str, Any]:
+    """A job's figures on this many processes of a checkout: those of rank 0. ``training`` are options of the steps."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
     with tempfile.TemporaryDirectory() as folder:
         shared = {"WORLD_SIZE": str(world_size), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+        shared["OPTIONS"] = json.dumps(training)
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(source), **shared}
         processes = [
             subprocess.Popen(
@@ -214,15 +218,21 @@ def tables(options: argparse.Namespace) -> dict[str, Any]:
     sources = {"after": SOURCE if options.source is None else options.source}
     if options.before:
         sources = {"before": options.before / "src", **sources}
+    sized = ["model={d_model: 128, num_layers: 4, num_heads: 4}", "data.max_length=128", "training.batch_size=8"]
+    ways = {which: (source, sized if options.small else []) for which, source in sources.items()}
+    if options.exact:
+        source, given = ways["after"]
+        ways["exact"] = source, [*given, "training.distributed.reduction=exact"]
     figures: dict[str, Any] = {"steps": {}, "parts": {}, "computed": {}}
     for job in ("steps", "parts"):
         for world_size in options.ranks:
             if job == "parts" and world_size == 1:
                 continue
-            rounds: dict[str, list[dict[str, Any]]] = {which: [] for which in sources}
+            raced = {which: how for which, how in ways.items() if job == "steps" or which != "exact"}
+            rounds: dict[str, list[dict[str, Any]]] = {which: [] for which in raced}
             for _ in range(options.rounds):
-                for which, source in sources.items():
-                    rounds[which].append(on_ranks(job, world_size, source, options.steps))
+                for which, (source, given) in raced.items():
+                    rounds[which].append(on_ranks(job, world_size, source, options.steps, given))
             for which, found in rounds.items():
                 figures[job][f"{world_size} {which}"] = _over_rounds(found)
     for world_size in (8, 64):
@@ -260,6 +270,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--before", type=Path, help="another checkout of Vaak to compare with")
     parser.add_argument("--source", type=Path, help="the src to measure; default: this checkout's")
+    parser.add_argument("--exact", action="store_true", help="also steps with exact sums")
+    parser.add_argument("--small", action="store_true", help="a larger model")
     parser.add_argument("--ranks", type=int, nargs="+", default=[1, 2, 4])
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--steps", type=int, default=80)

@@ -28,11 +28,12 @@ STAGES = ((3, 4), (6, 3), (9, 2), (12, 1), (STEPS, 8))
 """Up to which step on how many processes; they need not divide a step's microbatches."""
 
 
-def trained(folder: Path, stages: tuple[tuple[int, int], ...]) -> Path:
+def trained(folder: Path, stages: tuple[tuple[int, int], ...], reduction: str = "float") -> Path:
     """A folder with the run of these stages and its draws."""
     folder.mkdir()
+    words = [f"{stop}:{processes}" for stop, processes in stages]
     done = subprocess.run(
-        [sys.executable, elastic.__file__, str(folder), *(f"{stop}:{processes}" for stop, processes in stages)],
+        [sys.executable, elastic.__file__, str(folder), reduction, *words],
         env={**os.environ, "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
@@ -89,6 +90,17 @@ def test_weights_averages_and_figures_are_those_of_one_process(alone: Path, toge
         assert record == pytest.approx(expected, rel=1e-9)
     stops = {f"step-{stop:08d}" for stop, _ in STAGES}
     assert stops <= set(checkpoints_of(together / "run")), "each stage saved where it stopped"
+
+
+def test_with_exact_sums_they_are_the_same_bits(tmp_path: Path) -> None:
+    """In float32: weights, averages, moments, and all that is logged but times."""
+    stages = {"alone": ((STEPS, 1),), "together": STAGES}
+    alone, together = (trained(tmp_path / name, stage, "exact") / "run" for name, stage in stages.items())
+    last = f"step-{STEPS:08d}"
+    for file in ("model", "optimizer", "average"):
+        ours, theirs = (run / "checkpoints" / last / f"{file}.safetensors" for run in (together, alone))
+        assert ours.read_bytes() == theirs.read_bytes(), file
+    assert records_of(together) == records_of(alone)
 
 
 def test_the_command_goes_on_with_any_number_of_processes(commands: Commands, tiny: Path, tmp_path: Path) -> None:

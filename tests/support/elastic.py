@@ -1,6 +1,6 @@
 """A toy run on processes that come and go: a program that forks them, for tests/process/test_elastic.py.
 
-    python elastic.py FOLDER STOP:PROCESSES ...
+    python elastic.py FOLDER float|exact STOP:PROCESSES ...
 
 FOLDER/run is trained up to each STOP in turn, on the given number of processes. FOLDER/draws-RANK.jsonl has a line per
 microbatch that a rank computed: its examples, their tensors after augmentation, the generator that dropout draws from,
@@ -14,6 +14,8 @@ import json
 import os
 import socket
 import sys
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -72,21 +74,21 @@ def digest(tensor: torch.Tensor) -> str:
     return hashlib.sha256(tensor.contiguous().numpy().tobytes()).hexdigest()[:16]
 
 
-def train(run: Path, stop: int, rank: int, world_size: int, port: int) -> None:
+def train(run: Path, stop: int, reduction: str) -> None:
     """What one process does."""
-    places = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": world_size, "MASTER_PORT": port}
-    os.environ |= {name: str(place) for name, place in places.items()} | {"MASTER_ADDR": "127.0.0.1"}
     ranks = start_ranks(TrainingConfig(device="cpu", gradient_accumulation_steps=MICROBATCHES))
-    task = Recording(num_examples=200, noise=0.3, dropout=0.2, dtype=torch.float64)
-    task.path = run.with_name(f"draws-{rank}.jsonl")
-    trainer = toy_trainer(run, StepLogCallback(1), StopAt(stop), task=task, ranks=ranks, **TRAINING)
+    dtype = torch.float64 if reduction == "float" else torch.float32
+    task = Recording(num_examples=200, noise=0.3, dropout=0.2, dtype=dtype)
+    task.path = run.with_name(f"draws-{ranks.rank}.jsonl")
+    how = {**TRAINING, "distributed": {"reduction": reduction}}
+    trainer = toy_trainer(run, StepLogCallback(1), StopAt(stop), task=task, ranks=ranks, **how)
     trainer.resume("auto")
     trainer.fit()
     ranks.close()
 
 
-def train_on(run: Path, stop: int, world_size: int) -> None:
-    """Train up to a step on a number of processes, forked from this one: they needn't import anything."""
+def forked(world_size: int, work: Callable[[], None]) -> list[int]:
+    """Do ``work`` on a number of processes, forked from this one, which needn't import anything; return their ends."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
     children = []
@@ -95,19 +97,21 @@ def train_on(run: Path, stop: int, world_size: int) -> None:
         if child == 0:
             status = 1
             try:
-                train(run, stop, rank, world_size, port)
+                places = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": world_size, "MASTER_PORT": port}
+                os.environ |= {name: str(place) for name, place in places.items()} | {"MASTER_ADDR": "127.0.0.1"}
+                work()
                 status = 0
             except BaseException as error:
                 print(f"rank {rank} of {world_size}: {error!r}", file=sys.stderr, flush=True)
             os._exit(status)
         children.append(child)
-    statuses = [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
-    assert statuses == [0] * world_size, statuses
+    return [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
 
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    folder = Path(sys.argv[1])
-    for stage in sys.argv[2:]:
+    folder, reduction, *stages = Path(sys.argv[1]), *sys.argv[2:]
+    for stage in stages:
         step, processes = map(int, stage.split(":"))
-        train_on(folder / "run", step, processes)
+        statuses = forked(processes, partial(train, folder / "run", step, reduction))
+        assert statuses == [0] * processes, statuses

@@ -152,7 +152,9 @@ def gradients(ranks: Ranks, steps: list[list[int]], bucket_bytes: int) -> list[A
             for name, total in terms.items():
                 sums[name] = sums[name] + total.detach() if name in sums else total.detach()
         before = len(calls)
-        sums, units = held.reduce(sums, dict.fromkeys(sums, "row"))
+        reduced = held.reduce(sums, dict.fromkeys(sums, "row"))
+        assert reduced is not None
+        sums, units = reduced
         results.append(
             {
                 "gradients": {

@@ -18,7 +18,7 @@ from vaak.config.components import AUXILIARY_LOSSES, CALLBACKS, LOSSES, SMOOTHIN
 from vaak.config.experiment import Experiment
 from vaak.config.optimization import SCHEDULES_THAT_END_LOW
 from vaak.config.tasks import CheckFinding, impossible, impossible_if_given, no_effect, remark
-from vaak.config.training import DIFFICULTIES, AuxiliaryLoss, TrainingConfig
+from vaak.config.training import DIFFICULTIES, MOST_EXACT, AuxiliaryLoss, TrainingConfig
 
 NO_OPTIONS = ast.arguments(args=[ast.arg("self")], posonlyargs=[], kwonlyargs=[], kw_defaults=[], defaults=[])
 """The parameters of a class without an ``__init__`` of its own."""
@@ -252,10 +252,7 @@ def _impossible(experiment: Experiment[Any, Any]) -> Iterator[CheckFinding]:
             "training.loss.auxiliary.norm_reg",
             f"{_NO_PERFORMER}; it needs an attention_type linear or causal_linear",
         )
-    if training.distributed.backend == "nccl" and training.device in ("cpu", "mps"):
-        yield impossible(
-            "training.distributed.backend", f"nccl needs CUDA, and device is {training.device}; expected gloo or null"
-        )
+    yield from _impossible_processes(training)
     if experiment.distillation is not None and not experiment.spec.has_logits:
         yield impossible(
             "distillation", f"{experiment.task} has no classes whose probabilities could be learned; leave it out"
@@ -331,6 +328,20 @@ def _impossible_size(experiment: Experiment[Any, Any]) -> Iterator[CheckFinding]
             "model",
             f"has about {number:.1e} parameters, which take {16 * number / 1e12:,.0f} TB in each process that trains; "
             "make it smaller",
+        )
+
+
+def _impossible_processes(training: TrainingConfig) -> Iterator[CheckFinding]:
+    if training.distributed.backend == "nccl" and training.device in ("cpu", "mps"):
+        yield impossible(
+            "training.distributed.backend", f"nccl needs CUDA, and device is {training.device}; expected gloo or null"
+        )
+    microbatches = training.gradient_accumulation_steps
+    if training.distributed.reduction == "exact" and microbatches > MOST_EXACT:
+        yield impossible(
+            "training.distributed.reduction",
+            f"exact sums have room for {MOST_EXACT} microbatches, and gradient_accumulation_steps is {microbatches}; "
+            "lower it, or leave reduction at float",
         )
 
 

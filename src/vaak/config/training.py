@@ -238,6 +238,10 @@ class PerformanceConfig(Section):
     num_threads: int | None = option("CPU threads of each process; null leaves it to torch.", None, gt=0, le=65_536)
 
 
+MOST_EXACT = 2**14
+"""Microbatches that exact sums have room for."""
+
+
 class DistributedConfig(Section):
     """Several processes; they are started by torchrun or accelerate launch."""
 
@@ -253,6 +257,12 @@ class DistributedConfig(Section):
         None,
         gt=0,
         le=LARGEST_COUNT,
+    )
+    reduction: Literal["float", "exact"] = option(
+        "How microbatches' gradients are added up: float, as they come; exact, as whole numbers of 64 bits, so that "
+        "weights and figures are the same bits on any number of processes.",
+        "float",
+        resume="other numbers",
     )
     sync_gradient_barrier: bool = option("Wait for all ranks before gradients are added.", False)
     timeout_minutes: float = option("How long a process waits for the others before it gives up.", 30.0, gt=0)

@@ -12,7 +12,7 @@ import logging
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import zip_longest
 from pathlib import Path
@@ -32,6 +32,7 @@ from vaak.data.batching import evaluation_plan
 from vaak.data.loader import MicrobatchReader, evaluation_addresses, load
 from vaak.data.plan import BatchPlan
 from vaak.engine.checkpoint.files import remove_leftovers
+from vaak.engine.distributed.exact import sum_in_order
 from vaak.engine.distributed.ranks import Ranks
 from vaak.engine.memory import free_memory, is_out_of_memory
 from vaak.engine.precision import Precision, seed_everything
@@ -121,9 +122,9 @@ class Evaluator:
         """
         plan, rank, world_size = self._plan(split), self.ranks.rank, self.ranks.world_size
         share = _Share(plan, rank, world_size, -(-len(plan) // world_size), Interruption(self.ranks, wanted).check)
-        meters, skipped = self._measured(model, split, share, pieces, divide)
-        results = meters.results(self.ranks.sum(meters.sums()))
-        skipped = self.ranks.sum({"skipped": skipped})["skipped"]
+        measured = self._measured(model, split, share, pieces, divide)
+        meters, results = measured.meters, measured.meters.results(measured.sums_over(self.ranks))
+        skipped = self.ranks.sum({"skipped": measured.skipped})["skipped"]
         prefix = PREFIXES.get(split, f"{split}_")
         if self.show is not None and self.ranks.is_main:
             for made in (meters.pictures, meters.audio):
@@ -139,10 +140,10 @@ class Evaluator:
         plan, sums = self._plan(split), Counter[str]()
         for place in _longest_batches(plan, self.task.dataset(split).parts):
             longest = _Share(plan, first=place, stride=len(plan))
-            meters, _ = self._measured(model, split, longest, pieces, divide)
-            sums.update(meters.sums())
+            measured = self._measured(model, split, longest, pieces, divide)
+            sums.update(measured.sums())
         try:
-            results = meters.results(dict(sums))
+            results = measured.meters.results(dict(sums))
         except ZeroDivisionError:
             return set()
         return {PREFIXES.get(split, f"{split}_") + name for name in results}
@@ -152,10 +153,8 @@ class Evaluator:
         batch_size = self.config.validation.batch_size or self.config.batch_size
         return evaluation_plan(dataset.lengths, batch_size, dataset.evaluation_budget, dataset.parts)
 
-    def _measured(
-        self, model: nn.Module, split: str, share: _Share, pieces: int, divide: Divide
-    ) -> tuple[Meters, float]:
-        """The meters of some batches, tried in ever more pieces until they fit, and how many examples were skipped.
+    def _measured(self, model: nn.Module, split: str, share: _Share, pieces: int, divide: Divide) -> _Measured:
+        """What meters say of some batches, tried in ever more pieces until they fit.
 
         ``share`` of the batches of ``split`` is what this rank evaluates, at first in ``pieces`` pieces each.
         ``divide`` is told each larger number of pieces, with the reason. ``model`` is put back into its mode.
@@ -173,13 +172,17 @@ class Evaluator:
                 module.training = True
         return measured
 
-    def _measure(self, model: nn.Module, split: str, share: _Share, pieces: int) -> tuple[Meters, float] | None:
-        """New meters that were shown a share of the batches; None if out of memory."""
-        dataset, seed, device = self.task.dataset(split), EVALUATION_SEED, self.ranks.device
-        meters, skipped = self.task.meters(split), 0.0
-        precision = self.precision or Precision(self.config.mixed_precision, device)
+    def _meters(self, split: str) -> Meters:
+        meters = self.task.meters(split)
         demand_kind(meters, Meters, f"{type(self.task).__name__}.meters({split!r})")
-        meters = self.watched(split, meters) if self.watched is not None else meters
+        return self.watched(split, meters) if self.watched is not None else meters
+
+    def _measure(self, model: nn.Module, split: str, share: _Share, pieces: int) -> _Measured | None:
+        """What new meters say that were shown a share of the batches; None if out of memory."""
+        dataset, seed, device = self.task.dataset(split), EVALUATION_SEED, self.ranks.device
+        meters = self._meters(split)
+        measured = _Measured(meters, by_batch=self.config.distributed.reduction == "exact")
+        precision = self.precision or Precision(self.config.mixed_precision, device)
         reader = MicrobatchReader(dataset, (Purpose.EVALUATION, split), seed, skip_bad=self.skip_bad)
         addresses = evaluation_addresses(share.plan, share.first, share.stride)
         microbatches = load(reader, addresses, self.config.performance, pin_memory=device.type == "cuda")
@@ -190,7 +193,9 @@ class Evaluator:
                     advance(1)
                 if microbatch is None:
                     continue
-                skipped += len(microbatch.skipped)
+                measured.skipped += len(microbatch.skipped)
+                if measured.by_batch and measured.parts:
+                    meters = self._meters(split)
                 for piece, batch in enumerate(microbatch.batch.split(pieces) if microbatch.batch else ()):
                     seed_everything(draw_key(Purpose.EVALUATION, seed, split, microbatch.address.number, piece), device)
                     if not _fits(meters, model, batch, precision):
@@ -201,7 +206,34 @@ class Evaluator:
                                 "shorten it"
                             )
                         return None
-        return meters, skipped
+                if measured.by_batch:
+                    measured.parts.append((microbatch.address.number, meters.sums()))
+        return measured
+
+
+@dataclass
+class _Measured:
+    """What meters have seen of a split on this rank, and how many examples were skipped.
+
+    ``by_batch``: each batch had meters of its own, and ``parts`` are the sums of each, with the batch's number; added
+    up in its order, they are the same bits on any number of processes. ``meters`` are the first ones.
+    """
+
+    meters: Meters
+    by_batch: bool
+    parts: list[tuple[int, dict[str, float]]] = field(default_factory=list)
+    skipped: float = 0.0
+
+    def sums(self) -> dict[str, float]:
+        """The sums of this rank."""
+        return sum_in_order(self.parts) if self.by_batch else self.meters.sums()
+
+    def sums_over(self, ranks: Ranks) -> dict[str, float]:
+        """The sums of all ranks."""
+        if not self.by_batch:
+            return ranks.sum(self.meters.sums())
+        found = sum_in_order(part for parts in ranks.gather(self.parts) for part in parts)
+        return found or self.meters.sums()
 
 
 def _longest_batches(plan: BatchPlan, parts: np.ndarray | None) -> list[int]:

@@ -29,6 +29,7 @@ from vaak.core.random_keys import Purpose, draw_key
 from vaak.core.task import Objective, Task
 from vaak.core.torch_internals import backward
 from vaak.data.loader import Microbatch
+from vaak.engine.distributed.exchange import OwnGradients
 from vaak.engine.memory import free_memory, is_out_of_memory
 from vaak.engine.phases import Phases
 from vaak.engine.precision import Precision, seed_everything
@@ -57,8 +58,7 @@ class LossSums:
     def add(self, terms: dict[str, Term], scale: float = 1.0) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
         """Take in the terms of a piece; return their sums, and the derivative of the step's loss by each of them.
 
-        The derivative is weight x ``scale`` / count. Sums in 16 bits are added up in 32. Raises UserError for a term
-        whose unit no batch of the step counts.
+        It is weight x ``scale`` / count. Sums in 16 bits are added up in 32. Raises UserError for an uncounted unit.
         """
         roots, factors = [], []
         for name, term in terms.items():
@@ -75,6 +75,11 @@ class LossSums:
                 roots.append(total)
                 factors.append(self._factors[name])
         return roots, factors
+
+    def taken(self) -> Sums:
+        """Return the sums so far, from where they begin anew."""
+        sums, self.sums = self.sums, {}
+        return sums
 
     def _demand_counted(self, name: str, unit: str) -> None:
         if unit not in self.counts:
@@ -168,25 +173,31 @@ class GradientPass:
         self,
         piece_rules: PieceRules,
         data: StepData,
-        clear: Callable[[], None],
+        gradients: OwnGradients,
         scale: float = 1.0,
-        over_ranks: Callable[[Sums], Sums] | None = None,
+        over_ranks: Callable[[dict[int, Sums]], Sums] | None = None,
     ) -> LossSums:
-        """Leave the gradient of a step's ``data`` in the parameters and return the terms of its loss.
+        """Leave this rank's part of the gradient of a step's ``data`` in ``gradients``; return the terms of its loss.
 
-        Microbatches are divided by ``piece_rules``. Out of memory, ``clear`` drops what was computed, and all is
-        computed again in pieces half as large. ``scale`` is that of an fp16 loss; ``over_ranks`` adds up the sums of a
-        first pass. Raises UserError where one row alone doesn't fit, or a loss isn't a sum; then no rule is left of
-        what was tried.
+        Microbatches are divided by ``piece_rules``. Out of memory, all is computed again in pieces half as large.
+        ``scale`` is that of an fp16 loss; ``over_ranks`` adds up what a first pass has found in each microbatch. Raises
+        UserError where one row alone doesn't fit, or a loss isn't a sum; then no rule is left of what was tried.
         """
         try:
-            data = self.after_first_pass(piece_rules, data, clear, over_ranks)
+            data = self.after_first_pass(piece_rules, data, gradients.restart, over_ranks)
 
             def attempt(pieces: list[MicrobatchPiece]) -> LossSums | _Failure:
                 losses = LossSums(self.weights, data.counts)
-                return self._run(pieces, lambda piece: self._backward(piece, data.step, losses, scale)) or losses
 
-            losses = self._until_it_fits(piece_rules, data, clear, attempt)
+                def compute(piece: MicrobatchPiece) -> _Failure | None:
+                    failure = self._backward(piece, data.step, losses, scale)
+                    if failure is None and piece.piece == piece.pieces - 1 and gradients.may_repeat:
+                        gradients.take_in(piece.number, losses.taken())
+                    return failure
+
+                return self._run(pieces, compute) or losses
+
+            losses = self._until_it_fits(piece_rules, data, gradients.restart, attempt)
             piece_rules.confirm()
             return losses
         finally:
@@ -197,29 +208,25 @@ class GradientPass:
         piece_rules: PieceRules,
         data: StepData,
         clear: Callable[[], None] = lambda: None,
-        over_ranks: Callable[[Sums], Sums] | None = None,
+        over_ranks: Callable[[dict[int, Sums]], Sums] | None = None,
     ) -> StepData:
-        """The step's data, each batch with the sums of the first pass over the step; as they are where there is none.
-
-        Without ``over_ranks`` they are those of this rank.
-        """
+        """The step's data with the sums of a first pass over it, those of this rank without ``over_ranks``."""
         if self.forward.first_pass is None:
             return data
 
-        def attempt(pieces: list[MicrobatchPiece]) -> tuple[Sums, dict[int, list[Sums]]] | _Failure:
-            sums, kept = Sums(), defaultdict[int, list[Sums]](list)
+        def attempt(pieces: list[MicrobatchPiece]) -> tuple[dict[int, Sums], dict[int, list[Sums]]] | _Failure:
+            sums, kept = dict[int, Sums](), defaultdict[int, list[Sums]](list)
 
             def look(piece: MicrobatchPiece) -> None:
                 with self.phases.measure("forward"):
                     found = self.forward.first(data.step, piece)
-                for name, value in found.sums.items():
-                    sums[name] = sums[name] + value if name in sums else value
+                sums[piece.number] = total_of([sums.get(piece.number, {}), found.sums])
                 kept[piece.number].append(found.kept)
 
             return self._run(pieces, look) or (sums, kept)
 
         sums, kept = self._until_it_fits(piece_rules, data, clear, attempt)
-        totals = sums if over_ranks is None else over_ranks(sums)
+        totals = (over_ranks or (lambda found: total_of(found.values())))(sums)
         return replace(
             data, microbatches=[_with_sums(one, totals, kept[one.address.number]) for one in data.microbatches]
         )
@@ -303,6 +310,15 @@ class GradientPass:
                 f"out of memory in step {step}: example {examples} does not fit even alone ({shortage.error}); shorten "
                 "or leave it out, or set training.performance.gradient_checkpointing or training.mixed_precision: bf16"
             )
+
+
+def total_of(sums: Iterable[Sums]) -> Sums:
+    """Return the sums of each name, added up in their order."""
+    total = Sums()
+    for one in sums:
+        for name, value in one.items():
+            total[name] = total[name] + value if name in total else value
+    return total
 
 
 def _with_sums(microbatch: Microbatch, sums: Sums, kept: list[Sums]) -> Microbatch:

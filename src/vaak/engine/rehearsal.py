@@ -22,6 +22,7 @@ from vaak.core.random_keys import Purpose, draw_key
 from vaak.core.terminal import progress
 from vaak.data.loader import Address
 from vaak.data.plan import BatchPlan
+from vaak.engine.distributed.exchange import OwnGradients
 from vaak.engine.evaluation import Evaluator
 from vaak.engine.gradient import ObjectiveRunner, drop_gradients, restored
 from vaak.engine.memory import free_memory, is_out_of_memory
@@ -121,7 +122,7 @@ def _microbatch(data: TrainingData, state: State, epoch: int, plan: BatchPlan, p
 def _run(objective: ObjectiveRunner, state: State, data: StepData) -> None:
     """Forward and backward; where memory runs out, later steps are split as this one is."""
     with objective.alone():
-        objective.gradient.accumulate(state.piece_rules, data, lambda: drop_gradients(objective.parameters))
+        objective.gradient.accumulate(state.piece_rules, data, OwnGradients(objective.parameters))
 
 
 def allocate_optimizer_state(optimizer: torch.optim.Optimizer, device: torch.device) -> None:

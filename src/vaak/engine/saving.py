@@ -282,7 +282,7 @@ def conditions(config: TrainingConfig, precision: Precision, world_size: int) ->
         "processor": _processor(),
         "instructions": {name: os.environ[name] for name in INSTRUCTIONS if name in os.environ},
         "threads": torch.get_num_threads(),
-        "world_size": world_size,
+        "world_size": "any" if config.distributed.reduction == "exact" else world_size,
         "compile": performance.compile,
         "precision": precision.name,
         "deterministic": torch.are_deterministic_algorithms_enabled(),

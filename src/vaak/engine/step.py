@@ -27,9 +27,10 @@ from vaak.config.optimization import GradientClippingConfig
 from vaak.core.callback import StepReport
 from vaak.core.errors import NonFiniteError, UserError
 from vaak.core.random_keys import Purpose, draw_key
+from vaak.engine.distributed.exact import sum_in_order
 from vaak.engine.distributed.exchange import OwnGradients
 from vaak.engine.distributed.ranks import Ranks
-from vaak.engine.gradient import LossSums, ObjectiveRunner, Undo, copy_buffers, put_back
+from vaak.engine.gradient import LossSums, ObjectiveRunner, Sums, Undo, copy_buffers, put_back, total_of
 from vaak.engine.memory import is_out_of_memory
 from vaak.engine.non_finite import Diagnosis, NonFinite
 from vaak.engine.optim.optimizers import given_found_inf, obeys_found_inf
@@ -159,7 +160,6 @@ class Step:
         objective, gradients = self.objectives[number], self.gradients[number]
         losses = self._gradient(number, state, data)
         with self.phases.measure("optimizer"):
-            losses.sums, losses.units = gradients.reduce(losses.sums, losses.units)
             tensors = gradients.gradients
             state.loss_scale.unscale(tensors)
             norm = total_norm(tensors)
@@ -179,23 +179,35 @@ class Step:
         return ObjectiveResult(losses, means, norm, skipped)
 
     def _gradient(self, number: int, state: State, data: StepData) -> LossSums:
-        """Leave this rank's part of an objective's gradient in its parameters; nothing of it, where this raises."""
+        """Leave an objective's gradient, added over ranks, in its parameters; nothing of it, where this raises."""
         objective, gradients = self.objectives[number], self.gradients[number]
+        buffers = copy_buffers(state.model.module, state.loss.module) if gradients.may_repeat else []
         gradients.begin()
         try:
             with objective.alone():
-                scale = state.loss_scale.value
-                return objective.gradient.accumulate(
-                    state.piece_rules, data, gradients.begin, scale, self._sum_over_ranks
-                )
+                while True:
+                    losses = objective.gradient.accumulate(
+                        state.piece_rules, data, gradients, state.loss_scale.value, self._sum_over_ranks
+                    )
+                    with self.phases.measure("optimizer"):
+                        reduced = gradients.reduce(losses.sums, losses.units)
+                    if reduced is not None:
+                        losses.sums, losses.units = reduced
+                        return losses
+                    put_back(buffers)
         except BaseException:
             gradients.clear()
             raise
 
-    def _sum_over_ranks(self, sums: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    def _sum_over_ranks(self, sums: dict[int, Sums]) -> Sums:
+        """Add up what a first pass has found in each microbatch of this rank, and over ranks."""
         if self.ranks.world_size == 1:
-            return sums
-        totals = self.ranks.sum({name: float(value) for name, value in sums.items()})
+            return total_of(sums.values())
+        if self.gradients[0].may_repeat:  # exact: in the order of microbatches
+            own = [(number, {name: float(value) for name, value in one.items()}) for number, one in sums.items()]
+            totals = sum_in_order(part for parts in self.ranks.gather(own) for part in parts)
+        else:
+            totals = self.ranks.sum({name: float(value) for name, value in total_of(sums.values()).items()})
         return {name: torch.tensor(value, device=self.ranks.device) for name, value in totals.items()}
 
     @torch.no_grad()

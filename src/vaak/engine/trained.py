@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _NormBase
 
 from vaak.config.optimization import SchedulerConfig
 from vaak.config.training import CheckpointConfig, TrainingConfig
@@ -88,6 +89,8 @@ def make_trained(task: Task, config: TrainingConfig, device: torch.device, folde
     if not set_gradient_checkpointing(model, recompute) and recompute:
         log.warning("training.performance.gradient_checkpointing has no effect: the model has no stack of vaak.nn")
     set_variable_length(model, config.performance.attention == "auto")
+    if config.distributed.reduction == "exact":
+        demand_no_running_statistics(model)
     losses = nn.ModuleDict(task.loss_modules()).to(device)
     freezing = Freezing(model, config.freeze) if config.freeze else None
     objectives = objectives_of(task, model)
@@ -104,6 +107,16 @@ def make_trained(task: Task, config: TrainingConfig, device: torch.device, folde
     parameters[0] += extra
     check_groups([item for own in parameters for item in own], config.optimizer)
     return Trained(model, _compiled(model, config), losses, freezing, objectives, tuple(parameters), folder)
+
+
+def demand_no_running_statistics(model: nn.Module) -> None:
+    """Raise UserError for a module whose state follows each forward pass: a rank has those of its own alone."""
+    for name, module in model.named_modules():
+        if isinstance(module, _NormBase) and module.track_running_stats:
+            raise UserError(
+                f"training.distributed.reduction: exact isn't possible with {name} ({type(module).__name__}): what it "
+                "keeps depends on the batches of its own process; use another norm, or leave reduction at float"
+            )
 
 
 def make_state(
@@ -173,7 +186,7 @@ def make_step(
         descents.append(ObjectiveRunner(objective.name, gradient, own, others))
     return Step(
         objectives=tuple(descents),
-        gradients=tuple(around.ranks.gradients(descent.parameters) for descent in descents),
+        gradients=tuple(around.ranks.gradients(one.parameters, config.distributed.reduction) for one in descents),
         schedule=make_schedule(
             _cycle_in_steps(config.scheduler, data.steps_per_epoch), total_steps, config.optimizer.lr, trained.folder
         ),

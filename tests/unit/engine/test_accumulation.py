@@ -38,7 +38,7 @@ class OneRankOfMany(Ranks):
     def exchange(self, message: StepMessage) -> StepMessage:
         return message
 
-    def gradients(self, parameters: Iterable[nn.Parameter]) -> OwnGradients:
+    def gradients(self, parameters: Iterable[nn.Parameter], reduction: str = "float") -> OwnGradients:
         return SentGradients(parameters, self)
 
 

@@ -45,7 +45,12 @@ class World(Protocol):
 
 
 class OwnGradients:
-    """The gradients of a run of one process: nothing is added, nothing is held."""
+    """The gradients of a run of one process: nothing is added, nothing is held.
+
+    ``may_repeat`` says whether ``reduce`` may ask for the step to be computed again.
+    """
+
+    may_repeat = False
 
     def __init__(self, parameters: Iterable[nn.Parameter]) -> None:
         self.parameters = list(parameters)
@@ -59,8 +64,15 @@ class OwnGradients:
         """Drop every gradient: a backward follows."""
         self.clear()
 
-    def reduce(self, sums: dict[str, Tensor], units: dict[str, str]) -> tuple[dict[str, Tensor], dict[str, str]]:
-        """The terms' sums and units, over all ranks."""
+    def restart(self) -> None:
+        """Drop what was computed of a step: its backwards follow, again."""
+        self.begin()
+
+    def take_in(self, number: int, sums: dict[str, Tensor]) -> None:
+        """Microbatch ``number`` of the step has been computed."""
+
+    def reduce(self, sums: dict[str, Tensor], units: dict[str, str]) -> tuple[dict[str, Tensor], dict[str, str]] | None:
+        """The terms' sums and units, over all ranks; None where the step has to be computed again."""
         return sums, units
 
     def clear(self) -> None:

@@ -25,6 +25,7 @@ import torch.distributed as dist
 from vaak.config.training import TrainingConfig
 from vaak.core.errors import RemoteError, UserError, optional_import
 from vaak.core.interrupts import end_with_launcher
+from vaak.engine.distributed.exact import ExactGradients
 from vaak.engine.distributed.exchange import BUCKET_BYTES, Exchange, GradientBuckets, OwnGradients, StepMessage, hash_of
 from vaak.engine.distributed.launcher import (
     RankMonitor,
@@ -71,8 +72,10 @@ class Ranks:
         """Return what all ranks count and request before a step. Every rank calls it once a step, and gets the same."""
         return message if self.world_size == 1 else self._exchange(message)
 
-    def gradients(self, parameters: Iterable[torch.nn.Parameter]) -> OwnGradients:
+    def gradients(self, parameters: Iterable[torch.nn.Parameter], reduction: str = "float") -> OwnGradients:
         """Return the holder of these parameters' gradients, which adds them over ranks."""
+        if reduction == "exact":
+            return ExactGradients(parameters, self)
         if self.world_size == 1:
             return OwnGradients(parameters)
         return GradientBuckets(parameters, self, self.bucket_bytes)
