@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vaak.core.errors import UserError
-from vaak.core.figures import in_words
+from vaak.core.figures import CHANCE, in_words
 from vaak.core.storage.files import write_text
 from vaak.core.terminal import followed, time_of
 from vaak.report.tables import aligned
@@ -49,8 +49,6 @@ def print_or_write(lines: Iterable[str], output: Path | None, total: int | None 
         raise UserError(f"--output {output} can't be written: {error.strerror or error}") from error
 
 
-CHANCE = {"pairs_accuracy": 0.5}
-"""The figure of a guess, where that doesn't depend on the data."""
 NEXT = {
     "lm": ("eval {run} --split test", 'generate {run} "…"', "export {run} --format hf"),
     "seq2seq": ("eval {run} --split test", 'translate {run} "…"'),
@@ -66,8 +64,8 @@ EARLY = "early stopping"
 """How the reason begins of a run that ended as it was to."""
 
 
-def print_outcome(outcome: Outcome, as_json: bool) -> None:
-    """Print how training ended, its last metrics, and the command that resumes the run."""
+def print_outcome(outcome: Outcome, as_json: bool, report: Path | None = None) -> None:
+    """Print how training ended, its last metrics, its ``report``, and the command that resumes the run."""
     if as_json:
         from vaak.callbacks.console import print_line
 
@@ -86,6 +84,8 @@ def print_outcome(outcome: Outcome, as_json: bool) -> None:
         print("  " + " / ".join(sample.splitlines()))  # one line each
     if outcome.best:
         print(f"\nbest checkpoint: {outcome.best}")
+    if report is not None:
+        print(f"report: {report}")
     ended_early = outcome.reason.startswith(EARLY)
     if ended_early:
         print(f"ended at step {outcome.step} of {outcome.total_steps} ({outcome.reason})")

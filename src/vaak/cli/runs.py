@@ -295,17 +295,12 @@ def report(
 
     Example: vaak report runs/quickstart --output quickstart.html
     """
-    from vaak.core.storage.files import write_text
-    from vaak.report.page import comparison_page, run_page
+    from vaak.report.page import comparison_page, run_page, write_page
     from vaak.report.run_facts import read_facts
 
     path = output or runs[0] / ("report.html" if len(runs) == 1 else "comparison.html")
     if path.suffix.lower() not in (".html", ".htm"):
         raise UserError(f"{path}: the report is an HTML page; use a file name that ends in .html")
     facts = [read_facts(run) for run in runs]
-    page = run_page(facts[0]) if len(facts) == 1 else comparison_page(facts)
-    try:
-        write_text(path, page)
-    except OSError as error:
-        raise UserError(f"{path} can't be written: {error.strerror or error}") from error
+    write_page(path, run_page(facts[0]) if len(facts) == 1 else comparison_page(facts))
     print(path)

@@ -83,4 +83,7 @@ def run_training(files: list[str], overrides: list[str], trust_code: bool = Fals
 
     outcome = train_run(loaded)
     if outcome.is_main:
-        print_outcome(outcome, loaded.experiment.training.logging.json_lines)
+        from vaak.report.page import report_of_trained
+
+        report = report_of_trained(outcome.directory)
+        print_outcome(outcome, loaded.experiment.training.logging.json_lines, report)

@@ -16,6 +16,8 @@ FRACTIONS = frozenset(
     )
 )
 """Figures from 0 to 1 (an error rate may be above) that are read as percent."""
+CHANCE = {"pairs_accuracy": 0.5}
+"""The figure of a guess, where that doesn't depend on the data."""
 
 
 def in_words(name: str, value: float) -> str:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import logging
 import re
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
@@ -23,6 +24,9 @@ from typing import Any
 
 from vaak import __version__
 from vaak.config.yaml.text import flow_text
+from vaak.core.errors import UserError
+from vaak.core.figures import CHANCE
+from vaak.core.storage.files import write_text
 from vaak.engine.checkpoint.names import MANIFEST, list_checkpoints
 from vaak.report.model_card import json_of, rows_of_splits
 from vaak.report.run_facts import (
@@ -40,14 +44,21 @@ from vaak.report.run_facts import (
     media,
     number_of,
     panels,
+    read_facts,
+    samples_of,
     tables_of_evaluations,
     tables_of_groups,
 )
+
+log = logging.getLogger("vaak")
 
 MOST_FIGURES, MOST_EVALUATIONS, MOST_REMARKS = 12, 50, 40
 LONGEST = 2000
 """Characters of a value that are shown."""
 MOST_TEXT = 100_000
+REPORT = "report.html"
+MOST_RECORDED = 1_500_000
+"""Bytes of metrics.jsonl that are read, and drawn, in less than half a second."""
 FOLDED = 12
 """A table with more rows is folded up."""
 USE = {
@@ -135,6 +146,30 @@ def code(text: str) -> Html:
     return element("pre", element("code", text), tabindex=0)
 
 
+def write_page(path: Path, page: str) -> None:
+    """Write a page. Raises UserError where it can't be written."""
+    try:
+        write_text(path, page)
+    except OSError as error:
+        raise UserError(f"{path} can't be written: {error.strerror or error}") from error
+
+
+def report_of_trained(run: Path) -> Path | None:
+    """Write RUN/report.html at the end of training; None, with a warning, where it can't be made, which fails no run.
+
+    None, too, where it would take longer than half a second: of a very long run ``vaak report`` makes it.
+    """
+    path, records = run / REPORT, run / "metrics.jsonl"
+    try:
+        if not records.is_file() or records.stat().st_size > MOST_RECORDED:
+            return None
+        write_page(path, run_page(read_facts(run)))
+    except Exception as error:
+        log.warning("no report: %s", error if isinstance(error, UserError | OSError) else repr(error))
+        return None
+    return path
+
+
 def run_page(facts: RunFacts) -> str:
     """The page of one run."""
     found, left_out = panels(facts)
@@ -143,7 +178,7 @@ def run_page(facts: RunFacts) -> str:
     sections = {
         "charts": ("Charts", _charts(found, happened, left_out)),
         "evaluations": ("Evaluations", _evaluations(facts, [*groups, *others])),
-        "media": ("Pictures and sound", _media(facts.directory)),
+        "media": ("Samples, pictures and sound", [*_samples(facts), *_media(facts.directory)]),
         "options": ("Options", _options(facts)),
         "use": ("Resume, use, cite", _use(facts)),
         "lineage": ("Lineage", _lineage(facts)),
@@ -250,7 +285,7 @@ def _head(facts: RunFacts) -> Html:
     state = element("span", summary.state, css=f"state {summary.state.replace(' ', '-')}")
     shown = [(name, value) for name, value in (newest[0][1] if newest else {}).items() if "/" not in name]
     figures = [
-        element("div", element("b", figure_in_words(name, value)), element("span", name), css="figure")
+        element("div", element("b", figure_in_words(name, value)), element("span", name, _chance(name)), css="figure")
         for name, value in shown[:MOST_FIGURES]
     ]
     where = f"Figures of the validation data at step {newest[0][0]:,}." if newest else "Not evaluated yet."
@@ -262,6 +297,11 @@ def _head(facts: RunFacts) -> Html:
         + element("p", where, css="lead")
         + _verified(facts.directory)
     )
+
+
+def _chance(name: str) -> str:
+    chance = CHANCE.get(name.removeprefix("val_"))
+    return "" if chance is None else f" (chance: {figure_in_words(name, chance)})"
 
 
 def _about(facts: RunFacts) -> list[tuple[str, object]]:
@@ -390,6 +430,13 @@ def _baselines(facts: RunFacts) -> Html:
         rows.append((method, "" if value is None else figure_in_words(name, value)))
     rows.append(("this run", "" if reached is None else figure_in_words(name, reached)))
     return data_table(rows, "Without a network (vaak baseline), and this run")
+
+
+def _samples(facts: RunFacts) -> list[Html]:
+    step, lines = samples_of(facts.directory)
+    if not lines or step > facts.summary.step:  # of steps that a resume took back
+        return []
+    return [element("p", f"At step {step:,}:"), element("ul", *(element("li", line) for line in lines), css="samples")]
 
 
 def _media(run: Path) -> list[Html]:

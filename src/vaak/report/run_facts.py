@@ -27,6 +27,7 @@ from vaak.core.storage.json_lines import read_json_lines
 from vaak.engine.checkpoint.names import list_checkpoints, step_of
 from vaak.engine.metrics_file import read_history
 from vaak.report.model_card import json_of, options_of
+from vaak.runs.folder.directory import SAMPLES
 from vaak.runs.folder.listing import RunSummary, summary_of
 
 LARGEST_STEP = 1 << 53
@@ -452,6 +453,15 @@ def media(run: Path) -> tuple[list[Media], list[str]]:
             found.append(Media(name, step, path, kind + file.read(size)))
     others = sum(len(paths) for paths in by_name.values()) - len(newest) - len(first)
     return found, left_out + ([f"{others} of steps in between"] if others else [])
+
+
+def samples_of(run: Path) -> tuple[int, list[str]]:
+    """The samples that a run showed at its end, and the step that they are of."""
+    found = json_of(run / SAMPLES) if is_own(run, run / SAMPLES) else {}
+    step, lines = found.get("step"), found.get("samples")
+    if type(step) is not int or not isinstance(lines, list):
+        return 0, []
+    return step, [line for line in lines if isinstance(line, str)][:MOST_ROWS]
 
 
 def tables_of_groups(facts: RunFacts) -> list[Table]:

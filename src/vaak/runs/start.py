@@ -54,6 +54,7 @@ from vaak.runs.distillation import distilled
 from vaak.runs.estimate import at_rest, demand_steps_for_warmup
 from vaak.runs.folder.directory import (
     PREPROCESSED,
+    SAMPLES,
     checkpoints_elsewhere,
     claim,
     command_to_go_on,
@@ -112,6 +113,9 @@ def train(loaded: Loaded, callbacks: tuple[Callback, ...] = (), task: Task | Non
         shown = trainer.ranks.is_main and reason == "finished"
         with trainer.evaluated_weights():
             samples = shown_samples(trainer) if shown else []
+        if samples:
+            with contextlib.suppress(OSError):  # they are shown in any case
+                write_json(trainer.directory / SAMPLES, {"step": trainer.position.step, "samples": samples})
         position, metrics = trainer.position, trainer.metrics or _last_evaluation(trainer.directory)
         is_main = trainer.ranks.is_main
         return Outcome(

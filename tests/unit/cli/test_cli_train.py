@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from commands import Commands
+from vaak.report.page import html_of
 
 
 @pytest.mark.usefixtures("samples")
@@ -34,6 +35,13 @@ def test_it_prints_figures_samples_and_where_the_run_is(vaak, tiny_text: Path, t
     names = {path.name for path in (tmp_path / "run").iterdir()}
     assert {"config.yml", "environment.json", "train.log", "metrics.jsonl", "status.json", "checkpoints"} <= names
     assert "step 8/8  loss" in (tmp_path / "run" / "train.log").read_text()
+    report = tmp_path / "run" / "report.html"
+    assert f"report: {report}" in lines
+    kept = json.loads((tmp_path / "run" / "samples.json").read_text())
+    assert kept["step"] == 8
+    assert ["  " + " / ".join(sample.splitlines()) for sample in kept["samples"]] == samples[:5]
+    page = report.read_text(encoding="utf-8")
+    assert all(f"<li>{html_of(sample)}</li>" in page for sample in kept["samples"])
 
 
 def test_without_a_split_test_it_is_not_the_next_thing_to_evaluate(vaak, tiny_text: Path, tmp_path: Path):

@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 import sys
+from base64 import b64encode
 from dataclasses import dataclass, field
 from html.parser import HTMLParser
 from pathlib import Path
@@ -75,7 +76,7 @@ class Page(HTMLParser):
 
 
 def test_a_run_is_a_page(vaak, tiny_run: Path, tmp_path: Path):
-    path = tmp_path / "report.html"
+    path = tmp_path / "page.html"
     assert vaak("report", tiny_run, "-o", path)[:2] == (0, f"{path}\n")
     page = Page(path.read_text(encoding="utf-8"))
     page.demand_harmless()
@@ -176,6 +177,7 @@ def hostile(tmp_path: Path) -> Path:
     parent = {"id": HOSTILE, "directory": HOSTILE, "step": HOSTILE}
     session = {"number": 1, "first_step": 1, "after": HOSTILE, "device": HOSTILE, "command": ["vaak", HOSTILE]}
     written: dict[str, Any] = {
+        "samples.json": {"step": 2, "samples": [HOSTILE, 3]},
         "status.json": {"state": "failed", "reason": HOSTILE, "total_steps": HOSTILE},
         "run.json": {"id": HOSTILE, "directory": HOSTILE, "parent": parent},
         "sessions.jsonl": session,
@@ -245,6 +247,24 @@ def test_a_long_run_is_thinned_to_a_small_page_and_keeps_its_peaks(tmp_path: Pat
     assert left_out == 14 - len(found[1].curves)
     assert events(facts) == []
     assert len(run_page(facts)) < 600_000
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["tiny_run", "diarizer_run", "voice_run", "flow_run", "vocoder_run"])
+def test_a_run_of_each_kind_with_its_pictures_and_sound(kind: str, request: pytest.FixtureRequest):
+    facts = read_facts(request.getfixturevalue(kind))
+    page = Page(run_page(facts))
+    page.demand_harmless()
+    own = [path for path in facts.directory.glob("pictures/*/*") if path.suffix in (".png", ".wav")]
+    embedded = [attributes["src"] or "" for tag, attributes in page.elements if tag in ("img", "audio")]
+    newest = {path.parent: path for path in sorted(own)}.values()
+    for path in newest:
+        assert any(one.endswith(b64encode(path.read_bytes()).decode()) for one in embedded)
+    assert bool(newest) == (kind in ("diarizer_run", "flow_run"))
+    assert facts.changed
+    assert not facts.not_compared
+    assert sum(map(len, embedded)) < 6_500_000
+    assert len(page.html) - sum(one.startswith("data:audio") and len(one) for one in embedded) < 3_000_000
 
 
 @pytest.mark.slow

@@ -4,6 +4,7 @@ RUN/config.yml  environment.json  train.log  metrics.jsonl  status.json  checkpo
     sessions.jsonl  sessions/  each start of it, with its configuration        code/  users' own classes
     pictures/  pictures of evaluations, if there are any        tuned.yml  left by vaak tune
     set-aside/  what a resume moved out of the way        tasks/  where a run has several, the data of each
+    samples.json  what a finished run showed: {"step": …, "samples": [a line each]}        report.html  of vaak report
     preprocessed.json  vaak data preprocess made prepared/
     run.json  id, when it was made, and where; a copy of the run (its original still there) is another; of a fork, its
               parent
@@ -37,6 +38,7 @@ from vaak.core.storage.lock import is_locked
 from vaak.engine.checkpoint.names import is_checkpoint, list_checkpoints, step_of
 
 TASKS = "tasks"
+SAMPLES = "samples.json"
 PREPROCESSED = "preprocessed.json"
 """Says that data were prepared without training, and stay until they are trained on."""
 
