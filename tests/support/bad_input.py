@@ -228,6 +228,7 @@ BAD_VALUES = {
         "training.checkpoint.init_from=gone": "gone",
         "training.checkpoint.save_dir=empty": "empty",
         "--resume gone": "gone",
+        "--try --resume auto": "--try and --resume",
         "=3": "key.path=value",
         "a..b=3": "key.path=value",
         "model.d_model": "=",

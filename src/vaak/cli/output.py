@@ -78,10 +78,7 @@ def print_outcome(outcome: Outcome, as_json: bool, report: Path | None = None) -
 
     for line in below_baselines(outcome.directory, outcome.metrics):
         print(line)
-    if outcome.samples:
-        print("\nsamples")
-    for sample in outcome.samples:
-        print("  " + " / ".join(sample.splitlines()))  # one line each
+    _print_samples(outcome)
     if outcome.best:
         print(f"\nbest checkpoint: {outcome.best}")
     if report is not None:
@@ -94,6 +91,29 @@ def print_outcome(outcome: Outcome, as_json: bool, report: Path | None = None) -
         print(f"resume with: {command_to_go_on(outcome.directory)}")
         return
     _print_next(outcome, "ended" if ended_early else "finished")
+
+
+def print_trial(outcome: Outcome, as_json: bool) -> None:
+    """Print what a run gave that was only tried."""
+    if as_json:
+        from vaak.callbacks.console import print_line
+
+        print_line({"kind": "result", "reason": outcome.reason, "run": None, "step": outcome.step, **outcome.metrics})
+        return
+    if outcome.metrics:
+        print_figures(outcome.metrics)
+    _print_samples(outcome)
+    how = f"tried: {outcome.step} steps, an evaluation of a few examples, a checkpoint"
+    if outcome.reason != "finished":
+        how = f"stopped at step {outcome.step} of {outcome.total_steps} ({outcome.reason})"
+    print(f"\n{how}; nothing was kept")
+
+
+def _print_samples(outcome: Outcome) -> None:
+    if outcome.samples:
+        print("\nsamples")
+    for sample in outcome.samples:
+        print("  " + " / ".join(sample.splitlines()))  # one line each
 
 
 def _print_next(outcome: Outcome, how: str) -> None:

@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from vaak.cli.arguments import Arguments, TrainingDevice, TrustCode, files_and_overrides, load_trusted
+from vaak.core.errors import UserError
 
 JsonLines = Annotated[
     bool, typer.Option("--json", help="Print everything as JSON lines, like training.logging.json_lines=true.")
@@ -25,12 +26,21 @@ def train(
     ] = False,
     device: TrainingDevice = None,
     trust_code: TrustCode = False,
+    short: Annotated[
+        bool,
+        typer.Option(
+            "--try",
+            help="Only try it: 4 steps, an evaluation and a checkpoint, in a temporary folder that is removed.",
+        ),
+    ] = False,
     as_json: JsonLines = False,
 ) -> None:
     """Train the model that the YAML files describe; print the results and the run directory.
 
     Example: vaak train configs/quickstart.yml training.optimizer.lr=1e-3 --resume auto
     """
+    if short and resume is not None:
+        raise UserError("--try and --resume were given; a try starts from scratch, and leaves the run as it is")
     files, overrides = files_and_overrides(arguments, device)
     if resume is not None:
         overrides.append(f'training.checkpoint.resume="{resume}"')
@@ -38,7 +48,7 @@ def train(
         overrides.append("training.mixed_precision=no")
     if as_json:
         overrides.append("training.logging.json_lines=true")
-    run_training(files, overrides, trust_code)
+    run_training(files, overrides, trust_code, short)
 
 
 def fork(
@@ -74,13 +84,20 @@ def fork(
     run_training([str(directory / "config.yml")], ['training.checkpoint.resume="auto"', *changes], trust_code)
 
 
-def run_training(files: list[str], overrides: list[str], trust_code: bool = False) -> None:
-    """Load, train, and print how it ended. A run's own code is executed only with ``trust_code``."""
+def run_training(files: list[str], overrides: list[str], trust_code: bool = False, short: bool = False) -> None:
+    """Load, train, and print how it ended. A run's own code is executed only with ``trust_code``.
+
+    Where it is to be ``short``, it is only tried.
+    """
     loaded = load_trusted(files, overrides, trust_code)
 
-    from vaak.cli.output import print_outcome
+    from vaak.cli.output import print_outcome, print_trial
     from vaak.runs.start import train as train_run
+    from vaak.runs.trial import try_run
 
+    if short:
+        print_trial(try_run(loaded), loaded.experiment.training.logging.json_lines)
+        return
     outcome = train_run(loaded)
     if outcome.is_main:
         from vaak.report.page import report_of_trained

@@ -1,0 +1,133 @@
+"""A short try of a configuration: a few steps, then once all that comes later, in a folder that is removed.
+
+What comes later in training (parts that start at a step, warm-up, cycles) is moved into these few steps. Data are
+prepared whole, as files may have faults anywhere; the built-in grammar makes up fewer sentences.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+from pydantic import BaseModel
+
+from vaak.config.experiment import Experiment
+from vaak.config.load import Loaded
+from vaak.core.errors import UserError
+from vaak.core.task import Dataset, Task, TaskWrapper
+from vaak.runs.start import Outcome, train
+
+STEPS = 4
+HALF = STEPS // 2
+EXAMPLES = 4
+"""How many examples of each part of a split are evaluated at most."""
+LIMITS = {
+    "start_step": HALF,  # of an average of the weights, of discriminators
+    "until_step": HALF,  # of frozen parameters
+    "warmup_steps": STEPS // 4,
+    "first_cycle_steps": HALF,
+    "feature_redraw_interval": HALF,
+    "cleanup_interval": HALF,
+}
+"""Options that count steps, and the most that they may be."""
+GRAMMAR_SENTENCES = 2000
+"""The most sentences that the built-in grammar makes up."""
+
+
+def try_run(loaded: Loaded) -> Outcome:
+    """Train a few steps, evaluate, and write a checkpoint, as training would; return how it ended.
+
+    The run's own directory is neither read nor written. Raises UserError for everything that training would, and where
+    several processes were started.
+    """
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        raise UserError("--try runs in one process: start it without torchrun or accelerate launch")
+    with tempfile.TemporaryDirectory(prefix="vaak-try-") as folder:
+        directory = Path(folder) / loaded.experiment.name
+        experiment = shortened(loaded.experiment).model_copy(update={"run_dir": directory})
+        short = replace(loaded, experiment=experiment)
+        return train(short, task=cast("Task", _LittleToEvaluate(short.task())))
+
+
+def shortened(experiment: Experiment[Any, Any]) -> Experiment[Any, Any]:
+    """Return an experiment of a few steps that evaluates, saves and tells nobody, with all that it has to come.
+
+    >>> from vaak.config.load import load_layers
+    >>> options = {"max_steps": 500, "scheduler": {"type": "linear", "warmup_steps": 100}, "ema": {"start_step": 200}}
+    >>> long = load_layers([{"task": "lm", "data": {"corpus": "grammar"}, "training": options}]).experiment
+    >>> short = shortened(long).training
+    >>> short.max_steps, short.scheduler.warmup_steps, short.ema.start_step
+    (4, 1, 2)
+    """
+    experiment = _limited(experiment)
+    training = experiment.training
+    once = {"interval": STEPS, "interval_epochs": None}
+    alone: dict[str, Any] = {"save_dir": None, "resume": None, "interval_minutes": None}
+    scheduler = {"first_cycle_epochs": None} if training.scheduler.first_cycle_epochs is not None else {}
+    parts: dict[str, dict[str, Any]] = {
+        "validation": once,
+        "checkpoint": {**once, **alone},
+        "logging": {"interval": 1, "wandb": False, "trackers": ()},
+        "scheduler": scheduler,
+    }
+    changes = {name: getattr(training, name).model_copy(update=options) for name, options in parts.items()}
+    training = training.model_copy(update={"max_steps": STEPS, **changes})
+    update: dict[str, Any] = {"training": training}
+    if experiment.distillation is not None:  # predictions of all data would be made first
+        update["distillation"] = experiment.distillation.model_copy(update={"stored_gib": 0.0})
+    return experiment.model_copy(update=update)
+
+
+def _limited(value: Any) -> Any:
+    """Return a section with what counts steps limited; what waits for an epoch waits for a step."""
+    if isinstance(value, tuple):
+        return tuple(map(_limited, value))
+    if isinstance(value, dict):
+        return {name: _limited(one) for name, one in value.items()}
+    if not isinstance(value, BaseModel):
+        return value
+    given: dict[str, Any] = {name: getattr(value, name) for name in type(value).model_fields}
+    changed = {name: _limited(one) for name, one in given.items()}
+    changed |= {name: min(given[name], most) for name, most in LIMITS.items() if isinstance(given.get(name), int)}
+    if given.get("type") == "grammar" and "num_sentences" in given:
+        changed["num_sentences"] = min(given["num_sentences"], GRAMMAR_SENTENCES)
+    if given.get("until_epoch") is not None:
+        changed |= {"until_step": HALF, "until_epoch": None}
+    return value.model_copy(update=changed)
+
+
+class _LittleToEvaluate(TaskWrapper):
+    """A task with the first examples only of what it is evaluated on."""
+
+    def dataset(self, split: str) -> Any:
+        dataset = self.task.dataset(split)
+        return dataset if split == "train" else _FirstOfEachPart(dataset)
+
+
+class _FirstOfEachPart:
+    """The first examples of each part of a dataset."""
+
+    def __init__(self, dataset: Dataset) -> None:
+        lengths, parts, strata = dataset.lengths, dataset.parts, dataset.strata
+        of_parts = [np.arange(len(lengths))] if parts is None else [np.flatnonzero(parts == one) for one in set(parts)]
+        kept = np.sort(np.concatenate([one[:EXAMPLES] for one in of_parts]))
+        self.dataset, self.kept = dataset, kept
+        self.lengths = lengths[kept]
+        self.parts = None if parts is None else parts[kept]
+        self.strata = None if strata is None else strata[kept]
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.dataset, name)
+
+    def example(self, index: int, rng: np.random.Generator) -> Any:
+        return self.dataset.example(int(self.kept[index]), rng)
+
+    def describe(self, index: int) -> str:
+        return self.dataset.describe(int(self.kept[index]))
+
+    def content_of(self, index: int) -> str:
+        return self.dataset.content_of(int(self.kept[index]))
