@@ -18,6 +18,7 @@ from vaak.config.components import adopt_module, files_being_imported, what_is_m
 from vaak.config.experiment import Experiment
 from vaak.config.load import Loaded, load_layers
 from vaak.config.tasks import TASKS, TASKS_PACKAGE, built_in, installed, register_task, spec_of, task_class
+from vaak.config.training import LossConfig
 from vaak.core.callback import Callback
 from vaak.core.errors import UserError
 from vaak.core.task import Task
@@ -55,10 +56,10 @@ def fit(
     others that a YAML takes (``epochs=3, learning_rate=1e-3, validation={"interval": 50}``), or other sections
     (``model={...}``, ``data={...}``).
 
-    ``optimizer`` is its type or its options. ``resume`` is True for the newest checkpoint of the run, or a checkpoint.
-    ``metrics`` are further figures of each evaluation, as in ``SimpleTask``. ``init_from`` begins with the weights of
-    another run, without those whose names ``init_except`` matches, each under the name that ``init_rename`` (regular
-    expression to replacement) gives it.
+    ``optimizer`` is its type or its options, and so may ``loss`` be. ``resume`` is True for the newest checkpoint of
+    the run, or a checkpoint. ``metrics`` are further figures of each evaluation, as in ``SimpleTask``. ``init_from``
+    begins with the weights of another run, without those whose names ``init_except`` matches, each under the name that
+    ``init_rename`` (regular expression to replacement) gives it.
 
     The directory is one that every command opens; where the task is in no file, the log says that it isn't. Code that a
     run brings is executed only with ``trust_code``. Raises UserError for every mistake in what is given.
@@ -102,6 +103,10 @@ def _loaded(
         if not isinstance(optimizer, str | Mapping):
             raise UserError(f'optimizer is {optimizer!r:.80}; expected a name ("adamw") or a dict of its options')
         training["optimizer"] = optimizer
+    loss = training.get("loss")
+    if isinstance(loss, Mapping) and "type" in loss:  # as an optimizer is given: the main loss, and its options
+        own = {name: value for name, value in loss.items() if name not in LossConfig.model_fields}
+        training["loss"] = {**{name: value for name, value in loss.items() if name not in own}, "main": own}
     sections = {name: training.pop(name) for name in [*training] if name in Experiment.model_fields}
     given: list[Layer] = [sections, {"training": training}]
     where: dict[str, Any] = {"run_dir": str(directory)}

@@ -27,7 +27,7 @@ import torch
 from torch import Tensor, nn
 
 from vaak.core.batch import Batch, Term
-from vaak.core.errors import UserError
+from vaak.core.errors import DataError, UserError
 from vaak.core.random_keys import Purpose, draw_key
 from vaak.core.task import Dataset, Meters
 from vaak.data.loader import seed_generators
@@ -257,15 +257,19 @@ class Examples(Dataset):
         return f"example {index} of {self.name}"
 
     def _measured(self, length: Callable[[Any], float]) -> tuple[np.ndarray, str]:
-        """The length of each example, and a hash of them all."""
+        """The length of each example, and a hash of them all. Raises DataError naming one that can't be read."""
         lengths, content = [], hashlib.sha256()
         with keeping_generators(torch.device("cpu")):
             for index in range(len(self.data)):
                 if self.draws_globally:
                     seed_generators(draw_key(Purpose.FINGERPRINT, index))
-                example = self.data[index]
-                lengths.append(length(example))
-                add_to_hash(content, example)
+                try:
+                    example = self.data[index]
+                    lengths.append(length(example))
+                    add_to_hash(content, example)
+                except Exception as error:
+                    kind = "" if isinstance(error, UserError) else f"{type(error).__name__}: "
+                    raise DataError(f"{self.describe(index)} can't be read: {kind}{error}") from error
         return np.array(lengths), content.hexdigest()[:16]
 
 

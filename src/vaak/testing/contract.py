@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 
 from vaak.core.errors import UserError
@@ -42,19 +43,20 @@ CHECKS: tuple[Check, ...] = (
 
 
 def check_task(case: Case, checks: Sequence[Check] = CHECKS) -> None:
-    """Check a task's contract. Raises AssertionError with a line for each check that fails.
+    """Check a task's contract. Raises AssertionError with a line for each mistake, and the checks that found it.
 
-    What the engine refuses by a UserError is such a line, too. Any other exception is the task's own, and says in a
-    note during which check it came.
+    What the engine refuses by a UserError is such a line, too; lines that only differ in numbers are of one mistake.
+    Any other exception is the task's own, and says in a note during which check it came.
     """
-    broken = []
+    broken: dict[str, tuple[str, list[str]]] = {}
     for check in checks:
         try:
             check(case)
         except (AssertionError, UserError) as error:
-            broken.append(f"{check.__name__}: {error}")
+            _, found_by = broken.setdefault(re.sub(r"\d+", "0", str(error)), (str(error), []))
+            found_by.append(check.__name__)
         except Exception as error:
             error.add_note(f"in {check.__name__} of vaak.testing")
             raise
     if broken:
-        raise AssertionError("\n".join(broken))
+        raise AssertionError("\n".join(f"{', '.join(found_by)}: {error}" for error, found_by in broken.values()))

@@ -12,6 +12,7 @@ import vaak
 from commands import Commands
 from vaak.config.yaml.text import read_yaml
 from vaak.engine import load_checkpoint
+from vaak.library.fit import _loaded
 
 QUICK: dict[str, Any] = {
     "max_steps": 4,
@@ -199,3 +200,23 @@ def test_a_file_that_trains_as_it_is_imported_says_so(vowels, vaak_command):
     code, _, said = vaak_command("train", "run.yml")
     assert code == 2
     assert "script.py trains as it is imported: put this under if __name__ == '__main__':" in said
+
+
+def test_a_loss_is_given_as_an_optimizer_is(tmp_path: Path):
+    """By its type, with its options and the section's."""
+    options = {"data": {"corpus": "grammar"}}
+    given = {"type": "focal", "gamma": 3.0, "label_smoothing": 0.0}
+    loss = _loaded("lm", tmp_path / "run", {"loss": given, **options}, None, False, ()).experiment.training.loss
+    assert (loss.main.type, loss.main.model_extra) == ("focal", {"gamma": 3.0})
+
+
+def test_an_example_that_fails_is_named_by_its_index(tmp_path: Path):
+    class Recordings(list[int]):
+        def __getitem__(self, index):
+            if index == 13:
+                raise ValueError("no such file: x13.wav")
+            return super().__getitem__(index)
+
+    task = vaak.SimpleTask(data=Recordings(range(20)), model=torch.nn.Identity, loss=lambda model, batch: None)
+    with pytest.raises(vaak.UserError, match=r"example 13 of train can't be read: ValueError: no such file: x13.wav"):
+        vaak.fit(task, tmp_path / "run")

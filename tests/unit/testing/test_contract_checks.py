@@ -16,6 +16,7 @@ from torch import nn
 from commands import Commands
 from vaak import testing
 from vaak.core.batch import Batch, Term
+from vaak.tasks.base import as_term
 from vaak.testing import CHECKS, Case, check_task
 
 ROOT = Path(__file__).parents[3]
@@ -366,6 +367,19 @@ def test_all_that_is_broken_is_said_at_once():
     with pytest.raises(AssertionError) as raised:
         check_task(case(Broken), checks)
     assert [line.partition(":")[0] for line in str(raised.value).splitlines()] == ["check_counts", "check_figures"]
+
+
+def test_one_mistake_is_said_once():
+    class Mean(VowelTask):
+        def losses(self, model, batch):
+            whole = next(iter(super().losses(model, batch).values())).total
+            return {"loss": as_term(whole / batch.num_rows, batch, "loss(model, batch)")}
+
+    with pytest.raises(AssertionError) as raised:
+        check_task(case(Mean))
+    (line,) = str(raised.value).splitlines()
+    assert line.count("check_") > 10
+    assert "leave out .mean()" in line
 
 
 def test_an_error_of_the_task_is_its_own():
