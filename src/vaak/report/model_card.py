@@ -20,6 +20,7 @@ from typing import Any
 from vaak.config.yaml.text import read_yaml, yaml_text
 from vaak.config.yaml.tree import to_plain
 from vaak.core.errors import UserError
+from vaak.core.storage.files import read_json
 from vaak.report.tables import markdown_table
 
 PIPELINES = {
@@ -246,8 +247,8 @@ def _records(path: Path) -> Iterator[dict[str, Any]]:
 def json_of(path: Path) -> dict[str, Any]:
     """What a JSON file says; nothing where there is none, or it isn't an object."""
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
+        found = read_json(path)
+    except (OSError, ValueError):
         return {}
     return found if isinstance(found, dict) else {}
 

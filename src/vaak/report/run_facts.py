@@ -117,7 +117,7 @@ def read_facts(run: Path) -> RunFacts:
     """What the folder of a run says. Raises UserError where it isn't one."""
     if not any((run / name).is_file() for name in ("config.yml", "metrics.jsonl")):
         raise UserError(f"{run} is not a run directory (no config.yml); give the folder of a run")
-    options = options_of(run)
+    options = options_of(run) if is_own(run, run / "config.yml") else {}
     changed, not_compared = _from_defaults(options)
     records = sorted(_valid(read_history(run)), key=lambda one: one["step"])
     name = options.get("name")

@@ -208,9 +208,14 @@ def test_what_a_stranger_wrote_is_text(hostile: Path):
     assert {one["kind"] for one in page.data["events"]} == {"checkpoint", "split", "not finite"}
     images = [attributes for tag, attributes in page.elements if tag == "img"]
     assert [one["alt"] for one in images] == ["<img src=x>, step 2"]  # the link's aim and the SVG aren't among them
-    (hostile / "train.log").unlink()
-    (hostile / "train.log").symlink_to(hostile.parent / "secret.png")
-    assert "private" not in run_page(read_facts(hostile))
+    (hostile.parent / "secret.yml").write_text("task: lm\nname: private\n")
+    for name, aim in (("train.log", "secret.png"), ("config.yml", "secret.yml")):
+        (hostile / name).unlink()
+        (hostile / name).symlink_to(hostile.parent / aim)
+        assert "private" not in run_page(read_facts(hostile))
+    for name in ("run.json", "status.json", "verification.json", "metrics.jsonl"):
+        (hostile / name).write_text("[" * 100_000)
+    Page(run_page(read_facts(hostile))).demand_harmless()
     Page(comparison_page([read_facts(hostile), read_facts(hostile)])).demand_harmless()
 
 

@@ -181,7 +181,11 @@ def remove_empty(folders: Iterable[Path], but: Collection[str] = ()) -> None:
 
 
 def read_json(path: Path) -> Any:
-    return json.loads(path.read_text(encoding="utf-8"))
+    """The content of a JSON file. Raises OSError, or ValueError where it isn't JSON or is nested too deeply."""
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except RecursionError as error:
+        raise ValueError(f"{path} is nested too deeply") from error
 
 
 def demand_file(path: Path) -> None:
