@@ -26,6 +26,8 @@ from vaak.engine.distributed.exchange import OwnGradients, World
 GROWTH_BITS = 6
 PLACES = 62 - (MOST_EXACT.bit_length() - 1) - GROWTH_BITS
 """Binary places of the largest number that the first microbatch has."""
+FARTHEST = 100
+"""A power of 2 beyond which 32 bits have no room for a product."""
 AT_ONCE = 2**24
 """Elements that are added over ranks together."""
 UNREACHED, ZERO, NOT_FINITE = -3000, -2000, 3000
@@ -86,7 +88,7 @@ class ExactGradients(OwnGradients):
         self._highest = torch.maximum(self._highest, highest)  # NaN where either is
         for place, gradient in zip(places, gradients, strict=True):
             assert gradient is not None
-            scaled = torch.ldexp(gradient.double(), torch.tensor(PLACES - self._exponents[place]))
+            scaled = scale_exactly(gradient, PLACES - self._exponents[place])
             self._views[place].add_(scaled.round_().flatten().to(torch.int64))
             self._trained[place].grad = None
         self._parts.append((number, {name: float(total) for name, total in sums.items()}))
@@ -116,8 +118,10 @@ class ExactGradients(OwnGradients):
         for parameter, view, code, exponent in zip(self._trained, self._views, highest, self._exponents, strict=True):
             if code == UNREACHED:
                 continue
-            exact = torch.ldexp(view.double(), torch.tensor(exponent - PLACES)).view(parameter.shape)
-            parameter.grad = exact.to(parameter.dtype) if code < NOT_FINITE else torch.full_like(parameter, torch.nan)
+            rounded = view.to(precise_of(parameter)).view(parameter.shape)  # the only rounding of a sum
+            parameter.grad = scale_exactly(rounded, exponent - PLACES).to(parameter.dtype)
+            if code >= NOT_FINITE:
+                parameter.grad.fill_(torch.nan)
         return self._terms(every)
 
     def drop(self) -> None:
@@ -137,6 +141,17 @@ class ExactGradients(OwnGradients):
         units = {name: unit for _, _, own in every for name, unit in own.items()}
         values = torch.tensor(list(totals.values()), device=self._world.device)
         return dict(zip(totals, values.unbind(), strict=True)), {name: units[name] for name in totals}
+
+
+def precise_of(x: Tensor) -> torch.dtype:
+    """Return 64 bits for what has them, else 32."""
+    return torch.promote_types(x.dtype, torch.float32)
+
+
+def scale_exactly(x: Tensor, power: int) -> Tensor:
+    """Return x · 2^power, in 32 bits where it fits and ``x`` has no more: the digits are the same."""
+    precise = precise_of(x) if abs(power) < FARTHEST else torch.float64
+    return x.to(precise) * 2.0**power
 
 
 def sum_in_order(parts: Iterable[Sequence[Any]]) -> dict[str, float]:
