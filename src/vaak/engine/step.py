@@ -201,11 +201,11 @@ class Step:
 
     def _sum_over_ranks(self, sums: dict[int, Sums]) -> Sums:
         """Add up what a first pass has found in each microbatch of this rank, and over ranks."""
-        if self.ranks.world_size == 1:
-            return total_of(sums.values())
         if self.gradients[0].may_repeat:  # exact: in the order of microbatches
             own = [(number, {name: float(value) for name, value in one.items()}) for number, one in sums.items()]
             totals = sum_in_order(part for parts in self.ranks.gather(own) for part in parts)
+        elif self.ranks.world_size == 1:
+            return total_of(sums.values())
         else:
             totals = self.ranks.sum({name: float(value) for name, value in total_of(sums.values()).items()})
         return {name: torch.tensor(value, device=self.ranks.device) for name, value in totals.items()}
