@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from vaak.audio.segments import Segment
     from vaak.runs.open_run import OpenedRun
     from vaak.tasks.asr.predict import Transcriber, Transcript
-    from vaak.tasks.speaker_transcripts import SpeakerTranscript
+    from vaak.tasks.asr.speaker_transcripts import SpeakerTranscript
 
 
 class Format(StrEnum):
@@ -120,8 +120,8 @@ def _by_speaker(
     chosen: ModelInUse, recogniser: Transcriber, files: list[Path], batch_size: int | None
 ) -> Iterator[SpeakerTranscript | UserError]:
     """Who says what, by the diarization run that is ``chosen``. Raises UserError where it is another task's."""
+    from vaak.tasks.asr.speaker_transcripts import SpeakerTranscriber
     from vaak.tasks.diarization.predict import recording_names
-    from vaak.tasks.speaker_transcripts import SpeakerTranscriber
 
     opened: OpenedRun = chosen.open()
     chosen.demand_task(opened, "diarization", "--diarize requires a diarization run")
@@ -137,7 +137,7 @@ def _by_speaker(
 
 
 def _formatted(format: Format, found: Transcript | SpeakerTranscript, path: Path) -> str:
-    from vaak.tasks.speaker_transcripts import SpeakerTranscript
+    from vaak.tasks.asr.speaker_transcripts import SpeakerTranscript
 
     if format is Format.text:
         return found.text + "\n"
@@ -169,7 +169,7 @@ def _write(
     """
     from vaak.audio.formats.alignments import Interval, side_by_side, write_textgrid
     from vaak.core.storage.files import write_text
-    from vaak.tasks.speaker_transcripts import SpeakerTranscript
+    from vaak.tasks.asr.speaker_transcripts import SpeakerTranscript
 
     file = None if folder is None else folder / f"{found.name}.{ENDINGS.get(format, str(format))}"
     if format is Format.textgrid:

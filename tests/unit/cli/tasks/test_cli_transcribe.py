@@ -14,7 +14,7 @@ from vaak.audio.audio_file import AudioFile
 from vaak.audio.formats.alignments import read_textgrid
 from vaak.audio.formats.annotation_lines import read_rttm
 from vaak.runs.open_run import open_run
-from vaak.tasks.speaker_transcripts import MARGIN, turns_of
+from vaak.tasks.asr.speaker_transcripts import MARGIN, turns_of
 from vaak.text.scoring.speaker_errors import read_turns
 
 
