@@ -2,7 +2,7 @@
 
     a microbatch's gradient g ──▶ round(g · 2^k), 64 bits ──▶ added on its rank, then over ranks ──▶ · 2^-k, 32 bits
 
-``k`` belongs to a parameter. It follows from the step's first microbatch, whichever rank has it: its largest number,
+``k`` belongs to a parameter. It follows from the first microbatch that the step has, on any rank: its largest number,
 at 2^e, leaves room for numbers 2^6 times as large, and for 2^14 microbatches, so k = 42 - e. Where another microbatch
 has larger ones, the step is computed again with the ``k`` of the largest, which is the same for all ranks, too: nothing
 saturates. A microbatch adds an error of at most 2^-43 of the largest number, which is less than float32 rounds to for
@@ -100,7 +100,7 @@ class ExactGradients(OwnGradients):
         None where numbers were too large for the sums: all ranks then compute the step again.
         """
         if self._exponents is None:  # this rank has no microbatch
-            self._agree_on_exponents(self._highest, set(), -1)
+            self._agree_on_exponents(self._highest, set(), None)
         assert self._exponents is not None
         own = exponents_of(self._highest, self._reached)
         every = self._world.gather([own, self._parts, units])
@@ -130,10 +130,14 @@ class ExactGradients(OwnGradients):
         self._trained, self._views = [], ()
         self._flat = torch.empty(0, dtype=torch.int64)
 
-    def _agree_on_exponents(self, highest: Tensor, reached: set[int], number: int) -> None:
-        """Learn the sizes of the numbers of the step's first microbatch, which some rank has."""
-        own = exponents_of(highest, [place in reached for place in range(len(self._trained))]) if number == 0 else None
-        self._exponents = _filled_in(next(one for one in self._world.gather(own) if one is not None))
+    def _agree_on_exponents(self, highest: Tensor, reached: set[int], number: int | None) -> None:
+        """Learn the sizes of the numbers of the step's first microbatch, of the ranks' first ones; it may not be 0.
+
+        ``number`` is that of this rank's, which had those ``highest`` where it ``reached``; None: it has none.
+        """
+        codes = exponents_of(highest, [place in reached for place in range(len(self._trained))])
+        firsts = [one for one in self._world.gather(None if number is None else [number, codes]) if one is not None]
+        self._exponents = _filled_in(min(firsts)[1] if firsts else codes)
 
     def _terms(self, every: list[Any]) -> tuple[dict[str, Tensor], dict[str, str]]:
         """The terms' sums in the order of microbatches, and their units."""

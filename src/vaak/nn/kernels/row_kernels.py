@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from functools import cache
 from importlib.util import find_spec
 from typing import Annotated as Float
@@ -53,11 +54,12 @@ def cross_entropy_rows(
     losses, log_z = (torch.empty(len(logits), dtype=torch.float32, device=logits.device) for _ in range(2))
     written = logits if out is None else out
     assert logits.stride(1) == written.stride(1) == 1, "the kernel goes along the classes"
-    _cross_entropy_kernel()[(len(logits),)](
-        logits, logits.stride(0), targets, rates, square_rates, losses, log_z, written, written.stride(0),
-        logits.shape[1], smoothing, HAS_RATES=rates is not None, HAS_SQUARES=square_rates is not None,
-        BLOCK=min(CLASSES_AT_ONCE, power_of_2(logits.shape[1])), num_warps=8,
-    )  # fmt: skip
+    with _on_its_device(logits):
+        _cross_entropy_kernel()[(len(logits),)](
+            logits, logits.stride(0), targets, rates, square_rates, losses, log_z, written, written.stride(0),
+            logits.shape[1], smoothing, HAS_RATES=rates is not None, HAS_SQUARES=square_rates is not None,
+            BLOCK=min(CLASSES_AT_ONCE, power_of_2(logits.shape[1])), num_warps=8,
+        )  # fmt: skip
     return losses, log_z
 
 
@@ -91,11 +93,17 @@ def _turned(x: Tensor, cosine: Tensor, sine: Tensor, dtype: torch.dtype) -> Tens
     cosine, sine = cosine.contiguous(), sine.contiguous()
     out = torch.empty(x.shape, dtype=dtype, device=x.device)
     table_stride = 0 if len(cosine) == 1 else cosine.stride(0)
-    _rotation_kernel()[(batch * time,)](
-        x, x.stride(0), x.stride(1), x.stride(2), cosine, sine, table_stride, out, time, heads, width,
-        HEADS=power_of_2(heads), WIDTH=power_of_2(width),
-    )  # fmt: skip
+    with _on_its_device(x):
+        _rotation_kernel()[(batch * time,)](
+            x, x.stride(0), x.stride(1), x.stride(2), cosine, sine, table_stride, out, time, heads, width,
+            HEADS=power_of_2(heads), WIDTH=power_of_2(width),
+        )  # fmt: skip
     return out
+
+
+def _on_its_device(x: Tensor) -> AbstractContextManager[object]:
+    """Within this context, kernels start on the GPU that has ``x``, which may not be the current one."""
+    return torch.cuda.device_of(x) if x.is_cuda else nullcontext()
 
 
 def power_of_2(number: int) -> int:
