@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -213,6 +214,9 @@ def test_what_a_stranger_wrote_is_text(hostile: Path):
         (hostile / name).unlink()
         (hostile / name).symlink_to(hostile.parent / aim)
         assert "private" not in run_page(read_facts(hostile))
+    (hostile / "config.yml").unlink()
+    os.mkfifo(hostile / "config.yml")  # a page that read it would never be made
+    Page(run_page(read_facts(hostile))).demand_harmless()
     for name in ("run.json", "status.json", "verification.json", "metrics.jsonl"):
         (hostile / name).write_text("[" * 100_000)
     Page(run_page(read_facts(hostile))).demand_harmless()

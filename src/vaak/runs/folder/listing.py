@@ -163,8 +163,11 @@ def _has_trained(run: Path) -> bool:
 
 def _task(run: Path) -> str:
     """The task that the run's configuration names."""
+    path = run / "config.yml"
+    if not path.is_file():  # reading a pipe would wait for ever
+        return "-"
     try:
-        found = re.search(r"^task: *(\S+)", (run / "config.yml").read_text(encoding="utf-8"), re.MULTILINE)
+        found = re.search(r"^task: *(\S+)", path.read_text(encoding="utf-8"), re.MULTILINE)
     except (OSError, ValueError):
         return "-"
     return found[1] if found else "-"
