@@ -17,6 +17,7 @@ from typing import Any
 
 from vaak.core.errors import RemoteError, UserError
 from vaak.core.interrupts import acknowledged, end_soon, end_with_launcher, is_ending
+from vaak.core.launching import join_slurm_step
 from vaak.core.terminal import clear
 
 CANT_WRITE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO)
@@ -49,6 +50,7 @@ def guarded(function: Callable[[], Any]) -> None:
 
     A reader that closes the pipe (``| head``) is not an error.
     """
+    join_slurm_step()
     end_with_launcher()  # before the seconds that importing torch takes
     _open_closed_streams()
     try:

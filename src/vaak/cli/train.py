@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import shlex
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -10,6 +12,7 @@ import typer
 
 from vaak.cli.arguments import Arguments, TrainingDevice, TrustCode, files_and_overrides, load_trusted
 from vaak.core.errors import UserError
+from vaak.core.launching import run_processes
 
 JsonLines = Annotated[
     bool, typer.Option("--json", help="Print everything as JSON lines, like training.logging.json_lines=true.")
@@ -33,6 +36,9 @@ def train(
             help="Only try it: 4 steps, an evaluation and a checkpoint, in a temporary folder that is removed.",
         ),
     ] = False,
+    processes: Annotated[
+        int | None, typer.Option(min=1, max=1024, help="Train on several processes of this machine, one for each GPU.")
+    ] = None,
     as_json: JsonLines = False,
 ) -> None:
     """Train the model that the YAML files describe; print the results and the run directory.
@@ -48,7 +54,36 @@ def train(
         overrides.append("training.mixed_precision=no")
     if as_json:
         overrides.append("training.logging.json_lines=true")
-    run_training(files, overrides, trust_code, short)
+    if processes is None or processes == 1:
+        run_training(files, overrides, trust_code, short)
+    elif short:
+        raise UserError("--try and --processes were given; a try runs in one process")
+    else:
+        _train_on_several(processes, files, overrides, trust_code)
+
+
+def _train_on_several(processes: int, files: list[str], overrides: list[str], trust_code: bool) -> None:
+    """Start the processes and wait for them; a mistake in the configuration is said before."""
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        raise UserError("--processes was given, but several processes were started: leave it out with another launcher")
+    for file in files:
+        if os.path.exists(file) and not os.path.isfile(file):
+            raise UserError(f"{file} is not a file that each process can read: write its text to one")
+    load_trusted(files, overrides, trust_code)
+    trust = ["--trust-code"] if trust_code else []
+    command = [
+        sys.executable,
+        "-P",
+        "-m",
+        "vaak",
+        "train",
+        *trust,
+        *(["--"] if files[0].startswith("-") else []),
+        *files,
+        *overrides,
+    ]
+    if code := run_processes(command, processes):
+        raise typer.Exit(code)
 
 
 def fork(

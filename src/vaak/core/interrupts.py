@@ -21,6 +21,10 @@ from types import FrameType
 
 from vaak.core.terminal import restore_cursor
 
+LAUNCHED = "VAAK_LAUNCHED"
+"""Set by ``vaak train --processes``, which says for all processes which one was lost, and why."""
+LAUNCHERS = ("TORCHELASTIC_RUN_ID", "ACCELERATE_MIXED_PRECISION", LAUNCHED)
+"""Variables of launchers that wait for what they start."""
 ANSWER = "interrupted: stopping; press Ctrl-C again to leave at once"
 IMPORTING = ("_frozen_importlib", "importlib._bootstrap")
 """The names of the module that imports: the second one from the first ``import importlib`` on."""
@@ -98,6 +102,20 @@ def in_order() -> Iterator[None]:
         yield
     finally:
         _in_order.remove(mark)
+
+
+@contextlib.contextmanager
+def passed_on(send: Callable[[int], None]) -> Iterator[None]:
+    """Within this context, SIGINT and SIGTERM are given to ``send``: other processes answer them and end."""
+    wakeup = signal.set_wakeup_fd(-1)
+    numbers = [one for one in (signal.SIGINT, signal.SIGTERM) if signal.getsignal(one) is not signal.SIG_IGN]
+    before = {number: signal.signal(number, lambda received, frame: send(received)) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        signal.set_wakeup_fd(wakeup, warn_on_full_buffer=False)
 
 
 @contextlib.contextmanager
@@ -197,12 +215,12 @@ def begin_as_worker() -> None:
 
 
 def end_with_launcher() -> None:
-    """End with torchrun or accelerate launch where it started this process, even when it is killed.
+    """End with torchrun, accelerate launch or ``vaak train --processes`` where it started this one, even when killed.
 
     Otherwise the ranks of a killed launcher would keep training unseen and keep the run's lock. Ranks started by hand
     from a shell have no launcher that waits for them.
     """
-    if sys.platform == "linux" and ("TORCHELASTIC_RUN_ID" in os.environ or "ACCELERATE_MIXED_PRECISION" in os.environ):
+    if sys.platform == "linux" and any(name in os.environ for name in LAUNCHERS):
         end_with_parent()
 
 

@@ -189,6 +189,14 @@ def _memory_of(process: int) -> LinuxMemory | OtherMemory:
     return LinuxMemory() if sys.platform == "linux" else OtherMemory()
 
 
+def nvidia_driver(module: Path = Path("/sys/module/nvidia/version")) -> str | None:
+    """The version of the driver of NVIDIA's GPUs; None where the system doesn't say."""
+    try:
+        return module.read_text().strip()
+    except OSError:
+        return None
+
+
 COMPUTING = (
     *("accelerate", "datasets", "espeakng-loader", "hdbscan", "jiwer", "lhotse", "lilcom", "num2words", "numpy"),
     *(

@@ -30,7 +30,7 @@ from vaak.engine.checkpoint.names import MANIFEST, list_checkpoints, step_folder
 from vaak.engine.distributed.ranks import Ranks
 from vaak.engine.evaluation import Pictures
 from vaak.engine.journal import JOURNALS, journal_files
-from vaak.engine.saving import Checkpointer, differences, in_words, unknown
+from vaak.engine.saving import MEANINGS, Checkpointer, differences, in_words, unknown
 
 METRICS, ASIDES = "metrics.jsonl", "asides.json"
 
@@ -291,7 +291,10 @@ def _log_promise(before: dict[str, Any], now: dict[str, Any], changes: list[Chan
         log.warning("resuming from %s with other batches from here on: %s", path, change)
     for change in of_class(changes, "other numbers"):
         log.warning("resuming from %s with other numbers from here on: %s", path, change)
-    others = [f"{name} {then} -> {value}" for name, then, value in differences(before, now)]
+    others = [
+        f"{name} {then} -> {value}" + (f": {MEANINGS[name]}" if name in MEANINGS else "")
+        for name, then, value in differences(before, now)
+    ]
     unsaid = ", ".join(unknown(before, now))
     if of_class(changes, "converts") or of_class(changes, "other numbers"):
         log.info("resuming from %s; the steps to come are not those of an uninterrupted run", path)

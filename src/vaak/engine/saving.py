@@ -30,7 +30,7 @@ import torch
 import vaak
 from vaak.config.training import TrainingConfig
 from vaak.core.errors import CheckpointError, UserError
-from vaak.core.machine import code_version, installed_versions
+from vaak.core.machine import code_version, installed_versions, nvidia_driver
 from vaak.engine.checkpoint.files import CheckpointWriter, Order, Snapshot
 from vaak.engine.checkpoint.weights import model_tensors
 from vaak.engine.distributed.launcher import weights_fingerprint
@@ -256,6 +256,19 @@ def converted_place(position: Position, before: PlanKind, now: PlanKind, source:
 INSTRUCTIONS = ("ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA", "MKL_ENABLE_INSTRUCTIONS", "MKL_CBWR", "MKL_DEBUG_CPU_TYPE")
 """Environment variables by which libraries choose among the processor's instructions; torch says what it chose."""
 
+OF_NCCL = (
+    *("NCCL_ALGO", "NCCL_PROTO", "NCCL_NTHREADS", "NCCL_BUFFSIZE", "NCCL_TUNER_PLUGIN", "NCCL_NVLS_ENABLE"),
+    *("NCCL_MIN_NCHANNELS", "NCCL_MAX_NCHANNELS", "NCCL_MIN_CTAS", "NCCL_MAX_CTAS", "NCCL_COLLNET_ENABLE"),
+    *("NCCL_GRAPH_FILE", "NCCL_TOPO_FILE", "NCCL_CROSS_NIC", "NCCL_P2P_DISABLE", "NCCL_P2P_LEVEL", "NCCL_SHM_DISABLE"),
+)
+"""Environment variables on which it depends in which order GPUs add up."""
+MEANINGS = {
+    "driver": "it compiles some kernels",
+    "cudnn": "it may choose other kernels",
+    **dict.fromkeys(("nccl", *OF_NCCL), "GPUs may add up gradients in another order"),
+}
+"""What a change of a condition does, where its name doesn't say it."""
+
 
 class Difference(NamedTuple):
     """A condition that isn't what it was; None is one that wasn't there, or isn't any more."""
@@ -268,7 +281,8 @@ class Difference(NamedTuple):
 def conditions(config: TrainingConfig, precision: Precision, world_size: int) -> dict[str, Any]:
     """The conditions by name; where all of them are the same, the same state gives the same bits."""
     device, performance = precision.device, config.performance
-    on_gpu = device.type == "cuda"
+    on_gpu, sums_exactly = device.type == "cuda", config.distributed.reduction == "exact"
+    by_nccl = on_gpu and world_size > 1 and config.distributed.backend != "gloo" and not sums_exactly
     return {
         "vaak": vaak.__version__,
         "code": code_version(),
@@ -277,12 +291,15 @@ def conditions(config: TrainingConfig, precision: Precision, world_size: int) ->
         "numpy": np.__version__,
         "packages": {name: one for name, one in installed_versions().items() if name not in ("torch", "numpy")},
         "device": torch.cuda.get_device_name(device) if on_gpu else f"{device.type} {platform.machine()}",
+        "driver": nvidia_driver() if on_gpu else None,
         "cudnn": torch.backends.cudnn.version() if on_gpu else None,
+        "nccl": ".".join(map(str, torch.cuda.nccl.version())) if by_nccl else None,
+        "nccl settings": {name: os.environ[name] for name in OF_NCCL if name in os.environ} if by_nccl else {},
         "cpu capability": torch.backends.cpu.get_cpu_capability(),
         "processor": _processor(),
         "instructions": {name: os.environ[name] for name in INSTRUCTIONS if name in os.environ},
         "threads": torch.get_num_threads(),
-        "world_size": "any" if config.distributed.reduction == "exact" else world_size,
+        "world_size": "any" if sums_exactly else world_size,
         "compile": performance.compile,
         "precision": precision.name,
         "deterministic": torch.are_deterministic_algorithms_enabled(),
@@ -298,8 +315,8 @@ def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[Diffe
 
 
 def unknown(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """The names of the conditions that ``before`` doesn't say."""
-    return [name for name in now if name not in before]
+    """The names of the conditions that there are and ``before`` doesn't say."""
+    return [name for name, value in now.items() if name not in before and value not in (None, {})]
 
 
 def in_words(now: Mapping[str, Any]) -> str:

@@ -21,6 +21,7 @@ from vaak.config.tasks import TASKS, TASKS_PACKAGE, built_in, installed, registe
 from vaak.config.training import LossConfig
 from vaak.core.callback import Callback
 from vaak.core.errors import UserError
+from vaak.core.launching import join_slurm_step
 from vaak.core.task import Task
 from vaak.library.config import Layer, as_layers
 from vaak.library.trained_run import TrainedRun, open, with_metrics
@@ -66,6 +67,7 @@ def fit(
 
     ``callbacks`` are told what happens in training.
     """
+    join_slurm_step()
     if importing := files_being_imported():
         raise UserError(f"{importing[0]} trains as it is imported: put this under if __name__ == '__main__':")
     loaded = _loaded(task, Path(directory), training, optimizer, trust_code, metrics or {})

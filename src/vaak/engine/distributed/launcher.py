@@ -62,7 +62,7 @@ def check_launcher(config: TrainingConfig, world_size: int) -> None:
     if wanted is not None and wanted != world_size:
         raise UserError(
             f"training.distributed.world_size is {wanted} but {world_size} process(es) were started: start them with "
-            f"torchrun --nproc_per_node={wanted} train.py --config FILE, or remove the option"
+            f"vaak train FILE --processes {wanted}, or remove the option"
         )
     if world_size > config.gradient_accumulation_steps:
         raise UserError(
@@ -104,7 +104,7 @@ def say_what_has_no_effect(config: TrainingConfig, device: torch.device, process
     given = config.distributed
     for name in ("backend", "sync_gradient_barrier", "timeout_minutes") if processes == 1 else ():
         if getattr(given, name) != type(given).model_fields[name].default:
-            log.info("training.distributed.%s has no effect: there is one process (torchrun starts several)", name)
+            log.info("training.distributed.%s has no effect: there is one process (--processes starts several)", name)
 
 
 def _warn_of_what_a_device_lacks(config: TrainingConfig, device: torch.device) -> None:

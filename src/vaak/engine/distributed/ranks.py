@@ -24,7 +24,7 @@ import torch.distributed as dist
 
 from vaak.config.training import TrainingConfig
 from vaak.core.errors import RemoteError, UserError, optional_import
-from vaak.core.interrupts import end_with_launcher
+from vaak.core.interrupts import LAUNCHED, end_with_launcher
 from vaak.engine.distributed.exact import ExactGradients
 from vaak.engine.distributed.exchange import BUCKET_BYTES, Exchange, GradientBuckets, OwnGradients, StepMessage, hash_of
 from vaak.engine.distributed.launcher import (
@@ -216,7 +216,8 @@ class Ranks:
         """The message for a broken connection; ``lost`` are the ranks known to have ended."""
         who = self._attendance.describe(lost) if self._attendance and lost else "another process of the run"
         has = "have" if len(lost) > 1 else "has"
-        return UserError(f"{who} {has} ended, and so this one (rank {self.rank}); resume with --resume auto")
+        kind = RemoteError if LAUNCHED in os.environ else UserError  # the launcher says it once for all
+        return kind(f"{who} {has} ended, and so this one (rank {self.rank}); resume with --resume auto")
 
     def _rank_0_lost(self) -> UserError:
         """The message where rank 0's machine doesn't answer: perhaps only its process ended."""
@@ -254,7 +255,7 @@ def start_ranks(config: TrainingConfig) -> Ranks:
     backend = "gloo"
     if device.type == "cuda":
         backend = f"cpu:gloo,cuda:{config.distributed.backend or 'nccl'}"
-        device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
+        device = torch.device("cuda", _own_device())
         torch.cuda.set_device(device)
     ranks = _join(backend, device, timedelta(minutes=config.distributed.timeout_minutes))
     ranks.barrier_before_sum = config.distributed.sync_gradient_barrier
@@ -303,7 +304,18 @@ def common_word(word: str | None) -> tuple[str, dict[str, Any]]:
 def use_own_device() -> None:
     """Have this process use its own CUDA device, if there are any."""
     if torch.cuda.is_available():
-        torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
+        torch.cuda.set_device(_own_device())
+
+
+def _own_device() -> int:
+    """The number of this process's CUDA device. Raises UserError where its machine has fewer than processes."""
+    number, devices = int(os.environ.get("LOCAL_RANK", "0")), torch.cuda.device_count()
+    if number >= devices:
+        raise UserError(
+            f"rank {os.environ.get('RANK', '0')} has no GPU: {devices} for {number + 1} or more processes of its "
+            "machine; start one for each GPU, or set training.device: cpu"
+        )
+    return number
 
 
 def _join(backend: str, device: torch.device, timeout: timedelta) -> Ranks:

@@ -148,7 +148,7 @@ def processes(device: torch.device) -> DoctorFinding:
     number = torch.cuda.device_count() if device.type == "cuda" else 1
     said = f"backends {', '.join(backends) or 'none'}"
     if number > 1:
-        said += f"; {number} devices: torchrun --nproc_per_node={number} train.py --config FILE"
+        said += f"; {number} devices: vaak train FILE --processes {number}"
     started = int(os.environ.get("WORLD_SIZE", "1"))
     if started > 1:
         said += f"; {started} processes were started"

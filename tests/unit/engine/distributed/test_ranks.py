@@ -27,6 +27,16 @@ def alone(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name, raising=False)
 
 
+def test_more_processes_than_gpus_are_an_error_that_says_how_many_there_are(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "set_device", lambda device: pytest.fail(f"{device} was chosen"))
+    for name, value in {"WORLD_SIZE": "3", "RANK": "2", "LOCAL_RANK": "2"}.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(UserError, match="rank 2 has no GPU: 2 for 3 or more processes"):
+        start_ranks(TrainingConfig.model_validate({"device": "cuda", "gradient_accumulation_steps": 3}))
+
+
 def test_one_process_adds_up_to_itself():
     alone = Ranks(torch.device("cpu"))
     parameter = torch.nn.Parameter(torch.ones(3))
@@ -61,7 +71,7 @@ def test_alone_nothing_is_joined():
 
 
 def test_another_number_of_processes_than_asked_for_is_an_error():
-    with pytest.raises(UserError, match=r"world_size is 2 but 1 process\(es\) were started.*--nproc_per_node=2"):
+    with pytest.raises(UserError, match=r"world_size is 2 but 1 process\(es\) were started.*--processes 2"):
         start_ranks(TrainingConfig(device="cpu", distributed=DistributedConfig(world_size=2)))
 
 

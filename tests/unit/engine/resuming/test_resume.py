@@ -5,16 +5,20 @@ from __future__ import annotations
 import logging
 from itertools import count
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 
 from run_files import records_without_clock
 from toy import StopAt, ToyTask, same_bits, toy_trainer, weights
 from vaak.callbacks.early_stopping import EarlyStoppingCallback
 from vaak.callbacks.step_log import StepLogCallback
+from vaak.config.training import TrainingConfig
 from vaak.core.callback import Callback, StepReport
 from vaak.core.errors import CheckpointError
+from vaak.engine import resume, saving
 from vaak.engine.checkpoint.files import list_checkpoints, load_checkpoint, pointed
 from vaak.engine.metrics_file import read_records
 from vaak.engine.trainer import Trainer
@@ -175,6 +179,32 @@ def test_other_conditions_are_named_with_the_promise_that_holds(tmp_path: Path, 
         run(tmp_path, resume="auto", mixed_precision="bf16")
     assert "bits equal to rounding only (precision no -> bf16)" in caplog.text
     assert "same draws, same bits" in caplog.text
+
+
+def test_what_nccl_and_the_driver_are_is_recorded_and_what_a_change_means_is_said(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+):
+    """Of GPUs that aren't here: what torch and the system say of them is given."""
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "GPU")
+    monkeypatch.setattr(torch.cuda.nccl, "version", lambda: (2, 27, 3))
+    monkeypatch.setattr(saving, "nvidia_driver", lambda: "535.104.05")
+    precision = SimpleNamespace(device=torch.device("cuda"), name="bf16")
+
+    def found(world_size: int = 2, **distributed: str) -> dict[str, Any]:
+        config = TrainingConfig.model_validate({"distributed": distributed})
+        return saving.conditions(config, precision, world_size)  # type: ignore[arg-type]
+
+    before = found()
+    assert (before["nccl"], before["nccl settings"], before["driver"]) == ("2.27.3", {}, "535.104.05")
+    monkeypatch.setenv("NCCL_ALGO", "Ring")
+    monkeypatch.setattr(torch.cuda.nccl, "version", lambda: (2, 28))
+    resume._log_promise(before, found(), [], tmp_path)
+    assert "rounding only (nccl 2.27.3 -> 2.28: GPUs may add up gradients in another order; NCCL_ALGO" in caplog.text
+    for others in (found(1), found(backend="gloo"), found(reduction="exact")):  # whole numbers have no order
+        assert (others["nccl"], others["nccl settings"]) == (None, {})
+    del before["nccl"], before["nccl settings"]  # written by an earlier version
+    assert saving.unknown(before, found(1)) == []
+    assert saving.unknown(before, found()) == ["nccl", "nccl settings"]
 
 
 def test_the_best_survives_and_is_still_pointed_to(tmp_path: Path):

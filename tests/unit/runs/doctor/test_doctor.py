@@ -228,7 +228,7 @@ def test_cuda_devices(cuda: dict[str, Any]):
     assert (first.name, second.name, first.mark) == ("cuda:0", "cuda:1", "ok")
     assert "GeForce Nothing, 10.0 GiB free of 80.0 GiB, capability 9.0" in first.said
     assert "driver 570.1" in first.said
-    assert "nproc_per_node=2" in training.processes(CUDA).said
+    assert "--processes 2" in training.processes(CUDA).said
     assert "auto is bf16" in training.precision(CUDA).said
     cuda["bf16"] = False
     assert "auto is no: this device has no hardware for bf16" in training.precision(CUDA).said
