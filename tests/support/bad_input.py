@@ -318,6 +318,12 @@ BAD_VALUES = {
         "run_lm --output gone/report.html": "gone",
         f"run_lm --output {LONG}.html": "too long",
     },
+    "bisect": {
+        "gone run_lm": "not a run",
+        "run_lm directory": "not a run",
+        "run_lm run_lm": "the same run",
+        "run_lm": "RUN_B",
+    },
     "fork": {"gone --step 3": "not a run", "directory --step 3": "not a run", f"{LONG} --step 3": "too long"},
     "replay": {"gone --step 3": "not a run", "directory --step 3": "not a run", f"{LONG} --step 3": "too long"},
     "replay run_lm": {

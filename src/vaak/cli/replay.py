@@ -1,6 +1,7 @@
 """A run's past: ``vaak replay`` and ``vaak inspect`` show a step from inside, ``vaak verify`` checks many.
 
-The first repeats a past step; the second shows the parameters, and how a step of training moves them.
+The first repeats a past step; the second shows the parameters, and how a step of training moves them. ``vaak bisect``
+finds the step from which two runs differ.
 """
 
 from __future__ import annotations
@@ -236,4 +237,34 @@ def verify(
     except OSError as error:
         print(f"not written to {run}: {error.strerror}", file=sys.stderr)
     if not found["verified"]:
+        raise typer.Exit(2)
+
+
+def bisect(
+    one: Annotated[Path, typer.Argument(metavar="RUN_A", help="A run directory.")],
+    other: Annotated[Path, typer.Argument(metavar="RUN_B", help="Another one, which should be the same.")],
+    device: Annotated[str | None, typer.Option(help="auto, cuda, mps or cpu; default: each run's own.")] = None,
+    trust_code: TrustCode = False,
+    as_json: AsJson = False,
+) -> None:
+    """Find the first step where two runs differ, in it the first tensor, and whether data, code or options differ.
+
+    Logs and checkpoints say until where they are the same; from there both are taken again. Nothing is written. Exit
+    code 2 if they differ.
+
+    Example: vaak bisect runs/one runs/other
+    """
+    from vaak.runs.bisect import bisect_runs
+
+    found = bisect_runs(one, other, device=device, trust_code=trust_code)
+    if as_json:
+        print(json.dumps(found, ensure_ascii=False))
+    else:
+        if found["step"] is not None:
+            print(f"the same until step {found['same_until']}; first in the records: {found['recorded']}")
+            for run, conditions in zip(found["runs"], found["conditions_here"], strict=True):
+                for line in conditions:
+                    print(f"  different here than in {run}: {line}")
+        print(found["sentence"])
+    if found["step"] is not None:
         raise typer.Exit(2)

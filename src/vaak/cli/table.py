@@ -36,6 +36,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     ),
     "replay": ("vaak.cli.replay:replay", "Rerun a past step of a run and inspect it."),
     "verify": ("vaak.cli.replay:verify", "Take a run's steps again and check that it is what it says."),
+    "bisect": ("vaak.cli.replay:bisect", "Find the first step and tensor in which two runs differ."),
     "fork": ("vaak.cli.train:fork", "Train on from a step of another run, with other options."),
     "runs": ("vaak.cli.runs:app", "List runs with task, state and best metric."),
     "plot": ("vaak.cli.runs:plot", "Draw the training of a run."),

@@ -131,7 +131,7 @@ class Watch:
             self.statistics.append(_statistics(call.name, type(module).__name__, numbers))
         if self.first is None and _is_broken(output):
             self.first = ModulePlace(call.name, "output")
-        for tensor in _tensors(output):
+        for tensor in tensors_in(output):
             if tensor.requires_grad:
                 if tensor not in self._makers:  # before the hooks of inputs: a module may give what it was given
                     tensor.register_hook(partial(self._note_gradient_of_output, made := [call]))
@@ -255,7 +255,7 @@ def _is_broken(value: Any) -> bool:
 
 def _numbers(value: Any) -> Iterator[Tensor]:
     """The tensors of a nested value that hold real numbers; complex ones as pairs of them."""
-    for tensor in _tensors(value):
+    for tensor in tensors_in(value):
         tensor = tensor.detach()
         if tensor.is_complex():
             tensor = torch.view_as_real(tensor.resolve_conj())
@@ -263,19 +263,19 @@ def _numbers(value: Any) -> Iterator[Tensor]:
             yield tensor
 
 
-def _tensors(value: Any) -> Iterator[Tensor]:
+def tensors_in(value: Any) -> Iterator[Tensor]:
     """The tensors in tuples, lists, mappings and dataclasses, at any depth."""
     if isinstance(value, Tensor):
         yield value
     elif isinstance(value, Mapping):
         for part in value.values():
-            yield from _tensors(part)
+            yield from tensors_in(part)
     elif isinstance(value, (list, tuple)):
         for part in value:
-            yield from _tensors(part)
+            yield from tensors_in(part)
     elif dataclasses.is_dataclass(value) and not isinstance(value, type):
         for one in dataclasses.fields(value):
-            yield from _tensors(getattr(value, one.name, None))
+            yield from tensors_in(getattr(value, one.name, None))
 
 
 CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.ConvTranspose1d, nn.ConvTranspose2d)

@@ -384,7 +384,7 @@ def pieces_of_step(trainer: Trainer, data: StepData) -> list[dict[str, Any]]:
     """Before the step: each piece's losses over its own counts, and what every module gives, in the order they end."""
     found = []
     trainer.model.train()
-    for objective, forward, piece in _forwards(trainer, data):
+    for objective, forward, piece in forwards_of_step(trainer, data):
         with watching(trainer.model) as watch:
             terms = forward.terms(data.step, piece)
         counts = piece.batch.totals()
@@ -400,7 +400,7 @@ def dead_units_of_step(trainer: Trainer, data: StepData) -> list[dict[str, Any]]
     modes = [(module, module.training) for module in trainer.model.modules()]
     trainer.model.eval()
     with watching_units(trainer.model) as alive:
-        for _, forward, piece in _forwards(trainer, data):
+        for _, forward, piece in forwards_of_step(trainer, data):
             forward.terms(data.step, piece)
     for module, mode in modes:
         module.training = mode
@@ -410,7 +410,7 @@ def dead_units_of_step(trainer: Trainer, data: StepData) -> list[dict[str, Any]]
     ]
 
 
-def _forwards(trainer: Trainer, data: StepData) -> Iterator[tuple[ObjectiveRunner, Forward, Any]]:
+def forwards_of_step(trainer: Trainer, data: StepData) -> Iterator[tuple[ObjectiveRunner, Forward, Any]]:
     """Each objective with the plain model and each piece of the step, for forward passes that leave no trace."""
     with restored(trainer.model, trainer.state.loss.module), torch.no_grad():
         for objective in trainer.step.objectives:

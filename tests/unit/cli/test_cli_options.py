@@ -46,6 +46,7 @@ TAKES = {
     "doctor": "device json",
     "replay": "output device json",
     "verify": "device json",  # writes RUN/verification.json
+    "bisect": "device json",
     "fork": "device json",  # has --run-dir
     "runs list": "json",
     "runs clean": "json",
