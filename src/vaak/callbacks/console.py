@@ -81,7 +81,10 @@ class ConsoleCallback(Callback):
         if record["kind"] == "step":
             log.info("%s", "  ".join(filter(None, self._parts_of_step(record, trainer))))
         elif record["kind"] == "evaluation":
-            log.info("step %d  %s", record["step"], "  ".join(_shown(record)))
+            # without the parts of parts, such as pairs_accuracy/number
+            figures = {name: value for name, value in record.items() if isinstance(value, float) and "/" not in name}
+            shown = "  ".join(f"{name} {in_words(name, value)}" for name, value in figures.items())
+            log.info("step %d  %s", record["step"], shown)
         elif record["kind"] == "epoch":
             log.info("epoch %d ended  train loss %.4f", record["epoch"] + 1, record["train_loss"])
 
@@ -119,12 +122,6 @@ def smooth_loss(past: float | None, loss: float, steps: int) -> float | None:
 
 def _memory(trainer: Run) -> str:
     return f"{read_memory(trainer.ranks.device).own / 2**30:.1f} GiB"
-
-
-def _shown(record: Record) -> list[str]:
-    """The evaluation's figures, without the parts of parts (``pairs_accuracy/number``)."""
-    figures = {name: value for name, value in record.items() if isinstance(value, float) and "/" not in name}
-    return [f"{name} {in_words(name, value)}" for name, value in figures.items()]
 
 
 class JsonLinesCallback(Tracker):

@@ -15,7 +15,6 @@ import time
 from typing import Any
 
 import torch
-from torch import nn
 
 from vaak.callbacks.trackers import reason_of
 from vaak.core.callback import Callback, Run, StepReport, rate_name
@@ -67,7 +66,10 @@ class StepLogCallback(Callback):
             trainer.record("step", self._step_values(trainer, report))
             self.window, self.seconds, self.aside, self.counts = Tally(), 0.0, 0.0, {}
             if report.step == 1:
-                trainer.record("model", _sizes(trainer.model))
+                all_weights = list(trainer.model.parameters())
+                trained = [weights for weights in all_weights if weights.requires_grad]  # at first
+                sizes = {"parameters": num_weights(all_weights), "trained_parameters": num_weights(trained)}
+                trainer.record("model", sizes)
         elif len(self.unread) == MOST_UNREAD:
             self._read()
 
@@ -130,12 +132,6 @@ class StepLogCallback(Callback):
         self.window, self.epoch = Tally(state["window"]), Tally(state["epoch"])
         self.smoothed.sums, self.skipped = state["smoothed"], state["skipped"]
         self.unread, self.seconds, self.aside, self.counts = [], 0.0, 0.0, {}
-
-
-def _sizes(model: nn.Module) -> dict[str, int]:
-    """How many numbers a model has, and how many of them are trained at first."""
-    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    return {"parameters": num_weights(model.parameters()), "trained_parameters": num_weights(trained)}
 
 
 def with_total(parts: dict[str, float], weights: dict[str, float]) -> dict[str, float]:

@@ -116,7 +116,13 @@ def list_(
         print(json.dumps([run.as_json() for run in shown], ensure_ascii=False))
         return
     if shown:
-        _print_table(shown)
+        columns = {name: [name, *map(cell, shown)] for name, cell in COLUMNS.items()}
+        if sys.stdout.isatty():  # a narrow terminal has fewer columns, a file all
+            width_there = shutil.get_terminal_size().columns
+            for name in LEFT_OUT:
+                if sum(max(map(len, cells)) for cells in columns.values()) + 2 * (len(columns) - 1) > width_there:
+                    del columns[name]
+        print("\n".join(aligned(list(zip(*columns.values(), strict=True)))))
         _print_what_to_do(shown)
     elif not found:
         print(f"no runs in {folder}" if not there else f"no such runs in {folder}, of {len(there)}")
@@ -190,17 +196,6 @@ def _parse_filter(text: str) -> tuple[str, str]:
     if not equals or what not in FILTERS:
         raise UserError(f"--filter {text}: expected WHAT=PATTERN, where WHAT is one of {', '.join(FILTERS)}")
     return what, pattern
-
-
-def _print_table(shown: list[RunSummary]) -> None:
-    """A row for each run; on a narrow terminal with fewer columns, elsewhere with all."""
-    columns = {name: [name, *map(cell, shown)] for name, cell in COLUMNS.items()}
-    if sys.stdout.isatty():
-        width_there = shutil.get_terminal_size().columns
-        for name in LEFT_OUT:
-            if sum(max(map(len, cells)) for cells in columns.values()) + 2 * (len(columns) - 1) > width_there:
-                del columns[name]
-    print("\n".join(aligned(list(zip(*columns.values(), strict=True)))))
 
 
 def _print_what_to_do(shown: list[RunSummary]) -> None:

@@ -63,7 +63,10 @@ def settle_experiments(tree: Node, kind: SectionType, read: Read | None) -> tupl
             if read is None:
                 raise ConfigError([Problem(node.place, "", "an experiment inside of another can't hold further ones")])
             experiment, said = read([*_layers(node), begun])
-            node.value, warnings = from_plain(_values_of_inner(experiment)).value, [*warnings, *said]
+            values, warnings = resolved_values(experiment), [*warnings, *said]
+            training = {name: value for name, value in values["training"].items() if name not in LOOP}
+            kept = {name: values[name] for name in SECTIONS if name in values} | {"training": training}
+            node.value = from_plain(kept).value
         except ConfigError as error:
             node.value = {}
             problems += [
@@ -101,13 +104,6 @@ def _take_loop(layer: Node) -> list[tuple[str, Node]]:
     if training is not None and training.is_mapping:
         taken += [(f"training.{key}", training.value.pop(key)) for key in sorted(LOOP & training.value.keys())]
     return taken
-
-
-def _values_of_inner(experiment: Experiment[Any, Any]) -> dict[str, Any]:
-    """The values that an inner experiment has."""
-    values = resolved_values(experiment)
-    training = {name: value for name, value in values["training"].items() if name not in LOOP}
-    return {**{name: values[name] for name in SECTIONS if name in values}, "training": training}
 
 
 def experiment_of(values: Mapping[str, Any]) -> Experiment[Any, Any]:

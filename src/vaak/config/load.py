@@ -365,7 +365,14 @@ def _problems_of_given(said: Iterable[CheckFinding], tree: Node, experiment: Any
 
     What was written once for several sections (``model.global_config``) has no effect only where it has none in any.
     """
-    said, together = list(said), _keys_of_one_line(tree)
+    written: dict[Any, set[str]] = {}
+    for path, node in walk(tree):
+        if node.place is not None:
+            key = ".".join(path)
+            written.setdefault((node.place, node.place.key or key, path[-1:]), set()).add(key)
+    # for each key that the user wrote, all that the same line stands for, itself among them
+    together = {key: keys for keys in written.values() for key in keys}
+    said = list(said)
     idle = {one.key for one in said if one.kind == "no effect"}
     return [
         _problem_at(tree, one.key, one.message)
@@ -374,16 +381,6 @@ def _problems_of_given(said: Iterable[CheckFinding], tree: Node, experiment: Any
         and (one.kind != "no effect" or together[one.key] <= idle)
         and _is_due(tree, one, experiment)
     ]
-
-
-def _keys_of_one_line(tree: Node) -> dict[str, set[str]]:
-    """For each key that the user wrote, all that the same line stands for, itself among them."""
-    written: dict[Any, set[str]] = {}
-    for path, node in walk(tree):
-        if node.place is not None:
-            key = ".".join(path)
-            written.setdefault((node.place, node.place.key or key, path[-1:]), set()).add(key)
-    return {key: keys for keys in written.values() for key in keys}
 
 
 def _problems_of_new_run(said: Iterable[CheckFinding], tree: Node) -> list[tuple[FindingKind, Problem]]:

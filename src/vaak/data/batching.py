@@ -257,14 +257,11 @@ class MixedPlanner:
         exponent = 1.0 if self._exponent is None else self._exponent(epoch)
         return apportioned(self._sizes**exponent, self.num_microbatches)
 
-    def _before(self, epoch: int) -> np.ndarray:
-        """The number of microbatches of each part in all earlier epochs."""
+    def plan(self, epoch: int) -> BatchPlan:
         while len(self._passed) <= epoch:
             self._passed.append(self._passed[-1] + self.shares(len(self._passed) - 1))
-        return self._passed[epoch]
-
-    def plan(self, epoch: int) -> BatchPlan:
-        before, shares, rng = self._before(epoch), self.shares(epoch), plan_generator(self._seed, epoch)
+        # how many microbatches of each part all earlier epochs had: where each part's next pass begins
+        before, shares, rng = self._passed[epoch], self.shares(epoch), plan_generator(self._seed, epoch)
         plans, passes, places = [], [], []
         for part, (position, left) in enumerate(zip(before.tolist(), shares.tolist(), strict=True)):
             # Evenly spaced, moved by one draw each: a part's share holds in every stretch of the epoch.

@@ -66,7 +66,12 @@ class LossSums:
             if name in self.sums:
                 self.sums[name] = self.sums[name] + total.detach()
             else:
-                self._demand_counted(name, term.per)
+                if term.per not in self.counts:
+                    counted = ", ".join(self.counts) or "nothing"
+                    raise UserError(
+                        f"the loss {name} is a sum per {term.per}, but the batches count {counted}: give its Term "
+                        f"a unit that collate counts, or add {term.per!r} to the batch's counts"
+                    )
                 self.sums[name], self.units[name] = total.detach(), term.per
                 self.unsplittable = self.unsplittable if term.splittable else name
                 factor = self.weights.get(name, 1.0) * scale / self.count(term.per)
@@ -80,14 +85,6 @@ class LossSums:
         """Return the sums so far, from where they begin anew."""
         sums, self.sums = self.sums, {}
         return sums
-
-    def _demand_counted(self, name: str, unit: str) -> None:
-        if unit not in self.counts:
-            counted = ", ".join(self.counts) or "nothing"
-            raise UserError(
-                f"the loss {name} is a sum per {unit}, but the batches count {counted}: give its Term a unit that "
-                f"collate counts, or add {unit!r} to the batch's counts"
-            )
 
     def count(self, unit: str) -> float:
         """Return what a sum over this unit is divided by; 1 where the step has no such unit, and the sum is 0."""

@@ -193,22 +193,18 @@ def take_steps_before(step: int, trainer: Trainer, steps: Iterator[StepData], ag
     with naming_lost_workers(), progress("steps before it", left) as advance:
         for data in steps:
             if trainer.position.schedule_pending:
-                _run_scheduled(trainer)
+                # an evaluation moves a plateau, and callbacks of the user's may change anything
+                changes_something = trainer.state.plateau is not None or len(trainer.callbacks) > 1
+                if trainer.evaluation_due() and changes_something:
+                    trainer.evaluate(due=True)
+                if trainer.position.place == 0:
+                    trainer.notify("on_epoch_end", trainer.position.epoch - 1, trainer.metrics)
+                trainer.position.schedule_pending = False
             if data.step == step:
                 return data
             agreement.notify(trainer.take_step(data))
             advance(1)
     raise AssertionError("steps have no end")
-
-
-def _run_scheduled(trainer: Trainer) -> None:
-    """Evaluate where that changes later steps, and report an epoch's end."""
-    changes_something = trainer.state.plateau is not None or len(trainer.callbacks) > 1
-    if trainer.evaluation_due() and changes_something:
-        trainer.evaluate(due=True)
-    if trainer.position.place == 0:
-        trainer.notify("on_epoch_end", trainer.position.epoch - 1, trainer.metrics)
-    trainer.position.schedule_pending = False
 
 
 def _taken(trainer: Trainer, data: StepData, agreement: ReplayAgreement, debug: bool) -> dict[str, Any]:

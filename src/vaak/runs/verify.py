@@ -35,7 +35,6 @@ from vaak.core.storage.files import read_json, sha256_of, write_json
 from vaak.engine.checkpoint.companions import FROZEN
 from vaak.engine.checkpoint.files import list_checkpoints, load_checkpoint, pointed, verify
 from vaak.engine.checkpoint.names import MANIFEST, listed_files, step_folder, step_of
-from vaak.engine.trainer import Trainer
 from vaak.runs.folder.directory import TASKS, holds_a_run
 from vaak.runs.folder.sessions import configuration_of_step
 from vaak.runs.folder.user_code import demand_trust
@@ -284,7 +283,10 @@ def _replay(found: Verification, last: int, chosen: Sequence[int], device: str |
                 wrong_here = record["step"] in wrong
                 found.steps.add(math.inf if wrong_here else 0.0 if same else tolerance, tolerance)
         found.steps_taken += last - agreement.begun_at
-        _find_lost_records(found, trainer, agreement, last)
+        every = trainer.config.logging.interval
+        for step in range(agreement.begun_at + 1, last + 1):
+            if is_logged(trainer, step, every) and ("step", step, None) not in agreement.logged:
+                found.findings.append(f"step {step}: its record is missing in metrics.jsonl")
         if (state := state_differences(trainer, found.directory)) is not None:
             name, largest = max(state.items(), key=lambda one: one[1], default=("", 0.0))
             if not found.states.add(largest, tolerance):
@@ -292,13 +294,6 @@ def _replay(found: Verification, last: int, chosen: Sequence[int], device: str |
                     f"step {last}: {len(state)} tensors of {step_folder(last)} are others than those computed again; "
                     f"the furthest is {name} (relative difference {largest:.2g})"
                 )
-
-
-def _find_lost_records(found: Verification, trainer: Trainer, agreement: ReplayAgreement, last: int) -> None:
-    every = trainer.config.logging.interval
-    for step in range(agreement.begun_at + 1, last + 1):
-        if is_logged(trainer, step, every) and ("step", step, None) not in agreement.logged:
-            found.findings.append(f"step {step}: its record is missing in metrics.jsonl")
 
 
 def _evaluate(found: Verification, checkpoint: Path, device: str | None, trust_code: bool) -> None:

@@ -31,7 +31,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from vaak.audio.audio_file import Header, is_audio, read_header
+from vaak.audio.audio_file import is_audio, read_header
 from vaak.audio.config import DatasetConfig
 from vaak.audio.corpora.entries import CorpusReader, entries_of, named_file, place_of
 from vaak.audio.cuts.reading import EMPTY_TEXT, NO_TIMES
@@ -183,7 +183,11 @@ def reading_of(entry: dict[str, Any], folders: Sequence[Path], where: str, part:
         header = read_header(path)
     except DataError as error:
         raise DataError(f"{where}: {error}") from error
-    _demand_rate(entry, header, path, where)
+    rate = _number(entry, "sampling_rate", where)
+    if rate is not None and rate != header.sampling_rate and not header.is_opus:
+        raise DataError(
+            f"{where}: {path} has {header.sampling_rate} Hz, but sampling_rate is {rate:g}; fix one of them"
+        )
     name = _text(entry, "id", where) or _text(entry, "uri", where) or Path(audio).stem
     cut = recording_cut(name, path, header, audio)
     _take_stretch(cut, entry, path, where)
@@ -201,14 +205,6 @@ def reading_of(entry: dict[str, Any], folders: Sequence[Path], where: str, part:
     if uem is not None:
         set_uem(cut, _of_recording(read_uem(named_file(folders, uem, where)), cut.id, uem, where), where)
     return ReadRecording(audio, cut, (*remarks, *more))
-
-
-def _demand_rate(entry: dict[str, Any], header: Header, path: Path | Part, where: str) -> None:
-    rate = _number(entry, "sampling_rate", where)
-    if rate is not None and rate != header.sampling_rate and not header.is_opus:
-        raise DataError(
-            f"{where}: {path} has {header.sampling_rate} Hz, but sampling_rate is {rate:g}; fix one of them"
-        )
 
 
 def _take_stretch(cut: Any, entry: dict[str, Any], path: Path | Part, where: str) -> None:
@@ -384,17 +380,14 @@ class SplitFolderReader(JsonReader):
                     yield str(entry["audio"]), place_of((path.parent, *self.roots), str(entry["audio"]))
 
     def _of_audio(self, path: Path, root: Path) -> ReadRecording:
-        return reading_of(self._beside(path, root), (path.parent, *self.roots), str(path))
-
-    def _beside(self, path: Path, root: Path) -> dict[str, Any]:
-        """A file of audio with what is in the text next to it, and the folder it is in."""
         try:
             text = path.with_suffix(".txt").read_text(encoding="utf-8-sig").strip()
         except (OSError, UnicodeDecodeError) as error:
             raise DataError(f"{path.with_suffix('.txt')}: can't be read, the transcript of {path.name}") from error
         first, *_, name = path.relative_to(root).parts
         group = {} if first == name else {"etiology": first}
-        return {"id": "-".join(path.relative_to(root).with_suffix("").parts), "audio": name, "text": text, **group}
+        entry = {"id": "-".join(path.relative_to(root).with_suffix("").parts), "audio": name, "text": text, **group}
+        return reading_of(entry, (path.parent, *self.roots), str(path))
 
 
 def _meant_for(split: str, root: Path, names: list[str]) -> str | None:

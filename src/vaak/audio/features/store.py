@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 
 from vaak.audio.config import AudioConfig, samples_of
-from vaak.audio.cuts.sources import CutSource, CutSpan, WindowSource
+from vaak.audio.cuts.sources import CutSource, WindowSource
 from vaak.audio.cuts.store import CutStore
 from vaak.audio.features.extractors import Features
 from vaak.audio.segments import Alignment, AudioSource, LabelledAudio, Segment
@@ -399,13 +399,12 @@ class StoredSource:
         if self.source.hides_pauses(place.cut):
             segments = self.source.at(place).segments
         rest = spoken.uem, spoken.text, spoken.language, spoken.alignment
-        return LabelledFeatures(spoken.name, self._frames(place), duration, segments, *rest)
-
-    def _frames(self, place: CutSpan) -> np.ndarray:
         audio, number = self.source.audio, self.features.num_frames(place.last - place.first)
         first = place.first // samples_of(audio.frame_shift, audio.sampling_rate)
         found = self.store.frames(place.cut, first, first + number)
-        return found if len(found) == number else self.features(self.source.at(place).samples)
+        # a window that ends past what is stored, as its cut does, is extracted from its samples
+        frames = found if len(found) == number else self.features(self.source.at(place).samples)
+        return LabelledFeatures(spoken.name, frames, duration, segments, *rest)
 
 
 class _Readable:

@@ -211,7 +211,7 @@ def _write(path: Path, found: AlignedRecording, format: Format, folder: Path | N
 
 
 def _formatted(path: Path, lines: Sequence[AlignedLine], format: Format) -> str:
-    from vaak.tasks.asr.predict import Segment, Transcript
+    from vaak.tasks.asr.transcripts import Segment, Transcript
 
     if format is Format.srt:
         return Transcript(path.stem, tuple(Segment(one.start, one.end, one.text) for one in lines), 0.0, 0.0).srt

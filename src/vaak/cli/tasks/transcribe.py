@@ -20,8 +20,8 @@ from vaak.tasks.asr.config import AsrDecodingConfig
 if TYPE_CHECKING:
     from vaak.audio.segments import Segment
     from vaak.runs.open_run import OpenedRun
-    from vaak.tasks.asr.predict import Transcriber, Transcript
-    from vaak.tasks.asr.speaker_transcripts import SpeakerTranscript
+    from vaak.tasks.asr.predict import Transcriber
+    from vaak.tasks.asr.transcripts import SpeakerTranscript, Transcript
 
 
 class Format(StrEnum):
@@ -137,7 +137,7 @@ def _by_speaker(
 
 
 def _formatted(format: Format, found: Transcript | SpeakerTranscript, path: Path) -> str:
-    from vaak.tasks.asr.speaker_transcripts import SpeakerTranscript
+    from vaak.tasks.asr.transcripts import SpeakerTranscript
 
     if format is Format.text:
         return found.text + "\n"
@@ -169,7 +169,7 @@ def _write(
     """
     from vaak.audio.formats.alignments import Interval, side_by_side, write_textgrid
     from vaak.core.storage.files import write_text
-    from vaak.tasks.asr.speaker_transcripts import SpeakerTranscript
+    from vaak.tasks.asr.transcripts import SpeakerTranscript
 
     file = None if folder is None else folder / f"{found.name}.{ENDINGS.get(format, str(format))}"
     if format is Format.textgrid:

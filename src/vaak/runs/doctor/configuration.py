@@ -61,7 +61,10 @@ def examine_configuration(
     yield from _run_directory(experiment)
     device = None
     try:
-        device = _device(loaded)
+        training = loaded.experiment.training
+        precision_from_launcher(training.mixed_precision, "training.mixed_precision" in loaded.given)
+        check_launcher(with_batches_per_process(training, world_size()), world_size())
+        device = pick_device(training.device)
     except UserError as error:
         yield DoctorFinding(ABOUT, "device", "problem", str(error))
     else:
@@ -70,14 +73,6 @@ def examine_configuration(
     yield from _task(loaded, device)
     if read_data:
         yield from examine_data(loaded)
-
-
-def _device(loaded: Loaded) -> torch.device:
-    """The device that training would take. Raises UserError where it isn't there, or a launcher contradicts it."""
-    training = loaded.experiment.training
-    precision_from_launcher(training.mixed_precision, "training.mixed_precision" in loaded.given)
-    check_launcher(with_batches_per_process(training, world_size()), world_size())
-    return pick_device(training.device)
 
 
 def _examine_device(training: TrainingConfig, device: torch.device) -> Iterator[DoctorFinding]:

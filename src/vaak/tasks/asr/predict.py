@@ -2,21 +2,18 @@
 
 audio ──cut at silences──▶ windows ──features──▶ encoder ──search, token by token──▶ transcripts, in order
 
-With ``long_form: seek`` a recording isn't cut before: a Whisper writes the times of segments (vaak.tasks.asr.times),
-and its next window begins where the last complete one ends. A window whose text fails a threshold is written again, at
-a higher temperature. Source: Radford et al. 2022, "Robust Speech Recognition via Large-Scale Weak Supervision", section
-4.5; what is written is what transformers writes for one recording at a time.
+How a recording becomes windows, before the search or during it, is in vaak.tasks.asr.long_form. A window whose text
+fails a threshold is written again, at a higher temperature. Source: Radford et al. 2022, "Robust Speech Recognition via
+Large-Scale Weak Supervision", section 4.5; what is written is what transformers writes.
 """
 
 from __future__ import annotations
 
 import math
-import time
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import cached_property
-from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -25,92 +22,25 @@ import torch
 from torch import Tensor
 
 from vaak.audio.audio_file import AudioFile
-from vaak.audio.segments import Interval
-from vaak.audio.speech_regions import FRAME, find_speech, frame_levels
 from vaak.core.batch import send
 from vaak.core.errors import UserError
 from vaak.core.random_keys import Purpose, draw_key
 from vaak.nn.decoding.beam_search import BeamSettings, beam_search
 from vaak.nn.decoding.sampling import Hypothesis, SamplingSettings, without_dropout, write
 from vaak.tasks.asr.config import AsrDecodingConfig
-from vaak.tasks.asr.features import SAMPLING_RATE, WhisperFeatures
+from vaak.tasks.asr.features import WhisperFeatures
+from vaak.tasks.asr.long_form import Recording, Window, frames_in, transcripts_by_seeking, windows_of
 from vaak.tasks.asr.model import AsrModel, Encoded
 from vaak.tasks.asr.times import SECONDS_OF_A_TIME, Piece, TimeRules, default_heads, pieces_of, token_times, words_of
+from vaak.tasks.asr.transcripts import Segment, Transcript
 from vaak.tasks.asr.whisper import BEFORE, FRAMES_PER_SECOND, PURPOSE, Vocabulary
 from vaak.tasks.batches import Batches, Done
 from vaak.tasks.pretrained import transformers_of
 
 Channels = Any
 """``mix`` or ``first``."""
-
-
 AUTO = "auto"
 """The language that is found in the audio."""
-CONDITIONS_BELOW = 0.5
-"""What was written at this temperature or above isn't the prompt of the next window."""
-
-
-class Segment(NamedTuple):
-    """The words from ``start`` to ``end``, in seconds; with the times of each, and the language, if they are known."""
-
-    start: float
-    end: float
-    text: str
-    words: tuple[Interval, ...] = ()
-    language: str | None = None
-
-
-@dataclass(frozen=True)
-class Transcript:
-    """The words of a recording; ``duration`` in seconds."""
-
-    name: str
-    segments: tuple[Segment, ...]
-    duration: float
-    seconds_taken: float = field(compare=False)
-
-    @property
-    def text(self) -> str:
-        return " ".join(segment.text for segment in self.segments if segment.text)
-
-    def __str__(self) -> str:
-        return self.text
-
-    @property
-    def srt(self) -> str:
-        """Subtitles."""
-        return "".join(
-            f"{number}\n{_clock(start)} --> {_clock(end)}\n{text}\n\n"
-            for number, (start, end, text, *_) in enumerate((one for one in self.segments if one.text), start=1)
-        )
-
-    @property
-    def vtt(self) -> str:
-        """Subtitles for browsers (WebVTT)."""
-        return "WEBVTT\n\n" + "".join(
-            f"{_clock(one.start, '.')} --> {_clock(one.end, '.')}\n{_escaped(one.text)}\n\n"
-            for one in self.segments
-            if one.text
-        )
-
-
-@dataclass(eq=False)
-class Recording:
-    """A file in work; ``duration`` in seconds, once it is open."""
-
-    path: Path
-    duration: float = 0.0
-
-
-class Window(NamedTuple):
-    """Speech from ``start`` to ``end`` seconds, as features ``(bin, frame)``, the first frame at ``begin`` seconds."""
-
-    begin: float
-    start: float
-    end: float
-    features: np.ndarray
-    frames: int = 0
-    """How many of its frames are of audio, not of what it was padded with."""
 
 
 class Heard(NamedTuple):
@@ -123,26 +53,6 @@ class Heard(NamedTuple):
     temperature: float
     language: str | None
     is_silence: bool
-
-
-@dataclass(eq=False)
-class Listener:
-    """A recording in work: its ``features`` ``(bin, frame)``, and the frame at which its next window begins."""
-
-    recording: Recording
-    features: np.ndarray
-    seek: int = 0
-    language: str | None = None
-    said: list[list[int]] = field(default_factory=list)
-    """The tokens of each segment."""
-    conditions: bool = False
-    """Whether they are the prompt of the next window."""
-    segments: list[Segment] = field(default_factory=list)
-    seconds: float = 0.0
-
-    @property
-    def frames_left(self) -> int:
-        return int(self.features.shape[1]) - self.seek
 
 
 @dataclass(frozen=True)
@@ -177,7 +87,7 @@ class Transcriber:
         There are ``batch_size`` windows in a batch; with None, as many as memory allows.
         """
         if self.decoding.long_form == "seek":
-            yield from self._by_seeking(iter(paths), batch_size)
+            yield from transcripts_by_seeking(self, iter(paths), batch_size)
             return
         batches = Batches(self.device, batch_size, self.decoding.batch_size)
         segments: list[Segment] = []
@@ -214,14 +124,14 @@ class Transcriber:
             else:
                 seconds = min(window.frames // 2 * SECONDS_OF_A_TIME, window.end - window.begin)
                 pieces = _with_the_rest(heard.tokens, self.vocabulary.times, seconds)
-                found.append(self._segments(heard, pieces, window.begin, encoded, row, window.frames))
+                found.append(self.segments_of_pieces(heard, pieces, window.begin, encoded, row, window.frames))
         return found
 
     def _found(self, heard: Heard) -> str | None:
         """The language, where it is one that was found."""
         return heard.language if self.decoding.language == AUTO else None
 
-    def _segments(
+    def segments_of_pieces(
         self, heard: Heard, pieces: list[Piece], begin: float, encoded: Encoded, row: int, frames: int
     ) -> list[Segment]:
         """The segments of a window's ``pieces``, which begins at ``begin`` seconds and has so many ``frames`` of audio.
@@ -401,67 +311,6 @@ class Transcriber:
             return [best[0] for best in beam_search(writer, begin, settings)]
         return write(writer, begin, SamplingSettings(longest, temperature=temperature, stop_ids=(ids.end,)), keys)
 
-    def _by_seeking(self, paths: Iterator[Path], batch_size: int | None) -> Iterator[Transcript | UserError]:
-        """The words of each audio file, by Whisper's own procedure; all of a batch's files are in memory."""
-        size = batch_size or self.decoding.batch_size
-        batches = Batches(self.device, size)
-        while some := list(islice(paths, size)):
-            opened = [self._listener(path) for path in some]
-            active = [one for one in opened if isinstance(one, Listener)]
-            while active := [one for one in active if one.frames_left > 0]:
-                begun = time.perf_counter()
-                for _ in batches.results(active, lambda _: 1.0, self._listen_on):
-                    pass
-                for one in active:
-                    one.seconds += (time.perf_counter() - begun) / len(active)
-            for done in opened:
-                if isinstance(done, UserError):
-                    yield done
-                else:
-                    file = done.recording
-                    yield Transcript(file.path.stem, tuple(done.segments), file.duration, done.seconds)
-
-    def _listener(self, path: Path) -> Listener | UserError:
-        begun, recording = time.perf_counter(), Recording(path)
-        try:
-            with AudioFile(path, self.features.sampling_rate, self.channels) as file:
-                recording.duration = file.duration
-                features = self.features.of_all(file.read(0.0, file.duration))
-        except UserError as error:
-            return error
-        conditions = self.decoding.condition_on_previous
-        return Listener(recording, features, conditions=conditions, seconds=time.perf_counter() - begun)
-
-    def _listen_on(self, listeners: list[Listener]) -> list[None]:
-        """Transcribe the next window of each recording."""
-        most = self.features.num_frames
-        windows = [one.features[:, one.seek : one.seek + most] for one in listeners]
-        encoded = self.encoded([np.pad(one, ((0, 0), (0, most - one.shape[1]))) for one in windows])
-        if any(one.language is None for one in listeners):
-            for one, language in zip(listeners, self.languages(encoded), strict=True):
-                one.language = one.language or language
-        before = [self._said_before(one) for one in listeners]
-        found = self.heard(encoded, [one.seek for one in listeners], [one.language for one in listeners], before)
-        for row, (one, window, heard) in enumerate(zip(listeners, windows, found, strict=True)):
-            frames = window.shape[1]
-            if not heard.is_silence:
-                pieces, end = pieces_of(heard.tokens, self.vocabulary.times, frames // 2 * SECONDS_OF_A_TIME)
-                begin = one.seek / FRAMES_PER_SECOND
-                one.segments += self._segments(heard, pieces, begin, encoded, row, one.frames_left)
-                one.said += [list(heard.tokens[piece.first : piece.last]) for piece in pieces]
-                frames = frames if end is None else round(end * FRAMES_PER_SECOND)
-            one.seek += frames
-            one.conditions = self.decoding.condition_on_previous and heard.temperature < CONDITIONS_BELOW
-        return [None] * len(listeners)
-
-    def _said_before(self, listener: Listener) -> list[int]:
-        """The tokens that the next window of a recording has as its prompt."""
-        found = list(self.first_prompt)
-        for tokens in listener.said if listener.conditions else []:
-            is_followed = len(tokens) > 2 and tokens[-2] in self.vocabulary.times  # by the beginning of another
-            found += tokens[:-1] if is_followed else tokens
-        return found
-
 
 def demand_decoding(vocabulary: Vocabulary, options: AsrDecodingConfig) -> None:
     """Raise UserError where a Whisper with this vocabulary can't transcribe with these options."""
@@ -486,11 +335,6 @@ def _with_the_rest(tokens: Sequence[int], times: range, seconds: float) -> list[
         pieces[-1] = pieces[-1]._replace(last=first)
         pieces.append(Piece(first, len(tokens), (tokens[first] - times.start) * SECONDS_OF_A_TIME, seconds))
     return [Piece(first, last, min(start, seconds), min(end, seconds)) for first, last, start, end in pieces]
-
-
-def frames_in(samples: np.ndarray) -> int:
-    """The frames of Whisper's features that samples ``(time,)`` begin."""
-    return -(-len(samples) * FRAMES_PER_SECOND // SAMPLING_RATE)
 
 
 def compression_ratio(tokens: Sequence[int], vocab_size: int) -> float:
@@ -557,57 +401,3 @@ class TranscriptWriter:
             self.cache.cross_attention_cache.batch_select_indices(rows)
         self.rows, self.written = own, self.written[rows]
         self.cache.self_attention_cache.batch_select_indices(rows)
-
-
-def windows_of(
-    read: Callable[[float, float], np.ndarray], duration: float, longest: float, sampling_rate: int = SAMPLING_RATE
-) -> Iterator[tuple[float, float, float, np.ndarray]]:
-    """The windows of a recording, cut where it is quietest; silent ones are left out.
-
-    Each is its beginning, where speech in it starts and ends, in seconds, and its samples.
-
-    ``read(start, end)`` gives samples. A window is at most ``longest`` seconds, and at least half as long
-    unless it is the last.
-    """
-    start = 0.0
-    while start < duration:
-        samples = read(start, min(start + longest, duration))
-        end = start + len(samples) / sampling_rate
-        if end < duration - 1e-3:
-            kept = len(samples) // 2 + quietest(samples[len(samples) // 2 :], sampling_rate)
-            samples, end = samples[:kept], start + kept / sampling_rate
-        if not len(samples):
-            return
-        speech = find_speech(samples, sampling_rate)
-        if speech:
-            yield start, start + speech[0][0], start + speech[-1][1], samples
-        start = end
-
-
-def quietest(samples: np.ndarray, sampling_rate: int = SAMPLING_RATE) -> int:
-    """A place of samples ``(time,)`` in the middle of their longest quiet stretch, or at their quietest moment."""
-    levels = frame_levels(samples, sampling_rate)
-    if not len(levels):
-        return len(samples)
-    step = round(FRAME * sampling_rate)
-    low, high = np.percentile(levels, (0, 95))
-    edges = np.flatnonzero(np.diff((levels <= low + (high - low) / 5).astype(np.int8), prepend=0, append=0))
-    stretches = edges.reshape(-1, 2)
-    first, last = stretches[np.argmax(stretches[:, 1] - stretches[:, 0])]
-    return int(first + last) * step // 2
-
-
-def _clock(seconds: float, point: str = ",") -> str:
-    """A time as subtitles have it.
-
-    >>> _clock(3725.5)
-    '01:02:05,500'
-    """
-    milliseconds = round(1000 * seconds)
-    minutes, rest = divmod(milliseconds, 60_000)
-    return f"{minutes // 60:02}:{minutes % 60:02}:{rest // 1000:02}{point}{rest % 1000:03}"
-
-
-def _escaped(text: str) -> str:
-    """A text as WebVTT has it, in which ``<`` begins a tag."""
-    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")

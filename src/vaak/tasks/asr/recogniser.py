@@ -14,9 +14,10 @@ from vaak.core.errors import UserError
 from vaak.tasks.asr.config import SCRATCH, AsrDataConfig, AsrExperiment, AsrModelConfig
 from vaak.tasks.asr.data import AsrDataset
 from vaak.tasks.asr.features import AudioFeatures
-from vaak.tasks.asr.predict import Transcriber, Transcript
+from vaak.tasks.asr.predict import Transcriber
 from vaak.tasks.asr.prepare import MAY_DIFFER, READING, PreparedUtterances
 from vaak.tasks.asr.spec import SPEC
+from vaak.tasks.asr.transcripts import Transcript
 from vaak.tasks.asr.whisper import base_of
 from vaak.tasks.base import refuse_other_options
 from vaak.tasks.speech_task import SpeechTask

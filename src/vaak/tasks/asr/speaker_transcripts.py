@@ -17,55 +17,18 @@ import numpy as np
 from vaak.audio.audio_file import AudioFile
 from vaak.audio.segments import Segment
 from vaak.core.errors import UserError
-from vaak.tasks.asr.predict import Segment as SubtitleSegment
-from vaak.tasks.asr.predict import Transcriber, Transcript, windows_of
+from vaak.tasks.asr.long_form import windows_of
+from vaak.tasks.asr.predict import Transcriber
+from vaak.tasks.asr.transcripts import SpeakerTranscript
 from vaak.tasks.batches import Batches, Done
-from vaak.text.scoring.speaker_errors import Turn, rttm_words, stm_text
+from vaak.text.scoring.speaker_errors import Turn
 
 PAUSE = 1.0
-"""Seconds; after a shorter pause a speaker's turn goes on."""
+"""Seconds; after a shorter pause a speaker's turn continues."""
 MARGIN = 0.1
 """Seconds before and after a turn that are heard, too: a diarizer's boundaries may cut a sound."""
 SHORTEST = 0.1
 """Seconds; no word is shorter."""
-
-
-@dataclass(frozen=True)
-class SpeakerTranscript:
-    """What each speaker of a recording says; ``duration`` in seconds."""
-
-    name: str
-    turns: tuple[Turn, ...]
-    duration: float
-    seconds_taken: float = field(compare=False)
-
-    @property
-    def text(self) -> str:
-        """A line for each turn."""
-        return "\n".join(f"{turn.speaker}: {turn.text}" for turn in self.turns)
-
-    @property
-    def srt(self) -> str:
-        """Subtitles that name the speaker."""
-        return self._named.srt
-
-    @property
-    def vtt(self) -> str:
-        """Subtitles for browsers that name the speaker."""
-        return self._named.vtt
-
-    @property
-    def _named(self) -> Transcript:
-        named = (SubtitleSegment(one.start, one.end, f"{one.speaker}: {one.text}") for one in self.turns)
-        return Transcript(self.name, tuple(named), self.duration, self.seconds_taken)
-
-    def rttm(self, path: Path) -> str:
-        """The turns and their words; ``path`` is where it will be."""
-        return rttm_words(self.name, self.turns, path)
-
-    def stm(self, path: Path) -> str:
-        """The turns with their text; ``path`` is where it will be."""
-        return stm_text(self.name, self.turns, path)
 
 
 @dataclass(eq=False)

@@ -197,16 +197,6 @@ def _special_ids(tokenizer_file: Path, special_tokens: dict[str, str], vocab_siz
     return ids
 
 
-def _as_read_in_training(tokenizer_file: Path, special_tokens: dict[str, str], special_ids: dict[str, int]) -> str:
-    """The tokenizer, as JSON, with ``bos_token`` before every text if there is one."""
-    tokenizer = Tokenizer.from_file(str(tokenizer_file))
-    if bos := special_tokens.get("bos_token"):
-        tokenizer.post_processor = processors.TemplateProcessing(
-            single=f"{bos} $A", pair=f"{bos} $A {bos} $B:1", special_tokens=[(bos, special_ids["bos_token"])]
-        )
-    return str(tokenizer.to_str())
-
-
 def _write_tokenizer(
     folder: Path,
     tokenizer_file: Path,
@@ -223,7 +213,12 @@ def _write_tokenizer(
     content = tokenizer_file.read_text(encoding="utf-8")
     config: dict[str, Any] = {**(base or {})}
     if base is None:
-        content = _as_read_in_training(tokenizer_file, special_tokens, special_ids)
+        tokenizer = Tokenizer.from_file(str(tokenizer_file))
+        if bos := special_tokens.get("bos_token"):  # training reads it before every text
+            tokenizer.post_processor = processors.TemplateProcessing(
+                single=f"{bos} $A", pair=f"{bos} $A {bos} $B:1", special_tokens=[(bos, special_ids["bos_token"])]
+            )
+        content = str(tokenizer.to_str())
         config = {
             "tokenizer_class": "PreTrainedTokenizerFast",
             "model_max_length": max_length,

@@ -43,7 +43,11 @@ def checks(experiment: Experiment[Any, Any]) -> Iterator[CheckFinding]:
         yield from preset_findings("model.preset", model.preset, PRESETS, model)
         yield from tokenizer_findings("data.tokenizer", data.tokenizer)
     else:
-        yield from _pretrained(model, data)
+        if model.model_type != "decoder":
+            yield impossible("model.pretrained", f"model_type is {model.model_type}; it is a decoder that is loaded")
+        for name in ("preset", *sorted(SingleStackConfig.model_fields.keys() - OF_A_RUN)):
+            yield no_effect(f"model.{name}", "pretrained has its own")
+        yield from unread_tokenizer_findings("data.tokenizer", data.tokenizer, "model.pretrained")
     yield from _chats(model, data)
     yield from _preferences(experiment)
     if data.layout == "document":
@@ -116,14 +120,6 @@ def _preferences(experiment: Experiment[Any, Any]) -> Iterator[CheckFinding]:
         yield impossible("distillation", "dpo and orpo have a reference instead of a teacher; leave it out")
     yield no_effect("training.performance.logits", "dpo and orpo read those of answers alone, whole")
     yield no_effect("data.token_dropout", "pairs of answers are read as they are")
-
-
-def _pretrained(model: LanguageModelConfig, data: LanguageModelDataConfig) -> Iterator[CheckFinding]:
-    if model.model_type != "decoder":
-        yield impossible("model.pretrained", f"model_type is {model.model_type}; it is a decoder that is loaded")
-    for name in ("preset", *sorted(SingleStackConfig.model_fields.keys() - OF_A_RUN)):
-        yield no_effect(f"model.{name}", "pretrained has its own")
-    yield from unread_tokenizer_findings("data.tokenizer", data.tokenizer, "model.pretrained")
 
 
 def metrics(experiment: Experiment[Any, Any]) -> list[str]:

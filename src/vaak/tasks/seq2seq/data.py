@@ -316,7 +316,13 @@ def used_pairs(split: str, stores: SplitStores, data: Seq2SeqDataConfig, *, cut:
             f"({data.max_source_length}), the longest of {too_long.sum()} such in {split}; evaluation skips none: "
             f"raise data.max_source_length to {most}, or shorten them"
         )
-    return _without(reasons, len(too_long))
+    kept = np.ones(len(too_long), dtype=bool)
+    dropped = {}
+    for reason, holds in reasons.items():
+        if (kept & holds).any():
+            dropped[reason] = int((kept & holds).sum())
+        kept &= ~holds  # so a pair with several reasons is counted under the first
+    return Selection(np.flatnonzero(kept), dropped)
 
 
 def _training_reasons(stores: SplitStores, data: Seq2SeqDataConfig) -> dict[str, np.ndarray]:
@@ -328,17 +334,6 @@ def _training_reasons(stores: SplitStores, data: Seq2SeqDataConfig) -> dict[str,
         uneven = np.maximum(source, target) > ratio * np.maximum(np.minimum(source, target), 1)
         reasons[f"one side longer than {ratio:g} times the other (max_length_ratio)"] = uneven
     return reasons
-
-
-def _without(reasons: dict[str, np.ndarray], number: int) -> Selection:
-    """The pairs for which no reason holds; a pair with several reasons is counted under the first."""
-    kept = np.ones(number, dtype=bool)
-    dropped = {}
-    for reason, holds in reasons.items():
-        if (kept & holds).any():
-            dropped[reason] = int((kept & holds).sum())
-        kept &= ~holds
-    return Selection(np.flatnonzero(kept), dropped)
 
 
 @dataclass(frozen=True)

@@ -111,7 +111,13 @@ def _read_json(path: Path, options: ColumnOptions) -> Iterator[Row]:
 
 
 def _read_tsv(path: Path, options: ColumnOptions) -> Iterator[Row]:
-    columns = _numbers(options)
+    source, target = options.source_column, options.target_column
+    if source.isdecimal() != target.isdecimal():
+        raise UserError(
+            f"corpus: source_column {source!r} and target_column {target!r}: give two names of the first line, or "
+            "two numbers for a file without a header"
+        )
+    columns = (int(source), int(target)) if source.isdecimal() else None  # None: names of the first line
     for piece in file_lines(path):
         content, replaced = decoded(piece, path, options)[:2]
         content, line = content.removeprefix("\ufeff"), piece.line
@@ -127,17 +133,6 @@ def _read_tsv(path: Path, options: ColumnOptions) -> Iterator[Row]:
                 "(from 0) was requested"
             )
         yield Row((cells[columns[0]],), (cells[columns[1]],), f"{path}:{line}", replaced)
-
-
-def _numbers(options: ColumnOptions) -> tuple[int, int] | None:
-    """The columns if they are numbers, None if they are names in the first line."""
-    source, target = options.source_column, options.target_column
-    if source.isdecimal() != target.isdecimal():
-        raise UserError(
-            f"corpus: source_column {source!r} and target_column {target!r}: give two names of the first line, or "
-            "two numbers for a file without a header"
-        )
-    return (int(source), int(target)) if source.isdecimal() else None
 
 
 def _column(names: list[str], path: Path, options: ColumnOptions, option: str) -> int:
@@ -300,7 +295,11 @@ class ParallelCorpus(SplitCorpus[Row, Pair, PairStatistics]):
             counts.replaced_bytes += row.replaced_bytes
             for pair in self._pairs_of(split, row):
                 if kept is None:
-                    _demand_complete(pair, split)
+                    for name, texts in (("source", (pair.source,)), ("target", pair.targets)):
+                        if not all(texts):
+                            raise DataError(
+                                f"{pair.where}: the {name} is empty; {split} is kept complete: fix or remove this pair"
+                            )
                     yield pair
                 elif not pair.source or not all(pair.targets):
                     counts.drop("empty")
@@ -348,13 +347,6 @@ def cleaned(text: str) -> str:
 
 def _sides(pair: Pair) -> Sides:
     return (pair.source,), pair.targets
-
-
-def _demand_complete(pair: Pair, split: str) -> None:
-    """Raises DataError for a pair of a given evaluation split that lacks a text."""
-    for name, texts in (("source", (pair.source,)), ("target", pair.targets)):
-        if not all(texts):
-            raise DataError(f"{pair.where}: the {name} is empty; {split} is kept complete: fix or remove this pair")
 
 
 def _open_source(options: ParallelOptions) -> TextSource[Row]:

@@ -66,7 +66,14 @@ class PhonemeProcessor:
         entries = read_lexicon(Path(config.lexicon).expanduser()) if config.lexicon is not None else {}
         if entries and config.stress and not has_stress(entries):
             raise UserError(f"lexicon {config.lexicon} marks no stress (AH0, AH1); set stress: false")
-        self._set(config, symbols_of(config), entries, _versions(config))
+        # besides the options, the rules and the synthesiser decide which symbols a text has
+        versions = {"vaak": __version__}
+        if config.phonemizer == "espeak" or (config.phonemizer == "lexicon" and config.unknown_words == "espeak"):
+            try:
+                versions["espeakng-loader"] = importlib.metadata.version("espeakng-loader")
+            except importlib.metadata.PackageNotFoundError:
+                raise UserError("espeak-ng is not installed; pip install 'vaak[tts]'") from None
+        self._set(config, symbols_of(config), entries, versions)
 
     def _set(
         self, config: FrontEndConfig, symbols: Sequence[str], entries: Mapping[str, str], versions: Mapping[str, str]
@@ -211,7 +218,11 @@ class PhonemeProcessor:
         symbols: list[str] = []
         for piece in parts:
             if piece.kind == "mark":
-                self._add_mark(symbols, piece.words[0])
+                mark = piece.words[0]
+                if self.config.punctuation == "keep":
+                    symbols.append(mark)
+                elif mark in PAUSING and symbols and symbols[-1] != PAUSE:
+                    symbols.append(PAUSE)  # none begins a text, none follows another
                 continue
             words = [word for phrase in _phrases(piece) for word in said[phrase]]
             if piece.kind == "letters" and self.config.phonemizer != "characters":
@@ -235,13 +246,6 @@ class PhonemeProcessor:
             is_phoneme,
         )
 
-    def _add_mark(self, symbols: list[str], mark: str) -> None:
-        """A mark, or the pause that it stands for; no pause begins a text, and none follows another."""
-        if self.config.punctuation == "keep":
-            symbols.append(mark)
-        elif mark in PAUSING and symbols and symbols[-1] != PAUSE:
-            symbols.append(PAUSE)
-
     def _described(self) -> str:
         config = self.config
         return config.phonemizer if config.phonemizer == "characters" else f"{config.phonemizer}, {config.alphabet}"
@@ -252,17 +256,6 @@ def _phrases(piece: Piece) -> tuple[str, ...]:
     if piece.kind == "mark":
         return ()
     return piece.words if piece.kind == "letters" else (" ".join(piece.words),)
-
-
-def _versions(config: FrontEndConfig) -> dict[str, str]:
-    """Return what besides the options decides symbols: the versions of the rules and of the synthesiser."""
-    versions = {"vaak": __version__}
-    if config.phonemizer == "espeak" or (config.phonemizer == "lexicon" and config.unknown_words == "espeak"):
-        try:
-            versions["espeakng-loader"] = importlib.metadata.version("espeakng-loader")
-        except importlib.metadata.PackageNotFoundError:
-            raise UserError("espeak-ng is not installed; pip install 'vaak[tts]'") from None
-    return versions
 
 
 class Piece(NamedTuple):
@@ -300,7 +293,13 @@ def pieces(text: str) -> list[Piece]:
         if token.lastgroup == "mark":
             found.append(Piece("mark", (token[0],)))
         elif token.lastgroup == "word":
-            _add(found, token[0], _is_letter(token[0], found, text[place : place + 3]))
+            word = token[0]
+            is_letter = _is_letter(word, found, text[place : place + 3])
+            kind: Literal["letters", "phrase"] = "letters" if is_letter else "phrase"
+            if found and found[-1].kind == kind:
+                found[-1] = Piece(kind, (*found[-1].words, word))
+            else:
+                found.append(Piece(kind, (word,)))
     if not any(piece.kind != "mark" for piece in found):
         raise DataError(f"{shown(text)}: there is nothing to speak in it" if text else "the text is empty")
     return found
@@ -337,11 +336,3 @@ def _is_letter(word: str, found: list[Piece], following: str) -> bool:
     if word == "A":
         return in_letters or not re.match(r" [A-Za-z]{2}", following) or (bool(found) and found[-1].kind == "phrase")
     return word != "a"
-
-
-def _add(found: list[Piece], word: str, letter: bool) -> None:
-    kind: Literal["letters", "phrase"] = "letters" if letter else "phrase"
-    if found and found[-1].kind == kind:
-        found[-1] = Piece(kind, (*found[-1].words, word))
-    else:
-        found.append(Piece(kind, (word,)))

@@ -22,7 +22,7 @@ from vaak.core.errors import DataError, UserError
 from vaak.engine.checkpoint.files import resolve_checkpoint
 from vaak.runs.open_run import open_run
 from vaak.tasks.asr.features import SAMPLING_RATE
-from vaak.tasks.asr.predict import quietest, windows_of
+from vaak.tasks.asr.long_form import quietest, windows_of
 from vaak.tasks.asr.task import AsrTask
 from vaak.tasks.asr.utterances import split_at_silences
 

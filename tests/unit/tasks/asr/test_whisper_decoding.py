@@ -24,10 +24,12 @@ from vaak.nn.decoding import sampling
 from vaak.tasks.asr.config import AsrDecodingConfig
 from vaak.tasks.asr.data import Timing
 from vaak.tasks.asr.features import WhisperFeatures
+from vaak.tasks.asr.long_form import Listener, listen_on, open_listener
 from vaak.tasks.asr.model import AsrModel
-from vaak.tasks.asr.predict import Listener, Transcriber, Transcript, compression_ratio, demand_decoding
+from vaak.tasks.asr.predict import Transcriber, compression_ratio, demand_decoding
 from vaak.tasks.asr.task import AsrTask
 from vaak.tasks.asr.times import median_filtered, warped, words_by_token, words_of
+from vaak.tasks.asr.transcripts import Transcript
 from vaak.tasks.asr.utterances import joined
 from vaak.tasks.asr.whisper import Vocabulary, loaded_whisper
 
@@ -149,10 +151,10 @@ LONG: list[tuple[dict[str, Any], dict[str, Any]]] = [
 
 
 def listened(transcriber: Transcriber, path: Path) -> Any:
-    listener = transcriber._listener(path)
+    listener = open_listener(transcriber, path)
     assert isinstance(listener, Listener)
     while listener.frames_left > 0:
-        transcriber._listen_on([listener])
+        listen_on(transcriber, [listener])
     return listener
 
 

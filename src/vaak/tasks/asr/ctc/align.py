@@ -26,7 +26,7 @@ from vaak.core.errors import DataError, UserError
 from vaak.nn.ctc import best_path, collapse, frames_needed
 from vaak.tasks.asr.ctc.data import FrameFeatures
 from vaak.tasks.asr.ctc.predict import CtcTranscriber
-from vaak.tasks.asr.predict import Recording, Window
+from vaak.tasks.asr.long_form import Recording, Window
 from vaak.tasks.asr.whisper import Vocabulary
 from vaak.tasks.batches import Batches, Done
 

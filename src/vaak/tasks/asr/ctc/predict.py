@@ -25,7 +25,9 @@ from vaak.runs.open_run import open_run
 from vaak.tasks.asr.config import AsrDecodingConfig
 from vaak.tasks.asr.ctc.data import padded_features
 from vaak.tasks.asr.ctc.model import CtcModel, CtcOutputs
-from vaak.tasks.asr.predict import Segment, Transcriber, Window
+from vaak.tasks.asr.long_form import Window
+from vaak.tasks.asr.predict import Transcriber
+from vaak.tasks.asr.transcripts import Segment
 from vaak.tasks.asr.whisper import Vocabulary
 from vaak.text.ngram import Ngram
 from vaak.text.scoring.word_errors import count_errors

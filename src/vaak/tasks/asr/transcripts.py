@@ -1,0 +1,121 @@
+"""Transcripts of recordings, and the formats that they are written in.
+
+SRT and WebVTT are subtitles; RTTM and STM (vaak.text.scoring.speaker_errors) also say who speaks.
+"""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+from vaak.audio.segments import Interval
+from vaak.text.scoring.speaker_errors import Turn, rttm_words, stm_text
+
+
+class Segment(NamedTuple):
+    """The words from ``start`` to ``end``, in seconds; with the times of each, and the language, if they are known."""
+
+    start: float
+    end: float
+    text: str
+    words: tuple[Interval, ...] = ()
+    language: str | None = None
+
+
+@dataclass(frozen=True)
+class Transcript:
+    """The words of a recording; ``duration`` in seconds."""
+
+    name: str
+    segments: tuple[Segment, ...]
+    duration: float
+    seconds_taken: float = field(compare=False)
+
+    @property
+    def text(self) -> str:
+        return " ".join(segment.text for segment in self.segments if segment.text)
+
+    def __str__(self) -> str:
+        return self.text
+
+    @property
+    def srt(self) -> str:
+        """Subtitles."""
+        return srt_text(self.segments)
+
+    @property
+    def vtt(self) -> str:
+        """Subtitles for browsers (WebVTT)."""
+        return vtt_text(self.segments)
+
+
+@dataclass(frozen=True)
+class SpeakerTranscript:
+    """The words of each speaker of a recording; ``duration`` in seconds."""
+
+    name: str
+    turns: tuple[Turn, ...]
+    duration: float
+    seconds_taken: float = field(compare=False)
+
+    @property
+    def text(self) -> str:
+        """A line for each turn."""
+        return "\n".join(f"{turn.speaker}: {turn.text}" for turn in self.turns)
+
+    @property
+    def srt(self) -> str:
+        """Subtitles that name the speaker."""
+        return srt_text(self._subtitles)
+
+    @property
+    def vtt(self) -> str:
+        """Subtitles for browsers that name the speaker."""
+        return vtt_text(self._subtitles)
+
+    @property
+    def _subtitles(self) -> list[Segment]:
+        return [Segment(one.start, one.end, f"{one.speaker}: {one.text}") for one in self.turns]
+
+    def rttm(self, path: Path) -> str:
+        """The turns and their words; ``path`` is where it will be."""
+        return rttm_words(self.name, self.turns, path)
+
+    def stm(self, path: Path) -> str:
+        """The turns with their text; ``path`` is where it will be."""
+        return stm_text(self.name, self.turns, path)
+
+
+def srt_text(segments: Iterable[Segment]) -> str:
+    """Return subtitles, numbered; a segment without words has none.
+
+    >>> srt_text([Segment(0.0, 1.5, "one"), Segment(1.5, 2.0, ""), Segment(2.0, 3725.5, "two")]).split("\\n\\n")[1]
+    '2\\n00:00:02,000 --> 01:02:05,500\\ntwo'
+    """
+    return "".join(
+        f"{number}\n{_clock(one.start)} --> {_clock(one.end)}\n{one.text}\n\n"
+        for number, one in enumerate((one for one in segments if one.text), start=1)
+    )
+
+
+def vtt_text(segments: Iterable[Segment]) -> str:
+    """Return subtitles as browsers show them (WebVTT), in which ``<`` begins a tag."""
+    return "WEBVTT\n\n" + "".join(
+        f"{_clock(one.start, '.')} --> {_clock(one.end, '.')}\n{html.escape(one.text, quote=False)}\n\n"
+        for one in segments
+        if one.text
+    )
+
+
+def _clock(seconds: float, point: str = ",") -> str:
+    """A time as subtitles have it.
+
+    >>> _clock(3725.5)
+    '01:02:05,500'
+    """
+    milliseconds = round(1000 * seconds)
+    minutes, rest = divmod(milliseconds, 60_000)
+    return f"{minutes // 60:02}:{minutes % 60:02}:{rest // 1000:02}{point}{rest % 1000:03}"
