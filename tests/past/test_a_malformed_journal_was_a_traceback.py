@@ -48,7 +48,7 @@ LINES = [(name, line) for name, lines in MALFORMED.items() for line in lines]
 def test_a_malformed_line_of_a_journal_is_one_clear_line_that_names_it(name: str, line: bytes, tmp_path: Path):
     (tmp_path / name).write_bytes(b'{"data": "of another run"}\n' + line + b"\n")
     trainer = toy_trainer(tmp_path, task=ToyTask())
-    with pytest.raises(UserError, match=rf"{name}, line 2: this is no line that Vaak wrote .*; the run follows what"):
+    with pytest.raises(UserError, match=rf"{name}, line 2: Vaak didn't write this line .*; the run follows what"):
         trainer.fit()
 
 
@@ -64,7 +64,7 @@ def test_the_run_resumes_once_the_line_is_gone_and_a_fresh_start_never_minds(nam
     resume = ("train", run / "config.yml", "--resume", "auto", "training.max_steps=2")
     code, _, err = vaak(*resume)
     assert code == 2
-    assert f"{run / name}, line 1: this is no line that Vaak wrote" in err.splitlines()[-1]
+    assert f"{run / name}, line 1: Vaak didn't write this line" in err.splitlines()[-1]
     assert "Traceback" not in err
     (run / name).write_bytes(b'{"epoch": 0, "ind')
     code, _, err = vaak(*resume)
@@ -94,7 +94,7 @@ def test_malformed_records_are_ignored_with_a_warning(line: bytes, tmp_path: Pat
     file.write_bytes(record + line + b"\n" + record + b'{"kind": "st')
     assert [one["step"] for one in read_records(file)] == [1, 1]
     assert [one["step"] for one in read_newest_records(file, 1)] == [1, 1]
-    assert f"{file}: 1 lines are no records of a run: they are ignored" in caplog.text
+    assert f"{file}: 1 lines aren't records of a run: they are ignored" in caplog.text
 
 
 def test_a_run_with_malformed_records_and_sessions_is_listed_resumed_and_replayed(vaak: Vaak, tmp_path: Path):

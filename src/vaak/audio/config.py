@@ -359,7 +359,7 @@ class DatasetConfig(DividedSection):
         only_for=("json", "splits", "commonvoice", "fleurs", "nemo", "parquet", "voxpopuli", "webdataset"),
     )
     audio_root: tuple[str, ...] = option(
-        "One or several folders outside of a manifest's own in which the audio that it names may lie, by absolute or "
+        "One or several folders outside of a manifest's own in which the audio that it names may be, by absolute or "
         "relative paths; without any, only in the manifest's folder (cuts: anywhere).",
         (),
         resume="free",

@@ -34,7 +34,7 @@ class ByteRange(NamedTuple):
         return f"{self.path}@bytes={self.offset}+{self.size}"
 
     def open(self) -> BinaryIO:
-        """The bytes as a file of their own."""
+        """Yield the bytes as a file."""
         return io.BufferedReader(_RawRange(self), BUFFER)
 
 

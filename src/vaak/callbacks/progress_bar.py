@@ -1,6 +1,6 @@
 """A progress bar on a terminal: epoch, steps, live loss, rates, time elapsed and left, last and best evaluation.
 
-A module of its own, since rich is imported only where there is a terminal.
+A separate module, since rich is imported only where there is a terminal.
 """
 
 from __future__ import annotations

@@ -117,7 +117,7 @@ class StepLogCallback(Callback):
             values |= {"loss_scale": report.loss_scale, "overflows": self.skipped["overflow"]}
         if self.skipped["non_finite"]:
             values["non_finite_steps"] = self.skipped["non_finite"]
-        training = self.seconds - self.aside  # an evaluation between the steps makes none of them slower
+        training = self.seconds - self.aside  # an evaluation between the steps doesn't slow them down
         values["clock"] = {"seconds": round(self.seconds, 4)} | {
             rate_name(unit): round(count / training, 1) for unit, count in self.counts.items() if count and training > 0
         }

@@ -61,7 +61,7 @@ NEXT = {
 """Commands to try on a finished run, by its task."""
 OF_TEST = " --split test"
 EARLY = "early stopping"
-"""How the reason begins of a run that ended as it was to."""
+"""How the reason of a run that ended as planned begins."""
 
 
 def print_outcome(outcome: Outcome, as_json: bool, report: Path | None = None) -> None:

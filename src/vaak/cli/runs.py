@@ -167,7 +167,7 @@ def clean(
 def below_parents(runs: Sequence[RunSummary]) -> list[RunSummary]:
     """Order runs so that forks follow their parent, named with how deep they are and where they begin.
 
-    Forks of a run that isn't there, and rings, which only an edited run.json can make, stand like runs of their own.
+    Forks of a run that isn't there, and rings, which only an edited run.json can make, are listed as no forks.
     """
     left = {run.name for run in runs}
 

@@ -273,7 +273,7 @@ def _shared_pasts(names: list[str]) -> list[str]:
 
 
 def _effect(one: Comparison) -> list[str]:
-    """The size of an effect, in one line, where examples have figures of their own."""
+    """The size of an effect, in one line, where each example has its figures."""
     if one.effect != one.effect:  # not a number
         return []
     low, high = one.effect_interval

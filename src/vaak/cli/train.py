@@ -93,16 +93,16 @@ def fork(
     ] = None,
     step: Annotated[int, typer.Option(min=1, help="The last step that the two runs share.")] = ...,  # type: ignore[assignment]
     run_dir: Annotated[
-        Path | None, typer.Option(help="The directory of the fork; default: beside RUN, named after it and the step.")
+        Path | None, typer.Option(help="The directory of the fork; default: next to RUN, named after it and the step.")
     ] = None,
-    no_train: Annotated[bool, typer.Option("--no-train", help="Make it, and print the command that goes on.")] = False,
+    no_train: Annotated[bool, typer.Option("--no-train", help="Make it, and print the command that trains it.")] = False,
     device: TrainingDevice = None,
     trust_code: TrustCode = False,
     as_json: JsonLines = False,
 ) -> None:
     """Make a run that shares the past of another up to a step, and train it on with other options.
 
-    Checkpoints and data are linked, not copied. Steps between the nearest checkpoint and the step are taken again.
+    Checkpoints and data are linked, not copied. Steps between the nearest checkpoint and the step are recomputed.
 
     Example: vaak fork runs/quickstart --step 100 training.optimizer.lr=1e-3
     """

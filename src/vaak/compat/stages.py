@@ -47,7 +47,7 @@ class Stages(Callback):
         whole = len(changed) == len(groups) or changed[0] is optimizer.param_groups[0]  # the first stands for all
         if not whole or not all(math.isclose(scale, scales[0], rel_tol=1e-6) for scale in scales):
             raise UserError(
-                "the groups of optimizer.param_groups were given rates of their own, but a training has one rate; "
+                "the groups of optimizer.param_groups were given different rates, but a training has one rate; "
                 "rates by name or depth are options: training.optimizer.groups and layer_decay"
             )
         first = changed[0]

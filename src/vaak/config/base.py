@@ -44,7 +44,7 @@ else:
 
 
 class _OneLine(ModelMetaclass):
-    """Makes one line of the mistakes in a section that a program makes; those of a file have lines of their own."""
+    """Makes one line of the mistakes in a section that a program makes; those of a file have a line each."""
 
     def __call__(self, *arguments: Any, **options: Any) -> Any:
         try:

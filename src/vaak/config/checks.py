@@ -21,7 +21,7 @@ from vaak.config.tasks import CheckFinding, impossible, impossible_if_given, no_
 from vaak.config.training import DIFFICULTIES, MOST_EXACT, AuxiliaryLoss, TrainingConfig
 
 NO_OPTIONS = ast.arguments(args=[ast.arg("self")], posonlyargs=[], kwonlyargs=[], kw_defaults=[], defaults=[])
-"""The parameters of a class without an ``__init__`` of its own."""
+"""The parameters of a class that doesn't define ``__init__``."""
 LOGGED = (
     *("loss", "learning_rate", "learning_rate/", "gradient_norm", "gradient_norm/"),
     *("loss_scale", "overflows", "non_finite_steps", "skipped", "seconds", "total_steps"),
@@ -279,7 +279,7 @@ def _impossible(experiment: Experiment[Any, Any]) -> Iterator[CheckFinding]:
 
 
 def _impossible_logits(experiment: Experiment[Any, Any]) -> Iterator[CheckFinding]:
-    """Ways to do without all logits where a loss reads them, or where they aren't to be had."""
+    """Ways to do without all logits where a loss reads them, or where they are unavailable."""
     training, how = experiment.training, experiment.training.performance.logits
     if how in ("auto", "whole") or not experiment.spec.loss_reads_head:
         return

@@ -93,7 +93,7 @@ class Artifact:
             return None
 
     def damage(self, concerns: Callable[[str], bool] = lambda name: True) -> str | None:
-        """Return what is wrong with the first file that isn't as it was written, with its path; None if there is none.
+        """Return what is wrong with the first file that has changed, with its path; None if none has.
 
         Only files are looked at whose name below the folder ``concerns`` the caller. Raises what ``read`` does.
         """

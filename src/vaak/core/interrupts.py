@@ -3,7 +3,7 @@
 Python runs signal handlers between its own instructions only, so seconds of work in a library would delay the answer
 and the end (training a tokenizer, clustering). The system writes to a pipe when the signal comes, and a thread that
 reads it answers, and ends the process where the main thread hasn't. What is half-written then is as after a kill:
-removed or recreated by the next start. Only what stops in an orderly way of its own takes its time (``in_order``).
+removed or recreated by the next start. Only what has its own orderly way to stop takes its time (``in_order``).
 """
 
 from __future__ import annotations

@@ -161,7 +161,7 @@ def one_after_another(plans: Sequence[BatchPlan], passes: Sequence[int] | None =
 
 
 def _numbered(plans: Sequence[BatchPlan]) -> np.ndarray:
-    """The passes of plans, of which each goes on counting where the one before it ended."""
+    """The passes of plans, each of which continues the count of the one before it."""
     found, first = list[np.ndarray](), 0
     for plan in plans:
         own = np.zeros(len(plan), np.int64) if plan.passes is None else plan.passes

@@ -82,7 +82,7 @@ class LossSums:
         return roots, factors
 
     def taken(self) -> Sums:
-        """Return the sums so far, from where they begin anew."""
+        """Return the sums so far, and begin new ones."""
         sums, self.sums = self.sums, {}
         return sums
 

@@ -63,7 +63,7 @@ class Journal(Generic[Parsed]):
                 "%s, line %d: a line that a killed process left unfinished is ignored (%s)", file, number, shown
             )
         elif self.problem is None:
-            self.problem = f"{file}, line {number}: this is no line that Vaak wrote ({shown})"
+            self.problem = f"{file}, line {number}: Vaak didn't write this line ({shown})"
 
     def forget(self) -> None:
         """Clear the entries: the files were moved away."""

@@ -91,5 +91,5 @@ def _records_in(content: bytes, path: Path) -> list[dict[str, Any]]:
         record for _, record in found.objects if isinstance(record.get("kind"), str) and type(record.get("step")) is int
     ]
     if ignored := len(found.malformed) + len(found.objects) - len(records):
-        log.warning("%s: %d lines are no records of a run: they are ignored", path, ignored)
+        log.warning("%s: %d lines aren't records of a run: they are ignored", path, ignored)
     return records

@@ -46,7 +46,7 @@ class Checkpointer:
 
     ``saved_step`` is the step of the newest one in the run's folder, ``last_save`` the time when it was made.
 
-    They go to ``directory``, as often as ``config`` says; ``data`` is what the run trains on, and ``precision`` its
+    They go to ``directory``, when ``config`` says so; ``data`` is what the run trains on, and ``precision`` its
     precision.
     """
 

@@ -110,7 +110,7 @@ def make_trained(task: Task, config: TrainingConfig, device: torch.device, folde
 
 
 def demand_no_running_statistics(model: nn.Module) -> None:
-    """Raise UserError for a module whose state follows each forward pass: a rank has those of its own alone."""
+    """Raise UserError for a module whose state follows each forward pass: a rank has seen its own alone."""
     for name, module in model.named_modules():
         if isinstance(module, _NormBase) and module.track_running_stats:
             raise UserError(

@@ -240,7 +240,7 @@ class LoraConfig(Section):
 
 
 def _as_tuple(value: Any) -> Any:
-    """A list as a tuple: where a section was changed before its validation, it is no JSON, whose lists would do."""
+    """A list as a tuple: where a section was changed before its validation, it isn't JSON, whose lists would do."""
     return tuple(value) if isinstance(value, list) else value
 
 

@@ -36,7 +36,7 @@ CPU_PRODUCTS_AT_ONCE, PRODUCTS_AT_ONCE = 2**23, 2**27
 """Logits of a head that are made together: more rows are multiplied faster, and take more memory."""
 FEWEST_ROWS = 128
 MANY_LOGITS = 2**26
-"""So many logits aren't made whole where that can be helped: 256 MiB in 32 bits, and their gradient as much."""
+"""Logits of this number or more aren't made whole if possible: 256 MiB in 32 bits, and their gradient, too."""
 
 
 class HeadInputs(NamedTuple):

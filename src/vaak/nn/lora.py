@@ -4,7 +4,7 @@
     y = m (W + (alpha / rank) · B A) x / |W + …|          DoRA: m and the lengths |…| are those of the weight's rows
 
 With rsLoRA the factor is alpha / √rank. W may be kept in bf16 (``base_dtype``): where products are computed in bf16, it
-is rounded to that anyway; or in four bits (``nf4``), where the adapters learn beside what the rounded weights say.
+is rounded to that anyway; or in four bits (``nf4``), where the adapters learn in addition what the rounded weights say.
 
 Sources: Hu et al. 2021, "LoRA"; Liu et al. 2024, "DoRA"; Kalajdzievski 2023, "A Rank Stabilization Scaling Factor for
 Fine-Tuning with LoRA".

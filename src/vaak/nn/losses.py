@@ -218,7 +218,7 @@ ARGUMENTS, MASKED_ARGUMENTS = ("outputs", "targets"), ("outputs", "targets", "va
 
 
 def _demand_arguments(key: str, reference: str, loss: Any, allowed: Collection[tuple[str, ...]]) -> tuple[str, ...]:
-    """Return which of the ``allowed`` arguments a loss is called with; one with a ``valid`` of its own takes all four.
+    """Return which of the ``allowed`` arguments a loss is called with; one that defines ``valid`` takes all four.
 
     Raises UserError where it takes none of them.
     """

@@ -9,7 +9,7 @@
 Sources: Vaswani et al. 2017, "Attention Is All You Need"; Press and Wolf 2017, "Using the Output Embedding to Improve
 Language Models" (tied embeddings); See, Liu and Manning 2017, "Get To The Point: Summarization with Pointer-Generator
 Networks", equations 8 and 9 (copying). Differs: embeddings are multiplied by sqrt(d_model) only where sinusoidal
-positions are added to them, which they would else be drowned by; what is copied by is an attention of its own with a
+positions are added to them, which they would else be drowned by; what is copied by is a separate attention with a
 single head, and the decision to generate is made from the decoder's state alone.
 """
 
@@ -176,7 +176,7 @@ class EncoderDecoderModel(nn.Module):
 
         ``source`` is real where ``source_mask`` is True; ``target`` may be padded on the right. ``norms`` tally what
         enters feature maps, of the source's tokens and of the target's. Without ``project``, what scores are the
-        product of is returned, except where tokens may be copied: then they are no product.
+        product of is returned, except where tokens may be copied: then they aren't a product.
         """
         source_norms, target_norms = norms or (None, None)
         memory = self.encode(source, source_mask, norms=source_norms)

@@ -102,7 +102,7 @@ def status_of_stage(stage: Stage, folder: Path, parts: Parts, forced: bool = Fal
 
 
 def _marker(folder: Path, name: str) -> Artifact:
-    """Return a stage's folder as an artifact: as it was begun, or as it is done."""
+    """Return a stage's folder as an artifact: begun, or done."""
     return Artifact(folder, name, "outputs", keys={"parts": dict})
 
 

@@ -43,7 +43,7 @@ Maker = Callable[[list[str]], np.ndarray]
 
 @runtime_checkable
 class Portable(Protocol):
-    """A maker of rows that can be made again in another process: by ``from_json`` of its class, from this JSON."""
+    """A maker of rows that can be recreated in another process: by ``from_json`` of its class, from this JSON."""
 
     def as_json(self) -> dict[str, Any]: ...
 

@@ -88,7 +88,7 @@ def _broken(splits: list[SplitSurvey]) -> Iterator[str]:
 
 
 def _named(name: str, text: str) -> Iterator[str]:
-    """A line that begins with a name, and goes on below its text."""
+    """A line that begins with a name, and continues below its text."""
     yield from _wrapped(text, " " * 14, f"  {name:<12}")
 
 

@@ -20,7 +20,7 @@ def aligned(rows: Sequence[Sequence[str]], left: int | None = None) -> list[str]
 
 
 def csv_text(head: Sequence[str], rows: Iterable[Iterable[Any]], decimals: int | None = None) -> str:
-    """A table as CSV, real numbers with so many ``decimals`` or all; None is an empty cell."""
+    """A table as CSV, real numbers with ``decimals`` digits or all; None is an empty cell."""
 
     def cell(value: Any) -> Any:
         return f"{value:.{decimals}f}" if decimals is not None and isinstance(value, float) else value

@@ -27,7 +27,7 @@ Result = TypeVar("Result")
 AT_FIRST, AT_MOST = 16, 128
 """Parts of a batch where nobody says how many, and how many they may become on a device with room for them."""
 BATCHES_AHEAD = 4
-"""So many batches of parts are read and sorted at a time; with one part in a batch, none is read ahead."""
+"""The number of batches of parts that are read and sorted at a time; with one part in a batch, none is read ahead."""
 
 
 @dataclass(eq=False)

@@ -26,7 +26,7 @@ class TextTask(PreparedTask[AnyExperiment, Folder], Generic[AnyExperiment, Folde
 
     TOKENIZERS
         Options of ``data`` that describe a tokenizer, and the folders of prepared data that hold them. A side without
-        options of its own is read with the first.
+        separate options is read with the first.
     """
 
     TOKENIZERS: ClassVar[tuple[str, ...]] = ("tokenizer",)

@@ -397,7 +397,7 @@ def test_a_rate_that_was_set_stays_until_it_is_set_again(parts, project):
     groups = trainer.optimizer.param_groups
     assert len(groups) > 1
     groups[1]["lr"] = 1e-6
-    with pytest.raises(UserError, match=r"given rates of their own, .*training\.optimizer\.groups and layer_decay"):
+    with pytest.raises(UserError, match=r"given different rates, .*training\.optimizer\.groups and layer_decay"):
         trainer.train(epochs=1)
     for group in groups:
         group["lr"] = 1e-6

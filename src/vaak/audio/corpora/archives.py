@@ -4,7 +4,7 @@ webdataset   train-000000.tar: members KEY.flac (wav, mp3, ogg, opus), KEY.txt, 
 shar         cuts.000000.jsonl.gz with recording.000000.tar, in one folder, or in train, dev and test
 parquet      train-00000-of-00012.parquet: a column audio with bytes (or a path), and those of its labels
 
-Splits are named by files and folders. A cut refers to its audio by where it lies in the archive
+Splits are named by files and folders. A cut refers to its audio by where it is in the archive
 (``vaak.audio.embedded``): nothing is unpacked, so a member's name can lead nowhere; one that would (``..``, an absolute
 path, a link) is refused all the same. Of members only audio, text and JSON are read, never a pickle.
 """
@@ -286,7 +286,7 @@ class SharReader(LayoutReader):
                 if data is None or about is None or data.name.rpartition(".")[0] != entry.get("id"):
                     instead = f"has {data.name}" if data else "ends"
                     raise DataError(f"{where}: {tar} {instead} where the recording of {entry.get('id')} is expected")
-                for name in others:  # fields of tars of their own
+                for name in others:  # fields in separate tars
                     entry.pop(name, None)
                     if isinstance(entry.get("custom"), dict):
                         entry["custom"].pop(name, None)

@@ -132,6 +132,6 @@ def demand_inside(path: Path, folders: Sequence[Path], where: str, name: str | N
     outside = f"a link to {real}, outside of" if is_link else "outside of"
     its = f"the folder of the manifest ({folders[0]})" + (" and of audio_root" if len(folders) > 1 else "")
     raise DataError(
-        f"{where}: {called} is {outside} {its}, which is refused; if the audio may lie there, add its folder to the "
+        f"{where}: {called} is {outside} {its}, which is refused; if the audio may be there, add its folder to the "
         f"dataset: audio_root: [{real.parent}]"
     )

@@ -1,4 +1,4 @@
-"""Folders of audio as corpora: audio next to its annotations, LJ Speech, alignments in a folder of their own.
+"""Folders of audio as corpora: audio next to its annotations, LJ Speech, alignments in a separate folder.
 
 A folder (type ``folder``) is searched recursively for audio and annotations. For audio files that are named one by one,
 or by a pattern, annotations are those next to them, and those in folders ``rttm``, ``uem``, ``ctm``, ``textgrid`` next

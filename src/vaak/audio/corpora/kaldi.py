@@ -46,7 +46,7 @@ class KaldiReader(LayoutReader):
 
     @classmethod
     def is_used(cls, folder: Path) -> bool:
-        """Whether a folder is data of its own, and not another's changed."""
+        """Return whether a folder holds data, and not another folder's changed."""
         return not re.search(r"_(sp|volp|aug|hires)(_|$)", folder.name)
 
     def find_parts(self) -> dict[str, list[Path]]:
@@ -149,4 +149,4 @@ def ark_entry(path: Path, offset: int, where: str) -> ByteRange:
                 return ByteRange(path, offset, path.stat().st_size - offset)
     except (OSError, struct.error) as error:
         raise DataError(f"{where}: {path}: can't be read: {getattr(error, 'strerror', None) or error}") from error
-    raise DataError(f"{where}: {path}:{offset} is no audio of an archive (WAV, FLAC); matrices and pickles aren't read")
+    raise DataError(f"{where}: {path}:{offset} isn't audio of an archive (WAV, FLAC); matrices and pickles aren't read")

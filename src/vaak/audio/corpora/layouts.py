@@ -108,7 +108,7 @@ class LayoutReader(CorpusReader):
             raise DataError(f"{self.where}: {folder} has several corpora ({names}); {hint}")
         if not found:
             raise DataError(
-                f"{self.where}: {folder} is no corpus of type {self.dataset.type}: expected {self.EXPECTED}"
+                f"{self.where}: {folder} isn't a corpus of type {self.dataset.type}: expected {self.EXPECTED}"
             )
         return found[0]
 
@@ -184,7 +184,7 @@ class LayoutReader(CorpusReader):
 
 
 def table_rows(path: Path, names: tuple[str, ...] = ()) -> Iterator[tuple[str, Row]]:
-    """Each row of a table whose cells are parted by tabs, with its place; ``names`` where it has no header.
+    """Each row of a table whose cells are separated by tabs, with its place; ``names`` where it has no header.
 
     Reads ``.gz``, too. A quotation mark is one, unless all of a cell is quoted. Raises DataError with its line.
     """

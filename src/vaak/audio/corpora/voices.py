@@ -140,7 +140,7 @@ def voice_cuts(dataset: DatasetConfig, folder: Path) -> Iterator[MonoCut]:
         lines = read_json_lines(there / "sentences.jsonl")
         whole = [line for _, line in lines.objects if line.keys() >= {"text", "num_samples", "words", "phonemes"}]
         if len(whole) != len(texts):
-            raise UserError(f"{there / 'sentences.jsonl'}: this is damaged; delete {there}, and it is made again")
+            raise UserError(f"{there / 'sentences.jsonl'}: this is damaged; delete {there}, and it is recreated")
         for index, line in enumerate(whole):
             yield _cut(voice, there / f"{index:03}.flac", line)
 

@@ -1,7 +1,7 @@
 """A line of a Lhotse manifest becomes a cut, and a cut audio with who speaks when; reading them can run nothing.
 
 Lhotse reads what a manifest names: a source may be a shell command, an address or bytes, a stored array a pickle, and a
-transform may hold a recording of its own. So only what is on the lists below is let through, in every object of a line,
+transform may hold another recording. So only what is on the lists below is let through, in every object of a line,
 however deep it is: in the tracks of a mixed cut, in the impulse response of a reverberation, in custom fields.
 
 Plain sections of files are read by ``vaak.audio.audio_file``, which checks what Lhotse doesn't: that a file has the

@@ -144,11 +144,11 @@ class Features:
         return self._section(0, num_frames, len(samples), partial(_part, samples))
 
     def num_windows(self, num_samples: int) -> int:
-        """The number of whole windows, which are frames, in a section of so many samples."""
+        """The number of whole windows, which are frames, in a section of ``num_samples``."""
         return max(0, 1 + (num_samples - self._length) // self._shift)
 
     def num_samples(self, num_windows: int) -> int:
-        """The length of a section of so many windows."""
+        """The length of a section of ``num_windows``."""
         return (num_windows - 1) * self._shift + self._length
 
     def pieces(

@@ -216,7 +216,7 @@ def at_speeds(speakers: Sequence[str], factors: Sequence[float]) -> tuple[str, .
 
 
 def _add(track: np.ndarray, samples: np.ndarray, place: int) -> None:
-    """Adds ``samples`` to ``track`` from ``place`` on; what lies outside the track is left out."""
+    """Adds ``samples`` to ``track`` from ``place`` on; what is outside of the track is left out."""
     first, last = max(place, 0), min(place + len(samples), len(track))
     track[first:last] += samples[first - place : last - place]
 

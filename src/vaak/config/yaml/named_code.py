@@ -4,7 +4,7 @@ Code is the user's own if the command line or the program names it, or a configu
 a file of code, isn't theirs
 
 - by its place, if it is that of a run: ``config.yml`` and ``sessions/0001.yml`` are the names under which runs keep
-  theirs, wherever they were copied or moved to, and whatever else lies in the folder; and so is any file next to
+  theirs, wherever they were copied or moved to, and whatever else is in the folder; and so is any file next to
   a ``code/`` whose hashes a run has written;
 - by its owner, if that is neither the user nor the system.
 

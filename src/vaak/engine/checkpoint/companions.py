@@ -4,7 +4,7 @@
     frozen.safetensors              weights that are never trained, on disk once for all checkpoints. Their base gives
                                     them, too; where it doesn't (init_from), CHECKPOINTS/frozen-HASH.safetensors does
 
-A file with the SHA-256 that the manifest gives is the right one, wherever it lies. Only a resume writes what is
+A file with the SHA-256 that the manifest gives is the right one, wherever it is. Only a resume writes what is
 restored: what merely reads a checkpoint changes nothing in its run.
 """
 

@@ -150,7 +150,7 @@ def read_state(path: Path) -> dict[str, Any]:
 def verify(path: Path) -> None:
     """Raise CheckpointError unless every file of the state has the size and SHA-256 that the manifest gives.
 
-    Frozen weights may lie in another copy (companions.py); other companions don't matter.
+    Frozen weights may be in another copy (companions.py); other companions don't matter.
     """
     listed = listed_files(path)
     _demand_state(path, listed)

@@ -6,7 +6,7 @@
 A mask has a byte for each pair of tokens, 1 GiB for a row of 32,768, and with one the kernels that never form all
 pairs (flash attention) can't be used. Here the tokens stay where they are, and the bounds say which belong together:
 padding is one more document, so there is nothing to gather. Kernels are those of CUDA in 16 bits; their backward adds
-up in an order of its own, so they aren't taken where results must repeat. Before the first use on a device in a
+up in any order, so they aren't taken where results must repeat. Before the first use on a device in a
 process, a small example is computed with a mask, too: kernels that fail, or say something else, are not used.
 
 Source: Dao et al. 2022, "FlashAttention"; ``torch.nn.attention.varlen``.

@@ -101,7 +101,7 @@ def positions_in_documents(documents: Tensor) -> Tensor:
 
 
 def segments_of(documents: Tensor, at_most: int) -> Segments:
-    """Return the runs of equal numbers in ``documents`` ``(batch, time)``, of which there are ``at_most`` so many.
+    """Return the runs of equal numbers in ``documents`` ``(batch, time)``, ``at_most`` of them.
 
     The device isn't waited for: how many there are isn't read, and more are an error on the device.
 

@@ -275,7 +275,7 @@ def _levelled(scores: Tensor, frame_lengths: Tensor, symbol_lengths: Tensor) -> 
 
 
 AT_ONCE = 16
-"""A CPU computes so many exponentials with other instructions than those that are left over, and rounds otherwise."""
+"""Exponentials that a CPU computes together; those that are left over have other instructions, and round otherwise."""
 FRAMES_OF_A_BLOCK = 16
 """With more of them a block is a matrix of more diagonals, with fewer there are more blocks to go through in turn."""
 

@@ -124,7 +124,7 @@ class AsrModelConfig(Section):
     train_feature_encoder: bool = option("ctc with a base: train its convolutions, too.", False)
     adapter: str | None = option(
         "ctc with a base that has adapters by language (MMS): train that of a language, such as hin, with the output "
-        "layer, and nothing else. If the base has none of it, a new one, with tokens of data.tokenizer.",
+        "layer, and nothing else. If the base has no layer for it, a new one, with tokens of data.tokenizer.",
         None,
         pattern=r"^[A-Za-z0-9][\w-]*$",
     )

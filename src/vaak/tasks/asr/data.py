@@ -162,7 +162,7 @@ class AsrDataset(Dataset):
 
 
 def segments_of(text: str, alignment: Alignment, seconds: float) -> list[Interval]:
-    """The segments of an utterance of so many ``seconds``: the utterances of which it was made, or its phrases.
+    """The segments of an utterance of ``seconds``: the utterances of which it was made, or its phrases.
 
     >>> words = {"word": (Interval(0.1, 0.3, "so"), Interval(0.3, 0.5, "it"), Interval(1.4, 1.9, "is"))}
     >>> segments_of("So it is.", words, 2.0)

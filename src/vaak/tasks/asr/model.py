@@ -192,7 +192,7 @@ class AsrModel(nn.Module):
         return torch.stack([seen[layer][:, head] for layer, head in heads], 1)
 
     def head_inputs(self, tokens: Tensor, encoded: Encoded) -> Tensor | HeadInputs:
-        """Return the factors of these logits; the logits themselves where the head has adapters of its own."""
+        """Return the factors of these logits; the logits themselves where the head has adapters."""
         return self._scored(tokens, encoded, None, project=False)
 
     def _scored(self, tokens: Tensor, encoded: Encoded, cache: Any, *, project: bool) -> Tensor | HeadInputs:

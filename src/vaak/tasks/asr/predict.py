@@ -134,7 +134,7 @@ class Transcriber:
     def segments_of_pieces(
         self, heard: Heard, pieces: list[Piece], begin: float, encoded: Encoded, row: int, frames: int
     ) -> list[Segment]:
-        """The segments of a window's ``pieces``, which begins at ``begin`` seconds and has so many ``frames`` of audio.
+        """The segments of a window's ``pieces``, which begins at ``begin`` seconds and has ``frames`` of audio.
 
         It is that of a ``row`` of encoded audio.
         """

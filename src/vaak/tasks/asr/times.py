@@ -5,7 +5,7 @@
 
 A word's times are those of its tokens, which are found in the decoder's attention to the audio: some heads look at what
 is said just then. Their weights, each position's compared with those of other tokens, smoothed, and averaged, have a
-cheapest path that goes on in the text and in the audio only (dynamic time warping).
+cheapest path that only moves forward, in the text and in the audio (dynamic time warping).
 
 Sources: Radford et al. 2022, "Robust Speech Recognition via Large-Scale Weak Supervision"; openai/whisper
 (``decoding.py``, ``timing.py``). What is found is what transformers finds (``WhisperTimeStampLogitsProcessor``,
@@ -80,7 +80,7 @@ class Piece(NamedTuple):
 
 
 def pieces_of(tokens: Sequence[int], times: range, seconds: float) -> tuple[list[Piece], float | None]:
-    """The segments in the tokens of a window of so many ``seconds``, and how much of it they are: None for all of it.
+    """The segments in the tokens of a window of ``seconds``, and how much of it they are: None for all of it.
 
     What follows the last complete segment isn't in them, if there is one.
 

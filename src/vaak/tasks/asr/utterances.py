@@ -56,7 +56,7 @@ TOLERANCE = 0.01
 class TokenLimit(NamedTuple):
     """How many tokens a transcript may have.
 
-    ``excess(ids, seconds)`` says what is too much of the tokens of an utterance of so many seconds; None where it fits.
+    ``excess(ids, seconds)`` says what is too much of the tokens of an utterance of ``seconds``; None where it fits.
     Utterances that don't fit are counted as a ``kind``.
     """
 

@@ -75,7 +75,7 @@ def export_peft(
 ) -> None:
     """Write ``folder`` with the adapters of a pretrained encoder, for peft on ``base``, and with the classes' layers.
 
-    These are in the adapter where transformers has such a classifier, else in a file of their own.
+    These are in the adapter where transformers has such a classifier, else in a separate file.
 
     ``classes``, ``multi_label`` and ``vocab_size`` are those of ``export_hf``.
     """

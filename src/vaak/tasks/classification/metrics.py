@@ -12,7 +12,7 @@ ece            expected calibration error: the mean difference of confidence and
 Of several label columns each figure is their mean, but for those whose loss has the weight 0; NAME/COLUMN is a column's
 own. Out of scope: auroc is the probability that a text of a class has more confidence than one of none (a tie counts
 half); fpr95 the fraction of the others that pass where 95 % of the former do.
-Baselines, without loss or calibration, as their scores are no probabilities: the commonest class of training; TF-IDF of
+Baselines, without loss or calibration, as their scores aren't probabilities: the commonest class of training; TF-IDF of
 words and pairs of words with a linear support vector machine for each class against the others, C = 1.
 Sources: Guo et al. 2017, "On Calibration of Modern Neural Networks" (ECE); Hendrycks and Gimpel 2017, "A Baseline for
 Detecting Misclassified and Out-of-Distribution Examples"; Salton and Buckley 1988, "Term-Weighting Approaches in

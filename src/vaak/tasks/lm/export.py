@@ -246,7 +246,7 @@ def _write_files(folder: Path, model: LanguageModel, config: Mapping[str, Any], 
 
 
 def _ends(own: Mapping[str, Any], base: Mapping[str, Any]) -> dict[str, Any]:
-    """The tokens that end a text: what ends the run's own, and its base's; one alone is no list.
+    """The tokens that end a text: what ends the run's own, and its base's; one alone isn't a list.
 
     >>> _ends({"eos_token_id": 2}, {"eos_token_id": [5, 2]}), _ends({"eos_token_id": 2}, {})
     ({'eos_token_id': [5, 2]}, {'eos_token_id': 2})

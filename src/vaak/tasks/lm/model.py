@@ -121,7 +121,7 @@ class TransformersDecoder(nn.Module):
 
     @property
     def _head(self) -> nn.Linear | None:
-        """The layer that scores tokens; None where scores aren't its product alone, or it has adapters of its own."""
+        """The layer that scores tokens; None where scores aren't its product alone, or it has adapters."""
         head = self.network.get_output_embeddings()
         return head if self._logits_are_product and type(head) is nn.Linear else None
 

@@ -52,7 +52,7 @@ OWN = ("name", "pretrained", "lora", "dropout", "attention_dropout", "neftune_no
 def save_base(source: str, folder: Path, max_length: int) -> Tokenizer:
     """Put configuration and tokenizer of a model in ``folder``.
 
-    Raises UserError where they can't be loaded, it is no decoder, or it doesn't read ``max_length`` tokens.
+    Raises UserError where they can't be loaded, it isn't a decoder, or it doesn't read ``max_length`` tokens.
     """
     config = config_of(KEY, source)
     _demand_decoder(config, source)
@@ -76,7 +76,7 @@ def _demand_decoder(config: Any, source: str) -> None:
     elif config.is_encoder_decoder:
         said = "is an encoder and a decoder; those of task seq2seq are T5 and Marian"
     elif not is_decoder(config):
-        said = "is no causal language model; give a decoder, such as Llama or Gemma"
+        said = "isn't a causal language model; give a decoder, such as Llama or Gemma"
     elif getattr(config, "quantization_config", None) is not None:
         said = "has quantized weights; give the unquantized model, with model.lora.base_dtype: nf4"
     elif any(one.get("rope_type") == "dynamic" for one in _ropes(config)):
@@ -333,7 +333,7 @@ FAMILIES = {family.model_type: family for family in (LLAMA, MISTRAL, QWEN2, QWEN
 
 
 def family_of(config: LanguageModelConfig) -> Family:
-    """Return the family in transformers of a model with these options. Raises UserError where it is none of them.
+    """Return the family in transformers of a model with these options. Raises UserError where it isn't one of them.
 
     Of families that have the same options (Mistral), it is Llama.
     """
@@ -414,7 +414,7 @@ def options_of(theirs: Mapping[str, Any]) -> dict[str, Any] | str:
     """
     family = FAMILIES.get(theirs["model_type"])
     if family is None:
-        return f"vaak's own decoder is no {theirs['model_type']}"
+        return f"vaak's own decoder isn't a {theirs['model_type']}"
     for name, value in family.expected.items():
         if theirs.get(name, value) != value:
             return _lacking(name, theirs[name])

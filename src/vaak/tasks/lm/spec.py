@@ -115,7 +115,7 @@ def _preferences(experiment: Experiment[Any, Any]) -> Iterator[CheckFinding]:
     for name in training.loss.auxiliary:
         yield impossible(f"training.loss.auxiliary.{name}", "dpo and orpo have no auxiliary losses; leave it out")
     if training.batching.type == "packed":
-        yield impossible("training.batching.type", "a pair of answers is a row of its own; use bucketed")
+        yield impossible("training.batching.type", "a pair of answers is one row; use bucketed")
     if experiment.distillation is not None:
         yield impossible("distillation", "dpo and orpo have a reference instead of a teacher; leave it out")
     yield no_effect("training.performance.logits", "dpo and orpo read those of answers alone, whole")

@@ -419,7 +419,7 @@ class LanguageModelTask(ExportableTask):
         settings: SamplingSettings,
         batch_size: int | None = None,
     ) -> Iterator[str]:
-        """The continuation of each prompt of tokens, drawn with the seed next to it; several are written together."""
+        """The continuation of each prompt of tokens, drawn with its own seed; several are written together."""
         assert isinstance(model, AnyLanguageModel)
 
         def together(some: list[tuple[list[int], int]]) -> list[str]:

@@ -1,4 +1,4 @@
-"""Splits on disk, as tokens or as rows of cleaned text: random access by memory maps, none of it in memory.
+"""Splits on disk, as tokens or as rows of cleaned text: random access by memory maps, nothing is held in memory.
 
     FOLDER/
       tokens.bin     ids of all documents one after another: uint16, or uint32 for more than 65,536 tokens

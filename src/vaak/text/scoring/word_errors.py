@@ -111,7 +111,7 @@ def score_texts(
     """The error rates of ``hypotheses`` by name; one of ``references`` without any counts as entirely missed.
 
     ``groups`` are those of some names, and ``normaliser_name`` is applied to both sides. Intervals are over
-    ``speakers``, of some names, where these are given; a name without one is a speaker of its own. Raises DataError
+    ``speakers``, of some names, where these are given; a name without one is another speaker. Raises DataError
     where a hypothesis has no reference, or no reference any word.
     """
     others = sorted(hypotheses.keys() - references.keys())

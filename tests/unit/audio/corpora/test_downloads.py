@@ -145,7 +145,7 @@ def test_a_language_with_few_utterances_is_told_what_to_read(tmp_path: Path):
 def test_another_folder_is_refused_with_what_is_expected(kind: str, tmp_path: Path):
     (tmp_path / "notes").mkdir()
     (tmp_path / "notes" / "a.txt").write_text("so")
-    with pytest.raises(DataError, match=rf"datasets, d: .* is no corpus of type {kind}: expected "):
+    with pytest.raises(DataError, match=rf"datasets, d: .* isn't a corpus of type {kind}: expected "):
         corpus_of(kind, tmp_path)
     with pytest.raises(DataError, match="corpus_dir: no such folder"):
         corpus_of(kind, tmp_path / "gone")
@@ -226,8 +226,8 @@ def test_kaldis_pipe_is_refused_by_its_place(tmp_path: Path):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"PKL\x80\x04N.", "is no audio of an archive"),
-        (b"\0BFM \4", "is no audio of an archive"),
+        (b"PKL\x80\x04N.", "isn't audio of an archive"),
+        (b"\0BFM \4", "isn't audio of an archive"),
         (b"AUDIO\xff", "can't be read|no samples|0 bytes"),
         (b"AUDIO\x01\x09abcdefghi", "isn't audio|not audio"),
     ],

@@ -243,7 +243,7 @@ def test_what_is_no_pair_is_named_with_its_line(vaak: Any, folder: Path, row: di
 def test_texts_are_refused_where_answers_are_compared(vaak: Any, folder: Path):
     options = [*SCRATCH, "training.loss.main=orpo", "training.max_steps=1"]
     code, _, err = vaak("train", "preferred.yml", *options, "training.batching=packed")
-    assert (code, "a pair of answers is a row of its own" in err) == (2, True)
+    assert (code, "a pair of answers is one row" in err) == (2, True)
     assert vaak("train", "preferred.yml", *options)[0] == 0
     with pytest.raises(UserError, match="evaluated on pairs of answers"):
         opened("runs/preferred", device="cpu").task.dataset_of(["राम"])

@@ -165,7 +165,7 @@ def test_other_folders_are_refused_in_a_line(tmp_path: Path):
     about = json.loads((tmp_path / "gpt2" / "config.json").read_text())
     dynamic = {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 10000.0}
     for changed, said in (
-        ({"model_type": "bert"}, "is a bert, which is no causal language model; give a decoder, such as"),
+        ({"model_type": "bert"}, "is a bert, which isn't a causal language model; give a decoder, such as"),
         ({"model_type": "t5"}, "is a t5, which is an encoder and a decoder; those of task seq2seq are"),
         ({"model_type": "gemma3"}, "is a gemma3, which reads more than text; give a model of text alone"),
         ({"quantization_config": {"quant_method": "gptq", "bits": 4}}, "is a gpt2, which has quantized weights; give"),

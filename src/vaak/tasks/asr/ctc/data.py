@@ -69,7 +69,7 @@ class FrameFeatures:
         return self.encoded(max(1, self.extract.num_frames(num_samples)))
 
     def encoded(self, num_features: int) -> int:
-        """Return the number of the encoder's frames of so many of features."""
+        """Return the number of the encoder's frames for ``num_features`` of the audio's."""
         return frames_of(num_features, self.subsampling)
 
     @property

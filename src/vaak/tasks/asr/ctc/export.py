@@ -3,7 +3,7 @@
 onnx
 ctc.onnx         inputs: features (row, bin, frame) float32, as global_config says; feature_lengths (row,) int64
                  outputs: log_probs (row, frame, vocab), frame_lengths (row,)
-tokenizer.json   vocabulary.json: the tokens; the blank is ``pad``, and those of ``never`` are no text
+tokenizer.json   vocabulary.json: the tokens; the blank is ``pad``, and those of ``never`` aren't text
 features.json    the options of features (Kaldi's names, of samples within 1), and how many of the encoder's frames
 
 sherpa-onnx      as icefall's Zipformers, whose features have ``SHERPA``'s options

@@ -235,11 +235,11 @@ def write_pretrained(
 ) -> None:
     """Write ``folder``, completely or not at all, for transformers: adapters merged, tokens as characters.
 
-    With the adapter of a ``language``, it is also in a file of its own, which transformers' ``load_adapter`` reads, and
+    With the adapter of a ``language``, it is also in a separate file, which transformers' ``load_adapter`` reads, and
     the tokens are under its name.
 
     What is never said is never the best there, either; nor are the bytes of characters that have no token. ``pieces``
-    are the texts of tokens, ``prepared`` has how audio is read. Raises UserError where tokens are no characters, or the
+    are the texts of tokens, ``prepared`` has how audio is read. Raises UserError where tokens aren't characters, or the
     folder has something in it.
     """
     auto, ids, names = transformers_of(PURPOSE, "asr"), vocabulary.ids, vocabulary.tokens()

@@ -188,7 +188,7 @@ def _listed(file: Path) -> list[str]:
     bad = [number for number, _ in lines.malformed]
     bad += [number for number, one in lines.objects if not isinstance(one.get("name"), str)]
     if bad:
-        raise DataError(f"{file}, line {min(bad)}: this is no utterance; delete the file, and --resume makes it again")
+        raise DataError(f"{file}, line {min(bad)}: this isn't an utterance; delete the file, and --resume recreates it")
     return [one["name"] for _, one in lines.objects]
 
 

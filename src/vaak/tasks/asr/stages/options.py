@@ -191,7 +191,7 @@ class MoeOptions(ClusteringConfig):
     @model_validator(mode="after")
     def _options_fit(self) -> MoeOptions:
         if self.lora.dora:
-            raise ValueError("lora.dora: experts have no lengths of their own: an example has the change of several")
+            raise ValueError("lora.dora: experts have no separate lengths: an example has the change of several")
         if self.skip_pretraining and self.num_experts is None:
             raise ValueError("--skip-pretraining requires --num-experts: there are no clusters to count")
         if self.mode == "quick" and self.data_percent is not None:

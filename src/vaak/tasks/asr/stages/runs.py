@@ -223,7 +223,7 @@ def training_settings(options: MoeOptions) -> Values:
 def data_digest(options: MoeOptions) -> Any:
     """Return what changes with the data, and with a base in a folder.
 
-    Manifests, texts and the base count by content; audio, and labels in files of their own, by their names in the
+    Manifests, texts and the base count by content; audio, and labels in separate files, by their names in the
     manifest and their sizes: a recording that is replaced by one of the same size isn't noticed.
     """
     folder = _base_folder(options)

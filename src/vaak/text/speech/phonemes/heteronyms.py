@@ -211,7 +211,7 @@ class _Around(NamedTuple):
 
     @property
     def is_past(self) -> bool:
-        """Whether the text tells of the past: by an adverb of time, or by its other verbs."""
+        """Return whether the text is about the past: by an adverb of time, or by its other verbs."""
         return bool(self.text & _PAST) or any(word.endswith("ed") and len(word) > 4 for word in self.text)
 
     def mentions(self, listed: frozenset[str]) -> bool:
