@@ -95,7 +95,9 @@ def fork(
     run_dir: Annotated[
         Path | None, typer.Option(help="The directory of the fork; default: next to RUN, named after it and the step.")
     ] = None,
-    no_train: Annotated[bool, typer.Option("--no-train", help="Make it, and print the command that trains it.")] = False,
+    no_train: Annotated[
+        bool, typer.Option("--no-train", help="Make it, and print the command that trains it.")
+    ] = False,
     device: TrainingDevice = None,
     trust_code: TrustCode = False,
     as_json: JsonLines = False,

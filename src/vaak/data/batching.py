@@ -52,6 +52,7 @@ def training_planner(config: TrainingConfig, dataset: Dataset) -> Planner:
     difficulties, number = dataset.difficulty(config.curriculum.difficulty), len(dataset.lengths)
     if difficulties.shape != (number,) or not np.isfinite(difficulties).all():
         raise DataError(f"a curriculum needs a difficulty for each of the {number} examples, and each a number")
+    # Difficulties of unlike examples don't compare: a short sentence of one part may be the hardest of another.
     order = easiest_first(difficulties, _compared_within(dataset, stratified=config.batching.type == "stratified"))
     scheduler = curriculum_scheduler(config, whole.num_microbatches)
     return CurriculumPlanner(whole, of_pool, order, scheduler, config.batch_size, config.random_seed)
@@ -64,7 +65,7 @@ def curriculum_scheduler(config: TrainingConfig, num_microbatches: int) -> Curri
     num_epochs: float = config.epochs
     if options.num_epochs is not None:
         num_epochs = options.num_epochs
-    elif config.max_steps is not None:
+    elif config.max_steps is not None:  # in passes over the whole data, the last of which may be a fraction
         num_epochs = config.max_steps / -(-num_microbatches // config.gradient_accumulation_steps)
     return CurriculumScheduler(options.initial_difficulty, options.final_difficulty, num_epochs, options.pacing)
 
@@ -213,7 +214,7 @@ class StratifiedPlanner:
         class_order = smallest_integers(rng.permutation(self._num_classes))
         cards = shuffled_within_groups(class_order[self._classes], rng)
         rounds = -(-len(cards) // self.num_microbatches)
-        dealt = np.full(rounds * self.num_microbatches, -1)
+        dealt = np.full(rounds * self.num_microbatches, -1)  # -1: no card, in the last round
         dealt[: len(cards)] = cards
         # A round gives each batch one card, so a batch is a column.
         batches = dealt.reshape(rounds, self.num_microbatches).T[rng.permutation(self.num_microbatches)]
@@ -273,7 +274,7 @@ class MixedPlanner:
                 plan = self._planners[part].plan(number)
                 plan = plan.part(place, min(len(plan), place + left)).among(self._members[part])
                 plans.append(plan)
-                passes.append(number - first)
+                passes.append(number - first)  # counted within the epoch: an example gets other draws each time
                 position, left = position + len(plan), left - len(plan)
         whole, order = one_after_another(plans, passes), np.argsort(np.concatenate(places), kind="stable")
         assert whole.passes is not None
@@ -290,5 +291,6 @@ def apportioned(weights: np.ndarray, total: int) -> np.ndarray:
     """
     exact = weights * (total / weights.sum())
     shares: np.ndarray = np.floor(exact).astype(np.int64)
+    # ties go to the first part: a plan may not depend on how a sort treats equals
     shares[np.argsort(shares - exact, kind="stable")[: total - shares.sum()]] += 1
     return shares

@@ -74,6 +74,7 @@ def cut_buckets(lengths: np.ndarray, budget: float | None, batch_size: int, num_
     if budget is not None:
         rows = np.floor(budget / longest).astype(np.int64)
         rows = rows - (rows * longest > budget)  # rows × longest ≤ budget, also in floating point
+    # every table here is (first cut, last cut)
     num_examples = np.maximum(ends[None, :] - np.concatenate(([0], ends[:-1]))[:, None], 0)
     full = -(-num_examples // rows) * rows
     cost = longest * (num_examples + WEIGHT_OF_EMPTY_SPACE * (full - num_examples) + WEIGHT_OF_A_BUCKET * rows)
@@ -99,10 +100,11 @@ def cheapest_cuts(cost: np.ndarray, most: int) -> np.ndarray:
     cost = np.where(np.tri(size, k=-1, dtype=bool), np.inf, cost)
     best, came_from = cost[0], []
     for _ in range(min(most, size) - 1):
+        # [cut, end]: the cheapest buckets up to a cut, and one more from there to an end
         through = best[:-1, None] + cost[1:]
         before = through.argmin(axis=0)
         cheaper = through[before, np.arange(size)] < best
-        if not cheaper.any():
+        if not cheaper.any():  # then another bucket wouldn't help either
             break
         best = np.where(cheaper, through[before, np.arange(size)], best)
         came_from.append(np.where(cheaper, before, -1))
@@ -150,6 +152,7 @@ class PackedPlanner:
     def plan(self, epoch: int) -> BatchPlan:
         rng = plan_generator(self._seed, epoch)
         filled = np.empty(len(self._cells), dtype=np.int64)
+        # the shapes of rows stay; which example of a length fills which slot of that length is drawn
         filled[self._slots_by_length] = shuffled_within_groups(self._cells, rng)
         row_order = rng.permutation(len(self._row_starts) - 1)
         return BatchPlan(*reorder_segments(filled, self._row_starts, row_order), self._microbatch_starts)
@@ -174,8 +177,8 @@ def pack_histogram(histogram: np.ndarray, capacity: int) -> list[RowShape]:
         remaining = int(histogram[length])
         while remaining:
             shape, space = rows.take_tightest(length) or (RowShape(remaining, ()), capacity)
-            copies = min(space // length, remaining)
-            used = min(shape.num_rows, remaining // copies)
+            copies = min(space // length, remaining)  # in each row of this shape
+            used = min(shape.num_rows, remaining // copies)  # rows; the others keep their shape and space
             rows.put(RowShape(used, (*shape.lengths, *(length,) * copies)), space - copies * length)
             if shape.lengths and used < shape.num_rows:
                 rows.put(RowShape(shape.num_rows - used, shape.lengths), space)

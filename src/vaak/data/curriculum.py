@@ -98,13 +98,14 @@ class CurriculumPlanner:
         self.num_microbatches = whole.num_microbatches
 
     def plan(self, epoch: int) -> BatchPlan:
-        if self._pool_size(epoch) == len(self._order):
+        if self._pool_size(epoch) == len(self._order):  # all are open: the plan without a curriculum
             return self._whole.plan(epoch)
         # The scheduler is in the key, so that a run can't be resumed under another one: its plans would look alike.
         seed = draw_key(Purpose.CURRICULUM, self._seed, epoch, str(self._scheduler))
         passes: list[BatchPlan] = []
         place = 0
         while place < self.num_microbatches:
+            # an epoch has as many microbatches as any other, so a small pool is passed over several times, growing
             pool = self._order[: self._pool_size(epoch + place / self.num_microbatches)]
             plan = self._planner_of(pool, seed, epoch).plan(len(passes))
             plan = plan.part(0, min(len(plan), self.num_microbatches - place))
@@ -133,5 +134,6 @@ def easiest_first(difficulties: np.ndarray, strata: np.ndarray | None = None) ->
     classes = smallest_integers(np.unique(strata, return_inverse=True)[1])[order]
     sizes = np.bincount(classes)
     order = order[np.argsort(classes, kind="stable")]
+    # each example's rank within its class, as a fraction of the class, is what examples of all classes compare by
     within = np.arange(len(order)) - np.repeat(starts_of(sizes)[:-1], sizes)
     return order[np.argsort((within + 0.5) / np.repeat(sizes, sizes), kind="stable")]

@@ -90,6 +90,7 @@ class BatchPlan:
         digest = hashlib.blake2b(digest_size=8)
         repeats = () if self.passes is None else (self.passes,)
         for array in (self.indices, self.row_starts, self.microbatch_starts, *repeats):
+            # in one byte order, and with lengths, so that other arrays of the same numbers have another hash
             numbers = np.empty(0, "<i8") if array is None else np.ascontiguousarray(array, "<i8")
             digest.update(len(numbers).to_bytes(8, "little"))
             digest.update(numbers.data)
@@ -193,6 +194,7 @@ def reorder_segments(values: np.ndarray, starts: np.ndarray, order: np.ndarray) 
     """
     sizes = np.diff(starts)[order]
     new_starts = starts_of(sizes)
+    # where each new place comes from: how far its segment has moved, plus its own number
     source = np.repeat(starts[:-1][order] - new_starts[:-1], sizes)
     source += np.arange(len(values))
     return values[source], new_starts
@@ -200,7 +202,7 @@ def reorder_segments(values: np.ndarray, starts: np.ndarray, order: np.ndarray) 
 
 def shuffled_within_groups(groups: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     """Example indices group by group, in ascending order of the group and shuffled inside each."""
-    order = rng.permutation(len(groups))
+    order = rng.permutation(len(groups))  # a stable sort by group keeps this order inside each
     return order[np.argsort(groups[order], kind="stable")]
 
 

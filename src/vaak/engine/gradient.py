@@ -62,6 +62,7 @@ class LossSums:
         """
         roots, factors = [], []
         for name, term in terms.items():
+            # a sum in bfloat16 stops growing at 256 times its summands
             total = term.total.float() if term.total.dtype.itemsize < 4 else term.total
             if name in self.sums:
                 self.sums[name] = self.sums[name] + total.detach()
@@ -74,9 +75,11 @@ class LossSums:
                     )
                 self.sums[name], self.units[name] = total.detach(), term.per
                 self.unsplittable = self.unsplittable if term.splittable else name
+                # Dividing the derivative instead of the loss divides every piece alike, whatever its own count is:
+                #   d(weight * sum / count) = (weight / count) * d sum
                 factor = self.weights.get(name, 1.0) * scale / self.count(term.per)
                 self._factors[name] = torch.full_like(total, factor, requires_grad=False)
-            if total.requires_grad:
+            if total.requires_grad:  # an observed figure, or one of frozen weights, is only logged
                 roots.append(total)
                 factors.append(self._factors[name])
         return roots, factors
@@ -131,6 +134,8 @@ class Forward:
             return self._call(self.first_pass, step, piece)
 
     def _call(self, function: Callable[[nn.Module, Batch], Result], step: int, piece: MicrobatchPiece) -> Result:
+        # The key is all that dropout and the like depend on. The first objective adds nothing to it, so that runs
+        # of one objective draw as they did before there were several.
         objective = (self.number,) if self.number else ()
         seed_everything(
             draw_key(Purpose.MODEL, self.seed, step, piece.number, piece.piece, *objective), self.precision.device
@@ -188,6 +193,7 @@ class GradientPass:
 
                 def compute(piece: MicrobatchPiece) -> _Failure | None:
                     failure = self._backward(piece, data.step, losses, scale)
+                    # exact sums are of whole microbatches, whichever rank has them, so not of pieces
                     if failure is None and piece.piece == piece.pieces - 1 and gradients.may_repeat:
                         gradients.take_in(piece.number, losses.taken())
                     return failure
@@ -269,7 +275,7 @@ class GradientPass:
         """Run a piece forward and backward, unless it is one of several of a batch that can't be divided."""
         with self.phases.measure("forward"):
             roots, factors = losses.add(self.forward.terms(step, piece), scale)
-        if piece.pieces > 1 and losses.unsplittable:
+        if piece.pieces > 1 and losses.unsplittable:  # known only now: the term itself says so
             return _NotASum(losses.unsplittable)
         with self.phases.measure("backward"):
             backward(roots, factors)
@@ -295,7 +301,7 @@ class GradientPass:
         if shortage.rows > 1:
             failed = next(one for one in data.microbatches if one.address.number == shortage.number)
             own = tuple(microbatch.address.number for microbatch in data.microbatches)
-            numbers = None if data.is_rehearsal else own
+            numbers = None if data.is_rehearsal else own  # a rehearsal stands for every microbatch of this size
             rule = PieceRule(
                 step, 2 * shortage.pieces, numbers, cells=self.cells(failed), objective=self.forward.number
             )
@@ -476,7 +482,7 @@ class Undo:
                 values = {name: _copied(value) for name, value in group.items() if name not in ("params", "names")}
                 self._groups.append((group, values))
                 for parameter in group["params"]:
-                    state = optimizer.state.get(parameter)
+                    state = optimizer.state.get(parameter)  # none before its first update
                     moments = None if not state else {name: _copied(value) for name, value in state.items()}
                     self._kept.append((optimizer, parameter, parameter.detach().clone(), moments))
 

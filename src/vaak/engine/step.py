@@ -90,6 +90,7 @@ class Step:
         assert data.step == state.position.step + 1, f"data of step {data.step} after step {state.position.step}"
         self._set_mode(state, data.step)
         results, found = self._all_or_nothing(state, data)
+        # objectives after one that is skipped aren't tried: the last result says what became of the whole step
         skipped, epoch = results[-1].skipped, state.position.epoch
         scale = state.loss_scale.value if state.loss_scale.enabled else None
         if found is not None:
@@ -101,6 +102,7 @@ class Step:
         state.loss_scale.update(skipped)
         state.position.advance(data.size, data.ends_epoch, data.counts)
         losses, norms = [one.losses for one in results], [one.norm for one in results]
+        # objectives have different parameters, so their squares add up to that of the whole gradient
         norm = norms[0] if len(norms) == 1 else torch.stack([one.float() for one in norms]).square().sum().sqrt()
         names = [objective.name for objective in self.objectives]
         seconds, aside = self.clock.lap()
@@ -127,6 +129,7 @@ class Step:
         found, undo, modules = None, Undo(), (state.model.module, state.loss.module)
         try:
             for number, objective in enumerate(self.objectives):
+                # the running means of a norm: what the first try did to them must not be done twice
                 buffers = copy_buffers(*modules) if state.precision.may_try_fp32 else []
                 results.append(self._descend(number, state, data, undo))
                 if results[-1].skipped == "non_finite" and state.precision.may_try_fp32:
@@ -139,7 +142,7 @@ class Step:
                 if results[-1].skipped:
                     undo.take_back()
                     break
-        except Exception:
+        except Exception:  # what is saved then is the state before the step, whole
             undo.take_back()
             raise
         return results, found
@@ -161,11 +164,12 @@ class Step:
         losses = self._gradient(number, state, data)
         with self.phases.measure("optimizer"):
             tensors = gradients.gradients
-            state.loss_scale.unscale(tensors)
+            state.loss_scale.unscale(tensors)  # before the norm: options bound the gradient itself
             norm = total_norm(tensors)
             means = losses.means()
+            # a step without a single term, all of whose examples were left out, isn't one for momentum and decay either
             optimizers = state.optimizer.by_objective[number] if means else []
-            if objective is not self.objectives[-1]:
+            if objective is not self.objectives[-1]:  # the last one changes nothing where it is skipped
                 undo.keep(optimizers)
             ahead = NumbersOnDevice([norm, *means.values()]) if may_update_ahead(optimizers, norm) else None
             if ahead is not None:  # the device needn't be idle until the program has decided
@@ -194,7 +198,7 @@ class Step:
                     if reduced is not None:
                         losses.sums, losses.units = reduced
                         return losses
-                    put_back(buffers)
+                    put_back(buffers)  # exact sums met numbers too large for their scale: again, with a larger one
         except BaseException:
             gradients.clear()
             raise
@@ -218,13 +222,14 @@ class Step:
         if self.redraw_interval is not None and step % self.redraw_interval == 0:
             for number, module in enumerate(state.model.module.modules()):
                 redraw = getattr(module, "redraw_features", None)
-                if redraw is not None:
+                if redraw is not None:  # seeded, not drawn from where a generator stands: a resume draws the same
                     redraw(draw_key(Purpose.RANDOM_FEATURES, self.seed, step, number))
-        if state.average is not None:
+        if state.average is not None:  # last: it averages what is evaluated and saved
             state.average.update(step)
 
     def _count_as_skipped(self, state: State, found: NonFinite) -> None:
         """Count a step that is not finite as skipped. Raises NonFiniteError, on every rank, beyond the maximum."""
+        # the finding is on the rank whose batch has it; the others raise, or skip, with the same sentence
         every = self.ranks.gather((found.finding is None, found.sentence(self.diagnosis.directory)))
         said = min(every, key=lambda entry: entry[0])[1]  # of the first rank that found anything
         if state.loss_scale.enabled and state.loss_scale.fixed is not None:
@@ -244,7 +249,7 @@ def set_learning_rates(optimizers: Sequence[Optimizer], factor: float) -> None:
 
 def total_norm(gradients: list[torch.Tensor]) -> torch.Tensor:
     """Return the 2-norm of all gradients together."""
-    if len({gradient.dtype for gradient in gradients}) != 1:
+    if len({gradient.dtype for gradient in gradients}) != 1:  # also where there are none
         return torch.nn.utils.get_total_norm(gradients) if gradients else torch.zeros(())
     norm: torch.Tensor = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients)))
     return norm
@@ -295,6 +300,7 @@ def reason_to_skip(
     finite = [math.isfinite(number) for number in numbers]
     if all(finite):
         return None
+    # the first number is the gradient's norm
     return "overflow" if all(finite[1:]) and loss_scale.may_overflow else "non_finite"
 
 
@@ -324,6 +330,7 @@ def clip_gradients(gradients: list[torch.Tensor], norm: torch.Tensor, clipping: 
     if not gradients:
         return
     if clipping.norm is not None:
+        # a tensor all along, so that a GPU isn't waited for
         factor = (clipping.norm / (norm + 1e-6)).clamp(max=1.0)
         torch._foreach_mul_(gradients, factor)
     if clipping.value is not None:

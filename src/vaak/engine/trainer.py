@@ -71,7 +71,7 @@ class Trainer:
         ``ranks`` are the processes that train, started here if not given. ``skip_bad_examples`` leaves out what can't
         be read, instead of ending the run.
         """
-        for callback in callbacks:
+        for callback in callbacks:  # first of all, since a profiler or a memory manager changes how a step is computed
             config = callback.configure(config)
         self.task, self.config, self.directory = task, config, directory
         self.ranks = ranks or start_ranks(config)
@@ -165,6 +165,7 @@ class Trainer:
                 self.rehearse()
                 with closing(self.upcoming()) as steps:
                     for data in steps:
+                        # before the step, not after it: here all ranks know what any of them asks for
                         with self.clock.aside():
                             self.run_scheduled()
                         if self.is_over:
@@ -190,7 +191,7 @@ class Trainer:
         if self.config.memory.rehearsal and self.position.step < self.total_steps:
             rehearse(self.step, self.state, self.data, (self.total_steps - 1) // self.data.steps_per_epoch)
             rehearse_evaluations(self.evaluator, self.state)
-            self.clock.lap()
+            self.clock.lap()  # the first step's time is its own
 
     def upcoming(self) -> Generator[StepData, None, None]:
         """At each boundary, the data of the step that begins there, which all ranks know; none after the last step."""
@@ -200,6 +201,7 @@ class Trainer:
                 if writer.failure is not None:  # checkpoints are written on another thread
                     writer.raise_failure()
                 with self.phases.measure("loading"):
+                    # after the last step nothing is read, but ranks still agree on what is due there
                     left = position.step < self.total_steps
                     fetched = self.data.fetch(microbatches, position) if left else []
                 counts = self.exchange(fetched, self.saving.newly_written() if writer.finished else 0)
@@ -238,7 +240,7 @@ class Trainer:
             if epoch_ended:
                 self.notify("on_epoch_end", position.epoch - 1, self.metrics)
             position.schedule_pending = False
-        self.exchange([])  # a callback may have asked for something
+        self.exchange([])  # a callback may have asked for something, on one rank alone
         if self.saving.saved_step == position.step:
             self.saving.complete()
         elif self.saving.is_best or self.stop_reason or self.agreed.save:
@@ -271,7 +273,7 @@ class Trainer:
         """
         step, options = self.position.step, self.config.validation
         metrics: dict[str, float] = {}
-        with self.evaluated_weights():
+        with self.evaluated_weights():  # once for all splits: it exchanges weights and averages, and back
             for split in self.task.evaluation_splits:
                 pieces = self.state.piece_rules.evaluation_pieces(step, split)
                 divide = partial(self.state.piece_rules.divide_evaluation, step, split)
@@ -320,7 +322,7 @@ class Trainer:
         """Wait for the checkpoint in flight, and report all that were not reported yet."""
         self.saving.writer.finish()
         self.exchange([], self.saving.newly_written())
-        while self.agreed.saved:
+        while self.agreed.saved:  # one at a time, on all ranks alike
             self._notify_saved()
             self.exchange([], self.saving.newly_written())
 
@@ -344,6 +346,7 @@ class Trainer:
         if largest is None or largest.batch is None or self.last is None or not self.last[1].splittable:
             return
         pieces = 2 * self.pieces()
+        # a row is the smallest piece
         if pieces < 2 * largest.batch.num_rows:
             rule = PieceRule(self.position.step + 1, pieces, cells=self.data.cells(largest))
             self.requests.piece_rules.append([asdict(rule), reason])
@@ -372,7 +375,7 @@ class Trainer:
         mine.piece_rules += [[asdict(rule), reason] for rule, reason in self.state.piece_rules.take_fresh()]
         self.agreed = self.ranks.exchange(mine)
         self.stop_reason = self.stop_reason or self.agreed.stop
-        for rule, reason in self.agreed.piece_rules:
+        for rule, reason in self.agreed.piece_rules:  # for the coming step, which no rank has begun
             later = PieceRule(self.position.step + 1, rule["pieces"], cells=rule["cells"])
             self.state.piece_rules.adopt(later, reason)
         ours, agreed = mine.counts, self.agreed.counts  # in the order of the task, which puts its main unit first
@@ -403,7 +406,7 @@ class Trainer:
         try:
             yield
         except BaseException as error:
-            if isinstance(error, Exception):
+            if isinstance(error, Exception):  # who presses Ctrl-C twice won't wait for a checkpoint
                 self.saving.save_after(error)
             self.saving.writer.wait()
             for event, argument in (("on_exception", error), ("on_fit_end", type(error).__name__)):

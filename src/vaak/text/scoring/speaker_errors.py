@@ -276,7 +276,7 @@ def _field(entry: Any, name: str, where: str) -> str:
 
 
 def stm_text(recording: str, turns: Sequence[Turn], path: Path) -> str:
-    """The turns as lines of an STM; ``path`` is where they will be. Raises DataError for a name with spaces."""
+    """Return the turns as lines of an STM for ``path``. Raises DataError for a name that can't be read again."""
     lines = []
     for start, end, speaker, text in turns:
         names = as_field(recording, "recording", path), as_field(speaker, "speaker", path)
