@@ -138,9 +138,10 @@ class AsrModel(nn.Module):
             with torch.no_grad():  # the base is frozen
                 states = self._states(features)
             heard = states.mean(1) if heard is None else heard
+        # what the gate reads doesn't depend on the experts, so that it can choose among them
         gate, weights = self.route(heard)
         choices = choices_by(weights)
-        if self.encodes_twice:
+        if self.encodes_twice:  # else the experts are in the decoder alone, and the base's states are the states
             with self.routing.of(choices):
                 states = self._states(features)
         return Encoded(states, gate, weights, choices)
@@ -206,7 +207,7 @@ class AsrModel(nn.Module):
             input_ids=tokens, encoder_hidden_states=states, past_key_values=cache, use_cache=cache is not None
         ).last_hidden_state
         head = self.whisper.proj_out
-        if not project and type(head) is nn.Linear:
+        if not project and type(head) is nn.Linear:  # not a class made of it, which adds to the product
             return HeadInputs(hidden, head.weight, head.bias)
         logits: Tensor = head(hidden)
         return logits

@@ -50,6 +50,7 @@ class TextClassifier(nn.Module):
         weight: Tensor = self.head.weight
         if self.config.max_norm is None:
             return weight
+        # shorter ones count as just within the bound, and so are multiplied by 1
         norms: Tensor = weight.norm(dim=1, keepdim=True).clamp(min=self.config.max_norm)
         return weight * (self.config.max_norm / norms)
 
@@ -79,7 +80,7 @@ class TransformerClassifier(TextClassifier):
             return hidden[:, 0]
         if self.config.pooling == "last":
             return hidden[torch.arange(len(hidden), device=hidden.device), mask.sum(1) - 1]
-        real, pooled = mask[..., None], []
+        real, pooled = mask[..., None], []  # of padding neither the largest number nor a mean may know
         if "max" in self.config.pooling:
             pooled.append(hidden.masked_fill(~real, -torch.inf).amax(1))
         if "mean" in self.config.pooling:
@@ -110,7 +111,7 @@ class TextCNN(TextClassifier):
         vectors = self.embedding(inputs)
         if self.static is not None:  # both channels have the same filters, so adding what these give is adding before
             vectors = vectors + self.static(inputs)
-        vectors = (vectors * mask[..., None]).transpose(1, 2)
+        vectors = (vectors * mask[..., None]).transpose(1, 2)  # padding is what the border is, zeros
         lengths = mask.sum(1, keepdim=True)
         found = []
         for size, filters in zip(self.config.filter_sizes, self.filters.values(), strict=True):

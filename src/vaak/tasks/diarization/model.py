@@ -77,6 +77,7 @@ class DiarizationModel(nn.Module):
         self.clusters = nn.Linear(width, CLUSTER_WIDTH)
         self.embedding = nn.Linear(width, config.embedding_dim) if config.embedding_dim else None
         num_speakers = len(collator.options.training_speakers)
+        # a vector for each speaker of training, which only the loss reads: embeddings learn to tell people apart by it
         self.speaker_table = nn.Parameter(torch.randn(num_speakers, config.embedding_dim))
         initialise(self)
 
@@ -90,7 +91,7 @@ class DiarizationModel(nn.Module):
             self.dropout(x), mask=frame_mask(feature_mask, self.config.subsampling), norms=norms and (norms, norms)
         )
         mask = frame_mask(feature_mask, self.config.output_subsampling)
-        if self.expand is not None:
+        if self.expand is not None:  # the front end filled up its last group, so there may be frames too many
             hidden = self.expand(hidden, fine)[:, : mask.shape[1]]
         if isinstance(self.head, Attractors):
             logits, existence = self.head(hidden, mask.sum(1))
@@ -141,6 +142,7 @@ class Expansion(nn.Module):
 
 def lead_over_others(probabilities: Tensor) -> Tensor:
     """Return by how much each speaker ``(row, frames, speakers)`` outweighs all others together; at least 0."""
+    # p - (sum - p): one who speaks at the same time takes the weight away
     return (2 * probabilities - probabilities.sum(-1, keepdim=True)).clamp(min=0)
 
 
@@ -219,6 +221,7 @@ class Convolutions(nn.Module):
     def forward(self, features: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
         x = padded_to(centred(features, mask), self.subsampling).transpose(1, 2)
         real = padded_to(mask[..., None].to(x.dtype), self.subsampling).transpose(1, 2)
+        # padding is zero again after each layer: a convolution would carry it into the last real frames
         x = F.gelu(self.first(x)) * real
         for convolution in self.residual:
             x = convolution(x) * real
@@ -263,6 +266,7 @@ class Attractors(nn.Module):
         packed = pack_padded_sequence(shuffled, lengths.cpu(), batch_first=True, enforce_sorted=False)
         state = self.reader(packed)[1]
         attractors = self.writer(hidden.new_zeros(rows, self.max_speakers + 1, width), state)[0]
+        # from zeros, and one more than there may be: the last says that there is nobody else
         # the gradient of existence stays out of the attractors, as in the paper: it would make them similar
         existence = self.exists(attractors.detach())[..., 0]
         return hidden @ attractors[:, :-1].transpose(1, 2), existence
@@ -306,6 +310,7 @@ def find_orders(logits: Tensor, labels: Tensor, mask: Tensor, *, among_first: bo
         is_there = labels.any(1)
         is_first = torch.arange(labels.shape[-1], device=labels.device) < is_there.sum(-1, keepdim=True)
         worse_than_any = 1 + 2 * agreement.abs().sum((1, 2), keepdim=True)
+        # a forbidden pair costs more than all others together could save
         agreement = agreement - worse_than_any * (is_first[:, :, None] != is_there[:, None, :])
     agreement = agreement.nan_to_num()  # of NaN any order will do: the loss is NaN anyway
     if agreement.shape[-1] <= MOST_TRIED:  # a GPU needn't be waited for
@@ -331,6 +336,7 @@ def clustering_loss(vectors: Tensor, labels: Tensor, mask: Tensor) -> Term:
     v = exact(vectors) * mask[..., None]
     classes = labels.to(v.dtype) * mask[..., None]
     with torch.autocast(v.device.type, enabled=False):
+        # |V Vᵀ - L Lᵀ|² = |Vᵀ V|² + |Lᵀ L|² - 2 |Vᵀ L|²: these are as small as vectors are long, not as windows
         own, theirs, crossed = (
             (first.transpose(1, 2) @ second).square().sum((1, 2))
             for first, second in ((v, v), (classes, classes), (v, classes))
@@ -363,7 +369,7 @@ def attractor_loss(existence: Tensor, num_speakers: Tensor) -> Term:
     ``existence (row, speakers + 1)``, ``num_speakers (row,)``.
     """
     places = torch.arange(existence.shape[1], device=existence.device)
-    asked = places <= num_speakers[:, None]
+    asked = places <= num_speakers[:, None]  # those of speakers and the first without; what follows is never read
     existence = exact(existence)
     there = (places < num_speakers[:, None]).to(existence.dtype)
     costs = F.binary_cross_entropy_with_logits(existence, there, reduction="none")

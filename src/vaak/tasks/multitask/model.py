@@ -36,7 +36,7 @@ class MultiTaskModel(nn.Module):
             module = self._module(first, path)
             for name, own in others:
                 _demand_same_shapes(f"{first}.{path}", module, f"{name}.{own}", self._module(name, own))
-                self.tasks[name].set_submodule(own, module)
+                self.tasks[name].set_submodule(own, module)  # the same object: every task's gradient is added to it
 
     def _module(self, task: str, path: str) -> nn.Module:
         found: nn.Module | None = dict(self.tasks[task].named_modules()).get(path)
@@ -78,7 +78,7 @@ class Uncertainty(nn.Module):
             name + WEIGHTED: replace(term, total=torch.exp(-log_variance) * term.total) for name, term in terms.items()
         }
         plain = {name: replace(term, total=term.total.detach()) for name, term in terms.items()}
-        unit = next(iter(terms.values())).per
+        unit = next(iter(terms.values())).per  # the main loss's, whose count the regulariser is then divided by, too
         return {
             **plain,
             **weighted,

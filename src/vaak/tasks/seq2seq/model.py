@@ -29,6 +29,7 @@ class Seq2SeqModel(EncoderDecoderModel):
         self, config: Seq2SeqConfig, data: Seq2SeqDataConfig, source_vocab_size: int, target_vocab_size: int
     ) -> None:
         """Weights are drawn from torch's default generator; maximum lengths are options of data."""
+        # one matrix can't have the tokens of two vocabularies, nor two widths
         own_tokenizers = data.target_tokenizer is not None
         if own_tokenizers or config.encoder.d_model != config.decoder.d_model:
             config = config.model_copy(update={"share_embeddings": False})

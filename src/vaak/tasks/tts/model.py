@@ -158,6 +158,7 @@ class TtsModel(nn.Module):
         self.bridge = nn.Identity() if width == frame_width else nn.Linear(width, frame_width)
         self.decoder = make_decoder(config, num_bins)
         self.mel = nn.Linear(frame_width, num_bins)
+        # a field has no say on where it ends: noise has the length of the plan
         self.stop = None if config.matches_flows else nn.Linear(frame_width, 1)
         self.register_buffer("mel_mean", torch.tensor(normalisation.mel_mean))
         self.register_buffer("mel_deviation", torch.tensor(normalisation.mel_deviation))
@@ -175,8 +176,10 @@ class TtsModel(nn.Module):
         alignment, durations = None, recording.durations
         if self.aligner is not None:
             padded = frame_mask.shape[1], symbol_mask.shape[1]
+            # symbols are spoken in order and about evenly: without this, alignments take long to begin
             prior = beta_binomial_prior(recording.lengths, text.lengths, padded=padded)
             alignment = self.aligner(embedded, recording.mel, symbol_mask, frame_mask, prior.to(recording.mel.dtype))
+            # the path is what the decoder reads; the aligner itself learns by all paths (the task's alignment loss)
             durations = monotonic_alignment(alignment, recording.lengths, text.lengths)
         assert durations is not None
         of_symbols, of_frames = norms or (None, None)
@@ -185,6 +188,7 @@ class TtsModel(nn.Module):
         terms: dict[str, Term] = {}
         if self.adaptor is not None:
             assert recording.prosody is not None, "a model of pitch and energy learns from those of recordings"
+            # in training the decoder reads true pitch and energy, so that it learns before the predictors do
             targets = self.adaptor.targets(recording.prosody, durations, frame_mask)
             encoded, _, terms = self.adaptor(encoded, symbol_mask, targets)
         frames = regulate(self.bridge(encoded), durations, frame_mask.shape[1])
@@ -216,6 +220,7 @@ class TtsModel(nn.Module):
         plan, noise = self.plan(text, controls), None
         if self.stop is None:
             rows = zip(text.symbols.tolist(), text.lengths.tolist(), text.speakers.tolist(), strict=True)
+            # whatever else is in the batch, and whenever it is spoken, a text sounds the same
             keys = [draw_key(Purpose.SPEAK, speaker, *symbols[:length]) for symbols, length, speaker in rows]
             noise = row_draws(keys, plan.frame_lengths.tolist(), len(self.mel_mean)).noise.to(plan.frames)
         spoken = self.spectrogram(plan, noise, controls)
@@ -236,7 +241,7 @@ class TtsModel(nn.Module):
             encoded, prosody, _ = self.adaptor(encoded, symbol_mask, None, controls.pitch / 12, doublings)
             pitch = self.adaptor.hertz(prosody)
         num_frames = cast("int", frame_lengths.max().item())  # int() would have an exporter take it for a constant
-        torch._check(num_frames >= 2)
+        torch._check(num_frames >= 2)  # what an exporter can't see in a number that data decide
         frames = regulate(self.bridge(encoded), durations, num_frames)
         return SpeechPlan(frames, frame_lengths, durations, pitch, text.lengths)
 

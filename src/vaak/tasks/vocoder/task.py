@@ -106,7 +106,7 @@ class VocoderTask(SpeechTask[VocoderExperiment, PreparedCuts, VocoderDataset]):
         options = self._discriminators_at(batch.step)
         if options is None or own.discriminators is None:
             return {}
-        with torch.no_grad():
+        with torch.no_grad():  # this loss trains the discriminators alone
             generated = self._generated(model, batch["samples"])
         real, false = own.discriminators(batch["samples"]), own.discriminators(generated)
         return {DISCRIMINATOR: discriminator_loss(real, false, options.loss)}
@@ -124,7 +124,7 @@ class VocoderTask(SpeechTask[VocoderExperiment, PreparedCuts, VocoderDataset]):
         options = self._discriminators_at(batch.step)
         if options is not None and own.discriminators is not None:
             scored = own.discriminators(generated)
-            with torch.no_grad():
+            with torch.no_grad():  # what the generator's are to be like
                 real_scored = own.discriminators(real)
             terms[ADVERSARIAL] = generator_loss(scored, options.loss)
             terms[MATCHING] = feature_matching_loss(real_scored, scored)
@@ -139,7 +139,7 @@ class VocoderTask(SpeechTask[VocoderExperiment, PreparedCuts, VocoderDataset]):
         """Return what the generator makes of the spectrograms of samples ``(row, time)``."""
         with torch.no_grad():
             mel = cast("VocoderModel", model).mel_of(samples)
-        generated: Tensor = model(mel)[:, : samples.shape[1]]
+        generated: Tensor = model(mel)[:, : samples.shape[1]]  # the last frame's hop goes beyond the recording
         return generated
 
     def meters(self, split: str) -> VocoderMeters:

@@ -60,6 +60,7 @@ def normalised(features: Tensor, lengths: Tensor) -> Tensor:
         real = length_mask(lengths, features.shape[1])[..., None]
         features = exact(features).masked_fill(~real, 0.0)
         number = lengths[:, None, None]
+        # padding is zeroed again: minus the mean, it wouldn't be
         centred = (features - features.sum(1, keepdim=True) / number).masked_fill(~real, 0.0)
         deviation = (centred.square().sum(1, keepdim=True) / number).sqrt()
         return centred / deviation.clamp(min=LEAST_DEVIATION)
