@@ -77,7 +77,9 @@ class AudioFile:
         self.columns = (
             range(self.header.num_channels) if channels == "mix" else (0,) if channels == "first" else channels
         )
-        self._from_start = None if self._file.subtype in SEEKABLE else FromStart(self.path, self._reopened, self._mixed)
+        self._from_start = (
+            None if self._file.subtype in SEEKABLE else FromStart(self.path, self._reopened, self._mix_channels)
+        )
         for column in self.columns:
             if int(column) >= self.header.num_channels:
                 raise DataError(f"{path}: no channel {column}; the file has {self.header.num_channels}")
@@ -122,7 +124,7 @@ class AudioFile:
         import soundfile
 
         if self._from_start is not None:
-            return self._checked(self._decoded(first, last), first, last)
+            return self._demand_samples(self._decode_from_start(first, last), first, last)
         mixed = np.empty(last - first, np.float32)
         done = 0
         try:
@@ -131,13 +133,13 @@ class AudioFile:
                 piece = self._file.read(min(MOST_FRAMES, len(mixed) - done), dtype="float32", always_2d=True)
                 if not len(piece):
                     break
-                mixed[done : done + len(piece)] = self._mixed(piece)
+                mixed[done : done + len(piece)] = self._mix_channels(piece)
                 done += len(piece)
         except soundfile.LibsndfileError as error:
             raise self._is_damaged(first + done, str(error).removeprefix("Error : ")) from error
-        return self._checked(mixed[:done], first, last)
+        return self._demand_samples(mixed[:done], first, last)
 
-    def _decoded(self, first: int, last: int) -> np.ndarray:
+    def _decode_from_start(self, first: int, last: int) -> np.ndarray:
         """Return the same of a file that can't be read from the middle."""
         import soundfile
 
@@ -147,7 +149,7 @@ class AudioFile:
         except soundfile.LibsndfileError as error:
             raise self._is_damaged(self._from_start.last, str(error).removeprefix("Error : ")) from error
 
-    def _checked(self, mixed: np.ndarray, first: int, last: int) -> np.ndarray:
+    def _demand_samples(self, mixed: np.ndarray, first: int, last: int) -> np.ndarray:
         """The samples, if none is missing. Raises DataError otherwise, or where one is not a number."""
         if first + len(mixed) < last:
             raise self._is_damaged(first + len(mixed), f"its header says {self.duration:.2f} s")
@@ -160,7 +162,7 @@ class AudioFile:
             )
         return mixed
 
-    def _mixed(self, piece: np.ndarray) -> np.ndarray:
+    def _mix_channels(self, piece: np.ndarray) -> np.ndarray:
         """Frames ``(time, channel)`` as one channel ``(time,)``."""
         columns = self.columns
         mixed: np.ndarray = piece[:, columns[0]] if len(columns) == 1 else piece[:, list(columns)].mean(axis=1)

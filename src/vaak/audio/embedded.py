@@ -125,11 +125,11 @@ def open_parquet(path: Path) -> Any:
         stamp = path.stat()
     except OSError as error:
         raise DataError(f"{path}: can't be read: {error.strerror}") from error
-    return _opened(path, stamp.st_size, stamp.st_mtime_ns)
+    return _open_parquet(path, stamp.st_size, stamp.st_mtime_ns)
 
 
 @functools.lru_cache(16)
-def _opened(path: Path, size: int, changed: int) -> Any:
+def _open_parquet(path: Path, size: int, changed: int) -> Any:
     """The file, kept open: its footer may be long. It is mapped, so processes that are forked share no position."""
     with optional_import(f"{path}: Parquet requires pyarrow", "hf"):
         import pyarrow.lib

@@ -193,7 +193,7 @@ def fresh_library(voice: str, options: int = 0) -> Iterator[tuple[Any, int]]:
 
     Raises UserError if the voice or the wheel is missing, or something else in this process uses the library.
     """
-    with _ONE_AT_A_TIME, _loaded() as (library, data):
+    with _ONE_AT_A_TIME, _load_library() as (library, data):
         sampling_rate = library.espeak_Initialize(_SYNCHRONOUS, 0, data, options | _DONT_EXIT)
         if sampling_rate <= 0:
             raise UserError(
@@ -205,7 +205,7 @@ def fresh_library(voice: str, options: int = 0) -> Iterator[tuple[Any, int]]:
 
 
 @contextmanager
-def _loaded() -> Iterator[tuple[Any, bytes]]:
+def _load_library() -> Iterator[tuple[Any, bytes]]:
     """The library, just loaded, and the folder of its data."""
     try:
         import _ctypes

@@ -30,12 +30,12 @@ def decoded(path: Path) -> BinaryIO | None:
     if path.suffix.lower() not in DEMUXERS:
         return None
     stamp = path.stat()
-    content = _decoded(path, stamp.st_size, stamp.st_mtime_ns)
+    content = _decode_whole(path, stamp.st_size, stamp.st_mtime_ns)
     return None if content is None else io.BytesIO(content)
 
 
 @functools.lru_cache(1)
-def _decoded(path: Path, size: int, changed: int) -> bytes | None:
+def _decode_whole(path: Path, size: int, changed: int) -> bytes | None:
     try:
         import av
     except ImportError:

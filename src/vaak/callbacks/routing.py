@@ -47,7 +47,7 @@ class RoutingCallback(Callback):
         if not trainer.scheduled_evaluation or not sum(uses):
             return
         shares = [use / sum(uses) for use in uses]
-        findings = [*self._unused(shares), *self._fallen(shares, metrics), *self._worse(metrics)]
+        findings = [*self._unused(shares), *self._fallen_entropy(shares, metrics), *self._worse(metrics)]
         if findings:
             log.warning("%s. Remedy: %s", "; ".join(findings), REMEDY)
 
@@ -61,7 +61,7 @@ class RoutingCallback(Callback):
         equal = 100 / len(shares)
         return [f"experts that the gate hardly chooses, of {len(shares)}: {said}; an equal share is {equal:.1f} %"]
 
-    def _fallen(self, shares: Sequence[float], metrics: dict[str, float]) -> list[str]:
+    def _fallen_entropy(self, shares: Sequence[float], metrics: dict[str, float]) -> list[str]:
         """The entropy of choices, if it has fallen: ever more utterances go to ever fewer experts."""
         entropy = -sum(share * math.log(share) for share in shares if share)
         if self.entropy is None or entropy >= FALLEN * self.entropy:

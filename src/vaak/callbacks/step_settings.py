@@ -54,11 +54,11 @@ class GradientClippingCallback(Callback):
         none = GradientClippingConfig(norm=None)
         if config.gradient_clipping not in (GradientClippingConfig(), none, self.clipping):
             raise UserError(
-                f"the callback gradient_clipping clips to {_shown(self.clipping)}, and training.gradient_clipping to "
-                f"{_shown(config.gradient_clipping)}; leave one out"
+                f"the callback gradient_clipping clips to {_format_clipping(self.clipping)}, and "
+                f"training.gradient_clipping to {_format_clipping(config.gradient_clipping)}; leave one out"
             )
         return config.model_copy(update={"gradient_clipping": self.clipping})
 
 
-def _shown(clipping: GradientClippingConfig) -> str:
+def _format_clipping(clipping: GradientClippingConfig) -> str:
     return f"norm {clipping.norm}, value {clipping.value}"

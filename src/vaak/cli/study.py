@@ -98,7 +98,7 @@ def sweep(
         print(json.dumps({"trials": table, "files": [str(path) for path in written]}))
         return
     names = [name for name in table[0] if name != "problem"] if table else []  # problems are in trials.csv
-    lines = aligned([names, *([_shown(row[name]) for name in names] for row in table)], left=0)
+    lines = aligned([names, *([_format_value(row[name]) for name in names] for row in table)], left=0)
     print("\n".join(lines if table else ["no trial was started"]))
     print(", ".join(map(str, written)))
     best = folder / "best.yml"
@@ -120,7 +120,7 @@ def _worker(plan: SweepPlan, folder: Path) -> Callable[[int], int]:
     return work
 
 
-def _shown(value: Any) -> str:
+def _format_value(value: Any) -> str:
     return f"{value:.4g}" if isinstance(value, float) else "" if value is None else str(value)
 
 

@@ -97,7 +97,7 @@ def phonemes(
             raise DataError(f"{where(index)}: {error}") from error
         problems.append(f"{where(index)}: {error}")
 
-    found = (_normalised if normalised_only else _spoken)(processor, texts, note)
+    found = (_normalised if normalised_only else _phonemize)(processor, texts, note)
     print_or_write((json.dumps(one, ensure_ascii=False) if as_json else _line(one) for one in found), output)
     for problem in problems:
         print(problem, file=sys.stderr)
@@ -116,19 +116,19 @@ def _normalised(
             yield {"text": text, "normalised": ""}
 
 
-def _spoken(
+def _phonemize(
     processor: PhonemeProcessor, texts: list[str], note: Callable[[int, DataError], None]
 ) -> Iterator[dict[str, Any]]:
     for first in range(0, len(texts), AT_ONCE):
         some = texts[first : first + AT_ONCE]
-        for text, one in zip(some, _processed(processor, some, first, note), strict=True):
+        for text, one in zip(some, _process_texts(processor, some, first, note), strict=True):
             if one is None:
                 yield {"text": text, "normalised": "", "symbols": [], "ids": []}
             else:
                 yield {"text": text, "normalised": one.normalised, "symbols": one.symbols, "ids": one.ids}
 
 
-def _processed(
+def _process_texts(
     processor: PhonemeProcessor, texts: list[str], first: int, note: Callable[[int, DataError], None]
 ) -> Iterator[Processed | None]:
     """Yield what each text became; None of blank ones, and of those that can't be spoken, which are noted."""

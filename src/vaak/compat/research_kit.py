@@ -230,14 +230,14 @@ class _InMemory(JointTask):
     def dataset(self, split: str) -> JointDataset:
         """The examples of the tasks that have this split."""
         if split in self.evaluation_splits:
-            return JointDataset({name: part.dataset(split) for name, part in self._evaluated().items()})
+            return JointDataset({name: part.dataset(split) for name, part in self._evaluated_tasks().items()})
         return super().dataset(split)
 
     def meters(self, split: str) -> Meters:
-        meters = {name: part.meters(split) for name, part in self._evaluated().items()}
+        meters = {name: part.meters(split) for name, part in self._evaluated_tasks().items()}
         return JointMeters(meters, split, self.weights) if split in self.evaluation_splits else super().meters(split)
 
-    def _evaluated(self) -> dict[str, AnyTask]:
+    def _evaluated_tasks(self) -> dict[str, AnyTask]:
         return {name: part for name, part in self.parts.items() if part.evaluation_splits}
 
     def models_of_tasks(self) -> dict[str, nn.Module]:

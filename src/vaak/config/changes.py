@@ -74,7 +74,7 @@ class Change:
     resume_class: ResumeClass
 
     def __str__(self) -> str:
-        return f"{self.key} was {_shown(self.before)}, is {_shown(self.after)}"
+        return f"{self.key} was {_format_value(self.before)}, is {_format_value(self.after)}"
 
 
 def changes_between(before: Mapping[str, Any], after: Mapping[str, Any], reference: str | None = None) -> list[Change]:
@@ -137,7 +137,7 @@ def rule_of(task: str, key: str) -> Rule:
     for part in split_key(key):
         section = section_of(annotation)
         if section is not None and part in section.model_fields:
-            rule = _declared(section, section.model_fields[part]) or (rule if is_component(section) else None)
+            rule = _declared_rule(section, section.model_fields[part]) or (rule if is_component(section) else None)
             annotation = section.model_fields[part].annotation
         elif section is None and item_of(annotation) is not None:
             annotation = item_of(annotation)
@@ -162,7 +162,7 @@ def leaves(task: str) -> Iterator[Leaf]:
 def _leaves(section: SectionType, path: str = "", holder: Rule | None = None) -> Iterator[Leaf]:
     """Every option below a section; ``holder`` is the rule of the option whose class the section names."""
     for name, option in section.model_fields.items():
-        key, rule = f"{path}.{name}".lstrip("."), _declared(section, option) or holder
+        key, rule = f"{path}.{name}".lstrip("."), _declared_rule(section, option) or holder
         inner, item = section_of(option.annotation), section_of(item_of(option.annotation))
         below = inner or item
         if below is None:
@@ -171,7 +171,7 @@ def _leaves(section: SectionType, path: str = "", holder: Rule | None = None) ->
             yield from _leaves(below, key if inner else f"{key}.N", rule if is_component(below) else None)
 
 
-def _declared(section: SectionType, option: FieldInfo) -> Rule | None:
+def _declared_rule(section: SectionType, option: FieldInfo) -> Rule | None:
     """The option's own class, or else that of its section."""
     extra = cast("dict[str, Any]", option.json_schema_extra) or {}
     always = extra.get("resume") or getattr(section, "resume_class", None)
@@ -267,7 +267,7 @@ def _is_off(value: Any) -> bool:
     return value is None or value == 0
 
 
-def _shown(value: Any) -> str:
+def _format_value(value: Any) -> str:
     text = value if value == NOT_GIVEN else flow_text(value)
     return text if len(text) <= _LONGEST_VALUE else f"{text[: _LONGEST_VALUE - 3]}..."
 

@@ -144,14 +144,14 @@ def _is_plain_module(found: ast.ClassDef) -> bool:
 def _class_in(file: Path, name: str) -> ast.ClassDef | None:
     """The source of a class in a file; None where it has none, or can't be read: training says what is wrong in it."""
     try:
-        body = _parsed(file.read_bytes()).body
+        body = _parse_source(file.read_bytes()).body
     except (OSError, SyntaxError, ValueError):
         return None
     return next((node for node in body if isinstance(node, ast.ClassDef) and node.name == name), None)
 
 
 @functools.lru_cache(8)
-def _parsed(source: bytes) -> ast.Module:
+def _parse_source(source: bytes) -> ast.Module:
     """Return the syntax tree of a source; a sweep checks the same built-in losses for each of its runs."""
     return ast.parse(source)
 
@@ -187,7 +187,7 @@ def unknown_in_a_new_run(experiment: Experiment[Any, Any], further_metrics: Iter
         for key, metric in watched_metrics(training).items():
             if not _is_among(metric, known):
                 yield impossible(
-                    key, f"is {metric}, and evaluations give {_listed(known)}{did_you_mean(metric, known)}"
+                    key, f"is {metric}, and evaluations give {_list_names(known)}{did_you_mean(metric, known)}"
                 )
         yield from _unknown_logged(training, known)
     options = training.checkpoint
@@ -213,7 +213,7 @@ def _unknown_logged(training: TrainingConfig, known: list[str]) -> Iterator[Chec
     if unknown:
         yield remark(
             "training.logging.log_metrics",
-            f"no figure is called {' or '.join(unknown)}, so trackers get none; evaluations give {_listed(known)}"
+            f"no figure is called {' or '.join(unknown)}, so trackers get none; evaluations give {_list_names(known)}"
             f"{did_you_mean(unknown[0], names)}",
         )
 
@@ -222,7 +222,7 @@ def _is_among(name: str, known: Iterable[str]) -> bool:
     return any(name == one or (one.endswith("/") and name.startswith(one)) for one in known)
 
 
-def _listed(known: Iterable[str]) -> str:
+def _list_names(known: Iterable[str]) -> str:
     return ", ".join(f"{name}…" if name.endswith("/") else name for name in known)
 
 

@@ -149,7 +149,7 @@ def _experiment_of(
     folder = run_of_configuration(source) or source.parent
     task = _task_of(layers, source, folder, problems, trust_code)
     _demand_model_of_task(layers, task)
-    tree, warnings = _merged(layers, task, problems)
+    tree, warnings = _merge_layers(layers, task, problems)
     _name_run(tree, source)
     _settle_long_warmup(tree, layers)
     kind = experiment_type(task.reference)
@@ -262,7 +262,7 @@ def _keys_of(path: tuple[str, ...], node: Node) -> tuple[str, str]:
     return key, f"{key}={node.value}" if isinstance(node.value, str) else key
 
 
-def _merged(layers: list[Node], task: _Task, problems: list[Problem]) -> tuple[Node, list[Problem]]:
+def _merge_layers(layers: list[Node], task: _Task, problems: list[Problem]) -> tuple[Node, list[Problem]]:
     """All layers over the task's defaults, under canonical names, and what was dropped on the way."""
     kind, spec, field = experiment_type(task.reference), task.spec, _model_type(task.reference)
     problems += take_section_shortcuts(layers, spec.stand_ins, field.default if field else None)

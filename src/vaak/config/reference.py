@@ -105,13 +105,13 @@ class _Writer:
         read = values is None or applies(section, name, getattr(values, "type", None))
         if path in self.unread and value not in (None, False):
             read, note = False, f"{note} Not here: {self.unread[path]}."
-        text = _comment(note, indent) + (entry if read else _commented(entry, indent))
+        text = _comment(note, indent) + (entry if read else _comment_out(entry, indent))
         if inner is not None and value is None:
             body = self.section(inner, None, path, indent + 2)
-            text += _commented(f"{' ' * indent}{name}:\n{body}", indent)
+            text += _comment_out(f"{' ' * indent}{name}:\n{body}", indent)
         if item is not None:
             body = _as_item(self.section(item, None, path, indent + 4), indent + 2)
-            text += _commented(f"{' ' * indent}{name}:\n{body}", indent)
+            text += _comment_out(f"{' ' * indent}{name}:\n{body}", indent)
         return text
 
     def _words(self, section: SectionType, name: str, path: str) -> str:
@@ -141,7 +141,7 @@ def _comment(text: str, indent: int) -> str:
     return "".join(f"{' ' * indent}# {line}\n" for line in lines)
 
 
-def _commented(text: str, indent: int) -> str:
+def _comment_out(text: str, indent: int) -> str:
     return "".join(f"{' ' * indent}# {line[indent:]}\n" for line in text.splitlines())
 
 

@@ -326,10 +326,10 @@ def tasks_recognised(keys: set[str]) -> list[str]:
     table: dict[str, RecognisedBy] = load_name(f"{TASKS_PACKAGE}.recognised:RECOGNISED_BY")
     tasks = {name: row for name, row in table.items() if name in built_in()}
     tasks |= {name: _recognised_by(spec_of(name)) for name in REGISTERED_TASKS}
-    own, shared = _having(keys, tasks)
+    own, shared = _tasks_having(keys, tasks)
     if len(own) != 1:
         others = [name for name in installed() if why_unusable(name) is None]
-        own, shared = _having(keys, tasks | {name: _recognised_by(spec_of(name)) for name in others})
+        own, shared = _tasks_having(keys, tasks | {name: _recognised_by(spec_of(name)) for name in others})
     return own if len(own) == 1 else shared or own
 
 
@@ -337,7 +337,7 @@ def _recognised_by(spec: TaskSpec) -> RecognisedBy:
     return RecognisedBy(spec.recognised_by, spec.also_recognised_by, spec.audio is not None)
 
 
-def _having(keys: set[str], tasks: Mapping[str, RecognisedBy]) -> tuple[list[str], list[str]]:
+def _tasks_having(keys: set[str], tasks: Mapping[str, RecognisedBy]) -> tuple[list[str], list[str]]:
     """Return the tasks that have one of the keys as their own, and those (if any, of these) that share one."""
     able = {name: tasks[name] for name in sorted(tasks) if tasks[name].reads_audio or not keys & AUDIO_SECTIONS}
     own = [name for name, row in able.items() if keys & set(row.own)]

@@ -82,10 +82,10 @@ class Validation:
             return Problem(node.place, key, why_unknown(key) or f"unknown key{self._near_key(path)}")
         if kind == "missing":
             wanted = detail["loc"][-1]
-            return Problem(node.place, key, f"{wanted} is missing; expected {self._expected((*path, wanted))}")
+            return Problem(node.place, key, f"{wanted} is missing; expected {self._expected_values((*path, wanted))}")
         if kind == "value_error":
             message = str(detail["ctx"]["error"])
-            return Problem(_mentioned(node, message).place, key, message)
+            return Problem(_mentioned_key(node, message).place, key, message)
         return Problem(node.place, key, self._wrong_value(path, node, kind))
 
     def _wrong_value(self, path: tuple[str | int, ...], node: Node, kind: str) -> str:
@@ -107,7 +107,7 @@ class Validation:
         near = difflib.get_close_matches(str(node.value), [str(choice) for choice in known], n=1)
         return text + (f"; did you mean {near[0]}?" if near else "")
 
-    def _expected(self, path: tuple[str | int, ...]) -> str:
+    def _expected_values(self, path: tuple[str | int, ...]) -> str:
         schema = schema_at(self.schema, path)
         return in_words(schema, self.schema) if schema else "a value"
 
@@ -156,7 +156,7 @@ def _path_in(tree: Node, location: tuple[str | int, ...]) -> tuple[str | int, ..
     return tuple(path)
 
 
-def _mentioned(section: Node, message: str) -> Node:
+def _mentioned_key(section: Node, message: str) -> Node:
     """The first of the user's keys that a message about a section names, or the section."""
     words = message.replace("(", " ").replace(",", " ").split()
     for word in words:
@@ -224,14 +224,14 @@ def settle_components(
         reference = node.value.get("type")
         if not names_class(section) or reference is None or not isinstance(reference.value, str):
             continue
-        reference.value = _by_class(path, short_names).get(reference.value, reference.value)
+        reference.value = _names_by_class(path, short_names).get(reference.value, reference.value)
         written_in = folder_of(reference.place) if reference.place else folder
         reference.value = seen_from(reference.value, written_in, folder)
         if issubclass(section, ExtensibleSection) and section.is_users(reference.value):
             _move_options(node, section)
         message = what_is_missing(reference.value, folder)
         if is_component(section) and ":" not in reference.value:
-            message = _unknown(path, reference, short_names)
+            message = _unknown_name(path, reference, short_names)
         if message:
             problems.append(Problem(reference.place, f"{path}.type", message))
     return problems
@@ -243,14 +243,14 @@ def _holder(path: str, short_names: Mapping[str, Mapping[str, str]]) -> str:
     return holder if holder in short_names else holder.rpartition(".")[0]
 
 
-def _by_class(path: str, short_names: Mapping[str, Mapping[str, str]]) -> dict[str, str]:
+def _names_by_class(path: str, short_names: Mapping[str, Mapping[str, str]]) -> dict[str, str]:
     """Short names by their classes' own names, ``EarlyStoppingCallback``, unless a program registered these."""
     key = _holder(path, short_names)
     named = {place.rpartition(":")[2]: name for name, place in short_names.get(key, {}).items()}
     return {name: short for name, short in named.items() if name not in REGISTERED[key]}
 
 
-def _unknown(path: str, reference: Node, short_names: Mapping[str, Mapping[str, str]]) -> str | None:
+def _unknown_name(path: str, reference: Node, short_names: Mapping[str, Mapping[str, str]]) -> str | None:
     """The message for an unknown short name of a component."""
     key = _holder(path, short_names)
     known = {**short_names.get(key, {}), **REGISTERED[key]}

@@ -258,7 +258,7 @@ def load(
     try:
         while True:
             with naming_lost_workers(ConnectionError, EOFError, FileNotFoundError):
-                found = _fetched(batches, started)
+                found = _fetch_next(batches, started)
             if found is None:
                 return
             if isinstance(found, UserError):
@@ -271,7 +271,7 @@ def load(
         found = None  # else the exception and its frame would hold each other
 
 
-def _fetched(
+def _fetch_next(
     batches: Iterator[Microbatch | UserError], workers: Collection[BaseProcess]
 ) -> Microbatch | UserError | None:
     """Return what the workers read next; None at the end. Raises RuntimeError where one of them has been lost."""

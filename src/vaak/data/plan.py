@@ -157,11 +157,11 @@ def one_after_another(plans: Sequence[BatchPlan], passes: Sequence[int] | None =
         np.concatenate([plan.indices for plan in plans]),
         starts_of(np.concatenate(rows)) if rows else None,
         starts_of(np.concatenate([np.diff(plan.microbatch_starts) for plan in plans])),
-        _numbered(plans) if passes is None else np.repeat(passes, [len(plan) for plan in plans]),
+        _number_passes(plans) if passes is None else np.repeat(passes, [len(plan) for plan in plans]),
     )
 
 
-def _numbered(plans: Sequence[BatchPlan]) -> np.ndarray:
+def _number_passes(plans: Sequence[BatchPlan]) -> np.ndarray:
     """The passes of plans, each of which continues the count of the one before it."""
     found, first = list[np.ndarray](), 0
     for plan in plans:

@@ -122,13 +122,13 @@ class Evaluator:
         """
         plan, rank, world_size = self._plan(split), self.ranks.rank, self.ranks.world_size
         share = _Share(plan, rank, world_size, -(-len(plan) // world_size), Interruption(self.ranks, wanted).check)
-        measured = self._measured(model, split, share, pieces, divide)
+        measured = self._measure_share(model, split, share, pieces, divide)
         meters, results = measured.meters, measured.meters.results(measured.sums_over(self.ranks))
         skipped = self.ranks.sum({"skipped": measured.skipped})["skipped"]
         prefix = PREFIXES.get(split, f"{split}_")
         if self.show is not None and self.ranks.is_main:
             for made in (meters.pictures, meters.audio):
-                self.show(partial(_named, prefix, made))
+                self.show(partial(_name_pictures, prefix, made))
         return {prefix + name: value for name, value in (results | ({"skipped": skipped} if skipped else {})).items()}
 
     def rehearse(self, model: nn.Module, split: str, pieces: int = 1, divide: Divide = _log_division) -> set[str]:
@@ -140,7 +140,7 @@ class Evaluator:
         plan, sums = self._plan(split), Counter[str]()
         for place in _longest_batches(plan, self.task.dataset(split).parts):
             longest = _Share(plan, first=place, stride=len(plan))
-            measured = self._measured(model, split, longest, pieces, divide)
+            measured = self._measure_share(model, split, longest, pieces, divide)
             sums.update(measured.sums())
         try:
             results = measured.meters.results(dict(sums))
@@ -153,7 +153,7 @@ class Evaluator:
         batch_size = self.config.validation.batch_size or self.config.batch_size
         return evaluation_plan(dataset.lengths, batch_size, dataset.evaluation_budget, dataset.parts)
 
-    def _measured(self, model: nn.Module, split: str, share: _Share, pieces: int, divide: Divide) -> _Measured:
+    def _measure_share(self, model: nn.Module, split: str, share: _Share, pieces: int, divide: Divide) -> _Measured:
         """What meters say of some batches, tried in ever more pieces until they fit.
 
         ``share`` of the batches of ``split`` is what this rank evaluates, at first in ``pieces`` pieces each.
@@ -256,7 +256,7 @@ def _fits(meters: Meters, model: nn.Module, batch: Batch, precision: Precision) 
     return True
 
 
-def _named(prefix: str, made: Callable[[], dict[str, bytes]]) -> dict[str, bytes]:
+def _name_pictures(prefix: str, made: Callable[[], dict[str, bytes]]) -> dict[str, bytes]:
     """Return what is made now, by names that begin with ``prefix``."""
     return {prefix + name: content for name, content in made().items()}
 

@@ -231,7 +231,7 @@ class GradientPass:
         sums, kept = self._until_it_fits(piece_rules, data, clear, attempt)
         totals = (over_ranks or (lambda found: total_of(found.values())))(sums)
         return replace(
-            data, microbatches=[_with_sums(one, totals, kept[one.address.number]) for one in data.microbatches]
+            data, microbatches=[_add_step_sums(one, totals, kept[one.address.number]) for one in data.microbatches]
         )
 
     def _until_it_fits(
@@ -324,7 +324,7 @@ def total_of(sums: Iterable[Sums]) -> Sums:
     return total
 
 
-def _with_sums(microbatch: Microbatch, sums: Sums, kept: list[Sums]) -> Microbatch:
+def _add_step_sums(microbatch: Microbatch, sums: Sums, kept: list[Sums]) -> Microbatch:
     """A microbatch whose batch has the sums of its step, and what was kept of its pieces."""
     if microbatch.batch is None:
         return microbatch
@@ -372,7 +372,7 @@ def objectives_of(task: Task, model: nn.Module) -> tuple[Objective, ...]:
     Raises UserError where a parameter that is trained belongs to no objective, or to two.
     """
     if not task.objectives:
-        losses = _checked(task.losses, f"{type(task).__name__}.losses(model, batch)")
+        losses = _check_terms(task.losses, f"{type(task).__name__}.losses(model, batch)")
         return (Objective(MAIN, (MAIN,), losses, task.first_pass),)
     owners: dict[str, list[str]] = {name: [] for name, value in model.named_parameters() if value.requires_grad}
     for objective in task.objectives:
@@ -387,12 +387,12 @@ def objectives_of(task: Task, model: nn.Module) -> tuple[Objective, ...]:
                 "each objective's modules name what it trains"
             )
     return tuple(
-        replace(one, losses=_checked(one.losses, f"the objective {one.name}'s losses(model, batch)"))
+        replace(one, losses=_check_terms(one.losses, f"the objective {one.name}'s losses(model, batch)"))
         for one in task.objectives
     )
 
 
-def _checked(losses: ComputeTerms, where: str) -> ComputeTerms:
+def _check_terms(losses: ComputeTerms, where: str) -> ComputeTerms:
     """The losses; they raise UserError where they return something other than terms."""
 
     def checked(model: nn.Module, batch: Batch) -> dict[str, Term]:
@@ -479,11 +479,11 @@ class Undo:
         """Remember the weights, moments and values of groups that these optimizers are about to change."""
         for optimizer in optimizers:
             for group in optimizer.param_groups:
-                values = {name: _copied(value) for name, value in group.items() if name not in ("params", "names")}
+                values = {name: _copy_value(value) for name, value in group.items() if name not in ("params", "names")}
                 self._groups.append((group, values))
                 for parameter in group["params"]:
                     state = optimizer.state.get(parameter)  # none before its first update
-                    moments = None if not state else {name: _copied(value) for name, value in state.items()}
+                    moments = None if not state else {name: _copy_value(value) for name, value in state.items()}
                     self._kept.append((optimizer, parameter, parameter.detach().clone(), moments))
 
     @torch.no_grad()
@@ -499,5 +499,5 @@ class Undo:
         self._kept, self._groups = [], []
 
 
-def _copied(value: Any) -> Any:
+def _copy_value(value: Any) -> Any:
     return value.clone() if isinstance(value, torch.Tensor) else value

@@ -55,7 +55,7 @@ class NonFinite:
         """One line for the user: what, where, which examples, and how to inspect it."""
         parts = [f"step {self.step}: {_describe(self.finding)}"]
         if self.examples and self.finding is not None and self.finding.kind != "weight":
-            parts.append(_named(self.examples))
+            parts.append(_name_examples(self.examples))
         if self.record is not None:
             parts.append(f"recorded in {self.record}")
         parts.append(f"inspect it with vaak replay {run} --step {self.step} --debug")
@@ -98,10 +98,10 @@ class Diagnosis:
                 if inspection.finding is not None:
                     indices = _to_blame(plain, data.step, piece, inspection)
                     examples = [SuspectExample(index, plain.describe(index)) for index in indices]
-                    return self._recorded(data.step, (piece, inspection), examples)
-        return self._recorded(data.step, None, [])
+                    return self._record_diagnosis(data.step, (piece, inspection), examples)
+        return self._record_diagnosis(data.step, None, [])
 
-    def _recorded(
+    def _record_diagnosis(
         self, step: int, found: tuple[MicrobatchPiece, Inspection] | None, examples: list[SuspectExample]
     ) -> NonFinite:
         """The diagnosis, written to the run's directory; a failed write doesn't hide it."""
@@ -167,7 +167,7 @@ def _describe(finding: NonFiniteFinding | None) -> str:
     return what if finding.kind != "loss" else f"{what}, though all outputs of the model are"
 
 
-def _named(examples: list[SuspectExample]) -> str:
+def _name_examples(examples: list[SuspectExample]) -> str:
     """The first few examples by index and description."""
     shown = ", ".join(f"{example.index} ({example.description})" for example in examples[:NAMED_EXAMPLES])
     more = len(examples) - NAMED_EXAMPLES

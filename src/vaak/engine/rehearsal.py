@@ -168,11 +168,11 @@ def _make_state(optimizer: torch.optim.Optimizer) -> str | None:
         for group, options in zip(optimizer.param_groups, before, strict=True):
             group.update(options)
     for state in optimizer.state.values():
-        state.update({name: _zeroed(value) for name, value in state.items()})
+        state.update({name: _zero_value(value) for name, value in state.items()})
     return None
 
 
-def _zeroed(value: Any) -> Any:
+def _zero_value(value: Any) -> Any:
     """Return the same kind of value, all zero; in place where it is a tensor."""
     if isinstance(value, torch.Tensor):
         return value.zero_()

@@ -232,7 +232,7 @@ def initialise(model: nn.Module, options: CheckpointConfig) -> None:
         return
     source, own = resolve_checkpoint(Path(options.init_from)), model_tensors(model)
     patterns = [pattern_of(match, own, "training.checkpoint.init_except") for match in options.init_except]
-    found = without_lora(_renamed(load_checkpoint(source, weights_only=True).model, options.init_rename), model)
+    found = without_lora(_rename_weights(load_checkpoint(source, weights_only=True).model, options.init_rename), model)
     added = {name for name in own if is_of_lora(name) and name not in found}
     drawn = {name: one for name, one in own.items() if name in added or any(each.search(name) for each in patterns)}
     kept = {name: tensor for name, tensor in found.items() if not any(one.search(name) for one in patterns)}
@@ -245,7 +245,7 @@ def initialise(model: nn.Module, options: CheckpointConfig) -> None:
     take_lengths(model, added)
 
 
-def _renamed(weights: Mapping[str, Tensor], rules: Mapping[str, str]) -> dict[str, Tensor]:
+def _rename_weights(weights: Mapping[str, Tensor], rules: Mapping[str, str]) -> dict[str, Tensor]:
     """The weights under the names that the rules, one after another, make of theirs.
 
     Raises UserError for a rule that matches no name, and where two weights would have one name.

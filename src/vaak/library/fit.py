@@ -70,7 +70,7 @@ def fit(
     join_slurm_step()
     if importing := files_being_imported():
         raise UserError(f"{importing[0]} trains as it is imported: put this under if __name__ == '__main__':")
-    loaded = _loaded(task, Path(directory), training, optimizer, trust_code, metrics or {})
+    loaded = _load_configuration(task, Path(directory), training, optimizer, trust_code, metrics or {})
     given = {
         "resume": "auto" if resume is True else None if not resume else str(resume),
         "init_from": None if init_from is None else str(init_from),
@@ -92,7 +92,7 @@ def fit(
     return open(experiment.run_dir, device=experiment.training.device, metrics=metrics, trust_code=True)
 
 
-def _loaded(
+def _load_configuration(
     task: Any, directory: Path, training: dict[str, Any], optimizer: Any, trust_code: bool, metrics: Collection[str]
 ) -> Loaded:
     """The configuration of the run, with what there is to say about it.

@@ -245,7 +245,7 @@ class Examples(Dataset):
             raise UserError(f"the data of {name} have no examples")
         self.data, self.name, self._collate = data, name, collate
         self.draws_globally = not isinstance(data, list | tuple)
-        self.lengths, self.fingerprint = self._measured(length)
+        self.lengths, self.fingerprint = self._measure_examples(length)
 
     def example(self, index: int, rng: np.random.Generator) -> Any:
         return self.data[index]
@@ -256,7 +256,7 @@ class Examples(Dataset):
     def describe(self, index: int) -> str:
         return f"example {index} of {self.name}"
 
-    def _measured(self, length: Callable[[Any], float]) -> tuple[np.ndarray, str]:
+    def _measure_examples(self, length: Callable[[Any], float]) -> tuple[np.ndarray, str]:
         """The length of each example, and a hash of them all. Raises DataError naming one that can't be read."""
         lengths, content = [], hashlib.sha256()
         with keeping_generators(torch.device("cpu")):

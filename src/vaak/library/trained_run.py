@@ -83,7 +83,7 @@ class TrainedRun:
         task, split = self.task, data
         if not isinstance(data, str):
             dataset = data if isinstance(data, Dataset) else self.task.dataset_of(data)
-            task, split = _with_dataset(self.task, dataset), GIVEN
+            task, split = _task_on(self.task, dataset), GIVEN
         make_deterministic(training, self.device)
         evaluator = Evaluator(task, training, Ranks(self.device), self.config.skips_bad_examples)
         figures = evaluator.evaluate(self.model, split)
@@ -137,10 +137,10 @@ def with_metrics(task: Task, metrics: Mapping[str, Metric]) -> Task:
     return cast("Task", _Measured(task, metrics))
 
 
-def _with_dataset(task: Task, dataset: Dataset) -> Task:
+def _task_on(task: Task, dataset: Dataset) -> Task:
     """A task whose only split is the given dataset."""
     if isinstance(task, _Measured):
-        return with_metrics(_with_dataset(task.own, dataset), task.metrics)
+        return with_metrics(_task_on(task.own, dataset), task.metrics)
     changed = copy.copy(task)
     vars(changed)["dataset"] = lambda split: dataset
     return changed

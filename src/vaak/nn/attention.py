@@ -91,7 +91,7 @@ class Attention(nn.Module):
     ) -> Float[Tensor, "batch heads time memory_time"]:
         """Return how much of each token of ``memory`` each token of ``x`` takes: to look at."""
         query = self._queries(x, None)
-        key = self._repeated(self._rotated_heads(self.key, self.key_norm, memory, None), query)
+        key = self._repeat_heads(self._rotated_heads(self.key, self.key_norm, memory, None), query)
         pairs = visibility.of_pairs(query.shape[2], key.shape[2], query).pairs
         if self.features is not None:
             products = self.features(query) @ self.features(key).transpose(-1, -2)
@@ -114,10 +114,10 @@ class Attention(nn.Module):
         """
         dropout = self.dropout if self.training else 0.0
         if self.features is not None:
-            key, value = self._repeated(key, query), self._repeated(value, query)
+            key, value = self._repeat_heads(key, query), self._repeat_heads(value, query)
             return linear_attention(self.features, query, key, value, visibility, cache)
         if self.attention_type == "local":
-            key, value = self._repeated(key, query), self._repeated(value, query)
+            key, value = self._repeat_heads(key, query), self._repeat_heads(value, query)
             return local_attention(query, key, value, visibility, window=self.window, dropout=dropout, cache=cache)
         if cache is not None and is_cross:
             cache.tensors.update(keys=key, values=value)
@@ -146,7 +146,7 @@ class Attention(nn.Module):
         return heads.to(projected.dtype).transpose(1, 2)
 
     @staticmethod
-    def _repeated(x: Tensor, query: Tensor) -> Tensor:
+    def _repeat_heads(x: Tensor, query: Tensor) -> Tensor:
         """Return the heads of keys or values, each repeated for every query head that shares it."""
         groups = query.shape[1] // x.shape[1]
         return x.repeat_interleave(groups, 1) if groups > 1 else x

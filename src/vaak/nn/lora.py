@@ -49,14 +49,14 @@ def add_lora(model: AnyModule, options: LoraConfig | None, also_trained: Iterabl
     linear = linear_layers(model, also_trained)
     adapted = [name for name in linear if f".{name}".endswith(tuple(f".{target}" for target in options.targets))]
     demand_layers(bool(adapted), "model.lora", linear, options)
-    _peft().inject_adapter_in_model(_peft().LoraConfig(target_modules=adapted, **_by_pefts_names(options)), model)
+    _peft().inject_adapter_in_model(_peft().LoraConfig(target_modules=adapted, **_peft_options(options)), model)
     for module in own:
         module.requires_grad_(True)
     keep_frozen_weights_in(DTYPES[options.base_dtype], model)
     return model
 
 
-def _by_pefts_names(options: LoraConfig) -> dict[str, Any]:
+def _peft_options(options: LoraConfig) -> dict[str, Any]:
     return {
         "r": options.rank,
         "lora_alpha": options.alpha,  # which may be any number
@@ -283,7 +283,7 @@ def write_adapter(
     if not adapters or options is None:
         raise UserError("this model has no low-rank adapters (model.lora, model.experts); export it as hf")
     config = _peft().LoraConfig(
-        **_by_pefts_names(options),
+        **_peft_options(options),
         target_modules=list(targets),
         modules_to_save=list(whole) if whole else None,
         base_model_name_or_path=base,

@@ -319,7 +319,7 @@ class PipelineRow:
     @property
     def cells(self) -> tuple[str, ...]:
         """The cells below the header."""
-        figures = ", ".join(f"{name} {_shown(value)}" for name, value in self.figures.items())
+        figures = ", ".join(f"{name} {_format_value(value)}" for name, value in self.figures.items())
         return self.stage, self.state, *took(self.seconds, self.disk_bytes, self.memory_bytes), self.why or figures
 
 
@@ -335,17 +335,17 @@ def took(seconds: float | None, disk_bytes: float | None, memory_bytes: float | 
     )
 
 
-def _shown(value: Any) -> str:
+def _format_value(value: Any) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
 def table(rows: Sequence[PipelineRow]) -> list[str]:
     """The table of what was done, and the time that it took; below it what stages report."""
     seconds = sum(row.seconds or 0 for row in rows if row.state != "up to date")
-    return [*aligned([HEADER, *(row.cells for row in rows)]), f"in all: {time_of(seconds)}", *_reported(rows)]
+    return [*aligned([HEADER, *(row.cells for row in rows)]), f"in all: {time_of(seconds)}", *_report_lines(rows)]
 
 
-def _reported(rows: Sequence[PipelineRow]) -> list[str]:
+def _report_lines(rows: Sequence[PipelineRow]) -> list[str]:
     """The lines that stages report, each report after an empty line."""
     return [line for row in rows if row.report for line in ("", *row.report["lines"])]
 
@@ -368,7 +368,7 @@ def forecast_table(planned: Sequence[tuple[PipelineRow, Forecast]], free: int) -
 def markdown_report(pipeline: Pipeline, options: Options, rows: Sequence[PipelineRow]) -> str:
     """The table of results as Markdown, with the options."""
     given = "".join(f"- {name}: {value}\n" for name, value in options.model_dump(mode="json").items())
-    reported = "".join(f"    {line}".rstrip() + "\n" for line in _reported(rows))
+    reported = "".join(f"    {line}".rstrip() + "\n" for line in _report_lines(rows))
     return (
         f"# {pipeline.name}\n\n{markdown_table([HEADER, *(row.cells for row in rows)])}{reported}\nOptions:\n\n{given}"
     )

@@ -83,8 +83,8 @@ def draw_attention(weights: np.ndarray, source: Sentence, target: Sentence, path
     shades = (f".w{one} {{ background: rgba(23, 64, 120, {opacity:.2f}); }}" for one, opacity in enumerate(opacities))
     page = PAGE.format(
         shades="\n".join(shades),
-        source=_shown(source.text),
-        target=_shown(target.text),
+        source=_show_token(source.text),
+        target=_show_token(target.text),
         legend="".join(f'<i class="w{number}"></i>' for number in range(SHADES + 1)),
         highest=highest,
         panels=panels(means),
@@ -103,11 +103,11 @@ def _panel(
 
     ``source_tokens`` head the columns, ``target_tokens`` the rows.
     """
-    head = "".join(f'<th scope="col">{_shown(token)}</th>' for token in source_tokens)
+    head = "".join(f'<th scope="col">{_show_token(token)}</th>' for token in source_tokens)
     rows = []
     for token, row in zip(target_tokens, weights.tolist(), strict=True):
         cells = (f'<td class="w{round(weight / highest * SHADES)}" title="{weight:.2f}"></td>' for weight in row)
-        rows.append(f'<tr><th scope="row">{_shown(token)}</th>{"".join(cells)}</tr>')
+        rows.append(f'<tr><th scope="row">{_show_token(token)}</th>{"".join(cells)}</tr>')
     body = "\n".join(rows)
     return (
         f"<section><h2>{escape(title)}</h2><table><thead><tr><th></th>{head}</tr></thead>\n"
@@ -115,6 +115,6 @@ def _panel(
     )
 
 
-def _shown(token: str) -> str:
+def _show_token(token: str) -> str:
     """A token as text of the page, with newlines to be seen."""
     return escape(token.replace("\n", "⏎"))

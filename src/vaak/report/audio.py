@@ -188,7 +188,7 @@ def _draw_row(figure: Figure, row: TimelineRow, place: tuple[float, float, float
             inside = [(start, end - start) for start, end in lane.parts if end > row.start and start < row.end]
             axes.broken_barh(inside, (height + 0.1, 0.8), facecolors=lane.colour, linewidth=0)
             ticks.append(height + 0.5)
-            names.append(_shown(lane.name))
+            names.append(_shorten_text(lane.name))
         height -= 0.5
     axes.set(xlim=(row.start, row.end), ylim=(height + 0.5, 0))
     axes.set_yticks(ticks, labels=names, fontsize=7)
@@ -198,7 +198,7 @@ def _draw_row(figure: Figure, row: TimelineRow, place: tuple[float, float, float
         axes.axvspan(row.duration, row.end, color="0.92", linewidth=0)
     _draw_time(axes, row)
     if row.title:
-        axes.set_title(_shown(row.title, 120), fontsize=9, loc="left", pad=4, parse_math=False)
+        axes.set_title(_shorten_text(row.title, 120), fontsize=9, loc="left", pad=4, parse_math=False)
     for label in axes.get_yticklabels():
         label.set_parse_math(False)  # a name with a $ is a name
 
@@ -231,7 +231,7 @@ def time_label(seconds: float, duration: float) -> str:
     return f"{minutes}:{rest:02}" if duration <= 3600 else f"{minutes // 60}:{minutes % 60:02}:{rest:02}"
 
 
-def _shown(text: str, longest: int = LONGEST_NAME) -> str:
+def _shorten_text(text: str, longest: int = LONGEST_NAME) -> str:
     """A text in one line, truncated if it is too long."""
     line = "".join(sign if sign.isprintable() else " " for sign in text)
     return line if len(line) <= longest else f"{line[: longest - 1]}…"

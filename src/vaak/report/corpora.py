@@ -37,8 +37,10 @@ def lines_of(corpus: CorpusSurvey, folder: Path) -> Iterator[str]:
     for what, split, shared, number in corpus.leaks():
         percent = 100 * shared / number
         if shared:
-            yield from _named("leak", f"{shared:,} of {number:,} {what} of {split} are in train, too ({percent:.1f} %)")
-    yield from _broken(everything)
+            yield from _named_line(
+                "leak", f"{shared:,} of {number:,} {what} of {split} are in train, too ({percent:.1f} %)"
+            )
+    yield from _broken_splits(everything)
 
 
 def _cells(split: SplitSurvey, is_text: bool) -> Iterator[str]:
@@ -63,31 +65,31 @@ def _about(splits: list[SplitSurvey]) -> Iterator[str]:
     languages = {name for split in splits for name in split.languages}
     rates = sorted({rate for split in splits for rate in split.rates})
     if languages:
-        yield from _named("languages", ", ".join(sorted(languages)[:20]))
+        yield from _named_line("languages", ", ".join(sorted(languages)[:20]))
     if rates:
-        yield from _named("rates", ", ".join(f"{rate:,} Hz" for rate in rates))
+        yield from _named_line("rates", ", ".join(f"{rate:,} Hz" for rate in rates))
     characters = {one for split in splits for one in split.characters}
     if characters:
         shown = "".join(sorted(one for one in characters if one.isprintable() and not one.isspace()))
         rest = " …" if len(shown) > MOST_CHARACTERS else ""
-        yield from _named("characters", f"{len(characters):,}: {shown[:MOST_CHARACTERS]}{rest}")
+        yield from _named_line("characters", f"{len(characters):,}: {shown[:MOST_CHARACTERS]}{rest}")
     for text in next((split.examples for split in splits if split.examples), []):
-        yield from _named("example", textwrap.shorten(text, 150, placeholder=" …"))
+        yield from _named_line("example", textwrap.shorten(text, 150, placeholder=" …"))
 
 
-def _broken(splits: list[SplitSurvey]) -> Iterator[str]:
+def _broken_splits(splits: list[SplitSurvey]) -> Iterator[str]:
     messages = [message for split in splits for message in split.broken]
     read = sum(split.num_read for split in splits)
     without = sum(split.without_labels for split in splits)
     if without:
-        yield from _named("skipped", f"{without:,} of {read:,} recordings read say nothing of speaker or text")
+        yield from _named_line("skipped", f"{without:,} of {read:,} recordings read say nothing of speaker or text")
     if messages:
-        yield from _named("problem", f"{len(messages):,} of {read:,} recordings read are missing or broken:")
+        yield from _named_line("problem", f"{len(messages):,} of {read:,} recordings read are missing or broken:")
         for message in messages[:MOST_LISTED]:
-            yield from _named("", message)
+            yield from _named_line("", message)
 
 
-def _named(name: str, text: str) -> Iterator[str]:
+def _named_line(name: str, text: str) -> Iterator[str]:
     """A line that begins with a name, and continues below its text."""
     yield from _wrapped(text, " " * 14, f"  {name:<12}")
 

@@ -31,7 +31,7 @@ def demand_name(name: str) -> None:
     try:
         check.validate_repo_id(name)
     except errors.HFValidationError as error:
-        raise UserError(f"{name} can't be the name of a repository: {_said(error)}") from error
+        raise UserError(f"{name} can't be the name of a repository: {_first_line(error)}") from error
 
 
 def files_of(folder: Path) -> dict[str, int]:
@@ -66,9 +66,9 @@ def send(folder: Path, name: str, *, public: bool = False, update: bool = False)
     api: Any = huggingface_hub.HfApi(token=token)
     logging: Any = huggingface_hub.utils
     logging.disable_progress_bars()
-    made = _called(name, lambda: api.create_repo(name, private=not public, exist_ok=update))
+    made = _call_hub(name, lambda: api.create_repo(name, private=not public, exist_ok=update))
     try:
-        _called(
+        _call_hub(
             made.repo_id, lambda: api.upload_folder(repo_id=made.repo_id, folder_path=folder, commit_message="Vaak")
         )
     except UserError as error:
@@ -78,21 +78,21 @@ def send(folder: Path, name: str, *, public: bool = False, update: bool = False)
     return str(made)
 
 
-def _called(name: str, call: Any) -> Any:
+def _call_hub(name: str, call: Any) -> Any:
     """What a call of the Hub gives. Raises UserError where it fails."""
     from huggingface_hub.errors import HfHubHTTPError, OfflineModeIsEnabled
 
     try:
         return call()
     except HfHubHTTPError as error:
-        raise UserError(_why(name, error)) from error
+        raise UserError(_reason_of_failure(name, error)) from error
     except OfflineModeIsEnabled as error:
         raise UserError("the Hugging Face Hub isn't asked: HF_HUB_OFFLINE is set") from error
     except Exception as error:  # of httpx, of the operating system, of its other clients
         raise UserError(f"the Hugging Face Hub can't be reached: {type(error).__name__}") from error
 
 
-def _why(name: str, error: Any) -> str:
+def _reason_of_failure(name: str, error: Any) -> str:
     status = getattr(error.response, "status_code", None)
     if status == 401:
         return "the Hugging Face Hub doesn't accept the token: run hf auth login, or set HF_TOKEN to a valid one"
@@ -100,8 +100,8 @@ def _why(name: str, error: Any) -> str:
         return f"the token has no right to write to {name}: make one that may, or choose another owner"
     if status == 409:
         return f"{name} is taken: choose another name, or give --update to add to it"
-    return f"the Hugging Face Hub answered {status}: {_said(error)}"
+    return f"the Hugging Face Hub answered {status}: {_first_line(error)}"
 
 
-def _said(error: Exception) -> str:
+def _first_line(error: Exception) -> str:
     return (str(error).strip() or type(error).__name__).splitlines()[0][:200]

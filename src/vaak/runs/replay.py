@@ -75,7 +75,7 @@ def replay_step(
     directory = run_of(path)
     with approaching(directory, step, device=device, trust_code=trust_code) as (trainer, steps, agreement, source):
         found: dict[str, Any] = {"run": str(directory), "step": step, "from": str(source) if source else None}
-        found |= _taken(trainer, take_steps_before(step, trainer, steps, agreement), agreement, debug)
+        found |= _take_reported_step(trainer, take_steps_before(step, trainer, steps, agreement), agreement, debug)
         trainer.notify("on_fit_end", "replayed")
         found["agreement"] = agreement.as_json()
     report: dict[str, Any] = json_value(found)
@@ -207,7 +207,7 @@ def take_steps_before(step: int, trainer: Trainer, steps: Iterator[StepData], ag
     raise AssertionError("steps have no end")
 
 
-def _taken(trainer: Trainer, data: StepData, agreement: ReplayAgreement, debug: bool) -> dict[str, Any]:
+def _take_reported_step(trainer: Trainer, data: StepData, agreement: ReplayAgreement, debug: bool) -> dict[str, Any]:
     """Take the step, and report everything about it."""
     found: dict[str, Any] = {"microbatches": batches_of(trainer, data)}
     with contextlib.ExitStack() as stack:

@@ -198,7 +198,7 @@ def _prepared_in_cache(loaded: Loaded, cache: Path) -> Path:
 def open_trainer(loaded: Loaded, callbacks: tuple[Callback, ...] = (), task: Task | None = None) -> Iterator[Trainer]:
     """A trainer where its run starts or resumes: the directory made and held, the data prepared."""
     demand_trust(loaded)
-    loaded = _with_batches_per_process(_with_precision(loaded))
+    loaded = _settle_batches_per_process(_settle_precision(loaded))
     training, directory = loaded.experiment.training, loaded.experiment.run_dir
     ranks = start_ranks(training)
     _compare(loaded, ranks)
@@ -371,7 +371,7 @@ def _last_evaluation(directory: Path) -> dict[str, float]:
     return {name: value for name, value in newest.items() if isinstance(value, float)}
 
 
-def _with_batches_per_process(loaded: Loaded) -> Loaded:
+def _settle_batches_per_process(loaded: Loaded) -> Loaded:
     """Settle, before processes meet, how many microbatches a step has: at the first start, and from then on as then."""
     experiment = loaded.experiment
     training = experiment.training
@@ -408,7 +408,7 @@ def _log_global_batch(training: TrainingConfig) -> None:
     )
 
 
-def _with_precision(loaded: Loaded) -> Loaded:
+def _settle_precision(loaded: Loaded) -> Loaded:
     """Settle what the YAML leaves open: accelerate's precision, else that which the run began with, else the device's.
 
     So it is written down with the run, which keeps it on other devices.

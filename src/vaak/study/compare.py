@@ -200,8 +200,8 @@ def _demand_same(first: Examples, other: Examples) -> None:
     for name, counts in first.counts.items():
         if counts != other.counts[name]:
             raise UserError(
-                f"{name} isn't the same in {first.run} and {other.run}: it counts {_shown(counts)} and "
-                f"{_shown(other.counts[name])}; the data, or their tokenizers, differ"
+                f"{name} isn't the same in {first.run} and {other.run}: it counts {_format_counts(counts)} and "
+                f"{_format_counts(other.counts[name])}; the data, or their tokenizers, differ"
             )
         if first.contents[name] != other.contents[name]:
             raise UserError(
@@ -210,7 +210,7 @@ def _demand_same(first: Examples, other: Examples) -> None:
             )
 
 
-def _shown(counts: dict[str, float]) -> str:
+def _format_counts(counts: dict[str, float]) -> str:
     return ", ".join(f"{unit} {value:g}" for unit, value in counts.items())
 
 

@@ -123,20 +123,20 @@ class CrossValidation:
                     continue
                 if self._result_file(fold).exists():
                     continue
-                write_json(self._result_file(fold), self._tested(fold))
+                write_json(self._result_file(fold), self._test_fold(fold))
             yield fold
 
     def _result_file(self, fold: Fold) -> Path:
         return self.folder / "runs" / f"{fold}.json"
 
-    def _tested(self, fold: Fold) -> dict[str, Any]:
+    def _test_fold(self, fold: Fold) -> dict[str, Any]:
         """Train a fold's run, to its end if it was begun, and evaluate its best checkpoint on the fold."""
         plan, run = self.plan, self.run_folder(fold)
         repeat = f", repeat {fold.repeat} of {plan.repeats}" if plan.repeats > 1 else ""
         print(f"fold {fold.number} of {plan.folds}{repeat}", file=sys.stderr, flush=True)
         name = f"{plan.load().experiment.name}-{fold}"
         loaded = plan.load(f"name={name}", f"run_dir={run}", "training.checkpoint.resume=auto")
-        experiment = with_fold(_with_datasets(loaded), f"{fold.repeat}:{fold.number}", str(self.folds_file))
+        experiment = with_fold(_name_datasets(loaded), f"{fold.repeat}:{fold.number}", str(self.folds_file))
         try:
             outcome = train(replace(loaded, experiment=experiment))
             outcome.demand_not_stopped(f"fold {fold}", "the same command resumes it")
@@ -155,7 +155,7 @@ class CrossValidation:
 
     def _divide(self, about: dict[str, Any]) -> None:
         plan, loaded = self.plan, self.plan.load()
-        experiment = _with_datasets(loaded)
+        experiment = _name_datasets(loaded)
         corpora = _examples(replace(loaded, experiment=experiment).task(self.folder), plan)
         if with_fold(experiment, "", "") == experiment:
             raise UserError(f"task {experiment.task} has no section that can be divided into folds")
@@ -168,7 +168,7 @@ class CrossValidation:
         write_folds(self.folds_file, about, rows)
 
 
-def _with_datasets(loaded: Loaded) -> Experiment[Any, Any]:
+def _name_datasets(loaded: Loaded) -> Experiment[Any, Any]:
     """The experiment with the datasets that its task has where none are named."""
     experiment = loaded.experiment
     if experiment.datasets:

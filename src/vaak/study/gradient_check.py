@@ -101,7 +101,7 @@ def check_gradients(
             for name, parameter in exact.named_parameters():
                 if parameter in own:
                     own_loss = functools.partial(loss, objective)
-                    checks[name] = _checked(name, parameter, total.detach(), own_loss, (generator, tolerance))
+                    checks[name] = _check_parameter(name, parameter, total.detach(), own_loss, (generator, tolerance))
                     advance(1)
     return [checks[name] for name, _ in exact.named_parameters() if name in checks]
 
@@ -129,7 +129,7 @@ def _jitter(model: nn.Module, generator: torch.Generator) -> None:
 
 
 @torch.no_grad()
-def _checked(
+def _check_parameter(
     name: str,
     parameter: nn.Parameter,
     total: Tensor,

@@ -116,7 +116,7 @@ class LRFinder:
         self.optimizer.zero_grad()
         total = 0.0
         for _ in range(accumulation_steps):
-            loss = self._loss(_moved(next(batches), self.device)) / accumulation_steps
+            loss = self._loss(_move_to(next(batches), self.device)) / accumulation_steps
             loss.backward()
             total += float(loss.detach())
         self.optimizer.step()
@@ -151,13 +151,13 @@ def _flat(outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
     return outputs, targets
 
 
-def _moved(batch: Any, device: torch.device) -> Any:
+def _move_to(batch: Any, device: torch.device) -> Any:
     if isinstance(batch, Tensor | Batch):
         return batch.to(device)
     if isinstance(batch, Mapping):
-        return {name: _moved(value, device) for name, value in batch.items()}
+        return {name: _move_to(value, device) for name, value in batch.items()}
     if isinstance(batch, tuple | list):
-        return tuple(_moved(value, device) for value in batch)
+        return tuple(_move_to(value, device) for value in batch)
     return batch
 
 
@@ -191,10 +191,10 @@ def find_lr(loaded: Loaded, rates: RateRange) -> Curve:
     rates of parameter groups, and muon's ``adamw_lr``, keep their proportion to it. Nothing is kept.
     """
     with temporary_trainer(loaded) as trainer:
-        return _tested(trainer, rates)
+        return _test_rates(trainer, rates)
 
 
-def _tested(trainer: Trainer, rates: RateRange) -> Curve:
+def _test_rates(trainer: Trainer, rates: RateRange) -> Curve:
     curve, peak = Curve(), trainer.config.optimizer.lr
     step = replace(trainer.step, schedule=lambda step: rates.rate(step - 1) / peak)
     numbers = followed(range(rates.num_iter), "trying learning rates", rates.num_iter)
@@ -242,7 +242,7 @@ def restored(model: nn.Module, optimizer: Optimizer, device: torch.device) -> It
     state, options = optimizer.state, [dict(group) for group in groups]
     with keeping_generators(device):
         try:
-            optimizer.state = _copied(state, device)
+            optimizer.state = _copy_moments(state, device)
             for parameter, data, _ in own:
                 parameter.grad = None
                 parameter.data = data.to(device, copy=True)
@@ -265,7 +265,7 @@ def restored(model: nn.Module, optimizer: Optimizer, device: torch.device) -> It
                 group.update(before)
 
 
-def _copied(state: Any, device: torch.device) -> Any:
+def _copy_moments(state: Any, device: torch.device) -> Any:
     """A copy of what an optimizer remembers; what is as large as its parameter moves along with it."""
     copied: defaultdict[Any, dict[str, Any]] = defaultdict(dict)
     for parameter, remembered in state.items():

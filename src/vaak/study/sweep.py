@@ -203,7 +203,7 @@ class Sweep:
         while True:
             with contextlib.ExitStack() as held:
                 with locked(self.folder / ".lock"):
-                    trial = self._abandoned(held) or self._new(held)
+                    trial = self._find_abandoned(held) or self._new(held)
                 if trial is None:
                     return
                 self._try(trial)
@@ -265,7 +265,7 @@ class Sweep:
         held.enter_context(self._hold(trial.number))
         return trial
 
-    def _abandoned(self, held: contextlib.ExitStack) -> Any:
+    def _find_abandoned(self, held: contextlib.ExitStack) -> Any:
         """A trial whose process has ended before it, held; None if there is none."""
         for frozen in self.study.get_trials(deepcopy=False):
             if frozen.state.name == "RUNNING":

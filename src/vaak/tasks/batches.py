@@ -98,7 +98,7 @@ class Batches:
                 most = self._most(length(some[places[0]][1][0]))
                 together, places = places[:most], places[most:]
                 begun = time.perf_counter()
-                results = self._computed([some[place][1][0] for place in together], compute)
+                results = self._compute_batch([some[place][1][0] for place in together], compute)
                 share = (time.perf_counter() - begun) / len(together)
                 for place, result in zip(together, results, strict=True):
                     found[place] = result
@@ -120,7 +120,7 @@ class Batches:
         """How many parts are together where the longest is this long."""
         return self.size if self.cells is None else max(1, min(self.size, int(self.cells // max(longest, 1))))
 
-    def _computed(
+    def _compute_batch(
         self, parts: list[Part], compute: Callable[[list[Part]], Sequence[Result]]
     ) -> Sequence[Result | UserError]:
         """The results of a batch, in halves where it doesn't fit; of a part that doesn't fit alone, the error."""
@@ -146,7 +146,7 @@ class Batches:
         self.size, self.grows = min(self.size, half), False
         free_memory(self.device)
         log.warning("out of memory with %d inputs together: from here on at most %d (--batch-size)", len(parts), half)
-        return [*self._computed(parts[:half], compute), *self._computed(parts[half:], compute)]
+        return [*self._compute_batch(parts[:half], compute), *self._compute_batch(parts[half:], compute)]
 
 
 def _parts(

@@ -69,7 +69,7 @@ def write_ct2(
                 warnings.simplefilter("ignore")  # what its tokenizers recommend
                 Converter(str(source), copy_files=sorted(files)).convert(str(converted), quantization=quantization)
         except Exception as error:  # each of its loaders raises its own
-            raise UserError(f"--format ct2: CTranslate2 can't convert this model: {_said(error)}") from error
+            raise UserError(f"--format ct2: CTranslate2 can't convert this model: {_last_line(error)}") from error
         if check is not None:
             _compare(check, converted, quantization or "float32")
         shutil.rmtree(source)
@@ -83,7 +83,7 @@ def _compare(check: Check, folder: Path, quantization: str) -> None:
     try:
         found, expected = check(folder)
     except Exception as error:  # RuntimeError, ValueError, by what goes wrong
-        raise UserError(f"--format ct2: CTranslate2 can't run the converted model: {_said(error)}") from error
+        raise UserError(f"--format ct2: CTranslate2 can't run the converted model: {_last_line(error)}") from error
     difference = float(np.sqrt(np.mean((found - expected) ** 2)) / np.std(expected))
     if not difference <= TOLERANCES.get(quantization, _TOLERANCE_OF_INT8):
         raise UserError(
@@ -92,5 +92,5 @@ def _compare(check: Check, folder: Path, quantization: str) -> None:
         )
 
 
-def _said(error: Exception) -> str:
+def _last_line(error: Exception) -> str:
     return (str(error).strip() or type(error).__name__).splitlines()[0][:200]

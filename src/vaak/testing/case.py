@@ -225,10 +225,12 @@ def _demand_names(found: Mapping[Any, Any], expected: Mapping[Any, Any], what: s
     missing, unexpected = (
         [name for name in one if name not in other] for one, other in ((expected, found), (found, expected))
     )
-    demand(not missing and not unexpected, f"{what}: without {_listed(missing)}, but with {_listed(unexpected)}")
+    demand(
+        not missing and not unexpected, f"{what}: without {_list_names(missing)}, but with {_list_names(unexpected)}"
+    )
 
 
-def _listed(names: list[Any]) -> str:
+def _list_names(names: list[Any]) -> str:
     return ", ".join(map(str, names[:5])) + (f" and {len(names) - 5} more" if len(names) > 5 else "") or "none"
 
 

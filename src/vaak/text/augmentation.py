@@ -110,7 +110,7 @@ class Augmenter:
             word = words[place]
             found = None if self.fixed(word) else self.synonym(word, rng)
             if found is not None:
-                changed[place] = word._replace(core=_with_capitals_of(word.core, found))
+                changed[place] = word._replace(core=_copy_capitals(word.core, found))
         return changed
 
     def inserted(self, words: list[Word], chosen: np.ndarray, rng: np.random.Generator) -> list[Word]:
@@ -148,7 +148,7 @@ class Augmenter:
         return kept[1:]
 
 
-def _with_capitals_of(word: str, synonym: str) -> str:
+def _copy_capitals(word: str, synonym: str) -> str:
     """The synonym in capitals, or with a capital first, where the word is."""
     if len(word) > 1 and word.isupper():
         return synonym.upper()
@@ -241,10 +241,10 @@ def listed_synonyms(path: Path, key: str = SYNONYMS) -> Synonyms:
             found.setdefault(word.lower(), []).extend(other for other in words if other != word)
     if not any(found.values()):
         raise UserError(f"{key}: {path} has no line with two words, separated by a tab or a comma")
-    return functools.partial(_listed, found)
+    return functools.partial(_look_up, found)
 
 
-def _listed(found: Mapping[str, Sequence[str]], word: str) -> Sequence[str]:
+def _look_up(found: Mapping[str, Sequence[str]], word: str) -> Sequence[str]:
     return found.get(word, ())
 
 
@@ -304,14 +304,14 @@ JOINERS = "\u200c\u200d"
 REPEATED = re.compile(r"(.)\1{2,}")
 
 
-def _written(text: str) -> str:
+def _normalise_spelling(text: str) -> str:
     """A text in one spelling: small letters, one kind of apostrophe, no invisible signs, composed in one way."""
     visible = "".join(letter for letter in text.translate(APOSTROPHES) if unicodedata.category(letter) != "Cf")
     return unicodedata.normalize("NFKC", visible).casefold()
 
 
 NEGATIONS = frozenset(
-    _written(" ".join((ENGLISH_NEGATIONS, SEMI_NEGATIVES, WITHOUT_APOSTROPHE, HINDI_NEGATIONS))).split()
+    _normalise_spelling(" ".join((ENGLISH_NEGATIONS, SEMI_NEGATIVES, WITHOUT_APOSTROPHE, HINDI_NEGATIONS))).split()
 )
 
 
@@ -328,7 +328,7 @@ def is_negation(word: str) -> bool:
     >>> [word for word in "It isnt bad; NOT at all, नहीं। Nothing's Hardly!".split() if is_negation(word)]
     ['isnt', 'NOT', 'नहीं।', "Nothing's", 'Hardly!']
     """
-    written = _written(word)
+    written = _normalise_spelling(word)
     parts = groupby(written, lambda letter: is_punctuation(letter) and letter != "'")
     for part in ("".join(letters) for between, letters in parts if not between):
         alone = part.strip("'ः").partition("'")[0]  # nothing's; people write the visarga for a colon

@@ -57,9 +57,9 @@ class _Generation(Extension):
     def parse(self, parser: Parser) -> nodes.Node:
         line = next(parser.stream).lineno
         body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
-        return nodes.CallBlock(self.call_method("_marked"), [], [], body).set_lineno(line)
+        return nodes.CallBlock(self.call_method("_mark_spans"), [], [], body).set_lineno(line)
 
-    def _marked(self, caller: Callable[[], str]) -> str:
+    def _mark_spans(self, caller: Callable[[], str]) -> str:
         return f"{BEGIN}{caller()}{END}"
 
 
@@ -89,7 +89,7 @@ class ChatTemplate:
 
         Raises DataError, naming ``where``, for a conversation that the template refuses, and where no answer is found.
         """
-        written, spans = self._written(messages, where)
+        written, spans = self._write_messages(messages, where)
         if not spans:
             raise DataError(f"{where}: {OPTION} marks no answer by {{% generation %}}")
         num_bytes = sum(
@@ -121,7 +121,7 @@ class ChatTemplate:
         last = example.ids[int(np.flatnonzero(example.answers)[-1])]
         return (last,) if self._special.fullmatch(self.tokenizer.backend.id_to_token(last) or "") else ()
 
-    def _written(self, messages: Messages, where: str) -> tuple[str, list[Span]]:
+    def _write_messages(self, messages: Messages, where: str) -> tuple[str, list[Span]]:
         """The text, and where answers are in it."""
         protected = self._protected(messages)
         rendered = self._rendered(protected, where)

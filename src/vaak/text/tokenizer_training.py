@@ -114,7 +114,7 @@ class TokenizerFactory:
         if self.options.path is not None:
             return self.load(self.options.path)
         if self.is_users:
-            return UsersTokenizer.trained(self.options, self.folder, _at_least_one(texts))
+            return UsersTokenizer.trained(self.options, self.folder, _demand_texts(texts))
         # tokens that don't depend on the text
         least = len(SPECIAL_TOKENS) + (0 if self.options.type in ("wordpiece", "word") else len(BYTE_TOKENS))
         if self.options.vocab_size < least:
@@ -169,33 +169,33 @@ def _train_byte_level(texts: Iterable[str], options: TokenizerOptions) -> Backen
         initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
         show_progress=False,
     )
-    backend.train_from_iterator(_at_least_one(texts), trainer)
+    backend.train_from_iterator(_demand_texts(texts), trainer)
     return backend
 
 
 def _train_bpe(texts: Iterable[str], options: TokenizerOptions) -> Backend:
     """BPE over characters, with byte fallback."""
-    backend = _with_byte_fallback(models.BPE(unk_token="<unk>", byte_fallback=True))
+    backend = _add_byte_fallback(models.BPE(unk_token="<unk>", byte_fallback=True))
     trainer = trainers.BpeTrainer(
         vocab_size=options.vocab_size,
         min_frequency=options.min_frequency,
         special_tokens=[*SPECIAL_TOKENS, *BYTE_TOKENS],
         show_progress=False,
     )
-    backend.train_from_iterator(_at_least_one(texts), trainer)
+    backend.train_from_iterator(_demand_texts(texts), trainer)
     return _rebuilt(backend)
 
 
 def _train_unigram(texts: Iterable[str], options: TokenizerOptions) -> Backend:
     """A unigram language model over pieces of words, with byte fallback."""
-    backend = _with_byte_fallback(models.Unigram())
+    backend = _add_byte_fallback(models.Unigram())
     trainer = trainers.UnigramTrainer(
         vocab_size=options.vocab_size,
         special_tokens=[*SPECIAL_TOKENS, *BYTE_TOKENS],
         unk_token="<unk>",
         show_progress=False,
     )
-    backend.train_from_iterator(_at_least_one(texts), trainer)
+    backend.train_from_iterator(_demand_texts(texts), trainer)
     return _rebuilt(backend, _canonical_unigram)
 
 
@@ -206,7 +206,7 @@ def _train_wordpiece(texts: Iterable[str], options: TokenizerOptions) -> Backend
     all of them beforehand makes it deterministic, and lets a known character stand anywhere in a word.
     """
     texts = list(texts) if isinstance(texts, Iterator) else texts
-    alphabet = sorted({"\n", "\t", " "}.union(*_at_least_one(texts)))
+    alphabet = sorted({"\n", "\t", " "}.union(*_demand_texts(texts)))
     continuing = [CONTINUATION + character for character in alphabet]
     backend = Backend(models.WordPiece(unk_token="<unk>", continuing_subword_prefix=CONTINUATION))
     backend.pre_tokenizer = _cut(WORDPIECE_PIECES)
@@ -224,14 +224,14 @@ def _train_wordpiece(texts: Iterable[str], options: TokenizerOptions) -> Backend
 def _train_character(texts: Iterable[str], options: TokenizerOptions) -> Backend:
     """The most frequent characters, with byte fallback: BPE without a single merge."""
     counts: Counter[str] = Counter()
-    for text in _at_least_one(texts):
+    for text in _demand_texts(texts):
         counts.update(text)
     frequent = [character for character, count in counts.items() if count >= options.min_frequency]
     frequent.sort(key=lambda character: (-counts[character], character))
     fixed = [*SPECIAL_TOKENS, *BYTE_TOKENS]
     tokens = fixed + frequent[: options.vocab_size - len(fixed)]
     vocabulary = {token: index for index, token in enumerate(tokens)}
-    backend = _with_byte_fallback(models.BPE(vocabulary, [], unk_token="<unk>", byte_fallback=True))
+    backend = _add_byte_fallback(models.BPE(vocabulary, [], unk_token="<unk>", byte_fallback=True))
     backend.add_special_tokens(list(SPECIAL_TOKENS))
     return backend
 
@@ -247,7 +247,7 @@ def _train_word(texts: Iterable[str], options: TokenizerOptions) -> Backend:
         special_tokens=list(SPECIAL_TOKENS),
         show_progress=False,
     )
-    backend.train_from_iterator(_at_least_one(texts), trainer)
+    backend.train_from_iterator(_demand_texts(texts), trainer)
     return backend
 
 
@@ -265,7 +265,7 @@ def _cut(pattern: str) -> pre_tokenizers.PreTokenizer:
     return pre_tokenizers.Split(Regex(pattern), "isolated")
 
 
-def _with_byte_fallback(model: models.Model) -> Backend:
+def _add_byte_fallback(model: models.Model) -> Backend:
     """A backend whose unknown characters become byte tokens, and whose byte tokens become characters again."""
     backend = Backend(model)
     backend.pre_tokenizer = _cut(PIECES)
@@ -326,7 +326,7 @@ def _below_the_limit(texts: Iterable[str], of_bytes: bool) -> Iterator[str]:
         yield text
 
 
-def _at_least_one(texts: Iterable[str]) -> Iterator[str]:
+def _demand_texts(texts: Iterable[str]) -> Iterator[str]:
     """``texts``, of which there must be at least one."""
     empty = True
     for text in texts:

@@ -12,7 +12,7 @@ import vaak
 from commands import Commands
 from vaak.config.yaml.text import read_yaml
 from vaak.engine import load_checkpoint
-from vaak.library.fit import _loaded
+from vaak.library.fit import _load_configuration
 
 QUICK: dict[str, Any] = {
     "max_steps": 4,
@@ -206,7 +206,9 @@ def test_a_loss_is_given_as_an_optimizer_is(tmp_path: Path):
     """By its type, with its options and the section's."""
     options = {"data": {"corpus": "grammar"}}
     given = {"type": "focal", "gamma": 3.0, "label_smoothing": 0.0}
-    loss = _loaded("lm", tmp_path / "run", {"loss": given, **options}, None, False, ()).experiment.training.loss
+    loss = _load_configuration(
+        "lm", tmp_path / "run", {"loss": given, **options}, None, False, ()
+    ).experiment.training.loss
     assert (loss.main.type, loss.main.model_extra) == ("focal", {"gamma": 3.0})
 
 

@@ -214,7 +214,7 @@ def test_processes_share_the_folds_and_what_is_done_is_not_done_again(
         done.append(str(fold))
         return {"repeat": fold.repeat, "fold": fold.number, "metrics": {"loss": 1.0}}
 
-    monkeypatch.setattr(CrossValidation, "_tested", tested)
+    monkeypatch.setattr(CrossValidation, "_test_fold", tested)
     study = CrossValidation(plan(toy, repeats=2), tmp_path / "study")
     with locked(study.folder / "runs" / ".1-02.lock"):
         assert [str(fold) for fold in study.work()] == done == ["1-01", "2-01", "2-02"]

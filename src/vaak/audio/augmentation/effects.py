@@ -254,7 +254,7 @@ def coloured_noise(num_samples: int, rng: np.random.Generator) -> np.ndarray:
     frequencies = np.maximum(np.arange(bins) / size, FLAT_BELOW)
     spectrum *= (frequencies ** (-slope / 2)).astype(np.float32)
     spectrum[0] = 0
-    return _with_unit_power(fft.irfft(spectrum, size)[:num_samples])
+    return _to_unit_power(fft.irfft(spectrum, size)[:num_samples])
 
 
 def babble(voices: Callable[[], np.ndarray], num_samples: int, num_voices: int, rng: np.random.Generator) -> np.ndarray:
@@ -268,8 +268,8 @@ def babble(voices: Callable[[], np.ndarray], num_samples: int, num_voices: int, 
         voice = voices()
         level = np.sqrt(active_power(voice))
         if level > 0:
-            total += _looped(voice, int(rng.integers(len(voice))), num_samples) / level
-    return _with_unit_power(total)
+            total += _loop(voice, int(rng.integers(len(voice))), num_samples) / level
+    return _to_unit_power(total)
 
 
 def file_noise(folder: str | Path, num_samples: int, sampling_rate: int, rng: np.random.Generator) -> np.ndarray:
@@ -282,7 +282,7 @@ def file_noise(folder: str | Path, num_samples: int, sampling_rate: int, rng: np
     with AudioFile(path, sampling_rate) as file:
         first = int(place * max(file.num_samples - num_samples + 1, 1))
         samples = file.samples(first, first + num_samples)
-    return _looped(samples, int(place * len(samples)) if len(samples) < num_samples else 0, num_samples)
+    return _loop(samples, int(place * len(samples)) if len(samples) < num_samples else 0, num_samples)
 
 
 def drawn_noise(
@@ -334,12 +334,12 @@ def active_power(samples: np.ndarray) -> float:
     return float(blocks[active].sum() / sizes[active].sum())
 
 
-def _with_unit_power(samples: np.ndarray) -> np.ndarray:
+def _to_unit_power(samples: np.ndarray) -> np.ndarray:
     level = float(np.sqrt(np.mean(np.square(samples, dtype=np.float64)))) if len(samples) else 0.0
     return np.asarray(samples / level if level > 0 else samples, dtype=np.float32)
 
 
-def _looped(samples: np.ndarray, first: int, num_samples: int) -> np.ndarray:
+def _loop(samples: np.ndarray, first: int, num_samples: int) -> np.ndarray:
     """``num_samples`` of them from ``first`` on, repeated."""
     if first + num_samples <= len(samples):
         return samples[first : first + num_samples]

@@ -39,11 +39,11 @@ def augmented(
     speed, reverb, noise, codec, volume = (
         np.random.default_rng(draw_key(Purpose.AUGMENTATION, key, name)) for name in PARTS
     )
-    audio = _at_drawn_speed(audio, config, speed)
+    audio = _change_speed(audio, config, speed)
     samples, rate = audio.samples, audio.sampling_rate
-    samples = _in_room(samples, rate, config, reverb)
-    samples = _with_noise(samples, rate, config, noise, voices)
-    samples = _through_codec(samples, rate, config, codec)
+    samples = _add_reverberation(samples, rate, config, reverb)
+    samples = _add_noise(samples, rate, config, noise, voices)
+    samples = _apply_codec(samples, rate, config, codec)
     if config.volume is not None:
         samples = samples * np.float32(10 ** (volume.uniform(*config.volume) / 20))
     return replace(audio, samples=samples)
@@ -67,7 +67,7 @@ def voices_of(source: AudioSource) -> Voices:
     return voice
 
 
-def _at_drawn_speed(audio: LabelledAudio, config: AugmentationConfig, rng: np.random.Generator) -> LabelledAudio:
+def _change_speed(audio: LabelledAudio, config: AugmentationConfig, rng: np.random.Generator) -> LabelledAudio:
     factor = float(rng.choice(config.speed)) if config.speed else 1.0
     if factor == 1:
         return audio
@@ -87,7 +87,9 @@ def _at_drawn_speed(audio: LabelledAudio, config: AugmentationConfig, rng: np.ra
     return replace(faster, segments=segments, uem=uem, alignment=alignment)
 
 
-def _in_room(samples: np.ndarray, rate: int, config: AugmentationConfig, rng: np.random.Generator) -> np.ndarray:
+def _add_reverberation(
+    samples: np.ndarray, rate: int, config: AugmentationConfig, rng: np.random.Generator
+) -> np.ndarray:
     reverb = config.room
     if reverb is None or rng.random() >= reverb.probability:
         return samples
@@ -95,7 +97,7 @@ def _in_room(samples: np.ndarray, rate: int, config: AugmentationConfig, rng: np
     return reverberated(samples, response)
 
 
-def _with_noise(
+def _add_noise(
     samples: np.ndarray, rate: int, config: AugmentationConfig, rng: np.random.Generator, voices: Voices | None
 ) -> np.ndarray:
     """``samples`` ``(time,)`` with noise at a random signal-to-noise ratio, or unchanged, as ``rng`` draws it.
@@ -109,7 +111,7 @@ def _with_noise(
     return at_snr(samples, drawn_noise(config.noise, len(samples), rate, rng, others), snr)
 
 
-def _through_codec(samples: np.ndarray, rate: int, config: AugmentationConfig, rng: np.random.Generator) -> np.ndarray:
+def _apply_codec(samples: np.ndarray, rate: int, config: AugmentationConfig, rng: np.random.Generator) -> np.ndarray:
     if not config.codecs or rng.random() >= config.codec_probability:
         return samples
     return coded(samples, rate, config.codecs[int(rng.integers(len(config.codecs)))], rng)

@@ -107,7 +107,7 @@ class AmiReader(LayoutReader):
                 places[name] for child in segment for name in _HREF.findall(child.get("href", "")) if name in places
             ]
             own = spoken[min(named) : max(named) + 1] if named else []
-            text = "".join(_with_space(one) for one in own if one.tag == "w").strip()
+            text = "".join(_text_with_space(one) for one in own if one.tag == "w").strip()
             if end > start:
                 yield {"start": start, "end": end, "speaker": speaker, **({"text": text} if text else {})}
 
@@ -116,7 +116,7 @@ _ID = "{http://nite.sourceforge.net/}id"
 _HREF = re.compile(r"id\(([^)]*)\)")
 
 
-def _with_space(word: xml.etree.ElementTree.Element) -> str:
+def _text_with_space(word: xml.etree.ElementTree.Element) -> str:
     """A word with the space before it; punctuation has none."""
     text = (word.text or "").strip()
     return text if word.get("punc") == "true" else f" {text}"

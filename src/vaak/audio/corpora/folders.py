@@ -163,11 +163,11 @@ def _found(entries: Iterable[Path]) -> Found:
         if not entry.is_dir():
             parents.update(dict.fromkeys(path.parent for path in audio))
     own = set(found.annotations)
-    found.near = [path for path in _beside(parents) if path not in own]
+    found.near = [path for path in _annotations_beside(parents) if path not in own]
     return found
 
 
-def _beside(parents: Iterable[Path]) -> list[Path]:
+def _annotations_beside(parents: Iterable[Path]) -> list[Path]:
     """Annotations in the folders of audio files, and in folders named after a format, next to and in them."""
     kinds = {kind.removeprefix(".") for kind in READERS}
     folders: dict[Path, None] = {}
@@ -217,8 +217,8 @@ class Annotations:
 
         A TextGrid with nothing but words and phones of one speaker is an utterance.
         """
-        segments: list[Segment] | None = self._of(".rttm", name)
-        tiers: dict[str, list[Interval]] = self._of(".textgrid", name) or {}
+        segments: list[Segment] | None = self._annotations_of(".rttm", name)
+        tiers: dict[str, list[Interval]] = self._annotations_of(".textgrid", name) or {}
         remarks: list[str] = []
         if segments is None and name in self._silent:
             segments = []
@@ -240,7 +240,7 @@ class Annotations:
 
     def uem_of(self, name: str) -> list[tuple[float, float]] | None:
         """The scored regions; None without a UEM."""
-        parts: list[tuple[float, float]] | None = self._of(".uem", name)
+        parts: list[tuple[float, float]] | None = self._annotations_of(".uem", name)
         return parts
 
     def without_audio(self, names: Iterable[str]) -> list[str]:
@@ -249,7 +249,7 @@ class Annotations:
 
     def _words_of(self, name: str, tiers: dict[str, list[Interval]]) -> list[tuple[str, str | None, Times]]:
         """Kind, speaker (None is anyone) and times of what is aligned."""
-        words: list[Word] = self._of(".ctm", name) or []
+        words: list[Word] = self._annotations_of(".ctm", name) or []
         found: list[tuple[str, str | None, Times]] = [("word", None, (w.text, w.start, w.end)) for w in words]
         for tier, intervals in tiers.items():
             kind = kind_of_tier(tier)
@@ -258,7 +258,7 @@ class Annotations:
                 found += [(kind, speaker, (text, start, end)) for start, end, text in intervals if text]
         return found
 
-    def _of(self, kind: str, name: str) -> Any:
+    def _annotations_of(self, kind: str, name: str) -> Any:
         found = self._said[kind].get(name, {})
         own = [path for path in found if path.stem == name] or list(found)
         if len(own) > 1:

@@ -86,7 +86,7 @@ class JsonReader(CorpusReader):
         for path in self._manifests[split]:
             is_shared = sum(path in paths for paths in self._manifests.values()) > 1
             for where, given in followed(manifest_lines(path), f"recordings of {split}"):
-                entry = given | _renamed(given, self._columns, where)
+                entry = given | _rename_columns(given, self._columns, where)
                 if not is_shared or _split_of(entry, where) == split:
                     name = str(entry.get("audio", where))
                     yield attempted(name, partial(reading_of, entry, (path.parent, *self.roots), where))
@@ -94,7 +94,7 @@ class JsonReader(CorpusReader):
     def demand_texts(self) -> None:
         for path in self.files:
             for where, given in islice(manifest_lines(path), 1 if path.suffix.lower() in TABLES else 0):
-                entry = given | _renamed(given, self._columns, where)
+                entry = given | _rename_columns(given, self._columns, where)
                 if "audio" in entry and not TEXTS & entry.keys():
                     there = ", ".join(given)
                     raise DataError(f"{where}: the column text is missing, the transcript; there are {there} (columns)")
@@ -135,7 +135,7 @@ def _number_in(cell: str) -> float | str | None:
         return cell
 
 
-def _renamed(entry: dict[str, Any], columns: dict[str, str], where: str) -> dict[str, Any]:
+def _rename_columns(entry: dict[str, Any], columns: dict[str, str], where: str) -> dict[str, Any]:
     """The values that have another name in the manifest. Raises DataError for a column that it doesn't have."""
     for column in columns.values():
         if column not in entry:
@@ -203,7 +203,7 @@ def reading_of(entry: dict[str, Any], folders: Sequence[Path], where: str, part:
     label(cut, kept)
     uem = _text(entry, "uem", where)
     if uem is not None:
-        set_uem(cut, _of_recording(read_uem(named_file(folders, uem, where)), cut.id, uem, where), where)
+        set_uem(cut, _annotations_of(read_uem(named_file(folders, uem, where)), cut.id, uem, where), where)
     return ReadRecording(audio, cut, (*remarks, *more))
 
 
@@ -234,14 +234,14 @@ def _labels(
             f"{where}: times of rttm start at the beginning of the file, so offset can't be used; give segments"
         )
     if rttm is not None:
-        found = _of_recording(read_rttm(named_file(folders, rttm, where)), cut.id, rttm, where)
+        found = _annotations_of(read_rttm(named_file(folders, rttm, where)), cut.id, rttm, where)
         joined = merged(found)
         overlaps = len(joined) < sum(one.end > one.start for one in found)
         return [Labelled(segment) for segment in joined], [OVERLAPPING] if overlaps else []
     if segments is not None:
         if not isinstance(segments, list):
             raise DataError(f"{where}: segments is a {type(segments).__name__}, not a list of start, end, speaker")
-        return sorted((_labelled(one, where) for one in segments), key=lambda one: one.segment), []
+        return sorted((_labelled_segment(one, where) for one in segments), key=lambda one: one.segment), []
     speaker, text = _text(entry, "speaker", where), _transcript(entry, where)
     if speaker is None and not text and all(entry.get(key) is None for key in ALIGNMENTS):
         return None, []
@@ -272,7 +272,7 @@ def _alignment(entry: dict[str, Any], cut: Any, folders: Sequence[Path], where: 
         raise DataError(f"{where}: {error}") from error
 
 
-def _labelled(entry: Any, where: str) -> Labelled:
+def _labelled_segment(entry: Any, where: str) -> Labelled:
     if not isinstance(entry, dict):
         raise DataError(f"{where}: a segment is an object with start, end and speaker, not a {type(entry).__name__}")
     start, end = _number(entry, "start", where), _number(entry, "end", where)
@@ -281,7 +281,7 @@ def _labelled(entry: Any, where: str) -> Labelled:
     return Labelled(Segment(start, end, _text(entry, "speaker", where) or ""), _text(entry, "text", where))
 
 
-def _of_recording(found: dict[str, Any], name: str, file: str, where: str) -> Any:
+def _annotations_of(found: dict[str, Any], name: str, file: str, where: str) -> Any:
     """The annotations of the recording: those of its name, or the only ones; an empty file means that there is none."""
     if not found:
         return []
@@ -369,7 +369,7 @@ class SplitFolderReader(JsonReader):
                     where = f"{path}, file {number}"
                     yield attempted(where, partial(reading_of, entry, (path.parent, *self.roots), where))
             else:
-                yield attempted(str(path), partial(self._of_audio, path, self._splits[split]))
+                yield attempted(str(path), partial(self._read_audio, path, self._splits[split]))
 
     def named_files(self) -> Iterator[tuple[str, Path]]:
         for path in self.files:
@@ -379,7 +379,7 @@ class SplitFolderReader(JsonReader):
                 for entry in _files_of(path):
                     yield str(entry["audio"]), place_of((path.parent, *self.roots), str(entry["audio"]))
 
-    def _of_audio(self, path: Path, root: Path) -> ReadRecording:
+    def _read_audio(self, path: Path, root: Path) -> ReadRecording:
         try:
             text = path.with_suffix(".txt").read_text(encoding="utf-8-sig").strip()
         except (OSError, UnicodeDecodeError) as error:

@@ -62,7 +62,7 @@ class KaldiReader(LayoutReader):
         return (self.root, part, *self.roots)
 
     def lines(self, part: Path) -> Iterator[Line]:
-        said = {name: self._keyed(part / name) for name in ("text", "utt2spk", "utt2lang", "spk2gender")}
+        said = {name: self._read_keyed(part / name) for name in ("text", "utt2spk", "utt2lang", "spk2gender")}
 
         def about(utterance: str) -> Row:
             speaker = said["utt2spk"].get(utterance)
@@ -75,7 +75,7 @@ class KaldiReader(LayoutReader):
             entry: Row = {"id": name, "audio": audio.strip()}
             yield Line(where, entry | (about(name) if segments is None else {"segments": segments.get(name)}))
 
-    def _keyed(self, path: Path) -> dict[str, str]:
+    def _read_keyed(self, path: Path) -> dict[str, str]:
         return {key: value for _, key, value in keyed_lines(path)} if path.is_file() else {}
 
     def _segments(self, part: Path, about: Callable[[str], Row]) -> dict[str, list[Row]] | None:

@@ -177,10 +177,10 @@ def _found(output: Path) -> dict[str, Iterator[ReadRecording]]:
             f"{output} has manifests of several kinds ({', '.join(found)}); name those to use: type: cuts, "
             "train: [recordings, supervisions]"
         )
-    return {part: _of_files(path) for parts in found.values() for part, path in parts.items()}
+    return {part: _read_manifests(path) for parts in found.values() for part, path in parts.items()}
 
 
-def _of_files(recordings: Path) -> Iterator[ReadRecording]:
+def _read_manifests(recordings: Path) -> Iterator[ReadRecording]:
     supervisions = recordings.with_name(recordings.name.replace("recordings_", "supervisions_"))
     paths = [recordings, supervisions] if supervisions.exists() else [recordings]
     return ManifestReader(DatasetConfig(name=recordings.name, type="cuts"), {"train": paths}).read("train")
@@ -301,16 +301,16 @@ class ManifestReader(CorpusReader):
 
     def _cut(self, entry: dict[str, Any], folder: Path, where: str) -> ReadRecording:
         has_audio = any(is_read for _, is_read in recordings_in(entry))
-        cut = lhotse_object(self._with_files(entry, folder, where), where)
+        cut = lhotse_object(self._resolve_files(entry, folder, where), where)
         if not has_audio:
             raise DataError(f"{where}: cut {cut.id} has no recording; give a manifest of cuts with recordings")
         return ReadRecording(getattr(cut, "recording_id", None) or cut.id, cut)
 
     def _recordings(self, path: Path) -> Iterator[Recording]:
         for where, entry in json_lines(path):
-            yield lhotse_object(self._with_files(entry, path.parent, where), where)
+            yield lhotse_object(self._resolve_files(entry, path.parent, where), where)
 
-    def _with_files(self, entry: dict[str, Any], folder: Path, where: str) -> dict[str, Any]:
+    def _resolve_files(self, entry: dict[str, Any], folder: Path, where: str) -> dict[str, Any]:
         """The line with absolute paths of audio.
 
         Raises DataError for what reading it could execute, and for files that are missing or not where they may be.

@@ -171,12 +171,12 @@ def download(recipe: LhotseRecipe, folder: Path, options: Mapping[str, Any]) -> 
         arguments.setdefault(_corpus_parameter(function), folder)
         _demand_all(arguments, parameters, f"download of {recipe.name}")
         with downloads_of(recipe.module):
-            found = _fetched(recipe, functools.partial(function, **arguments), folder)
+            found = _run_recipe(recipe, functools.partial(function, **arguments), folder)
     inner = Path(found) if len(recipe.downloads) == 1 and isinstance(found, str | Path) else folder
     return inner if inner.resolve().is_relative_to(folder.resolve()) else folder
 
 
-def _fetched(recipe: LhotseRecipe, function: Callable[[], Any], folder: Path) -> Any:
+def _run_recipe(recipe: LhotseRecipe, function: Callable[[], Any], folder: Path) -> Any:
     try:
         return function()
     except UserError:
@@ -271,7 +271,7 @@ def _companions(path: Path) -> tuple[Path, Path]:
 def _fetch_part(url: str, part: Path, source: Path, headers: dict[str, str]) -> None:
     """Download the rest of the file."""
     there = part.stat().st_size if part.exists() else 0
-    known = _known(source) if there else {}
+    known = _read_source(source) if there else {}
     if there and known.get("url") == url and known.get("mark"):
         headers = {**headers, "Range": f"bytes={there}-", "If-Range": known["mark"]}
     with _answer(urllib.request.Request(url, headers=headers)) as answer:
@@ -302,7 +302,7 @@ def _answer(request: urllib.request.Request) -> Any:
     return urllib.request.urlopen(urllib.request.Request(request.full_url, headers=headers), timeout=PATIENCE)
 
 
-def _known(source: Path) -> dict[str, Any]:
+def _read_source(source: Path) -> dict[str, Any]:
     try:
         known = read_json(source)
     except (OSError, ValueError):

@@ -338,57 +338,70 @@ def _time(rng: np.random.Generator) -> str:
     return _one(forms, rng)()
 
 
-def _did(rng: np.random.Generator) -> str:
+def _say_deed(rng: np.random.Generator) -> str:
     kind = _kind_of_thing(rng)
     return f"{_one(PEOPLE, rng)} {_one(VERBS[kind], rng)[0]} {_object(kind, rng)} {_one(PLACES, rng)} {_time(rng)}."
 
 
-def _moved(rng: np.random.Generator) -> str:
+def _say_motion(rng: np.random.Generator) -> str:
     return f"{_one(PEOPLE, rng)} {_one(MOTIONS, rng)[0]} {_one(GOALS, rng)} {_one(WAYS, rng)} {_time(rng)}."
 
 
-def _there_were(rng: np.random.Generator) -> str:
+def _say_presence(rng: np.random.Generator) -> str:
     return f"there were {_several(_kind_of_thing(rng), rng)} {_one(PLACES, rng)} when {_one(PEOPLE, rng)} arrived."
 
 
-def _asked_whether(rng: np.random.Generator) -> str:
+def _ask_whether(rng: np.random.Generator) -> str:
     kind = _kind_of_thing(rng)
     return f"did {_one(PEOPLE, rng)} {_one(VERBS[kind], rng)[1]} {_object(kind, rng)} {_time(rng)}?"
 
 
-def _asked(rng: np.random.Generator) -> str:
+def _ask_question(rng: np.random.Generator) -> str:
     kind = _kind_of_thing(rng)
     word = _one(("where", "why", "when", "how often"), rng)
     return f"{word} did {_one(PEOPLE, rng)} {_one(VERBS[kind], rng)[1]} the {_thing(kind, rng)}?"
 
 
-def _requested(rng: np.random.Generator) -> str:
+def _make_request(rng: np.random.Generator) -> str:
     kind = _kind_of_thing(rng)
     verb = _one(("put", "leave", "hide", "look for"), rng)
     return f"please {verb} the {_thing(kind, rng)} {_one(PLACES, rng)} before {_hour(rng)}."
 
 
-def _cost(rng: np.random.Generator) -> str:
+def _say_price(rng: np.random.Generator) -> str:
     price = f"{spelled(int(rng.integers(2, 900)))} pounds and {spelled(int(rng.integers(2, 100)))} pence"
     return f"the {_thing(_kind_of_thing(rng), rng)} {_one(PLACES, rng)} costs {price}."
 
 
-def _weather(rng: np.random.Generator) -> str:
+def _say_weather(rng: np.random.Generator) -> str:
     stayed = _one(("stayed indoors", "turned back", "waited for the next train", "closed every window"), rng)
     return f"it was {_one(WEATHER, rng)} so {_one(PEOPLE, rng)} {stayed} until {_hour(rng)}."
 
 
-def _said(rng: np.random.Generator) -> str:
+def _say_quotation(rng: np.random.Generator) -> str:
     plan = f"{_one(MOTIONS, rng)[1]} {_one(GOALS, rng)} {_one(WAYS, rng)}"
     speaker, other = (PEOPLE[int(place)] for place in rng.choice(len(PEOPLE), 2, replace=False))
     return f"{speaker} {_one(('said', 'hoped', 'thinks'), rng)} that {other} would {plan}."
 
 
-def _number(rng: np.random.Generator) -> str:
+def _say_number(rng: np.random.Generator) -> str:
     digits = " ".join(spelled(int(digit)) for digit in rng.integers(0, 10, 6))
     return f"the {_one(('number', 'code', 'answer'), rng)} {_one(PEOPLE, rng)} gave me is {digits}."
 
 
 _KINDS: tuple[Callable[[np.random.Generator], str], ...] = (
-    *(_did, _did, _moved, _there_were, _asked_whether, _asked, _requested, _cost, _weather, _said, _said, _number),
+    *(
+        _say_deed,
+        _say_deed,
+        _say_motion,
+        _say_presence,
+        _ask_whether,
+        _ask_question,
+        _make_request,
+        _say_price,
+        _say_weather,
+        _say_quotation,
+        _say_quotation,
+        _say_number,
+    ),
 )

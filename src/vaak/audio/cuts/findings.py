@@ -53,7 +53,7 @@ def cut_findings(store: CutStore, audio: AudioConfig) -> Iterator[DataFinding]:
     for index in range(len(store)):
         cut = store[index]
         try:
-            found = _measured(cut, audio)
+            found = _measure_waveform(cut, audio)
         except DataError:
             continue
         for kind, message in _findings(found):
@@ -82,7 +82,7 @@ def _findings(found: Waveform) -> Iterator[tuple[str, str]]:
         yield "gap", f"{found.longest_gap:.2f} s of zeros at {found.gap_start:.2f} s: samples may be missing"
 
 
-def _measured(cut: Cut, audio: AudioConfig) -> Waveform:
+def _measure_waveform(cut: Cut, audio: AudioConfig) -> Waveform:
     found, rate = Waveform(), int(cut.sampling_rate)
     for first, signed in _stretches(cut, audio):
         samples = np.abs(signed)

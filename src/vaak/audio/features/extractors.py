@@ -198,7 +198,7 @@ class Features:
         num_frames = len(windows)
         if num_frames < FEWEST_FRAMES:
             windows = torch.cat([windows, windows.new_zeros(FEWEST_FRAMES - num_frames, self._length)])
-        return self._of_windows(windows)[:num_frames].cpu().numpy()
+        return self._features_of_windows(windows)[:num_frames].cpu().numpy()
 
     @torch.no_grad()
     def of_sections(self, samples: Tensor, num_frames: Tensor, masks: Tensor | None = None) -> Tensor:
@@ -213,12 +213,14 @@ class Features:
         windows = samples.float().unfold(1, self._length, self._shift)
         at_once = max(1, self.frames_at_once // len(samples))
         parts = windows.split(at_once, 1)
-        features = torch.cat([self._of_windows(one.flatten(0, 1)).unflatten(0, one.shape[:2]) for one in parts], 1)
+        features = torch.cat(
+            [self._features_of_windows(one.flatten(0, 1)).unflatten(0, one.shape[:2]) for one in parts], 1
+        )
         is_real = torch.arange(number, device=samples.device) < num_frames[:, None]
         features = features.masked_fill(~is_real[..., None], 0.0)
         return features if masks is None else masked_on_device(features, masks, num_frames)
 
-    def _of_windows(self, windows: Tensor) -> Tensor:
+    def _features_of_windows(self, windows: Tensor) -> Tensor:
         """The features ``(frame, dims)`` of windows ``(frame, time)``."""
         if self.config.mel is not None:
             spectra = self._layer.spectra(windows)

@@ -63,11 +63,11 @@ def align(
     format = Format.json if chosen.as_json else format
     if output is None and format is Format.textgrid:
         raise UserError("--format textgrid: give --output, a folder for the files")
-    files, failed = _with_texts(audio, text)
+    files, failed = _read_texts(audio, text)
     if output is None and format is Format.srt and len(files) > 1:
         raise UserError("--format srt: subtitles are of one recording; give --output, a folder with a file for each")
     create_folder(output)
-    for path, found in _aligned(chosen, files, within, batch_size):
+    for path, found in _align_files(chosen, files, within, batch_size):
         if isinstance(found, UserError):
             failed[path] = found
         else:
@@ -99,10 +99,10 @@ def segment(
 
     if output.suffix != ".jsonl":
         raise UserError(f"--output: {output} is to be a file of JSON lines, NAME.jsonl")
-    files, failed = _with_texts(audio, text)
+    files, failed = _read_texts(audio, text)
     create_folder(output.parent)
     entries, left_out = list[dict[str, Any]](), 0
-    for path, found in _aligned(chosen, files, within=True, batch_size=batch_size):
+    for path, found in _align_files(chosen, files, within=True, batch_size=batch_size):
         if isinstance(found, UserError):
             failed[path] = found
             continue
@@ -127,7 +127,7 @@ def segment(
         raise typer.Exit(2)
 
 
-def _with_texts(audio: Path, text: Path) -> tuple[dict[Path, list[str]], dict[Path, UserError]]:
+def _read_texts(audio: Path, text: Path) -> tuple[dict[Path, list[str]], dict[Path, UserError]]:
     """The lines of each recording's text; and recordings without one, with the reason."""
     from vaak.audio.audio_file import audio_files
 
@@ -153,7 +153,7 @@ def _with_texts(audio: Path, text: Path) -> tuple[dict[Path, list[str]], dict[Pa
     return found, failed
 
 
-def _aligned(
+def _align_files(
     chosen: ModelInUse, files: dict[Path, list[str]], within: bool, batch_size: int | None
 ) -> Iterator[tuple[Path, AlignedRecording | UserError]]:
     from vaak.tasks.asr.ctc.align import Aligner
@@ -203,14 +203,14 @@ def _write(path: Path, found: AlignedRecording, format: Format, folder: Path | N
         words = [word for line in found.lines for word in line.words if word.end > word.start]
         write_textgrid(file, {"words": [Interval(*word[:3]) for word in words]}, found.duration)
         return
-    text = _formatted(path, found.lines, format)
+    text = _format_alignment(path, found.lines, format)
     if file is None:
         print(text, end="", flush=True)
     else:
         write_text(file, text)
 
 
-def _formatted(path: Path, lines: Sequence[AlignedLine], format: Format) -> str:
+def _format_alignment(path: Path, lines: Sequence[AlignedLine], format: Format) -> str:
     from vaak.tasks.asr.transcripts import Segment, Transcript
 
     if format is Format.srt:

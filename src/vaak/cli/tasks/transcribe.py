@@ -83,7 +83,7 @@ def transcribe(
     if diarize is None:
         transcripts = transcriber.transcribe_files(files, batch_size)
     else:
-        transcripts = _by_speaker(replace(chosen, run=diarize), transcriber, files, batch_size)
+        transcripts = _transcribe_speakers(replace(chosen, run=diarize), transcriber, files, batch_size)
     create_folder(output)
     with opened.precision.autocast():
         for path, found in zip(files, transcripts, strict=True):
@@ -116,7 +116,7 @@ def _demand_that_options_fit(
             raise UserError(f"--{name.replace('_', '-')}: with --diarize, times are those of turns; leave it out")
 
 
-def _by_speaker(
+def _transcribe_speakers(
     chosen: ModelInUse, recogniser: Transcriber, files: list[Path], batch_size: int | None
 ) -> Iterator[SpeakerTranscript | UserError]:
     """Who says what, by the diarization run that is ``chosen``. Raises UserError where it is another task's."""
@@ -136,7 +136,7 @@ def _by_speaker(
     return together.transcribe_files(((path, names[path]) for path in files), batch_size)
 
 
-def _formatted(format: Format, found: Transcript | SpeakerTranscript, path: Path) -> str:
+def _format_transcript(format: Format, found: Transcript | SpeakerTranscript, path: Path) -> str:
     from vaak.tasks.asr.transcripts import SpeakerTranscript
 
     if format is Format.text:
@@ -184,7 +184,7 @@ def _write(
                 tiers["words"] = words
         write_textgrid(file, {name: side_by_side(one, found.duration) for name, one in tiers.items()}, found.duration)
         return
-    text = _formatted(format, found, path)
+    text = _format_transcript(format, found, path)
     if file is None:
         prefix = f"{found.name}: " if not is_alone and format is Format.text else ""
         print("".join(prefix + line for line in text.splitlines(keepends=True)), end="", flush=True)

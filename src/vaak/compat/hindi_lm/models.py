@@ -53,7 +53,7 @@ class HindiLanguageModel(LanguageModel):
         ``input_ids``. Both are moved to the model's device.
         """
         if isinstance(input_ids, Batch):
-            return self._of_batch(input_ids.to(next(self.parameters()).device))
+            return self._score_batch(input_ids.to(next(self.parameters()).device))
         if isinstance(input_ids, Mapping):
             device = next(self.parameters()).device
             given = {name: tensor.to(device) for name, tensor in input_ids.items()}
@@ -74,7 +74,7 @@ class HindiLanguageModel(LanguageModel):
         loss = F.cross_entropy(scores.flatten(0, 1).float(), targets.flatten(), ignore_index=IGNORED)
         return LanguageModelOutput(loss, logits)
 
-    def _of_batch(self, batch: Batch) -> LanguageModelOutput:
+    def _score_batch(self, batch: Batch) -> LanguageModelOutput:
         """The mean loss of the targets of a batch, and the scores."""
         options: dict[str, Any] = {**visibility_of(self.config, batch)}
         logits = super().forward(batch["inputs"], **options)

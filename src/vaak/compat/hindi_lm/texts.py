@@ -65,7 +65,7 @@ class TextLoader:
         self.split, self.training, self.epoch = split, experiment.training, 0
         self.statistics = SplitStatistics()
         tokenizer.save(self.folder / "tokenizer")
-        write_tokens(self.folder / split, self._counted(texts), tokenizer)
+        write_tokens(self.folder / split, self._count_texts(texts), tokenizer)
         files.write_json(self.folder / DONE, {"statistics": {split: self.statistics.to_json()}})
         self.task = LanguageModelTask(experiment, self.folder, self.folder)
         self.task.prepared = PreparedText(self.folder)
@@ -77,7 +77,7 @@ class TextLoader:
             skip_bad=experiment.skips_bad_examples,
         )
 
-    def _counted(self, texts: Iterable[str]) -> Iterator[str]:
+    def _count_texts(self, texts: Iterable[str]) -> Iterator[str]:
         for text in texts:
             text = normalise(text)
             self.statistics.add(text)

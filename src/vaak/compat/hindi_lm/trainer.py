@@ -90,7 +90,7 @@ class HindiLanguageModelTrainer:
         if self._history.engine is not None:
             return self._history.engine.state.optimizers[0]
         if self._before is None:
-            options = self._loaded(None).experiment.training.optimizer
+            options = self._load_experiment(None).experiment.training.optimizer
             self._before = optimizers_of(trained_parameters(self.model), options, Path())[0]
             self._stages.remember(self._before, options.lr)
         return self._before
@@ -116,7 +116,7 @@ class HindiLanguageModelTrainer:
         train, valid = (new or old for new, old in zip(given, self._loaders or (None, None), strict=True))
         if train is None or valid is None:
             raise UserError("the first train requires train_dataloader and val_dataloader")
-        loaded = self._loaded(num_epochs or epochs)
+        loaded = self._load_experiment(num_epochs or epochs)
         task = self._task(loaded, train, valid)
         self._stages.take_over(self._history.engine)
         start.train(loaded, (*self.callbacks, self._history, self._stages), task)
@@ -177,7 +177,7 @@ class HindiLanguageModelTrainer:
     def _begun(self, dataloader: TextLoader) -> Trainer:
         """The engine's trainer of ``train_epoch``, made on the first call."""
         if self._source is None:
-            loaded = self._loaded(None)
+            loaded = self._load_experiment(None)
             training = loaded.experiment.training
             if training.early_stopping is not None or training.scheduler.type == "plateau":
                 raise UserError("early stopping and the plateau schedule require scheduled evaluations: use train")
@@ -190,7 +190,7 @@ class HindiLanguageModelTrainer:
             raise UserError("train_epoch was begun with another dataloader; an epoch's plan belongs to one")
         return self.engine
 
-    def _loaded(self, num_epochs: int | None) -> Loaded:
+    def _load_experiment(self, num_epochs: int | None) -> Loaded:
         """The experiment to run; its prepared data is in the run directory, not in a shared cache."""
         values = self.config if num_epochs is None else self.config | {"num_epochs": num_epochs}
         loaded = ExperimentConfig(values).loaded

@@ -204,7 +204,7 @@ class _Mover:
         node = take(self.layer, split_key(alias))
         if node is None:
             return
-        node = self._converted(alias, node)
+        node = self._convert_value(alias, node)
         there = find(self.layer, split_key(name))
         if there is not None:
             if alias in MAY_REPEAT and there.value == node.value:
@@ -235,7 +235,7 @@ class _Mover:
         if values.count(True) < 2:
             take(self.layer, paths[1] if values[0] is True else paths[0])
 
-    def _converted(self, alias: str, node: Node) -> Node:
+    def _convert_value(self, alias: str, node: Node) -> Node:
         """``fp16: true`` is ``mixed_precision: fp16``."""
         names = _FLAG_NAMES.get(alias.rpartition(".")[2])
         if names is None:

@@ -35,7 +35,7 @@ def locked(path: Path, patience: float | None = None) -> Iterator[None]:
     Raises BlockingIOError, which names the holder, where it is still held then, be it by this process.
     """
     begun = time.monotonic()
-    while (file := _taken(path)) is None:
+    while (file := _take_lock(path)) is None:
         if patience is not None and time.monotonic() - begun >= patience:
             raise BlockingIOError(f"{path} is locked by {holder_of(path)}")
         time.sleep(ASK_AGAIN_SECONDS)
@@ -92,7 +92,7 @@ def _sign(file: IO[bytes]) -> None:
         os.write(file.fileno(), json.dumps(about).encode())
 
 
-def _taken(path: Path) -> IO[bytes] | None:
+def _take_lock(path: Path) -> IO[bytes] | None:
     """The file of the lock, locked until it is closed; None where the lock is held."""
     if _is_mine(path):
         return None

@@ -196,7 +196,7 @@ def load_optimizer_tensors(
         keys = expected.get((number, name), [])
         optimizer.state.pop(parameter, None)
         if keys:
-            own = {key: _placed(content[f"{number}.{key}.{name}"], key, group, parameter) for key in keys}
+            own = {key: _place_value(content[f"{number}.{key}.{name}"], key, group, parameter) for key in keys}
             optimizer.state[parameter] = own
 
 
@@ -242,7 +242,7 @@ def _check_names(expected: set[str], found: set[str]) -> None:
         )
 
 
-def _placed(value: Any, key: str, group: dict[str, Any], parameter: nn.Parameter) -> Any:
+def _place_value(value: Any, key: str, group: dict[str, Any], parameter: nn.Parameter) -> Any:
     """A copy where the optimizer keeps it: counters on the CPU unless a fused or capturable kernel reads them."""
     if not isinstance(value, Tensor):
         return value

@@ -204,7 +204,7 @@ def recognised(folder: Path) -> list[CorpusSurvey]:
             if is_new(root) and _fits(kind, root):
                 found.append(CorpusSurvey(root, kind, {"type": kind, "corpus_dir": str(root)}))
     for root in (folder, *subfolders(folder)):
-        if is_new(root) and (options := _by_files(root)):
+        if is_new(root) and (options := _options_by_files(root)):
             found.append(CorpusSurvey(root, str(options.get("type", "text")), options))
             if root == folder:
                 break
@@ -230,7 +230,7 @@ def _fits(kind: str, root: Path) -> bool:
     return True
 
 
-def _by_files(root: Path) -> dict[str, Any] | None:
+def _options_by_files(root: Path) -> dict[str, Any] | None:
     """The options of a corpus that is known by its files: manifests, audio with annotations, or texts."""
     if (root / "metadata.csv").is_file() and (root / "wavs").is_dir():
         return {"type": "ljspeech", "corpus_dir": str(root)}
@@ -350,7 +350,7 @@ def _examine_recordings(corpus: CorpusSurvey, reader: CorpusReader, seconds: flo
     order = sorted(reader.given, key=lambda split: split == "train")
     for number, split in enumerate(order):
         left = begun + seconds / 2 - time.monotonic()
-        drawn[split] = _described(corpus.splits[split], entries_of(reader, split), left / (len(order) - number))
+        drawn[split] = _count_entries(corpus.splits[split], entries_of(reader, split), left / (len(order) - number))
     for number, split in enumerate(order):
         until = time.monotonic() + (begun + seconds - time.monotonic()) / (len(order) - number)
         for entry in drawn[split]:
@@ -359,7 +359,7 @@ def _examine_recordings(corpus: CorpusSurvey, reader: CorpusReader, seconds: flo
                 break
 
 
-def _described(found: SplitSurvey, entries: Iterator[Entry], seconds: float) -> list[Entry]:
+def _count_entries(found: SplitSurvey, entries: Iterator[Entry], seconds: float) -> list[Entry]:
     """Count what is described within some seconds; returns some of it, drawn at random and shuffled."""
     rng, sample, until = random.Random(0), list[Entry](), time.monotonic() + seconds
     for entry in entries:

@@ -126,11 +126,11 @@ def try_imports(names: Sequence[str] | None = None) -> dict[str, Import]:
     names, found = list(dict.fromkeys(_all_names() if names is None else names)), dict[str, Import]()
     with progress("importing each package", len(names)) as advance:
         while left := [name for name in names if name not in found]:
-            found |= _tried(left, advance)
+            found |= _try_imports(left, advance)
     return found
 
 
-def _tried(names: Sequence[str], advance: Callable[[float], None]) -> dict[str, Import]:
+def _try_imports(names: Sequence[str], advance: Callable[[float], None]) -> dict[str, Import]:
     """The result for the first names, at least of one: a process that ends early leaves the rest untried."""
     command = [sys.executable, "-P", "-c", TRIAL, *names]
     ending, read, end = "it crashes Python", 0, time.monotonic() + PATIENCE_SECONDS

@@ -215,7 +215,7 @@ def generation_of(model: AsrModel, vocabulary: Vocabulary, decoding: AsrDecoding
     if decoding.max_new_tokens is not None:
         values["max_length"] = min(decoding.max_new_tokens, model.max_target_length)  # besides the prompt
     if vocabulary.is_whispers:
-        values |= _of_prompt(vocabulary, special)
+        values |= _prompt_options(vocabulary, special)
         # Times and languages aren't suppressed in other Whispers: with return_timestamps, they are to be written.
         first_time = special.get(NO_TIMES, ids.size)
         never -= {*range(first_time, ids.size), *_languages(special).values()}
@@ -224,7 +224,7 @@ def generation_of(model: AsrModel, vocabulary: Vocabulary, decoding: AsrDecoding
     return transformers_of(PURPOSE, "asr").GenerationConfig(**{**given, **values})
 
 
-def _of_prompt(vocabulary: Vocabulary, special: dict[str, int]) -> dict[str, Any]:
+def _prompt_options(vocabulary: Vocabulary, special: dict[str, int]) -> dict[str, Any]:
     """Return the options by which transformers makes the prompt that the model was trained with."""
     prompt, languages = vocabulary.ids.prompt, _languages(special)
     found: dict[str, Any] = {"is_multilingual": len(prompt) > 2}

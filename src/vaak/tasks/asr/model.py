@@ -164,7 +164,7 @@ class AsrModel(nn.Module):
 
     def decode(self, tokens: Tensor, encoded: Encoded, cache: Any = None) -> Tensor:
         """Logits ``(row, token, vocab)`` of what follows tokens; with a ``cache``, of tokens that follow its own."""
-        return cast("Tensor", self._scored(tokens, encoded, cache, project=True))
+        return cast("Tensor", self._score(tokens, encoded, cache, project=True))
 
     def cross_attention(self, tokens: Tensor, encoded: Encoded, heads: Sequence[tuple[int, int]]) -> Tensor:
         """Return the weights ``(row, head, token, position)`` with which ``heads`` of layers read the audio.
@@ -194,15 +194,15 @@ class AsrModel(nn.Module):
 
     def head_inputs(self, tokens: Tensor, encoded: Encoded) -> Tensor | HeadInputs:
         """Return the factors of these logits; the logits themselves where the head has adapters."""
-        return self._scored(tokens, encoded, None, project=False)
+        return self._score(tokens, encoded, None, project=False)
 
-    def _scored(self, tokens: Tensor, encoded: Encoded, cache: Any, *, project: bool) -> Tensor | HeadInputs:
+    def _score(self, tokens: Tensor, encoded: Encoded, cache: Any, *, project: bool) -> Tensor | HeadInputs:
         if self.gate is None:
-            return self._decoded(tokens, encoded.states, cache, project)
+            return self._run_decoder(tokens, encoded.states, cache, project)
         with self.routing.of(encoded.choices):
-            return self._decoded(tokens, encoded.states, cache, project)
+            return self._run_decoder(tokens, encoded.states, cache, project)
 
-    def _decoded(self, tokens: Tensor, states: Tensor, cache: Any, project: bool) -> Tensor | HeadInputs:
+    def _run_decoder(self, tokens: Tensor, states: Tensor, cache: Any, project: bool) -> Tensor | HeadInputs:
         hidden = self.whisper.model.decoder(
             input_ids=tokens, encoder_hidden_states=states, past_key_values=cache, use_cache=cache is not None
         ).last_hidden_state

@@ -119,15 +119,15 @@ class Transcriber:
             if heard.is_silence:
                 found.append([])
             elif not self.decoding.writes_times:
-                text, language = self.vocabulary.decode(heard.tokens), self._found(heard)
+                text, language = self.vocabulary.decode(heard.tokens), self._found_language(heard)
                 found.append([Segment(window.start, window.end, text, language=language)])
             else:
                 seconds = min(window.frames // 2 * SECONDS_OF_A_TIME, window.end - window.begin)
-                pieces = _with_the_rest(heard.tokens, self.vocabulary.times, seconds)
+                pieces = _complete_pieces(heard.tokens, self.vocabulary.times, seconds)
                 found.append(self.segments_of_pieces(heard, pieces, window.begin, encoded, row, window.frames))
         return found
 
-    def _found(self, heard: Heard) -> str | None:
+    def _found_language(self, heard: Heard) -> str | None:
         """The language, where it is one that was found."""
         return heard.language if self.decoding.language == AUTO else None
 
@@ -145,7 +145,7 @@ class Transcriber:
             tokens = heard.tokens[first:last]
             words = words_of(self.vocabulary, tokens, times[first:last], heard.language, begin + start) if times else ()
             segment = (round(begin + start, 3), round(begin + end, 3), self.vocabulary.decode(tokens))
-            segments.append(Segment(*segment, words, self._found(heard)))
+            segments.append(Segment(*segment, words, self._found_language(heard)))
         return segments
 
     def _token_times(self, heard: Heard, encoded: Encoded, frames: int) -> list[float]:
@@ -208,7 +208,7 @@ class Transcriber:
             written = self.written(some, [prompts[row] for row in open_rows], temperature, draws)
             failed = []
             for row, best in zip(open_rows, written, strict=True):
-                fails, is_silence = self._judged(best, silence[row])
+                fails, is_silence = self._judge(best, silence[row])
                 found[row] = Heard(
                     best.tokens, best.ended, tuple(prompts[row]), temperature, languages[row], is_silence
                 )
@@ -218,7 +218,7 @@ class Transcriber:
                 break
         return [found[row] for row in range(number)]
 
-    def _judged(self, best: Hypothesis, silence: float) -> tuple[bool, bool]:
+    def _judge(self, best: Hypothesis, silence: float) -> tuple[bool, bool]:
         """Whether what was written fails a threshold, and whether nothing is said, as probable as ``silence``."""
         options, tokens = self.decoding, [*best.tokens, *([self.vocabulary.ids.end] if best.ended else [])]
         most, least, loudest = (
@@ -289,10 +289,12 @@ class Transcriber:
                 some = encoded if len(rows) == number else encoded.rows(torch.tensor(rows))
                 read = torch.tensor([list(prompts[row]) for row in rows])
                 drawn = [keys[row] for row in rows] if temperature else []
-                found |= zip(rows, self._written(some, read, temperature, drawn), strict=True)
+                found |= zip(rows, self._write_rows(some, read, temperature, drawn), strict=True)
         return [found[row] for row in range(number)]
 
-    def _written(self, encoded: Encoded, prompts: Tensor, temperature: float, keys: Sequence[int]) -> list[Hypothesis]:
+    def _write_rows(
+        self, encoded: Encoded, prompts: Tensor, temperature: float, keys: Sequence[int]
+    ) -> list[Hypothesis]:
         ids, options = self.vocabulary.ids, self.decoding
         # transformers, whose texts with times these are, counts the last token, which isn't read
         room = self.model.max_target_length - prompts.shape[1] + (not options.writes_times)
@@ -327,7 +329,7 @@ def demand_decoding(vocabulary: Vocabulary, options: AsrDecodingConfig) -> None:
             raise UserError(f"{key}.{name}: the base has no tokens for it; only OpenAI's Whispers have, and their like")
 
 
-def _with_the_rest(tokens: Sequence[int], times: range, seconds: float) -> list[Piece]:
+def _complete_pieces(tokens: Sequence[int], times: range, seconds: float) -> list[Piece]:
     """The segments of a window's tokens, with the last one where it isn't complete; none is beyond its ``seconds``."""
     pieces, end = pieces_of(tokens, times, seconds)
     first = pieces[-1].last - 1

@@ -45,7 +45,7 @@ def checks(experiment: AsrExperiment) -> Iterator[CheckFinding]:
         yield impossible("model.experts", "given together with model.lora; keep one of them")
     if model.experts is None and LOAD_BALANCING in experiment.training.loss.auxiliary:
         yield impossible(f"training.loss.auxiliary.{LOAD_BALANCING}", "model.experts is null")
-    yield from _of_ctc(experiment) if model.architecture == CTC else _of_whisper(experiment)
+    yield from _ctc_findings(experiment) if model.architecture == CTC else _whisper_findings(experiment)
     if all(dataset.type != "recipe" for dataset in experiment.datasets):
         yield no_effect("global_config.num_jobs", "no dataset is a recipe, which several processes would prepare")
     yield from dataset_findings(experiment.datasets, reads_times=False)
@@ -66,7 +66,7 @@ def checks(experiment: AsrExperiment) -> Iterator[CheckFinding]:
         )
 
 
-def _of_whisper(experiment: AsrExperiment) -> Iterator[CheckFinding]:
+def _whisper_findings(experiment: AsrExperiment) -> Iterator[CheckFinding]:
     for name in AudioConfig.model_fields:
         if name not in READ_AUDIO:
             yield no_effect(f"global_config.{name}", "Whisper has its own features")
@@ -74,7 +74,7 @@ def _of_whisper(experiment: AsrExperiment) -> Iterator[CheckFinding]:
         yield no_effect(f"model.conformer.{name}", "model.architecture is whisper")
     for name in ONLY_CTC_BEAM:
         yield no_effect(f"data.decoding.{name}", "model.architecture is whisper")
-    yield from _of_writing(experiment)
+    yield from _decoding_findings(experiment)
     if experiment.data.timestamps and experiment.model.base == SCRATCH:
         yield impossible("data.timestamps", "model.base is scratch, which has no tokens for times; give a base")
     for name in ("train_feature_encoder", *(f"masking.{one}" for one in type(experiment.model.masking).model_fields)):
@@ -83,7 +83,7 @@ def _of_whisper(experiment: AsrExperiment) -> Iterator[CheckFinding]:
         yield impossible("model.adapter", "model.architecture is whisper, which has no adapters by language")
 
 
-def _of_writing(experiment: AsrExperiment) -> Iterator[CheckFinding]:
+def _decoding_findings(experiment: AsrExperiment) -> Iterator[CheckFinding]:
     """Yield the findings on how a Whisper writes."""
     options, key = experiment.data.decoding, "data.decoding"
     if experiment.model.base == SCRATCH:
@@ -104,7 +104,7 @@ def _of_writing(experiment: AsrExperiment) -> Iterator[CheckFinding]:
         yield no_effect(f"{key}.no_speech_threshold", "logprob_threshold is null: both have to fail")
 
 
-def _of_ctc(experiment: AsrExperiment) -> Iterator[CheckFinding]:
+def _ctc_findings(experiment: AsrExperiment) -> Iterator[CheckFinding]:
     """Yield what CTC doesn't read or have."""
     model, loss = experiment.model, experiment.training.loss
     for name in type(model.scratch).model_fields:
@@ -119,10 +119,10 @@ def _of_ctc(experiment: AsrExperiment) -> Iterator[CheckFinding]:
     for name in loss.auxiliary:
         if name != LOAD_BALANCING:
             yield impossible(f"training.loss.auxiliary.{name}", "model.architecture is ctc, which has no such loss")
-    yield from _of_conformer(experiment) if model.base == SCRATCH else _of_ctc_base(experiment)
+    yield from _conformer_findings(experiment) if model.base == SCRATCH else _ctc_base_findings(experiment)
 
 
-def _of_conformer(experiment: AsrExperiment) -> Iterator[CheckFinding]:
+def _conformer_findings(experiment: AsrExperiment) -> Iterator[CheckFinding]:
     model, audio = experiment.model, experiment.global_config
     if model.adapter is not None:
         yield impossible("model.adapter", "model.base is scratch: there is nothing to adapt; give a base")
@@ -138,7 +138,7 @@ def _of_conformer(experiment: AsrExperiment) -> Iterator[CheckFinding]:
     yield from stack_findings("model.conformer", model.conformer, is_encoder=True, longest=longest)
 
 
-def _of_ctc_base(experiment: AsrExperiment) -> Iterator[CheckFinding]:
+def _ctc_base_findings(experiment: AsrExperiment) -> Iterator[CheckFinding]:
     model, augmentation = experiment.model, experiment.data.augmentation
     if experiment.data.features_on == "device":
         yield impossible("data.features_on", f"device, but model.base is {model.base}, which reads samples as they are")

@@ -138,7 +138,7 @@ class ClassMeters(Meters):
         self.totals["texts"] += batch.num_rows
         for place, column in enumerate(columns):
             self._count(place, column)
-        labels = [self._named(names, one) for names, one in zip(self.classes.values(), columns, strict=True)]
+        labels = [self._name_labels(names, one) for names, one in zip(self.classes.values(), columns, strict=True)]
         indices = [row[0] for row in batch.indices] if batch.indices else range(batch.num_rows)
         for index, *row in zip(indices, *labels, strict=True):
             self.rows.append((index, [text for column in row for text in column]))
@@ -160,7 +160,7 @@ class ClassMeters(Meters):
             for key, value in sums.items():
                 self.totals[f"{key}\t{place}\t{number}"] += float(value)
 
-    def _named(self, names: Sequence[str], found: Predictions) -> list[tuple[str, str, str]]:
+    def _name_labels(self, names: Sequence[str], found: Predictions) -> list[tuple[str, str, str]]:
         """The true labels, the predicted ones, and the least confidence of a decision, of each text."""
         sure = found.confidences
         if self.multi_label:

@@ -247,7 +247,7 @@ def recording_names(files: Collection[Path], known: Collection[str] = ()) -> dic
     names = {path: _name(path, known) for path in files}
     for shared, number in Counter(names.values()).items():
         if number > 1:
-            names |= _by_folder([path for path in files if names[path] == shared])
+            names |= _names_by_folder([path for path in files if names[path] == shared])
     taken: Counter[str] = Counter()
     for path, name in names.items():
         while taken[names[path].casefold()]:  # not every disk tells A from a
@@ -262,7 +262,7 @@ def _name(path: Path, known: Collection[str]) -> str:
     return next((name for name in names if name in known), names[0])
 
 
-def _by_folder(files: Collection[Path]) -> dict[Path, str]:
+def _names_by_folder(files: Collection[Path]) -> dict[Path, str]:
     """Names that begin with the folders in which the files differ."""
     root = os.path.commonpath([path.absolute().parent for path in files])
     parts = {path: path.absolute().relative_to(root).with_suffix("").parts for path in files}
@@ -368,7 +368,7 @@ def _error(diarizer: Diarizer, recording: _Recording, scoring: ScoringConfig) ->
 FILE = "model.onnx"
 
 
-def _inferred(model: DiarizationModel, features: Tensor, mask: Tensor) -> tuple[Tensor, ...]:
+def _infer(model: DiarizationModel, features: Tensor, mask: Tensor) -> tuple[Tensor, ...]:
     found = model.infer(features, mask)
     return (found.probabilities,) if found.embeddings is None else (found.probabilities, found.embeddings)
 
@@ -389,7 +389,7 @@ def export_onnx(diarizer: Diarizer, num_bins: int, about_features: str, folder: 
 
     first, *others = example(6 * step, 4 * step), example(1), example(20 * step, 7 * step + 1, 3 * step)
     with torch.no_grad():
-        outputs = ("probabilities", "embeddings")[: len(_inferred(model, *first.values()))]
+        outputs = ("probabilities", "embeddings")[: len(_infer(model, *first.values()))]
     metadata = {
         "features": about_features,
         "frame_seconds": str(diarizer.frame_seconds),
@@ -397,6 +397,6 @@ def export_onnx(diarizer: Diarizer, num_bins: int, about_features: str, folder: 
         "inference": diarizer.inference.model_dump_json(),
     }
     axes = {name: {0: "row", 1: "frame"} for name in ("features", "mask")}
-    exported = OnnxModule(ExportWrapper(model, _inferred), first, axes, outputs, others, metadata, {"frame": step})
+    exported = OnnxModule(ExportWrapper(model, _infer), first, axes, outputs, others, metadata, {"frame": step})
     with whole_folder(folder) as made:
         write_onnx(made / FILE, exported)

@@ -265,10 +265,10 @@ def _specifications(manager: _Tasks, questions: Questions) -> Iterator[list[str]
         if name not in names:
             raise UserError(f"--data {name}=…: {name} is not one of --tasks, which are {', '.join(names)}")
     with TemporaryDirectory() as folder:
-        yield [_with_data(manager, name, questions.data.get(name), Path(folder)) for name in names]
+        yield [_write_task(manager, name, questions.data.get(name), Path(folder)) for name in names]
 
 
-def _with_data(manager: _Tasks, name: str, data: Path | None, folder: Path) -> str:
+def _write_task(manager: _Tasks, name: str, data: Path | None, folder: Path) -> str:
     """The task; with ``data``, a file in ``folder`` that is the task's own but for its data.
 
     Raises UserError for data that aren't a file of a known format.
@@ -305,10 +305,10 @@ def _refuse_code(questions: Questions) -> None:
         path = files.pop(0).resolve()
         if path not in seen and not path.is_relative_to(OWN_TASKS):
             seen.add(path)
-            files += _included(path)
+            files += _included_files(path)
 
 
-def _included(path: Path) -> list[Path]:
+def _included_files(path: Path) -> list[Path]:
     """The files that a task file includes. Raises UserError where it is more than plain YAML, or can't be read."""
     try:
         content = YAML(typ="safe", pure=True).load(path.read_text(encoding="utf-8"))

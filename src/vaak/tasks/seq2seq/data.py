@@ -404,12 +404,12 @@ class PairDataset(Dataset):
         targets = target[: self.max_target_length]
         inputs = np.concatenate(([self.special.target_bos], targets[:-1]))
         if not self.is_evaluation:
-            return self._with_dropped_tokens(PairExample(source, inputs, targets), rng)
+            return self._drop_tokens(PairExample(source, inputs, targets), rng)
         pair = self.pairs[place]
         references = list(pair.targets) if index < self.num_translated else None
         return PairExample(source, inputs, targets, pair.source, references)
 
-    def _with_dropped_tokens(self, example: PairExample, rng: np.random.Generator) -> PairExample:
+    def _drop_tokens(self, example: PairExample, rng: np.random.Generator) -> PairExample:
         """The example with some tokens that the model reads masked, but for [bos] and the source's [eos]."""
         if not self.token_dropout:
             return example

@@ -174,7 +174,7 @@ def family_of(theirs: Theirs, source: str) -> Family:
     if kind not in FAMILIES:
         raise UserError(f"{KEY}: {source} is a {kind}; expected one of {', '.join(FAMILIES)}")
     if theirs.get("quantization_config") is not None:
-        raise _unknown(source, "quantization_config", theirs["quantization_config"])
+        raise _unknown_option(source, "quantization_config", theirs["quantization_config"])
     return FAMILIES[kind](theirs, source)
 
 
@@ -276,15 +276,15 @@ def _sizes(theirs: Theirs, **names: str) -> dict[str, Any]:
 def _kind(theirs: Theirs, source: str, name: str, kinds: Mapping[str, str]) -> str:
     """Our feed-forward layer for the one that their option names."""
     if theirs[name] not in kinds:
-        raise _unknown(source, name, theirs[name])
+        raise _unknown_option(source, name, theirs[name])
     return kinds[theirs[name]]
 
 
 def _demand(theirs: Theirs, source: str, **expected: object) -> None:
     for name, value in expected.items():
         if theirs.get(name, value) != value:
-            raise _unknown(source, name, theirs[name])
+            raise _unknown_option(source, name, theirs[name])
 
 
-def _unknown(source: str, name: str, value: object) -> UserError:
+def _unknown_option(source: str, name: str, value: object) -> UserError:
     return UserError(f"{KEY}: {source} has {name} {value}, which vaak's model doesn't")

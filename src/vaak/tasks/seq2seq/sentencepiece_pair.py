@@ -78,7 +78,7 @@ def _vocabulary(file: Path) -> list[str]:
 
 def _backend(file: Path, vocabulary: list[str]) -> Backend:
     """The tokenizer of a SentencePiece model, with the ids of ``vocabulary``."""
-    model = _parsed(file)
+    model = _parse_model(file)
     if model.trainer_spec.model_type != UNIGRAM:
         raise UserError(f"{KEY}: {file} is not a unigram model of SentencePiece, the only kind that is read")
     special = [piece for piece in ("<pad>", "</s>", UNKNOWN) if piece in vocabulary]
@@ -102,7 +102,7 @@ def _is_language(piece: str) -> bool:
     return piece.startswith(">>") and piece.endswith("<<")
 
 
-def _parsed(file: Path) -> Any:
+def _parse_model(file: Path) -> Any:
     """The model in a file, as SentencePiece's protocol buffer."""
     with optional_import(f"{KEY}: {file.name} requires protobuf and transformers", "hf"):
         importlib.import_module("google.protobuf")

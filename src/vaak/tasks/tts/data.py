@@ -148,7 +148,7 @@ class _RecordMaker(NamedTuple):
 
     def of(self, cuts: Sequence[Any]) -> Iterator[tuple[Any, UtteranceRecord]]:
         """The lines of some utterances, without those that can't be used."""
-        for cut, processed in zip(cuts, self._processed([text_of(cut) or "" for cut in cuts]), strict=True):
+        for cut, processed in zip(cuts, self._process_texts([text_of(cut) or "" for cut in cuts]), strict=True):
             try:
                 if isinstance(processed, DataError):
                     raise processed
@@ -156,12 +156,12 @@ class _RecordMaker(NamedTuple):
             except DataError as error:
                 self.left_out.bad(DataError(f"{describe(cut)}: {error}"))
 
-    def _processed(self, texts: Sequence[str]) -> list[Processed | DataError]:
+    def _process_texts(self, texts: Sequence[str]) -> list[Processed | DataError]:
         """All texts as symbols; where one is wrong, each alone."""
         try:
             return [*self.processor.process_all(texts)]
         except DataError as error:
-            return [error] if len(texts) == 1 else [one for text in texts for one in self._processed([text])]
+            return [error] if len(texts) == 1 else [one for text in texts for one in self._process_texts([text])]
 
     def _line(self, cut: Any, processed: Processed) -> UtteranceRecord:
         pause, mel = self.processor.pause_id, self.audio.mel
@@ -173,13 +173,13 @@ class _RecordMaker(NamedTuple):
                 f"{len(ids)} symbols in {cut.duration:.2f} s, {num_frames} frames: the text is not that of the audio"
             )
         if self.with_durations:
-            symbols, ends = self._aligned(cut, processed)
+            symbols, ends = self._align(cut, processed)
             ids = [self.ids[symbol] for symbol in symbols]
             durations = frame_durations(ends, mel, num_samples).tolist()
         (speaker,) = {segment.speaker for segment in segments_of(cut)}
         return UtteranceRecord(cut.id, speaker, processed.text, ids, durations)
 
-    def _aligned(self, cut: Any, processed: Processed) -> Aligned:
+    def _align(self, cut: Any, processed: Processed) -> Aligned:
         phones = phones_of(cut)
         if not phones:
             what = "words but no phones" if alignment_of(cut) else "no alignment"

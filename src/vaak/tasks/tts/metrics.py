@@ -67,9 +67,9 @@ class TtsMeters(Meters):
         self._spoken = spoken
         self.protocol = {"split": split, "durations": durations, **(spoken.protocol if spoken else {})}
         self._score, self._milliseconds = score, 1000 * frame_shift
-        self._losses = LossMeters(lambda model, batch: self._measured(model, batch), split, weights)
+        self._losses = LossMeters(lambda model, batch: self._measure_batch(model, batch), split, weights)
 
-    def _measured(self, model: nn.Module, batch: Batch) -> dict[str, Term]:
+    def _measure_batch(self, model: nn.Module, batch: Batch) -> dict[str, Term]:
         """The losses, and by how many frames durations are wrong."""
         terms, outputs = self._score(model, batch)
         mask = length_mask(batch["symbol_lengths"], batch["symbols"].shape[1])
@@ -131,7 +131,7 @@ class ShownMeters(Meters):
             return {}
         speaker = self._speaker(self._model)
         numbers = range(min(SHOWN_UTTERANCES, len(self._dataset.lengths)))
-        shown = [self._recorded(self._model, speaker, number) for number in numbers]
+        shown = [self._spectrograms_of(self._model, speaker, number) for number in numbers]
         shift = speaker.mel.frame_shift
         found = {"speech": speech_png([row for _, *rows in shown for row in rows], shift)}
         alignments = [alignment for alignment, *_ in shown if alignment is not None]
@@ -146,7 +146,7 @@ class ShownMeters(Meters):
             for number, text in enumerate(self._samples, start=1)
         }
 
-    def _recorded(
+    def _spectrograms_of(
         self, model: nn.Module, speaker: Speaker, number: int
     ) -> tuple[Alignment | None, Spectrogram, Spectrogram]:
         """An utterance of the split: its learned alignment, its spectrogram, and that of its text spoken."""

@@ -179,7 +179,7 @@ class Speaker:
         where nothing of it can be spoken, or under ``error``.
         """
         batches = Batches(next(self.model.parameters()).device, batch_size)
-        return batches.of_sources(texts, self._sentences_of, lambda one: len(one.ids), self._spoken)
+        return batches.of_sources(texts, self._sentences_of, lambda one: len(one.ids), self._speak_sentences)
 
     def _sentences_of(self, text: SpokenText) -> Iterator[Processed]:
         yield from self._speakable(text.text, text.unspeakable)
@@ -187,7 +187,7 @@ class Speaker:
     def _speakable(self, text: str, unspeakable: list[Unspeakable]) -> list[Processed]:
         """Return each sentence of a text in symbols, without what can't be spoken."""
         try:
-            return self._processed(text)
+            return self._process_text(text)
         except DataError as error:
             if self.options.on_unspeakable == "error":
                 raise
@@ -195,7 +195,7 @@ class Speaker:
         found: list[Processed] = []
         for sentence in unnormalised_sentences(text):
             try:
-                found += self._processed(sentence)
+                found += self._process_text(sentence)
             except DataError as error:
                 rest = self._without_unknown(sentence) if self.options.on_unspeakable == "drop" else []
                 unspeakable.append(Unspeakable(str(error), rest_is_spoken=bool(rest)))
@@ -204,13 +204,13 @@ class Speaker:
             raise nothing
         return found
 
-    def _processed(self, text: str) -> list[Processed]:
+    def _process_text(self, text: str) -> list[Processed]:
         return self.processor.process_all(divided(self.processor.normalise(text)) or [text])
 
     def _without_unknown(self, sentence: str) -> list[Processed]:
         """A sentence without the characters that can't be read; nothing if it can't be spoken even so."""
         try:
-            return self._processed(cleaned(sentence, drop_unknown=True))
+            return self._process_text(cleaned(sentence, drop_unknown=True))
         except DataError:
             return []
 
@@ -223,7 +223,7 @@ class Speaker:
         [spoken] = self._together([(text, ids)], number)
         return spoken
 
-    def _spoken(self, sentences: list[Processed]) -> list[Sentence]:
+    def _speak_sentences(self, sentences: list[Processed]) -> list[Sentence]:
         return self._together([(one.normalised, one.ids) for one in sentences], self.number)
 
     def _together(self, sentences: list[tuple[str, tuple[int, ...]]], speaker: int) -> list[Sentence]:

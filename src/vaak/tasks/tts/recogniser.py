@@ -75,7 +75,7 @@ class Recogniser:
     def heard(self, samples: np.ndarray) -> str:
         """The words in ``samples`` ``(time,)`` at 16 kHz, separated by spaces."""
         self._decoder.activate_search()
-        return self._decoded(samples)
+        return self._decode_samples(samples)
 
     def word_errors(self, text: str, samples: np.ndarray) -> WordErrors:
         """Substitutions, deletions and insertions, against a text in words."""
@@ -114,7 +114,7 @@ class Recogniser:
             ),
         )
         self._decoder.activate_search("text")
-        heard = self._decoded(samples).split()
+        heard = self._decode_samples(samples).split()
         blocks = SequenceMatcher(None, words, heard, autojunk=False).get_opcodes()
         missing = [(last - first) - (ended - begun) for _, first, last, begun, ended in blocks]
         # A word that is taken for its neighbour, repeated, is neither: it was mistaken.
@@ -129,7 +129,7 @@ class Recogniser:
             self._decoder.add_word(word, phones)
         return True
 
-    def _decoded(self, samples: np.ndarray) -> str:
+    def _decode_samples(self, samples: np.ndarray) -> str:
         level = float(np.sqrt(np.mean(np.square(samples, dtype=np.float64)))) if len(samples) else 0.0
         noise = NOISE * np.random.default_rng(0).standard_normal(len(samples))
         sound = samples * (LEVEL / level if level else 1.0) + noise

@@ -133,7 +133,7 @@ def aligned_symbols(
     ``is_phoneme`` says of each whether it is one; ``phones`` are the alignment, which ``processor`` reads. Raises
     DataError where they are of another text, or a label is unknown.
     """
-    spoken = _spoken(phones, processor)
+    spoken = _spoken_symbols(phones, processor)
     places = [place for place, phoneme in enumerate(is_phoneme) if phoneme]
     if not spoken or not places:
         raise DataError("its alignment has no phonemes" if not spoken else "its text has no phonemes")
@@ -173,7 +173,7 @@ def _rank(symbol: str) -> int:
     return order.index(symbol) if symbol in order else -1
 
 
-def _spoken(phones: Sequence[Interval], processor: PhonemeProcessor) -> list[Interval]:
+def _spoken_symbols(phones: Sequence[Interval], processor: PhonemeProcessor) -> list[Interval]:
     """The phonemes of an alignment as symbols; one that is two symbols shares its time."""
     found = []
     for start, end, label in phones:
@@ -191,7 +191,7 @@ def _times(text: Sequence[str], spoken: Sequence[Interval]) -> list[tuple[float,
     )
     blocks = SequenceMatcher(None, own, other, autojunk=False).get_opcodes()
     found = sum(last - first for kind, first, last, _, _ in blocks if kind == "equal")
-    known = len(own) - sum(_unknown(block, other) for block in blocks)
+    known = len(own) - sum(_count_unknown(block, other) for block in blocks)
     if found < (1 - MOST_DIFFERENT) * known:
         raise DataError(
             f"its alignment is of another text: only {found} of {len(own)} phonemes are in it (their order counts)"
@@ -211,7 +211,7 @@ def _times(text: Sequence[str], spoken: Sequence[Interval]) -> list[tuple[float,
     return times
 
 
-def _unknown(block: tuple[str, int, int, int, int], other: Sequence[str]) -> int:
+def _count_unknown(block: tuple[str, int, int, int, int], other: Sequence[str]) -> int:
     """How many phonemes of the text an aligner has marked as an unknown word."""
     _, first, last, begun, ended = block
     return last - first if NOISE in other[begun:ended] else 0

@@ -107,14 +107,14 @@ class VocoderTask(SpeechTask[VocoderExperiment, PreparedCuts, VocoderDataset]):
         if options is None or own.discriminators is None:
             return {}
         with torch.no_grad():  # this loss trains the discriminators alone
-            generated = self._generated(model, batch["samples"])
+            generated = self._generate(model, batch["samples"])
         real, false = own.discriminators(batch["samples"]), own.discriminators(generated)
         return {DISCRIMINATOR: discriminator_loss(real, false, options.loss)}
 
     def losses(self, model: nn.Module, batch: Batch) -> dict[str, Term]:
         """Return the generator's losses: distances of spectra and, once they begin, those of the discriminators."""
         own, real = cast("VocoderModel", model), batch["samples"]
-        generated = self._generated(model, real)
+        generated = self._generate(model, real)
         ours, theirs = own.compared(generated), own.compared(real)
         every = torch.ones_like(theirs, dtype=torch.bool)
         terms = {MEL: self.main_loss(ours, theirs, every, per="mel_bin")}
@@ -135,7 +135,7 @@ class VocoderTask(SpeechTask[VocoderExperiment, PreparedCuts, VocoderDataset]):
         options = self.options.discriminators
         return None if options is None or (step is not None and step < options.start_step) else options
 
-    def _generated(self, model: nn.Module, samples: Tensor) -> Tensor:
+    def _generate(self, model: nn.Module, samples: Tensor) -> Tensor:
         """Return what the generator makes of the spectrograms of samples ``(row, time)``."""
         with torch.no_grad():
             mel = cast("VocoderModel", model).mel_of(samples)

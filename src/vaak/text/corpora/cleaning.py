@@ -387,7 +387,7 @@ def _write(
     report.written = dict.fromkeys(names, 0)
     number = 0
     with contextlib.closing(_Shards(folder, shard_bytes)) as shards:
-        for source, text in _followed(documents_of(sources), len(rows)):
+        for source, text in _follow_progress(documents_of(sources), len(rows)):
             if number >= len(rows) or rows[number]["digest"] != digest_of(text):
                 raise DataError(f"{names[source]}: it changed while it was read; run this again")
             if not rows[number]["reason"]:
@@ -423,7 +423,7 @@ class _Shards:
             sync_file(Path(self.file.name))
 
 
-def _followed(items: Iterable[tuple[int, str]], total: int) -> Iterator[tuple[int, str]]:
+def _follow_progress(items: Iterable[tuple[int, str]], total: int) -> Iterator[tuple[int, str]]:
     with progress("writing documents", total) as advance:
         for item in items:
             yield item

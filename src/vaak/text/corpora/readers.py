@@ -278,13 +278,13 @@ def _paragraphs(path: Path) -> Iterator[LocatedBytes]:
         if line.content.strip():
             lines.append(line)
         elif lines:
-            yield _joined(lines)
+            yield _join_lines(lines)
             lines = []
     if lines:
-        yield _joined(lines)
+        yield _join_lines(lines)
 
 
-def _joined(lines: list[LocatedBytes]) -> LocatedBytes:
+def _join_lines(lines: list[LocatedBytes]) -> LocatedBytes:
     return lines[0]._replace(content=b"\n".join(line.content for line in lines))
 
 
@@ -408,7 +408,7 @@ def _pair_of(row: Any, where: str) -> tuple[list[dict[str, str]], list[dict[str,
         given = row.get(name) or []
         given = [{"role": role, "content": given}] if isinstance(given, str) else given
         if not isinstance(given, list):
-            raise DataError(f"{where}: {name} is {_shown(given)}; expected text, or a list of messages")
+            raise DataError(f"{where}: {name} is {_shorten_value(given)}; expected text, or a list of messages")
         return [_message(message, OPENAI, f"{where}: {name}") for message in given]
 
     asked, chosen, rejected = messages("prompt", "user"), messages("chosen", ANSWERS), messages("rejected", ANSWERS)
@@ -436,7 +436,7 @@ def _demand_json(path: Path) -> None:
     if start and start[:1] not in b"[{":
         raise DataError(
             f"{path}: conversations are read from a JSON list or JSON lines of objects, but this file begins with "
-            f"{_shown(start.decode('utf-8', 'replace'))}; convert it"
+            f"{_shorten_value(start.decode('utf-8', 'replace'))}; convert it"
         )
 
 
@@ -461,7 +461,7 @@ def messages_of(row: Any, where: str) -> list[dict[str, str]]:
         raise DataError(f"{where}: no messages; expected {FORMS}; the keys are: {', '.join(row) or 'none'}")
     if not isinstance(messages, list) or not messages:
         expected = f"expected a list of messages with {keys.role} and {keys.content}"
-        raise DataError(f"{where}: {keys.messages} is {_shown(messages)}; {expected}")
+        raise DataError(f"{where}: {keys.messages} is {_shorten_value(messages)}; {expected}")
     return [_message(message, keys, f"{where}: message {number}") for number, message in enumerate(messages, start=1)]
 
 
@@ -471,20 +471,20 @@ def _question_and_answer(question: Any, answer: Any) -> list[dict[str, Any]]:
 
 def _message(message: Any, keys: Keys, where: str) -> dict[str, str]:
     if not isinstance(message, dict):
-        raise DataError(f"{where} is {_shown(message)}; expected an object with {keys.role} and {keys.content}")
+        raise DataError(f"{where} is {_shorten_value(message)}; expected an object with {keys.role} and {keys.content}")
     role, content = message.get(keys.role), message.get(keys.content)
     if not isinstance(role, str) or role not in keys.roles:
-        raise DataError(f"{where}: {keys.role} is {_shown(role)}; expected one of {', '.join(keys.roles)}")
+        raise DataError(f"{where}: {keys.role} is {_shorten_value(role)}; expected one of {', '.join(keys.roles)}")
     if message.get("tool_calls"):
         raise DataError(f"{where}: tool_calls are not read; write the calls as text into the content, or drop the row")
     if not isinstance(content, str):
-        raise DataError(f"{where}: {keys.content} is {_shown(content)}; expected text")
+        raise DataError(f"{where}: {keys.content} is {_shorten_value(content)}; expected text")
     if not content.strip():
         raise DataError(f"{where}: {keys.content} is empty; give it text, or leave the message out")
     return {"role": keys.roles[role], "content": normalise(content)}
 
 
-def _shown(value: Any) -> str:
+def _shorten_value(value: Any) -> str:
     """A value as JSON, its beginning if it is long."""
     written = json.dumps(value, ensure_ascii=False)
     return written if len(written) <= 40 else f"{written[:40]}…"

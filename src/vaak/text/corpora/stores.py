@@ -57,12 +57,12 @@ class TokenStore:
         self.num_reproduced: int = about["reproduced"]
         self.tokenizer_fingerprint: str = about["tokenizer"]
         self.fingerprint: str = about["fingerprint"]
-        self.tokens = _mapped(self.folder / "tokens.bin", about["dtype"], about["tokens"])
-        self.offsets = _mapped(self.folder / "offsets.bin", "<i8", self.num_documents + 1)
-        self.num_bytes = _mapped(self.folder / "num_bytes.bin", "<i8", self.num_documents)
+        self.tokens = _map_file(self.folder / "tokens.bin", about["dtype"], about["tokens"])
+        self.offsets = _map_file(self.folder / "offsets.bin", "<i8", self.num_documents + 1)
+        self.num_bytes = _map_file(self.folder / "num_bytes.bin", "<i8", self.num_documents)
         self.answers: np.ndarray | None = None
         if about.get("answers"):
-            self.answers = _mapped(self.folder / "answers.bin", "|b1", about["tokens"])
+            self.answers = _map_file(self.folder / "answers.bin", "|b1", about["tokens"])
 
     @classmethod
     def open(cls, folder: str | Path) -> TokenStore:
@@ -97,7 +97,7 @@ def write_tokens(folder: str | Path, texts: Iterable[str], tokenizer: Tokenizer)
 
     If anything fails, including ``texts``, the folder is unchanged.
     """
-    return write_encoded(folder, _encoded(texts, tokenizer), tokenizer)
+    return write_encoded(folder, _encode_texts(texts, tokenizer), tokenizer)
 
 
 def write_encoded(folder: str | Path, pieces: Iterable[EncodedPiece], tokenizer: Tokenizer) -> TokenStore:
@@ -169,7 +169,7 @@ class _Piece(NamedTuple):
     ends_document: bool
 
 
-def _encoded(texts: Iterable[str], tokenizer: Tokenizer) -> Iterator[EncodedPiece]:
+def _encode_texts(texts: Iterable[str], tokenizer: Tokenizer) -> Iterator[EncodedPiece]:
     """The pieces of each text; ``BATCH_CHARACTERS`` or a little more at a time."""
 
     def both_ways() -> Iterator[EncodedPiece]:
@@ -207,7 +207,7 @@ def _artifact_in(folder: Path) -> Artifact:
     return Artifact(folder, "store.json", "tokens", FORMAT, keys)
 
 
-def _mapped(path: Path, dtype: str, length: int) -> np.ndarray:
+def _map_file(path: Path, dtype: str, length: int) -> np.ndarray:
     """The file as a read-only array of ``length``, unless its size says otherwise."""
     expected = length * np.dtype(dtype).itemsize
     try:
@@ -256,7 +256,7 @@ class RowStore(Generic[Row]):
         return len(self._lines)
 
     def __getitem__(self, index: int) -> Row:
-        row: Row = self.kind(**{key: _frozen(value) for key, value in self._entry(index).items()})
+        row: Row = self.kind(**{key: _freeze(value) for key, value in self._entry(index).items()})
         return row
 
     def _entry(self, index: int) -> dict[str, Any]:
@@ -277,9 +277,9 @@ class RowStore(Generic[Row]):
         return type(self), (self.folder,)
 
 
-def _frozen(value: Any) -> Any:
+def _freeze(value: Any) -> Any:
     """Lists as tuples."""
-    return tuple(map(_frozen, value)) if isinstance(value, list) else value
+    return tuple(map(_freeze, value)) if isinstance(value, list) else value
 
 
 class PairStore(RowStore[Pair]):

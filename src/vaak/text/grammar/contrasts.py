@@ -222,7 +222,7 @@ def attributive(composer: Composer) -> Twins:
     adjective = composer.adjective(composer.noun((kind,)), inflecting=True)
     if kind not in adjective.classes:
         raise NoChoiceError
-    return _with_objects(composer, verb, kind, subject, (adjective.lemma,), ())
+    return _twin_objects(composer, verb, kind, subject, (adjective.lemma,), ())
 
 
 def oblique(composer: Composer) -> Twins:
@@ -338,10 +338,10 @@ def _frame(composer: Composer, fitting: Callable[[str], bool]) -> tuple[Verb, st
 def _possessed(composer: Composer, describe: Callable[[str], Words]) -> Twins:
     verb, kind, subject = _frame(composer, lambda kind: kind in OWNED)
     owner = ("अपना",) if composer.chance(0.2) else composer.possessor()
-    return _with_objects(composer, verb, kind, subject, owner, describe(kind))
+    return _twin_objects(composer, verb, kind, subject, owner, describe(kind))
 
 
-def _with_objects(
+def _twin_objects(
     composer: Composer, verb: Verb, kind: str, subject: Nominal, agreeing: Words, description: Words
 ) -> Twins:
     """Twins with objects of two genders; the target is the last word of ``agreeing``, and the verb shows no gender of

@@ -38,14 +38,14 @@ def grammar_pairs(split: str, num_sentences: int, seed: int) -> Iterator[tuple[s
 
 def _ordered(split: str, seed: int) -> Iterator[tuple[str, str]]:
     if seed == 0:
-        yield from _stored(split)
+        yield from _read_stored(split)
         return
-    pairs = list(_stored(split))
+    pairs = list(_read_stored(split))
     random.Random(draw_key(Purpose.GRAMMAR_PAIRS, split, seed)).shuffle(pairs)
     yield from pairs
 
 
-def _stored(split: str) -> Iterator[tuple[str, str]]:
+def _read_stored(split: str) -> Iterator[tuple[str, str]]:
     with (
         (files(__package__) / "data" / file_of(split)).open("rb") as packed,
         gzip.open(packed, "rt", encoding="utf-8") as lines,

@@ -112,7 +112,7 @@ def score_turns(
     normalise = normaliser(normaliser_name)
 
     def spoken(turns: Sequence[Turn]) -> list[list[_Word]]:
-        return _by_speaker([turn._replace(text=normalise(turn.text)) for turn in turns])
+        return _words_by_speaker([turn._replace(text=normalise(turn.text)) for turn in turns])
 
     found = {}
     for name, turns in references.items():
@@ -131,7 +131,7 @@ class _Word(NamedTuple):
     end: float
 
 
-def _by_speaker(turns: Sequence[Turn]) -> list[list[_Word]]:
+def _words_by_speaker(turns: Sequence[Turn]) -> list[list[_Word]]:
     """The words of each speaker, in the order of their turns."""
     speakers: dict[str, list[_Word]] = {}
     for turn in sorted(turns, key=lambda one: one.start):
@@ -235,7 +235,7 @@ def _lexemes(path: Path) -> Read:
 
 
 def _seglst(path: Path) -> Read:
-    entries = _parsed(read_content(path), str(path))
+    entries = _parse_json(read_content(path), str(path))
     if not isinstance(entries, list):
         raise DataError(f"{path}: expected a list of segments (SegLST)")
     for number, entry in enumerate(entries):
@@ -250,7 +250,7 @@ def _jsonl(path: Path) -> Read:
         if not content.strip():
             continue
         where = f"{path}:{number}"
-        entry = _parsed(content, where)
+        entry = _parse_json(content, where)
         recording, segments = _field(entry, "name", where), entry.get("segments")
         if not isinstance(segments, list):
             raise DataError(f"{where}: expected segments, a list")
@@ -261,7 +261,7 @@ def _jsonl(path: Path) -> Read:
             yield where, recording, Turn(*times, speaker, text)
 
 
-def _parsed(content: bytes, where: str) -> Any:
+def _parse_json(content: bytes, where: str) -> Any:
     try:
         return json.loads(content)
     except ValueError as error:

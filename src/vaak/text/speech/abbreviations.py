@@ -84,10 +84,10 @@ def abbreviations(text: str) -> str:
     """
     text = _LATIN.sub(lambda match: LATIN[match[0]], text)
     text = _SAINTS.sub("Saints ", text)
-    text = _STREET.sub(_street, text)
-    text = _TITLE.sub(_title, text)
+    text = _STREET.sub(_read_street, text)
+    text = _TITLE.sub(_read_title, text)
     text = _SAINT.sub("Saint ", text)
-    text = _NUMBERED.sub(_numbered, text)
+    text = _NUMBERED.sub(_read_before_number, text)
     text = _WEEKDAY.sub(
         lambda match: SHORT_DAYS[match[1]] + ("." if sentence_ends(match.string, match.end()) else ""), text
     )
@@ -96,12 +96,12 @@ def abbreviations(text: str) -> str:
     )
 
 
-def _title(match: re.Match[str]) -> str:
+def _read_title(match: re.Match[str]) -> str:
     """A title, with a space before a name that was written without one."""
     return TITLES[match[1]] + (" " if match.string[match.end() : match.end() + 1].isalpha() else "")
 
 
-def _street(match: re.Match[str]) -> str:
+def _read_street(match: re.Match[str]) -> str:
     """A street's name ends so; "Dr." and "St." before a name are a doctor and a saint."""
     if not _NAME_BEFORE.search(match.string[max(0, match.start() - 40) : match.start()]):
         return match[0]
@@ -109,7 +109,7 @@ def _street(match: re.Match[str]) -> str:
     return f" {_STREETS[match[1]]}{stop}"
 
 
-def _numbered(match: re.Match[str]) -> str:
+def _read_before_number(match: re.Match[str]) -> str:
     """An abbreviation before a number; without its full stop only those that aren't words."""
     name = match[1] or match[2]
     dotted = "." in match[0]
@@ -283,7 +283,7 @@ def roman_numerals(text: str) -> str:
     """
     text = _WORLD_WAR.sub(lambda match: f"World War {'two' if match[1] else 'one'}", text)
     text = _CENTURY.sub(lambda match: ordinal(value_of(match[1])), text)
-    text = _HEADING.sub(_heading, text)
+    text = _HEADING.sub(_read_heading, text)
     text = _SOVEREIGN.sub(_sovereign, text)
     return _NAME.sub(_sovereign, text)
 
@@ -298,7 +298,7 @@ def value_of(roman: str) -> int:
     return sum(-one if one < after else one for one, after in zip(values, following, strict=True))
 
 
-def _heading(match: re.Match[str]) -> str:
+def _read_heading(match: re.Match[str]) -> str:
     """A numeral after a heading; in "in that part I agree", I is not one."""
     if match[2] == "I" and not match[1][0].isupper():
         return match[0]
@@ -357,7 +357,7 @@ def addresses(text: str) -> str:
     >>> addresses("#ThrowbackDay with @jo")
     'hashtag Throwback Day with at jo'
     """
-    text = _POSTCODE.sub(_postcode, text)
+    text = _POSTCODE.sub(_read_postcode, text)
     text = _EMAIL.sub(lambda match: spoken(match[0]), text)
     text = _URL.sub(lambda match: _SCHEME.sub("", match[0]) and spoken(_SCHEME.sub("", match[0])), text)
     text = _HASHTAG.sub(lambda match: f"hashtag {_HUMPS.sub(' ', match[1])}", text)
@@ -378,6 +378,6 @@ def spoken(address: str) -> str:
     return " ".join(filter(None, said))
 
 
-def _postcode(match: re.Match[str]) -> str:
+def _read_postcode(match: re.Match[str]) -> str:
     code = f"{digits(match[2])} {digits(match[3])}" if match[3] else digits(match[2])
     return f"{STATES[match[1]]} {code}"

@@ -66,7 +66,7 @@ def cleaned(text: str, *, drop_unknown: bool = False) -> str:
         else:
             found.append(folded)
     if foreign and not drop_unknown:
-        raise DataError(f"{shown(text)}: {_named(foreign)} can't be read in English; replace or remove them")
+        raise DataError(f"{shown(text)}: {_name_script(foreign)} can't be read in English; replace or remove them")
     return _SPACES.sub(" ", "".join(found)).strip()
 
 
@@ -101,7 +101,7 @@ def _folded(character: str) -> str | None:
     return plain if plain.isascii() and plain else None
 
 
-def _named(foreign: dict[str, None]) -> str:
+def _name_script(foreign: dict[str, None]) -> str:
     """The characters, and the script that they are of where they are letters.
 
     A Unicode name starts with its script.

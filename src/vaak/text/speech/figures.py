@@ -91,7 +91,7 @@ def money(text: str) -> str:
     """
     text = _COMMA.sub(lambda match: ".".join(filter(None, match.groups())), text)
     text = _OLD_POUNDS.sub(_old_pounds, text)
-    text = _SHILLINGS.sub(lambda match: f"{_counted(match[1], 'shilling')}, {_pence(match[2])}", text)
+    text = _SHILLINGS.sub(lambda match: f"{_count_units(match[1], 'shilling')}, {_pence(match[2])}", text)
     text = _AMOUNT.sub(_amount, text)
     text = _CODE_BEFORE.sub(_code, text)
     text = _CODE_AFTER.sub(_code, text)
@@ -144,11 +144,11 @@ def _magnitude(written: str | None) -> str:
 
 def _old_pounds(match: re.Match[str]) -> str:
     """Pounds, shillings and pence; the pounds, whose sign stands before, stay for ``_AMOUNT``."""
-    said = f"{match[1]}, {_counted(match[2], 'shilling')}"
+    said = f"{match[1]}, {_count_units(match[2], 'shilling')}"
     return f"{said}, {_pence(match[3])}" if match[3] else said
 
 
-def _counted(number: str, unit: str) -> str:
+def _count_units(number: str, unit: str) -> str:
     return f"{cardinal(int(number))} {unit}{'' if int(number) == 1 else 's'}"
 
 
@@ -216,8 +216,8 @@ def units(text: str) -> str:
     text = _FRACTION_OF_INCH.sub(r"/\1 inch", text)
     text = _ANGLE.sub(_angle, text)
     text = _FEET_INCHES.sub(lambda match: f"{decimal(match[1])} foot {decimal(match[2])}", text)
-    text = _PRIMES.sub(lambda match: _named(match[1], "foot/feet" if match[2] == "′" else "inch/inches"), text)
-    text = _FEET.sub(lambda match: _named(match[1], "foot/feet"), text)
+    text = _PRIMES.sub(lambda match: _name_amount(match[1], "foot/feet" if match[2] == "′" else "inch/inches"), text)
+    text = _FEET.sub(lambda match: _name_amount(match[1], "foot/feet"), text)
     text = _INCHES.sub(_inches, text)
     text = _INCHES_SHORT.sub(_inches_short, text)
     text = _SHORT_STOP.sub(r"\1", text)
@@ -244,31 +244,31 @@ def _measure(match: re.Match[str]) -> str:
         names = f"{_SQUARED[match['power']]} {one}/{_SQUARED[match['power']]} {many or one + 's'}"
     sign = "minus " if match["sign"] else ""
     if match["to"]:
-        return f"{sign}{decimal(match['amount'])} to {_named(match['to'], names, several=True)}"
+        return f"{sign}{decimal(match['amount'])} to {_name_amount(match['to'], names, several=True)}"
     if gap == "-":
         return f"{sign}{decimal(match['amount'])} {names.partition('/')[0]}"
-    return sign + _named(match["amount"], names)
+    return sign + _name_amount(match["amount"], names)
 
 
-def _named(amount: str, names: str, several: bool = False) -> str:
+def _name_amount(amount: str, names: str, several: bool = False) -> str:
     one, _, many = names.partition("/")
     return f"{decimal(amount)} {one if amount == '1' and not several else many or one + 's'}"
 
 
 def _angle(match: re.Match[str]) -> str:
-    said = f"{_named(match[1], 'degree')} {_named(match[2], 'minute')}"
-    return f"{said} {_named(match[3], 'second')} " if match[3] else f"{said} "
+    said = f"{_name_amount(match[1], 'degree')} {_name_amount(match[2], 'minute')}"
+    return f"{said} {_name_amount(match[3], 'second')} " if match[3] else f"{said} "
 
 
 def _inches_short(match: re.Match[str]) -> str:
     """``6 in. of rain``, ``a 6-in. pipe``."""
-    return f"{decimal(match[1])} inch" if match[2] == "-" else _named(match[1], "inch/inches")
+    return f"{decimal(match[1])} inch" if match[2] == "-" else _name_amount(match[1], "inch/inches")
 
 
 def _inches(match: re.Match[str]) -> str:
     """Inches, where the quotation mark doesn't close a quotation."""
     opened = match.string.count('"', 0, match.start()) % 2
-    return match[0] if opened else _named(match[1], "inch/inches")
+    return match[0] if opened else _name_amount(match[1], "inch/inches")
 
 
 VULGAR = table(
@@ -370,7 +370,7 @@ def numerals(text: str) -> str:
     text = _VERSION.sub(lambda match: " point ".join(whole(part) for part in match[0].split(".")), text)
     text = _ORDINAL.sub(lambda match: ordinal(int(match[1].replace(",", ""))), text)
     text = _VULGAR.sub(lambda match: f"{match[1]} {VULGAR[match[2]]}" if match[1] else VULGAR[match[2]], text)
-    text = _MIXED.sub(_mixed, text)
+    text = _MIXED.sub(_read_mixed_number, text)
     text = _FRACTION.sub(_fraction, text)
     text = _CALIBER.sub(lambda match: cardinal(int(match[1])), text)
     text = _DIALLED.sub(lambda match: match[1] + digits(match[2]), text)
@@ -410,7 +410,7 @@ def code(written: str) -> str:
     return " ".join(said)
 
 
-def _mixed(match: re.Match[str]) -> str:
+def _read_mixed_number(match: re.Match[str]) -> str:
     part = fraction(int(match[2]), int(match[3])) if int(match[3]) else match[0]
     return f"{whole(match[1])} and {re.sub('^one (?=half|quarter|eighth)', 'a ', part)}"
 

@@ -234,7 +234,7 @@ class PhonemeProcessor:
                 symbols += word
         unknown = [symbol for symbol in symbols if symbol not in self._ids]
         if unknown:
-            raise DataError(f"{shown(text)}: {unknown[0]} is not a symbol of this front end ({self._described()})")
+            raise DataError(f"{shown(text)}: {unknown[0]} is not a symbol of this front end ({self._describe()})")
         is_phoneme = tuple(symbol not in (*SPECIAL, *PUNCTUATION) for symbol in symbols)
         if not any(is_phoneme):
             raise DataError(f"{shown(text)}: there is nothing to speak in it")
@@ -246,7 +246,7 @@ class PhonemeProcessor:
             is_phoneme,
         )
 
-    def _described(self) -> str:
+    def _describe(self) -> str:
         config = self.config
         return config.phonemizer if config.phonemizer == "characters" else f"{config.phonemizer}, {config.alphabet}"
 

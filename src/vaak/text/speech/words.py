@@ -42,7 +42,7 @@ def cardinal(number: int) -> str:
     >>> cardinal(1_063), cardinal(200_145)
     ('one thousand sixty-three', 'two hundred thousand one hundred forty-five')
     """
-    return _by_library(number, "cardinal") if len(str(abs(number))) <= LONGEST else digits(str(number))
+    return _spell_by_library(number, "cardinal") if len(str(abs(number))) <= LONGEST else digits(str(number))
 
 
 def ordinal(number: int) -> str:
@@ -50,10 +50,10 @@ def ordinal(number: int) -> str:
     >>> ordinal(22), ordinal(101)
     ('twenty-second', 'one hundred first')
     """
-    return _by_library(number, "ordinal") if len(str(number)) <= LONGEST else digits(str(number))
+    return _spell_by_library(number, "ordinal") if len(str(number)) <= LONGEST else digits(str(number))
 
 
-def _by_library(number: int, to: str) -> str:
+def _spell_by_library(number: int, to: str) -> str:
     from num2words import num2words
 
     words: str = num2words(number, to=to)

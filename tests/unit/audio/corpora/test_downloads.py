@@ -405,7 +405,7 @@ def test_m4a_is_read_where_its_decoder_is_there_and_is_one_line_elsewhere(
     (tmp_path / "b.m4a").write_bytes(b"#EXTM3U\nfile:///etc/passwd\n")
     with pytest.raises(DataError, match=r"b\.m4a: FFmpeg can't decode this"):
         read_header(tmp_path / "b.m4a")
-    ffmpeg_formats._decoded.cache_clear()
+    ffmpeg_formats._decode_whole.cache_clear()
     monkeypatch.setitem(sys.modules, "av", None)
     with pytest.raises(DataError, match=r"a\.m4a: this is not audio that libsndfile can read .*convert it to FLAC"):
         read_header(tmp_path / "a.m4a")

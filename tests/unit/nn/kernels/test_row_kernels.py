@@ -104,6 +104,6 @@ def test_positions_take_them():
 def test_a_kernel_that_says_something_else_is_not_used(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ):
-    monkeypatch.setattr(row_kernels, "_turned", lambda x, cosine, sine, dtype: x.to(dtype))
+    monkeypatch.setattr(row_kernels, "_rotate", lambda x, cosine, sine, dtype: x.to(dtype))
     assert not row_kernels.has_rotated(drawn(2, 5, 3, 8))
     assert "our kernel of rotation isn't used" in caplog.text

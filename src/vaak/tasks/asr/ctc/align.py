@@ -54,14 +54,14 @@ class AlignedLine:
 
     @property
     def start(self) -> float:
-        return self._said[0].start
+        return self._spoken_words[0].start
 
     @property
     def end(self) -> float:
-        return self._said[-1].end
+        return self._spoken_words[-1].end
 
     @property
-    def _said(self) -> list[AlignedWord]:
+    def _spoken_words(self) -> list[AlignedWord]:
         return [word for word in self.words if word.end > word.start] or list(self.words)
 
     @property
@@ -115,7 +115,7 @@ class Aligner:
                 yield frames
                 continue
             try:
-                yield AlignedRecording(self._aligned(frames, lines), frames.duration)
+                yield AlignedRecording(self._align_lines(frames, lines), frames.duration)
             except DataError as error:
                 yield DataError(f"{path}: {error}")
 
@@ -141,7 +141,7 @@ class Aligner:
         found = self.transcriber.log_probs([window.features for window in windows])
         return [(window.begin, rows) for window, rows in zip(windows, found, strict=True)]
 
-    def _aligned(self, frames: Frames, lines: Sequence[str]) -> list[AlignedLine]:
+    def _align_lines(self, frames: Frames, lines: Sequence[str]) -> list[AlignedLine]:
         """Raises DataError where the text can't be said in the frames."""
         words = [(number, word) for number, line in enumerate(lines) for word in line.split()]
         vocabulary = self.transcriber.vocabulary
@@ -182,10 +182,12 @@ class Aligner:
         numbers = np.bincount(word_at[said], minlength=num_words)
         starts = np.where(firsts >= 0, frames.starts[firsts], np.nan)
         ends = np.where(lasts >= 0, frames.starts[lasts] + shift, np.nan)
-        return _with_beginnings(starts, ends, np.exp(sums / np.maximum(numbers, 1)) * (numbers > 0), frames.duration)
+        return _lengthen_into_pauses(
+            starts, ends, np.exp(sums / np.maximum(numbers, 1)) * (numbers > 0), frames.duration
+        )
 
 
-def _with_beginnings(
+def _lengthen_into_pauses(
     starts: np.ndarray, ends: np.ndarray, confidences: np.ndarray, duration: float
 ) -> list[tuple[float, float, float]]:
     """Words with up to MOST_BEFORE of the pause before them; one without tokens takes no time, after the one before."""

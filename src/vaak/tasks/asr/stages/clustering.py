@@ -88,7 +88,7 @@ def _backend(config: ClusteringConfig) -> str:
 def cluster_points(points: np.ndarray, config: ClusteringConfig) -> Clustering:
     """Cluster points ``(row, dim)``, whose dimensions stay as they are."""
     remarks: list[str] = []
-    if config.algorithm == "hdbscan" and (found := _by_density(points, config, remarks)) is not None:
+    if config.algorithm == "hdbscan" and (found := _cluster_by_density(points, config, remarks)) is not None:
         return found
     number = _num_clusters(len(points), config, remarks)
     if config.algorithm == "random":
@@ -98,7 +98,7 @@ def cluster_points(points: np.ndarray, config: ClusteringConfig) -> Clustering:
     return _settled(points, labels, config, None, remarks)
 
 
-def _by_density(points: np.ndarray, config: ClusteringConfig, remarks: list[str]) -> Clustering | None:
+def _cluster_by_density(points: np.ndarray, config: ClusteringConfig, remarks: list[str]) -> Clustering | None:
     """Return the clusters of HDBSCAN, at most ``num_experts``; None where spectral clustering is to do it.
 
     It is tried again with smaller clusters as long as it finds too few; the attempt with the highest silhouette is
@@ -113,7 +113,7 @@ def _by_density(points: np.ndarray, config: ClusteringConfig, remarks: list[str]
         counts[size] = int(labels.max()) + 1
         if counts[size] == config.num_experts or (config.reduce_experts and counts[size] >= config.min_experts):
             said = list[str]()
-            made.append(_settled(points, _merged(points, labels, config, said), config, size, said))
+            made.append(_settled(points, _merge_clusters(points, labels, config, said), config, size, said))
         if counts[size] >= enough or size == 2:
             break
         size = max(2, min(size - 1, round(size * SHRINKING)))
@@ -154,7 +154,7 @@ def silhouette(points: np.ndarray, labels: np.ndarray, config: ClusteringConfig)
     return float(silhouette_score(points[chosen], labels[chosen], metric=config.metric))
 
 
-def _merged(points: np.ndarray, labels: np.ndarray, config: ClusteringConfig, remarks: list[str]) -> np.ndarray:
+def _merge_clusters(points: np.ndarray, labels: np.ndarray, config: ClusteringConfig, remarks: list[str]) -> np.ndarray:
     """Labels of at most ``num_experts`` clusters: those are joined whose union is least spread.
 
     A union's spread grows by size · size / (size + size) times the squared distance of the two centres, so that small

@@ -201,20 +201,20 @@ def judge(differences: Mapping[str, Difference], number: int, over: str) -> tupl
     measure = f"in points of WER with 95 % intervals over {number:,} {over}"
     if number < FEWEST:
         return UNKNOWN, (
-            f"The mixture can't be told apart from {_listed(shown.values())}: {measure}, of which at least {FEWEST} "
-            "are needed to judge others."
+            f"The mixture can't be told apart from {_list_names(shown.values())}: {measure}, of which at least "
+            f"{FEWEST} are needed to judge others."
         )
     if worse:
-        return DONT, f"The experts don't help: the mixture is worse than {_listed(worse)}, {measure}."
+        return DONT, f"The experts don't help: the mixture is worse than {_list_names(worse)}, {measure}."
     if same:
-        return UNKNOWN, f"The mixture can't be told apart from {_listed(same)}, {measure}."
-    return HELP, f"The experts help: the mixture is better than {_listed(shown.values())}, {measure}."
+        return UNKNOWN, f"The mixture can't be told apart from {_list_names(same)}, {measure}."
+    return HELP, f"The experts help: the mixture is better than {_list_names(shown.values())}, {measure}."
 
 
-def _listed(names: Iterable[str]) -> str:
+def _list_names(names: Iterable[str]) -> str:
     """Names with commas, and an ``and``.
 
-    >>> _listed(["a", "b", "c"]), _listed(["a"])
+    >>> _list_names(["a", "b", "c"]), _list_names(["a"])
     ('a, b and c', 'a')
     """
     *others, last = names
@@ -244,19 +244,19 @@ def rows_of(found: Mapping[str, Any]) -> list[list[str]]:
     ]
     parts = [ALL, *numbers["groups"]]
     for part in parts:
-        own, number = [_of(part, one) for one in systems.values()], _of(part, numbers)
+        own, number = [_value_of(part, one) for one in systems.values()], _value_of(part, numbers)
         utterances = own[0]["utterances"]
         label = f"{part or 'all'}: {utterances:,} utterance{'s' * (utterances != 1)}"
         if found["intervals_over"] == "speakers":
             label += f" of {number:,} speaker{'s' * (number != 1)}"
         rows.append([label, *(_rate(one, number > 1) for one in own)])
     for part in parts:
-        differences = {name: Difference(**_of(part, one)) for name, one in found["differences"].items()}
+        differences = {name: Difference(**_value_of(part, one)) for name, one in found["differences"].items()}
         rows.append([f"the mixture minus it, {part or 'all'}", *(str(differences.get(name, "")) for name in systems)])
     return rows
 
 
-def _of(part: str, about: Mapping[str, Any]) -> Any:
+def _value_of(part: str, about: Mapping[str, Any]) -> Any:
     return about["groups"][part] if part else about["total"]
 
 
@@ -346,7 +346,7 @@ def _transcribed(work: StageWork, task: Any, model: Any, split: str) -> Iterator
             batch = _batch_of(
                 dataset, range(first, min(first + size, len(dataset.utterances))), task.data.on_bad_example
             )
-            found = _with_texts(batch, transcriber, precision_of(work.options))
+            found = _recognise_batch(batch, transcriber, precision_of(work.options))
             file.writelines(json.dumps(line, ensure_ascii=False) + "\n" for line in found)
             file.flush()
             advance(len(found))
@@ -378,7 +378,7 @@ def _batch_of(dataset: Any, places: range, on_bad: str) -> list[tuple[Values, An
     return found
 
 
-def _with_texts(batch: list[tuple[Values, Any]], transcriber: Any, precision: str) -> list[Values]:
+def _recognise_batch(batch: list[tuple[Values, Any]], transcriber: Any, precision: str) -> list[Values]:
     """The lines of a batch, with what is recognised in the features."""
     import numpy as np
     import torch

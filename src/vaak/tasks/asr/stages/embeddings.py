@@ -59,7 +59,7 @@ def embeddings(work: StageWork) -> dict[str, Any]:
     }
     write_json(work.folder / MAPPING, mapping)
     write_json(work.folder / ABOUT, {"width": width, "positions": positions, "pooling": options.pooling})
-    left_out = {"left out": number} if (number := len(_listed(work.folder / LEFT_OUT))) else {}
+    left_out = {"left out": number} if (number := len(_read_names(work.folder / LEFT_OUT))) else {}
     return {"utterances": len(names), **left_out, "MiB": round(size / 2**20, 1)}
 
 
@@ -173,7 +173,7 @@ def readable_names(
                 advance(len(part))
         found.sort(key=lambda one: one["name"])
         write_text(file, "".join(json.dumps(one, ensure_ascii=False) + "\n" for one in [*lacking, *found]))
-    unread = set(_listed(file)[len(lacking) :])
+    unread = set(_read_names(file)[len(lacking) :])
     left = [name for name in names if name not in unread]
     if unread:
         log.warning("%d of %d utterances can't be read and are left out; see %s", len(unread), len(names), file)
@@ -182,7 +182,7 @@ def readable_names(
     return left
 
 
-def _listed(file: Path) -> list[str]:
+def _read_names(file: Path) -> list[str]:
     """The names of utterances that a file lists, if there is one. Raises DataError for a line that names none."""
     lines = read_json_lines(file) if file.exists() else JsonLines()
     bad = [number for number, _ in lines.malformed]

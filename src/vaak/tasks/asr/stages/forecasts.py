@@ -149,17 +149,20 @@ def gate_forecast(options: MoeOptions, inputs: Mapping[str, Path]) -> Forecast:
 
 def experts_forecast(options: MoeOptions, inputs: Mapping[str, Path]) -> Forecast:
     """Return the forecast of training the experts."""
-    return _of_training(options, inputs, "experts", options.experts)
+    return _forecast_training(options, inputs, "experts", options.experts)
 
 
 def joint_forecast(options: MoeOptions, inputs: Mapping[str, Path]) -> Forecast:
     """Return the forecast of joint training."""
-    return _of_training(options, inputs, "joint", 1)
+    return _forecast_training(options, inputs, "joint", 1)
 
 
 def one_lora_forecast(options: MoeOptions, inputs: Mapping[str, Path]) -> Forecast:
     """Return the forecast of one LoRA, which is trained as the experts together, and then as joint training."""
-    both = [_of_training(options, inputs, stage, 1) for stage in ("experts", "joint")[not wants_pretraining(options) :]]
+    both = [
+        _forecast_training(options, inputs, stage, 1)
+        for stage in ("experts", "joint")[not wants_pretraining(options) :]
+    ]
     if any(one.seconds is None for one in both):
         return both[-1]
     return replace(both[-1], seconds=sum(one.seconds or 0 for one in both))
@@ -179,7 +182,7 @@ def instant_forecast(options: MoeOptions, inputs: Mapping[str, Path]) -> Forecas
     return Forecast(STARTING, 0, LIBRARIES, "seconds: figures only")
 
 
-def _of_training(options: MoeOptions, inputs: Mapping[str, Path], stage: str, num_runs: int) -> Forecast:
+def _forecast_training(options: MoeOptions, inputs: Mapping[str, Path], stage: str, num_runs: int) -> Forecast:
     found = _basis(options, inputs)
     if isinstance(found, str):
         return Forecast(certainty=found)

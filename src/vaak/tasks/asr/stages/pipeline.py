@@ -239,7 +239,7 @@ OF_TRANSCRIPTS = {
 """Stages of transcripts, and whose they are."""
 
 
-def _of_random_clusters(name: str) -> Stage:
+def _random_clusters_stage(name: str) -> Stage:
     """A stage of the mixture, with the same body, that reads what follows from random clusters."""
     stage = next(one for one in MIXTURE if one.name == name)
     return replace(
@@ -306,7 +306,7 @@ CONTROLS = (
         wanted=has_random_clusters,
         forecast=instant_forecast,
     ),
-    *map(_of_random_clusters, ("gate", "experts", "joint")),
+    *map(_random_clusters_stage, ("gate", "experts", "joint")),
     _transcripts("base_texts", ("base",), {}),
     _transcripts("one_lora_texts", ("base", "one_lora"), {"one_lora": SYSTEM}),
     _transcripts(

@@ -115,10 +115,10 @@ def _stressed(word: str, phonemes: list[str]) -> tuple[str, ...]:
         chosen = 1
     else:
         chosen = max(number - 3, 0)
-    return tuple(_marked(phoneme, index, vowels[chosen]) for index, phoneme in enumerate(phonemes))
+    return tuple(_mark_stress(phoneme, index, vowels[chosen]) for index, phoneme in enumerate(phonemes))
 
 
-def _marked(phoneme: str, place: int, stressed: int) -> str:
+def _mark_stress(phoneme: str, place: int, stressed: int) -> str:
     """A phoneme with its stress; lax vowels without stress are reduced."""
     if phoneme not in VOWELS:
         return phoneme

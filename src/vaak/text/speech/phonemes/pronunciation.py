@@ -97,10 +97,10 @@ class _ByEspeak:
     def __call__(self, phrases: Sequence[str]) -> list[Words]:
         asked = dict.fromkeys(part for phrase in phrases for part in _parts_of(phrase))
         spoken = dict(zip(asked, espeak_phonemes(list(asked), self._voice), strict=True))
-        said = {part: self._converted(part, words) for part, words in spoken.items()}
-        return [self._with_senses(phrase, said) for phrase in phrases]
+        said = {part: self._convert(part, words) for part, words in spoken.items()}
+        return [self._pronounce_senses(phrase, said) for phrase in phrases]
 
-    def _with_senses(self, phrase: str, said: Mapping[str, Words]) -> Words:
+    def _pronounce_senses(self, phrase: str, said: Mapping[str, Words]) -> Words:
         """The words of a phrase, each heteronym as its sense is pronounced.
 
         espeak-ng joins some words (``in the``), so a heteronym's place is that after the words of what precedes it.
@@ -119,7 +119,7 @@ class _ByEspeak:
         symbols = tuple(symbol for one in ending for symbol in one)
         return (*said[heteronym.espeak][-1], *symbols) if heteronym.espeak else symbols
 
-    def _converted(self, phrase: str, words: Words) -> Words:
+    def _convert(self, phrase: str, words: Words) -> Words:
         try:
             return tuple(
                 tuple(symbol for unit in word for symbol in from_espeak(unit, self._alphabet, self._stress))
@@ -149,10 +149,10 @@ class _ByLexicon:
         """Return a word's pronunciation in the lexicon; that of its name for a single capital other than I."""
         if MARK in word:
             heteronym = heteronyms()[word.lower()]
-            return self._converted((*heteronym.arpabet, *heteronym.ending))
+            return self._convert((*heteronym.arpabet, *heteronym.ending))
         letter = word[0].isupper() and word.lower() in _LETTERS
         found = looked_up(word.lower(), LETTERS if letter else self._entries)
-        return None if found is None else self._converted(found)
+        return None if found is None else self._convert(found)
 
     def _otherwise(self, words: list[str]) -> list[tuple[str, ...]]:
         if self._config.unknown_words == "error":
@@ -161,10 +161,10 @@ class _ByLexicon:
                 "unknown_words to espeak or rules"
             )
         if self._config.unknown_words == "rules":
-            return [self._converted(pronounced(word.lower()) or _spelled(word)) for word in words]
+            return [self._convert(pronounced(word.lower()) or _spelled(word)) for word in words]
         return [tuple(symbol for word in spoken for symbol in word) for spoken in self._espeak(words)]
 
-    def _converted(self, phonemes: Iterable[str]) -> tuple[str, ...]:
+    def _convert(self, phonemes: Iterable[str]) -> tuple[str, ...]:
         config = self._config
         return tuple(symbol for phoneme in phonemes for symbol in from_arpabet(phoneme, config.alphabet, config.stress))
 
