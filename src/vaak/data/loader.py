@@ -192,7 +192,7 @@ class _HashedKey(np.random.bit_generator.ISeedSequence):
 
 READ_AHEAD_SECONDS = 0.001
 _workers: weakref.WeakSet[BaseProcess] = weakref.WeakSet()
-"""Those of every loader of this process, as long as torch keeps them."""
+"""The workers of every loader of this process, as long as torch keeps them."""
 _fetching: list[object] = []
 """The loaders that the main thread waits for."""
 

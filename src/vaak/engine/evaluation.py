@@ -154,7 +154,7 @@ class Evaluator:
         return evaluation_plan(dataset.lengths, batch_size, dataset.evaluation_budget, dataset.parts)
 
     def _measure_share(self, model: nn.Module, split: str, share: _Share, pieces: int, divide: Divide) -> _Measured:
-        """What meters say of some batches, tried in ever more pieces until they fit.
+        """Measure some batches, in ever more pieces until they fit.
 
         ``share`` of the batches of ``split`` is what this rank evaluates, at first in ``pieces`` pieces each.
         ``divide`` is told each larger number of pieces, with the reason. ``model`` is put back into its mode.
@@ -178,7 +178,7 @@ class Evaluator:
         return self.watched(split, meters) if self.watched is not None else meters
 
     def _measure(self, model: nn.Module, split: str, share: _Share, pieces: int) -> _Measured | None:
-        """What new meters say that were shown a share of the batches; None if out of memory."""
+        """Show new meters a share of the batches; return what they say, None if out of memory."""
         dataset, seed, device = self.task.dataset(split), EVALUATION_SEED, self.ranks.device
         meters = self._meters(split)
         measured = _Measured(meters, by_batch=self.config.distributed.reduction == "exact")
@@ -213,7 +213,7 @@ class Evaluator:
 
 @dataclass
 class _Measured:
-    """What meters have seen of a split on this rank, and how many examples were skipped.
+    """The meters of a split on this rank, and how many examples were skipped.
 
     ``by_batch``: each batch had meters of its own, and ``parts`` are the sums of each, with the batch's number; added
     up in its order, they are the same bits on any number of processes. ``meters`` are the first ones.

@@ -235,7 +235,7 @@ class LoraConfig(Section):
 
     @property
     def scale(self) -> float:
-        """What the change of a weight is multiplied by."""
+        """The factor of the change of a weight."""
         return self.alpha / (math.sqrt(self.rank) if self.rslora else self.rank)
 
 

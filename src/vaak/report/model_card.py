@@ -87,14 +87,14 @@ tokens = tokenizer.convert_ids_to_tokens(tokenizer.encode("Translate this"))
 (result,) = model.translate_batch([tokens])
 print(tokenizer.decode(tokenizer.convert_tokens_to_ids(result.hypotheses[0])))""",
 }
-"""By format, or format and task."""
+"""The code that uses an export, by format, or format and task."""
 COUNTS = ("documents", "words", "utterances", "examples", "pairs", "texts", "recordings", "speakers", "seconds")
-"""What statistics of prepared data are shown, of those that a task has; seconds as hours."""
+"""The statistics of prepared data that are shown, of those that a task has; seconds as hours."""
 
 
 @dataclass(frozen=True)
 class AboutExport:
-    """What a card says besides what the run holds.
+    """The facts of a card that the run doesn't hold.
 
     ``step`` is that of the exported checkpoint, if its name says it. ``license`` is the model's, and ``data_licenses``
     are those of its data, each in a user's words. ``languages`` are codes as of ISO 639.
@@ -245,7 +245,7 @@ def _records(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def json_of(path: Path) -> dict[str, Any]:
-    """What a JSON file says; nothing where there is none, or it isn't an object."""
+    """Return the object in a JSON file; an empty one where there is no file, or no object in it."""
     try:
         found = read_json(path)
     except (OSError, ValueError):

@@ -14,7 +14,7 @@ NAMES_BASE = ("adapter_config.json", "mixture.json")
 
 
 EXPORTED = ("config.json", "adapter_config.json", "mixture.json", "*.onnx", "*.gguf")
-"""What an exported folder has one of, besides its card."""
+"""Files of exports, besides the card; a folder of any format has one of them."""
 
 
 def is_exported(folder: Path) -> bool:
@@ -79,7 +79,7 @@ def send(folder: Path, name: str, *, public: bool = False, update: bool = False)
 
 
 def _call_hub(name: str, call: Any) -> Any:
-    """What a call of the Hub gives. Raises UserError where it fails."""
+    """Return the result of a call of the Hub. Raises UserError where it fails."""
     from huggingface_hub.errors import HfHubHTTPError, OfflineModeIsEnabled
 
     try:

@@ -24,7 +24,7 @@ TOLERANCES = {"float32": 0.01, "float16": 0.02, "bfloat16": 0.05, "int16": 0.02}
 """How far outputs may be from the run's by the type of weights, relative to their deviation (root mean square)."""
 _TOLERANCE_OF_INT8 = 0.25
 Check = Callable[[Path], tuple[np.ndarray, np.ndarray]]
-"""What a converted folder gives, computed in 32 bits, and what the run gives."""
+"""Texts of a converted folder, computed in 32 bits, and those of the run."""
 
 
 def write_ct2(

@@ -211,7 +211,7 @@ class Base(NamedTuple):
 
 
 class KeptBase(NamedTuple):
-    """What exports read of a base: its ``tokenizer_config.json``, ``generation_config.json``, ``config.json``."""
+    """The files of a base that exports need: ``tokenizer_config.json``, ``generation_config.json``, ``config.json``."""
 
     tokenizer: dict[str, Any]
     generation: dict[str, Any]

@@ -33,7 +33,7 @@ from vaak.nn.kernels.device_paths import paths_on
 
 log = logging.getLogger("vaak")
 CLASSES_AT_ONCE = 8192
-"""Of a row; eight warps hold 32 in each thread's registers."""
+"""The longest row, in numbers; eight warps hold 32 of them in each thread's registers."""
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 

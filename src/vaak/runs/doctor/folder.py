@@ -141,7 +141,7 @@ class CorpusSurvey:
         return "corpus" in self.options
 
     def leaks(self) -> Iterator[tuple[str, str, int, int]]:
-        """What, of which split, is in train, too: how many, of how many."""
+        """Entries of other splits that are in train, too: of which kind and split, how many, of how many."""
         train = self.splits.get("train")
         for name, one in self.splits.items():
             if train is not None and one is not train:

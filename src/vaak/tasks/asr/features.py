@@ -1,4 +1,4 @@
-"""What models of speech read: features of audio, made by the loader, or on the device of samples that it reads."""
+"""Features of audio for models of speech, made by the loader, or on the device of samples that it reads."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SAMPLING_RATE = 16_000
 
 
 class AudioFeatures(Protocol):
-    """What a model reads of audio of at most ``seconds``: ``(bin, frame)`` float32 of samples ``(time,)``.
+    """A Whisper's features of audio of at most ``seconds``: ``(bin, frame)`` float32 of samples ``(time,)``.
 
     ``key`` is what they depend on, and ``lengths`` are the seconds that a model reads of utterances of ``durations``.
     """

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from vaak.tasks.asr.predict import Transcriber
 
 CONDITIONS_BELOW = 0.5
-"""What was written at this temperature or above isn't the prompt of the next window."""
+"""Temperature; a text that was written at this one or above isn't the prompt of the next window."""
 
 
 @dataclass(eq=False)

@@ -46,7 +46,7 @@ def attend_without_masks(whisper: WhisperForConditionalGeneration) -> None:
 def _attend(
     module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **more: Any
 ) -> tuple[Tensor, None]:
-    """What transformers' own function makes of this ``(row, head, token, width)``; later tokens are never seen."""
+    """Attend by transformers' own function, ``(row, head, token, width)``; later tokens are never seen."""
     from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
     given, known = query.shape[2], key.shape[2]

@@ -191,7 +191,7 @@ class Transcriber:
         languages: Sequence[str | None] | None = None,
         before: Sequence[Sequence[int]] | None = None,
     ) -> list[Heard]:
-        """What is written of each row of encoded audio, again at a higher temperature while it fails a threshold.
+        """Write each row of encoded audio, again at a higher temperature while the text fails a threshold.
 
         ``keys`` decide what is drawn; ``languages`` that are known aren't looked for; ``before`` are tokens that are
         read as said before (default: the prompt of the options).

@@ -76,7 +76,7 @@ class Recogniser(SpeechTask[AsrExperiment, PreparedUtterances, AsrDataset]):
 
     @property
     def samples_of(self) -> AudioFeatures:
-        """What features are made of on the device."""
+        """Makes features on the device."""
         raise NotImplementedError
 
     def read_by(self, split: str) -> AudioFeatures:

@@ -31,7 +31,7 @@ ONLY_WHISPERS = (
 )
 """Options of data.decoding that only a Whisper reads."""
 NOT_OF_SCRATCH = ("language", "task", "prompt", "timestamps", "long_form", "no_speech_threshold")
-"""Those that need tokens that only a base has."""
+"""Options that need tokens that only a base has."""
 ONLY_CTC_BEAM = ("ngram", "lm", "alpha", "beta")
 NOT_READ_BY_CTC = ("mel", "pitch", "dither", "storage_path", "storage_type", "progress_bar")
 READ_AUDIO = frozenset({"corpus_dir", "output_dir", "num_jobs", "cache_gigabytes", "channels", "num_mel_bins"})

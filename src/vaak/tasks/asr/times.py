@@ -27,13 +27,13 @@ if TYPE_CHECKING:
     from vaak.tasks.asr.whisper import Vocabulary
 
 SECONDS_OF_A_TIME = 0.02
-"""From one token for a time to the next, and from one of the encoder's positions to the next."""
+"""Seconds from one token for a time to the next, and from one of the encoder's positions to the next."""
 WITHOUT_SPACES = frozenset({"zh", "ja", "th", "lo", "my", "yue"})
 """Languages whose words aren't separated by spaces: each character is one, as far as times go."""
 BEFORE_A_WORD, AFTER_A_WORD = "\"'“¡¿([{-", "\"'.。,，!！?？:：”)]}、"
 SEPARATE = "!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~"
 UNFINISHED = "\ufffd"
-"""What bytes become that are a part of a character."""
+"""The sign for bytes that are a part of a character."""
 
 
 class TimeRules(NamedTuple):

@@ -135,7 +135,7 @@ def shorten(model: WhisperForConditionalGeneration, positions: int, source: str)
 TOKENIZER, TOKENIZER_CONFIG, ABOUT = "tokenizer.json", "tokenizer_config.json", "vocabulary.json"
 START, NO_TIMES = "<|startoftranscript|>", "<|notimestamps|>"
 BEFORE = "<|startofprev|>"
-"""What comes before a text that is read as if it had been said before."""
+"""The token before a text that is read as if it had been said before."""
 LONG_PROMPT = 3
 """Tokens of a prompt that has a language and a task."""
 _ENGLISH_ONLY = 51864

@@ -103,7 +103,7 @@ def _after_joins(joins: np.ndarray, number: int) -> np.ndarray:
 
 
 class Mixture(NamedTuple):
-    """What VBx found of ``speakers`` in embeddings."""
+    """The mixture that VBx found: which embedding is of which speaker."""
 
     responsibilities: np.ndarray
     """``(embedding, speaker)``: how probable it is that the embedding is of the speaker."""

@@ -129,7 +129,7 @@ def _write_rope(writer: Any, config: Mapping[str, Any], kinds: Any) -> None:
 
 
 def _wavelength_factors(config: Mapping[str, Any]) -> Tensor:
-    """By how much llama3 lengthens the wavelength of each pair of a head's numbers."""
+    """Return the factor by which llama3 lengthens the wavelength of each pair of a head's numbers."""
     from transformers import AutoConfig
     from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 

@@ -49,7 +49,7 @@ ENDINGS = (".stm", ".rttm", ".json", ".jsonl")
 
 
 class Turn(NamedTuple):
-    """What one speaker says from ``start`` to ``end``, in seconds."""
+    """The words of one speaker from ``start`` to ``end``, in seconds."""
 
     start: float
     end: float

@@ -277,7 +277,7 @@ VULGAR = table(
     """
 )
 DENOMINATORS = (2, 3, 4, 5, 6, 8, 9, 10, 12, 16, 20, 32, 50, 64, 100)
-"""What is below the line of fractions that are read as such: 9/11 and 24/7 are not."""
+"""Denominators of fractions that are read as such: 9/11 and 24/7 are not."""
 STREETS = "Street|Avenue|Road|Lane|Drive|Boulevard|Court|Place|Square|Highway|Parkway|Terrace|Way"
 DIRECTIONS = "North|South|East|West|Northeast|Northwest|Southeast|Southwest"
 IN_GROUPS = (

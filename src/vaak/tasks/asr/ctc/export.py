@@ -78,7 +78,7 @@ SHERPA = {
 """The options of features that sherpa-onnx has for such a model; rate and number of filters are told to it."""
 BYTE = re.compile("<0x[0-9A-F]{2}>")
 NEVER = 30.0
-"""By how much the log-probability of a token that is never said is lowered."""
+"""Subtracted from the log-probability of a token that is never said."""
 
 
 def refused_by_sherpa(audio: AudioConfig) -> str | None:

@@ -3,6 +3,7 @@
 - ``prepare``: transcripts that don't fit the encoder's frames are left out (data.py)
 - ``dataset``: features of any number of frames and tokens of transcripts (data.py)
 - ``losses``: the negative log-probability of each transcript, summed over all its places in the frames; per token
+- ``meters``: the same, and error rates as of a Whisper (vaak.tasks.asr.metrics)
 - ``predict``: audio files as transcripts (predict.py)
 """
 
@@ -20,12 +21,12 @@ from vaak.core.errors import UserError
 from vaak.core.storage.files import fingerprint_of
 from vaak.core.task import Outputs
 from vaak.data.batching import largest_rows
+from vaak.nn.ctc import ctc_log_likelihoods
 from vaak.nn.speech.masks import length_mask
 from vaak.runs.prepared import Recipe
 from vaak.tasks.asr.config import SCRATCH, AsrDecodingConfig, MaskingConfig
 from vaak.tasks.asr.ctc.data import CtcDataset, FrameFeatures, FrameSections, Hidden, collate, longest_example
 from vaak.tasks.asr.ctc.export import refused_by_sherpa, write_ctc_onnx, write_sherpa
-from vaak.tasks.asr.ctc.metrics import CtcMeters, ctc_loss
 from vaak.tasks.asr.ctc.model import CtcModel, CtcOutputs
 from vaak.tasks.asr.ctc.predict import CtcTranscriber, Weighed, pieces_of, weigh
 from vaak.tasks.asr.ctc.prepare import CtcSources
@@ -37,6 +38,7 @@ from vaak.tasks.asr.ctc.pretrained import (
     span_mask,
     write_pretrained,
 )
+from vaak.tasks.asr.metrics import AsrMeters
 from vaak.tasks.asr.prepare import BASE, PreparedUtterances, recipe
 from vaak.tasks.asr.recogniser import Recogniser
 from vaak.tasks.asr.whisper import base_of
@@ -45,6 +47,25 @@ from vaak.tasks.speech_task import NOT_TUNED_ON, Datasets
 from vaak.text.scoring.normalisers import normaliser
 
 LOSS = "ctc"
+
+
+def ctc_loss(outputs: CtcOutputs, batch: Batch, blank: int) -> Tensor:
+    """Return the sum of the negative log-probabilities of a batch's transcripts."""
+    lengths = outputs.lengths, batch["target_lengths"]
+    return -ctc_log_likelihoods(outputs.log_probs(), batch["targets"], *lengths, blank).sum()
+
+
+class CtcMeters(AsrMeters):
+    """Loss of true transcripts; error rates of those that a model gives."""
+
+    def __init__(self, *arguments: object, blank: int) -> None:
+        super().__init__(*arguments)  # type: ignore[arg-type]
+        self.blank = blank
+
+    def update(self, model: nn.Module, batch: Batch) -> None:
+        outputs: CtcOutputs = model(batch["features"], batch["feature_lengths"])
+        loss = float(ctc_loss(outputs, batch, self.blank).double())
+        self.add([("loss", loss, batch.totals()["token"]), *self.errors(model, batch, outputs)])
 
 
 class CtcTask(Recogniser):
@@ -93,7 +114,7 @@ class CtcTask(Recogniser):
 
     @cached_property
     def samples_of(self) -> FrameFeatures:
-        """What features are made of on the device."""
+        """Makes features on the device, of the sections of audio that the loader reads."""
         return FrameSections(self.audio, self.data.max_duration, self.options.conformer.subsampling)
 
     # Training.
