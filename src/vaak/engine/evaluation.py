@@ -144,7 +144,7 @@ class Evaluator:
             sums.update(measured.sums())
         try:
             results = measured.meters.results(dict(sums))
-        except ZeroDivisionError:
+        except ZeroDivisionError:  # a mean over something that these few batches lack
             return set()
         return {PREFIXES.get(split, f"{split}_") + name for name in results}
 
@@ -187,6 +187,7 @@ class Evaluator:
         addresses = evaluation_addresses(share.plan, share.first, share.stride)
         microbatches = load(reader, addresses, self.config.performance, pin_memory=device.type == "cuda")
         with progress(f"evaluating {split}", share.rounds) as advance:
+            # a rank with one batch less goes round once more, or the others would wait for it at the check
             for number, microbatch in zip_longest(range(share.rounds), microbatches):
                 if number is not None:
                     share.check(number)
@@ -194,7 +195,7 @@ class Evaluator:
                 if microbatch is None:
                     continue
                 measured.skipped += len(microbatch.skipped)
-                if measured.by_batch and measured.parts:
+                if measured.by_batch and measured.parts:  # the first batch has the first meters
                     meters = self._meters(split)
                 for piece, batch in enumerate(microbatch.batch.split(pieces) if microbatch.batch else ()):
                     seed_everything(draw_key(Purpose.EVALUATION, seed, split, microbatch.address.number, piece), device)

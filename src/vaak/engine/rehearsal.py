@@ -61,6 +61,7 @@ def rehearse(step: Step, state: State, data: TrainingData, last_epoch: int) -> N
             step.freezing.apply(state.position.step + 1, state.position.epoch)
         for number, objective in enumerate(step.objectives):
             _run(objective, state, smallest)
+            # the moments take their memory now, so that the largest batch is tried next to them
             for optimizer in state.optimizer.by_objective[number] if not state.optimizer.of_user else ():
                 allocate_optimizer_state(optimizer, objective.gradient.forward.precision.device)
             drop_gradients(objective.parameters)

@@ -82,9 +82,8 @@ def make_trained(task: Task, config: TrainingConfig, device: torch.device, folde
     make_deterministic(config, device)
     keep_freed_memory(device)
     seed_everything(draw_key(Purpose.INITIALISE, config.random_seed), device)
-    model = (
-        model_of(task).to(device).train()
-    )  # whole: what from_pretrained gives is in evaluation mode, without dropout
+    # all of it: what from_pretrained gives is in evaluation mode, without dropout
+    model = model_of(task).to(device).train()
     recompute = config.performance.gradient_checkpointing
     if not set_gradient_checkpointing(model, recompute) and recompute:
         log.warning("training.performance.gradient_checkpointing has no effect: the model has no stack of vaak.nn")
@@ -232,6 +231,7 @@ def initialise(model: nn.Module, options: CheckpointConfig) -> None:
         return
     source, own = resolve_checkpoint(Path(options.init_from)), model_tensors(model)
     patterns = [pattern_of(match, own, "training.checkpoint.init_except") for match in options.init_except]
+    # the source may be the whole model that adapters are now added to, or have adapters, which become part of it
     found = without_lora(_rename_weights(load_checkpoint(source, weights_only=True).model, options.init_rename), model)
     added = {name for name in own if is_of_lora(name) and name not in found}
     drawn = {name: one for name, one in own.items() if name in added or any(each.search(name) for each in patterns)}

@@ -221,6 +221,7 @@ def _owned(
 
 def _state_keys(optimizer: Optimizer, group: dict[str, Any], parameter: nn.Parameter) -> list[str]:
     """Return what an optimizer keeps for a parameter with this many dimensions, found by a step on a tiny one."""
+    # of as many dimensions, since rules differ by it: Adafactor factors matrices, Muon has no others
     number = torch.zeros([1] * parameter.ndim, device=parameter.device, dtype=parameter.dtype, requires_grad=True)
     number.grad = torch.zeros_like(number)
     trial = copy.copy(optimizer)
@@ -250,6 +251,7 @@ def _place_value(value: Any, key: str, group: dict[str, Any], parameter: nn.Para
         return value.to("cpu", copy=True)
     if value.shape != parameter.shape:
         return value.to(parameter.device, copy=True)
+    # laid out in memory as the parameter is, which kernels over many tensors take for granted
     return torch.empty_like(parameter, dtype=value.dtype, requires_grad=False).copy_(value)
 
 
@@ -272,7 +274,7 @@ class WeightAverage:
 
     def decay(self, step: int) -> float:
         """The fraction of the average that is kept in the update after a step from ``start_step`` + 1 on."""
-        averaged = step - self.config.start_step
+        averaged = step - self.config.start_step  # early averages are of few weights, so they forget faster
         return min(self.config.decay, (1 + averaged) / (10 + averaged)) if self.config.warmup else self.config.decay
 
     @torch.no_grad()

@@ -124,6 +124,7 @@ def _muon_step(self: Optimizer, closure: Callable[[], Any] | None = None) -> Any
         for parameter in group["params"]:
             if parameter.grad is None:
                 continue
+            # a copy of each in the stack, and of its products: so much memory is bounded, whatever the model's size
             state, at_once = self.state[parameter], max(1, MOST_STACKED // parameter.numel())
             if "momentum_buffer" not in state:
                 state["momentum_buffer"] = torch.zeros_like(parameter.grad)
@@ -140,6 +141,8 @@ def _update_stack(parameters: list[Tensor], momenta: list[Tensor], group: dict[s
     gradients = [one.grad for one in parameters if one.grad is not None]
     torch._foreach_lerp_(momenta, gradients, 1 - group["momentum"])
     towards = torch._foreach_lerp(gradients, momenta, group["momentum"]) if group["nesterov"] else momenta
+    # Newton-Schulz: X ← aX + b(XXᵀ)X + c(XXᵀ)²X moves all singular values towards 1. In 16 bits, since it needn't be
+    # exact; and lying down, so that the product XXᵀ is the smaller one.
     a, b, c = group["ns_coefficients"]
     rows, columns = parameters[0].shape
     x = torch.stack([one.bfloat16() for one in towards])
@@ -279,6 +282,8 @@ def _layers(model: nn.Module) -> dict[str, int | None]:
         if numbered:
             for parent in _parents(numbered[1]):
                 first.setdefault(parent, index)
+    # A name without a number belongs below the layers where its parent has it before them (an embedding's norm), and
+    # on top where after them (the last norm); what a module says of itself goes before both.
     for index, name in enumerate(names):
         with_layers = next((parent for parent in _parents(name) if parent in first), None)
         if found[name] is None and with_layers is not None and index < first[with_layers]:

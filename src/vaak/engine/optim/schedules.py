@@ -81,6 +81,7 @@ def _after_warmup(config: SchedulerConfig, total_steps: int, peak_step: int, flo
         return lambda step: math.sqrt(peak_step / step)
     if config.type in ("constant", "plateau"):
         return lambda step: 1.0
+    # the floor is reached one step after the last: at a rate of 0 that step would be for nothing
     if config.type == "cosine":
         return lambda step: _cosine(_part(step, peak_step, total_steps + 1), floor)
     power, start = 1.0, peak_step
@@ -132,7 +133,7 @@ class UsersSchedule:
         """Raises UserError where the schedule can't be called, doesn't have an option, or remembers its calls."""
         self._key, self._name, self._total_steps = config.key, config.type, total_steps
         self._schedule = self._make_schedule(resolve_component(config.key, config.type, folder), config.options)
-        ends = [self(1), self(max(total_steps, 1)), self(1)]
+        ends = [self(1), self(max(total_steps, 1)), self(1)]  # before training, not after hours of it
         if ends[0] != ends[2]:
             raise UserError(
                 f"{self._key}: {self._name} gives {ends[0]} and then {ends[2]} for step 1; the factor must depend on "
