@@ -69,6 +69,7 @@ def sizes() -> Iterator[tuple[str, int]]:
     yield "lines", sum(kinds.values())
     for kind in ("code", "blank", "docstrings", "imports", "comments"):
         yield f"  {kind}", kinds[kind]
+    yield "comments at the end of a line of code", sum(map(trailing_comments, modules().values()))
 
 
 def grain() -> Iterator[tuple[str, int]]:
@@ -119,11 +120,24 @@ def kinds_of_lines(path: Path) -> Counter[str]:
             continue
         for number in range(node.lineno - 1, node.end_lineno or node.lineno):
             kinds[number] = kind
-    with open(path, "rb") as file:
-        for token in tokenize.tokenize(file.readline):
-            if token.type == tokenize.COMMENT and token.line.strip().startswith("#"):
-                kinds[token.start[0] - 1] = "comments"
+    for token in comments(path):
+        if token.line.strip().startswith("#"):
+            kinds[token.start[0] - 1] = "comments"
     return Counter(kinds)
+
+
+def trailing_comments(path: Path) -> int:
+    """Return how many lines of code end in a comment that is for people, and not for a tool."""
+    return sum(
+        not token.line.strip().startswith("#") and not token.string.startswith(("# noqa", "# type:", "# fmt:"))
+        for token in comments(path)
+    )
+
+
+def comments(path: Path) -> list[tokenize.TokenInfo]:
+    """Return the comments of a file."""
+    with open(path, "rb") as file:
+        return [token for token in tokenize.tokenize(file.readline) if token.type == tokenize.COMMENT]
 
 
 def lines_of_body(function: Function) -> int:

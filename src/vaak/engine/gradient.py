@@ -75,11 +75,10 @@ class LossSums:
                     )
                 self.sums[name], self.units[name] = total.detach(), term.per
                 self.unsplittable = self.unsplittable if term.splittable else name
-                # Dividing the derivative instead of the loss divides every piece alike, whatever its own count is:
-                #   d(weight * sum / count) = (weight / count) * d sum
+                # d(weight * sum / count) = (weight / count) * d sum: so every piece is divided alike
                 factor = self.weights.get(name, 1.0) * scale / self.count(term.per)
                 self._factors[name] = torch.full_like(total, factor, requires_grad=False)
-            if total.requires_grad:  # an observed figure, or one of frozen weights, is only logged
+            if total.requires_grad:  # others are only logged
                 roots.append(total)
                 factors.append(self._factors[name])
         return roots, factors
@@ -134,8 +133,7 @@ class Forward:
             return self._call(self.first_pass, step, piece)
 
     def _call(self, function: Callable[[nn.Module, Batch], Result], step: int, piece: MicrobatchPiece) -> Result:
-        # The key is all that dropout and the like depend on. The first objective adds nothing to it, so that runs
-        # of one objective draw as they did before there were several.
+        # All that dropout depends on; the first objective's 0 isn't part of it, as before there were several.
         objective = (self.number,) if self.number else ()
         seed_everything(
             draw_key(Purpose.MODEL, self.seed, step, piece.number, piece.piece, *objective), self.precision.device
@@ -252,7 +250,12 @@ class GradientPass:
             clear()
             free_memory(self.forward.precision.device)
             if isinstance(found, _NotASum):
-                self._keep_whole(piece_rules, found)
+                if piece_rules.proposed:  # this step has just been out of memory
+                    raise DoesNotFitError(
+                        f"out of memory, and the loss {found.loss} is not a sum over examples, so batches can't be "
+                        "split: lower training.batch_size (and raise training.gradient_accumulation_steps)"
+                    )
+                piece_rules.keep_whole(self.forward.number, found.loss)
             elif isinstance(found, _Shortage):
                 shortages += 1
                 self._answer(piece_rules, data, found, last_try=shortages > 1)
@@ -280,15 +283,6 @@ class GradientPass:
         with self.phases.measure("backward"):
             backward(roots, factors)
         return None
-
-    def _keep_whole(self, piece_rules: PieceRules, failure: _NotASum) -> None:
-        """Divide nothing. Raises DoesNotFitError where this step has just been out of memory."""
-        if piece_rules.proposed:
-            raise DoesNotFitError(
-                f"out of memory, and the loss {failure.loss} is not a sum over examples, so batches can't be split: "
-                "lower training.batch_size (and raise training.gradient_accumulation_steps)"
-            )
-        piece_rules.keep_whole(self.forward.number, failure.loss)
 
     def _answer(self, piece_rules: PieceRules, data: StepData, shortage: _Shortage, *, last_try: bool) -> None:
         """Split microbatches as large as the failed one into more pieces, later ones too; raise if impossible."""
