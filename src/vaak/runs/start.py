@@ -111,7 +111,7 @@ def train(loaded: Loaded, callbacks: tuple[Callback, ...] = (), task: Task | Non
         reason = _fit(trainer)
         seconds = time.monotonic() - begun_at
         shown = trainer.ranks.is_main and reason == "finished"
-        with trainer.evaluated_weights():
+        with trainer.evaluated_weights():  # of these the figures are
             samples = shown_samples(trainer) if shown else []
         if samples:
             with contextlib.suppress(OSError):  # they are shown in any case
@@ -212,6 +212,7 @@ def open_trainer(loaded: Loaded, callbacks: tuple[Callback, ...] = (), task: Tas
             say_what_has_no_effect(training, ranks.device, ranks.world_size)
         chosen = task or loaded.task()
         reference = chosen.reference
+        # what can't be resumed, and a warm-up that is too long, are said before hours of preparing data
         ranks.run_on_main(lambda: _demand_resumable(loaded, reference))
         if not is_prepared(directory):
             ranks.run_on_main(lambda: demand_steps_for_warmup(chosen, training))
@@ -302,6 +303,7 @@ def _begin(trainer: Trainer) -> None:
     options = trainer.config.checkpoint
     if options.resume is None:
         start_fresh(trainer.saving, trainer.pictures)
+    # a checkpoint has weights: init_from is for a run that begins
     if options.resume is None or not trainer.resume(options.resume):
         initialise(trainer.model, options)
     trainer.saving.compare("the processes start from different states")

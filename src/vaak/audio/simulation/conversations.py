@@ -115,6 +115,7 @@ class SimulatedConversations:
         number = {"train": config.train, "valid": config.valid, "test": config.test}[split]
         lengths = np.random.default_rng(draw_key(Purpose.DURATIONS, config.seed, split))
         drawn = lengths.uniform(*config.durations(split), number)
+        # whole samples, so that a duration in seconds stands for one number of them wherever it is rounded
         self.durations = np.ceil(drawn * utterances.sampling_rate) / utterances.sampling_rate
         options = config.model_dump(mode="json")
         self.fingerprint = fingerprint_of([options, split, utterances.fingerprint])
@@ -143,6 +144,7 @@ class SimulatedConversations:
         factor = float(rng.choice(self.speed)) if self.speed else 1.0
         name = at_speed_name(self.utterances.speaker_names[speaker], factor)
         half_difference = self.config.level_difference / 2
+        # in amplitude: two speakers are then never further apart than level_difference
         gain = 10 ** (rng.uniform(-half_difference, half_difference) / 20)
         track = np.zeros(num_samples, dtype=np.float32)
         segments: list[Segment] = []
@@ -152,6 +154,7 @@ class SimulatedConversations:
             piece = next(pieces).at_speed(factor)
             if rng.random() < CUT:
                 piece = piece.cut_inside(*rng.integers(0, round(CUT_INSIDE * rate), 2, endpoint=True).tolist())
+            # the speech begins at ``place``; what is left of the pause before it overlaps with what is there
             _add(track, piece.samples * np.float32(gain), place - piece.first)
             end = min(place + piece.last - piece.first, num_samples)
             segments.append(Segment(place / rate, end / rate, name))
@@ -188,6 +191,7 @@ class SimulatedConversations:
             return np.zeros(num_samples, dtype=np.float32)
         found = self._noise(noise, num_samples, [], rng)
         power = float(np.mean(np.square(found, dtype=np.float64)))
+        # as loud as it would be under speech: silence isn't known by its noise
         level = LEVEL * 10 ** (-rng.uniform(*noise.snr) / 20)
         return (found * (level / np.sqrt(power)) if power else found).astype(np.float32)
 

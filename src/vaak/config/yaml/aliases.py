@@ -176,6 +176,7 @@ def canonical(
     mover = _Mover(layer)
     for alias, name in flat_names(experiment).items():
         mover.move(alias, name)
+    # before aliases are moved, since they lead into sections, and after it, since they may be a section's bare value
     mover.layer = spell_out(mover.layer, experiment)
     for prefix in ("", "training."):
         mover.join_precision_flags(prefix)

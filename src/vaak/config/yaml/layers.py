@@ -65,7 +65,7 @@ class Layers:
             place = asked_at.place if asked_at else None
             self.problems.append(Problem(place, "extends", f"forms a cycle back to {file}"))
             return
-        if real in self._read and chain:
+        if real in self._read and chain:  # without a chain, the user asks for it here, on top
             return
         self._read.add(real)
         try:
@@ -175,7 +175,7 @@ class Merger:
         if not all(key.isdecimal() for key in upper.value):
             return None
         for index, child in sorted(((int(key), child) for key, child in upper.value.items()), key=lambda pair: pair[0]):
-            if index > len(items):
+            if index > len(items):  # a gap between the last item and this one
                 return None
             below = items[index : index + 1]
             over = self.over(child, below[0], item_of(annotation), f"{path}.{index}") if below else child
