@@ -17,7 +17,7 @@ import torch
 from vaak.runs.open_run import open_run
 from vaak.tasks.asr.data import AsrDataset
 from vaak.tasks.asr.utterances import Utterances
-from vaak.text.scoring.word_errors import Rates, TextScores, score_texts
+from vaak.text.scoring.word_errors import ErrorRates, TextScores, score_texts
 
 
 def main() -> None:
@@ -51,7 +51,7 @@ def scores_of(run: Path, utterances: Utterances) -> TextScores:
     return score_texts(references, dict(zip(names, texts, strict=True)), groups)
 
 
-def in_words(rates: Rates) -> str:
+def in_words(rates: ErrorRates) -> str:
     """A rate and its interval, in percent."""
     assert rates.wer is not None
     assert rates.wer_interval is not None

@@ -307,7 +307,7 @@ ONE = "recording"
 
 
 @dataclass(frozen=True)
-class Rates:
+class DiarizationRates:
     """Rates over all recordings, 1 is 100 %; None where no speech counts. ``scores`` has each recording's."""
 
     scores: Scores
@@ -359,7 +359,7 @@ def der(
     collar: float = 0.0,
     skip_overlap: bool = False,
     uem: Parts | Mapping[str, Parts] | str | PathLike[str] | None = None,
-) -> Rates:
+) -> DiarizationRates:
     """Return the errors of a diarization: ``der(reference, hypothesis, collar=0.25).der``.
 
     ``collar`` is seconds on each side of a reference boundary that don't count; ``skip_overlap`` leaves out where the
@@ -375,7 +375,7 @@ def der(
     if not 0 <= collar < math.inf:
         raise UserError(f"collar is {collar:g}; expected seconds, 0 or more")
     ours, theirs = _recordings(reference, "reference"), _recordings(hypothesis, "hypothesis")
-    return Rates(score_recordings(ours, theirs, _parts(uem), collar, skip_overlap))
+    return DiarizationRates(score_recordings(ours, theirs, _parts(uem), collar, skip_overlap))
 
 
 def _recordings(segments: Segments, whose: str) -> Mapping[str, Sequence[Segment]]:

@@ -30,7 +30,7 @@ def is_logged(trainer: Run, step: int, every: int) -> bool:
     return step % every == 0 or step == 1 or step == trainer.total_steps
 
 
-class Tally:
+class LossTally:
     """Totals and counts of each loss over some steps."""
 
     def __init__(self, sums: dict[str, list[float]] | None = None) -> None:
@@ -55,7 +55,7 @@ class StepLogCallback(Callback):
     def __init__(self, every: int = 50, smoothing: float = 0.0) -> None:
         self.every = every
         self.unread: list[StepReport] = []
-        self.window, self.epoch, self.smoothed = Tally(), Tally(), Smoothed(smoothing)
+        self.window, self.epoch, self.smoothed = LossTally(), LossTally(), Smoothed(smoothing)
         self.seconds, self.aside, self.counts = 0.0, 0.0, dict[str, float]()
         self.skipped = {"overflow": 0, "non_finite": 0}
 
@@ -64,7 +64,7 @@ class StepLogCallback(Callback):
         if is_logged(trainer, report.step, self.every):
             self._read()
             trainer.record("step", self._step_values(trainer, report))
-            self.window, self.seconds, self.aside, self.counts = Tally(), 0.0, 0.0, {}
+            self.window, self.seconds, self.aside, self.counts = LossTally(), 0.0, 0.0, {}
             if report.step == 1:
                 all_weights = list(trainer.model.parameters())
                 trained = [weights for weights in all_weights if weights.requires_grad]  # at first
@@ -82,7 +82,7 @@ class StepLogCallback(Callback):
         trainer.record(
             "epoch", {"epoch": epoch, **means, "total_steps": trainer.total_steps, **trainer.position.totals}
         )
-        self.epoch = Tally()
+        self.epoch = LossTally()
 
     def _read(self) -> None:
         """Add up the reports not yet read: one wait for the device, however many there are."""
@@ -129,7 +129,7 @@ class StepLogCallback(Callback):
         return {**tallies, "skipped": self.skipped}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.window, self.epoch = Tally(state["window"]), Tally(state["epoch"])
+        self.window, self.epoch = LossTally(state["window"]), LossTally(state["epoch"])
         self.smoothed.sums, self.skipped = state["smoothed"], state["skipped"]
         self.unread, self.seconds, self.aside, self.counts = [], 0.0, 0.0, {}
 

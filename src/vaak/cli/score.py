@@ -17,7 +17,7 @@ from vaak.report.tables import aligned
 
 if TYPE_CHECKING:
     from vaak.audio.diarization_errors import Score, Scores
-    from vaak.text.scoring.word_errors import Rates
+    from vaak.text.scoring.word_errors import ErrorRates
 
 app = typer.Typer(
     help="Score any system's output.",
@@ -134,7 +134,7 @@ def _cpwer_cells(name: str, found: Mapping[str, Any]) -> tuple[str, ...]:
     return name, *rates, *counts, f"{found['found_speakers']} of {found['speakers']}"
 
 
-def _wer_cells(name: str, rates: Rates) -> tuple[str, ...]:
+def _wer_cells(name: str, rates: ErrorRates) -> tuple[str, ...]:
     def cells(rate: float | None, interval: tuple[float, float] | None) -> tuple[str, str]:
         if rate is None or interval is None:
             return "-", "-"

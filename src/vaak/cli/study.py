@@ -29,7 +29,7 @@ from vaak.report.tables import aligned
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from vaak.study.compare import Comparison, Report
+    from vaak.study.compare import Comparison, ComparisonReport
     from vaak.study.sweep import SweepPlan
 
 
@@ -280,7 +280,7 @@ def _effect(one: Comparison) -> list[str]:
     return [f"  effect size {one.effect:.2f} ({low:.2f} to {high:.2f}, Cohen's d of {one.pairs} pairs)"]
 
 
-def _comparison_lines(report: Report) -> list[str]:
+def _comparison_lines(report: ComparisonReport) -> list[str]:
     from vaak.core.figures import in_words
 
     def shown(value: float) -> str:

@@ -273,7 +273,7 @@ def _key(one: Field[Any]) -> str:
     return str(one.metadata.get("key", one.name))
 
 
-class Part(Protocol):
+class StatePart(Protocol):
     """A part of the state. What it gives is JSON, or a dictionary that has live tensors too."""
 
     def state_dict(self) -> Any: ...
@@ -369,7 +369,7 @@ class State:
         yield
         self.is_whole = True
 
-    def parts(self) -> dict[str, Part]:
+    def parts(self) -> dict[str, StatePart]:
         """The parts that this run has, by name."""
         named = {_key(one): getattr(self, one.name) for one in fields(self) if one.init}
         return {name: part for name, part in named.items() if part is not None}

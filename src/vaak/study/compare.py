@@ -59,7 +59,7 @@ class Comparison:
 
 
 @dataclass(frozen=True)
-class Report:
+class ComparisonReport:
     """Every system against the first; ``protocol`` is theirs."""
 
     metric: str
@@ -79,7 +79,7 @@ class Report:
         return asdict(self) | {"comparisons": comparisons}
 
 
-def compare_runs(systems: Sequence[Examples], metric: str | None = None) -> Report:
+def compare_runs(systems: Sequence[Examples], metric: str | None = None) -> ComparisonReport:
     """Runs that were evaluated on the same examples, by a metric (default: that of the first run's best checkpoint).
 
     Raises UserError where protocols or examples differ, or a run doesn't have the metric.
@@ -94,10 +94,12 @@ def compare_runs(systems: Sequence[Examples], metric: str | None = None) -> Repo
         _demand_same(first, other)
         comparisons.append(_examples_compared(first, other, names, metric))
     protocol = {name: value for name, value in first.protocol.items() if name not in MODEL}
-    return Report(metric, str(first.run), first.figures[metric], _corrected(comparisons), protocol)
+    return ComparisonReport(metric, str(first.run), first.figures[metric], _corrected(comparisons), protocol)
 
 
-def compare_scores(systems: dict[str, list[float]], test_share: float | None = None, metric: str = "mean") -> Report:
+def compare_scores(
+    systems: dict[str, list[float]], test_share: float | None = None, metric: str = "mean"
+) -> ComparisonReport:
     """Plain scores by name, in the same order for all; with ``test_share``, those of a cross-validation's folds.
 
     ``test_share`` is the share of the examples in a fold; ``metric`` is what the scores are.
@@ -121,7 +123,7 @@ def compare_scores(systems: dict[str, list[float]], test_share: float | None = N
             Comparison(name, figure, difference, interval, tests[0].p_value, tuple(tests), effect, around, len(scores))
         )
     protocol = {"scores": "independent pairs" if test_share is None else "folds"}
-    return Report(metric, baseline, float(np.mean(first)), _corrected(comparisons), protocol)
+    return ComparisonReport(metric, baseline, float(np.mean(first)), _corrected(comparisons), protocol)
 
 
 def read_scores(path: Path) -> list[float]:

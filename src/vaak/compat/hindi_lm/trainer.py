@@ -13,7 +13,7 @@ from typing import Any
 
 from torch.optim import Optimizer
 
-from vaak.callbacks.step_log import Tally
+from vaak.callbacks.step_log import LossTally
 from vaak.compat.hindi_lm.config import ExperimentConfig
 from vaak.compat.hindi_lm.texts import TextLoader
 from vaak.compat.stages import Stages
@@ -141,7 +141,7 @@ class HindiLanguageModelTrainer:
                 if report.ends_epoch:
                     engine.notify("on_epoch_end", report.epoch, engine.metrics)
                     break
-        tally = Tally()
+        tally = LossTally()
         for report in reports:
             for name, unit in report.units.items():
                 tally.add(name, float(report.losses[name]), report.counts.get(unit, 0.0))

@@ -46,7 +46,7 @@ COLUMNS = {"audio": ("audio", "audio_filepath", "file_name", "path", "wav", "fil
 """Usual names of the columns of tables of audio."""
 
 
-class Entry(NamedTuple):
+class CorpusEntry(NamedTuple):
     """A recording as it is described: its labels, and how its audio is read."""
 
     name: str
@@ -94,7 +94,7 @@ class SplitSurvey:
     def is_exact(self) -> bool:
         return self.is_whole and self.num_read == self.num_entries
 
-    def add(self, entry: Entry) -> None:
+    def add(self, entry: CorpusEntry) -> None:
         """Count what the description of a recording says."""
         self.num_entries += 1
         self.speakers.update(entry.speakers)
@@ -346,7 +346,7 @@ def _examine_recordings(corpus: CorpusSurvey, reader: CorpusReader, seconds: flo
     """Read the descriptions in about half of the time, those of train last; then headers of what was drawn."""
     begun = time.monotonic()
     corpus.splits = {split: SplitSurvey() for split in reader.given}
-    drawn: dict[str, list[Entry]] = {}
+    drawn: dict[str, list[CorpusEntry]] = {}
     order = sorted(reader.given, key=lambda split: split == "train")
     for number, split in enumerate(order):
         left = begun + seconds / 2 - time.monotonic()
@@ -359,9 +359,9 @@ def _examine_recordings(corpus: CorpusSurvey, reader: CorpusReader, seconds: flo
                 break
 
 
-def _count_entries(found: SplitSurvey, entries: Iterator[Entry], seconds: float) -> list[Entry]:
+def _count_entries(found: SplitSurvey, entries: Iterator[CorpusEntry], seconds: float) -> list[CorpusEntry]:
     """Count what is described within some seconds; returns some of it, drawn at random and shuffled."""
-    rng, sample, until = random.Random(0), list[Entry](), time.monotonic() + seconds
+    rng, sample, until = random.Random(0), list[CorpusEntry](), time.monotonic() + seconds
     for entry in entries:
         found.add(entry)
         if len(sample) < SAMPLE:
@@ -375,7 +375,7 @@ def _count_entries(found: SplitSurvey, entries: Iterator[Entry], seconds: float)
     return sample
 
 
-def entries_of(reader: CorpusReader, split: str) -> Iterator[Entry]:
+def entries_of(reader: CorpusReader, split: str) -> Iterator[CorpusEntry]:
     """The recordings of a split as described; those of a layout without their audio being touched."""
     if isinstance(reader, LayoutReader):
         for part in reader.parts[split]:
@@ -388,14 +388,14 @@ def entries_of(reader: CorpusReader, split: str) -> Iterator[Entry]:
                 language = said.get("language") or next(
                     (one["language"] for one in labels if one.get("language")), None
                 )
-                yield Entry(line.where, speakers, texts, language and str(language), read)
+                yield CorpusEntry(line.where, speakers, texts, language and str(language), read)
         return
     for reading in reader.read(split):
         labels = reading.cut.supervisions if reading.cut is not None else []
         speakers = tuple(one.speaker for one in labels if one.speaker)
         texts = tuple(one.text for one in labels if one.text)
         language = language_of(reading.cut) if reading.cut is not None else None
-        yield Entry(reading.name, speakers, texts, language, partial(lambda one: one, reading))
+        yield CorpusEntry(reading.name, speakers, texts, language, partial(lambda one: one, reading))
 
 
 def _examine_texts(corpus: CorpusSurvey, until: float) -> None:

@@ -251,7 +251,7 @@ class Conversation(Protocol):
     def reference(self) -> list[Segment]: ...
 
 
-class Recording(NamedTuple):
+class ScoredRecording(NamedTuple):
     """A conversation in memory."""
 
     samples: np.ndarray

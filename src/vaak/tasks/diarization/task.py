@@ -73,8 +73,8 @@ from vaak.tasks.diarization.metrics import (
     BASELINES,
     SHOWN_RECORDINGS,
     DiarizationMeters,
-    Recording,
     ScoredBatch,
+    ScoredRecording,
     add_score,
     rates_of,
 )
@@ -318,7 +318,7 @@ class DiarizationTask(SpeechTask[DiarizationExperiment, PreparedRecordings, Diar
             example = dataset.example(index, np.random.default_rng(key))
             reference = list(self.collator.reference(example))
             samples = source.load(index, np.random.default_rng(key)).samples
-            conversation = Recording(samples, example.duration, reference)
+            conversation = ScoredRecording(samples, example.duration, reference)
             for name, diarize in BASELINES.items():
                 add_score(totals[name], reference, diarize(conversation), example.uem, self.data.scoring)
         return Baselines("der", False, {name: rates_of(sums) for name, sums in totals.items()})

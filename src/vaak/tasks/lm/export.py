@@ -39,7 +39,7 @@ from vaak.tasks.lm.config import LanguageModelConfig, LanguageModelDataConfig, L
 from vaak.tasks.lm.gguf import ARCHITECTURES, write_gguf
 from vaak.tasks.lm.model import AnyLanguageModel, LanguageModel, TransformersDecoder
 from vaak.tasks.lm.prepare import PreparedText
-from vaak.tasks.lm.pretrained import FAMILIES, Family, exported_config, family_of
+from vaak.tasks.lm.pretrained import FAMILIES, DecoderFamily, exported_config, family_of
 from vaak.tasks.pretrained import ATTENTION_DROPOUTS, DROPOUTS, KeptBase, find_model, saved_config
 from vaak.tasks.text_task import TextTask
 from vaak.text.chat_template import template_in
@@ -88,7 +88,7 @@ def export_hf(
         )
 
 
-def _family(model: LanguageModel, base: KeptBase | None) -> Family:
+def _family(model: LanguageModel, base: KeptBase | None) -> DecoderFamily:
     """The family that a model is written as: its base's. Raises UserError where there is none."""
     found = family_of(model.config)
     return found if base is None else FAMILIES[base.config["model_type"]]
@@ -163,13 +163,13 @@ def ct2_logits(model: AnyLanguageModel, longest: int, folder: Path) -> tuple[np.
     return np.array(generator.forward_batch(ids.tolist()))[0], expected[0].float().numpy()
 
 
-def hf_config(model: LanguageModel, max_length: int, family: Family | None = None) -> dict[str, Any]:
+def hf_config(model: LanguageModel, max_length: int, family: DecoderFamily | None = None) -> dict[str, Any]:
     """The model's ``config.json``; ``family`` is the one of its options, unless another is given."""
     dtype = str(model.embedding.weight.dtype).removeprefix("torch.")
     return exported_config(model.config, family or family_of(model.config), model.vocab_size, max_length, dtype)
 
 
-def hf_weights(model: LanguageModel, family: Family | None = None) -> dict[str, torch.Tensor]:
+def hf_weights(model: LanguageModel, family: DecoderFamily | None = None) -> dict[str, torch.Tensor]:
     """The weights under transformers' names, on the CPU; a tied head is not repeated."""
     return (family or family_of(model.config)).exported(model.state_dict())
 
@@ -233,7 +233,7 @@ def _write_tokenizer(
     write_text(folder / "tokenizer.json", content)
 
 
-def _write_files(folder: Path, model: LanguageModel, config: Mapping[str, Any], family: Family) -> None:
+def _write_files(folder: Path, model: LanguageModel, config: Mapping[str, Any], family: DecoderFamily) -> None:
     """Write the configuration ``config`` and the weights of ``model``, by the names of ``family``, to ``folder``."""
     write_json(folder / "config.json", dict(config))
     with usual_mode(folder / "model.safetensors"):
@@ -305,12 +305,12 @@ class ExportableTask(TextTask[LanguageModelExperiment, PreparedText, AnyLanguage
             reasons["gguf"] = f"llama.cpp's files are written of {', '.join(ARCHITECTURES)}, not of {kind}"
         return reasons | (dict.fromkeys(("ct2", "gguf"), reasons["hf"]) if "hf" in reasons else {})
 
-    def _model_type(self, family: Family | str | None) -> str | None:
-        if isinstance(family, Family):
+    def _model_type(self, family: DecoderFamily | str | None) -> str | None:
+        if isinstance(family, DecoderFamily):
             return family.model_type
         return None if family else str(saved_config(self.prepared.folder)["model_type"])
 
-    def _family(self) -> Family | str | None:
+    def _family(self) -> DecoderFamily | str | None:
         """Return the model's family in transformers, or why it has none; None where it is transformers' own module."""
         if self.own.pretrained is not None:
             return pretrained.family_in(self.prepared.folder)

@@ -115,7 +115,7 @@ GRAMMAR_PAIRS = 100  # of each phenomenon: +- 5 % at two standard errors for a m
 
 
 @dataclass(frozen=True)
-class Pair:
+class MinimalPair:
     """A sentence, its ungrammatical twin, and the phenomenon in which they differ."""
 
     good: str
@@ -124,12 +124,12 @@ class Pair:
     origin: str
 
 
-def read_pairs(sources: tuple[str, ...]) -> list[Pair]:
+def read_pairs(sources: tuple[str, ...]) -> list[MinimalPair]:
     """The pairs of BLiMP JSON lines (files or glob patterns), or of the built-in grammar where a source is ``grammar``.
 
     Raises DataError naming file and line of one that can't be read, or where there are none at all.
     """
-    pairs: list[Pair] = []
+    pairs: list[MinimalPair] = []
     for source in sources:
         if source == "grammar":
             pairs += _of_the_grammar()
@@ -143,16 +143,16 @@ def read_pairs(sources: tuple[str, ...]) -> list[Pair]:
 
 
 @functools.cache  # every evaluation reads them, and composing them takes a second
-def _of_the_grammar() -> tuple[Pair, ...]:
+def _of_the_grammar() -> tuple[MinimalPair, ...]:
     from vaak.text import grammar as hindi  # most runs don't need its words
 
     return tuple(
-        Pair(pair.sentence_good, pair.sentence_bad, pair.phenomenon, f"grammar:{pair.pair_id}")
+        MinimalPair(pair.sentence_good, pair.sentence_bad, pair.phenomenon, f"grammar:{pair.pair_id}")
         for pair in hindi.minimal_pairs(GRAMMAR_PAIRS, seed=0)
     )
 
 
-def _read_file(path: Path) -> Iterator[Pair]:
+def _read_file(path: Path) -> Iterator[MinimalPair]:
     with open(path, "rb") as file:
         for number, line in enumerate(file, start=1):
             if not line.strip():
@@ -167,7 +167,7 @@ def _read_file(path: Path) -> Iterator[Pair]:
                 ) from error
             if not good.strip() or not bad.strip():
                 raise DataError(f"{path}:{number}: a sentence of this minimal pair is empty")
-            yield Pair(good, bad, phenomenon, f"{path}:{number}")
+            yield MinimalPair(good, bad, phenomenon, f"{path}:{number}")
 
 
 class PairDataset(Dataset):
@@ -175,7 +175,7 @@ class PairDataset(Dataset):
 
     draws_globally = False
 
-    def __init__(self, pairs: list[Pair], tokenizer: Tokenizer, special: SpecialTokens, max_length: int) -> None:
+    def __init__(self, pairs: list[MinimalPair], tokenizer: Tokenizer, special: SpecialTokens, max_length: int) -> None:
         self.pairs, self.special = pairs, special
         self.tokens = [(tokenizer.encode(pair.good), tokenizer.encode(pair.bad)) for pair in pairs]
         end = int(special.eos is not None)

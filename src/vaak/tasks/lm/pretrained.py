@@ -91,7 +91,7 @@ def _ropes(config: Any) -> list[Mapping[str, Any]]:
     return [found, *(one for one in found.values() if isinstance(one, Mapping))]
 
 
-def family_in(folder: Path) -> Family | None:
+def family_in(folder: Path) -> DecoderFamily | None:
     """The family of the base in prepared data, as ours has it; None where it is transformers' own module."""
     theirs = saved_config(folder)
     return None if isinstance(options_of(theirs), str) else FAMILIES[theirs["model_type"]]
@@ -175,7 +175,7 @@ IGNORED = (".attn.bias", ".attn.masked_bias", "rotary_emb.inv_freq")
 
 
 @dataclass(frozen=True)
-class Family:
+class DecoderFamily:
     """``sizes`` and ``parts`` give transformers' names of ours.
 
     ``fixed`` are options with the only value that it has, ``expected`` the same of transformers. ``activations`` are
@@ -279,15 +279,17 @@ _OF_LLAMA: dict[str, Any] = {
 }
 
 
-def _like_llama(kind: str, architecture: str, expected: dict[str, Any], **fixed: Any) -> Family:
-    return Family(kind, architecture, expected=expected, **{**_OF_LLAMA, "fixed": {**_OF_LLAMA["fixed"], **fixed}})
+def _like_llama(kind: str, architecture: str, expected: dict[str, Any], **fixed: Any) -> DecoderFamily:
+    return DecoderFamily(
+        kind, architecture, expected=expected, **{**_OF_LLAMA, "fixed": {**_OF_LLAMA["fixed"], **fixed}}
+    )
 
 
 LLAMA = _like_llama("llama", "LlamaForCausalLM", {"attention_bias": False, "mlp_bias": False})
 MISTRAL = _like_llama("mistral", "MistralForCausalLM", {"sliding_window": None})
 QWEN2 = _like_llama("qwen2", "Qwen2ForCausalLM", {"use_sliding_window": False}, qkv_bias=True)
 QWEN3 = _like_llama("qwen3", "Qwen3ForCausalLM", {"attention_bias": False, "use_sliding_window": False}, qk_norm=True)
-GPT2 = Family(
+GPT2 = DecoderFamily(
     "gpt2",
     "GPT2LMHeadModel",
     fixed={
@@ -332,7 +334,7 @@ GPT2 = Family(
 FAMILIES = {family.model_type: family for family in (LLAMA, MISTRAL, QWEN2, QWEN3, GPT2)}
 
 
-def family_of(config: LanguageModelConfig) -> Family:
+def family_of(config: LanguageModelConfig) -> DecoderFamily:
     """Return the family in transformers of a model with these options. Raises UserError where it isn't one of them.
 
     Of families that have the same options (Mistral), it is Llama.
@@ -352,13 +354,13 @@ def family_of(config: LanguageModelConfig) -> Family:
     return family
 
 
-def _not_theirs(family: Family, name: str, value: object, expected: object) -> UserError:
+def _not_theirs(family: DecoderFamily, name: str, value: object, expected: object) -> UserError:
     known = family.architecture.removesuffix("ForCausalLM").removesuffix("LMHeadModel")
     return UserError(f"A model with {name} {value} can't be exported: transformers' {known} has {expected}.")
 
 
 def exported_config(
-    config: LanguageModelConfig, family: Family, vocab_size: int, max_length: int, dtype: str
+    config: LanguageModelConfig, family: DecoderFamily, vocab_size: int, max_length: int, dtype: str
 ) -> dict[str, Any]:
     """The ``config.json`` of a model of ``family`` that reads ``max_length`` tokens, with weights of ``dtype``."""
     sizes = {theirs: getattr(config, ours) for ours, theirs in family.sizes.items()}

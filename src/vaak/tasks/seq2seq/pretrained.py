@@ -128,7 +128,7 @@ REPEATED = re.compile(
 """Tensors of folders that aren't read: embeddings under other names, what is computed, and a table that isn't read."""
 
 
-class Family(NamedTuple):
+class TranslatorFamily(NamedTuple):
     """A model of transformers as ours: the options of both sides, and of the ``whole``.
 
     ``parts`` are transformers' names of a block's layers, which follow ``block``; ``others`` those of all else.
@@ -165,7 +165,7 @@ class Family(NamedTuple):
                 yield wanted[name], tensor[0] if name.endswith("logits_bias") else tensor
 
 
-def family_of(theirs: Theirs, source: str) -> Family:
+def family_of(theirs: Theirs, source: str) -> TranslatorFamily:
     """Return the family of a model of transformers with the configuration ``theirs``.
 
     Raises UserError, naming ``source`` and what we don't have, where it is none of ours.
@@ -178,7 +178,7 @@ def family_of(theirs: Theirs, source: str) -> Family:
     return FAMILIES[kind](theirs, source)
 
 
-def _t5(theirs: Theirs, source: str) -> Family:
+def _t5(theirs: Theirs, source: str) -> TranslatorFamily:
     _demand(theirs, source, relative_attention_num_buckets=32, relative_attention_max_distance=128)
     kinds = {"relu": "relu", "gated-gelu": "geglu_tanh", "gated-silu": "swiglu"}
     stack = {
@@ -192,7 +192,7 @@ def _t5(theirs: Theirs, source: str) -> Family:
         "bias": False,
     }
     gated = theirs["feed_forward_proj"].startswith("gated")
-    return Family(
+    return TranslatorFamily(
         {
             "encoder": {**stack, "num_layers": theirs["num_layers"]},
             "decoder": {**stack, "num_layers": theirs["num_decoder_layers"]},
@@ -233,7 +233,7 @@ def _t5_feed_forward(layer: int, gated: bool) -> Parts:
     return {**found, "feed_forward_norm": f"layer.{layer}.layer_norm"}
 
 
-def _marian(theirs: Theirs, source: str) -> Family:
+def _marian(theirs: Theirs, source: str) -> TranslatorFamily:
     _demand(theirs, source, scale_embedding=True, share_encoder_decoder_embeddings=True, tie_word_embeddings=True)
     kinds = {"relu": "relu", "swish": "silu", "silu": "silu", "gelu": "gelu"}
     stack = {
@@ -251,7 +251,7 @@ def _marian(theirs: Theirs, source: str) -> Family:
     }
     own = {**_marian_attention("attention", "self_attn"), "feed_forward.up": "fc1", "feed_forward.down": "fc2"}
     own["feed_forward_norm"] = "final_layer_norm"
-    return Family(
+    return TranslatorFamily(
         {side: {**stack, **sizes[side]} for side in SIDES},
         {"output_bias": True},
         "model.{side}.layers.{layer}",
@@ -266,7 +266,7 @@ def _marian_attention(ours: str, name: str) -> Parts:
     return {**found, f"{ours}_norm": f"{name}_layer_norm"}
 
 
-FAMILIES: dict[str, Callable[[Theirs, str], Family]] = {"t5": _t5, "marian": _marian}
+FAMILIES: dict[str, Callable[[Theirs, str], TranslatorFamily]] = {"t5": _t5, "marian": _marian}
 
 
 def _sizes(theirs: Theirs, **names: str) -> dict[str, Any]:

@@ -78,7 +78,7 @@ class CleaningOptions:
     on_invalid_utf8: str = "replace"
 
 
-class TextSource(NamedTuple):
+class CleaningSource(NamedTuple):
     """Documents of files or of a dataset, with their share of the mixture (None: what they have)."""
 
     name: str
@@ -87,7 +87,7 @@ class TextSource(NamedTuple):
 
 
 @dataclass
-class Report:
+class CleaningReport:
     """Counts of each source's documents; ``hit`` of ``evaluated`` evaluation documents are contaminated."""
 
     documents: dict[str, Counter[str]] = field(default_factory=dict)
@@ -101,7 +101,7 @@ class Report:
     shards: int = 0
 
 
-def source_of(text: str, options: CleaningOptions) -> TextSource:
+def source_of(text: str, options: CleaningOptions) -> CleaningSource:
     """``PATTERN``, ``FOLDER`` or ``hf:NAME``, with ``@WEIGHT`` or without.
 
     Raises DataError for a pattern without files, UserError for a weight that isn't above 0.
@@ -115,10 +115,10 @@ def source_of(text: str, options: CleaningOptions) -> TextSource:
     if weight is not None and not (math.isfinite(weight) and weight > 0):
         raise UserError(f"{text}: the weight {tail} is not a number above 0")
     if name.startswith(HUB):
-        return TextSource(name, weight, functools.partial(_hub_documents, name.removeprefix(HUB), options))
+        return CleaningSource(name, weight, functools.partial(_hub_documents, name.removeprefix(HUB), options))
     patterns = [str(Path(name) / "**" / "*")] if Path(name).is_dir() else [name]
     files = [path for path in find_files(patterns, "source") if not path.name.startswith(".")]
-    return TextSource(name, weight, functools.partial(_file_documents, files, options))
+    return CleaningSource(name, weight, functools.partial(_file_documents, files, options))
 
 
 def _file_documents(files: Sequence[Path], options: CleaningOptions) -> Iterator[str]:
@@ -147,7 +147,7 @@ def _hub_documents(name: str, options: CleaningOptions) -> Iterator[str]:
         raise UserError(f"dataset {name}: it can't be read ({reason}); check its name and the network") from error
 
 
-def clean(sources: Sequence[TextSource], output: Path, options: CleaningOptions) -> Report:
+def clean(sources: Sequence[CleaningSource], output: Path, options: CleaningOptions) -> CleaningReport:
     """Write what is kept of the sources to ``output``, whole or not at all; returns what became of them.
 
     Raises UserError for an output that has something in it, and for weights of some sources only; DataError for what
@@ -159,7 +159,7 @@ def clean(sources: Sequence[TextSource], output: Path, options: CleaningOptions)
         raise UserError(f"{missing} has no weight, but others have: give each one as SOURCE@WEIGHT, or none")
     if any(given) and options.temperature is not None:
         raise UserError("--temperature gives the weights of sources; leave it out, or leave out @WEIGHT")
-    report = Report()
+    report = CleaningReport()
     with whole_folder(output) as folder, contextlib.closing(_Notes(folder, options.near_duplicates)) as notes:
         contamination = _Contamination(options)
         report.evaluated = len(contamination.is_hit)
@@ -175,7 +175,7 @@ def clean(sources: Sequence[TextSource], output: Path, options: CleaningOptions)
     return report
 
 
-def to_json(report: Report) -> dict[str, Any]:
+def to_json(report: CleaningReport) -> dict[str, Any]:
     """The figures for a JSON file."""
     return asdict(report) | {"documents": {name: dict(counts) for name, counts in report.documents.items()}}
 
@@ -208,7 +208,7 @@ class _Notes:
             path.unlink()
 
 
-def documents_of(sources: Sequence[TextSource]) -> Iterator[tuple[int, str]]:
+def documents_of(sources: Sequence[CleaningSource]) -> Iterator[tuple[int, str]]:
     """Each document with the number of its source, normalised; the same ones each time."""
     for number, source in enumerate(sources):
         for text in source.read():
@@ -216,7 +216,7 @@ def documents_of(sources: Sequence[TextSource]) -> Iterator[tuple[int, str]]:
 
 
 def _examine(
-    sources: Sequence[TextSource], options: CleaningOptions, notes: _Notes, contamination: _Contamination
+    sources: Sequence[CleaningSource], options: CleaningOptions, notes: _Notes, contamination: _Contamination
 ) -> None:
     """Note what each document is, and why it is left out by itself."""
     speaks = _language_filter(options.languages)
@@ -345,7 +345,9 @@ class _Contamination:
         return bool(hits)
 
 
-def _count(sources: Sequence[TextSource], rows: np.ndarray, report: Report, contamination: _Contamination) -> None:
+def _count(
+    sources: Sequence[CleaningSource], rows: np.ndarray, report: CleaningReport, contamination: _Contamination
+) -> None:
     """Fill in the report. Raises DataError where nothing is kept of a source that has a share."""
     for number, source in enumerate(sources):
         own = rows[rows["source"] == number]
@@ -358,7 +360,7 @@ def _count(sources: Sequence[TextSource], rows: np.ndarray, report: Report, cont
     report.hit = sum(contamination.is_hit)
 
 
-def _repeats(sources: Sequence[TextSource], report: Report, options: CleaningOptions) -> list[float]:
+def _repeats(sources: Sequence[CleaningSource], report: CleaningReport, options: CleaningOptions) -> list[float]:
     """How often each source's documents are written, so that shares are as asked for and the total stays."""
     sizes = [report.characters[source.name] for source in sources]
     if options.temperature is not None:
@@ -375,11 +377,11 @@ def _repeats(sources: Sequence[TextSource], report: Report, options: CleaningOpt
 
 
 def _write(
-    sources: Sequence[TextSource],
+    sources: Sequence[CleaningSource],
     folder: Path,
     rows: np.ndarray,
     repeats: Sequence[float],
-    report: Report,
+    report: CleaningReport,
     shard_bytes: int,
 ) -> int:
     """Write the shards of what is kept; returns how many. Raises DataError if a source isn't what it was before."""

@@ -30,7 +30,7 @@ SAMPLES_AT_ONCE = 50
 LEVEL = 0.95
 
 
-class Counts(NamedTuple):
+class ErrorCounts(NamedTuple):
     """Errors of a text and what they are divided by; ``characters`` include the spaces between words."""
 
     substitutions: int
@@ -46,11 +46,11 @@ class Counts(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Rates:
+class ErrorRates:
     """The error rates of some utterances (1 is 100 %; None without any word), each with its interval."""
 
     utterances: int
-    counts: Counts
+    counts: ErrorCounts
     wer: float | None
     wer_interval: tuple[float, float] | None
     cer: float | None
@@ -70,15 +70,15 @@ class TextScores:
     """Rates of all utterances and of each group; ``protocol`` says under which conditions they were made."""
 
     protocol: dict[str, str]
-    total: Rates
-    groups: dict[str, Rates]
+    total: ErrorRates
+    groups: dict[str, ErrorRates]
 
     def to_json(self) -> dict[str, Any]:
         groups = {name: rates.to_json() for name, rates in self.groups.items()}
         return {"protocol": self.protocol, "total": self.total.to_json(), "groups": groups}
 
 
-def count_errors(reference: str, hypothesis: str) -> Counts:
+def count_errors(reference: str, hypothesis: str) -> ErrorCounts:
     """The errors of a text, both as they are: normalise them before.
 
     >>> count_errors("so it is", "so is it is")[:4]
@@ -91,7 +91,7 @@ def count_errors(reference: str, hypothesis: str) -> Counts:
     reference, hypothesis = " ".join(reference.split()), " ".join(hypothesis.split())
     words = jiwer.process_words(reference, hypothesis)
     letters = jiwer.process_characters(reference, hypothesis)
-    return Counts(
+    return ErrorCounts(
         words.substitutions,
         words.deletions,
         words.insertions,
@@ -123,7 +123,7 @@ def score_texts(
     }
     if not any(one.words for one in counts.values()):
         raise DataError("no reference has any word")
-    by_group: dict[str, dict[str, Counts]] = {}
+    by_group: dict[str, dict[str, ErrorCounts]] = {}
     for name, group in sorted((groups or {}).items(), key=lambda item: item[1]):
         if name in counts:
             by_group.setdefault(group, {})[name] = counts[name]
@@ -134,7 +134,7 @@ def score_texts(
     if missing:
         protocol["without hypothesis"] = str(missing)
 
-    def rates(own: Mapping[str, Counts]) -> Rates:
+    def rates(own: Mapping[str, ErrorCounts]) -> ErrorRates:
         return rates_of(own.values(), None if speakers is None else [_speaker_of(name, speakers) for name in own])
 
     return TextScores(protocol, rates(counts), {name: rates(own) for name, own in by_group.items()})
@@ -145,20 +145,20 @@ def _speaker_of(name: str, speakers: Mapping[str, str]) -> tuple[str, bool]:
     return (speakers[name], True) if name in speakers else (name, False)
 
 
-def rates_of(counts: Iterable[Counts], clusters: Sequence[Hashable] | None = None) -> Rates:
+def rates_of(counts: Iterable[ErrorCounts], clusters: Sequence[Hashable] | None = None) -> ErrorRates:
     """The rates of utterances together; intervals are over ``clusters``, of which each utterance is in one."""
     rows = list(counts)
-    together: dict[Hashable, list[Counts]] = {}
+    together: dict[Hashable, list[ErrorCounts]] = {}
     for one, cluster in zip(rows, range(len(rows)) if clusters is None else clusters, strict=True):
         together.setdefault(cluster, []).append(one)
     drawn = [_sum_of(own) for own in together.values()]
     words = _rate([(one.word_errors, one.words) for one in drawn])
     characters = _rate([(one.character_errors, one.characters) for one in drawn])
-    return Rates(len(rows), _sum_of(rows), *words, *characters)
+    return ErrorRates(len(rows), _sum_of(rows), *words, *characters)
 
 
-def _sum_of(rows: Sequence[Counts]) -> Counts:
-    return Counts(*(sum(column) for column in zip(*rows, strict=True))) if rows else Counts(0, 0, 0, 0, 0, 0)
+def _sum_of(rows: Sequence[ErrorCounts]) -> ErrorCounts:
+    return ErrorCounts(*(sum(column) for column in zip(*rows, strict=True))) if rows else ErrorCounts(0, 0, 0, 0, 0, 0)
 
 
 def _rate(pairs: Sequence[tuple[int, int]]) -> tuple[float | None, tuple[float, float] | None]:

@@ -21,7 +21,7 @@ from vaak.runs.open_run import open_run
 from vaak.tasks.asr.config import ExpertsConfig
 from vaak.tasks.asr.model import AsrModel
 from vaak.tasks.asr.stages.clusters import Clusters
-from vaak.tasks.asr.stages.comparison import Difference, compare_systems, judge, markdown
+from vaak.tasks.asr.stages.comparison import RateDifference, compare_systems, judge, markdown
 from vaak.tasks.asr.stages.controls import sizes_of
 from vaak.tasks.asr.stages.options import MoeOptions
 from vaak.tasks.asr.stages.pipeline import PIPELINE
@@ -348,7 +348,11 @@ def test_other_utterances_are_not_compared(folders: Mapping[str, Path]) -> None:
         compare_systems(folders)
 
 
-BETTER, WORSE, SAME = Difference(-3.0, (-5.0, -1.0)), Difference(2.0, (0.5, 3.5)), Difference(-1.0, (-2.5, 0.25))
+BETTER, WORSE, SAME = (
+    RateDifference(-3.0, (-5.0, -1.0)),
+    RateDifference(2.0, (0.5, 3.5)),
+    RateDifference(-1.0, (-2.5, 0.25)),
+)
 MEASURE = "in points of WER with 95 % intervals over"
 
 
@@ -385,7 +389,7 @@ MEASURE = "in points of WER with 95 % intervals over"
     ],
 )
 def test_the_sentence_follows_from_the_intervals(
-    differences: dict[str, Difference], number: int, verdict: str, sentence: str
+    differences: dict[str, RateDifference], number: int, verdict: str, sentence: str
 ) -> None:
     assert judge(differences, number, "speakers") == (verdict, sentence)
 

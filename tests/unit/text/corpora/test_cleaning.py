@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 
 from vaak.core.errors import DataError, UserError
-from vaak.text.corpora.cleaning import CleaningOptions, Report, clean, shingles_of, signatures_of, source_of
+from vaak.text.corpora.cleaning import CleaningOptions, CleaningReport, clean, shingles_of, signatures_of, source_of
 
 
-def cleaned(folder: Path, *sources: str, **options: Any) -> tuple[list[dict[str, str]], Report]:
+def cleaned(folder: Path, *sources: str, **options: Any) -> tuple[list[dict[str, str]], CleaningReport]:
     """What is written, and the report."""
     chosen = CleaningOptions(**{"near_duplicates": None, **options})
     report = clean([source_of(one, chosen) for one in sources], folder / "out", chosen)

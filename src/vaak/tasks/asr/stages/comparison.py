@@ -32,7 +32,7 @@ from vaak.tasks.asr.stages.options import MoeOptions
 from vaak.tasks.asr.stages.runs import Values, base_for, data_of, precision_of, prepared_task
 
 if TYPE_CHECKING:
-    from vaak.text.scoring.word_errors import Counts
+    from vaak.text.scoring.word_errors import ErrorCounts
 
 log = logging.getLogger("vaak")
 
@@ -51,7 +51,7 @@ HELP, DONT, UNKNOWN = "help", "don't help", "can't be told apart"
 
 
 @dataclass(frozen=True)
-class Difference:
+class RateDifference:
     """The mixture's WER minus a control's, in points of percent, with the interval over speakers, if there is one."""
 
     points: float | None
@@ -147,7 +147,7 @@ def _scores(lines: Lines, normaliser_name: str, speakers: Mapping[str, str] | No
 
 def _differences(
     lines: Mapping[str, Lines], units: Mapping[str, Hashable], parts: Mapping[str, list[str]], normaliser_name: str
-) -> dict[str, dict[str, Difference]]:
+) -> dict[str, dict[str, RateDifference]]:
     """Return how the mixture differs from each control, in each of the ``parts``: utterances by whose ``units`` say."""
     from vaak.text.scoring.normalisers import normaliser
     from vaak.text.scoring.word_errors import count_errors
@@ -166,7 +166,9 @@ def _differences(
     }
 
 
-def difference(first: Mapping[str, Counts], second: Mapping[str, Counts], units: Mapping[str, Hashable]) -> Difference:
+def difference(
+    first: Mapping[str, ErrorCounts], second: Mapping[str, ErrorCounts], units: Mapping[str, Hashable]
+) -> RateDifference:
     """The WER of one system minus that of another, of the utterances of ``units``, which says whose each is.
 
     The counts of both are by utterance, of the same references; units are drawn whole.
@@ -181,14 +183,14 @@ def difference(first: Mapping[str, Counts], second: Mapping[str, Counts], units:
         for table, counts in zip(tables, (first, second), strict=True):
             table[places[unit]] += counts[name].word_errors, counts[name].words
     if not tables[:, :, 1].any():
-        return Difference(None, None)
+        return RateDifference(None, None)
     with np.errstate(invalid="ignore"):  # a draw may have no words
         test = paired_bootstrap(tables[0], tables[1], mean_of)
     low, high = (100 * bound for bound in test.interval or (np.nan, np.nan))
-    return Difference(100 * test.statistic, (low, high) if len(places) > 1 else None)
+    return RateDifference(100 * test.statistic, (low, high) if len(places) > 1 else None)
 
 
-def judge(differences: Mapping[str, Difference], number: int, over: str) -> tuple[str, str]:
+def judge(differences: Mapping[str, RateDifference], number: int, over: str) -> tuple[str, str]:
     """Return whether the experts help, in a word and a sentence.
 
     They do where the mixture is better than every control; they don't where one is better than the mixture: where the
@@ -251,7 +253,7 @@ def rows_of(found: Mapping[str, Any]) -> list[list[str]]:
             label += f" of {number:,} speaker{'s' * (number != 1)}"
         rows.append([label, *(_rate(one, number > 1) for one in own)])
     for part in parts:
-        differences = {name: Difference(**_value_of(part, one)) for name, one in found["differences"].items()}
+        differences = {name: RateDifference(**_value_of(part, one)) for name, one in found["differences"].items()}
         rows.append([f"the mixture minus it, {part or 'all'}", *(str(differences.get(name, "")) for name in systems)])
     return rows
 

@@ -25,7 +25,7 @@ HELD_OUT = 0.2
 """The part of each cluster that validates: at least one row of three."""
 
 
-class Rows(Dataset):
+class GateRows(Dataset):
     """Mean states ``(row, width)`` with their clusters ``(row,)``."""
 
     draws_globally = False
@@ -49,9 +49,9 @@ class Rows(Dataset):
     def describe(self, index: int) -> str:
         return self.names[index]
 
-    def part(self, chosen: np.ndarray) -> Rows:
+    def part(self, chosen: np.ndarray) -> GateRows:
         """Some of the rows."""
-        return Rows([self.names[place] for place in chosen], self.vectors[chosen], self.clusters[chosen])
+        return GateRows([self.names[place] for place in chosen], self.vectors[chosen], self.clusters[chosen])
 
 
 class GateTask(Task):
@@ -65,18 +65,18 @@ class GateTask(Task):
         return Clusters.read(Path(self.experiment.data.clusters))
 
     @cached_property
-    def splits(self) -> dict[str, Rows]:
+    def splits(self) -> dict[str, GateRows]:
         """Rows that are trained on and rows that validate; the same where clusters are too small to be divided."""
         folder, options = Path(self.experiment.data.embeddings), self.experiment.model
         store = PipelineRowStore(folder / ROWS)
         vectors = means(store.row, store.keys, options.width)
-        everything = Rows(store.keys, vectors, np.array([self.clusters.labels[key] for key in store.keys]))
+        everything = GateRows(store.keys, vectors, np.array([self.clusters.labels[key] for key in store.keys]))
         held = held_out(store.keys, everything.clusters, self.experiment.data.seed)
         if not len(held):
             return {"train": everything, "valid": everything}
         return {"train": everything.part(np.setdiff1d(np.arange(len(vectors)), held)), "valid": everything.part(held)}
 
-    def dataset(self, split: str) -> Rows:
+    def dataset(self, split: str) -> GateRows:
         return self.splits[split]
 
     def model(self) -> Gate:

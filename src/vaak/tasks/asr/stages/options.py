@@ -101,7 +101,7 @@ GATE_SCALE = 0.02
 BATCH_SIZES = {"gate": 64, "experts": 8, "joint": 8}
 
 
-class Part(NamedTuple):
+class OptionsPart(NamedTuple):
     """How much of the training data a stage reads: a percentage of each group, and a maximum number of utterances."""
 
     percent: float
@@ -227,13 +227,13 @@ class MoeOptions(ClusteringConfig):
         own = {name: getattr(self, name) for name in ClusteringConfig.model_fields}
         return ClusteringConfig(**{**own, "num_experts": self.experts})
 
-    def part_of(self, stage: str) -> Part:
+    def part_of(self, stage: str) -> OptionsPart:
         """Return how much of the training data a stage reads: embeddings, experts or joint."""
         name = {"embeddings": "embedding", "experts": "expert", "joint": "asr"}[stage]
         most: int | None = getattr(self, f"{name}_samples")
         if self.mode == "quick":
-            return Part(100.0, most or QUICK[stage])
-        return Part(getattr(self, f"{name}_percent") * (self.data_percent or 100.0) / 100, most)
+            return OptionsPart(100.0, most or QUICK[stage])
+        return OptionsPart(getattr(self, f"{name}_percent") * (self.data_percent or 100.0) / 100, most)
 
     def epochs_of(self, stage: str) -> int:
         """The most passes over the data of a stage: gate, experts or joint."""
