@@ -1,9 +1,11 @@
-"""Several processes of one run: started by ``vaak train --processes``, or by SLURM's srun."""
+"""Several processes of one run: started by ``vaak train --processes``, by SLURM's srun, or by workers of Ray."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -57,6 +59,37 @@ def at_step(launcher: subprocess.Popen[str], run: Path, step: int) -> list[int]:
         assert launcher.poll() is None, launcher.communicate()
         time.sleep(0.01)
     return children_of(launcher.pid)
+
+
+def of_rank(run: Path, rank: int) -> int:
+    """The process that is a rank of a run, whoever has started it."""
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            of_run = f"run_dir={run}".encode() in (process / "cmdline").read_bytes().split(b"\0")
+            if of_run and f"RANK={rank}".encode() in (process / "environ").read_bytes().split(b"\0"):
+                return int(process.name)
+    raise AssertionError(f"no process is rank {rank}")
+
+
+@pytest.mark.slow
+def test_workers_of_ray_that_are_killed_go_on_to_the_same_bits(
+    tiny: Path, reference_of_two: Path, tmp_path: Path
+) -> None:
+    pytest.importorskip("ray")
+    run, arguments = tmp_path / "run", ["training.device=cpu", "--processes", "2"]
+    launcher = subprocess.Popen(
+        [sys.executable, "-m", "vaak", "launch", "ray", str(tiny), f"run_dir={run}", *arguments],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    at_step(launcher, run, 4)
+    os.kill(of_rank(run, 1), signal.SIGKILL)
+    _, errors = launcher.communicate(timeout=300)
+    assert launcher.returncode == 0, errors
+    assert len((run / "sessions.jsonl").read_text().splitlines()) == 2
+    shutil.rmtree(run / "ray")
+    assert_same_run(run, reference_of_two, saved_on_the_way_out=True)
 
 
 @pytest.mark.slow

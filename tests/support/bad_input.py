@@ -318,6 +318,15 @@ BAD_VALUES = {
         "run_lm --output gone/report.html": "gone",
         f"run_lm --output {LONG}.html": "too long",
     },
+    "launch slurm": {
+        "gone.yml": "gone.yml",
+        "lm.yml model.d_mdel=3": "d_mdel",
+        "lm.yml --nodes 0": "nodes",
+        "lm.yml --sbatch gpu": "no option of sbatch",
+        "lm.yml --output gone/job": "gone",
+        f"lm.yml --output {LONG}": "too long",
+    },
+    "launch ray": {"gone.yml": "gone.yml", "lm.yml --processes 1 --min-processes 2": "min-processes"},
     "bisect": {
         "gone run_lm": "not a run",
         "run_lm directory": "not a run",

@@ -183,6 +183,17 @@ def load_trusted(files: Sequence[str], overrides: Sequence[str], trust_code: boo
     return loaded
 
 
+def load_for_processes(files: Sequence[str], overrides: Sequence[str], trust_code: bool) -> Loaded:
+    """Load a configuration that several processes will load: what is wrong with it is said once, before they start.
+
+    Raises UserError, too, for a file that only the first of them could read.
+    """
+    for file in files:
+        if os.path.exists(file) and not os.path.isfile(file):
+            raise UserError(f"{file} is not a file that each process can read: write its text to one")
+    return load_trusted(files, overrides, trust_code)
+
+
 def overrides_of(section: str, given: Mapping[str, Any]) -> list[str]:
     """Overrides of a ``section`` of the configuration by the options of it that were given.
 

@@ -15,6 +15,7 @@ from vaak.core.errors import UserError
 
 COMMANDS: dict[str, tuple[str, str]] = {
     "train": ("vaak.cli.train:train", "Train the model that a YAML file describes."),
+    "launch": ("vaak.cli.launch:app", "Train on a cluster, by SLURM or Ray."),
     "eval": ("vaak.cli.eval:evaluate", "Evaluate a run or a checkpoint."),
     "pipeline": ("vaak.cli.pipeline:app", "Run stages that feed each other, and resume them."),
     "lm-eval": ("vaak.cli.eval:lm_eval", "Evaluate a language model by task files of lm-eval."),

@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import os
 import shlex
-import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from vaak.cli.arguments import Arguments, TrainingDevice, TrustCode, files_and_overrides, load_trusted
+from vaak.cli.arguments import (
+    Arguments,
+    TrainingDevice,
+    TrustCode,
+    files_and_overrides,
+    load_for_processes,
+    load_trusted,
+)
 from vaak.core.errors import UserError
-from vaak.core.launching import run_processes
+from vaak.core.launching import run_processes, train_command
 
 JsonLines = Annotated[
     bool, typer.Option("--json", help="Print everything as JSON lines, like training.logging.json_lines=true.")
@@ -66,22 +72,8 @@ def _train_on_several(processes: int, files: list[str], overrides: list[str], tr
     """Start the processes and wait for them; a mistake in the configuration is said before."""
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         raise UserError("--processes was given, but several processes were started: leave it out with another launcher")
-    for file in files:
-        if os.path.exists(file) and not os.path.isfile(file):
-            raise UserError(f"{file} is not a file that each process can read: write its text to one")
-    load_trusted(files, overrides, trust_code)
-    trust = ["--trust-code"] if trust_code else []
-    command = [
-        sys.executable,
-        "-P",
-        "-m",
-        "vaak",
-        "train",
-        *trust,
-        *(["--"] if files[0].startswith("-") else []),
-        *files,
-        *overrides,
-    ]
+    load_for_processes(files, overrides, trust_code)
+    command = train_command([*files, *overrides, *(["--trust-code"] if trust_code else [])])
     if code := run_processes(command, processes):
         raise typer.Exit(code)
 

@@ -26,6 +26,11 @@ FIRST_PORT, PORTS = 10_000, 20_000
 """Ports of SLURM's steps: below those that systems give to connections (32,768 on Linux)."""
 
 
+def train_command(arguments: Sequence[str]) -> list[str]:
+    """The command that trains with these arguments of ``vaak train``, by this Python."""
+    return [sys.executable, "-P", "-m", "vaak", "train", *arguments]
+
+
 def run_processes(command: Sequence[str], number: int) -> int:
     """Run a command ``number`` times at once on this machine; return the exit code: 0, or that of the first to fail.
 

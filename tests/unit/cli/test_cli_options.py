@@ -18,6 +18,8 @@ from vaak.cli import table
 # Command: --output (a file or folder to write), --device, --json.
 TAKES = {
     "train": "device json",  # writes run_dir=
+    "launch slurm": "output",  # the file of the job
+    "launch ray": "",  # training.device=
     "eval": "output device json",
     "lm-eval": "output device json",
     "predict": "output device json",
