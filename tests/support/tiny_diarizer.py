@@ -31,6 +31,7 @@ training:
   validation: {interval: 10}
   checkpoint: {interval: 10}
   logging: {interval: 5, tensorboard: true, progress_bar: false}
+  memory: {rehearsal: false}
 """
 SIZES = {"train": 8, "valid": 3, "test": 3}
 SECONDS = 12.0

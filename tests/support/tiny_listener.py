@@ -78,6 +78,7 @@ def options(folder: Path | str, **more: Any) -> dict[str, Any]:
             "checkpoint": {"interval_epochs": None},
             "performance": {"num_workers": 0},
             "logging": {"tensorboard": False, "progress_bar": False},
+            "memory": {"rehearsal": False},
             **more.get("training", {}),
         },
     }

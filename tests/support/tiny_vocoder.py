@@ -38,6 +38,7 @@ def options(folder: Path | str, **more: Any) -> dict[str, Any]:
             "optimizer": {"lr": 2e-3},
             "checkpoint": {"interval_epochs": None},
             "logging": {"interval": 1, "tensorboard": False, "progress_bar": False},
+            "memory": {"rehearsal": False},
             **more.get("training", {}),
         },
     }

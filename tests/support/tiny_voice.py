@@ -152,6 +152,7 @@ def options(folder: Path | str, **more: Any) -> dict[str, Any]:
             "optimizer": {"lr": 1e-2},
             "checkpoint": {"interval_epochs": None},
             "logging": {"tensorboard": False, "progress_bar": False},
+            "memory": {"rehearsal": False},
             **more.get("training", {}),
         },
     }

@@ -39,7 +39,8 @@ data:
   max_target_length: 80
   decoding: {valid_examples: 1, max_new_tokens: 9}
 training:
-  {max_steps: 2, batch_size: 4, device: cpu, optimizer: {lr: 1e-2}, logging: {tensorboard: false, progress_bar: false}}
+  {max_steps: 2, batch_size: 4, device: cpu, optimizer: {lr: 1e-2}, logging: {tensorboard: false, progress_bar: false},
+   memory: {rehearsal: false}}
 """
 TASKS = """\
 name: both
