@@ -46,7 +46,7 @@ data:
   max_length: 32
 """
 """A model of the characters of one file; how it is trained is for the test to say."""
-SIZES = {"train": 120, "valid": 30, "test": 40}
+SIZES = {"train": 300, "valid": 30, "test": 40}
 
 
 @functools.cache
