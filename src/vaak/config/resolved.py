@@ -52,9 +52,9 @@ def _values(section: BaseModel, untouched: Any) -> dict[str, Any]:
     values = {}
     for name in (*type(section).model_fields, *(section.model_extra or {})):
         value, field = getattr(section, name), type(section).model_fields.get(name)
-        # in a section of a list, what the option is where nobody gave it
-        default = None if field is None or field.is_required() else field.get_default(call_default_factory=True)
-        default = getattr(untouched, name, default)
+        default = getattr(untouched, name, None)
+        if default is None and not hasattr(untouched, name) and field is not None and not field.is_required():
+            default = field.get_default(call_default_factory=True)  # in a section of a list, where nobody gave it
         unused = value == default or (is_users and name != "options")
         if unused and not applies(type(section), name, section_type):
             continue

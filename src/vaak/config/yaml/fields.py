@@ -5,12 +5,13 @@ What an option takes is said in words, from its JSON Schema: for error messages,
 
 from __future__ import annotations
 
+import functools
 import json
 import math
 import types
 import typing
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, ParamSpec, TypeVar
 
 from pydantic import BaseModel
 
@@ -18,8 +19,25 @@ from vaak.config.base import LARGEST_NUMBER, Component, ExtensibleSection, Secti
 from vaak.config.yaml.tree import Node, to_plain
 
 SectionType = type[BaseModel]
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
+def _kept(tell: Callable[P, T]) -> Callable[P, T]:
+    """Make a function look at an annotation once: loading a file asks for the same ones ten thousand times."""
+    kept = functools.lru_cache(maxsize=8192)(tell)
+
+    @functools.wraps(tell)
+    def answer(*asked: P.args, **named: P.kwargs) -> T:
+        try:
+            return kept(*asked, **named)
+        except TypeError:  # what a user's class is annotated with needn't be hashable
+            return tell(*asked, **named)
+
+    return answer
+
+
+@_kept
 def alternatives(annotation: Any) -> tuple[Any, ...]:
     """The types of a union; of another annotation, itself."""
     if typing.get_origin(annotation) is typing.Annotated:
@@ -29,6 +47,7 @@ def alternatives(annotation: Any) -> tuple[Any, ...]:
     return (annotation,)
 
 
+@_kept
 def section_of(annotation: Any) -> SectionType | None:
     """The section that an annotation holds, alone or or-ed with None."""
     for kind in alternatives(annotation):
@@ -37,6 +56,7 @@ def section_of(annotation: Any) -> SectionType | None:
     return None
 
 
+@_kept
 def item_of(annotation: Any) -> Any | None:
     """The annotation of the items of ``tuple[X, ...]``, or None for anything else."""
     for kind in alternatives(annotation):
@@ -46,6 +66,7 @@ def item_of(annotation: Any) -> Any | None:
     return None
 
 
+@_kept
 def value_of(annotation: Any) -> Any | None:
     """The annotation of the values of ``dict[str, X]``, or None for anything else."""
     for kind in alternatives(annotation):
@@ -73,6 +94,7 @@ def annotation_of(section: SectionType | None, key: str) -> Any:
     return field.annotation if field else Any
 
 
+@_kept
 def types_reading(section: SectionType, name: str) -> tuple[str, ...]:
     """The types of its section that read an option; empty if all do."""
     field = section.model_fields.get(name)
