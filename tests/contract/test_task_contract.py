@@ -18,6 +18,7 @@ from vaak.testing import (
     Case,
     check_evaluation,
     check_failing_batch,
+    check_figures,
     check_learning,
     check_ranks,
     check_replay,
@@ -58,6 +59,10 @@ LEARNING_STEPS = {
     "vocoder": 40, "classification": 20, "multitask": 20, "two objectives": 20,
 }  # fmt: skip
 """In how many steps a case that is always trained overfits its batch; others have the number of the check."""
+REPLAYED = ("lm decoder, documents", "vocoder", "multitask", "two objectives")
+"""Cases with a replay each time: one and several objectives, one and several tasks; of others, a resume and a step."""
+OF_FIGURES = ("seq2seq Performer", "seq2seq, glossed, copying")
+"""Cases whose figures are made as those of the first case of their task, which is the same but for its network."""
 WITH_STATE = ("lm Performer", "asr, experts")
 """Cases whose steps change more than weights and moments: features that are redrawn, a bias that balances."""
 
@@ -92,6 +97,8 @@ def parameters() -> list[Any]:
             tasks.add(case.task)
         for check in (*CHECKS, check_no_term_is_reported):
             kept = trained or check not in OF_TRAINING or (name in WITH_STATE and check in OF_FURTHER_STATE)
+            kept = kept and not (check is check_replay and name not in REPLAYED)
+            kept = kept and not (check is check_figures and name in OF_FIGURES)
             marks = [pytest.mark.slow] if name in SLOW or not kept else []
             found.append(pytest.param(name, check, id=f"{name}-{check.__name__}", marks=marks))
     return found

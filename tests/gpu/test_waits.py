@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
 from itertools import islice
@@ -67,10 +67,12 @@ QUICK = (
     "asr, features on the device", "asr, ctc, features on the device", "diarization, features on the device",
 )  # fmt: skip
 """One of each task, and features that are made on the GPU; the others are slow."""
+QUICK_EVALUATIONS = tuple(name for name in QUICK if name != "seq2seq")
+"""Translations and transcripts are written by the same search, which takes seconds."""
 
 
-def parameters(names: dict[str, int]) -> list[Any]:
-    slow = [name for name in names if name not in QUICK]
+def parameters(names: dict[str, int], quick: Sequence[str] = QUICK) -> list[Any]:
+    slow = [name for name in names if name not in quick]
     return [
         pytest.param(name, number, id=name, marks=[pytest.mark.slow] if name in slow else [])
         for name, number in names.items()
@@ -168,7 +170,7 @@ def test_nor_where_the_base_is_kept_in_fewer_bits(base_dtype: str, gpu: MockDevi
     assert len(waits) <= 1, "\n".join(map(str, waits))
 
 
-@pytest.mark.parametrize(("name", "number"), parameters(WAITS_OF_AN_EVALUATION))
+@pytest.mark.parametrize(("name", "number"), parameters(WAITS_OF_AN_EVALUATION, QUICK_EVALUATIONS))
 def test_an_evaluation_waits_no_more_often_than_this(name: str, number: int, gpu: MockDevice, begin: Begin):
     trainer = begin(name)
     dataset = trainer.task.dataset("valid")

@@ -20,7 +20,7 @@ SHIPPED = [
 SEQ2SEQ = """\
 task: seq2seq
 model:
-  global_config: {d_model: 64, num_heads: 4, num_layers: 2}
+  global_config: {d_model: 64, num_heads: 4, num_layers: 1}
   encoder: {attention_type: linear}
   decoder: {attention_type: causal_linear}
 data: {tokenizer: {vocab_size: 500}, max_source_length: 30, max_target_length: 20}

@@ -30,7 +30,7 @@ def _kept(tell: Callable[P, T]) -> Callable[P, T]:
     @functools.wraps(tell)
     def answer(*asked: P.args, **named: P.kwargs) -> T:
         try:
-            return kept(*asked, **named)
+            return kept(*asked, **named)  # type: ignore[arg-type] # which are hashable, or it raises
         except TypeError:  # what a user's class is annotated with needn't be hashable
             return tell(*asked, **named)
 

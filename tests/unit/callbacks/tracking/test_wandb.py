@@ -127,6 +127,7 @@ def test_wandb_sync_puts_the_run_on_the_server_as_metrics_jsonl_has_it(tmp_path:
     assert server.configs[run]["training"] == {"value": CONFIG["training"]}
 
 
+@pytest.mark.slow  # test_after_a_resume_the_newest_offline_file_is_the_whole_run… reads the files themselves
 def test_what_goes_on_after_a_sync_is_another_run_and_whole(tmp_path: Path, server: WandbServer):
     trained(tmp_path, "offline", StopAt(7))
     sync(tmp_path / "wandb")

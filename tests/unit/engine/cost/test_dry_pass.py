@@ -52,9 +52,14 @@ def sketched(task: LanguageModelTask) -> LanguageModel:
         [],
         ["training.performance.gradient_checkpointing=true"],
         ["training.mixed_precision=bf16"],
-        ["training.batching.type=packed"],
-        ["training.loss.label_smoothing=0.1", "model.tie_embeddings=false"],
-        ["model.model_type=encoder"],
+        *(
+            pytest.param(options, marks=pytest.mark.slow)
+            for options in (
+                ["training.batching.type=packed"],
+                ["training.loss.label_smoothing=0.1", "model.tie_embeddings=false"],
+                ["model.model_type=encoder"],
+            )
+        ),
         ["model.attention_type=causal_linear", "training.loss.auxiliary.norm_reg=0.1"],
     ],
     ids=lambda overrides: " ".join(overrides) or "plain",

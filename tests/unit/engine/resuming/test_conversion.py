@@ -80,7 +80,9 @@ def test_accumulation_changed_at_every_step(before: int, after: int, tmp_path: P
     assert_accumulation_may_change(tmp_path, before, after)
 
 
-@pytest.mark.parametrize("batching", [BUCKETED, CURRICULUM], ids=["bucketed", "curriculum"])
+@pytest.mark.parametrize(
+    "batching", [BUCKETED, pytest.param(CURRICULUM, marks=pytest.mark.slow)], ids=["bucketed", "curriculum"]
+)
 def test_accumulation_changed_at_every_step_of_other_plans(batching: dict[str, Any], tmp_path: Path):
     assert_accumulation_may_change(tmp_path, 5, 3, **batching)
 
@@ -120,7 +122,10 @@ def test_a_finished_run_stays_finished_and_may_be_extended(after: int, tmp_path:
     assert_each_once(seen, epochs=5)
 
 
-@pytest.mark.parametrize(("before", "after"), [(4, 8), (8, 4), (4, 3), (7, 40)])
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [pytest.param(4, 8, marks=pytest.mark.slow), (8, 4), (4, 3), pytest.param(7, 40, marks=pytest.mark.slow)],
+)
 def test_another_batch_size_is_taken_over_exactly_or_refused(before: int, after: int, tmp_path: Path):
     """Where the examples that were seen are not a whole number of the new batches, one line says so."""
     steps = run(tmp_path / "whole", Seen(), batch_size=before).total_steps

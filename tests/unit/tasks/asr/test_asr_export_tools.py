@@ -123,7 +123,8 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> Any:
     return folder
 
 
-@pytest.mark.parametrize("kind", ["multilingual", pytest.param("scratch", marks=pytest.mark.slow)])
+@pytest.mark.slow  # faster-whisper reads the same folder, below
+@pytest.mark.parametrize("kind", ["multilingual", "scratch"])
 def test_the_pipeline_of_transformers_writes_the_same_text(
     kind: str, corpus: Path, folders: Any, request: pytest.FixtureRequest
 ):

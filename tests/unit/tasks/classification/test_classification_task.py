@@ -174,12 +174,9 @@ def test_nothing_but_the_head_is_trained_while_the_encoder_is_frozen(folder: Pat
     assert not torch.equal(second["embedding.weight"], third["embedding.weight"])
 
 
+@pytest.mark.slow  # a language model is exported each time
 @pytest.mark.parametrize(
-    "model",
-    [
-        pytest.param("model.dropout=0.2", marks=pytest.mark.slow),
-        "model={d_model: 16, num_layers: 1, num_heads: 2, pooling: max}",
-    ],
+    "model", ["model.dropout=0.2", "model={d_model: 16, num_layers: 1, num_heads: 2, pooling: max}"]
 )
 def test_an_exported_classifier_is_the_same_in_onnxruntime(folder: Path, model: str):
     onnxruntime = pytest.importorskip("onnxruntime")

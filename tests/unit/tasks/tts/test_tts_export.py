@@ -12,11 +12,32 @@ import pytest
 import torch
 
 from vaak.runs.open_run import open_run
+from vaak.tasks.tts.export import Speech
 from vaak.tasks.tts.model import Controls, Text
 from vaak.text.speech.processor import PhonemeProcessor
 
 
-@pytest.mark.parametrize("name", ["voice_run", pytest.param("flow_run", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("name", ["voice_run", "flow_run"])
+def test_what_is_exported_speaks_as_the_model(name: str, request: pytest.FixtureRequest):
+    """As a function of tensors, before it is written; of two texts, with each of the model's controls."""
+    opened = open_run(request.getfixturevalue(name), device="cpu")
+    task: Any = opened.task
+    model: Any = opened.model.eval()
+    speech = Speech(model, task.experiment.data.speaking)
+    symbols, lengths, speakers = torch.arange(14).reshape(2, 7) % 5 + 1, torch.tensor([7, 4]), torch.tensor([0, 0])
+    values = {"speed": 0.8, "pitch": 3.0, "energy": 1.5, "temperature": 0.0}
+    given = {control: values[control] for control in speech.controls}
+    assert list(given) == (list(values) if name == "flow_run" else ["speed"])
+    with torch.no_grad():
+        mel, frame_lengths, durations = speech(symbols, lengths, speakers, *map(torch.tensor, given.values()))
+        spoken = model.speak(Text(symbols, lengths, speakers), speech.usual._replace(**given))
+    assert frame_lengths.tolist() == spoken.plan.frame_lengths.tolist()
+    assert torch.equal(durations, spoken.plan.durations)
+    torch.testing.assert_close(mel, spoken.mel, rtol=0, atol=1e-6)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["voice_run", "flow_run"])
 def test_the_exported_model_says_the_same(name: str, vaak, request: pytest.FixtureRequest, tmp_path: Path):
     run = request.getfixturevalue(name)
     code, _, err = vaak("export", run, "--format", "onnx", "--output", tmp_path / "onnx")
