@@ -47,8 +47,8 @@ LIKE_OTHERS = (
     "configs/vocoder/builtin_voice.yml", "configs/multitask/clinc_intent_domain.yml", "configs/lm/hindi.yml",
     "configs/diarization/read_speech.yml", "configs/seq2seq/en_hi_performer.yml", "configs/asr/digits.yml",
     "configs/asr/digits_base.yml", "configs/tts/ljspeech_mini.yml", "configs/classification/sentence_polarity.yml",
-    "configs/classification/clinc150_transformer.yml", "configs/classification/clinc150.yml", "configs/seq2seq/en_hi.yml",
-    "configs/asr/digits_ctc.yml",
+    "configs/classification/clinc150_transformer.yml", "configs/classification/clinc150.yml",
+    "configs/seq2seq/en_hi.yml", "configs/asr/digits_ctc.yml",
 )  # fmt: skip
 """Much the same network, or the same data, as another recipe's; `make test-slow` trains them."""
 
