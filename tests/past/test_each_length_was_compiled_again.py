@@ -31,19 +31,20 @@ def stack_of(**options: Any) -> TransformerStack:
     )
 
 
+@pytest.mark.slow  # tests/unit/tasks/test_compiled.py counts the graphs of a step
 @pytest.mark.parametrize(
     "options",
     [
         {"position_type": "rotary"},
-        pytest.param({"position_type": "sinusoidal"}, marks=pytest.mark.slow),
-        pytest.param({"position_type": "none", "num_key_value_heads": 1}, marks=pytest.mark.slow),
-        pytest.param({"position_type": "alibi"}, marks=pytest.mark.slow),
-        pytest.param({"position_type": "t5"}, marks=pytest.mark.slow),
-        pytest.param({"position_type": "rotary", "attention_type": "local"}, marks=pytest.mark.slow),
+        {"position_type": "sinusoidal"},
+        {"position_type": "none", "num_key_value_heads": 1},
+        {"position_type": "alibi"},
+        {"position_type": "t5"},
+        {"position_type": "rotary", "attention_type": "local"},
     ],
     ids=lambda options: "-".join(map(str, options.values())),
 )
-@pytest.mark.parametrize("packed", [pytest.param(False, marks=pytest.mark.slow), True])
+@pytest.mark.parametrize("packed", [False, True])
 def test_two_graphs_serve_all_lengths(options: dict[str, Any], packed: bool):
     stack = stack_of(dropout=0.0, num_layers=1, **options)
     compiled: Any = torch.compile(stack, backend="eager")  # whose graphs are those of every backend

@@ -25,7 +25,7 @@ for optimizer in sys.argv[3:]:
     print(json.dumps([optimizer, outcome.reason, *sys.modules]))
 """
 UNNEEDED = ("torch._dynamo", "torch._inductor", "sympy", "rich", "vaak.text.grammar", "accelerate", "pandas")
-OPTIMIZERS = ("adamw", "sgd", "muon", "adafactor", "lion")
+OPTIMIZERS = ("adamw", "muon", "lion")
 
 
 def test_a_run_loads_nothing_that_it_has_no_use_for(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from commands import Command, Ended, assert_same_run, wait_until
 EVALUATION_INTERVAL = 4
 slow = pytest.mark.slow
 MOMENTS = ("step", "evaluation", "checkpoint", "start")
-LONG = ("training.epochs=9",)
+LONG, LONGER = ("training.epochs=9",), ("training.max_steps=63",)
 STREAM = ("data.layout=stream", "training.epochs=6")
 MUON = (
     "training.optimizer.type=muon",
@@ -129,35 +129,21 @@ def kill_and_go_on(
     ("job", "overrides", "num_kills"),
     [
         pytest.param("tiny", (), 4, id="documents"),
-        pytest.param("tiny", STREAM, 2, id="stream", marks=slow),
-        pytest.param("tiny", MUON, 2, id="muon", marks=slow),
-        pytest.param("tiny", TOOLS, 2, id="tools", marks=slow),
-        pytest.param("tiny", PERFORMER, 2, id="performer", marks=slow),
-        pytest.param("translator", (), 2, id="translator", marks=slow),
-        pytest.param("translator", TRANSLATING_PERFORMER, 2, id="translating-performer", marks=slow),
-        pytest.param("voice", (), 2, id="voice", marks=slow),
-        pytest.param("several", (), 2, id="several", marks=slow),
+        pytest.param("tiny", STREAM, 4, id="stream", marks=slow),
+        pytest.param("tiny", MUON, 4, id="muon", marks=slow),
+        pytest.param("tiny", TOOLS, 4, id="tools", marks=slow),
+        pytest.param("tiny", PERFORMER, 4, id="performer", marks=slow),
+        pytest.param("translator", (), 4, id="translator", marks=slow),
+        pytest.param("translator", TRANSLATING_PERFORMER, 4, id="translating-performer", marks=slow),
+        pytest.param("voice", (), 4, id="voice", marks=slow),
+        pytest.param("several", (), 4, id="several", marks=slow),
         pytest.param("classifier", (), 4, id="classifier", marks=slow),
         pytest.param("classifier", ("distillation={teacher: TEACHER, temperature: 2.0}",), 4, id="pupil", marks=slow),
         pytest.param("recogniser", (), 4, id="recogniser", marks=slow),
         pytest.param("diarizer", (), 4, id="diarizer", marks=slow),
+        pytest.param("diarizer", DIARIZING_PERFORMER, 4, id="diarizing-performer", marks=slow),
         pytest.param("tiny", LONG, 20, id="documents-20", marks=slow),
-        pytest.param("tiny", (*STREAM, "training.epochs=18"), 20, id="stream-20", marks=slow),
-        pytest.param("tiny", (*MUON, *LONG, "training.early_stopping.patience=8"), 20, id="muon-20", marks=slow),
-        pytest.param("tiny", (*TOOLS, *LONG), 20, id="tools-20", marks=slow),
-        pytest.param("tiny", (*PERFORMER, *LONG), 20, id="performer-20", marks=slow),
-        pytest.param("translator", ("training.max_steps=63",), 20, id="translator-20", marks=slow),
-        pytest.param(
-            "translator",
-            (*TRANSLATING_PERFORMER, "training.max_steps=63"),
-            20,
-            id="translating-performer-20",
-            marks=slow,
-        ),
-        pytest.param("diarizer", ("training.max_steps=63",), 20, id="diarizer-20", marks=slow),
-        pytest.param(
-            "diarizer", (*DIARIZING_PERFORMER, "training.max_steps=63"), 20, id="diarizing-performer-20", marks=slow
-        ),
+        pytest.param("translator", (*TRANSLATING_PERFORMER, *LONGER), 20, id="translating-performer-20", marks=slow),
     ],
 )
 def test_a_killed_run_ends_with_the_same_bits(

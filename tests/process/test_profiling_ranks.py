@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from commands import TOTAL_STEPS, Commands, records_of
 from vaak.core.storage.files import read_json
 
 
+@pytest.mark.slow
 def test_two_ranks_make_one_profile_and_two_traces(commands: Commands, tiny: Path, tmp_path: Path):
     run = tmp_path / "run"
     arguments: list[str | Path] = [

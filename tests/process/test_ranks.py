@@ -155,6 +155,7 @@ def test_a_diarizer_trains_the_same_on_any_number_of_processes(
     assert steps_of(tmp_path / "two") == steps_of(tmp_path / "one")
 
 
+@pytest.mark.slow  # tests/process/test_batch_per_process.py changes the number, too
 def test_begun_on_two_processes_a_run_goes_on_with_one_and_back(
     start: Callable[..., Command], start_two: Callable[..., list[Command]], reference: Path, tmp_path: Path
 ) -> None:

@@ -69,6 +69,7 @@ def test_it_runs(name: str):
     assert in_the_last_table in run_benchmark(name, *arguments.split())
 
 
+@pytest.mark.slow
 def test_muon_together_has_the_bits_of_one_by_one():
     said = run_benchmark("step_parts", "--muon", "2x16", "--rounds", 4)
     assert "12 matrices, 4 updates" in said

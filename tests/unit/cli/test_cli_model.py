@@ -11,7 +11,7 @@ CONFIGS = Path(__file__).parents[3] / "configs"
 SHIPPED = [
     pytest.param(
         path.relative_to(CONFIGS),
-        marks=[] if name == "quickstart.yml" and path.parent.name in ("configs", "diarization") else [pytest.mark.slow],
+        marks=[] if name == "quickstart.yml" and path.parent.name == "configs" else [pytest.mark.slow],
     )
     for name in ("quickstart.yml", "builtin_voice.yml")
     for path in sorted(CONFIGS.rglob(name))
@@ -71,6 +71,7 @@ def test_operations_are_those_of_the_formula(shown):
     assert found["flops_per_unit"] == pytest.approx(6 * in_products + attention, rel=0.02)
 
 
+@pytest.mark.slow  # tests/unit/engine/cost/test_dry_pass.py measures them
 def test_activations_follow_the_batch(shown):
     activations = [
         shown(LM, *overrides)["memory_bytes"]["activations"]

@@ -38,7 +38,7 @@ REFUSED = {
 }
 """Sections that a task doesn't have, and options that follow from others."""
 
-QUICK = ("model.window", "training.optimizer.lr", "training.ema.decay")
+QUICK = ("model.window", "training.optimizer.lr")
 """What is varied where there are only seconds."""
 
 

@@ -38,6 +38,7 @@ def test_rows_come_back(shape: tuple[int, ...], dtype: str, tmp_path: Path) -> N
     assert on_disk == disk_bytes(230, shape, dtype)
 
 
+@pytest.mark.slow  # several processes make a pipeline in tests/process/test_pipeline_process.py
 def test_processes_make_the_same_files_and_only_what_is_missing(tmp_path: Path) -> None:
     """They do without a user's file that was imported here and is gone."""
     (tmp_path / "mine.py").write_text("")

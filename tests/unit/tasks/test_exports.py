@@ -230,7 +230,7 @@ def test_adapters_of_a_translator_are_for_its_base(kind: str, tmp_path: Path):
 
 @pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")  # peft's own use of transformers
 @pytest.mark.parametrize(
-    "name", ["diarizer_run", *(pytest.param(name, marks=pytest.mark.slow) for name in ("voice_run", "vocoder_run"))]
+    "name", [pytest.param(name, marks=pytest.mark.slow) for name in ("diarizer_run", "voice_run", "vocoder_run")]
 )
 def test_adapters_of_speech_are_for_the_run_that_they_began_with(
     name: str, request: pytest.FixtureRequest, tmp_path: Path

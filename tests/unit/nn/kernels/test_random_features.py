@@ -53,6 +53,7 @@ def test_the_squared_error_falls_as_one_over_the_number_of_features(orthogonal: 
     assert 3.2 < errors[1] / errors[2] < 5
 
 
+@pytest.mark.slow
 def test_orthogonal_features_err_less_than_independent_ones():
     for num_features in (8, 32):
         errors = []

@@ -260,6 +260,7 @@ def test_a_step_that_is_not_finite_is_shown(nan_of_one: int, tiny_text: Path, tm
     assert "has not reached step 4; the last that can be replayed is 3" in err
 
 
+@pytest.mark.slow
 def test_steps_taken_in_fp32_are_so_again(tiny_text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     losses = LanguageModelTask.losses
 

@@ -90,6 +90,7 @@ def balanced(opened: OpenedRun) -> Any:
     return model
 
 
+@pytest.mark.slow
 def test_a_mixture_is_loaded_without_vaak(run: Path, opened: OpenedRun, vaak: Command, tmp_path: Path) -> None:
     """By the lines that are in its folder, and in the documents: the same logits, and the same transcripts."""
     model, files = balanced(opened), ["README.md", "mixture.json", "mixture.safetensors", "tokenizer.json"]
