@@ -110,7 +110,11 @@ def whole(commands: Commands, job: Path, tmp_path_factory: pytest.TempPathFactor
 
 @pytest.mark.parametrize(
     ("step", "when"),
-    [(8, {}), pytest.param(8, {"SIGNAL_DURING": "1"}, marks=pytest.mark.slow), pytest.param(TOTAL_STEPS, {}, marks=pytest.mark.slow)],
+    [
+        (8, {}),
+        pytest.param(8, {"SIGNAL_DURING": "1"}, marks=pytest.mark.slow),
+        pytest.param(TOTAL_STEPS, {}, marks=pytest.mark.slow),
+    ],
     ids=["before", "during", "at the last step"],
 )
 def test_an_evaluation_that_a_stop_prevents_is_done_by_the_resumed_run(
