@@ -51,7 +51,7 @@ WAITS_OF_A_STEP = {
 WAITS_OF_AN_EVALUATION = {
     "lm decoder, documents": 1,
     "lm encoder": 1,
-    "seq2seq": 2 + 12,  # the losses, the sources, and a token of the translations each
+    "seq2seq": 2 + 6,  # the losses, the sources, and a token of the translations each
     "classification": 1,
     "classification, several labels": 1,
     "multitask": 1,

@@ -131,7 +131,7 @@ def _translator(
     *, model: dict[str, Any] | None = None, data: dict[str, Any] | None = None, training: dict[str, Any] | None = None
 ) -> TaskCase:
     corpus = {"corpus": {"type": "grammar", "num_sentences": 120}, "tokenizer": {"type": "character"}}
-    corpus |= {"decoding": {"max_new_tokens": 12}}
+    corpus |= {"decoding": {"max_new_tokens": 6}}
     sizes = {"d_model": 32, "num_layers": 1, "num_heads": 2, "dropout": 0.1}
     options = {"model": {"global_config": sizes, **(model or {})}, "data": corpus | (data or {})}
     about = {"counted": _targets_and_sources, "row_length": _twice_the_longer_side, "inputs": ("The boy is good.", "")}
