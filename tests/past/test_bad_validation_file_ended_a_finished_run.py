@@ -33,6 +33,7 @@ def trained(folder: Path, run: Path, *overrides: str) -> Outcome:
     return train(load([folder / "tiny.yml"], [f"run_dir={run}", *short, *overrides]))
 
 
+@pytest.mark.slow
 def test_a_diarizer_shows_the_recordings_that_can_be_read(tmp_path: Path):
     tiny_diarizer.write_corpus(tmp_path)
     damage(tmp_path, "valid0")

@@ -63,7 +63,7 @@ def test_processes_with_other_data_or_weights_are_told_apart(tmp_path: Path, dat
     assert "\n" not in said
 
 
-@pytest.mark.parametrize("first", [0, 1])
+@pytest.mark.parametrize("first", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_a_signal_during_an_evaluation_is_heard_whoever_gets_it(tmp_path: Path, first: int):
     """It was honoured on one process only; several evaluated to the end."""
     fault = Fault(first, signalled_in="meters")

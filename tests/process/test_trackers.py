@@ -47,6 +47,7 @@ def test_weights_and_biases_out_of_reach(address: str, train: Callable[..., Ende
     assert records_of(tmp_path / "run") == records_of(reference)
 
 
+@pytest.mark.slow
 def test_nobody_logged_in(train: Callable[..., Ended], reference: Path, tmp_path: Path):
     variables = environment_at(tmp_path, WANDB_BASE_URL="http://127.0.0.1:9", WANDB_API_KEY="")
     ended = train(tmp_path / "run", *ONLINE, environment=variables)

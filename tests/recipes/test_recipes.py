@@ -48,9 +48,10 @@ LIKE_OTHERS = (
     "configs/diarization/read_speech.yml", "configs/seq2seq/en_hi_performer.yml", "configs/asr/digits.yml",
     "configs/asr/digits_base.yml", "configs/tts/ljspeech_mini.yml", "configs/classification/sentence_polarity.yml",
     "configs/classification/clinc150_transformer.yml", "configs/classification/clinc150.yml",
-    "configs/seq2seq/en_hi.yml", "configs/asr/digits_ctc.yml",
+    "configs/seq2seq/en_hi.yml", "configs/asr/digits_ctc.yml", "configs/asr/ctc.yml",
+    "configs/lm/preferences.yml",
 )  # fmt: skip
-"""Much the same network, or the same data, as another recipe's; `make test-slow` trains them."""
+"""Much the same network or data as another recipe's, or as a case of the contract; `make test-slow` trains them."""
 
 
 def test_every_recipe_is_known_here():
@@ -74,7 +75,7 @@ ALIKE = {f"configs/{name}.yml" for name in ("training_simple", "training_example
     [
         *(pytest.param(name, marks=[pytest.mark.slow] if name in ALIKE else []) for name in sorted(OF_SEED_1)),
         *(
-            pytest.param(f"--all {task}", marks=[] if task in ("lm", "asr") else [pytest.mark.slow])
+            pytest.param(f"--all {task}", marks=[] if task == "lm" else [pytest.mark.slow])
             for task in TASKS
             if task != "seq2seq"
         ),
@@ -83,7 +84,7 @@ ALIKE = {f"configs/{name}.yml" for name in ("training_simple", "training_example
 def test_it_trains_in_small(recipe: str, tmp_path: Path, commands: Commands):
     """The recipes of the universal pipeline, and every task with each of its options at its default.
 
-    Of the latter, two are quick: all are loaded in tests/unit/config/show, and the quick starts are trained below.
+    Of the latter, one is quick: all are loaded in tests/unit/config/show, and the quick starts are trained below.
     """
     if recipe.startswith("--all "):
         file = tmp_path / "all_options.yml"
@@ -127,6 +128,7 @@ def trained(commands: Commands, recipe: str, run: Path, overrides: list[str]) ->
     return [record["loss"] for record in records if record["kind"] == "step"]
 
 
+@pytest.mark.slow
 def test_the_quick_start_pads_little(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """Without bucketing, 52 % of its batches were padding."""
     monkeypatch.chdir(tmp_path)

@@ -74,6 +74,7 @@ SLOW = {
             "crossval", "classification", "diarization", "distillation", "doctor", "exporting", "library", "multitask",
             "comparing", "configuration-examples", "encoder-decoder", "preferences", "profiling", "replay",
             "resuming", "sweeps", "testing", "tracking", "training-tools", "tts-scoring",
+            "configuration-concepts", "positional-encodings", "model-factory",
         )
     ),
 }  # fmt: skip

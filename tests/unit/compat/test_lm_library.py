@@ -324,6 +324,7 @@ def test_the_test_split_of_a_library_run_is_evaluated(parts):
     assert figures["test_loss"] == pytest.approx(expected["val_loss"], rel=1e-5)
 
 
+@pytest.mark.slow
 def test_checkpoints_elsewhere_open_with_their_run_and_without(parts, project, tmp_path_factory):
     config, tokenizer, train, valid, model = parts
     config.checkpoint_dir = "kept"
@@ -362,6 +363,7 @@ def test_train_again_continues_as_a_staged_curriculum(parts, project):
     evaluate_run(Path("runs/base-2"), [], [], ["valid", "test"])
 
 
+@pytest.mark.slow
 def test_freeze_train_lower_a_rate_and_train_on(parts, project):
     config, tokenizer, train, valid, model = parts
     trainer = HindiLanguageModelTrainer(model, tokenizer, config)
@@ -386,6 +388,7 @@ def test_freeze_train_lower_a_rate_and_train_on(parts, project):
         trainer.train(num_epochs=1, epochs=1)
 
 
+@pytest.mark.slow
 def test_a_rate_that_was_set_stays_until_it_is_set_again(parts, project):
     config, tokenizer, train, valid, model = parts
     trainer = HindiLanguageModelTrainer(model, tokenizer, config)

@@ -78,7 +78,7 @@ def test_rows_cover_the_recording_and_are_few(duration: float):
     assert [row.title for row in rows] == ["name", *[""] * (len(rows) - 1)]
 
 
-@pytest.mark.parametrize("duration", [0.0, 0.05, 9.0, 130.0, 10800.0])
+@pytest.mark.parametrize("duration", [0.0, 0.05, 9.0, 130.0, pytest.param(10800.0, marks=pytest.mark.slow)])
 def test_a_picture_is_drawn_of_any_length(tmp_path: Path, duration: float):
     draw_timeline(tmp_path / "one.png", HYPOTHESIS, REFERENCE, duration, "title")
     image = imread(tmp_path / "one.png")

@@ -37,6 +37,7 @@ def test_ones_own_is_refused_before_the_corpus_is_prepared(corpus, vaak):
     assert not (corpus / "run" / "prepared").exists()
 
 
+@pytest.mark.slow
 def test_that_of_a_recipe_is_shortened_for_other_data(corpus):
     (corpus / "recipe.yml").write_text("extends: tiny.yml\n" + RECIPE)
     (corpus / "mine.yml").write_text(f"extends: recipe.yml\ndata: {{corpus: {{train: ['{corpus}/train.txt']}}}}\n")

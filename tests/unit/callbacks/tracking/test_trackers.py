@@ -123,6 +123,7 @@ toy_trainer(Path("runs/run"), StepLogCallback(1), tracker).fit()
 """A separate process, because W&B has one service for all runs of a process."""
 
 
+@pytest.mark.slow
 def test_wandb_as_a_tracker_of_accelerate_writes_into_the_run(commands: Commands, tmp_path: Path):
     pytest.importorskip("wandb")
     script, here = tmp_path / "tracked.py", tmp_path / "here"

@@ -58,9 +58,9 @@ def sketched(task: LanguageModelTask) -> LanguageModel:
                 ["training.batching.type=packed"],
                 ["training.loss.label_smoothing=0.1", "model.tie_embeddings=false"],
                 ["model.model_type=encoder"],
+                ["model.attention_type=causal_linear", "training.loss.auxiliary.norm_reg=0.1"],
             )
         ),
-        ["model.attention_type=causal_linear", "training.loss.auxiliary.norm_reg=0.1"],
     ],
     ids=lambda overrides: " ".join(overrides) or "plain",
 )

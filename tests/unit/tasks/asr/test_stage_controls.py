@@ -110,6 +110,7 @@ def test_one_lora_is_trained_as_long_on_the_same_utterances(finished: Path) -> N
     assert systems["one_lora"]["steps"] == about["steps"] + about["pretraining_steps"]
 
 
+@pytest.mark.slow
 def test_the_second_training_of_one_lora_begins_with_the_first(given: dict[str, Any], tmp_path: Path) -> None:
     """At almost no rate it stays what it was."""
     tiny_mixture.run({**given, "asr_lr": 1e-9}, tmp_path / "run", only="embeddings")

@@ -135,6 +135,7 @@ def test_samples_are_exact_under_autocast():
     assert (samples - model(mel)).norm() < 0.1 * model(mel).norm()
 
 
+@pytest.mark.slow
 def test_exported_for_one_length_it_takes_any():
     """Through ``torch.export``, which the exporter to ONNX reads too."""
     model, batch, time = vocoder().eval(), Dim("batch", max=64), Dim("time", min=3, max=5000)
