@@ -241,8 +241,8 @@ MOST_SPECTROGRAMS = 8
 """The most spectrograms of a picture."""
 INCHES_PER_SECOND = 2.5
 WIDEST = 40.0
-RIGHT, ABOVE, BELOW = 1.3, 0.4, 0.4
-"""Inches around each panel, for the title, ticks and labels; on the left it depends on them. Fixed ones: matplotlib
+SCALE, ABOVE, BELOW = 1.3, 0.4, 0.4
+"""Inches around each panel, on the right, above and below; on the left it depends on the labels. Fixed ones: matplotlib
 would draw everything several times to find its own."""
 F0 = "F0 in Hz"
 
@@ -287,7 +287,7 @@ def speech_png(rows: Sequence[Spectrogram | Alignment], frame_shift: float) -> b
     top = height
     for row, inches in zip(rows, heights, strict=True):
         bottom = top - ABOVE - inches
-        axes = figure.add_axes((left / width, bottom / height, 1 - (left + RIGHT) / width, inches / height))
+        axes = figure.add_axes((left / width, bottom / height, 1 - (left + SCALE) / width, inches / height))
         if isinstance(row, Spectrogram):
             image = _draw_spectrogram(axes, row, frame_shift, scale)
         else:

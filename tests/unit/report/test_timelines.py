@@ -107,6 +107,16 @@ def test_reference_and_hypothesis_are_in_the_picture(tmp_path: Path):
     assert blue("two.png") == pytest.approx(2 * blue("hypothesis.png"), rel=0.05)
 
 
+def test_nothing_is_drawn_beyond_the_margins(tmp_path: Path):
+    draw_timeline(tmp_path / "timeline.png", [Segment(0, 24, "1")], [Segment(0, 24, "Anu")], 24, "talk")
+    picture = imread(tmp_path / "timeline.png")[..., :3]
+    coloured = (picture.max(-1) - picture.min(-1) > 0.3).any(0).nonzero()[0]  # the columns with speech
+    assert 0.13 < coloured[0] / picture.shape[1] < 0.15
+    assert 0.97 < coloured[-1] / picture.shape[1] < 0.99
+    dark = (picture.max(-1) < 0.6).any(0).nonzero()[0]  # the columns with words: reference, hypothesis
+    assert 0.003 < dark[0] / picture.shape[1] < 0.02
+
+
 def test_no_recordings_are_an_empty_picture(tmp_path: Path):
     draw_timelines(tmp_path / "none.png", [])
     assert imread(tmp_path / "none.png").min() == 1
