@@ -28,10 +28,10 @@ train: setup
 # One thread a process: the tests are small, and threads of two processes would wait for each other. Compiled files are
 # kept (in __pycache__, unless PYTHONDONTWRITEBYTECODE is set): two workers and hundreds of commands import the same ones.
 test: setup
-	OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/pytest -n 2 --dist loadfile --durations=10 -m "not slow"
+	OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false PYTHONDONTWRITEBYTECODE= $(BIN)/pytest -n 2 --dist loadfile --durations=10 -m "not slow"
 
 test-slow: setup
-	OMP_NUM_THREADS=1 HYPOTHESIS_PROFILE=search $(BIN)/pytest -n 2 --dist worksteal --timeout 1800 --durations=20 -m "slow or hypothesis"
+	OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false HYPOTHESIS_PROFILE=search $(BIN)/pytest -n 2 --dist worksteal --timeout 1800 --durations=20 -m "slow or hypothesis"
 
 bench: setup
 	for name in startup engine checkpoint plans attention favor audio ranks; do $(BIN)/python benchmarks/$$name.py || exit 1; done

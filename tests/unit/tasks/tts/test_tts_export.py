@@ -26,7 +26,7 @@ def test_what_is_exported_speaks_as_the_model(name: str, request: pytest.Fixture
     speech = Speech(model, task.experiment.data.speaking)
     symbols, lengths, speakers = torch.arange(14).reshape(2, 7) % 5 + 1, torch.tensor([7, 4]), torch.tensor([0, 0])
     values = {"speed": 0.8, "pitch": 3.0, "energy": 1.5, "temperature": 0.0}
-    given = {control: values[control] for control in speech.controls}
+    given: dict[str, Any] = {control: values[control] for control in speech.controls}
     assert list(given) == (list(values) if name == "flow_run" else ["speed"])
     with torch.no_grad():
         mel, frame_lengths, durations = speech(symbols, lengths, speakers, *map(torch.tensor, given.values()))
