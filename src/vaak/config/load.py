@@ -144,24 +144,30 @@ def _experiment_of(
         code.extend(loaded.code)
         return loaded.experiment, loaded.warnings
 
+    # Mistakes are collected, not raised one by one, so that all are reported at once. Each part below needs what the
+    # one above it has settled; what would only follow from an earlier mistake isn't reported.
     problems: list[Problem] = []
     code: list[NamedCode] = []
     folder = run_of_configuration(source) or source.parent
+    # one tree: the task says which options there are, and so which names mean the same and how layers merge
     task = _task_of(layers, source, folder, problems, trust_code)
     _demand_model_of_task(layers, task)
     tree, warnings = _merge_layers(layers, task, problems)
     _name_run(tree, source)
     _settle_long_warmup(tree, layers)
+    # what types can't say: experiments inside of this one, classes by their names, options of another type
     kind = experiment_type(task.reference)
     inside, said = settle_experiments(tree, kind, None if is_inner else read)
     problems += inside
     problems += settle_components(tree, kind, folder, {**COMPONENTS, **task.spec.short_names})
     problems += options_of_other_types(tree, kind)
+    # types and bounds of each option
     spec = task.spec
     aliases = [*option_aliases(spec.aliases), *spec.stand_ins.aliases(spec.aliases), *spec.stand_ins.targets]
     validation = Validation(tree, kind, aliases)
     experiment = validation.experiment()
     problems += validation.problems
+    # options that don't go together
     found: list[CheckFinding] = []
     if experiment is not None and task.reference:
         found = [*findings(experiment), *smoothing_of_users_loss(experiment, folder)]

@@ -91,6 +91,7 @@ class Diagnosis:
         No rank waits for another here. Gradients are dropped; weights, buffers and the model's mode don't change.
         """
         model = state.model.module
+        # the model itself: a compiled one runs without the modules that are watched
         plain = replace(objective.gradient, forward=replace(objective.gradient.forward, model=model))
         with restored(model, state.loss.module), objective.alone():
             for piece in plain.pieces(state.piece_rules, plain.after_first_pass(state.piece_rules, data)):
@@ -138,6 +139,7 @@ def _inspected(plain: GradientPass, step: int, piece: MicrobatchPiece, batch: Ba
         return plain.forward.terms(step, replace(piece, batch=rows))
 
     def descend(terms: dict[str, Term]) -> None:
+        # divided by the piece's own counts: how large numbers are doesn't matter here, only which one isn't finite
         torch.autograd.backward(*LossSums(plain.weights, piece.batch.totals()).add(terms))
 
     drop_gradients(plain.forward.model.parameters())

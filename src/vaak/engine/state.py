@@ -75,6 +75,7 @@ class PieceRule:
         """Return whether the rule applies to a microbatch of training."""
         if self.split is not None or self.step > step or cells < self.cells:
             return False
+        # when memory ran out, other ranks, and earlier objectives, had computed theirs whole: so does a replay
         in_its_step = (self.numbers is None or number in self.numbers) and objective >= self.objective
         return self.step < step or in_its_step
 
@@ -224,6 +225,7 @@ class Position:
     epoch: int = 0
     place: int = 0
     totals: dict[str, float] = field(default_factory=dict)
+    # checkpoints have it by the name that it first had
     schedule_pending: bool = field(default=False, metadata={"key": "duties_pending"})
     non_finite_steps: int = 0
 
@@ -366,7 +368,7 @@ class State:
     def changing(self) -> Iterator[None]:
         """Weights are being updated: where this is left by an exception, the state is no longer one of a step."""
         self.is_whole = False
-        yield
+        yield  # not within try: after an exception it stays False
         self.is_whole = True
 
     def parts(self) -> dict[str, StatePart]:

@@ -58,7 +58,7 @@ class TrainingData:
         )
         self.epoch_size = self.planner.num_microbatches
         self.steps_per_epoch = -(-self.epoch_size // config.gradient_accumulation_steps)
-        pinned = config.performance.pin_memory
+        pinned = config.performance.pin_memory  # None: where there is a GPU
         self._pin_memory = ranks.device.type == "cuda" and pinned is not False
 
     def forget_skipped(self) -> None:
