@@ -194,6 +194,7 @@ def recipe(
     """
     options = []
     for dataset in datasets:
+        # what came later and isn't used isn't part of the fingerprint: data that were prepared before are still found
         unused = {name for name in CAME_LATER if getattr(dataset, name) == DatasetConfig.model_fields[name].default}
         options.append(dataset.model_dump(mode="json", exclude={*PLACES, "conversations", *unused}))
     data_options: dict[str, Any] = {

@@ -175,6 +175,7 @@ class Features:
 
         What is beyond the ``num_samples`` of the recording is mirrored, again and again where it is longer.
         """
+        # Window i is centred on sample i · shift (mel, as in librosa), or on the middle of shift i (Kaldi).
         if self.config.mel is not None:
             offset = -(self._length // 2)
         else:
