@@ -34,12 +34,6 @@ from vaak.engine.training_data import StepData, TrainingData, count_units
 log = logging.getLogger("vaak")
 
 
-def extremes(plan: BatchPlan, lengths: np.ndarray) -> tuple[int, int]:
-    """Return the positions of the microbatches with the fewest and the most cells; equal where all have as many."""
-    cells = plan.cells(lengths)
-    return int(np.argmin(cells)), int(np.argmax(cells))
-
-
 @progress("trying the largest batch")
 def rehearse(step: Step, state: State, data: TrainingData, last_epoch: int) -> None:
     """Run both through the model, for each objective, and allocate what the optimizers keep.
@@ -51,8 +45,10 @@ def rehearse(step: Step, state: State, data: TrainingData, last_epoch: int) -> N
     if data.config.curriculum is not None:  # whose hard examples, which may be the long ones, come last
         epoch = max(epoch, last_epoch)
     plan = data.planner.plan(epoch)
-    first, last = extremes(plan, data.dataset.lengths)
+    cells = plan.cells(data.dataset.lengths)
+    first, last = int(np.argmin(cells)), int(np.argmax(cells))
     smallest = _microbatch(data, state, epoch, plan, first)
+    # all may be of one size
     largest = smallest if last == first else _microbatch(data, state, epoch, plan, last)
     model = state.model.module
     with restored(model, state.loss.module):

@@ -29,7 +29,7 @@ from vaak.audio.cuts.reading import language_of
 from vaak.audio.cuts.recordings import ReadRecording, attempted
 from vaak.core.errors import DataError, UserError
 from vaak.core.splits import SPLITS
-from vaak.text.corpora.readers import Document, read_documents, read_records
+from vaak.text.corpora.readers import read_documents, read_records
 
 SECONDS = 45.0
 """How long a folder is looked at."""
@@ -406,17 +406,13 @@ def _examine_texts(corpus: CorpusSurvey, until: float) -> None:
         if split not in options:
             continue
         found = corpus.splits[split] = SplitSurvey()
-        for document in documents_in(find_files(options[split], split), options):
+        for document in read_documents(find_files(options[split], split), _AnyBytes(options)):
             found.num_entries += 1
             if document.text.strip():
                 found.add_text(document.text)
             if found.num_entries % 100 == 0 and time.monotonic() > until:
                 found.is_whole = False
                 break
-
-
-def documents_in(files: list[Path], corpus: dict[str, Any]) -> Iterator[Document]:
-    return read_documents(files, _AnyBytes(corpus))
 
 
 def yaml_of(corpora: list[CorpusSurvey]) -> dict[str, Any]:

@@ -92,7 +92,9 @@ def cluster_points(points: np.ndarray, config: ClusteringConfig) -> Clustering:
         return found
     number = _num_clusters(len(points), config, remarks)
     if config.algorithm == "random":
-        labels = random_labels(points, number, config.seed)
+        # of equal size, and saying nothing about the points: what a mixture is compared with
+        rng = np.random.default_rng(draw_key(Purpose.CHECK, config.seed, "random clusters"))
+        labels = np.asarray(rng.permutation(len(points)) % number, np.int64)
     else:
         labels = spectral(points, number, config.seed, config.balanced)
     return _settled(points, labels, config, None, remarks)
@@ -304,12 +306,6 @@ def balanced(costs: np.ndarray) -> np.ndarray:
             place = before
         sizes[place] -= 1
     return labels
-
-
-def random_labels(points: np.ndarray, num_clusters: int, seed: int) -> np.ndarray:
-    """Labels that say nothing about the points, ``(row,)``, in clusters of equal size; the same for the same seed."""
-    rng = np.random.default_rng(draw_key(Purpose.CHECK, seed, "random clusters"))
-    return np.asarray(rng.permutation(len(points)) % num_clusters, np.int64)
 
 
 def _settled(
