@@ -26,7 +26,7 @@ REMEDY = (
 
 
 class RoutingCallback(Callback):
-    """Watches how a gate chooses, in scheduled evaluations; each finding is said when it comes up or gets worse.
+    """Watches how a gate chooses, in scheduled evaluations; each finding is reported when it comes up or gets worse.
 
     ``metric`` is the figure that the best checkpoint is chosen by, better where it is ``min`` or ``max`` (``mode``).
     """

@@ -69,7 +69,7 @@ def train(
 
 
 def _train_on_several(processes: int, files: list[str], overrides: list[str], trust_code: bool) -> None:
-    """Start the processes and wait for them; a mistake in the configuration is said before."""
+    """Start the processes and wait for them; a mistake in the configuration is reported before."""
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         raise UserError("--processes was given, but several processes were started: leave it out with another launcher")
     load_for_processes(files, overrides, trust_code)

@@ -216,7 +216,7 @@ class Evaluator:
 class _Measured:
     """The meters of a split on this rank, and how many examples were skipped.
 
-    ``by_batch``: each batch had meters of its own, and ``parts`` are the sums of each, with the batch's number; added
+    ``by_batch``: each batch had its own meters, and ``parts`` are the sums of each, with the batch's number; added
     up in its order, they are the same bits on any number of processes. ``meters`` are the first ones.
     """
 

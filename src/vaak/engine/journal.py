@@ -28,7 +28,7 @@ class Journal(Generic[Parsed]):
     """``name``.jsonl in the run directory (``name``.rank1.jsonl where ``rank`` is 1): flushed line by line.
 
     ``entries`` are those of all ranks, as they were when the journal was opened, as ``parse`` reads them, which raises
-    ValueError for one that isn't as it was written. ``data`` is the fingerprint of what they are about: each carries
+    ValueError for one that was changed. ``data`` is the fingerprint of what they are about: each carries
     it, and those for other data are ignored. ``problem`` says which line can't be read, if there is one.
     """
 

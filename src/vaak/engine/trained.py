@@ -231,7 +231,7 @@ def initialise(model: nn.Module, options: CheckpointConfig) -> None:
         return
     source, own = resolve_checkpoint(Path(options.init_from)), model_tensors(model)
     patterns = [pattern_of(match, own, "training.checkpoint.init_except") for match in options.init_except]
-    # the source may be the whole model that adapters are now added to, or have adapters, which become part of it
+    # the source may lack the adapters that this model has; its weights get the names that they have next to these
     found = without_lora(_rename_weights(load_checkpoint(source, weights_only=True).model, options.init_rename), model)
     added = {name for name in own if is_of_lora(name) and name not in found}
     drawn = {name: one for name, one in own.items() if name in added or any(each.search(name) for each in patterns)}

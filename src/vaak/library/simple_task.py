@@ -157,7 +157,7 @@ class SimpleTask(Task):
         Makes the network (a class, a function), or is one, which each run begins with a copy of.
     loss
         ``loss(model, batch)`` gives a sum with its unit: ``vaak.Term(sum, per="targets")``, ``(sum, "targets")``, or a
-        tensor with a value for each row; or several of these by name. What a batch counts is said above.
+        tensor with a value for each row; or several of these by name. What a batch counts is described above.
     collate
         Puts a list of examples together: a ``vaak.Batch``, or a dict of tensors whose first dimension is the row.
     metrics

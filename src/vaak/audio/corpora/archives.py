@@ -307,7 +307,7 @@ class SharReader(LayoutReader):
 
 
 def _pairs(members: Iterator[Member]) -> Iterator[tuple[Member, Member]]:
-    """The data of each recording and what is said of it, which follows."""
+    """Yield the data of each recording with its description, which follows it in the tar."""
     for data in members:
         about = next(members, None)
         if about is None:

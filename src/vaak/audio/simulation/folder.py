@@ -129,7 +129,7 @@ def _only_writer_of(folder: Path) -> Iterator[None]:
 def _whole_lines(manifest: Path) -> list[dict[str, Any]]:
     """The manifest so far; a partial line of a killed process is cut off.
 
-    Raises UserError for a line that isn't as it was written.
+    Raises UserError for a line that was changed.
     """
     content = manifest.read_bytes() if manifest.exists() else b""
     whole = content[: content.rfind(b"\n") + 1]

@@ -100,7 +100,7 @@ def transcribe(
 def _demand_that_options_fit(
     files: list[Path], format: Format, output: Path | None, diarize: Path | None, decoding: dict[str, Any]
 ) -> None:
-    """Raise UserError where options can't be taken together, or can't for so many files."""
+    """Raise UserError where options can't be taken together, or can't for more than one file."""
     names = [path.stem for path in files]
     twice = next((name for name in names if names.count(name) > 1), None)
     if output is not None and twice is not None:

@@ -1,6 +1,6 @@
 """The types of a configuration as a tree: what stands under each key, a section, a list or a value, and which values.
 
-What an option takes is said in words, from its JSON Schema: for error messages, comments and documentation.
+What an option takes is described in words, from its JSON Schema: for error messages, comments and documentation.
 """
 
 from __future__ import annotations

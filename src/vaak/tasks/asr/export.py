@@ -51,7 +51,7 @@ log = logging.getLogger("vaak")
 
 
 def _demand_one(model: AsrModel, expert: int | None) -> None:
-    """Raises UserError where a model has experts, and none of them is chosen."""
+    """Raises UserError where a model has experts, and no expert is chosen."""
     experts = model.experts
     if experts is None and expert is not None:
         raise UserError("an expert was chosen, but this model has none")
@@ -62,7 +62,7 @@ def _demand_one(model: AsrModel, expert: int | None) -> None:
 def mean_weight(run: Path, checkpoint: Path, expert: int) -> float:
     """The mean weight that an expert had in the validation utterances that chose it, in a run's last evaluation.
 
-    It is the last one up to the checkpoint. Raises UserError where none of them chose it, or that isn't known.
+    It is the last one up to the checkpoint. Raises UserError where no utterance chose it, or that isn't known.
     """
     found = None
     if (run / "metrics.jsonl").exists():

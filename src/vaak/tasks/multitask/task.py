@@ -57,7 +57,7 @@ class JointTask(Task[Any]):
     shared
         Modules that tasks have together: the name in the model of each task.
     shares
-        How often each is trained on (``vaak.data.batching``); None: as often as it has data.
+        How often each is trained on (``vaak.data.batching``); None: in proportion to its data.
     """
 
     def __init__(
@@ -278,7 +278,7 @@ class MultiTask(JointTask):
 
 
 def _shares_of(experiment: MultiTaskExperiment) -> Shares | None:
-    """Return how often each task is trained on; None: as often as it has data."""
+    """Return how often each task is trained on; None: in proportion to its data."""
     sampling = experiment.data.sampling
     if sampling.type == "proportional":
         return None

@@ -168,7 +168,7 @@ class CtcDataset(AsrDataset):
 
     features: FrameFeatures
     hide: Callable[[int, np.random.Generator], Hidden] | None = None
-    """Draws which of so many frames of the encoder are hidden; None: none are."""
+    """Draws which of the encoder's frames are hidden, by their number; None: no frame is."""
 
     def example(self, index: int, rng: np.random.Generator) -> AsrExample:
         found = super().example(index, rng)
