@@ -132,6 +132,7 @@ def on_files(files: Files, config: MkDocsConfig) -> None:
         if package in ("", "vaak"):  # api/index.md
             continue
         about = f"# {package}\n\n::: {package}\n    options: {{members: false, show_root_heading: false}}\n\n"
+        about = f"---\nsearch: {{boost: 0.2}}\n---\n{about}"  # guides are found first
         text = about + "\n".join(f"::: {module}\n" for module in modules)
         files.append(File.generated(config, f"api/{package}.md", content=text))
 

@@ -21,7 +21,7 @@ def executed(notebook: Path, folder: Path) -> Any:
     where = {"metadata": {"path": str(folder)}}
     client = NotebookClient(book, timeout=1800, startup_timeout=600, coalesce_streams=True, resources=where)
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"  # cells call vaak
-    client.execute(env={**os.environ, "PATH": path})
+    client.execute(env={**os.environ, "PATH": path, "PYTHONWARNINGS": "ignore"})
     return book
 
 
