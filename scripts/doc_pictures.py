@@ -24,10 +24,6 @@ RUNS = {
     "wider": "vaak train configs/classification/quickstart.yml name=wider model.num_filters=128",
     "tts-quickstart": "vaak train configs/tts/quickstart.yml",
     "diarizer": "vaak train configs/diarization/quickstart.yml name=diarizer training.max_steps=200",
-    "translator": (
-        "vaak train configs/encoder_decoder_model.yml name=translator model.encoder.num_layers=2 "
-        "training.max_steps=500 training.batch_size=32"
-    ),
 }
 OTHERS = {
     "vaak find-lr configs/classification/quickstart.yml": "find-lr",
@@ -41,12 +37,6 @@ PAGES = {
         "vaak report runs/classification-quickstart runs/wider --output comparison.html",
         "comparison.html",
         (1200, 900),
-        0,
-    ),
-    "attention": (
-        'vaak translate runs/translator "The boy reads a book." --attention attention.html',
-        "attention.html",
-        (900, 620),
         0,
     ),
 }
