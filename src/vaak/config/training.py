@@ -169,6 +169,9 @@ class CheckpointConfig(Section):
     interval_epochs: int | None = option("Save at the end of every N epochs.", 1, gt=0)
     interval_minutes: float | None = option("Save when this many minutes have passed since the last save.", None, gt=0)
     save_total_limit: int | None = option("How many checkpoints to keep, in addition to best and last.", 3, ge=1)
+    keep_every: int | None = option(
+        "Save every N steps a checkpoint that is never removed: vaak verify, fork and bisect begin at one.", None, gt=0
+    )
     metric: str = option("The metric by which a checkpoint is the best.", "val_loss", resume="other numbers")
     mode: Literal["min", "max"] = option("Whether lower or higher is better.", "min", resume="other numbers")
     init_from: str | None = option("Start a new run with the weights of this run or checkpoint.", None)

@@ -56,8 +56,8 @@ class Checkpointer:
         self.directory, self.config, self.state, self.data, self.precision = directory, config, state, data, precision
         self.ranks = data.ranks
         self.configuration: Mapping[str, Any] = {}
-        limit = config.checkpoint.save_total_limit
-        self.writer = CheckpointWriter(directory / "checkpoints", directory / "metrics.jsonl", limit)
+        limit, keep_every = config.checkpoint.save_total_limit, config.checkpoint.keep_every
+        self.writer = CheckpointWriter(directory / "checkpoints", directory / "metrics.jsonl", limit, keep_every)
         self.saved_step, self.last_save = 0, time.monotonic()
         options = config.checkpoint
         self.base_is_enough = options.init_from is None or _all_match(state.frozen, options.init_except)

@@ -263,6 +263,7 @@ class Trainer:
         """Whether a checkpoint is asked for or scheduled here; not again at the place where the last one was made."""
         options = self.config.checkpoint
         scheduled = self.position.is_due(options.interval, options.interval_epochs, self.total_steps)
+        scheduled = scheduled or self.position.is_on_schedule(options.keep_every, None)
         return self.agreed.save or (scheduled and self.saving.saved_step != self.position.step)
 
     def evaluate(self, due: bool) -> None:

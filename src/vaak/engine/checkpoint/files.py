@@ -313,14 +313,14 @@ class CheckpointWriter:
 
     ``companions`` are files that each checkpoint gets, by their path in it: what opens it without the run.
 
-    Of those written periodically (or asked for) it keeps the newest ``total_limit``; of those written only because
-    they were the best, the best.
+    Of those written periodically (or asked for) it keeps the newest ``total_limit``, and all at multiples of
+    ``keep_every`` steps; of those written only because they were the best, the best.
     """
 
-    def __init__(self, folder: Path, metrics: Path, total_limit: int | None) -> None:
+    def __init__(self, folder: Path, metrics: Path, total_limit: int | None, keep_every: int | None = None) -> None:
         self.folder = folder
         self.metrics = metrics
-        self.total_limit = total_limit
+        self.total_limit, self.keep_every = total_limit, keep_every
         self.session: int | None = None
         self.companions: Mapping[str, str | Path] = {}
         self.finished: list[Path] = []
@@ -404,8 +404,10 @@ class CheckpointWriter:
             return
         named = {pointed(self.folder, "best"), pointed(self.folder, "last")}
         whole = [path for path in list_checkpoints(self.folder) if (path / MANIFEST).is_file()]
-        periodic = [path for path in whole if _is_periodic(path)]
-        kept = {*periodic[-self.total_limit :], *named}
+        every = self.keep_every
+        forever = [path for path in whole if every is not None and (step_of(path) or 0) % every == 0]
+        periodic = [path for path in whole if _is_periodic(path) and path not in forever]
+        kept = {*periodic[-self.total_limit :], *named, *forever}
         for path in whole:
             if path not in kept:
                 hidden = path.with_name(f".{path.name}{REMOVED}")

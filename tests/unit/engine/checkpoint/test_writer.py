@@ -54,6 +54,17 @@ def test_the_newest_are_kept_and_best_and_last_whatever_their_age(
     assert not [path for path in folder.iterdir() if path.name.startswith(".")]
 
 
+def test_those_of_every_so_many_steps_are_kept_beyond_the_limit(tmp_path: Path):
+    """Saved when they are due, whatever the interval."""
+    options = {"interval": 5, "interval_epochs": None, "save_total_limit": 2, "keep_every": 4}
+    toy_trainer(tmp_path, epochs=4, checkpoint=options).fit()
+    assert steps_in(tmp_path / "checkpoints") == [4, 8, 10, 12, 15, 16]
+    again = toy_trainer(tmp_path, epochs=5, checkpoint=options | {"save_total_limit": 1, "keep_every": 8})
+    assert again.resume("auto")
+    again.fit()
+    assert steps_in(tmp_path / "checkpoints") == [8, 16, 20]
+
+
 def test_without_a_limit_all_are_kept(tmp_path: Path):
     writer = CheckpointWriter(tmp_path, tmp_path / "metrics.jsonl", None)
     for step in range(1, 6):
