@@ -157,16 +157,35 @@ def _with_parameters(
 def files_and_overrides(arguments: list[str], device: str | None = None) -> tuple[list[str], list[str]]:
     """Arguments that name files, and ``key=value``; a file whose name contains ``=`` is still a file.
 
-    A ``device`` is one more option, the last.
+    A name of no file stands for the recipe of this name. A ``device`` is one more option, the last.
 
     Raises UserError for the key of an option without a value.
     """
-    for text in arguments:
-        if OPTION.fullmatch(text) and not text.endswith(YAML_ENDINGS) and not os.path.exists(text):
-            raise UserError(f"{text}: file not found; if it is an option, write {text}=VALUE")
     overrides = [text for text in arguments if "=" in text and not os.path.exists(text)]
-    files = [text for text in arguments if text not in overrides]
+    files = [_file_of(text) for text in arguments if text not in overrides]
     return files, overrides + ([] if device is None else [f"training.device={device}"])
+
+
+def _file_of(text: str) -> str:
+    """Return the file that an argument means, and say so where it is another one than it seems."""
+    from vaak.config.components import did_you_mean
+    from vaak.config.yaml.recipes import recipe_named, recipes
+
+    recipe, is_bare = recipe_named(text), bool(OPTION.fullmatch(text)) and not text.endswith(YAML_ENDINGS)
+    found = next((name for name in (text, f"{text}.yml") if os.path.isfile(name)), None)
+    if found is not None:
+        if recipe is not None and is_bare:
+            print(f"{text}: {found} in this folder, not the recipe that Vaak brings along", file=sys.stderr)
+        return found
+    if os.path.exists(text):
+        return text
+    if recipe is not None:
+        print(f"{text}: the recipe that Vaak brings along, {recipe}", file=sys.stderr)
+        return str(recipe)
+    if is_bare:
+        hint = did_you_mean(text, recipes())
+        raise UserError(f"{text}: file not found{hint or f'; if it is an option, write {text}=VALUE'}")
+    return text
 
 
 def load_trusted(files: Sequence[str], overrides: Sequence[str], trust_code: bool) -> Loaded:

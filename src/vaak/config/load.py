@@ -28,7 +28,15 @@ from vaak.config.tasks import (
 from vaak.config.validate import Validation, given_keys, options_of_other_types, settle_components
 from vaak.config.yaml.aliases import canonical, model_type_given, option_aliases, take_section_shortcuts
 from vaak.config.yaml.fields import annotation_of, section_of
-from vaak.config.yaml.layers import Layers, fill_items, folder_of, merge_all, read_layers, run_of_configuration
+from vaak.config.yaml.layers import (
+    Layers,
+    file_or_recipe,
+    fill_items,
+    folder_of,
+    merge_all,
+    read_layers,
+    run_of_configuration,
+)
 from vaak.config.yaml.named_code import NamedCode, code_named_in, why_untrusted
 from vaak.config.yaml.tree import (
     ConfigError,
@@ -119,7 +127,7 @@ def load_layers(
         if isinstance(layer, Mapping):
             reader.trees.append(from_plain(dict(layer), IN_MEMORY))
         else:
-            reader.add_file(layer)
+            reader.add_file(file_or_recipe(str(layer)))
     if reader.problems:
         raise ConfigError(reader.problems)
     files = [Path(layer) for layer in layers if not isinstance(layer, Mapping)]

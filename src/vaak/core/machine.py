@@ -12,6 +12,7 @@ import functools
 import hashlib
 import importlib.metadata
 import os
+import re
 import subprocess
 import sys
 import weakref
@@ -19,6 +20,8 @@ from functools import cache
 from pathlib import Path
 
 import vaak
+
+FAST_BF16 = {"amx_bf16", "avx512_bf16", "bf16"}  # of x86 and of Arm
 
 
 def allowed_cores() -> int:
@@ -51,6 +54,15 @@ def cpu_quota(groups: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc/sel
         folder = mount / path.lstrip("/")
         quotas += [_quota(level) for level in (folder, *folder.parents) if level.is_relative_to(mount)]
     return min((quota for quota in quotas if quota is not None), default=None)
+
+
+def has_fast_bf16(cpuinfo: Path = Path("/proc/cpuinfo")) -> bool | None:
+    """Return whether the processor multiplies bf16 in hardware; None where the system doesn't say."""
+    try:
+        flags = re.search(r"^(?:flags|Features)\s*:(.*)$", cpuinfo.read_text(), re.MULTILINE)
+    except OSError:
+        return None
+    return None if flags is None else not FAST_BF16.isdisjoint(flags[1].split())
 
 
 def _quota(folder: Path) -> float | None:

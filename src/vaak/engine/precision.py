@@ -12,18 +12,16 @@ import functools
 import logging
 import os
 import random
-import re
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
 from vaak.config.training import TrainingConfig
+from vaak.core.machine import has_fast_bf16
 
 log = logging.getLogger("vaak")
-FAST_BF16 = {"amx_bf16", "avx512_bf16", "bf16"}  # of x86 and of Arm
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
@@ -138,15 +136,6 @@ def supported(name: str, device: torch.device) -> str:
     if os.environ.get("RANK", "0") == "0":  # the others have the same device
         log.warning("mixed_precision: %s can't be used (%s); fp32 is used instead", name, reason)
     return "no"
-
-
-def has_fast_bf16(cpuinfo: Path = Path("/proc/cpuinfo")) -> bool | None:
-    """Return whether the processor multiplies bf16 in hardware; None where the system doesn't say."""
-    try:
-        flags = re.search(r"^(?:flags|Features)\s*:(.*)$", cpuinfo.read_text(), re.MULTILINE)
-    except OSError:
-        return None
-    return None if flags is None else not FAST_BF16.isdisjoint(flags[1].split())
 
 
 class LossScale:

@@ -23,6 +23,7 @@ from vaak.config.yaml.fields import (
     type_of,
     types_reading,
 )
+from vaak.config.yaml.recipes import find_companions, recipe_named, recipes_folder
 from vaak.config.yaml.text import read_value, read_yaml
 from vaak.config.yaml.tree import COMMAND_LINE, ConfigError, Node, Problem, YamlPlace, copy_of, find, put, split_key
 
@@ -80,6 +81,8 @@ class Layers:
             said = f"give it to accelerate: accelerate launch --config_file {file} train.py --config FILE"
             self.problems.append(Problem(YamlPlace(file), "", f"this is accelerate's own configuration; {said}"))
             return
+        if Path(real).is_relative_to(recipes_folder()):
+            find_companions(tree)
         self._add_bases(tree, file, (*chain, real))
         self.trees.append(tree)
 
@@ -91,7 +94,7 @@ class Layers:
             if not isinstance(item.value, str):
                 self.problems.append(Problem(item.place, "extends", "expected the path of a YAML file"))
                 continue
-            self.add_file(Path(file).parent / item.value, chain, item)
+            self.add_file(file_or_recipe(item.value, Path(file).parent), chain, item)
 
     def add_override(self, text: str) -> None:
         """Add ``key.path=value`` from the command line; the value is read as YAML."""
@@ -122,6 +125,12 @@ class Layers:
         self.trees.append(top)
 
 
+def file_or_recipe(name: str, folder: Path = Path()) -> Path:
+    """Return the file of a name seen from a folder, or, where there is none, the recipe that is called so."""
+    file = folder / name
+    return file if file.exists() else recipe_named(name) or file
+
+
 def read_layers(files: Sequence[Path | str], overrides: Sequence[str]) -> list[Node]:
     """The trees of files and overrides, the lowest first.
 
@@ -131,7 +140,7 @@ def read_layers(files: Sequence[Path | str], overrides: Sequence[str]) -> list[N
     if not files:
         layers.problems.append(Problem(None, "", "no configuration file given"))
     for file in files:
-        layers.add_file(file)
+        layers.add_file(file_or_recipe(str(file)))
     for text in overrides:
         layers.add_override(text)
     if layers.problems:

@@ -21,19 +21,26 @@ def examine(
 ) -> Iterator[DoctorFinding]:
     """Yield findings as they are made: the machine, the packages, what would run, and a configuration if one is given.
 
-    Nothing can be trained here where a finding is a ``problem``. Where torch can't be imported, what would run isn't
-    looked at. With ``read_data``, each example of the configuration's data is read once; with ``thorough``, each
-    package is imported, in another process.
+    Nothing can be trained here where a finding is a ``problem``. Nothing is imported, not even torch, which takes
+    seconds, unless for a configuration, or with ``thorough``: then each package is, in another process, and torch says
+    what would run, if it can be imported. With ``read_data``, each example of the configuration's data is read once.
     """
     if read_data and not (files or overrides):
         raise UserError("--read-data reads the data of a configuration: give a YAML")
     from vaak.runs.doctor.machine import examine_machine
-    from vaak.runs.doctor.packages import examine_packages, look_up, try_imports
+    from vaak.runs.doctor.packages import examine_packages, look_up, torch_imported, try_imports
 
     yield from examine_machine(Path.cwd())
     imports = try_imports() if thorough else look_up()
+    if not thorough and (files or overrides):
+        imports["torch"] = torch_imported()
     yield from examine_packages(imports)
     if not imports["torch"].there or imports["torch"].error is not None:
+        return
+    if not (thorough or files or overrides):
+        from vaak.runs.doctor.devices import examine_devices
+
+        yield from examine_devices()
         return
     from vaak.runs.doctor.training import examine_training
 

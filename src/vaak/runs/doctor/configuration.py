@@ -33,8 +33,8 @@ from vaak.engine.precision import precision_on
 from vaak.nn.nf4 import num_weights
 from vaak.runs.doctor import DoctorFinding
 from vaak.runs.doctor.data import examine_data
+from vaak.runs.doctor.devices import has_wandb_key, what_compiling_lacks
 from vaak.runs.doctor.packages import version_of
-from vaak.runs.doctor.training import has_wandb_key, what_compiling_lacks
 from vaak.runs.estimate import at_rest
 from vaak.runs.folder.directory import checkpoints_elsewhere, demand_room, holds_a_run, is_being_written
 from vaak.runs.folder.user_code import demand_trust
@@ -83,7 +83,7 @@ def _examine_device(training: TrainingConfig, device: torch.device) -> Iterator[
     if training.mixed_precision == "fp16" and device.type == "cpu":
         advice = "set mixed_precision: bf16, or no"
         yield DoctorFinding(ABOUT, "precision", "warning", "fp16 needs an accelerator; it would train in fp32", advice)
-    lacks = what_compiling_lacks(device) if training.performance.compile else []
+    lacks = what_compiling_lacks(device.type) if training.performance.compile else []
     if lacks:
         advice = "set training.performance.compile: false"
         said = f"training.performance.compile requires what is missing here: {', '.join(lacks)}"

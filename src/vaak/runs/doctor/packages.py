@@ -99,14 +99,19 @@ class Import:
 
 
 def look_up(names: Sequence[str] | None = None) -> dict[str, Import]:
-    """Whether each module is installed, without importing it, but for torch: this process needs it anyway."""
-    found = {name: Import(_is_there(name)) for name in names or _all_names()}
-    if found.get("torch", Import(False)).there:
-        try:
-            importlib.import_module("torch")
-        except Exception as problem:
-            found["torch"] = Import(True, f"{type(problem).__name__}: {problem}")
-    return found
+    """Whether each module is installed, without importing any."""
+    return {name: Import(_is_there(name)) for name in names or _all_names()}
+
+
+def torch_imported() -> Import:
+    """Return what importing torch into this process came to."""
+    try:
+        importlib.import_module("torch")
+    except ModuleNotFoundError as problem:
+        return Import(problem.name != "torch", f"{type(problem).__name__}: {problem}")
+    except Exception as problem:
+        return Import(True, f"{type(problem).__name__}: {problem}")
+    return Import(True)
 
 
 def _is_there(name: str) -> bool:

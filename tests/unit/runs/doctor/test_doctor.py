@@ -18,10 +18,10 @@ import pytest
 import torch
 
 from vaak.core.machine import cpu_quota
-from vaak.runs.doctor import GIB, DoctorFinding, machine, packages, training
+from vaak.runs.doctor import GIB, DoctorFinding, devices, machine, packages, training
 from vaak.runs.doctor.packages import Import, examine_packages, look_up, module_of, try_imports
 
-CPU, CUDA = torch.device("cpu"), torch.device("cuda")
+CUDA = torch.device("cuda")
 Usage = namedtuple("Usage", "total used free")
 
 
@@ -137,14 +137,13 @@ def test_what_is_broken_is_named_however_it_breaks(planted: Path):
     }
 
 
-def test_looking_up_imports_no_module_but_torch(planted: Path, monkeypatch: pytest.MonkeyPatch):
+def test_looking_up_imports_no_module(planted: Path, monkeypatch: pytest.MonkeyPatch):
     (planted / "vocos.py").write_text("raise SystemExit('was imported')")
     monkeypatch.syspath_prepend(planted)
-    assert look_up(["vocos", "nowhere", "nowhere.at_all", "torch"]) == {
+    assert look_up(["vocos", "nowhere", "nowhere.at_all"]) == {
         "vocos": Import(True),
         "nowhere": Import(False),
         "nowhere.at_all": Import(False),
-        "torch": Import(True),
     }
     assert "vocos" not in sys.modules
 
@@ -193,7 +192,7 @@ def test_versions_are_held_against_what_is_needed_and_what_was_tested(monkeypatc
 @pytest.mark.slow
 def test_a_torch_that_is_broken_is_a_problem_and_not_a_traceback(tmp_path: Path):
     (tmp_path / "torch.py").write_text("raise OSError('libtorch_cpu.so: undefined symbol')")
-    code = "import sys; from vaak.cli.main import main; sys.argv = ['vaak', 'doctor', '--json']; main()"
+    code = "import sys; from vaak.cli.main import main; sys.argv = ['vaak', 'doctor', 'f.yml', '--json']; main()"
     environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment)
     assert done.returncode == 2, done.stderr
@@ -223,15 +222,17 @@ def cuda(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     return about
 
 
-def test_cuda_devices(cuda: dict[str, Any]):
+def test_cuda_devices(cuda: dict[str, Any], monkeypatch: pytest.MonkeyPatch):
     first, second = training.cuda_devices()
     assert (first.name, second.name, first.mark) == ("cuda:0", "cuda:1", "ok")
     assert "GeForce Nothing, 10.0 GiB free of 80.0 GiB, capability 9.0" in first.said
     assert "driver 570.1" in first.said
     assert "--processes 2" in training.processes(CUDA).said
-    assert "auto is bf16" in training.precision(CUDA).said
+    monkeypatch.setattr(training, "pick_device", lambda _: CUDA)
+    assert "auto is bf16" in by_name(training.examine_training())["precision"].said
     cuda["bf16"] = False
-    assert "auto is no: this device has no hardware for bf16" in training.precision(CUDA).said
+    said = by_name(training.examine_training())["precision"].said
+    assert "auto is no: this device has no hardware for bf16" in said
 
 
 @pytest.mark.parametrize(
@@ -280,11 +281,11 @@ def test_compiling_needs_a_compiler_headers_and_on_cuda_triton(tmp_path: Path, m
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     monkeypatch.setenv("CXX", str(tmp_path / "c++"))
     monkeypatch.setattr(sysconfig, "get_path", lambda _: str(tmp_path))
-    assert training.compiler(CPU).mark == "ok"
-    assert training.what_compiling_lacks(CUDA) == ["working triton"]
+    assert devices.compiler("cpu").mark == "ok"
+    assert devices.what_compiling_lacks("cuda") == ["working triton"]
     (tmp_path / "Python.h").unlink()
     monkeypatch.setenv("CXX", str(tmp_path / "none"))
-    found = training.compiler(CPU)
+    found = devices.compiler("cpu")
     assert found.mark == "warning"
     assert "not possible without C++ compiler" in found.said
     assert "Python.h" in found.said
@@ -303,21 +304,21 @@ def test_of_a_key_only_its_presence_is_said(tmp_path: Path, monkeypatch: pytest.
         monkeypatch.delenv(name, raising=False)
     file = tmp_path / "netrc"
     monkeypatch.setenv("NETRC", str(file))
-    monkeypatch.setattr(training, "version_of", lambda _: "1.0")
-    assert "without an API key" in training.weights_and_biases().said
+    monkeypatch.setattr(devices, "version_of", lambda _: "1.0")
+    assert "without an API key" in devices.weights_and_biases().said
     file.write_text("machine api.wandb.ai login user password s3cret\n")
     file.chmod(0o600)
-    assert training.weights_and_biases().said == "mode online, with an API key"
+    assert devices.weights_and_biases().said == "mode online, with an API key"
     monkeypatch.setenv("WANDB_BASE_URL", "https://wandb.example.org")
-    assert "without an API key" in training.weights_and_biases().said
+    assert "without an API key" in devices.weights_and_biases().said
     file.write_text("machine api.wandb.ai password\n")
-    assert "without an API key" in training.weights_and_biases().said
+    assert "without an API key" in devices.weights_and_biases().said
     monkeypatch.setenv("WANDB_API_KEY", "s3cret")
     monkeypatch.setenv("WANDB_MODE", "offline")
     said = "mode offline, with an API key"
-    assert training.weights_and_biases() == DoctorFinding("what would run", "W&B", "ok", said)
-    monkeypatch.setattr(training, "version_of", lambda _: None)
-    assert "not installed" in training.weights_and_biases().said
+    assert devices.weights_and_biases() == DoctorFinding("what would run", "W&B", "ok", said)
+    monkeypatch.setattr(devices, "version_of", lambda _: None)
+    assert "not installed" in devices.weights_and_biases().said
 
 
 @pytest.mark.parametrize(
@@ -331,10 +332,10 @@ def test_of_a_key_only_its_presence_is_said(tmp_path: Path, monkeypatch: pytest.
 )
 def test_accelerates_configuration(text: str, mark: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("HF_HOME", str(tmp_path))
-    assert next(training.accelerate_configuration()).said.startswith("no configuration")
+    assert next(devices.accelerate_configuration("cpu")).said.startswith("no configuration")
     (tmp_path / "accelerate").mkdir()
     (tmp_path / "accelerate" / "default_config.yaml").write_text(text)
-    (found,) = training.accelerate_configuration()
+    (found,) = devices.accelerate_configuration("cpu")
     if sys.platform == "linux" or mark != "warning":
         assert found.mark == mark
     assert said in found.said
@@ -344,3 +345,33 @@ def test_what_this_machine_would_do():
     found = by_name(training.examine_training())
     assert {"device", "precision", "compile", "threads", "processes", "W&B", "accelerate"} <= set(found)
     assert all(finding.mark != "problem" for finding in found.values())
+
+
+SMI = "NVIDIA H100 80GB HBM3, 79000, 81559, 9.0, 570.1\nTesla V100-SXM2-16GB, 16000, 16384, 7.0, 570.1\n"
+
+
+@pytest.mark.parametrize(
+    ("printed", "built", "expected"),
+    [
+        (SMI, "13.0", {"cuda:0", "cuda:1", "auto uses cuda", "auto is bf16", "capability 9.0", "nproc_per_node=2"}),
+        (SMI.splitlines()[1], "13.0", {"cuda:0", "15.6 GiB free of 16.0 GiB", "no hardware for bf16"}),
+        (SMI, None, {"NVIDIA H100 80GB HBM3 (driver 570.1), but torch is built without CUDA", "auto uses cpu"}),
+        ("Failed to initialize NVML: Driver/library version mismatch", "13.0", {"auto uses cpu"}),
+        ("", "13.0", {"auto uses cpu"}),
+    ],
+)
+def test_devices_are_known_without_torch(printed: str, built: str | None, expected: set[str], tmp_path, monkeypatch):
+    (tmp_path / "nvidia-smi").write_text(f"#!/bin/sh\nprintf '%s' '{printed}'\n")
+    (tmp_path / "nvidia-smi").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    monkeypatch.setattr(devices, "cuda_of_torch", lambda: built)
+    said = "\n".join(f"{one.name} {one.said}" for one in devices.examine_devices())
+    assert all(words in said for words in expected), said
+
+
+def test_what_torch_was_built_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    assert devices.cuda_of_torch() == torch.version.cuda
+    (tmp_path / "version.py").write_text("cuda: str | None = '13.0'\nhip: str | None = None\n")
+    at = SimpleNamespace(origin=str(tmp_path / "__init__.py"))
+    monkeypatch.setattr(devices.importlib.util, "find_spec", lambda _: at)
+    assert devices.cuda_of_torch() == "13.0"
