@@ -168,14 +168,15 @@ def check(
 
 def _check_folder(folder: Path, output: Path | None, as_json: bool) -> None:
     """Print what is in a folder, and write a YAML to begin with. Exits with 2 where something can't be read."""
-    from vaak.config.yaml.text import yaml_text
     from vaak.core.storage.files import write_text
     from vaak.report.corpora import lines_of, to_json
-    from vaak.runs.doctor.folder import survey_folder, yaml_of
+    from vaak.runs.doctor.devices import devices_here
+    from vaak.runs.doctor.folder import survey_folder
+    from vaak.runs.starter import starter
 
     found = survey_folder(folder)
-    values = yaml_of(found)
-    text = yaml_text(values) if values else ""
+    is_usable = any(one.problem is None and one.splits for one in found)
+    text = starter(found, devices_here()[0]) if is_usable else ""
     if output is not None and text:
         try:
             write_text(output, text)

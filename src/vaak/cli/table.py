@@ -14,6 +14,7 @@ from vaak import __version__
 from vaak.core.errors import UserError
 
 COMMANDS: dict[str, tuple[str, str]] = {
+    "init": ("vaak.cli.init:init", "Write a YAML to begin with, or copy a recipe."),
     "train": ("vaak.cli.train:train", "Train the model that a YAML file describes."),
     "launch": ("vaak.cli.launch:app", "Train on a cluster, by SLURM or Ray."),
     "eval": ("vaak.cli.eval:evaluate", "Evaluate a run or a checkpoint."),
@@ -141,7 +142,7 @@ def vaak(
 ) -> None:
     """Train speech and language models from one YAML file.
 
-    Example: vaak train configs/quickstart.yml training.optimizer.lr=1e-3
+    Example: vaak train quickstart training.optimizer.lr=1e-3
     """
 
 

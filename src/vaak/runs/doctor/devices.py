@@ -15,7 +15,7 @@ import subprocess
 import sys
 import sysconfig
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import urlsplit
@@ -89,10 +89,15 @@ def devices_here() -> list[Device]:
     """Return what ``training.device: auto`` would use: the GPUs, where torch is built for them, or the processor."""
     if cuda_of_torch() is not None and (devices := nvidia_devices()):
         return devices
+    here = processor()
+    is_apples = sys.platform == "darwin" and platform.machine() == "arm64"
+    return [replace(here, kind="mps", name="Apple's GPU") if is_apples else here]
+
+
+def processor() -> Device:
+    """Return the processor, with the machine's memory."""
     used, limit, _ = host_memory().read()
-    kind: DeviceKind = "mps" if sys.platform == "darwin" and platform.machine() == "arm64" else "cpu"
-    name = "Apple's GPU" if kind == "mps" else f"{allowed_cores()} cores"
-    return [Device(kind, name, limit, limit - used)]
+    return Device("cpu", f"{allowed_cores()} cores", limit, limit - used)
 
 
 def examine_devices() -> Iterator[DoctorFinding]:

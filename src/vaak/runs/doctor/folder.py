@@ -1,4 +1,4 @@
-"""Findings on a folder of data: its layout, its splits in figures, what leaks between them, and a YAML to begin with.
+"""Findings on a folder of data: its layout, its splits in figures, and what leaks between them.
 
 Descriptions (tables, manifests, headers of tars) are read whole, as long as the time lasts; of the audio, the headers
 of some recordings of each split, drawn at random. Where not all were read, hours are extrapolated and marked as such.
@@ -29,7 +29,7 @@ from vaak.audio.cuts.reading import language_of
 from vaak.audio.cuts.recordings import ReadRecording, attempted
 from vaak.core.errors import DataError, UserError
 from vaak.core.splits import SPLITS
-from vaak.text.corpora.readers import read_documents, read_records
+from vaak.runs.doctor.texts import corpus_of_texts, texts_of
 
 SECONDS = 45.0
 """How long a folder is looked at."""
@@ -39,9 +39,6 @@ MOST_TEXTS = 20_000
 """Texts of a split whose lengths are kept."""
 EXAMPLES = 3
 MOST_CORPORA = 20
-TEXT_ENDINGS = {".txt": "text", ".text": "text", ".md": "text", ".jsonl": "json", ".json": "json", ".csv": "csv",
-                ".tsv": "csv", ".parquet": "parquet"}  # fmt: skip
-TEXT_COLUMNS = ("text", "content", "sentence", "document", "body")
 COLUMNS = {"audio": ("audio", "audio_filepath", "file_name", "path", "wav", "file"), **LABEL_NAMES}
 """Usual names of the columns of tables of audio."""
 
@@ -65,6 +62,8 @@ class SplitSurvey:
     num_texts: int = 0
     num_characters: int = 0
     speakers: set[str] = field(default_factory=set)
+    labels: Counter[str] = field(default_factory=Counter)
+    """Of labelled texts, how often each label is."""
     texts: set[int] = field(default_factory=set)
     """Digests, to compare splits."""
     languages: Counter[str] = field(default_factory=Counter)
@@ -205,7 +204,7 @@ def recognised(folder: Path) -> list[CorpusSurvey]:
                 found.append(CorpusSurvey(root, kind, {"type": kind, "corpus_dir": str(root)}))
     for root in (folder, *subfolders(folder)):
         if is_new(root) and (options := _options_by_files(root)):
-            found.append(CorpusSurvey(root, str(options.get("type", "text")), options))
+            found.append(CorpusSurvey(root, _kind(options), options))
             if root == folder:
                 break
     return found[:MOST_CORPORA]
@@ -245,7 +244,16 @@ def _options_by_files(root: Path) -> dict[str, Any] | None:
         if manifests and _opens(options):
             return options
     options = {"type": "folder", "train": [str(root)]}
-    return options if _opens(options) else _texts_in(root)
+    if _opens(options):
+        return options
+    corpus = corpus_of_texts(root)
+    return None if corpus is None else {"corpus": corpus}
+
+
+def _kind(options: dict[str, Any]) -> str:
+    corpus = options.get("corpus", {})
+    found = {"label_columns": "labelled text", "source_column": "pairs"}
+    return next((said for key, said in found.items() if key in corpus), str(options.get("type", "text")))
 
 
 def _columns_in(manifests: list[Path]) -> dict[str, dict[str, str]]:
@@ -272,59 +280,6 @@ def _opens(options: dict[str, Any]) -> bool:
 def _reader_of(options: dict[str, Any]) -> CorpusReader:
     plain = {key: tuple(value) if isinstance(value, list) else value for key, value in options.items()}
     return AudioCorpus(DatasetConfig(**{"name": "data", **plain}), AudioConfig()).reader
-
-
-def _texts_in(root: Path) -> dict[str, Any] | None:
-    """The options of a corpus of texts: its files of the most frequent ending, by split."""
-    files = [path for path in sorted(root.rglob("*")) if path.is_file() and path.suffix.lower() in TEXT_ENDINGS]
-    files = [path for path in files if not path.name.startswith((".", "README", "LICENSE", "LICENCE"))]
-    if not files:
-        return None
-    endings = Counter(dict.fromkeys(TEXT_ENDINGS, 0))
-    for path in files:
-        endings[path.suffix.lower()] += path.stat().st_size
-    ending = max(endings, key=lambda one: endings[one])
-    files = [path for path in files if path.suffix.lower() == ending]
-    corpus: dict[str, Any] = {"type": TEXT_ENDINGS[ending]}
-    column = _text_column(files[0], corpus["type"])
-    if corpus["type"] != "text" and column is None:
-        return None
-    if column not in (None, "text"):
-        corpus["text_column"] = column
-    named: dict[str, list[Path]] = {}
-    for path in files:
-        names = (path.name.partition(".")[0], *reversed(path.relative_to(root).parts[:-1]))
-        named.setdefault(next(filter(None, map(split_named, names)), "train"), []).append(path)
-    for split in SPLITS:
-        if own := named.get(split):
-            everything = split == "train" and len(named) == 1 and len(own) > 3
-            corpus[split] = [str(root / "**" / f"*{ending}")] if everything else [str(path) for path in own]
-    return {"corpus": corpus}
-
-
-def _text_column(path: Path, kind: str) -> str | None:
-    """The column or key of the text in a file's first row."""
-    if kind == "text":
-        return None
-    for column in TEXT_COLUMNS:
-        try:
-            first = next(iter(read_records([path], {column: "the text"}, _AnyBytes())), None)
-        except UserError:
-            continue
-        if first is not None and isinstance(first.values[column], str):
-            return column
-    return None
-
-
-class _AnyBytes:
-    """Reads a column whatever bytes are in it."""
-
-    on_invalid_utf8 = "replace"
-    type, text_column, document = "text", "text", "line"
-
-    def __init__(self, corpus: dict[str, Any] | None = None) -> None:
-        if corpus:
-            self.type, self.text_column = corpus["type"], corpus.get("text_column", "text")
 
 
 def _examine(corpus: CorpusSurvey, seconds: float) -> None:
@@ -399,56 +354,20 @@ def entries_of(reader: CorpusReader, split: str) -> Iterator[CorpusEntry]:
 
 
 def _examine_texts(corpus: CorpusSurvey, until: float) -> None:
-    from vaak.text.corpora.readers import find_files
-
     options = corpus.options["corpus"]
     for split in SPLITS:
         if split not in options:
             continue
         found = corpus.splits[split] = SplitSurvey()
-        for document in read_documents(find_files(options[split], split), _AnyBytes(options)):
+        for one in texts_of(options, split):
             found.num_entries += 1
-            if document.text.strip():
-                found.add_text(document.text)
+            if one.text.strip():
+                found.add_text(one.text)
+            if one.label is not None:
+                found.labels[one.label] += 1
+            if one.target is not None:
+                found.num_characters += len(one.target)
+                found.characters.update(one.target)
             if found.num_entries % 100 == 0 and time.monotonic() > until:
                 found.is_whole = False
                 break
-
-
-def yaml_of(corpora: list[CorpusSurvey]) -> dict[str, Any]:
-    """A configuration to begin with: of the audio that was found, or else of the first texts."""
-    usable = [one for one in corpora if one.problem is None and one.splits]
-    audio = [one for one in usable if not one.is_text]
-    if not usable:
-        return {}
-    name = (audio or usable)[0].folder.resolve().name.lower() or "data"
-    if not audio:
-        options = usable[0].options["corpus"]
-        return {"task": "lm", "name": name, "data": {"corpus": options}}
-    seen = [split for one in audio for split in one.splits.values()]
-    names = _names_of(audio)
-    datasets = [{"name": own, **one.options} for own, one in zip(names, audio, strict=True)]
-    many = any(split.most_speakers > 1 for split in seen)
-    has_texts = sum(split.num_texts for split in seen) > 0
-    rates = sum((split.rates for split in seen), Counter[int]())
-    if not has_texts and many:
-        return {"task": "diarization", "name": name, "datasets": datasets}
-    if not has_texts:
-        return {"task": "vocoder", "name": name, "datasets": datasets}
-    if all(one.kind == "ljspeech" for one in audio):
-        rate = rates.most_common(1)[0][0] if rates else 22050
-        mel = {} if rate >= 22050 else {"global_config": {"mel": {"sampling_rate": rate, "f_max": rate / 2}}}
-        return {"task": "tts", "name": name, "datasets": datasets, **mel}
-    languages = sum((split.languages for split in seen), Counter[str]())
-    code = languages.most_common(1)[0][0] if languages else None
-    data = {"data": {"language": code.replace("_", "-").partition("-")[0].lower()}} if code else {}
-    return {"task": "asr", "name": name, "datasets": datasets, "model": {"base": "openai/whisper-small"}, **data}
-
-
-def _names_of(corpora: list[CorpusSurvey]) -> list[str]:
-    """A name for each dataset, none twice."""
-    names: list[str] = []
-    for one in corpora:
-        name = one.folder.resolve().name.lower() or one.kind
-        names.append(name if name not in names else f"{name}-{len(names)}")
-    return names

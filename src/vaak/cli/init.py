@@ -1,0 +1,182 @@
+"""``vaak init``: list and copy recipes, or write a YAML for the data and the device that are there."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+import textwrap
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from vaak.cli.arguments import AsJson
+from vaak.config.yaml.recipes import about, companions, recipe_named, recipes
+from vaak.core.errors import UserError
+
+GIB = 1 << 30
+INDENTED: Any = {"initial_indent": "    ", "subsequent_indent": "    ", "break_on_hyphens": False}
+
+
+def init(
+    what: Annotated[
+        str | None, typer.Argument(metavar="[TASK|RECIPE]", help="A task (lm, asr, …), or a recipe to copy.")
+    ] = None,
+    data: Annotated[Path | None, typer.Option(help="The folder of your data; it is read, and not changed.")] = None,
+    hardware: Annotated[
+        str, typer.Option(help="auto: what is here; cpu, mps, or the memory of a GPU, such as 24gb.")
+    ] = "auto",
+    example: Annotated[
+        bool, typer.Option("--example", help="Make a small data set for the task, to begin with, in the folder --data.")
+    ] = False,
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="The YAML to write; default: TASK.yml.")] = None,
+    list_recipes: Annotated[bool, typer.Option("--list", help="List the recipes that Vaak brings along.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Write a YAML to begin with: for your data, for an example, or a copy of a recipe.
+
+    It looks at the data (layout, hours, languages, labels, rates) and at the device, and says in comments why each size
+    was chosen. On a terminal it asks for what isn't given. Nothing that exists is replaced.
+
+    Example: vaak init asr --data recordings --hardware 24gb; vaak init lm --example; vaak init asr/ctc
+    """
+    asks = sys.stdin.isatty() and sys.stdout.isatty() and not as_json
+    if list_recipes or (what is None and data is None and not asks):
+        _print_recipes(as_json)
+        return
+    if what is None and data is None:
+        what, data, example = _questions()
+    recipe = recipe_named(what) if what is not None else None
+    if recipe is not None:
+        if data is not None or example:
+            raise UserError(f"{what} is a recipe, which is copied as it is; --data and --example go with a task")
+        written = _copy_recipe(recipe, output)
+    else:
+        written = _for_data(what, data, hardware, example, output)
+    if as_json:
+        print(json.dumps({"written": [str(path) for path in written]}, ensure_ascii=False))
+        return
+    file = written[0]
+    print(f"wrote {', '.join(map(str, written))}")
+    print(f"next: vaak train {file} --try    everything once, in seconds\n      vaak train {file}")
+
+
+def _print_recipes(as_json: bool) -> None:
+    if as_json:
+        rows = [{"name": name, "about": about(path), "file": str(path)} for name, path in recipes().items()]
+        print(json.dumps(rows, ensure_ascii=False))
+        return
+    starts = ("quickstart", *(name for name in recipes() if name.endswith("/quickstart")))
+    for name in (*starts, *(name for name in recipes() if name not in starts)):
+        print(name)
+        print(textwrap.fill(about(recipes()[name]).partition(". ")[0].rstrip(".") + ".", 80, **INDENTED))
+    print("\nvaak train NAME trains one, vaak init NAME copies it to change it;")
+    print("vaak init TASK --data FOLDER writes a YAML for your data, vaak init TASK --example for made ones.")
+
+
+def _questions() -> tuple[str | None, Path | None, bool]:
+    """Ask on the terminal for the task and the data; the hardware is what is found, or --hardware."""
+    from vaak.runs.starter import TASKS
+
+    print(f"What is trained? {', '.join(TASKS)}; empty: what the data are for.")
+    task = typer.prompt("task", default="", show_default=False).strip() or None
+    print("Where are the data? A folder; empty: make a small example.")
+    folder = typer.prompt("folder", default="", show_default=False).strip()
+    if not folder and task is None:
+        raise UserError("an example is made for a task: vaak init TASK --example")
+    return task, Path(folder).expanduser() if folder else None, not folder
+
+
+def _copy_recipe(recipe: Path, output: Path | None) -> list[Path]:
+    """Copy a recipe with the files that it names and extends."""
+    from vaak.config.yaml.text import read_yaml
+    from vaak.core.storage.files import write_bytes, write_text
+
+    target = output or Path(recipe.name)
+    text = recipe.read_text(encoding="utf-8")
+    written, tree = [target], read_yaml(recipe)
+    base = tree.value.get("extends")
+    others = {} if base is None else {str(base.value): recipe.parent / str(base.value)}
+    for name, file in companions(tree).items():
+        copy = target.parent / file.name
+        text = text.replace(name, str(copy))
+        others[file.name] = file
+    _demand_new([target, *(target.parent / name for name in others)])
+    for name, file in others.items():
+        if file.suffix == ".yml":
+            written += _copy_recipe(file, target.parent / name)
+        else:
+            write_bytes(target.parent / name, file.read_bytes())
+            written.append(target.parent / name)
+    try:
+        write_text(target, text)
+    except OSError as error:
+        raise UserError(f"--output {target} can't be written: {error.strerror or error}") from error
+    return written
+
+
+def _demand_new(files: list[Path]) -> None:
+    for file in files:
+        if file.exists():
+            raise UserError(f"{file} exists already; give another file by --output")
+
+
+def _for_data(what: str | None, data: Path | None, hardware: str, example: bool, output: Path | None) -> list[Path]:
+    """Write a YAML for data, or for an example that is made; return what was written."""
+    from vaak.config.components import did_you_mean
+    from vaak.core.storage.files import write_text
+    from vaak.runs.starter import TASKS, starter, task_for
+
+    if what is not None and what not in TASKS:
+        hint = did_you_mean(what, [*TASKS, *recipes()])
+        known = f"expected a task ({', '.join(TASKS)}) or a recipe (vaak init --list)"
+        copied = f"vaak init {what}/quickstart copies one to start from"
+        raise UserError(f"{what}: {copied if recipe_named(f'{what}/quickstart') else f'{known}{hint}'}")
+    device = device_of(hardware)
+    if example and what is None:
+        raise UserError("an example is made for a task: vaak init TASK --example")
+    if data is None and not example:
+        raise UserError(f"where are the data? vaak init {what} --data FOLDER, or --example makes some")
+    target = output or Path(f"{what or 'begin'}.yml")
+    _demand_new([target])
+    made: list[Path] = []
+    folder = data or Path(f"{what}-example")
+    if example:
+        from vaak.runs.example_data import write_example
+
+        write_example(str(what), folder)
+        made.append(folder)
+    from vaak.report.corpora import lines_of
+    from vaak.runs.doctor.folder import survey_folder
+
+    found = survey_folder(folder)
+    for one in found:
+        print("\n".join(lines_of(one, folder)), end="\n\n", file=sys.stderr)
+    task = what or task_for(found)
+    text = starter(found, device, task)
+    try:
+        write_text(target, text)
+    except OSError as error:
+        raise UserError(f"--output {target} can't be written: {error.strerror or error}") from error
+    return [target, *made]
+
+
+def device_of(hardware: str) -> Any:
+    """Return the device that ``--hardware`` means.
+
+    >>> device_of("24gb").kind, device_of("24 GiB").total >> 30, device_of("cpu").kind
+    ('cuda', 24, 'cpu')
+    """
+    from vaak.runs.doctor.devices import Device, devices_here, processor
+
+    if hardware == "auto":
+        return devices_here()[0]
+    if hardware == "cpu":
+        return processor()
+    if hardware == "mps":
+        return Device("mps", "Apple's GPU", processor().total, processor().free)
+    memory = re.fullmatch(r"(\d+)\s*g(?:i?b)?", hardware.strip().lower())
+    if memory is None or not 0 < int(memory[1]) < 10_000:
+        raise UserError(f"--hardware is {hardware}; expected auto, cpu, mps, or the memory of a GPU, such as 24gb")
+    return Device("cuda", f"a GPU of {memory[1]} GiB", int(memory[1]) * GIB, int(memory[1]) * GIB, (8, 0))
