@@ -46,7 +46,7 @@ def init(
         _print_recipes(as_json)
         return
     if what is None and data is None:
-        what, data, example = _questions()
+        what, data, example, hardware = _questions(hardware)
     recipe = recipe_named(what) if what is not None else None
     if recipe is not None:
         if data is not None or example:
@@ -71,21 +71,26 @@ def _print_recipes(as_json: bool) -> None:
     for name in (*starts, *(name for name in recipes() if name not in starts)):
         print(name)
         print(textwrap.fill(about(recipes()[name]).partition(". ")[0].rstrip(".") + ".", 80, **INDENTED))
-    print("\nvaak train NAME trains one, vaak init NAME copies it to change it;")
-    print("vaak init TASK --data FOLDER writes a YAML for your data, vaak init TASK --example for made ones.")
+    print("\nvaak train NAME trains one, vaak init NAME copies it, to change it;")
+    print("vaak init TASK --data FOLDER writes a YAML for your data,")
+    print("vaak init TASK --example for data that are made.")
 
 
-def _questions() -> tuple[str | None, Path | None, bool]:
-    """Ask on the terminal for the task and the data; the hardware is what is found, or --hardware."""
+def _questions(hardware: str) -> tuple[str | None, Path | None, bool, str]:
+    """Ask on the terminal for the task, the data and the hardware."""
     from vaak.runs.starter import TASKS
 
-    print(f"What is trained? {', '.join(TASKS)}; empty: what the data are for.")
-    task = typer.prompt("task", default="", show_default=False).strip() or None
-    print("Where are the data? A folder; empty: make a small example.")
-    folder = typer.prompt("folder", default="", show_default=False).strip()
+    def answer(question: str, default: str = "") -> str:
+        print(textwrap.fill(question, 80, break_on_hyphens=False))
+        return str(typer.prompt(">", default=default, show_default=False, prompt_suffix=" ")).strip()
+
+    task = answer(f"What is trained? {', '.join(TASKS)}; empty: what the data are for.") or None
+    folder = answer("Where are the data? A folder; empty: a small example is made.")
     if not folder and task is None:
         raise UserError("an example is made for a task: vaak init TASK --example")
-    return task, Path(folder).expanduser() if folder else None, not folder
+    here = device_of(hardware)
+    hardware = answer(f"On what will it train? cpu, mps, or a GPU's memory (24gb); empty: {here.name}.", hardware)
+    return task, Path(folder).expanduser() if folder else None, not folder, hardware
 
 
 def _copy_recipe(recipe: Path, output: Path | None) -> list[Path]:

@@ -1,7 +1,8 @@
 """A short try of a configuration: a few steps, then once all that comes later, in a folder that is removed.
 
 What comes later in training (parts that start at a step, warm-up, cycles) is moved into these few steps. Data are
-prepared whole, as files may have faults anywhere; the built-in grammar makes up fewer sentences.
+prepared whole, as files may have faults anywhere; of what Vaak makes up itself (sentences of the grammar, voices,
+conversations) there is less.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import Any, cast
 import numpy as np
 from pydantic import BaseModel
 
+from vaak.audio.config import ConversationsConfig
 from vaak.config.experiment import Experiment
 from vaak.config.load import Loaded
 from vaak.core.errors import UserError
@@ -36,6 +38,10 @@ LIMITS = {
 """Options that count steps, and the most that they may be."""
 GRAMMAR_SENTENCES = 2000
 """The most sentences that the built-in grammar makes up."""
+VOICES, VOICE_SENTENCES = 30, 40
+"""The most built-in voices, and the most sentences of each."""
+CONVERSATIONS = {"train": 64, "valid": EXAMPLES, "test": EXAMPLES}
+"""The most conversations that are simulated."""
 
 
 def try_run(loaded: Loaded) -> Outcome:
@@ -95,6 +101,15 @@ def _limited(value: Any) -> Any:
     changed |= {name: min(given[name], most) for name, most in LIMITS.items() if isinstance(given.get(name), int)}
     if given.get("type") == "grammar" and "num_sentences" in given:
         changed["num_sentences"] = min(given["num_sentences"], GRAMMAR_SENTENCES)
+    if isinstance(value, ConversationsConfig):
+        changed |= {split: min(given[split], most) for split, most in CONVERSATIONS.items()}
+    if given.get("type") == "voices":
+        changed |= {
+            "num_voices": min(given["num_voices"], VOICES),
+            "num_sentences": min(given["num_sentences"], VOICE_SENTENCES),
+        }
+        if given["split_by"] != "speaker":  # a fraction of so few may be none
+            changed |= {"valid_examples": EXAMPLES, "test_examples": EXAMPLES}
     if given.get("until_epoch") is not None:
         changed |= {"until_step": HALF, "until_epoch": None}
     return value.model_copy(update=changed)

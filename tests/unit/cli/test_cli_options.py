@@ -17,6 +17,7 @@ from vaak.cli import table
 
 # Command: --output (a file or folder to write), --device, --json.
 TAKES = {
+    "init": "output json",  # --hardware is what the YAML is for
     "train": "device json",  # writes run_dir=
     "launch slurm": "output",  # the file of the job
     "launch ray": "",  # training.device=

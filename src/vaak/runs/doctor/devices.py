@@ -114,7 +114,7 @@ def examine_devices() -> Iterator[DoctorFinding]:
         said += f", capability {major}.{minor}, CUDA {built}, driver {device.driver}"
         yield DoctorFinding(ABOUT, f"cuda:{number}", "ok", said)
     first = devices[0]
-    several = f"; all {len(devices)}: torchrun --nproc_per_node={len(devices)} train.py --config FILE"
+    several = f"; all {len(devices)}: vaak train FILE --processes {len(devices)}"
     yield DoctorFinding(ABOUT, "device", "ok", f"auto uses {first.kind}{several if len(devices) > 1 else ''}")
     yield precision(first.kind, first.has_bf16)
     yield compiler(first.kind, thorough=False)

@@ -353,7 +353,7 @@ SMI = "NVIDIA H100 80GB HBM3, 79000, 81559, 9.0, 570.1\nTesla V100-SXM2-16GB, 16
 @pytest.mark.parametrize(
     ("printed", "built", "expected"),
     [
-        (SMI, "13.0", {"cuda:0", "cuda:1", "auto uses cuda", "auto is bf16", "capability 9.0", "nproc_per_node=2"}),
+        (SMI, "13.0", {"cuda:0", "cuda:1", "auto uses cuda", "auto is bf16", "capability 9.0", "--processes 2"}),
         (SMI.splitlines()[1], "13.0", {"cuda:0", "15.6 GiB free of 16.0 GiB", "no hardware for bf16"}),
         (SMI, None, {"NVIDIA H100 80GB HBM3 (driver 570.1), but torch is built without CUDA", "auto uses cpu"}),
         ("Failed to initialize NVML: Driver/library version mismatch", "13.0", {"auto uses cpu"}),
