@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vaak.core.errors import UserError
-from vaak.core.figures import CHANCE, in_words
+from vaak.core.figures import chance_of, in_words
 from vaak.core.storage.files import write_text
 from vaak.core.terminal import followed, time_of
 from vaak.report.tables import aligned
@@ -138,6 +138,6 @@ def print_figures(figures: dict[str, Any]) -> None:
 
 
 def _row(name: str, value: Any) -> tuple[str, str, str]:
-    chance = CHANCE.get(name.partition("/")[0])
+    chance = chance_of(name)
     shown = in_words(name, value) if isinstance(value, float) else str(value)
     return name, shown, "" if chance is None else in_words(name, chance)

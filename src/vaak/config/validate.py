@@ -197,18 +197,32 @@ def sections_in(tree: Node, kind: SectionType, path: str = "") -> Iterator[tuple
 
 
 def options_of_other_types(tree: Node, kind: SectionType) -> list[Problem]:
-    """Options the user gave to a section whose type does not read them."""
+    """Options the user gave to a section whose type does not read them.
+
+    Runs of earlier versions kept some of these at their defaults, in their own configuration: they are left out.
+    """
     problems = []
     for path, node, section in sections_in(tree, kind):
         section_type = type_of(node, section)
         if section_type not in own_types(section):
             continue
-        for key, child in node.value.items():
+        for key, child in list(node.value.items()):
             if child.place is not None and child.value is not None and not applies(section, key, section_type):
+                if _is_a_runs_default(child, section, key):
+                    del node.value[key]
+                    continue
                 types = ", ".join(types_reading(section, key))
                 message = f"is read by the type {types} only, and the type here is {section_type}"
                 problems.append(Problem(child.place, f"{path}.{key}", message))
     return problems
+
+
+def _is_a_runs_default(node: Node, section: SectionType, key: str) -> bool:
+    """Return whether an option of a run's own configuration has the value that it has where nobody gives it."""
+    if node.place is None or run_of_configuration(Path(node.place.file)) is None or key not in section.model_fields:
+        return False
+    value, default = to_plain(node), section.model_fields[key].get_default(call_default_factory=True)
+    return value == (list(default) if isinstance(default, tuple) else default)
 
 
 def settle_components(

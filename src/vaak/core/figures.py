@@ -20,6 +20,16 @@ CHANCE = {"pairs_accuracy": 0.5}
 """The figure of a guess, where that doesn't depend on the data."""
 
 
+def chance_of(name: str) -> float | None:
+    """Return what a guess has of a figure, of a split or of a part, too; None where that depends on the data.
+
+    >>> chance_of("val_pairs_accuracy"), chance_of("pairs_accuracy/gender"), chance_of("val_loss")
+    (0.5, 0.5, None)
+    """
+    figure = name.partition("/")[0]
+    return next((chance for known, chance in CHANCE.items() if f"_{figure}".endswith(f"_{known}")), None)
+
+
 def in_words(name: str, value: float) -> str:
     """A figure's value as people read it.
 

@@ -25,7 +25,7 @@ from typing import Any
 from vaak import __version__
 from vaak.config.yaml.text import flow_text
 from vaak.core.errors import UserError
-from vaak.core.figures import CHANCE
+from vaak.core.figures import chance_of
 from vaak.core.storage.files import write_text
 from vaak.engine.checkpoint.names import MANIFEST, list_checkpoints
 from vaak.report.model_card import json_of, rows_of_splits
@@ -300,7 +300,7 @@ def _head(facts: RunFacts) -> Html:
 
 
 def _chance(name: str) -> str:
-    chance = CHANCE.get(name.removeprefix("val_"))
+    chance = chance_of(name)
     return "" if chance is None else f" (chance: {figure_in_words(name, chance)})"
 
 

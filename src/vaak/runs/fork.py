@@ -11,9 +11,7 @@ from __future__ import annotations
 
 import os
 import shutil
-import uuid
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 
 from vaak.config.load import load
@@ -27,7 +25,7 @@ from vaak.engine.checkpoint.files import list_checkpoints, read_state, verify
 from vaak.engine.checkpoint.names import step_of
 from vaak.engine.journal import JOURNALS, journal_files
 from vaak.engine.resume import METRICS, demand_resumable
-from vaak.runs.folder.directory import RUN, holds_a_run, read_identity
+from vaak.runs.folder.directory import RUN, holds_a_run, new_identity, read_identity
 from vaak.runs.folder.sessions import SESSIONS, configuration_of_step
 from vaak.runs.folder.user_code import demand_trust
 from vaak.runs.open_run import run_of
@@ -136,10 +134,7 @@ def _share_past(parent: Path, directory: Path, step: int, start: Path | None, co
     files.write_text(directory / "config.yml", yaml_text(values))
     about = read_identity(parent)
     origin = {"id": about.get("id"), "directory": str(parent.resolve()), "step": step}
-    made = datetime.now(UTC).isoformat(timespec="seconds")
-    files.write_json(
-        directory / RUN, {"id": uuid.uuid4().hex, "made": made, "directory": str(directory.resolve()), "parent": origin}
-    )
+    files.write_json(directory / RUN, new_identity(str(directory.resolve())) | {"parent": origin})
 
 
 def _link(source: Path, target: Path) -> None:

@@ -24,7 +24,7 @@ GIB = 1 << 30
 TASKS = ("lm", "seq2seq", "classification", "asr", "diarization", "tts", "vocoder")
 """The tasks for which there is such a configuration; several at once are put together by hand."""
 CHARACTERS_PER_TOKEN = 4
-WIDTH = 110
+WIDTH = 80
 SIZES = ((64, 2, 2), (128, 3, 4), (256, 4, 4), (384, 6, 6), (512, 8, 8), (768, 12, 12))
 """Width, layers and heads; with the tokens from which on each is used:"""
 TOKENS = (0, 50_000, 1_000_000, 10_000_000, 100_000_000, 1_000_000_000)
@@ -193,7 +193,7 @@ def _lines(values: dict[str, Any], indent: int = 0) -> Iterator[str]:
 
 def _power(value: float, least: int, greatest: int) -> int:
     """Return the power of two at or below a value, within bounds."""
-    return min(greatest, max(least, 2 ** int(math.log2(max(1.0, value)))))
+    return min(greatest, max(least, 1 << int(math.log2(max(1.0, value)))))
 
 
 def _steps(per_epoch: float, device: Device) -> dict[str, Any]:

@@ -17,6 +17,7 @@ FOLDER/users_tokenizer.json; the class is named by the configuration alone::
 from __future__ import annotations
 
 import codecs
+import functools
 import inspect
 import json
 import logging
@@ -119,7 +120,7 @@ class Tokenizer:
         """Everything the tokenizer is, as the content of a ``tokenizer.json``."""
         return self.backend.to_str()
 
-    @property
+    @functools.cached_property
     def fingerprint(self) -> str:
         """A short hash of the content: equal for tokenizers that give equal ids."""
         return fingerprint_of(json.loads(self.to_json()))
@@ -320,7 +321,7 @@ class UsersTokenizer(Tokenizer):
         """The state."""
         return self._state
 
-    @property
+    @functools.cached_property
     def fingerprint(self) -> str:
         return fingerprint_of([data_options(self._options, self._folder), json.loads(self._state)])
 

@@ -7,19 +7,16 @@ import json
 import re
 import subprocess
 import sys
-import tomllib
-from importlib import metadata
 from pathlib import Path
 
 import pytest
-from packaging.requirements import Requirement
 
+from required import PROJECT, link_required
 from vaak.cli.main import guarded
 from vaak.config.tasks import TASKS
 from vaak.core.extras import extra_of
 
 REPOSITORY = Path(__file__).parents[3]
-PROJECT = tomllib.loads((REPOSITORY / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 SMALL = ("data.corpus.num_sentences=120", "model.d_model=32", "model.num_layers=1", "data.minimal_pairs=[]")
 PART = ("{}.data.corpus.num_sentences=120", "{}.model.d_model=32", "{}.model.num_layers=1")
 RECIPES: dict[str, tuple[str, tuple[str, ...]]] = {
@@ -60,20 +57,9 @@ for name, arguments in json.loads(sys.argv[1]).items():
 
 
 def core_only(folder: Path) -> Path:
-    """Make a folder with links to the packages that the core requires, and to those that they require."""
-    waiting = [Requirement(line) for line in PROJECT["dependencies"]]
-    seen: set[str] = set()
+    """Make a folder with the packages that the core requires, and Vaak's own metadata."""
     folder.mkdir()
-    while waiting:
-        wanted = waiting.pop()
-        if wanted.name in seen or (wanted.marker and not wanted.marker.evaluate({"extra": ""})):
-            continue
-        seen.add(wanted.name)
-        package = metadata.distribution(wanted.name)
-        waiting += map(Requirement, package.requires or ())
-        for top in {file.parts[0] for file in package.files or ()} - {"..", "__pycache__"}:
-            if not (folder / top).exists():
-                (folder / top).symlink_to(str(package.locate_file(top)))
+    link_required(folder)
     about = folder / "vaak-0.dist-info"
     about.mkdir()
     lines = ["Metadata-Version: 2.4", "Name: vaak", "Version: 0"]

@@ -13,6 +13,7 @@ from vaak.core.errors import CheckpointError
 from vaak.core.storage import files
 
 MANIFEST = "MANIFEST.json"
+MANIFEST_FORMAT = 1
 STEP_FOLDER = re.compile(r"step-(\d{8,})")
 
 
@@ -66,7 +67,7 @@ class Entry(NamedTuple):
 def write_manifest(folder: Path, about: dict[str, Any], listed: dict[str, Entry]) -> None:
     """Write a manifest, which says that the checkpoint is complete; ``about`` are further facts."""
     entries = {name: {"bytes": entry.size, "sha256": entry.sha256} for name, entry in listed.items()}
-    files.write_json(folder / MANIFEST, {"format": 1, **about, "files": entries})
+    files.write_json(folder / MANIFEST, {"format": MANIFEST_FORMAT, **about, "files": entries})
 
 
 def about_checkpoint(path: Path) -> dict[str, Any]:
@@ -81,9 +82,12 @@ def about_checkpoint(path: Path) -> dict[str, Any]:
 def listed_files(path: Path) -> dict[str, Entry]:
     """The files of a checkpoint, by their paths in it. Raises CheckpointError where its manifest can't be read."""
     try:
-        manifest = files.read_json(path / MANIFEST)["files"]
+        manifest = files.read_json(path / MANIFEST)
+        if (written := int(manifest.get("format", MANIFEST_FORMAT))) > MANIFEST_FORMAT:
+            raise CheckpointError(f"{path} was written by a later version of Vaak (format {written}): update Vaak")
         return {
-            files.inside(name): Entry(int(about["bytes"]), str(about["sha256"])) for name, about in manifest.items()
+            files.inside(name): Entry(int(about["bytes"]), str(about["sha256"]))
+            for name, about in manifest["files"].items()
         }
     except FileNotFoundError as error:
         raise CheckpointError(f"{path} is not a complete checkpoint: it has no {MANIFEST}; use another one") from error

@@ -6,8 +6,8 @@ RUN/config.yml  environment.json  train.log  metrics.jsonl  status.json  checkpo
     set-aside/  what a resume moved out of the way        tasks/  where a run has several, the data of each
     samples.json  what a finished run showed: {"step": …, "samples": [a line each]}        report.html  of vaak report
     preprocessed.json  vaak data preprocess made prepared/
-    run.json  id, when it was made, and where; a copy of the run (its original still there) is another; of a fork, its
-              parent
+    run.json  id, version of this format, when it was made, and where; a copy of the run (its original still there) is
+              another; of a fork, its parent
 CHECKPOINTS/owner.json  the id and the directory of the run that writes its checkpoints there
 
 A folder of checkpoints belongs to one run. Where the owner is gone (moved, or lost with its disk), the run that asks
@@ -183,6 +183,19 @@ def read_status(path: Path) -> dict[str, Any]:
 
 
 RUN, OWNER = "run.json", "owner.json"
+RUN_FORMAT = "1.0"
+"""The version of what is in a run directory. A later first number can't be read; a later second one adds files or keys.
+
+Runs of before it have none in their run.json, and are read as they are: what they lack has a default.
+"""
+
+
+def demand_known_format(path: Path) -> None:
+    """Raise UserError where a run was written by a later version of Vaak, in a format that this one doesn't read."""
+    said = str(read_identity(path).get("format", RUN_FORMAT))
+    if said.partition(".")[0] != RUN_FORMAT.partition(".")[0]:
+        known = f"this one reads up to {RUN_FORMAT.partition('.')[0]}.x"
+        raise UserError(f"{path} was written by a later version of Vaak, in run format {said}; {known}: update Vaak")
 
 
 def demand_free(path: Path, checkpoints: Path) -> None:
@@ -205,6 +218,7 @@ def claim(path: Path) -> str | None:
     Its writer holds the locks of both. Raises UserError where the checkpoints are another run's.
     """
     checkpoints = (path / "checkpoints").resolve()
+    demand_known_format(path)
     demand_free(path, checkpoints)
     identity, owner = _identity(path), _read(checkpoints / OWNER)
     mine = {"id": identity["id"], "directory": identity["directory"]}
@@ -252,8 +266,14 @@ def _identity(path: Path) -> dict[str, Any]:
     """The identity of the run in a directory: another than its file says, if it is a copy."""
     said, here = _read(path / RUN), str(path.resolve())
     if said is None or (_is_at_home(said) and not Path(said["directory"]).samefile(path)):
-        return {"id": uuid.uuid4().hex, "made": datetime.now(UTC).isoformat(timespec="seconds"), "directory": here}
-    return said | {"directory": here}
+        return new_identity(here)
+    return said | {"directory": here, "format": RUN_FORMAT}
+
+
+def new_identity(directory: str) -> dict[str, Any]:
+    """Return the identity of a new run."""
+    made = datetime.now(UTC).isoformat(timespec="seconds")
+    return {"id": uuid.uuid4().hex, "made": made, "directory": directory, "format": RUN_FORMAT}
 
 
 def _is_at_home(said: dict[str, Any]) -> bool:

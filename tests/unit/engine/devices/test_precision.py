@@ -13,6 +13,7 @@ from torch import Tensor
 from toy import QUIET, Poisoned, ToyTask, one_step, same_bits, toy_trainer, weights
 from toy_duel import DuelTask
 from vaak.config.training import PerformanceConfig, TrainingConfig
+from vaak.core import machine
 from vaak.core.batch import Batch, Term
 from vaak.core.errors import NonFiniteError, UserError
 from vaak.engine import precision
@@ -140,8 +141,8 @@ def test_fp16_on_a_cpu_goes_on_in_fp32_with_one_warning(tmp_path: Path, caplog: 
 )
 def test_processors_with_bf16(text: str, fast: bool | None, tmp_path: Path):
     (tmp_path / "cpuinfo").write_text(text)
-    assert precision.has_fast_bf16(tmp_path / "cpuinfo") is fast
-    assert precision.has_fast_bf16(tmp_path / "none") is None
+    assert machine.has_fast_bf16(tmp_path / "cpuinfo") is fast
+    assert machine.has_fast_bf16(tmp_path / "none") is None
 
 
 @pytest.mark.parametrize("fast", [False, True, None])

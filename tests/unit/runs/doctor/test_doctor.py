@@ -373,5 +373,5 @@ def test_what_torch_was_built_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert devices.cuda_of_torch() == torch.version.cuda
     (tmp_path / "version.py").write_text("cuda: str | None = '13.0'\nhip: str | None = None\n")
     at = SimpleNamespace(origin=str(tmp_path / "__init__.py"))
-    monkeypatch.setattr(devices.importlib.util, "find_spec", lambda _: at)
+    monkeypatch.setattr("importlib.util.find_spec", lambda _: at)
     assert devices.cuda_of_torch() == "13.0"
