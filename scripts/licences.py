@@ -62,8 +62,8 @@ def licence_of(package: str) -> str | None:
         about = metadata.metadata(package)
     except metadata.PackageNotFoundError:
         return None
-    stated = about.get("License-Expression") or next(_classifiers(about), None) or (about.get("License") or "")
-    first = stated.strip().partition("\n")[0].strip()
+    stated = about.get_all("License-Expression") or [*_classifiers(about), *(about.get_all("License") or ())]
+    first = stated[0].strip().partition("\n")[0].strip() if stated else ""
     return SHORT.get(first, first) or None
 
 

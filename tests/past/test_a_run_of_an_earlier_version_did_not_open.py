@@ -37,8 +37,7 @@ def test_it_is_used_verified_and_trained_on(vaak, earlier: Path):
     code, _, errors = vaak("train", earlier / "config.yml", "--resume", "auto", "training.max_steps=8")
     assert code == 0, errors
     assert json.loads((earlier / "run.json").read_text())["format"] == RUN_FORMAT
-    steps = [one["step"] for one in map(json.loads, (earlier / "metrics.jsonl").open()) if one["kind"] == "step"]
-    assert steps == list(range(1, 9))
+    assert [record["step"] for record in library.open(earlier).history("step")] == list(range(1, 9))
 
 
 def test_one_of_a_later_version_is_refused_in_a_line(vaak, earlier: Path):

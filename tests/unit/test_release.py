@@ -85,7 +85,7 @@ def test_an_installed_wheel_trains_with_each_extra_alone(extra: str | None, whee
     clean = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "COV"))}
 
     def run(code: str, *words: str) -> subprocess.CompletedProcess[str]:
-        command = [environment / "bin/python", "-P", "-c", code, *words]
+        command = [str(environment / "bin/python"), "-P", "-c", code, *words]
         return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, env=clean)
 
     program = "import sys; from vaak.cli.main import main; sys.argv[0] = 'vaak'; main()"

@@ -222,7 +222,7 @@ def _is_a_runs_default(node: Node, section: SectionType, key: str) -> bool:
     if node.place is None or run_of_configuration(Path(node.place.file)) is None or key not in section.model_fields:
         return False
     value, default = to_plain(node), section.model_fields[key].get_default(call_default_factory=True)
-    return value == (list(default) if isinstance(default, tuple) else default)
+    return bool(value == (list(default) if isinstance(default, tuple) else default))
 
 
 def settle_components(

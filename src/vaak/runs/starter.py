@@ -163,7 +163,7 @@ def _head(amounts: Amounts, device: Device, task: str) -> Iterator[str]:
     said += [f"languages {', '.join(sorted(amounts.languages)[:5])}"] if amounts.languages else []
     where = device.name if device.kind == "cpu" else f"{device.name}, {format_bytes(device.total)}"
     yield from _comment(f"Made by vaak init for {', '.join(said)} to train on; for {device.kind} ({where}).")
-    yield "#   vaak train FILE --try    everything once, in seconds;  vaak train FILE    the run"
+    yield "# vaak train FILE --try: all of it once, in seconds; vaak train FILE: the run"
     yield from _comment(f"All other options: vaak config show --all {task}")
 
 

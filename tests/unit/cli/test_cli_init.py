@@ -227,4 +227,4 @@ def test_a_terminal_is_asked_three_questions(tmp_path: Path):
     assert "What is trained?" in shown
     assert "Where are the data?" in shown
     assert "On what will it train?" in shown
-    assert "for cuda (a GPU of 8 GiB" in (tmp_path / "lm.yml").read_text()
+    assert "cuda (a GPU of" in (tmp_path / "lm.yml").read_text()
