@@ -22,6 +22,7 @@ UNDECLARED = {
 }
 LEAVES = ("vaak.compat", "vaak.text.grammar")
 ON_DEMAND = {
+    "runs/example_data.py",  # vaak init --example
     "tasks/lm/metrics.py",  # data.minimal_pairs: grammar
     "text/corpora/corpus.py",  # data.corpus.type: grammar
     "text/corpora/labelled.py",
