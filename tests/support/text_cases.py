@@ -177,6 +177,9 @@ TEXT_CASES = {
         inputs=("लड़का",),
         training={"batching": {"type": "packed"}},
     ),
+    "lm experts": _language_model(
+        model={"moe": {"num_experts": 3, "num_shared": 1, "d_ff": 24, "balancing_bias": 0.05}}, inputs=("लड़का",)
+    ),
     "lm pretrained, low-rank adapters": _adapted(),
     "lm of transformers, packed": _of_transformers(),
     "lm chat": _conversations(),
@@ -195,6 +198,12 @@ TEXT_CASES = {
     "seq2seq Performer": _translator(
         model={"encoder": {"attention_type": "linear"}, "decoder": {"attention_type": "causal_linear"}},
         training=PERFORMER,
+    ),
+    "seq2seq experts": _translator(
+        model={
+            "encoder": {"moe": {"num_experts": 3, "d_ff": 24, "balancing_bias": 0.05}},
+            "decoder": {"num_layers": 2, "moe": {"num_experts": 2, "top_k": 1, "first_layer": 1, "scores": "softmax"}},
+        }
     ),
     "seq2seq pretrained, low-rank adapters": _adapted_translator(),
 }

@@ -26,6 +26,7 @@ YARN: dict[str, Any] = {
     "original_max_position_embeddings": 32,
     "rope_theta": 10000.0,
 }
+EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16}
 GPT2 = {"n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 64}
 MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "llama": ("Llama", {**SIZES, "intermediate_size": 48}),
@@ -43,6 +44,7 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "qwen3": ("Qwen3", {**SIZES, "intermediate_size": 48, "head_dim": 16}),
     "qwen2": ("Qwen2", {**SIZES, "intermediate_size": 48}),
     "mistral": ("Mistral", {**SIZES, "intermediate_size": 48, "sliding_window": None}),
+    "qwen3_moe": ("Qwen3Moe", {**SIZES, **EXPERTS, "intermediate_size": 48, "head_dim": 8}),
     "gpt2": ("GPT2", GPT2),
     "gpt2, erf": ("GPT2", {**GPT2, "n_inner": 48, "activation_function": "gelu"}),
 }
@@ -50,7 +52,6 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
 _MORE = {**SIZES, "intermediate_size": 48, "bos_token_id": 0, "eos_token_id": 0, "pad_token_id": 0}
 _GEMMA = {**_MORE, "head_dim": 8, "query_pre_attn_scalar": 8, "sliding_window": 4}
 _MHA = {name: value for name, value in _MORE.items() if name != "num_key_value_heads"}
-_EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16}
 OTHERS: dict[str, tuple[str, dict[str, Any]]] = {
     "llama, biases": ("Llama", {**_MORE, "attention_bias": True}),
     "mistral, sliding window": ("Mistral", {**_MORE, "sliding_window": 4}),
@@ -61,7 +62,7 @@ OTHERS: dict[str, tuple[str, dict[str, Any]]] = {
     "olmo2": ("Olmo2", _MORE),
     "phi3": ("Phi3", _MORE),
     "gpt_neox": ("GPTNeoX", _MHA),
-    "qwen3_moe": ("Qwen3Moe", {**_MORE, **_EXPERTS, "head_dim": 8}),
+    "qwen3_moe, dense layers": ("Qwen3Moe", {**_MORE, **EXPERTS, "head_dim": 8, "mlp_only_layers": [0]}),
     "mixtral": ("Mixtral", {**_MORE, "num_local_experts": 4}),
     "smollm3": ("SmolLM3", _MORE),
     "stablelm": ("StableLm", _MORE),

@@ -153,6 +153,59 @@ class StackConfig(Section):
         return self
 
 
+class MoeConfig(Section):
+    """A mixture of experts: feed-forward layers of which each token reads some.
+
+    Sources: DeepSeek-AI 2024, "DeepSeek-V3 Technical Report"; Wang et al. 2024, arXiv:2408.15664 (the bias).
+    """
+
+    resume_class: ClassVar[ResumeClass | None] = "refused"
+
+    num_experts: int = option("Feed-forward layers to choose from, in each block.", 8, gt=1, le=4096)
+    top_k: int = option("Number of experts that a token reads.", 2, gt=0, le=4096)
+    num_shared: int = option("Experts that all tokens read, as one layer of this many times the width.", 0, ge=0, le=64)
+    d_ff: int | None = option(
+        "Width of an expert; null is that of the feed-forward layer that it replaces.", None, gt=0, le=1 << 24
+    )
+    first_layer: int = option("Blocks before this one, from 0, have one feed-forward layer.", 0, ge=0, le=10_000)
+    scores: Literal["sigmoid", "softmax"] = option(
+        "What the router makes of its outputs: sigmoid, as DeepSeek-V3; softmax over all experts, as Qwen3.", "sigmoid"
+    )
+    normalise: bool = option("The weights of a token's experts are divided by their sum.", True)
+    scale: float = option("What these weights are multiplied by.", 1.0, gt=0)
+    balancing_bias: float = option(
+        "How much the bias of each expert changes with a step, so that all are chosen alike without a loss; 0: no bias.",
+        0.001,
+        ge=0,
+        lt=1,
+    )
+
+    @model_validator(mode="after")
+    def _chooses(self) -> MoeConfig:
+        if self.top_k > self.num_experts:
+            raise ValueError(f"top_k ({self.top_k}) must be at most num_experts ({self.num_experts})")
+        return self
+
+
+class TokenStackConfig(StackConfig):
+    """A stack over tokens, whose feed-forward layers may be mixtures of experts."""
+
+    moe: MoeConfig | None = option(
+        "Mixture of experts in place of feed-forward layers: each token reads some of many.", None
+    )
+
+    @property
+    def mixture_layers(self) -> range:
+        """The numbers of the blocks that have experts."""
+        return range(self.num_layers if self.moe is None else self.moe.first_layer, self.num_layers)
+
+    @model_validator(mode="after")
+    def _some_layer_has_experts(self) -> Self:
+        if self.moe is not None and not self.mixture_layers:
+            raise ValueError(f"moe.first_layer ({self.moe.first_layer}) must be below num_layers ({self.num_layers})")
+        return self
+
+
 class ConvolutionalStackConfig(StackConfig):
     """A stack that sees both sides, and may widen each token or frame together with its neighbours."""
 
@@ -253,7 +306,7 @@ def lora_option() -> Any:
     )
 
 
-class DecoderConfig(StackConfig):
+class DecoderConfig(TokenStackConfig):
     """A stack that sees no later token, and may look at the output of an encoder."""
 
     cross_attention_type: Literal["softmax", "linear"] | None = option(
@@ -276,7 +329,7 @@ class DecoderConfig(StackConfig):
         return self
 
 
-class SingleStackConfig(StackConfig):
+class SingleStackConfig(TokenStackConfig):
     """One stack over tokens: a decoder scores the next token, an encoder the token at each place."""
 
     model_type: Literal["decoder", "encoder"] = option(
@@ -299,7 +352,7 @@ class EncoderDecoderConfig(Section):
 
     model_type: Literal["encoder_decoder"] = option("The only one with a source and a target.", "encoder_decoder")
     name: str | None = option("A name for people; nothing depends on it.", None, resume="free")
-    encoder: StackConfig = option("The stack that reads the source.", StackConfig())
+    encoder: TokenStackConfig = option("The stack that reads the source.", TokenStackConfig())
     decoder: DecoderConfig = option("The stack that writes the target.", DecoderConfig())
     tie_embeddings: bool = option("Input and output embeddings of the target are one matrix.", True)
     scale_outputs: bool = option("What is scored is divided by the root of d_model, as in the first T5.", False)
@@ -400,4 +453,10 @@ def stack_parameters(stack: StackConfig, memory_width: int | None = None) -> int
     feed_forward = ((2 if gated else 1) * kernel + 1) * width * inner
     if isinstance(stack, ConformerConfig):
         return stack.num_layers * (attention + 2 * feed_forward + 3 * width**2 + stack.kernel_size * width)
-    return stack.num_layers * (attention + crossing + feed_forward)
+    total = stack.num_layers * (attention + crossing + feed_forward)
+    moe = stack.moe if isinstance(stack, TokenStackConfig) else None
+    if isinstance(stack, TokenStackConfig) and moe is not None:
+        expert = (3 if gated else 2) * width * (moe.d_ff or inner)
+        experts = (moe.num_experts + moe.num_shared) * expert + width * moe.num_experts
+        total += len(stack.mixture_layers) * (experts - feed_forward)
+    return total

@@ -3,6 +3,7 @@
     plain      down(activation(up(x)))             GELU, ReLU, SiLU
     gated      down(activation(gate(x)) · up(x))   SwiGLU, GEGLU: one projection opens and closes the other's channels
     ConvNeXt   x + scale · down(GELU(up(norm(convolution(x)))))     the convolution depthwise, over time
+    mixture    Σ over chosen e of g_e · expert_e(x), + shared(x)    each token chooses some of many such layers
 
 With a ``kernel_size``, ``up`` and ``gate`` are convolutions (Ren et al. 2021, "FastSpeech 2": 9 tokens, and 1 on the
 way down). A condition of ConvNeXt scales and shifts what is normalised. What is padding is never read.
@@ -10,21 +11,26 @@ way down). A condition of ConvNeXt scales and shifts what is normalised. What is
 Sources: Vaswani et al. 2017, "Attention Is All You Need" (ReLU); Hendrycks and Gimpel 2016, "Gaussian Error Linear
 Units (GELUs)", the exact form and that with tanh; Shazeer 2020, "GLU Variants Improve Transformer" (SwiGLU, GEGLU); Liu
 et al. 2022, "A ConvNet for the 2020s"; Siuzdak 2024, "Vocos", section 3.3 (over time); Perez et al. 2018, "FiLM: Visual
-Reasoning with a General Conditioning Layer" (scale and shift).
+Reasoning with a General Conditioning Layer" (scale and shift); DeepSeek-AI 2024, "DeepSeek-V3 Technical Report",
+section 2.1.2 (the mixture); Wang et al. 2024, "Auxiliary-Loss-Free Load Balancing Strategy for Mixture-of-Experts",
+arXiv:2408.15664 (its bias).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 from typing import Annotated as Bool
 from typing import Annotated as Float
+from typing import Annotated as Int
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from vaak.nn.config import FACTORS_END
+from vaak.core.batch import Term
+from vaak.nn.config import FACTORS_END, MoeConfig
 from vaak.nn.norms import LayerNorm, inputs_of
 
 Activation = Callable[[Tensor], Tensor]
@@ -161,6 +167,152 @@ def gated_width(width: int, multiple_of: int = 32) -> int:
     1376
     """
     return -(-8 * width // (3 * multiple_of)) * multiple_of
+
+
+LOAD = "expert_load"
+"""Name of a term, with a layer and an expert after slashes: how many tokens chose the expert."""
+
+
+class MixtureOfExperts(nn.Module):
+    """Feed-forward layers, of which a router chooses ``top_k`` for each token, and perhaps one that all tokens read.
+
+        s = sigmoid(router(x)), or its softmax
+        y = scale · Σ over the top_k of s + bias of g_e · expert_e(x), + shared(x)     g = s, divided by the chosen's sum
+
+    No token is dropped, however many choose one expert. Once a step, ``follow_step`` raises the bias of experts that
+    fewer tokens chose than the mean of the whole step, and lowers that of the others: the bias is used for the choice
+    alone, so no loss has to balance them, and no gradient. Source: Wang et al. 2024, algorithm 1. ``layer`` is its name
+    in the terms of a step; within ``counted_loads``, ``tally`` gets how many real tokens chose each expert.
+    """
+
+    bias: Tensor | None
+
+    def __init__(self, config: MoeConfig, width: int, inner_width: int, make: Callable[[int], nn.Module]) -> None:
+        """``make`` gives a feed-forward layer from ``width`` to an inner width and back.
+
+        ``inner_width`` is that of an expert, unless ``config`` says so.
+        """
+        super().__init__()
+        self.config, self.layer = config, ""
+        inner = config.d_ff or inner_width
+        self.router = nn.Linear(width, config.num_experts, bias=False)
+        self.experts = nn.ModuleList(make(inner) for _ in range(config.num_experts))
+        self.shared = make(config.num_shared * inner) if config.num_shared else None
+        self.register_buffer("bias", torch.zeros(config.num_experts) if config.balancing_bias else None)
+        self.tally: dict[str, Tensor] | None = None
+
+    def forward(
+        self, x: Float[Tensor, "batch time width"], mask: Bool[Tensor, "batch time"] | None = None
+    ) -> Float[Tensor, "batch time width"]:
+        """Return the output of each token; those where ``mask`` is False aren't counted."""
+        tokens = x.flatten(0, -2)
+        weights, chosen = self.route(tokens)
+        choices = torch.zeros(weights.shape[0], len(self.experts), device=x.device).scatter(1, chosen, 1.0)
+        if self.tally is not None:
+            loads = (choices if mask is None else choices * mask.flatten()[:, None]).sum(0)
+            self.tally |= dict(zip(load_names([self.layer], len(loads)), loads.unbind(), strict=True))
+        mixed = self._all(tokens, weights, chosen) if torch.compiler.is_exporting() else None
+        if mixed is None:
+            mixed = self._chosen(tokens, weights, chosen, choices.sum(0).long().tolist())  # waits for a GPU
+        y = mixed.to(x.dtype).view_as(x)
+        return y if self.shared is None else y + self.shared(x)
+
+    def route(
+        self, tokens: Float[Tensor, "token width"]
+    ) -> tuple[Float[Tensor, "token top_k"], Int[Tensor, "token top_k"]]:
+        """Return the weights of each token's experts, and which they are; of equal ones the first."""
+        logits = self.router(tokens)
+        logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+        scores = logits.sigmoid() if self.config.scores == "sigmoid" else logits.softmax(-1)
+        wanted = scores.detach() if self.bias is None else scores.detach() + self.bias
+        chosen = wanted.argsort(dim=-1, descending=True, stable=True)[:, : self.config.top_k]
+        weights = scores.gather(1, chosen)
+        if self.config.normalise:
+            weights = weights / (weights.sum(-1, keepdim=True) + LEAST)
+        return weights * self.config.scale, chosen
+
+    def _chosen(self, tokens: Tensor, weights: Tensor, chosen: Tensor, sizes: list[int]) -> Tensor:
+        """Each expert reads its tokens, which stand together for it; then each token's outputs are added up."""
+        order = chosen.flatten().argsort(stable=True)
+        read = tokens[order // chosen.shape[1]].split(sizes)
+        outputs = torch.cat([expert(part) for expert, part in zip(self.experts, read, strict=True) if len(part)])
+        of_token = outputs[order.argsort()].view(*chosen.shape, -1)
+        return (of_token * weights[..., None]).sum(1)
+
+    def _all(self, tokens: Tensor, weights: Tensor, chosen: Tensor) -> Tensor:
+        """Every expert reads all tokens, as an exported graph needs it, whose shapes don't depend on numbers."""
+        spread = weights.new_zeros(len(tokens), len(self.experts)).scatter(1, chosen, weights)
+        each = torch.stack([expert(tokens) for expert in self.experts], 1)
+        return (each * spread[..., None]).sum(1)
+
+    def follow_step(self, sums: Mapping[str, Tensor]) -> None:
+        """Change the bias by the loads of a step, over all ranks: ``sums`` are those of its terms."""
+        if self.bias is not None:
+            names = load_names([self.layer], len(self.bias))
+            balance(self.bias, torch.stack([sums[name] for name in names]), self.config.balancing_bias)
+
+
+LEAST = 1e-20
+"""Added to the sum of weights, as DeepSeek's does: all of them may be 0."""
+
+
+def balance(bias: Tensor, uses: Float[Tensor, "expert"], rate: float) -> None:
+    """Raise the bias of experts used less than the mean by ``rate``, and lower that of those used more, in place."""
+    bias += rate * (uses.sum() - len(uses) * uses).sign().to(bias.dtype)
+
+
+def load_names(layers: Iterable[str], num_experts: int) -> list[str]:
+    """Return the names of the terms that count the tokens of experts, in the order of layers.
+
+    >>> load_names(["3"], 2)
+    ['expert_load/3/0', 'expert_load/3/1']
+    """
+    return [f"{LOAD}/{layer}/{expert}" for layer in layers for expert in range(num_experts)]
+
+
+def mixtures_of(model: nn.Module) -> list[MixtureOfExperts]:
+    """Return the mixtures of experts in a model, in the order of its layers."""
+    return [module for module in model.modules() if isinstance(module, MixtureOfExperts)]
+
+
+@contextmanager
+def counted_loads(model: nn.Module) -> Iterator[dict[str, Tensor]]:
+    """Within, count how many tokens choose each expert of a model in the batch that it reads, by ``load_names``."""
+    found: dict[str, Tensor] = {}
+    mixtures = mixtures_of(model)
+    for mixture in mixtures:
+        mixture.tally = found
+    try:
+        yield found
+    finally:
+        for mixture in mixtures:
+            mixture.tally = None
+
+
+def load_terms(loads: Mapping[str, Tensor], observed: Container[str]) -> dict[str, Term]:
+    """Return the loads of experts that are ``observed`` as sums over what a batch counts as its positions."""
+    return {name: Term(load, "position") for name, load in loads.items() if name in observed}
+
+
+def load_figures(sums: Mapping[str, float]) -> dict[str, float]:
+    """Return how evenly tokens are spread over experts, by the loads among ``sums``; empty where there are none.
+
+    Each expert's share of a layer's choices; ``max_violation``, how far the largest load is above an equal one, as a
+    mean over layers (Wang et al. 2024, equation 4); ``dead_experts``, the number that no token chose.
+
+    >>> found = load_figures(dict(zip(load_names(["0", "1"], 2), (3.0, 1.0, 4.0, 0.0))))
+    >>> found["expert_load/0/0"], found["max_violation"], found["dead_experts"]
+    (0.75, 0.75, 1.0)
+    """
+    layers: dict[str, dict[str, float]] = {}
+    for name, load in sums.items():
+        if name.startswith(f"{LOAD}/"):
+            layers.setdefault(name.split("/")[1], {})[name] = load
+    if not layers:
+        return {}
+    shares = {name: load / sum(one.values()) for one in layers.values() for name, load in one.items()}
+    above = sum(max(shares[name] for name in one) * len(one) - 1 for one in layers.values()) / len(layers)
+    return {**shares, "max_violation": above, "dead_experts": float(sum(share == 0 for share in shares.values()))}
 
 
 class TimeConvolution(nn.Conv1d):

@@ -20,6 +20,7 @@ from the second: one factor for all blocks, not one that grows with each.
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 
 from torch import nn
@@ -29,6 +30,7 @@ from vaak.nn.positional_encodings import ConvolutionalPositions
 
 DEVIATION = 0.02
 RESIDUAL_OUTPUTS = ("attention.output", "feed_forward.down", "convolution.output")
+EXPERT = re.compile(r"feed_forward\.(?:experts\.\d+|shared)\.")
 WIDENING = ("feed_forward.up", "feed_forward.gate")
 
 
@@ -38,8 +40,10 @@ def initialise(model: nn.Module) -> None:
     So the weights are a function of the generator's random seed. Gains of norms don't change.
     """
     modules = sorted(model.named_modules())
-    num_outputs = Counter(_stack_of(name) for name, _ in modules if name.endswith(RESIDUAL_OUTPUTS))
-    for name, module in modules:
+    layers = {_layer_of(name) for name, _ in modules}
+    num_outputs = Counter(_stack_of(name) for name in layers if name.endswith(RESIDUAL_OUTPUTS))
+    for own, module in modules:
+        name = _layer_of(own)
         if isinstance(module, nn.Linear | nn.Embedding):
             scale = num_outputs[_stack_of(name)] ** 0.5 if name.endswith(RESIDUAL_OUTPUTS) else 1.0
             nn.init.normal_(module.weight, std=DEVIATION / scale)
@@ -51,6 +55,15 @@ def initialise(model: nn.Module) -> None:
             nn.init.normal_(module.weight, std=module.weight[0].numel() ** -0.5)
             if module.bias is not None:
                 nn.init.zeros_(module.bias)
+
+
+def _layer_of(name: str) -> str:
+    """The layer that a module is, or, of experts, is one of: their outputs are weighed, and add up to one.
+
+    >>> _layer_of("stack.blocks.3.feed_forward.experts.7.down")
+    'stack.blocks.3.feed_forward.down'
+    """
+    return EXPERT.sub("feed_forward.", name)
 
 
 def _stack_of(name: str) -> str:

@@ -23,6 +23,7 @@ import torch
 from torch import Tensor, nn
 
 from vaak.core.batch import read_together, send
+from vaak.nn.feed_forward import balance
 
 USE = "expert_use"
 """Name of a term, with an expert's number after a slash: how often it was chosen."""
@@ -119,7 +120,7 @@ class Gate(nn.Module):
         """
         if self.bias is not None:
             use = torch.stack([sums[f"{USE}/{expert}"] for expert in range(len(self.bias))])
-            self.bias += self.bias_rate * (use.sum() - len(use) * use).sign().to(self.bias.dtype)
+            balance(self.bias, use, self.bias_rate)
 
 
 def add_experts(

@@ -26,6 +26,7 @@ from torch.nn import functional as F
 from vaak.nn.config import EncoderDecoderConfig, StackConfig
 from vaak.nn.cross_entropy import HeadInputs
 from vaak.nn.decoding.cache import StackCache
+from vaak.nn.feed_forward import mixtures_of
 from vaak.nn.initialisation import initialise
 from vaak.nn.kernels.random_features import SquaredNorms
 from vaak.nn.positional_encodings import SINUSOIDAL
@@ -157,6 +158,9 @@ class EncoderDecoderModel(nn.Module):
         self.decoder = TransformerStack(
             decoder, causal=True, memory_width=encoder.d_model, max_length=max_target_length
         )
+        for side, stack in (("encoder", self.encoder), ("decoder", self.decoder)):
+            for mixture in mixtures_of(stack):
+                mixture.layer = f"{side}.{mixture.layer}"
         self.head = None if config.tie_embeddings else nn.Linear(decoder.d_model, target_vocab_size, bias=False)
         self.output_bias = nn.Parameter(torch.zeros(target_vocab_size)) if config.output_bias else None
         self.copying = Copying(decoder.d_model, encoder.d_model) if config.copy_source else None
@@ -171,18 +175,20 @@ class EncoderDecoderModel(nn.Module):
         *,
         norms: tuple[SquaredNorms, SquaredNorms] | None = None,
         project: bool = True,
+        target_mask: Bool[Tensor, "batch target_time"] | None = None,
     ) -> Float[Tensor, "batch target_time vocab"] | HeadInputs:
         """Return the scores of the token after each target token.
 
         ``source`` is real where ``source_mask`` is True; ``target`` may be padded on the right. ``norms`` tally what
         enters feature maps, of the source's tokens and of the target's. Without ``project``, what scores are the
-        product of is returned, except where tokens may be copied: then they aren't a product.
+        product of is returned, except where tokens may be copied: then they aren't a product. Experts count tokens where
+        ``target_mask`` is True.
         """
         source_norms, target_norms = norms or (None, None)
         memory = self.encode(source, source_mask, norms=source_norms)
         tallies = None if source_norms is None or target_norms is None else (target_norms, source_norms)
         embedded = self.target_dropout(embed(self.target_embedding, target, self.config.decoder))
-        hidden = self.decoder(embedded, memory=memory, memory_mask=source_mask, norms=tallies)
+        hidden = self.decoder(embedded, mask=target_mask, memory=memory, memory_mask=source_mask, norms=tallies)
         if project or self.copying is not None:
             return self.logits(hidden, source, memory, source_mask)
         return self._head_inputs(hidden)

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from vaak.nn.config import DecoderConfig, EncoderDecoderConfig, StackConfig
+from vaak.nn.config import DecoderConfig, EncoderDecoderConfig, StackConfig, TokenStackConfig
 from vaak.nn.initialisation import initialise
 from vaak.nn.models import EncoderDecoderModel, TransformerModel
 from vaak.nn.stack import TransformerStack
@@ -39,7 +39,7 @@ def test_deviations_of_one_stack(norm_placement: str, norm_type: str):
 def test_the_sides_of_an_encoder_decoder_count_for_themselves():
     sizes: dict[str, Any] = {"d_model": 128, "num_heads": 4, "position_type": "learned"}
     config = EncoderDecoderConfig(
-        encoder=StackConfig(num_layers=2, **sizes),
+        encoder=TokenStackConfig(num_layers=2, **sizes),
         decoder=DecoderConfig(num_layers=3, **sizes),
         share_embeddings=False,
         tie_embeddings=False,

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn import functional as F
 
-from vaak.nn.config import DecoderConfig, EncoderDecoderConfig, StackConfig
+from vaak.nn.config import DecoderConfig, EncoderDecoderConfig, StackConfig, TokenStackConfig
 from vaak.nn.models import EncoderDecoderModel
 from vaak.nn.stack import TransformerStack
 
@@ -95,7 +95,7 @@ def test_a_post_norm_decoder_is_torchs(activation: Any):
 def encoder_decoder(activation: str, tied: bool) -> EncoderDecoderModel:
     options = {**SIZES, **LIKE_TORCH, "feed_forward_type": activation}
     config = EncoderDecoderConfig(
-        encoder=StackConfig(num_layers=2, **options),
+        encoder=TokenStackConfig(num_layers=2, **options),
         decoder=DecoderConfig(num_layers=3, **options),
         tie_embeddings=tied,
         share_embeddings=False,

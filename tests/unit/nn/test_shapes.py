@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from vaak.nn.config import DecoderConfig, EncoderDecoderConfig, StackConfig
+from vaak.nn.config import DecoderConfig, EncoderDecoderConfig, StackConfig, TokenStackConfig
 from vaak.nn.models import EncoderDecoderModel, TransformerModel
 
 SMALL: dict[str, Any] = {"d_model": 12, "num_layers": 2, "num_heads": 2}
@@ -68,7 +68,7 @@ def test_a_decoders_calls_have_the_shapes_that_are_written(compared: set[str], p
 
 def test_a_translators_calls_have_the_shapes_that_are_written(compared: set[str]):
     config = EncoderDecoderConfig(
-        encoder=StackConfig(**SMALL),
+        encoder=TokenStackConfig(**SMALL),
         decoder=DecoderConfig(**{**SMALL, "d_model": 16}),
         copy_source=True,
         share_embeddings=False,

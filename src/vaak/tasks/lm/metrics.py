@@ -5,6 +5,9 @@ perplexity      exp(loss)                           comparable with the same tok
 bits_per_byte   sum of -log2 p / UTF-8 bytes        comparable across tokenizers; only where the tokens reproduce every
                                                     text exactly: else they are more probable than the text
 accuracy        tokens whose most probable prediction is right / tokens
+max_violation   of a mixture of experts: how far the most chosen is above an equal share of tokens, mean over layers
+dead_experts    experts that no token chose
+expert_load/L/E tokens that chose expert E of layer L, of all choices of the layer
 pairs_accuracy  pairs of sentences of which the one without a mistake is more probable / pairs; a tie is wrong (BLiMP)
 
 The baseline is an interpolated n-gram model on the run's own tokens, scored on the same targets with the same bytes;
@@ -33,6 +36,7 @@ from vaak.core.errors import DataError, UserError
 from vaak.core.task import Dataset, Meters
 from vaak.core.terminal import followed
 from vaak.nn.cross_entropy import IGNORED, target_losses, unless_many
+from vaak.nn.feed_forward import counted_loads, load_figures
 from vaak.tasks.lm.config import LanguageModelConfig
 from vaak.tasks.lm.data import SpecialTokens, StreamDataset, TextDataset, TokenSequence, collate
 from vaak.text.corpora.readers import find_files
@@ -51,16 +55,14 @@ class TextMeters(Meters):
         scored = places_of(batch["targets"] != IGNORED, counts["token"])
         targets = batch["targets"].flatten()[scored]
         options = visibility_of(self.options, batch) | unless_many(model, targets)
-        each, right = target_losses(model(batch["inputs"], **options, select=scored), targets)
+        with counted_loads(model) as loads:
+            each, right = target_losses(model(batch["inputs"], **options, select=scored), targets)
         nats = each.sum() if each.device.type == "mps" else each.sum(dtype=torch.float64)  # mps has no float64
-        found = torch.stack((nats, right.sum().to(nats.dtype))).tolist()  # the only wait
-        for name, value in (
-            ("nats", found[0]),
-            ("right", found[1]),
-            ("token", counts["token"]),
-            ("byte", counts["byte"]),
-        ):
-            self.totals[name] += value
+        numbers = [nats, right.sum(), *loads.values()]
+        found = torch.stack([number.to(nats.dtype) for number in numbers]).tolist()  # the only wait
+        names = ["nats", "right", *loads, "token", "byte"]
+        for name, value in zip(names, [*found, counts["token"], counts["byte"]], strict=True):
+            self.totals[name] = self.totals.get(name, 0.0) + value
 
     def sums(self) -> dict[str, float]:
         return self.totals
@@ -70,7 +72,7 @@ class TextMeters(Meters):
         results = {"loss": loss, "perplexity": math.exp(min(loss, 700.0)), "accuracy": sums["right"] / sums["token"]}
         if sums["byte"] and self.protocol["objective"] == "causal":
             results["bits_per_byte"] = sums["nats"] / math.log(2) / sums["byte"]
-        return results
+        return results | load_figures(sums)
 
 
 class PairMeters(Meters):
@@ -108,7 +110,8 @@ def visibility_of(options: LanguageModelConfig, batch: Batch) -> dict[str, Any]:
         documents = batch["documents"]
         known = {"num_documents": round(batch.totals()["example"])} if documents.is_cuda else {}
         return {"documents": documents, **known}
-    return {"mask": batch["documents"] >= 0} if options.model_type == "encoder" else {}
+    sees_padding = options.model_type == "encoder" or options.moe is not None  # whose experts it doesn't count for
+    return {"mask": batch["documents"] >= 0} if sees_padding else {}
 
 
 GRAMMAR_PAIRS = 100  # of each phenomenon: +- 5 % at two standard errors for a model at 90 %

@@ -26,6 +26,7 @@ from vaak.core.task import Dataset, Meters
 from vaak.core.terminal import progress
 from vaak.nn.cross_entropy import IGNORED
 from vaak.nn.decoding.sampling import without_dropout
+from vaak.nn.feed_forward import mixtures_of
 from vaak.nn.losses import Loss
 from vaak.nn.preferences import DirectPreference, OddsRatio
 from vaak.runs.prepared import Recipe, fingerprint_with_files
@@ -107,7 +108,8 @@ def answer_log_probabilities(model: nn.Module, batch: Batch) -> tuple[Tensor, Te
     inputs, targets = batch["inputs"].flatten(0, 1), batch["targets"].flatten(0, 1)
     scored = targets != IGNORED
     places = places_of(scored, batch.totals()["answer_token"])
-    logits = model(inputs, select=places)
+    padding = {"mask": (batch["documents"] >= 0).flatten(0, 1)} if mixtures_of(model) else {}
+    logits = model(inputs, select=places, **padding)
     exact = logits.to(torch.promote_types(logits.dtype, torch.float32))
     wanted = targets.flatten()[places]
     each = exact.gather(-1, wanted[:, None])[:, 0] - exact.logsumexp(-1)

@@ -2,6 +2,7 @@
 
 Llama, Mistral, Qwen2, Qwen3   RMSNorm, rotary positions, SwiGLU; Qwen2 has biases of queries, keys and values; Qwen3
                                normalises queries and keys of each head
+Qwen3-MoE                      Qwen3 with a mixture of experts in every block, without biases of the router
 GPT-2                          LayerNorm, learned positions, GELU; queries, keys and values are one transposed matrix
 any other                      transformers' own module (``vaak.tasks.lm.model:TransformersDecoder``)
 """
@@ -9,8 +10,9 @@ any other                      transformers' own module (``vaak.tasks.lm.model:T
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -174,6 +176,9 @@ IGNORED = (".attn.bias", ".attn.masked_bias", "rotary_emb.inv_freq")
 """Buffers that older folders hold: masks and wavelengths, which are computed."""
 
 
+_NUMBER = re.compile(r"\.(\d+)\.")
+
+
 @dataclass(frozen=True)
 class DecoderFamily:
     """``sizes`` and ``parts`` give transformers' names of ours.
@@ -181,7 +186,7 @@ class DecoderFamily:
     ``fixed`` are options with the only value that it has, ``expected`` the same of transformers. ``activations`` are
     its names of our feed-forward layers. ``parts`` are those of a block, a fused one with the number of the piece, of
     which there are three; ``others`` are not in a block. ``prefix`` is before all of them but the head, ``layers``
-    before a block's number.
+    before a block's number. ``moe`` are the names of sizes of its experts, and ``*`` in ``parts`` is an expert's number.
     """
 
     model_type: str
@@ -197,6 +202,7 @@ class DecoderFamily:
     layers: str
     is_transposed: bool = False
     positions: str = "max_position_embeddings"
+    moe: Mapping[str, str] = field(default_factory=dict)
 
     def theirs(self, name: str) -> tuple[str, int | None]:
         """Return their name of one of our tensors, and which piece of it ours is; None if it is all of it.
@@ -207,7 +213,9 @@ class DecoderFamily:
         if part in self.others:
             return f"{'' if part == 'head' else self.prefix}{self.others[part]}.{kind}", None
         layer, part = part.removeprefix("stack.blocks.").split(".", 1)
-        own, piece = self.parts[part]
+        number = _NUMBER.search(part)
+        own, piece = self.parts[_NUMBER.sub(".*.", part)]
+        own = own.replace("*", number[1]) if number else own
         return f"{self.prefix}{self.layers}.{layer}.{own}.{kind}", piece
 
     def exported(self, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -279,6 +287,14 @@ _OF_LLAMA: dict[str, Any] = {
 }
 
 
+_EXPERTS = {
+    "feed_forward.router": ("mlp.gate", None),
+    "feed_forward.experts.*.gate": ("mlp.experts.*.gate_proj", None),
+    "feed_forward.experts.*.up": ("mlp.experts.*.up_proj", None),
+    "feed_forward.experts.*.down": ("mlp.experts.*.down_proj", None),
+}
+
+
 def _like_llama(kind: str, architecture: str, expected: dict[str, Any], **fixed: Any) -> DecoderFamily:
     return DecoderFamily(
         kind, architecture, expected=expected, **{**_OF_LLAMA, "fixed": {**_OF_LLAMA["fixed"], **fixed}}
@@ -289,6 +305,21 @@ LLAMA = _like_llama("llama", "LlamaForCausalLM", {"attention_bias": False, "mlp_
 MISTRAL = _like_llama("mistral", "MistralForCausalLM", {"sliding_window": None})
 QWEN2 = _like_llama("qwen2", "Qwen2ForCausalLM", {"use_sliding_window": False}, qkv_bias=True)
 QWEN3 = _like_llama("qwen3", "Qwen3ForCausalLM", {"attention_bias": False, "use_sliding_window": False}, qk_norm=True)
+QWEN3_MOE = replace(
+    QWEN3,
+    model_type="qwen3_moe",
+    architecture="Qwen3MoeForCausalLM",
+    expected={**QWEN3.expected, "decoder_sparse_step": 1, "mlp_only_layers": []},
+    parts={name: part for name, part in QWEN3.parts.items() if not name.startswith("feed_forward.")} | _EXPERTS,
+    moe={
+        "num_experts": "num_local_experts",
+        "top_k": "num_experts_per_tok",
+        "d_ff": "moe_intermediate_size",
+        "normalise": "norm_topk_prob",
+    },
+)
+FIXED_MOE = {"num_shared": 0, "first_layer": 0, "scores": "softmax", "scale": 1.0, "balancing_bias": 0.0}
+"""The options of experts that Qwen3-MoE has no choice of."""
 GPT2 = DecoderFamily(
     "gpt2",
     "GPT2LMHeadModel",
@@ -331,7 +362,7 @@ GPT2 = DecoderFamily(
     is_transposed=True,
     positions="n_positions",
 )
-FAMILIES = {family.model_type: family for family in (LLAMA, MISTRAL, QWEN2, QWEN3, GPT2)}
+FAMILIES = {family.model_type: family for family in (LLAMA, MISTRAL, QWEN2, QWEN3, QWEN3_MOE, GPT2)}
 
 
 def family_of(config: LanguageModelConfig) -> DecoderFamily:
@@ -345,6 +376,11 @@ def family_of(config: LanguageModelConfig) -> DecoderFamily:
         )
     is_gpt2 = config.position_type == "learned"
     family = GPT2 if is_gpt2 else QWEN3 if config.qk_norm else QWEN2 if config.qkv_bias else LLAMA
+    if config.moe is not None:
+        family = QWEN3_MOE
+        for name, value in FIXED_MOE.items():
+            if getattr(config.moe, name) != value:
+                raise _not_theirs(family, f"moe.{name}", getattr(config.moe, name), value)
     kinds = set(family.activations.values())
     for name, value in family.fixed.items():
         if getattr(config, name) != value:
@@ -372,6 +408,10 @@ def exported_config(
         rope["rope_theta"] = rope["rope_parameters"]["rope_theta"]  # where transformers 4 reads it
         if family is QWEN2 and config.head_width * config.num_heads == config.d_model:
             del sizes["head_dim"]  # its configuration has none
+    if config.moe is not None:
+        sizes |= {theirs: getattr(config.moe, ours) for ours, theirs in family.moe.items()}
+        sizes[family.moe["d_ff"]] = config.moe.d_ff or sizes[family.sizes["d_ff"]]
+        sizes["num_experts"] = config.moe.num_experts  # as other tools read it
     names = {ours: theirs for theirs, ours in family.activations.items()}
     return {
         "architectures": [family.architecture],
@@ -427,6 +467,8 @@ def options_of(theirs: Mapping[str, Any]) -> dict[str, Any] | str:
         return _lacking(family.activation, activation)
     found = {ours: theirs.get(name) for ours, name in family.sizes.items()}  # Qwen2 has no head_dim
     options = {**family.fixed, **found, "feed_forward_type": family.activations[activation]}
+    if family.moe:
+        options["moe"] = {**FIXED_MOE, **{ours: theirs.get(name) for ours, name in family.moe.items()}}
     if family is GPT2:
         options["d_ff"] = options["d_ff"] or 4 * options["d_model"]
         return options

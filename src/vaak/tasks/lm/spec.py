@@ -130,6 +130,8 @@ def metrics(experiment: Experiment[Any, Any]) -> list[str]:
         names += ["val_orpo", "val_cross_entropy"] if experiment.training.loss.main.type == "orpo" else []
     elif experiment.model.model_type == "decoder":
         names.append("val_bits_per_byte")
+    if experiment.model.moe is not None and experiment.data.corpus.type != PREFERENCES:
+        names += ["val_max_violation", "val_dead_experts", "val_expert_load/"]
     return [*names, "pairs_accuracy", "pairs_accuracy/"] if experiment.data.minimal_pairs else names
 
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import tee
 from pathlib import Path
 from typing import Literal
@@ -31,6 +31,7 @@ from vaak.engine.distributed.launcher import pick_device
 from vaak.engine.trained import initialise
 from vaak.nn.cross_entropy import IGNORED
 from vaak.nn.decoding.sampling import SamplingSettings
+from vaak.nn.feed_forward import counted_loads, load_names, load_terms
 from vaak.nn.kernels.random_features import NORM_REG, SquaredNorms, norm_reg
 from vaak.nn.lora import add_lora
 from vaak.nn.losses import losses_of_logits
@@ -92,6 +93,9 @@ class LanguageModelTask(ExportableTask):
             raise UserError(
                 "data.minimal_pairs: an encoder gives no probability of a sentence; use model_type: decoder"
             )
+        moe = None if self.own.pretrained else self.own.moe
+        if moe is not None and moe.balancing_bias:
+            self.observed = tuple(load_names(map(str, self.own.mixture_layers), moe.num_experts))
         self.evaluation_splits = ("valid", "pairs") if self.data.minimal_pairs else ("valid",)
 
     # Data.
@@ -278,8 +282,13 @@ class LanguageModelTask(ExportableTask):
         return model
 
     def losses(self, model: nn.Module, batch: Batch) -> dict[str, Term]:
-        if self.preferences:
-            return preference_losses(self.main_loss, model, batch)
+        compute = partial(preference_losses, self.main_loss) if self.preferences else self._token_losses
+        if not self.observed:
+            return compute(model, batch)
+        with counted_loads(model) as loads:
+            return compute(model, batch) | load_terms(loads, self.observed)
+
+    def _token_losses(self, model: nn.Module, batch: Batch) -> dict[str, Term]:
         auxiliary = self.experiment.training.loss.auxiliary
         targets, norms = batch["targets"], None
         options: dict[str, object] = {**visibility_of(self.options, batch)}

@@ -5,6 +5,7 @@ perplexity         exp(loss)
 accuracy           tokens whose most probable prediction is right / tokens
 bleu               words that translations share with their references, 0 to 100
 chrf               the same of characters; chrf_plus_plus: of characters and words
+expert_load/L/E    with experts (model.encoder.moe, model.decoder.moe), as of a language model: max_violation, dead_experts
 
 The last three are ratios of counts of n-grams. The counts add up over batches and ranks, and the ratio is taken of
 their sums, so a score is sacrebleu's of the whole set. A row without references is not translated.
@@ -29,7 +30,8 @@ from vaak.core.batch import Batch, read_together, send
 from vaak.core.errors import optional_import
 from vaak.core.task import Meters
 from vaak.core.terminal import followed
-from vaak.nn.cross_entropy import target_losses, unless_many
+from vaak.nn.cross_entropy import IGNORED, target_losses, unless_many
+from vaak.nn.feed_forward import counted_loads, load_figures
 from vaak.tasks.seq2seq.config import METHOD_OPTIONS, DecodingConfig
 from vaak.text.word_dictionary import ROUNDS, WordDictionary, words
 
@@ -61,9 +63,13 @@ class TranslationMeters(Meters):
     def _predicted(self, model: nn.Module, batch: Batch) -> dict[str, float]:
         options, targets = unless_many(model, batch["targets"]), batch["targets"]
         tokens = batch.totals()["token"]
-        logits = model(batch["source"], batch["source_mask"], batch["inputs"], **options)
-        nats, right = read_together(*target_losses(logits, targets, tokens))
-        return {"nats": float(nats.double().sum()), "right": float(right.sum()), "token": tokens}
+        with counted_loads(model) as loads:
+            logits = model(
+                batch["source"], batch["source_mask"], batch["inputs"], target_mask=targets != IGNORED, **options
+            )
+        nats, right, *each = read_together(*target_losses(logits, targets, tokens), *loads.values())
+        found = {"nats": float(nats.double().sum()), "right": float(right.sum()), "token": tokens}
+        return found | dict(zip(loads, map(float, each), strict=True))
 
     def _translated(self, model: nn.Module, batch: Batch) -> dict[str, float]:
         rows = [row for row, references in enumerate(batch.extra["references"]) if references is not None]
@@ -90,7 +96,7 @@ class TranslationMeters(Meters):
             for name, metric in self.scores.items():
                 places = range(sum(key.startswith(f"{name}/") for key in sums))
                 results[name] = score_of(metric, [int(sums[f"{name}/{place}"]) for place in places])
-        return results
+        return results | load_figures(sums)
 
 
 def sacrebleu_scores() -> dict[str, Metric]:

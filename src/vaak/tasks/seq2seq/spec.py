@@ -87,6 +87,9 @@ def metrics(experiment: Experiment[Any, Any]) -> list[str]:
     """The figures that evaluations give."""
     names = ["val_loss", "val_perplexity", "val_accuracy"]
     translated = experiment.data.decoding.valid_examples != 0
+    model = experiment.model
+    if model.pretrained is None and (model.encoder.moe or model.decoder.moe):
+        names += ["val_max_violation", "val_dead_experts", "val_expert_load/"]
     return [*names, "val_bleu", "val_chrf", "val_chrf_plus_plus"] if translated else names
 
 

@@ -10,6 +10,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import fields
 from functools import partial
 from pathlib import Path
@@ -23,6 +24,7 @@ from vaak.core.errors import UserError
 from vaak.core.task import Baselines, Outputs
 from vaak.data.batching import largest_rows
 from vaak.nn.cross_entropy import IGNORED
+from vaak.nn.feed_forward import counted_loads, load_names, load_terms
 from vaak.nn.kernels.random_features import NORM_REG, SquaredNorms, norm_reg
 from vaak.nn.losses import losses_of_logits
 from vaak.runs.prepared import Recipe, prepared_folder
@@ -68,6 +70,11 @@ class Seq2SeqTask(TextTask[Seq2SeqExperiment, PreparedPairs, Seq2SeqModel]):
     def __init__(self, experiment: Seq2SeqExperiment, directory: Path, folder: Path) -> None:
         super().__init__(experiment, directory, folder)
         self.own = experiment.model
+        if self.own.pretrained is None:
+            for side, stack in (("encoder", self.own.encoder), ("decoder", self.own.decoder)):
+                if stack.moe is not None and stack.moe.balancing_bias:
+                    layers = (f"{side}.{number}" for number in stack.mixture_layers)
+                    self.observed += tuple(load_names(layers, stack.moe.num_experts))
 
     # Data.
 
@@ -135,11 +142,19 @@ class Seq2SeqTask(TextTask[Seq2SeqExperiment, PreparedPairs, Seq2SeqModel]):
         if NORM_REG in auxiliary:
             norms = SquaredNorms(batch["source_mask"]), SquaredNorms(targets != IGNORED)
         options = self.main_loss.model_options(model, targets)
-        logits = model(batch["source"], batch["source_mask"], batch["inputs"], norms=norms, **options)
+        with counted_loads(model) if self.observed else nullcontext({}) as loads:
+            logits = model(
+                batch["source"],
+                batch["source_mask"],
+                batch["inputs"],
+                norms=norms,
+                target_mask=targets != IGNORED if self.observed else None,
+                **options,
+            )
         terms = losses_of_logits(self.main_loss, auxiliary, logits, targets, per="token")
         if norms is not None:
             terms[NORM_REG] = norm_reg(*norms)
-        return terms
+        return terms | load_terms(loads, self.observed)
 
     def outputs(self) -> Outputs:
         tokenizers = self.prepared.source_tokenizer, self.prepared.target_tokenizer
