@@ -85,6 +85,11 @@ CIRCUMSTANCES: dict[str, tuple[str, ...]] = {
     "model.rope_scaling_type": ("model.rope_scaling_factor=2",),
     "model.rope_scaling_bounds": ("model.rope_scaling_factor=2", "model.rope_scaling_type=yarn"),
     "model.rope_original_length": ("model.rope_scaling_factor=2", "model.rope_scaling_type=yarn"),
+    "model.moe": ("model.moe={num_experts: 3, d_ff: 12}", "model.num_layers=2"),
+    **{
+        f"model.{side}.moe": (f"model.{side}.moe={{num_experts: 3, d_ff: 12}}", f"model.{side}.num_layers=2")
+        for side in ("encoder", "decoder")
+    },
     "model.lora": ("training.checkpoint.init_from=FOLDER/other", "model.lora={rank: 2}"),
     "data.corpus.text_column": ("data.corpus={type: json, train: [FOLDER/train.jsonl], valid: [], test: []}",),
     "data.corpus.num_sentences": ("data.corpus={type: grammar, num_sentences: 200}",),

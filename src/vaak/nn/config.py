@@ -174,7 +174,7 @@ class MoeConfig(Section):
     normalise: bool = option("The weights of a token's experts are divided by their sum.", True)
     scale: float = option("What these weights are multiplied by.", 1.0, gt=0)
     balancing_bias: float = option(
-        "How much the bias of each expert changes with a step, so that all are chosen alike without a loss; 0: no bias.",
+        "How much the bias of each expert changes with a step, so that all are chosen alike; 0: there is no bias.",
         0.001,
         ge=0,
         lt=1,

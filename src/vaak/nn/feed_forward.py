@@ -30,6 +30,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from vaak.core.batch import Term
+from vaak.core.torch_internals import is_fake
 from vaak.nn.config import FACTORS_END, MoeConfig
 from vaak.nn.norms import LayerNorm, inputs_of
 
@@ -177,7 +178,7 @@ class MixtureOfExperts(nn.Module):
     """Feed-forward layers, of which a router chooses ``top_k`` for each token, and perhaps one that all tokens read.
 
         s = sigmoid(router(x)), or its softmax
-        y = scale · Σ over the top_k of s + bias of g_e · expert_e(x), + shared(x)     g = s, divided by the chosen's sum
+        y = scale · Σ over the top_k of s + bias of g_e · expert_e(x), + shared(x)     g = s, over the chosen's sum
 
     No token is dropped, however many choose one expert. Once a step, ``follow_step`` raises the bias of experts that
     fewer tokens chose than the mean of the whole step, and lowers that of the others: the bias is used for the choice
@@ -211,10 +212,10 @@ class MixtureOfExperts(nn.Module):
         if self.tally is not None:
             loads = (choices if mask is None else choices * mask.flatten()[:, None]).sum(0)
             self.tally |= dict(zip(load_names([self.layer], len(loads)), loads.unbind(), strict=True))
-        mixed = self._all(tokens, weights, chosen) if torch.compiler.is_exporting() else None
-        if mixed is None:
-            mixed = self._chosen(tokens, weights, chosen, choices.sum(0).long().tolist())  # waits for a GPU
-        y = mixed.to(x.dtype).view_as(x)
+        compute = self._all if torch.compiler.is_exporting() else self._chosen
+        if torch.compiler.is_compiling() and compute == self._chosen:
+            compute = torch.compiler.disable(compute)  # its shapes change in every step
+        y = compute(tokens, weights, chosen).to(x.dtype).view_as(x)
         return y if self.shared is None else y + self.shared(x)
 
     def route(
@@ -225,15 +226,22 @@ class MixtureOfExperts(nn.Module):
         logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
         scores = logits.sigmoid() if self.config.scores == "sigmoid" else logits.softmax(-1)
         wanted = scores.detach() if self.bias is None else scores.detach() + self.bias
-        chosen = wanted.argsort(dim=-1, descending=True, stable=True)[:, : self.config.top_k]
+        if torch.compiler.is_exporting():  # ONNX has no order that keeps equal ones
+            chosen = wanted.topk(self.config.top_k).indices
+        else:
+            chosen = wanted.argsort(dim=-1, descending=True, stable=True)[:, : self.config.top_k]
         weights = scores.gather(1, chosen)
         if self.config.normalise:
             weights = weights / (weights.sum(-1, keepdim=True) + LEAST)
         return weights * self.config.scale, chosen
 
-    def _chosen(self, tokens: Tensor, weights: Tensor, chosen: Tensor, sizes: list[int]) -> Tensor:
+    def _chosen(self, tokens: Tensor, weights: Tensor, chosen: Tensor) -> Tensor:
         """Each expert reads its tokens, which stand together for it; then each token's outputs are added up."""
-        order = chosen.flatten().argsort(stable=True)
+        order, number = chosen.flatten().argsort(stable=True), len(self.experts)
+        if is_fake(tokens):  # an equal part for each
+            sizes = [part.shape[0] for part in order.tensor_split(number)]
+        else:
+            sizes = chosen.flatten().bincount(minlength=number).tolist()  # waits for a GPU
         read = tokens[order // chosen.shape[1]].split(sizes)
         outputs = torch.cat([expert(part) for expert, part in zip(self.experts, read, strict=True) if len(part)])
         of_token = outputs[order.argsort()].view(*chosen.shape, -1)
@@ -241,7 +249,7 @@ class MixtureOfExperts(nn.Module):
 
     def _all(self, tokens: Tensor, weights: Tensor, chosen: Tensor) -> Tensor:
         """Every expert reads all tokens, as an exported graph needs it, whose shapes don't depend on numbers."""
-        spread = weights.new_zeros(len(tokens), len(self.experts)).scatter(1, chosen, weights)
+        spread = weights.new_zeros(tokens.shape[0], len(self.experts)).scatter(1, chosen, weights)
         each = torch.stack([expert(tokens) for expert in self.experts], 1)
         return (each * spread[..., None]).sum(1)
 

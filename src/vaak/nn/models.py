@@ -181,8 +181,8 @@ class EncoderDecoderModel(nn.Module):
 
         ``source`` is real where ``source_mask`` is True; ``target`` may be padded on the right. ``norms`` tally what
         enters feature maps, of the source's tokens and of the target's. Without ``project``, what scores are the
-        product of is returned, except where tokens may be copied: then they aren't a product. Experts count tokens where
-        ``target_mask`` is True.
+        product of is returned, except where tokens may be copied: then they aren't a product. Experts count tokens
+        where ``target_mask`` is True.
         """
         source_norms, target_norms = norms or (None, None)
         memory = self.encode(source, source_mask, norms=source_norms)

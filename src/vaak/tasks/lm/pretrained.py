@@ -186,7 +186,7 @@ class DecoderFamily:
     ``fixed`` are options with the only value that it has, ``expected`` the same of transformers. ``activations`` are
     its names of our feed-forward layers. ``parts`` are those of a block, a fused one with the number of the piece, of
     which there are three; ``others`` are not in a block. ``prefix`` is before all of them but the head, ``layers``
-    before a block's number. ``moe`` are the names of sizes of its experts, and ``*`` in ``parts`` is an expert's number.
+    before a block's number. ``moe`` are names of options of its experts; ``*`` in ``parts`` is an expert's number.
     """
 
     model_type: str

@@ -2,10 +2,10 @@
 
 loss               nats per target token, [eos] included, each predicted given the true tokens before it
 perplexity         exp(loss)
+expert_load/L/E    of experts (moe), with max_violation and dead_experts, as of a language model (vaak.tasks.lm.metrics)
 accuracy           tokens whose most probable prediction is right / tokens
 bleu               words that translations share with their references, 0 to 100
 chrf               the same of characters; chrf_plus_plus: of characters and words
-expert_load/L/E    with experts (model.encoder.moe, model.decoder.moe), as of a language model: max_violation, dead_experts
 
 The last three are ratios of counts of n-grams. The counts add up over batches and ranks, and the ratio is taken of
 their sums, so a score is sacrebleu's of the whole set. A row without references is not translated.

@@ -10,7 +10,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import nullcontext
 from dataclasses import fields
 from functools import partial
 from pathlib import Path
@@ -142,7 +141,7 @@ class Seq2SeqTask(TextTask[Seq2SeqExperiment, PreparedPairs, Seq2SeqModel]):
         if NORM_REG in auxiliary:
             norms = SquaredNorms(batch["source_mask"]), SquaredNorms(targets != IGNORED)
         options = self.main_loss.model_options(model, targets)
-        with counted_loads(model) if self.observed else nullcontext({}) as loads:
+        with counted_loads(model) as loads:
             logits = model(
                 batch["source"],
                 batch["source_mask"],

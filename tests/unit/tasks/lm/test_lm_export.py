@@ -45,7 +45,18 @@ def small_model(**options: Any) -> LanguageModel:
     return model.eval()
 
 
-@pytest.mark.parametrize("options", [{}, {"qk_norm": True}, {"tie_embeddings": False, "rope_theta": 777.0}])
+EXPERTS = {"num_experts": 4, "d_ff": 32, "scores": "softmax", "normalise": False, "balancing_bias": 0.0}
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"qk_norm": True},
+        {"tie_embeddings": False, "rope_theta": 777.0},
+        {"qk_norm": True, "moe": EXPERTS},
+    ],
+)
 def test_transformers_loads_the_folder_and_agrees(options: dict[str, Any], tokenizer_file: Path, tmp_path: Path):
     transformers = pytest.importorskip("transformers")
     model = small_model(**options)
@@ -114,6 +125,8 @@ def test_what_cannot_be_exported_is_refused(tokenizer_file: Path, tmp_path: Path
     folder = tmp_path / "out"
     with pytest.raises(UserError, match="Only a decoder"):
         export_hf(small_model(model_type="encoder"), tokenizer_file, SPECIAL_TOKENS, 128, folder)
+    with pytest.raises(UserError, match=r"moe\.scores sigmoid can't be exported: transformers' Qwen3Moe has softmax"):
+        export_hf(small_model(qk_norm=True, moe={}), tokenizer_file, SPECIAL_TOKENS, 128, folder)
     with pytest.raises(UserError, match=r"no token '<cls>' .*cls_token"):
         export_hf(small_model(), tokenizer_file, {"cls_token": "<cls>"}, 128, folder)
     with pytest.raises(UserError, match="begin_token is not a special token"):
