@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -33,6 +33,7 @@ from vaak.core.storage.files import read_json
 from vaak.engine.checkpoint.companions import TENSORS
 from vaak.engine.checkpoint.files import Snapshot, list_checkpoints, load_checkpoint, read_state
 from vaak.engine.checkpoint.names import listed_files, step_folder, step_of
+from vaak.engine.distributed.exchange import hash_of
 from vaak.engine.distributed.launcher import INTEGERS, canonical, weights_fingerprint
 from vaak.engine.inspection import ROOT, tensors_in
 from vaak.engine.saving import differences
@@ -90,15 +91,23 @@ class Bounds:
 
 @dataclass
 class Retaken:
-    """Steps of a run, taken again: the values of each, and the first step that wrote down other ones, with these.
+    """Steps of a run, taken again: a hash of the values of each, and the values of the last one.
 
-    ``conditions`` are those that are others here than in the run, ``reference`` is that of a task of the user's own.
+    ``departure`` is the first step of which the run wrote down other values, with these. ``conditions`` are those that
+    are others here than in the run, ``reference`` is that of a task of the user's own.
     """
 
-    traces: dict[int, Trace] = field(default_factory=dict)
+    hashes: dict[int, int] = field(default_factory=dict)
+    step: int = 0
+    trace: Trace = field(default_factory=dict)
     departure: tuple[int, str] | None = None
     conditions: list[str] = field(default_factory=list)
     reference: str | None = None
+
+    def add(self, step: int, trace: Trace) -> None:
+        """Note what a step gave."""
+        values = sorted((stage, name, seen.fingerprint) for (stage, name), seen in trace.items())
+        self.step, self.trace, self.hashes[step] = step, trace, hash_of(values)
 
 
 def bisect_runs(one: Path, other: Path, *, device: str | None = None, trust_code: bool = False) -> dict[str, Any]:
@@ -118,8 +127,10 @@ def bisect_runs(one: Path, other: Path, *, device: str | None = None, trust_code
     found = {"runs": [str(run) for run in runs], "same_until": bounds.same, "recorded": bounds.what or None}
     if bounds.differs is None:
         return found | {"step": None, "sentence": f"the same: {bounds.compared}"}
-    first = _retake(runs[0], bounds, None, device, trust_code)
-    second = _retake(runs[1], bounds, first, device, trust_code)
+    first = _retake(runs[0], bounds, device, trust_code)
+    second = _retake(runs[1], bounds, device, trust_code, first)
+    if first.step > second.step:  # for its values of the step that differs: those of all steps would take much memory
+        first = _retake(runs[0], replace(bounds, differs=second.step), device, trust_code)
     differing = differing_kinds(runs, bounds.differs, first.reference)
     kinds = [f"{kind} ({'; '.join(lines)})" for kind, lines in differing.items() if lines]
     around = f"the runs differ in {', '.join(kinds)}" if kinds else ALIKE
@@ -141,11 +152,9 @@ def _verdict(
     runs: Sequence[Path], bounds: Bounds, first: Retaken, second: Retaken
 ) -> tuple[int, str, str, tuple[str, str] | None]:
     """Return the first step that differs, the stage, the name of the value and, where there are two, both as shown."""
-    for step, trace in second.traces.items():
-        before = first.traces[step]
-        if (key := first_difference(before, trace)) is not None:
-            one, other = (traces[key].shown if key in traces else "nothing" for traces in (before, trace))
-            return step, *key, (one, other)
+    if (key := first_difference(first.trace, second.trace)) is not None:
+        one, other = (taken.trace[key].shown if key in taken.trace else "nothing" for taken in (first, second))
+        return second.step, *key, (one, other)
     again = f"the steps {bounds.same + 1} to {bounds.differs} of both, taken again, are the same"
     departures = [(*one.departure, run) for one, run in zip((first, second), runs, strict=True) if one.departure]
     if departures:
@@ -233,7 +242,9 @@ def differing_tensor(one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> 
     return None
 
 
-def _retake(directory: Path, bounds: Bounds, other: Retaken | None, device: str | None, trust_code: bool) -> Retaken:
+def _retake(
+    directory: Path, bounds: Bounds, device: str | None, trust_code: bool, other: Retaken | None = None
+) -> Retaken:
     """Take the steps of a run again from where both are the same, until what differs, or is other than ``other``."""
     found, last = Retaken(), bounds.differs
     assert last is not None
@@ -247,14 +258,14 @@ def _retake(directory: Path, bounds: Bounds, other: Retaken | None, device: str 
         found.conditions = [
             f"{name}: {then} then, {now} now" for name, then, now in differences(recorded, trainer.conditions())
         ]
-        found.traces[bounds.same] = _trace_of_state(trainer)
+        found.add(bounds.same, _trace_of_state(trainer))
         for step in range(bounds.same + 1, last + 1):
+            if other is not None and other.hashes[found.step] != found.hashes[found.step]:
+                break
             data = take_steps_before(step, trainer, steps, agreement)
-            found.traces[step] = traced_step(trainer, data, agreement)
+            found.add(step, traced_step(trainer, data, agreement))
             if found.departure is None and (what := _departure(trainer, directory, agreement, step)) is not None:
                 found.departure = step, what
-            if other is not None and first_difference(other.traces[step], found.traces[step]) is not None:
-                break
     return found
 
 

@@ -94,7 +94,7 @@ def test_users_code_that_was_edited(tiny_text: Path, tmp_path: Path):
         (file := tmp_path / f"of-{run.name}" / "mine.py").parent.mkdir()
         file.write_text(CALLBACK.replace("{factor}", factor))
         code = f"training.callbacks=[{{type: '{file}:Mine'}}]"
-        tiny_runs.train(tiny_text, run, *OPTIONS, code, "training.max_steps=4")
+        tiny_runs.train(tiny_text, run, *OPTIONS, code, "training.max_steps=4", "training.logging.interval=4")
     found = bisected(*runs, trust_code=True)
     assert (found["step"], found["stage"], found["same_until"]) == (3, "update", 2)
     assert found["name"].startswith("model ")
