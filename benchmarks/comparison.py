@@ -16,7 +16,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from vaak.study.significance import (
+from vaak.core.significance import (
     Test,
     approximate_randomisation,
     corrected_t_test,

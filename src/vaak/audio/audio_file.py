@@ -19,6 +19,7 @@ import os
 import struct
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from io import BytesIO
 from pathlib import Path
 from typing import Any, BinaryIO, Literal, NamedTuple, Self
 
@@ -461,3 +462,18 @@ def audio_files(paths: Iterable[Path]) -> tuple[list[Path], dict[Path, UserError
         elif others:
             log.warning("%s: skipped %s", path, others)
     return list(found.values()), without
+
+
+HEARD, LONGEST_HEARD = 4, 15
+"""How many examples of an evaluation are kept as audio, and how many seconds of each."""
+
+
+def wav_of(samples: np.ndarray, sampling_rate: int) -> bytes:
+    """A WAV file of 16 bits with ``samples`` ``(time,)`` within ±1. Raises UserError without soundfile."""
+    try:
+        import soundfile
+    except (ImportError, OSError) as error:
+        raise UserError(f"audio files require soundfile ({error}); pip install 'vaak[audio]'") from error
+    content = BytesIO()
+    soundfile.write(content, samples, sampling_rate, "PCM_16", format="WAV")
+    return content.getvalue()

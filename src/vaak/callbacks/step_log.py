@@ -57,6 +57,7 @@ class StepLogCallback(Callback):
         self.unread: list[StepReport] = []
         self.window, self.epoch, self.smoothed = LossTally(), LossTally(), Smoothed(smoothing)
         self.seconds, self.aside, self.counts = 0.0, 0.0, dict[str, float]()
+        self.gap, self.steps = 0.0, 0
         self.skipped = {"overflow": 0, "non_finite": 0}
 
     def on_step_end(self, trainer: Run, report: StepReport) -> None:
@@ -65,6 +66,7 @@ class StepLogCallback(Callback):
             self._read()
             trainer.record("step", self._step_values(trainer, report))
             self.window, self.seconds, self.aside, self.counts = LossTally(), 0.0, 0.0, {}
+            self.gap, self.steps = 0.0, 0
             if report.step == 1:
                 all_weights = list(trainer.model.parameters())
                 trained = [weights for weights in all_weights if weights.requires_grad]  # at first
@@ -93,6 +95,8 @@ class StepLogCallback(Callback):
     def _add(self, report: StepReport, means: dict[str, float]) -> None:
         self.seconds += report.seconds
         self.aside += report.seconds_aside
+        self.gap += report.seconds_of_gap
+        self.steps += 1
         for unit, count in report.counts.items():
             self.counts[unit] = self.counts.get(unit, 0.0) + count
         if report.skipped is not None:
@@ -121,6 +125,7 @@ class StepLogCallback(Callback):
         values["clock"] = {"seconds": round(self.seconds, 4)} | {
             rate_name(unit): round(count / training, 1) for unit, count in self.counts.items() if count and training > 0
         }
+        values["clock"]["gap_ms"] = round(1000 * self.gap / max(1, self.steps), 3)
         return values
 
     def state_dict(self) -> dict[str, Any]:
@@ -132,6 +137,7 @@ class StepLogCallback(Callback):
         self.window, self.epoch = LossTally(state["window"]), LossTally(state["epoch"])
         self.smoothed.sums, self.skipped = state["smoothed"], state["skipped"]
         self.unread, self.seconds, self.aside, self.counts = [], 0.0, 0.0, {}
+        self.gap, self.steps = 0.0, 0
 
 
 def with_total(parts: dict[str, float], weights: dict[str, float]) -> dict[str, float]:

@@ -1,4 +1,4 @@
-"""Trackers: which numbers of a record they get, and that they can't stop a run; TensorBoard, and accelerate's, by name.
+"""Trackers: which numbers of a record they get, and that they can't stop a run; TensorBoard, trackio, and accelerate's.
 
 Those of accelerate are MLflow, Comet, Aim and others. TensorBoard's events are written without its writers. Those
 keep events back for up to two minutes, so that a killed process loses them, and fail on a separate thread,
@@ -11,11 +11,15 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import importlib.util
 import json
 import logging
 import os
 import struct
+import sys
+import tempfile
 import time
+import uuid
 import wave
 from collections.abc import Callable, Mapping
 from io import BytesIO
@@ -24,9 +28,11 @@ from typing import Any
 
 from vaak.config.yaml.text import looks_secret
 from vaak.core.callback import Callback, Run
+from vaak.core.errors import UserError
+from vaak.core.storage.files import read_json, write_json
 from vaak.engine.distributed.ranks import accelerate_tracker
 from vaak.engine.evaluation import is_audio
-from vaak.engine.metrics_file import Record, read_newest_records
+from vaak.engine.metrics_file import Record, read_newest_records, read_records
 
 log = logging.getLogger("vaak")
 GROUPS = {"step": "train", "evaluation": "evaluation", "epoch": "epoch", "learning_rates": "learning_rates"}
@@ -152,6 +158,66 @@ class AccelerateTrackerCallback(Tracker):
     def close(self) -> None:
         if self.tracker is not None:
             self.tracker.finish()
+
+
+class TrackioCallback(Tracker):
+    """Hands records, pictures and audio to trackio, whose dashboard (``trackio show``) runs on this machine.
+
+    One trackio run for one run directory, by the name that RUN/trackio.json keeps. Each session begins it again with
+    all that ``metrics.jsonl`` has, so that no point is there twice. Raises UserError where it isn't installed.
+    """
+
+    name = "trackio"
+
+    def __init__(self, project: str, config: dict[str, Any], only: tuple[str, ...] | None = None) -> None:
+        super().__init__(only)
+        if importlib.util.find_spec("trackio") is None:
+            raise UserError(
+                "training.logging.trackers names trackio, which isn't installed: pip install 'vaak[trackio]'"
+            )
+        self.project, self.config = project, config
+        self.run: Any = None
+
+    def open(self, trainer: Run) -> None:
+        path = trainer.directory / "trackio.json"
+        if not path.exists():
+            write_json(path, {"project": self.project, "run": f"{trainer.directory.name}-{uuid.uuid4().hex[:8]}"})
+        about = read_json(path)
+        with contextlib.redirect_stdout(sys.stderr):  # it prints what to do next; standard output is Vaak's
+            import trackio
+
+            with contextlib.suppress(ValueError):  # the project doesn't exist yet
+                for one in trackio.Api().runs(about["project"]):
+                    if one.name == about["run"]:
+                        one.delete()
+            options = {"embed": False, "auto_log_gpu": False, "auto_log_cpu": False}
+            self.run = trackio.init(about["project"], name=about["run"], config=self.config, **options)
+        if trainer.records.path is not None and trainer.records.path.exists():
+            for record in read_records(trainer.records.path):
+                self.write(record)
+        for step in trainer.pictures.steps():
+            self.write_pictures(step, trainer.pictures.of_step(step))
+
+    def write(self, record: Record) -> None:
+        self.run.log(numbers(record, self.only), step=record["step"])
+
+    def write_pictures(self, step: int, pictures: Mapping[str, bytes]) -> None:
+        """Write them as files, which trackio copies."""
+        import trackio
+
+        with tempfile.TemporaryDirectory() as folder:
+            media: dict[str, Any] = {}
+            for name, content in pictures.items():
+                path = Path(folder) / f"{name}.{'wav' if is_audio(content) else 'png'}"
+                path.write_bytes(content)
+                kind = trackio.Audio if is_audio(content) else trackio.Image
+                media[f"evaluation/{name}"] = kind(str(path))
+            self.run.log(media, step=step)
+
+    def close(self) -> None:
+        if self.run is not None:
+            with contextlib.redirect_stdout(sys.stderr):
+                self.run.finish()
 
 
 def flat(options: Mapping[str, Any], prefix: str = "") -> dict[str, bool | int | float | str]:

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fnmatch
 import json
 import shutil
@@ -23,6 +24,7 @@ from vaak.core.errors import UserError
 from vaak.report.tables import aligned
 
 if TYPE_CHECKING:
+    from vaak.report.serve import Reports
     from vaak.runs.folder.listing import RunSummary
 
 COLUMNS: dict[str, Callable[[RunSummary], str]] = {
@@ -230,72 +232,125 @@ def _time(seconds: float) -> str:
     return f"{minutes // 60}:{minutes % 60:02}:{rest:02}"
 
 
-class Picture(StrEnum):
-    """The pictures that can be drawn."""
-
-    history = "history"
-    gate = "gate"
-    experts = "experts"
-    asr = "asr"
+PICTURES = ("history", "gate", "experts", "asr")
 
 
 def plot(
-    run: Annotated[Path, typer.Argument(help="A run; for gate and experts the folder of vaak pipeline moe-asr.")],
-    picture: Annotated[
-        Picture,
+    arguments: Annotated[
+        list[str],
         typer.Argument(
-            help="history: losses and figures of a run over its steps; of a pipeline moe-asr: gate (confusion, "
-            "reliability), experts (use and word error rate of each) or asr (the history of its joint training)."
+            metavar="RUN... [PICTURE]",
+            help="A run, or several to draw together; for gate and experts the folder of vaak pipeline moe-asr. "
+            "PICTURE is history (the default): losses and figures over the steps; of a pipeline moe-asr: gate "
+            "(confusion, reliability), experts (use and word error rate of each) or asr (the history of its joint "
+            "training).",
         ),
-    ] = Picture.history,
+    ],
     output: Annotated[
         Path | None,
         typer.Option("--output", "-o", help="The file; its ending gives its kind. Default: RUN/PICTURE.png."),
     ] = None,
 ) -> None:
-    """Draw the training of a run, or what a pipeline of speech recognition made. It requires matplotlib.
+    """Draw the training of runs, or what a pipeline of speech recognition made. It requires matplotlib.
 
     Example: vaak plot runs/asr-quickstart --output history.png
     """
-
-    path = output or run / f"{picture}.png"
-    if picture in (Picture.gate, Picture.experts):
+    named = len(arguments) > 1 and arguments[-1] in PICTURES and not Path(arguments[-1]).is_dir()
+    picture = arguments[-1] if named else "history"
+    runs = [Path(name) for name in (arguments[:-1] if named else arguments)]
+    missing = next((run for run in runs if not run.is_dir()), None)
+    if missing is not None:
+        also = f", nor one of {', '.join(PICTURES)}" if len(runs) > 1 else ""
+        raise UserError(f"{missing} is not a folder of a run{also}")
+    path = output or runs[0] / f"{picture}.png"
+    if picture in ("gate", "experts"):
         from vaak.report.experts import draw_experts, draw_gate
 
-        (draw_gate if picture is Picture.gate else draw_experts)(run, path)
+        if len(runs) > 1:
+            raise UserError(f"{picture} is drawn of one pipeline, not of {len(runs)}")
+        (draw_gate if picture == "gate" else draw_experts)(runs[0], path)
     else:
-        from vaak.engine.metrics_file import read_history
-        from vaak.report.charts import draw_history
+        _draw_histories(runs, picture, path)
+    print(path)
 
-        places = (run, run / "joint" / "run") if picture is Picture.asr else (run,)
+
+def _draw_histories(runs: Sequence[Path], picture: str, path: Path) -> None:
+    """Draw the histories of runs, or of the joint trainings of pipelines, into a file."""
+    from vaak.engine.metrics_file import read_history
+    from vaak.report.charts import draw_histories
+
+    directories = {}
+    for run in runs:
+        places = (run, run / "joint" / "run") if picture == "asr" else (run,)
         directory = next((place for place in places if (place / "metrics.jsonl").is_file()), None)
         if directory is None:
             raise UserError(f"{run} has no metrics.jsonl: it is not a run, or it hasn't been trained")
-        draw_history(read_history(directory), str(directory), path)
-    print(path)
+        directories[str(directory)] = read_history(directory)
+    draw_histories(directories, ", ".join(directories), path)
 
 
 def report(
-    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="A run; or several, to compare.")],
+    runs: Annotated[
+        list[Path] | None, typer.Argument(metavar="[RUN...]", help="A run; or several, to compare.")
+    ] = None,
     output: Annotated[
         Path | None,
         typer.Option(
-            "--output", "-o", help="The file. Default: report.html in the run, of several comparison.html in the first."
+            "--output",
+            "-o",
+            help="The file. Default: report.html in the run, of several comparison.html in the first, of a folder "
+            "runs.html in it.",
         ),
     ] = None,
+    runs_dir: Annotated[
+        Path | None, typer.Option("--runs-dir", help="A folder of runs: list them, with filters, in place of RUN.")
+    ] = None,
+    watch: Annotated[
+        bool,
+        typer.Option("--watch", help="Serve the page on this machine (127.0.0.1) and refresh it, until Ctrl-C."),
+    ] = False,
+    port: Annotated[int, typer.Option(help="The port for --watch; 0 takes a free one.", min=0, max=65535)] = 0,
 ) -> None:
-    """Write all about a run as one HTML file: figures, charts, events, pictures, sound, options, how to resume it.
+    """Write all about a run as one HTML file: figures, charts, examples, sound, options, how to resume it.
 
-    The run may still be going, or have crashed. Of several runs: the options that differ, then their curves together.
+    The run may still be going, or have crashed. Of several runs: the options that differ, then their curves together,
+    then paired differences.
 
     Example: vaak report runs/quickstart --output quickstart.html
     """
-    from vaak.report.page import comparison_page, run_page, write_page
+    from vaak.report.comparison import comparison_page
+    from vaak.report.document import write_page
+    from vaak.report.page import run_page
     from vaak.report.run_facts import read_facts
+    from vaak.report.serve import Reports, list_page
 
-    path = output or runs[0] / ("report.html" if len(runs) == 1 else "comparison.html")
+    if bool(runs) == (runs_dir is not None):
+        raise UserError("give runs, or a folder of runs by --runs-dir")
+    if watch:
+        if output is not None:
+            raise UserError("--watch serves the page: leave out --output")
+        _serve(Reports(runs or [], runs_dir), port)
+        return
+    names = {0: "runs.html", 1: "report.html"}
+    path = output or (runs_dir or (runs or [Path()])[0]) / names.get(len(runs or []), "comparison.html")
     if path.suffix.lower() not in (".html", ".htm"):
         raise UserError(f"{path}: the report is an HTML page; use a file name that ends in .html")
-    facts = [read_facts(run) for run in runs]
-    write_page(path, run_page(facts[0]) if len(facts) == 1 else comparison_page(facts))
+    if runs_dir is not None:
+        write_page(path, list_page(runs_dir))
+    else:
+        facts = [read_facts(run) for run in runs or []]
+        write_page(path, run_page(facts[0]) if len(facts) == 1 else comparison_page(facts))
     print(path)
+
+
+def _serve(reports: Reports, port: int) -> None:
+    """Serve pages until Ctrl-C. Raises UserError where there is nothing to serve."""
+    from vaak.report.serve import HOST, server_of
+
+    first = reports.find("/")
+    assert first is not None
+    first[0]()  # a mistake in the arguments is said here
+    with server_of(reports, port) as server:
+        print(f"http://{HOST}:{server.server_address[1]}/  (Ctrl-C ends it)", flush=True)
+        with contextlib.suppress(KeyboardInterrupt):
+            server.serve_forever()

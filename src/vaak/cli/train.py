@@ -127,9 +127,16 @@ def run_training(files: list[str], overrides: list[str], trust_code: bool = Fals
     if short:
         print_trial(try_run(loaded), loaded.experiment.training.logging.json_lines)
         return
-    outcome = train_run(loaded)
-    if outcome.is_main:
-        from vaak.report.page import report_of_trained
+    from vaak.report.page import records_of, report_of_trained
 
+    directory = loaded.experiment.run_dir
+    before = records_of(directory)
+    try:
+        outcome = train_run(loaded)
+    except Exception:
+        if os.environ.get("RANK", "0") == "0" and records_of(directory) != before:  # it took steps, and failed
+            report_of_trained(directory)
+        raise
+    if outcome.is_main:
         report = report_of_trained(outcome.directory)
         print_outcome(outcome, loaded.experiment.training.logging.json_lines, report)

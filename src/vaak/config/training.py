@@ -195,9 +195,14 @@ class LoggingConfig(Section):
     interval: int = option("Log every N steps.", 50, gt=0)
     tensorboard: bool = option("Write TensorBoard events to RUN/tensorboard.", True)
     wandb: bool = option("Log to Weights & Biases (see the section wandb).", False)
-    trackers: tuple[str, ...] = option("Further trackers of accelerate by name (mlflow, comet_ml, ...).", ())
+    trackers: tuple[str, ...] = option(
+        "Further trackers by name: trackio, and those of accelerate (mlflow, comet_ml, ...).", ()
+    )
     smoothing: float = option("Weight of the past in the smoothed losses; 0 turns smoothing off.", 0.98, ge=0, lt=1)
     system_metrics: bool = option("Log memory in use, its pressure, and how busy the processors are.", True)
+    examples: bool = option(
+        "Keep single examples of evaluations for vaak report: texts, errors, samples, in RUN/pictures.", True
+    )
     json_lines: bool = option("Write the console log as lines of JSON, for machines.", False)
     log_metrics: tuple[str, ...] | None = option("Send only these names to the trackers; null sends all.", None)
     progress_bar: bool = option("Draw a progress bar where the console is a terminal.", True)

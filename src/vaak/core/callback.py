@@ -170,7 +170,8 @@ class StepReport:
     the weights didn't change: ``overflow`` of fp16, ``non_finite``, or None where they did. For a step with several
     objectives, ``gradient_norms`` has each one's norm by its name. ``splittable`` is False where this rank saw
     a loss that isn't a sum over examples. ``seconds`` is the time since the report before, of which ``seconds_aside``
-    passed in what was due between the steps: evaluations, and the making of checkpoints.
+    passed in what was due between the steps: evaluations, and the making of checkpoints; in ``seconds_of_gap`` of them
+    the process waited for the step's data.
     """
 
     step: int
@@ -187,3 +188,4 @@ class StepReport:
     gradient_norms: dict[str, torch.Tensor] = field(default_factory=dict)
     splittable: bool = True
     seconds_aside: float = 0.0
+    seconds_of_gap: float = 0.0

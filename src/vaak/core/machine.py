@@ -23,6 +23,14 @@ import vaak
 
 FAST_BF16 = {"amx_bf16", "avx512_bf16", "bf16"}  # of x86 and of Arm
 
+Thresholds = tuple[float, float, float]
+THRESHOLDS: dict[str, Thresholds] = {
+    "cuda": (0.60, 0.75, 0.85),
+    "mps": (0.55, 0.70, 0.80),
+    "cpu": (0.70, 0.80, 0.90),
+}
+"""The fractions, by device, of the memory from which pressure is moderate, high and critical."""
+
 
 def allowed_cores() -> int:
     """The cores that this process may run on."""

@@ -131,6 +131,17 @@ class Meters:
         """CSV files by name, which ``vaak eval --output`` writes with the pictures."""
         return {}
 
+    def seen(self) -> dict[str, list[Any]]:
+        """Lists of what single examples gave, by name, as JSON: those of all processes are joined for ``summary``."""
+        return {}
+
+    def summary(self, sums: dict[str, float], seen: dict[str, list[Any]]) -> dict[str, Any]:
+        """What a run keeps of an evaluation for its report (``vaak.core.summaries``), as JSON; empty: nothing.
+
+        ``sums`` and ``seen`` are those of all processes. It stays small, however large the split is.
+        """
+        return {}
+
 
 @dataclass(frozen=True)
 class Baselines:

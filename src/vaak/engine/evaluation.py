@@ -1,13 +1,15 @@
 """A model's results on a split: sums and counts over the whole set and all ranks, divided once; and pictures.
 
 Meters that have ``pictures`` (vaak.core.task.Meters) are asked after their evaluation, on the main process. So is
-their ``audio``, WAV files. The newest of each name are kept: ``RUN/pictures/NAME/step-00001000.png`` (or ``.wav``).
-Pictures are not records: ``metrics.jsonl`` and the state don't know them, and one that can't be drawn or written
-doesn't stop a run.
+their ``audio``, WAV files, and their ``summary``, JSON: single examples and what the report shows of them. The newest
+of each name are kept: ``RUN/pictures/NAME/step-00001000.png`` (or ``.wav``, ``.json``); one that is as it was before is
+not written again. Pictures are not records: ``metrics.jsonl`` and the state don't know them, and one that can't be
+drawn or written doesn't stop a run.
 """
 
 from __future__ import annotations
 
+import json
 import logging
 import re
 from collections import Counter
@@ -16,6 +18,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from itertools import zip_longest
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -26,6 +29,7 @@ from vaak.core.batch import Batch, demand_kind
 from vaak.core.errors import UserError
 from vaak.core.random_keys import EVALUATION_SEED, Purpose, draw_key
 from vaak.core.storage.files import write_bytes
+from vaak.core.summaries import SUMMARY
 from vaak.core.task import Meters, Task
 from vaak.core.terminal import progress
 from vaak.data.batching import evaluation_plan
@@ -91,7 +95,8 @@ class _Share:
 class Evaluator:
     """Evaluates models on a task's splits. With ``skip_bad``, examples that can't be read are skipped and counted.
 
-    ``show`` is given what makes the pictures, then the audio, of a split's meters, on the main process.
+    ``show`` is given what makes the pictures, the audio, then the summary of a split's meters, on the main process;
+    it is there on all processes or on none.
     ``precision`` is that of a run in training, which may have left mixed precision; None: the configuration's.
     ``watched`` makes meters of a split's meters, which pass on what they are shown.
     """
@@ -123,11 +128,14 @@ class Evaluator:
         plan, rank, world_size = self._plan(split), self.ranks.rank, self.ranks.world_size
         share = _Share(plan, rank, world_size, -(-len(plan) // world_size), Interruption(self.ranks, wanted).check)
         measured = self._measure_share(model, split, share, pieces, divide)
-        meters, results = measured.meters, measured.meters.results(measured.sums_over(self.ranks))
+        meters, sums = measured.meters, measured.sums_over(self.ranks)
+        results = meters.results(dict(sums))
         skipped = self.ranks.sum({"skipped": measured.skipped})["skipped"]
         prefix = PREFIXES.get(split, f"{split}_")
-        if self.show is not None and self.ranks.is_main:
-            for made in (meters.pictures, meters.audio):
+        if self.show is not None:
+            seen = measured.seen_over(self.ranks) if self.config.logging.examples else {}
+            summary = partial(_summary, meters, sums, seen) if self.config.logging.examples else dict
+            for made in (meters.pictures, meters.audio, summary) if self.ranks.is_main else ():
                 self.show(partial(_name_pictures, prefix, made))
         return {prefix + name: value for name, value in (results | ({"skipped": skipped} if skipped else {})).items()}
 
@@ -209,6 +217,7 @@ class Evaluator:
                         return None
                 if measured.by_batch:
                     measured.parts.append((microbatch.address.number, meters.sums()))
+                    measured.add_seen(meters)
         return measured
 
 
@@ -223,7 +232,23 @@ class _Measured:
     meters: Meters
     by_batch: bool
     parts: list[tuple[int, dict[str, float]]] = field(default_factory=list)
+    seen: dict[str, list[Any]] = field(default_factory=dict)
     skipped: float = 0.0
+
+    def add_seen(self, meters: Meters) -> None:
+        """Join what ``meters`` saw of single examples to that of those before."""
+        for name, found in meters.seen().items():
+            self.seen.setdefault(name, []).extend(found)
+
+    def seen_over(self, ranks: Ranks) -> dict[str, list[Any]]:
+        """What all ranks saw of single examples, in the order of ranks."""
+        if not self.by_batch:
+            self.add_seen(self.meters)
+        joined: dict[str, list[Any]] = {}
+        for of_rank in ranks.gather(self.seen):
+            for name, found in of_rank.items():
+                joined.setdefault(name, []).extend(found)
+        return joined
 
     def sums(self) -> dict[str, float]:
         """The sums of this rank."""
@@ -262,15 +287,25 @@ def _name_pictures(prefix: str, made: Callable[[], dict[str, bytes]]) -> dict[st
     return {prefix + name: content for name, content in made().items()}
 
 
+def _summary(meters: Meters, sums: dict[str, float], seen: dict[str, list[Any]]) -> dict[str, bytes]:
+    """The summary of an evaluation as a file, if there is one."""
+    found = meters.summary(sums, seen)
+    return {SUMMARY: json.dumps(found, ensure_ascii=False, separators=(",", ":")).encode()} if found else {}
+
+
 KEPT = 20
 """Pictures of a name."""
-STEP = re.compile(r"step-(\d{8})\.(png|wav)")
+STEP = re.compile(r"step-(\d{8})\.(png|wav|json)")
 Listener = Callable[[int, Mapping[str, bytes]], None]
 
 
 def is_audio(content: bytes) -> bool:
     """Return whether it is a WAV file; otherwise it is a picture."""
     return content[:4] == b"RIFF"
+
+
+def _ending(content: bytes) -> str:
+    return "wav" if is_audio(content) else "json" if content[:1] == b"{" else "png"
 
 
 class Pictures:
@@ -289,10 +324,11 @@ class Pictures:
         """Draw the pictures of a step, write them, and pass them on. The first failure is logged."""
         try:
             drawn = draw()
-            for name, content in drawn.items():
+            new = {name: content for name, content in drawn.items() if self._is_new(name, step, content)}
+            for name, content in new.items():
                 folder = self.folder / name
                 folder.mkdir(parents=True, exist_ok=True)
-                write_bytes(folder / f"step-{step:08d}.{'wav' if is_audio(content) else 'png'}", content)
+                write_bytes(folder / f"step-{step:08d}.{_ending(content)}", content)
                 for _, path in _pictures_by_step(folder)[:-KEPT]:
                     path.unlink()
         except Exception as error:
@@ -301,12 +337,24 @@ class Pictures:
                 log.warning("no pictures of this evaluation (%s); training continues without them", reason)
             self.fails = True
             return
-        for listener in self.listeners if drawn else ():
-            listener(step, drawn)
+        shown = {name: content for name, content in new.items() if _ending(content) != "json"}
+        for listener in self.listeners if shown else ():
+            listener(step, shown)
+
+    def _is_new(self, name: str, step: int, content: bytes) -> bool:
+        """Whether a recording, which no training changes, isn't there from an earlier step."""
+        there = _pictures_by_step(self.folder / name)[-1:] if is_audio(content) else []
+        return not (there and there[0][0] < step and there[0][1].read_bytes() == content)
+
+    def steps(self) -> list[int]:
+        """The steps of which there are pictures or audio, in order."""
+        paths = [*self.folder.glob("*/step-*.png"), *self.folder.glob("*/step-*.wav")]
+        return sorted({int(match[1]) for path in paths if (match := STEP.fullmatch(path.name))})
 
     def of_step(self, step: int) -> dict[str, bytes]:
-        """The pictures of a step that are there, by name."""
-        return {path.parent.name: path.read_bytes() for path in self.folder.glob(f"*/step-{step:08d}.*")}
+        """The pictures and the audio of a step that are there, by name."""
+        paths = [*self.folder.glob(f"*/step-{step:08d}.png"), *self.folder.glob(f"*/step-{step:08d}.wav")]
+        return {path.parent.name: path.read_bytes() for path in sorted(paths)}
 
     def cut(self, step: int, aside: Path | None = None) -> None:
         """Delete the pictures of later steps, or move them to the folder ``aside``; and what a killed process left."""
@@ -324,5 +372,5 @@ class Pictures:
 
 def _pictures_by_step(folder: Path) -> list[tuple[int, Path]]:
     """The pictures of a folder with their steps, in order."""
-    found = [(STEP.fullmatch(path.name), path) for path in folder.iterdir()]
+    found = [(STEP.fullmatch(path.name), path) for path in folder.glob("*")]
     return sorted((int(match[1]), path) for match, path in found if match)

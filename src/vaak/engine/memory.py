@@ -22,7 +22,7 @@ from itertools import pairwise
 import torch
 
 from vaak.core.errors import UserError
-from vaak.core.machine import host_memory
+from vaak.core.machine import THRESHOLDS, Thresholds, host_memory
 from vaak.core.out_of_memory import is_out_of_memory as is_out_of_memory  # for users of the library
 
 
@@ -94,13 +94,6 @@ def reset_peak(device: torch.device) -> None:
         host_memory().reset_peak()
 
 
-Thresholds = tuple[float, float, float]
-THRESHOLDS: dict[str, Thresholds] = {
-    "cuda": (0.60, 0.75, 0.85),
-    "mps": (0.55, 0.70, 0.80),
-    "cpu": (0.70, 0.80, 0.90),
-}
-"""The fractions, by device, of the memory from which pressure is moderate, high and critical."""
 MARGIN = 0.03  # so far below its threshold must pressure fall before its band is left
 
 

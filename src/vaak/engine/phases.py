@@ -137,14 +137,24 @@ class Clock:
 
     def __init__(self) -> None:
         self.last = time.monotonic()
-        self._aside = 0.0
+        self._aside = self._gap = 0.0
 
-    def lap(self) -> tuple[float, float]:
-        """The seconds since the lap before, and how many of them were set ``aside``."""
+    def lap(self) -> tuple[float, float, float]:
+        """The seconds since the lap before, how many of them were set ``aside``, and how many passed in a ``gap``."""
         now = time.monotonic()
         elapsed, self.last = max(now - self.last, 0.0), now
-        aside, self._aside = min(self._aside, elapsed), 0.0
-        return elapsed, aside
+        aside, gap = min(self._aside, elapsed), min(self._gap, elapsed)
+        self._aside = self._gap = 0.0
+        return elapsed, aside, gap
+
+    @contextlib.contextmanager
+    def gap(self) -> Iterator[None]:
+        """What happens here is between two batches: the next one is waited for."""
+        begun = time.monotonic()
+        try:
+            yield
+        finally:
+            self._gap += max(time.monotonic() - begun, 0.0)
 
     @contextlib.contextmanager
     def aside(self) -> Iterator[None]:

@@ -200,7 +200,7 @@ class Trainer:
             while True:
                 if writer.failure is not None:  # checkpoints are written on another thread
                     writer.raise_failure()
-                with self.phases.measure("loading"):
+                with self.phases.measure("loading"), self.clock.gap():
                     # after the last step nothing is read, but ranks still agree on what is due there
                     left = position.step < self.total_steps
                     fetched = self.data.fetch(microbatches, position) if left else []

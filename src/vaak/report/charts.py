@@ -19,7 +19,8 @@ from vaak.core.errors import UserError, optional_import
 from vaak.core.figures import is_fraction
 from vaak.report.tables import short_rate, shown_losses
 
-MOST_PANELS = 9
+MOST_PANELS, MOST_LABELLED = 9, 6
+"""Panels of a picture; curves of a panel whose legend is in it."""
 MOST_MARKED = 40
 """The points of a curve that are marked one by one."""
 RATE = "learning_rate"
@@ -53,33 +54,61 @@ def png_of(figure: Any, dpi: int = 100) -> bytes:
 
 def draw_history(records: Sequence[Mapping[str, Any]], title: str, path: Path | None = None) -> Any:
     """Draw the records of a ``metrics.jsonl``: losses of training and evaluation, metrics, the learning rate."""
-    panels: dict[str, dict[str, tuple[list[int], list[float]]]] = {"loss": {}}
+    return draw_histories({"": records}, title, path)
+
+
+Points = tuple[list[int], list[float]]
+
+
+def draw_histories(histories: Mapping[str, Sequence[Mapping[str, Any]]], title: str, path: Path | None = None) -> Any:
+    """Draw the records of several runs, by their names, in the same panels; of several, without their groups."""
+    panels: dict[str, dict[str, Points]] = {"loss": {}}
+    for run, records in histories.items():
+        for (panel, label), points in _curves_of(records).items():
+            if len(histories) == 1:
+                panels.setdefault(panel, {})[label] = points
+            elif label == panel or panel == "loss":
+                panels.setdefault(panel, {})[f"{run}: {label}" if panel == "loss" else run] = points
+    drawn = [(name, curves) for name, curves in panels.items() if curves][:MOST_PANELS]
+    columns = min(3, max(1, len(drawn)))
+    rows = [drawn[first : first + columns] for first in range(0, max(1, len(drawn)), columns)]
+    below = [
+        max([0, *(math.ceil(len(curves) / 2) for _, curves in row if len(curves) > MOST_LABELLED)]) for row in rows
+    ]
+    heights = [3.2 + 0.16 * lines for lines in below]  # inches
+    figure = new_figure(4.5 * columns, sum(heights))
+    figure.suptitle(title)
+    grid = figure.add_gridspec(len(rows), columns, height_ratios=heights)
+    for number, (name, curves) in enumerate(drawn):
+        axes = figure.add_subplot(grid[number // columns, number % columns])
+        for place, (label, (steps, values)) in enumerate(curves.items()):
+            marker, dash = "." if len(steps) < MOST_MARKED else None, ("-", "--", ":")[place // 10 % 3]
+            axes.plot(steps, values, linestyle=dash, marker=marker, label=label)
+        axes.set(title=name, xlabel="step")
+        axes.grid(alpha=0.3)
+        if len(curves) > MOST_LABELLED:  # in the panel, it would hide the curves
+            about = {"bbox_to_anchor": (0.5, -0.16), "loc": "upper center", "ncols": 2, "fontsize": "x-small"}
+            axes.legend(**about)
+        elif len(curves) > 1:
+            axes.legend()
+    return saved(figure, path)
+
+
+def _curves_of(records: Sequence[Mapping[str, Any]]) -> dict[tuple[str, str], Points]:
+    """Steps and values of each curve of a history, by its panel and its label."""
+    found: dict[tuple[str, str], Points] = {}
     for record in records:
+        shown: dict[tuple[str, str], Any] = {}
         if record["kind"] == "step":
             shown = {("loss", "train"): record.get("loss"), (RATE, RATE): record.get(RATE)}
         elif record["kind"] == "evaluation":
             shown = {_panel_of(name): value for name, value in record.items() if isinstance(value, float)}
-        else:
-            continue
-        for (panel, label), value in shown.items():
+        for place, value in shown.items():
             if value is not None:
-                steps, values = panels.setdefault(panel, {}).setdefault(label, ([], []))
+                steps, values = found.setdefault(place, ([], []))
                 steps.append(record["step"])
                 values.append(value)
-    drawn = [(name, curves) for name, curves in panels.items() if curves][:MOST_PANELS]
-    columns = min(3, max(1, len(drawn)))
-    rows = max(1, math.ceil(len(drawn) / columns))
-    figure = new_figure(4.5 * columns, 3.2 * rows)
-    figure.suptitle(title)
-    for number, (name, curves) in enumerate(drawn, 1):
-        axes = figure.add_subplot(rows, columns, number)
-        for label, (steps, values) in curves.items():
-            axes.plot(steps, values, marker="." if len(steps) < MOST_MARKED else None, label=label)
-        axes.set(title=name, xlabel="step")
-        axes.grid(alpha=0.3)
-        if len(curves) > 1:
-            axes.legend()
-    return saved(figure, path)
+    return found
 
 
 def _panel_of(name: str) -> tuple[str, str]:

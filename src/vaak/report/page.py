@@ -1,50 +1,42 @@
-"""A run, or several side by side, as one HTML page that needs nothing else: ``vaak report``.
+"""The page of a run: ``vaak report``.
 
-    head        what ran, how it ended, its figures, how to resume, use and cite it
+    head        what ran, how it ended, its figures with their intervals, how to resume, use and cite it
     charts      of metrics.jsonl, with events; uPlot draws them (assets/uPlot.iife.min.js, MIT, its licence beside it)
-    evaluations, pictures and sound, options, lineage, sessions, log
+    examples    of the newest evaluation (``vaak.report.examples``), pictures and sound
+    evaluations, options, lineage, sessions, log
 
-What a run says is a stranger's: every value is escaped, and the page's own policy (CSP) lets it run two scripts, by
-their hashes, and load nothing.
+What a run says is a stranger's: every value is escaped.
 """
 
 from __future__ import annotations
 
 import base64
-import hashlib
 import json
 import logging
 import re
 import shlex
-from collections.abc import Iterable, Mapping, Sequence
-from html import escape
-from importlib.resources import files
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from vaak import __version__
-from vaak.config.yaml.text import flow_text
 from vaak.core.errors import UserError
-from vaak.core.figures import chance_of
-from vaak.core.storage.files import write_text
 from vaak.engine.checkpoint.names import MANIFEST, list_checkpoints
+from vaak.report.curves import events, panels
+from vaak.report.document import charts_of, document, option_text, write_page
+from vaak.report.examples import chances, intervals, sections_of_examples
+from vaak.report.html import Html, code, data_table, element, html_of, long_html, pairs, section
 from vaak.report.model_card import json_of, rows_of_splits
 from vaak.report.run_facts import (
     LOG_LINES,
-    MOST_GROUPS,
-    Curve,
-    Event,
-    Panel,
+    Media,
     RunFacts,
     Table,
-    compared_options,
-    events,
     figure_in_words,
     log_of,
     media,
     number_of,
-    panels,
     read_facts,
+    rows_of_tokens,
     samples_of,
     tables_of_evaluations,
     tables_of_groups,
@@ -53,14 +45,9 @@ from vaak.report.run_facts import (
 log = logging.getLogger("vaak")
 
 MOST_FIGURES, MOST_EVALUATIONS, MOST_REMARKS = 12, 50, 40
-LONGEST = 2000
-"""Characters of a value that are shown."""
-MOST_TEXT = 100_000
 REPORT = "report.html"
-MOST_RECORDED = 1_500_000
-"""Bytes of metrics.jsonl that are read, and drawn, in less than half a second."""
-FOLDED = 12
-"""A table with more rows is folded up."""
+MOST_RECORDED = 30_000_000
+"""Bytes of metrics.jsonl that are read, and drawn, in about ten seconds at the end of training."""
 USE = {
     "lm": 'vaak generate {run} "…"',
     "seq2seq": 'vaak translate {run} "…"',
@@ -69,95 +56,21 @@ USE = {
     "diarization": "vaak diarize {run} recording.wav",
     "tts": 'vaak speak {run} "…" --output speech.wav',
 }
-PAGE = """<!DOCTYPE html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta http-equiv="Content-Security-Policy" content="default-src 'none'; img-src data:; media-src data:; style-src 'unsafe-inline'; script-src {hashes}">
-<title>{title}</title>
-<style>
-{style}
-</style>
-</head>
-<body>
-{body}
-<footer>Made by Vaak {version} from the files of the run; everything is in this file, which loads nothing. Charts: uPlot, MIT licence.</footer>
-<!-- uPlot: {licence} -->
-<script type="application/json" id="data">{data}</script>
-<script>{library}</script>
-<script>{script}</script>
-</body>
-</html>
-"""  # noqa: E501
 
 
-class Html(str):
-    """Text that is HTML already; all other text is escaped."""
-
-
-def html_of(value: object) -> Html:
-    """A value as HTML: escaped, shortened where it is very long, without signs that no page may have.
-
-    >>> html_of("<b> & 'c'"), html_of(Html("<b>"))
-    ('&lt;b&gt; &amp; &#x27;c&#x27;', '<b>')
-    """
-    if isinstance(value, Html):
-        return value
-    text = str(value)
-    return long_html(text if len(text) <= LONGEST else f"{text[:LONGEST]} …")
-
-
-def long_html(text: str) -> Html:
-    """A text as HTML, whole up to a length that no option file has."""
-    return Html(
-        escape(re.sub(r"[^\n\t\x20-\x7e\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]", "\ufffd", text[:MOST_TEXT]))
-    )
-
-
-def element(name: str, *children: object, **attributes: object) -> Html:
-    """An element; ``css`` is its class, and underscores in names of attributes are hyphens."""
-    given = {key.replace("css", "class").replace("_", "-"): value for key, value in attributes.items()}
-    written = "".join(f' {key}="{html_of(value)}"' for key, value in given.items() if value is not None)
-    return Html(f"<{name}{written}>{''.join(map(html_of, children))}</{name}>")
-
-
-def section(title: str, *children: object, identity: str) -> Html:
-    return element("section", element("h2", title, id=identity), *children, aria_labelledby=identity)
-
-
-def data_table(rows: Sequence[Sequence[object]], caption: str) -> Html:
-    """A table whose first row is its head; a long one is folded up."""
-    head = element("thead", element("tr", *(element("th", cell, scope="col") for cell in rows[0])))
-    body = (element("tr", *(element("td", cell) for cell in row)) for row in rows[1:])
-    table = element("table", element("caption", caption), head, element("tbody", *body), css="data")
-    scrolled = element("div", table, css="scroll", tabindex=0, role="region", aria_label=caption)
-    if len(rows) <= FOLDED + 1:
-        return scrolled
-    return element("details", element("summary", f"{caption} ({len(rows) - 1} rows)"), scrolled)
-
-
-def pairs(entries: Iterable[tuple[str, object]]) -> Html:
-    shown = (element("dt", name) + element("dd", value) for name, value in entries if value not in (None, ""))
-    return element("dl", *map(Html, shown))
-
-
-def code(text: str) -> Html:
-    return element("pre", element("code", text), tabindex=0)
-
-
-def write_page(path: Path, page: str) -> None:
-    """Write a page. Raises UserError where it can't be written."""
+def records_of(run: Path) -> tuple[int, int] | None:
+    """When a run's records were last written, and their size; None where there are none."""
     try:
-        write_text(path, page)
-    except OSError as error:
-        raise UserError(f"{path} can't be written: {error.strerror or error}") from error
+        about = (run / "metrics.jsonl").stat()
+    except OSError:
+        return None
+    return about.st_mtime_ns, about.st_size
 
 
 def report_of_trained(run: Path) -> Path | None:
     """Write RUN/report.html at the end of training; None, with a warning, where it can't be made, which fails no run.
 
-    None, too, where it would take longer than half a second: of a very long run ``vaak report`` makes it.
+    None, too, where it would take longer than about ten seconds: of a very long run ``vaak report`` makes it.
     """
     path, records = run / REPORT, run / "metrics.jsonl"
     try:
@@ -170,15 +83,18 @@ def report_of_trained(run: Path) -> Path | None:
     return path
 
 
-def run_page(facts: RunFacts) -> str:
-    """The page of one run."""
+def run_page(facts: RunFacts, live: bool = False) -> str:
+    """The page of one run; ``live`` as of a document."""
     found, left_out = panels(facts)
     happened = events(facts)
     groups, others = tables_of_groups(facts), tables_of_evaluations(facts.directory)
+    gallery = Gallery(facts)
+    examples = sections_of_examples(facts, gallery.player)
     sections = {
-        "charts": ("Charts", _charts(found, happened, left_out)),
+        "charts": ("Charts", charts_of(found, happened, left_out)),
+        "examples": ("Examples", examples),
         "evaluations": ("Evaluations", _evaluations(facts, [*groups, *others])),
-        "media": ("Samples, pictures and sound", [*_samples(facts), *_media(facts.directory)]),
+        "media": ("Samples, pictures and sound", [*_samples(facts), *gallery.others()]),
         "options": ("Options", _options(facts)),
         "use": ("Resume, use, cite", _use(facts)),
         "lineage": ("Lineage", _lineage(facts)),
@@ -190,91 +106,7 @@ def run_page(facts: RunFacts) -> str:
         element("header", _head(facts), element("nav", element("ul", *links), aria_label="Sections")),
         element("main", *(section(title, *parts, identity=identity) for identity, (title, parts) in shown.items())),
     ]
-    return _page(f"{facts.name}: report", body, found, happened)
-
-
-def comparison_page(runs: Sequence[RunFacts]) -> str:
-    """The page of several runs: options that differ, figures side by side, and their curves in one chart each."""
-    names = _distinct_names(runs)
-    rows: list[Sequence[object]] = [("", *names)]
-    columns = [dict(_about(one)) for one in runs]
-    for name in dict.fromkeys(name for column in columns for name in column):
-        rows.append((name, *(column.get(name, "") for column in columns)))
-    options = compared_options(runs)
-    differing = [("option", *names), *((name, *map(_value, values)) for name, values in options)]
-    found = _overlaid([panels(one)[0] for one in runs], names)
-    newest = [one.evaluations[-1][1] if one.evaluations else {} for one in runs]
-    figures: list[Sequence[object]] = [("figure", *names)]
-    for name in dict.fromkeys(name for one in newest for name in one if "/" not in name):
-        figures.append((name, *(figure_in_words(name, one[name]) if name in one else "" for one in newest)))
-    same = element("p", "All options but the name and the folder are the same.")
-    directories = " ".join(shlex.quote(str(one.directory)) for one in runs)
-    tested = [element("p", "Whether they differ by more than chance:"), code(f"vaak compare {directories}")]
-    body = [
-        element("header", element("h1", f"{len(runs)} runs"), element("p", ", ".join(names), css="lead")),
-        element(
-            "main",
-            section(
-                "Options that differ",
-                data_table(differing, "Options that differ") if options else same,
-                identity="options",
-            ),
-            section("Runs", data_table(rows, "The runs"), identity="runs"),
-            section("Figures", data_table(figures, "The newest evaluation of each"), *tested, identity="figures")
-            if len(figures) > 1
-            else "",
-            section("Charts", *_charts(found, [], 0), identity="charts") if found else "",
-        ),
-    ]
-    return _page(f"{len(runs)} runs: report", body, found, [])
-
-
-def _page(title: str, body: Sequence[Html], charts: Sequence[Panel], happened: Sequence[Event]) -> str:
-    assets = files("vaak.report") / "assets"
-    library, script, style, licence = (
-        (assets / name).read_text(encoding="utf-8")
-        for name in ("uPlot.iife.min.js", "report.js", "report.css", "uPlot.LICENSE")
-    )
-    data = {
-        "panels": [
-            {
-                "unit": panel.unit,
-                "curves": [
-                    {
-                        "label": shortened(curve.label),
-                        "x": curve.steps,
-                        "y": [_rounded(value) for value in curve.values],
-                    }
-                    for curve in panel.curves
-                ],
-            }
-            for panel in charts
-        ],
-        "events": [{**one._asdict(), "text": shortened(one.text)} for one in happened],
-    }
-    hashes = " ".join(
-        f"'sha256-{base64.b64encode(hashlib.sha256(one.encode()).digest()).decode()}'" for one in (library, script)
-    )
-    return PAGE.format(
-        title=html_of(title),
-        style=(assets / "uPlot.min.css").read_text(encoding="utf-8") + style,
-        body="\n".join(body),
-        version=html_of(__version__),
-        licence=licence.strip(),
-        hashes=hashes,
-        data=json.dumps(data, separators=(",", ":")).replace("<", "\\u003c"),
-        library=library,
-        script=script,
-    )
-
-
-def shortened(text: str) -> str:
-    """Text for the script, which shows it as text; shortened."""
-    return text if len(text) <= 200 else f"{text[:200]} …"
-
-
-def _rounded(value: float | None) -> float | None:
-    return None if value is None else float(f"{value:.6g}")
+    return document(f"{facts.name}: report", body, found, happened, live)
 
 
 # The sections of a run
@@ -284,27 +116,28 @@ def _head(facts: RunFacts) -> Html:
     summary, newest = facts.summary, facts.evaluations[-1:]
     state = element("span", summary.state, css=f"state {summary.state.replace(' ', '-')}")
     shown = [(name, value) for name, value in (newest[0][1] if newest else {}).items() if "/" not in name]
-    figures = [
-        element("div", element("b", figure_in_words(name, value)), element("span", name, _chance(name)), css="figure")
-        for name, value in shown[:MOST_FIGURES]
-    ]
+    limits, guesses = intervals(facts), chances(facts)
+    figures = []
+    for name, value in shown[:MOST_FIGURES]:
+        more = [element("span", name)]
+        if name in limits:
+            low, high = (figure_in_words(name, limit) for limit in limits[name])
+            more.append(element("span", f"95 %: {low} to {high}"))
+        if name in guesses:
+            more.append(element("span", f"chance: {figure_in_words(name, guesses[name])}"))
+        figures.append(element("div", element("b", figure_in_words(name, value)), *more, css="figure"))
     where = f"Figures of the validation data at step {newest[0][0]:,}." if newest else "Not evaluated yet."
     return Html(
         element("h1", facts.name, " ", state)
         + (element("p", summary.reason, css="lead") if summary.reason not in ("", summary.state) else "")
-        + pairs(one for one in _about(facts) if one[0] != "state")
+        + pairs(one for one in about_run(facts) if one[0] != "state")
         + (element("div", *figures, css="figures") if figures else "")
         + element("p", where, css="lead")
         + _verified(facts.directory)
     )
 
 
-def _chance(name: str) -> str:
-    chance = chance_of(name)
-    return "" if chance is None else f" (chance: {figure_in_words(name, chance)})"
-
-
-def _about(facts: RunFacts) -> list[tuple[str, object]]:
+def about_run(facts: RunFacts) -> list[tuple[str, object]]:
     summary, there = facts.summary, facts.environment
     packages = there.get("packages")
     torch = packages.get("torch") if isinstance(packages, dict) else None
@@ -357,50 +190,6 @@ def _verified(run: Path) -> Html:
     return Html(about + (element("ul", *lines) if lines else ""))
 
 
-def _charts(found: Sequence[Panel], happened: Sequence[Event], left_out: int) -> list[Html]:
-    if not found:
-        return [element("p", "No step has been logged yet.")]
-    kinds = dict.fromkeys(one.kind for one in happened)
-    counts = [(kind, sum(one.kind == kind for one in happened)) for kind in kinds]
-    legend = (
-        element("li", element("i", css=kind, data_kind=kind), element("span", f"{kind} ({count})"))
-        for kind, count in counts
-    )
-    drag = "Hover to read values, drag to zoom, double-click to reset. Keyboard: arrows, + and −, Escape."
-    charts = (_chart(number, panel) for number, panel in enumerate(found))
-    table = [("step", "what", ""), *((f"{one.step:,}", one.kind, one.text) for one in happened)]
-    return [
-        element("p", drag, css="lead"),
-        element("ul", *legend, css="kinds", aria_label="Events on the time axis") if happened else Html(""),
-        element("div", *charts, css="charts"),
-        element("p", f"{left_out} curves of groups are left out; the tables have them.") if left_out else Html(""),
-        data_table(table, "Events") if happened else Html(""),
-    ]
-
-
-def _chart(number: int, panel: Panel) -> Html:
-    title = f"{panel.title}, {panel.unit}" if panel.unit else panel.title
-    button = element("button", "log", type="button", aria_pressed="true" if panel.log else "false", title="log scale")
-    label = f"{title}. {'; '.join(map(_spoken, panel.curves[:4]))}. Arrow keys read the values."
-    return element(
-        "section",
-        element("header", element("h3", title, id=f"chart-{number}"), button),
-        element("div", css="plot", tabindex=0, role="group", aria_label=label),
-        element("p", css="read", aria_live="polite"),
-        css="chart",
-        aria_labelledby=f"chart-{number}",
-    )
-
-
-def _spoken(curve: Curve) -> str:
-    """A curve in words, for who doesn't see it."""
-    values = [value for value in curve.values if value is not None]
-    if not values:
-        return f"{curve.label}: no finite value"
-    span = f"from {values[0]:.4g} to {values[-1]:.4g}, lowest {min(values):.4g}, highest {max(values):.4g}"
-    return f"{curve.label}: {span}, steps {curve.steps[0]} to {curve.steps[-1]}"
-
-
 def _evaluations(facts: RunFacts, tables: Sequence[Table]) -> list[Html]:
     found: list[Html] = []
     if facts.evaluations:
@@ -439,30 +228,52 @@ def _samples(facts: RunFacts) -> list[Html]:
     return [element("p", f"At step {step:,}:"), element("ul", *(element("li", line) for line in lines), css="samples")]
 
 
-def _media(run: Path) -> list[Html]:
-    found, left_out = media(run)
-    shown = []
-    for one in found:
-        kind = "audio/wav" if one.content.startswith(b"RIFF") else "image/png"
-        source = Html(f"data:{kind};base64,{base64.b64encode(one.content).decode()}")
-        label = one.name if one.step is None else f"{one.name}, step {one.step:,}"
-        seen = (
-            element("audio", controls="", preload="none", src=source, aria_label=label)
-            if kind == "audio/wav"
-            else Html(f'<img src="{source}" alt="{html_of(label)}">')
-        )
-        shown.append(element("figure", seen, element("figcaption", label)))
-    parts = [element("div", *shown, css="media")] if shown else []
-    if left_out:
-        parts.append(
-            element("p", f"Left out, to keep this file small: {'; '.join(left_out[:MOST_REMARKS])}.", css="lead")
-        )
-    return parts
+class Gallery:
+    """The pictures and the sound of a run, each shown once: next to its example, or else with the others."""
+
+    def __init__(self, facts: RunFacts) -> None:
+        found, self.left_out = media(facts.directory, facts.pipeline)
+        self.media = {(one.name, one.step): one for one in found}
+        self.shown: set[tuple[str, int | None]] = set()
+
+    def player(self, name: str) -> Html:
+        """The player of the newest sound of this name; empty where there is none."""
+        steps = [step for own, step in self.media if own == name]
+        key = (name, max((step for step in steps if step is not None), default=None))
+        one = self.media.get(key)
+        if one is None or not one.content.startswith(b"RIFF"):
+            return Html("")
+        self.shown.add(key)
+        return _shown(one)
+
+    def others(self) -> list[Html]:
+        """What no example has shown; and what is left out."""
+        figures = []
+        for key, one in self.media.items():
+            if key not in self.shown:
+                figures.append(element("figure", _shown(one), element("figcaption", _label(one))))
+        parts = [element("div", *figures, css="media")] if figures else []
+        if self.left_out:
+            listed = "; ".join(self.left_out[:MOST_REMARKS])
+            parts.append(element("p", f"Left out, to keep this file small: {listed}.", css="lead"))
+        return parts
+
+
+def _shown(one: Media) -> Html:
+    kind = "audio/wav" if one.content.startswith(b"RIFF") else "image/png"
+    source = Html(f"data:{kind};base64,{base64.b64encode(one.content).decode()}")
+    if kind == "audio/wav":
+        return element("audio", controls="", preload="none", src=source, aria_label=_label(one))
+    return Html(f'<img src="{source}" alt="{html_of(_label(one))}">')
+
+
+def _label(one: Media) -> str:
+    return one.name if one.step is None else f"{one.name}, step {one.step:,}"
 
 
 def _options(facts: RunFacts) -> list[Html]:
     rows: list[Sequence[object]] = [("option", "default", "this run")]
-    rows += [(name, _value(before), _value(after)) for name, before, after in facts.changed]
+    rows += [(name, option_text(before), option_text(after)) for name, before, after in facts.changed]
     parts = [data_table(rows, "Options that differ from the defaults")] if facts.changed else []
     if facts.not_compared:
         parts.append(element("p", f"Options aren't compared with defaults: {facts.not_compared}.", css="lead"))
@@ -470,10 +281,6 @@ def _options(facts: RunFacts) -> list[Html]:
         whole = json.dumps(facts.options, ensure_ascii=False, indent=1, default=str)
         parts.append(element("details", element("summary", "All options"), code(long_html(whole))))
     return parts
-
-
-def _value(value: Any) -> str:
-    return value if isinstance(value, str) else flow_text(value)
 
 
 def _use(facts: RunFacts) -> list[Html]:
@@ -521,6 +328,7 @@ def _lineage(facts: RunFacts) -> list[Html]:
         if isinstance(about, dict):
             hashes.append((f"SHA-256 of {whole[-1].name}/{name}", element("code", about.get("sha256"))))
     known = [
+        ("pipeline", element("code", facts.pipeline) if facts.pipeline else ""),
         ("run", element("code", facts.summary.id) if facts.summary.id else ""),
         ("folder", element("code", facts.directory)),
         ("fork of", fork),
@@ -529,7 +337,9 @@ def _lineage(facts: RunFacts) -> list[Html]:
         ("fingerprint of the data", element("code", prepared["fingerprint"]) if "fingerprint" in prepared else ""),
         *hashes,
     ]
-    return [pairs(known), *([data_table(rows, "The prepared data")] if rows else [])]
+    tokens = rows_of_tokens(facts.directory)
+    tables = [data_table(rows, "The prepared data")] if rows else []
+    return [pairs(known), *tables, *([data_table(tokens, "The tokenizer, on the prepared data")] if tokens else [])]
 
 
 def _log(facts: RunFacts) -> list[Html]:
@@ -546,29 +356,3 @@ def _log(facts: RunFacts) -> list[Html]:
             text = code(long_html("\n".join(shown)))
             parts.append(element("details", element("summary", f"{title} ({len(shown)} lines)"), text))
     return parts
-
-
-# Several runs
-
-
-def _distinct_names(runs: Sequence[RunFacts]) -> list[str]:
-    """The runs' names; those of their folders, or the whole paths, where two have the same."""
-    ways = ([one.name for one in runs], [one.directory.resolve().name for one in runs])
-    return next((names for names in ways if len(set(names)) == len(names)), [str(one.directory) for one in runs])
-
-
-def _overlaid(found: Sequence[Sequence[Panel]], names: Sequence[str]) -> list[Panel]:
-    """A chart for each curve that any run has, with that curve of every run; those of groups are left out."""
-    charts: dict[str, Panel] = {}
-    for panels_of_run, name in zip(found, names, strict=True):
-        for panel in panels_of_run:
-            whole = [one for one in panel.curves if panel.title in KEPT or one.label == panel.title]
-            for curve in whole:
-                title = panel.title if curve.label == panel.title else f"{panel.title}: {curve.label}"
-                chart = charts.setdefault(title, panel._replace(title=title, curves=[]))
-                if len(chart.curves) < 2 * MOST_GROUPS:
-                    chart.curves.append(curve._replace(label=name))
-    return list(charts.values())
-
-
-KEPT = ("loss", "parts of the loss", "gradient norm", "throughput", "memory", "memory pressure", "processors")

@@ -11,20 +11,17 @@ import csv
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from itertools import pairwise
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from vaak.config.changes import NOT_GIVEN, changes_between
 from vaak.config.resolved import default_experiment, resolved_values
 from vaak.config.tasks import built_in
-from vaak.config.yaml.text import read_yaml
-from vaak.config.yaml.tree import to_plain
 from vaak.core.errors import UserError
 from vaak.core.figures import is_fraction
 from vaak.core.storage.json_lines import read_json_lines
-from vaak.engine.checkpoint.names import list_checkpoints, step_of
+from vaak.core.summaries import SUMMARY
 from vaak.engine.metrics_file import read_history
 from vaak.report.model_card import json_of, options_of
 from vaak.runs.folder.directory import SAMPLES
@@ -32,40 +29,14 @@ from vaak.runs.folder.listing import RunSummary, summary_of
 
 LARGEST_STEP = 1 << 53
 """Beyond it, JavaScript's numbers aren't whole."""
-POINTS = 60_000
-"""All points of a run's curves; a curve with more than its part is thinned."""
-MOST_POINTS, FEWEST_POINTS = 1000, 100
-MOST_CURVES, MOST_GROUPS, MOST_EVENTS = 150, 12, 500
 PICTURE_BYTES, AUDIO_BYTES = 1_300_000, 3_000_000
 LOG_BYTES, LOG_LINES = 4 << 20, 40
 MOST_ROWS = 100
 OF_EVERY_RECORD = ("kind", "step", "epoch", "clock", "scheduled")
-PICTURE = re.compile(r"step-(\d{8,})\.(?:png|wav)")
-
-
-class Curve(NamedTuple):
-    """Values by step, in order; None where a value isn't finite."""
-
-    label: str
-    steps: list[int]
-    values: list[float | None]
-
-
-class Panel(NamedTuple):
-    """Curves in one unit, which share a chart; ``log`` says that a logarithmic scale shows them best."""
-
-    title: str
-    unit: str
-    curves: list[Curve]
-    log: bool = False
-
-
-class Event(NamedTuple):
-    """Something that happened at a step: of kind ``checkpoint``, ``resume``, ``split`` or ``not finite``."""
-
-    step: int
-    kind: str
-    text: str
+JOINT = Path("joint/run")
+"""Where a pipeline of mixtures of experts has its last training."""
+SUMMARY_BYTES = 1_000_000
+PICTURE = re.compile(r"step-(\d{8,})\.(?:png|wav|json)")
 
 
 class Media(NamedTuple):
@@ -100,6 +71,8 @@ class RunFacts:
     not_compared: str
     sessions: list[dict[str, Any]]
     records: list[dict[str, Any]]
+    pipeline: Path | None = None
+    """The folder of the pipeline of which it is the last training, if that was asked for."""
 
     @property
     def environment(self) -> dict[str, Any]:
@@ -110,11 +83,14 @@ class RunFacts:
     def evaluations(self) -> list[tuple[int, dict[str, float | None]]]:
         """The step and the figures of each evaluation."""
         found = [one for one in self.records if one["kind"] == "evaluation"]
-        return [(one["step"], dict(_numbers(one))) for one in found]
+        return [(one["step"], dict(numbers_of(one))) for one in found]
 
 
 def read_facts(run: Path) -> RunFacts:
-    """What the folder of a run says. Raises UserError where it isn't one."""
+    """What the folder of a run, or of a pipeline that trained one, says. Raises UserError where it is neither."""
+    joint = run / JOINT
+    if not (run / "config.yml").is_file() and (joint / "config.yml").is_file():
+        return replace(read_facts(joint), pipeline=run)
     if not any((run / name).is_file() for name in ("config.yml", "metrics.jsonl")):
         raise UserError(f"{run} is not a run directory (no config.yml); give the folder of a run")
     options = options_of(run) if is_own(run, run / "config.yml") else {}
@@ -205,9 +181,6 @@ def _flat(values: Any, path: str = "") -> Iterator[tuple[str, Any]]:
         yield path, values
 
 
-# Curves
-
-
 def number_of(value: Any) -> float | None:
     """A value as a finite float; None if it isn't one."""
     if isinstance(value, bool) or not isinstance(value, int | float):
@@ -218,199 +191,11 @@ def number_of(value: Any) -> float | None:
         return None
 
 
-def _numbers(record: Mapping[str, Any]) -> Iterator[tuple[str, float | None]]:
+def numbers_of(record: Mapping[str, Any]) -> Iterator[tuple[str, float | None]]:
     """The figures of a record; None for one that isn't finite."""
     for name, value in record.items():
         if name not in OF_EVERY_RECORD and isinstance(value, int | float) and not isinstance(value, bool):
             yield str(name), number_of(value)
-
-
-def panels(facts: RunFacts) -> tuple[list[Panel], int]:
-    """The charts of a run, and how many curves are left out because there are too many."""
-    found: dict[str, dict[str, Curve]] = {}
-    for record in facts.records:
-        for panel, label, value in _points(record):
-            curve = found.setdefault(panel, {}).setdefault(label, Curve(label, [], []))
-            if curve.steps and curve.steps[-1] == record["step"]:  # the later one counts
-                curve.values[-1] = value
-            else:
-                curve.steps.append(record["step"])
-                curve.values.append(value)
-    if list(found.get("parts of the loss", ())) == ["cross_entropy"] or _is_the_loss(found):
-        found.pop("parts of the loss", None)
-    order = [name for name in UNITS if name in found] + [name for name in found if name not in UNITS]
-    kept, left_out, taken = [], 0, 0
-    for name in order:
-        curves = list(found[name].values())
-        shown = curves[: max(0, min(len(curves), MOST_GROUPS, MOST_CURVES - taken))]
-        taken, left_out = taken + len(shown), left_out + len(curves) - len(shown)
-        if shown:
-            unit = UNITS.get(name, "%" if is_fraction(name) else "")
-            kept.append(Panel(name, unit, shown, name in ("throughput", "gradient norm")))
-    most = max(FEWEST_POINTS, min(MOST_POINTS, POINTS // max(1, taken)))
-    return [one._replace(curves=[_thinned(curve, most) for curve in one.curves]) for one in kept], left_out
-
-
-UNITS = {
-    "loss": "",
-    "parts of the loss": "",
-    "learning rate": "",
-    "gradient norm": "",
-    "loss scale": "",
-    "throughput": "a second",
-    "memory": "GiB",
-    "memory pressure": "%",
-    "processors": "%",
-}
-"""The charts that come first, in this order, and their units; those of evaluations follow."""
-MEMORY = {"process_memory_gib": "process", "device_memory_gib": "device"}
-PROCESSORS = {"cpu_percent": "processor (100 is one core)", "device_utilisation_percent": "device"}
-
-
-def _points(record: Mapping[str, Any]) -> Iterator[tuple[str, str, float | None]]:
-    """The chart, the label and the value of each figure of a record."""
-    kind = record["kind"]
-    if kind == "evaluation":
-        for name, value in _numbers(record):
-            panel, _, part = name.partition("/")
-            percent = 100 if value is not None and is_fraction(name) else 1
-            yield (
-                ("loss", "valid", value)
-                if name == "val_loss"
-                else (
-                    panel,
-                    part or name,
-                    None if value is None else percent * value,
-                )
-            )
-    elif kind == "learning_rates":
-        yield from (("learning rate", name, value) for name, value in _numbers(record))
-    elif kind == "step":
-        yield from _points_of_training(record)
-    for name, value in record["clock"].items() if kind in ("step", "system") else ():
-        one = number_of(value)
-        if kind == "step" and str(name).endswith("_per_second"):
-            yield "throughput", str(name).removesuffix("_per_second"), one
-        elif name in MEMORY:
-            yield "memory", MEMORY[name], one
-        elif name == "memory_pressure":
-            yield "memory pressure", "pressure", None if one is None else 100 * one
-        elif name in PROCESSORS:
-            yield "processors", PROCESSORS[name], one
-
-
-def _points_of_training(record: Mapping[str, Any]) -> Iterator[tuple[str, str, float | None]]:
-    for name, value in _numbers(record):
-        if name in ("loss", "smoothed_loss"):
-            yield "loss", {"loss": "train", "smoothed_loss": "train, smoothed"}[name], value
-        elif name == "learning_rate":
-            yield "learning rate", "learning rate", value
-        elif name.partition("/")[0] == "gradient_norm":
-            yield "gradient norm", name.partition("/")[2] or "gradient norm", value
-        elif name == "loss_scale":
-            yield "loss scale", "loss scale", value
-        elif name not in ("overflows", "non_finite_steps") and not name.startswith("smoothed_"):
-            yield "parts of the loss", name, value
-
-
-def _is_the_loss(found: Mapping[str, Mapping[str, Curve]]) -> bool:
-    """Whether the loss has one part, which is the loss itself."""
-    parts, whole = list(found.get("parts of the loss", {}).values()), found.get("loss", {}).get("train")
-    return len(parts) == 1 and whole is not None and parts[0].values == whole.values
-
-
-def _thinned(curve: Curve, most: int) -> Curve:
-    """At most so many points of a curve: of each stretch of it the lowest and the highest, so that peaks stay."""
-    count = len(curve.steps)
-    if count <= most:
-        return curve
-    stretches = (most - 2) // 2
-    kept = {0, count - 1}
-    for first, last in pairwise(round(number * count / stretches) for number in range(stretches + 1)):
-        there = [(value, place) for place in range(first, last) if (value := curve.values[place]) is not None]
-        if there:
-            kept |= {min(there)[1], max(there)[1]}
-    places = sorted(kept)
-    return Curve(curve.label, [curve.steps[place] for place in places], [curve.values[place] for place in places])
-
-
-# Events
-
-
-def events(facts: RunFacts) -> list[Event]:
-    """What happened, by step; no more than MOST_EVENTS, the newest."""
-    found = [*_checkpoints(facts), *_resumes(facts), *_splits(facts), *_not_finite(facts)]
-    return sorted(set(found))[-MOST_EVENTS:]
-
-
-def _checkpoints(facts: RunFacts) -> Iterator[Event]:
-    best = _pointed(facts.directory, "best")
-    there = {step_of(path) for path in list_checkpoints(facts.directory / "checkpoints")}
-    written = re.findall(r"checkpoint written: .*step-(\d{8,15})$", log_of(facts.directory), re.MULTILINE)
-    last = max([0, *(record["step"] for record in facts.records)])
-    for step in sorted({*(step for step in there if step is not None), *map(int, written)}):
-        if step < LARGEST_STEP and (step <= last or step in there):  # others were set aside by a resume
-            remark = " (best)" if step == best else "" if step in there else " (removed since)"
-            yield Event(step, "checkpoint", f"checkpoint{remark}")
-
-
-def _pointed(run: Path, name: str) -> int | None:
-    """The step of the checkpoint that best or last names."""
-    path = run / "checkpoints" / name
-    try:
-        return step_of(Path(path.read_text(encoding="utf-8").strip())) if path.is_file() else None
-    except (OSError, ValueError):
-        return None
-
-
-def _resumes(facts: RunFacts) -> Iterator[Event]:
-    known = {one["number"]: one for one in facts.sessions}
-    for session in facts.sessions:
-        before = session.get("after")
-        if not (type(before) is int and before in known and 0 < session["first_step"] < LARGEST_STEP):
-            continue
-        changes = _changes_of_session(facts.directory, before, session["number"])
-        remark = f"; changed: {', '.join(changes)}" if changes else ""
-        yield Event(session["first_step"], "resume", f"session {session['number']} begins{remark}")
-
-
-def _changes_of_session(run: Path, before: int, number: int) -> list[str]:
-    sides = []
-    for one in (before, number):
-        path = run / "sessions" / f"{one:04d}.yml"
-        try:
-            sides.append(to_plain(read_yaml(path)) if is_own(run, path) else {})
-        except (OSError, ValueError, UserError, RecursionError):
-            return []
-    try:
-        return [f"{name} {old} → {new}" for name, old, new in differences(*sides)] if all(sides) else []
-    except (UserError, ValueError, KeyError, TypeError, AttributeError):
-        return []
-
-
-def _splits(facts: RunFacts) -> Iterator[Event]:
-    """Where batches were split after running out of memory."""
-    for path in sorted(facts.directory.glob("splits*.jsonl")):
-        for _, entry in read_json_lines(path).objects if is_own(facts.directory, path) else ():
-            cut = entry.get("cut")
-            if not isinstance(cut, dict):
-                continue
-            step = cut.get("step")
-            if type(step) is int and 0 <= step < LARGEST_STEP:
-                where = "evaluation" if cut.get("split") else "batches"
-                yield Event(step, "split", f"{where} in {cut.get('pieces')} pieces: {entry.get('reason')}")
-
-
-def _not_finite(facts: RunFacts) -> Iterator[Event]:
-    known = 0.0
-    for record in facts.records:
-        if record["kind"] == "step":
-            skipped = number_of(record.get("non_finite_steps")) or 0.0
-            if skipped > known:
-                yield Event(record["step"], "not finite", f"{skipped - known:.0f} steps skipped, {skipped:.0f} so far")
-            if isinstance(record.get("loss"), float) and number_of(record["loss"]) is None:
-                yield Event(record["step"], "not finite", f"the loss is {record['loss']}")
-            known = skipped
 
 
 def log_of(run: Path) -> str:
@@ -426,16 +211,20 @@ def log_of(run: Path) -> str:
 # Pictures, sound and tables
 
 
-def media(run: Path) -> tuple[list[Media], list[str]]:
+def media(run: Path, pipeline: Path | None = None) -> tuple[list[Media], list[str]]:
     """Pictures and sound of a run, the newest of each name first, then its first; and what is left out, and why."""
     by_name: dict[str, list[tuple[int | None, Path]]] = {}
     for path in sorted(run.glob("pictures/*/step-*.*")):
         match = PICTURE.fullmatch(path.name)
-        if match and is_own(run, path):
+        if match and path.suffix != ".json" and is_own(run, path):
             by_name.setdefault(path.parent.name, []).append((int(match[1]), path))
     for path in sorted([*run.glob("*.png"), *run.glob("*.wav")]):
         if is_own(run, path):
             by_name.setdefault(path.stem, []).append((None, path))
+    whole = pipeline or run
+    for path in sorted(whole.glob("*/*.png")) if pipeline else ():
+        if is_own(whole, path):
+            by_name.setdefault(str(path.relative_to(whole).with_suffix("")), []).append((None, path))
     newest = [(name, *paths[-1]) for name, paths in by_name.items()]
     first = [(name, *paths[0]) for name, paths in by_name.items() if len(paths) > 1]
     taken = {b"\x89PNG": 0, b"RIFF": 0}
@@ -447,7 +236,7 @@ def media(run: Path) -> tuple[list[Media], list[str]]:
             if kind not in most:
                 continue
             if taken[kind] + size > most[kind]:
-                left_out.append(f"{path.relative_to(run)} ({size / 1e6:.1f} MB)")
+                left_out.append(f"{path.relative_to(whole)} ({size / 1e6:.1f} MB)")
                 continue
             taken[kind] += size
             found.append(Media(name, step, path, kind + file.read(size)))
@@ -462,6 +251,22 @@ def samples_of(run: Path) -> tuple[int, list[str]]:
     if type(step) is not int or not isinstance(lines, list):
         return 0, []
     return step, [line for line in lines if isinstance(line, str)][:MOST_ROWS]
+
+
+def summaries(facts: RunFacts) -> dict[str, list[tuple[int, dict[str, Any]]]]:
+    """The step and the summary of each evaluation that kept one, by the prefix of its figures (``val_``)."""
+    found: dict[str, list[tuple[int, dict[str, Any]]]] = {}
+    run = facts.directory
+    for path in sorted(run.glob(f"pictures/*{SUMMARY}/step-*.json")):
+        match = PICTURE.fullmatch(path.name)
+        if match and is_own(run, path) and path.stat().st_size <= SUMMARY_BYTES:
+            summary, prefix = json_of(path), path.parent.name.removesuffix(SUMMARY)
+            tasks = summary.get("tasks")
+            of_tasks = {f"{prefix}{name}_": one for name, one in tasks.items()} if isinstance(tasks, dict) else {}
+            for name, one in (of_tasks or {prefix: summary}).items():
+                if isinstance(one, dict) and one:
+                    found.setdefault(name, []).append((int(match[1]), one))
+    return dict(sorted(found.items(), key=lambda one: not one[0].startswith("val_")))
 
 
 def tables_of_groups(facts: RunFacts) -> list[Table]:
@@ -481,6 +286,27 @@ def tables_of_groups(facts: RunFacts) -> list[Table]:
         for group, row in rows.items()
     ]
     return [Table(f"By group, at step {step:,}", [("group", *names), *cells[: 4 * MOST_ROWS]])]
+
+
+def rows_of_tokens(run: Path) -> list[Sequence[str]]:
+    """A table of what the tokenizers make of the prepared texts: its head, then a row for each store of tokens."""
+    prepared = run / "prepared"
+    statistics = json_of(prepared / "prepared.json").get("statistics")
+    rows: list[Sequence[str]] = [("texts", "tokens", "tokens a word", "bytes a token", "reproduced exactly")]
+    for path in sorted([*prepared.glob("*/store.json"), *prepared.glob("*/*/store.json")])[:MOST_ROWS]:
+        about = json_of(path) if is_own(prepared, path) else {}
+        tokens, documents, exact = (number_of(about.get(name)) for name in ("tokens", "documents", "reproduced"))
+        if not str(about.get("format")).startswith("vaak tokens") or not tokens:
+            continue
+        parts = path.relative_to(prepared).parent.parts
+        counts = statistics.get(parts[0]) if isinstance(statistics, dict) else None
+        if not isinstance(counts, dict) or len(list(prepared.glob(f"{parts[0]}/*/store.json"))) > 1:
+            counts = {}  # of several stores, they are of all together
+        words, size = number_of(counts.get("words")), number_of(counts.get("bytes"))
+        shown = (f"{tokens / words:.2f}" if words else "", f"{size / tokens:.2f}" if size else "")
+        reproduced = f"{100 * exact / documents:.1f} %" if exact is not None and documents else ""
+        rows.append((" ".join(parts), f"{tokens:,.0f}", *shown, reproduced))
+    return rows if len(rows) > 1 else []
 
 
 def figure_in_words(name: str, value: float | None) -> str:

@@ -77,7 +77,11 @@ def _trackers(experiment: Experiment[Any, Any]) -> list[Callback]:
         settings = {"name": experiment.name, **settings, "tags": list(experiment.wandb.tags)}
         callbacks.append(WandbCallback(settings, resolved_values(experiment), logging.log_metrics))
     for name in logging.trackers:
-        from vaak.callbacks.trackers import AccelerateTrackerCallback
+        from vaak.callbacks.trackers import AccelerateTrackerCallback, TrackioCallback
 
-        callbacks.append(AccelerateTrackerCallback(name, resolved_values(experiment), logging.log_metrics))
+        about = (resolved_values(experiment), logging.log_metrics)
+        if name == "trackio":
+            callbacks.append(TrackioCallback(experiment.wandb.project or "vaak", *about))
+        else:
+            callbacks.append(AccelerateTrackerCallback(name, *about))
     return callbacks

@@ -19,10 +19,7 @@ from torch import nn
 
 from vaak.core.batch import Batch
 from vaak.core.errors import DataError, UserError
-from vaak.core.task import Meters, Task
-from vaak.runs.evaluate import evaluate_run
-from vaak.runs.open_run import OpenedRun
-from vaak.study.significance import (
+from vaak.core.significance import (
     Test,
     approximate_randomisation,
     corrected_t_test,
@@ -35,6 +32,9 @@ from vaak.study.significance import (
     ttest_rel,
     wilcoxon,
 )
+from vaak.core.task import Meters, Task
+from vaak.runs.evaluate import evaluate_run
+from vaak.runs.open_run import OpenedRun
 
 MODEL = ("weights",)
 """Keys of a protocol that belong to a system, and not to how it was evaluated."""

@@ -29,6 +29,7 @@ from vaak.core.artifact import LOCK, Artifact
 from vaak.core.corpus import NONE
 from vaak.core.errors import DataError, UserError
 from vaak.core.folds import FoldExample, divide, write_folds
+from vaak.core.significance import corrected_t_test, scipy_stats
 from vaak.core.splits import SPLITS
 from vaak.core.storage.files import fingerprint_of, read_json, sha256_of, unmade_after_errors, write_json
 from vaak.core.storage.lock import locked
@@ -36,7 +37,6 @@ from vaak.core.task import Task
 from vaak.runs.evaluate import evaluate_run
 from vaak.runs.start import train
 from vaak.study.plan import OTHER_STUDY, StudyPlan, identity_of
-from vaak.study.significance import corrected_t_test, scipy_stats
 
 
 @dataclass(frozen=True)

@@ -237,6 +237,12 @@ class WithMetrics(Meters):
     def audio(self) -> dict[str, bytes]:
         return self._meters.audio()
 
+    def seen(self) -> dict[str, list[Any]]:
+        return self._meters.seen()
+
+    def summary(self, sums: dict[str, float], seen: dict[str, list[Any]]) -> dict[str, Any]:
+        return self._meters.summary(sums, seen)
+
     def tables(self) -> dict[str, str]:
         return self._meters.tables()
 

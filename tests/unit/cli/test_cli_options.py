@@ -34,7 +34,7 @@ TAKES = {
     "align": "output device json",
     "data segment": "output device json",
     "plot": "output",
-    "report": "output",  # of a running or crashed run, too; no network, so no device
+    "report": "output",  # of a running or crashed run, too, and of a folder of runs; no network, so no device
     "score wer": "json",
     "export": "output json",  # copies weights: no device matters
     "publish": "json",  # to the Hub; copies weights

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from commands import Commands
-from vaak.report.page import html_of
+from vaak.report.html import html_of
 
 
 @pytest.mark.usefixtures("samples")

@@ -16,13 +16,14 @@ from typing import Any
 
 import pytest
 
-from vaak.report.page import comparison_page, run_page
-from vaak.report.run_facts import MOST_POINTS, events, panels, read_facts
+from vaak.report.comparison import comparison_page
+from vaak.report.curves import MOST_POINTS, events, panels
+from vaak.report.page import run_page
+from vaak.report.run_facts import read_facts
 from vaak.runs.folder.directory import the_only_writer
 
 VOID = {"meta", "img", "link", "br", "hr", "input"}
 HOSTILE = "</script><script>boom()</script>\"'><img src=http://evil/x onerror=boom()>&amp;\x00\u2028{title}"
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium-headless-shell", "chromium", "google-chrome"))), None)
 
 
 @dataclass
@@ -177,7 +178,28 @@ def hostile(tmp_path: Path) -> Path:
     (run / "metrics.jsonl").write_text("".join(f"{json.dumps(one)}\n" for one in records))
     parent = {"id": HOSTILE, "directory": HOSTILE, "step": HOSTILE}
     session = {"number": 1, "first_step": 1, "after": HOSTILE, "device": HOSTILE, "command": ["vaak", HOSTILE]}
+    for name in ("val_examples", "pairs_examples", "a_examples", "b_examples", "c_examples", "d_examples"):
+        (run / "pictures" / name).mkdir()
+    log = {"scores": {"figure": HOSTILE, "sums": [[1, 2], [3, 4]], "groups": [HOSTILE, "b"], "of": HOSTILE}}
+    one = {"index": HOSTILE, "error": 1, "name": HOSTILE, "audio": "../../secret", "text": HOSTILE, "expert": HOSTILE}
+    sides = {"reference": [[0, 1, HOSTILE], HOSTILE, [2, 1, 0]], "hypothesis": [[0, "x", HOSTILE]]}
+    matrix = {"classes": [HOSTILE, "b"], "counts": [[1, HOSTILE], [2, 3]]}
     written: dict[str, Any] = {
+        "pictures/val_examples/step-00000002.json": {
+            "examples": [{**one, "predicted": HOSTILE, "class": HOSTILE, "confidence": HOSTILE}, HOSTILE],
+            "confusions": {HOSTILE: matrix, "b": {"classes": 3}, "c": 4, "d": {"classes": ["x"], "counts": [[1, 2]]}},
+            "calibration": {HOSTILE: [[2, 1, 1], [HOSTILE], 3, [0, 0, 0]]},
+            "samples": [HOSTILE, 4],
+            **log,
+        },
+        "pictures/pairs_examples/step-00000002.json": {"phenomena": {HOSTILE: [1, 2], "b": [3, 2], "c": HOSTILE}},
+        "pictures/a_examples/step-00000002.json": {"examples": [{**one, "references": [HOSTILE], "source": HOSTILE}]},
+        "pictures/b_examples/step-00000002.json": {"examples": [{**one, "hypothesis": HOSTILE, "reference": HOSTILE}]},
+        "pictures/c_examples/step-00000002.json": {
+            "examples": [{**one, "speakers": HOSTILE, "seconds": HOSTILE, **sides}],
+            "attention": {"source": [HOSTILE], "target": [HOSTILE], "weights": [[0.5]]},
+        },
+        "pictures/d_examples/step-00000002.json": {"tasks": {HOSTILE: {"examples": [one], "spoken": [HOSTILE]}}},
         "samples.json": {"step": 2, "samples": [HOSTILE, 3]},
         "status.json": {"state": "failed", "reason": HOSTILE, "total_steps": HOSTILE},
         "run.json": {"id": HOSTILE, "directory": HOSTILE, "parent": parent},
@@ -203,7 +225,7 @@ def test_what_a_stranger_wrote_is_text(hostile: Path):
     page = Page(run_page(read_facts(hostile)))
     page.demand_harmless()
     shown = HOSTILE.replace("\x00", "\ufffd")
-    assert page.text.count(shown) >= 20
+    assert page.text.count(shown) >= 34
     assert page.data["panels"][0]["curves"][0] == {"label": "train", "x": [1, 2], "y": [1.0, None]}
     assert HOSTILE in {curve["label"] for panel in page.data["panels"] for curve in panel["curves"]}
     assert {one["kind"] for one in page.data["events"]} == {"checkpoint", "split", "not finite"}
@@ -274,19 +296,3 @@ def test_a_run_of_each_kind_with_its_pictures_and_sound(kind: str, request: pyte
     assert not facts.not_compared
     assert sum(map(len, embedded)) < 6_500_000
     assert len(page.html) - sum(one.startswith("data:audio") and len(one) for one in embedded) < 3_000_000
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(CHROMIUM is None, reason="no headless Chromium (Debian: chromium-headless-shell)")
-def test_a_browser_draws_the_charts_and_asks_for_nothing(crashed: Path, hostile: Path, tmp_path: Path):
-    for run in (crashed, hostile):
-        page = run_page(read_facts(run))
-        (tmp_path / "page.html").write_text(page, encoding="utf-8")
-        options = ["--headless", "--no-sandbox", "--disable-gpu", "--enable-logging=stderr", "--dump-dom"]
-        command = [str(CHROMIUM), *options, (tmp_path / "page.html").as_uri()]
-        shown = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120)
-        drawn = re.search(r'<body data-charts="(\d+)"', shown.stdout)
-        assert drawn is not None, shown.stderr
-        assert int(drawn[1]) == page.count('class="plot"') > 3
-        assert "CONSOLE" not in shown.stderr, shown.stderr
-        assert "boom" not in "".join(re.findall(r"<script>(.*?)</script>", shown.stdout, re.DOTALL))

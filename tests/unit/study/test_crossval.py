@@ -17,11 +17,11 @@ from vaak.config.load import load
 from vaak.config.tasks import task_class
 from vaak.core.callback import Callback, Run, StepReport
 from vaak.core.errors import UserError
+from vaak.core.significance import corrected_t_test
 from vaak.core.storage.lock import locked
 from vaak.runs.start import Outcome, train
 from vaak.study import crossval as crossing
 from vaak.study.crossval import CrossValidation, CrossvalPlan, summary, write_report
-from vaak.study.significance import corrected_t_test
 
 FAST = ("training.max_steps=4", "training.validation.interval=2", "training.checkpoint.interval=2")
 CLASSIFIER = """\

@@ -2,7 +2,7 @@
 
 RUN/config.yml  environment.json  train.log  metrics.jsonl  status.json  checkpoints/  tensorboard/  prepared/
     sessions.jsonl  sessions/  each start of it, with its configuration        code/  users' own classes
-    pictures/  pictures of evaluations, if there are any        tuned.yml  left by vaak tune
+    pictures/  pictures, audio and examples of evaluations      tuned.yml  left by vaak tune
     set-aside/  what a resume moved out of the way        tasks/  where a run has several, the data of each
     samples.json  what a finished run showed: {"step": …, "samples": [a line each]}        report.html  of vaak report
     preprocessed.json  vaak data preprocess made prepared/

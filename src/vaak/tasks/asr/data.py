@@ -9,14 +9,16 @@ With data.timestamps, some examples have the times of their segments among their
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from vaak.audio.audio_file import HEARD, LONGEST_HEARD, wav_of
 from vaak.audio.augmentation.pipeline import (
     augmented,
     drawn_masks,
@@ -159,6 +161,14 @@ class AsrDataset(Dataset):
 
     def describe(self, index: int) -> str:
         return self.utterances.describe(index)
+
+    def heard(self) -> list[Callable[[], bytes]]:
+        """What reads the audio of the first utterances that are transcribed, as WAV files."""
+        return [partial(self._wav, index) for index in range(min(HEARD, self.num_transcribed, len(self.utterances)))]
+
+    def _wav(self, index: int) -> bytes:
+        samples = self.source.load(int(self.utterances.used[index]), np.random.default_rng(0)).samples
+        return wav_of(samples[: LONGEST_HEARD * self.features.sampling_rate], self.features.sampling_rate)
 
 
 def segments_of(text: str, alignment: Alignment, seconds: float) -> list[Interval]:

@@ -25,6 +25,7 @@ from torch import Tensor, nn
 
 from vaak.core.batch import Batch, read_together, send
 from vaak.core.errors import optional_import
+from vaak.core.summaries import ExampleLog, summary_of
 from vaak.core.task import Meters
 from vaak.nn.cross_entropy import target_losses, unless_many
 from vaak.nn.lora_experts import uses_of
@@ -50,11 +51,14 @@ class AsrMeters(Meters):
         transcribe: Transcribe,
         groups: Sequence[str],
         features_of: Callable[[Batch], Tensor] = itemgetter("features"),
+        heard: Sequence[Callable[[], bytes]] = (),
     ) -> None:
         """``transcribe(model, encoded)`` gives a text for each row of encoded audio; ``groups`` are all that there are.
 
         ``protocol`` says under which conditions, with the ``normaliser``. ``features_of`` gives what a model reads.
+        ``heard`` give the audio of the first utterances, as WAV.
         """
+        self._log, self._heard = ExampleLog("wer"), heard
         self.protocol, self.groups, self._transcribe = protocol, groups, transcribe
         self._features_of = features_of
         self._normalise = normaliser(protocol["normaliser"])
@@ -89,13 +93,35 @@ class AsrMeters(Meters):
         places = send(torch.tensor(rows, dtype=torch.long), batch["targets"].device)
         texts = self._transcribe(model, encoded.rows(places)) if rows else []
         for row, text in zip(rows, texts, strict=True):
-            counts = count_errors(self._normalise(batch.extra["texts"][row]), self._normalise(text))
+            reference, hypothesis = self._normalise(batch.extra["texts"][row]), self._normalise(text)
+            counts = count_errors(reference, hypothesis)
             names = ["wer", *([f"wer/{batch.extra['groups'][row]}"] if len(self.groups) > 1 else ())]
             if experts is not None:
                 names.append(f"expert_wer/{experts[row]}")
             for name in names:
                 yield name, counts.word_errors, counts.words
             yield "cer", counts.character_errors, counts.characters
+            about: dict[str, Any] = {"reference": reference, "hypothesis": hypothesis}
+            about |= {} if experts is None else {"expert": experts[row]}
+            self._keep(batch, row, (counts.word_errors, counts.words), about)
+
+    def _keep(self, batch: Batch, row: int, sums: tuple[int, int], about: dict[str, Any]) -> None:
+        """Keep a transcribed row as an example; ``sums`` are its errors and words."""
+        group = str(batch.extra["groups"][row]) if len(self.groups) > 1 else ""
+        index = batch.indices[row][0] if batch.indices else row
+        known: dict[str, Any] = {"name": batch.extra["names"][row], **({"group": group} if group else {}), **about}
+        known |= {"audio": f"utterance-{index + 1}"} if index < len(self._heard) else {}
+        self._log.add(index, sums[0], sums, about["reference"], known, group)
+
+    def seen(self) -> dict[str, list[Any]]:
+        return self._log.seen()
+
+    def summary(self, sums: dict[str, float], seen: dict[str, list[Any]]) -> dict[str, Any]:
+        return summary_of("wer", seen)
+
+    def audio(self) -> dict[str, bytes]:
+        """The first utterances."""
+        return {f"utterance-{number}": read() for number, read in enumerate(self._heard, 1)}
 
     def sums(self) -> dict[str, float]:
         return self._sums

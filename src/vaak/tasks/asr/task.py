@@ -207,7 +207,7 @@ class AsrTask(Recogniser):
             return self.transcriber(model).texts_of(encoded)
 
         groups = self.dataset(split).utterances.group_names
-        return AsrMeters(self.protocol(split), transcribe, groups, self.features_of)
+        return AsrMeters(self.protocol(split), transcribe, groups, self.features_of, self.dataset(split).heard())
 
     # Use.
 

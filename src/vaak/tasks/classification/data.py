@@ -393,6 +393,10 @@ class TextDataset(Dataset):
         part, place = self._place(index)
         return part.texts[place].where
 
+    def text_of(self, index: int) -> str:
+        part, place = self._place(index)
+        return part.texts[place].text
+
     def content_of(self, index: int) -> str:
         part, place = self._place(index)
         return fingerprint_of([part.texts[place].text, part.texts[place].labels])

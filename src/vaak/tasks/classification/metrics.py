@@ -24,9 +24,9 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -35,8 +35,9 @@ from torch.nn import functional as F
 
 from vaak.core.batch import Batch
 from vaak.core.errors import optional_import
+from vaak.core.summaries import LONGEST, ExampleLog, summary_of
 from vaak.core.task import Meters
-from vaak.report.charts import confusion_png, reliability_png
+from vaak.report.charts import MOST_NAMED, confusion_png, reliability_png
 from vaak.report.tables import csv_text
 from vaak.tasks.classification.data import Classes, LabelStores, TextDataset
 from vaak.text.word_dictionary import words
@@ -116,10 +117,15 @@ class ClassMeters(Meters):
     """Figures of decisions for texts, with a table of the classes, the confusion matrix and the calibration."""
 
     def __init__(
-        self, protocol: dict[str, str], classes: Classes, multi_label: bool, weights: Sequence[float] = ()
+        self,
+        protocol: dict[str, str],
+        classes: Classes,
+        multi_label: bool,
+        weights: Sequence[float] = (),
+        text_of: Callable[[int], str] | None = None,
     ) -> None:
-        """``weights`` are those of the label columns' losses; none: all 1."""
-        self.protocol, self.classes, self.multi_label = protocol, classes, multi_label
+        """``weights`` are those of the label columns' losses; none: all 1. ``text_of`` gives the text of an example."""
+        self.protocol, self.classes, self.multi_label, self._text_of = protocol, classes, multi_label, text_of
         self.weights = tuple(weights) or (1.0,) * len(classes)
         self.totals: Sums = defaultdict(float)
         self.rows: list[tuple[int, list[str]]] = []
@@ -199,6 +205,40 @@ class ClassMeters(Meters):
     def _endings(self) -> dict[str, str]:
         """Return the endings of files' names, by label column."""
         return {column: f"_{column}" if len(self.classes) > 1 else "" for column in self.classes}
+
+    def seen(self) -> dict[str, list[Any]]:
+        log, width = ExampleLog("accuracy"), 3
+        for index, row in self.rows:
+            columns = [row[start : start + width] for start in range(0, len(row), width)]
+            learned = [one for one, weight in zip(columns, self.weights, strict=True) if weight]
+            wrong = [one for one in learned if one[0] != one[1]]
+            about = {
+                "class": ", ".join(true for true, *_ in wrong or learned),
+                "predicted": ", ".join(predicted for _, predicted, _ in wrong or learned),
+                "confidence": max(float(sure) for *_, sure in wrong or learned),
+            }
+            right = (len(learned) - len(wrong), len(learned))
+            log.add(index, len(wrong), right, "\n".join(true for true, *_ in columns), about)
+        counts = [
+            [place, *pair, int(one[*pair])]
+            for place, one in enumerate(self.confusions)
+            for pair in np.argwhere(one).tolist()
+        ]
+        return {**log.seen(), "confusions": [] if self.multi_label else counts}
+
+    def summary(self, sums: dict[str, float], seen: dict[str, list[Any]]) -> dict[str, Any]:
+        found = summary_of("accuracy", seen)
+        for one in found.get("examples", ()):
+            one["text"] = "" if self._text_of is None else self._text_of(one["index"])[:LONGEST]
+        confusions = {}
+        for place, (column, names) in enumerate(self.classes.items()):
+            own = [row[1:] for row in seen.get("confusions", ()) if row[0] == place]
+            if own and len(names) <= MOST_NAMED:
+                counts = np.zeros((len(names), len(names)), np.int64)
+                np.add.at(counts, tuple(np.array(own).T[:2]), np.array(own)[:, 2])
+                confusions[column] = {"classes": list(names), "counts": counts.tolist()}
+        calibration = {column: bins_of(place, sums).round(4).tolist() for place, column in enumerate(self.classes)}
+        return {**found, "confusions": confusions, "calibration": calibration}
 
     def pictures(self) -> dict[str, bytes]:
         """The confusion matrix, of single labels, and the reliability of each label column."""

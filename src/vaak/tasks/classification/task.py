@@ -313,7 +313,8 @@ class ClassificationTask(TextTask[ClassificationExperiment, PreparedLabels, Text
         if split == OUT_OF_SCOPE:
             return ScopeMeters(protocol | {"score": "probability of the class"}, self.prepared.classes, self.weights)
         protocol["classes"] = ", ".join(f"{column}: {len(names)}" for column, names in self.prepared.classes.items())
-        return ClassMeters(protocol, self.prepared.classes, self.multi_label, self.weights)
+        text_of = self.dataset(split).text_of
+        return ClassMeters(protocol, self.prepared.classes, self.multi_label, self.weights, text_of)
 
     def show(self, batch: Batch) -> list[str]:
         """The text of each row, special tokens written out, as the model reads it."""

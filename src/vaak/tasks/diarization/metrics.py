@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import pairwise
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from torch import Tensor, nn
@@ -34,6 +34,7 @@ from vaak.audio.segments import Segment, cropped, shifted
 from vaak.audio.speech_regions import frame_levels, joined_over_gaps, runs_of
 from vaak.core.batch import Batch, Term, read_together
 from vaak.core.errors import optional_import
+from vaak.core.summaries import ExampleLog, summary_of
 from vaak.core.task import Meters
 from vaak.report.audio import timelines_png
 from vaak.tasks.diarization.config import DiarizationDataConfig, ScoringConfig
@@ -42,7 +43,7 @@ from vaak.tasks.diarization.model import DiarizationModel, DiarizationOutputs
 from vaak.tasks.diarization.predict import Diarizer
 from vaak.tasks.diarization.stitching import WindowOutput
 
-SHOWN_RECORDINGS = 4
+SHOWN_RECORDINGS, HEARD_RECORDINGS, MOST_SEGMENTS = 4, 2, 400
 
 
 class ScoredBatch(NamedTuple):
@@ -91,7 +92,10 @@ class DiarizationMeters(Meters):
         split: str,
         diarizer: Callable[[nn.Module], Diarizer],
         score: Callable[[nn.Module, Batch], ScoredBatch],
+        heard: Callable[[int], bytes] | None = None,
     ) -> None:
+        """``heard`` gives the audio of an example, as WAV."""
+        self._log, self._heard = ExampleLog("der"), heard
         self.data, self.diarizer, self.score = data, diarizer, score
         self.protocol = scoring_protocol(data, split)
         self.totals = dict.fromkeys((*SUMS, "recordings", *BY_COUNT), 0.0)
@@ -115,11 +119,13 @@ class DiarizationMeters(Meters):
             for (row, first, _), output in zip(group, frames, strict=True):
                 step = diarizer.model.config.output_subsampling
                 outputs[row].append(output._replace(first=first // step))
-        shown = [self._recording(diarizer, *pair, found) for pair in zip(examples, outputs, strict=True)]
+        indices = [row[0] for row in batch.indices] or [*range(len(examples))]
+        rows = zip(indices, examples, outputs, strict=True)
+        shown = [self._recording(diarizer, *row, found) for row in rows]
         for name, value in found.items():
             self.totals[name] += value
         # the first recordings of the split, in whichever order they come
-        numbered = dict(zip([row[0] for row in batch.indices] or range(len(shown)), shown, strict=True))
+        numbered = dict(zip(indices, shown, strict=True))
         self.shown = dict(sorted({**self.shown, **numbered}.items())[:SHOWN_RECORDINGS])
 
     def _frames(self, model: DiarizationModel, batch: Batch, found: dict[str, float]) -> Iterator[WindowOutput]:
@@ -139,12 +145,20 @@ class DiarizationMeters(Meters):
             yield WindowOutput(0, probabilities[row, :frames].numpy(), of_row)
 
     def _recording(
-        self, diarizer: Diarizer, example: DiarizationExample, outputs: Sequence[WindowOutput], found: dict[str, float]
+        self,
+        diarizer: Diarizer,
+        index: int,
+        example: DiarizationExample,
+        outputs: Sequence[WindowOutput],
+        found: dict[str, float],
     ) -> ShownRecording:
         """Add the sums of a recording."""
         hypothesis = diarizer.segments(diarizer.joined(list(outputs), len(example.features)))
         reference = list(diarizer.collator.reference(example))
-        add_score(found, reference, hypothesis, example.uem, self.data.scoring)
+        own: dict[str, float] = {}
+        add_score(own, reference, hypothesis, example.uem, self.data.scoring)
+        for name, value in own.items():
+            found[name] += value
         counts = [len({segment.speaker for segment in segments}) for segments in (reference, hypothesis)]
         found["miscounted"] += abs(counts[0] - counts[1])
         found["at_ceiling"] += diarizer.at_ceiling(outputs)
@@ -152,7 +166,39 @@ class DiarizationMeters(Meters):
             found[f"miscounted_{counts[0]}"] += abs(counts[0] - counts[1])
             found[f"recordings_{counts[0]}"] += 1
         found["recordings"] += 1
+        self._keep(index, example, (reference, hypothesis), own)
         return ShownRecording(example.name, hypothesis, reference, example.duration)
+
+    def _keep(
+        self,
+        index: int,
+        example: DiarizationExample,
+        sides: tuple[Sequence[Segment], Sequence[Segment]],
+        own: dict[str, float],
+    ) -> None:
+        """Keep a recording as an example: its errors, and of the first ones who speaks when, in both ``sides``."""
+        reference, hypothesis = ([[round(start, 2), round(end, 2), who] for start, end, who in side] for side in sides)
+        speakers, found = (len({who for *_, who in side}) for side in (reference, hypothesis))
+        errors = {name: round(own[name], 2) for name in ("miss", "false_alarm", "confusion", "scored")}
+        wrong = own["miss"] + own["false_alarm"] + own["confusion"]
+        about = {"name": example.name, "seconds": round(example.duration, 2), "speakers": speakers, "found": found}
+        if index < SHOWN_RECORDINGS:
+            about |= {"reference": reference[:MOST_SEGMENTS], "hypothesis": hypothesis[:MOST_SEGMENTS]}
+        if index < HEARD_RECORDINGS and self._heard is not None:
+            about["audio"] = f"recording-{index + 1}"
+        rate = wrong / own["scored"] if own["scored"] else 0.0
+        self._log.add(index, rate, (wrong, own["scored"]), str(reference), {**about, **errors}, str(speakers))
+
+    def seen(self) -> dict[str, list[Any]]:
+        return self._log.seen()
+
+    def summary(self, sums: dict[str, float], seen: dict[str, list[Any]]) -> dict[str, Any]:
+        return summary_of("der", seen)
+
+    def audio(self) -> dict[str, bytes]:
+        """The first recordings."""
+        heard, number = self._heard, min(HEARD_RECORDINGS, len(self.shown))
+        return {} if heard is None else {f"recording-{index + 1}": heard(index) for index in range(number)}
 
     def pictures(self) -> dict[str, bytes]:
         """The timelines of the first recordings."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import islice
 from pathlib import Path
 from typing import Any, cast
@@ -22,6 +22,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from vaak.audio.audio_file import LONGEST_HEARD, wav_of
 from vaak.audio.augmentation.pipeline import longest_factor
 from vaak.audio.cuts.sources import CutSource
 from vaak.audio.cuts.store import write_cuts
@@ -114,6 +115,7 @@ class DiarizationTask(SpeechTask[DiarizationExperiment, PreparedRecordings, Diar
             inference = self.data.inference.model_copy(update={"window": longest_example(experiment)})
             self.data = self.data.model_copy(update={"inference": inference})
         self.features, self.on_device = Features(self.audio), FeaturesOnDevice(self.audio)
+        self._wavs: dict[tuple[str, int], bytes] = {}
 
     # Data.
 
@@ -324,7 +326,16 @@ class DiarizationTask(SpeechTask[DiarizationExperiment, PreparedRecordings, Diar
         return Baselines("der", False, {name: rates_of(sums) for name, sums in totals.items()})
 
     def meters(self, split: str) -> DiarizationMeters:
-        return DiarizationMeters(self.data, split, self.diarizer, self.score)
+        return DiarizationMeters(self.data, split, self.diarizer, self.score, partial(self._heard, split))
+
+    def _heard(self, split: str, index: int) -> bytes:
+        """The beginning of a recording that evaluations read, as WAV; kept, since composing one takes a while."""
+        if (split, index) not in self._wavs:
+            rate = self.audio.sampling_rate
+            key = draw_key(Purpose.EVALUATION, split, EVALUATION_SEED, 0, index, 0)
+            samples = self.dataset(split).source.load(index, np.random.default_rng(key)).samples
+            self._wavs[split, index] = wav_of(samples[: 2 * LONGEST_HEARD * rate], rate)
+        return self._wavs[split, index]
 
     def show(self, batch: Batch) -> list[str]:
         """The name of each row, how long it is, and who speaks."""

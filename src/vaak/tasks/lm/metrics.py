@@ -22,7 +22,7 @@ import functools
 import json
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -33,6 +33,7 @@ from torch import Tensor, nn
 
 from vaak.core.batch import Batch, places_of
 from vaak.core.errors import DataError, UserError
+from vaak.core.summaries import LONGEST, MOST_SCORES
 from vaak.core.task import Dataset, Meters
 from vaak.core.terminal import followed
 from vaak.nn.cross_entropy import IGNORED, target_losses, unless_many
@@ -46,11 +47,19 @@ from vaak.text.tokenizer import Tokenizer, normalise
 class TextMeters(Meters):
     """Loss, perplexity, accuracy and, if every byte is predicted, bits per byte."""
 
-    def __init__(self, protocol: dict[str, str], options: LanguageModelConfig) -> None:
-        self.protocol, self.options = protocol, options
+    def __init__(
+        self,
+        protocol: dict[str, str],
+        options: LanguageModelConfig,
+        samples: Callable[[nn.Module], list[str]] = lambda model: [],
+    ) -> None:
+        """``samples`` gives texts that a model writes from nothing."""
+        self.protocol, self.options, self._samples = protocol, options, samples
+        self._model: nn.Module | None = None
         self.totals = dict.fromkeys(("nats", "token", "byte", "right"), 0.0)
 
     def update(self, model: nn.Module, batch: Batch) -> None:
+        self._model = getattr(model, "_orig_mod", model)  # of a compiled one, it itself
         counts = batch.totals()
         scored = places_of(batch["targets"] != IGNORED, counts["token"])
         targets = batch["targets"].flatten()[scored]
@@ -73,6 +82,10 @@ class TextMeters(Meters):
         if sums["byte"] and self.protocol["objective"] == "causal":
             results["bits_per_byte"] = sums["nats"] / math.log(2) / sums["byte"]
         return results | load_figures(sums)
+
+    def summary(self, sums: dict[str, float], seen: dict[str, list[Any]]) -> dict[str, Any]:
+        samples = [] if self._model is None else self._samples(self._model)
+        return {"samples": [text[:LONGEST] for text in samples]} if samples else {}
 
 
 class PairMeters(Meters):
@@ -102,6 +115,10 @@ class PairMeters(Meters):
         right = {phenomenon: sums[f"right/{phenomenon}"] for phenomenon in pairs}
         by_phenomenon = {f"accuracy/{phenomenon}": right[phenomenon] / pairs[phenomenon] for phenomenon in pairs}
         return {"accuracy": sum(right.values()) / sum(pairs.values()), **by_phenomenon}
+
+    def summary(self, sums: dict[str, float], seen: dict[str, list[Any]]) -> dict[str, Any]:
+        names = sorted(key.removeprefix("pairs/") for key in sums if key.startswith("pairs/"))
+        return {"phenomena": {name: [sums[f"right/{name}"], sums[f"pairs/{name}"]] for name in names[:MOST_SCORES]}}
 
 
 def visibility_of(options: LanguageModelConfig, batch: Batch) -> dict[str, Any]:

@@ -347,7 +347,8 @@ class LanguageModelTask(ExportableTask):
             others |= {"newline": "as in the answers", "scored": "answers and what ends them", "template": template}
         reason = self._without_bytes(split) if self.causal else ""
         withheld = {"bits_per_byte": f"withheld, {reason}"} if reason else {}
-        return TextMeters(protocol | windows | others | withheld, self.options)
+        drawn = partial(self.samples, number=3, max_new_tokens=30)  # at every evaluation
+        return TextMeters(protocol | windows | others | withheld, self.options, drawn)
 
     def _without_bytes(self, split: str) -> str:
         """Return why a split has no bits per byte; empty if it has."""
@@ -439,12 +440,12 @@ class LanguageModelTask(ExportableTask):
         batches = Batches(model.embedding.weight.device, batch_size)
         return batches.results(asked, lambda one: len(one[0]), together)
 
-    def samples(self, model: nn.Module) -> list[str]:
+    def samples(self, model: nn.Module, number: int = SHOWN_SAMPLES, max_new_tokens: int = 40) -> list[str]:
         """Samples that begin from nothing; an encoder has none."""
         if not self.causal:
             return []
         assert isinstance(model, AnyLanguageModel)
-        settings, seeds = self.sampling(max_new_tokens=40, temperature=0.8), range(SHOWN_SAMPLES)
-        prompts = [[self.tokenizer.bos_id]] * SHOWN_SAMPLES
+        settings, seeds = self.sampling(max_new_tokens=max_new_tokens, temperature=0.8), range(number)
+        prompts = [[self.tokenizer.bos_id]] * number
         drawn = generate_batch(model, prompts, settings, max_length=self.data.max_length, seeds=seeds)
         return [self.tokenizer.decode(ids).split("\n")[0] for ids in drawn]

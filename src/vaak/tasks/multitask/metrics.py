@@ -46,5 +46,16 @@ class JointMeters(Meters):
     def audio(self) -> dict[str, bytes]:
         return {f"{name}_{key}": value for name, one in self.meters.items() for key, value in one.audio().items()}
 
+    def seen(self) -> dict[str, list[Any]]:
+        return {f"{name}/{key}": value for name, one in self.meters.items() for key, value in one.seen().items()}
+
+    def summary(self, sums: dict[str, float], seen: dict[str, list[Any]]) -> dict[str, Any]:
+        found = {}
+        for name, one in self.meters.items():
+            own = {key.removeprefix(f"{name}/"): value for key, value in sums.items() if key.startswith(f"{name}/")}
+            its = {key.removeprefix(f"{name}/"): value for key, value in seen.items() if key.startswith(f"{name}/")}
+            found[name] = one.summary(own, its) if any(own.values()) else {}
+        return {"tasks": {name: one for name, one in found.items() if one}}
+
     def tables(self) -> dict[str, str]:
         return {f"{name}_{key}": value for name, one in self.meters.items() for key, value in one.tables().items()}

@@ -442,7 +442,11 @@ class PairDataset(Dataset):
 
     def first_pairs(self, number: int) -> list[Pair]:
         """This number of pairs, or all."""
-        return [self.pairs[place] for place in self.indices[:number].tolist()]
+        return self.pairs_of(range(min(number, len(self.indices))))
+
+    def pairs_of(self, examples: Iterable[int]) -> list[Pair]:
+        """The pairs of these examples."""
+        return [self.pairs[int(self.indices[index])] for index in examples]
 
     def num_references(self) -> list[int]:
         """The number of references of each example that is translated."""

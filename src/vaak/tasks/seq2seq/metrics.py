@@ -28,6 +28,7 @@ from torch import nn
 
 from vaak.core.batch import Batch, read_together, send
 from vaak.core.errors import optional_import
+from vaak.core.summaries import LONGEST, ExampleLog, summary_of
 from vaak.core.task import Meters
 from vaak.core.terminal import followed
 from vaak.nn.cross_entropy import IGNORED, target_losses, unless_many
@@ -42,6 +43,8 @@ with optional_import("the task seq2seq requires sacrebleu", "seq2seq"):
     from sacrebleu.metrics.chrf import CHRF
 
 Translate = Callable[[nn.Module, Batch], list[str]]
+SENTENCE_CHRF = "sentence_chrf"
+"""chrF of single sentences, whose mean isn't that of the set: for examples, and for pairs of runs."""
 
 
 class TranslationMeters(Meters):
@@ -50,12 +53,22 @@ class TranslationMeters(Meters):
     ``translate(model, batch)`` gives a text for each row of the batch.
     """
 
-    def __init__(self, protocol: dict[str, str], translate: Translate) -> None:
-        self.protocol, self.translate = protocol, translate
+    def __init__(
+        self,
+        protocol: dict[str, str],
+        translate: Translate,
+        source_of: Callable[[int], str] = str,
+        attention: Callable[[nn.Module], dict[str, Any]] = lambda model: {},
+    ) -> None:
+        """``source_of`` gives the source of an example, ``attention`` a model's cross-attention in one translation."""
+        self.protocol, self.translate, self._source_of, self._attention = protocol, translate, source_of, attention
+        self._model: nn.Module | None = None
+        self._log = ExampleLog(SENTENCE_CHRF)
         self.scores = sacrebleu_scores()
         self.totals = dict.fromkeys(("nats", "token", "right", "translated"), 0.0)
 
     def update(self, model: nn.Module, batch: Batch) -> None:
+        self._model = getattr(model, "_orig_mod", model)  # of a compiled one, it itself
         found = self._predicted(model, batch) | self._translated(model, batch)
         for name, value in found.items():
             self.totals[name] = self.totals.get(name, 0.0) + value
@@ -81,10 +94,29 @@ class TranslationMeters(Meters):
         for name, metric in self.scores.items():
             counts = corpus_statistics(metric, texts, chosen.extra["references"])
             found |= {f"{name}/{index}": float(count) for index, count in enumerate(counts)}
+        for row, text, references in zip(rows, texts, chosen.extra["references"], strict=True):
+            score = float(self.scores["chrf"].sentence_score(text, references).score)
+            about = {
+                "chrf": round(score, 1),
+                "hypothesis": text,
+                "references": [one[:LONGEST] for one in references[:4]],
+            }
+            index = batch.indices[row][0] if batch.indices else row
+            self._log.add(index, 100 - score, (score, 1), "\n".join(references), about)
         return found
 
     def sums(self) -> dict[str, float]:
         return self.totals
+
+    def seen(self) -> dict[str, list[Any]]:
+        return self._log.seen()
+
+    def summary(self, sums: dict[str, float], seen: dict[str, list[Any]]) -> dict[str, Any]:
+        found = summary_of(SENTENCE_CHRF, seen)
+        for one in found.get("examples", ()):
+            one["source"] = self._source_of(one["index"])[:LONGEST]
+        attention = self._attention(self._model) if found and self._model is not None else {}
+        return {**found, **({"attention": attention} if attention else {})}
 
     def results(self, sums: dict[str, float]) -> dict[str, float]:
         results: dict[str, float] = {}

@@ -335,15 +335,30 @@ def draw_translation(translator: Translator, translation: Translation, path: Pat
     Raises UserError for a blank one, which has none."""
     if not translation.candidates:
         raise UserError("a blank text has no attention to draw")
+    draw_attention(*_attention(translator, translation), path)
+
+
+def _attention(translator: Translator, translation: Translation) -> tuple[np.ndarray, Sentence, Sentence]:
+    """The cross-attention ``(layer, head, target token, source token)`` in the best translation, and both texts."""
     source_ids = translator.source_ids(translation.source)
     best, target = translation.candidates[0], translator.target
     written = [*best.tokens, target.eos_id] if best.ended else list(best.tokens)
-    draw_attention(
+    return (
         cross_attention(translator.model, source_ids, [target.bos_id, *written[:-1]]).numpy(),
         Sentence(translation.source, token_texts(translator.source, source_ids)),
         Sentence(best.text, token_texts(target, written)),
-        path,
     )
+
+
+MOST_TOKENS = 40
+
+
+def attention_of(translator: Translator, translation: Translation) -> dict[str, Any]:
+    """The mean cross-attention in the best translation, of its first tokens, as a summary keeps it."""
+    weights, source, target = _attention(translator, translation)
+    mean = weights.mean((0, 1))[:MOST_TOKENS, :MOST_TOKENS]
+    sides = {"source": source.tokens[:MOST_TOKENS], "target": target.tokens[:MOST_TOKENS]}
+    return {**sides, "weights": [[round(float(weight), 3) for weight in row] for row in mean]}
 
 
 def token_texts(tokenizer: Tokenizer, ids: Sequence[int]) -> list[str]:

@@ -44,7 +44,13 @@ from vaak.tasks.seq2seq.data import (
 from vaak.tasks.seq2seq.export import ct2_scores, export_onnx, export_peft
 from vaak.tasks.seq2seq.metrics import TranslationMeters, scores, translation_protocol, translators
 from vaak.tasks.seq2seq.model import Seq2SeqModel
-from vaak.tasks.seq2seq.predict import DecodingSettings, Translator, decoding_settings, draw_translation
+from vaak.tasks.seq2seq.predict import (
+    DecodingSettings,
+    Translator,
+    attention_of,
+    decoding_settings,
+    draw_translation,
+)
 from vaak.tasks.seq2seq.spec import SPEC
 from vaak.tasks.text_task import TextTask
 from vaak.text.corpora.parallel import Pair, ParallelCorpus, cleaned
@@ -181,7 +187,15 @@ class Seq2SeqTask(TextTask[Seq2SeqExperiment, PreparedPairs, Seq2SeqModel]):
             protocol[f"{side}_tokenizer"] = getattr(self.prepared, f"{side}_tokenizer").fingerprint
         references = self.dataset(split).num_references()
         protocol |= translation_protocol(self.data.decoding, self.data.max_target_length, references)
-        return TranslationMeters(protocol, self._translations)
+        pairs = self.dataset(split).pairs_of
+        return TranslationMeters(protocol, self._translations, lambda index: pairs([index])[0].source, self._attention)
+
+    def _attention(self, model: nn.Module) -> dict[str, Any]:
+        """The cross-attention in the translation of the first validation source."""
+        translator = self.translator(model)
+        sources = [pair.source for pair in self.dataset("valid").first_pairs(1)]
+        found = [one for one in translator.translate(sources, self.decoding()) if one.candidates]
+        return attention_of(translator, found[0]) if found else {}
 
     def _translations(self, model: nn.Module, batch: Batch) -> list[str]:
         """The translation of each row's source."""

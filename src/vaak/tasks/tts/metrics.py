@@ -13,22 +13,24 @@ real_time_factor     with data.evaluation: seconds taken for a second of audio; 
 val_speech           picture: spectrograms with symbols and pitch, the recording's above that of the same symbols spoken
 val_alignment        picture: how recordings are aligned, where durations are learned
 val_sample-1 …       audio: each of ``data.samples`` spoken
+val_recorded-1 …     audio: a recording; val_spoken-1: the same text spoken
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from io import BytesIO
+from typing import Any
 
 import numpy as np
 import torch
 from torch import nn
 
+from vaak.audio.audio_file import LONGEST_HEARD, wav_of
 from vaak.audio.config import AudioConfig
 from vaak.audio.cuts.reading import read_samples
 from vaak.core.batch import Batch, Term
-from vaak.core.errors import UserError
+from vaak.core.summaries import LONGEST
 from vaak.core.task import Meters
 from vaak.nn.decoding.sampling import without_dropout
 from vaak.nn.speech.masks import length_mask, masked_sum
@@ -106,11 +108,13 @@ class ShownMeters(Meters):
         score: Callable[[nn.Module, Batch], ScoredBatch],
         speaker: Callable[[nn.Module], Speaker],
         samples: tuple[str, ...],
+        audio: AudioConfig,
     ) -> None:
         """``samples`` are spoken by what ``speaker`` makes of the model; ``dataset`` is the split that is measured.
 
-        ``score`` gives the outputs of a batch.
+        ``score`` gives the outputs of a batch; ``audio`` is how recordings were read.
         """
+        self._audio = audio
         self.protocol = meters.protocol
         self._meters, self._dataset, self._score = meters, dataset, score
         self._speaker, self._samples = speaker, samples
@@ -140,11 +144,26 @@ class ShownMeters(Meters):
     def audio(self) -> dict[str, bytes]:
         if self._model is None:
             return {}
-        speaker = self._speaker(self._model)
-        return {
-            f"sample-{number}": wav_of(speaker.speech(text).samples, speaker.sampling_rate)
-            for number, text in enumerate(self._samples, start=1)
-        }
+        speaker, store, found = self._speaker(self._model), self._dataset.store, dict[str, np.ndarray]()
+        for number, text in enumerate(self._samples, start=1):
+            found[f"sample-{number}"] = speaker.speech(text).samples
+        for index in range(min(SHOWN_UTTERANCES, len(store))):
+            line = store.line(index)
+            spoken = speaker.sentence(line.text, speaker.processor.process(line.text).ids, line.speaker)
+            found[f"recorded-{index + 1}"] = read_samples(store.cuts[int(store.used[index])], self._audio)
+            found[f"spoken-{index + 1}"] = spoken.samples
+        rate = speaker.sampling_rate
+        return {name: wav_of(samples[: LONGEST_HEARD * rate], rate) for name, samples in found.items()}
+
+    def seen(self) -> dict[str, list[Any]]:
+        return self._meters.seen()
+
+    def summary(self, sums: dict[str, float], seen: dict[str, list[Any]]) -> dict[str, Any]:
+        """What the utterances say that are heard as recorded and as spoken."""
+        store = self._dataset.store
+        lines = [store.line(index) for index in range(min(SHOWN_UTTERANCES, len(store)))]
+        texts = [{"index": index, "error": 0.0, "text": one.text[:LONGEST]} for index, one in enumerate(lines)]
+        return {**self._meters.summary(sums, seen), "examples": texts, "spoken": [*self._samples]}
 
     def _spectrograms_of(
         self, model: nn.Module, speaker: Speaker, number: int
@@ -170,17 +189,6 @@ def spectrogram_of(sentence: Sentence, title: str) -> Spectrogram:
     """Return the spectrogram to draw of a spoken sentence."""
     pitch = np.repeat(sentence.pitch, sentence.durations)
     return Spectrogram(title, sentence.mel, sentence.symbols, sentence.durations, pitch)
-
-
-def wav_of(samples: np.ndarray, sampling_rate: int) -> bytes:
-    """A WAV file of 16 bits with ``samples`` ``(time,)`` within ±1. Raises UserError without soundfile."""
-    try:
-        import soundfile
-    except (ImportError, OSError) as error:
-        raise UserError(f"audio files require soundfile ({error}); pip install 'vaak[audio]'") from error
-    content = BytesIO()
-    soundfile.write(content, samples, sampling_rate, "PCM_16", format="WAV")
-    return content.getvalue()
 
 
 class SpokenMeters(Meters):

@@ -152,8 +152,8 @@ def rates_of(counts: Iterable[ErrorCounts], clusters: Sequence[Hashable] | None 
     for one, cluster in zip(rows, range(len(rows)) if clusters is None else clusters, strict=True):
         together.setdefault(cluster, []).append(one)
     drawn = [_sum_of(own) for own in together.values()]
-    words = _rate([(one.word_errors, one.words) for one in drawn])
-    characters = _rate([(one.character_errors, one.characters) for one in drawn])
+    words = rate_with_interval([(one.word_errors, one.words) for one in drawn])
+    characters = rate_with_interval([(one.character_errors, one.characters) for one in drawn])
     return ErrorRates(len(rows), _sum_of(rows), *words, *characters)
 
 
@@ -161,7 +161,7 @@ def _sum_of(rows: Sequence[ErrorCounts]) -> ErrorCounts:
     return ErrorCounts(*(sum(column) for column in zip(*rows, strict=True))) if rows else ErrorCounts(0, 0, 0, 0, 0, 0)
 
 
-def _rate(pairs: Sequence[tuple[int, int]]) -> tuple[float | None, tuple[float, float] | None]:
+def rate_with_interval(pairs: Sequence[tuple[float, float]]) -> tuple[float | None, tuple[float, float] | None]:
     """Errors over what they are divided by, and the interval of that."""
     table = np.array(pairs, np.float64).reshape(-1, 2)
     errors, number = table.sum(0)

@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from vaak.engine.metrics_file import read_history
+from vaak.report.charts import draw_history
 from vaak.report.experts import draw_experts, draw_gate
 
 CONFUSION = [[18, 2, 0], [1, 9, 0], [0, 0, 10]]
@@ -86,3 +88,33 @@ def test_what_is_not_there_yet_is_a_line(vaak, pipeline: Path, tmp_path: Path):
         assert (code, what in said) == (2, True)
     code, _, said = vaak("plot", pipeline, "gate", "--output", tmp_path / "gate.nonsense")
     assert (code, "can't be written" in said) == (2, True)
+
+
+def test_a_legend_of_many_groups_does_not_hide_the_panel(tmp_path: Path):
+    groups = {f"pairs_accuracy/phenomenon number {number}": [0.5, 0.5 + number / 40] for number in range(17)}
+    write_run(tmp_path / "lm", {"val_loss": [2.0, 1.0], "pairs_accuracy": [0.5, 0.7], **groups})
+    figure = draw_history(read_history(tmp_path / "lm"), "lm")
+    figure.draw_without_rendering()
+    for axes in figure.axes:
+        legend = axes.get_legend()
+        if legend is not None and len(axes.lines) > 6:
+            assert len(axes.lines) == len(legend.get_texts()) == 18
+            assert legend.get_window_extent().y1 < axes.get_window_extent().y0
+            assert legend.get_window_extent().y0 > 0
+            assert axes.get_window_extent().height > 100
+            return
+    raise AssertionError("no panel has all groups")
+
+
+def test_several_runs_are_drawn_together(vaak, tmp_path: Path):
+    for name, last in (("one", 1.0), ("two", 1.5)):
+        write_run(tmp_path / name, {"val_loss": [2.0, last], "val_wer": [0.9, 0.2], "val_wer/en": [0.8, 0.1]})
+    path = tmp_path / "both.svg"
+    assert vaak("plot", tmp_path / "one", tmp_path / "two", "-o", path)[:2] == (0, f"{path}\n")
+    drawn = path.read_text()
+    assert all(f"<!-- {tmp_path}/{name}: valid -->" in drawn for name in ("one", "two"))
+    assert "<!-- en -->" not in drawn
+    code, _, said = vaak("plot", tmp_path / "one", "nonsense")
+    assert (code, "nonsense is not a folder of a run, nor one of history, gate" in said) == (2, True)
+    code, _, said = vaak("plot", tmp_path / "one", tmp_path / "two", "gate")
+    assert (code, "of one pipeline" in said) == (2, True)

@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vaak.core.errors import UserError
-from vaak.engine.memory import MARGIN, THRESHOLDS, Band, band_of, thresholds_of
+from vaak.core.machine import THRESHOLDS
+from vaak.engine.memory import MARGIN, Band, band_of, thresholds_of
 
 LOW, MODERATE, HIGH, CRITICAL = Band
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,7 +13,9 @@ import torch
 
 from toy import StopAt, ToyMeters, ToyTask, same_bits, toy_trainer, weights
 from vaak.callbacks.step_log import StepLogCallback
+from vaak.core.batch import Batch
 from vaak.core.errors import UserError
+from vaak.core.summaries import ExampleLog, summary_of
 from vaak.engine import evaluation
 from vaak.engine.evaluation import Pictures
 
@@ -126,3 +129,67 @@ def test_an_evaluator_alone_draws_nothing(tmp_path: Path):
     trainer = toy_trainer(tmp_path, task=Unable(), **OPTIONS)
     evaluator = Evaluator(Unable(), trainer.config, Ranks(torch.device("cpu")))
     assert evaluator.evaluate(trainer.model, "valid")["val_loss"] > 0
+
+
+RECORDING = b"RIFF" + bytes(40)
+
+
+class KeepingMeters(DrawingMeters):
+    """Keeps what it saw of each row, and a recording that never changes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.log = ExampleLog("wer")
+
+    def update(self, model: torch.nn.Module, batch: Batch) -> None:
+        super().update(model, batch)
+        for row in batch.indices:
+            self.log.add(row[0], 0, (row[0], 1), str(row[0]), {"text": f"example {row[0]}"})
+
+    def seen(self) -> dict[str, list[Any]]:
+        return self.log.seen()
+
+    def summary(self, sums: dict[str, float], seen: dict[str, list[Any]]) -> dict[str, Any]:
+        return {**summary_of("wer", seen), "tokens": sums["token"]}
+
+    def audio(self) -> dict[str, bytes]:
+        return {"recording": RECORDING}
+
+
+class Keeping(Drawing):
+    kind = KeepingMeters
+
+
+def files_in(run: Path, name: str) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in (run / "pictures" / name).glob("*")}
+
+
+@pytest.mark.parametrize("reduction", ["plain", "exact"])
+def test_single_examples_are_kept_by_step_and_the_same_after_a_resume(tmp_path: Path, reduction: str):
+    options = {**OPTIONS, **({"distributed": {"reduction": "exact"}} if reduction == "exact" else {})}
+    whole = toy_trainer(tmp_path / "whole", task=Keeping(), **options)
+    shown: list[Mapping[str, bytes]] = []
+    whole.pictures.subscribe(lambda step, drawn: shown.append(drawn))
+    whole.fit()
+    kept = files_in(tmp_path / "whole", "val_examples")
+    assert sorted(kept) == [f"step-{step:08d}.json" for step in (2, 4, 6, 8)]
+    found = json.loads(kept["step-00000008.json"])
+    rows = len(Keeping().dataset("valid").lengths)
+    assert found["scores"]["sums"] == [[index, 1] for index in range(rows)]
+    assert found["examples"][0] == {"index": 0, "error": 0, "text": "example 0"}
+    assert found["tokens"] > 0
+    assert [sorted(one) for one in shown] == [["val_tokens"], ["val_recording"]] + 3 * [["val_tokens"]]
+    assert list(files_in(tmp_path / "whole", "val_recording")) == ["step-00000002.wav"]  # it never changes
+    toy_trainer(tmp_path / "cut", StopAt(7), task=Keeping(), **options).fit()
+    resumed = toy_trainer(tmp_path / "cut", task=Keeping(), **options)
+    assert resumed.resume(str(tmp_path / "cut" / "checkpoints" / "step-00000004"))
+    assert max(files_in(tmp_path / "cut", "val_examples")) == "step-00000004.json"
+    resumed.fit()
+    for name in ("val_examples", "val_recording"):
+        assert files_in(tmp_path / "cut", name) == files_in(tmp_path / "whole", name)
+
+
+def test_no_examples_are_kept_where_they_are_not_wanted(tmp_path: Path):
+    toy_trainer(tmp_path, task=Keeping(), **OPTIONS, logging={"examples": False}).fit()
+    assert files_in(tmp_path, "val_tokens")
+    assert not files_in(tmp_path, "val_examples")

@@ -58,8 +58,8 @@ def ctc_loss(outputs: CtcOutputs, batch: Batch, blank: int) -> Tensor:
 class CtcMeters(AsrMeters):
     """Loss of true transcripts; error rates of those that a model gives."""
 
-    def __init__(self, *arguments: object, blank: int) -> None:
-        super().__init__(*arguments)  # type: ignore[arg-type]
+    def __init__(self, *arguments: Any, blank: int, **more: Any) -> None:
+        super().__init__(*arguments, **more)
         self.blank = blank
 
     def update(self, model: nn.Module, batch: Batch) -> None:
@@ -171,9 +171,9 @@ class CtcTask(Recogniser):
         def transcribe(model: CtcModel, outputs: CtcOutputs) -> list[str]:
             return self.transcriber(model).texts_of(outputs)
 
-        return CtcMeters(
-            self.protocol(split), transcribe, self.dataset(split).utterances.group_names, blank=self._blank
-        )
+        dataset = self.dataset(split)
+        groups, heard = dataset.utterances.group_names, dataset.heard()
+        return CtcMeters(self.protocol(split), transcribe, groups, heard=heard, blank=self._blank)
 
     # Use.
 

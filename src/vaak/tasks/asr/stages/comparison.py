@@ -175,7 +175,7 @@ def difference(
     """
     import numpy as np
 
-    from vaak.study.significance import mean_of, paired_bootstrap
+    from vaak.core.significance import mean_of, paired_bootstrap
 
     places = {unit: index for index, unit in enumerate(dict.fromkeys(units.values()))}
     tables = np.zeros((2, len(places), 2))

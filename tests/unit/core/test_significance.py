@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from vaak.core.errors import UserError
-from vaak.study.significance import (
+from vaak.core.significance import (
     approximate_randomisation,
     corrected_t_test,
     effect_size,

@@ -1,0 +1,266 @@
+"""What a report draws over the steps of a run: curves of its records, and events on the same axis."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from vaak.config.yaml.text import read_yaml
+from vaak.config.yaml.tree import to_plain
+from vaak.core.errors import UserError
+from vaak.core.figures import is_fraction
+from vaak.core.machine import THRESHOLDS
+from vaak.core.storage.json_lines import read_json_lines
+from vaak.engine.checkpoint.names import list_checkpoints, step_of
+from vaak.report.run_facts import LARGEST_STEP, RunFacts, differences, is_own, log_of, number_of, numbers_of
+
+POINTS = 60_000
+"""All points of a run's curves; a curve with more than its part is thinned."""
+MOST_POINTS, FEWEST_POINTS = 1000, 100
+MOST_CURVES, MOST_GROUPS, MOST_EVENTS = 150, 12, 500
+
+
+class Curve(NamedTuple):
+    """Values by step, in order; None where a value isn't finite."""
+
+    label: str
+    steps: list[int]
+    values: list[float | None]
+
+
+class Panel(NamedTuple):
+    """Curves in one unit, which share a chart; ``log`` says that a logarithmic scale shows them best.
+
+    ``bands`` are the values from which on the chart is shaded, with what they mean.
+    """
+
+    title: str
+    unit: str
+    curves: list[Curve]
+    log: bool = False
+    bands: Sequence[tuple[float, str]] = ()
+
+
+class Event(NamedTuple):
+    """Something that happened at a step.
+
+    ``kind`` is ``checkpoint``, ``resume``, ``options`` (changed at a resume), ``split`` or ``not finite``.
+    """
+
+    step: int
+    kind: str
+    text: str
+
+
+# Curves
+
+
+def panels(facts: RunFacts) -> tuple[list[Panel], int]:
+    """The charts of a run, and how many curves are left out because there are too many."""
+    found: dict[str, dict[str, Curve]] = {}
+    for record in facts.records:
+        for panel, label, value in _points(record):
+            curve = found.setdefault(panel, {}).setdefault(label, Curve(label, [], []))
+            if curve.steps and curve.steps[-1] == record["step"]:  # the later one counts
+                curve.values[-1] = value
+            else:
+                curve.steps.append(record["step"])
+                curve.values.append(value)
+    if list(found.get("parts of the loss", ())) == ["cross_entropy"] or _is_the_loss(found):
+        found.pop("parts of the loss", None)
+    order = [name for name in UNITS if name in found] + [name for name in found if name not in UNITS]
+    kept, left_out, taken = [], 0, 0
+    for name in order:
+        curves = list(found[name].values())
+        shown = curves[: max(0, min(len(curves), MOST_GROUPS, MOST_CURVES - taken))]
+        taken, left_out = taken + len(shown), left_out + len(curves) - len(shown)
+        if shown:
+            unit = UNITS.get(name, "%" if is_fraction(name) else "")
+            bands = bands_of(facts) if name == "memory pressure" else ()
+            kept.append(Panel(name, unit, shown, name in ("throughput", "gradient norm"), bands))
+    most = max(FEWEST_POINTS, min(MOST_POINTS, POINTS // max(1, taken)))
+    return [one._replace(curves=[_thinned(curve, most) for curve in one.curves]) for one in kept], left_out
+
+
+UNITS = {
+    "loss": "",
+    "parts of the loss": "",
+    "learning rate": "",
+    "gradient norm": "",
+    "loss scale": "",
+    "throughput": "a second",
+    "gap between batches": "ms a step",
+    "memory": "GiB",
+    "memory pressure": "%",
+    "processors": "%",
+}
+"""The charts that come first, in this order, and their units; those of evaluations follow."""
+MEMORY = {"process_memory_gib": "process", "device_memory_gib": "device"}
+PROCESSORS = {"cpu_percent": "processor (100 is one core)", "device_utilisation_percent": "device"}
+
+
+def bands_of(facts: RunFacts) -> list[tuple[float, str]]:
+    """The percentages from which memory pressure is moderate, high and critical, as in ``vaak.engine.memory``."""
+    training = facts.options.get("training")
+    memory = training.get("memory") if isinstance(training, dict) else None
+    given = memory.get("thresholds") if isinstance(memory, dict) else None
+    numbers = [number_of(one) for one in given] if isinstance(given, list) else []
+    device = str(facts.environment.get("device", "cpu")).partition(":")[0]
+    edges = [one for one in numbers if one is not None] or THRESHOLDS.get(device, THRESHOLDS["cuda"])
+    return [(100 * edge, name) for edge, name in zip(edges, ("moderate", "high", "critical"), strict=False)]
+
+
+def _points(record: Mapping[str, Any]) -> Iterator[tuple[str, str, float | None]]:
+    """The chart, the label and the value of each figure of a record."""
+    kind = record["kind"]
+    if kind == "evaluation":
+        for name, value in numbers_of(record):
+            panel, _, part = name.partition("/")
+            percent = 100 if value is not None and is_fraction(name) else 1
+            yield (
+                ("loss", "valid", value)
+                if name == "val_loss"
+                else (
+                    panel,
+                    part or name,
+                    None if value is None else percent * value,
+                )
+            )
+    elif kind == "learning_rates":
+        yield from (("learning rate", name, value) for name, value in numbers_of(record))
+    elif kind == "step":
+        yield from _points_of_training(record)
+    for name, value in record["clock"].items() if kind in ("step", "system") else ():
+        yield from _points_of_clock(kind, str(name), number_of(value))
+
+
+def _points_of_clock(kind: str, name: str, value: float | None) -> Iterator[tuple[str, str, float | None]]:
+    if kind == "step" and name.endswith("_per_second"):
+        yield "throughput", name.removesuffix("_per_second"), value
+    elif kind == "step" and name == "gap_ms":
+        yield "gap between batches", "waiting for data", value
+    elif name in MEMORY:
+        yield "memory", MEMORY[name], value
+    elif name == "memory_pressure":
+        yield "memory pressure", "pressure", None if value is None else 100 * value
+    elif name in PROCESSORS:
+        yield "processors", PROCESSORS[name], value
+
+
+def _points_of_training(record: Mapping[str, Any]) -> Iterator[tuple[str, str, float | None]]:
+    for name, value in numbers_of(record):
+        if name in ("loss", "smoothed_loss"):
+            yield "loss", {"loss": "train", "smoothed_loss": "train, smoothed"}[name], value
+        elif name == "learning_rate":
+            yield "learning rate", "learning rate", value
+        elif name.partition("/")[0] == "gradient_norm":
+            yield "gradient norm", name.partition("/")[2] or "gradient norm", value
+        elif name == "loss_scale":
+            yield "loss scale", "loss scale", value
+        elif name not in ("overflows", "non_finite_steps") and not name.startswith("smoothed_"):
+            yield "parts of the loss", name, value
+
+
+def _is_the_loss(found: Mapping[str, Mapping[str, Curve]]) -> bool:
+    """Whether the loss has one part, which is the loss itself."""
+    parts, whole = list(found.get("parts of the loss", {}).values()), found.get("loss", {}).get("train")
+    return len(parts) == 1 and whole is not None and parts[0].values == whole.values
+
+
+def _thinned(curve: Curve, most: int) -> Curve:
+    """At most so many points of a curve: of each stretch of it the lowest and the highest, so that peaks stay."""
+    count = len(curve.steps)
+    if count <= most:
+        return curve
+    stretches = (most - 2) // 2
+    kept = {0, count - 1}
+    for first, last in pairwise(round(number * count / stretches) for number in range(stretches + 1)):
+        there = [(value, place) for place in range(first, last) if (value := curve.values[place]) is not None]
+        if there:
+            kept |= {min(there)[1], max(there)[1]}
+    places = sorted(kept)
+    return Curve(curve.label, [curve.steps[place] for place in places], [curve.values[place] for place in places])
+
+
+# Events
+
+
+def events(facts: RunFacts) -> list[Event]:
+    """What happened, by step; no more than MOST_EVENTS, the newest."""
+    found = [*_checkpoints(facts), *_resumes(facts), *_splits(facts), *_not_finite(facts)]
+    return sorted(set(found))[-MOST_EVENTS:]
+
+
+def _checkpoints(facts: RunFacts) -> Iterator[Event]:
+    best = _pointed(facts.directory, "best")
+    there = {step_of(path) for path in list_checkpoints(facts.directory / "checkpoints")}
+    written = re.findall(r"checkpoint written: .*step-(\d{8,15})$", log_of(facts.directory), re.MULTILINE)
+    last = max([0, *(record["step"] for record in facts.records)])
+    for step in sorted({*(step for step in there if step is not None), *map(int, written)}):
+        if step < LARGEST_STEP and (step <= last or step in there):  # others were set aside by a resume
+            remark = " (best)" if step == best else "" if step in there else " (removed since)"
+            yield Event(step, "checkpoint", f"checkpoint{remark}")
+
+
+def _pointed(run: Path, name: str) -> int | None:
+    """The step of the checkpoint that best or last names."""
+    path = run / "checkpoints" / name
+    try:
+        return step_of(Path(path.read_text(encoding="utf-8").strip())) if path.is_file() else None
+    except (OSError, ValueError):
+        return None
+
+
+def _resumes(facts: RunFacts) -> Iterator[Event]:
+    known = {one["number"]: one for one in facts.sessions}
+    for session in facts.sessions:
+        before = session.get("after")
+        if not (type(before) is int and before in known and 0 < session["first_step"] < LARGEST_STEP):
+            continue
+        changes = _changes_of_session(facts.directory, before, session["number"])
+        remark = f"; changed: {', '.join(changes)}" if changes else ""
+        yield Event(session["first_step"], "resume", f"session {session['number']} begins{remark}")
+        if changes:
+            yield Event(session["first_step"], "options", f"changed: {', '.join(changes)}")
+
+
+def _changes_of_session(run: Path, before: int, number: int) -> list[str]:
+    sides = []
+    for one in (before, number):
+        path = run / "sessions" / f"{one:04d}.yml"
+        try:
+            sides.append(to_plain(read_yaml(path)) if is_own(run, path) else {})
+        except (OSError, ValueError, UserError, RecursionError):
+            return []
+    try:
+        return [f"{name} {old} → {new}" for name, old, new in differences(*sides)] if all(sides) else []
+    except (UserError, ValueError, KeyError, TypeError, AttributeError):
+        return []
+
+
+def _splits(facts: RunFacts) -> Iterator[Event]:
+    """Where batches were split after running out of memory."""
+    for path in sorted(facts.directory.glob("splits*.jsonl")):
+        for _, entry in read_json_lines(path).objects if is_own(facts.directory, path) else ():
+            cut = entry.get("cut")
+            if not isinstance(cut, dict):
+                continue
+            step = cut.get("step")
+            if type(step) is int and 0 <= step < LARGEST_STEP:
+                where = "evaluation" if cut.get("split") else "batches"
+                yield Event(step, "split", f"{where} in {cut.get('pieces')} pieces: {entry.get('reason')}")
+
+
+def _not_finite(facts: RunFacts) -> Iterator[Event]:
+    known = 0.0
+    for record in facts.records:
+        if record["kind"] == "step":
+            skipped = number_of(record.get("non_finite_steps")) or 0.0
+            if skipped > known:
+                yield Event(record["step"], "not finite", f"{skipped - known:.0f} steps skipped, {skipped:.0f} so far")
+            if isinstance(record.get("loss"), float) and number_of(record["loss"]) is None:
+                yield Event(record["step"], "not finite", f"the loss is {record['loss']}")
+            known = skipped

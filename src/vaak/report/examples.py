@@ -1,0 +1,484 @@
+"""What evaluations kept of single examples (``vaak.core.summaries``), as sections of a report.
+
+    lm               what the model wrote, step by step; minimal pairs by phenomenon
+    seq2seq          source, hypothesis and reference; cross-attention
+    classification   confusion, calibration, the worst errors with their texts
+    asr              reference and hypothesis aligned, with players; word error rate by group; routing; clusters
+    diarization      timelines with players; errors by recording, and by the true number of speakers
+    tts              recordings and the same texts spoken
+
+A value of another kind than a run writes is left out.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from vaak.core.figures import chance_of, is_fraction
+from vaak.core.summaries import MOST_SCORES
+from vaak.report.html import Html, data_table, element, html_of
+from vaak.report.model_card import json_of
+from vaak.report.run_facts import RunFacts, figure_in_words, is_own, number_of, summaries
+from vaak.text.scoring.word_errors import rate_with_interval
+
+Player = Callable[[str], Html]
+"""Gives the player of a sound of the run, by its name; empty where it isn't in the report."""
+MOST_SHOWN, MOST_CELLS, MOST_LANES = 60, 40, 12
+FIGURES = {"sentence_chrf": "mean chrF of sentences"}
+
+
+class Scored(NamedTuple):
+    """What a figure is made of: ``sums`` (example, 2), whose ratio it is; ``of`` is a hash of what was compared."""
+
+    figure: str
+    sums: list[tuple[float, float]]
+    groups: list[str]
+    of: str
+
+
+def scored(summary: Mapping[str, Any]) -> Scored | None:
+    """The scores of a summary; None where there are none."""
+    about = summary.get("scores")
+    if not isinstance(about, dict) or not isinstance(about.get("sums"), list):
+        return None
+    rows = [tuple(map(number_of, row)) for row in about["sums"] if isinstance(row, list) and len(row) == 2]
+    sums = [(first, second) for first, second in rows if first is not None and second is not None and second >= 0]
+    if len(sums) != len(about["sums"]) or not 0 < len(sums) <= MOST_SCORES:
+        return None
+    groups = about.get("groups")
+    known = [str(one) for one in groups] if isinstance(groups, list) and len(groups) == len(sums) else []
+    return Scored(str(about.get("figure"))[:40], sums, known, str(about.get("of")))
+
+
+def wilson(right: float, number: float) -> tuple[float, float]:
+    """The 95 % interval of a share. Source: Wilson 1927, "Probable Inference".
+
+    >>> [round(limit, 3) for limit in wilson(80, 100)]
+    [0.711, 0.867]
+    """
+    z = 1.959964
+    middle, share = right / number + z * z / (2 * number), right / number
+    reach = z * math.sqrt(share * (1 - share) / number + z * z / (4 * number * number))
+    return (middle - reach) / (1 + z * z / number), (middle + reach) / (1 + z * z / number)
+
+
+def intervals(facts: RunFacts) -> dict[str, tuple[float, float]]:
+    """The 95 % intervals of figures of the newest evaluation, by the figure's name in ``metrics.jsonl``."""
+    found: dict[str, tuple[float, float]] = {}
+    for prefix, steps in summaries(facts).items():
+        summary = steps[-1][1]
+        scores, phenomena = scored(summary), _phenomena(summary)
+        if scores is not None and (limits := rate_with_interval(scores.sums)[1]) is not None:
+            found[prefix + scores.figure] = limits
+        if phenomena:
+            found[f"{prefix}accuracy"] = wilson(*map(sum, zip(*phenomena.values(), strict=True)))
+    return found
+
+
+def chances(facts: RunFacts) -> dict[str, float]:
+    """The figures of a guess, by their names in ``metrics.jsonl``: of a classifier, of always the commonest class."""
+    names = facts.evaluations[-1][1] if facts.evaluations else ()
+    found = {name: chance for name in names if (chance := chance_of(name)) is not None}
+    for prefix, steps in summaries(facts).items():
+        matrices = list(_matrices(steps[-1][1]).values())
+        if len(matrices) == 1:
+            of_class = [sum(row) for row in matrices[0][1]]
+            if sum(of_class):
+                found[f"{prefix}accuracy"] = max(of_class) / sum(of_class)
+    return found
+
+
+def sections_of_examples(facts: RunFacts, player: Player) -> list[Html]:
+    """The parts of the page that show examples, of the newest evaluation of each split."""
+    parts: list[Html] = []
+    for prefix, steps in summaries(facts).items():
+        step, summary = steps[-1]
+        split = {"val_": "validation"}.get(prefix, prefix.rstrip("_"))
+        own = [
+            *_samples_by_step(steps),
+            *_pairs_by_phenomenon(summary),
+            *_examples(summary, lambda name, prefix=prefix: player(prefix + name)),  # type: ignore[misc]
+            *_by_group(summary),
+            *_confusions(summary),
+            *_calibration(summary),
+            *_attention(summary),
+        ]
+        if own:
+            parts += [element("h3", f"{split}, step {step:,}"), *own]
+    return [*parts, *_routing(facts), *_of_pipeline(facts)]
+
+
+def bar(value: float, limits: tuple[float, float] | None = None, mark: float | None = None) -> Html:
+    """A bar for a share; with the ends of its interval, and a mark, such as where chance is."""
+    inside = [Html(f'<i style="width:{_percent(value)}"></i>')]
+    if limits is not None:
+        low, high = limits
+        inside.append(Html(f'<b style="left:{_percent(low)};width:{_percent(high - low)}"></b>'))
+    if mark is not None:
+        inside.append(Html(f'<u style="left:{_percent(mark)}"></u>'))
+    return element("span", *inside, css="bar", aria_hidden="true")
+
+
+def _percent(share: float) -> str:
+    return f"{100 * min(1.0, max(0.0, share)):.1f}%"
+
+
+def _rows(value: Any) -> list[dict[str, Any]]:
+    return [one for one in value if isinstance(one, dict)][:MOST_SHOWN] if isinstance(value, list) else []
+
+
+def _list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
+# lm
+
+
+def _samples_by_step(steps: Sequence[tuple[int, Mapping[str, Any]]]) -> Iterator[Html]:
+    written = [(step, [text for text in _list(one.get("samples")) if isinstance(text, str)]) for step, one in steps]
+    for number, (step, texts) in enumerate(reversed([one for one in written if one[1]])):
+        lines = element("ul", *(element("li", text) for text in texts[:MOST_SHOWN]), css="samples")
+        summary = element("summary", f"Written at step {step:,}")
+        yield element("details", summary, lines, **({} if number else {"open": ""}))
+
+
+def _phenomena(summary: Mapping[str, Any]) -> dict[str, tuple[float, float]]:
+    found = summary.get("phenomena")
+    rows = {str(name): [*map(number_of, _list(one))] for name, one in found.items()} if isinstance(found, dict) else {}
+    return {
+        name: (row[0], row[1])
+        for name, row in rows.items()
+        if len(row) == 2 and row[0] is not None and row[1] is not None and 0 <= row[0] <= row[1] and row[1] > 0
+    }
+
+
+def _pairs_by_phenomenon(summary: Mapping[str, Any]) -> Iterator[Html]:
+    rows: list[Sequence[object]] = [("phenomenon", "right", "pairs", "accuracy", "95 %", "")]
+    found = _phenomena(summary)
+    for name, (right, number) in sorted(found.items(), key=lambda one: one[1][0] / one[1][1]):
+        low, high = wilson(right, number)
+        share = right / number
+        limits = f"{100 * low:.1f} to {100 * high:.1f}"
+        rows.append(
+            (name, f"{right:.0f}", f"{number:.0f}", f"{100 * share:.1f} %", limits, bar(share, (low, high), 0.5))
+        )
+    if found:
+        yield data_table(rows, "Minimal pairs by phenomenon, the hardest first; the line is chance", folded=30)
+
+
+# classification
+
+
+def _matrices(summary: Mapping[str, Any]) -> dict[str, tuple[list[str], list[list[float]]]]:
+    found = summary.get("confusions")
+    matrices = {}
+    for column, one in found.items() if isinstance(found, dict) else ():
+        classes = [str(name) for name in _list(one.get("classes"))] if isinstance(one, dict) else []
+        rows = (
+            [[number_of(value) or 0.0 for value in _list(row)] for row in _list(one.get("counts"))] if classes else []
+        )
+        if 0 < len(classes) <= MOST_CELLS and [len(row) for row in rows] == [len(classes)] * len(classes):
+            matrices[str(column)] = (classes, rows)
+    return matrices
+
+
+def _confusions(summary: Mapping[str, Any]) -> Iterator[Html]:
+    found = _matrices(summary)
+    for column, (classes, rows) in found.items():
+        title = "Confusion: rows are classes, columns predictions" + (f" ({column})" if len(found) > 1 else "")
+        yield heat_table(title, classes, classes, [[value / max(1.0, sum(row)) for value in row] for row in rows], rows)
+
+
+def heat_table(
+    title: str,
+    rows: Sequence[str],
+    columns: Sequence[str],
+    shares: Sequence[Sequence[float]],
+    shown: Sequence[Sequence[float]],
+) -> Html:
+    """A table whose cells are the darker the greater their share; each says its row, column and value."""
+    head = element("tr", element("td"), *(element("th", element("span", one), scope="col") for one in columns))
+    body = []
+    for name, own, values in zip(rows, shares, shown, strict=True):
+        cells = []
+        for column, share, value in zip(columns, own, values, strict=True):
+            text = "" if not value else f"{value:g}"
+            said = html_of(f"{name}, {column}: {value:g}")
+            dark = ' class="dark"' if share > 0.5 else ""
+            cells.append(Html(f'<td style="--share:{_percent(share)}" title="{said}"{dark}>{text}</td>'))
+        body.append(element("tr", element("th", name, scope="row"), *cells))
+    table = element("table", element("caption", title), element("thead", head), element("tbody", *body), css="heat")
+    return element("div", table, css="scroll", tabindex=0, role="region", aria_label=title)
+
+
+def _calibration(summary: Mapping[str, Any]) -> Iterator[Html]:
+    given = summary.get("calibration")
+    found: dict[str, Any] = given if isinstance(given, dict) else {}
+    for column, bins in found.items():
+        rows: list[Sequence[object]] = [("confidence", "decisions", "accuracy", "")]
+        for one in _list(bins)[:MOST_CELLS]:
+            number, confidence, right = [*(number_of(value) for value in _list(one)), None, None, None][:3]
+            if number and confidence is not None and right is not None:
+                sure, share = confidence / number, right / number
+                shown = bar(share, None, sure)
+                rows.append((f"{100 * sure:.1f} %", f"{number:.0f}", f"{100 * share:.1f} %", shown))
+        if len(rows) > 1:
+            title = "Calibration: accuracy by confidence; the line is the confidence"
+            yield data_table(rows, title if len(found) == 1 else f"{title} ({column})", folded=20)
+
+
+# Examples
+
+
+def _examples(summary: Mapping[str, Any], player: Player) -> Iterator[Html]:
+    """Examples in the form of their task, which their keys tell."""
+    rows = _rows(summary.get("examples"))
+    worst = sorted(
+        rows, key=lambda one: (-(number_of(one.get("error")) or 0.0), -(number_of(one.get("confidence")) or 0.0))
+    )
+    if any("predicted" in one for one in rows):
+        yield from _errors_of_classes(worst)
+    elif any("references" in one for one in rows):
+        yield from _translations(rows)
+    elif any("speakers" in one for one in rows):
+        yield from _recordings(rows, worst, player)
+    elif any("hypothesis" in one for one in rows):
+        yield from _transcripts(rows, worst, player)
+    elif rows:
+        yield from _spoken(rows, _list(summary.get("spoken")), player)
+
+
+def _errors_of_classes(worst: Sequence[Mapping[str, Any]]) -> Iterator[Html]:
+    table: list[Sequence[object]] = [("text", "class", "predicted", "confidence")]
+    for one in worst:
+        if (number_of(one.get("error")) or 0.0) > 0:
+            sure = number_of(one.get("confidence"))
+            shown = "" if sure is None else f"{100 * sure:.1f} %"
+            table.append((one.get("text", ""), one.get("class", ""), one.get("predicted", ""), shown))
+    if len(table) > 1:
+        yield data_table(table, "The worst errors: wrong, and the surest of it", folded=25)
+
+
+def _translations(rows: Sequence[Mapping[str, Any]]) -> Iterator[Html]:
+    table: list[Sequence[object]] = [("source", "hypothesis", "reference", "chrF")]
+    for one in rows:
+        references = Html("<br>").join(html_of(text) for text in _list(one.get("references")))
+        score = number_of(one.get("chrf"))
+        shown = "" if score is None else f"{score:.1f}"
+        table.append((one.get("source", ""), one.get("hypothesis", ""), Html(references), shown))
+    yield data_table(table, "Translations: the first ones, and the worst")
+
+
+def _transcripts(
+    rows: Sequence[Mapping[str, Any]], worst: Sequence[Mapping[str, Any]], player: Player
+) -> Iterator[Html]:
+    heard = [one for one in rows if player(str(one.get("audio", "")))]
+    others = [one for one in worst if one not in heard]
+    for title, shown in (("With their audio", heard), ("The worst, then the others", others)):
+        entries = []
+        for one in shown:
+            about = [str(one[key]) for key in ("name", "group") if key in one]
+            about += [f"expert {one['expert']}"] if "expert" in one else []
+            about += [f"{number_of(one.get('error')) or 0:g} errors"]
+            sides = aligned_texts(str(one.get("reference", "")), str(one.get("hypothesis", "")))
+            entries.append(
+                element("li", element("p", ", ".join(about), css="lead"), sides, player(str(one.get("audio", ""))))
+            )
+        if entries:
+            listed = element("ul", *entries, css="transcripts")
+            legend = element(
+                "p", "Struck out: in the reference alone. Underlined: in the hypothesis alone.", css="lead"
+            )
+            yield element("h4", title)
+            yield from (legend,) if shown is heard or not heard else ()
+            yield listed if len(entries) <= 8 else element("details", element("summary", f"{len(entries)}"), listed)
+
+
+def aligned_texts(reference: str, hypothesis: str) -> Html:
+    """The words of both texts in the order of their best alignment; those of one text alone are marked.
+
+    >>> aligned_texts("so it is", "so he is it")
+    '<p class="aligned">so <del>it</del> <ins>he</ins> is <ins>it</ins></p>'
+    """
+    left, right = reference.split()[:200], hypothesis.split()[:200]
+    costs = [[*range(len(right) + 1)], *([row] + [0] * len(right) for row in range(1, len(left) + 1))]
+    for row, word in enumerate(left, 1):
+        for column, other in enumerate(right, 1):
+            changed = costs[row - 1][column - 1] + (word != other)
+            costs[row][column] = min(changed, costs[row - 1][column] + 1, costs[row][column - 1] + 1)
+    row, column, found = len(left), len(right), list[Html]()
+    while row or column:
+        here = costs[row][column]
+        if row and column and here == costs[row - 1][column - 1] + (left[row - 1] != right[column - 1]):
+            row, column = row - 1, column - 1
+            same = left[row] == right[column]
+            found += [html_of(left[row])] if same else [element("ins", right[column]), element("del", left[row])]
+        elif row and here == costs[row - 1][column] + 1:
+            row -= 1
+            found.append(element("del", left[row]))
+        else:
+            column -= 1
+            found.append(element("ins", right[column]))
+    return element("p", Html(" ".join(reversed(found))), css="aligned")
+
+
+def _recordings(
+    rows: Sequence[Mapping[str, Any]], worst: Sequence[Mapping[str, Any]], player: Player
+) -> Iterator[Html]:
+    for one in rows:
+        if isinstance(one.get("reference"), list) and isinstance(one.get("hypothesis"), list):
+            yield timeline(one, player(str(one.get("audio", ""))))
+    head = ("recording", "seconds", "speakers", "found", "DER", "missed", "false alarm", "confused")
+    table: list[Sequence[object]] = [head]
+    for one in worst:
+        scored_seconds = number_of(one.get("scored")) or 0.0
+        parts = [number_of(one.get(name)) or 0.0 for name in ("miss", "false_alarm", "confusion")]
+        shares = [f"{100 * part / scored_seconds:.1f} %" if scored_seconds else "" for part in (sum(parts), *parts)]
+        table.append((*(str(one.get(name, "")) for name in ("name", "seconds", "speakers", "found")), *shares))
+    yield data_table(table, "Errors by recording, the worst first", folded=25)
+
+
+def timeline(one: Mapping[str, Any], sound: Html) -> Html:
+    """Who speaks when in a recording: the reference above the hypothesis, a lane for each speaker."""
+    seconds = max(number_of(one.get("seconds")) or 0.0, 0.1)
+    sides = {side: _by_speaker(one.get(side), seconds) for side in ("reference", "hypothesis")}
+    colours = _colours(*sides.values())
+    lanes: list[Html] = []
+    for side, by_speaker in sides.items():
+        lanes.append(element("b", side))
+        for speaker, segments in by_speaker.items():
+            drawn = (
+                Html(f'<i style="left:{_percent(start / seconds)};width:{_percent((end - start) / seconds)}"></i>')
+                for start, end in segments
+            )
+            said = f"{side}, {speaker}: speaks {sum(end - start for start, end in segments):.1f} s"
+            lanes.append(element("span", speaker))
+            css = f"lane c{colours[side, speaker]}"
+            lanes.append(element("div", *drawn, css=css, role="img", aria_label=said, title=said))
+    drawn_lanes = element("div", *lanes, css="timeline", data_seconds=f"{seconds:.2f}")
+    name = f"{one.get('name', '')}: {seconds:.1f} s"
+    return element("figure", element("figcaption", name), drawn_lanes, sound, css="recording")
+
+
+def _by_speaker(segments: Any, seconds: float) -> dict[str, list[tuple[float, float]]]:
+    """Starts and ends of each speaker's segments, of the first speakers by name."""
+    found: dict[str, list[tuple[float, float]]] = {}
+    for segment in _list(segments):
+        start, end, who = [*_list(segment), None, None, None][:3]
+        begun, ended = number_of(start), number_of(end)
+        if begun is not None and ended is not None and 0 <= begun < min(ended, seconds):
+            found.setdefault(str(who), []).append((begun, min(ended, seconds)))
+    return dict(sorted(found.items())[:MOST_LANES])
+
+
+def _colours(
+    reference: Mapping[str, list[tuple[float, float]]], hypothesis: Mapping[str, list[tuple[float, float]]]
+) -> dict[tuple[str, str], str]:
+    """The number of each speaker's colour: of the hypothesis that of whom they share most time with, else grey."""
+    found = {("reference", name): str(number % 6) for number, name in enumerate(reference)}
+    shared = {
+        (name, other): sum(
+            max(0.0, min(end, ends) - max(start, starts)) for start, end in own for starts, ends in theirs
+        )
+        for name, own in hypothesis.items()
+        for other, theirs in reference.items()
+    }
+    taken: set[str] = set()
+    for (name, other), seconds in sorted(shared.items(), key=lambda one: -one[1]):
+        if seconds > 0 and ("hypothesis", name) not in found and other not in taken:
+            taken.add(other)
+            found["hypothesis", name] = found["reference", other]
+    return {**{("hypothesis", name): "x" for name in hypothesis}, **found}
+
+
+def _spoken(rows: Sequence[Mapping[str, Any]], texts: Sequence[Any], player: Player) -> Iterator[Html]:
+    for one in rows:
+        number = int(number_of(one.get("index")) or 0) + 1
+        sides = [(side, player(f"{side}-{number}")) for side in ("recorded", "spoken")]
+        shown = [element("div", element("p", side, css="lead"), sound) for side, sound in sides if sound]
+        if shown:
+            yield element("figure", element("figcaption", str(one.get("text", ""))), *shown, css="spoken")
+    for number, text in enumerate(texts[:MOST_SHOWN], 1):
+        if sound := player(f"sample-{number}"):
+            yield element("figure", element("figcaption", str(text)), sound, css="spoken")
+
+
+def _by_group(summary: Mapping[str, Any]) -> Iterator[Html]:
+    """The figure of each group with its interval; of a diarizer, by the true number of speakers."""
+    found = scored(summary)
+    if found is None:
+        return
+    name = FIGURES.get(found.figure, found.figure)
+    what = "speakers" if found.figure == "der" else "group"
+    rows: list[Sequence[object]] = [(what, "examples", name, "95 %", "")]
+    groups = sorted(set(found.groups), key=lambda one: (len(one), one)) if found.groups else []
+    for group in [*groups[:MOST_CELLS], None]:
+        sums = [
+            one
+            for one, of in zip(found.sums, found.groups or [""] * len(found.sums), strict=True)
+            if group in (of, None)
+        ]
+        value, limits = rate_with_interval(sums)
+        if value is None or limits is None:
+            continue
+        shown = [figure_in_words(found.figure, one) for one in (value, *limits)]
+        drawn = bar(value, limits) if is_fraction(found.figure) else Html("")
+        rows.append(("all" if group is None else group, str(len(sums)), shown[0], f"{shown[1]} to {shown[2]}", drawn))
+    if len(rows) > 1:
+        title = f"{name} with intervals" + (f", by {what}" if groups else "")
+        first = f", of the first {MOST_SCORES:,} examples" if len(found.sums) == MOST_SCORES else ""
+        yield data_table(rows, title + first, folded=30)
+
+
+def _attention(summary: Mapping[str, Any]) -> Iterator[Html]:
+    found = summary.get("attention")
+    if not isinstance(found, dict):
+        return
+    source, target = ([str(one) for one in _list(found.get(side))][:MOST_CELLS] for side in ("source", "target"))
+    weights = [[number_of(one) or 0.0 for one in _list(row)] for row in _list(found.get("weights"))]
+    if source and [len(row) for row in weights] == [len(source)] * len(target):
+        highest = max(0.01, *(one for row in weights for one in row))
+        shares = [[one / highest for one in row] for row in weights]
+        blank = [[0.0] * len(source) for _ in target]
+        title = "Cross-attention: rows are target tokens, columns source tokens; the mean over layers and heads"
+        yield heat_table(title, target, source, shares, blank)
+
+
+# Experts
+
+
+def _routing(facts: RunFacts) -> Iterator[Html]:
+    """How much each expert is used, and how well it does, of the newest evaluation."""
+    newest = facts.evaluations[-1][1] if facts.evaluations else {}
+    uses = {name.rpartition("/")[2]: value for name, value in newest.items() if name.startswith("val_expert_use/")}
+    rows: list[Sequence[object]] = [("expert", "use", "", "mean weight", "WER of its utterances")]
+    for expert, use in sorted(uses.items(), key=lambda one: (len(one[0]), one[0]))[:MOST_CELLS]:
+        weight, errors = (newest.get(f"val_{name}/{expert}") for name in ("expert_weight", "expert_wer"))
+        cells = (f"{100 * (use or 0):.1f} %", bar(use or 0.0), "" if weight is None else f"{weight:.3f}")
+        rows.append((expert, *cells, "" if errors is None else figure_in_words("val_wer", errors)))
+    if len(rows) > 1:
+        yield element("h3", "Routing")
+        yield data_table(rows, "Experts that the gate chooses", folded=30)
+
+
+def _of_pipeline(facts: RunFacts) -> Iterator[Html]:
+    """What the stages of a pipeline found: clusters by label, and what its gate chooses for each cluster."""
+    folder = facts.pipeline
+    if folder is None:
+        return
+    gate = json_of(folder / "gate" / "gate.json") if is_own(folder, folder / "gate" / "gate.json") else {}
+    rows = [[number_of(value) or 0.0 for value in _list(row)] for row in _list(gate.get("confusion"))]
+    names = [str(number) for number in range(len(rows))]
+    if 0 < len(rows) <= MOST_CELLS and [len(row) for row in rows] == [len(rows)] * len(rows):
+        shares = [[value / max(1.0, sum(row)) for value in row] for row in rows]
+        yield element("h3", "Gate")
+        yield heat_table("What the gate chooses: rows are clusters, columns experts", names, names, shares, rows)
+    about = json_of(folder / "experts" / "experts.json") if is_own(folder, folder / "experts" / "experts.json") else {}
+    table: list[Sequence[object]] = [("expert", "training utterances", "WER alone")]
+    for one in _rows(about.get("experts")):
+        errors = number_of(one.get("wer"))
+        table.append((str(one.get("expert")), str(one.get("train")), "" if errors is None else f"{100 * errors:.2f} %"))
+    if len(table) > 1:
+        yield data_table(table, "Experts after their own training", folded=30)

@@ -1,0 +1,61 @@
+"""trackio shows what metrics.jsonl says, as TensorBoard and W&B do: each point once, over a resume, offline."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from toy import StopAt, toy_trainer
+from vaak.callbacks.step_log import StepLogCallback
+from vaak.callbacks.trackers import TrackioCallback, numbers
+from vaak.core.errors import UserError
+from vaak.engine.metrics_file import read_records
+
+OPTIONS: dict[str, Any] = {"validation": {"interval": 3}, "checkpoint": {"interval": 3, "save_total_limit": None}}
+
+
+def points_in(project: str) -> dict[str, list[tuple[int, float]]]:
+    """Every figure of the only run of a project, as trackio's dashboard reads it: name to (step, value) in order."""
+    from trackio.sqlite_storage import SQLiteStorage
+
+    (run,) = SQLiteStorage.get_run_records(project)
+    found: dict[str, list[tuple[int, float]]] = {}
+    for row in SQLiteStorage.get_logs(project, run["name"], run_id=run["id"]):
+        for name, value in row.items():
+            if "/" in name and isinstance(value, int | float):
+                found.setdefault(name, []).append((row["step"], value))
+    return {name: sorted(points) for name, points in found.items()}
+
+
+def test_it_shows_metrics_jsonl_once_over_a_resume(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    """Stopped at step 7 and resumed from step 3: steps 4 to 7 are written twice and shown once."""
+    monkeypatch.setenv("TRACKIO_DIR", str(tmp_path / "trackio"))
+    pytest.importorskip("trackio", reason="trackio isn't installed: pip install 'vaak[trackio]'")
+    run = tmp_path / "run"
+
+    def callbacks() -> tuple[Any, ...]:
+        return StepLogCallback(1), TrackioCallback("toy", {"training": {"max_steps": 8}})
+
+    toy_trainer(run, *callbacks(), StopAt(7), **OPTIONS).fit()
+    resumed = toy_trainer(run, *callbacks(), **OPTIONS)
+    assert resumed.resume(str(run / "checkpoints" / "step-00000003"))
+    resumed.fit()
+    expected: dict[str, list[tuple[int, Any]]] = {}
+    for record in read_records(run / "metrics.jsonl"):
+        for name, value in numbers(record, None).items():
+            expected.setdefault(name, []).append((record["step"], pytest.approx(value, rel=1e-6)))
+    shown = points_in("toy")
+    assert [step for step, _ in shown["train/loss"]] == list(range(1, 9))
+    assert shown == {name: sorted(points, key=lambda one: one[0]) for name, points in expected.items()}
+    assert capsys.readouterr().out == ""
+
+
+def test_without_the_package_it_is_named_before_training(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setitem(sys.modules, "trackio", None)
+    with pytest.raises(UserError, match=r"pip install 'vaak\[trackio\]'"):
+        TrackioCallback("toy", {})

@@ -1,0 +1,192 @@
+"""Examples of evaluations on the page: what each task shows, intervals, and paired differences of runs."""
+
+from __future__ import annotations
+
+import json
+from html import unescape
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from vaak.core.summaries import ExampleLog, summary_of
+from vaak.report.comparison import comparison_page
+from vaak.report.examples import aligned_texts, chances, intervals, wilson
+from vaak.report.page import run_page
+from vaak.report.run_facts import read_facts
+from vaak.text.scoring.word_errors import rate_with_interval
+
+WAV = b"RIFF" + bytes(40)
+
+
+def write_run(folder: Path, task: str, summary: dict[str, Any], figures: dict[str, float], name: str = "val") -> Path:
+    """A run that was evaluated at step 4 with these figures, and kept this summary."""
+    (folder / "pictures" / f"{name}_examples").mkdir(parents=True)
+    (folder / "config.yml").write_text(f"task: {task}\nname: {folder.name}\nrun_dir: {folder}\n")
+    records = [{"kind": "step", "step": step, "loss": 1 / step} for step in (1, 2, 3, 4)]
+    records.append({"kind": "evaluation", "step": 4, "scheduled": True, **figures})
+    (folder / "metrics.jsonl").write_text("".join(f"{json.dumps(one)}\n" for one in records))
+    (folder / "pictures" / f"{name}_examples" / "step-00000004.json").write_text(json.dumps(summary))
+    return folder
+
+
+def text_of(page: str) -> str:
+    """The page without tags."""
+    return unescape("".join(part.partition(">")[2] for part in page.partition("<body>")[2].split("<")))
+
+
+def write_sound(run: Path, name: str) -> None:
+    (run / "pictures" / name).mkdir()
+    (run / "pictures" / name / "step-00000004.wav").write_bytes(WAV)
+
+
+def recognised(errors: list[int], words: int = 10) -> dict[str, Any]:
+    log = ExampleLog("wer")
+    for index, wrong in enumerate(errors):
+        group = "hi" if index % 2 else "en"
+        about = {"name": f"u{index}", "reference": "so it is", "hypothesis": "so he is it", "group": group}
+        log.add(index, wrong, (wrong, words), f"r{index}", {**about, "audio": f"utterance-{index}", "expert": 1}, group)
+    return summary_of("wer", log.seen())
+
+
+def test_a_recogniser(tmp_path: Path):
+    errors = [0, 4] * 20
+    figures = {"val_wer": 0.2, "val_expert_use/0": 0.25, "val_expert_use/1": 0.75, "val_expert_wer/1": 0.5}
+    run = write_run(tmp_path / "asr", "asr", recognised(errors), figures)
+    write_sound(run, "val_utterance-2")
+    facts = read_facts(run)
+    page, limits = run_page(facts), rate_with_interval([(one, 10) for one in errors])[1]
+    assert limits is not None
+    assert intervals(facts) == {"val_wer": limits}
+    low, high = (f"{100 * limit:.2f} %" for limit in limits)
+    shown = text_of(page)
+    assert f"20.00 %val_wer95 %: {low} to {high}" in shown
+    assert "en200.00 %0.00 % to 0.00 %hi2040.00 %40.00 % to 40.00 %all4020.00 %" in shown
+    assert page.count("<audio") == 1
+    with_audio = page.index("u2, en, expert 1, 0 errors")
+    assert with_audio < page.index("<audio") < page.index("The worst, then the others")
+    assert "so <del>it</del> <ins>he</ins> is <ins>it</ins>" in page
+    assert "175.0 %50.00 %" in shown  # expert 1: its use, and its errors
+
+
+def test_a_classifier(tmp_path: Path):
+    log = ExampleLog("accuracy")
+    for index in range(40):
+        wrong = index in (12, 30)
+        log.add(
+            index,
+            wrong,
+            (not wrong, 1),
+            "x",
+            {"class": "x", "predicted": "y" if wrong else "x", "confidence": index / 40},
+        )
+    found = summary_of("accuracy", log.seen())
+    for one in found["examples"]:
+        one["text"] = f"text {one['index']}"
+    counts = {"label": {"classes": ["x", "y"], "counts": [[28, 2], [0, 10]]}}
+    bins = {"label": [[0, 0, 0], [20, 16.0, 15]]}
+    run = write_run(
+        tmp_path / "c", "classification", {**found, "confusions": counts, "calibration": bins}, {"val_accuracy": 0.95}
+    )
+    facts = read_facts(run)
+    page = run_page(facts)
+    assert chances(facts)["val_accuracy"] == 0.75
+    assert "chance: 75.00 %" in text_of(page)
+    assert page.index("text 30") < page.index("text 12")  # wrong, and surer of it
+    assert "text 13" not in page
+    assert 'title="x, y: 2"' in page
+    assert "80.0 %2075.0 %" in text_of(page)
+
+
+def test_a_translator_and_its_attention(tmp_path: Path):
+    log = ExampleLog("sentence_chrf")
+    log.add(0, 60, (40, 1), "ref", {"chrf": 40.0, "hypothesis": "a < b", "references": ["ref one", "ref two"]})
+    found = summary_of("sentence_chrf", log.seen())
+    found["examples"][0]["source"] = "the source"
+    attention = {"source": ["the", "source"], "target": ["a"], "weights": [[0.25, 0.75]]}
+    run = write_run(tmp_path / "t", "seq2seq", {**found, "attention": attention}, {"val_chrf": 41.0})
+    page = run_page(read_facts(run))
+    assert "the sourcea < bref oneref two40.0" in text_of(page)
+    assert "Cross-attention" in page
+    assert "--share:33.3%" in page
+
+
+def test_a_language_model_step_by_step_and_by_phenomenon(tmp_path: Path):
+    run = write_run(tmp_path / "lm", "lm", {"samples": ["the newest"]}, {"pairs_accuracy": 0.6})
+    (run / "pictures" / "val_examples" / "step-00000002.json").write_text('{"samples": ["an older one"]}')
+    (run / "pictures" / "pairs_examples").mkdir()
+    pairs = {"phenomena": {"number": [40, 50], "gender": [20, 50]}}
+    (run / "pictures" / "pairs_examples" / "step-00000004.json").write_text(json.dumps(pairs))
+    facts = read_facts(run)
+    page = run_page(facts)
+    assert page.index("the newest") < page.index("an older one") < page.index("gender") < page.index("number")
+    assert intervals(facts) == {"pairs_accuracy": wilson(60, 100)}
+    assert "95 %: 50.20 % to 69.06 %chance: 50.00 %" in text_of(page)
+
+
+def test_a_diarizer_with_its_recordings(tmp_path: Path):
+    log = ExampleLog("der")
+    for index in range(3):
+        about: dict[str, Any] = {"name": f"meeting {index}", "seconds": 10.0, "speakers": 2, "found": 1 + index}
+        about |= {"miss": 1.0, "false_alarm": 0.5, "confusion": 0.5 * index, "scored": 5.0}
+        if not index:
+            sides = {
+                "reference": [[0, 5, "ann"], [5, 10, "bob"]],
+                "hypothesis": [[5, 9, "s1"], [0, 1, "s2"], [0, 1, "s3"]],
+            }
+            about |= {**sides, "audio": "recording-1"}
+        log.add(index, 0.3 + 0.1 * index, (1.5 + 0.5 * index, 5.0), "", about, str(2 + index // 2))
+    run = write_run(tmp_path / "d", "diarization", summary_of("der", log.seen()), {"val_der": 0.4})
+    write_sound(run, "val_recording-1")
+    page = run_page(read_facts(run))
+    assert 'style="left:50.0%;width:40.0%"' in page
+    assert 'class="lane c1" role="img" aria-label="hypothesis, s1: speaks 4.0 s"' in page  # bob's colour
+    assert 'class="lane cx" role="img" aria-label="hypothesis, s3: speaks 1.0 s"' in page  # nobody's
+    assert page.index("timeline") < page.index("<audio")
+    shown = text_of(page)
+    assert (
+        shown.index("meeting 210.02350.0 %")
+        < shown.index("meeting 110.02240.0 %")
+        < shown.index("meeting 010.02130.0 %")
+    )
+    assert "2235.00 %" in shown  # of two speakers: two recordings
+    assert "3150.00 %" in shown
+
+
+def test_runs_are_compared_on_the_same_examples_alone(tmp_path: Path):
+    better, worse = [0, 1, 2, 1] * 30, [1, 2, 3, 3] * 30
+    first = write_run(tmp_path / "first", "asr", recognised(worse), {"val_wer": 0.225})
+    second = write_run(tmp_path / "second", "asr", recognised(better), {"val_wer": 0.1})
+    third = write_run(tmp_path / "third", "asr", recognised(better[:-1]), {"val_wer": 0.1})
+    facts = [read_facts(run) for run in (first, second, third)]
+    page = text_of(comparison_page(facts))
+    assert "second10.00 %-12.50 points" in page
+    assert "&lt; 0.001" in comparison_page(facts)
+    assert "third wasn't evaluated on the same examples as first" in page
+    ids = ("options", "charts", "differences", "figures")
+    places = [comparison_page(facts).find(f'<h2 id="{one}"') for one in ids]
+    assert places == sorted(places)
+    assert min(places) > 0
+
+
+def test_wilsons_interval_is_scipys():
+    stats = pytest.importorskip("scipy.stats")
+    for right, number in ((0, 3), (5, 7), (60, 100), (999, 1000), (4, 4)):
+        expected = stats.binomtest(right, number).proportion_ci(method="wilson")
+        assert wilson(right, number) == pytest.approx(tuple(expected), abs=1e-7)
+
+
+@pytest.mark.parametrize(
+    ("reference", "hypothesis"), [("a b c", ""), ("", "a b"), ("a b c d", "b c x d d"), ("a", "a")]
+)
+def test_an_alignment_has_all_words_and_the_fewest_errors(reference: str, hypothesis: str):
+    jiwer = pytest.importorskip("jiwer")
+    shown = str(aligned_texts(reference, hypothesis)).removeprefix('<p class="aligned">').removesuffix("</p>").split()
+    left = [one for one in shown if not one.startswith("<ins>")]
+    right = [one for one in shown if not one.startswith("<del>")]
+    assert " ".join(left).replace("<del>", "").replace("</del>", "") == reference
+    assert " ".join(right).replace("<ins>", "").replace("</ins>", "") == hypothesis
+    if reference:
+        found = jiwer.process_words(reference, hypothesis)
+        marked = (len(left) - found.hits, len(right) - found.hits)
+        assert marked == (found.substitutions + found.deletions, found.substitutions + found.insertions)
