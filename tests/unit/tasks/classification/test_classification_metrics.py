@@ -114,3 +114,33 @@ def test_what_is_not_learned_has_no_part_in_means_and_confidence():
     both = measured(ScopeMeters({}, CLASSES, (1.0, 0.0)), logits, targets, [])
     alone = measured(ScopeMeters({}, {"a": CLASSES["a"]}), logits[:, :3], targets[:, :1], [])
     assert both == alone
+
+
+def test_the_summary_has_the_surest_errors_with_their_texts_however_it_is_divided():
+    rng = np.random.default_rng(1)
+    logits, targets = rng.normal(size=(90, 3)), rng.integers(3, size=(90, 1))
+    classes, texts = {"label": ["x", "y", "z"]}, [f"text {index}" for index in range(90)]
+    seen: dict[str, list[Any]] = {}
+    sums: dict[str, float] = {}
+    for rank in range(2):
+        meters = ClassMeters({}, classes, False, text_of=texts.__getitem__)
+        rows = np.arange(rank, 90, 2)
+        batch = {"inputs": torch.tensor(logits[rows]), "mask": torch.tensor(0), "targets": torch.tensor(targets[rows])}
+        meters.update(lambda inputs, mask: inputs, Batch(batch, {}, [[int(row)] for row in rows]))
+        for name, found in meters.seen().items():
+            seen.setdefault(name, []).extend(found)
+        for key, value in meters.sums().items():
+            sums[key] = sums.get(key, 0.0) + value
+    summary = meters.summary(sums, seen)
+    predicted, true = logits.argmax(1), targets[:, 0]
+    expected = np.zeros((3, 3), int)
+    np.add.at(expected, (true, predicted), 1)
+    assert summary["confusions"]["label"] == {"classes": classes["label"], "counts": expected.tolist()}
+    assert summary["scores"]["sums"] == [[float(one), 1] for one in predicted == true]
+    confidences = np.exp(logits).max(1) / np.exp(logits).sum(1)
+    wrong = [index for index in range(8, 90) if predicted[index] != true[index]]
+    kept = {one["index"]: one for one in summary["examples"]}
+    assert set(sorted(wrong, key=lambda index: -confidences[index])[:42]) <= set(kept)
+    assert all(one["text"] == texts[index] for index, one in kept.items())
+    assert all(one["class"] == classes["label"][true[index]] for index, one in kept.items())
+    assert sum(number for number, *_ in summary["calibration"]["label"]) == 90

@@ -26,7 +26,16 @@ def test_the_run_and_tensorboard_have_a_picture_of_each_evaluation(diarizer_run:
     images = accumulator.Images("evaluation/val_timelines")
     assert [image.step for image in images] == [10, 20]
     assert [image.encoded_image_string for image in images] == [path.read_bytes() for path in files]
+    summary = json.loads((diarizer_run / "pictures" / "val_examples" / "step-00000020.json").read_text())
+    first = summary["examples"][0]
+    assert first["reference"]
+    wrong, scored = (sum(column) for column in zip(*summary["scores"]["sums"], strict=True))
+    (recording,) = (diarizer_run / "pictures" / f"val_{first['audio']}").iterdir()  # which no training changes
+    assert recording.name == "step-00000010.wav"
+    assert len(recording.read_bytes()) == pytest.approx(44 + 2 * 16_000 * min(first["seconds"], 30), abs=2)
     records = [json.loads(line) for line in (diarizer_run / "metrics.jsonl").read_text().splitlines()]
+    rates = [one["val_der"] for one in records if one["kind"] == "evaluation"]
+    assert wrong / scored == pytest.approx(rates[-1], abs=1e-3)
     assert not any("timelines" in record for record in records)
 
 

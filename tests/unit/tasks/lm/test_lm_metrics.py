@@ -174,5 +174,6 @@ def test_ties_are_wrong_and_phenomena_are_kept_apart():
     meters.update(model, batch(["a", "b"], [2, 2], [1, 1], [1, 2], [2, 1]))  # right; a tie
     meters.update(model, batch(["a"], [2, 2, 2], [2]))  # longer, so less probable
     assert meters.results(meters.sums()) == {"accuracy": 1 / 3, "accuracy/a": 0.5, "accuracy/b": 0.0}
+    assert meters.summary(meters.sums(), {}) == {"phenomena": {"a": [1.0, 2.0], "b": [0.0, 1.0]}}
     nats = F.cross_entropy(model(torch.zeros(1, 2))[0], torch.tensor([2, 2]), reduction="sum")
     assert nats == pytest.approx(2 * (math.log(1 + math.e + math.e**2) - 2))

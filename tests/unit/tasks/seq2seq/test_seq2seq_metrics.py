@@ -198,3 +198,17 @@ def test_the_protocol_has_what_the_method_depends_on(method, options):
 
 def test_the_protocol_says_that_nothing_was_translated():
     assert translation_protocol(DecodingConfig(), 64, []) == {"translated": "0"}
+
+
+def test_the_summary_has_sources_hypotheses_and_references():
+    one = TranslationMeters({}, read_out, lambda index: f"source {index}", lambda model: {"weights": [[1.0]]})
+    one.update(Lookup(), batch_of(["the garden", "is"], [["the garden", "a garden"], ["was"]]))
+    found = one.summary(one.sums(), one.seen())
+    first, second = found["examples"]
+    assert (first["source"], first["hypothesis"]) == ("source 0", "the garden")
+    assert (first["references"], first["chrf"], first["error"]) == (["the garden", "a garden"], 100.0, 0.0)
+    expected = sacrebleu.sentence_chrf("is", ["was"]).score
+    assert (second["chrf"], second["error"]) == (round(expected, 1), pytest.approx(100 - expected, abs=1e-5))
+    assert found["scores"]["sums"] == [[100.0, 1.0], [pytest.approx(expected, abs=1e-5), 1.0]]
+    assert found["attention"] == {"weights": [[1.0]]}
+    assert meters().summary(meters().sums(), meters().seen()) == {}
