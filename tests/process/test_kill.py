@@ -28,6 +28,8 @@ TOOLS = (
     "training.ema=0.9",
     "training.freeze=[{match: embedding, until_epoch: 1}]",
 )
+EXPERTS = ("model.moe={num_experts: 4, top_k: 2, num_shared: 1, d_ff: 32, balancing_bias: 0.01}",)
+DPO = ("training.loss.main=dpo", "training.checkpoint.init_from=TEACHER")
 
 PERFORMER = (
     "model.attention_type=causal_linear",
@@ -140,6 +142,9 @@ def kill_and_go_on(
         pytest.param("classifier", (), 4, id="classifier", marks=slow),
         pytest.param("classifier", ("distillation={teacher: TEACHER, temperature: 2.0}",), 4, id="pupil", marks=slow),
         pytest.param("recogniser", (), 4, id="recogniser", marks=slow),
+        pytest.param("ctc", (), 4, id="ctc", marks=slow),
+        pytest.param("preferences", DPO, 4, id="dpo", marks=slow),
+        pytest.param("tiny", EXPERTS, 4, id="experts", marks=slow),
         pytest.param("diarizer", (), 4, id="diarizer", marks=slow),
         pytest.param("diarizer", DIARIZING_PERFORMER, 4, id="diarizing-performer", marks=slow),
         pytest.param("tiny", LONG, 20, id="documents-20", marks=slow),

@@ -163,8 +163,27 @@ data:
   augmentation: {{spec_augment: {{}}}}
   decoding: {{max_new_tokens: 8}}
 {END}"""
+CTC = f"""
+task: asr
+name: ctc
+model: {{architecture: ctc, conformer: {{d_model: 32, num_layers: 1, num_heads: 2, kernel_size: 5, dropout: 0.1}}}}
+datasets: [{flow_text(tiny_listener.dataset_of("FOLDER/words"))}]
+data: {{max_duration: 1.0, tokenizer: {{type: character}}, augmentation: {{spec_augment: {{}}}}}}
+{END}"""
+PREFERENCES = f"""
+task: lm
+name: preferences
+model: {{d_model: 32, num_layers: 1, num_heads: 2, dropout: 0.1}}
+data:
+  corpus: {{type: preferences, train: [FOLDER/pairs.json]}}
+  tokenizer: {{type: byte_level, vocab_size: 300}}
+  max_length: 64
+{END}  loss: {{main: orpo}}
+"""
 JOBS = {
     "classifier": CLASSIFIER,
+    "ctc": CTC,
+    "preferences": PREFERENCES,
     "recogniser": RECOGNISER,
     "several": SEVERAL,
     "voice": VOICE,
@@ -179,6 +198,8 @@ def write_jobs(folder: Path) -> None:
     write_recordings(folder / "recordings")
     write_utterances(folder / "utterances")
     tiny_listener.write_listener(folder / "words")
+    pairs = [{"prompt": f"{n}?", "chosen": "yes " * (1 + n % 4), "rejected": "no " * (1 + n % 7)} for n in range(120)]
+    (folder / "pairs.json").write_text(json.dumps(pairs))
     for name, text in JOBS.items():
         (folder / f"{name}.yml").write_text(text.replace("FOLDER", str(folder)))
 
