@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Iterator, Mapping
+from html import escape
 from os import PathLike
 from pathlib import Path
 from typing import Any, cast
@@ -16,6 +17,7 @@ from vaak.config.tasks import TASKS, register_task
 from vaak.config.yaml.text import flow_text, read_yaml
 from vaak.config.yaml.tree import find, to_plain
 from vaak.core.errors import UserError
+from vaak.core.figures import chance_of, in_words
 from vaak.core.task import Dataset, Meters, Task
 from vaak.engine.distributed.ranks import Ranks
 from vaak.engine.evaluation import Evaluator
@@ -23,11 +25,60 @@ from vaak.engine.metrics_file import read_history
 from vaak.engine.precision import make_deterministic
 from vaak.library.config import as_plain
 from vaak.report.charts import draw_history
+from vaak.report.tables import html_table
 from vaak.runs.open_run import OpenedRun, open_run, run_of
 from vaak.tasks.base import Metric, WithMetrics
 
 GIVEN = "given"
 """The name of the split that consists of the examples given."""
+
+
+class Figures(dict[str, float]):
+    """Figures by their names; in a notebook a table, in percent where people read them so, with what chance gives."""
+
+    def _repr_html_(self) -> str:
+        rows = [(name, in_words(name, value), _chance_in_words(name)) for name, value in self.items()]
+        return html_table([("figure", "value", "chance"), *rows]) if rows else "<p>not evaluated yet</p>"
+
+
+class History(list[dict[str, Any]]):
+    """Records of a run in their order; in a notebook a table of the last ones.
+
+    ``pandas.DataFrame(history.table())`` has a row for each, and ``pandas.DataFrame(history)`` the same with what the
+    clock said in one column.
+    """
+
+    SHOWN = 10
+
+    def table(self) -> dict[str, list[Any]]:
+        """Return the columns by name (``clock.seconds``), each with a value for each record, None where it has none."""
+        rows = [dict(_flat(record)) for record in self]
+        names = dict.fromkeys(name for row in rows for name in row)
+        return {name: [row.get(name) for row in rows] for name in names}
+
+    def _repr_html_(self) -> str:
+        last = History(self[-self.SHOWN :])
+        shown = {name: values for name, values in last.table().items() if not name.startswith("clock.")}
+        texts = [[_cell(value) for value in values] for values in shown.values()]
+        more = f"<p>{len(self):,} records, the last {len(last)}:</p>" if len(self) > len(last) else ""
+        return more + html_table([tuple(shown), *zip(*texts, strict=True)]) if last else "<p>no records</p>"
+
+
+def _flat(record: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for name, value in record.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", value
+
+
+def _cell(value: Any) -> str:
+    return "" if value is None else f"{value:.6g}" if isinstance(value, float) else str(value)
+
+
+def _chance_in_words(name: str) -> str:
+    chance = chance_of(name)
+    return "" if chance is None else in_words(name, chance)
 
 
 class TrainedRun:
@@ -49,16 +100,14 @@ class TrainedRun:
         return next((parameter.device for parameter in self.model.parameters()), torch.device("cpu"))
 
     @property
-    def metrics(self) -> dict[str, float]:
+    def metrics(self) -> Figures:
         """The figures of the last evaluation; none where there was none."""
-        evaluations = self.history("evaluation")
-        return (
-            {name: value for name, value in evaluations[-1].items() if isinstance(value, float)} if evaluations else {}
-        )
+        last = self.history("evaluation")[-1:]
+        return Figures({name: value for one in last for name, value in one.items() if isinstance(value, float)})
 
-    def history(self, kind: str | None = None) -> list[dict[str, Any]]:
+    def history(self, kind: str | None = None) -> History:
         """The records of ``metrics.jsonl`` in their order; of one ``kind``: step, evaluation, epoch."""
-        return [record for record in read_history(self.directory) if kind in (None, record["kind"])]
+        return History(record for record in read_history(self.directory) if kind in (None, record["kind"]))
 
     def plot(self, path: str | PathLike[str] | None = None) -> Any:
         """A matplotlib figure of losses and figures over steps, written to ``path`` where one is given.
@@ -74,7 +123,7 @@ class TrainedRun:
         results = list(self.task.predict(self.model, inputs if several else [inputs], **options))
         return results if several else results[0]
 
-    def evaluate(self, data: Any = "valid") -> dict[str, float]:
+    def evaluate(self, data: Any = "valid") -> Figures:
         """The figures of a split by its name, of a list of examples, of a torch Dataset or of a ``vaak.Dataset``.
 
         In fp32, as ``vaak eval`` does. Those of a split have its prefix (``val_`` for valid, else ``SPLIT_``).
@@ -87,7 +136,13 @@ class TrainedRun:
         make_deterministic(training, self.device)
         evaluator = Evaluator(task, training, Ranks(self.device), self.config.skips_bad_examples)
         figures = evaluator.evaluate(self.model, split)
-        return figures if split == data else {name.removeprefix(f"{GIVEN}_"): value for name, value in figures.items()}
+        prefix = "" if split == data else f"{GIVEN}_"
+        return Figures({name.removeprefix(prefix): value for name, value in figures.items()})
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: the run, and the figures of its last evaluation."""
+        where = f"<b>{escape(self.config.name)}</b>: {escape(str(self.config.task))}, {escape(self.checkpoint.name)}"
+        return f"<p>{where} in <code>{escape(str(self.directory))}</code></p>{self.metrics._repr_html_()}"
 
     def __repr__(self) -> str:
         figures = ", ".join(f"{name} {value:.4g}" for name, value in self.metrics.items() if math.isfinite(value))

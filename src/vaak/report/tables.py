@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from html import escape
 from typing import Any
 
 
@@ -30,6 +31,19 @@ def csv_text(head: Sequence[str], rows: Iterable[Iterable[Any]], decimals: int |
     writer.writerow(head)
     writer.writerows(map(cell, row) for row in rows)
     return text.getvalue()
+
+
+def html_table(rows: Sequence[Sequence[str]]) -> str:
+    """A table as HTML, every cell escaped; the first row is its head.
+
+    >>> html_table([("a", "b"), ("1", "<2>")])
+    '<table><tr><th>a</th><th>b</th></tr><tr><td>1</td><td>&lt;2&gt;</td></tr></table>'
+    """
+
+    def line(kind: str, row: Sequence[str]) -> str:
+        return f"<tr>{''.join(f'<{kind}>{escape(cell)}</{kind}>' for cell in row)}</tr>"
+
+    return f"<table>{''.join(line('td' if number else 'th', row) for number, row in enumerate(rows))}</table>"
 
 
 def markdown_table(rows: Sequence[Sequence[str]]) -> str:

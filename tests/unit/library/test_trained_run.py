@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 import vaak
+from vaak.core.figures import in_words
 from vaak.report.charts import draw_history
 from vaak.runs.evaluate import evaluate_run
 
@@ -81,3 +82,20 @@ def test_numbers_that_are_none_are_read_as_such(run, tmp_path, monkeypatch):
     assert math.isnan(record["loss"])
     assert record["note"] == "text"
     assert run.metrics == {}
+
+
+def test_a_notebook_shows_tables_and_pandas_takes_the_history(tiny_run: Path):
+    pandas = pytest.importorskip("pandas")
+    run = vaak.open(tiny_run)
+    steps = run.history("step")
+    frame = pandas.DataFrame(steps.table())
+    assert frame["loss"].tolist() == [record["loss"] for record in steps]
+    assert "clock.seconds" in frame.columns
+    assert len(pandas.DataFrame(run.history().table())) == len(run.history()), "records of several kinds, too"
+    shown = run._repr_html_()
+    assert "<td>val_loss</td>" in shown
+    assert str(tiny_run) in shown
+    assert steps._repr_html_().count("<tr>") == 1 + min(10, len(steps))
+    assert type(steps)()._repr_html_() == "<p>no records</p>"
+    assert "&lt;script&gt;" in type(run.metrics)({"<script>": 1.0})._repr_html_()
+    assert in_words("pairs_accuracy", 0.5) in type(run.metrics)({"val_pairs_accuracy": 0.7})._repr_html_()

@@ -1,0 +1,69 @@
+"""Installs Vaak in a new environment with each Python that is here, and trains there: does it work as a wheel?
+
+    python scripts/python_versions.py [--torch torch==2.13.0] [PYTHON …]
+
+Without arguments, python3.11, python3.12 and python3.13 are tried, as far as they are there. An installation of the
+core takes some minutes and 1.2 GB, which are freed afterwards. The exit code is 1 where one of them fails.
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+SUPPORTED = ("python3.11", "python3.12", "python3.13")
+CPU_TORCH = "https://download.pytorch.org/whl/cpu"
+COMMANDS = (
+    ("--version",),
+    ("init", "--list"),
+    ("doctor",),
+    ("train", "training_minimal"),
+    ("eval", "runs/training-minimal"),
+)
+
+
+def try_python(python: str, torch: str) -> str | None:
+    """Return None where all commands work with a Python, or the end of what the first that failed said."""
+    with tempfile.TemporaryDirectory(prefix="vaak-python-") as name:
+        folder, pip = Path(name), Path(name) / "venv/bin/pip"
+        vaak = folder / "venv/bin/vaak"
+        steps: list[list[str]] = [
+            [python, "-m", "venv", "venv"],
+            [str(pip), "install", "--quiet", "--extra-index-url", CPU_TORCH, torch],
+            [str(pip), "install", "--quiet", str(ROOT)],
+            *([str(vaak), *words.split()] for words in COMMANDS),
+        ]
+        for step in steps:
+            done = subprocess.run(step, cwd=folder, capture_output=True, text=True)
+            if done.returncode:
+                return f"{' '.join(step)}: {(done.stderr or done.stdout).strip()[-400:]}"
+    return None
+
+
+def main() -> None:
+    """Try each Python, and print how it went."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--torch", default="torch", help="the requirement of torch, such as torch==2.13.0")
+    parser.add_argument("pythons", nargs="*", default=SUPPORTED, metavar="PYTHON")
+    given = parser.parse_args()
+    failed = False
+    for python in given.pythons:
+        try:
+            about = subprocess.run([python, "--version"], capture_output=True, text=True)
+        except OSError:
+            about = None
+        if about is None or about.returncode:
+            print(f"{python}: not here", flush=True)
+            continue
+        problem = try_python(python, given.torch)
+        failed |= problem is not None
+        print(f"{about.stdout.strip()}: {'works' if problem is None else problem}", flush=True)
+    sys.exit(failed)
+
+
+if __name__ == "__main__":
+    main()
