@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import base64
 import sys
+import wave
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from toy import StopAt, toy_trainer
+from toy import StopAt, ToyMeters, ToyTask, toy_trainer
 from vaak.callbacks.step_log import StepLogCallback
 from vaak.callbacks.trackers import TrackioCallback, numbers
 from vaak.core.errors import UserError
@@ -59,3 +62,40 @@ def test_without_the_package_it_is_named_before_training(monkeypatch: pytest.Mon
     monkeypatch.setitem(sys.modules, "trackio", None)
     with pytest.raises(UserError, match=r"pip install 'vaak\[trackio\]'"):
         TrackioCallback("toy", {})
+
+
+PIXEL = base64.b64decode(
+    "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
+)
+
+
+@pytest.mark.usefixtures("pictures")
+def test_pictures_and_sound_go_there_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("TRACKIO_DIR", str(tmp_path / "trackio"))
+    pytest.importorskip("trackio", reason="trackio isn't installed: pip install 'vaak[trackio]'")
+    from trackio.sqlite_storage import SQLiteStorage
+
+    sound = BytesIO()
+    with wave.open(sound, "wb") as file:
+        file.setparams((1, 2, 8000, 0, "NONE", ""))
+        file.writeframes(bytes(1600))
+
+    class Showing(ToyMeters):
+        def pictures(self) -> dict[str, bytes]:
+            return {"dot": PIXEL}
+
+        def audio(self) -> dict[str, bytes]:
+            return {"silence": sound.getvalue()}
+
+    class Task(ToyTask):
+        def meters(self, split: str) -> ToyMeters:
+            return Showing()
+
+    toy_trainer(tmp_path / "run", StepLogCallback(1), TrackioCallback("shown", {}), task=Task(), **OPTIONS).fit()
+    (run,) = SQLiteStorage.get_run_records("shown")
+    shown: dict[str, list[int]] = {}
+    for row in SQLiteStorage.get_logs("shown", run["name"], run_id=run["id"]):
+        for name in ("evaluation/val_dot", "evaluation/val_silence"):
+            if name in row:
+                shown.setdefault(name, []).append(row["step"])
+    assert shown == {"evaluation/val_dot": [3, 6, 8], "evaluation/val_silence": [3]}
