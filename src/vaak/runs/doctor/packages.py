@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import IO
 
 from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 import vaak
 from vaak.core.extras import how_to_install, requirements
@@ -33,7 +34,7 @@ ABOUT = "packages"
 PATIENCE_SECONDS = 180.0
 POLLING_SECONDS = 0.05
 
-MODULES = {"ruamel.yaml": "ruamel.yaml"}
+MODULES = {"ruamel-yaml": "ruamel.yaml"}
 """Packages whose module has another name than the package with underscores."""
 
 OPTIONAL = {
@@ -169,10 +170,10 @@ def _lines_of(file: IO[bytes]) -> list[str]:
 def module_of(package: str) -> str:
     """The module that a package brings.
 
-    >>> module_of("ruamel.yaml"), module_of("flash-attn")
-    ('ruamel.yaml', 'flash_attn')
+    >>> module_of("ruamel.yaml"), module_of("ruamel-yaml"), module_of("flash-attn")
+    ('ruamel.yaml', 'ruamel.yaml', 'flash_attn')
     """
-    return MODULES.get(package, package.replace("-", "_"))
+    return MODULES.get(canonicalize_name(package), package.replace("-", "_"))
 
 
 def examine_packages(imports: dict[str, Import]) -> Iterator[DoctorFinding]:
@@ -225,13 +226,14 @@ def _other_than_tested() -> Iterator[DoctorFinding]:
     """Versions that differ from those that Vaak was tested with, where its checkout says which these are."""
     constraints = Path(vaak.__file__).parents[2] / "constraints.txt"
     try:
-        tested = dict(re.findall(r"^([\w.-]+)==(\S+)$", constraints.read_text(), re.MULTILINE))
+        pinned = re.findall(r"^([\w.-]+)==(\S+)$", constraints.read_text(), re.MULTILINE)
     except (OSError, ValueError):
         return
+    tested: dict[str, str] = {canonicalize_name(name): version for name, version in pinned}
     other = [
-        f"{name} {version} (tested: {tested[name]})"
+        f"{name} {version} (tested: {last})"
         for name in (*required(), *OPTIONAL)
-        if name in tested and (version := version_of(name)) is not None and version != tested[name]
+        if (last := tested.get(canonicalize_name(name))) and (version := version_of(name)) and version != last
     ]
     if other:
         advice = "if something fails: pip install -r requirements.txt installs the tested versions"
