@@ -24,7 +24,7 @@ UNSEEN = {
     "task": "another task is another configuration",
     "model.name": "a name for people, documented as having no effect",
     "data.decoding.condition_on_previous": "read where long recordings are transcribed, which a training run doesn't",
-    "training.logging.examples": "evaluations of these runs write no pictures and what is kept with them (test_pictures.py)",
+    "training.logging.examples": "evaluations of these runs write nothing; test_pictures.py has it",
 }
 """Options whose effect a tiny run on a CPU can't show, each with the reason."""
 
