@@ -48,7 +48,8 @@ LINK = re.compile(r"(?<=\]\()(?!\w+:)([^)#\s]+)(?=[)#])")
 
 def repository_files() -> dict[str, str]:
     """The site's files that are outside docs/: path in the repository → path in the site."""
-    found = {"README.md": "index.md", "CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md"}
+    found = {"README.md": "index.md", "CITATION.cff": "CITATION.cff", "SECURITY.md": "security-policy.md"}
+    found |= {"CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md"}
     for page in SOURCE.glob("vaak/tasks/*/README.md"):
         found[page.relative_to(ROOT).as_posix()] = f"tasks/{page.parent.name}/index.md"
     for copied in (*ROOT.glob("configs/**/*.yml"), *ROOT.glob("examples/*.py")):

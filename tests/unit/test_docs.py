@@ -261,7 +261,7 @@ def test_every_page_is_in_the_navigation_of_the_site():
     pages |= {f"tasks/{page.parent.name}/index.md" for page in ROOT.glob("src/vaak/tasks/*/README.md")}
     pages |= {f"notebooks/{notebook.stem}.md" for notebook in NOTEBOOKS}
     listed = re.findall(r"[\w/-]+\.md", site.partition("\nnav:\n")[2])
-    assert pages | {"index.md", "contributing.md", "changelog.md"} == {*listed}
+    assert pages | {"index.md", "contributing.md", "security-policy.md", "changelog.md"} == {*listed}
     assert len(listed) == len({*listed})
 
 
