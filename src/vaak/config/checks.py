@@ -24,7 +24,7 @@ NO_OPTIONS = ast.arguments(args=[ast.arg("self")], posonlyargs=[], kwonlyargs=[]
 """The parameters of a class that doesn't define ``__init__``."""
 LOGGED = (
     *("loss", "learning_rate", "learning_rate/", "gradient_norm", "gradient_norm/"),
-    *("loss_scale", "overflows", "non_finite_steps", "skipped", "seconds", "total_steps"),
+    *("loss_scale", "overflows", "non_finite_steps", "skipped", "seconds", "gap_ms", "total_steps"),
     *("process_memory_gib", "cpu_percent", "machine_load", "disk_free_gib"),
     *("memory_pressure", "memory_limit_gib", "device_memory_gib", "device_utilisation_percent"),
 )
