@@ -184,7 +184,7 @@ def _lines(values: dict[str, Any], indent: int = 0) -> Iterator[str]:
             yield ""
         why = value.why if isinstance(value, Choice) else ""
         lines = entry_text(key, value.value if isinstance(value, Choice) else value, indent).splitlines()
-        if why and len(lines) == 1 and len(lines[0]) + len(why) < WIDTH:
+        if why and len(lines) == 1 and len(lines[0]) + len(why) + 3 <= WIDTH:
             yield f"{lines[0]} # {why}"
             continue
         yield from _comment(why, indent) if why else ()
