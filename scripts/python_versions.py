@@ -35,7 +35,7 @@ def try_python(python: str, torch: str) -> str | None:
             [python, "-m", "venv", "venv"],
             [str(pip), "install", "--quiet", "--extra-index-url", CPU_TORCH, torch],
             [str(pip), "install", "--quiet", str(ROOT)],
-            *([str(vaak), *words.split()] for words in COMMANDS),
+            *([str(vaak), *command] for command in COMMANDS),
         ]
         for step in steps:
             done = subprocess.run(step, cwd=folder, capture_output=True, text=True)

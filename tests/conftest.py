@@ -121,7 +121,7 @@ def _evaluations_draw_nothing() -> Iterator[None]:
 @pytest.fixture(scope="session", autouse=True)
 def _runs_end_without_samples() -> Iterator[None]:
     """So do texts, audio and timelines at the end of a run; tests of them have the fixture ``samples``."""
-    with runs_end_with(lambda trainer: []):
+    with runs_end_with(lambda task, model: []):
         yield
 
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from processes import run_on_two_ranks
-from shortage import RANKS, train_beside_a_small_machine
+from processes import run_on_ranks, run_on_two_ranks
+from shortage import RANKS, train_a_divided_model, train_beside_a_small_machine
 from toy import ToyTask, toy_trainer, weights
 from vaak.engine.checkpoint.files import load_checkpoint, resolve_checkpoint
 
@@ -51,3 +51,23 @@ def test_each_writes_down_its_own_cuts_and_all_keep_to_them(run: Path):
     assert others == [cut(3, 2, None, 28), cut(3, 4, None, 28), cut(7, 2, None, 24), cut(7, 4, None, 24)]
     evaluation = [cut for cut in cuts(run / "splits.rank1.jsonl") if cut["split"] == "valid"]
     assert [(cut["step"], cut["pieces"], cut["rank"]) for cut in evaluation] == [(3, 2, 1)]
+
+
+@pytest.mark.slow
+def test_where_they_share_a_model_all_end_and_resume_in_smaller_pieces(tmp_path: Path):
+    shared = tmp_path / "shared"
+    assert run_on_ranks(2, train_a_divided_model, shared) == [2, 2]
+    assert "--resume auto" in (shared / "said-1").read_text()
+    assert "ended" in (shared / "said-0").read_text()
+    assert [(cut["step"], cut["pieces"]) for cut in cuts(shared / "splits.rank1.jsonl")] == [(2, 2)]
+    while (ends := run_on_ranks(2, train_a_divided_model, shared)) != [
+        0,
+        0,
+    ]:  # each time that a smaller one is too large
+        assert ends == [2, 2]
+        assert len(cuts(shared / "splits.rank1.jsonl")) < 5
+    alone = toy_trainer(tmp_path / "alone", task=ToyTask(dropout=0.0, dtype=torch.float64), **RANKS)
+    alone.fit()
+    saved = load_checkpoint(resolve_checkpoint(shared / "checkpoints" / "last"))
+    for name, tensor in weights(alone).items():
+        torch.testing.assert_close(saved.model[name], tensor, rtol=1e-6, atol=1e-6, msg=name)

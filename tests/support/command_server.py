@@ -107,7 +107,7 @@ def _without_pictures() -> None:
     from vaak.runs import start
 
     setattr(Pictures, "show", lambda self, step, draw: None)  # noqa: B010 (mypy refuses the assignment)
-    start.shown_samples = lambda trainer: []
+    start.shown_samples = lambda task, model: []
 
 
 CIRCUMSTANCES: dict[str, Callable[[], object]] = {

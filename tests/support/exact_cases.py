@@ -1,16 +1,19 @@
-"""A case of the contract with exact sums, on processes that are killed and continued by others: a program that forks.
+"""A case of the contract on processes that are killed and continued by others: a program that forks.
 
-    python exact_cases.py FOLDER RUN CASE STOP:PROCESSES ...
+    python exact_cases.py FOLDER CASE '["RUN", ["STOP:PROCESSES", ...], {"OPTION": ...}]' ...
 
 FOLDER/RUN is trained on the given number of processes up to each STOP in turn, where the system kills all of them, and
-to its end by the last.
+to its end by the last; with exact sums, unless options of ``training`` say otherwise.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import signal
+import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -47,24 +50,38 @@ class KillAt(Callback):
             os.kill(os.getpid(), signal.SIGKILL)
 
 
-def train(case: Case, run: Path, stop: int) -> None:
+def train(case: Case, run: Path, stop: int, options: dict[str, Any]) -> None:
     """What one process does."""
-    trainer = case.trainer(run, StepLogCallback(1), KillAt(stop), **TRAINING)
+    trainer = case.trainer(run, StepLogCallback(1), KillAt(stop), **TRAINING | options)
     trainer.resume("auto")
     trainer.fit()
     trainer.ranks.close()
 
 
+def trained(folder: Path, case: str, **runs: tuple[tuple[str, ...], dict[str, Any]]) -> list[Path]:
+    """Run this program; return the runs' folders. Each run has its stages and options."""
+    done = subprocess.run(
+        [sys.executable, __file__, str(folder), case, *(json.dumps([name, *how]) for name, how in runs.items())],
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return [folder / name for name in runs]
+
+
 def main() -> None:
     torch.set_num_threads(1)
-    folder, run, name, *stages = Path(sys.argv[1]), *sys.argv[2:]
+    folder, name, *runs = Path(sys.argv[1]), *sys.argv[2:]
     case = CASES[name].prepared(folder)
-    for stage in stages:
-        stop, processes = map(int, stage.split(":"))
-        killed = stop < TRAINING["max_steps"]
-        last = stop if killed else 0
-        statuses = forked(processes, lambda last=last: train(case, folder / run, last))  # type: ignore[misc]
-        assert statuses == [-signal.SIGKILL if killed else 0] * processes, (stage, statuses)
+    for run, stages, options in map(json.loads, runs):
+        for stage in stages:
+            stop, processes = map(int, stage.split(":"))
+            killed = stop < TRAINING["max_steps"]
+            work = partial(train, case, folder / run, stop if killed else 0, options)
+            statuses = forked(processes, work)
+            assert statuses == [-signal.SIGKILL if killed else 0] * processes, (run, stage, statuses)
 
 
 if __name__ == "__main__":

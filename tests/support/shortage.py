@@ -13,6 +13,7 @@ from backwards import FullBackwards, out_of_memory
 from processes import join
 from toy import ToyMeters, ToyTask, toy_trainer
 from vaak.core.batch import Batch, Term
+from vaak.core.errors import UserError
 from vaak.engine.trainer import Trainer
 
 
@@ -67,4 +68,20 @@ def train_beside_a_small_machine(rank: int, port: int, folder: Path) -> None:
     task = SmallMachine(dropout=0.0, dtype=torch.float64, most_rows=rows, in_step=2, meters_rows=2 * rows)
     task.trainer = toy_trainer(folder, task=task, ranks=ranks, **RANKS)
     task.trainer.fit()
+    ranks.close()
+
+
+def train_a_divided_model(rank: int, port: int, folder: Path) -> None:
+    """The same, with a model that is divided over both: rank 1 runs out of memory in step 2 if it has two rows."""
+    torch.set_num_threads(1)
+    ranks = join(rank, port)
+    task = SmallMachine(dropout=0.0, dtype=torch.float64, most_rows=2 if rank == 1 else 1000, in_step=2)
+    options = RANKS | {"distributed": {"strategy": "fsdp"}, "checkpoint": {"interval": 1, "interval_epochs": None}}
+    task.trainer = toy_trainer(folder, task=task, ranks=ranks, **options)
+    try:
+        task.trainer.resume("auto")
+        task.trainer.fit()
+    except UserError as error:
+        (folder / f"said-{rank}").write_text(str(error))
+        raise SystemExit(2) from None
     ranks.close()

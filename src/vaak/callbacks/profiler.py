@@ -162,8 +162,7 @@ class InterbatchProfiler(Callback):
         if trainer.phases.running:
             raise UserError("two profilers measure one run: leave interbatch_profiler out of training.callbacks")
         self.warm_until = trainer.position.step + max(1, self.warm_up)
-        if trainer.ranks.is_main:
-            self.work = trainer.count_work(self.peak_tflops)
+        self.work = trainer.count_work(self.peak_tflops)
         self.works = True
         trainer.phases.start()
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -31,10 +31,12 @@ def show(
     device: TrainingDevice = None,
     trust_code: TrustCode = False,
     as_json: AsJson = False,
+    gpus: Annotated[int | None, typer.Option(min=1, help="Say what each of N GPUs needs.")] = None,
+    memory: Annotated[float | None, typer.Option(min=0.1, help="GiB of each GPU.")] = None,
 ) -> None:
     """Show the model's modules, parameters, operations per token, and the memory training needs. No data is read.
 
-    Example: vaak model show configs/quickstart.yml model.num_layers=6
+    Example: vaak model show configs/quickstart.yml model.num_layers=6 --gpus 8 --memory 80
     """
     files, overrides = files_and_overrides(arguments, device)
     loaded = load_trusted(files, overrides, trust_code)
@@ -43,10 +45,13 @@ def show(
 
     estimate = estimate_model(loaded)
     if as_json:
-        print(json.dumps(estimate.as_json(), ensure_ascii=False))
+        each = {"bytes_on_each_gpu": estimate.on_each_of(gpus)} if gpus else {}
+        print(json.dumps(estimate.as_json() | each, ensure_ascii=False))
         return
     print_tree(estimate.tree)
     print_totals(estimate)
+    if gpus:
+        print_each(estimate, gpus, memory)
 
 
 def print_tree(tree: list[Branch]) -> None:
@@ -84,3 +89,17 @@ def print_totals(estimate: ModelEstimate) -> None:
             f"  total        {format_bytes(estimate.needed):>10}  of {format_bytes(estimate.limit)}; "
             "the libraries' own memory is extra"
         )
+
+
+def print_each(estimate: ModelEstimate, gpus: int, memory: float | None) -> None:
+    """What each of several GPUs holds at its peak, by how the model is divided over them."""
+    from vaak.core.machine import format_bytes
+
+    print(f"\nmemory of each of {gpus} GPUs, by training.distributed.strategy")
+    for strategy, needed in estimate.on_each_of(gpus).items():
+        verdict = ""
+        if memory is not None:
+            verdict = f"  {'fits' if needed < memory * 2**30 else 'too much'} for {memory:g} GiB"
+        print(f"  {strategy:<12} {format_bytes(needed):>10}{verdict}")
+    if estimate.needed is None:
+        print(f"  without activations, which are unknown: {estimate.unknown}")

@@ -343,6 +343,40 @@ def _impossible_processes(training: TrainingConfig) -> Iterator[CheckFinding]:
             f"exact sums have room for {MOST_EXACT} microbatches, and gradient_accumulation_steps is {microbatches}; "
             "lower it, or leave reduction at float",
         )
+    if training.distributed.strategy == "zero1" and training.optimizer.is_users(training.optimizer.type):
+        yield impossible(
+            "training.distributed.strategy",
+            f"zero1 divides the update by parameters, which {training.optimizer.type} may not do; set it to ddp",
+        )
+    if training.distributed.strategy != "ddp" and training.distributed.reduction == "exact":
+        yield impossible(
+            "training.distributed.reduction",
+            f"exact sums aren't possible with strategy {training.distributed.strategy}; set that to ddp",
+        )
+    if training.distributed.strategy == "fsdp":
+        yield from _impossible_when_sharded(training)
+
+
+ELEMENTWISE = ("adam", "adamw", "lion", "sgd")
+"""Update rules that a part of a weight is enough for."""
+
+
+def _impossible_when_sharded(training: TrainingConfig) -> Iterator[CheckFinding]:
+    """Options that need whole weights or gradients in each process."""
+    if training.optimizer.type not in ELEMENTWISE:
+        yield impossible(
+            "training.optimizer.type",
+            f"{training.optimizer.type} needs whole weights, and with training.distributed.strategy: fsdp each process "
+            f"has a part; expected one of {', '.join(ELEMENTWISE)}, or strategy ddp",
+        )
+    if training.performance.compile is not False:
+        yield impossible("training.performance.compile", "is not possible with training.distributed.strategy: fsdp")
+    if any(rule.until_step is not None or rule.until_epoch is not None for rule in training.freeze):
+        yield impossible(
+            "training.freeze",
+            "what a model that is divided over processes (training.distributed.strategy: fsdp) trains can't change: "
+            "leave out until_step and until_epoch, or set strategy to ddp",
+        )
 
 
 def _impossible_steps(training: TrainingConfig) -> Iterator[CheckFinding]:
@@ -392,6 +426,15 @@ def _without_evaluations(training: TrainingConfig) -> Iterator[CheckFinding]:
         )
 
 
+def _without_effect_by_strategy(training: TrainingConfig) -> Iterator[CheckFinding]:
+    strategy = training.distributed.strategy
+    if strategy == "fsdp":
+        yield no_effect("training.fp32_fallback", "strategy is fsdp, which gathers weights in 16 bits")
+        return
+    for name in ("reshard_after_forward", "shard_size", "cpu_offload"):
+        yield no_effect(f"training.distributed.{name}", f"strategy is {strategy}, which gathers no weights")
+
+
 def _without_effect(experiment: Experiment[Any, Any]) -> Iterator[CheckFinding]:
     training = experiment.training
     if not _draws_features(experiment):
@@ -408,6 +451,7 @@ def _without_effect(experiment: Experiment[Any, Any]) -> Iterator[CheckFinding]:
         yield no_effect("training.fp32_fallback", "mixed_precision is no, so all is computed in fp32 anyway")
     if not training.memory.manager:
         yield no_effect("training.memory.cleanup_interval", "memory.manager is false, and it does the cleaning")
+    yield from _without_effect_by_strategy(training)
     yield from _callbacks_that_disagree(experiment)
     if training.max_steps is not None:
         yield no_effect("training.epochs", f"max_steps ({training.max_steps}) decides when training ends")

@@ -272,6 +272,23 @@ class DistributedConfig(Section):
         "float",
         resume="other numbers",
     )
+    strategy: Literal["ddp", "zero1", "fsdp"] = option(
+        "What each process holds: ddp, all; zero1, all weights, and the optimizer's moments of some, which it updates; "
+        "fsdp, a part of every weight, gradient and moment, gathered block by block.",
+        "ddp",
+        resume="other numbers",
+    )
+    reshard_after_forward: bool = option(
+        "With fsdp, whether a block's weights are given back after the forward and gathered again for the backward.",
+        True,
+    )
+    shard_size: int | None = option(
+        "With fsdp, how many processes share one copy of the model (those of a machine, say); null: all.",
+        None,
+        gt=1,
+        le=LARGEST_COUNT,
+    )
+    cpu_offload: bool = option("With fsdp, keep weights and moments in the machine's memory, and update there.", False)
     sync_gradient_barrier: bool = option("Wait for all ranks before gradients are added.", False)
     timeout_minutes: float = option("How long a process waits for the others before it gives up.", 30.0, gt=0)
 

@@ -283,6 +283,24 @@ class Task:
         """
         return {}
 
+    def blocks(self, model: nn.Module) -> list[nn.Module]:
+        """The modules that a model divided over processes is gathered by, one at a time.
+
+        Each of them is called, and its parameters are used in no other way. Here, they are the elements of the lists of
+        modules of one class that aren't within another one, if they have parts: a transformer's layers. Raises
+        UserError where a model can't be divided: every batch has to pass through the same blocks.
+        """
+        from torch import nn
+
+        lists = {
+            name: list(module)
+            for name, module in model.named_modules()
+            if isinstance(module, nn.ModuleList) and len({type(one) for one in module}) == 1
+        }
+        outer = [name for name in lists if not any(name.startswith(f"{other}.") for other in lists)]
+        blocks = [one for name in outer for one in lists[name]]
+        return [one for one in blocks if {*one.children()} and any(True for _ in one.parameters())]
+
     def losses(self, model: nn.Module, batch: Batch) -> dict[str, Term]:
         """The named losses of a batch, each a sum with its unit; the engine weighs, normalises and adds them."""
         missing(self, "losses(model, batch)")

@@ -9,6 +9,8 @@ than batches count, as on how often a gate chooses each expert, has that from a 
 
 Each objective has its own parameters, optimizers and gradient. While one is computed, the others' parameters need no
 gradient: their part of the graph is passed through, and nothing is added up in them.
+
+It has more than 500 lines because a step is in two files, this one and step.py, and no third.
 """
 
 from __future__ import annotations
@@ -30,6 +32,7 @@ from vaak.core.task import Objective, Task
 from vaak.core.torch_internals import backward
 from vaak.data.loader import Microbatch
 from vaak.engine.distributed.exchange import OwnGradients
+from vaak.engine.distributed.sharding import ShardedModel
 from vaak.engine.memory import free_memory, is_out_of_memory
 from vaak.engine.phases import Phases
 from vaak.engine.precision import Precision, seed_everything
@@ -99,20 +102,24 @@ class LossSums:
 
 @dataclass(frozen=True)
 class MicrobatchPiece:
-    """Some rows of a microbatch: piece ``piece`` of ``pieces`` of microbatch ``number``."""
+    """Some rows of a microbatch: piece ``piece`` of ``pieces`` of microbatch ``number``.
+
+    One that is ``idle`` is computed because other ranks have more pieces, and adds nothing to the step.
+    """
 
     batch: Batch
     number: int
     piece: int
     pieces: int
+    idle: bool = False
 
 
 @dataclass(frozen=True)
 class Forward:
     """How the terms of a piece are computed: by which losses, of which model, in which precision and with which draws.
 
-    ``model`` is the one to call: compiled, if training compiles. ``number`` is that of the objective, ``first_pass``
-    what it has to know of the whole step.
+    ``model`` is the one to call: compiled, if training compiles, or divided over ranks. ``number`` is that of the
+    objective, ``first_pass`` what it has to know of the whole step.
     """
 
     losses: Callable[[nn.Module, Batch], dict[str, Term]]
@@ -138,8 +145,11 @@ class Forward:
         seed_everything(
             draw_key(Purpose.MODEL, self.seed, step, piece.number, piece.piece, *objective), self.precision.device
         )
+        batch = piece.batch.to(self.precision.device)
         with self.precision.autocast():
-            return function(self.model, piece.batch.to(self.precision.device))
+            if isinstance(self.model, ShardedModel):
+                return self.model(function, batch)[0]  # type: ignore[no-any-return]
+            return function(self.model, batch)
 
 
 @dataclass(frozen=True)
@@ -147,7 +157,8 @@ class GradientPass:
     """Computes the gradient of an objective on this rank, in pieces where memory is short.
 
     ``recovery`` says whether a step that is out of memory is tried again in smaller pieces. ``cells`` and ``describe``
-    know the data: how large a microbatch is, and where an example comes from.
+    know the data: how large a microbatch is, and where an example comes from. Where the ranks share a model, ``rounds``
+    agrees on how many pieces each of them computes, and ``stand_in`` is a batch for one that has none.
     """
 
     forward: Forward
@@ -156,6 +167,8 @@ class GradientPass:
     phases: Phases
     cells: Callable[[Microbatch], float]
     describe: Callable[[int], str]
+    rounds: Callable[[int], int] | None = None
+    stand_in: Callable[[], Batch] | None = None
 
     def pieces(self, piece_rules: PieceRules, data: StepData) -> list[MicrobatchPiece]:
         """Return what this rank computes in a step, piece by piece; what only takes part later is rehearsed, too."""
@@ -242,7 +255,7 @@ class GradientPass:
         """Return the result of an attempt on the pieces of the step, in smaller ones each time that it fails."""
         shortages = 0
         while True:
-            found = attempt(self.pieces(piece_rules, data))
+            found = attempt(self._with_idle(self.pieces(piece_rules, data)))
             if not isinstance(found, _Failure):
                 return found
             # A failure comes back as a value: an exception's traceback holds every tensor of the failed attempt. Only
@@ -259,6 +272,14 @@ class GradientPass:
             elif isinstance(found, _Shortage):
                 shortages += 1
                 self._answer(piece_rules, data, found, last_try=shortages > 1)
+
+    def _with_idle(self, pieces: list[MicrobatchPiece]) -> list[MicrobatchPiece]:
+        """The pieces, and as many idle ones as this rank has less than the one with most."""
+        missing = 0 if self.rounds is None else self.rounds(len(pieces)) - len(pieces)
+        if missing and not pieces:
+            assert self.stand_in is not None
+            return [MicrobatchPiece(self.stand_in(), 0, 0, 1, idle=True)] * missing
+        return [*pieces, *[replace(pieces[0], idle=True)] * missing] if missing else pieces
 
     def _run(self, pieces: list[MicrobatchPiece], do: Callable[[MicrobatchPiece], _Failure | None]) -> _Failure | None:
         """Do something with every piece; return why it was given up, if it was."""
@@ -277,7 +298,8 @@ class GradientPass:
     def _backward(self, piece: MicrobatchPiece, step: int, losses: LossSums, scale: float) -> _Failure | None:
         """Run a piece forward and backward, unless it is one of several of a batch that can't be divided."""
         with self.phases.measure("forward"):
-            roots, factors = losses.add(self.forward.terms(step, piece), scale)
+            terms = self.forward.terms(step, piece)
+            roots, factors = nothing_of(terms) if piece.idle else losses.add(terms, scale)
         if piece.pieces > 1 and losses.unsplittable:  # known only now: the term itself says so
             return _NotASum(losses.unsplittable)
         with self.phases.measure("backward"):
@@ -295,18 +317,31 @@ class GradientPass:
         if shortage.rows > 1:
             failed = next(one for one in data.microbatches if one.address.number == shortage.number)
             own = tuple(microbatch.address.number for microbatch in data.microbatches)
-            numbers = None if data.is_rehearsal else own  # a rehearsal stands for every microbatch of this size
+            # a rehearsal stands for every microbatch of this size; where a model is divided, the step begins anew
+            numbers = None if data.is_rehearsal or self.rounds is not None else own
             rule = PieceRule(
                 step, 2 * shortage.pieces, numbers, cells=self.cells(failed), objective=self.forward.number
             )
             piece_rules.whole.discard(self.forward.number)
             piece_rules.propose(rule, f"out of memory in step {step} ({shortage.error})")
-        elif last_try:  # once the caches are empty, it may yet fit
+            if self.rounds is not None:  # the others wait in the middle of the step, for what this one can't give
+                piece_rules.confirm()
+                raise DoesNotFitError(
+                    f"out of memory in step {step} ({shortage.error}); the model is divided over processes, so all of "
+                    "them end here. Smaller pieces are written down for it: go on with --resume auto"
+                )
+        elif last_try or self.rounds is not None:  # once the caches are empty, it may yet fit
             examples = ", ".join(f"{index} ({self.describe(index)})" for index in shortage.indices[:5])
             raise UserError(
                 f"out of memory in step {step}: example {examples} does not fit even alone ({shortage.error}); shorten "
                 "or leave it out, or set training.performance.gradient_checkpointing or training.mixed_precision: bf16"
             )
+
+
+def nothing_of(terms: dict[str, Term]) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+    """The sums of terms, and zeros as the derivative of the step's loss by each of them."""
+    roots = [term.total for term in terms.values() if term.total.requires_grad]
+    return roots, [torch.zeros_like(root) for root in roots]
 
 
 def total_of(sums: Iterable[Sums]) -> Sums:

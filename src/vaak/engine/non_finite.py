@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 
 from vaak.core.batch import Batch, Term
 from vaak.core.storage import files
@@ -85,14 +86,13 @@ class Diagnosis:
     directory: Path
     rank: int
 
-    def of(self, objective: ObjectiveRunner, state: State, data: StepData) -> NonFinite:
-        """Run a step's microbatches of this rank again, find what is not finite first, and record it.
+    def of(self, objective: ObjectiveRunner, state: State, data: StepData, model: nn.Module) -> NonFinite:
+        """Run a step's microbatches of this rank through ``model`` again, and record what is not finite first.
 
         No rank waits for another here. Gradients are dropped; weights, buffers and the model's mode don't change.
         """
-        model = state.model.module
         # the model itself: a compiled one runs without the modules that are watched
-        plain = replace(objective.gradient, forward=replace(objective.gradient.forward, model=model))
+        plain = replace(objective.gradient, forward=replace(objective.gradient.forward, model=model), rounds=None)
         with restored(model, state.loss.module), objective.alone():
             for piece in plain.pieces(state.piece_rules, plain.after_first_pass(state.piece_rules, data)):
                 inspection = _inspected(plain, data.step, piece, piece.batch)

@@ -9,11 +9,13 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
+from torch import nn
 
 from vaak.config.checks import watched_metrics
 from vaak.core.batch import Batch, Term
@@ -27,7 +29,7 @@ from vaak.engine.evaluation import Evaluator
 from vaak.engine.gradient import ObjectiveRunner, drop_gradients, restored
 from vaak.engine.memory import free_memory, is_out_of_memory
 from vaak.engine.precision import keeping_generators, seed_everything
-from vaak.engine.state import State
+from vaak.engine.state import State, Weights
 from vaak.engine.step import Step
 from vaak.engine.training_data import StepData, TrainingData, count_units
 
@@ -58,29 +60,34 @@ def rehearse(step: Step, state: State, data: TrainingData, last_epoch: int) -> N
         for number, objective in enumerate(step.objectives):
             _run(objective, state, smallest)
             # the moments take their memory now, so that the largest batch is tried next to them
-            for optimizer in state.optimizer.by_objective[number] if not state.optimizer.of_user else ():
-                allocate_optimizer_state(optimizer, objective.gradient.forward.precision.device)
+            with step.gradients[number].updating():
+                for optimizer in state.optimizer.by_objective[number] if not state.optimizer.of_user else ():
+                    allocate_optimizer_state(optimizer, objective.gradient.forward.precision.device)
             drop_gradients(objective.parameters)
             if largest is not smallest:
                 _run(objective, state, largest)
                 drop_gradients(objective.parameters)
-    if state.position.step == 0 and step.ranks.is_main:
+    if state.position.step > 0:
+        return
+    with step.whole_model() as model:
+        if not step.ranks.is_main:
+            return
         batch = largest.microbatches[0].batch
         chosen = largest if batch is not None and batch.num_rows > 1 else smallest
         batch = chosen.microbatches[0].batch
         is_whole = all(len(one.gradient.pieces(state.piece_rules, chosen)) == 1 for one in step.objectives)
         if batch is not None and is_whole:  # one that had to be split may not fit whole
-            warn_of_means(step.objectives, state, batch, step.seed)
+            warn_of_means(step.objectives, replace(state, model=Weights(model)), batch, step.seed)
 
 
 @progress("trying the evaluations")
-def rehearse_evaluations(evaluator: Evaluator, state: State) -> None:
+def rehearse_evaluations(evaluator: Evaluator, state: State, model: nn.Module) -> None:
     """Evaluate the longest batch of each split, and discard the results.
 
     Raises what the first evaluation would have raised. A metric that training needs and isn't among its figures is
     logged.
     """
-    step, model, names = state.position.step + 1, state.model.module, []
+    step, names = state.position.step + 1, list[set[str]]()
     for split in evaluator.task.evaluation_splits:
         divide = partial(state.piece_rules.divide_evaluation, step, split)
         names.append(evaluator.rehearse(model, split, state.piece_rules.evaluation_pieces(step, split), divide))

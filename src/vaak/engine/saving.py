@@ -34,6 +34,8 @@ from vaak.core.machine import code_version, installed_versions, nvidia_driver
 from vaak.engine.checkpoint.files import CheckpointWriter, Order, Snapshot
 from vaak.engine.checkpoint.weights import model_tensors
 from vaak.engine.distributed.launcher import weights_fingerprint
+from vaak.engine.distributed.sharding import is_sharded, local, part_of
+from vaak.engine.optim.optimizer_state import of_all_ranks
 from vaak.engine.precision import Precision, uses_tf32
 from vaak.engine.state import Position, State
 from vaak.engine.training_data import TrainingData
@@ -55,6 +57,7 @@ class Checkpointer:
     ) -> None:
         self.directory, self.config, self.state, self.data, self.precision = directory, config, state, data, precision
         self.ranks = data.ranks
+        self.is_divided = config.distributed.strategy != "ddp" and self.ranks.world_size > 1
         self.configuration: Mapping[str, Any] = {}
         limit, keep_every = config.checkpoint.save_total_limit, config.checkpoint.keep_every
         self.writer = CheckpointWriter(directory / "checkpoints", directory / "metrics.jsonl", limit, keep_every)
@@ -77,8 +80,10 @@ class Checkpointer:
 
     def _write(self, take_snapshot: Callable[[], Snapshot], is_best: bool, is_periodic: bool) -> None:
         self.saved_step, self.last_save = self.state.position.step, time.monotonic()
-        if self.ranks.is_main:
-            self.writer.write(Order(take_snapshot(), is_best, is_periodic))
+        if self.ranks.is_main or self.is_divided:
+            snapshot = take_snapshot()
+            if self.ranks.is_main:
+                self.writer.write(Order(snapshot, is_best, is_periodic))
 
     @contextlib.contextmanager
     def keep_state_before_schedule(self) -> Iterator[None]:
@@ -94,7 +99,8 @@ class Checkpointer:
     def compare(self, what: str) -> None:
         """Raise UserError, naming a rank and what differs on it, where ranks don't hold the same data and state."""
         if self.ranks.world_size > 1:
-            weights = weights_fingerprint(self.state.model.state_dict())
+            own = self.state.model.state_dict().items()
+            weights = weights_fingerprint({name: tensor for name, tensor in own if not is_sharded(tensor)})
             place = self.state.position.state_dict()
             found = {"data": self.data.fingerprint, "plan": self.data.plan_fingerprint, "weights": weights, **place}
             advice = "start all processes with the same files and options, from the same checkpoint"
@@ -102,16 +108,16 @@ class Checkpointer:
 
     def complete(self) -> None:
         """Add to the checkpoint of this boundary what was due here and done since: it changed no tensor."""
+        values = self._values(self.state.values())
         if self.ranks.is_main:
-            values = self.state.values() | self._circumstances()
             self.writer.complete(self.state.position.step, values, self.is_best)
 
     def save_after(self, error: Exception) -> None:
         """Write what was reached before an error, unless it is saved, or the weights were being updated.
 
-        Each process comes here by itself, or not at all: it meets no other.
+        Each process comes here by itself, or not at all: it meets no other, so a state that is divided is not saved.
         """
-        if not self.state.is_whole or self.state.position.step <= self.saved_step:
+        if not self.state.is_whole or self.state.position.step <= self.saved_step or self.is_divided:
             return
         before = self._before_schedule
         try:
@@ -136,11 +142,22 @@ class Checkpointer:
         return 0
 
     def snapshot(self) -> Snapshot:
-        """The whole state at this boundary, copied, and the circumstances it was reached under."""
+        """The whole state at this boundary, copied, and the circumstances it was reached under.
+
+        Where it is divided over ranks, every rank calls it, and rank 0 gets it.
+        """
         snapshot = self.state.snapshot()
-        snapshot.state |= self._circumstances()
+        snapshot.state = self._values(snapshot.state)
+        if self.is_divided and not self.state.is_sharded:
+            snapshot.optimizer = self.ranks.collect(snapshot.optimizer)
         snapshot.base_is_enough = self.base_is_enough
         return snapshot
+
+    def _values(self, values: dict[str, Any]) -> dict[str, Any]:
+        """All of a state that isn't a tensor, of every rank, and the circumstances."""
+        if self.is_divided and "optimizer" in values:
+            values = values | {"optimizer": of_all_ranks(self.ranks.gather(values["optimizer"]))}
+        return values | self._circumstances()
 
     def _circumstances(self) -> dict[str, Any]:
         log_file = self.directory / "metrics.jsonl"
@@ -186,13 +203,18 @@ class Checkpointer:
         place = converted_place(position, plan, self._plan_kind(), source)
         made = model_tensors(self.state.model.module)
         frozen = [name for name in self.state.frozen if name in made and name in snapshot.model]
-        self.base_is_enough = all(
-            made[name].dtype == snapshot.model[name].dtype and torch.equal(made[name].cpu(), snapshot.model[name].cpu())
-            for name in frozen
-        )
+        differs = [name for name in frozen if not _equal(made[name], snapshot.model[name])]
+        self.base_is_enough = not self.ranks.any(bool(differs))
         self.state.restore(snapshot, source)
         self.state.position.place = place
         self.saved_step = self.state.position.step
+
+
+def _equal(own: torch.Tensor, saved: torch.Tensor) -> bool:
+    """Return whether what this rank has of a tensor is what was saved of it."""
+    if is_sharded(own):
+        own, saved = local(own), local(part_of(saved, own))
+    return own.dtype == saved.dtype and torch.equal(own.cpu(), saved.cpu())
 
 
 def _all_match(names: Iterable[str], patterns: Iterable[str]) -> bool:

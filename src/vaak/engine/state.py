@@ -33,6 +33,7 @@ from vaak.core.errors import CheckpointError, UserError
 from vaak.core.figures import improves
 from vaak.engine.checkpoint.files import Snapshot
 from vaak.engine.checkpoint.weights import copy_to_cpu, load_weights, model_tensors
+from vaak.engine.distributed.sharding import is_sharded
 from vaak.engine.journal import Journal
 from vaak.engine.optim.optimizer_state import OptimizerStates, WeightAverage
 from vaak.engine.optim.schedules import Plateau
@@ -382,11 +383,16 @@ class State:
         return {name: copy.deepcopy(values) for name, (tensors, values) in found.items() if values or not tensors}
 
     def snapshot(self) -> Snapshot:
-        """A copy of the whole state, on the CPU, which training can't change any more."""
+        """A copy of the whole state, on the CPU, which training can't change any more; if sharded, on rank 0 alone."""
         assert self.is_whole, "the state is in the middle of an update"
         tensors = {name: _split(part.state_dict())[0] for name, part in self.parts().items()}
         copies: dict[str, Any] = {name: copy_to_cpu(own) for name, own in tensors.items() if own}
         return Snapshot(self.position.step, state=self.values(), frozen=self.frozen, **{"model": {}, **copies})
+
+    @property
+    def is_sharded(self) -> bool:
+        """Whether the weights are divided over ranks: then a snapshot is taken by all of them together."""
+        return any(map(is_sharded, self.model.module.parameters()))
 
     @property
     def frozen(self) -> frozenset[str]:

@@ -16,11 +16,12 @@ from __future__ import annotations
 import contextlib
 import logging
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
+from torch import nn
 from torch.optim import Optimizer
 
 from vaak.config.optimization import GradientClippingConfig
@@ -64,7 +65,8 @@ class Step:
     For another schedule, another precision or other objectives, make another Step with ``dataclasses.replace``.
     ``max_skipped`` steps that are not finite are skipped before one ends the run. ``gradients`` are those of each
     objective's parameters, added over ranks. ``followers`` are modules with ``follow_step(sums)``, called after
-    a step's update with the sums of its terms over all ranks.
+    a step's update with the sums of its terms over all ranks. ``whole_model()`` is the context of a model that is not
+    divided over ranks.
     """
 
     objectives: tuple[ObjectiveRunner, ...]
@@ -78,6 +80,7 @@ class Step:
     seed: int
     ranks: Ranks
     diagnosis: Diagnosis
+    whole_model: Callable[[], contextlib.AbstractContextManager[nn.Module]]
     phases: Phases
     clock: Clock
 
@@ -138,8 +141,8 @@ class Step:
                     with state.precision.of_last_try(), state.loss_scale.off():
                         results[-1] = replace(self._descend(number, state, data, undo), in_fp32=True)
                 if results[-1].skipped == "non_finite":  # looked into while the weights are those it happened with
-                    with state.precision.of_last_try():
-                        found = self.diagnosis.of(objective, state, data)
+                    with state.precision.of_last_try(), self.whole_model() as model:
+                        found = self.diagnosis.of(objective, state, data, model)
                 if results[-1].skipped:
                     undo.take_back()
                     break
@@ -166,7 +169,7 @@ class Step:
         with self.phases.measure("optimizer"):
             tensors = gradients.gradients
             state.loss_scale.unscale(tensors)  # before the norm: options bound the gradient itself
-            norm = total_norm(tensors)
+            norm = gradients.norm()
             means = losses.means()
             # a step without a single term, all of whose examples were left out, isn't one for momentum and decay either
             optimizers = state.optimizer.by_objective[number] if means else []
@@ -175,11 +178,13 @@ class Step:
             ahead = NumbersOnDevice([norm, *means.values()]) if may_update_ahead(optimizers, norm) else None
             if ahead is not None:  # the device needn't be idle until the program has decided
                 clip_gradients(tensors, norm, self.clipping)
-                update_weights(state, optimizers, data.step, ahead.found_inf)
+                with gradients.updating():
+                    update_weights(state, optimizers, data.step, ahead.found_inf)
             skipped = reason_to_skip(state.loss_scale, means, norm, ahead)
             if skipped is None and ahead is None:
                 clip_gradients(tensors, norm, self.clipping)
-                update_weights(state, optimizers, data.step)
+                with gradients.updating():
+                    update_weights(state, optimizers, data.step)
             gradients.clear()
         return ObjectiveResult(losses, means, norm, skipped)
 
@@ -246,14 +251,6 @@ def set_learning_rates(optimizers: Sequence[Optimizer], factor: float) -> None:
     for optimizer in optimizers:
         for group in optimizer.param_groups:
             group["lr"] = group["base_lr"] * factor
-
-
-def total_norm(gradients: list[torch.Tensor]) -> torch.Tensor:
-    """Return the 2-norm of all gradients together."""
-    if len({gradient.dtype for gradient in gradients}) != 1:  # also where there are none
-        return torch.nn.utils.get_total_norm(gradients) if gradients else torch.zeros(())
-    norm: torch.Tensor = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients)))
-    return norm
 
 
 class NumbersOnDevice:

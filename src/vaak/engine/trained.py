@@ -7,9 +7,10 @@ names that they have in this model.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,7 +28,9 @@ from vaak.core.random_keys import Purpose, draw_key
 from vaak.core.task import Objective, Task
 from vaak.engine.checkpoint.files import load_checkpoint, resolve_checkpoint
 from vaak.engine.checkpoint.weights import load_weights, model_tensors
+from vaak.engine.distributed.exchange import OwnGradients
 from vaak.engine.distributed.ranks import Ranks
+from vaak.engine.distributed.sharding import DividedUpdate, ShardedGradients, ShardedModel, parts_of
 from vaak.engine.gradient import Forward, GradientPass, ObjectiveRunner, objectives_of, parameters_of
 from vaak.engine.memory import keep_freed_memory
 from vaak.engine.non_finite import Diagnosis
@@ -51,7 +54,8 @@ log = logging.getLogger("vaak")
 class Trained:
     """A model as it is saved (``module``) and as it is called (``forward``), and what is trained of it.
 
-    ``parameters`` are those of each objective. ``folder`` is where a user's ``./file.py`` is looked for.
+    ``parameters`` are those of each objective. ``folder`` is where a user's ``./file.py`` is looked for. Divided over
+    ranks, ``forward`` is a ``ShardedModel``; where only the update is, ``updated`` is this rank's part.
     """
 
     module: nn.Module
@@ -61,10 +65,33 @@ class Trained:
     objectives: tuple[Objective, ...]
     parameters: tuple[list[NamedParameter], ...]
     folder: Path
+    updated: frozenset[nn.Parameter] | None = None
 
     @property
     def all_parameters(self) -> list[NamedParameter]:
         return [item for own in self.parameters for item in own]
+
+    def whole(self, average: WeightAverage | None = None) -> contextlib.AbstractContextManager[nn.Module]:
+        """Within this context, the model as any rank may call it, with the averages of its weights if they are given.
+
+        Where it is divided over ranks, every rank enters, and has a whole copy meanwhile.
+        """
+        if isinstance(self.forward, ShardedModel):
+            return self.forward.whole(average.state_dict() if average else {})
+        return self._averaged(average) if average else contextlib.nullcontext(self.module)
+
+    @contextlib.contextmanager
+    def _averaged(self, average: WeightAverage) -> Iterator[nn.Module]:
+        with average.applied():
+            yield self.module
+
+    def gradients(self, parameters: Sequence[nn.Parameter], ranks: Ranks, reduction: str) -> OwnGradients:
+        """Return the holder of these parameters' gradients."""
+        if isinstance(self.forward, ShardedModel):
+            return ShardedGradients(parameters, self.forward)
+        if self.updated is not None:
+            return DividedUpdate(parameters, ranks, ranks.bucket_bytes)
+        return ranks.gradients(parameters, reduction)
 
 
 def model_of(task: Task) -> nn.Module:
@@ -74,16 +101,20 @@ def model_of(task: Task) -> nn.Module:
     return model
 
 
-def make_trained(task: Task, config: TrainingConfig, device: torch.device, folder: Path = Path()) -> Trained:
-    """The task's model on its device, as the random seed makes it.
+def make_trained(task: Task, config: TrainingConfig, ranks: Ranks, precision: str, folder: Path = Path()) -> Trained:
+    """The task's model on its device, or this rank's part of it, as the random seed makes it.
 
-    Raises UserError where nothing is trained, or objectives don't share the parameters out among them.
+    Raises UserError where nothing is trained, objectives don't share the parameters out among them, or the model can't
+    be divided over ranks as the config asks. ``precision`` is that of forward passes.
     """
+    device = ranks.device
     make_deterministic(config, device)
     keep_freed_memory(device)
     seed_everything(draw_key(Purpose.INITIALISE, config.random_seed), device)
-    # all of it: what from_pretrained gives is in evaluation mode, without dropout
-    model = model_of(task).to(device).train()
+    is_sharded = config.distributed.strategy == "fsdp" and ranks.world_size > 1
+    model = model_of(task).train()  # what from_pretrained gives is in evaluation mode, without dropout
+    if not is_sharded:  # else it may not fit there whole
+        model = model.to(device)
     recompute = config.performance.gradient_checkpointing
     if not set_gradient_checkpointing(model, recompute) and recompute:
         log.warning("training.performance.gradient_checkpointing has no effect: the model has no stack of vaak.nn")
@@ -92,6 +123,10 @@ def make_trained(task: Task, config: TrainingConfig, device: torch.device, folde
         demand_no_running_statistics(model)
     losses = nn.ModuleDict(task.loss_modules()).to(device)
     freezing = Freezing(model, config.freeze) if config.freeze else None
+    forward = _compiled(model, config)
+    if is_sharded:
+        demand_shardable(task)
+        forward = ShardedModel(model, losses, task.blocks(model), ranks, config.distributed, precision)
     objectives = objectives_of(task, model)
     named = {id(item.parameter): item for item in trained_parameters(model)}
     parameters = [[named[id(one)] for one in parameters_of(objective, model)] for objective in objectives]
@@ -105,7 +140,19 @@ def make_trained(task: Task, config: TrainingConfig, device: torch.device, folde
         )
     parameters[0] += extra
     check_groups([item for own in parameters for item in own], config.optimizer)
-    return Trained(model, _compiled(model, config), losses, freezing, objectives, tuple(parameters), folder)
+    updated = None
+    if config.distributed.strategy == "zero1" and ranks.world_size > 1:
+        divided = (parts_of([item.parameter for item in own], ranks.world_size) for own in parameters)
+        updated = frozenset(one for parts in divided for one in parts[ranks.rank])
+    return Trained(model, forward, losses, freezing, objectives, tuple(parameters), folder, updated)
+
+
+def demand_shardable(task: Task) -> None:
+    """Raise UserError for a task whose steps a model that is divided over ranks can't take."""
+    why = "descends on several objectives in a step" if task.objectives else ""
+    why = "has a first pass over each step" if task.first_pass is not None else why
+    if why:
+        raise UserError(f"training.distributed.strategy: fsdp isn't possible here: this task {why}; leave it at ddp")
 
 
 def demand_no_running_statistics(model: nn.Module) -> None:
@@ -139,7 +186,9 @@ def make_state(
     return State(
         model=Weights(trained.module),
         loss=Weights(trained.losses),
-        optimizer=OptimizerStates(names, optimizers, of_user=config.optimizer.is_users(config.optimizer.type)),
+        optimizer=OptimizerStates(
+            names, optimizers, of_user=config.optimizer.is_users(config.optimizer.type), updated=trained.updated
+        ),
         average=WeightAverage(trained.module, config.ema, own) if config.ema else None,
         loss_scale=LossScale(precision.name == "fp16", config.amp_loss_scale),
         precision=precision,
@@ -177,15 +226,25 @@ def make_step(
         forward = Forward(
             objective.losses, trained.forward, around.precision, config.random_seed, number, objective.first_pass
         )
+        is_sharded = isinstance(trained.forward, ShardedModel)
         gradient = GradientPass(
-            forward, around.loss_weights, config.memory.recovery, around.phases, data.cells, data.dataset.describe
+            forward,
+            around.loss_weights,
+            config.memory.recovery,
+            around.phases,
+            data.cells,
+            data.dataset.describe,
+            around.ranks.most if is_sharded else None,
+            data.stand_in,
         )
         own = [item.parameter for item in trained.parameters[number]]
         others = [item.parameter for item in trained.all_parameters if item not in trained.parameters[number]]
         descents.append(ObjectiveRunner(objective.name, gradient, own, others))
     return Step(
         objectives=tuple(descents),
-        gradients=tuple(around.ranks.gradients(one.parameters, config.distributed.reduction) for one in descents),
+        gradients=tuple(
+            trained.gradients(one.parameters, around.ranks, config.distributed.reduction) for one in descents
+        ),
         schedule=make_schedule(
             _cycle_in_steps(config.scheduler, data.steps_per_epoch), total_steps, config.optimizer.lr, trained.folder
         ),
@@ -197,6 +256,7 @@ def make_step(
         seed=config.random_seed,
         ranks=around.ranks,
         diagnosis=Diagnosis(around.directory, around.ranks.rank),
+        whole_model=trained.whole,
         phases=around.phases,
         clock=around.clock,
     )

@@ -76,13 +76,15 @@ class Trainer:
         self.task, self.config, self.directory = task, config, directory
         self.ranks = ranks or start_ranks(config)
         self.callbacks = list(callbacks)
-        trained = make_trained(task, config, self.ranks.device, folder)
+        is_divided = config.distributed.strategy == "fsdp" and self.ranks.world_size > 1
+        fp32_after = None if is_divided else config.fp32_fallback  # its weights are gathered in 16 bits
+        self.precision = Precision(config.mixed_precision, self.ranks.device, fp32_after)
+        trained = make_trained(task, config, self.ranks, self.precision.name, folder)
         weights = auxiliary_losses(config.loss, task.auxiliary_losses) | dict.fromkeys(task.observed, 0.0)
         self.loss_weights = weights | dict(task.loss_weights)
         examples = task.dataset("train")
         demand_dataset(examples, f"{type(task).__name__}.dataset('train')")
         self.data = TrainingData(examples, config, self.ranks, directory, skip_bad=skip_bad_examples)
-        self.precision = Precision(config.mixed_precision, self.ranks.device, config.fp32_fallback)
         piece_rules = PieceRules(directory, self.ranks.rank, self.data.fingerprint)
         self.state = make_state(trained, config, self.precision, piece_rules, callbacks)
         self.best = self.state.best
@@ -152,7 +154,8 @@ class Trainer:
 
     def count_work(self, peak_tflops: float | None) -> ForwardWork | None:
         """Return what the devices need for a unit of this run's data (flops.py); None where that isn't known."""
-        return work_of(self.task, self.model, self.precision, self.data, self.position, peak_tflops)
+        with self._trained.whole() as model:
+            return work_of(self.task, model, self.precision, self.data, self.position, peak_tflops)
 
     # What the loop uses.
 
@@ -189,8 +192,10 @@ class Trainer:
     def rehearse(self) -> None:
         """Try the smallest and the largest microbatch and a batch of each evaluation, if a step is still to come."""
         if self.config.memory.rehearsal and self.position.step < self.total_steps:
-            rehearse(self.step, self.state, self.data, (self.total_steps - 1) // self.data.steps_per_epoch)
-            rehearse_evaluations(self.evaluator, self.state)
+            with self.ranks.naming_lost_ranks():
+                rehearse(self.step, self.state, self.data, (self.total_steps - 1) // self.data.steps_per_epoch)
+                with self._trained.whole() as model:
+                    rehearse_evaluations(self.evaluator, self.state, model)
             self.clock.lap()  # the first step's time is its own
 
     def upcoming(self) -> Generator[StepData, None, None]:
@@ -213,7 +218,8 @@ class Trainer:
 
         An error may save the state before the loop comes to the new boundary, so what is due there is found here.
         """
-        report = self.step(self.state, data)
+        with self.ranks.naming_lost_ranks():  # a divided model meets the others all along
+            report = self.step(self.state, data)
         self.position.schedule_pending = self.evaluation_due() or self.position.place == 0
         self.last = data, report
         return report
@@ -274,11 +280,11 @@ class Trainer:
         """
         step, options = self.position.step, self.config.validation
         metrics: dict[str, float] = {}
-        with self.evaluated_weights():  # once for all splits: it exchanges weights and averages, and back
+        with self.evaluated_weights() as model:  # once for all splits: it exchanges weights and averages, and back
             for split in self.task.evaluation_splits:
                 pieces = self.state.piece_rules.evaluation_pieces(step, split)
                 divide = partial(self.state.piece_rules.divide_evaluation, step, split)
-                metrics |= self.evaluator.evaluate(self.model, split, self._wants_to_stop, pieces, divide)
+                metrics |= self.evaluator.evaluate(model, split, self._wants_to_stop, pieces, divide)
         scheduled = due and self.position.is_on_schedule(options.interval, options.interval_epochs)
         self.state.metrics.metrics, self.state.metrics.scheduled = metrics, scheduled
         if due:
@@ -290,10 +296,10 @@ class Trainer:
     def _wants_to_stop(self) -> bool:
         return self.requests.stop is not None
 
-    def evaluated_weights(self) -> contextlib.AbstractContextManager[None]:
-        """Within this context, the model has the weights to evaluate: their averages where training.ema says so."""
+    def evaluated_weights(self) -> contextlib.AbstractContextManager[nn.Module]:
+        """Within this context, the model with the weights to evaluate: their averages where training.ema says so."""
         average = self.state.average
-        return average.applied() if average and average.config.evaluate else contextlib.nullcontext()
+        return self._trained.whole(average if average and average.config.evaluate else None)
 
     def resume(self, source: str) -> bool:
         """Resume from ``auto`` (the run's newest checkpoint) or from a checkpoint; return whether there was one."""

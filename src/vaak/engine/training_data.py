@@ -11,11 +11,15 @@ from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+
 from vaak.config.training import TrainingConfig
+from vaak.core.batch import Batch
+from vaak.core.errors import DataError
 from vaak.core.random_keys import Purpose
 from vaak.core.task import Dataset
 from vaak.data.batching import training_planner
-from vaak.data.loader import Microbatch, MicrobatchReader, load, training_addresses
+from vaak.data.loader import Address, Microbatch, MicrobatchReader, load, training_addresses
 from vaak.data.plan import LastPlan
 from vaak.engine.distributed.ranks import Ranks
 from vaak.engine.journal import SkippedExamples
@@ -110,6 +114,18 @@ class TrainingData:
             while True:
                 fetched = self.fetch(microbatches, position)
                 yield self.step_data(position, fetched, count_units(fetched))
+
+    def stand_in(self) -> Batch:
+        """The smallest microbatch that can be read, for a rank that computes because others do.
+
+        Raises DataError where there is none.
+        """
+        plan = self.planner.plan(0)
+        for position in np.argsort(plan.cells(self.dataset.lengths), kind="stable"):
+            address = Address(0, 0, 0, plan.microbatch(int(position)), plan.occurrence(int(position)))
+            if (batch := self.reader[address].batch) is not None:
+                return batch
+        raise DataError("no example of the training data can be read")
 
     def cells(self, microbatch: Microbatch) -> float:
         """Rows of a microbatch times the longest of them, in the unit of the dataset's lengths."""

@@ -25,6 +25,7 @@ from vaak.engine.memory import read_memory
 from vaak.engine.optim.optimizers import NamedParameter, trained_parameters
 from vaak.engine.optim.schedules import Freezing
 from vaak.engine.precision import Precision
+from vaak.engine.trained import demand_shardable
 from vaak.nn.nf4 import num_weights
 from vaak.nn.stack import set_gradient_checkpointing, set_variable_length
 from vaak.runs.prepared import is_prepared
@@ -141,6 +142,29 @@ def _optimizer_numbers(item: NamedParameter, training: TrainingConfig) -> int:
 
 
 @dataclass(frozen=True)
+class Gathered:
+    """Bytes of a divided model that a process has whole for a time: what is in no block, and the largest block."""
+
+    outside: int
+    block: int
+
+    @classmethod
+    def of(cls, model: nn.Module, task: Task, precision: str) -> Gathered | None:
+        """Those of a task's model, gathered in 16 bits where it computes so; None where it can't be divided."""
+        try:
+            demand_shardable(task)
+            blocks = task.blocks(model)
+        except UserError:
+            return None
+        size = 4 if precision == "no" else 2
+        in_blocks = {id(one) for block in blocks for one in block.parameters()}
+        return cls(
+            size * sum(one.numel() for one in model.parameters() if id(one) not in in_blocks),
+            size * max((sum(one.numel() for one in block.parameters()) for block in blocks), default=0),
+        )
+
+
+@dataclass(frozen=True)
 class ModelEstimate:
     """The model's tree and sizes; ``work`` is that of the largest microbatch, None where ``unknown`` says why not."""
 
@@ -151,6 +175,7 @@ class ModelEstimate:
     work: DryPass | None
     unknown: str
     at_rest: StaticMemory
+    gathered: Gathered | None
     limit: int
     device: str
     precision: str
@@ -169,6 +194,20 @@ class ModelEstimate:
     def flops(self) -> float | None:
         """Operations of training on one unit (token)."""
         return self.work.flops / self.work.count if self.work else None
+
+    def on_each_of(self, processes: int) -> dict[str, int]:
+        """Peak bytes of training on each of several processes, by ``training.distributed.strategy``.
+
+        With fsdp, a block computes while the next one is gathered, and its whole gradient is there until it is added
+        up; an evaluation gathers the whole model. Activations are left out where they aren't known.
+        """
+        rest, gathered = self.at_rest, self.gathered
+        whole = rest.total + self.activations
+        found = {"ddp": whole, "zero1": whole - rest.optimizer + -(-rest.optimizer // processes)}
+        if gathered is not None:
+            training = gathered.outside + 3 * gathered.block + self.activations
+            found["fsdp"] = -(-rest.total // processes) + max(training, rest.weights) if processes > 1 else whole
+        return found
 
     def as_json(self) -> dict[str, Any]:
         activations = self.activations if self.work else None
@@ -229,6 +268,7 @@ def estimate_model(loaded: Loaded) -> ModelEstimate:
         work=work,
         unknown=unknown,
         at_rest=at_rest(model, training),
+        gathered=Gathered.of(model, task, precision.name),
         limit=read_memory(device).limit,
         device=device.type,
         precision=precision.name,

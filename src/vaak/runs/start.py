@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import nn
 
 import vaak
 from vaak.config.load import Loaded
@@ -111,8 +112,8 @@ def train(loaded: Loaded, callbacks: tuple[Callback, ...] = (), task: Task | Non
         reason = _fit(trainer)
         seconds = time.monotonic() - begun_at
         shown = trainer.ranks.is_main and reason == "finished"
-        with trainer.evaluated_weights():  # of these the figures are
-            samples = shown_samples(trainer) if shown else []
+        with trainer.evaluated_weights() as model:
+            samples = shown_samples(trainer.task, model) if shown else []
         if samples:
             with contextlib.suppress(OSError):  # they are shown in any case
                 write_json(trainer.directory / SAMPLES, {"step": trainer.position.step, "samples": samples})
@@ -140,10 +141,10 @@ def _best(trainer: Trainer) -> str:
     return f"{trainer.checkpoints / step_folder(best.step)} ({best.metric} {in_words(best.metric, best.value)})"
 
 
-def shown_samples(trainer: Trainer) -> list[str]:
+def shown_samples(task: Task, model: nn.Module) -> list[str]:
     """A few samples. The run is finished, so an error here doesn't fail it."""
     try:
-        return trainer.task.samples(trainer.model.eval())
+        return task.samples(model.eval())
     except (UserError, OSError) as error:
         log.warning("the run is finished, but its samples can't be shown: %s", error)
         return []

@@ -22,6 +22,7 @@ from vaak.config.training import TrainingConfig, ValidationConfig
 from vaak.core.batch import Batch, Term
 from vaak.core.errors import CheckpointError
 from vaak.engine.checkpoint.files import load_checkpoint, save_checkpoint
+from vaak.engine.distributed.ranks import Ranks
 from vaak.engine.state import PieceRule, State
 from vaak.engine.trained import make_trained
 from vaak.engine.trainer import Trainer
@@ -269,7 +270,7 @@ def test_a_loss_functions_gradient_is_clipped_and_counted_with_the_others(tmp_pa
 
 def test_a_loss_function_is_moved_to_the_device_of_the_model(tmp_path: Path):
     task = SharpTask()
-    trained = make_trained(task, TrainingConfig(device="cpu"), torch.device("meta"))
+    trained = make_trained(task, TrainingConfig(device="cpu"), Ranks(torch.device("meta")), "no")
     assert trained.losses["main"] is task.sharpened
     tensors = [*trained.module.parameters(), *task.sharpened.parameters(), *task.sharpened.buffers()]
     assert {tensor.device.type for tensor in tensors} == {"meta"}
@@ -289,7 +290,7 @@ def test_looking_into_a_step_that_is_not_finite_leaves_a_loss_function_as_it_was
     (objective,) = trainer.step.objectives
     before = contents(trainer.state)
     with closing(trainer.data.steps(trainer.position)) as steps:
-        trainer.step.diagnosis.of(objective, trainer.state, next(steps))
+        trainer.step.diagnosis.of(objective, trainer.state, next(steps), trainer.model)
     assert differing(contents(trainer.state), before) == set()
     assert sharpness_of(trainer).grad is None
 

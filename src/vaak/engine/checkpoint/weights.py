@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from vaak.core.errors import CheckpointError
+from vaak.engine.distributed.sharding import is_sharded, on_main, part_of
 
 
 def model_tensors(model: nn.Module) -> dict[str, torch.Tensor]:
@@ -22,7 +23,13 @@ def model_tensors(model: nn.Module) -> dict[str, torch.Tensor]:
 
 
 def copy_to_cpu(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Return copies that training can't change any more. From CUDA, all are copied at once, with a single wait."""
+    """Return copies that training can't change any more. From CUDA, all are copied at once, with a single wait.
+
+    Those that are divided over ranks are gathered one after another, and only rank 0 keeps a copy.
+    """
+    if any(map(is_sharded, tensors.values())):
+        gathered = {name: on_main(tensor.detach()) for name, tensor in tensors.items()}
+        return {name: tensor for name, tensor in gathered.items() if tensor is not None}
     devices = {tensor.device for tensor in tensors.values() if tensor.is_cuda}
     if not devices:
         return {name: tensor.detach().to("cpu", copy=True).contiguous() for name, tensor in tensors.items()}
@@ -50,4 +57,4 @@ def load_weights(model: nn.Module, tensors: dict[str, torch.Tensor], source: Pat
         raise CheckpointError(f"{source} is from another model: {shown}")
     with torch.no_grad():
         for name, tensor in wanted.items():
-            tensor.copy_(tensors[name])
+            tensor.copy_(part_of(tensors[name], tensor))

@@ -16,6 +16,7 @@ A rank leaves the others' rows 0, so that all rows arrive as they were sent; the
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import struct
@@ -71,9 +72,17 @@ class OwnGradients:
     def take_in(self, number: int, sums: dict[str, Tensor]) -> None:
         """Microbatch ``number`` of the step has been computed."""
 
+    def norm(self) -> Tensor:
+        """The 2-norm of all gradients together, once they are added."""
+        return total_norm(self.gradients)
+
     def reduce(self, sums: dict[str, Tensor], units: dict[str, str]) -> tuple[dict[str, Tensor], dict[str, str]] | None:
         """The terms' sums and units, over all ranks; None where the step has to be computed again."""
         return sums, units
+
+    def updating(self) -> contextlib.AbstractContextManager[None]:
+        """The context of an update of the weights; after it, every rank has all of them."""
+        return contextlib.nullcontext()
 
     def clear(self) -> None:
         """Drop every gradient."""
@@ -81,6 +90,14 @@ class OwnGradients:
             parameter.grad = None
 
     drop = clear
+
+
+def total_norm(gradients: list[Tensor]) -> Tensor:
+    """Return the 2-norm of all gradients together."""
+    if len({gradient.dtype for gradient in gradients}) != 1:  # also where there are none
+        return nn.utils.get_total_norm(gradients) if gradients else torch.zeros(())
+    norm: Tensor = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients)))
+    return norm
 
 
 class GradientBuckets(OwnGradients):

@@ -1,4 +1,4 @@
-"""The processes of a run, and where they meet. The only file that knows torch.distributed and accelerate.
+"""The processes of a run, and where they meet. Only this file and sharding.py know torch.distributed.
 
 Ranks meet in two places of a step: ``exchange``, one small message before it, and the sum of gradients after every
 backward (exchange.py). A task with a first pass adds up its few sums in between (``sum``). What one decides for all,
@@ -117,12 +117,16 @@ class Ranks:
 
     def any(self, flag: bool) -> bool:
         """Return whether the flag is set on any rank. Every rank must call it equally often."""
+        return bool(self.most(flag))
+
+    def most(self, number: int) -> int:
+        """Return the largest number of any rank. Every rank must call it equally often."""
         if self.world_size == 1:
-            return flag
-        value = torch.tensor([flag], dtype=torch.int32)
-        with self._naming_lost_ranks():
+            return number
+        value = torch.tensor([number], dtype=torch.int32)
+        with self.naming_lost_ranks():
             dist.all_reduce(value, op=dist.ReduceOp.MAX)
-        return bool(value)
+        return int(value)
 
     def gather(self, value: Any) -> list[Any]:
         """A JSON value of each rank, in the order of ranks, on every rank."""
@@ -139,7 +143,7 @@ class Ranks:
         """Return as many bytes of each rank, in the order of ranks."""
         mine = torch.frombuffer(bytearray(content), dtype=torch.uint8)
         gathered = torch.empty(self.world_size, len(content), dtype=torch.uint8)
-        with self._naming_lost_ranks():
+        with self.naming_lost_ranks():
             dist.all_gather(list(gathered.unbind()), mine)
         return [row.tobytes() for row in gathered.numpy()]
 
@@ -158,7 +162,7 @@ class Ranks:
         options = dist.BroadcastOptions()
         options.rootRank, options.timeout = 0, FOREVER
         group: Any = dist.group.WORLD
-        with self._naming_lost_ranks():
+        with self.naming_lost_ranks():
             work, pause, answered = group.broadcast([tensor], options), 0.001, time.monotonic()
             while not work.is_completed():
                 time.sleep(pause)
@@ -179,9 +183,41 @@ class Ranks:
                 total[name] = total.get(name, 0.0) + value
         return total
 
+    def share(self, tensors: list[torch.Tensor], source: int) -> None:
+        """Give every rank the values that the rank ``source`` has of some tensors, in place."""
+        kinds: dict[tuple[torch.dtype, torch.device], list[list[torch.Tensor]]] = {}
+        for tensor in tensors:
+            groups = kinds.setdefault((tensor.dtype, tensor.device), [[]])
+            if sum(one.nbytes for one in groups[-1]) + tensor.nbytes > self.bucket_bytes and groups[-1]:
+                groups.append([])
+            groups[-1].append(tensor)
+        for group in (group for groups in kinds.values() for group in groups):
+            together = torch.cat([tensor.flatten() for tensor in group])
+            with self.naming_lost_ranks():
+                dist.broadcast(together, source)
+            if self.rank != source:
+                for tensor, values in zip(group, together.split([one.numel() for one in group]), strict=True):
+                    tensor.copy_(values.view_as(tensor))
+
+    def collect(self, tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        """On rank 0, the tensors of all ranks by name, which are on the CPU; on the others, nothing."""
+        every = self.gather(
+            [[name, list(one.shape), str(one.dtype).removeprefix("torch.")] for name, one in tensors.items()]
+        )
+        found = dict(tensors) if self.is_main else {}
+        with self.naming_lost_ranks():
+            for source in range(1, self.world_size):
+                for name, shape, dtype in every[source]:
+                    if self.rank == source:
+                        dist.send(tensors[name].contiguous(), 0)
+                    elif self.is_main:
+                        found[name] = torch.empty(shape, dtype=getattr(torch, dtype))
+                        dist.recv(found[name], source)
+        return found
+
     def add_up(self, tensor: torch.Tensor) -> None:
         """Add a tensor over ranks, in place."""
-        with self._naming_lost_ranks():
+        with self.naming_lost_ranks():
             if self.barrier_before_sum:
                 dist.barrier()
             dist.all_reduce(tensor)
@@ -189,7 +225,7 @@ class Ranks:
     def wait(self) -> None:
         """Wait until every rank is here."""
         if self.world_size > 1:
-            with self._naming_lost_ranks():
+            with self.naming_lost_ranks():
                 dist.barrier()
 
     def close(self) -> None:
@@ -197,7 +233,7 @@ class Ranks:
             dist.destroy_process_group()
 
     @contextlib.contextmanager
-    def _naming_lost_ranks(self) -> Iterator[None]:
+    def naming_lost_ranks(self) -> Iterator[None]:
         """Within this context, a connection that breaks because another process ended is a UserError that names it."""
         try:
             yield

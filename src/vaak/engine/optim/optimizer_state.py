@@ -17,7 +17,7 @@ import contextlib
 import copy
 import json
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -26,6 +26,7 @@ from torch.optim import Optimizer
 
 from vaak.config.training import EmaConfig
 from vaak.core.errors import CheckpointError, UserError
+from vaak.engine.distributed.sharding import part_of
 
 WITHOUT_STATE = "without_state"
 GROUPS = "groups"
@@ -37,7 +38,8 @@ _GIVEN = ("params", "names", "lr", "base_lr", "weight_decay")
 class OptimizerStates:
     """The optimizers of a run, by objective, and what they remember of the parameters that ``names`` names.
 
-    ``of_user`` says that they are of a user's class, of which nothing else is known.
+    ``of_user`` says that they are of a user's class, of which nothing else is known. Where ranks divide the update,
+    ``updated`` are the parameters of this one, the only ones of which it remembers anything.
     """
 
     def __init__(
@@ -45,8 +47,10 @@ class OptimizerStates:
         names: Mapping[nn.Parameter, str],
         by_objective: Sequence[Sequence[Optimizer]],
         of_user: bool = False,
+        updated: Collection[nn.Parameter] | None = None,
     ) -> None:
         self._names = names
+        self._updated = updated
         self.by_objective = [list(optimizers) for optimizers in by_objective]
         self.optimizers = [optimizer for optimizers in self.by_objective for optimizer in optimizers]
         self.of_user = of_user
@@ -65,7 +69,7 @@ class OptimizerStates:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Remember what ``state_dict`` gave. Raises CheckpointError where it is from another model or optimizer."""
-        load_optimizer_tensors(self._names, self.optimizers, state, self.of_user)
+        load_optimizer_tensors(self._names, self.optimizers, state, self.of_user, self._updated)
         if self._groups is not None:
             self._groups.load(state)
 
@@ -167,9 +171,13 @@ def optimizer_tensors(
 
 
 def load_optimizer_tensors(
-    names: Mapping[nn.Parameter, str], optimizers: Sequence[Optimizer], state: Mapping[str, Any], of_user: bool = False
+    names: Mapping[nn.Parameter, str],
+    optimizers: Sequence[Optimizer],
+    state: Mapping[str, Any],
+    of_user: bool = False,
+    updated: Collection[nn.Parameter] | None = None,
 ) -> None:
-    """Make the optimizers remember, to the bit, what ``optimizer_tensors`` gave.
+    """Make the optimizers remember, to the bit, what ``optimizer_tensors`` gave; of ``updated`` alone, if given.
 
     Raises CheckpointError, before anything is changed, where a name is missing or foreign to these optimizers. What
     those ``of_user`` remember of a parameter isn't known, so of these only the parameters' names are checked.
@@ -195,9 +203,16 @@ def load_optimizer_tensors(
     for number, optimizer, group, parameter, name in owned:
         keys = expected.get((number, name), [])
         optimizer.state.pop(parameter, None)
-        if keys:
+        if keys and (updated is None or parameter in updated):
             own = {key: _place_value(content[f"{number}.{key}.{name}"], key, group, parameter) for key in keys}
             optimizer.state[parameter] = own
+
+
+def of_all_ranks(parts: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """The values that aren't tensors of optimizers that each remember some parameters, as those of one."""
+    together = {name: value for part in parts for name, value in part.items()}
+    stateless = [name for name in parts[0].get(WITHOUT_STATE, ()) if all(name in part[WITHOUT_STATE] for part in parts)]
+    return together | {WITHOUT_STATE: stateless}
 
 
 def _keys_found(content: Iterable[str]) -> dict[tuple[int, str], list[str]]:
@@ -252,7 +267,7 @@ def _place_value(value: Any, key: str, group: dict[str, Any], parameter: nn.Para
     if value.shape != parameter.shape:
         return value.to(parameter.device, copy=True)
     # laid out in memory as the parameter is, which kernels over many tensors take for granted
-    return torch.empty_like(parameter, dtype=value.dtype, requires_grad=False).copy_(value)
+    return torch.empty_like(parameter, dtype=value.dtype, requires_grad=False).copy_(part_of(value, parameter))
 
 
 class WeightAverage:
@@ -329,7 +344,8 @@ class WeightAverage:
                 f"{len(wrong)} of them differ, such as {', '.join(wrong[:3])}"
             )
         self._averages = [
-            torch.empty_like(_exact(parameter)).copy_(tensors[name]) for name, parameter in self._parameters.items()
+            torch.empty_like(_exact(parameter)).copy_(part_of(tensors[name], parameter))
+            for name, parameter in self._parameters.items()
         ]
 
 

@@ -124,6 +124,12 @@ class JointTask(Task[Any]):
         """A new model of each task."""
         return {name: part.model() for name, part in self.parts.items()}
 
+    def blocks(self, model: nn.Module) -> list[nn.Module]:
+        raise UserError(
+            "training.distributed.strategy: fsdp isn't possible with several tasks: processes compute microbatches of "
+            "different ones at a time, and a divided model needs all of them in the same layer; leave it at ddp"
+        )
+
     def loss_modules(self) -> dict[str, nn.Module]:
         own = {} if self.uncertainty is None else {"uncertainty": self.uncertainty}
         further = {

@@ -104,7 +104,7 @@ def diagnosed(trainer: Trainer) -> NonFinite:
     before, moments = weights(trainer), trainer.saving.snapshot().optimizer
     training, data = trainer.model.training, next_data(trainer)
     (objective,) = trainer.step.objectives
-    found = trainer.step.diagnosis.of(objective, trainer.state, data)
+    found = trainer.step.diagnosis.of(objective, trainer.state, data, trainer.model)
     assert same_bits(before, weights(trainer))
     assert same_bits(moments, trainer.saving.snapshot().optimizer)
     assert all(parameter.grad is None for parameter in trainer.model.parameters())
@@ -201,7 +201,7 @@ def test_the_plain_model_is_run_where_training_runs_a_compiled_one(tmp_path: Pat
 def test_another_rank_writes_a_file_of_its_own(tmp_path: Path):
     ranks = Ranks(torch.device("cpu"), rank=1)
     trainer = toy_trainer(tmp_path, task=PlantedTask(where="loss", culprits=tuple(range(40))), ranks=ranks)
-    trainer.step.diagnosis.of(trainer.step.objectives[0], trainer.state, next_data(trainer))
+    trainer.step.diagnosis.of(trainer.step.objectives[0], trainer.state, next_data(trainer), trainer.model)
     assert [path.name for path in (tmp_path / "non_finite").iterdir()] == ["step-00000001.rank1.json"]
 
 

@@ -7,7 +7,8 @@ from torch import nn
 from all_parameters import build_optimizers
 from vaak.config.optimization import OptimizerConfig
 from vaak.config.training import EmaConfig, TrainingConfig
-from vaak.runs.estimate import at_rest
+from vaak.core.task import Task
+from vaak.runs.estimate import Gathered, ModelEstimate, at_rest
 
 
 def network():
@@ -55,3 +56,20 @@ def test_tied_weights_count_once():
     model = nn.Sequential(nn.Embedding(20, 16), nn.Linear(16, 20, bias=False))
     model[1].weight = model[0].weight
     assert at_rest(model, TrainingConfig()).weights == 4 * 320
+
+
+def test_on_several_gpus():
+    """A model of 4 blocks, of which the last layer is in none: 8 processes hold an eighth, and gather two blocks."""
+    model = nn.Sequential(nn.ModuleList(nn.Sequential(nn.Linear(8, 8)) for _ in range(4)), nn.Linear(8, 4))
+    block, outside = 8 * 8 + 8, 8 * 4 + 4
+    gathered = Gathered.of(model, Task(), "bf16")
+    assert gathered == Gathered(outside=2 * outside, block=2 * block)
+    rest = at_rest(model, TrainingConfig())
+    estimate = ModelEstimate([], 0, 0, 0, None, "", rest, gathered, 0, "cpu", "bf16")
+    total = 16 * (4 * block + outside)
+    assert estimate.on_each_of(1) == {"ddp": total, "zero1": total, "fsdp": total}
+    assert estimate.on_each_of(8) == {
+        "ddp": total,
+        "zero1": total // 2 + total // 16,
+        "fsdp": total // 8 + max(2 * outside + 6 * block, total // 4),
+    }

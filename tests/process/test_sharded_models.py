@@ -1,0 +1,86 @@
+"""A model divided over processes trains as a whole one does, is resumed to the bit, and is saved as a whole one is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from safetensors.torch import load_file
+from torch.testing import assert_close
+
+from commands import records_of, state_of
+from contract_cases import CASES
+from exact_cases import trained
+
+WHOLE: dict[str, Any] = {"distributed": {}, "memory": {}}
+DIVIDED: dict[str, Any] = {"distributed": {"strategy": "fsdp"}, "memory": {}}
+LM = "lm decoder, documents"
+REFUSED = {"asr, experts": "first pass", "vocoder": "several objectives", "multitask": "several tasks"}
+FIGURES = ("loss", "gradient_norm", "val_loss")
+
+
+def figures(run: Path) -> list[dict[str, float]]:
+    return [{name: one[name] for name in FIGURES if name in one} for one in records_of(run)]
+
+
+def demand_same(ours: Path, theirs: Path) -> None:
+    """The same bits in the last checkpoint, and the same log."""
+    found, expected = (run / "checkpoints" / "step-00000008" for run in (ours, theirs))
+    for file in ("model", "optimizer", "average"):
+        assert (found / f"{file}.safetensors").read_bytes() == (expected / f"{file}.safetensors").read_bytes(), file
+    assert state_of(found) == state_of(expected)
+    assert records_of(ours) == records_of(theirs)
+
+
+def demand_close(ours: Path, theirs: Path) -> None:
+    """The same tensors in the last checkpoint and the same figures, up to rounding."""
+    for file in ("model", "optimizer", "average"):
+        found, expected = (load_file(run / f"checkpoints/step-00000008/{file}.safetensors") for run in (ours, theirs))
+        assert found.keys() == expected.keys()
+        if file == "model":
+            assert_close(found, expected, rtol=0, atol=0.02)
+    for mine, others in zip(figures(ours), figures(theirs), strict=True):
+        assert_close(mine, others, rtol=2e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("case", [pytest.param(one, marks=[] if one == LM else [pytest.mark.slow]) for one in CASES])
+def test_it_trains_as_a_whole_one_and_is_resumed_to_the_bit(case: str, tmp_path: Path):
+    if case in REFUSED:
+        with pytest.raises(AssertionError, match=REFUSED[case]):
+            trained(tmp_path, case, refused=(("8:2",), DIVIDED))
+        return
+    whole, divided, killed = trained(
+        tmp_path,
+        case,
+        whole=(("8:2",), WHOLE),
+        divided=(("8:2",), DIVIDED),
+        killed=(("3:2", "8:2"), DIVIDED),
+    )
+    demand_same(divided, killed)
+    demand_close(divided, whole)
+
+
+@pytest.mark.slow
+def test_other_numbers_of_processes_go_on_with_it(tmp_path: Path):
+    whole, divided, copies = trained(
+        tmp_path,
+        LM,
+        whole=(("8:2",), WHOLE),
+        divided=(("3:3", "5:1", "8:2"), DIVIDED),
+        copies=(("8:4",), {"distributed": {"strategy": "fsdp", "shard_size": 2, "reshard_after_forward": False}}),
+    )
+    demand_close(divided, whole)
+    demand_close(copies, whole)
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", pytest.param("muon", marks=pytest.mark.slow)])
+def test_a_divided_update_is_that_of_whole_optimizers_to_the_bit(optimizer: str, tmp_path: Path):
+    how = {"memory": {}, "optimizer": {"type": optimizer}}
+    whole, divided = trained(
+        tmp_path,
+        LM,
+        whole=(("8:2",), how | {"distributed": {}}),
+        divided=(("3:2", "8:2"), how | {"distributed": {"strategy": "zero1"}}),
+    )
+    demand_same(divided, whole)
