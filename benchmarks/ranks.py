@@ -1,7 +1,7 @@
 """What several ranks cost: the time of a step on 1, 2 and 4 gloo processes, and what they send to each other.
 
-    PYTHONPATH=src python benchmarks/ranks.py [--before OTHER_CHECKOUT] [--exact] [--small] [--ranks 1 2 4] [--rounds 5]
-                                           [--json FILE]
+    PYTHONPATH=src python benchmarks/ranks.py [--before OTHER_CHECKOUT] [--exact] [--strategies zero1 fsdp] [--small]
+                                           [--ranks 1 2 4] [--rounds 5] [--options training.device=cuda …] [--json FILE]
 
 It prints three tables:
 
@@ -12,7 +12,9 @@ It prints three tables:
   computed  what 8 and 64 ranks and a billion parameters would send and hold, from the sizes of the messages
 
 With ``--before`` each round also runs the Vaak of another checkout, in turn, so that a noisy machine is noisy for both;
-with ``--exact`` also steps with exact sums. ``--small`` has a model of 4 layers of width 128, with 8 × 128 tokens.
+with ``--exact`` also steps with exact sums, and with ``--strategies`` those whose model or update is divided, where the
+peak of a process counts. ``--options`` go into the YAML: another device, a larger model. ``--small`` has a model of 4
+layers of width 128, with 8 × 128 tokens.
 """
 
 from __future__ import annotations
@@ -102,7 +104,17 @@ def train_steps(folder: Path, steps: int) -> dict[str, Any]:
         "ms": statistics.median(laps),
         "calls": len(calls) / steps_counted,
         "bytes": sum(nbytes for _, nbytes in calls) / steps_counted,
+        "peak_mb": _peak_mb(),
     }
+
+
+def _peak_mb() -> float:
+    """The most memory that this process has used: of its GPU where it has one."""
+    import torch
+
+    if torch.cuda.is_available():
+        return torch.cuda.max_memory_allocated() / 2**20
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
 def measure_parts() -> dict[str, Any]:
@@ -122,8 +134,7 @@ def measure_parts() -> dict[str, Any]:
     reduce_ms = _median_ms(reduce(ranks, parameters, sums), 5)
     ranks.wait()
     ranks.close()
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    return {"talk_ms": talk_ms, "reduce_ms": reduce_ms, "peak_mb": peak}
+    return {"talk_ms": talk_ms, "reduce_ms": reduce_ms, "peak_mb": _peak_mb()}
 
 
 def _median_ms(function: Callable[[], Any], times: int) -> float:
@@ -219,16 +230,17 @@ def tables(options: argparse.Namespace) -> dict[str, Any]:
     if options.before:
         sources = {"before": options.before / "src", **sources}
     sized = ["model={d_model: 128, num_layers: 4, num_heads: 4}", "data.max_length=128", "training.batch_size=8"]
-    ways = {which: (source, sized if options.small else []) for which, source in sources.items()}
-    if options.exact:
-        source, given = ways["after"]
-        ways["exact"] = source, [*given, "training.distributed.reduction=exact"]
+    given = [*(sized if options.small else []), *options.options]
+    ways = {which: (source, given) for which, source in sources.items()}
+    others = {"exact": "reduction=exact"} if options.exact else {}
+    others |= {strategy: f"strategy={strategy}" for strategy in options.strategies}
+    ways |= {which: (sources["after"], [*given, f"training.distributed.{how}"]) for which, how in others.items()}
     figures: dict[str, Any] = {"steps": {}, "parts": {}, "computed": {}}
     for job in ("steps", "parts"):
         for world_size in options.ranks:
             if job == "parts" and world_size == 1:
                 continue
-            raced = {which: how for which, how in ways.items() if job == "steps" or which != "exact"}
+            raced = {which: how for which, how in ways.items() if job == "steps" or which not in others}
             rounds: dict[str, list[dict[str, Any]]] = {which: [] for which in raced}
             for _ in range(options.rounds):
                 for which, (source, given) in raced.items():
@@ -271,6 +283,8 @@ def main() -> None:
     parser.add_argument("--before", type=Path, help="another checkout of Vaak to compare with")
     parser.add_argument("--source", type=Path, help="the src to measure; default: this checkout's")
     parser.add_argument("--exact", action="store_true", help="also steps with exact sums")
+    parser.add_argument("--strategies", nargs="*", default=[], choices=["zero1", "fsdp"])
+    parser.add_argument("--options", nargs="*", default=[], metavar="KEY=VALUE", help="of the YAML that is trained")
     parser.add_argument("--small", action="store_true", help="a larger model")
     parser.add_argument("--ranks", type=int, nargs="+", default=[1, 2, 4])
     parser.add_argument("--rounds", type=int, default=5)

@@ -126,7 +126,7 @@ def make_trained(task: Task, config: TrainingConfig, ranks: Ranks, precision: st
     forward = _compiled(model, config)
     if is_sharded:
         demand_shardable(task)
-        forward = ShardedModel(model, losses, task.blocks(model), ranks, config.distributed, precision)
+        forward = ShardedModel(model, task.blocks(model), ranks, config.distributed, precision)
     objectives = objectives_of(task, model)
     named = {id(item.parameter): item for item in trained_parameters(model)}
     parameters = [[named[id(one)] for one in parameters_of(objective, model)] for objective in objectives]
@@ -151,6 +151,8 @@ def demand_shardable(task: Task) -> None:
     """Raise UserError for a task whose steps a model that is divided over ranks can't take."""
     why = "descends on several objectives in a step" if task.objectives else ""
     why = "has a first pass over each step" if task.first_pass is not None else why
+    if any(True for module in task.loss_modules().values() for _ in module.parameters()):
+        why = "has loss functions with parameters"
     if why:
         raise UserError(f"training.distributed.strategy: fsdp isn't possible here: this task {why}; leave it at ddp")
 

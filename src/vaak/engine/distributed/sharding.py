@@ -35,7 +35,7 @@ from vaak.engine.distributed.ranks import Ranks
 
 
 class ShardedModel(nn.Module):
-    """A model, and the loss functions that have parameters, divided over ranks; what is called in training.
+    """A model that is divided over ranks; what is called in training.
 
     ``blocks`` are the modules that are gathered one at a time. In ``precision`` bf16 or fp16 parameters are gathered in
     16 bits; gradients are added in 32. Raises UserError where the ranks can't be divided as ``config`` asks.
@@ -44,7 +44,6 @@ class ShardedModel(nn.Module):
     def __init__(
         self,
         model: nn.Module,
-        losses: nn.Module,
         blocks: Sequence[nn.Module],
         ranks: Ranks,
         config: DistributedConfig,
@@ -65,7 +64,7 @@ class ShardedModel(nn.Module):
         super().__init__()
         self.ranks = ranks
         self._plain = (_without_parameters(model, ranks.device),)  # a tuple: it isn't a part of this module
-        self.model, self.losses = model, losses
+        self.model = model
         mesh = _mesh(ranks, config.shard_size)
         gathered = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(precision)
         options: dict[str, Any] = {

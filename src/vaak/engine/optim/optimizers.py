@@ -36,6 +36,7 @@ from vaak.config.optimization import UPDATE_RULES, OptimizerConfig, ParameterGro
 from vaak.config.tasks import load_name
 from vaak.core.errors import UserError
 from vaak.core.torch_internals import uncompiled
+from vaak.engine.distributed.sharding import is_sharded
 
 
 def optimizers_of(parameters: list[NamedParameter], config: OptimizerConfig, folder: Path) -> list[Optimizer]:
@@ -184,10 +185,10 @@ OBEYS = "obeys_found_inf"
 def obeys_found_inf(optimizer: Optimizer) -> bool:
     """Return whether ``given_found_inf`` keeps its next step from changing anything: that of fused Adam and AdamW.
 
-    Not the first one of a parameter, which makes its moments.
+    Not the first one of a parameter, which makes its moments, and not where parameters are divided over ranks.
     """
     return bool(vars(optimizer).get(OBEYS)) and all(
-        parameter in optimizer.state
+        parameter in optimizer.state and not is_sharded(parameter)
         for group in optimizer.param_groups
         for parameter in group["params"]
         if parameter.grad is not None
