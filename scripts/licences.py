@@ -30,8 +30,9 @@ their metadata. Written by `scripts/licences.py`; a test compares it.
 STATED_ELSEWHERE = {
     "espeakng-loader": "GPL-3.0-or-later (espeak-ng, a library of its own that is loaded when it is used)",
     "liger-kernel": "BSD-2-Clause",
+    "trackio": "MIT",
 }
-"""Those that don't state it in their metadata: from their repositories."""
+"""Those that don't state it in their metadata, from their repositories; trackio isn't installed for tests."""
 SHORT = {
     **dict.fromkeys(("Apache Software License", "Apache 2.0", "Apache 2.0 License", "Apache"), "Apache-2.0"),
     **dict.fromkeys(("Apache License 2.0", "Apache License, Version 2.0", "Apache License v2.0"), "Apache-2.0"),

@@ -183,7 +183,7 @@ def _file_of(text: str) -> str:
         print(f"{text}: the recipe that Vaak brings along, {recipe}", file=sys.stderr)
         return str(recipe)
     if is_bare:
-        hint = did_you_mean(text, recipes())
+        hint = "" if "." in text else did_you_mean(text, recipes())
         raise UserError(f"{text}: file not found{hint or f'; if it is an option, write {text}=VALUE'}")
     return text
 

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
+from textwrap import shorten
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -279,14 +280,16 @@ def _draw_histories(runs: Sequence[Path], picture: str, path: Path) -> None:
     from vaak.engine.metrics_file import read_history
     from vaak.report.charts import draw_histories
 
-    directories = {}
-    for run in runs:
+    histories = {}
+    folders = [run.resolve().name for run in runs]
+    for run, folder in zip(runs, folders, strict=True):
         places = (run, run / "joint" / "run") if picture == "asr" else (run,)
         directory = next((place for place in places if (place / "metrics.jsonl").is_file()), None)
         if directory is None:
             raise UserError(f"{run} has no metrics.jsonl: it is not a run, or it hasn't been trained")
-        directories[str(directory)] = read_history(directory)
-    draw_histories(directories, ", ".join(directories), path)
+        # a path may be longer than a panel is wide
+        histories[folder if folders.count(folder) == 1 else str(run)] = read_history(directory)
+    draw_histories(histories, shorten(", ".join(histories), 100, placeholder=" …"), path)
 
 
 def report(

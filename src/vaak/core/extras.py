@@ -15,7 +15,7 @@ OTHER_NAMES = {"google": "protobuf", "sklearn": "scikit-learn", "umap": "umap-le
 
 @functools.cache
 def requirements() -> tuple[tuple[str | None, Requirement], ...]:
-    """Return the requirements for this system in the order of pyproject.toml, each with its extra (None: the core).
+    """Return the requirements for this system, each with its extra (None: the core).
 
     Where Vaak isn't installed, as in a checkout on the path, only torch is known of.
     """
@@ -36,14 +36,14 @@ def requirements() -> tuple[tuple[str | None, Requirement], ...]:
 def extra_of(name: str, preferred: Collection[str] = ()) -> str | None:
     """Return the extra with a package, which is named as it or as its module; None where none has it.
 
-    Of several, it is one of those preferred, else the first.
+    Of several, it is one of those preferred, else the first by name.
 
-    >>> extra_of("sklearn.cluster"), extra_of("espeakng-loader"), extra_of("torch")
-    ('audio', 'audio', None)
+    >>> extra_of("sklearn.cluster"), extra_of("soundfile"), extra_of("torch")
+    ('asr', 'audio', None)
     """
     package = name.partition(".")[0]
     package = _normal(OTHER_NAMES.get(package, package))
-    having = [extra for extra, one in requirements() if extra is not None and _normal(one.name) == package]
+    having = sorted(extra for extra, one in requirements() if extra is not None and _normal(one.name) == package)
     return next((extra for extra in having if extra in preferred), having[0] if having else None)
 
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from networks import assert_same, draw_weights, vectors
-from vaak.nn.config import LINEAR, DecoderConfig, EncoderDecoderConfig, StackConfig
+from vaak.nn.config import LINEAR, DecoderConfig, EncoderDecoderConfig, TokenStackConfig
 from vaak.nn.decoding.cache import StackCache
 from vaak.nn.feed_forward import FEED_FORWARDS
 from vaak.nn.models import EncoderDecoderModel
@@ -49,8 +49,8 @@ def shapes(draw: st.DrawFn, /, causal: bool | None = None, **fixed: Any) -> dict
     return options | fixed
 
 
-def config_of(options: dict[str, Any]) -> StackConfig:
-    kind: type[StackConfig] = DecoderConfig if options["causal"] else StackConfig
+def config_of(options: dict[str, Any]) -> TokenStackConfig:
+    kind: type[TokenStackConfig] = DecoderConfig if options["causal"] else TokenStackConfig
     sizes: dict[str, Any] = {"d_model": WIDTH, "num_heads": 4, "num_layers": 2, "d_ff": 2}
     return kind(**sizes, **{name: value for name, value in options.items() if name != "causal"})
 

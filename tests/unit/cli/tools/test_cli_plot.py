@@ -112,7 +112,7 @@ def test_several_runs_are_drawn_together(vaak, tmp_path: Path):
     path = tmp_path / "both.svg"
     assert vaak("plot", tmp_path / "one", tmp_path / "two", "-o", path)[:2] == (0, f"{path}\n")
     drawn = path.read_text()
-    assert all(f"<!-- {tmp_path}/{name}: valid -->" in drawn for name in ("one", "two"))
+    assert all(f"<!-- {name}: valid -->" in drawn for name in ("one", "two"))
     assert "<!-- en -->" not in drawn
     code, _, said = vaak("plot", tmp_path / "one", "nonsense")
     assert (code, "nonsense is not a folder of a run, nor one of history, gate" in said) == (2, True)

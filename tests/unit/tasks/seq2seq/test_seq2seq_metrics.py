@@ -31,7 +31,7 @@ class Lookup(nn.Module):
         generator = torch.Generator().manual_seed(3)
         self.register_buffer("table", torch.randn(VOCAB, VOCAB, generator=generator, dtype=torch.float64))
 
-    def forward(self, source: Tensor, source_mask: Tensor, inputs: Tensor) -> Tensor:
+    def forward(self, source: Tensor, source_mask: Tensor, inputs: Tensor, target_mask: Tensor | None = None) -> Tensor:
         return self.table[inputs] * source_mask.sum(1)[:, None, None]
 
 
@@ -162,7 +162,7 @@ def test_an_update_that_fails_adds_nothing(fails, monkeypatch):
     if fails == "translation":
         one.translate = translate
     else:
-        monkeypatch.setattr(model, "forward", lambda *_: 1 / 0)
+        monkeypatch.setattr(model, "forward", lambda *_, **__: 1 / 0)
     with pytest.raises((RuntimeError, ZeroDivisionError)):
         one.update(model, batch)
     assert one.sums() == before
