@@ -16,7 +16,7 @@ from exact_cases import trained
 WHOLE: dict[str, Any] = {"distributed": {}, "memory": {}}
 DIVIDED: dict[str, Any] = {"distributed": {"strategy": "fsdp"}, "memory": {}}
 LM = "lm decoder, documents"
-REFUSED = {"asr, experts": "first pass", "vocoder": "several objectives", "multitask": "several tasks"}
+REFUSED = {"vocoder": "several objectives", "multitask": "loss functions with parameters"}
 FIGURES = ("loss", "gradient_norm", "val_loss")
 
 
@@ -34,10 +34,13 @@ def demand_same(ours: Path, theirs: Path) -> None:
 
 
 def demand_close(ours: Path, theirs: Path) -> None:
-    """The same tensors in the last checkpoint and the same figures, up to rounding."""
+    """The same weights in the last checkpoint and the same figures, up to rounding.
+
+    Moments may be more: those of weights that no batch reaches, whose gradient is zero where the model is divided.
+    """
     for file in ("model", "optimizer", "average"):
         found, expected = (load_file(run / f"checkpoints/step-00000008/{file}.safetensors") for run in (ours, theirs))
-        assert found.keys() == expected.keys()
+        assert found.keys() >= expected.keys() if file == "optimizer" else found.keys() == expected.keys()
         if file == "model":
             assert_close(found, expected, rtol=0, atol=0.02)
     for mine, others in zip(figures(ours), figures(theirs), strict=True):

@@ -296,6 +296,7 @@ class Task:
             name: list(module)
             for name, module in model.named_modules()
             if isinstance(module, nn.ModuleList) and len({type(one) for one in module}) == 1
+            if not isinstance(module[0], nn.ModuleList | nn.ModuleDict)  # which are never called
         }
         outer = [name for name in lists if not any(name.startswith(f"{other}.") for other in lists)]
         blocks = [one for name in outer for one in lists[name]]

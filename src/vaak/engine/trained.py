@@ -149,7 +149,7 @@ def make_trained(task: Task, config: TrainingConfig, ranks: Ranks, precision: st
 
 def demand_shardable(task: Task) -> None:
     """Raise UserError for a task whose steps a model that is divided over ranks can't take."""
-    why = "descends on several objectives in a step" if task.objectives else ""
+    why = "descends on several objectives in a step" if len(task.objectives) > 1 else ""
     why = "has a first pass over each step" if task.first_pass is not None else why
     if any(True for module in task.loss_modules().values() for _ in module.parameters()):
         why = "has loss functions with parameters"
