@@ -39,7 +39,7 @@ ALONE = {
     "features": ("--seconds 1 --total 2 --rounds 1", "mfcc"),
     "plans": ("2000", "stratified-curriculum"),
     "profiling": ("--rounds 1 --steps-factor 0.02", "| small |"),
-    "ranks": ("--ranks 1 2 --rounds 1 --steps 30 --exact", "64 ranks, 1e9 parameters"),
+    "ranks": ("--ranks 1 2 --rounds 1 --steps 30 --exact --strategies zero1 fsdp", "64 ranks, 1e9 parameters"),
     "scoring": ("--hours 0.01 --rounds 1", "pyannote"),
     "startup": ("1", "data prepared before"),
     "step_parts": ("--rounds 1 --windows 1", "(not in a part)"),
