@@ -20,7 +20,6 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import nn
 
@@ -145,8 +144,10 @@ class Evaluator:
         What would fail in the first evaluation, hours later, fails now. The names are empty where these batches don't
         make figures.
         """
-        plan, sums = self._plan(split), Counter[str]()
-        for place in _longest_batches(plan, self.task.dataset(split).parts):
+        plan, parts, sums = self._plan(split), self.task.dataset(split).parts, Counter[str]()
+        # the last batch has the longest examples; each part has its own
+        last = {0 if parts is None else int(parts[plan.microbatch(at)[0][0]]): at for at in range(len(plan))}
+        for place in last.values():
             longest = _Share(plan, first=place, stride=len(plan))
             measured = self._measure_share(model, split, longest, pieces, divide)
             sums.update(measured.sums())
@@ -260,14 +261,6 @@ class _Measured:
             return ranks.sum(self.meters.sums())
         found = sum_in_order(part for parts in ranks.gather(self.parts) for part in parts)
         return found or self.meters.sums()
-
-
-def _longest_batches(plan: BatchPlan, parts: np.ndarray | None) -> list[int]:
-    """The places of the last batch, which has the longest examples, or of that of each part."""
-    if parts is None:
-        return [len(plan) - 1]
-    last = {int(parts[plan.microbatch(index)[0][0]]): index for index in range(len(plan))}
-    return list(last.values())
 
 
 def _fits(meters: Meters, model: nn.Module, batch: Batch, precision: Precision) -> bool:

@@ -113,7 +113,10 @@ def work_of(
         log.info("profiling: the peak of this device (%s) isn't known, so MFU is left out", name)
         return None
     try:
-        batch = _next_batch(data, position)
+        places = {"step": position.step, "epoch": position.epoch, "place": position.place}
+        address = next(training_addresses(data.planner, 1, **places, rank=0, world_size=1))
+        with keeping_generators(data.ranks.device):
+            batch = data.reader[address].batch  # None where nothing in it can be read
         flops = count_flops(task, model, batch, precision) if batch else None
     except (RuntimeError, MemoryError) as error:
         if not is_out_of_memory(error):
@@ -130,14 +133,6 @@ def work_of(
 def main_unit(counts: dict[str, float]) -> str:
     """The unit that operations are proportional to, of those that a batch counts."""
     return next((unit for unit in UNITS if counts.get(unit)), max(counts, key=lambda unit: counts[unit]))
-
-
-def _next_batch(data: TrainingData, position: Position) -> Batch | None:
-    """The batch of the run's next microbatch; None where nothing in it can be read. Generators keep their state."""
-    places = {"step": position.step, "epoch": position.epoch, "place": position.place}
-    address = next(training_addresses(data.planner, 1, **places, rank=0, world_size=1))
-    with keeping_generators(data.ranks.device):
-        return data.reader[address].batch
 
 
 def count_flops(task: Task, model: nn.Module, batch: Batch, precision: Precision) -> int:

@@ -241,9 +241,16 @@ class GradientPass:
 
         sums, kept = self._until_it_fits(piece_rules, data, clear, attempt)
         totals = (over_ranks or (lambda found: total_of(found.values())))(sums)
-        return replace(
-            data, microbatches=[_add_step_sums(one, totals, kept[one.address.number]) for one in data.microbatches]
-        )
+        microbatches = []
+        for microbatch in data.microbatches:
+            if microbatch.batch is not None:
+                parts = kept[microbatch.address.number]
+                joined = {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
+                tensors = {**microbatch.batch.tensors, **joined}
+                batch = replace(microbatch.batch, tensors=tensors, step_sums=totals)
+                microbatch = replace(microbatch, batch=batch)
+            microbatches.append(microbatch)
+        return replace(data, microbatches=microbatches)
 
     def _until_it_fits(
         self,
@@ -299,7 +306,11 @@ class GradientPass:
         """Run a piece forward and backward, unless it is one of several of a batch that can't be divided."""
         with self.phases.measure("forward"):
             terms = self.forward.terms(step, piece)
-            roots, factors = nothing_of(terms) if piece.idle else losses.add(terms, scale)
+            if piece.idle:  # it only meets the others: the derivative of the step's loss by it is 0
+                roots = [term.total for term in terms.values() if term.total.requires_grad]
+                factors = [torch.zeros_like(root) for root in roots]
+            else:
+                roots, factors = losses.add(terms, scale)
         if piece.pieces > 1 and losses.unsplittable:  # known only now: the term itself says so
             return _NotASum(losses.unsplittable)
         with self.phases.measure("backward"):
@@ -338,12 +349,6 @@ class GradientPass:
             )
 
 
-def nothing_of(terms: dict[str, Term]) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
-    """The sums of terms, and zeros as the derivative of the step's loss by each of them."""
-    roots = [term.total for term in terms.values() if term.total.requires_grad]
-    return roots, [torch.zeros_like(root) for root in roots]
-
-
 def total_of(sums: Iterable[Sums]) -> Sums:
     """Return the sums of each name, added up in their order."""
     total = Sums()
@@ -351,15 +356,6 @@ def total_of(sums: Iterable[Sums]) -> Sums:
         for name, value in one.items():
             total[name] = total[name] + value if name in total else value
     return total
-
-
-def _add_step_sums(microbatch: Microbatch, sums: Sums, kept: list[Sums]) -> Microbatch:
-    """A microbatch whose batch has the sums of its step, and what was kept of its pieces."""
-    if microbatch.batch is None:
-        return microbatch
-    joined = {name: torch.cat([one[name] for one in kept]) for name in kept[0]}
-    batch = replace(microbatch.batch, tensors={**microbatch.batch.tensors, **joined}, step_sums=sums)
-    return replace(microbatch, batch=batch)
 
 
 @dataclass(frozen=True)

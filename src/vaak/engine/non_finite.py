@@ -56,7 +56,10 @@ class NonFinite:
         """One line for the user: what, where, which examples, and how to inspect it."""
         parts = [f"step {self.step}: {_describe(self.finding)}"]
         if self.examples and self.finding is not None and self.finding.kind != "weight":
-            parts.append(_name_examples(self.examples))
+            shown = ", ".join(f"{example.index} ({example.description})" for example in self.examples[:NAMED_EXAMPLES])
+            more = len(self.examples) - NAMED_EXAMPLES
+            word = "example" if len(self.examples) == 1 else "examples"
+            parts.append(f"{word} {shown}" + (f" and {more} more" if more > 0 else ""))
         if self.record is not None:
             parts.append(f"recorded in {self.record}")
         parts.append(f"inspect it with vaak replay {run} --step {self.step} --debug")
@@ -167,14 +170,6 @@ def _describe(finding: NonFiniteFinding | None) -> str:
     if finding.place is not None:
         return f"{what}, first in {finding.place.module} ({finding.place.where})"
     return what if finding.kind != "loss" else f"{what}, though all outputs of the model are"
-
-
-def _name_examples(examples: list[SuspectExample]) -> str:
-    """The first few examples by index and description."""
-    shown = ", ".join(f"{example.index} ({example.description})" for example in examples[:NAMED_EXAMPLES])
-    more = len(examples) - NAMED_EXAMPLES
-    word = "example" if len(examples) == 1 else "examples"
-    return f"{word} {shown}" + (f" and {more} more" if more > 0 else "")
 
 
 def json_value(value: Any) -> Any:

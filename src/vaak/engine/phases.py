@@ -43,7 +43,11 @@ class Phases:
         new_event: Callable[[], Event] | None = None,
     ) -> None:
         self.clock = clock
-        self.new_event = new_event or event_kind(device)
+        self.new_event = new_event
+        if new_event is None and device.type == "cuda":
+            self.new_event = lambda: torch.cuda.Event(enable_timing=True)
+        elif new_event is None and device.type == "mps":
+            self.new_event = lambda: torch.mps.event.Event(enable_timing=True)
         self.phases: dict[str, _TimedByClock | _TimedByEvents] = {}
         self.running = False
         self.read_at = clock()
@@ -121,15 +125,6 @@ class _TimedByEvents(contextlib.AbstractContextManager[None]):
         if pairs:
             pairs[-1][1].synchronize()
         return sum(begin.elapsed_time(end) for begin, end in pairs) / 1000
-
-
-def event_kind(device: torch.device) -> Callable[[], Event] | None:
-    """Return what makes timing events of a device; None for one that works in step with the program."""
-    if device.type == "cuda":
-        return lambda: torch.cuda.Event(enable_timing=True)
-    if device.type == "mps":
-        return lambda: torch.mps.event.Event(enable_timing=True)
-    return None
 
 
 class Clock:

@@ -11,7 +11,6 @@ import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 import numpy as np
 import torch
@@ -172,15 +171,12 @@ def _make_state(optimizer: torch.optim.Optimizer) -> str | None:
         for group, options in zip(optimizer.param_groups, before, strict=True):
             group.update(options)
     for state in optimizer.state.values():
-        state.update({name: _zero_value(value) for name, value in state.items()})
+        for name, value in state.items():
+            if isinstance(value, torch.Tensor):
+                value.zero_()
+            elif isinstance(value, int | float):
+                state[name] = 0
     return None
-
-
-def _zero_value(value: Any) -> Any:
-    """Return the same kind of value, all zero; in place where it is a tensor."""
-    if isinstance(value, torch.Tensor):
-        return value.zero_()
-    return 0 if isinstance(value, int | float) else value
 
 
 ROW = "row"
@@ -244,7 +240,11 @@ def warn_of_means(objectives: Sequence[ObjectiveRunner], state: State, batch: Ba
             }
             if any(found.values()):  # unless the loss is random
                 others = _terms(objective, state, batch, seed + 1)
-                found = {name: why for name, why in found.items() if _alike(whole[name], others[name])}
+                found = {
+                    name: why
+                    for name, why in found.items()
+                    if abs(_value(whole[name]) - _value(others[name])) <= TOLERANCE * abs(_value(whole[name]))
+                }
             for name, why in found.items():
                 if why:
                     _warn(name, whole[name].per, why)
@@ -284,10 +284,6 @@ def _terms(objective: ObjectiveRunner, state: State, batch: Batch, seed: int) ->
 
 def _value(term: Term) -> float:
     return float(term.total)
-
-
-def _alike(term: Term, other: Term) -> bool:
-    return abs(_value(term) - _value(other)) <= TOLERANCE * abs(_value(term))
 
 
 @contextlib.contextmanager

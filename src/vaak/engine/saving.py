@@ -192,7 +192,12 @@ class Checkpointer:
         position, and UserError for a journal that can't be read.
         """
         self.demand_valid_journals()
-        data, plan = _fingerprints(snapshot)
+        data = snapshot.state["data"]
+        if "plan" in snapshot.state:
+            plan = PlanKind(**snapshot.state["plan"])
+        else:  # earlier versions wrote the hashes of both as one text
+            data, _, digest = data.rpartition(" ")
+            plan = PlanKind(digest, None, 0)
         if data != self.data.fingerprint:
             raise CheckpointError(
                 f"{source} was made with other data than this run's, so its position in the data is invalid: restore "
@@ -224,15 +229,6 @@ def _all_match(names: Iterable[str], patterns: Iterable[str]) -> bool:
     except re.error:
         return False
     return all(any(one.search(name) for one in compiled) for name in names)
-
-
-def _fingerprints(snapshot: Snapshot) -> tuple[str, PlanKind]:
-    """The data of a snapshot, and their plan; earlier versions wrote the hashes of both as one text."""
-    data = snapshot.state["data"]
-    if "plan" in snapshot.state:
-        return data, PlanKind(**snapshot.state["plan"])
-    data, _, plan = data.rpartition(" ")
-    return data, PlanKind(plan, None, 0)
 
 
 @dataclass(frozen=True)

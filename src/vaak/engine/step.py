@@ -175,8 +175,11 @@ class Step:
             optimizers = state.optimizer.by_objective[number] if means else []
             if objective is not self.objectives[-1]:  # the last one changes nothing where it is skipped
                 undo.keep(optimizers)
-            ahead = NumbersOnDevice([norm, *means.values()]) if may_update_ahead(optimizers, norm) else None
-            if ahead is not None:  # the device needn't be idle until the program has decided
+            ahead = None
+            # on CUDA, by kernels that look for numbers that aren't finite: the device needn't be idle until the
+            # program has decided
+            if norm.is_cuda and optimizers and all(obeys_found_inf(one) for one in optimizers):
+                ahead = NumbersOnDevice([norm, *means.values()])
                 clip_gradients(tensors, norm, self.clipping)
                 with gradients.updating():
                     update_weights(state, optimizers, data.step, ahead.found_inf)
@@ -273,11 +276,6 @@ class NumbersOnDevice:
         self._is_read.synchronize()
         found: list[float] = self._read.tolist()
         return found
-
-
-def may_update_ahead(optimizers: Sequence[Optimizer], norm: torch.Tensor) -> bool:
-    """Return whether an update may be started before it is known to be finite: on CUDA, by kernels that look for it."""
-    return norm.is_cuda and bool(optimizers) and all(obeys_found_inf(one) for one in optimizers)
 
 
 def reason_to_skip(

@@ -19,7 +19,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 
-from vaak.config.optimization import SchedulerConfig
 from vaak.config.training import CheckpointConfig, TrainingConfig
 from vaak.core.batch import demand_kind
 from vaak.core.callback import Callback
@@ -242,14 +241,16 @@ def make_step(
         own = [item.parameter for item in trained.parameters[number]]
         others = [item.parameter for item in trained.all_parameters if item not in trained.parameters[number]]
         descents.append(ObjectiveRunner(objective.name, gradient, own, others))
+    scheduler = config.scheduler
+    if scheduler.first_cycle_epochs is not None:  # given in epochs: as one of steps
+        first_cycle = scheduler.first_cycle_epochs * data.steps_per_epoch
+        scheduler = scheduler.model_copy(update={"first_cycle_steps": first_cycle})
     return Step(
         objectives=tuple(descents),
         gradients=tuple(
             trained.gradients(one.parameters, around.ranks, config.distributed.reduction) for one in descents
         ),
-        schedule=make_schedule(
-            _cycle_in_steps(config.scheduler, data.steps_per_epoch), total_steps, config.optimizer.lr, trained.folder
-        ),
+        schedule=make_schedule(scheduler, total_steps, config.optimizer.lr, trained.folder),
         clipping=config.gradient_clipping,
         freezing=trained.freezing,
         followers=tuple(module for module in trained.module.modules() if hasattr(module, "follow_step")),
@@ -262,13 +263,6 @@ def make_step(
         phases=around.phases,
         clock=around.clock,
     )
-
-
-def _cycle_in_steps(config: SchedulerConfig, steps_per_epoch: int) -> SchedulerConfig:
-    """The schedule with a cycle that is given in epochs as one of steps."""
-    if config.first_cycle_epochs is None:
-        return config
-    return config.model_copy(update={"first_cycle_steps": config.first_cycle_epochs * steps_per_epoch})
 
 
 def _compiled(model: nn.Module, config: TrainingConfig) -> nn.Module:

@@ -158,7 +158,11 @@ class Attention(nn.Module):
             attended: Tensor = self.layer(x, Visibility(causal=False, key_documents=padding), memory=memory)
             return attended
         visibility = self._visibility(mask, documents, causal or self.config.attention_type == "causal_linear")
-        mixed: Tensor = self.layer(x, visibility, rotation=self.positions.rotation(_positions(x, documents)))
+        if documents is None:
+            places = torch.arange(x.shape[1], device=x.device)[None]
+        else:
+            places = positions_in_documents(documents)
+        mixed: Tensor = self.layer(x, visibility, rotation=self.positions.rotation(places))
         return mixed
 
     def _visibility(self, mask: Tensor | None, documents: Tensor | None, causal: bool) -> Visibility:
@@ -190,9 +194,3 @@ def decoder(*, memory_width: int | None = None, max_length: int | None = None, *
     """
     factory = ModelFactory({**options, "model_type": "decoder"})
     return factory.create_decoder(memory_width=memory_width, max_length=max_length)
-
-
-def _positions(x: Tensor, documents: Tensor | None) -> Tensor:
-    if documents is not None:
-        return positions_in_documents(documents)
-    return torch.arange(x.shape[1], device=x.device)[None]

@@ -279,18 +279,13 @@ class Copying(nn.Module):
         scores = (query @ self.key(memory).transpose(1, 2)) * query.shape[-1] ** -0.5
         exact = torch.promote_types(scores.dtype, torch.float32)
         weights = scores.to(exact).masked_fill(~mask[:, None], -torch.inf).softmax(-1)
-        copied = _sum_by_token(weights, source, logits.shape[-1])
+        # the weights of the source's positions, added up by token; in one dimension: there CUDA has a sum that repeats
+        # to the bit
+        batch, time, vocab_size = logits.shape
+        rows = torch.arange(batch * time, device=weights.device).view(batch, time, 1) * vocab_size
+        places = (rows + source[:, None]).flatten()
+        summed = weights.new_zeros(batch * time * vocab_size).index_add(0, places, weights.flatten())
+        copied = summed.view(batch, time, vocab_size)
         decision = self.generates(hidden).to(exact)
         written = F.logsigmoid(decision) + logits.log_softmax(-1, dtype=exact)
         return torch.logaddexp(written, F.logsigmoid(-decision) + (copied + LEAST).log())
-
-
-def _sum_by_token(
-    weights: Float[Tensor, "batch time source_time"], source: Int[Tensor, "batch source_time"], vocab_size: int
-) -> Float[Tensor, "batch time vocab"]:
-    """Return the weights of the source's positions, added up by token."""
-    batch, time, _ = weights.shape
-    rows = torch.arange(batch * time, device=weights.device).view(batch, time, 1) * vocab_size
-    places = (rows + source[:, None]).flatten()  # one dimension: there CUDA has a sum that repeats to the bit
-    summed = weights.new_zeros(batch * time * vocab_size).index_add(0, places, weights.flatten())
-    return summed.view(batch, time, vocab_size)

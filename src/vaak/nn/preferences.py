@@ -62,7 +62,7 @@ class OddsRatio(nn.Module):
 
     def rewards(self, outputs: Float[Tensor, "pair 2"], targets: Float[Tensor, "pair 2"]) -> Float[Tensor, "pair 2"]:
         """The logarithm of each answer's odds; ``targets`` aren't read."""
-        return outputs - _log1mexp(outputs)
+        return outputs - torch.log(-torch.expm1(outputs.clamp(max=-LEAST)))  # log p - log(1 - p), to full precision
 
     def forward(self, outputs: Float[Tensor, "pair 2"], targets: Float[Tensor, "pair 2"]) -> Float[Tensor, "pair"]:
         """Return the loss of both answers' mean log-probabilities of a token; ``targets`` aren't read."""
@@ -72,8 +72,3 @@ class OddsRatio(nn.Module):
 
 LEAST = 1e-6
 """The least distance of a log-probability from 0, where its odds are infinite."""
-
-
-def _log1mexp(x: Tensor) -> Tensor:
-    """log(1 − exp(x)) of ``x`` below 0, to full precision."""
-    return torch.log(-torch.expm1(x.clamp(max=-LEAST)))

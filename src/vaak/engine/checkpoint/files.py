@@ -379,7 +379,11 @@ class CheckpointWriter:
         try:
             if self.metrics.exists():
                 files.sync_file(self.metrics)
-            path = save_checkpoint(self.folder, order.snapshot, self._about(order), self.companions)
+            before = self.folder / step_folder(order.snapshot.step)  # one that is written again stays periodic
+            about: dict[str, Any] = {"periodic": order.is_periodic or (before.is_dir() and _is_periodic(before))}
+            if self.session is not None:
+                about["session"] = self.session
+            path = save_checkpoint(self.folder, order.snapshot, about, self.companions)
             point(self.folder, "last", path.name)
             if order.is_best:
                 point(self.folder, "best", path.name)
@@ -391,12 +395,6 @@ class CheckpointWriter:
             self.failure = CheckpointError(f"checkpoints in {self.folder} can't be written: {error.strerror or error}")
         except BaseException as error:
             self.failure = error
-
-    def _about(self, order: Order) -> dict[str, Any]:
-        """Return what the manifest says of this checkpoint; one that is written again stays periodic."""
-        before = self.folder / step_folder(order.snapshot.step)
-        is_periodic = order.is_periodic or (before.is_dir() and _is_periodic(before))
-        return {"periodic": is_periodic} | ({} if self.session is None else {"session": self.session})
 
     def _remove_superfluous(self) -> None:
         """Remove superfluous checkpoints; best and last stay at any age, and so does anything else in the folder."""

@@ -184,7 +184,10 @@ def load_optimizer_tensors(
     """
     others = (WITHOUT_STATE, f"{GROUPS}.")
     content = {name: value for name, value in state.items() if not name.startswith(others)}
-    found = _keys_found(content)
+    found: dict[tuple[int, str], list[str]] = defaultdict(list)
+    for entry in content:
+        prefix, key, owner = entry.split(".", 2)  # the optimizer's number, what it remembers, the parameter's name
+        found[int(prefix), owner].append(key)
     stateless = set(state.get(WITHOUT_STATE, ()))
     owned = list(_owned(names, optimizers))
     expected: dict[tuple[int, str], list[str]] = {}
@@ -213,15 +216,6 @@ def of_all_ranks(parts: Sequence[dict[str, Any]]) -> dict[str, Any]:
     together = {name: value for part in parts for name, value in part.items()}
     stateless = [name for name in parts[0].get(WITHOUT_STATE, ()) if all(name in part[WITHOUT_STATE] for part in parts)]
     return together | {WITHOUT_STATE: stateless}
-
-
-def _keys_found(content: Iterable[str]) -> dict[tuple[int, str], list[str]]:
-    """Return what is remembered of each parameter: the keys by the optimizer's number and the parameter's name."""
-    found: dict[tuple[int, str], list[str]] = defaultdict(list)
-    for entry in content:
-        number, key, name = entry.split(".", 2)
-        found[int(number), name].append(key)
-    return found
 
 
 def _owned(

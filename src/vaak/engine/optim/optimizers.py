@@ -394,8 +394,12 @@ def users_optimizer(groups: list[dict[str, Any]], config: OptimizerConfig, folde
     found = resolve_component(key, name, folder)
     if not (isinstance(found, type) and issubclass(found, Optimizer)):
         raise UserError(f"{key}: {name} is not a torch.optim.Optimizer class")
-    if _needs_closure(found):
-        raise UserError(f"{key}: step() of {name} needs a closure, and training calls it without; choose another")
+    try:
+        inspect.signature(found.step).bind(None)
+    except TypeError as error:
+        raise UserError(
+            f"{key}: step() of {name} needs a closure, and training calls it without; choose another"
+        ) from error
     known = check_options(key, name, found, config.options, reserved=("params", "lr"))
     rate: dict[str, Any] = {"lr": config.lr} if known is None or "lr" in inspect.signature(found).parameters else {}
     try:
@@ -405,11 +409,3 @@ def users_optimizer(groups: list[dict[str, Any]], config: OptimizerConfig, folde
     if config.weight_decay and "weight_decay" not in made.defaults:
         log.warning("%s.weight_decay: %s has no weight decay, so nothing decays", key, name)
     return made
-
-
-def _needs_closure(found: type[Optimizer]) -> bool:
-    try:
-        inspect.signature(found.step).bind(None)
-    except TypeError:
-        return True
-    return False

@@ -250,7 +250,11 @@ class Freezing:
 
         Steps count from 1, epochs from 0: ``epoch`` is the one that the step belongs to.
         """
-        holding = [_holds(rule, step, epoch) for rule in self.rules]
+        holding = [  # a rule with both limits freezes until the first of them
+            not (rule.until_step is not None and step > rule.until_step)
+            and not (rule.until_epoch is not None and epoch >= rule.until_epoch)
+            for rule in self.rules
+        ]
         if holding == self._holding:
             return False
         self._set(holding)
@@ -316,9 +320,3 @@ def pattern_of(match: str, names: Iterable[str], key: str) -> re.Pattern[str]:
         some = ", ".join(every[:: max(1, len(every) // 5)][:5])
         raise UserError(f"{key}: {match!r} matches no parameter; some are {some}{did_you_mean(match, every)}")
     return pattern
-
-
-def _holds(rule: FreezeConfig, step: int, epoch: int) -> bool:
-    """Return whether a rule freezes in a step; with both limits, until the first of them."""
-    over = rule.until_step is not None and step > rule.until_step
-    return not (over or (rule.until_epoch is not None and epoch >= rule.until_epoch))

@@ -198,7 +198,13 @@ def highest(scores: Tensor, count: int) -> tuple[Tensor, Tensor]:
     tensor([[1, 3]])
     """
     if scores.device.type == "cuda" and scores.dtype == torch.float32:
-        return _highest_by_number(scores, count)
+        # without asking whether some are equal: no two of the numbers that are compared are. Their upper half is the
+        # score, as a whole number in the same order; the lower half puts earlier places first
+        bits = (scores + 0.0).view(torch.int32).long()  # there is only one zero
+        ordered = torch.where(bits < 0, -1 - 2**31 - bits, bits)  # of negative ones, bits grow with the size
+        later = torch.arange(scores.shape[-1] - 1, -1, -1, device=scores.device)
+        places = (2**32 * ordered + later).topk(count).indices
+        return scores.gather(-1, places), places
     values, places = scores.topk(count)
     if ((scores >= values[:, -1:]).sum(-1) > count).any():  # equal ones on both sides of the border: topk picks any
         values, places = scores.sort(descending=True, stable=True)
@@ -206,18 +212,6 @@ def highest(scores: Tensor, count: int) -> tuple[Tensor, Tensor]:
     places, order = places.sort(-1)
     values, order = values.gather(1, order).sort(descending=True, stable=True)
     return values, places.gather(1, order)
-
-
-def _highest_by_number(scores: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """``highest`` without asking whether some are equal: no two of the numbers that are compared are.
-
-    Their upper half is the score, as a whole number in the same order; the lower half puts earlier places first.
-    """
-    bits = (scores + 0.0).view(torch.int32).long()  # there is only one zero
-    ordered = torch.where(bits < 0, -1 - 2**31 - bits, bits)  # of negative ones, bits grow with the size
-    later = torch.arange(scores.shape[-1] - 1, -1, -1, device=scores.device)
-    places = (2**32 * ordered + later).topk(count).indices
-    return scores.gather(-1, places), places
 
 
 def penalised(logits: Tensor, contexts: Sequence[Sequence[int]], penalty: float) -> Tensor:

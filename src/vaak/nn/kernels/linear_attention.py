@@ -62,31 +62,19 @@ def linear_attention(
         if cache is not None and "memory" in cache.tensors:
             sums = query_map(queries, weights, features.kernel) @ cache.tensors["memory"]
         else:
-            inputs = (queries, features.key_inputs(key, features.shift()), _values(value, visibility))
-            if torch.compiler.is_exporting():
-                sums = _plain(inputs, weights, features.kernel, visibility.causal)
+            values = F.pad(precise(value), (0, 1), value=1.0)  # what is added up of the ones is the denominator
+            if visibility.documents is None and visibility.key_documents is not None:  # padding adds nothing
+                values = values * (visibility.key_documents >= 0)[:, None, -value.shape[2] :, None]
+            inputs = (queries, features.key_inputs(key, features.shift()), values)
+            if torch.compiler.is_exporting():  # by operations that other software has, for rows of one document
+                mapped = query_map(queries, weights, features.kernel)
+                keys = key_map(inputs[1], weights, features.kernel)
+                sums = (mapped @ keys.mT).tril() @ values if visibility.causal else mapped @ (keys.mT @ values)
             else:
                 sums = (_causal if visibility.causal else _full)(inputs, weights, features.kernel, visibility, cache)
         total, count = sums.split((value.shape[-1], 1), -1)
         mixed: Tensor = (total / (count + SMALLEST_DENOMINATOR)).to(value.dtype)
         return mixed
-
-
-def _values(value: Tensor, visibility: Visibility) -> Tensor:
-    """Values followed by ones, ``(batch, heads, time, width + 1)``; all 0 where a mask says padding."""
-    values = F.pad(precise(value), (0, 1), value=1.0)
-    if visibility.documents is not None or visibility.key_documents is None:
-        return values
-    return values * (visibility.key_documents >= 0)[:, None, -value.shape[2] :, None]
-
-
-def _plain(inputs: Inputs, weights: Tensor, kernel: Kernel, causal: bool) -> Tensor:
-    """Return the same by operations that other software has, for rows of one document; all pairs where ``causal``.
-
-    ``inputs``, ``weights`` and ``kernel`` are those of ``_full``.
-    """
-    queries, keys, values = query_map(inputs[0], weights, kernel), key_map(inputs[1], weights, kernel), inputs[2]
-    return (queries @ keys.mT).tril() @ values if causal else queries @ (keys.mT @ values)
 
 
 def _full(inputs: Inputs, weights: Tensor, kernel: Kernel, visibility: Visibility, cache: LayerCache | None) -> Tensor:
@@ -103,7 +91,10 @@ def _full(inputs: Inputs, weights: Tensor, kernel: Kernel, visibility: Visibilit
         return up_to + after.flip(2)
     if cache is None:
         return full_sums(inputs, weights, kernel)
-    cache.tensors["memory"] = key_sums(inputs[1], inputs[2], weights, kernel)
+    key, value = inputs[1:]
+    with torch.no_grad():
+        sums: Tensor = _key_sums(key.flatten(0, 1), value.flatten(0, 1), weights, kernel)
+    cache.tensors["memory"] = sums.unflatten(0, key.shape[:2])
     return query_map(inputs[0], weights, kernel) @ cache.tensors["memory"]
 
 
@@ -142,13 +133,6 @@ def full_sums(inputs: tuple[Tensor, Tensor, Tensor], weights: Tensor, kernel: Ke
         rows = (x.flatten(0, 1) for x in group)
         parts.append(_full_sums(*rows, weights, kernel).unflatten(0, (-1, heads)))
     return joined(parts)
-
-
-def key_sums(key: Tensor, value: Tensor, weights: Tensor, kernel: Kernel) -> Tensor:
-    """``Σ features(key) valueᵀ``, ``(batch, heads, feature, value width)``; no gradient flows through it."""
-    with torch.no_grad():
-        sums: Tensor = _key_sums(key.flatten(0, 1), value.flatten(0, 1), weights, kernel).unflatten(0, key.shape[:2])
-        return sums
 
 
 def _key_sums(key: Tensor, value: Tensor, weights: Tensor, kernel: Kernel) -> Tensor:

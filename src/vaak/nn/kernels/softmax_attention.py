@@ -101,8 +101,11 @@ def local_attention(
     A query sees the ``window`` tokens on
     each side, or only before it if ``visibility`` is causal. ``dropout`` is the probability that a weight is dropped.
     """
-    time = query.shape[2]
-    key_documents = documents = _documents(visibility, query)
+    batch, _, time, _ = query.shape
+    documents = visibility.key_documents if visibility.documents is None else visibility.documents
+    if documents is None:  # one a row
+        documents = torch.zeros(batch, time, dtype=torch.long, device=query.device)
+    key_documents = documents
     if cache is not None:
         assert visibility.causal, "only a decoder can continue from a cache"
         key, value, key_documents = _with_the_last(key, value, documents, window, cache)
@@ -120,16 +123,8 @@ def local_attention(
     span_documents = F.pad(key_documents, sides, value=OUTSIDE).unfold(1, span, block).flatten(0, 1)
     mask = _visible(visibility, block_documents, span_documents, window, window, query.dtype)
     mixed = attend(query_blocks, key_blocks, value_blocks, mask=mask, is_causal=False, dropout=dropout)
-    joined: Tensor = mixed.unflatten(0, (query.shape[0], -1)).transpose(1, 2).flatten(2, 3)[:, :, :time]
+    joined: Tensor = mixed.unflatten(0, (batch, -1)).transpose(1, 2).flatten(2, 3)[:, :, :time]
     return joined
-
-
-def _documents(visibility: Visibility, query: Tensor) -> Tensor:
-    """The documents of the new tokens ``(batch, time)``: where only padding is told, or nothing, one a row."""
-    documents = visibility.key_documents if visibility.documents is None else visibility.documents
-    if documents is None:
-        documents = torch.zeros(query.shape[0], query.shape[2], dtype=torch.long, device=query.device)
-    return documents
 
 
 def _with_the_last(

@@ -41,16 +41,6 @@ from vaak.core.errors import DataError
 from vaak.nn.speech.masks import as_float64, exact, length_mask, masked
 
 
-def squared_distances(x: Tensor, y: Tensor) -> Tensor:
-    """Return the squared distances of all vectors of ``x`` from all of ``y``, ``(batch, first, second)``.
-
-    ``x`` is ``(batch, first, width)``, ``y`` ``(batch, second, width)``.
-    """
-    x, y = exact(x), exact(y)
-    squares = x.square().sum(-1)[:, :, None] + y.square().sum(-1)[:, None, :]
-    return squares - 2 * x @ y.transpose(1, 2)
-
-
 def monotonic_alignment(scores: Tensor, frame_lengths: Tensor, symbol_lengths: Tensor) -> Tensor:
     """Return the number of frames of each symbol on the path with the highest sum of scores, ``(batch, symbol)``.
 
@@ -146,7 +136,10 @@ class Aligner(nn.Module):
             heard = with_differences(exact(masked(mel, frame_mask)) @ exact(self.cosines), frame_mask)
             log_variance = exact(self.log_variance).clamp(min=LEAST_LOG_VARIANCE)
             scale = (-log_variance / 2).exp()
-            scores = -(squared_distances(heard * scale, exact(means) * scale) + log_variance.sum()) / 2
+            x, y = heard * scale, exact(means) * scale
+            squares = x.square().sum(-1)[:, :, None] + y.square().sum(-1)[:, None, :]
+            distances = squares - 2 * x @ y.transpose(1, 2)  # |x - y|² of each frame and each symbol
+            scores = -(distances + log_variance.sum()) / 2
             if prior is not None:
                 scores = scores + prior
             return scores.masked_fill(~symbol_mask[:, None, :], -torch.inf)
@@ -233,7 +226,11 @@ class _SumOverPaths(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, log_probs: Tensor, frame_lengths: Tensor, symbol_lengths: Tensor) -> Tensor:
-        places = _backwards(log_probs, frame_lengths, symbol_lengths)
+        # where each place of a row is found in it when read backwards; padding is anywhere
+        _, time, width = log_probs.shape
+        frames = (frame_lengths[:, None] - 1 - torch.arange(time, device=log_probs.device)).clamp(min=0)
+        symbols = (symbol_lengths[:, None] - 1 - torch.arange(width, device=log_probs.device)).clamp(min=0)
+        places = frames[:, :, None] * width + symbols[:, None, :]
         logs, levels = _levelled(log_probs, frame_lengths, symbol_lengths)
         flat = logs.flatten(1)
         towards = _towards(torch.cat((logs, flat.gather(1, places.flatten(1)).view_as(logs))), torch.logaddexp)
@@ -347,11 +344,3 @@ def _in_blocks(rows: Tensor, value: float) -> Tensor:
 def _in_rows(steps: Tensor, time: int) -> Tensor:
     """The inverse of ``_in_blocks``."""
     return steps.permute(2, 1, 0, 3).flatten(1, 2)[:, :time]
-
-
-def _backwards(log_probs: Tensor, frame_lengths: Tensor, symbol_lengths: Tensor) -> Tensor:
-    """Where each place of a row is found in it when read backwards, ``(batch, frame, symbol)``; padding is anywhere."""
-    _, time, width = log_probs.shape
-    frames = (frame_lengths[:, None] - 1 - torch.arange(time, device=log_probs.device)).clamp(min=0)
-    symbols = (symbol_lengths[:, None] - 1 - torch.arange(width, device=log_probs.device)).clamp(min=0)
-    return frames[:, :, None] * width + symbols[:, None, :]
