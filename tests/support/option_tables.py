@@ -6,7 +6,7 @@ FOLDER stands for what option_files.py writes for a task, OWN for a folder of on
 from __future__ import annotations
 
 from vaak.audio.mel_config import MelConfig, PitchConfig
-from vaak.nn.config import ConformerConfig
+from vaak.nn.config import ConformerConfig, HifiGanConfig
 from vaak.tasks.asr.config import MaskingConfig
 
 CONVERSATIONS = (
@@ -176,6 +176,10 @@ EXPERTS = ("model.base=FOLDER/whisper", "model.experts={rank: 2, num_experts: 3}
 LORA_OPTIONS = ("rank", "alpha", "dropout", "targets", "rslora", "dora", "base_dtype")
 CONFORMER = ("model={architecture: ctc, conformer: {d_model: 16, num_layers: 1, num_heads: 2, dropout: 0.1}}",)
 ON_SAMPLES = ("model={architecture: ctc, base: FOLDER/wav2vec2}", "model.masking={time_prob: 0.5, channel_prob: 0.5}")
+HIFIGAN = (
+    "model.hifigan={upsample_rates: [16, 4], upsample_kernel_sizes: [16, 8], upsample_initial_channel: 8, "
+    "resblock_kernel_sizes: [3], resblock_dilation_sizes: [[1]]}"
+)
 EXPERTS_OPTIONS = (*LORA_OPTIONS, "num_experts", "top_k", "gate_width", "balancing_bias")
 CUT = ("data.corpus.valid=[]", "data.corpus.test=[]")
 GRAMMAR = ("data.corpus={type: grammar, num_sentences: 400}",)
@@ -262,6 +266,7 @@ OF_A_TASK: dict[tuple[str, str], tuple[str, ...]] = {
         )
         for name in LORA_OPTIONS
     },
+    **{("vocoder", f"model.hifigan.{name}"): (HIFIGAN,) for name in HifiGanConfig.model_fields},
     ("asr", "data.sampling_seed"): ("data.percent=50",),
     ("asr", "data.too_long"): ("data.max_duration=0.6",),
     ("asr", "data.tokenizer.vocab_size"): ("data.tokenizer={type: byte_level, vocab_size: 264}",),

@@ -173,7 +173,9 @@ class SpeakingConfig(Section):
     )
     pause: float = option("Seconds of silence between sentences.", 0.2, ge=0, le=60)
     vocoder: str | None = option(
-        "The run of a vocoder (task vocoder), which makes audio from spectrograms; null is Griffin–Lim.", None
+        "What makes audio from spectrograms: a run of task vocoder, or published weights of HiFi-GAN or Vocos (their "
+        "folder, file or name on the Hugging Face Hub); null is Griffin–Lim.",
+        None,
     )
     num_iterations: int = option("Iterations of Griffin–Lim.", 32, gt=0, le=10_000)
     on_unspeakable: Literal["skip", "drop", "error"] = option(

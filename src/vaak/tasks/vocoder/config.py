@@ -9,7 +9,7 @@ from pydantic import Field, field_validator
 from vaak.audio.config import AUDIO_ALIASES, AudioConfig, DatasetConfig, Range, as_range, rising
 from vaak.config.base import LARGEST_COUNT, ResumeClass, Section, option
 from vaak.config.experiment import Experiment
-from vaak.nn.config import LARGEST_WIDTH, LoraConfig, lora_option
+from vaak.nn.config import LARGEST_WIDTH, HifiGanConfig, LoraConfig, lora_option
 
 MEL, STFT, ADVERSARIAL, MATCHING, DISCRIMINATOR = "mel", "stft", "adversarial", "feature_matching", "discriminator"
 LOSSES = (MEL, STFT, ADVERSARIAL, MATCHING, DISCRIMINATOR)
@@ -65,12 +65,22 @@ class DiscriminatorsConfig(Section):
 
 
 class VocoderModelConfig(Section):
-    """Blocks of convolutions that predict an inverse short-time Fourier transform (Vocos)."""
+    """Blocks of convolutions that predict an inverse short-time Fourier transform (Vocos), or HiFi-GAN."""
 
     resume_class: ClassVar[ResumeClass | None] = "refused"
 
     name: str | None = option("A name for people; nothing depends on it.", None, resume="free")
+    pretrained: str | None = option(
+        "Published weights of Vocos or HiFi-GAN that training begins with: a folder with config.yaml or config.json, "
+        "the file of weights in it, or a name on the Hugging Face Hub. Sizes and global_config.mel must be the same.",
+        None,
+    )
     lora: LoraConfig | None = lora_option()
+    hifigan: HifiGanConfig | None = option(
+        "HiFi-GAN's generator in place of Vocos, of these sizes; width, num_layers, inner_width and prior are those of "
+        "Vocos.",
+        None,
+    )
     width: int = option("Width of the blocks.", 512, gt=0, le=LARGEST_WIDTH)
     num_layers: int = option("Number of blocks.", 8, gt=0, le=10_000)
     inner_width: int = option("Width within a block.", 1536, gt=0, le=LARGEST_WIDTH)

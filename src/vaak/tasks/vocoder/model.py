@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from vaak.audio.features.mel import MelSpectrogram
 from vaak.audio.mel_config import MelConfig
+from vaak.nn.speech.hifigan import HifiGan
 from vaak.nn.speech.vocos import InverseSTFT, Vocos
 from vaak.nn.speech.waveform_losses import Discriminators, Resolution, magnitudes
 from vaak.tasks.vocoder.config import VocoderModelConfig
@@ -33,9 +34,13 @@ class VocoderModel(nn.Module):
         self.mel = MelSpectrogram(mel)
         whole = {"f_max": None, "log": "natural", "spectrum": "magnitude"}
         self.whole_mel = MelSpectrogram(mel.model_copy(update=whole))
-        transform = InverseSTFT(mel.n_fft, mel.hop_length, mel.win_length)
-        prior = PseudoInverse(self.mel) if config.prior == "pseudo_inverse" else None
-        self.generator = Vocos(mel.n_mels, transform, config.width, config.num_layers, config.inner_width, prior)
+        self.generator: HifiGan | Vocos
+        if config.hifigan is not None:
+            self.generator = HifiGan(mel.n_mels, config.hifigan)
+        else:
+            transform = InverseSTFT(mel.n_fft, mel.hop_length, mel.win_length)
+            prior = PseudoInverse(self.mel) if config.prior == "pseudo_inverse" else None
+            self.generator = Vocos(mel.n_mels, transform, config.width, config.num_layers, config.inner_width, prior)
         self.discriminators: Discriminators | None = None
         if (own := config.discriminators) is not None:
             resolutions = [Resolution(length, length // 4, length) for length in own.resolutions]

@@ -10,16 +10,14 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn.utils.rnn import pad_sequence
 
 from vaak.audio.audio_file import AudioFile
 from vaak.core.storage.files import whole_folder
 from vaak.nn.onnx_file import OnnxModule, write_onnx
-from vaak.nn.speech.masks import length_mask
-from vaak.nn.speech.vocos import Vocos
 from vaak.tasks.batches import Batches
 from vaak.tasks.vocoder.metrics import Distances, by_griffin_lim, distances, read_distances
 from vaak.tasks.vocoder.model import VocoderModel
+from vaak.tasks.vocoding import samples_of
 
 AT_FIRST = 4
 """Recordings that are vocoded together where nobody says how many."""
@@ -71,7 +69,7 @@ def _read(paths: Iterable[str], sampling_rate: int) -> Iterator[tuple[str, np.nd
 def _vocoded(model: VocoderModel, num_iterations: int, recordings: Sequence[tuple[str, np.ndarray]]) -> list[Vocoded]:
     device = next(model.parameters()).device
     reals = [torch.tensor(samples, device=device) for _, samples in recordings]
-    made = generated(model, [model.mel_of(real[None])[0] for real in reals])
+    made = samples_of(model.generator, [model.mel_of(real[None])[0] for real in reals])
     found = []
     for (name, samples), real, row in zip(recordings, reals, made, strict=True):
         ours, theirs = row[: len(real)], by_griffin_lim(model, real, num_iterations)
@@ -80,22 +78,13 @@ def _vocoded(model: VocoderModel, num_iterations: int, recordings: Sequence[tupl
     return found
 
 
-def generated(model: VocoderModel, spectrograms: Sequence[Tensor]) -> Tensor:
-    """The audio ``(row, time)`` of mel spectrograms ``(frame, bin)`` of any length, 0 after a row's own end."""
-    device = next(model.parameters()).device
-    lengths = torch.tensor([len(one) for one in spectrograms], device=device)
-    mels = pad_sequence([one.to(device) for one in spectrograms], batch_first=True)
-    samples: Tensor = model.generator(mels, length_mask(lengths, mels.shape[1]))
-    return samples.float()
-
-
 ONNX_FILE = "model.onnx"
 
 
 class _Exported(nn.Module):
     """The generator, with a tuple of outputs."""
 
-    def __init__(self, generator: Vocos) -> None:
+    def __init__(self, generator: nn.Module) -> None:
         super().__init__()
         self.generator = generator
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 from vaak.audio.config import AudioConfig, DatasetConfig
-from vaak.config.tasks import CheckFinding, TaskSpec, impossible, only_length
+from vaak.config.tasks import CheckFinding, TaskSpec, impossible, no_effect, only_length
 from vaak.nn.config import lora_findings
 from vaak.tasks.audio_checks import dataset_findings, mel_findings
 from vaak.tasks.vocoder.config import (
@@ -28,7 +29,18 @@ def checks(experiment: VocoderExperiment) -> Iterator[CheckFinding]:
     model, mel, loss = experiment.model, experiment.global_config.mel, experiment.training.loss
     yield from mel_findings(experiment, NOT_STORED, "a vocoder computes spectrograms while it trains")
     yield from dataset_findings(experiment.datasets, reads_times=False)
-    yield from lora_findings(experiment, model.lora, is_pretrained=False)
+    yield from lora_findings(experiment, model.lora, model.pretrained is not None)
+    if model.hifigan is not None:
+        for name in ("width", "num_layers", "inner_width", "prior"):
+            yield no_effect(f"model.{name}", "it is of Vocos, and model.hifigan is given")
+        if model.lora is not None:
+            yield impossible("model.lora", "HiFi-GAN has no linear layers to adapt; leave it out")
+        rates = model.hifigan.upsample_rates
+        if mel is not None and math.prod(rates) != mel.hop_length:
+            yield impossible(
+                "model.hifigan.upsample_rates",
+                f"their product is {math.prod(rates)}, and must be global_config.mel.hop_length ({mel.hop_length})",
+            )
     if mel is not None and not mel.hop_length <= mel.win_length // 2:
         yield impossible(
             "global_config.mel.hop_length",
@@ -59,8 +71,11 @@ def num_parameters(experiment: VocoderExperiment) -> int:
     model, mel = experiment.model, experiment.global_config.mel
     if mel is None:  # of other features, which are an error
         return 0
-    blocks = model.num_layers * model.width * (2 * model.inner_width + 7)
-    found = blocks + 7 * mel.n_mels * model.width + 2 * mel.num_bins * model.width
+    if model.hifigan is not None:
+        found = model.hifigan.num_parameters(mel.n_mels)
+    else:
+        blocks = model.num_layers * model.width * (2 * model.inner_width + 7)
+        found = blocks + 7 * mel.n_mels * model.width + 2 * mel.num_bins * model.width
     if (others := model.discriminators) is not None:
         channels = others.period_channels
         found += len(others.periods) * 5 * channels**2 * (4 + 64 + 512 + 1024)

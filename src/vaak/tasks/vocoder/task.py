@@ -9,7 +9,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -18,12 +19,15 @@ import torch
 from torch import Tensor, nn
 
 from vaak.audio.audio_file import speech_file
+from vaak.config.yaml.text import flow_text
 from vaak.core.batch import Batch, Term
+from vaak.core.errors import UserError
 from vaak.core.task import Objective
 from vaak.data.batching import largest_rows
 from vaak.nn.lora import add_lora
 from vaak.nn.speech.waveform_losses import discriminator_loss, feature_matching_loss, generator_loss, stft_loss
 from vaak.runs.prepared import Recipe
+from vaak.tasks.pretrained import KEY, load_or_init
 from vaak.tasks.speech_task import Datasets, PreparedCuts, SpeechTask
 from vaak.tasks.vocoder.config import (
     ADVERSARIAL,
@@ -40,9 +44,9 @@ from vaak.tasks.vocoder.config import (
 from vaak.tasks.vocoder.data import Crops, VocoderDataset, VocoderExample, collate, recipe
 from vaak.tasks.vocoder.metrics import Distances, VocoderMeters
 from vaak.tasks.vocoder.model import VocoderModel
-from vaak.tasks.vocoder.predict import Vocoded, export_onnx, generated, vocode, vocode_files
+from vaak.tasks.vocoder.predict import Vocoded, export_onnx, vocode, vocode_files
 from vaak.tasks.vocoder.spec import SPEC
-from vaak.tasks.vocoding import Vocoder
+from vaak.tasks.vocoding import Published, Vocoder, demand_mel, vocoder_of
 
 
 class VocoderTask(SpeechTask[VocoderExperiment, PreparedCuts, VocoderDataset]):
@@ -68,6 +72,11 @@ class VocoderTask(SpeechTask[VocoderExperiment, PreparedCuts, VocoderDataset]):
 
     # Data.
 
+    def prepare(self) -> None:
+        if self.options.pretrained is not None:
+            self.model()  # a mistake shows now
+        super().prepare()
+
     def recipe_of(
         self, datasets: Datasets, splits: tuple[str, ...] | None = None, own: PreparedCuts | None = None
     ) -> Recipe:
@@ -86,7 +95,7 @@ class VocoderTask(SpeechTask[VocoderExperiment, PreparedCuts, VocoderDataset]):
 
     def meta_model(self) -> VocoderModel:
         """The model: no data decide its sizes."""
-        return self.model()
+        return self._add_lora(VocoderModel(self.options, self.mel))
 
     def meta_batch(self) -> Batch:
         """Return a microbatch of training, of silence."""
@@ -97,8 +106,31 @@ class VocoderTask(SpeechTask[VocoderExperiment, PreparedCuts, VocoderDataset]):
         )
 
     def model(self) -> VocoderModel:
-        trained = () if self.options.discriminators is None else ("discriminators",)
-        return add_lora(VocoderModel(self.options, self.mel), self.options.lora, trained)
+        """The model, with published weights if the options name some.
+
+        Where a run has checkpoints, which have all weights, these may have gone.
+        """
+        model = VocoderModel(self.options, self.mel)
+        if self.options.pretrained is not None:
+            read = partial(self._read_weights, self.options.pretrained, model.generator)
+            model.generator.load_state_dict(load_or_init(self.directory, read, model.generator.state_dict))
+        return self._add_lora(model)
+
+    def _add_lora(self, model: VocoderModel) -> VocoderModel:
+        return add_lora(model, self.options.lora, () if model.discriminators is None else ("discriminators",))
+
+    def _read_weights(self, name: str, generator: nn.Module) -> dict[str, Tensor]:
+        """Return published weights of the generator.
+
+        Raises UserError where they can't be read, or are of other spectrograms or sizes.
+        """
+        places = (Path(name).expanduser(), self.folder / name)
+        found = Published.of(KEY, next((str(path.resolve()) for path in places if path.exists()), name))
+        demand_mel(KEY, found.folder, found.mel, self.mel)
+        ours = self.options.model_dump(mode="json", include={*found.model, "hifigan"})
+        if any(ours[option] != value for option, value in {"hifigan": None, **found.model}.items()):
+            raise UserError(f"{KEY}: {found.folder} has other sizes; write model: {flow_text(found.model)}")
+        return found.weights_for(generator)
 
     def discriminator_losses(self, model: nn.Module, batch: Batch) -> dict[str, Term]:
         """Return the loss of telling recordings from generated audio; nothing before the discriminators begin."""
@@ -154,14 +186,7 @@ class VocoderTask(SpeechTask[VocoderExperiment, PreparedCuts, VocoderDataset]):
 
     def vocoder(self, model: nn.Module) -> Vocoder:
         """Return the maker of audio of spectrograms (vaak.tasks.vocoding)."""
-
-        @torch.inference_mode()
-        def samples_of(spectrograms: Sequence[Tensor]) -> list[Tensor]:
-            rows = generated(cast("VocoderModel", model), spectrograms).cpu()
-            ends = [(len(one) - 1) * self.mel.hop_length for one in spectrograms]
-            return [row[:end] for row, end in zip(rows, ends, strict=True)]
-
-        return samples_of
+        return vocoder_of(cast("VocoderModel", model).generator, self.mel.hop_length)
 
     def export_onnx(self, model: nn.Module, folder: Path) -> None:
         """Write FOLDER/model.onnx, checked by onnxruntime: audio of spectrograms of any number and length."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 import re
 import typing
 from pathlib import Path
@@ -184,7 +185,7 @@ def default_of(untouched: Any, key: str, leaf: Leaf) -> Any:
     for part in key.split("."):
         here = getattr(here, part, None) if here is not None else None
     default = leaf.option.get_default(call_default_factory=True) if here is None else here
-    return list(default) if isinstance(default, tuple) else default
+    return json.loads(json.dumps(default)) if isinstance(default, tuple) else default
 
 
 # Two configurations.

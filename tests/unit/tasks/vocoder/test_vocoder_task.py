@@ -224,7 +224,7 @@ def test_a_vocoder_of_other_spectrograms_is_refused(vaak, voice_run: Path, vocod
     corpus = tiny_voice.write_voice(tmp_path / "corpus")
     run = tiny_vocoder.train(corpus, tmp_path / "other", "training.max_steps=1", "data.num_samples=0", **other)
     for vocoder, message in {
-        run: "was trained with global_config.mel.hop_length 32, but the spectrograms to speak have 64",
+        run: "was trained with global_config.mel {hop_length: 32}, but the spectrograms here have {hop_length: 64}",
         voice_run: f"data.speaking.vocoder: {voice_run} is a run of task tts; expected one of task vocoder",
         tmp_path / "gone": f"data.speaking.vocoder: no run {tmp_path / 'gone'}; looked for {tmp_path / 'gone'}",
     }.items():
@@ -232,7 +232,7 @@ def test_a_vocoder_of_other_spectrograms_is_refused(vaak, voice_run: Path, vocod
         assert code == 2
         assert message in err
         assert len(err.strip().splitlines()) == 1
-    with pytest.raises(UserError, match="hop_length 32"):
+    with pytest.raises(UserError, match="hop_length: 32"):
         tiny_voice.train(corpus, tmp_path / "voice", f"data.speaking.vocoder={run}")
     assert list((tmp_path / "voice").rglob("step-*")) == []
 
