@@ -375,7 +375,11 @@ def der(
     if not 0 <= collar < math.inf:
         raise UserError(f"collar is {collar:g}; expected seconds, 0 or more")
     ours, theirs = _recordings(reference, "reference"), _recordings(hypothesis, "hypothesis")
-    return DiarizationRates(score_recordings(ours, theirs, _parts(uem), collar, skip_overlap))
+    if isinstance(uem, str | PathLike):
+        uem = read_scored_regions(Path(uem))
+    elif uem is not None and not isinstance(uem, Mapping):
+        uem = {ONE: uem}
+    return DiarizationRates(score_recordings(ours, theirs, uem, collar, skip_overlap))
 
 
 def _recordings(segments: Segments, whose: str) -> Mapping[str, Sequence[Segment]]:
@@ -394,12 +398,6 @@ def _segment(value: Any, whose: str) -> Segment:
         return segment
     except (TypeError, ValueError) as error:
         raise UserError(f"the {whose} has {value!r}; expected (start, end, speaker), in seconds") from error
-
-
-def _parts(uem: Parts | Mapping[str, Parts] | str | PathLike[str] | None) -> Mapping[str, Parts] | None:
-    if isinstance(uem, str | PathLike):
-        return read_scored_regions(Path(uem))
-    return uem if uem is None or isinstance(uem, Mapping) else {ONE: uem}
 
 
 def read_reference(path: str | Path) -> dict[str, list[Segment]]:

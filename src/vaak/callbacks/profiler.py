@@ -188,10 +188,8 @@ class InterbatchProfiler(Callback):
             return
         self.works = False
         trainer.phases.stop()
-        if trainer.ranks.is_main:
-            self._conclude(trainer)
-
-    def _conclude(self, trainer: Run) -> None:
+        if not trainer.ranks.is_main:
+            return
         if not self.whole.steps:
             what = "profiling: nothing was measured, for the run ended before step %d, or before the interval after it"
             log.info(what, self.warm_until + 1)

@@ -88,27 +88,27 @@ class StepLogCallback(Callback):
 
     def _read(self) -> None:
         """Add up the reports not yet read: one wait for the device, however many there are."""
-        for report, means in zip(self.unread, _floats([report.losses for report in self.unread]), strict=True):
-            self._add(report, means)
+        tensors = [mean for report in self.unread for mean in report.losses.values()]
+        numbers = iter(torch.stack(tensors).tolist() if tensors else [])
+        for report in self.unread:
+            means = {name: next(numbers) for name in report.losses}
+            self.seconds += report.seconds
+            self.aside += report.seconds_aside
+            self.gap += report.seconds_of_gap
+            self.steps += 1
+            for unit, count in report.counts.items():
+                self.counts[unit] = self.counts.get(unit, 0.0) + count
+            if report.skipped is not None:
+                self.skipped[report.skipped] += 1
+            if report.skipped == "non_finite":  # counted; in a mean it would hide all others
+                continue
+            for name, unit in report.units.items():
+                count = report.counts.get(unit, 0.0)
+                self.window.add(name, means[name], count)
+                self.epoch.add(name, means[name], count)
+                if count and self.smoothed.decay:
+                    self.smoothed.add(name, means[name])
         self.unread = []
-
-    def _add(self, report: StepReport, means: dict[str, float]) -> None:
-        self.seconds += report.seconds
-        self.aside += report.seconds_aside
-        self.gap += report.seconds_of_gap
-        self.steps += 1
-        for unit, count in report.counts.items():
-            self.counts[unit] = self.counts.get(unit, 0.0) + count
-        if report.skipped is not None:
-            self.skipped[report.skipped] += 1
-        if report.skipped == "non_finite":  # counted; in a mean it would hide all others
-            return
-        for name, unit in report.units.items():
-            count = report.counts.get(unit, 0.0)
-            self.window.add(name, means[name], count)
-            self.epoch.add(name, means[name], count)
-            if count and self.smoothed.decay:
-                self.smoothed.add(name, means[name])
 
     def _step_values(self, trainer: Run, report: StepReport) -> dict[str, Any]:
         values: dict[str, Any] = self.window.means(trainer.loss_weights)
@@ -148,13 +148,6 @@ def with_total(parts: dict[str, float], weights: dict[str, float]) -> dict[str, 
     """
     total = sum(weights.get(name, 1.0) * mean for name, mean in parts.items())
     return {"loss": total if parts else math.nan, **parts}
-
-
-def _floats(losses: list[dict[str, torch.Tensor]]) -> list[dict[str, float]]:
-    """Return the same dictionaries with numbers in place of tensors, read in one go."""
-    tensors = [tensor for entry in losses for tensor in entry.values()]
-    numbers = iter(torch.stack(tensors).tolist() if tensors else [])
-    return [{name: next(numbers) for name in entry} for entry in losses]
 
 
 class Smoothed:

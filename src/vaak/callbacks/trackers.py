@@ -112,13 +112,10 @@ def numbers(record: Record, only: tuple[str, ...] | None) -> dict[str, float]:
     return {
         f"{group}/{name}": float(value)
         for name, value in flat.items()
-        if _is_number(value) and name not in ("step", "epoch")
+        if (isinstance(value, int | float) and not isinstance(value, bool)) or value in NO_NUMBERS
+        if name not in ("step", "epoch")
         if only is None or name in only or name.removeprefix("val_") in only
     }
-
-
-def _is_number(value: Any) -> bool:
-    return (isinstance(value, int | float) and not isinstance(value, bool)) or value in NO_NUMBERS
 
 
 def reason_of(error: BaseException) -> str:

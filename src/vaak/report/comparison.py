@@ -22,7 +22,9 @@ from vaak.report.run_facts import RunFacts, compared_options, figure_in_words, s
 
 def comparison_page(runs: Sequence[RunFacts], live: bool = False) -> str:
     """The page of several runs; ``live`` as of a document."""
-    names = _distinct_names(runs)
+    # the names of the runs; those of their folders, or the whole paths, where two have the same
+    ways = ([one.name for one in runs], [one.directory.resolve().name for one in runs])
+    names = next((one for one in ways if len(set(one)) == len(one)), [str(one.directory) for one in runs])
     rows: list[Sequence[object]] = [("", *names)]
     columns = [dict(about_run(one)) for one in runs]
     for name in dict.fromkeys(name for column in columns for name in column):
@@ -56,7 +58,10 @@ def comparison_page(runs: Sequence[RunFacts], live: bool = False) -> str:
 
 def _differences(runs: Sequence[RunFacts], names: Sequence[str]) -> list[Html]:
     """Each run against the first, on the examples of their newest evaluations: the difference and its interval."""
-    scores = [_scores(one) for one in runs]
+    scores: list[Scored | None] = []
+    for run in runs:
+        found = [scored(steps[-1][1]) for steps in summaries(run).values()]
+        scores.append(next((one for one in found if one is not None and len(one.sums) > 1), None))
     first = scores[0]
     if first is None:
         return [element("p", f"{names[0]} kept no scores of single examples.")]
@@ -79,20 +84,9 @@ def _differences(runs: Sequence[RunFacts], names: Sequence[str]) -> list[Html]:
     return [*([data_table(rows, what)] if len(rows) > 2 else []), *remarks]
 
 
-def _scores(facts: RunFacts) -> Scored | None:
-    found = [scored(steps[-1][1]) for steps in summaries(facts).values()]
-    return next((one for one in found if one is not None and len(one.sums) > 1), None)
-
-
 def _figure(scores: Scored) -> float | None:
     total, number = np.array(scores.sums).sum(0)
     return float(total / number) if number else None
-
-
-def _distinct_names(runs: Sequence[RunFacts]) -> list[str]:
-    """The runs' names; those of their folders, or the whole paths, where two have the same."""
-    ways = ([one.name for one in runs], [one.directory.resolve().name for one in runs])
-    return next((names for names in ways if len(set(names)) == len(names)), [str(one.directory) for one in runs])
 
 
 def _overlaid(found: Sequence[Sequence[Panel]], names: Sequence[str]) -> list[Panel]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
@@ -69,7 +70,9 @@ def panels(facts: RunFacts) -> tuple[list[Panel], int]:
             else:
                 curve.steps.append(record["step"])
                 curve.values.append(value)
-    if list(found.get("parts of the loss", ())) == ["cross_entropy"] or _is_the_loss(found):
+    parts, loss = found.get("parts of the loss", {}), found.get("loss", {}).get("train")
+    values = [one.values for one in parts.values()]
+    if list(parts) == ["cross_entropy"] or (loss is not None and values == [loss.values]):  # one part: the loss itself
         found.pop("parts of the loss", None)
     order = [name for name in UNITS if name in found] + [name for name in found if name not in UNITS]
     kept, left_out, taken = [], 0, 0
@@ -164,12 +167,6 @@ def _points_of_training(record: Mapping[str, Any]) -> Iterator[tuple[str, str, f
             yield "parts of the loss", name, value
 
 
-def _is_the_loss(found: Mapping[str, Mapping[str, Curve]]) -> bool:
-    """Whether the loss has one part, which is the loss itself."""
-    parts, whole = list(found.get("parts of the loss", {}).values()), found.get("loss", {}).get("train")
-    return len(parts) == 1 and whole is not None and parts[0].values == whole.values
-
-
 def _thinned(curve: Curve, most: int) -> Curve:
     """At most so many points of a curve: of each stretch of it the lowest and the highest, so that peaks stay."""
     count = len(curve.steps)
@@ -195,7 +192,10 @@ def events(facts: RunFacts) -> list[Event]:
 
 
 def _checkpoints(facts: RunFacts) -> Iterator[Event]:
-    best = _pointed(facts.directory, "best")
+    best, pointer = None, facts.directory / "checkpoints" / "best"
+    with contextlib.suppress(OSError, ValueError):
+        if pointer.is_file():
+            best = step_of(Path(pointer.read_text(encoding="utf-8").strip()))
     there = {step_of(path) for path in list_checkpoints(facts.directory / "checkpoints")}
     written = re.findall(r"checkpoint written: .*step-(\d{8,15})$", log_of(facts.directory), re.MULTILINE)
     last = max([0, *(record["step"] for record in facts.records)])
@@ -203,15 +203,6 @@ def _checkpoints(facts: RunFacts) -> Iterator[Event]:
         if step < LARGEST_STEP and (step <= last or step in there):  # others were set aside by a resume
             remark = " (best)" if step == best else "" if step in there else " (removed since)"
             yield Event(step, "checkpoint", f"checkpoint{remark}")
-
-
-def _pointed(run: Path, name: str) -> int | None:
-    """The step of the checkpoint that best or last names."""
-    path = run / "checkpoints" / name
-    try:
-        return step_of(Path(path.read_text(encoding="utf-8").strip())) if path.is_file() else None
-    except (OSError, ValueError):
-        return None
 
 
 def _resumes(facts: RunFacts) -> Iterator[Event]:

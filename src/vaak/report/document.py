@@ -73,7 +73,7 @@ def document(
                     {
                         "label": shortened(curve.label),
                         "x": curve.steps,
-                        "y": [_rounded(value) for value in curve.values],
+                        "y": [None if value is None else float(f"{value:.6g}") for value in curve.values],
                     }
                     for curve in panel.curves
                 ],
@@ -103,10 +103,6 @@ def document(
 def shortened(text: str) -> str:
     """Text for the script, which shows it as text; shortened."""
     return text if len(text) <= 200 else f"{text[:200]} …"
-
-
-def _rounded(value: float | None) -> float | None:
-    return None if value is None else float(f"{value:.6g}")
 
 
 def charts_of(found: Sequence[Panel], happened: Sequence[Event], left_out: int) -> list[Html]:

@@ -95,7 +95,12 @@ def read_facts(run: Path) -> RunFacts:
         raise UserError(f"{run} is not a run directory (no config.yml); give the folder of a run")
     options = options_of(run) if is_own(run, run / "config.yml") else {}
     changed, not_compared = _from_defaults(options)
-    records = sorted(_valid(read_history(run)), key=lambda one: one["step"])
+    records = [one for one in read_history(run) if 0 <= one["step"] < LARGEST_STEP]
+    for one in records:
+        if not isinstance(one.get("clock"), dict):
+            one["clock"] = {}
+    path = run / "sessions.jsonl"
+    sessions = [one for _, one in read_json_lines(path).objects] if is_own(run, path) else []
     name = options.get("name")
     return RunFacts(
         directory=run,
@@ -104,22 +109,9 @@ def read_facts(run: Path) -> RunFacts:
         options=options,
         changed=changed,
         not_compared=not_compared,
-        sessions=_sessions(run),
-        records=records,
+        sessions=[one for one in sessions if all(type(one.get(key)) is int for key in ("number", "first_step"))],
+        records=sorted(records, key=lambda one: one["step"]),
     )
-
-
-def _valid(records: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    for record in records:
-        if 0 <= record["step"] < LARGEST_STEP:
-            clock = record.get("clock")
-            yield {**record, "clock": clock if isinstance(clock, dict) else {}}
-
-
-def _sessions(run: Path) -> list[dict[str, Any]]:
-    path = run / "sessions.jsonl"
-    found = [one for _, one in read_json_lines(path).objects] if is_own(run, path) else []
-    return [one for one in found if all(type(one.get(name)) is int for name in ("number", "first_step"))]
 
 
 def is_own(run: Path, path: Path) -> bool:

@@ -55,17 +55,16 @@ class Reports:
     @property
     def _first(self) -> Page:
         folder = self.folder
-        if folder is not None:
-            return lambda: list_page(folder, live=True), lambda: version_of([one.parent for one in _metrics(folder)])
-        return self._of_runs, lambda: version_of(self.runs)
+        if folder is None:
+            return self._of_runs, lambda: version_of(self.runs)
+        return (
+            lambda: list_page(folder, live=True),
+            lambda: version_of([folder / one.name for one in list_runs(folder)]),
+        )
 
     def _of_runs(self) -> str:
         facts = [read_facts(run) for run in self.runs]
         return run_page(facts[0], live=True) if len(facts) == 1 else comparison_page(facts, live=True)
-
-
-def _metrics(folder: Path) -> list[Path]:
-    return [folder / one.name / "metrics.jsonl" for one in list_runs(folder)]
 
 
 def version_of(runs: Sequence[Path]) -> str:

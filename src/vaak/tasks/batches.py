@@ -90,12 +90,13 @@ class Batches:
         in memory.
         """
         parts, failed = _parts(sources, read), None
-        while some := list(islice(parts, self._ahead())):
+        while some := list(islice(parts, self.ahead or (self.size * BATCHES_AHEAD if self.size > 1 else 1))):
             found: dict[int, Result | UserError] = {}
             places = [place for place, (_, read_parts) in enumerate(some) if read_parts]
             places.sort(key=lambda place: -length(some[place][1][0]))
             while places:
-                most = self._most(length(some[places[0]][1][0]))
+                longest = max(length(some[places[0]][1][0]), 1)
+                most = self.size if self.cells is None else max(1, min(self.size, int(self.cells // longest)))
                 together, places = places[:most], places[most:]
                 begun = time.perf_counter()
                 results = self._compute_batch([some[place][1][0] for place in together], compute)
@@ -112,13 +113,6 @@ class Batches:
                     done.error, failed = result, done
                 elif not isinstance(result, UserError) and done is not failed:
                     yield done.source, result
-
-    def _ahead(self) -> int:
-        return self.ahead or (self.size * BATCHES_AHEAD if self.size > 1 else 1)
-
-    def _most(self, longest: float) -> int:
-        """How many parts are together where the longest is this long."""
-        return self.size if self.cells is None else max(1, min(self.size, int(self.cells // max(longest, 1))))
 
     def _compute_batch(
         self, parts: list[Part], compute: Callable[[list[Part]], Sequence[Result]]

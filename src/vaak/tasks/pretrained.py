@@ -271,8 +271,14 @@ def save_tokenizer(
     ``key`` is the option that names the model. Raises UserError where it can't be loaded.
     """
     found = tokenizer_of(key, source)
+    own: dict[str, Any] = {role: getattr(found, f"{role}_token", None) for role in SPECIAL_NAMES}
+    vocabulary = found.get_vocab()
+    for role, names in SPECIAL_NAMES.items():
+        own[role] = own[role] or next((name for name in names if name in vocabulary), None)
+    # the one that ends a document stands for those that it lacks: so no token is added, and the model keeps its size
+    special = {role: str(token or own["eos"]) for role, token in own.items() if token or own["eos"]}
     given = {role: found.convert_ids_to_tokens(token) for role, token in (roles or {}).items() if token is not None}
-    tokenizer = Tokenizer.from_json(found.backend_tokenizer.to_str(), {**_roles_of(found), **given})
+    tokenizer = Tokenizer.from_json(found.backend_tokenizer.to_str(), special | given)
     tokenizer.save(folder / "tokenizer")
     write_tokenizer_config(found, folder)
     if found.chat_template:
@@ -300,18 +306,6 @@ def write_base_tokenizer(tokenizer: Tokenizer, prepared: Path, folder: Path) -> 
     """
     tokenizer.save(folder)
     write_json(folder / TOKENIZER_CONFIG, read_tokenizer_config(prepared))
-
-
-def _roles_of(found: Any) -> dict[str, str]:
-    """Return the special tokens by role; the one that ends a document stands for those that a tokenizer lacks.
-
-    So no token is added, and the model keeps its size.
-    """
-    roles = {role: getattr(found, f"{role}_token", None) for role in SPECIAL_NAMES}
-    vocabulary = found.get_vocab()
-    for role, names in SPECIAL_NAMES.items():
-        roles[role] = roles[role] or next((name for name in names if name in vocabulary), None)
-    return {role: str(token or roles["eos"]) for role, token in roles.items() if token or roles["eos"]}
 
 
 def read_weights(model: nn.Module, source: str, names: Names) -> None:

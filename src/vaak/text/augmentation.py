@@ -109,8 +109,12 @@ class Augmenter:
         for place in np.flatnonzero(chosen).tolist():
             word = words[place]
             found = None if self.fixed(word) else self.synonym(word, rng)
-            if found is not None:
-                changed[place] = word._replace(core=_copy_capitals(word.core, found))
+            if found is not None:  # in capitals, or with a capital first, where the word is
+                if len(word.core) > 1 and word.core.isupper():
+                    found = found.upper()
+                elif word.core[:1].isupper():
+                    found = found[:1].upper() + found[1:]
+                changed[place] = word._replace(core=found)
         return changed
 
     def inserted(self, words: list[Word], chosen: np.ndarray, rng: np.random.Generator) -> list[Word]:
@@ -146,13 +150,6 @@ class Augmenter:
                 opening += word.before
                 kept[-1] = kept[-1]._replace(after=kept[-1].after + word.after)
         return kept[1:]
-
-
-def _copy_capitals(word: str, synonym: str) -> str:
-    """The synonym in capitals, or with a capital first, where the word is."""
-    if len(word) > 1 and word.isupper():
-        return synonym.upper()
-    return synonym[:1].upper() + synonym[1:] if word[:1].isupper() else synonym
 
 
 _CHANGES: dict[str, Callable[[Augmenter, list[Word], np.ndarray, np.random.Generator], list[Word]]] = {

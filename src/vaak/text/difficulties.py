@@ -166,9 +166,10 @@ def kept_difficulties(
     Raises UserError for another measure, and if ``morphology`` finds no inflection.
     """
     path = folder / f"difficulty-{measure}-{key}.bin"
-    known = _read(path, number)
-    if known is not None:
-        return known
+    with contextlib.suppress(OSError):
+        content = path.read_bytes()
+        if len(content) == 8 * number:
+            return np.frombuffer(content, "<f8")
     counts = count_words(followed(texts(), "counting words", number), measure)
     difficulty = {"lexical": counts.lexical, "morphology": counts.morphology}[measure]
     difficulties = np.fromiter(map(difficulty, followed(texts(), "measuring difficulty", number)), "<f8", number)
@@ -176,12 +177,3 @@ def kept_difficulties(
     with contextlib.suppress(OSError):  # if the folder can't be written, it is measured again next time
         write_bytes(path, difficulties.tobytes())
     return difficulties
-
-
-def _read(path: Path, number: int) -> np.ndarray | None:
-    """The numbers in a file; None if there is none or it has another size."""
-    try:
-        content = path.read_bytes()
-    except OSError:
-        return None
-    return np.frombuffer(content, "<f8") if len(content) == 8 * number else None

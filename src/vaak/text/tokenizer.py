@@ -102,8 +102,13 @@ class Tokenizer:
             file = file / "tokenizer.json"
         if not file.is_file():
             raise DataError(f"{file}: this tokenizer file does not exist; give a tokenizer.json or a folder with one")
+        config = file.with_name("tokenizer_config.json")
         try:
-            return cls.from_json(file.read_text(encoding="utf-8"), _roles_in_config(file))
+            about = dict(read_json(config)) if config.is_file() else {}
+            named = {role: about.get(f"{role}_token") for role in SPECIAL_NAMES}
+            tokens = {role: one.get("content") if isinstance(one, dict) else one for role, one in named.items()}
+            roles = {role: token for role, token in tokens.items() if isinstance(token, str)}
+            return cls.from_json(file.read_text(encoding="utf-8"), roles)
         except Exception as error:  # the library raises bare Exception for what it can't read
             raise DataError(f"{file}: this is not a tokenizer of the tokenizers library: {error}") from error
 
@@ -206,15 +211,6 @@ class Tokenizer:
         return Tokenizer.from_json, (self.to_json(), self.special_tokens)
 
 
-def _roles_in_config(file: Path) -> dict[str, str]:
-    """The special tokens that the ``tokenizer_config.json`` next to a ``tokenizer.json`` names."""
-    path = file.with_name("tokenizer_config.json")
-    found = dict(read_json(path)) if path.is_file() else {}
-    named = {role: found.get(f"{role}_token") for role in SPECIAL_NAMES}
-    tokens = {role: one.get("content") if isinstance(one, dict) else one for role, one in named.items()}
-    return {role: token for role, token in tokens.items() if isinstance(token, str)}
-
-
 def _special_token(backend: Backend, role: str) -> str:
     """The token that plays ``role``, added to the vocabulary if it has none."""
     known = {token.content for token in backend.get_added_tokens_decoder().values() if token.special}
@@ -300,7 +296,12 @@ class UsersTokenizer(Tokenizer):
         """A new one that has learned from ``texts``."""
         users = _make_users_object(options, folder)
         _call_users_method(options, "train", users, texts)
-        return cls(options, folder, _as_json(options, users.state_dict()))
+        state = users.state_dict()
+        try:
+            content = json.dumps(state, ensure_ascii=False)
+        except (TypeError, ValueError) as error:
+            raise UserError(f"{KEY}: state_dict() of {options.type} gives what JSON can't hold: {error}") from error
+        return cls(options, folder, content)
 
     @classmethod
     def saved_in(cls, path: Path, options: UsersOptions, folder: Path) -> UsersTokenizer:
@@ -410,13 +411,6 @@ def _call_users_method(options: UsersOptions, method: str, users: Any, given: An
         getattr(users, method)(given)
     except (TypeError, KeyError, AttributeError) as error:
         raise UserError(f"{KEY}: {method} of {options.type} doesn't work: {type(error).__name__}: {error}") from error
-
-
-def _as_json(options: UsersOptions, state: Any) -> str:
-    try:
-        return json.dumps(state, ensure_ascii=False)
-    except (TypeError, ValueError) as error:
-        raise UserError(f"{KEY}: state_dict() of {options.type} gives what JSON can't hold: {error}") from error
 
 
 BYTE_ORDER_MARK = "\ufeff"

@@ -149,8 +149,12 @@ def room_responses(num_sources: int, sampling_rate: int, t60: float, rng: np.ran
     """
     size = rng.uniform(SMALLEST_ROOM, LARGEST_ROOM)
     microphone = rng.uniform(FROM_WALLS, size - FROM_WALLS)
-    places = [_place(size, microphone, rng) for _ in range(num_sources)]
-    return [_response(Placement(size, microphone, place), t60, sampling_rate, rng) for place in places]
+    voices: list[np.ndarray] = []
+    while len(voices) < num_sources:
+        voice = rng.uniform(FROM_WALLS, size - FROM_WALLS)
+        if np.linalg.norm(voice - microphone) >= FROM_MICROPHONE:
+            voices.append(voice)
+    return [_response(Placement(size, microphone, voice), t60, sampling_rate, rng) for voice in voices]
 
 
 def reverberated(samples: np.ndarray, response: np.ndarray) -> np.ndarray:
@@ -167,14 +171,6 @@ def reverberated(samples: np.ndarray, response: np.ndarray) -> np.ndarray:
     size = fft.next_fast_len(len(samples) + len(response) - 1, real=True)
     spectrum = fft.rfft(samples, size) * fft.rfft(response, size)
     return np.asarray(fft.irfft(spectrum, size)[: len(samples)], dtype=np.float32)
-
-
-def _place(size: np.ndarray, microphone: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """A random place away from the walls and from the microphone."""
-    while True:
-        place = rng.uniform(FROM_WALLS, size - FROM_WALLS)
-        if np.linalg.norm(place - microphone) >= FROM_MICROPHONE:
-            return place
 
 
 def reflection(size: np.ndarray, t60: float) -> float:

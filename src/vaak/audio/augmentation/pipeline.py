@@ -40,10 +40,16 @@ def augmented(
         np.random.default_rng(draw_key(Purpose.AUGMENTATION, key, name)) for name in PARTS
     )
     audio = _change_speed(audio, config, speed)
-    samples, rate = audio.samples, audio.sampling_rate
-    samples = _add_reverberation(samples, rate, config, reverb)
-    samples = _add_noise(samples, rate, config, noise, voices)
-    samples = _apply_codec(samples, rate, config, codec)
+    samples, rate, room = audio.samples, audio.sampling_rate, config.room
+    if room is not None and reverb.random() < room.probability:
+        [response] = room_responses(1, rate, reverb.uniform(*room.t60), reverb)
+        samples = reverberated(samples, response)
+    if config.noise is not None and noise.random() < config.noise.probability:
+        snr = noise.uniform(*config.noise.snr)
+        others = None if voices is None else lambda: voices(noise)
+        samples = at_snr(samples, drawn_noise(config.noise, len(samples), rate, noise, others), snr)
+    if config.codecs and codec.random() < config.codec_probability:
+        samples = coded(samples, rate, config.codecs[int(codec.integers(len(config.codecs)))], codec)
     if config.volume is not None:
         samples = samples * np.float32(10 ** (volume.uniform(*config.volume) / 20))
     return replace(audio, samples=samples)
@@ -85,36 +91,6 @@ def _change_speed(audio: LabelledAudio, config: AugmentationConfig, rng: np.rand
             for tier, intervals in alignment.items()
         }
     return replace(faster, segments=segments, uem=uem, alignment=alignment)
-
-
-def _add_reverberation(
-    samples: np.ndarray, rate: int, config: AugmentationConfig, rng: np.random.Generator
-) -> np.ndarray:
-    reverb = config.room
-    if reverb is None or rng.random() >= reverb.probability:
-        return samples
-    [response] = room_responses(1, rate, rng.uniform(*reverb.t60), rng)
-    return reverberated(samples, response)
-
-
-def _add_noise(
-    samples: np.ndarray, rate: int, config: AugmentationConfig, rng: np.random.Generator, voices: Voices | None
-) -> np.ndarray:
-    """``samples`` ``(time,)`` with noise at a random signal-to-noise ratio, or unchanged, as ``rng`` draws it.
-
-    ``rate`` is in Hz; ``config`` names the noise and how probable it is; ``voices`` are those that babble is made of.
-    """
-    if config.noise is None or rng.random() >= config.noise.probability:
-        return samples
-    snr = rng.uniform(*config.noise.snr)
-    others = None if voices is None else lambda: voices(rng)
-    return at_snr(samples, drawn_noise(config.noise, len(samples), rate, rng, others), snr)
-
-
-def _apply_codec(samples: np.ndarray, rate: int, config: AugmentationConfig, rng: np.random.Generator) -> np.ndarray:
-    if not config.codecs or rng.random() >= config.codec_probability:
-        return samples
-    return coded(samples, rate, config.codecs[int(rng.integers(len(config.codecs)))], rng)
 
 
 def masked(features: np.ndarray, config: SpecAugmentConfig, frame_shift: float, rng: np.random.Generator) -> np.ndarray:

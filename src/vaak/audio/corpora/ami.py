@@ -95,8 +95,8 @@ class AmiReader(LayoutReader):
 
     def _segments_of(self, path: Path, speaker: str) -> Iterator[Row]:
         """Who speaks when, and the words between the first and the last that a segment names."""
-        words = self.annotations / "words" / path.name.replace(".segments.", ".words.")
-        spoken = list(read_xml(words)) if words.is_file() else []
+        of_words = self.annotations / "words" / path.name.replace(".segments.", ".words.")
+        spoken = list(read_xml(of_words)) if of_words.is_file() else []
         places = {one.get(_ID): place for place, one in enumerate(spoken)}
         for segment in read_xml(path).iter("segment"):
             try:
@@ -106,20 +106,16 @@ class AmiReader(LayoutReader):
             named = [
                 places[name] for child in segment for name in _HREF.findall(child.get("href", "")) if name in places
             ]
-            own = spoken[min(named) : max(named) + 1] if named else []
-            text = "".join(_text_with_space(one) for one in own if one.tag == "w").strip()
+            own = [one for one in spoken[min(named) : max(named) + 1] if one.tag == "w"] if named else []
+            # punctuation has no space before it
+            words = (("" if one.get("punc") == "true" else " ") + (one.text or "").strip() for one in own)
+            text = "".join(words).strip()
             if end > start:
                 yield {"start": start, "end": end, "speaker": speaker, **({"text": text} if text else {})}
 
 
 _ID = "{http://nite.sourceforge.net/}id"
 _HREF = re.compile(r"id\(([^)]*)\)")
-
-
-def _text_with_space(word: xml.etree.ElementTree.Element) -> str:
-    """A word with the space before it; punctuation has none."""
-    text = (word.text or "").strip()
-    return text if word.get("punc") == "true" else f" {text}"
 
 
 def read_xml(path: Path) -> xml.etree.ElementTree.Element:

@@ -265,13 +265,13 @@ class SharReader(LayoutReader):
         return sorted([*part.glob("cuts.*.jsonl*"), *part.glob("recording.*")])
 
     def read(self, split: str) -> Iterator[ReadRecording]:
-        for reading in followed(self._read(split), f"recordings of {split}"):
+        readings = (
+            attempted(str(line.entry.get("id", line.where)), partial(self.reading, line, part))
+            for part in self.parts[split]
+            for line in self.lines(part)
+        )
+        for reading in followed(readings, f"recordings of {split}"):
             yield reading if reading.cut is None else reading._replace(remarks=remarks_on(reading.cut))
-
-    def _read(self, split: str) -> Iterator[ReadRecording]:
-        for part in self.parts[split]:
-            for line in self.lines(part):
-                yield attempted(str(line.entry.get("id", line.where)), partial(self.reading, line, part))
 
     def lines(self, part: Path) -> Iterator[Line]:
         for cuts in sorted(part.glob("cuts.*.jsonl*")):
@@ -280,9 +280,11 @@ class SharReader(LayoutReader):
             if not tar.is_file():
                 raise DataError(f"{cuts}: its recordings are missing, {tar.name}; copy it there, not compressed")
             others = {path.name.partition(".")[0] for path in part.iterdir()} - {"cuts", "recording"}
-            recordings = _pairs(members_of(tar))
+            members = members_of(tar)
             for where, entry in json_lines(cuts):
-                data, about = next(recordings, (None, None))
+                data, about = next(members, None), next(members, None)  # a recording, then its description
+                if data is not None and about is None:
+                    raise DataError(f"{data.range.path}: nothing follows {data.name}; this is not a tar of Shar")
                 if data is None or about is None or data.name.rpartition(".")[0] != entry.get("id"):
                     instead = f"has {data.name}" if data else "ends"
                     raise DataError(f"{where}: {tar} {instead} where the recording of {entry.get('id')} is expected")
@@ -304,12 +306,3 @@ class SharReader(LayoutReader):
         sources[0] |= {"type": PART, "source": str(absolute)}
         demand_harmless(entry, where)
         return ReadRecording(str(entry["id"]), lhotse_object(entry, where))
-
-
-def _pairs(members: Iterator[Member]) -> Iterator[tuple[Member, Member]]:
-    """Yield the data of each recording with its description, which follows it in the tar."""
-    for data in members:
-        about = next(members, None)
-        if about is None:
-            raise DataError(f"{data.range.path}: nothing follows {data.name}; this is not a tar of Shar")
-        yield data, about

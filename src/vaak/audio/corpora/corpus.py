@@ -185,7 +185,14 @@ class AudioCorpus(SplitCorpus[ReadRecording, "Cut", AudioStatistics]):
         """Yield the values that each recording's supervisions have under a name: speaker, language, gender, own."""
         for entry in self.source.read(split):
             labels = entry.cut.supervisions if entry.cut is not None else ()
-            yield sorted({str(value) for one in labels if (value := _label(one, name)) is not None})
+            found = set[str]()
+            for one in labels:
+                value = getattr(one, name, None)
+                if value is None:
+                    value = (one.custom or {}).get(name)
+                if value is not None:
+                    found.add(str(value))
+            yield sorted(found)
 
     def items(self, split: str, entries: Iterator[ReadRecording], counts: AudioStatistics) -> Iterator[Cut]:
         seen = set[int]()
@@ -224,11 +231,6 @@ class AudioCorpus(SplitCorpus[ReadRecording, "Cut", AudioStatistics]):
             f"no {self.dataset.split_by} fell into it; give more recordings, other fractions, a number "
             "(valid_examples, test_examples), or files for this split"
         )
-
-
-def _label(supervision: Any, name: str) -> Any:
-    value = getattr(supervision, name, None)
-    return value if value is not None else (supervision.custom or {}).get(name)
 
 
 def size_of(path: Path) -> int | None:
@@ -293,11 +295,6 @@ def _open_reader(dataset: DatasetConfig, audio: AudioConfig) -> CorpusReader:
     return READERS[dataset.type](dataset, audio)
 
 
-def _cache() -> Path:
-    """Return the folder of files that can be recreated, kept for all runs of a user."""
-    return Path(os.environ.get("VAAK_CACHE") or Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache", "vaak"))
-
-
 class VoicesReader(CorpusReader):
     """Sentences of synthesised voices; they depend on no files."""
 
@@ -305,8 +302,10 @@ class VoicesReader(CorpusReader):
 
     def __init__(self, dataset: DatasetConfig, audio: AudioConfig) -> None:
         super().__init__(dataset)
-        self.folder = Path(dataset.output_dir or Path(audio.output_dir or _cache()) / dataset.name)
-        self.folder = self.folder.expanduser().absolute()
+        # where the files of all runs of a user are that can be recreated
+        cache = Path(os.environ.get("VAAK_CACHE") or Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache", "vaak"))
+        folder = Path(dataset.output_dir or Path(audio.output_dir or cache) / dataset.name)
+        self.folder = folder.expanduser().absolute()
         self.files: list[Path] = []
 
     def read(self, split: str) -> Iterator[ReadRecording]:

@@ -87,7 +87,12 @@ class JsonReader(CorpusReader):
             is_shared = sum(path in paths for paths in self._manifests.values()) > 1
             for where, given in followed(manifest_lines(path), f"recordings of {split}"):
                 entry = given | _rename_columns(given, self._columns, where)
-                if not is_shared or _split_of(entry, where) == split:
+                own: Any = entry.get("split")
+                if is_shared and not isinstance(own, str):
+                    raise DataError(
+                        f"{where}: several splits name this manifest, so each line needs a split; this one has none"
+                    )
+                if not is_shared or SPLIT_NAMES.get(own, own) == split:
                     name = str(entry.get("audio", where))
                     yield attempted(name, partial(reading_of, entry, (path.parent, *self.roots), where))
 
@@ -163,13 +168,6 @@ def json_lines(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
         raise DataError(f"{path}: can't be read: {reason}") from error
 
 
-def _split_of(entry: dict[str, Any], where: str) -> str:
-    split = entry.get("split")
-    if not isinstance(split, str):
-        raise DataError(f"{where}: several splits name this manifest, so each line needs a split; this one has none")
-    return SPLIT_NAMES.get(split, split)
-
-
 def reading_of(entry: dict[str, Any], folders: Sequence[Path], where: str, part: Part | None = None) -> ReadRecording:
     """The recording of a line, whose files are in ``folders``; its audio may be a ``part`` of one.
 
@@ -242,7 +240,8 @@ def _labels(
         if not isinstance(segments, list):
             raise DataError(f"{where}: segments is a {type(segments).__name__}, not a list of start, end, speaker")
         return sorted((_labelled_segment(one, where) for one in segments), key=lambda one: one.segment), []
-    speaker, text = _text(entry, "speaker", where), _transcript(entry, where)
+    speaker, text = _text(entry, "speaker", where), entry.get("text")
+    text = "" if isinstance(text, str) and not text.strip() else _text(entry, "text", where)  # "": nothing is said
     if speaker is None and not text and all(entry.get(key) is None for key in ALIGNMENTS):
         return None, []
     rest = {key: value for key, value in entry.items() if key not in KNOWN and isinstance(value, str | int | float)}
@@ -298,12 +297,6 @@ def _number(entry: dict[str, Any], key: str, where: str) -> float | None:
     if isinstance(value, bool) or not isinstance(value, int | float) or not (math.isfinite(value) and value >= 0):
         raise DataError(f"{where}: {key} is {value!r}; expected a number, 0 or more")
     return float(value)
-
-
-def _transcript(entry: dict[str, Any], where: str) -> str | None:
-    """The text, "" for one of nothing but space; None if there is none."""
-    text = entry.get("text")
-    return "" if isinstance(text, str) and not text.strip() else _text(entry, "text", where)
 
 
 def _text(entry: dict[str, Any], key: str, where: str) -> str | None:

@@ -62,7 +62,10 @@ class KaldiReader(LayoutReader):
         return (self.root, part, *self.roots)
 
     def lines(self, part: Path) -> Iterator[Line]:
-        said = {name: self._read_keyed(part / name) for name in ("text", "utt2spk", "utt2lang", "spk2gender")}
+        said: dict[str, dict[str, str]] = {"text": {}, "utt2spk": {}, "utt2lang": {}, "spk2gender": {}}
+        for name, values in said.items():
+            if (part / name).is_file():
+                values.update({key: value for _, key, value in keyed_lines(part / name)})
 
         def about(utterance: str) -> Row:
             speaker = said["utt2spk"].get(utterance)
@@ -74,9 +77,6 @@ class KaldiReader(LayoutReader):
         for where, name, audio in keyed_lines(part / "wav.scp"):
             entry: Row = {"id": name, "audio": audio.strip()}
             yield Line(where, entry | (about(name) if segments is None else {"segments": segments.get(name)}))
-
-    def _read_keyed(self, path: Path) -> dict[str, str]:
-        return {key: value for _, key, value in keyed_lines(path)} if path.is_file() else {}
 
     def _segments(self, part: Path, about: Callable[[str], Row]) -> dict[str, list[Row]] | None:
         """Who speaks when in each recording, and what; None where entries are utterances."""

@@ -61,11 +61,6 @@ PREFIXES = {"train": ("train", "tr_", "tr-"), "valid": ("dev", "valid", "val"), 
 MANIFEST = re.compile(r"(?:(?P<prefix>.+)_)?recordings_(?P<part>.+)\.jsonl(\.gz)?")
 
 
-def corpus_folder(dataset: DatasetConfig, audio: AudioConfig) -> Path:
-    """The folder of the corpus."""
-    return Path(dataset.corpus_dir or Path(audio.corpus_dir) / dataset.name).expanduser()
-
-
 def output_folder(dataset: DatasetConfig, audio: AudioConfig) -> Path:
     """The folder of its manifests."""
     return Path(dataset.output_dir or Path(audio.output_dir or "manifests") / dataset.name).expanduser()
@@ -101,7 +96,8 @@ def prepare_corpus(dataset: DatasetConfig, audio: AudioConfig) -> dict[str, Path
 
     with artifact.making(is_done, keeps_empty=False) as needed:
         if needed:
-            parts = _make(recipe, corpus_folder(dataset, audio), output, identity["options"], audio.num_jobs)
+            corpus = Path(dataset.corpus_dir or Path(audio.corpus_dir) / dataset.name).expanduser()
+            parts = _make(recipe, corpus, output, identity["options"], audio.num_jobs)
             artifact.finish({**identity, "parts": parts, NO_TIMES: True}, with_sizes=False)
         return {part: output / path for part, path in artifact.read()["parts"].items()}
 
@@ -177,13 +173,13 @@ def _found(output: Path) -> dict[str, Iterator[ReadRecording]]:
             f"{output} has manifests of several kinds ({', '.join(found)}); name those to use: type: cuts, "
             "train: [recordings, supervisions]"
         )
-    return {part: _read_manifests(path) for parts in found.values() for part, path in parts.items()}
-
-
-def _read_manifests(recordings: Path) -> Iterator[ReadRecording]:
-    supervisions = recordings.with_name(recordings.name.replace("recordings_", "supervisions_"))
-    paths = [recordings, supervisions] if supervisions.exists() else [recordings]
-    return ManifestReader(DatasetConfig(name=recordings.name, type="cuts"), {"train": paths}).read("train")
+    readings: dict[str, Iterator[ReadRecording]] = {}
+    for part, recordings in next(iter(found.values()), {}).items():
+        supervisions = recordings.with_name(recordings.name.replace("recordings_", "supervisions_"))
+        paths = [recordings, supervisions] if supervisions.exists() else [recordings]
+        dataset = DatasetConfig(name=recordings.name, type="cuts")
+        readings[part] = ManifestReader(dataset, {"train": paths}).read("train")
+    return readings
 
 
 def _write(path: Path, readings: Iterable[ReadRecording]) -> dict[str, int]:
@@ -294,7 +290,11 @@ class ManifestReader(CorpusReader):
             for where, entry in json_lines(path):
                 yield attempted(str(entry.get("id", where)), partial(self._cut, entry, path.parent, where))
         if manifests.recordings:
-            recordings = (one for path in manifests.recordings for one in self._recordings(path))
+            recordings = (
+                lhotse_object(self._resolve_files(entry, path.parent, where), where)
+                for path in manifests.recordings
+                for where, entry in json_lines(path)
+            )
             lines = (line for path in manifests.supervisions for line in json_lines(path))
             supervisions = (lhotse_object(entry, where) for where, entry in lines)
             yield from joined(recordings, supervisions)
@@ -305,10 +305,6 @@ class ManifestReader(CorpusReader):
         if not has_audio:
             raise DataError(f"{where}: cut {cut.id} has no recording; give a manifest of cuts with recordings")
         return ReadRecording(getattr(cut, "recording_id", None) or cut.id, cut)
-
-    def _recordings(self, path: Path) -> Iterator[Recording]:
-        for where, entry in json_lines(path):
-            yield lhotse_object(self._resolve_files(entry, path.parent, where), where)
 
     def _resolve_files(self, entry: dict[str, Any], folder: Path, where: str) -> dict[str, Any]:
         """The line with absolute paths of audio.

@@ -271,8 +271,11 @@ def _companions(path: Path) -> tuple[Path, Path]:
 def _fetch_part(url: str, part: Path, source: Path, headers: dict[str, str]) -> None:
     """Download the rest of the file."""
     there = part.stat().st_size if part.exists() else 0
-    known = _read_source(source) if there else {}
-    if there and known.get("url") == url and known.get("mark"):
+    known: Any = None
+    if there:
+        with contextlib.suppress(OSError, ValueError):
+            known = read_json(source)
+    if isinstance(known, dict) and known.get("url") == url and known.get("mark"):
         headers = {**headers, "Range": f"bytes={there}-", "If-Range": known["mark"]}
     with _answer(urllib.request.Request(url, headers=headers)) as answer:
         goes_on = answer.status == 206
@@ -300,14 +303,6 @@ def _answer(request: urllib.request.Request) -> Any:
         error.close()
     headers = {key: value for key, value in request.header_items() if key.lower() not in ("range", "if-range")}
     return urllib.request.urlopen(urllib.request.Request(request.full_url, headers=headers), timeout=PATIENCE)
-
-
-def _read_source(source: Path) -> dict[str, Any]:
-    try:
-        known = read_json(source)
-    except (OSError, ValueError):
-        return {}
-    return known if isinstance(known, dict) else {}
 
 
 def _demand_checksum(url: str, name: str, part: Path, headers: dict[str, str]) -> None:

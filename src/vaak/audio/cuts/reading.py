@@ -122,7 +122,9 @@ def uem_of(cut: Any) -> tuple[tuple[float, float], ...] | None:
 
 def file_of(cut: Cut) -> str:
     """The file that the cut is read from, or the first of several; for messages."""
-    return next((str(source.source) for source in _sources(cut)), "no file")
+    parts: list[Any] = [track.cut for track in cut.tracks] if hasattr(cut, "tracks") else [cut]
+    recordings = [part.recording for part in parts if getattr(part, "recording", None) is not None]
+    return next((str(source.source) for recording in recordings for source in recording.sources), "no file")
 
 
 def demand_frequencies(cut: Any, audio: AudioConfig) -> None:
@@ -218,13 +220,6 @@ def _only_libsndfile() -> Iterator[None]:
         yield
     finally:
         set_current_audio_backend(before)
-
-
-def _sources(cut: Any) -> Iterator[Any]:
-    """The sources of a cut, or of all that are mixed in it."""
-    for part in [track.cut for track in cut.tracks] if hasattr(cut, "tracks") else [cut]:
-        if getattr(part, "recording", None) is not None:
-            yield from part.recording.sources
 
 
 SOURCES = frozenset({"file", PART})

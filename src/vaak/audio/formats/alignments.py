@@ -63,16 +63,15 @@ def _tier(values: _Values) -> tuple[str, list[Interval]]:
         raise DataError(f"{values.where}: a tier is an IntervalTier or a TextTier, not {kind!r}")
     name = values.text("tier's name")
     values.seconds("tier's start"), values.seconds("tier's end")
-    return name, [_interval(values, NUM_TIMES[kind]) for _ in range(values.count("number of intervals"))]
-
-
-def _interval(values: _Values, num_times: int) -> Interval:
-    start = end = values.seconds("start")
-    if num_times == 2:
-        end = values.seconds("end")
-    if end < start:
-        raise DataError(f"{values.where}: this interval ends at {end} s, but begins at {start} s")
-    return Interval(start, end, values.text("text").strip())
+    intervals: list[Interval] = []
+    for _ in range(values.count("number of intervals")):
+        start = end = values.seconds("start")
+        if NUM_TIMES[kind] == 2:
+            end = values.seconds("end")
+        if end < start:
+            raise DataError(f"{values.where}: this interval ends at {end} s, but begins at {start} s")
+        intervals.append(Interval(start, end, values.text("text").strip()))
+    return name, intervals
 
 
 class _Values:
@@ -149,10 +148,16 @@ def write_textgrid(
     with optional_import("writing TextGrid files requires praatio", "audio"):
         from praatio.utilities.textgrid_io import getTextgridAsStr
     path = Path(path)
+    content = {"xmin": 0.0, "xmax": float(duration)}
+    entries: list[dict[str, Any]] = []
     for name, intervals in tiers.items():
         _demand_order(path, name, intervals, duration)
-    content = {"xmin": 0.0, "xmax": float(duration)}
-    entries = [{**content, **_entries(name, intervals)} for name, intervals in tiers.items()]
+        if intervals and all(interval.start == interval.end for interval in intervals):
+            points = [(start, text) for start, _, text in intervals]
+            entries.append({**content, "class": "TextTier", "name": name, "entries": points})
+        else:
+            pieces = [tuple(interval) for interval in intervals]
+            entries.append({**content, "class": "IntervalTier", "name": name, "entries": pieces})
     text = getTextgridAsStr({**content, "tiers": entries}, f"{form}_textgrid", True, minimumIntervalLength=None)
     write_text(path, text)
 
@@ -184,12 +189,6 @@ def _demand_order(path: Path, name: str, intervals: Sequence[Interval], duration
         before = end
     if len({interval.start == interval.end for interval in intervals}) > 1:
         raise DataError(f"{path}: can't be written: tier {name} has points and intervals; make them two tiers")
-
-
-def _entries(name: str, intervals: Sequence[Interval]) -> dict[str, Any]:
-    if intervals and all(interval.start == interval.end for interval in intervals):
-        return {"class": "TextTier", "name": name, "entries": [(start, text) for start, _, text in intervals]}
-    return {"class": "IntervalTier", "name": name, "entries": [tuple(interval) for interval in intervals]}
 
 
 def segments_of(tiers: Mapping[str, Sequence[Interval]]) -> list[Segment]:

@@ -155,7 +155,9 @@ class SimulatedConversations:
             if rng.random() < CUT:
                 piece = piece.cut_inside(*rng.integers(0, round(CUT_INSIDE * rate), 2, endpoint=True).tolist())
             # the speech begins at ``place``; what is left of the pause before it overlaps with what is there
-            _add(track, piece.samples * np.float32(gain), place - piece.first)
+            begin = place - piece.first
+            first, last = max(begin, 0), min(begin + len(piece.samples), num_samples)
+            track[first:last] += (piece.samples * np.float32(gain))[first - begin : last - begin]
             end = min(place + piece.last - piece.first, num_samples)
             segments.append(Segment(place / rate, end / rate, name))
             place = end + _pause(self.config.beta, rate, rng)
@@ -217,12 +219,6 @@ def at_speed_name(speaker: str, factor: float) -> str:
 def at_speeds(speakers: Sequence[str], factors: Sequence[float]) -> tuple[str, ...]:
     """The names of the speakers at these speeds, sorted; without any, as they are."""
     return tuple(sorted(at_speed_name(speaker, factor) for speaker in speakers for factor in factors or (1.0,)))
-
-
-def _add(track: np.ndarray, samples: np.ndarray, place: int) -> None:
-    """Adds ``samples`` to ``track`` from ``place`` on; what is outside of the track is left out."""
-    first, last = max(place, 0), min(place + len(samples), len(track))
-    track[first:last] += samples[first - place : last - place]
 
 
 def _pause(mean: float, sampling_rate: int, rng: np.random.Generator) -> int:

@@ -17,7 +17,6 @@ from vaak.callbacks.step_log import LossTally
 from vaak.compat.hindi_lm.config import ExperimentConfig
 from vaak.compat.hindi_lm.texts import TextLoader
 from vaak.compat.stages import Stages
-from vaak.config.experiment import Experiment
 from vaak.config.load import Loaded
 from vaak.core.callback import Callback, Run, StepReport
 from vaak.core.errors import UserError
@@ -191,16 +190,13 @@ class HindiLanguageModelTrainer:
         return self.engine
 
     def _load_experiment(self, num_epochs: int | None) -> Loaded:
-        """The experiment to run; its prepared data is in the run directory, not in a shared cache."""
+        """The experiment of the stage to come: the first is the configuration's, the others draw differently.
+
+        Its prepared data is in the run directory, not in a shared cache.
+        """
         values = self.config if num_epochs is None else self.config | {"num_epochs": num_epochs}
         loaded = ExperimentConfig(values).loaded
-        data = loaded.experiment.data.model_copy(update={"cache_dir": None})
-        experiment = self._experiment_of_stage(loaded.experiment.model_copy(update={"data": data}))
-        return replace(loaded, experiment=experiment)
-
-    def _experiment_of_stage(self, experiment: Experiment[Any, Any]) -> Experiment[Any, Any]:
-        """The experiment of the stage to come: the first is the configuration's, the others draw differently."""
-        training = experiment.training
+        experiment, training = loaded.experiment, loaded.experiment.training
         changed: dict[str, Any] = {}
         optimizer = self._before if self._history.engine is None else self.optimizer
         rate = self._stages.rate(optimizer, training.optimizer.lr)
@@ -208,12 +204,13 @@ class HindiLanguageModelTrainer:
             changed["optimizer"] = training.optimizer.model_copy(update={"lr": rate})
         if self._stage:
             changed["random_seed"] = training.random_seed + self._stage
-        named: dict[str, Any] = {"training": training.model_copy(update=changed)}
+        data = experiment.data.model_copy(update={"cache_dir": None})
+        named: dict[str, Any] = {"data": data, "training": training.model_copy(update=changed)}
         if self._stage:
             ending = f"-{self._stage + 1}"
             run_dir = experiment.run_dir
             named |= {"name": experiment.name + ending, "run_dir": run_dir.with_name(run_dir.name + ending)}
-        return experiment.model_copy(update=named)
+        return replace(loaded, experiment=experiment.model_copy(update=named))
 
     def _task(self, loaded: Loaded, train: TextLoader, valid: TextLoader | None) -> _GivenTask:
         loaders = {"train": train} if valid is None else {"train": train, "valid": valid}

@@ -120,7 +120,12 @@ class WhisperSamples(WhisperFeatures):
         ``masks`` are those of ``vaak.audio.augmentation.pipeline.masked_on_device``.
         """
         samples, masks = tensors["samples"], tensors.get("masks")
-        window, filters = (constant.to(samples.dtype) for constant in self._constants(samples.device))
+        device = samples.device
+        if device not in self._of_devices:
+            hann = torch.hann_window(self._extractor.n_fft)
+            mel = torch.from_numpy(self._extractor.mel_filters.T).float()
+            self._of_devices[device] = send(hann, device), send(mel, device)
+        window, filters = (constant.to(samples.dtype) for constant in self._of_devices[device])
         samples = F.pad(samples, (0, self.num_samples - samples.shape[1]))
         with torch.autocast(samples.device.type, enabled=False):
             spectra = torch.stft(
@@ -129,11 +134,3 @@ class WhisperSamples(WhisperFeatures):
             logs = (filters @ spectra[..., :-1].abs().square()).clamp(min=1e-10).log10()
         features = (logs.maximum(logs.amax((1, 2), keepdim=True) - 8) + 4) / 4
         return features if masks is None else masked_on_device(features.mT, masks).mT
-
-    def _constants(self, device: torch.device) -> tuple[Tensor, Tensor]:
-        """The window, and the mel filters ``(bin, frequency)``."""
-        if device not in self._of_devices:
-            window = torch.hann_window(self._extractor.n_fft)
-            filters = torch.from_numpy(self._extractor.mel_filters.T).float()
-            self._of_devices[device] = send(window, device), send(filters, device)
-        return self._of_devices[device]

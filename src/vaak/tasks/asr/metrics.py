@@ -101,17 +101,14 @@ class AsrMeters(Meters):
             for name in names:
                 yield name, counts.word_errors, counts.words
             yield "cer", counts.character_errors, counts.characters
-            about: dict[str, Any] = {"reference": reference, "hypothesis": hypothesis}
+            group = str(batch.extra["groups"][row]) if len(self.groups) > 1 else ""
+            index = batch.indices[row][0] if batch.indices else row
+            about: dict[str, Any] = {"name": batch.extra["names"][row], **({"group": group} if group else {})}
+            about |= {"reference": reference, "hypothesis": hypothesis}
             about |= {} if experts is None else {"expert": experts[row]}
-            self._keep(batch, row, (counts.word_errors, counts.words), about)
-
-    def _keep(self, batch: Batch, row: int, sums: tuple[int, int], about: dict[str, Any]) -> None:
-        """Keep a transcribed row as an example; ``sums`` are its errors and words."""
-        group = str(batch.extra["groups"][row]) if len(self.groups) > 1 else ""
-        index = batch.indices[row][0] if batch.indices else row
-        known: dict[str, Any] = {"name": batch.extra["names"][row], **({"group": group} if group else {}), **about}
-        known |= {"audio": f"utterance-{index + 1}"} if index < len(self._heard) else {}
-        self._log.add(index, sums[0], sums, about["reference"], known, group)
+            about |= {"audio": f"utterance-{index + 1}"} if index < len(self._heard) else {}
+            sums = counts.word_errors, counts.words
+            self._log.add(index, counts.word_errors, sums, reference, about, group)
 
     def seen(self) -> dict[str, list[Any]]:
         return self._log.seen()

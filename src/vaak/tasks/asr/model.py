@@ -31,18 +31,6 @@ ATTENTION = "vaak"
 """The name of ``_attend`` in transformers."""
 
 
-def attend_without_masks(whisper: WhisperForConditionalGeneration) -> None:
-    """Let a Whisper attend by torch's kernels, as before, but make no masks: none of its rows are packed.
-
-    To make one, transformers would wait for the GPU in every step, and ask whether rows are.
-    """
-    if whisper.config._attn_implementation == "sdpa":
-        from transformers import AttentionInterface
-
-        AttentionInterface.register(ATTENTION, _attend)
-        whisper.set_attn_implementation(ATTENTION)
-
-
 def _attend(
     module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **more: Any
 ) -> tuple[Tensor, None]:
@@ -93,7 +81,13 @@ class AsrModel(nn.Module):
         """Adapters that ``lora`` or ``experts`` add are drawn from torch's default generator."""
         super().__init__()
         whisper.config.apply_spec_augment = False  # features are masked with the data (data.augmentation)
-        attend_without_masks(whisper)
+        if whisper.config._attn_implementation == "sdpa":
+            from transformers import AttentionInterface
+
+            # torch's kernels, as before, but no masks, for no rows are packed: to make one, transformers would wait for
+            # the GPU in every step, and ask whether rows are
+            AttentionInterface.register(ATTENTION, _attend)
+            whisper.set_attn_implementation(ATTENTION)
         self.whisper, self.experts = whisper, experts
         self.gate: Gate | None = None
         add_lora(whisper, lora)

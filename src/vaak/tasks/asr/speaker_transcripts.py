@@ -116,14 +116,14 @@ def turns_of(segments: Iterable[Segment]) -> list[Segment]:
     for segment in ordered:
         place = last.get(segment.speaker)
         before = None if place is None else found[place]
-        if before is not None and segment.start - before.end < PAUSE and not _is_interrupted(before, segment, ordered):
+        # unless another begins to speak in the pause
+        if (
+            before is not None
+            and segment.start - before.end < PAUSE
+            and not any(before.end <= one.start < segment.start and one.speaker != segment.speaker for one in ordered)
+        ):
             found[last[segment.speaker]] = before._replace(end=max(before.end, segment.end))
         else:
             last[segment.speaker] = len(found)
             found.append(segment)
     return [turn for turn in found if turn.end - turn.start >= SHORTEST]
-
-
-def _is_interrupted(before: Segment, after: Segment, segments: Sequence[Segment]) -> bool:
-    """Whether another begins to speak in the pause, and so between what is said before and after it."""
-    return any(before.end <= one.start < after.start and one.speaker != after.speaker for one in segments)

@@ -172,15 +172,31 @@ def _make(sources: LabelSources, splits: tuple[str, ...] | None, folder: Path) -
         vectors = loaded_embeddings(sources.base)[[*words.values()]]
         np.savez(folder / "neighbours.npz", words=np.array([*words]), vectors=vectors)
         log.info("synonyms: neighbours among %s words of %s", f"{len(words):,}", sources.base)
+    room = data.max_length - (2 if model.architecture == "transformer" else 0)  # rows begin and end with special tokens
     for split, store in stores.items():
         tokens = write_targets(store, classes, tokenizer, data.corpus.multi_label).tokens
-        statistics[split] |= _report_tokens(split, statistics[split], tokens, tokenizer, room_of(sources.experiment))
+        statistics[split] |= _report_tokens(split, statistics[split], tokens, tokenizer, room)
     return {"statistics": statistics}
 
 
 def write_targets(store: TextStore, classes: Classes, tokenizer: Tokenizer, multi_label: bool) -> LabelStores:
-    """Write tokens and targets of texts next to them."""
-    targets = _targets(store, classes, multi_label)
+    """Write the tokens of texts, and the classes to predict, next to them.
+
+    Raises DataError for a label that training doesn't have.
+    """
+    numbers = [{label: number for number, label in enumerate(names)} for names in classes.values()]
+    starts = np.cumsum([0, *map(len, numbers)])
+    shape = (len(store), int(starts[-1]) if multi_label else len(numbers))
+    targets = np.full(shape, 0 if multi_label else IGNORED, dtype=np.int8 if multi_label else np.int64)
+    for index, row in enumerate(store):
+        for place, labels in enumerate(row.labels):
+            for label in labels:
+                if label not in numbers[place]:
+                    raise DataError(f"{row.where}: the label {label!r} occurs in no training text; remove or map it")
+                if multi_label:
+                    targets[index, starts[place] + numbers[place][label]] = 1
+                else:
+                    targets[index, place] = numbers[place][label]
     np.save(store.folder / "targets.npy", targets)
     tokens = write_tokens(store.folder / "tokens", (row.text for row in store), tokenizer)
     return LabelStores(store, tokens, targets)
@@ -199,24 +215,6 @@ def _classes_of(columns: Iterable[str], store: TextStore, number: int | None) ->
             some = ", ".join(found[:10]) + (", …" if len(found) > 10 else "")
             raise DataError(f"model.num_labels is {number}, but {column} has {len(found)} labels in train ({some})")
     return classes
-
-
-def _targets(store: TextStore, classes: Classes, multi_label: bool) -> np.ndarray:
-    """Return the classes to predict. Raises DataError for a label that training doesn't have."""
-    numbers = [{label: number for number, label in enumerate(names)} for names in classes.values()]
-    starts = np.cumsum([0, *map(len, numbers)])
-    shape = (len(store), int(starts[-1]) if multi_label else len(numbers))
-    targets = np.full(shape, 0 if multi_label else IGNORED, dtype=np.int8 if multi_label else np.int64)
-    for index, row in enumerate(store):
-        for place, labels in enumerate(row.labels):
-            for label in labels:
-                if label not in numbers[place]:
-                    raise DataError(f"{row.where}: the label {label!r} occurs in no training text; remove or map it")
-                if multi_label:
-                    targets[index, starts[place] + numbers[place][label]] = 1
-                else:
-                    targets[index, place] = numbers[place][label]
-    return targets
 
 
 def _tokenizer(sources: LabelSources, stores: dict[str, TextStore], folder: Path) -> Tokenizer:
@@ -276,11 +274,6 @@ def whole_words(tokenizer: Tokenizer) -> dict[str, int]:
     if not found:
         raise DataError("data.augmentation.synonyms: the tokenizer of model.pretrained_model has no whole words")
     return found
-
-
-def room_of(experiment: ClassificationExperiment) -> int:
-    """The most tokens of a text that are read: a transformer's rows begin and end with special ones."""
-    return experiment.data.max_length - (2 if experiment.model.architecture == "transformer" else 0)
 
 
 def _report_overlap(given: dict[str, TextStore]) -> None:

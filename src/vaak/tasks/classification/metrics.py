@@ -357,17 +357,14 @@ def baseline_scores(
 ) -> Iterator[tuple[str, np.ndarray]]:
     """Each baseline's name, and its scores ``(text, class)`` of the classes of all columns, one after another."""
     names = [name for column in classes.values() for name in column]
-    decisions = train.targets if multi_label else _one_hot(train.targets, classes)
+    decisions = train.targets
+    if not multi_label:  # (text, column) to (text, class)
+        one_hot = [np.eye(len(of_column))[decisions[:, index]] for index, of_column in enumerate(classes.values())]
+        decisions = np.concatenate(one_hot, axis=1)
     frequent = np.tile(decisions.mean(0) - (0.5 if multi_label else 0.0), (len(evaluated), 1))
     yield "most frequent class", frequent
     texts = [row.text for row in train.texts]
     yield "TF-IDF + linear SVM", _svm_scores(texts, decisions, evaluated, len(names))
-
-
-def _one_hot(targets: np.ndarray, classes: Classes) -> np.ndarray:
-    """``(text, class)`` of the classes of all columns, of targets ``(text, column)``."""
-    columns = [np.eye(len(names))[targets[:, index]] for index, names in enumerate(classes.values())]
-    return np.concatenate(columns, axis=1)
 
 
 def _svm_scores(texts: Sequence[str], decisions: np.ndarray, evaluated: Sequence[str], num_classes: int) -> np.ndarray:

@@ -267,15 +267,11 @@ class ClassificationTask(TextTask[ClassificationExperiment, PreparedLabels, Text
             loss = self.losses_of_columns[column]
             terms = losses_of_logits(loss, auxiliary, scores[column], targets[column], per="example", valid=every)
             for name, term in terms.items():
-                one = self._term_of(column, name)
+                one = name, "example"
+                if self.class_weights is not None and name == self.main_loss.name:  # these can't be added up
+                    one = name if len(self.class_weights) == 1 else f"{name}/{column}", unit_of(column)
                 totals[one] = totals.get(one, torch.zeros_like(term.total)) + weight * term.total
         return {name: Term(total, per=unit) for (name, unit), total in totals.items()}
-
-    def _term_of(self, column: str, name: str) -> tuple[str, str]:
-        """The term to which a loss of a column belongs, and its unit: those of weighted classes can't be added up."""
-        if self.class_weights is None or name != self.main_loss.name:
-            return name, "example"
-        return name if len(self.class_weights) == 1 else f"{name}/{column}", unit_of(column)
 
     def outputs(self) -> Outputs:
         rows, classes = self.rows, self.prepared.classes

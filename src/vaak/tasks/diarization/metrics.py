@@ -132,7 +132,10 @@ class DiarizationMeters(Meters):
         """Add the sums over frames; the model's output on each window."""
         outputs, terms, main, labels = self.score(model, batch)
         inferred = model.inferred(outputs, batch["feature_mask"])
-        right = right_frames(outputs.logits, inferred.probabilities, labels, self.data.inference.threshold)
+        if labels.ndim == 2:
+            right = outputs.logits.argmax(-1) == labels
+        else:
+            right = ((inferred.probabilities >= self.data.inference.threshold) == (labels > 0.5)).all(-1)
         embeddings = [] if inferred.embeddings is None else [inferred.embeddings.float()]
         loss, right, mask, probabilities, *vectors = read_together(
             terms[main].total, right & batch["mask"], batch["mask"], inferred.probabilities.float(), *embeddings
@@ -258,13 +261,6 @@ def window_of(example: DiarizationExample, first: int, last: int, frame_shift: f
     start, end = first * frame_shift, last * frame_shift
     inside = shifted(cropped(example.segments, start, end), -start)
     return DiarizationExample(example.name, example.features[first:last], tuple(inside), end - start)
-
-
-def right_frames(logits: Tensor, probabilities: Tensor, labels: Tensor, threshold: float) -> Tensor:
-    """``(row, frames)``: True where the model predicts all labels of the frame."""
-    if labels.ndim == 2:
-        return logits.argmax(-1) == labels
-    return ((probabilities >= threshold) == (labels > 0.5)).all(-1)
 
 
 def scoring_protocol(data: DiarizationDataConfig, split: str) -> dict[str, str]:

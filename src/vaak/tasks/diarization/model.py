@@ -66,7 +66,13 @@ class DiarizationModel(nn.Module):
         super().__init__()
         self.config, self.collator = config, collator
         width = config.d_model
-        self.front_end = make_front_end(config, num_bins)
+        # from features (row, time, bins) to an encoder frame for every ``subsampling`` of theirs, the last maybe not
+        # full, and to (row, time, channels), of which these were made
+        self.front_end: StackedFrames | Convolutions = (
+            StackedFrames(num_bins, width, config.context, config.subsampling)
+            if config.front_end == "stacked"
+            else Convolutions(num_bins, config)
+        )
         self.dropout = nn.Dropout(config.dropout)
         self.encoder = TransformerStack(config, causal=False)
         self.expand = Expansion(config, self.front_end.num_channels) if config.upsampling > 1 else None
@@ -153,17 +159,6 @@ def frame_mask(feature_mask: Tensor, subsampling: int) -> Tensor:
 
 BELOW = -1
 """For rates by layer (``layer_decay``): all of a front end, its own layers too, is below the encoder's."""
-
-
-def make_front_end(config: DiarizationModelConfig, num_bins: int) -> StackedFrames | Convolutions:
-    """A module from features ``(row, time, bins)`` and mask ``(row, time)`` to ``(row, encoder frames, width)``.
-
-    There is an encoder frame for every ``subsampling`` frames of features, the last one maybe not full. The second
-    thing it returns is ``(row, frames of features, channels)``, from which the encoder's frames were made.
-    """
-    if config.front_end == "stacked":
-        return StackedFrames(num_bins, config.d_model, config.context, config.subsampling)
-    return Convolutions(num_bins, config)
 
 
 def centred(features: Tensor, mask: Tensor) -> Tensor:
@@ -261,7 +256,11 @@ class Attractors(nn.Module):
         ``hidden`` is ``(row, frames, width)``, of which ``lengths`` ``(row,)`` frames are real.
         """
         rows, time, width = hidden.shape
-        order = torch.stack([_order(length, time) for length in lengths.tolist()]).to(hidden.device)
+        orders = []
+        for length in lengths.tolist():  # an order of the real frames that depends on their number alone
+            drawn = torch.randperm(length, generator=torch.Generator().manual_seed(length))
+            orders.append(torch.cat([drawn, torch.arange(length, time)]))
+        order = torch.stack(orders).to(hidden.device)
         shuffled = hidden.gather(1, order[..., None].expand(-1, -1, width))
         packed = pack_padded_sequence(shuffled, lengths.cpu(), batch_first=True, enforce_sorted=False)
         state = self.reader(packed)[1]
@@ -270,12 +269,6 @@ class Attractors(nn.Module):
         # the gradient of existence stays out of the attractors, as in the paper: it would make them similar
         existence = self.exists(attractors.detach())[..., 0]
         return hidden @ attractors[:, :-1].transpose(1, 2), existence
-
-
-def _order(length: int, time: int) -> Tensor:
-    """An order of the first ``length`` of ``time`` frames that depends on ``length`` alone; the others stay."""
-    drawn = torch.randperm(length, generator=torch.Generator().manual_seed(length))
-    return torch.cat([drawn, torch.arange(length, time)])
 
 
 CLUSTERING, SPEAKER, ATTRACTOR = "clustering", "speaker", "attractor"

@@ -162,7 +162,14 @@ class Diarizer:
             if not isinstance(one, Done):
                 outputs.append(one[1])
                 continue
-            yield one.source.path, one.error or self._diarized(one.source, outputs, one.seconds)
+            file, begun = one.source, time.perf_counter()
+            if one.error is not None:
+                yield file.path, one.error
+            else:
+                segments = self.segments(self.joined(outputs, file.num_frames))
+                segments = cropped(segments, 0.0, file.duration)  # the last frame may go beyond it
+                seconds = one.seconds + time.perf_counter() - begun
+                yield file.path, Diarized(file.name, segments, file.duration, seconds, self.at_ceiling(outputs))
             outputs = []
 
     def _read(self, features: Features, audio: AudioConfig, file: _File) -> Iterator[Window]:
@@ -176,13 +183,6 @@ class Diarizer:
                 before = min(first, margin)
                 samples = opened.read((first - before) * shift, (last + margin) * shift)
                 yield first, features(samples)[before : before + last - first]
-
-    def _diarized(self, file: _File, outputs: Sequence[WindowOutput], seconds: float) -> Diarized:
-        begun = time.perf_counter()
-        segments = self.segments(self.joined(outputs, file.num_frames))
-        segments = cropped(segments, 0.0, file.duration)  # the last frame may go beyond it
-        seconds += time.perf_counter() - begun
-        return Diarized(file.name, segments, file.duration, seconds, self.at_ceiling(outputs))
 
     def at_ceiling(self, outputs: Sequence[WindowOutput]) -> bool:
         """Whether in some window as many speak as the model can tell apart, and nobody said how many there are."""
@@ -244,10 +244,17 @@ def recording_names(files: Collection[Path], known: Collection[str] = ()) -> dic
     It is the file's name without its ending, blanks replaced; or its part before the first dot, where that is ``known``
     (``ES2002a`` of ``ES2002a.Mix-Headset.wav``). Files of one name in several folders have their folders before it.
     """
-    names = {path: _name(path, known) for path in files}
+    names: dict[Path, str] = {}
+    for path in files:
+        ways = [_as_field(path.stem), _as_field(path.name.partition(".")[0])]
+        names[path] = next((way for way in ways if way in known), ways[0])
     for shared, number in Counter(names.values()).items():
         if number > 1:
-            names |= _names_by_folder([path for path in files if names[path] == shared])
+            alike = [path for path in files if names[path] == shared]
+            root = os.path.commonpath([path.absolute().parent for path in alike])  # their folders differ below it
+            for path in alike:
+                folders = path.absolute().relative_to(root).with_suffix("").parts
+                names[path] = _as_field("-".join(folders))
     taken: Counter[str] = Counter()
     for path, name in names.items():
         while taken[names[path].casefold()]:  # not every disk tells A from a
@@ -255,18 +262,6 @@ def recording_names(files: Collection[Path], known: Collection[str] = ()) -> dic
             names[path] = f"{name}-{taken[name.casefold()]}"
         taken[names[path].casefold()] += 1
     return names
-
-
-def _name(path: Path, known: Collection[str]) -> str:
-    names = [_as_field(path.stem), _as_field(path.name.partition(".")[0])]
-    return next((name for name in names if name in known), names[0])
-
-
-def _names_by_folder(files: Collection[Path]) -> dict[Path, str]:
-    """Names that begin with the folders in which the files differ."""
-    root = os.path.commonpath([path.absolute().parent for path in files])
-    parts = {path: path.absolute().relative_to(root).with_suffix("").parts for path in files}
-    return {path: _as_field("-".join(folders)) for path, folders in parts.items()}
 
 
 def _as_field(text: str) -> str:

@@ -182,15 +182,10 @@ def translation_protocol(
     protocol = {"translated": str(len(num_references)), "decoding": decoding.method}
     protocol |= {name: str(getattr(decoding, name)) for name in METHOD_OPTIONS[decoding.method]}
     protocol["max_new_tokens"] = str(min(decoding.max_new_tokens or max_target_length, max_target_length))
-    return protocol | {f"{name}_signature": signature for name, signature in _signatures(set(num_references)).items()}
-
-
-def _signatures(num_references: set[int]) -> dict[str, str]:
-    """sacrebleu's signature of each score; a metric has one once the number of references is known."""
-    scores = sacrebleu_scores()
-    for metric in scores.values():
-        corpus_statistics(metric, ["a"] * len(num_references), [["a"] * number for number in num_references])
-    return {name: str(metric.get_signature()) for name, metric in scores.items()}
+    scores, numbers = sacrebleu_scores(), set(num_references)
+    for metric in scores.values():  # one has a signature once the number of references is known
+        corpus_statistics(metric, ["a"] * len(numbers), [["a"] * number for number in numbers])
+    return protocol | {f"{name}_signature": str(metric.get_signature()) for name, metric in scores.items()}
 
 
 Pair = tuple[str, Sequence[str]]

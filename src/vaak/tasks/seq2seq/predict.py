@@ -270,7 +270,10 @@ def decoding_settings(decoding: DecodingConfig, max_target_length: int, **asked:
     """
     given = {name: value for name, value in asked.items() if value is not None}
     read_by = {name: READ_BY[name] for name in given if name in READ_BY}
-    method = given.get("method") or _method_of(list(read_by.values()), decoding.method)
+    method = given.get("method")
+    if not method:  # that has all of these options: the run's if possible, otherwise the first
+        able = [one for one in (decoding.method, *METHODS) if all(one in methods for methods in read_by.values())]
+        method = able[0] if able else next(iter(read_by.values()))[0]
     if method == "greedy" and "method" not in given and given.get("n_best", 1) > 1:
         method = "beam"
     for name, methods in read_by.items():
@@ -282,12 +285,6 @@ def decoding_settings(decoding: DecodingConfig, max_target_length: int, **asked:
     options = decoding.model_dump(exclude={"valid_examples", "max_new_tokens"}) | given | {"method": method}
     longest = given.get("max_new_tokens", decoding.max_new_tokens or max_target_length)
     return DecodingSettings(**(options | {"max_new_tokens": min(longest, max_target_length)}))
-
-
-def _method_of(readers: list[tuple[str, ...]], of_run: str) -> str:
-    """The method that has all of these options: the run's if possible, otherwise the first; the run's if none has."""
-    able = [method for method in (of_run, *METHODS) if all(method in methods for methods in readers)]
-    return able[0] if able else readers[0][0]
 
 
 ORDERS = range(1, 7)

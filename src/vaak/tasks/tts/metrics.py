@@ -69,7 +69,7 @@ class TtsMeters(Meters):
         self._spoken = spoken
         self.protocol = {"split": split, "durations": durations, **(spoken.protocol if spoken else {})}
         self._score, self._milliseconds = score, 1000 * frame_shift
-        self._losses = LossMeters(lambda model, batch: self._measure_batch(model, batch), split, weights)
+        self._losses = LossMeters(self._measure_batch, split, weights)
 
     def _measure_batch(self, model: nn.Module, batch: Batch) -> dict[str, Term]:
         """The losses, and by how many frames durations are wrong."""

@@ -182,27 +182,24 @@ class Speaker:
         return batches.of_sources(texts, self._sentences_of, lambda one: len(one.ids), self._speak_sentences)
 
     def _sentences_of(self, text: SpokenText) -> Iterator[Processed]:
-        yield from self._speakable(text.text, text.unspeakable)
-
-    def _speakable(self, text: str, unspeakable: list[Unspeakable]) -> list[Processed]:
         """Return each sentence of a text in symbols, without what can't be spoken."""
         try:
-            return self._process_text(text)
+            return iter(self._process_text(text.text))
         except DataError as error:
             if self.options.on_unspeakable == "error":
                 raise
             nothing = error
         found: list[Processed] = []
-        for sentence in unnormalised_sentences(text):
+        for sentence in unnormalised_sentences(text.text):
             try:
                 found += self._process_text(sentence)
             except DataError as error:
                 rest = self._without_unknown(sentence) if self.options.on_unspeakable == "drop" else []
-                unspeakable.append(Unspeakable(str(error), rest_is_spoken=bool(rest)))
+                text.unspeakable.append(Unspeakable(str(error), rest_is_spoken=bool(rest)))
                 found += rest
         if not found:
             raise nothing
-        return found
+        return iter(found)
 
     def _process_text(self, text: str) -> list[Processed]:
         return self.processor.process_all(divided(self.processor.normalise(text)) or [text])

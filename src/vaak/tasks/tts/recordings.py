@@ -162,15 +162,11 @@ def _add_pause(found: Aligned, between: Sequence[str], pause: tuple[float, float
         if found.ends:
             found.ends[-1] = ended
         return
-    own = max(range(len(between)), key=lambda place: (_rank(between[place]), place))
+    order = [BOUNDARY, *PAUSING[::-1], PAUSE]  # by how likely one pauses there
+    ranks = [order.index(symbol) if symbol in order else -1 for symbol in between]
+    own = max(range(len(between)), key=lambda place: (ranks[place], place))
     found.symbols.extend(between)
     found.ends.extend(begun if place < own else ended for place in range(len(between)))
-
-
-def _rank(symbol: str) -> int:
-    """How likely one pauses at a symbol."""
-    order = [BOUNDARY, *PAUSING[::-1], PAUSE]
-    return order.index(symbol) if symbol in order else -1
 
 
 def _spoken_symbols(phones: Sequence[Interval], processor: PhonemeProcessor) -> list[Interval]:
@@ -191,7 +187,8 @@ def _times(text: Sequence[str], spoken: Sequence[Interval]) -> list[tuple[float,
     )
     blocks = SequenceMatcher(None, own, other, autojunk=False).get_opcodes()
     found = sum(last - first for kind, first, last, _, _ in blocks if kind == "equal")
-    known = len(own) - sum(_count_unknown(block, other) for block in blocks)
+    # an aligner has marked the other phonemes as an unknown word
+    known = len(own) - sum(last - first for _, first, last, begun, ended in blocks if NOISE in other[begun:ended])
     if found < (1 - MOST_DIFFERENT) * known:
         raise DataError(
             f"its alignment is of another text: only {found} of {len(own)} phonemes are in it (their order counts)"
@@ -209,9 +206,3 @@ def _times(text: Sequence[str], spoken: Sequence[Interval]) -> list[tuple[float,
             step = (end - start) / (last - first)
             times += [(start + step * index, start + step * (index + 1)) for index in range(last - first)]
     return times
-
-
-def _count_unknown(block: tuple[str, int, int, int, int], other: Sequence[str]) -> int:
-    """How many phonemes of the text an aligner has marked as an unknown word."""
-    _, first, last, begun, ended = block
-    return last - first if NOISE in other[begun:ended] else 0

@@ -14,7 +14,6 @@ from vaak.tasks.tts.config import (
     SHARED,
     SMALL,
     FlowMatchingConfig,
-    PredictorConfig,
     SpeakingConfig,
     TtsDataConfig,
     TtsExperiment,
@@ -153,9 +152,10 @@ def metrics(experiment: TtsExperiment) -> list[str]:
 def num_parameters(experiment: TtsExperiment) -> int:
     """About how many parameters the model has."""
     model, num_bins = experiment.model, experiment.global_config.num_mel_bins
-    width = model.encoder.d_model
+    width, one = model.encoder.d_model, model.duration_predictor
     aligner = 2 * width * width if model.durations == "learned" else 0
-    predictors = (1 + model.pitch + model.energy) * predictor_parameters(model.duration_predictor, width)
+    predictor = one.kernel_size * one.width * (width + (one.num_layers - 1) * one.width)
+    predictors = (1 + model.pitch + model.energy) * predictor
     decoder = decoder_parameters(model, num_bins)
     return stack_parameters(model.encoder) + decoder + aligner + predictors
 
@@ -172,11 +172,6 @@ def decoder_parameters(model: TtsModelConfig, num_bins: int) -> int:
     blocks = (2 * flow.num_levels - 1) * flow.blocks_per_level * (10 * flow.width + flow.kernel_size) * flow.width
     between = (4 * (flow.num_levels - 1) + 2) * flow.width**2
     return blocks + between + width * num_bins + flow.width * (2 * num_bins + width)
-
-
-def predictor_parameters(predictor: PredictorConfig, input_width: int) -> int:
-    """Return the parameters of a predictor's convolutions."""
-    return predictor.kernel_size * predictor.width * (input_width + (predictor.num_layers - 1) * predictor.width)
 
 
 SPEC = TaskSpec(

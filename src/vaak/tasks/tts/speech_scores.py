@@ -138,7 +138,13 @@ def score_folders(reference: Path, hypothesis: Path, texts: Path | None) -> Scor
         raise UserError(f"{hypothesis} has no audio of {reference} ({min(theirs)}, not {min(ours)}); rename it")
     for name in sorted(ours.keys() ^ theirs.keys()):
         log.warning("%s: only in one of the folders; it isn't scored", ours.get(name) or theirs[name])
-    written = None if texts is None else _texts(texts)
+    written: dict[str, str] | None = None
+    if texts is not None:
+        try:
+            lines = texts.read_text(encoding="utf-8-sig").splitlines()
+        except (OSError, UnicodeDecodeError) as error:
+            raise UserError(f"{texts} can't be read: {getattr(error, 'strerror', None) or error}") from error
+        written = {line.split("|")[0]: line.split("|")[-1] for line in lines if "|" in line}
     scores, rows = SpeechScores(Recogniser() if written is not None else None), {}
     for name in names:
         if written is not None and name not in written:
@@ -157,14 +163,6 @@ def _audio_files(folder: Path) -> dict[str, Path]:
     if not found:
         raise UserError(f"{folder} is not a folder with audio files")
     return found
-
-
-def _texts(path: Path) -> dict[str, str]:
-    try:
-        lines = path.read_text(encoding="utf-8-sig").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"{path} can't be read: {getattr(error, 'strerror', None) or error}") from error
-    return {line.split("|")[0]: line.split("|")[-1] for line in lines if "|" in line}
 
 
 def _read(path: Path) -> np.ndarray:
@@ -227,7 +225,9 @@ def mel_cepstra(samples: np.ndarray) -> np.ndarray:
 
 def distance(reference: np.ndarray, hypothesis: np.ndarray) -> Distance:
     """Return the distance of two utterances of one text, samples ``(time,)`` at 16 kHz."""
-    costs = _distortions(mel_cepstra(reference), mel_cepstra(hypothesis))
+    first, second = mel_cepstra(reference), mel_cepstra(hypothesis)
+    squares = np.square(first).sum(1)[:, None] + np.square(second).sum(1) - 2 * first @ second.T
+    costs = DECIBELS * np.sqrt(squares.clip(min=0))  # of each frame from each other, in dB
     path = warping_path(costs)
     pitches = [pitch_in_range(samples) for samples in (reference, hypothesis)]
     ours, theirs = (pitch[places] for pitch, places in zip(pitches, path.T, strict=True))
@@ -258,13 +258,6 @@ def pitch_in_range(samples: np.ndarray) -> np.ndarray:
         return found
     lowest, highest = np.percentile(found[found > 0], (25, 75)) * (0.75, 1.5)
     return fundamental_frequency(samples, ANALYSIS, PitchConfig(f0_min=float(lowest), f0_max=float(highest)))
-
-
-def _distortions(ours: np.ndarray, theirs: np.ndarray) -> np.ndarray:
-    """Return the distortions ``(frame, other frame)`` of each frame from each other, in dB."""
-    squares = np.square(ours).sum(1)[:, None] + np.square(theirs).sum(1) - 2 * ours @ theirs.T
-    distortions: np.ndarray = DECIBELS * np.sqrt(squares.clip(min=0))
-    return distortions
 
 
 def warping_path(costs: np.ndarray) -> np.ndarray:

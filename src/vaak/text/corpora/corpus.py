@@ -100,11 +100,10 @@ class CorpusBuilder(SplitCorpus[Document, Document, DocumentStatistics]):
         return entry.text if self._is_document(entry.text) else None, entry.text.strip()[:60]
 
     def items(self, split: str, entries: Iterator[Document], counts: DocumentStatistics) -> Iterator[Document]:
-        kept = (
-            PairFilter(self._evaluated(), deduplicate=self.options.deduplicate)
-            if split in self.division.ranges
-            else None
-        )
+        others = [one for one in self.division.given if one != "train"]
+        evaluated = (((normalise(one.text),),) for other in others for one in self.source.read(other))
+        is_cut = split in self.division.ranges
+        kept = PairFilter(evaluated, deduplicate=self.options.deduplicate) if is_cut else None
         for document in entries:
             counts.replaced_bytes += document.replaced_bytes
             if not self._is_document(document.text):
@@ -113,12 +112,6 @@ class CorpusBuilder(SplitCorpus[Document, Document, DocumentStatistics]):
                 counts.drop(reason)
             else:
                 yield document
-
-    def _evaluated(self) -> Iterator[tuple[tuple[str]]]:
-        """The given evaluation documents."""
-        for split in self.division.given:
-            if split != "train":
-                yield from (((normalise(document.text),),) for document in self.source.read(split))
 
     def _is_document(self, text: str) -> bool:
         """Blank lines and cells are none; in a file that is one document, every newline counts."""

@@ -142,7 +142,9 @@ class LabelledCorpus(SplitCorpus[LabelledText, LabelledText, LabelStatistics]):
 
     def items(self, split: str, entries: Iterator[LabelledText], counts: LabelStatistics) -> Iterator[LabelledText]:
         is_cut = split in self.division.ranges
-        kept = PairFilter(self._evaluated(), deduplicate=self.options.deduplicate) if is_cut else None
+        others = [one for one in self.division.given if one != "train"]
+        evaluated = (((self.cleaned(one).text,),) for other in others for one in self.source.read(other))
+        kept = PairFilter(evaluated, deduplicate=self.options.deduplicate) if is_cut else None
         labels_of: dict[int, int] = {}
         for entry in entries:
             if not entry.text and kept is None:
@@ -156,12 +158,6 @@ class LabelledCorpus(SplitCorpus[LabelledText, LabelledText, LabelStatistics]):
                 counts.dropped[DROPPED[reason]] += 1
             else:
                 yield entry
-
-    def _evaluated(self) -> Iterator[tuple[tuple[str]]]:
-        """The given evaluation texts."""
-        for split in self.division.given:
-            if split != "train":
-                yield from (((self.cleaned(entry).text,),) for entry in self.source.read(split))
 
     def out_of_scope(self) -> Iterator[LabelledText]:
         """The texts that belong to no class."""

@@ -168,12 +168,9 @@ class Composer:
     def object(self, verb: Verb, own: bool = True) -> Nominal:
         """Return what it is done to; ``own`` allows अपना."""
         noun = self.noun(sorted(verb.objects))
-        return self.counted(Nominal(noun, self.number(noun), self.object_modifiers(noun, own)))
-
-    def object_modifiers(self, noun: Noun, own: bool) -> tuple[Words, ...]:
-        if own and noun.classes & OWNED and self.chance(0.2):
-            return (("अपना",),)
-        return self.modifiers(noun)
+        number = self.number(noun)
+        is_own = own and noun.classes & OWNED and self.chance(0.2)
+        return self.counted(Nominal(noun, number, (("अपना",),) if is_own else self.modifiers(noun)))
 
     def counted(self, nominal: Nominal) -> Nominal:
         """The phrase, sometimes with a numeral; mass nouns aren't counted."""
@@ -270,19 +267,15 @@ def readings() -> dict[str, FormReading]:
         for gender in "mf":
             for number, oblique in cells:
                 note(adjective_form(adjective.lemma, gender, number, oblique), 2, adjective.lemma)
+    people = [("sg", 1), ("pl", 2), ("sg", 3), ("pl", 3)]
+    features = [Features(gender, number, person) for gender in "mf" for number, person in people]
     for verb in lexicon().verbs:
-        for form in _verb_forms(verb.lemma):
+        finite = {verb_group(verb.lemma, tense, each)[0] for tense in ASPECT_OF for each in features}
+        for form in finite | {imperative(verb.lemma, polite) for polite in (False, True)}:
             note(form, 1, verb.lemma)
     for word in (*POSTPOSITIONS, *RELATIONS, *NUMERALS, "की"):
         found.pop(word, None)
     return {form: FormReading(*map(frozenset, parts)) for form, parts in found.items()}
-
-
-def _verb_forms(lemma: str) -> set[str]:
-    people = [("sg", 1), ("pl", 2), ("sg", 3), ("pl", 3)]
-    features = [Features(gender, number, person) for gender in "mf" for number, person in people]
-    finite = {verb_group(lemma, tense, each)[0] for tense in ASPECT_OF for each in features}
-    return finite | {imperative(lemma, polite) for polite in (False, True)}
 
 
 def meets_held_out(words: Sequence[str]) -> bool:

@@ -33,16 +33,12 @@ def grammar_pairs(split: str, num_sentences: int, seed: int) -> Iterator[tuple[s
         raise ValueError(f"split is {split!r}; expected one of {', '.join(NUM_PAIRS)}")
     if num_sentences > NUM_PAIRS[split]:
         raise ValueError(f"{split} has {NUM_PAIRS[split]} pairs, not {num_sentences}")
-    return islice(_ordered(split, seed), num_sentences)
-
-
-def _ordered(split: str, seed: int) -> Iterator[tuple[str, str]]:
-    if seed == 0:
-        yield from _read_stored(split)
-        return
-    pairs = list(_read_stored(split))
-    random.Random(draw_key(Purpose.GRAMMAR_PAIRS, split, seed)).shuffle(pairs)
-    yield from pairs
+    pairs = _read_stored(split)
+    if seed:
+        shuffled = list(pairs)
+        random.Random(draw_key(Purpose.GRAMMAR_PAIRS, split, seed)).shuffle(shuffled)
+        pairs = iter(shuffled)
+    return islice(pairs, num_sentences)
 
 
 def _read_stored(split: str) -> Iterator[tuple[str, str]]:

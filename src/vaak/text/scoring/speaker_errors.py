@@ -112,7 +112,11 @@ def score_turns(
     normalise = normaliser(normaliser_name)
 
     def spoken(turns: Sequence[Turn]) -> list[list[_Word]]:
-        return _words_by_speaker([turn._replace(text=normalise(turn.text)) for turn in turns])
+        """The words of each speaker, in the order of their turns."""
+        speakers: dict[str, list[_Word]] = {}
+        for turn in sorted(turns, key=lambda one: one.start):
+            speakers.setdefault(turn.speaker, []).extend(words_of(turn._replace(text=normalise(turn.text))))
+        return [words for words in speakers.values() if words]
 
     found = {}
     for name, turns in references.items():
@@ -129,14 +133,6 @@ class _Word(NamedTuple):
     text: str
     start: float
     end: float
-
-
-def _words_by_speaker(turns: Sequence[Turn]) -> list[list[_Word]]:
-    """The words of each speaker, in the order of their turns."""
-    speakers: dict[str, list[_Word]] = {}
-    for turn in sorted(turns, key=lambda one: one.start):
-        speakers.setdefault(turn.speaker, []).extend(words_of(turn))
-    return [words for words in speakers.values() if words]
 
 
 def words_of(turn: Turn) -> list[_Word]:

@@ -96,7 +96,10 @@ def compare_systems(folders: Mapping[str, Path]) -> dict[str, Any]:
             raise DataError(f"{folders[name]} and {folders[MIXTURE]} have other utterances, which can't be compared")
     speakers = {key: line["speaker"] for key, line in own.items() if line["speaker"] is not None}
     units = {key: (speakers[key], True) if key in speakers else (key, False) for key in own}
-    parts = _parts(own)
+    groups: dict[str, list[str]] = {}
+    for key, line in sorted(own.items(), key=lambda item: str(item[1]["group"])):
+        groups.setdefault(line["group"], []).append(key)
+    parts = {ALL: list(own), **(groups if len(groups) > 1 else {})}
     differences = _differences(lines, units, parts, conditions["normaliser"])
     found: dict[str, Any] = {
         **conditions,
@@ -123,14 +126,6 @@ def compare_systems(folders: Mapping[str, Path]) -> dict[str, Any]:
 
 def _without_text(lines: Lines) -> dict[str, Any]:
     return {name: {key: one for key, one in line.items() if key != "text"} for name, line in lines.items()}
-
-
-def _parts(lines: Lines) -> dict[str, list[str]]:
-    """The names of all utterances, and those of each group where there are several."""
-    groups: dict[str, list[str]] = {}
-    for key, line in sorted(lines.items(), key=lambda item: str(item[1]["group"])):
-        groups.setdefault(line["group"], []).append(key)
-    return {ALL: list(lines), **(groups if len(groups) > 1 else {})}
 
 
 def _total_and_groups(by_part: Mapping[str, Any]) -> dict[str, Any]:
@@ -308,19 +303,15 @@ def _system(work: StageWork) -> tuple[Any, Any, Values]:
 
         opened = open_run(work.inputs[SYSTEM] / "run", device=options.device, trust_code=True)
         parameters = sum(one.numel() for one in opened.model.parameters() if one.requires_grad)
-        return opened.task, opened.model, {"parameters": parameters, "steps": sum(map(_steps, _runs(work)))}
+        folders = {work.inputs[SYSTEM], work.inputs.get("experts", work.inputs[SYSTEM])}  # what it was trained in
+        runs = [path.parent for folder in folders for path in folder.glob("*/checkpoints")]
+        return opened.task, opened.model, {"parameters": parameters, "steps": sum(map(_steps, runs))}
     from vaak.engine.distributed.launcher import pick_device
 
     own = {name: one for name, one in options.asr_config.items() if name not in ("model", "training")}
     values = {**data_of(options, "joint"), "model": {"base": base_for(work)}}
     task = prepared_task(values, work.folder / "data", own)
     return task, task.model().to(pick_device(options.device)).eval(), {"parameters": 0, "steps": 0}
-
-
-def _runs(work: StageWork) -> Iterator[Path]:
-    """All runs that a system was trained in."""
-    for folder in {work.inputs[SYSTEM], work.inputs.get("experts", work.inputs[SYSTEM])}:
-        yield from (path.parent for path in folder.glob("*/checkpoints"))
 
 
 def _steps(run: Path) -> int:

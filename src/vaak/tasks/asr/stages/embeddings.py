@@ -51,7 +51,8 @@ def embeddings(work: StageWork) -> dict[str, Any]:
     size = disk_bytes(len(names), shape, options.embedding_type)
     log.info("embeddings of %s utterances will take %.1f MiB on disk", f"{len(names):,}", size / 2**20)
     store = make_rows(work.folder / ROWS, names, embedder, shape=shape, dtype=options.embedding_type, jobs=work.jobs)
-    group_of = dict(zip(names_of(utterances), groups_of(utterances), strict=True))
+    groups = [utterances.group_names[group] for group in utterances.groups]
+    group_of = dict(zip(names_of(utterances), groups, strict=True))
     places = (divmod(number, store.rows_per_shard) for number in range(len(names)))
     mapping = {
         name: {"file": f"{ROWS}/{store.path(shard).name}", "row": row, "group": group_of[name]}
@@ -195,11 +196,6 @@ def _read_names(file: Path) -> list[str]:
 def names_of(utterances: Utterances) -> list[str]:
     """The names of the utterances that are used, in order."""
     return [utterances.cuts[int(place)].id for place in utterances.used]
-
-
-def groups_of(utterances: Utterances) -> list[str]:
-    """Return the group of each row."""
-    return [utterances.group_names[group] for group in utterances.groups]
 
 
 def groups_in(folder: Path, names: Sequence[str]) -> list[str] | None:

@@ -78,22 +78,20 @@ def base_of(options: MoeOptions) -> str:
     """The base: a name, a folder, or scratch."""
     if options.whisper_model is not None:
         return options.whisper_model
-    return SCRATCH if options.mode == "quick" and not _is_on_this_machine(VERSIONS["v2"]) else "v2"
+    if options.mode != "quick":
+        return "v2"
+    try:
+        from huggingface_hub import try_to_load_from_cache
+    except ImportError:
+        return SCRATCH
+    is_here = isinstance(try_to_load_from_cache(VERSIONS["v2"], "model.safetensors"), str)
+    return "v2" if is_here else SCRATCH
 
 
 def _base_folder(options: MoeOptions) -> Path | None:
     """The folder of a base that is in one, and isn't made here."""
     path = Path(VERSIONS.get(base_of(options), base_of(options))).expanduser()
     return path if path.is_dir() else None
-
-
-def _is_on_this_machine(name: str) -> bool:
-    """Whether the Hub's cache has a model."""
-    try:
-        from huggingface_hub import try_to_load_from_cache
-    except ImportError:
-        return False
-    return isinstance(try_to_load_from_cache(name, "model.safetensors"), str)
 
 
 def wants_base(options: MoeOptions) -> bool:

@@ -44,7 +44,12 @@ def heteronyms() -> dict[str, Heteronym]:
         found[f"{word}{MARK}{sense}"] = Heteronym(espeak, phonemes)
         if word not in _WITHOUT_S:
             plural = f"{word}es" if re.search("(?:s|x|sh|ch)$", word) else f"{word}s"
-            found[f"{plural}{MARK}{sense}"] = Heteronym(espeak, phonemes, _ending(phonemes[-1]))
+            ending: tuple[str, ...] = ("Z",)
+            if phonemes[-1] in ("S", "Z", "SH", "ZH", "CH", "JH"):
+                ending = ("IH0", "Z")
+            elif phonemes[-1] in ("P", "T", "K", "F", "TH"):
+                ending = ("S",)
+            found[f"{plural}{MARK}{sense}"] = Heteronym(espeak, phonemes, ending)
     return found
 
 
@@ -435,10 +440,3 @@ def _bases() -> dict[str, str]:
     marked = [mark.partition(MARK)[0] for mark in heteronyms()]
     plain = {word for word in marked if f"{word}s" in marked or f"{word}es" in marked or word in _WITHOUT_S}
     return {word: next(one for one in (word, word[:-1], word[:-2]) if one in plain) for word in marked}
-
-
-def _ending(last: str) -> tuple[str, ...]:
-    """The ending -s after a phoneme of ARPAbet."""
-    if last in ("S", "Z", "SH", "ZH", "CH", "JH"):
-        return ("IH0", "Z")
-    return ("S",) if last in ("P", "T", "K", "F", "TH") else ("Z",)

@@ -115,14 +115,11 @@ def _stressed(word: str, phonemes: list[str]) -> tuple[str, ...]:
         chosen = 1
     else:
         chosen = max(number - 3, 0)
-    return tuple(_mark_stress(phoneme, index, vowels[chosen]) for index, phoneme in enumerate(phonemes))
-
-
-def _mark_stress(phoneme: str, place: int, stressed: int) -> str:
-    """A phoneme with its stress; lax vowels without stress are reduced."""
-    if phoneme not in VOWELS:
-        return phoneme
-    return f"{phoneme}1" if place == stressed else f"{REDUCED.get(phoneme, phoneme)}0"
+    marked = list(phonemes)
+    for place in vowels:  # lax vowels without stress are reduced
+        vowel = phonemes[place]
+        marked[place] = f"{vowel}1" if place == vowels[chosen] else f"{REDUCED.get(vowel, vowel)}0"
+    return tuple(marked)
 
 
 def _syllables(ending: str) -> int:

@@ -109,15 +109,12 @@ class _ByEspeak:
         for before, mark, after in _around_heteronyms(phrase):
             place = len(said[before]) if before else 0
             if place + 1 + (len(said[after]) if after else 0) == len(found):
-                found = (*found[:place], self._heteronym(mark, said), *found[place + 1 :])
+                sense = heteronyms()[mark.lower()]
+                read = [from_arpabet(one, self._alphabet, self._stress) for one in (*sense.arpabet, *sense.ending)]
+                if sense.espeak:  # which says the word but for its ending
+                    read = [said[sense.espeak][-1], *read[len(sense.arpabet) :]]
+                found = (*found[:place], tuple(symbol for one in read for symbol in one), *found[place + 1 :])
         return found
-
-    def _heteronym(self, mark: str, said: Mapping[str, Words]) -> tuple[str, ...]:
-        heteronym = heteronyms()[mark.lower()]
-        read = [from_arpabet(one, self._alphabet, self._stress) for one in (*heteronym.arpabet, *heteronym.ending)]
-        ending = read[len(heteronym.arpabet) :] if heteronym.espeak else read
-        symbols = tuple(symbol for one in ending for symbol in one)
-        return (*said[heteronym.espeak][-1], *symbols) if heteronym.espeak else symbols
 
     def _convert(self, phrase: str, words: Words) -> Words:
         try:
