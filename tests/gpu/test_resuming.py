@@ -9,13 +9,16 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from torch.testing import assert_close
 
 import killed_on_gpu
 from commands import records_of, state_of
 from contract_cases import CASES
+from exact_cases import trained
 from mock_cuda import MockDevice
 from vaak.testing import check_resume
 
@@ -38,8 +41,45 @@ def test_a_run_that_the_system_kills_resumes_with_the_same_bits(request: pytest.
     said = json.loads(ended.stdout.splitlines()[-1])
     assert said["ended"] == [-signal.SIGKILL] * len(killed_on_gpu.KILLED_AFTER)
     assert said["resumed_at"] in (2, 4, 6), "a checkpoint that was being written may be lost"
-    whole, killed = (tmp_path / name / "checkpoints" / "step-00000007" for name in ("whole", "killed"))
+    demand_same(tmp_path / "killed", tmp_path / "whole", last=7)
+
+
+@pytest.mark.slow
+def test_processes_that_divide_a_model_resume_with_the_same_bits(device_library: Path, tmp_path: Path):
+    """In bf16, which auto is on a GPU; how often each waits for its own is bounded, too.
+
+    A step of several processes waits once for what they have added up, and once for whether it is finite.
+    """
+    common: dict[str, Any] = {"device": "cuda", "deterministic": True, "memory": {}}
+
+    def on_two(*stages: str, **distributed: Any) -> tuple[tuple[str, ...], dict[str, Any]]:
+        return stages, {**common, "distributed": {"backend": "gloo", **distributed}}
+
+    whole, updates, divided, killed, offloaded = runs = trained(
+        tmp_path,
+        "lm decoder, documents",
+        device_library,
+        whole=on_two("8:2"),
+        updates=on_two("3:2", "8:2", strategy="zero1"),
+        divided=on_two("8:2", strategy="fsdp"),
+        killed=on_two("5:2", "8:2", strategy="fsdp"),
+        offloaded=on_two("8:2", strategy="fsdp", cpu_offload=True),
+    )
+    demand_same(updates, whole, last=8)
+    demand_same(killed, divided, last=8)
+    for run, others, rtol in ((divided, whole, 1e-2), (offloaded, divided, 1e-4)):
+        for mine, theirs in zip(records_of(run), records_of(others), strict=True):
+            figures = [name for name in ("loss", "val_loss", "gradient_norm") if name in mine]
+            assert_close([mine[name] for name in figures], [theirs[name] for name in figures], rtol=rtol, atol=1e-5)
+    for run in runs[:4]:
+        steps = [step for rank in (0, 1) for step in json.loads((run / f"waits-{rank}.json").read_text())[-2:]]
+        assert all(len(waits) <= 2 for waits in steps), "\n".join(steps[-1])
+
+
+def demand_same(ours: Path, theirs: Path, last: int) -> None:
+    """The same bits in the last checkpoint, and the same log."""
+    found, expected = (run / "checkpoints" / f"step-{last:08}" for run in (ours, theirs))
     for file in ("model", "optimizer", "average"):
-        assert (killed / f"{file}.safetensors").read_bytes() == (whole / f"{file}.safetensors").read_bytes(), file
-    assert state_of(killed) == state_of(whole)
-    assert records_of(tmp_path / "killed") == records_of(tmp_path / "whole")
+        assert (found / f"{file}.safetensors").read_bytes() == (expected / f"{file}.safetensors").read_bytes(), file
+    assert state_of(found) == state_of(expected)
+    assert records_of(ours) == records_of(theirs)

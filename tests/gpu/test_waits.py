@@ -9,6 +9,7 @@ from contextlib import closing
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,6 +20,7 @@ import varlen_reference
 from contract_cases import CASES
 from mock_cuda import MockDevice, Note
 from vaak.core.batch import read_together, send
+from vaak.engine.distributed.exchange import GradientBuckets
 from vaak.engine.trainer import Trainer
 from vaak.nn.decoding.beam_search import BeamSettings, beam_search
 from vaak.nn.decoding.sampling import SamplingSettings, highest, write
@@ -194,6 +196,26 @@ class Repeating:
 
     def select(self, rows: Tensor) -> None:
         self.rows = self.rows[rows]
+
+
+def test_a_sum_over_processes_waits_once(gpu: MockDevice):
+    """For which parameters any of them has reached, and the terms' sums; this one has reached half of its own."""
+    ranks = SimpleNamespace(rank=0, world_size=2, device=torch.device("cuda:0"), add_up=lambda tensor: None)
+    ranks.gather = lambda value: [value, value]
+    reached, not_reached = (torch.nn.Parameter(torch.ones(3).cuda()) for _ in range(2))
+    buckets = GradientBuckets([reached, not_reached], ranks)
+    for waits in (2, 1):  # the first sends the terms' names
+        buckets.begin()
+        total = (2 * reached).sum()
+        total.backward()
+        before = len(gpu.waits())
+        sums, _ = buckets.reduce({"main": total.detach()}, {"main": "token"})
+        assert len(gpu.waits()) - before == waits, "\n".join(map(str, gpu.waits()[before:]))
+    assert sums["main"].is_cuda
+    assert float(sums["main"]) == 6
+    assert not_reached.grad is None
+    assert reached.grad is not None
+    assert reached.grad.tolist() == [2, 2, 2]
 
 
 @pytest.mark.parametrize("options", [{"temperature": 0}, {"top_k": 5}, {"min_p": 0.1, "repetition_penalty": 1.2}])

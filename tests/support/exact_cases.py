@@ -3,11 +3,13 @@
     python exact_cases.py FOLDER CASE '["RUN", ["STOP:PROCESSES", ...], {"OPTION": ...}]' ...
 
 FOLDER/RUN is trained on the given number of processes up to each STOP in turn, where the system kills all of them, and
-to its end by the last; with exact sums, unless options of ``training`` say otherwise.
+to its end by the last; with exact sums, unless options of ``training`` say otherwise. With MOCK_CUDA, the library of
+the mock device, each process has such a GPU, and FOLDER/RUN/waits-RANK.json says how often each step waited for it.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -19,10 +21,12 @@ from typing import Any
 
 import torch
 
+import mock_cuda
 from contract_cases import CASES
 from elastic import forked
 from vaak.callbacks.step_log import StepLogCallback
 from vaak.core.callback import Callback, StepReport
+from vaak.engine.training_data import StepData
 from vaak.testing import Case
 
 TRAINING: dict[str, Any] = {
@@ -50,19 +54,33 @@ class KillAt(Callback):
             os.kill(os.getpid(), signal.SIGKILL)
 
 
-def train(case: Case, run: Path, stop: int, options: dict[str, Any]) -> None:
+def train(case: Case, run: Path, stop: int, options: dict[str, Any], gpu: mock_cuda.MockDevice | None) -> None:
     """What one process does."""
+    if gpu is not None:
+        os.environ["LOCAL_RANK"] = "0"  # each has a machine for itself
     trainer = case.trainer(run, StepLogCallback(1), KillAt(stop), **TRAINING | options)
     trainer.resume("auto")
+    take_step, waits = trainer.take_step, list[list[str]]()
+
+    def counted(data: StepData) -> StepReport:
+        before = len(gpu.waits()) if gpu else 0
+        report = take_step(data)
+        waits.append([str(one) for one in gpu.waits()[before:]] if gpu else [])
+        return report
+
+    setattr(trainer, "take_step", counted)  # noqa: B010 (mypy refuses the assignment)
     trainer.fit()
+    (run / f"waits-{trainer.ranks.rank}.json").write_text(json.dumps(waits))
     trainer.ranks.close()
 
 
-def trained(folder: Path, case: str, **runs: tuple[tuple[str, ...], dict[str, Any]]) -> list[Path]:
-    """Run this program; return the runs' folders. Each run has its stages and options."""
+def trained(
+    folder: Path, case: str, library: Path | None = None, **runs: tuple[tuple[str, ...], dict[str, Any]]
+) -> list[Path]:
+    """Run this program; return the runs' folders. Each run has its stages and options; ``library`` is a mock GPU's."""
     done = subprocess.run(
         [sys.executable, __file__, str(folder), case, *(json.dumps([name, *how]) for name, how in runs.items())],
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        env={**os.environ, "OMP_NUM_THREADS": "1", "MOCK_CUDA": str(library or "")},
         capture_output=True,
         text=True,
         check=False,
@@ -74,14 +92,15 @@ def trained(folder: Path, case: str, **runs: tuple[tuple[str, ...], dict[str, An
 def main() -> None:
     torch.set_num_threads(1)
     folder, name, *runs = Path(sys.argv[1]), *sys.argv[2:]
-    case = CASES[name].prepared(folder)
-    for run, stages, options in map(json.loads, runs):
-        for stage in stages:
-            stop, processes = map(int, stage.split(":"))
-            killed = stop < TRAINING["max_steps"]
-            work = partial(train, case, folder / run, stop if killed else 0, options)
-            statuses = forked(processes, work)
-            assert statuses == [-signal.SIGKILL if killed else 0] * processes, (run, stage, statuses)
+    case, mock = CASES[name].prepared(folder), os.environ.get("MOCK_CUDA")
+    with mock_cuda.plugged_in(Path(mock)) if mock else contextlib.nullcontext() as gpu:
+        for run, stages, options in map(json.loads, runs):
+            for stage in stages:
+                stop, processes = map(int, stage.split(":"))
+                killed = stop < TRAINING["max_steps"]
+                work = partial(train, case, folder / run, stop if killed else 0, options, gpu)
+                statuses = forked(processes, work)
+                assert statuses == [-signal.SIGKILL if killed else 0] * processes, (run, stage, statuses)
 
 
 if __name__ == "__main__":

@@ -178,7 +178,7 @@ class Step:
             ahead = None
             # on CUDA, by kernels that look for numbers that aren't finite: the device needn't be idle until the
             # program has decided
-            if norm.is_cuda and optimizers and all(obeys_found_inf(one) for one in optimizers):
+            if norm.is_cuda and optimizers and all(obeys_found_inf(one, gradients.of_others) for one in optimizers):
                 ahead = NumbersOnDevice([norm, *means.values()])
                 clip_gradients(tensors, norm, self.clipping)
                 with gradients.updating():

@@ -8,8 +8,10 @@ What a GPU refuses is refused: tensors of two devices in one operator, operators
 these numbers), under ``torch.use_deterministic_algorithms`` those that aren't repeatable, and more memory than there
 is. Noted are the calls in which the program waits for the device, and float64, which most GPUs compute slowly.
 
-It doesn't show: speed, streams, the rounding of CUDA's kernels, several devices. cuDNN, cuBLAS and fused attention are
-taken to be absent, so attention is what torch computes without them.
+Processes that have one each add up over gloo, with which torch's ``fully_shard`` works, too.
+
+It doesn't show: speed, streams, the rounding of CUDA's kernels, several devices of a process, NCCL. cuDNN, cuBLAS and
+fused attention are taken to be absent, so attention is what torch computes without them.
 """
 
 from __future__ import annotations
@@ -152,8 +154,12 @@ class MockDevice:
 
     def call(self, operator: OpOverload, *args: Any, **kwargs: Any) -> Any:
         """Call an operator with tensors of the device, as CUDA would."""
-        self._check(operator, args, kwargs)
         schema = operator._schema
+        args = tuple(  # a number in the place of a tensor comes as a number
+            torch.tensor(value) if isinstance(value, int | float) and str(one.type) == "Tensor" else value
+            for one, value in zip(schema.arguments, args, strict=False)
+        )
+        self._check(operator, args, kwargs)
         results = [one.name for one in schema.arguments if one.is_out]
         fresh = {name: torch.empty(0, dtype=kwargs[name].dtype) for name in results}
         special = SPECIAL.get(schema.name)
@@ -179,6 +185,12 @@ class MockDevice:
             self.note("float64", "copy")
         _on_host(to).copy_(_on_host(source))
         return to
+
+    def collect(self, operator: OpOverload, *args: Any) -> Any:
+        """Call an operator of torch.distributed, as NCCL would: only a barrier waits, but here it is gloo's."""
+        if operator._schema.name == "c10d::barrier":
+            self.note("waits", "barrier")
+        return operator(*_mapped(args, _on_host))
 
     def _check(self, operator: OpOverload, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
         name = operator._schema.name.removeprefix("aten::")
@@ -278,13 +290,18 @@ def plugged_in(library: Path, memory: int = MEMORY) -> Iterator[MockDevice]:
     """Within this context, torch has a CUDA device, with ``memory`` bytes."""
     torch.ops.load_library(library)
     device, threads = MockDevice(), torch.autograd.is_multithreading_enabled()
-    aten, everything = torch.library.Library("aten", "IMPL"), torch.library.Library("_", "IMPL")
+    aten, everything, c10d = (torch.library.Library(name, "IMPL") for name in ("aten", "_", "c10d"))
     deterministic = torch.get_deterministic_debug_mode()
     try:
         everything.fallback(device.call, "CUDA")
         aten.impl("copy_", device.copy, "CUDA")
         for operator in (torch.ops.aten.convolution.default, torch.ops.aten.convolution_backward.default):
             aten.impl(operator, partial(device.call, operator), "CUDA")
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # torch's own kernels for CUDA ask for a backend that it doesn't have
+            for name in COLLECTIVES:
+                operator = getattr(torch.ops.c10d, name).default
+                c10d.impl(operator, partial(device.collect, operator), "CUDA", allow_override=True)
         torch.ops.mock_cuda.plug_in()
         device.limit_memory(memory)
         torch.autograd.set_multithreading_enabled(False)  # a backward pass runs where it is called, in its stack
@@ -296,6 +313,13 @@ def plugged_in(library: Path, memory: int = MEMORY) -> Iterator[MockDevice]:
         torch.ops.mock_cuda.unplug()
         aten._destroy()
         everything._destroy()
+        c10d._destroy()
+
+
+COLLECTIVES = (
+    *("allreduce_", "broadcast_", "allgather_", "_allgather_base_", "_reduce_scatter_base_", "scatter_"),
+    *("send", "recv_", "barrier"),
+)
 
 
 class Event:
@@ -306,8 +330,12 @@ class Event:
     def __init__(self, enable_timing: bool = False) -> None:
         self.milliseconds = 0.0
 
-    def record(self, stream: object = None) -> None:
+    def record(self, stream: object = None) -> Event:
         self.milliseconds = 1000 * time.perf_counter()
+        return self
+
+    def wait(self, stream: object = None) -> None:
+        """Have a stream wait: there is one, in which everything before is done."""
 
     def query(self) -> bool:
         return True
@@ -317,6 +345,30 @@ class Event:
 
     def elapsed_time(self, end: Event) -> float:
         return end.milliseconds - self.milliseconds
+
+
+class Stream:
+    """One of the device's streams, all of which work in step with the program."""
+
+    def __init__(self, device: object = None, priority: int = 0) -> None: ...
+
+    def wait_stream(self, stream: Stream) -> None: ...
+
+    def wait_event(self, event: Event) -> None: ...
+
+    def record_event(self, event: Event | None = None) -> Event:
+        return (event or torch.cuda.Event()).record()
+
+
+def _resize_storage(storage: torch.UntypedStorage, size: int) -> torch.UntypedStorage:
+    """Resize a storage, of the device or not."""
+    if storage.device.type == "cpu":
+        return RESIZE(storage, size)  # type: ignore[no-any-return]
+    torch.ops.mock_cuda.resize_storage(torch.empty(0, dtype=torch.uint8, device="cuda").set_(storage), size)
+    return storage
+
+
+RESIZE = torch.UntypedStorage.resize_
 
 
 def _of_cuda(device: MockDevice, memory: int) -> contextlib.AbstractContextManager[Any]:
@@ -340,6 +392,9 @@ def _of_cuda(device: MockDevice, memory: int) -> contextlib.AbstractContextManag
         "is_current_stream_capturing": lambda: False,
         "utilization": lambda index=None: 50,
         "Event": type("Event", (Event,), {"device": device}),
+        "Stream": Stream,
+        "current_stream": lambda index=None: Stream(),
+        "stream": lambda stream: contextlib.nullcontext(),
         "synchronize": lambda index=None: device.note("waits", "torch.cuda.synchronize"),
         "empty_cache": lambda: None,
         "mem_get_info": lambda index=None: (memory - own.used(), memory),
@@ -358,6 +413,8 @@ def _of_cuda(device: MockDevice, memory: int) -> contextlib.AbstractContextManag
     }
     stack = contextlib.ExitStack()
     stack.enter_context(patch.multiple(torch.cuda, **names))
+    stack.enter_context(patch.object(torch.UntypedStorage, "resize_", _resize_storage))
+    stack.enter_context(patch.object(torch.Tensor, "record_stream", lambda tensor, stream: None))
     stack.enter_context(patch.object(torch.version, "cuda", "13.0"))
     stack.enter_context(patch.object(torch.backends.cudnn, "is_acceptable", lambda tensor: False))
     return stack

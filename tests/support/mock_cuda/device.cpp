@@ -19,7 +19,9 @@
 #include <c10/util/Exception.h>
 #include <torch/library.h>
 
+#include <algorithm>
 #include <atomic>
+#include <cstring>
 #include <map>
 #include <mutex>
 
@@ -102,6 +104,9 @@ struct Guard final : c10::impl::NoOpDeviceGuardImpl<DeviceType::CUDA> {
   Stream getDefaultStream(Device) const override { return Stream(Stream::DEFAULT, CUDA); }
   Stream getNewStream(Device, int) const override { return Stream(Stream::DEFAULT, CUDA); }
   Stream exchangeStream(Stream) const noexcept override { return Stream(Stream::DEFAULT, CUDA); }
+  void record(void**, const Stream&, const c10::DeviceIndex, const c10::EventFlag) const override {}
+  void block(void*, const Stream&) const override {}
+  bool queryEvent(void*) const override { return true; }
 };
 
 struct Hooks final : at::CUDAHooksInterface {
@@ -155,6 +160,15 @@ Tensor adopt(const Tensor& tensor) {
   return like(tensor, std::move(storage), c10::DispatchKey::CUDA);
 }
 
+// What a tensor's storage has, in a block of another size: every view of it sees that.
+void resize_storage(const Tensor& tensor, int64_t size) {
+  const Storage& storage = tensor.storage();
+  DataPtr made = device_memory.allocate(static_cast<size_t>(size));
+  std::memcpy(made.mutable_get(), storage.data(), std::min(storage.nbytes(), static_cast<size_t>(size)));
+  storage.set_data_ptr_noswap(std::move(made));
+  storage.set_nbytes(static_cast<size_t>(size));
+}
+
 // torch asks its hooks whether there is a CUDA device. It makes them once, early, and keeps them: they are replaced in
 // their place, by an object that, like them, has nothing but its functions.
 template <typename T, typename... Arguments>
@@ -183,6 +197,7 @@ void unplug() {
 TORCH_LIBRARY(mock_cuda, library) {
   library.def("host(Tensor tensor) -> Tensor", host);
   library.def("adopt(Tensor tensor) -> Tensor", adopt);
+  library.def("resize_storage(Tensor tensor, int bytes) -> ()", resize_storage);
   library.def("plug_in() -> ()", plug_in);
   library.def("unplug() -> ()", unplug);
   library.def("used() -> int", [] { return static_cast<int64_t>(used.load()); });

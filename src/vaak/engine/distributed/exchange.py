@@ -27,6 +27,8 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
+from vaak.core.batch import send
+
 BUCKET_BYTES = 128 * 2**20
 ALIGNMENT = 16
 """Elements: the alignment of each gradient, for vector instructions."""
@@ -48,10 +50,12 @@ class World(Protocol):
 class OwnGradients:
     """The gradients of a run of one process: nothing is added, nothing is held.
 
-    ``may_repeat`` says whether ``reduce`` may ask for the step to be computed again.
+    ``may_repeat`` says whether ``reduce`` may ask for the step to be computed again, ``of_others`` which parameters
+    other ranks update.
     """
 
     may_repeat = False
+    of_others: frozenset[nn.Parameter] = frozenset()
 
     def __init__(self, parameters: Iterable[nn.Parameter]) -> None:
         self.parameters = list(parameters)
@@ -209,15 +213,16 @@ class GradientBuckets(OwnGradients):
         if all(self._reached):
             self._tail[: len(self._trained)] = 1
         else:
-            self._tail[: len(self._trained)] = torch.tensor(self._reached, dtype=self._tail.dtype)
+            reached = torch.tensor(self._reached, dtype=self._tail.dtype)
+            self._tail[: len(self._trained)] = send(reached, self._tail.device)
         row = self._tail[len(self._trained) :].view(self._world.world_size, 2 + TERMS)[self._world.rank]
         if any(self._units.get(name) != units[name] for name in sums) or len(self._units) > TERMS:
-            row[0] = 1
+            row[0].fill_(1)  # row[0] = 1 would wait for a GPU
         elif sums:
-            places = [place for place, name in enumerate(self._units) if name in sums]
-            row[1] = sum(1 << place for place in places)
-            values = torch.stack([sums[name] for name in self._units if name in sums])
-            row[2:][places] = values.to(self._tail.dtype)
+            row[1].fill_(sum(1 << place for place, name in enumerate(self._units) if name in sums))
+            for place, name in enumerate(self._units):
+                if name in sums:
+                    row[2 + place] = sums[name]
 
     def _terms(
         self, rows: Tensor, sums: dict[str, Tensor], units: dict[str, str]
@@ -243,7 +248,7 @@ class GradientBuckets(OwnGradients):
         order = [name for name in sums if name in totals] + [name for name in totals if name not in sums]
         if not order:
             return {}, {}
-        values = torch.stack([totals[name] for name in order]).to(self._tail.device)
+        values = send(torch.stack([totals[name] for name in order]), self._tail.device)
         return dict(zip(order, values.unbind(), strict=True)), {name: self._units[name] for name in order}
 
 

@@ -28,7 +28,7 @@ import torch
 from torch import Tensor, nn
 
 from vaak.config.training import DistributedConfig
-from vaak.core.batch import Batch
+from vaak.core.batch import Batch, read_together, send
 from vaak.core.errors import UserError
 from vaak.engine.distributed.exchange import BUCKET_BYTES, GradientBuckets, OwnGradients, total_norm
 from vaak.engine.distributed.ranks import Ranks
@@ -158,11 +158,13 @@ class ShardedGradients(OwnGradients):
         """The terms' sums, added in the order of ranks, and their units; gradients are added already."""
         world = self._model.ranks
         totals, found = dict[str, float](), dict(units)
-        for part in world.gather([[name, units[name], float(total)] for name, total in sums.items()]):
+        own = [float(total) for total in read_together(*sums.values())]
+        for part in world.gather([[name, units[name], total] for name, total in zip(sums, own, strict=True)]):
             for name, unit, value in part:
                 totals[name], found[name] = totals.get(name, 0.0) + value, unit
         order = [*sums, *(name for name in totals if name not in sums)]
-        return {name: torch.tensor(totals[name], device=world.device) for name in order}, found
+        values = send(torch.tensor([totals[name] for name in order]), world.device)
+        return dict(zip(order, values.unbind(), strict=True)), found
 
 
 class DividedUpdate(GradientBuckets):
@@ -172,12 +174,12 @@ class DividedUpdate(GradientBuckets):
         super().__init__(parameters, ranks, bucket_bytes)
         self._ranks = ranks
         self._parts = parts_of(self.parameters, ranks.world_size)
+        self.of_others = frozenset(self.parameters) - frozenset(self._parts[ranks.rank])
 
     @contextlib.contextmanager
     def updating(self) -> Iterator[None]:
-        for rank, part in enumerate(self._parts):
-            for parameter in part if rank != self._ranks.rank else ():
-                parameter.grad = None  # its optimizer passes it over
+        for parameter in self.of_others:
+            parameter.grad = None  # its optimizer passes it over
         yield
         for rank, part in enumerate(self._parts):
             self._ranks.share([one.data for one in part if one.requires_grad], rank)

@@ -21,7 +21,7 @@ import contextlib
 import inspect
 import logging
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -182,16 +182,17 @@ def _adam(
 OBEYS = "obeys_found_inf"
 
 
-def obeys_found_inf(optimizer: Optimizer) -> bool:
+def obeys_found_inf(optimizer: Optimizer, of_others: Container[Tensor] = ()) -> bool:
     """Return whether ``given_found_inf`` keeps its next step from changing anything: that of fused Adam and AdamW.
 
-    Not the first one of a parameter, which makes its moments, and not where parameters are divided over ranks.
+    Not the first one of a parameter, which makes its moments, and not where parameters are divided over ranks; those
+    ``of_others`` it doesn't update.
     """
     return bool(vars(optimizer).get(OBEYS)) and all(
         parameter in optimizer.state and not is_sharded(parameter)
         for group in optimizer.param_groups
         for parameter in group["params"]
-        if parameter.grad is not None
+        if parameter.grad is not None and parameter not in of_others
     )
 
 
