@@ -259,19 +259,13 @@ def with_options_of(
 
 def _option(section: type[Section], name: str, show_default: bool, flags: Sequence[str]) -> inspect.Parameter:
     field = section.model_fields[name]
-    kind: Any = _type_of(name, field.annotation)
+    kind: Any = field.annotation
+    if isinstance(kind, types.UnionType):  # the command line doesn't read None
+        (kind,) = (one for one in get_args(kind) if one is not type(None))
+    kind = StrEnum(name, {choice: choice for choice in get_args(kind)}) if get_origin(kind) is Literal else kind
     shown = str(field.default) if show_default else False
     annotation = Annotated[kind | None, typer.Option(*flags, help=field.description, show_default=shown)]
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
-
-
-def _type_of(name: str, annotation: Any) -> Any:
-    """The type that the command line reads: without None, and of a choice an enumeration."""
-    if isinstance(annotation, types.UnionType):
-        (annotation,) = (kind for kind in get_args(annotation) if kind is not type(None))
-    if get_origin(annotation) is Literal:
-        return StrEnum(name, {choice: choice for choice in get_args(annotation)})
-    return annotation
 
 
 FILE_ENDINGS = (".txt", ".tsv", ".csv", ".json", ".jsonl")

@@ -37,7 +37,8 @@ def main() -> None:
             if any("\udc80" <= character <= "\udcff" for character in word):
                 shown = ascii(os.fsencode(word).decode("utf-8", "replace"))
                 raise UserError(f"{shown}: this locale has no such characters; set LC_ALL=C.UTF-8 or PYTHONUTF8=1")
-        say_before_importing_torch()
+        if "torch" not in sys.modules and not any(isinstance(finder, TorchNotice) for finder in sys.meta_path):
+            sys.meta_path.insert(0, TorchNotice())
         from vaak.cli.table import run_command_line
 
         run_command_line()
@@ -139,13 +140,11 @@ def _message_of(error: Exception) -> str | None:
         where = error.filename or "standard output or the disk"
         return f"{where} can't be written: {error.strerror}; free some space or write elsewhere, then run this again"
     if error.errno in USERS_OWN and error.filename is not None:
-        return f"{_short(error.filename)}: {error.strerror}; check the path and its permissions"
+        path: Any = error.filename
+        shown = os.fsdecode(path) if isinstance(path, str | bytes | os.PathLike) else str(path)
+        shown = shown if len(shown) <= 160 else f"{shown[:80]}…{shown[-40:]}"
+        return f"{shown}: {error.strerror}; check the path and its permissions"
     return None
-
-
-def _short(path: Any) -> str:
-    text = os.fsdecode(path) if isinstance(path, str | bytes | os.PathLike) else str(path)
-    return text if len(text) <= 160 else f"{text[:80]}…{text[-40:]}"
 
 
 def _working_folder_exists() -> bool:
@@ -163,18 +162,11 @@ def _end(message: str) -> None:
         print(message, file=sys.stderr, flush=True)
     except (OSError, ValueError):
         os._exit(2)
-    if _stdout_is_broken():
-        _write_to_nowhere()
-    sys.exit(2)
-
-
-def _stdout_is_broken() -> bool:
-    """Return whether what was printed can't be written."""
     try:
         sys.stdout.flush()
-    except (OSError, ValueError):
-        return True
-    return False
+    except (OSError, ValueError):  # what was printed can't be written
+        _write_to_nowhere()
+    sys.exit(2)
 
 
 def _open_closed_streams() -> None:
@@ -203,12 +195,6 @@ class TorchNotice:
             if sys.stderr.isatty() and os.environ.get("RANK", "0") == "0":
                 with contextlib.suppress(OSError):
                     print("loading torch …", file=sys.stderr, flush=True)
-
-
-def say_before_importing_torch() -> None:
-    """Say on standard error that torch is imported, when it is, if that is a terminal."""
-    if "torch" not in sys.modules and not any(isinstance(finder, TorchNotice) for finder in sys.meta_path):
-        sys.meta_path.insert(0, TorchNotice())
 
 
 def overlook_broken_packages() -> None:

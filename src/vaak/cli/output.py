@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vaak.core.errors import UserError
-from vaak.core.figures import chance_of, in_words
+from vaak.core.figures import chance_in_words, in_words
 from vaak.core.storage.files import write_text
 from vaak.core.terminal import followed, time_of
 from vaak.report.tables import aligned
@@ -131,13 +131,9 @@ def _print_next(outcome: Outcome, how: str) -> None:
 
 def print_figures(figures: dict[str, Any]) -> None:
     """A headed table of names and values; what chance gives, where that is known."""
-    rows = [("figure", "value", "chance"), *(_row(name, value) for name, value in figures.items())]
+    rows = [("figure", "value", "chance")]
+    for name, value in figures.items():
+        rows.append((name, in_words(name, value) if isinstance(value, float) else str(value), chance_in_words(name)))
     if not any(chance for _, _, chance in rows[1:]):
         rows = [(name, value, "") for name, value, _ in rows]
     print("\n".join(aligned(rows, left=1)))
-
-
-def _row(name: str, value: Any) -> tuple[str, str, str]:
-    chance = chance_of(name)
-    shown = in_words(name, value) if isinstance(value, float) else str(value)
-    return name, shown, "" if chance is None else in_words(name, chance)

@@ -100,25 +100,22 @@ def _debug(found: dict[str, Any]) -> Iterator[str]:
     for piece in found.get("pieces", ()):
         losses = ", ".join(f"{name} {_loss(loss)}" for name, loss in piece["losses"].items())
         yield f"microbatch {piece['microbatch']}, piece {piece['piece']}: {losses}"
-        names = ("module", "class", "shape", "mean", "std", "largest", "not finite")
-        yield from table([names, *(_module(module) for module in piece["modules"])])
+        rows: list[tuple[str, ...]] = [("module", "class", "shape", "mean", "std", "largest", "not finite")]
+        for module in piece["modules"]:
+            numbers = (module["mean"], module["std"], module["absolute_maximum"], module["non_finite"])
+            shape = "x".join(map(str, module["shape"]))
+            rows.append((module["module"], module["kind"], shape, *map(shown_number, numbers)))
+        yield from table(rows)
     parameters = found.get("parameters", ())
     if parameters:
-        header = ("parameter", "gradient", "weights", "update", "largest")
-        yield from table([header, *(_parameter(parameter) for parameter in parameters)])
+        rows = [("parameter", "gradient", "weights", "update", "largest")]
+        for parameter in parameters:
+            norms = ("gradient_norm", "weight_norm", "update_norm", "largest_update")
+            rows.append((parameter["name"], *(shown_number(parameter[name]) for name in norms)))
+        yield from table(rows)
         largest = sorted(parameters, key=_relative_update, reverse=True)[:SHOWN_UPDATES]
         yield "largest updates, relative to the weights:"
         yield from (f"  {parameter['name']} {_relative_update(parameter):.2e}" for parameter in largest)
-
-
-def _module(module: dict[str, Any]) -> tuple[str, ...]:
-    numbers = (module["mean"], module["std"], module["absolute_maximum"], module["non_finite"])
-    return module["module"], module["kind"], "x".join(map(str, module["shape"])), *map(shown_number, numbers)
-
-
-def _parameter(parameter: dict[str, Any]) -> tuple[str, ...]:
-    names = ("gradient_norm", "weight_norm", "update_norm", "largest_update")
-    return parameter["name"], *(shown_number(parameter[name]) for name in names)
 
 
 def _relative_update(parameter: dict[str, Any]) -> float:

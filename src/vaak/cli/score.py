@@ -124,14 +124,12 @@ def cpwer(
     if as_json:
         print(json.dumps({"protocol": scores.protocol, "total": total, "recordings": values}, ensure_ascii=False))
         return
-    rows = [CPWER_HEADER, *(_cpwer_cells(name, found) for name, found in (*values.items(), ("total", total)))]
+    rows: list[tuple[str, ...]] = [CPWER_HEADER]
+    for name, found in (*values.items(), ("total", total)):
+        rates = ("-" if found[rate] is None else f"{100 * found[rate]:.2f}" for rate in ("cpwer", "tcpwer"))
+        errors = (str(found[count]) for count in ("words", "cp_errors", "tcp_errors"))
+        rows.append((name, *rates, *errors, f"{found['found_speakers']} of {found['speakers']}"))
     _print_table(rows, scores.protocol, None)
-
-
-def _cpwer_cells(name: str, found: Mapping[str, Any]) -> tuple[str, ...]:
-    rates = ("-" if found[rate] is None else f"{100 * found[rate]:.2f}" for rate in ("cpwer", "tcpwer"))
-    counts = (str(found[count]) for count in ("words", "cp_errors", "tcp_errors"))
-    return name, *rates, *counts, f"{found['found_speakers']} of {found['speakers']}"
 
 
 def _wer_cells(name: str, rates: ErrorRates) -> tuple[str, ...]:

@@ -29,7 +29,7 @@ from vaak.report.tables import aligned
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from vaak.study.compare import Comparison, ComparisonReport
+    from vaak.study.compare import ComparisonReport
     from vaak.study.sweep import SweepPlan
 
 
@@ -226,6 +226,7 @@ def compare(
 
     Example: vaak compare runs/baseline runs/new --split test
     """
+    from vaak.runs.fork import shared_past
     from vaak.study.compare import compare_runs, compare_scores, examples_of, read_scores
     from vaak.study.crossval import is_cross_validation, read_fold_scores
 
@@ -256,28 +257,13 @@ def compare(
     else:
         systems = [examples_of(Path(name), [], overrides, split, device, weights) for name in names]
         report = compare_runs(systems, metric)
-        forks = _shared_pasts(names)
+        pasts = (shared_past(Path(name), Path(names[0])) for name in names[1:])
+        forks = [past for past in pasts if past is not None]
     if output is not None:
         from vaak.report.charts import draw_differences
 
         draw_differences(report.to_json(), output)
     print(json.dumps(report.to_json()) if as_json else "\n".join([*_comparison_lines(report), *forks]))
-
-
-def _shared_pasts(names: list[str]) -> list[str]:
-    """Say of each run until where it is the same as the first, if they are forks."""
-    from vaak.runs.fork import shared_past
-
-    found = [shared_past(Path(name), Path(names[0])) for name in names[1:]]
-    return [shared for shared in found if shared is not None]
-
-
-def _effect(one: Comparison) -> list[str]:
-    """The size of an effect, in one line, where each example has its figures."""
-    if one.effect != one.effect:  # not a number
-        return []
-    low, high = one.effect_interval
-    return [f"  effect size {one.effect:.2f} ({low:.2f} to {high:.2f}, Cohen's d of {one.pairs} pairs)"]
 
 
 def _comparison_lines(report: ComparisonReport) -> list[str]:
@@ -293,9 +279,11 @@ def _comparison_lines(report: ComparisonReport) -> list[str]:
             f"{one.name}: {shown(one.figure)}, a difference of {shown(one.difference)} (95 %: {low} to {high})",
             f"  {_p(one.p_value)} ({one.tests[0].name}"
             + (f", corrected for {len(report.comparisons)} comparisons)" if len(report.comparisons) > 1 else ")"),
-            *_effect(one),
-            *(f"  {test.name}: {_p(test.p_value)}" for test in one.tests[1:]),
         ]
+        if one.effect == one.effect:  # a number, where each example has its figures
+            low, high = (f"{value:.2f}" for value in one.effect_interval)
+            lines.append(f"  effect size {one.effect:.2f} ({low} to {high}, Cohen's d of {one.pairs} pairs)")
+        lines += [f"  {test.name}: {_p(test.p_value)}" for test in one.tests[1:]]
     return [*lines, ", ".join(f"{name} {value}" for name, value in report.protocol.items())]
 
 

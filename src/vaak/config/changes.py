@@ -93,7 +93,10 @@ def changes_between(before: Mapping[str, Any], after: Mapping[str, Any], referen
     changes: list[Change] = []
     for key, old, new in _differences(type(untouched), {**before, "task": after["task"]}, after, untouched):
         if _are_experiments(old) and _are_experiments(new) and old.keys() == new.keys():
-            changes += [one for name in old for one in _within(f"{key}.{name}", old[name], new[name], was, now)]
+            for name in old:
+                names: dict[str, Any] = {"name": "inner"}
+                inner = changes_between({**names, "run_dir": was, **old[name]}, {**names, "run_dir": now, **new[name]})
+                changes += [replace(one, key=f"{key}.{name}.{one.key}") for one in inner if one.key != "run_dir"]
         elif key == "run_dir" or not moved_together(old, new, was, now):
             try:
                 kind = rule_of(task, key).of(old, new)
@@ -106,12 +109,6 @@ def changes_between(before: Mapping[str, Any], after: Mapping[str, Any], referen
 def _are_experiments(value: Any) -> bool:
     """Return whether a value is inner experiments by name (``vaak.config.inner``)."""
     return isinstance(value, dict) and all(isinstance(one, dict) and "task" in one for one in value.values())
-
-
-def _within(key: str, before: dict[str, Any], after: dict[str, Any], was: str, now: str) -> list[Change]:
-    """The changes ``before``→``after`` of inner experiment ``key``; its run ``was`` in one folder, is in ``now``."""
-    changes = changes_between({"name": "inner", "run_dir": was, **before}, {"name": "inner", "run_dir": now, **after})
-    return [replace(change, key=f"{key}.{change.key}") for change in changes if change.key != "run_dir"]
 
 
 def of_class(changes: Iterable[Change], resume_class: ResumeClass) -> list[Change]:

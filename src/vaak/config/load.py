@@ -230,8 +230,12 @@ def _task_of(layers: list[Node], source: Path, folder: Path, problems: list[Prob
             return _own_task(given[-1], folder, problems, trust_code)
         problems.append(Problem(given[-1].place, "task", _unknown_task(task, given[-1].place)))
         return _Task()
-    nodes = (found for layer in layers for found in walk(layer))
-    found = tasks_recognised({key for path, node in nodes for key in _keys_of(path, node)})
+    keys = set()  # what a task may be recognised by: keys, and keys with their values
+    for path, node in (found for layer in layers for found in walk(layer)):
+        keys.add(".".join(path))
+        if isinstance(node.value, str):
+            keys.add(f"{'.'.join(path)}={node.value}")
+    found = tasks_recognised(keys)
     if len(found) == 1:
         return _Task(found[0], found[0])
     what = f"fits {' and '.join(found)}" if found else "is not given and can't be inferred from the sections"
@@ -268,12 +272,6 @@ def _own_task(node: Node, folder: Path, problems: list[Problem], trust_code: boo
         problems.append(Problem(node.place, "task", str(error)))
         return _Task()
     return _Task(written, reference)
-
-
-def _keys_of(path: tuple[str, ...], node: Node) -> tuple[str, str]:
-    """Return what a task may be recognised by: a key, and a key with its value."""
-    key = ".".join(path)
-    return key, f"{key}={node.value}" if isinstance(node.value, str) else key
 
 
 def _merge_layers(layers: list[Node], task: _Task, problems: list[Problem]) -> tuple[Node, list[Problem]]:

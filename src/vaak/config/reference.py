@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Any, get_args
 
 from pydantic import BaseModel
@@ -74,16 +74,14 @@ class _Writer:
     def section(self, section: SectionType, values: BaseModel | None, path: str = "", indent: int = 0) -> str:
         """All options of a section, with its values, or else with the types' defaults."""
         names = [name for name, field in section.model_fields.items() if field.annotation not in _OF_OTHER_TASKS]
-        options = [self._option(section, name, values, f"{path}.{name}".lstrip("."), indent) for name in names]
-        return ("" if path else "\n").join([*self._shared(path, indent), *options])
-
-    def _shared(self, path: str, indent: int) -> Iterator[str]:
-        """The section's sections that stand for others; they are empty, since their options are shown there."""
-        for section, targets in self.sides.shared.items():
-            parent, _, name = section.rpartition(".")
-            if parent == path:
+        entries = []
+        for shared, targets in self.sides.shared.items():
+            parent, _, name = shared.rpartition(".")
+            if parent == path:  # a section that stands for others is empty: its options are shown there
                 words = f"Any option of {' and '.join(targets)}, used where the same file doesn't give it there."
-                yield _comment(words, indent) + f"{' ' * indent}{name}: {{}}\n"
+                entries.append(_comment(words, indent) + f"{' ' * indent}{name}: {{}}\n")
+        entries += [self._option(section, name, values, f"{path}.{name}".lstrip("."), indent) for name in names]
+        return ("" if path else "\n").join(entries)
 
     def _option(self, section: SectionType, name: str, values: BaseModel | None, path: str, indent: int) -> str:
         """The YAML of one option: a comment with its description, then its value, indented by ``indent`` spaces.
@@ -109,8 +107,11 @@ class _Writer:
         if inner is not None and value is None:
             body = self.section(inner, None, path, indent + 2)
             text += _comment_out(f"{' ' * indent}{name}:\n{body}", indent)
-        if item is not None:
-            body = _as_item(self.section(item, None, path, indent + 4), indent + 2)
+        if item is not None:  # as one item of a list: the first option gets the dash, its comment stands above
+            margin, lines = " " * (indent + 2), self.section(item, None, path, indent + 4).splitlines()
+            first = next(index for index, line in enumerate(lines) if not line.lstrip().startswith("#"))
+            above = [f"{margin}{line.lstrip()}" for line in lines[:first]]
+            body = "\n".join([*above, f"{margin}- {lines[first].lstrip()}", *lines[first + 1 :]]) + "\n"
             text += _comment_out(f"{' ' * indent}{name}:\n{body}", indent)
         return text
 
@@ -143,15 +144,6 @@ def _comment(text: str, indent: int) -> str:
 
 def _comment_out(text: str, indent: int) -> str:
     return "".join(f"{' ' * indent}# {line[indent:]}\n" for line in text.splitlines())
-
-
-def _as_item(body: str, indent: int) -> str:
-    """The options of a section as one item of a list: the first one gets the dash, its comment stands above."""
-    lines = body.splitlines()
-    first = next(index for index, line in enumerate(lines) if not line.lstrip().startswith("#"))
-    above = [f"{' ' * indent}{line.lstrip()}" for line in lines[:first]]
-    item = f"{' ' * indent}- {lines[first].lstrip()}"
-    return "\n".join([*above, item, *lines[first + 1 :]]) + "\n"
 
 
 def json_schema(task: str) -> dict[str, Any]:

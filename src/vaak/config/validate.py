@@ -82,7 +82,9 @@ class Validation:
             return Problem(node.place, key, why_unknown(key) or f"unknown key{self._near_key(path)}")
         if kind == "missing":
             wanted = detail["loc"][-1]
-            return Problem(node.place, key, f"{wanted} is missing; expected {self._expected_values((*path, wanted))}")
+            schema = schema_at(self.schema, (*path, wanted))
+            expected = in_words(schema, self.schema) if schema else "a value"
+            return Problem(node.place, key, f"{wanted} is missing; expected {expected}")
         if kind == "value_error":
             message = str(detail["ctx"]["error"])
             return Problem(_mentioned_key(node, message).place, key, message)
@@ -106,10 +108,6 @@ class Validation:
             return text + "; put it in quotes"
         near = difflib.get_close_matches(str(node.value), [str(choice) for choice in known], n=1)
         return text + (f"; did you mean {near[0]}?" if near else "")
-
-    def _expected_values(self, path: tuple[str | int, ...]) -> str:
-        schema = schema_at(self.schema, path)
-        return in_words(schema, self.schema) if schema else "a value"
 
     def _near_key(self, path: tuple[str | int, ...]) -> str:
         """``; did you mean …?``: a key of the same section, of another one, or a section's own keys."""
@@ -238,14 +236,20 @@ def settle_components(
         reference = node.value.get("type")
         if not names_class(section) or reference is None or not isinstance(reference.value, str):
             continue
-        reference.value = _names_by_class(path, short_names).get(reference.value, reference.value)
+        key = _holder(path, short_names)
+        by_class = {place.rpartition(":")[2]: name for name, place in short_names.get(key, {}).items()}
+        if reference.value not in REGISTERED[key]:  # ``EarlyStoppingCallback`` by its short name
+            reference.value = by_class.get(reference.value, reference.value)
         written_in = folder_of(reference.place) if reference.place else folder
         reference.value = seen_from(reference.value, written_in, folder)
         if issubclass(section, ExtensibleSection) and section.is_users(reference.value):
             _move_options(node, section)
         message = what_is_missing(reference.value, folder)
         if is_component(section) and ":" not in reference.value:
-            message = _unknown_name(path, reference, short_names)
+            known = {**short_names.get(key, {}), **REGISTERED[key]}
+            message = None
+            if known and reference.value not in known:
+                message = unknown_name(reference.value, known) + _if_registered(reference.place)
         if message:
             problems.append(Problem(reference.place, f"{path}.type", message))
     return problems
@@ -255,22 +259,6 @@ def _holder(path: str, short_names: Mapping[str, Mapping[str, str]]) -> str:
     """The option under which a component stands."""
     holder = path.rstrip(".0123456789")
     return holder if holder in short_names else holder.rpartition(".")[0]
-
-
-def _names_by_class(path: str, short_names: Mapping[str, Mapping[str, str]]) -> dict[str, str]:
-    """Short names by their classes' own names, ``EarlyStoppingCallback``, unless a program registered these."""
-    key = _holder(path, short_names)
-    named = {place.rpartition(":")[2]: name for name, place in short_names.get(key, {}).items()}
-    return {name: short for name, short in named.items() if name not in REGISTERED[key]}
-
-
-def _unknown_name(path: str, reference: Node, short_names: Mapping[str, Mapping[str, str]]) -> str | None:
-    """The message for an unknown short name of a component."""
-    key = _holder(path, short_names)
-    known = {**short_names.get(key, {}), **REGISTERED[key]}
-    if not known or reference.value in known:
-        return None
-    return unknown_name(reference.value, known) + _if_registered(reference.place)
 
 
 def _if_registered(place: YamlPlace | None) -> str:

@@ -30,6 +30,12 @@ def chance_of(name: str) -> float | None:
     return next((chance for known, chance in CHANCE.items() if f"_{figure}".endswith(f"_{known}")), None)
 
 
+def chance_in_words(name: str) -> str:
+    """What a guess has of a figure, as people read it; nothing where that isn't known."""
+    chance = chance_of(name)
+    return "" if chance is None else in_words(name, chance)
+
+
 def in_words(name: str, value: float) -> str:
     """A figure's value as people read it.
 

@@ -241,15 +241,11 @@ def installed_versions() -> dict[str, str]:
 
     Which ones a run uses isn't known before it ends: some are imported late, and by workers alone.
     """
-    versions = {name: _version(name) for name in COMPUTING}
-    return {name: version for name, version in versions.items() if version is not None}
-
-
-def _version(package: str) -> str | None:
-    try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return None
+    versions = {}
+    for name in COMPUTING:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            versions[name] = importlib.metadata.version(name)
+    return versions
 
 
 @cache

@@ -34,7 +34,12 @@ def uncompiled(rule: Any) -> Any:
     Hooks and the profiler see its steps. Where there are none, a step skips what torch does for them, which takes a
     quarter of the time of a small model's update. Return ``rule`` itself where torch has its hooks elsewhere.
     """
-    if not _hooks_are_known():
+    # whether hooks are kept, and the profiler's state, where ``_is_watched`` looks
+    own = {"_optimizer_step_pre_hooks", "_optimizer_step_post_hooks"} <= set(Optimizer.__annotations__)
+    of_all = hasattr(torch_optimizer, "_global_optimizer_pre_hooks")
+    of_all = of_all and hasattr(torch_optimizer, "_global_optimizer_post_hooks")
+    profiler = hasattr(getattr(torch._C, "_autograd", None), "_profiler_enabled")
+    if not (own and of_all and profiler and hasattr(Optimizer, "profile_hook_step")):
         return rule
     update = torch.no_grad()(unwrap(rule.step))
     watched = Optimizer.profile_hook_step(update)
@@ -45,15 +50,6 @@ def uncompiled(rule: Any) -> Any:
     step.hooked = True  # type: ignore[attr-defined]  # or torch would wrap it once more
     methods = {"__module__": rule.__module__, "add_param_group": unwrap(rule.add_param_group), "step": step}
     return type(rule.__name__, (rule,), methods)
-
-
-def _hooks_are_known() -> bool:
-    """Return whether torch keeps hooks of optimizers, and whether the profiler runs, where ``_is_watched`` looks."""
-    own = {"_optimizer_step_pre_hooks", "_optimizer_step_post_hooks"} <= set(Optimizer.__annotations__)
-    of_all = hasattr(torch_optimizer, "_global_optimizer_pre_hooks")
-    of_all = of_all and hasattr(torch_optimizer, "_global_optimizer_post_hooks")
-    profiler = hasattr(getattr(torch._C, "_autograd", None), "_profiler_enabled")
-    return own and of_all and profiler and hasattr(Optimizer, "profile_hook_step")
 
 
 def _is_watched(rule: Any) -> bool:

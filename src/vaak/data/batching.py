@@ -53,7 +53,10 @@ def training_planner(config: TrainingConfig, dataset: Dataset) -> Planner:
     if difficulties.shape != (number,) or not np.isfinite(difficulties).all():
         raise DataError(f"a curriculum needs a difficulty for each of the {number} examples, and each a number")
     # Difficulties of unlike examples don't compare: a short sentence of one part may be the hardest of another.
-    order = easiest_first(difficulties, _compared_within(dataset, stratified=config.batching.type == "stratified"))
+    groups, strata = dataset.parts, dataset.strata if config.batching.type == "stratified" else None
+    if strata is not None:
+        groups = strata if groups is None else np.unique(np.stack([groups, strata]), axis=1, return_inverse=True)[1]
+    order = easiest_first(difficulties, groups)
     scheduler = curriculum_scheduler(config, whole.num_microbatches)
     return CurriculumPlanner(whole, of_pool, order, scheduler, config.batch_size, config.random_seed)
 
@@ -68,15 +71,6 @@ def curriculum_scheduler(config: TrainingConfig, num_microbatches: int) -> Curri
     elif config.max_steps is not None:  # in passes over the whole data, the last of which may be a fraction
         num_epochs = config.max_steps / -(-num_microbatches // config.gradient_accumulation_steps)
     return CurriculumScheduler(options.initial_difficulty, options.final_difficulty, num_epochs, options.pacing)
-
-
-def _compared_within(dataset: Dataset, *, stratified: bool) -> np.ndarray | None:
-    """The groups within which examples are easier or harder than others: parts, and classes of stratified plans."""
-    strata = dataset.strata if stratified else None
-    if dataset.parts is None or strata is None:
-        return dataset.parts if strata is None else strata
-    groups: np.ndarray = np.unique(np.stack([dataset.parts, strata]), axis=1, return_inverse=True)[1]
-    return groups
 
 
 def planner_of(

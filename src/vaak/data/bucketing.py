@@ -138,7 +138,11 @@ class PackedPlanner:
     """Every microbatch has ``batch_size`` rows of at most ``row_capacity`` together."""
 
     def __init__(self, lengths: np.ndarray, row_capacity: float, batch_size: int, seed: int) -> None:
-        cells, capacity = whole_cells(lengths, row_capacity)
+        if np.issubdtype(lengths.dtype, np.integer):
+            cells, capacity = lengths, int(row_capacity)
+        else:  # rounded up to a fraction of the row
+            cells, capacity = np.ceil(lengths * (CELLS_OF_A_ROW / row_capacity)).astype(np.int64), CELLS_OF_A_ROW
+            cells = np.minimum(cells, CELLS_OF_A_ROW)
         shapes = pack_histogram(np.bincount(cells), capacity)
         slots = np.concatenate([np.tile(shape.lengths, shape.num_rows) for shape in shapes])
         row_sizes = np.repeat([len(shape.lengths) for shape in shapes], [shape.num_rows for shape in shapes])
@@ -156,14 +160,6 @@ class PackedPlanner:
         filled[self._slots_by_length] = shuffled_within_groups(self._cells, rng)
         row_order = rng.permutation(len(self._row_starts) - 1)
         return BatchPlan(*reorder_segments(filled, self._row_starts, row_order), self._microbatch_starts)
-
-
-def whole_cells(lengths: np.ndarray, row_capacity: float) -> tuple[np.ndarray, int]:
-    """Lengths and capacity as integers: as they are, or rounded up to a fraction of the row."""
-    if np.issubdtype(lengths.dtype, np.integer):
-        return lengths, int(row_capacity)
-    cells = np.ceil(lengths * (CELLS_OF_A_ROW / row_capacity)).astype(np.int64)
-    return np.minimum(cells, CELLS_OF_A_ROW), CELLS_OF_A_ROW
 
 
 def pack_histogram(histogram: np.ndarray, capacity: int) -> list[RowShape]:

@@ -17,7 +17,7 @@ from vaak.config.tasks import TASKS, register_task
 from vaak.config.yaml.text import flow_text, read_yaml
 from vaak.config.yaml.tree import find, to_plain
 from vaak.core.errors import UserError
-from vaak.core.figures import chance_of, in_words
+from vaak.core.figures import chance_in_words, in_words
 from vaak.core.task import Dataset, Meters, Task
 from vaak.engine.distributed.ranks import Ranks
 from vaak.engine.evaluation import Evaluator
@@ -37,7 +37,7 @@ class Figures(dict[str, float]):
     """Figures by their names; in a notebook a table, in percent where people read them so, with what chance gives."""
 
     def _repr_html_(self) -> str:
-        rows = [(name, in_words(name, value), _chance_in_words(name)) for name, value in self.items()]
+        rows = [(name, in_words(name, value), chance_in_words(name)) for name, value in self.items()]
         return html_table([("figure", "value", "chance"), *rows]) if rows else "<p>not evaluated yet</p>"
 
 
@@ -74,11 +74,6 @@ def _flat(record: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, An
 
 def _cell(value: Any) -> str:
     return "" if value is None else f"{value:.6g}" if isinstance(value, float) else str(value)
-
-
-def _chance_in_words(name: str) -> str:
-    chance = chance_of(name)
-    return "" if chance is None else in_words(name, chance)
 
 
 class TrainedRun:

@@ -208,13 +208,15 @@ def run_body(pipeline: Pipeline, job: Job) -> None:
         with progress_allowed(job.shows_progress):
             figures = stage.make(StageWork(job.folder, options, job.inputs, job.jobs))
             outputs = outputs_in(stage, job.folder)
+        found = (path.stat() for path in job.folder.rglob("*") if path.is_file())
+        sizes = {(file.st_dev, file.st_ino): file.st_size for file in found}  # one with several names counts once
         about = {
             "stage": stage.name,
             "parts": job.parts,
             "outputs": outputs,
             "figures": dict(figures or {}),
             "seconds": round(time.monotonic() - begun, 3),
-            "disk_bytes": _disk_bytes(job.folder),
+            "disk_bytes": sum(sizes.values()),
             "memory_bytes": memory.peak(),
             "finished": time.strftime("%Y-%m-%d %H:%M:%S"),
         }
@@ -224,12 +226,6 @@ def run_body(pipeline: Pipeline, job: Job) -> None:
             raise
         where = error.filename or job.folder
         raise UserError(f"{where} can't be written: {error.strerror}; free some space, then add --resume") from error
-
-
-def _disk_bytes(folder: Path) -> int:
-    """The bytes of the files below a folder; a file with several names counts once."""
-    files = (path.stat() for path in folder.rglob("*") if path.is_file())
-    return sum({(about.st_dev, about.st_ino): about.st_size for about in files}.values())
 
 
 def release_memory() -> None:

@@ -110,20 +110,16 @@ class PipelinePlan:
         for name in filter(None, (request.first, request.only)):
             if pipeline.stage(name) not in asked:
                 raise UserError(f"stage {name} has no part in {pipeline.name} with these options")
-        self.stages = (
-            asked if request.only is None else [one for one in asked if one.name in self._required_stages(asked)]
-        )
+        self.stages = asked
+        if request.only is not None:  # with all that it reads, directly or by way of others
+            required = {request.only}
+            for stage in reversed(asked):
+                if stage.name in required:
+                    required |= set(stage.after)
+            self.stages = [stage for stage in asked if stage.name in required]
         names = [stage.name for stage in asked]
         self._forced = set() if request.first is None else set(names[names.index(request.first) :])
         self.digests: dict[str, str] = {}
-
-    def _required_stages(self, asked: list[Stage]) -> set[str]:
-        """The stage that alone is to run, and all that it reads directly or by way of others."""
-        needed = {self.request.only}
-        for stage in reversed(asked):
-            if stage.name in needed:
-                needed |= set(stage.after)
-        return {name for name in needed if name is not None}
 
     def is_to_run(self, stage: Stage) -> bool:
         """Whether a stage may run, and isn't only read."""
@@ -319,7 +315,10 @@ class PipelineRow:
     @property
     def cells(self) -> tuple[str, ...]:
         """The cells below the header."""
-        figures = ", ".join(f"{name} {_format_value(value)}" for name, value in self.figures.items())
+        figures = ", ".join(
+            f"{name} {value:.4g}" if isinstance(value, float) else f"{name} {value}"
+            for name, value in self.figures.items()
+        )
         return self.stage, self.state, *took(self.seconds, self.disk_bytes, self.memory_bytes), self.why or figures
 
 
@@ -333,10 +332,6 @@ def took(seconds: float | None, disk_bytes: float | None, memory_bytes: float | 
         "-" if seconds is None else time_of(seconds),
         *("-" if number is None else format_bytes(number) for number in (disk_bytes, memory_bytes)),
     )
-
-
-def _format_value(value: Any) -> str:
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
 def table(rows: Sequence[PipelineRow]) -> list[str]:

@@ -26,7 +26,6 @@ from vaak.config.changes import changes_between
 from vaak.config.yaml.named_code import CODE, HASHES
 from vaak.config.yaml.text import flow_text, read_yaml
 from vaak.config.yaml.tree import to_plain
-from vaak.core.callback import StepReport
 from vaak.core.errors import CheckpointError, UserError
 from vaak.core.random_keys import Purpose, draw_key
 from vaak.core.storage.files import read_json
@@ -173,28 +172,30 @@ def first_difference(one: Trace, other: Trace) -> tuple[str, str] | None:
 
 def bounds_of(runs: Sequence[Path]) -> Bounds:
     """Compare what two runs wrote down of the same steps: records of the log, then checkpoints until one differs."""
-    first, second = ({_key(record): record for record in ReplayAgreement.records(run)} for run in runs)
-    records = [key for key in first if key in second]
-    found = [(key[1], what) for key in records if (what := _differing_figure(first[key], second[key])) is not None]
+    first, second = (
+        {(str(record.get("kind")), record["step"], record.get("scheduled")): record for record in records}
+        for records in map(ReplayAgreement.records, runs)
+    )
+    shared = [key for key in first if key in second]
+    found = [(key[1], what) for key in shared if (what := _differing_figure(first[key], second[key])) is not None]
     saved = [{path.name: path for path in list_checkpoints(run / "checkpoints")} for run in runs]
     names = sorted(saved[0].keys() & saved[1].keys())
     same = [0]
     for name in names:
-        what = _differing_tensor(saved[0][name], saved[1][name])
-        step = step_of(saved[0][name]) or 0
+        paths, tensors = [own[name] for own in saved], {f"{part}.safetensors" for part in TENSORS}
+        hashes = [{file: entry for file, entry in listed_files(path).items() if file in tensors} for path in paths]
+        step, what = step_of(paths[0]) or 0, None
+        if hashes[0] != hashes[1]:
+            what = differing_tensor(*(_tensors_of(load_checkpoint(path)) for path in paths))
         if what is not None:
             found.append((step, f"the checkpoint {name}: {what}"))
             break
         same.append(step)
     if not found:
-        last = max([*same, *(step for _, step, _ in records)])
-        return Bounds(last, None, "", f"{len(records)} records and {len(names)} checkpoints, until step {last}")
+        last = max([*same, *(step for _, step, _ in shared)])
+        return Bounds(last, None, "", f"{len(shared)} records and {len(names)} checkpoints, until step {last}")
     differs, what = min(found, key=lambda one: one[0])
     return Bounds(max(step for step in same if step < differs), differs, what, "")
-
-
-def _key(record: Mapping[str, Any]) -> tuple[str, int, Any]:
-    return str(record.get("kind")), record["step"], record.get("scheduled")
 
 
 def _differing_figure(one: Mapping[str, Any], other: Mapping[str, Any]) -> str | None:
@@ -203,15 +204,6 @@ def _differing_figure(one: Mapping[str, Any], other: Mapping[str, Any]) -> str |
         if name in other and name not in NOT_COMPARED and one[name] != other[name]:
             return f"{name} of the {one['kind']} is {one[name]} and {other[name]}"
     return None
-
-
-def _differing_tensor(one: Path, other: Path) -> str | None:
-    """Return the first tensor of two checkpoints that isn't the same, in words. Raises CheckpointError for damage."""
-    names = {f"{part}.safetensors" for part in TENSORS}
-    hashes = [{name: entry for name, entry in listed_files(path).items() if name in names} for path in (one, other)]
-    if hashes[0] == hashes[1]:
-        return None
-    return differing_tensor(*(_tensors_of(load_checkpoint(path)) for path in (one, other)))
 
 
 def _tensors_of(snapshot: Snapshot) -> dict[str, Tensor]:
@@ -248,7 +240,7 @@ def _retake(
     """Take the steps of a run again from where both are the same, until what differs, or is other than ``other``."""
     found, last = Retaken(), bounds.differs
     assert last is not None
-    recorded = conditions_of(directory, last)
+    recorded = dict(_state_around(directory, last).get("conditions") or {})
     with contextlib.ExitStack() as stack:
         stack.enter_context(_threads(recorded.get("threads")))
         begun = approaching(directory, bounds.same + 1, device=device, trust_code=trust_code)
@@ -319,16 +311,12 @@ def traced_step(trainer: Trainer, data: StepData, agreement: ReplayAgreement) ->
     with _noting_gradients(trace, trainer.model):
         report = trainer.take_step(data)
     agreement.notify(report)
-    _note_update(trace, trainer, report)
-    return trace
-
-
-def _note_update(trace: Trace, trainer: Trainer, report: StepReport) -> None:
     _note(trace, "gradient", "norm of all", torch.as_tensor(report.gradient_norm))
     _note(trace, "update", "learning rates", trainer.learning_rates())
     _note(trace, "update", "skipped", report.skipped)
-    for name, seen in _trace_of_state(trainer).items():
-        trace["update", name[1]] = seen
+    for (_, name), seen in _trace_of_state(trainer).items():
+        trace["update", name] = seen
+    return trace
 
 
 def _trace_of_state(trainer: Trainer) -> Trace:
@@ -385,11 +373,6 @@ def _noting_gradients(trace: Trace, model: nn.Module) -> Iterator[None]:
     finally:
         for handle in handles:
             handle.remove()
-
-
-def conditions_of(directory: Path, step: int) -> dict[str, Any]:
-    """The conditions under which a run took a step, as its next checkpoint has them, or its newest; empty without."""
-    return dict(_state_around(directory, step).get("conditions") or {})
 
 
 def _state_around(directory: Path, step: int) -> dict[str, Any]:

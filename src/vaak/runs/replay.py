@@ -484,13 +484,9 @@ def _looked_at(trainer: Trainer) -> dict[str, Any]:
         }
         for name, parameter in trainer.model.named_parameters()
     ]
-    return {**figures_of(trainer, report), "parameters": parameters, "layers": _layers(parameters), "dead_units": dead}
-
-
-def _layers(parameters: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The gradient's norm over all parameters of each module that has any of its own."""
-    squares: defaultdict[str, float] = defaultdict(float)
+    squares: defaultdict[str, float] = defaultdict(float)  # by the module that has the parameter
     for one in parameters:
         if one["gradient_norm"] is not None:
             squares[one["name"].rpartition(".")[0] or "model"] += one["gradient_norm"] ** 2
-    return [{"module": name, "gradient_norm": math.sqrt(total)} for name, total in squares.items()]
+    layers = [{"module": name, "gradient_norm": math.sqrt(total)} for name, total in squares.items()]
+    return {**figures_of(trainer, report), "parameters": parameters, "layers": layers, "dead_units": dead}

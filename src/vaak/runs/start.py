@@ -118,7 +118,10 @@ def train(loaded: Loaded, callbacks: tuple[Callback, ...] = (), task: Task | Non
             with contextlib.suppress(OSError):  # they are shown in any case
                 write_json(trainer.directory / SAMPLES, {"step": trainer.position.step, "samples": samples})
         position, metrics = trainer.position, trainer.metrics or _last_evaluation(trainer.directory)
-        is_main = trainer.ranks.is_main
+        is_main, best = trainer.ranks.is_main, ""
+        if trainer.best.value is not None and trainer.best.step is not None:
+            best = f"{trainer.best.metric} {in_words(trainer.best.metric, trainer.best.value)}"
+            best = f"{trainer.checkpoints / step_folder(trainer.best.step)} ({best})"
         return Outcome(
             reason,
             trainer.directory,
@@ -128,17 +131,10 @@ def train(loaded: Loaded, callbacks: tuple[Callback, ...] = (), task: Task | Non
             samples,
             is_main,
             loaded.experiment.task,
-            _best(trainer),
+            best,
             seconds,
             shown and _has_test(trainer.task),
         )
-
-
-def _best(trainer: Trainer) -> str:
-    best = trainer.best
-    if best.value is None or best.step is None:
-        return ""
-    return f"{trainer.checkpoints / step_folder(best.step)} ({best.metric} {in_words(best.metric, best.value)})"
 
 
 def shown_samples(task: Task, model: nn.Module) -> list[str]:
@@ -379,20 +375,15 @@ def _settle_batches_per_process(loaded: Loaded) -> Loaded:
     experiment = loaded.experiment
     training = experiment.training
     if training.checkpoint.resume is not None and holds_a_run(experiment.run_dir):
-        processes = _processes_at_start(experiment.run_dir / "config.yml")
-        if processes is not None and training.distributed.processes_at_start is None:
+        configuration = experiment.run_dir / "config.yml"
+        path = ("training", "distributed", "processes_at_start")
+        node = find(read_yaml(configuration), path) if configuration.exists() else None
+        processes = None if node is None else node.value
+        if isinstance(processes, int) and training.distributed.processes_at_start is None:
             training = multiplied_by(training, processes)
     else:
         training = with_batches_per_process(training, world_size())
     return replace(loaded, experiment=experiment.model_copy(update={"training": training}))
-
-
-def _processes_at_start(configuration: Path) -> int | None:
-    """Return what the configuration of a run has noted of its first start."""
-    if not configuration.exists():
-        return None
-    node = find(read_yaml(configuration), ("training", "distributed", "processes_at_start"))
-    return node.value if node is not None and isinstance(node.value, int) else None
 
 
 def _log_global_batch(training: TrainingConfig) -> None:

@@ -143,9 +143,14 @@ def verify_run(
     chosen = logged if steps is None else sorted(random.Random(seed).sample(logged, min(steps, len(logged))))
     # The newest state is the one that people use, so it is always computed again.
     saved = [step for path in (sound if steps is None else sound[-1:]) if (step := step_of(path))]
-    for last, own in _approaches(directory, sorted({*chosen, *saved}), sound):
+    # steps by the checkpoint and the configuration that they are reached from
+    groups: defaultdict[tuple[str, Path], list[int]] = defaultdict(list)
+    for step in sorted({*chosen, *saved}):
+        before = max((path.name for path in sound if path.name < step_folder(step)), default="")
+        groups[before, configuration_of_step(directory, step)].append(step)
+    for own in groups.values():
         try:
-            _replay(found, last, [step for step in own if step in set(chosen)], device, trust_code)
+            _replay(found, max(own), [step for step in own if step in set(chosen)], device, trust_code)
         except CheckpointError as error:
             found.findings.append(str(error))
         except UserError as error:
@@ -250,15 +255,6 @@ def _altered_data(found: Verification, sound: Sequence[Path]) -> Iterator[str | 
             yield f"{artifact.path}: its hashes aren't those that {checkpoint.name} was made with" if changed else None
         if not hashed:
             found.not_checked.append(f"{folder}: prepared by an earlier version, which wrote down no hashes")
-
-
-def _approaches(directory: Path, steps: Sequence[int], sound: Sequence[Path]) -> Iterator[tuple[int, list[int]]]:
-    """Group steps by the checkpoint and the configuration that they are reached from; yield each group and its last."""
-    groups: defaultdict[tuple[str, Path], list[int]] = defaultdict(list)
-    for step in steps:
-        before = max((path.name for path in sound if path.name < step_folder(step)), default="")
-        groups[before, configuration_of_step(directory, step)].append(step)
-    return ((max(group), group) for group in groups.values())
 
 
 def _replay(found: Verification, last: int, chosen: Sequence[int], device: str | None, trust_code: bool) -> None:

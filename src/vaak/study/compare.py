@@ -235,16 +235,13 @@ class ByExample(Meters):
         for row in batch.split(batch.num_rows):
             before = dict(self.meters.sums())
             self.meters.update(model, row)
-            name = self._name(row.indices[0])
+            # without folders, which two runs may have elsewhere; numbered where there are several of a name
+            name = FOLDERS.sub("", ", ".join(map(self._dataset.describe, row.indices[0])))
+            others = sum(there == name or there.startswith(f"{name} #") for there in self.rows)
+            name = f"{name} #{others + 1}" if others else name
             self.rows[name] = {key: value - before.get(key, 0.0) for key, value in self.meters.sums().items()}
             self.counts[name] = {unit: number for unit, number in row.totals().items() if unit != AS_READ}
             self.contents[name] = [self._dataset.content_of(index) for index in row.indices[0]]
-
-    def _name(self, indices: list[int]) -> str:
-        """Without folders, which two runs may have elsewhere; numbered where there are several of a name."""
-        name = FOLDERS.sub("", ", ".join(map(self._dataset.describe, indices)))
-        others = sum(there == name or there.startswith(f"{name} #") for there in self.rows)
-        return f"{name} #{others + 1}" if others else name
 
     def sums(self) -> dict[str, float]:
         return self.meters.sums()

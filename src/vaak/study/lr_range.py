@@ -171,16 +171,13 @@ def certainty_of(curve: Curve) -> Certainty:
     alternatives = [curve.suggestion(window) for window in OTHER_WINDOWS]
     alternatives += [half.suggestion(WINDOW / 2) for half in halves if len(half.losses) >= FEWEST]
     sure = None if None in alternatives else suggestion
-    return Certainty(tuple(alternatives), sure, _falling(curve), tuple(_doubts(curve, suggestion, alternatives)))
-
-
-def _falling(curve: Curve) -> tuple[float, float]:
-    """Return the rates from which the smoothed loss falls for good, and of its lowest point."""
+    # the rates from which the smoothed loss falls for good, and of its lowest point
     losses = np.array(curve.smoothed)
     lowest = int(np.argmin(losses))
     highest = float(losses[: lowest + 1].max())
     still_high = losses[: lowest + 1] >= highest - BARELY * (highest - losses[lowest])
-    return curve.rates[int(np.flatnonzero(still_high)[-1])], curve.rates[lowest]
+    falling = curve.rates[int(np.flatnonzero(still_high)[-1])], curve.rates[lowest]
+    return Certainty(tuple(alternatives), sure, falling, tuple(_doubts(curve, suggestion, alternatives)))
 
 
 def _doubts(curve: Curve, suggestion: float, alternatives: list[float | None]) -> list[str]:

@@ -13,7 +13,6 @@ from torch.nn.modules.module import register_module_forward_hook
 from vaak.core.batch import Batch
 from vaak.core.errors import UserError
 from vaak.core.random_keys import EVALUATION_SEED, Purpose
-from vaak.core.task import Meters
 from vaak.data.batching import evaluation_plan
 from vaak.data.loader import MicrobatchReader, evaluation_addresses
 from vaak.engine.checkpoint.weights import model_tensors
@@ -66,21 +65,15 @@ def check_failing_batch(case: Case) -> None:
         for split in trainer.task.evaluation_splits:
             batch = _first_batch(trainer, split)
             undisturbed, meters = trainer.task.meters(split), trainer.task.meters(split)
-            calls = _calls(undisturbed, model, batch)
+            with _watching_modules() as calls:
+                undisturbed.update(model, batch)
             undisturbed.update(model, batch)
-            for fail_at in (1, calls) if calls else ():
+            for fail_at in (1, len(calls)) if calls else ():
                 with contextlib.suppress(_BrokenError), _watching_modules(fail_at):
                     meters.update(model, batch)
             meters.update(model, batch)
             meters.update(model, batch)
             demand_same(dict(meters.sums()), dict(undisturbed.sums()), f"sums of {split} after batches that failed")
-
-
-def _calls(meters: Meters, model: nn.Module, batch: Batch) -> int:
-    """How many modules are called, over all, when a batch is shown to the meters."""
-    with _watching_modules() as calls:
-        meters.update(model, batch)
-    return len(calls)
 
 
 @contextlib.contextmanager

@@ -164,7 +164,10 @@ def _demand_equal_sums(trainer: Trainer, whole: Batch, cut: Mapping[str, Sequenc
     (expected,), expected_gradients = _terms_and_gradients(trainer, [whole])
     for what, pieces in cut.items():
         parts, gradients = _terms_and_gradients(trainer, pieces)
-        terms = _added_up(parts)
+        terms: dict[str, Term] = {}
+        for part in parts:
+            for name, term in part.items():
+                terms[name] = replace(term, total=terms[name].total + term.total) if name in terms else term
         units = {name: (term.per, term.splittable) for name, term in terms.items()}
         demand(
             units == {name: (term.per, term.splittable) for name, term in expected.items()},
@@ -213,15 +216,6 @@ def _terms_and_gradients(trainer: Trainer, pieces: Iterable[Batch]) -> tuple[lis
             part |= {name: replace(term, total=term.total.detach()) for name, term in terms.items()}
         parts.append(part)
     return parts, _gradients(trainer)
-
-
-def _added_up(parts: Iterable[dict[str, Term]]) -> dict[str, Term]:
-    """The terms of all pieces, added up by name."""
-    sums: dict[str, Term] = {}
-    for part in parts:
-        for name, term in part.items():
-            sums[name] = replace(term, total=sums[name].total + term.total) if name in sums else term
-    return sums
 
 
 def _total(terms: Iterable[Term]) -> Tensor:

@@ -53,7 +53,10 @@ def generate(
         settings, text = (task.answering(settings), "") if chat else (settings, text)
         seeds = range(settings.seed, settings.seed + samples)
         continuations = task.written(opened.model, ((prompt, seed) for seed in seeds), settings, batch_size)
-        lines = (_line(text + one, seed, chosen.as_json) for seed, one in zip(seeds, continuations, strict=True))
+        lines = (
+            json.dumps({"text": text + one, "seed": seed}, ensure_ascii=False) if chosen.as_json else text + one
+            for seed, one in zip(seeds, continuations, strict=True)
+        )
         print_or_write(lines, output, samples)
 
 
@@ -70,7 +73,3 @@ def _messages(text: str) -> list[dict[str, str]]:
     except (OSError, ValueError) as error:
         raise DataError(f"--chat: {text} can't be read: {error}") from error
     return messages_of({"messages": given} if isinstance(given, list) else given, text)
-
-
-def _line(text: str, seed: int, as_json: bool) -> str:
-    return json.dumps({"text": text, "seed": seed}, ensure_ascii=False) if as_json else text

@@ -57,8 +57,12 @@ def speak(
     sentences: list[Sentence] = []
     problems: list[tuple[str, Unspeakable]] = []
     parts = speaker.sentences((SpokenText(*one) for one in spoken), batch_size)
+    create_folder(output.parent if output.suffix else output)
+    outputs = [(output, spoken)]
+    if not output.suffix:
+        outputs = [(output / f"{number:04}.wav", [one]) for number, one in enumerate(spoken, start=1)]
     with opened.precision.autocast():
-        for path, some in _files(output, spoken):
+        for path, some in outputs:
             sentences += _write(path, len(some), parts, speaker, problems, as_json=chosen.as_json)
     if plot is not None and sentences:
         _draw(plot, sentences, speaker.mel.frame_shift)
@@ -67,14 +71,6 @@ def speak(
         print(f"{place}: {one.message} ({done})", file=sys.stderr)
     if any(not one.rest_is_spoken for _, one in problems):
         raise typer.Exit(2)
-
-
-def _files(output: Path, texts: list[tuple[str, str]]) -> list[tuple[Path, list[tuple[str, str]]]]:
-    """The files to write, each with its texts. Raises UserError where the folder can't be created."""
-    create_folder(output.parent if output.suffix else output)
-    if output.suffix:
-        return [(output, texts)]
-    return [(output / f"{number:04}.wav", [one]) for number, one in enumerate(texts, start=1)]
 
 
 def _draw(path: Path, sentences: list[Sentence], frame_shift: float) -> None:

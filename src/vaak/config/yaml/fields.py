@@ -135,7 +135,9 @@ def spell_out(node: Node, annotation: Any) -> Node:
     if item is not None and node.value is not None:
         if isinstance(node.value, list):
             return Node([spell_out(child, item) for child in node.value], node.place)
-        if not node.is_mapping or (section_of(item) and not _is_indexed(node)):
+        # the keys of ``betas.0: 0.9`` are indices of a list
+        is_indexed = node.is_mapping and bool(node.value) and all(key.isdecimal() for key in node.value)
+        if not node.is_mapping or (section_of(item) and not is_indexed):
             return Node([spell_out(node, item)], node.place)
         return Node({key: spell_out(child, item) for key, child in node.value.items()}, node.place)
     section, named = section_of(annotation), value_of(annotation)
@@ -145,20 +147,12 @@ def spell_out(node: Node, annotation: Any) -> Node:
         return node
     if not node.is_mapping:
         bare = bare_field(section)
-        if bare is None or (node.value is None and not _null_is_bare(annotation, section, bare)):
+        null_is_bare = bare and not allows_none(annotation) and allows_none(annotation_of(section, bare))
+        if bare is None or (node.value is None and not null_is_bare):
             return node
         node = Node({bare: Node(node.value, node.place)}, node.place)
     fields = {key: spell_out(child, annotation_of(section, key)) for key, child in node.value.items()}
     return Node(fields, node.place)
-
-
-def _null_is_bare(annotation: Any, section: SectionType, bare: str) -> bool:
-    return not allows_none(annotation) and allows_none(annotation_of(section, bare))
-
-
-def _is_indexed(node: Node) -> bool:
-    """Return whether a mapping's keys are indices of a list (``betas.0``)."""
-    return bool(node.value) and all(key.isdecimal() for key in node.value)
 
 
 def is_component(section: SectionType | None) -> bool:
@@ -247,8 +241,11 @@ def in_words(schema: Schema, root: Schema) -> str:
     if "const" in schema:
         return str(schema["const"])
     kind = schema.get("type")
+    if kind == "array" and "prefixItems" in schema:
+        items = [in_words(item, root) for item in schema["prefixItems"]]
+        return f"a list of {len(items)}: {', '.join(items)}"
     if kind == "array":
-        return _list_in_words(schema, root)
+        return f"a list, each {in_words(schema.get('items', {}), root)}"
     if kind == "object" and isinstance(schema.get("additionalProperties"), dict) and not schema.get("properties"):
         inner = in_words(schema["additionalProperties"], root)
         return f"names, each with {inner}"
@@ -279,14 +276,6 @@ def is_within_bounds(number: float, schema: Schema, root: Schema) -> bool:
         number < schema.get("exclusiveMaximum", math.inf),
     )
     return all(inside)
-
-
-def _list_in_words(schema: Schema, root: Schema) -> str:
-    if "prefixItems" in schema:
-        items = [in_words(item, root) for item in schema["prefixItems"]]
-        return f"a list of {len(items)}: {', '.join(items)}"
-    inner = in_words(schema.get("items", {}), root)
-    return f"a list, each {inner}"
 
 
 def choices(schema: Schema, root: Schema) -> list[Any]:

@@ -189,7 +189,11 @@ class _Composer:
         except MarkedYAMLError as error:
             mark = error.problem_mark or error.context_mark
             place = self.place_of(mark.line + 1 if mark else 1)
-            raise ConfigError([Problem(place, "", _syntax(error))]) from None
+            what = " ".join(part for part in (error.context, error.problem) if part)
+            hint = "; is a colon, a quote or a bracket missing on this line or the one before?" if what else ""
+            if "'\\t'" in what:
+                what, hint = "a tab; indent with spaces", ""
+            raise ConfigError([Problem(place, "", f"not valid YAML: {what}{hint}")]) from None
         except YAMLError as error:
             text = str(error).splitlines()[0]
             raise ConfigError([Problem(self.place_of(1), "", f"not valid YAML: {text}")]) from None
@@ -304,15 +308,6 @@ def _encodable(text: str) -> str:
     return text
 
 
-def _syntax(error: MarkedYAMLError) -> str:
-    """The parser's complaint in one line."""
-    what = " ".join(part for part in (error.context, error.problem) if part)
-    if "'\\t'" in what:
-        return "not valid YAML: a tab; indent with spaces"
-    hint = "; is a colon, a quote or a bracket missing on this line or the one before?" if what else ""
-    return f"not valid YAML: {what}{hint}"
-
-
 _SAFE_PLAIN = re.compile(r"[A-Za-z0-9_./][A-Za-z0-9_./+-]*")
 
 
@@ -335,14 +330,9 @@ def entry_text(key: str, value: Any, indent: int = 0) -> str:
     if isinstance(value, dict) and value:
         return f"{margin}{_key_text(key)}:\n{yaml_text(value, indent + 2)}"
     if isinstance(value, list) and value and all(isinstance(item, dict) and item for item in value):
-        items = "".join(_item_text(item, indent + 2) for item in value)
+        items = "".join(f"{margin}  - {yaml_text(item, indent + 4)[indent + 4 :]}" for item in value)
         return f"{margin}{_key_text(key)}:\n{items}"
     return f"{margin}{_key_text(key)}: {flow_text(value)}\n"
-
-
-def _item_text(item: dict[str, Any], indent: int) -> str:
-    lines = yaml_text(item, indent + 2)
-    return f"{' ' * indent}- {lines[indent + 2 :]}"
 
 
 def flow_text(value: Any) -> str:

@@ -35,19 +35,14 @@ def parse_json_lines(content: bytes) -> JsonLines:
     found = JsonLines()
     for number, line in enumerate(content.split(b"\n"), 1):
         is_last = found.end + len(line) == len(content)
-        value = _object_in(line)
-        if value is not None:
+        try:
+            value = json.loads(line.decode())
+        except (ValueError, RecursionError):
+            value = None
+        if isinstance(value, dict):
             found.objects.append((number, value))
         elif line.strip() and not is_last:
             found.malformed.append((number, line.decode(errors="backslashreplace")))
-        if value is not None or not is_last:
+        if isinstance(value, dict) or not is_last:
             found.end += len(line) + (not is_last)
     return found
-
-
-def _object_in(line: bytes) -> dict[str, Any] | None:
-    try:
-        value = json.loads(line.decode())
-    except (ValueError, RecursionError):
-        return None
-    return value if isinstance(value, dict) else None

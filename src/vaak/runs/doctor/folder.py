@@ -106,7 +106,9 @@ class SplitSurvey:
     def add_text(self, text: str) -> None:
         self.num_texts += 1
         self.num_characters += len(text)
-        self.texts.add(digest_of_text(text))
+        plain = text.casefold().translate(_PLAIN)  # without its case, punctuation and spaces
+        digest = hashlib.blake2b(plain.encode(errors="surrogatepass"), digest_size=8).digest()
+        self.texts.add(int.from_bytes(digest))
         if len(self.lengths) < MOST_TEXTS:
             self.lengths.append(len(text))
             self.characters.update(text)
@@ -161,12 +163,6 @@ class _PlainCharacters(dict[int, int | None]):
 _PLAIN = _PlainCharacters()
 
 
-def digest_of_text(text: str) -> int:
-    """A number for a text, without its case, punctuation and spaces."""
-    plain = text.casefold().translate(_PLAIN)
-    return int.from_bytes(hashlib.blake2b(plain.encode(errors="surrogatepass"), digest_size=8).digest())
-
-
 def survey_folder(folder: Path, seconds: float = SECONDS) -> list[CorpusSurvey]:
     """Find the corpora in a folder. Raises UserError for a folder without any, and for what is no folder."""
     if not folder.exists():
@@ -204,7 +200,9 @@ def recognised(folder: Path) -> list[CorpusSurvey]:
                 found.append(CorpusSurvey(root, kind, {"type": kind, "corpus_dir": str(root)}))
     for root in (folder, *subfolders(folder)):
         if is_new(root) and (options := _options_by_files(root)):
-            found.append(CorpusSurvey(root, _kind(options), options))
+            corpus, what = options.get("corpus", {}), str(options.get("type", "text"))
+            what = "labelled text" if "label_columns" in corpus else "pairs" if "source_column" in corpus else what
+            found.append(CorpusSurvey(root, what, options))
             if root == folder:
                 break
     return found[:MOST_CORPORA]
@@ -248,12 +246,6 @@ def _options_by_files(root: Path) -> dict[str, Any] | None:
         return options
     corpus = corpus_of_texts(root)
     return None if corpus is None else {"corpus": corpus}
-
-
-def _kind(options: dict[str, Any]) -> str:
-    corpus = options.get("corpus", {})
-    found = {"label_columns": "labelled text", "source_column": "pairs"}
-    return next((said for key, said in found.items() if key in corpus), str(options.get("type", "text")))
 
 
 def _columns_in(manifests: list[Path]) -> dict[str, dict[str, str]]:

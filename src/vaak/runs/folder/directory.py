@@ -154,12 +154,12 @@ def configurations_below(folder: Path) -> Iterator[Path]:
         raise UserError(f"{folder} is not a folder; give the one that has the runs")
     # walk skips folders that go while it looks, as a run in training removes checkpoints
     places = (Path(place) for place, _, files in os.walk(folder) if "config.yml" in files)
-    return (place / "config.yml" for place in places if not _is_of_a_checkpoint(place))
-
-
-def _is_of_a_checkpoint(folder: Path) -> bool:
-    """Whether a folder is a checkpoint, perhaps half-written, damaged, or copied under another name."""
-    return folder.name.startswith(".step-") or step_of(folder) is not None or is_checkpoint(folder)
+    return (
+        place / "config.yml"
+        for place in places
+        # a checkpoint may be half-written, damaged, or copied under another name
+        if not (place.name.startswith(".step-") or step_of(place) is not None or is_checkpoint(place))
+    )
 
 
 def command_to_go_on(path: Path) -> str:

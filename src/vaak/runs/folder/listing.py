@@ -102,7 +102,10 @@ def list_runs(folder: Path) -> list[RunSummary]:
 def summary_of(run: Path, folder: Path) -> RunSummary:
     """A summary of one run, named by its path below ``folder``; of ``folder`` itself, by its own name."""
     steps, seconds, parameters = [0], [0.0], None
-    for record in _records(run):
+    records: list[dict[str, Any]] = []
+    with contextlib.suppress(OSError, ValueError):
+        records = read_records(run / "metrics.jsonl")
+    for record in records:
         with contextlib.suppress(KeyError, TypeError, ValueError):
             if record["kind"] == "model":
                 parameters = int(record["parameters"])
@@ -134,13 +137,6 @@ def summary_of(run: Path, folder: Path) -> RunSummary:
         parent=identity.get("parent"),
         changed=_last_change(run),
     )
-
-
-def _records(run: Path) -> list[dict[str, Any]]:
-    try:
-        return read_records(run / "metrics.jsonl")
-    except (OSError, ValueError):
-        return []
 
 
 def _state(run: Path, status: dict[str, Any]) -> str:

@@ -59,7 +59,7 @@ def config_of_run(experiment: Experiment[Any, Any], folder: Path, directory: Pat
     made = directory / CODE / HASHES  # of the copies, by their names, as they were made
     noted = files.read_json(made) if holds_a_run(directory) and made.exists() else {}
     hashes = {name: files.sha256_of(directory / CODE / name) for name in noted if (directory / CODE / name).is_file()}
-    for where, key in _references(values):
+    for where, key in ((values, "task"), *_types(values)):  # every place that may name a class
         file = source_file(where[key], folder)
         if file is None:
             continue
@@ -93,12 +93,6 @@ def _type_at(experiment: Experiment[Any, Any], key: str) -> str:
     for name in key.split("."):
         section = getattr(section, name, None)
     return str(getattr(section, "type", ""))
-
-
-def _references(values: dict[str, Any]) -> Iterator[tuple[dict[str, Any], str]]:
-    """Every place that may name a class, as a section and its key: the task, and each section with a ``type``."""
-    yield values, "task"
-    yield from _types(values)
 
 
 def _types(values: Any) -> Iterator[tuple[dict[str, Any], str]]:
