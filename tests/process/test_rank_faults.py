@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 from collections.abc import Sequence
 from pathlib import Path
@@ -84,6 +85,30 @@ def test_a_preparation_that_takes_longer_than_the_time_out_is_waited_for(tmp_pat
     """Ranks that waited for it timed out."""
     fault = Fault(0, slow_seconds=2.5)
     assert lines(tmp_path, fault, [0, 0], "training.distributed.timeout_minutes=0.03") == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("strategy", ["fsdp", "zero1"])
+def test_a_divided_run_that_can_no_longer_be_saved_ends_and_goes_on(strategy: str, tmp_path: Path):
+    """All end within seconds; the screen and the log name the checkpoint from which it goes on, to the same bits."""
+    how = (f"training.distributed.strategy={strategy}", "training.checkpoint.interval=1")
+    whole, cut = (tmp_path / name for name in ("whole", "cut"))
+    for folder in (whole, cut):
+        folder.mkdir()
+    assert lines(whole, Fault(0), [0, 0], *how) == []
+    said = lines(cut, Fault(0, full_after=1), [2, 2], *how)
+    assert re.search("can't be written: .*File too large.*; the earlier ones are complete$", said[0])
+    assert said[1].startswith("rank 0 (process ")
+    assert all("\n" not in line for line in said)
+    (warned,) = re.findall(
+        "step ([234]) was reached, but its state .* goes on from (.*)", (cut / "run/train.log").read_text()
+    )
+    checkpoints = sorted(path.name for path in (cut / "run/checkpoints").glob("step-*"))
+    assert warned[1].endswith(checkpoints[-1])
+    assert lines(cut, Fault(0), [0, 0], *how, "training.checkpoint.resume=auto") == []
+    last = "run/checkpoints/step-00000004"
+    for file in ("model", "optimizer"):
+        assert (cut / last / f"{file}.safetensors").read_bytes() == (whole / last / f"{file}.safetensors").read_bytes()
 
 
 MOMENTS = ("model", "losses", "on_fit_start", "on_step_end", "meters", "on_evaluate_end", "on_checkpoint")

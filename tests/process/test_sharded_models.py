@@ -80,6 +80,21 @@ def test_other_numbers_of_processes_go_on_with_it(tmp_path: Path):
     demand_close(copies, whole)
 
 
+@pytest.mark.slow
+def test_a_resume_may_change_the_strategy(tmp_path: Path):
+    """Of ddp and zero1 to the bit; to and from fsdp, and on one process, up to rounding: the draws are the same."""
+    whole, same, through = trained(
+        tmp_path,
+        LM,
+        whole=(("8:2",), WHOLE),
+        same=(("3:2:zero1", "5:2:ddp", "8:2:zero1"), WHOLE),
+        through=(("3:2:ddp", "5:2:fsdp", "7:2:zero1", "8:1:fsdp"), WHOLE),
+    )
+    demand_same(same, whole)
+    demand_close(through, whole)
+    assert records_of(through)[:2] == records_of(whole)[:2], "before the first checkpoint"
+
+
 @pytest.mark.parametrize("optimizer", ["adamw", pytest.param("muon", marks=pytest.mark.slow)])
 def test_a_divided_update_is_that_of_whole_optimizers_to_the_bit(optimizer: str, tmp_path: Path):
     how = {"memory": {}, "optimizer": {"type": optimizer}}

@@ -1,6 +1,6 @@
 """A case of the contract on processes that are killed and continued by others: a program that forks.
 
-    python exact_cases.py FOLDER CASE '["RUN", ["STOP:PROCESSES", ...], {"OPTION": ...}]' ...
+    python exact_cases.py FOLDER CASE '["RUN", ["STOP:PROCESSES[:STRATEGY]", ...], {"OPTION": ...}]' ...
 
 FOLDER/RUN is trained on the given number of processes up to each STOP in turn, where the system kills all of them, and
 to its end by the last; with exact sums, unless options of ``training`` say otherwise. With MOCK_CUDA, the library of
@@ -96,9 +96,11 @@ def main() -> None:
     with mock_cuda.plugged_in(Path(mock)) if mock else contextlib.nullcontext() as gpu:
         for run, stages, options in map(json.loads, runs):
             for stage in stages:
-                stop, processes = map(int, stage.split(":"))
+                stop, processes, *strategy = stage.split(":")
+                stop, processes = int(stop), int(processes)
+                how = options | ({"distributed": {"strategy": strategy[0]}} if strategy else {})
                 killed = stop < TRAINING["max_steps"]
-                work = partial(train, case, folder / run, stop if killed else 0, options, gpu)
+                work = partial(train, case, folder / run, stop if killed else 0, how, gpu)
                 statuses = forked(processes, work)
                 assert statuses == [-signal.SIGKILL if killed else 0] * processes, (run, stage, statuses)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import resource
 import signal
 import sys
 import time
@@ -37,6 +38,8 @@ class Fault:
     data: str = ""
     slow_seconds: float = 0.0
     signalled_in: str = ""
+    full_after: int = 0
+    """The step of a checkpoint after which no file may grow any more."""
     killed_in: str = ""
     """``prepare``, ``model``, ``losses``, ``meters``, or an event of callbacks."""
 
@@ -63,7 +66,7 @@ def train_together(rank: int, port: int, folder: Path, fault: Fault, *overrides:
             task = FaultyTask(job.experiment, job.experiment.run_dir, job.folder)
             task.fault = fault if mine else Fault(rank)
             task.slow_seconds = fault.slow_seconds
-            start.train(job, (Ending(fault.killed_in if mine else ""),), task=task)
+            start.train(job, (Ending(fault.killed_in if mine else "", fault.full_after if mine else 0),), task=task)
         except UserError as error:
             said, code = "" if isinstance(error, RemoteError) else str(error), 2
     (folder / f"{rank}.json").write_text(json.dumps({"said": said, "seconds": time.monotonic() - begun}))
@@ -82,8 +85,8 @@ class Ending(Callback):
 
     steps = 0
 
-    def __init__(self, event: str) -> None:
-        self.event = event
+    def __init__(self, event: str, full_after: int = 0) -> None:
+        self.event, self.full_after = event, full_after
 
     def on_fit_start(self, *_: Any) -> None:
         end_at("on_fit_start", self.event)
@@ -95,7 +98,10 @@ class Ending(Callback):
     def on_evaluate_end(self, *_: Any) -> None:
         end_at("on_evaluate_end", self.event)
 
-    def on_checkpoint(self, *_: Any) -> None:
+    def on_checkpoint(self, trainer: Any, path: Path) -> None:
+        if int(path.name.removeprefix("step-")) == self.full_after:
+            weights = (path / "model.safetensors").stat().st_size
+            resource.setrlimit(resource.RLIMIT_FSIZE, (weights, resource.RLIM_INFINITY))  # moments take twice as much
         end_at("on_checkpoint", self.event)
 
 

@@ -32,6 +32,7 @@ from vaak.config.training import TrainingConfig
 from vaak.core.errors import CheckpointError, UserError
 from vaak.core.machine import code_version, installed_versions, nvidia_driver
 from vaak.engine.checkpoint.files import CheckpointWriter, Order, Snapshot
+from vaak.engine.checkpoint.names import list_checkpoints, step_of
 from vaak.engine.checkpoint.weights import model_tensors
 from vaak.engine.distributed.launcher import weights_fingerprint
 from vaak.engine.distributed.sharding import is_sharded, local, part_of
@@ -115,9 +116,14 @@ class Checkpointer:
     def save_after(self, error: Exception) -> None:
         """Write what was reached before an error, unless it is saved, or the weights were being updated.
 
-        Each process comes here by itself, or not at all: it meets no other, so a state that is divided is not saved.
+        Each process comes here by itself, or not at all: it meets no other, so a state that is divided is not saved;
+        the log says from where the run will go on.
         """
-        if not self.state.is_whole or self.state.position.step <= self.saved_step or self.is_divided:
+        if self.is_divided:
+            self.writer.wait()
+            self._log_last_checkpoint()
+            return
+        if not self.state.is_whole or self.state.position.step <= self.saved_step:
             return
         before = self._before_schedule
         try:
@@ -129,6 +135,20 @@ class Checkpointer:
         else:
             if self.ranks.is_main:
                 log.info("step %d, which was reached before the error, is saved", self.state.position.step)
+
+    def _log_last_checkpoint(self) -> None:
+        """Log how much an error costs where the state can't be saved."""
+        whole, step = list_checkpoints(self.writer.folder), self.state.position.step
+        last = (step_of(whole[-1]) or 0) if whole else 0
+        if self.ranks.is_main and last < step:
+            resumed = f"--resume auto goes on from {whole[-1]}" if whole else "there is no checkpoint before it"
+            log.warning(
+                "step %d was reached, but its state is divided over processes (training.distributed.strategy: %s), and "
+                "can't be saved after an error: %s",
+                step,
+                self.config.distributed.strategy,
+                resumed,
+            )
 
     def newly_written(self) -> int:
         """The step of the oldest complete checkpoint that was not reported yet; 0 if there is none.

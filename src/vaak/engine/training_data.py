@@ -63,6 +63,7 @@ class TrainingData:
         self.epoch_size = self.planner.num_microbatches
         self.steps_per_epoch = -(-self.epoch_size // config.gradient_accumulation_steps)
         pinned = config.performance.pin_memory  # None: where there is a GPU
+        self._smallest: Batch | None = None
         self._pin_memory = ranks.device.type == "cuda" and pinned is not False
 
     def forget_skipped(self) -> None:
@@ -120,10 +121,13 @@ class TrainingData:
 
         Raises DataError where there is none.
         """
+        if self._smallest is not None:
+            return self._smallest
         plan = self.planner.plan(0)
         for position in np.argsort(plan.cells(self.dataset.lengths), kind="stable"):
             address = Address(0, 0, 0, plan.microbatch(int(position)), plan.occurrence(int(position)))
             if (batch := self.reader[address].batch) is not None:
+                self._smallest = batch
                 return batch
         raise DataError("no example of the training data can be read")
 

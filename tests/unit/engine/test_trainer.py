@@ -161,3 +161,13 @@ def test_the_first_reason_to_stop_stays(tmp_path: Path):
 def test_a_metric_that_evaluations_do_not_give_is_an_error(tmp_path: Path):
     with pytest.raises(UserError, match=r"training.checkpoint.metric is val_wer, but evaluations give val_loss"):
         toy_trainer(tmp_path, checkpoint={"metric": "val_wer"}).fit()
+
+
+def test_the_batch_of_a_rank_without_one_is_the_smallest_and_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    data = toy_trainer(tmp_path).data
+    plan, lengths = data.planner.plan(0), data.dataset.lengths
+    batch = data.stand_in()
+    cells = len(batch.indices) * max(sum(lengths[index] for index in row) for row in batch.indices)
+    assert cells == min(plan.cells(lengths))
+    monkeypatch.setattr(data, "reader", None)
+    assert data.stand_in() is batch
