@@ -124,8 +124,12 @@ class AudioFile:
         """Samples at the file's own rate, mixed to one channel."""
         import soundfile
 
-        if self._from_start is not None:
-            return self._demand_samples(self._decode_from_start(first, last), first, last)
+        if self._from_start is not None:  # it can't be read from the middle
+            try:
+                decoded = self._from_start.read(first, last)
+            except soundfile.LibsndfileError as error:
+                raise self._is_damaged(self._from_start.last, str(error).removeprefix("Error : ")) from error
+            return self._demand_samples(decoded, first, last)
         mixed = np.empty(last - first, np.float32)
         done = 0
         try:
@@ -139,16 +143,6 @@ class AudioFile:
         except soundfile.LibsndfileError as error:
             raise self._is_damaged(first + done, str(error).removeprefix("Error : ")) from error
         return self._demand_samples(mixed[:done], first, last)
-
-    def _decode_from_start(self, first: int, last: int) -> np.ndarray:
-        """Return the same of a file that can't be read from the middle."""
-        import soundfile
-
-        assert self._from_start is not None
-        try:
-            return self._from_start.read(first, last)
-        except soundfile.LibsndfileError as error:
-            raise self._is_damaged(self._from_start.last, str(error).removeprefix("Error : ")) from error
 
     def _demand_samples(self, mixed: np.ndarray, first: int, last: int) -> np.ndarray:
         """The samples, if none is missing. Raises DataError otherwise, or where one is not a number."""

@@ -52,7 +52,7 @@ class EspeakSpeech:
 
 
 def speak(text: str, voice: str, *, pitch: int = 50, pitch_range: int = 50, rate: int = 175) -> EspeakSpeech:
-    """``text`` spoken by an espeak-ng voice with its variant, as ``en-us+f3``.
+    """``text`` spoken by an espeak-ng voice with its variant, as ``en-us+f3``, and when its words and phonemes are.
 
     ``pitch`` and ``pitch_range`` go from 0 to 99, 50 being the voice's own; ``rate`` is words a minute, from 80 to 450.
 
@@ -65,7 +65,22 @@ def speak(text: str, voice: str, *, pitch: int = 50, pitch_range: int = 50, rate
             library.espeak_SetParameter(parameter, value, 0)
         library.espeak_ng_SetRandSeed(ctypes.c_long(1))
         samples, events = _synthesised(library, text)
-    return _timed(samples, sampling_rate, events, text)
+    sound = samples.astype(np.float32) / np.float32(32768)
+    loud = HIATUS_LEVEL * _level(sound)
+    spans: list[_Span] = []
+    for span in _spans(events, len(sound)):
+        if span.phoneme:
+            spans.append(span)
+        elif spans and spans[-1].end == span.start and _level(sound[span.start : span.end]) > loud:
+            spans[-1].end = span.end  # the way from a vowel to the next belongs to the first of them
+    phonemes = tuple(Timed(span.phoneme, span.start / sampling_rate, span.end / sampling_rate) for span in spans)
+    begins = [event.character for event in events if event.type == _WORD]
+    words = []
+    for word, (first, beyond) in enumerate(pairwise([*begins, len(text)])):
+        times = [time for span, time in zip(spans, phonemes, strict=True) if span.word == word]
+        if times:
+            words.append(Timed(text[first:beyond].strip(" \n\t.,;:?!\"'()"), times[0].start, times[-1].end))
+    return EspeakSpeech(sound, sampling_rate, tuple(words), phonemes)
 
 
 class _Identity(ctypes.Union):
@@ -152,26 +167,6 @@ def _spans(events: list[_Happened], num_samples: int) -> list[_Span]:
             spans[-1].end = start
         spans.append(_Span(event.phoneme if event.type == _PHONEME else "", word, start, num_samples))
     return [span for span in spans if span.end > span.start]
-
-
-def _timed(samples: np.ndarray, sampling_rate: int, events: list[_Happened], text: str) -> EspeakSpeech:
-    """The events as spans of time; the way from a vowel to the next belongs to the first of them."""
-    sound = samples.astype(np.float32) / np.float32(32768)
-    loud = HIATUS_LEVEL * _level(sound)
-    spans: list[_Span] = []
-    for span in _spans(events, len(sound)):
-        if span.phoneme:
-            spans.append(span)
-        elif spans and spans[-1].end == span.start and _level(sound[span.start : span.end]) > loud:
-            spans[-1].end = span.end
-    phonemes = tuple(Timed(span.phoneme, span.start / sampling_rate, span.end / sampling_rate) for span in spans)
-    begins = [event.character for event in events if event.type == _WORD]
-    words = []
-    for word, (first, beyond) in enumerate(pairwise([*begins, len(text)])):
-        times = [time for span, time in zip(spans, phonemes, strict=True) if span.word == word]
-        if times:
-            words.append(Timed(text[first:beyond].strip(" \n\t.,;:?!\"'()"), times[0].start, times[-1].end))
-    return EspeakSpeech(sound, sampling_rate, tuple(words), phonemes)
 
 
 def _level(samples: np.ndarray) -> float:

@@ -132,24 +132,20 @@ class AdaptiveMemoryManager(Callback):
         self.peak = max(self.peak, read_peak(self.device))
         before, self.band = self.band, band_of(reading.pressure, self.thresholds, self.band)
         if self.band > before:
-            self._enter(reading)
+            if self.band is Band.MODERATE:
+                gc.collect()
+            else:
+                free_memory(self.device)
+            if self.band is Band.CRITICAL:
+                what_then = "; where that isn't enough, batches are computed in smaller pieces" if self.may_cut else ""
+                if reading.own_share < self.own_share:
+                    what_then = "; most of it belongs to other processes: end some, or train elsewhere"
+                log.warning("%s: caches are emptied%s", _usage_in_words(reading), what_then)
         elif self.band is Band.CRITICAL:
             self._split_microbatches(trainer, step, reading)
         else:
             self.last_cut = None
         reset_peak(self.device)
-
-    def _enter(self, reading: MemoryReading) -> None:
-        """Do what the band asks for that pressure has just risen into."""
-        if self.band is Band.MODERATE:
-            gc.collect()
-        else:
-            free_memory(self.device)
-        if self.band is Band.CRITICAL:
-            what_then = "; where that isn't enough, batches are computed in smaller pieces" if self.may_cut else ""
-            if reading.own_share < self.own_share:
-                what_then = "; most of it belongs to other processes: end some, or train elsewhere"
-            log.warning("%s: caches are emptied%s", _usage_in_words(reading), what_then)
 
     def _split_microbatches(self, trainer: Run, step: int, reading: MemoryReading) -> None:
         """Ask for smaller pieces, unless they would be no help, or the last ones haven't been tried yet."""

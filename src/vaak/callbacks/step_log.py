@@ -241,7 +241,8 @@ class SystemMetricsCallback(Callback):
         """The space that is left where checkpoints go."""
         folder = trainer.checkpoints if trainer.checkpoints.exists() else trainer.directory
         free = shutil.disk_usage(folder).free
-        needed = CHECKPOINTS_OF_SPACE * checkpoint_bytes(trainer.model)
+        # of a checkpoint: the weights, and two moments of each
+        needed = CHECKPOINTS_OF_SPACE * sum(3 * parameter.nbytes for parameter in trainer.model.parameters())
         if free < needed and not self.warned:
             self.warned = True
             log.warning(
@@ -251,11 +252,6 @@ class SystemMetricsCallback(Callback):
                 CHECKPOINTS_OF_SPACE,
             )
         return {"disk_free_gib": free / GIBIBYTE}
-
-
-def checkpoint_bytes(model: torch.nn.Module) -> int:
-    """About how much a checkpoint takes: the weights, and two moments of each."""
-    return sum(3 * parameter.nbytes for parameter in model.parameters())
 
 
 class LRMonitorCallback(Callback):

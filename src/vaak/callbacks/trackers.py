@@ -24,6 +24,7 @@ import wave
 from collections.abc import Callable, Mapping
 from io import BytesIO
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from vaak.config.yaml.text import looks_secret
@@ -199,22 +200,26 @@ class TrackioCallback(Tracker):
         self.run.log(numbers(record, self.only), step=record["step"])
 
     def write_pictures(self, step: int, pictures: Mapping[str, bytes]) -> None:
-        """Write them as files, which trackio copies."""
         import trackio
 
-        with tempfile.TemporaryDirectory() as folder:
-            media: dict[str, Any] = {}
-            for name, content in pictures.items():
-                path = Path(folder) / f"{name}.{'wav' if is_audio(content) else 'png'}"
-                path.write_bytes(content)
-                kind = trackio.Audio if is_audio(content) else trackio.Image
-                media[f"evaluation/{name}"] = kind(str(path))
-            self.run.log(media, step=step)
+        log_media(self.run, trackio, step, pictures)
 
     def close(self) -> None:
         if self.run is not None:
             with contextlib.redirect_stdout(sys.stderr):
                 self.run.finish()
+
+
+def log_media(run: Any, library: ModuleType, step: int, pictures: Mapping[str, bytes]) -> None:
+    """Write pictures and sounds as files, which the ``library`` (trackio, wandb) copies."""
+    with tempfile.TemporaryDirectory() as folder:
+        media: dict[str, Any] = {}
+        for name, content in pictures.items():
+            path = Path(folder) / f"{name}.{'wav' if is_audio(content) else 'png'}"
+            path.write_bytes(content)
+            kind = library.Audio if is_audio(content) else library.Image
+            media[f"evaluation/{name}"] = kind(str(path))
+        run.log(media, step=step)
 
 
 def flat(options: Mapping[str, Any], prefix: str = "") -> dict[str, bool | int | float | str]:

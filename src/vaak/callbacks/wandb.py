@@ -11,18 +11,16 @@ from __future__ import annotations
 import importlib.util
 import logging
 import os
-import tempfile
 import threading
 import uuid
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from vaak.callbacks.trackers import Tracker, numbers, reason_of
+from vaak.callbacks.trackers import Tracker, log_media, numbers, reason_of
 from vaak.core.callback import Run, StepReport
 from vaak.core.errors import UserError
 from vaak.engine.checkpoint.files import list_checkpoints, pointed
-from vaak.engine.evaluation import is_audio
 from vaak.engine.metrics_file import Record, read_records
 
 log = logging.getLogger("vaak")
@@ -149,19 +147,10 @@ class WandbCallback(Tracker):
             self.run.log(numbers(record, self.only), step=record["step"])
 
     def write_pictures(self, step: int, pictures: Mapping[str, bytes]) -> None:
-        """Write them as files, which W&B copies."""
         import wandb
 
-        if step < self.next_step:
-            return
-        with tempfile.TemporaryDirectory() as folder:
-            media: dict[str, Any] = {}
-            for name, content in pictures.items():
-                path = Path(folder) / f"{name}.{'wav' if is_audio(content) else 'png'}"
-                path.write_bytes(content)
-                kind = wandb.Audio if is_audio(content) else wandb.Image
-                media[f"evaluation/{name}"] = kind(str(path))
-            self.run.log(media, step=step)
+        if step >= self.next_step:
+            log_media(self.run, wandb, step, pictures)
 
     def close(self) -> None:
         if self.run is not None:

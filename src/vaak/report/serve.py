@@ -1,4 +1,4 @@
-"""``vaak report --watch``: pages on this machine alone, made anew whenever the run they are of has changed.
+"""``vaak report --watch``: pages on this machine alone, made again whenever the run they are of has changed.
 
     GET /              the page of the run or of the comparison, or the list of the runs of a folder
     GET /run/NAME/     of a list: the page of a run that is in it

@@ -75,7 +75,14 @@ def coded(samples: np.ndarray, sampling_rate: int, codec: str, rng: np.random.Ge
     coarseness = rng.uniform(*COARSENESS)
     if not len(samples):
         return samples
-    soundfile = _soundfile_with(codec)
+    with optional_import("codecs require soundfile", "audio"):
+        import soundfile
+    container, coding = CODINGS[codec]
+    if not soundfile.check_format(container, coding):
+        raise UserError(
+            f"libsndfile {soundfile.__libsndfile_version__} lacks the codec {codec}: pip install -U soundfile, or "
+            "remove it from augmentation.codecs"
+        )
     rate = next((rate for rate in RATES[codec] if rate >= sampling_rate), RATES[codec][-1])
     loudness = np.float32(max(1.0, float(np.abs(samples).max())))
     decoded = _through(soundfile, resampled(samples / loudness, sampling_rate, rate), rate, codec, coarseness)
@@ -102,20 +109,6 @@ def _through(soundfile: ModuleType, samples: np.ndarray, rate: int, codec: str, 
     memory.seek(0)
     decoded: np.ndarray = soundfile.read(memory, dtype="float32")[0]
     return decoded
-
-
-def _soundfile_with(codec: str) -> ModuleType:
-    """soundfile, whose libsndfile has the codec."""
-    with optional_import("codecs require soundfile", "audio"):
-        import soundfile
-    container, coding = CODINGS[codec]
-    if not soundfile.check_format(container, coding):
-        raise UserError(
-            f"libsndfile {soundfile.__libsndfile_version__} lacks the codec {codec}: pip install -U soundfile, or "
-            "remove it from augmentation.codecs"
-        )
-    module: ModuleType = soundfile
-    return module
 
 
 SPEED_OF_SOUND = 343.0  # metres a second

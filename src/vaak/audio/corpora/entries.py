@@ -52,7 +52,8 @@ class CorpusReader(ABC):
 def entries_of(dataset: DatasetConfig) -> dict[str, list[Path]]:
     """The files and folders of each split that is given; without any, ``corpus_dir`` is train's.
 
-    If there is a ``corpus_dir``, names and patterns are relative to it. Raises DataError for what doesn't exist.
+    If there is a ``corpus_dir``, names and patterns are relative to it. Raises DataError for what doesn't exist, for a
+    file that a split names twice, and for a manifest of two splits that can't distinguish them.
     """
     named: dict[str, tuple[str, ...]] = {split: getattr(dataset, split) for split in SPLITS}
     if not any(named.values()) and dataset.corpus_dir is not None:
@@ -65,7 +66,14 @@ def entries_of(dataset: DatasetConfig) -> dict[str, list[Path]]:
     }
     if not found:
         raise DataError(lacks_train(dataset))
-    _demand_once(found, dataset)
+    seen: dict[Path, str] = {}
+    for split, paths in found.items():
+        for path in paths:
+            before = seen.get(path.resolve())
+            if before == split or (before is not None and dataset.type == "cuts"):
+                where = split if before == split else f"{before} and in {split}"
+                raise DataError(f"datasets, {dataset.name}: {path} is named twice, in {where}; name it once")
+            seen[path.resolve()] = split
     return found
 
 
@@ -81,18 +89,6 @@ def _matches(root: Path, name: str, option: str) -> list[Path]:
         what = "nothing matches" if glob.has_magic(name) else "no such file or folder:"
         raise DataError(f"{option}: {what} {path}")
     return found
-
-
-def _demand_once(found: dict[str, list[Path]], dataset: DatasetConfig) -> None:
-    """Raises DataError if a split names a file twice, or two splits a manifest that can't distinguish them."""
-    seen: dict[Path, str] = {}
-    for split, paths in found.items():
-        for path in paths:
-            before = seen.get(path.resolve())
-            if before == split or (before is not None and dataset.type == "cuts"):
-                where = split if before == split else f"{before} and in {split}"
-                raise DataError(f"datasets, {dataset.name}: {path} is named twice, in {where}; name it once")
-            seen[path.resolve()] = split
 
 
 def named_file(folders: Sequence[Path], name: str, where: str) -> Path:

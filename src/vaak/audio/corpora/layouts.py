@@ -87,7 +87,14 @@ class LayoutReader(CorpusReader):
         folder = Path(dataset.corpus_dir or Path(audio.corpus_dir) / dataset.name).expanduser()
         if not folder.is_dir():
             raise DataError(f"{self.where}: corpus_dir: no such folder: {folder}")
-        self.root = self._root_in(folder)
+        found = self.roots_in(folder)  # the folder itself, or the only corpus in it
+        if len(found) > 1:
+            names = ", ".join(str(one.relative_to(folder)) for one in found[:10])
+            hint = f"give one: corpus_dir: {found[0]}"
+            raise DataError(f"{self.where}: {folder} has several corpora ({names}); {hint}")
+        if not found:
+            raise DataError(f"{self.where}: {folder} isn't a corpus of type {dataset.type}: expected {self.EXPECTED}")
+        [self.root] = found
         if any(getattr(dataset, split) for split in SPLITS):
             self.parts = entries_of(dataset.model_copy(update={"corpus_dir": str(self.root)}))
         else:
@@ -98,19 +105,6 @@ class LayoutReader(CorpusReader):
         if "train" not in self.parts:
             there = ", ".join(str(path.relative_to(self.root)) for paths in self.parts.values() for path in paths[:3])
             self.lacks_train = f"{self.lacks_train}; {self.root} has {there}"
-
-    def _root_in(self, folder: Path) -> Path:
-        """The corpus in a folder: the folder itself, or the only one in it. Raises DataError otherwise."""
-        found = self.roots_in(folder)
-        if len(found) > 1:
-            names = ", ".join(str(one.relative_to(folder)) for one in found[:10])
-            hint = f"give one: corpus_dir: {found[0]}"
-            raise DataError(f"{self.where}: {folder} has several corpora ({names}); {hint}")
-        if not found:
-            raise DataError(
-                f"{self.where}: {folder} isn't a corpus of type {self.dataset.type}: expected {self.EXPECTED}"
-            )
-        return found[0]
 
     @classmethod
     def roots_in(cls, folder: Path, known: Container[Path] = ()) -> list[Path]:

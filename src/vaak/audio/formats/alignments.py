@@ -143,7 +143,7 @@ def write_textgrid(
 ) -> None:
     """Write tiers that last from 0 to ``duration``; a tier whose intervals have no length is one of points.
 
-    Raises DataError if intervals of a tier overlap or are outside; UserError if praatio is missing.
+    Raises DataError if intervals of a tier overlap, are outside, or are also points; UserError if praatio is missing.
     """
     with optional_import("writing TextGrid files requires praatio", "audio"):
         from praatio.utilities.textgrid_io import getTextgridAsStr
@@ -151,7 +151,16 @@ def write_textgrid(
     content = {"xmin": 0.0, "xmax": float(duration)}
     entries: list[dict[str, Any]] = []
     for name, intervals in tiers.items():
-        _demand_order(path, name, intervals, duration)
+        before = 0.0
+        for start, end, _ in sorted(intervals):
+            if not before <= start <= end <= duration < math.inf:
+                raise DataError(
+                    f"{path}: can't be written: in tier {name}, {start} to {end} s overlaps with what is before it, "
+                    f"or is outside of 0 to {duration} s"
+                )
+            before = end
+        if len({interval.start == interval.end for interval in intervals}) > 1:
+            raise DataError(f"{path}: can't be written: tier {name} has points and intervals; make them two tiers")
         if intervals and all(interval.start == interval.end for interval in intervals):
             points = [(start, text) for start, _, text in intervals]
             entries.append({**content, "class": "TextTier", "name": name, "entries": points})
@@ -175,20 +184,6 @@ def side_by_side(intervals: Iterable[Interval], duration: float) -> list[Interva
             found.append(Interval(start, end, text))
             last = end
     return found
-
-
-def _demand_order(path: Path, name: str, intervals: Sequence[Interval], duration: float) -> None:
-    """Raises DataError if a tier can't contain the intervals."""
-    before = 0.0
-    for start, end, _ in sorted(intervals):
-        if not before <= start <= end <= duration < math.inf:
-            raise DataError(
-                f"{path}: can't be written: in tier {name}, {start} to {end} s overlaps with what is before it, "
-                f"or is outside of 0 to {duration} s"
-            )
-        before = end
-    if len({interval.start == interval.end for interval in intervals}) > 1:
-        raise DataError(f"{path}: can't be written: tier {name} has points and intervals; make them two tiers")
 
 
 def segments_of(tiers: Mapping[str, Sequence[Interval]]) -> list[Segment]:

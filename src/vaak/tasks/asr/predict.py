@@ -14,6 +14,7 @@ import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -31,7 +32,7 @@ from vaak.tasks.asr.config import AsrDecodingConfig
 from vaak.tasks.asr.features import WhisperFeatures
 from vaak.tasks.asr.long_form import Recording, Window, frames_in, transcripts_by_seeking, windows_of
 from vaak.tasks.asr.model import AsrModel, Encoded
-from vaak.tasks.asr.times import SECONDS_OF_A_TIME, Piece, TimeRules, default_heads, pieces_of, token_times, words_of
+from vaak.tasks.asr.times import SECONDS_OF_A_TIME, Piece, TimeRules, pieces_of, token_times, words_of
 from vaak.tasks.asr.transcripts import Segment, Transcript
 from vaak.tasks.asr.whisper import BEFORE, FRAMES_PER_SECOND, PURPOSE, Vocabulary
 from vaak.tasks.batches import Batches, Done
@@ -151,7 +152,9 @@ class Transcriber:
     def _token_times(self, heard: Heard, encoded: Encoded, frames: int) -> list[float]:
         """When each token is said, in seconds from the beginning of the window."""
         config, read = self.model.whisper.config, len(heard.prompt)
-        heads = self.heads or default_heads(config.decoder_layers, config.decoder_attention_heads)
+        # where nobody has chosen some: all of the last half, as OpenAI's
+        layers = range(config.decoder_layers // 2, config.decoder_layers)
+        heads = self.heads or list(product(layers, range(config.decoder_attention_heads)))
         tokens = [*heard.prompt, *heard.tokens[: None if heard.ended else -1]]  # the last one wasn't read
         with without_dropout(self.model), torch.inference_mode():
             weights = self.model.cross_attention(torch.tensor([tokens], device=self.device), encoded, heads)[0]

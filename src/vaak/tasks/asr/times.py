@@ -107,11 +107,6 @@ def pieces_of(tokens: Sequence[int], times: range, seconds: float) -> tuple[list
     return pieces, None if is_complete else pieces[-1].end
 
 
-def default_heads(num_layers: int, num_heads: int) -> list[tuple[int, int]]:
-    """The layers and heads that are looked at where nobody has chosen some: all of the last half, as OpenAI's."""
-    return [(layer, head) for layer in range(num_layers // 2, num_layers) for head in range(num_heads)]
-
-
 def token_times(weights: Tensor, median_width: int) -> list[float]:
     """When each token is said, in seconds, by the attention ``(head, token, position)`` of what reads the tokens."""
     if weights.shape[1] < 2 or not weights.shape[2]:

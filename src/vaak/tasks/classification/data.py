@@ -18,7 +18,6 @@ for them, they stay as they are.
 from __future__ import annotations
 
 import logging
-import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -410,12 +409,6 @@ def collate(examples: Sequence[TextExample], pad: int, class_weights: ClassWeigh
     for index, (column, weight) in enumerate((class_weights or {}).items()):  # a row without a class has no weight
         counts[unit_of(column)] = torch.from_numpy(np.where(labels[:, index] < 0, 0.0, weight[labels[:, index]]))
     return Batch(tensors, counts)
-
-
-def growth_of(techniques: Sequence[str], probability: float) -> float:
-    """The share of its tokens by which a text may grow; one that would grow more isn't augmented this time."""
-    grows = {"random_insertion", "synonym_replacement"} & set(techniques)
-    return math.ceil(20 * probability * len(grows)) / 10
 
 
 WEIGHT_KEY = "training.loss.main.weight"

@@ -356,29 +356,22 @@ def baseline_scores(
     train: LabelStores, evaluated: Sequence[str], classes: Classes, multi_label: bool
 ) -> Iterator[tuple[str, np.ndarray]]:
     """Each baseline's name, and its scores ``(text, class)`` of the classes of all columns, one after another."""
-    names = [name for column in classes.values() for name in column]
     decisions = train.targets
     if not multi_label:  # (text, column) to (text, class)
         one_hot = [np.eye(len(of_column))[decisions[:, index]] for index, of_column in enumerate(classes.values())]
         decisions = np.concatenate(one_hot, axis=1)
     frequent = np.tile(decisions.mean(0) - (0.5 if multi_label else 0.0), (len(evaluated), 1))
     yield "most frequent class", frequent
-    texts = [row.text for row in train.texts]
-    yield "TF-IDF + linear SVM", _svm_scores(texts, decisions, evaluated, len(names))
-
-
-def _svm_scores(texts: Sequence[str], decisions: np.ndarray, evaluated: Sequence[str], num_classes: int) -> np.ndarray:
-    """The margin of each class against all others."""
     with optional_import("the baseline of a classifier requires scikit-learn", "study"):
         from sklearn.feature_extraction.text import TfidfVectorizer
         from sklearn.svm import LinearSVC
     vectorizer = TfidfVectorizer(tokenizer=words, token_pattern=None, ngram_range=(1, 2), sublinear_tf=True)
-    known, asked = vectorizer.fit_transform(texts), vectorizer.transform(evaluated)
-    scores = np.empty((len(evaluated), num_classes))
-    for index in range(num_classes):
+    known, asked = vectorizer.fit_transform([row.text for row in train.texts]), vectorizer.transform(evaluated)
+    margins = np.empty((len(evaluated), decisions.shape[1]))  # of each class against all others
+    for index in range(decisions.shape[1]):
         has = decisions[:, index] > 0
         if has.all() or not has.any():  # with several labels a text, all texts may have one
-            scores[:, index] = 1.0 if has.all() else -1.0
+            margins[:, index] = 1.0 if has.all() else -1.0
         else:
-            scores[:, index] = LinearSVC(random_state=0).fit(known, has).decision_function(asked)
-    return scores
+            margins[:, index] = LinearSVC(random_state=0).fit(known, has).decision_function(asked)
+    yield "TF-IDF + linear SVM", margins

@@ -10,6 +10,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Iterable, Iterator
 from functools import cached_property
 from itertools import chain
@@ -40,7 +41,6 @@ from vaak.tasks.classification.data import (
     TextExample,
     class_weights,
     collate,
-    growth_of,
     recipe,
     unit_of,
     write_targets,
@@ -128,7 +128,9 @@ class ClassificationTask(TextTask[ClassificationExperiment, PreparedLabels, Text
         stores = [self.prepared.stores(name) for name in names]
         options = self.data.augmentation
         change = self.change() if split == "train" else None
-        growth = growth_of(options.techniques, options.probability)
+        # the share of its tokens by which a text may grow; one that would grow more isn't augmented this time
+        growing = {"random_insertion", "synonym_replacement"} & set(options.techniques)
+        growth = math.ceil(20 * options.probability * len(growing)) / 10
         weights = self.class_weights if split == "train" else None  # evaluations count texts
         return TextDataset(stores, self.rows, change, growth, weights)
 

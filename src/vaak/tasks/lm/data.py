@@ -279,39 +279,25 @@ def corrupt(
     """The example that an objective makes of ``ids`` ``(time + 1,)`` and the ``targets`` after them ``(time,)``.
 
     ``num_bytes`` is the size of their text; ``corruption`` says how many inputs are masked or dropped, ``special``
-    which ids stand for them, and ``rng`` draws which.
+    which ids stand for them, and ``rng`` draws which. Of the tokens that are predicted from both sides, 80 % are
+    masked, 10 % replaced, 10 % left.
+
+    Source: Devlin et al. 2019, "BERT", section 3.1. Differs: at least one token of a sequence is chosen.
     """
     if corruption.masking:
-        return _masked(ids[1:], targets, num_bytes, corruption.masking, special, rng)
+        inputs = ids[1:]
+        chosen = rng.random(len(inputs)) < corruption.masking
+        chosen[rng.integers(len(inputs))] |= not chosen.any()
+        fate = rng.random(len(inputs))
+        replaced = chosen & (fate >= 0.9)
+        inputs = np.where(chosen & (fate < 0.8), special.mask, inputs)
+        inputs[replaced] = rng.integers(special.vocab_size, size=int(replaced.sum()))
+        return TokenSequence(inputs, np.where(chosen, targets, IGNORED), num_bytes)
     inputs = ids[:-1]
     if corruption.dropout:
         dropped = rng.random(len(inputs)) < corruption.dropout
         inputs = np.where(dropped & (inputs != special.bos), special.mask, inputs)
     return TokenSequence(inputs, targets, num_bytes)
-
-
-def _masked(
-    ids: np.ndarray,
-    targets: np.ndarray,
-    num_bytes: int,
-    probability: float,
-    special: SpecialTokens,
-    rng: np.random.Generator,
-) -> TokenSequence:
-    """Some tokens to predict from both sides; of these 80 % are masked, 10 % replaced, 10 % left.
-
-    ``ids`` and ``targets`` are ``(time,)``, ``num_bytes`` is the size of their text; each is chosen with
-    ``probability``, by ``rng``. ``special`` has the mask's id.
-
-    Source: Devlin et al. 2019, "BERT", section 3.1. Differs: at least one token of a sequence is chosen.
-    """
-    chosen = rng.random(len(ids)) < probability
-    chosen[rng.integers(len(ids))] |= not chosen.any()
-    fate = rng.random(len(ids))
-    inputs = np.where(chosen & (fate < 0.8), special.mask, ids)
-    replaced = chosen & (fate >= 0.9)
-    inputs[replaced] = rng.integers(special.vocab_size, size=int(replaced.sum()))
-    return TokenSequence(inputs, np.where(chosen, targets, IGNORED), num_bytes)
 
 
 def collate(rows: list[list[TokenSequence]], pad: int) -> Batch:

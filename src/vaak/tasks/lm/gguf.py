@@ -217,7 +217,7 @@ def _write_weights(writer: Any, folder: Path, config: Mapping[str, Any], gguf: A
         writer.add_tensor("rope_freqs.weight", _wavelength_factors(config).numpy())
     for file in sorted(folder.glob("*.safetensors")):
         with safe_open(file, "pt") as opened:
-            for name in opened.keys():  # noqa: SIM118 - it is no mapping
+            for name in opened.keys():  # noqa: SIM118 - it isn't a mapping
                 tensor = opened.get_tensor(name).float()
                 if architecture == "llama" and ".q_proj." in name:
                     tensor = _in_pairs(tensor, heads)

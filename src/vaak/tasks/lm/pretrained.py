@@ -150,17 +150,12 @@ def load_model(source: str, folder: Path, own: LanguageModelConfig, vocab_size: 
     Raises UserError where they can't be loaded, or aren't those of its configuration.
     """
     family = family_in(folder)
-    if family is None:
-        return _loaded(source, folder, own, vocab_size)
-    model = init_model(folder, own, vocab_size)
-    names = Names(family.imported, lambda name: family.theirs(name)[0], ("embedding.weight", "head.weight"))
-    read_weights(model, source, names)
-    return model
-
-
-def _loaded(source: str, folder: Path, own: LanguageModelConfig, vocab_size: int) -> TransformersDecoder:
-    """Return transformers' own module with the weights of ``source``, in 32 bits."""
-    auto = transformers_of(KEY)
+    if family is not None:
+        model = init_model(folder, own, vocab_size)
+        names = Names(family.imported, lambda name: family.theirs(name)[0], ("embedding.weight", "head.weight"))
+        read_weights(model, source, names)
+        return model
+    auto = transformers_of(KEY)  # its own module, in 32 bits
     how = {**SAFELY, "use_safetensors": True, "dtype": torch.float32, "config": _with_dropout(base_config(folder), own)}
     with quiet_transformers(auto):
         network, found = fetch_model(

@@ -144,8 +144,16 @@ class LanguageModelTask(ExportableTask):
 
     def prepare(self) -> None:
         super().prepare()
-        if self.data.corpus.has_answers:
-            self._tell_long_chats()
+        for split in self.prepared.about["statistics"] if self.data.corpus.has_answers else ():
+            chats = self.dataset(split)
+            assert isinstance(chats, ChatDataset | PreferenceDataset)
+            longest = f"data.max_length ({self.data.max_length} tokens)"
+            if not len(chats.lengths):
+                raise DataError(f"corpus: {split} is empty: no conversation has an answer within {longest}")
+            if chats.num_cut or chats.num_dropped:
+                what = "pairs of answers" if self.preferences else "conversations"
+                counts = f"{chats.num_cut:,} {what} are cut, {chats.num_dropped:,} dropped"
+                log.warning("%s: %s: they are longer than %s", split, counts, longest)
         if self.causal and (reason := self._without_bytes("valid")):
             log.warning("valid: no bits per byte: %s", reason)
         if self.data.minimal_pairs:
@@ -189,19 +197,6 @@ class LanguageModelTask(ExportableTask):
         return ChatDataset(
             store, self._special_tokens(), corruption, max_length=length, predicted=predicted, longer=longer
         )
-
-    def _tell_long_chats(self) -> None:
-        """Log how many conversations are cut and dropped. Raises DataError where none of a split remains."""
-        for split in self.prepared.about["statistics"]:
-            chats = self.dataset(split)
-            assert isinstance(chats, ChatDataset | PreferenceDataset)
-            longest = f"data.max_length ({self.data.max_length} tokens)"
-            if not len(chats.lengths):
-                raise DataError(f"corpus: {split} is empty: no conversation has an answer within {longest}")
-            if chats.num_cut or chats.num_dropped:
-                what = "pairs of answers" if self.preferences else "conversations"
-                counts = f"{chats.num_cut:,} {what} are cut, {chats.num_dropped:,} dropped"
-                log.warning("%s: %s: they are longer than %s", split, counts, longest)
 
     def dataset_of(self, data: Iterable[str]) -> TextDataset:
         """Texts, each a document, read as those of an evaluation. Raises UserError for anything but text."""

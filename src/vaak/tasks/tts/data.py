@@ -35,7 +35,7 @@ from vaak.core.storage.mapped_lines import LineWriter, MappedLines, mapped, writ
 from vaak.core.task import DataFinding, Dataset
 from vaak.nn.speech.flow_matching import row_draws
 from vaak.tasks.base import pad_rows
-from vaak.tasks.tts.recordings import Aligned, aligned_symbols, phones_of
+from vaak.tasks.tts.recordings import aligned_symbols, phones_of
 from vaak.text.speech.processor import PhonemeProcessor, Processed
 
 if TYPE_CHECKING:
@@ -173,19 +173,17 @@ class _RecordMaker(NamedTuple):
                 f"{len(ids)} symbols in {cut.duration:.2f} s, {num_frames} frames: the text is not that of the audio"
             )
         if self.with_durations:
-            symbols, ends = self._align(cut, processed)
+            phones = phones_of(cut)
+            if not phones:
+                what = "words but no phones" if alignment_of(cut) else "no alignment"
+                raise DataError(f"it has {what}; give alignments, or set model.durations: learned")
+            symbols, ends = aligned_symbols(
+                ["sil", *processed.symbols, "sil"], [False, *processed.is_phoneme, False], phones, self.processor
+            )
             ids = [self.ids[symbol] for symbol in symbols]
             durations = frame_durations(ends, mel, num_samples).tolist()
         (speaker,) = {segment.speaker for segment in segments_of(cut)}
         return UtteranceRecord(cut.id, speaker, processed.text, ids, durations)
-
-    def _align(self, cut: Any, processed: Processed) -> Aligned:
-        phones = phones_of(cut)
-        if not phones:
-            what = "words but no phones" if alignment_of(cut) else "no alignment"
-            raise DataError(f"it has {what}; give alignments, or set model.durations: learned")
-        symbols = ["sil", *processed.symbols, "sil"]
-        return aligned_symbols(symbols, [False, *processed.is_phoneme, False], phones, self.processor)
 
 
 def _written_cuts(cuts: Iterable[Any], lines: LineWriter, notes: _RecordMaker) -> Iterator[Any]:

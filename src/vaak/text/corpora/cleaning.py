@@ -25,7 +25,7 @@ import json
 import logging
 import math
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -36,7 +36,7 @@ import numpy as np
 from vaak.core.errors import DataError, UserError, optional_import
 from vaak.core.splits import digest_of, fraction_of
 from vaak.core.storage.files import sync_file, whole_folder, write_json
-from vaak.core.terminal import progress
+from vaak.core.terminal import followed, progress
 from vaak.text.corpora.readers import find_files, read_documents
 from vaak.text.tokenizer import normalise
 
@@ -389,7 +389,7 @@ def _write(
     report.written = dict.fromkeys(names, 0)
     number = 0
     with contextlib.closing(_Shards(folder, shard_bytes)) as shards:
-        for source, text in _follow_progress(documents_of(sources), len(rows)):
+        for source, text in followed(documents_of(sources), "writing documents", len(rows)):
             if number >= len(rows) or rows[number]["digest"] != digest_of(text):
                 raise DataError(f"{names[source]}: it changed while it was read; run this again")
             if not rows[number]["reason"]:
@@ -423,10 +423,3 @@ class _Shards:
         if self.file is not None:
             self.file.close()
             sync_file(Path(self.file.name))
-
-
-def _follow_progress(items: Iterable[tuple[int, str]], total: int) -> Iterator[tuple[int, str]]:
-    with progress("writing documents", total) as advance:
-        for item in items:
-            yield item
-            advance(1)

@@ -37,22 +37,8 @@ def normaliser(name: str) -> Normaliser:
         return str
     if name == "basic":
         return basic
-    if name == "whisper-english":
-        return _whisper_english()
-    raise UserError(f"unknown normaliser {name}; expected one of {', '.join(NAMES)}")
-
-
-def basic(text: str) -> str:
-    """Lower case; letters, marks and digits, with one space where anything else was.
-
-    Source: Radford et al. 2022, "Robust Speech Recognition via Large-Scale Weak Supervision", appendix C.
-    Differs: marks are kept, for without its vowel signs a Hindi word is another one.
-    """
-    text = unicodedata.normalize("NFKC", _IN_BRACKETS.sub("", text.lower())).translate(_JOINERS)
-    return " ".join("".join(sign if unicodedata.category(sign)[0] in "LMN" else " " for sign in text).split())
-
-
-def _whisper_english() -> Normaliser:
+    if name != "whisper-english":
+        raise UserError(f"unknown normaliser {name}; expected one of {', '.join(NAMES)}")
     try:
         from transformers.models.whisper.english_normalizer import EnglishTextNormalizer
     except ImportError as error:
@@ -64,3 +50,13 @@ def _whisper_english() -> Normaliser:
     make: Any = EnglishTextNormalizer
     normalise: Normaliser = make(dict(line.split("\t") for line in lines))
     return normalise
+
+
+def basic(text: str) -> str:
+    """Lower case; letters, marks and digits, with one space where anything else was.
+
+    Source: Radford et al. 2022, "Robust Speech Recognition via Large-Scale Weak Supervision", appendix C.
+    Differs: marks are kept, for without its vowel signs a Hindi word is another one.
+    """
+    text = unicodedata.normalize("NFKC", _IN_BRACKETS.sub("", text.lower())).translate(_JOINERS)
+    return " ".join("".join(sign if unicodedata.category(sign)[0] in "LMN" else " " for sign in text).split())

@@ -114,7 +114,14 @@ class PhonemeProcessor:
         """``process`` of each text, with the synthesiser loaded once for all."""
         normalised = [self.normalise(text) for text in texts]
         parts = [with_senses(pieces(text)) for text in normalised]
-        said = self._pronounced({phrase: None for part in parts for piece in part for phrase in _phrases(piece)})
+        phrases = dict.fromkeys(phrase for part in parts for piece in part for phrase in _phrases(piece))
+        remembered = self._remembered
+        new = [phrase for phrase in phrases if phrase not in remembered]
+        found = dict(zip(new, self._pronounce(new), strict=True)) if new else {}
+        said = {phrase: remembered[phrase] for phrase in phrases if phrase in remembered} | found
+        if len(remembered) + len(found) > MOST_PHRASES:
+            remembered.clear()
+        remembered.update(found)
         return [
             self._assembled(text, plain, part, said) for text, plain, part in zip(texts, normalised, parts, strict=True)
         ]
@@ -202,17 +209,6 @@ class PhonemeProcessor:
             "symbols": list(self.symbols),
             "entries": self.entries,
         }
-
-    def _pronounced(self, phrases: Iterable[str]) -> dict[str, Words]:
-        """The words of each phrase, from memory where they are there."""
-        remembered = self._remembered
-        new = [phrase for phrase in phrases if phrase not in remembered]
-        found = dict(zip(new, self._pronounce(new), strict=True)) if new else {}
-        known = {phrase: remembered[phrase] for phrase in phrases if phrase in remembered} | found
-        if len(remembered) + len(found) > MOST_PHRASES:
-            remembered.clear()
-        remembered.update(found)
-        return known
 
     def _assembled(self, text: str, normalised: str, parts: Sequence[Piece], said: Mapping[str, Words]) -> Processed:
         symbols: list[str] = []

@@ -5,7 +5,7 @@ adverb), what follows it, and for a few words what the text is about. ``heterony
 each with a phrase whose last word espeak-ng pronounces so, in the accent of its voice, and with ARPAbet; where there is
 no such phrase, ARPAbet is used for espeak-ng, too.
 
-The phrases of a text carry the sense behind an underscore: ``he read_past the record_noun``.
+The phrases of a text carry the sense after an underscore: ``he read_past the record_noun``.
 """
 
 from __future__ import annotations
