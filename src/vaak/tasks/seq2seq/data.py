@@ -403,23 +403,17 @@ class PairDataset(Dataset):
         target = np.append(self.target.document(place), self.special.target_eos).astype(np.int64)
         targets = target[: self.max_target_length]
         inputs = np.concatenate(([self.special.target_bos], targets[:-1]))
-        if not self.is_evaluation:
-            return self._drop_tokens(PairExample(source, inputs, targets), rng)
-        pair = self.pairs[place]
-        references = list(pair.targets) if index < self.num_translated else None
-        return PairExample(source, inputs, targets, pair.source, references)
-
-    def _drop_tokens(self, example: PairExample, rng: np.random.Generator) -> PairExample:
-        """The example with some tokens that the model reads masked, but for [bos] and the source's [eos]."""
-        if not self.token_dropout:
-            return example
-        source, inputs, special = example.source, example.inputs, self.special
-        drop_source = (rng.random(len(source)) < self.token_dropout) & (source != special.source_eos)
-        drop_inputs = (rng.random(len(inputs)) < self.token_dropout) & (inputs != special.target_bos)
-        return example._replace(
-            source=np.where(drop_source, special.source_mask, source),
-            inputs=np.where(drop_inputs, special.target_mask, inputs),
-        )
+        if self.is_evaluation:
+            pair = self.pairs[place]
+            references = list(pair.targets) if index < self.num_translated else None
+            return PairExample(source, inputs, targets, pair.source, references)
+        if self.token_dropout:  # tokens that the model reads are masked, but for [bos] and the source's [eos]
+            special = self.special
+            drop_source = (rng.random(len(source)) < self.token_dropout) & (source != special.source_eos)
+            drop_inputs = (rng.random(len(inputs)) < self.token_dropout) & (inputs != special.target_bos)
+            source = np.where(drop_source, special.source_mask, source)
+            inputs = np.where(drop_inputs, special.target_mask, inputs)
+        return PairExample(source, inputs, targets)
 
     def collate(self, rows: list[list[PairExample]]) -> Batch:
         return collate([row[0] for row in rows], self.special, with_texts=self.is_evaluation)

@@ -96,7 +96,15 @@ class Translator:
                     f"{where(index)} has {len(source)} tokens, including [eos], but the model reads at most "
                     f"{self.max_source_length} (data.max_source_length); translate it in parts"
                 )
-        return self._translations(texts, sources, settings)
+
+        def translated(some: list[tuple[str, list[int]]]) -> list[Translation]:
+            filled = [source for _, source in some if source]
+            written = iter(self._written_together(filled, settings) if filled else ())
+            found = ((text, next(written) if source else []) for text, source in some)
+            return [Translation(text, tuple(self.candidate(one, settings) for one in best)) for text, best in found]
+
+        batches = self._batches(settings, ahead=SORTED_TOGETHER)
+        return batches.results(zip(texts, sources, strict=True), lambda pair: settings.places_of(pair[1]), translated)
 
     def source_ids(self, text: str) -> list[int]:
         """The tokens of a text as the model reads it; empty for a blank text."""
@@ -115,18 +123,6 @@ class Translator:
         """The text of a hypothesis."""
         score = hypothesis.score(settings.length_penalty)
         return Candidate(self.target.decode(hypothesis.tokens), score, hypothesis.ended, hypothesis.tokens)
-
-    def _translations(
-        self, texts: Sequence[str], sources: list[list[int]], settings: DecodingSettings
-    ) -> Iterator[Translation]:
-        def translated(some: list[tuple[str, list[int]]]) -> list[Translation]:
-            filled = [source for _, source in some if source]
-            written = iter(self._written_together(filled, settings) if filled else ())
-            found = ((text, next(written) if source else []) for text, source in some)
-            return [Translation(text, tuple(self.candidate(one, settings) for one in best)) for text, best in found]
-
-        batches = self._batches(settings, ahead=SORTED_TOGETHER)
-        return batches.results(zip(texts, sources, strict=True), lambda pair: settings.places_of(pair[1]), translated)
 
     def _batches(self, settings: DecodingSettings, **how: Any) -> Batches:
         device = self.model.target_embedding.weight.device
