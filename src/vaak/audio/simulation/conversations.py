@@ -131,7 +131,14 @@ class SimulatedConversations:
         number = int(rng.integers(least, most + 1))
         chosen = rng.choice(len(self.utterances_of), number, replace=False).tolist()
         tracks, segments = zip(*(self._track(speaker, num_samples, rng) for speaker in chosen), strict=True)
-        mixed = self._mixed(list(tracks), chosen, rng)
+        reverb, noise = self.config.room, self.config.noise
+        if reverb is not None and rng.random() < reverb.probability:
+            t60 = rng.uniform(*reverb.t60)
+            responses = room_responses(len(tracks), self.utterances.sampling_rate, t60, rng)
+            tracks = tuple(reverberated(track, response) for track, response in zip(tracks, responses, strict=True))
+        mixed: np.ndarray = np.stack(tracks).sum(0)
+        if noise is not None and rng.random() < noise.probability:
+            mixed = at_snr(mixed, self._noise(noise, len(mixed), chosen, rng), rng.uniform(*noise.snr))
         together = sorted(segment for of_speaker in segments for segment in of_speaker)
         return LabelledAudio(self.describe(index), mixed, self.utterances.sampling_rate, tuple(together))
 
@@ -174,17 +181,6 @@ class SimulatedConversations:
             if not said:
                 name = self.utterances.speaker_names[speaker]
                 raise DataError(f"{name}: no speech was found in any utterance of this speaker")
-
-    def _mixed(self, tracks: list[np.ndarray], chosen: list[int], rng: np.random.Generator) -> np.ndarray:
-        reverb, noise = self.config.room, self.config.noise
-        if reverb is not None and rng.random() < reverb.probability:
-            t60 = rng.uniform(*reverb.t60)
-            responses = room_responses(len(tracks), self.utterances.sampling_rate, t60, rng)
-            tracks = [reverberated(track, response) for track, response in zip(tracks, responses, strict=True)]
-        mixed: np.ndarray = np.stack(tracks).sum(0)
-        if noise is not None and rng.random() < noise.probability:
-            mixed = at_snr(mixed, self._noise(noise, len(mixed), chosen, rng), rng.uniform(*noise.snr))
-        return mixed
 
     def _silence(self, num_samples: int, rng: np.random.Generator) -> np.ndarray:
         """Noise alone, without speech."""

@@ -308,7 +308,16 @@ def collate(rows: list[list[TokenSequence]], pad: int) -> Batch:
         inputs, targets = np.stack([row[0].inputs for row in rows]), np.stack([row[0].targets for row in rows])
         documents = np.zeros_like(inputs)
     else:
-        inputs, targets, documents = _padded(rows, (len(rows), max(lengths)), pad)
+        shape = len(rows), max(lengths)
+        inputs, targets = np.full(shape, pad, dtype=np.int64), np.full(shape, IGNORED, dtype=np.int64)
+        documents = np.full(shape, -1, dtype=np.int64)
+        for number, row in enumerate(rows):
+            start = 0
+            for document, example in enumerate(row):
+                end = start + len(example.inputs)
+                inputs[number, start:end], targets[number, start:end] = example.inputs, example.targets
+                documents[number, start:end] = document
+                start = end
     tensors = {"inputs": inputs, "targets": targets, "documents": documents}
     counts = {
         "token": (targets != IGNORED).sum(axis=1),
@@ -321,22 +330,6 @@ def collate(rows: list[list[TokenSequence]], pad: int) -> Batch:
         {unit: torch.from_numpy(count) for unit, count in counts.items()},
         extra={"packed": packed},
     )
-
-
-def _padded(
-    rows: list[list[TokenSequence]], shape: tuple[int, int], pad: int
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Inputs, targets and documents (row, time)."""
-    inputs, targets = np.full(shape, pad, dtype=np.int64), np.full(shape, IGNORED, dtype=np.int64)
-    documents = np.full(shape, -1, dtype=np.int64)
-    for number, row in enumerate(rows):
-        start = 0
-        for document, example in enumerate(row):
-            end = start + len(example.inputs)
-            inputs[number, start:end], targets[number, start:end] = example.inputs, example.targets
-            documents[number, start:end] = document
-            start = end
-    return inputs, targets, documents
 
 
 @dataclass(frozen=True)

@@ -165,7 +165,10 @@ class Aligner:
     def _word_times(
         self, frames: Frames, spelling: Spelling, path: np.ndarray, num_words: int
     ) -> list[tuple[float, float, float]]:
-        """Start and end in seconds, and confidence, of each word."""
+        """Start and end in seconds, and confidence, of each word, with up to MOST_BEFORE of the pause before it.
+
+        One without tokens takes no time, after the one before.
+        """
         shift = self.features.encoded_shift
         tokens = np.array(spelling.words)
         is_said = path % 2 == 1
@@ -182,21 +185,13 @@ class Aligner:
         numbers = np.bincount(word_at[said], minlength=num_words)
         starts = np.where(firsts >= 0, frames.starts[firsts], np.nan)
         ends = np.where(lasts >= 0, frames.starts[lasts] + shift, np.nan)
-        return _lengthen_into_pauses(
-            starts, ends, np.exp(sums / np.maximum(numbers, 1)) * (numbers > 0), frames.duration
-        )
-
-
-def _lengthen_into_pauses(
-    starts: np.ndarray, ends: np.ndarray, confidences: np.ndarray, duration: float
-) -> list[tuple[float, float, float]]:
-    """Words with up to MOST_BEFORE of the pause before them; one without tokens takes no time, after the one before."""
-    is_known = np.isfinite(starts)
-    ends = np.minimum(ends, duration)
-    before = np.concatenate(([0.0], np.maximum.accumulate(np.where(is_known, ends, 0.0))[:-1]))
-    starts = np.where(is_known, np.minimum(np.maximum(starts - MOST_BEFORE, before), ends), before)
-    ends = np.where(is_known, ends, before)
-    return [(float(start), float(end), float(one)) for start, end, one in zip(starts, ends, confidences, strict=True)]
+        confidences = np.exp(sums / np.maximum(numbers, 1)) * (numbers > 0)
+        is_known = np.isfinite(starts)
+        ends = np.minimum(ends, frames.duration)
+        before = np.concatenate(([0.0], np.maximum.accumulate(np.where(is_known, ends, 0.0))[:-1]))
+        starts = np.where(is_known, np.minimum(np.maximum(starts - MOST_BEFORE, before), ends), before)
+        ends = np.where(is_known, ends, before)
+        return list(zip(starts.tolist(), ends.tolist(), confidences.tolist(), strict=True))
 
 
 def spelled(words: Sequence[str], vocabulary: Vocabulary, said: str) -> Spelling:
