@@ -399,24 +399,18 @@ def preprocess(
 
     files, overrides = files_and_overrides([*(arguments or ()), *(config or ())])
     if input_dir is not None:
-        overrides.append(f"data.corpus.train={json.dumps(_files_in(input_dir))}")
+        if not Path(input_dir).is_dir():
+            raise UserError(f"--input-dir: no such folder: {input_dir}")
+        visible = [path for path in Path(input_dir).iterdir() if path.is_file() and not path.name.startswith(".")]
+        if not visible:
+            raise UserError(f"--input-dir: {input_dir} has no files (those in folders below it aren't read)")
+        patterns = sorted({str(path.with_name(f"*{path.suffix}")) for path in visible})  # one for each ending
+        overrides.append(f"data.corpus.train={json.dumps(patterns)}")
     if output_dir is not None:
         overrides.append(f"data.cache_dir={json.dumps(output_dir)}")
     loaded = load_trusted(files, overrides, trust_code)
     folder = prepare_run(loaded)
     print(json.dumps({"folder": str(folder)}) if as_json else f"prepared data are in {folder}")
-
-
-def _files_in(folder: str) -> list[str]:
-    """A pattern for the files of each ending in a folder. Raises UserError where there are none."""
-    from pathlib import Path
-
-    if not Path(folder).is_dir():
-        raise UserError(f"--input-dir: no such folder: {folder}")
-    visible = [path for path in Path(folder).iterdir() if path.is_file() and not path.name.startswith(".")]
-    if not visible:
-        raise UserError(f"--input-dir: {folder} has no files (those in folders below it aren't read)")
-    return sorted({str(path.with_name(f"*{path.suffix}")) for path in visible})
 
 
 def _values(options: list[str] | None) -> dict[str, Any]:

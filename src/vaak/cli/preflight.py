@@ -28,7 +28,7 @@ from vaak.core.errors import UserError
 
 if TYPE_CHECKING:
     from vaak.runs.doctor import DoctorFinding
-    from vaak.runs.largest_batch import Advice, Trial
+    from vaak.runs.largest_batch import Trial
 
 
 def doctor(
@@ -101,7 +101,14 @@ def find_batch_size(
     if as_json:
         print(json.dumps(advice.as_json(), ensure_ascii=False))
         return
-    print_advice(advice)
+    largest = next(trial for trial in advice.trials if trial.size == advice.largest)
+    beyond = "; this is all the data" if largest.holds_all else ""
+    print(
+        f"largest {advice.option} that fits in {advice.available_bytes / UNITS['G']:.2f} GiB: {advice.largest}{beyond}"
+    )
+    print(f"fastest: {advice.quickest}")
+    steps = f"training.gradient_accumulation_steps={advice.accumulation}"
+    print(f"for the effective batch of the configuration: {advice.option}={advice.size} {steps}")
 
 
 def bytes_of(text: str) -> int:
@@ -126,18 +133,6 @@ def print_trial(trial: Trial) -> None:
     memory = f"{trial.memory_bytes / UNITS['G']:.2f} GiB"
     rates = "  ".join(f"{rate:,.0f} {unit}s/s" for unit, rate in trial.per_second.items())
     print(f"{trial.size:>8}  {trial.rows:>6} rows  {memory:>10}  {trial.problem or rates}", flush=True)
-
-
-def print_advice(advice: Advice) -> None:
-    """Print what was found, and the options to use."""
-    largest = next(trial for trial in advice.trials if trial.size == advice.largest)
-    beyond = "; this is all the data" if largest.holds_all else ""
-    print(
-        f"largest {advice.option} that fits in {advice.available_bytes / UNITS['G']:.2f} GiB: {advice.largest}{beyond}"
-    )
-    print(f"fastest: {advice.quickest}")
-    steps = f"training.gradient_accumulation_steps={advice.accumulation}"
-    print(f"for the effective batch of the configuration: {advice.option}={advice.size} {steps}")
 
 
 def find_lr(

@@ -64,18 +64,13 @@ def train(
         run_training(files, overrides, trust_code, short)
     elif short:
         raise UserError("--try and --processes were given; a try runs in one process")
-    else:
-        _train_on_several(processes, files, overrides, trust_code)
-
-
-def _train_on_several(processes: int, files: list[str], overrides: list[str], trust_code: bool) -> None:
-    """Start the processes and wait for them; a mistake in the configuration is reported before."""
-    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+    elif int(os.environ.get("WORLD_SIZE", "1")) > 1:
         raise UserError("--processes was given, but several processes were started: leave it out with another launcher")
-    load_for_processes(files, overrides, trust_code)
-    command = train_command([*files, *overrides, *(["--trust-code"] if trust_code else [])])
-    if code := run_processes(command, processes):
-        raise typer.Exit(code)
+    else:
+        load_for_processes(files, overrides, trust_code)  # a mistake is reported before, and once
+        command = train_command([*files, *overrides, *(["--trust-code"] if trust_code else [])])
+        if code := run_processes(command, processes):
+            raise typer.Exit(code)
 
 
 def fork(

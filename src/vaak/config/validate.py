@@ -236,7 +236,8 @@ def settle_components(
         reference = node.value.get("type")
         if not names_class(section) or reference is None or not isinstance(reference.value, str):
             continue
-        key = _holder(path, short_names)
+        key = path.rstrip(".0123456789")  # the option under which a component stands
+        key = key if key in short_names else key.rpartition(".")[0]
         by_class = {place.rpartition(":")[2]: name for name, place in short_names.get(key, {}).items()}
         if reference.value not in REGISTERED[key]:  # ``EarlyStoppingCallback`` by its short name
             reference.value = by_class.get(reference.value, reference.value)
@@ -253,12 +254,6 @@ def settle_components(
         if message:
             problems.append(Problem(reference.place, f"{path}.type", message))
     return problems
-
-
-def _holder(path: str, short_names: Mapping[str, Mapping[str, str]]) -> str:
-    """The option under which a component stands."""
-    holder = path.rstrip(".0123456789")
-    return holder if holder in short_names else holder.rpartition(".")[0]
 
 
 def _if_registered(place: YamlPlace | None) -> str:

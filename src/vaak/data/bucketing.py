@@ -34,13 +34,6 @@ WEIGHT_OF_EMPTY_SPACE = 0.1
 WEIGHT_OF_A_BUCKET = 0.1
 
 
-class Buckets(NamedTuple):
-    """Offsets of the buckets in the sorted lengths, and the rows of each batch, bucket after bucket."""
-
-    starts: np.ndarray
-    batch_sizes: np.ndarray
-
-
 class BucketedPlanner:
     """Every microbatch keeps rows × longest within ``budget``; without one it has at most ``batch_size`` rows.
 
@@ -50,11 +43,24 @@ class BucketedPlanner:
 
     def __init__(self, lengths: np.ndarray, budget: float | None, batch_size: int, num_buckets: int, seed: int) -> None:
         self._order = np.argsort(lengths, kind="stable")
-        buckets = cut_buckets(lengths[self._order], budget, batch_size, num_buckets)
-        self._bucket_starts = buckets.starts
-        self._batch_starts = starts_of(buckets.batch_sizes)
+        lengths = lengths[self._order]
+        ends = candidate_ends(lengths)
+        longest = lengths[ends - 1].astype(np.float64)
+        rows = np.full(len(ends), batch_size)
+        if budget is not None:
+            rows = np.floor(budget / longest).astype(np.int64)
+            rows = rows - (rows * longest > budget)  # rows × longest ≤ budget, also in floating point
+        # every table here is (first cut, last cut)
+        num_examples = np.maximum(ends[None, :] - np.concatenate(([0], ends[:-1]))[:, None], 0)
+        full = -(-num_examples // rows) * rows
+        cost = longest * (num_examples + WEIGHT_OF_EMPTY_SPACE * (full - num_examples) + WEIGHT_OF_A_BUCKET * rows)
+        chosen = cheapest_cuts(cost, num_buckets)
+        sizes = np.diff(ends[chosen], prepend=0)
+        parts = [even_parts(size, -(-size // rows)) for size, rows in zip(sizes, rows[chosen], strict=True)]
+        self._bucket_starts = starts_of(sizes)
+        self._batch_starts = starts_of(np.concatenate(parts))
         self._seed = seed
-        self.num_microbatches = len(buckets.batch_sizes)
+        self.num_microbatches = len(self._batch_starts) - 1
 
     def plan(self, epoch: int) -> BatchPlan:
         rng = plan_generator(self._seed, epoch)
@@ -64,24 +70,6 @@ class BucketedPlanner:
         batch_order = rng.permutation(self.num_microbatches)
         indices, microbatch_starts = reorder_segments(indices, self._batch_starts, batch_order)
         return BatchPlan(indices, None, microbatch_starts)
-
-
-def cut_buckets(lengths: np.ndarray, budget: float | None, batch_size: int, num_buckets: int) -> Buckets:
-    """At most ``num_buckets`` buckets of the ascending ``lengths``, and the sizes of their batches."""
-    ends = candidate_ends(lengths)
-    longest = lengths[ends - 1].astype(np.float64)
-    rows = np.full(len(ends), batch_size)
-    if budget is not None:
-        rows = np.floor(budget / longest).astype(np.int64)
-        rows = rows - (rows * longest > budget)  # rows × longest ≤ budget, also in floating point
-    # every table here is (first cut, last cut)
-    num_examples = np.maximum(ends[None, :] - np.concatenate(([0], ends[:-1]))[:, None], 0)
-    full = -(-num_examples // rows) * rows
-    cost = longest * (num_examples + WEIGHT_OF_EMPTY_SPACE * (full - num_examples) + WEIGHT_OF_A_BUCKET * rows)
-    chosen = cheapest_cuts(cost, num_buckets)
-    sizes = np.diff(ends[chosen], prepend=0)
-    batch_sizes = [even_parts(size, -(-size // rows)) for size, rows in zip(sizes, rows[chosen], strict=True)]
-    return Buckets(starts_of(sizes), np.concatenate(batch_sizes))
 
 
 def candidate_ends(lengths: np.ndarray) -> np.ndarray:

@@ -91,24 +91,19 @@ def rehearse_evaluations(evaluator: Evaluator, state: State, model: nn.Module) -
         divide = partial(state.piece_rules.divide_evaluation, step, split)
         names.append(evaluator.rehearse(model, split, state.piece_rules.evaluation_pieces(step, split), divide))
     if names and all(names):
+        known = set().union(*names)
+        figures = {name.partition("/")[0] for name in known}
+        # No more than a warning: some figures come of certain examples only (translations, say), and one batch may have
+        # none. If it is a mistake, the first evaluation ends the run, and nothing of it is lost.
         for key, metric in watched_metrics(evaluator.config).items():
-            _warn_of_unknown(key, metric, set().union(*names))
-
-
-def _warn_of_unknown(key: str, metric: str, known: set[str]) -> None:
-    """Warn that no figure has the name of a metric that training needs.
-
-    No more than that: some figures come of certain examples only (translations, say), and one batch may have none. If
-    it is a mistake, the first evaluation ends the run, and nothing of it is lost.
-    """
-    if metric not in known and metric.partition("/")[0] not in {name.partition("/")[0] for name in known}:
-        log.warning(
-            "%s is %s, which a first batch of evaluation did not give (it gives %s): if no evaluation does, the run "
-            "ends at the first one",
-            key,
-            metric,
-            ", ".join(sorted(known)),
-        )
+            if metric not in known and metric.partition("/")[0] not in figures:
+                log.warning(
+                    "%s is %s, which a first batch of evaluation did not give (it gives %s): if no evaluation does, "
+                    "the run ends at the first one",
+                    key,
+                    metric,
+                    ", ".join(sorted(known)),
+                )
 
 
 def _microbatch(data: TrainingData, state: State, epoch: int, plan: BatchPlan, position: int) -> StepData:

@@ -187,19 +187,15 @@ class SimpleTask(Task):
         self._model, self._loss, self._collate, self._metrics = model, loss, collate, dict(metrics or {})
         self._predict, self._length = predict, length
         self._datasets: dict[str, Dataset] = {}
-        self._demand_right()
-        self.evaluation_splits = ("valid",) if "valid" in self._data else ()
-
-    def _demand_right(self) -> None:
         for split in self._data:
             if split in OTHER_NAMES:
                 raise UserError(f"SimpleTask: data has a split {split}; it is called {OTHER_NAMES[split]}")
         if "train" not in self._data:
             raise UserError(f"SimpleTask: data has no split train; it has {', '.join(self._data) or 'none'}")
-        functions = {"loss": self._loss, "collate": self._collate, "model": self._model, **self._metrics}
-        for name, function in functions.items():
+        for part, function in {"loss": loss, "collate": collate, "model": model, **self._metrics}.items():
             if not callable(function):
-                raise UserError(f"SimpleTask: {name} is a {type(function).__name__}; expected a function")
+                raise UserError(f"SimpleTask: {part} is a {type(function).__name__}; expected a function")
+        self.evaluation_splits = ("valid",) if "valid" in self._data else ()
 
     def dataset(self, split: str) -> Dataset:
         if split not in self._datasets:

@@ -27,7 +27,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from vaak.nn.attention import Attention
-from vaak.nn.config import ConvolutionalStackConfig, DecoderConfig, MoeConfig, StackConfig, TokenStackConfig
+from vaak.nn.config import ConvolutionalStackConfig, DecoderConfig, StackConfig, TokenStackConfig
 from vaak.nn.decoding.cache import LayerCache, StackCache
 from vaak.nn.feed_forward import MixtureOfExperts, inner_width, make_feed_forward
 from vaak.nn.kernels.random_features import SquaredNorms
@@ -59,7 +59,17 @@ class TransformerStack(nn.Module):
         self.blocks = nn.ModuleList(self.make_block(config, memory_width) for _ in range(config.num_layers))
         self.has_experts = False
         if isinstance(config, TokenStackConfig) and config.moe is not None:
-            self._give_experts(config, config.moe)
+            self.has_experts = True
+            inner = inner_width(config.d_model, config.d_ff, config.feed_forward_type)
+            for number in config.mixture_layers:
+                block: Any = self.blocks[number]
+                block.feed_forward = MixtureOfExperts(
+                    config.moe,
+                    config.d_model,
+                    inner,
+                    lambda size: make_feed_forward(config.feed_forward_type, config.d_model, size, config.bias),
+                )
+                block.feed_forward.layer = str(number)
         self.norm: nn.Module = nn.Identity()
         if config.norm_placement != "post":
             self.norm = make_norm(config.norm_type, config.d_model, config.norm_eps)
@@ -69,19 +79,6 @@ class TransformerStack(nn.Module):
     def make_block(self, config: StackConfig, memory_width: int | None) -> nn.Module:
         """Return a new block; it is called as ``Block`` is."""
         return Block(config, memory_width, self.cross_type)
-
-    def _give_experts(self, config: TokenStackConfig, moe: MoeConfig) -> None:
-        self.has_experts = True
-        inner = inner_width(config.d_model, config.d_ff, config.feed_forward_type)
-        for number in config.mixture_layers:
-            block: Any = self.blocks[number]
-            block.feed_forward = MixtureOfExperts(
-                moe,
-                config.d_model,
-                inner,
-                lambda size: make_feed_forward(config.feed_forward_type, config.d_model, size, config.bias),
-            )
-            block.feed_forward.layer = str(number)
 
     def forward(
         self,

@@ -16,7 +16,7 @@ import logging
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -86,7 +86,7 @@ def help_rank_0(directory: Path) -> None:
 
     Raises UserError where it has ended without a word, and RemoteError after its error.
     """
-    from vaak.engine.distributed.launcher import own_place
+    from vaak.engine.distributed.launcher import has_ended, own_place
     from vaak.engine.distributed.ranks import common_word, use_own_device
 
     use_own_device()
@@ -96,7 +96,12 @@ def help_rank_0(directory: Path) -> None:
     number = 0
     while True:
         number += 1
-        order = _next_order(folder / f"{number:06d}.json", place_of_main)
+        path = folder / f"{number:06d}.json"
+        while not path.exists():
+            if has_ended(place_of_main) and not path.exists():
+                raise UserError("rank 0 has ended, and so this process; add --resume")
+            time.sleep(LOOK_AGAIN_SECONDS)
+        order: dict[str, Any] = read_json(path)
         if "end" in order:
             own.unlink(missing_ok=True)
             if order["end"]:
@@ -104,17 +109,6 @@ def help_rank_0(directory: Path) -> None:
             return
         module, _, name = order["call"].partition(":")
         getattr(importlib.import_module(module), name)(**order["values"])
-
-
-def _next_order(path: Path, place_of_main: Mapping[str, Any]) -> dict[str, Any]:
-    from vaak.engine.distributed.launcher import has_ended
-
-    while not path.exists():
-        if has_ended(place_of_main) and not path.exists():
-            raise UserError("rank 0 has ended, and so this process; add --resume")
-        time.sleep(LOOK_AGAIN_SECONDS)
-    order: dict[str, Any] = read_json(path)
-    return order
 
 
 def _has_ended(file: Path) -> bool:

@@ -75,7 +75,17 @@ def replay_step(
     directory = run_of(path)
     with approaching(directory, step, device=device, trust_code=trust_code) as (trainer, steps, agreement, source):
         found: dict[str, Any] = {"run": str(directory), "step": step, "from": str(source) if source else None}
-        found |= _take_reported_step(trainer, take_steps_before(step, trainer, steps, agreement), agreement, debug)
+        data = take_steps_before(step, trainer, steps, agreement)
+        found["microbatches"] = batches_of(trainer, data)
+        with contextlib.ExitStack() as stack:
+            if debug:
+                found["pieces"] = pieces_of_step(trainer, data)
+                found["parameters"] = stack.enter_context(updates_of_step(trainer))
+            taken = trainer.take_step(data)
+        agreement.notify(taken)
+        found |= figures_of(trainer, taken)
+        record = record_path(trainer.directory, data.step, rank=0)
+        found["non_finite"] = files.read_json(record) if taken.skipped == "non_finite" else None
         trainer.notify("on_fit_end", "replayed")
         found["agreement"] = agreement.as_json()
     report: dict[str, Any] = json_value(found)
@@ -205,21 +215,6 @@ def take_steps_before(step: int, trainer: Trainer, steps: Iterator[StepData], ag
             agreement.notify(trainer.take_step(data))
             advance(1)
     raise AssertionError("steps have no end")
-
-
-def _take_reported_step(trainer: Trainer, data: StepData, agreement: ReplayAgreement, debug: bool) -> dict[str, Any]:
-    """Take the step, and report everything about it."""
-    found: dict[str, Any] = {"microbatches": batches_of(trainer, data)}
-    with contextlib.ExitStack() as stack:
-        if debug:
-            found["pieces"] = pieces_of_step(trainer, data)
-            found["parameters"] = stack.enter_context(updates_of_step(trainer))
-        report = trainer.take_step(data)
-    agreement.notify(report)
-    found |= figures_of(trainer, report)
-    record = record_path(trainer.directory, data.step, rank=0)
-    found["non_finite"] = files.read_json(record) if report.skipped == "non_finite" else None
-    return found
 
 
 @contextlib.contextmanager

@@ -40,7 +40,10 @@ def locked(path: Path, patience: float | None = None) -> Iterator[None]:
             raise BlockingIOError(f"{path} is locked by {holder_of(path)}")
         time.sleep(ASK_AGAIN_SECONDS)
     with file:
-        _sign(file)
+        holder = {"pid": os.getpid(), "host": socket.gethostname(), "since": time.strftime("%Y-%m-%d %H:%M:%S")}
+        with contextlib.suppress(OSError):  # on a full disk, the lock is held all the same
+            os.ftruncate(file.fileno(), 0)
+            os.write(file.fileno(), json.dumps(holder).encode())
         about = os.fstat(file.fileno())
         _held[about.st_dev, about.st_ino] = os.getpid()
         try:
@@ -78,18 +81,6 @@ def holder_of(path: Path) -> str:
         return f"process {about['pid']} on {about['host']} since {about['since']} ({ending})"
     except (OSError, ValueError, TypeError, KeyError):
         return "another process"
-
-
-def _sign(file: IO[bytes]) -> None:
-    """Write the holder into a lock's file; on a full disk, the lock is held all the same."""
-    about = {
-        "pid": os.getpid(),
-        "host": socket.gethostname(),
-        "since": time.strftime("%Y-%m-%d %H:%M:%S"),
-    }
-    with contextlib.suppress(OSError):
-        os.ftruncate(file.fileno(), 0)
-        os.write(file.fileno(), json.dumps(about).encode())
 
 
 def _take_lock(path: Path) -> IO[bytes] | None:

@@ -363,24 +363,22 @@ class Lion(Optimizer):
             with torch.enable_grad():
                 loss = closure()
         for group in self.param_groups:
-            self._update([parameter for parameter in group["params"] if parameter.grad is not None], group)
+            parameters = [parameter for parameter in group["params"] if parameter.grad is not None]
+            if not parameters:
+                continue
+            for parameter in parameters:
+                if not self.state[parameter]:
+                    self.state[parameter]["momentum"] = torch.zeros_like(parameter)
+            gradients = [parameter.grad for parameter in parameters]
+            momenta = [self.state[parameter]["momentum"] for parameter in parameters]
+            first, second = group["betas"]
+
+            directions = torch._foreach_lerp(momenta, gradients, 1 - first)
+            torch._foreach_sign_(directions)
+            torch._foreach_mul_(parameters, 1 - group["lr"] * group["weight_decay"])
+            torch._foreach_add_(parameters, directions, alpha=-group["lr"])
+            torch._foreach_lerp_(momenta, gradients, 1 - second)
         return loss
-
-    def _update(self, parameters: list[Tensor], group: dict[str, Any]) -> None:
-        if not parameters:
-            return
-        for parameter in parameters:
-            if not self.state[parameter]:
-                self.state[parameter]["momentum"] = torch.zeros_like(parameter)
-        gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
-        momenta = [self.state[parameter]["momentum"] for parameter in parameters]
-        first, second = group["betas"]
-
-        directions = torch._foreach_lerp(momenta, gradients, 1 - first)
-        torch._foreach_sign_(directions)
-        torch._foreach_mul_(parameters, 1 - group["lr"] * group["weight_decay"])
-        torch._foreach_add_(parameters, directions, alpha=-group["lr"])
-        torch._foreach_lerp_(momenta, gradients, 1 - second)
 
 
 log = logging.getLogger("vaak")
