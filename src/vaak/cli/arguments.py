@@ -203,7 +203,8 @@ def load_trusted(files: Sequence[str], overrides: Sequence[str], trust_code: boo
 
 
 def load_for_processes(files: Sequence[str], overrides: Sequence[str], trust_code: bool) -> Loaded:
-    """Load a configuration that several processes will load: what is wrong with it is said once, before they start.
+    """Load a configuration that several processes will load: what is wrong with it is reported once, before they
+    start.
 
     Raises UserError, too, for a file that only the first of them could read.
     """

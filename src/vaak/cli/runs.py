@@ -352,7 +352,7 @@ def _serve(reports: Reports, port: int) -> None:
 
     first = reports.find("/")
     assert first is not None
-    first[0]()  # a mistake in the arguments is said here
+    first[0]()  # a mistake in the arguments is reported here
     with server_of(reports, port) as server:
         print(f"http://{HOST}:{server.server_address[1]}/  (Ctrl-C ends it)", flush=True)
         with contextlib.suppress(KeyboardInterrupt):

@@ -75,7 +75,7 @@ def acknowledged(says: bool = True) -> Iterator[None]:
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:
-    """Answer before anything is said about the end, and raise KeyboardInterrupt.
+    """Answer before anything is printed about the end, and raise KeyboardInterrupt.
 
     During an import, leave: libraries catch the exception there, and run on half imported.
     """

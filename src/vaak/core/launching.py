@@ -50,7 +50,7 @@ def run_processes(command: Sequence[str], number: int) -> int:
         try:
             for rank in range(number):
                 own = {"RANK": str(rank), "LOCAL_RANK": str(rank), LAUNCHED: "1"}
-                # A terminal's Ctrl-C goes to its own group, this process: with groups of their own they get it once.
+                # A terminal's Ctrl-C goes to its own group, this process: in separate groups they get it once.
                 started = subprocess.Popen(
                     command, env={**environment, **own}, stdin=subprocess.DEVNULL, process_group=0
                 )

@@ -2,8 +2,8 @@
 
 Meters that have ``pictures`` (vaak.core.task.Meters) are asked after their evaluation, on the main process. So is
 their ``audio``, WAV files, and their ``summary``, JSON: single examples and what the report shows of them. The newest
-of each name are kept: ``RUN/pictures/NAME/step-00001000.png`` (or ``.wav``, ``.json``); one that is as it was before is
-not written again. Pictures are not records: ``metrics.jsonl`` and the state don't know them, and one that can't be
+of each name are kept: ``RUN/pictures/NAME/step-00001000.png`` (or ``.wav``, ``.json``); one that hasn't changed is not
+written again. Pictures are not records: ``metrics.jsonl`` and the state don't know them, and one that can't be
 drawn or written doesn't stop a run.
 """
 

@@ -328,7 +328,7 @@ class GradientPass:
         if shortage.rows > 1:
             failed = next(one for one in data.microbatches if one.address.number == shortage.number)
             own = tuple(microbatch.address.number for microbatch in data.microbatches)
-            # a rehearsal stands for every microbatch of this size; where a model is divided, the step begins anew
+            # a rehearsal stands for every microbatch of this size; where a model is divided, the step begins again
             numbers = None if data.is_rehearsal or self.rounds is not None else own
             rule = PieceRule(
                 step, 2 * shortage.pieces, numbers, cells=self.cells(failed), objective=self.forward.number

@@ -133,8 +133,8 @@ class Stage:
     ``options`` names those options of the pipeline that its results depend on; ``settings`` returns what else of the
     options they depend on, by name: a part of one, or what one stands for. ``outputs`` are the files and folders in its
     folder that other stages read. ``sources`` returns, as JSON, what changes with all that it reads from outside;
-    without absolute paths, so that the folder may move. By name, such as "the weights of the base", it is said what has
-    changed. ``wanted`` tells whether the options ask for it at all. ``forecast`` is given the folders of all stages,
+    without absolute paths, so that the folder may move. What has changed is reported by name, such as "the weights of
+    the base". ``wanted`` tells whether the options ask for it at all. ``forecast`` is given the folders of all stages,
     which may not be there yet.
     ``version`` is raised when code that it calls changes its results; a change of its module's file is noticed.
     ``repairs``: its body makes just those outputs that are missing.

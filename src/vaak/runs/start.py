@@ -209,7 +209,7 @@ def open_trainer(loaded: Loaded, callbacks: tuple[Callback, ...] = (), task: Tas
             say_what_has_no_effect(training, ranks.device, ranks.world_size)
         chosen = task or loaded.task()
         reference = chosen.reference
-        # what can't be resumed, and a warm-up that is too long, are said before hours of preparing data
+        # what can't be resumed, and a warm-up that is too long, are reported before hours of preparing data
         ranks.run_on_main(lambda: _demand_resumable(loaded, reference))
         if not is_prepared(directory):
             ranks.run_on_main(lambda: demand_steps_for_warmup(chosen, training))

@@ -3,6 +3,8 @@
 The sizes are rules of thumb, meant to train at once and to be changed then. A language model's parameters grow with its
 tokens (about one for ten; Hoffmann et al. 2022 have one for twenty, of data seen once). Steps are as many as show
 whether it learns: minutes to an hour on a processor, hours on a GPU.
+
+It has more than 500 lines because the tasks' configurations share their sizes, and are read side by side.
 """
 
 from __future__ import annotations

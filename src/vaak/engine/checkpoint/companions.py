@@ -138,7 +138,7 @@ def restore_companions(path: Path, run: Path, base: nn.Module | None = None) -> 
 
 
 def report_damaged(path: Path) -> None:
-    """Warn of each companion of a checkpoint, which is used without its run, that isn't as it was saved."""
+    """Warn of each companion of a checkpoint, which is used without its run, that has changed since it was saved."""
     for name, entry in listed_files(path).items():
         if name not in OF_THE_STATE and name != FROZEN and not entry.describes(path / name):
             log.warning(

@@ -22,10 +22,10 @@ from vaak.core.batch import places_of
 
 
 class Segments(NamedTuple):
-    """Documents by where they begin, with all rows laid end to end, and the length that none of them exceeds.
+    """Documents by where they begin, with all rows laid end to end, and a length that none exceeds.
 
-    ``bounds`` are int32, and end with the number of all tokens, as often as there are fewer documents than there might
-    be: those are empty.
+    ``bounds`` are int32. Where there are fewer documents than there might be, the rest are empty: their bounds are the
+    number of all tokens.
     """
 
     bounds: Tensor
