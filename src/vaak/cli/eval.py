@@ -209,6 +209,7 @@ def baseline(
     Example: vaak baseline runs/quickstart --split test
     """
     from vaak.config.load import load
+    from vaak.core.figures import in_words
     from vaak.engine.evaluation import PREFIXES
     from vaak.runs.evaluate import below_baselines, evaluate_run, make_baselines
     from vaak.runs.folder.directory import holds_a_run
@@ -228,15 +229,9 @@ def baseline(
     if as_json:
         print(json.dumps({"split": split, "figure": found.figure, "figures": columns, "below": below}))
         return
-    print("\n".join([*_baseline_table(columns), *below]))
-
-
-def _baseline_table(columns: dict[str, dict[str, float]]) -> list[str]:
-    """A row for each figure, a column for each method; those of the run that no baseline has are left out."""
-    from vaak.core.figures import in_words
-
+    # figures of the run that no baseline has are left out
     names = dict.fromkeys(name for method, figures in columns.items() if method != THIS_RUN for name in figures)
     rows = [["figure", *columns]]
     for name in names:
         rows.append([name, *(in_words(name, one[name]) if name in one else "–" for one in columns.values())])
-    return aligned(rows, left=1)
+    print("\n".join([*aligned(rows, left=1), *below]))

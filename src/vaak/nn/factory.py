@@ -41,11 +41,16 @@ class ModelFactory:
         model_type = options.get("model_type", "encoder_decoder" if "encoder" in options else "decoder")
         if model_type not in MODEL_TYPES:
             raise UserError(f"model.model_type is {model_type!r}; expected one of {', '.join(MODEL_TYPES)}")
-        given = _inherited(dict(options), model_type)
+        given = dict(options)
+        shared = dict(given.pop("global_config", {}))  # options of all stacks, which each may override
         self.config: EncoderDecoderConfig | SingleStackConfig
         if model_type == "encoder_decoder":
+            only_decoders = {key: shared.pop(key) for key in ("cross_attention_type",) if key in shared}
+            given["encoder"] = shared | dict(given.get("encoder", {}))
+            given["decoder"] = shared | only_decoders | dict(given.get("decoder", {}))
             self.config = from_options(EncoderDecoderConfig, given, "model")
         else:
+            given = shared | dict(given.pop(model_type, {})) | given | {"model_type": model_type}
             self.config = from_options(SingleStackConfig, given, "model")
 
     def create_model(
@@ -89,17 +94,6 @@ class ModelFactory:
         """The decoder alone; with ``memory_width`` it looks at vectors of that width."""
         config = self.config.decoder if isinstance(self.config, EncoderDecoderConfig) else self.config
         return TransformerStack(config, causal=True, memory_width=memory_width, max_length=max_length)
-
-
-def _inherited(options: dict[str, Any], model_type: str) -> dict[str, Any]:
-    """The options with what ``global_config`` says where it belongs."""
-    shared = dict(options.pop("global_config", {}))
-    if model_type == "encoder_decoder":
-        only_decoders = {key: shared.pop(key) for key in ("cross_attention_type",) if key in shared}
-        options["encoder"] = shared | dict(options.get("encoder", {}))
-        options["decoder"] = shared | only_decoders | dict(options.get("decoder", {}))
-        return options
-    return shared | dict(options.pop(model_type, {})) | options | {"model_type": model_type}
 
 
 POSITIONS = ("none", "rotary", "alibi")
