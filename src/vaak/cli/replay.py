@@ -168,10 +168,9 @@ def inspect(
     from vaak.runs.replay import inspect_run
 
     found = inspect_run(run, device=device, trust_code=trust_code)
-    print(json.dumps(found, ensure_ascii=False) if as_json else "\n".join(_inspection_lines(found)))
-
-
-def _inspection_lines(found: dict[str, Any]) -> list[str]:
+    if as_json:
+        print(json.dumps(found, ensure_ascii=False))
+        return
     header = ("parameter", "shape", "count", "device", "dtype", "trainable", "gradient", "update/weights")
     rows = [
         (
@@ -184,7 +183,7 @@ def _inspection_lines(found: dict[str, Any]) -> list[str]:
     clipped = f", clipped by {found['clip_factor']:.4g}" if found["clip_factor"] != 1.0 else ""
     trainable = sum(one["count"] for one in found["parameters"] if one["trainable"])
     dead = [(one["module"], f"{len(one['dead'])} of {one['units']}") for one in found["dead_units"] if one["dead"]]
-    return [
+    lines = [
         f"{found['checkpoint']}, and a step at a learning rate of {found['learning_rate']:.4g}",
         *table([header, *rows]),
         f"{sum(one['count'] for one in found['parameters']):,} parameters, of which {trainable:,} are trainable",
@@ -193,6 +192,7 @@ def _inspection_lines(found: dict[str, Any]) -> list[str]:
         "inputs that are 0 in the whole batch, by layer:" if dead else "no layer has an input that is 0 everywhere",
         *(table(dead) if dead else ()),
     ]
+    print("\n".join(lines))
 
 
 def verify(
