@@ -100,18 +100,12 @@ class Watch:
 
     def backward(self, descend: Callable[[], None]) -> None:
         """Run a backward pass and note where a gradient is first not finite."""
-        named = [(name, parameter) for name, parameter in self.model.named_parameters() if parameter.requires_grad]
-        handles = [
-            parameter.register_hook(
-                partial(self._note_gradient, ModulePlace(name.rpartition(".")[0] or ROOT, "gradient of a weight", name))
-            )
-            for name, parameter in named
-        ]
-        try:
+        with contextlib.ExitStack() as hooks:
+            for name, parameter in self.model.named_parameters():
+                if parameter.requires_grad:
+                    place = ModulePlace(name.rpartition(".")[0] or ROOT, "gradient of a weight", name)
+                    hooks.enter_context(parameter.register_hook(partial(self._note_gradient, place)))
             descend()
-        finally:
-            for handle in handles:
-                handle.remove()
 
     def _enter(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         call = _Call(self._names[module], self._calls[-1].name if self._calls else None)
@@ -160,15 +154,11 @@ def watching(model: nn.Module) -> Iterator[Watch]:
     another order. Of a compiled model the plain one is watched: call that one. Nothing that was computed is kept alive.
     """
     watch = Watch(getattr(model, "_orig_mod", model))
-    handles = []
-    try:
+    with contextlib.ExitStack() as hooks:
         for module in watch._names:
-            handles.append(module.register_forward_pre_hook(watch._enter, with_kwargs=True))
-            handles.append(module.register_forward_hook(watch._leave, with_kwargs=True))
+            hooks.enter_context(module.register_forward_pre_hook(watch._enter, with_kwargs=True))
+            hooks.enter_context(module.register_forward_hook(watch._leave, with_kwargs=True))
         yield watch
-    finally:
-        for handle in handles:
-            handle.remove()
 
 
 @dataclass(frozen=True)
@@ -290,13 +280,11 @@ def watching_units(model: nn.Module) -> Iterator[dict[str, Tensor]]:
     is before it no longer learns.
     """
     alive: dict[str, Tensor] = {}
-    layers = [(name, one) for name, one in model.named_modules() if isinstance(one, (nn.Linear, *CONVOLUTIONS))]
-    handles = [layer.register_forward_pre_hook(partial(_note, alive, name)) for name, layer in layers]
-    try:
+    with contextlib.ExitStack() as hooks:
+        for name, layer in model.named_modules():
+            if isinstance(layer, (nn.Linear, *CONVOLUTIONS)):
+                hooks.enter_context(layer.register_forward_pre_hook(partial(_note, alive, name)))
         yield alive
-    finally:
-        for handle in handles:
-            handle.remove()
 
 
 def _note(alive: dict[str, Tensor], name: str, layer: nn.Module, args: tuple[Any, ...]) -> None:

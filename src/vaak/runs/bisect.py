@@ -350,12 +350,10 @@ def _noting_outputs(trace: Trace, model: nn.Module, where: str) -> Iterator[None
             if tensor.layout is torch.strided:
                 _note(trace, "forward", f"output of {name or ROOT} ({type(module).__name__}), {where}", tensor)
 
-    handles = [module.register_forward_hook(partial(note, name)) for name, module in model.named_modules()]
-    try:
+    with contextlib.ExitStack() as hooks:
+        for name, module in model.named_modules():
+            hooks.enter_context(module.register_forward_hook(partial(note, name)))
         yield
-    finally:
-        for handle in handles:
-            handle.remove()
 
 
 @contextlib.contextmanager
@@ -366,13 +364,11 @@ def _noting_gradients(trace: Trace, model: nn.Module) -> Iterator[None]:
         if parameter.grad is not None:
             _note(trace, "gradient", name, parameter.grad)
 
-    trained = [(name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad]
-    handles = [parameter.register_post_accumulate_grad_hook(partial(note, name)) for name, parameter in trained]
-    try:
+    with contextlib.ExitStack() as hooks:
+        for name, parameter in model.named_parameters():
+            if parameter.requires_grad:
+                hooks.enter_context(parameter.register_post_accumulate_grad_hook(partial(note, name)))
         yield
-    finally:
-        for handle in handles:
-            handle.remove()
 
 
 def _state_around(directory: Path, step: int) -> dict[str, Any]:

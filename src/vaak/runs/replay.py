@@ -424,13 +424,11 @@ def updates_of_step(trainer: Trainer) -> Iterator[list[dict[str, Any]]]:
             if parameter.grad is not None and parameter in names:
                 gradients[names[parameter]] = float(parameter.grad.norm())
 
-    handles = [optimizer.register_step_pre_hook(note) for optimizer in trainer.state.optimizers]
     updates: list[dict[str, Any]] = []
-    try:
+    with contextlib.ExitStack() as hooks:
+        for optimizer in trainer.state.optimizers:
+            hooks.enter_context(optimizer.register_step_pre_hook(note))
         yield updates
-    finally:
-        for handle in handles:
-            handle.remove()
     for name, parameter in named.items():
         update = parameter.detach().cpu() - before[name]
         norms = {"gradient_norm": gradients.get(name), "weight_norm": float(before[name].norm())}

@@ -86,11 +86,8 @@ def _watching_modules(fail_at: int | None = None) -> Iterator[list[nn.Module]]:
         if len(calls) == fail_at:
             raise _BrokenError
 
-    handle = register_module_forward_hook(watch)
-    try:
+    with register_module_forward_hook(watch):
         yield calls
-    finally:
-        handle.remove()
 
 
 def _first_batch(trainer: Trainer, split: str) -> Batch:
