@@ -24,7 +24,7 @@ from vaak.engine.evaluation import Evaluator
 from vaak.engine.metrics_file import read_history
 from vaak.engine.precision import make_deterministic
 from vaak.library.config import as_plain
-from vaak.report.charts import draw_history
+from vaak.report.charts import draw_histories
 from vaak.report.tables import html_table
 from vaak.runs.open_run import OpenedRun, open_run, run_of
 from vaak.tasks.base import Metric, WithMetrics
@@ -109,7 +109,7 @@ class TrainedRun:
 
         Raises UserError where matplotlib is missing.
         """
-        return draw_history(self.history(), str(self.directory), None if path is None else Path(path))
+        return draw_histories({"": self.history()}, str(self.directory), None if path is None else Path(path))
 
     @torch.no_grad()
     def predict(self, inputs: Any, **options: Any) -> Any:

@@ -52,11 +52,6 @@ def png_of(figure: Any, dpi: int = 100) -> bytes:
     return content.getvalue()
 
 
-def draw_history(records: Sequence[Mapping[str, Any]], title: str, path: Path | None = None) -> Any:
-    """Draw the records of a ``metrics.jsonl``: losses of training and evaluation, metrics, the learning rate."""
-    return draw_histories({"": records}, title, path)
-
-
 Points = tuple[list[int], list[float]]
 
 

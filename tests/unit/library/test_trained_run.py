@@ -7,7 +7,7 @@ import pytest
 
 import vaak
 from vaak.core.figures import in_words
-from vaak.report.charts import draw_history
+from vaak.report.charts import draw_histories
 from vaak.runs.evaluate import evaluate_run
 
 
@@ -70,7 +70,7 @@ def test_a_picture(run, tmp_path):
     titles = [axes.get_title() for axes in figure.axes]
     assert titles[:2] == ["loss", "learning_rate"]
     assert [line.get_label() for line in figure.axes[0].lines] == ["train", "valid"]
-    assert draw_history([], "empty").axes == []
+    assert draw_histories({"": []}, "empty").axes == []
     with pytest.raises(vaak.UserError, match="can't be written"):
         run.plot(tmp_path / "none" / "run.png")
 

@@ -72,6 +72,7 @@ def save_base(source: str, folder: Path, max_length: int) -> Tokenizer:
 
 def _demand_decoder(config: Any, source: str) -> None:
     """Raises UserError for a model that isn't a causal language model of text that transformers has, and trains."""
+    ropes = getattr(config, "rope_parameters", None) or {}  # some models have one for each kind of layer
     said = ""
     if config.get_text_config() is not config:
         said = "reads more than text; give a model of text alone"
@@ -81,16 +82,10 @@ def _demand_decoder(config: Any, source: str) -> None:
         said = "isn't a causal language model; give a decoder, such as Llama or Gemma"
     elif getattr(config, "quantization_config", None) is not None:
         said = "has quantized weights; give the unquantized model, with model.lora.base_dtype: nf4"
-    elif any(one.get("rope_type") == "dynamic" for one in _ropes(config)):
+    elif any(one.get("rope_type") == "dynamic" for one in (ropes, *ropes.values()) if isinstance(one, Mapping)):
         said = "has rope_type dynamic, whose wavelengths depend on what was read before; give another scaling"
     if said:
         raise UserError(f"{KEY}: {source} is a {config.model_type}, which {said}")
-
-
-def _ropes(config: Any) -> list[Mapping[str, Any]]:
-    """The rotary positions of a configuration; some have one for each kind of layer."""
-    found = getattr(config, "rope_parameters", None) or {}
-    return [found, *(one for one in found.values() if isinstance(one, Mapping))]
 
 
 def family_in(folder: Path) -> DecoderFamily | None:

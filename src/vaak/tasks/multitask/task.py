@@ -201,8 +201,18 @@ class JointTask(Task[Any]):
         self._export(model, "peft", folder)
 
     def _export(self, model: nn.Module, format: str, folder: Path) -> None:
+        """Write ``folder`` with a folder for each task, completely or not at all: in the format, or in one it has."""
         assert isinstance(model, MultiTaskModel)
-        export_parts(self.parts, model.tasks, format, folder)
+        with whole_folder(folder) as made:
+            for name, part in self.parts.items():
+                formats = formats_of(part)
+                own = format if format in formats else next((one for one in formats if one != "peft"), None)
+                if own != format:
+                    instead = f"it is written as {own}" if own else "it is left out"
+                    log.warning("%s: --format %s: %s; %s", name, format, why_not(part, format), instead)
+                if own is not None:
+                    writer: Any = getattr(part, writer_of(own))
+                    writer(model.tasks[name] if own == "peft" else merged(model.tasks[name]), made / name)
 
     def samples(self, model: nn.Module) -> list[str]:
         models: Any = model.tasks
@@ -291,20 +301,3 @@ def _shares_of(experiment: MultiTaskExperiment) -> Shares | None:
     if sampling.type == "temperature":
         return Shares(temperature=sampling.temperature)
     return Shares(annealed_over=sampling.epochs or experiment.training.epochs)
-
-
-def export_parts(parts: Mapping[str, AnyTask], models: nn.ModuleDict, format: str, folder: Path) -> None:
-    """Write ``folder`` with a folder for each task, completely or not at all: in the format, or in one that it has.
-
-    ``models`` are those of the tasks.
-    """
-    with whole_folder(folder) as made:
-        for name, part in parts.items():
-            formats = formats_of(part)
-            own = format if format in formats else next((one for one in formats if one != "peft"), None)
-            if own != format:
-                instead = f"it is written as {own}" if own else "it is left out"
-                log.warning("%s: --format %s: %s; %s", name, format, why_not(part, format), instead)
-            if own is not None:
-                writer: Any = getattr(part, writer_of(own))
-                writer(models[name] if own == "peft" else merged(models[name]), made / name)

@@ -230,7 +230,9 @@ class PhonemeProcessor:
                 symbols += word
         unknown = [symbol for symbol in symbols if symbol not in self._ids]
         if unknown:
-            raise DataError(f"{shown(text)}: {unknown[0]} is not a symbol of this front end ({self._describe()})")
+            kind = self.config.phonemizer
+            front_end = kind if kind == "characters" else f"{kind}, {self.config.alphabet}"
+            raise DataError(f"{shown(text)}: {unknown[0]} is not a symbol of this front end ({front_end})")
         is_phoneme = tuple(symbol not in (*SPECIAL, *PUNCTUATION) for symbol in symbols)
         if not any(is_phoneme):
             raise DataError(f"{shown(text)}: there is nothing to speak in it")
@@ -241,10 +243,6 @@ class PhonemeProcessor:
             tuple(self._ids[symbol] for symbol in symbols),
             is_phoneme,
         )
-
-    def _describe(self) -> str:
-        config = self.config
-        return config.phonemizer if config.phonemizer == "characters" else f"{config.phonemizer}, {config.alphabet}"
 
 
 def _phrases(piece: Piece) -> tuple[str, ...]:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from vaak.engine.metrics_file import read_history
-from vaak.report.charts import draw_history
+from vaak.report.charts import draw_histories
 from vaak.report.experts import draw_experts, draw_gate
 
 CONFUSION = [[18, 2, 0], [1, 9, 0], [0, 0, 10]]
@@ -93,7 +93,7 @@ def test_what_is_not_there_yet_is_a_line(vaak, pipeline: Path, tmp_path: Path):
 def test_a_legend_of_many_groups_does_not_hide_the_panel(tmp_path: Path):
     groups = {f"pairs_accuracy/phenomenon number {number}": [0.5, 0.5 + number / 40] for number in range(17)}
     write_run(tmp_path / "lm", {"val_loss": [2.0, 1.0], "pairs_accuracy": [0.5, 0.7], **groups})
-    figure = draw_history(read_history(tmp_path / "lm"), "lm")
+    figure = draw_histories({"": read_history(tmp_path / "lm")}, "lm")
     figure.draw_without_rendering()
     for axes in figure.axes:
         legend = axes.get_legend()
