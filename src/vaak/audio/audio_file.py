@@ -78,9 +78,7 @@ class AudioFile:
         self.columns = (
             range(self.header.num_channels) if channels == "mix" else (0,) if channels == "first" else channels
         )
-        self._from_start = (
-            None if self._file.subtype in SEEKABLE else FromStart(self.path, self._reopened, self._mix_channels)
-        )
+        self._from_start = None if self._file.subtype in SEEKABLE else FromStart(self.path, self._mix_channels)
         for column in self.columns:
             if int(column) >= self.header.num_channels:
                 raise DataError(f"{path}: no channel {column}; the file has {self.header.num_channels}")
@@ -109,9 +107,8 @@ class AudioFile:
         with optional_import("resampling requires soxr", "audio"):
             import soxr
         native, wanted = self.header.sampling_rate, self.sampling_rate
-        divisor = math.gcd(
-            native, wanted
-        )  # these numbers of samples of the file, and of the result, have the same duration:
+        divisor = math.gcd(native, wanted)
+        # these numbers of samples of the file, and of the result, have the same duration
         period, result_period = native // divisor, wanted // divisor
         margin = math.ceil(MARGIN * divisor)
         begin = max(0, block * BLOCK * native - margin * period)
@@ -169,9 +166,6 @@ class AudioFile:
             f"{self.path}: nothing can be read from {seconds:.2f} s on ({reason.rstrip('.')}): it is truncated or "
             "damaged; download it again or remove it"
         )
-
-    def _reopened(self) -> Any:
-        return open_sound_file(self.path)
 
     def close(self) -> None:
         self._file.close()
@@ -298,10 +292,9 @@ _warned: set[Path | Part] = set()
 class FromStart:
     """The samples of a file, mixed to one channel by ``mix``."""
 
-    def __init__(self, path: Path | Part, reopen: Callable[[], Any], mix: Callable[[np.ndarray], np.ndarray]) -> None:
-        """``reopen`` gives the file at its beginning, a ``soundfile.SoundFile``."""
-        self.path, self.reopen, self.mix = path, reopen, mix
-        self.file = reopen()
+    def __init__(self, path: Path | Part, mix: Callable[[np.ndarray], np.ndarray]) -> None:
+        self.path, self.mix = path, mix
+        self.file = open_sound_file(path)
         self.pieces: deque[np.ndarray] = deque()
         self.first = self.last = 0
         """The samples that are kept."""
@@ -313,11 +306,17 @@ class FromStart:
         """
         if first < self.first:
             self.file.close()
-            self.file = self.reopen()
+            self.file = open_sound_file(self.path)
             self.pieces.clear()
             self.first = self.last = 0
-        if first - self.last > LONG_WAY * self.file.samplerate:
-            self._warn_of_slow_seek(first)
+        if first - self.last > LONG_WAY * self.file.samplerate and self.path not in _warned:
+            _warned.add(self.path)
+            log.warning(
+                "%s: compressed audio is decoded from its beginning: %d s to read a window; convert long recordings to "
+                "FLAC, or store features (global_config.storage_path)",
+                self.path,
+                first // self.file.samplerate,
+            )
         while self.last < last:
             frames = self.file.read(PIECE, dtype="float32", always_2d=True)
             if not len(frames):
@@ -334,16 +333,6 @@ class FromStart:
 
     def close(self) -> None:
         self.file.close()
-
-    def _warn_of_slow_seek(self, first: int) -> None:
-        if self.path not in _warned:
-            _warned.add(self.path)
-            log.warning(
-                "%s: compressed audio is decoded from its beginning: %d s to read a window; convert long recordings to "
-                "FLAC, or store features (global_config.storage_path)",
-                self.path,
-                first // self.file.samplerate,
-            )
 
 
 FORMATS = {".wav": "WAV", ".flac": "FLAC"}

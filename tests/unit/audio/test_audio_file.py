@@ -228,10 +228,7 @@ def test_a_long_compressed_file_is_decoded_in_bounded_memory(tmp_path: Path, mon
     monkeypatch.setattr("vaak.audio.audio_file.PIECE", 4000)
     monkeypatch.setattr("vaak.audio.audio_file.KEPT", 20000)
     monkeypatch.setattr("vaak.audio.audio_file.LONG_WAY", 5)
-    reader = FromStart(
-        tmp_path / "a.ogg", lambda: soundfile.SoundFile(tmp_path / "a.ogg"), lambda frames: frames.mean(1)
-    )
-    with contextlib.closing(reader):
+    with contextlib.closing(FromStart(tmp_path / "a.ogg", lambda frames: frames.mean(1))) as reader:
         for first in [*range(0, 170000, 8000), 9000]:  # forward, in windows that overlap, and back again
             np.testing.assert_array_equal(reader.read(first, first + 16000), whole[first : first + 16000])
             assert reader.last - reader.first <= 20000 + 4000

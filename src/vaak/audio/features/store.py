@@ -222,28 +222,20 @@ def _make_shards(extraction: _Extraction) -> None:
 
 def _maker(extraction: _Extraction) -> Callable[[int], None]:
     """Return the function that makes the shard of a number, in the process that calls this."""
-    return _Worker(extraction).make
+    source, features = extraction.source, Features(extraction.audio, extraction.device)
 
-
-class _Worker:
-    """Makes shards, one at a time."""
-
-    def __init__(self, extraction: _Extraction) -> None:
-        self.extraction = extraction
-        self.features = Features(extraction.audio, extraction.device)
-
-    def make(self, number: int) -> None:
-        recordings = self._recordings(self.extraction.shards[number])
-        write_shard(self.extraction.path(number), recordings, self.extraction.audio.storage_type)
-
-    def _recordings(self, indices: range) -> Iterator[np.ndarray]:
-        """The features of recordings, some minutes of audio at a time."""
-        source = self.extraction.source
+    def features_of(indices: range) -> Iterator[np.ndarray]:
         for together in _runs(source.durations[indices.start : indices.stop], BATCH_SECONDS):
             batch = indices[together.start : together.stop]
             rngs = [np.random.default_rng(draw_key(Purpose.FEATURE_EXTRACTION, index)) for index in batch]
             loaded = [source.load(index, rng).samples for index, rng in zip(batch, rngs, strict=True)]
-            yield from self.features.batch(loaded)
+            yield from features.batch(loaded)
+
+    def make(number: int) -> None:
+        recordings = features_of(extraction.shards[number])
+        write_shard(extraction.path(number), recordings, extraction.audio.storage_type)
+
+    return make
 
 
 def _finish(extraction: _Extraction, mark: str) -> None:

@@ -44,13 +44,15 @@ def heteronyms() -> dict[str, Heteronym]:
         found[f"{word}{MARK}{sense}"] = Heteronym(espeak, phonemes)
         if word not in _WITHOUT_S:
             plural = f"{word}es" if re.search("(?:s|x|sh|ch)$", word) else f"{word}s"
-            ending: tuple[str, ...] = ("Z",)
-            if phonemes[-1] in ("S", "Z", "SH", "ZH", "CH", "JH"):
-                ending = ("IH0", "Z")
-            elif phonemes[-1] in ("P", "T", "K", "F", "TH"):
-                ending = ("S",)
-            found[f"{plural}{MARK}{sense}"] = Heteronym(espeak, phonemes, ending)
+            found[f"{plural}{MARK}{sense}"] = Heteronym(espeak, phonemes, ending_after(phonemes[-1]))
     return found
+
+
+def ending_after(last: str) -> tuple[str, ...]:
+    """The ending -s, of plurals, verbs and possessives, after a phoneme of ARPAbet."""
+    if last in ("S", "Z", "SH", "ZH", "CH", "JH"):
+        return ("IH0", "Z")
+    return ("S",) if last in ("P", "T", "K", "F", "TH") else ("Z",)
 
 
 def unmarked(phrase: str) -> str:

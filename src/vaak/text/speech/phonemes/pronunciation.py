@@ -13,7 +13,7 @@ from vaak.core.errors import DataError
 from vaak.text.speech.config import FrontEndConfig
 from vaak.text.speech.english import without_accents
 from vaak.text.speech.phonemes.alphabets import STRESS_MARKS, Alphabet, from_arpabet, from_espeak
-from vaak.text.speech.phonemes.heteronyms import MARK, heteronyms, unmarked
+from vaak.text.speech.phonemes.heteronyms import MARK, ending_after, heteronyms, unmarked
 from vaak.text.speech.phonemes.letter_rules import VOWELS, pronounced
 from vaak.text.speech.words import table
 
@@ -204,8 +204,6 @@ def _phrase(library: ctypes.CDLL, phrase: str) -> Spoken:
 
 
 _ALTERNATIVE = re.compile(r"\(\d+\)$")
-_SIBILANTS = ("S", "Z", "SH", "ZH", "CH", "JH")
-_VOICELESS = ("P", "T", "K", "F", "TH")
 
 
 def read_lexicon(path: Path) -> dict[str, str]:
@@ -256,9 +254,7 @@ def looked_up(word: str, entries: Mapping[str, str]) -> tuple[str, ...] | None:
         return looked_up(word[:-1], entries)
     if word.endswith("'s") and (found := entries.get(word[:-2])):
         phonemes = tuple(found.split())
-        if phonemes[-1] in _SIBILANTS:
-            return (*phonemes, "IH0", "Z")
-        return (*phonemes, "S" if phonemes[-1] in _VOICELESS else "Z")
+        return (*phonemes, *ending_after(phonemes[-1]))
     return None
 
 
