@@ -12,7 +12,7 @@ from __future__ import annotations
 import html
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -191,8 +191,13 @@ def _count(key: str, value: object) -> str:
 def _results(run: Path, step: int | None) -> str:
     """The figures of the evaluation at this step: those of the whole first, then those of its groups."""
     found: dict[str, float] = {}
-    for record in _records(run / "metrics.jsonl"):
-        if record.get("kind") == "evaluation" and record.get("step") == step:
+    path = run / "metrics.jsonl"
+    for line in path.read_text(encoding="utf-8", errors="replace").splitlines() if path.is_file() else ():
+        try:
+            record = json.loads(line)
+        except ValueError:  # cut off, where a run was killed
+            continue
+        if isinstance(record, dict) and record.get("kind") == "evaluation" and record.get("step") == step:
             found = {name: one for name, one in record.items() if isinstance(one, float)}
     if not found:
         return "This checkpoint wasn't evaluated in training: `vaak eval RUN --split test`."
@@ -231,17 +236,6 @@ def _check(run: Path) -> str:
 
 def _code(name: str) -> str:
     return " ".join(name.replace("`", "'").split())
-
-
-def _records(path: Path) -> Iterator[dict[str, Any]]:
-    lines = path.read_text(encoding="utf-8", errors="replace").splitlines() if path.is_file() else []
-    for line in lines:
-        try:
-            record = json.loads(line)
-        except ValueError:  # cut off, where a run was killed
-            continue
-        if isinstance(record, dict):
-            yield record
 
 
 def json_of(path: Path) -> dict[str, Any]:

@@ -171,21 +171,17 @@ def download(recipe: LhotseRecipe, folder: Path, options: Mapping[str, Any]) -> 
         arguments.setdefault(_corpus_parameter(function), folder)
         _demand_all(arguments, parameters, f"download of {recipe.name}")
         with downloads_of(recipe.module):
-            found = _run_recipe(recipe, functools.partial(function, **arguments), folder)
+            try:
+                found = function(**arguments)
+            except UserError:
+                raise
+            except Exception as error:  # each recipe downloads in its own way
+                raise UserError(
+                    f"recipe {recipe.name}: the corpus can't be downloaded: {reason_of(error)}; partial downloads are "
+                    f"kept in {folder}, and the same command resumes them (delete damaged files)"
+                ) from error
     inner = Path(found) if len(recipe.downloads) == 1 and isinstance(found, str | Path) else folder
     return inner if inner.resolve().is_relative_to(folder.resolve()) else folder
-
-
-def _run_recipe(recipe: LhotseRecipe, function: Callable[[], Any], folder: Path) -> Any:
-    try:
-        return function()
-    except UserError:
-        raise
-    except Exception as error:  # each recipe downloads in its own way
-        raise UserError(
-            f"recipe {recipe.name}: the corpus can't be downloaded: {reason_of(error)}; partial downloads are kept in "
-            f"{folder}, and the same command resumes them (delete damaged files)"
-        ) from error
 
 
 log = logging.getLogger("vaak")
