@@ -123,15 +123,10 @@ def _points(record: Mapping[str, Any]) -> Iterator[tuple[str, str, float | None]
         for name, value in numbers_of(record):
             panel, _, part = name.partition("/")
             percent = 100 if value is not None and is_fraction(name) else 1
-            yield (
-                ("loss", "valid", value)
-                if name == "val_loss"
-                else (
-                    panel,
-                    part or name,
-                    None if value is None else percent * value,
-                )
-            )
+            if name == "val_loss":
+                yield "loss", "valid", value
+            else:
+                yield panel, part or name, None if value is None else percent * value
     elif kind == "learning_rates":
         yield from (("learning rate", name, value) for name, value in numbers_of(record))
     elif kind == "step":
