@@ -1,7 +1,7 @@
 """Console output of a run, for people or for machines.
 
-For people a line for each record, and a progress bar where there is a terminal; for machines lines of JSON on standard
-output, the records of ``metrics.jsonl`` among them.
+For people a line for each record, and a progress bar where there is a terminal; in a notebook curves in place of both.
+For machines lines of JSON on standard output, the records of ``metrics.jsonl`` among them.
 """
 
 from __future__ import annotations
@@ -14,12 +14,13 @@ import weakref
 from collections.abc import Iterator
 from typing import Any
 
+from vaak.callbacks.notebook import NotebookProgress, in_notebook
 from vaak.callbacks.trackers import Tracker
 from vaak.core.callback import Callback, Run, StepReport
 from vaak.core.figures import in_words
 from vaak.core.terminal import hide, is_terminal, time_of
 from vaak.engine.memory import read_memory
-from vaak.engine.metrics_file import Record, json_line
+from vaak.engine.metrics_file import Record, json_line, read_history
 
 log = logging.getLogger("vaak.console")
 """Below ``vaak``, so that a console of JSON lines, which has the records already, can leave these out."""
@@ -36,6 +37,7 @@ class ConsoleCallback(Callback):
     def __init__(self, progress_bar: bool = True) -> None:
         self.progress_bar = progress_bar
         self.progress: Any = None
+        self.curves: NotebookProgress | None = None
         self.total_steps, self.first_step = 0, 0
         self.loss: float | None = None
         self.seen_step = 0
@@ -47,10 +49,13 @@ class ConsoleCallback(Callback):
         self.total_steps, self.first_step = trainer.total_steps, trainer.position.step
         self.begun = time.monotonic()
         self.evaluated = self._last_evaluation(trainer)
-        if self.progress_bar and is_terminal():
+        if self.progress_bar and in_notebook():
+            begun = self.first_step, self.total_steps, self.evaluated
+            self.curves = self.progress = NotebookProgress(*begun, read_history(trainer.directory))
+        elif self.progress_bar and is_terminal():
             from vaak.callbacks.progress_bar import start_progress
 
-            self.progress = start_progress(trainer.position.step, trainer.total_steps, self.evaluated)
+            self.progress = start_progress(self.first_step, self.total_steps, self.evaluated)
         watched = weakref.ref(trainer)  # a run that is over is freed at once
         trainer.records.subscribe(lambda record: self.say(record, watched()))
 
@@ -73,20 +78,26 @@ class ConsoleCallback(Callback):
         self.evaluated = self._last_evaluation(trainer)
 
     def on_fit_end(self, trainer: Run, reason: str) -> None:
-        if self.progress is not None:
+        if self.curves is not None:
+            self.curves.update(0, completed=trainer.position.step, evaluated=self.evaluated)  # and it stays
+        elif self.progress is not None:
             hide(self.progress)
 
     def say(self, record: Record, trainer: Run | None = None) -> None:
-        """One line of the log for a record."""
+        """One line of the log for a record; where curves show it, not on the console."""
+        shown_already: dict[str, bool] = {}
+        if self.curves is not None:
+            self.curves.add(record)
+            shown_already = {"on_console": False}
         if record["kind"] == "step":
-            log.info("%s", "  ".join(filter(None, self._parts_of_step(record, trainer))))
+            log.info("%s", "  ".join(filter(None, self._parts_of_step(record, trainer))), extra=shown_already)
         elif record["kind"] == "evaluation":
             # without the parts of parts, such as pairs_accuracy/number
             figures = {name: value for name, value in record.items() if isinstance(value, float) and "/" not in name}
             shown = "  ".join(f"{name} {in_words(name, value)}" for name, value in figures.items())
-            log.info("step %d  %s", record["step"], shown)
+            log.info("step %d  %s", record["step"], shown, extra=shown_already)
         elif record["kind"] == "epoch":
-            log.info("epoch %d ended  train loss %.4f", record["epoch"] + 1, record["train_loss"])
+            log.info("epoch %d ended  train loss %.4f", record["epoch"] + 1, record["train_loss"], extra=shown_already)
 
     def _parts_of_step(self, record: Record, trainer: Run | None) -> Iterator[str]:
         step, gone = record["step"], time.monotonic() - self.begun

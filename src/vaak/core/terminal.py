@@ -49,10 +49,15 @@ def print_above(text: str) -> None:
 
 
 class ConsoleHandler(logging.Handler):
-    """Prints messages above the progress bar; warnings are marked as such."""
+    """Prints messages above the progress bar; warnings are marked as such.
+
+    A message that says ``on_console`` False is shown there in another way.
+    """
 
     def emit(self, record: logging.LogRecord) -> None:
         try:
+            if not getattr(record, "on_console", True):
+                return
             prefix = "warning: " if record.levelno == logging.WARNING else ""
             if is_terminal():
                 print_above(prefix + record.getMessage())

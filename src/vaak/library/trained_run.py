@@ -50,6 +50,10 @@ class History(list[dict[str, Any]]):
 
     SHOWN = 10
 
+    def __call__(self, kind: str | None = None) -> History:
+        """Return the records of one ``kind``: step, evaluation, epoch."""
+        return History(record for record in self if kind in (None, record["kind"]))
+
     def table(self) -> dict[str, list[Any]]:
         """Return the columns by name (``clock.seconds``), each with a value for each record, None where it has none."""
         rows = [dict(_flat(record)) for record in self]
@@ -100,16 +104,17 @@ class TrainedRun:
         last = self.history("evaluation")[-1:]
         return Figures({name: value for one in last for name, value in one.items() if isinstance(value, float)})
 
-    def history(self, kind: str | None = None) -> History:
-        """The records of ``metrics.jsonl`` in their order; of one ``kind``: step, evaluation, epoch."""
-        return History(record for record in read_history(self.directory) if kind in (None, record["kind"]))
+    @property
+    def history(self) -> History:
+        """The records of ``metrics.jsonl`` as it is now, in their order; ``history("evaluation")`` has one kind."""
+        return History(read_history(self.directory))
 
     def plot(self, path: str | PathLike[str] | None = None) -> Any:
         """A matplotlib figure of losses and figures over steps, written to ``path`` where one is given.
 
         Raises UserError where matplotlib is missing.
         """
-        return draw_histories({"": self.history()}, str(self.directory), None if path is None else Path(path))
+        return draw_histories({"": self.history}, str(self.directory), None if path is None else Path(path))
 
     @torch.no_grad()
     def predict(self, inputs: Any, **options: Any) -> Any:
