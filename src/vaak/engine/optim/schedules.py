@@ -132,7 +132,24 @@ class UsersSchedule:
     def __init__(self, config: SchedulerConfig, total_steps: int, folder: Path) -> None:
         """Raises UserError where the schedule can't be called, doesn't have an option, or remembers its calls."""
         self._key, self._name, self._total_steps = config.key, config.type, total_steps
-        self._schedule = self._make_schedule(resolve_component(config.key, config.type, folder), config.options)
+        found: Any = resolve_component(self._key, self._name, folder)
+        if not callable(found):
+            raise UserError(f"{self._key}: {self._name} is neither a class nor a function")
+        self._schedule: Callable[[int, int], Any]
+        if not isinstance(found, type):
+            step_and_total = list(inspect.signature(found).parameters)[:2]
+            check_options(self._key, self._name, found, config.options, reserved=step_and_total)
+            self._schedule = functools.partial(found, **config.options)
+        else:
+            check_options(self._key, self._name, found, config.options)
+            try:
+                self._schedule = found(**config.options)
+            except (TypeError, ValueError) as error:
+                raise UserError(f"{self._key}: {self._name} can't be created: {error}") from error
+        try:
+            inspect.signature(self._schedule).bind(1, total_steps)
+        except TypeError as error:
+            raise UserError(f"{self._key}: {self._name} can't be called with (step, total_steps): {error}") from error
         ends = [self(1), self(max(total_steps, 1)), self(1)]  # before training, not after hours of it
         if ends[0] != ends[2]:
             raise UserError(
@@ -153,25 +170,6 @@ class UsersSchedule:
                 "0 or more, by which the peak rate is multiplied"
             )
         return factor
-
-    def _make_schedule(self, found: Any, options: dict[str, Any]) -> Callable[[int, int], Any]:
-        if not callable(found):
-            raise UserError(f"{self._key}: {self._name} is neither a class nor a function")
-        if not isinstance(found, type):
-            step_and_total = list(inspect.signature(found).parameters)[:2]
-            check_options(self._key, self._name, found, options, reserved=step_and_total)
-            schedule = functools.partial(found, **options)
-        else:
-            check_options(self._key, self._name, found, options)
-            try:
-                schedule = found(**options)
-            except (TypeError, ValueError) as error:
-                raise UserError(f"{self._key}: {self._name} can't be created: {error}") from error
-        try:
-            inspect.signature(schedule).bind(1, self._total_steps)
-        except TypeError as error:
-            raise UserError(f"{self._key}: {self._name} can't be called with (step, total_steps): {error}") from error
-        return schedule
 
 
 class Plateau:
