@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,9 @@ from torch.testing import assert_close
 from commands import records_of, state_of
 from contract_cases import CASES
 from exact_cases import trained
+from held_bytes import train_and_weigh
+from processes import run_on_two_ranks
+from tiny_runs import write_corpus
 
 WHOLE: dict[str, Any] = {"distributed": {}, "memory": {}}
 DIVIDED: dict[str, Any] = {"distributed": {"strategy": "fsdp"}, "memory": {}}
@@ -93,6 +97,20 @@ def test_a_resume_may_change_the_strategy(tmp_path: Path):
     demand_same(same, whole)
     demand_close(through, whole)
     assert records_of(through)[:2] == records_of(whole)[:2], "before the first checkpoint"
+
+
+@pytest.mark.slow
+def test_each_process_holds_what_is_forecast(tmp_path: Path):
+    """All tensors that it has when the weights have been updated, and gradients are still there."""
+    ways: dict[str, dict[str, Any]] = {strategy: {"strategy": strategy} for strategy in ("ddp", "zero1", "fsdp")}
+    write_corpus(tmp_path)
+    run_on_two_ranks(train_and_weigh, tmp_path, ways | {"exact": {"reduction": "exact"}})
+    for name in (*ways, "exact"):
+        for rank in (0, 1):
+            said = json.loads((tmp_path / f"{name}-{rank}.json").read_text())
+            assert said["held"] == pytest.approx(said["forecast"][ways.get(name, ways["ddp"])["strategy"]], rel=0.02), (
+                name
+            )
 
 
 @pytest.mark.parametrize("optimizer", ["adamw", pytest.param("muon", marks=pytest.mark.slow)])

@@ -79,6 +79,8 @@ def print_totals(estimate: ModelEstimate) -> None:
     lines = {"weights": rest.weights, "gradients": rest.gradients, "optimizer": rest.optimizer}
     if rest.average:
         lines["average"] = rest.average
+    if rest.exact_sums:
+        lines["exact sums"] = rest.exact_sums
     for name, number in lines.items():
         print(f"  {name:<12} {format_bytes(number):>10}")
     if estimate.needed is None:

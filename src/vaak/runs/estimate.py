@@ -109,16 +109,29 @@ def _signature(module: nn.Module) -> Any:
 
 @dataclass(frozen=True)
 class StaticMemory:
-    """Bytes that training holds whatever the batch: ``average`` is that of the weights (training.ema)."""
+    """Bytes that training holds whatever the batch.
+
+    ``average`` is that of the weights (training.ema), ``exact_sums`` are those of training.distributed.reduction.
+    """
 
     weights: int
     gradients: int
     optimizer: int
     average: int
+    exact_sums: int = 0
 
     @property
     def total(self) -> int:
-        return self.weights + self.gradients + self.optimizer + self.average
+        return self.weights + self.gradients + self.optimizer + self.average + self.exact_sums
+
+    def of_each(self, processes: int) -> dict[str, int]:
+        """Return the bytes of each of several processes, by ``training.distributed.strategy``."""
+        updated = -(-self.optimizer // processes)
+        return {
+            "ddp": self.total,
+            "zero1": self.total - self.optimizer + updated,
+            "fsdp": -(-self.total // processes),
+        }
 
 
 def at_rest(model: nn.Module, training: TrainingConfig) -> StaticMemory:
@@ -131,6 +144,7 @@ def at_rest(model: nn.Module, training: TrainingConfig) -> StaticMemory:
         gradients=sum(item.parameter.numel() * item.parameter.element_size() for item in trained),
         optimizer=sum(_optimizer_numbers(item, training) * item.parameter.element_size() for item in trained),
         average=4 * numbers if training.ema is not None else 0,
+        exact_sums=8 * numbers if training.distributed.reduction == "exact" else 0,
     )
 
 
@@ -201,12 +215,11 @@ class ModelEstimate:
         With fsdp, a block computes while the next one is gathered, and its whole gradient is there until it is added
         up; an evaluation gathers the whole model. Activations are left out where they aren't known.
         """
-        rest, gathered = self.at_rest, self.gathered
-        whole = rest.total + self.activations
-        found = {"ddp": whole, "zero1": whole - rest.optimizer + -(-rest.optimizer // processes)}
+        gathered, kept = self.gathered, self.at_rest.of_each(processes)
+        found = {strategy: kept[strategy] + self.activations for strategy in ("ddp", "zero1")}
         if gathered is not None:
             training = gathered.outside + 3 * gathered.block + self.activations
-            found["fsdp"] = -(-rest.total // processes) + max(training, rest.weights) if processes > 1 else whole
+            found["fsdp"] = kept["fsdp"] + max(training, self.at_rest.weights) if processes > 1 else found["ddp"]
         return found
 
     def as_json(self) -> dict[str, Any]:

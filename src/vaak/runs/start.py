@@ -305,13 +305,14 @@ def _begin(trainer: Trainer) -> None:
         initialise(trainer.model, options)
     trainer.saving.compare("the processes start from different states")
     if trainer.ranks.is_main:
+        held = at_rest(trainer.model, trainer.config).of_each(trainer.ranks.world_size)
         parameters = num_weights(trainer.model.parameters())
         where = f"{trainer.ranks.device}, {trainer.ranks.world_size} process(es), precision "
         where += precision_in_words(trainer.config, trainer.precision)
         log.info("%s: %s parameters on %s", trainer.directory, f"{parameters:,}", where)
         log.info(
             "weights, gradients and optimizer will take %s of %s, plus what a batch needs (vaak model show)",
-            format_bytes(at_rest(trainer.model, trainer.config).total),
+            format_bytes(held[trainer.config.distributed.strategy]),
             format_bytes(read_memory(trainer.ranks.device).limit),
         )
         given, warmup = trainer.config.scheduler, warmup_steps(trainer.config.scheduler, trainer.total_steps)

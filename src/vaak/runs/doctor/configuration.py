@@ -160,7 +160,7 @@ def _space_and_memory(
     training = experiment.training
     number = num_weights(model.parameters())
     rest = at_rest(model, training)
-    checkpoint = rest.total - rest.gradients
+    checkpoint = rest.weights + rest.optimizer + rest.average
     save_dir = training.checkpoint.save_dir
     place = nearest_existing(Path(save_dir) if save_dir else experiment.run_dir)
     yield _space(checkpoint, training.checkpoint.save_total_limit, place)

@@ -6,7 +6,7 @@ from torch import nn
 
 from all_parameters import build_optimizers
 from vaak.config.optimization import OptimizerConfig
-from vaak.config.training import EmaConfig, TrainingConfig
+from vaak.config.training import DistributedConfig, EmaConfig, TrainingConfig
 from vaak.core.task import Task
 from vaak.runs.estimate import Gathered, ModelEstimate, at_rest
 
@@ -50,6 +50,8 @@ def test_all_that_is_kept():
     assert (found.gradients, found.optimizer, found.average) == (4 * numbers[1], 8 * numbers[1], 4 * numbers[1])
     assert found.total == found.weights + 16 * numbers[1]
     assert at_rest(model, TrainingConfig()).average == 0
+    exact = at_rest(model, TrainingConfig(distributed=DistributedConfig(reduction="exact")))
+    assert exact.total == exact.weights + 20 * numbers[1]
 
 
 def test_tied_weights_count_once():
