@@ -56,6 +56,7 @@ VALUES: dict[str, Any] = {
     "data.speaking.speaker": "Bob",
     "training.scheduler.long_warmup": "refuse",
     "data.speaking.vocoder": "FOLDER/vocoder",
+    "data.speaking.lexicon": "FOLDER/other_lexicon.txt",
     "data.gain": [-3.0, 0.0],
     "data.group": "speaker",
     "data.groups": ["low"],

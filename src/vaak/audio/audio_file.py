@@ -350,15 +350,13 @@ class SpeechFile:
         """Seconds so far."""
         return self.num_samples / self.sampling_rate
 
-    def append(self, samples: np.ndarray) -> None:
-        """Add samples ``(time,)`` within ±1."""
-        if self.num_samples:
-            self._write(np.zeros(round(self.pause * self.sampling_rate), np.float32))
-        self._write(samples)
-
-    def _write(self, samples: np.ndarray) -> None:
-        self._file.write(samples)
-        self.num_samples += len(samples)
+    def append(self, samples: np.ndarray, silence: float | None = None) -> None:
+        """Add samples ``(time,)`` within ±1 after ``silence`` seconds; None: the pause, and none before the first."""
+        if silence is None:
+            silence = self.pause if self.num_samples else 0.0
+        for part in (np.zeros(round(silence * self.sampling_rate), np.float32), samples):
+            self._file.write(part)
+            self.num_samples += len(part)
 
 
 @contextlib.contextmanager

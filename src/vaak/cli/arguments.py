@@ -269,7 +269,7 @@ def _option(section: type[Section], name: str, show_default: bool, flags: Sequen
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
 
 
-FILE_ENDINGS = (".txt", ".tsv", ".csv", ".json", ".jsonl")
+FILE_ENDINGS = (".txt", ".tsv", ".csv", ".json", ".jsonl", ".ssml")
 
 
 def texts_of(text: str) -> tuple[list[str], Callable[[int], str]]:

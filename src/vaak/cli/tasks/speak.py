@@ -38,16 +38,21 @@ def speak(
 ) -> None:
     """Speak a text of any length, and write it as audio; a text is divided at its sentences.
 
+    A text has [[phonemes]] where it needs them, and may be SSML (<speak>…</speak>).
+
     Options that are not given come from the run (data.speaking of its YAML). Sentences that can't be spoken are listed
     at the end, and the exit code is 2; the others are spoken.
 
     Example: vaak speak runs/tts-quickstart "The old man bought a red door." -o speech.wav
     """
     from vaak.tasks.tts.predict import SpokenText
+    from vaak.text.speech.ssml import is_ssml
 
     if plot is not None and plot.suffix.lower() != ".png":
         raise UserError(f"--plot: {plot}: expected a file that ends in .png")
     texts, where = texts_of(text)
+    if is_ssml("\n".join(texts)):  # one text, of however many lines
+        texts = ["\n".join(texts)]
     spoken = [(one, where(index)) for index, one in enumerate(texts) if one.strip()]
     if not spoken:
         raise UserError(f"{text or 'the text'}: there is nothing to speak in it")
@@ -118,7 +123,7 @@ def _write(
                 continue
             sentence = one[1]
             file = file or stack.enter_context(speech_file(path, speaker.sampling_rate, speaker.options.pause))
-            file.append(sentence.samples)
+            file.append(sentence.samples, sentence.silence)
             sentences += 1
             if len(kept) < MOST_SPECTROGRAMS:
                 kept.append(sentence)

@@ -178,6 +178,11 @@ class SpeakingConfig(Section):
         None,
     )
     num_iterations: int = option("Iterations of Griffin–Lim.", 32, gt=0, le=10_000)
+    lexicon: str | None = option(
+        "A file with the phonemes of words, in ARPAbet or IPA, one word a line (CMUdict's format). They are spoken so, "
+        "whatever pronounces the others.",
+        None,
+    )
     on_unspeakable: Literal["skip", "drop", "error"] = option(
         "What to do with a sentence that has something unspeakable in it, such as an emoji or another script: skip the "
         "sentence, drop these characters, or end with an error. What was not spoken is listed at the end.",

@@ -9,12 +9,14 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch.nn.utils.rnn import pad_sequence
 
+from vaak.audio.audio_file import SpeechFile
 from vaak.audio.mel_config import MelConfig
 from vaak.core.errors import DataError, UserError
 from vaak.nn.decoding.sampling import without_dropout
@@ -26,7 +28,9 @@ from vaak.tasks.vocoding import griffin_lim, trained_vocoder
 from vaak.text.speech.abbreviations import BEFORE_NUMBERS, TITLES
 from vaak.text.speech.dates_and_times import SHORT_MONTHS
 from vaak.text.speech.english import cleaned
+from vaak.text.speech.phonemes.pronunciation import read_lexicon
 from vaak.text.speech.processor import PhonemeProcessor, Processed
+from vaak.text.speech.ssml import MARKS, Manner, Marks, spans_of
 
 MOST_WORDS = 60
 """The most words at once; a longer sentence is divided at its punctuation, or else anywhere between words."""
@@ -49,6 +53,8 @@ class Sentence:
     mel: np.ndarray
     """``(frame, bin)``."""
     samples: np.ndarray
+    silence: float | None = None
+    """Seconds of silence before it; None: the pause between sentences."""
 
     def to_json(self, frame_shift: float) -> dict[str, Any]:
         """Return what is said and how, without the audio; a frame has ``frame_shift`` seconds."""
@@ -113,6 +119,19 @@ class SpokenText:
     unspeakable: list[Unspeakable] = field(default_factory=list)
 
 
+class Part(NamedTuple):
+    """What is spoken at once: in which manner, and after how much silence, as of a ``Sentence``.
+
+    ``tail`` is how many seconds of silence end the text.
+    """
+
+    processed: Processed
+    text: str
+    manner: Manner = Manner()
+    silence: float | None = None
+    tail: float = 0.0
+
+
 class Speaker:
     """A model with what turns texts into symbols, and spectrograms into audio."""
 
@@ -130,7 +149,8 @@ class Speaker:
         ``directory`` is that of the model's run, near which a vocoder is looked for.
 
         ``processor`` is the front end that it was trained with. Raises UserError for an unknown speaker, and for
-        ``options`` that the model can't follow, a vocoder of other spectrograms among them.
+        ``options`` that the model can't follow, a vocoder of other spectrograms among them; DataError for a lexicon
+        that can't be read.
         """
         self.model, self.processor, self.options = model, processor, options
         self.mel, self.sampling_rate, self.speakers = mel, mel.sampling_rate, speakers
@@ -142,6 +162,7 @@ class Speaker:
         for option, message in without_control(model.config, options):
             raise UserError(f"data.speaking.{option}: {message}")
         self.controls = Controls(**options.model_dump(include=set(Controls._fields)))
+        self.lexicon = {} if options.lexicon is None else read_lexicon(Path(options.lexicon).expanduser())
         if options.vocoder is None:
             self.vocoder = griffin_lim(mel, options.num_iterations)
         else:
@@ -154,7 +175,6 @@ class Speaker:
 
     def speeches(self, texts: Iterable[str], batch_size: int | None = None) -> Iterator[Speech]:
         """Each text as audio; sentences of several are spoken together. Raises DataError as ``speech`` does."""
-        pause = np.zeros(round(self.options.pause * self.sampling_rate), np.float32)
         sentences: list[Sentence] = []
         for one in self.sentences(map(SpokenText, texts), batch_size):
             if not isinstance(one, Done):
@@ -162,7 +182,11 @@ class Speaker:
                 continue
             if one.error is not None:
                 raise one.error
-            samples = np.concatenate([part for sentence in sentences for part in (pause, sentence.samples)][1:])
+            pieces: list[np.ndarray] = []
+            whole = SpeechFile(SimpleNamespace(write=pieces.append), self.sampling_rate, self.options.pause)
+            for sentence in sentences:
+                whole.append(sentence.samples, sentence.silence)
+            samples = np.concatenate(pieces)
             made = Speech(
                 one.source.text, samples, self.sampling_rate, self.mel.frame_shift, tuple(sentences), one.seconds
             )
@@ -179,35 +203,61 @@ class Speaker:
         where nothing of it can be spoken, or under ``error``.
         """
         batches = Batches(next(self.model.parameters()).device, batch_size)
-        return batches.of_sources(texts, self._sentences_of, lambda one: len(one.ids), self._speak_sentences)
+        return batches.of_sources(texts, self._parts_of, lambda one: len(one.processed.ids), self._speak_parts)
 
-    def _sentences_of(self, text: SpokenText) -> Iterator[Processed]:
+    def _parts_of(self, text: SpokenText) -> Iterator[Part]:
+        """Yield the parts of a text, which may be SSML. Raises DataError where nothing of it can be spoken."""
+        marks = Marks(self.lexicon)
+        spans = spans_of(text.text, marks)
+        tail = (spans.pop().silence or 0.0) if len(spans) > 1 and not spans[-1].text.strip() else 0.0
+        nothing: DataError | None = None
+        parts: list[Part] = []
+        for span in spans:
+            if span.manner.pitch and not self.model.config.pitch:
+                raise DataError("SSML: the model predicts no pitch; train with model.pitch: true, or leave pitch out")
+            try:
+                found = self._speakable(span.text, text.unspeakable, marks)
+            except DataError as error:
+                if self.options.on_unspeakable == "error" or len(spans) == 1:
+                    raise
+                nothing = error
+                continue
+            for number, one in enumerate(found):
+                silence = None if number else span.silence
+                parts.append(Part(one, marks.written(one.normalised), span.manner, silence))
+        if not parts:
+            raise nothing or DataError("there is nothing to speak in it")
+        yield from parts[:-1]
+        yield parts[-1]._replace(tail=tail)
+
+    def _speakable(self, text: str, unspeakable: list[Unspeakable], marks: Marks) -> list[Processed]:
         """Return each sentence of a text in symbols, without what can't be spoken."""
         try:
-            return iter(self._process_text(text.text))
+            return self._process_text(text, marks)
         except DataError as error:
             if self.options.on_unspeakable == "error":
                 raise
             nothing = error
         found: list[Processed] = []
-        for sentence in unnormalised_sentences(text.text):
+        for sentence in unnormalised_sentences(text):
             try:
-                found += self._process_text(sentence)
+                found += self._process_text(sentence, marks)
             except DataError as error:
-                rest = self._without_unknown(sentence) if self.options.on_unspeakable == "drop" else []
-                text.unspeakable.append(Unspeakable(str(error), rest_is_spoken=bool(rest)))
+                rest = self._without_unknown(sentence, marks) if self.options.on_unspeakable == "drop" else []
+                unspeakable.append(Unspeakable(str(error), rest_is_spoken=bool(rest)))
                 found += rest
         if not found:
             raise nothing
-        return iter(found)
+        return found
 
-    def _process_text(self, text: str) -> list[Processed]:
-        return self.processor.process_all(divided(self.processor.normalise(text)) or [text])
+    def _process_text(self, text: str, marks: Marks) -> list[Processed]:
+        plain = self.processor.normalise(text, marks.phonemes)
+        return self.processor.process_all(divided(plain) or [text], marks.phonemes)
 
-    def _without_unknown(self, sentence: str) -> list[Processed]:
+    def _without_unknown(self, sentence: str, marks: Marks) -> list[Processed]:
         """A sentence without the characters that can't be read; nothing if it can't be spoken even so."""
         try:
-            return self._process_text(cleaned(sentence, drop_unknown=True))
+            return self._process_text(cleaned(sentence, drop_unknown=True, kept=marks.phonemes), marks)
         except DataError:
             return []
 
@@ -217,13 +267,30 @@ class Speaker:
         The speaker is the one called ``name``, if the model has such a speaker, or else that of the options.
         """
         number = self.speakers.index(name) if name in self.speakers else self.number
-        [spoken] = self._together([(text, ids)], number)
+        [spoken] = self._together([(text, ids)], number, self.controls)
         return spoken
 
-    def _speak_sentences(self, sentences: list[Processed]) -> list[Sentence]:
-        return self._together([(one.normalised, one.ids) for one in sentences], self.number)
+    def _speak_parts(self, parts: list[Part]) -> list[Sentence]:
+        """Speak together what has the same speed and pitch; volume and silence are added to its audio."""
+        spoken: dict[int, Sentence] = {}
+        for speed, pitch in dict.fromkeys((one.manner.speed, one.manner.pitch) for one in parts):
+            places = [place for place, one in enumerate(parts) if one.manner[:2] == (speed, pitch)]
+            controls = self.controls._replace(speed=self.options.speed * speed, pitch=self.options.pitch + pitch)
+            texts = [(parts[place].text, parts[place].processed.ids) for place in places]
+            spoken |= dict(zip(places, self._together(texts, self.number, controls), strict=True))
+        return [self._finished(spoken[place], one) for place, one in enumerate(parts)]
 
-    def _together(self, sentences: list[tuple[str, tuple[int, ...]]], speaker: int) -> list[Sentence]:
+    def _finished(self, sentence: Sentence, part: Part) -> Sentence:
+        samples = sentence.samples
+        if part.manner.volume:
+            samples = (samples * np.float32(10 ** (part.manner.volume / 20))).clip(-1, 1)
+        if part.tail:
+            samples = np.pad(samples, (0, round(part.tail * self.sampling_rate)))
+        return replace(sentence, samples=samples, silence=part.silence)
+
+    def _together(
+        self, sentences: list[tuple[str, tuple[int, ...]]], speaker: int, controls: Controls
+    ) -> list[Sentence]:
         """Texts with their symbols as audio, all computed at once."""
         model, pause = self.model, self.processor.pause_id
         device = next(model.parameters()).device
@@ -231,7 +298,7 @@ class Speaker:
         symbols = pad_sequence(rows, batch_first=True, padding_value=self.processor.pad_id).to(device)
         lengths = torch.tensor([len(row) for row in rows], device=device)
         with without_dropout(model):
-            spoken = model.speak(Text(symbols, lengths, torch.full_like(lengths, speaker)), self.controls)
+            spoken = model.speak(Text(symbols, lengths, torch.full_like(lengths, speaker)), controls)
         plan, all_frames = spoken.plan, spoken.plan.frame_lengths.tolist()
         mels = [mel[:frames] for mel, frames in zip(spoken.mel.float().cpu(), all_frames, strict=True)]
         durations, pitch = plan.durations.cpu().numpy(), plan.pitch.float().cpu().numpy()
@@ -257,7 +324,7 @@ def divided(text: str) -> list[str]:
     ['He came.', '"Who?"', 'she asked;', 'and left.']
     """
     parts = [piece for sentence in _END.split(text) for piece in _pieces(sentence)]
-    return [part for part in parts if any(sign.isalnum() for sign in part)]
+    return [part for part in parts if any(sign.isalnum() or sign in MARKS for sign in part)]
 
 
 def unnormalised_sentences(text: str) -> list[str]:

@@ -78,7 +78,7 @@ def dates_and_times(text: str) -> str:
     """
     text = _SHORT_MONTH.sub(lambda match: SHORT_MONTHS[match[1] or match[2]], text)
     text = _SHORT_DAY.sub(lambda match: f"{SHORT_DAYS[match[1]]},", text)
-    text = _ISO.sub(lambda match: _date(int(match[1]), int(match[3]), int(match[4])), text)
+    text = _ISO.sub(lambda match: spoken_date(int(match[1]), int(match[3]), int(match[4])), text)
     text = _NUMERIC.sub(_numeric, text)
     text = _DAY_MONTH.sub(lambda match: f"{ordinal(int(match[1]))} {match[2]}", text)
     text = _MONTH_YEAR.sub(lambda match: match[1] + year(int(match[2])), text)
@@ -103,7 +103,11 @@ def year_of_century(two: str) -> str:
     return f"oh {cardinal(int(two))}" if two[0] == "0" else cardinal(int(two))
 
 
-def _date(of_year: int, month: int, day: int) -> str:
+def spoken_date(of_year: int, month: int, day: int) -> str:
+    """
+    >>> spoken_date(2024, 3, 5)
+    'March fifth, twenty twenty-four'
+    """
     return f"{MONTHS[month - 1]} {ordinal(day)}, {year(of_year)}"
 
 
@@ -129,7 +133,7 @@ def _numeric(match: re.Match[str]) -> str:
     if not (1 <= month <= 12 and 1 <= day <= 31):
         return match[0]
     if len(match[4]) == 4:
-        return _date(int(match[4]), month, day)
+        return spoken_date(int(match[4]), month, day)
     return f"{MONTHS[month - 1]} {ordinal(day)}, {year_of_century(match[4])}"
 
 

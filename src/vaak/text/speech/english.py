@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from collections.abc import Container
 
 from vaak.core.errors import DataError
 from vaak.text.speech.abbreviations import abbreviations, addresses, letters, roman_numerals, symbols
@@ -41,11 +42,11 @@ _SPACES = re.compile(r"\s+")
 _SHOWN = 60
 
 
-def cleaned(text: str, *, drop_unknown: bool = False) -> str:
+def cleaned(text: str, *, drop_unknown: bool = False, kept: Container[str] = ()) -> str:
     """``text`` in the characters that the rules know, in one line.
 
     Accents are dropped (café, Zoë), except where another word would be left (résumé); control and format characters
-    too; line breaks become spaces.
+    too; line breaks become spaces. Characters that are ``kept`` stay.
 
     Raises DataError for letters of another script and for unknown symbols, unless these are to be dropped; the message
     has them and the text.
@@ -56,11 +57,11 @@ def cleaned(text: str, *, drop_unknown: bool = False) -> str:
     if text.isascii() and text.isprintable():
         return _SPACES.sub(" ", text).strip()
     text = _RESUME.sub(r"\1é", unicodedata.normalize("NFC", text))
-    kept = {index for word in ACCENTED.finditer(text) for index in range(*word.span())}
+    accented = {index for word in ACCENTED.finditer(text) for index in range(*word.span())}
     found: list[str] = []
     foreign: dict[str, None] = {}
     for index, character in enumerate(text):
-        folded = character if index in kept else _folded(character)
+        folded = character if index in accented or character in kept else _folded(character)
         if folded is None:
             foreign[character] = None
         else:
@@ -121,8 +122,8 @@ _FIGURE = re.compile(rf"[0-9{''.join(VULGAR)}]")
 _SPACE_BEFORE = re.compile(r"\s+(?=[,;:!?)…]|\.(?!\w))|(?<=\()\s+")
 
 
-def normalise(text: str) -> str:
-    """``text`` as it is spoken: words and punctuation, without figures and symbols.
+def normalise(text: str, kept: Container[str] = ()) -> str:
+    """``text`` as it is spoken: words and punctuation, without figures and symbols; characters ``kept`` stay.
 
     Letters that are read by their names are single capitals.
 
@@ -131,7 +132,7 @@ def normalise(text: str) -> str:
     >>> normalise("Dr. Roe paid £372 on Oct. 18, 1939, at 11:40 a.m.")
     'Doctor Roe paid three hundred seventy-two pounds on October eighteen, nineteen thirty-nine, at eleven forty A M.'
     """
-    text = cleaned(text)
+    text = cleaned(text, kept=kept)
     figures = _FIGURE.search(text)
     for rule in RULES:
         if figures or rule not in OF_FIGURES:

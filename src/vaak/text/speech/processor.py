@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib.metadata
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -30,11 +30,18 @@ from vaak.text.speech.phonemes.alphabets import (
     PUNCTUATION,
     SPECIAL,
     from_arpabet,
+    from_either,
     from_espeak,
     symbols_of,
 )
 from vaak.text.speech.phonemes.heteronyms import MARK, sense_of
-from vaak.text.speech.phonemes.pronunciation import Words, demoted, has_stress, pronunciation_of, read_lexicon
+from vaak.text.speech.phonemes.pronunciation import (
+    Words,
+    demoted,
+    has_stress,
+    pronunciation_of,
+    read_lexicon,
+)
 
 PROCESSOR_FILE = "processor.json"
 """Its name in the prepared data of a run."""
@@ -96,12 +103,22 @@ class PhonemeProcessor:
         """Equal for processors that give equal ids for every text."""
         return fingerprint_of({**self._content(), "options": self.config.model_dump(exclude={"lexicon"})})
 
-    def normalise(self, text: str) -> str:
+    def normalise(self, text: str, kept: Container[str] = ()) -> str:
         """The text as it is spoken; with ``normalise: false`` only its characters are brought into one form.
 
-        Raises DataError for letters of another script and for unknown symbols.
+        Characters that are ``kept`` stay. Raises DataError for letters of another script and for unknown symbols.
         """
-        return normalise(text) if self.config.normalise else cleaned(text)
+        return normalise(text, kept) if self.config.normalise else cleaned(text, kept=kept)
+
+    def symbols_of_phonemes(self, phonemes: str) -> tuple[str, ...]:
+        """The symbols of phonemes of ARPAbet or IPA. Raises DataError for unknown ones."""
+        if self.config.phonemizer == "characters":
+            raise DataError(f"a front end of characters can't read phonemes such as {shown(phonemes)}")
+        try:
+            return from_either(phonemes, self.config.alphabet, self.config.stress)
+        except KeyError as error:
+            known = "a phoneme of ARPAbet or of espeak-ng's English voices in IPA"
+            raise DataError(f"{shown(phonemes)}: {error.args[0]} is not {known}") from None
 
     def process(self, text: str) -> Processed:
         """All that a text becomes.
@@ -110,15 +127,22 @@ class PhonemeProcessor:
         """
         return self.process_all([text])[0]
 
-    def process_all(self, texts: Sequence[str]) -> list[Processed]:
-        """``process`` of each text, with the synthesiser loaded once for all."""
-        normalised = [self.normalise(text) for text in texts]
-        parts = [with_senses(pieces(text)) for text in normalised]
+    def process_all(self, texts: Sequence[str], phonemes: Mapping[str, str] | None = None) -> list[Processed]:
+        """``process`` of each text, with the synthesiser loaded once for all.
+
+        A character that ``phonemes`` has, of no other use, is a word spoken so (ARPAbet or IPA).
+        """
+        given: dict[str, Words] = {}
+        for mark, spoken in (phonemes or {}).items():
+            if any(mark in text for text in texts):
+                given[mark] = (self.symbols_of_phonemes(spoken),)
+        normalised = [self.normalise(text, given) for text in texts]
+        parts = [with_senses(pieces(text, given)) for text in normalised]
         phrases = dict.fromkeys(phrase for part in parts for piece in part for phrase in _phrases(piece))
         remembered = self._remembered
-        new = [phrase for phrase in phrases if phrase not in remembered]
+        new = [phrase for phrase in phrases if phrase not in remembered and phrase not in given]
         found = dict(zip(new, self._pronounce(new), strict=True)) if new else {}
-        said = {phrase: remembered[phrase] for phrase in phrases if phrase in remembered} | found
+        said = {phrase: remembered[phrase] for phrase in phrases if phrase in remembered} | found | given
         if len(remembered) + len(found) > MOST_PHRASES:
             remembered.clear()
         remembered.update(found)
@@ -253,9 +277,9 @@ def _phrases(piece: Piece) -> tuple[str, ...]:
 
 
 class Piece(NamedTuple):
-    """A ``phrase`` of words, ``letters`` that are read by their names, or a ``mark`` of punctuation."""
+    """A ``phrase`` of words, ``letters`` that are read by their names, a ``mark``, or a ``given`` word."""
 
-    kind: Literal["phrase", "letters", "mark"]
+    kind: Literal["phrase", "letters", "mark", "given"]
     words: tuple[str, ...]
 
 
@@ -265,8 +289,8 @@ _TOKEN = re.compile(
 )
 
 
-def pieces(text: str) -> list[Piece]:
-    """The pieces of a text in letters, punctuation, apostrophes and hyphens.
+def pieces(text: str, given: Container[str] = ()) -> list[Piece]:
+    """The pieces of a text in letters, punctuation, apostrophes and hyphens, and characters that are ``given``.
 
     A single letter is read by its name, except ``I``, ``a``, and ``A`` where a sentence begins.
 
@@ -278,6 +302,10 @@ def pieces(text: str) -> list[Piece]:
     found: list[Piece] = []
     place = 0
     while place < len(text):
+        if text[place] in given:
+            found.append(Piece("given", (text[place],)))
+            place += 1
+            continue
         token = _TOKEN.match(text, place)
         if token is None:
             raise DataError(

@@ -10,6 +10,8 @@ import pytest
 import soundfile
 
 from tiny_voice import RATE
+from vaak.runs.open_run import open_run
+from vaak.text.speech.processor import PhonemeProcessor
 
 
 def test_a_text_becomes_a_file_of_audio(vaak, voice_run: Path, tmp_path: Path):
@@ -140,3 +142,64 @@ def test_another_task_cant_speak(vaak, diarizer_run: Path):
     code, _, err = vaak("speak", diarizer_run, "He saw me.")
     assert code == 2
     assert "is a run of task diarization; vaak speak requires a run of task tts" in err
+
+
+def test_ssml_sets_silence_rate_and_volume(vaak, voice_run: Path, tmp_path: Path):
+    def spoken(body: str, *options: object) -> np.ndarray:
+        text = f"<speak>\n{body}</speak>"
+        code, _, err = vaak("speak", voice_run, text, "-o", tmp_path / "a.wav", "--pause", 0.1, *options)
+        assert code == 0, err
+        return np.asarray(soundfile.read(tmp_path / "a.wav")[0])
+
+    one, two = spoken("He saw me."), spoken("Now she may go.")
+    both = spoken("He saw me. Now she may go.")
+    np.testing.assert_allclose(both, np.concatenate([one, np.zeros(RATE // 10), two]), atol=2e-4)
+    silence = np.zeros(RATE * 3 // 4)
+    apart = spoken('<break time="750ms"/>He saw me.<break time="750ms"/> Now she may go.<break time="750ms"/>')
+    np.testing.assert_allclose(apart, np.concatenate([silence, one, silence, two, silence]), atol=2e-4)
+    quiet = spoken('He saw me. <prosody volume="-6dB">Now she may go.</prosody>')
+    np.testing.assert_allclose(quiet, np.concatenate([one, np.zeros(RATE // 10), two * 10**-0.3]), atol=2e-4)
+    fast = spoken('He saw me. <prosody rate="200%">Now she may go.</prosody>')
+    np.testing.assert_allclose(fast[: len(one)], one, atol=2e-4)
+    expected = spoken("Now she may go.", "--speed", 2)
+    np.testing.assert_allclose(fast[len(one) + RATE // 10 :], expected, atol=2e-4)
+
+
+def test_given_phonemes_change_what_is_said(vaak, voice_run: Path, tmp_path: Path):
+    def symbols(text: str, *options: str) -> list[str]:
+        opened = open_run(voice_run, overrides=options)
+        [speech] = opened.task.predict(opened.model, [text])
+        return [one for sentence in speech.to_json()["sentences"] for one in sentence["symbols"]]
+
+    usual, lexicon = symbols("He saw me."), tmp_path / "words.txt"
+    lexicon.write_text("saw\tM EY1\n")
+    expected = list(PhonemeProcessor().symbols_of_phonemes("M EY1"))
+    place = usual.index("s")
+    changed = [*usual[:place], *expected, " ", "m"]  # espeak-ng stresses the vowel after it by the words around
+    assert symbols("He [[M EY1]] me.")[: len(changed)] == changed
+    assert symbols('<speak>He <phoneme alphabet="ipa" ph="mˈeɪ">saw</phoneme> me.</speak>')[: len(changed)] == changed
+    assert symbols("He saw me.", f"data.speaking.lexicon={lexicon}")[: len(changed)] == changed
+    code, _, err = vaak("speak", voice_run, "He saw me.", "-o", tmp_path / "a.wav", "--lexicon", lexicon)
+    assert code == 0, err
+    lexicon.write_text("saw\tQQ\n")
+    code, _, err = vaak("speak", voice_run, "He saw me.", "-o", tmp_path / "a.wav", "--lexicon", lexicon)
+    assert code == 2
+    assert err.startswith(f"{lexicon}:1: QQ is not a phoneme of ARPAbet")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('<?xml version="1.0"?><!DOCTYPE a [<!ENTITY b "ha"><!ENTITY c "&b;&b;">]><speak>&c;</speak>', "isn't read"),
+        ("<speak>He <b>saw</b> me.</speak>", "unknown tag <b>"),
+        ("<speak><prosody pitch='+2st'>He saw me.</prosody></speak>", "the model predicts no pitch"),
+        ("<speak>He saw me.", "SSML, line 1: no element found"),
+        ("<speak></speak>", "the text is empty"),
+    ],
+)
+def test_ssml_that_cannot_be_read_is_one_line(vaak, voice_run: Path, tmp_path: Path, text: str, message: str):
+    (tmp_path / "a.ssml").write_text(text)
+    code, _, err = vaak("speak", voice_run, tmp_path / "a.ssml", "-o", tmp_path / "a.wav")
+    assert (code, len(err.strip().splitlines())) == (2, 1), err
+    assert message in err
+    assert not (tmp_path / "a.wav").exists()

@@ -123,6 +123,39 @@ def from_arpabet(phoneme: str, alphabet: Alphabet, stress: bool) -> tuple[str, .
     return (STRESS_MARKS[digit] + ipa if stress else ipa,)
 
 
+_WRITTEN = str.maketrans({"g": "ɡ", ":": "ː", "'": "ˈ", ".": None, "\u0361": None})
+"""Characters of IPA as they are often written; syllables aren't divided, and affricates have no tie."""
+
+
+def from_either(phonemes: str, alphabet: Alphabet, stress: bool) -> tuple[str, ...]:
+    """Phonemes of ARPAbet, apart from each other, or of espeak-ng's IPA, apart or together.
+
+    A stress mark is of the next vowel, wherever it stands before it. Raises KeyError for a phoneme that is of neither.
+
+    >>> from_either("HH AH0 L OW1", "ipa", True), from_either("həˈloʊ", "arpabet", True)
+    (('h', 'ə', 'l', 'ˈoʊ'), ('HH', 'AH0', 'L', 'OW1'))
+    """
+    found: list[str] = []
+    mark, known = "", phones()
+    longest = max(map(len, known))
+    for token in phonemes.split():
+        if token.isascii() and token[0].isupper():
+            found += from_arpabet(token, alphabet, stress)
+            continue
+        rest = token.translate(_WRITTEN)
+        while rest:
+            if rest[0] in _DIGITS:
+                mark, rest = rest[0], rest[1:]
+                continue
+            unit = next((rest[:length] for length in range(longest, 0, -1) if rest[:length] in known), None)
+            if unit is None:
+                raise KeyError(token)
+            vowel = known[unit].is_vowel
+            found += from_espeak(mark + unit if vowel else unit, alphabet, stress)
+            mark, rest = "" if vowel else mark, rest[len(unit) :]
+    return tuple(found)
+
+
 @lru_cache(maxsize=1)
 def _consonants() -> dict[str, str]:
     """Return the consonant in IPA of each of ARPAbet: the first in the table."""

@@ -49,10 +49,14 @@ def heteronyms() -> dict[str, Heteronym]:
 
 
 def ending_after(last: str) -> tuple[str, ...]:
-    """The ending -s, of plurals, verbs and possessives, after a phoneme of ARPAbet."""
-    if last in ("S", "Z", "SH", "ZH", "CH", "JH"):
+    """The ending -s, of plurals, verbs and possessives, in ARPAbet, after a phoneme of ARPAbet or phonemes of IPA.
+
+    >>> ending_after("K"), ending_after("maɪs")
+    (('S',), ('IH0', 'Z'))
+    """
+    if last.endswith(("S", "Z", "SH", "ZH", "CH", "JH", "s", "z", "ʃ", "ʒ")):
         return ("IH0", "Z")
-    return ("S",) if last in ("P", "T", "K", "F", "TH") else ("Z",)
+    return ("S",) if last.endswith(("P", "T", "K", "F", "TH", "p", "t", "k", "f", "θ")) else ("Z",)
 
 
 def unmarked(phrase: str) -> str:

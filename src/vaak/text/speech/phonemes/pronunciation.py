@@ -12,7 +12,7 @@ from vaak.audio.espeak import fresh_library
 from vaak.core.errors import DataError
 from vaak.text.speech.config import FrontEndConfig
 from vaak.text.speech.english import without_accents
-from vaak.text.speech.phonemes.alphabets import STRESS_MARKS, Alphabet, from_arpabet, from_espeak
+from vaak.text.speech.phonemes.alphabets import STRESS_MARKS, Alphabet, from_arpabet, from_either, from_espeak
 from vaak.text.speech.phonemes.heteronyms import MARK, ending_after, heteronyms, unmarked
 from vaak.text.speech.phonemes.letter_rules import VOWELS, pronounced
 from vaak.text.speech.words import table
@@ -163,7 +163,7 @@ class _ByLexicon:
 
     def _convert(self, phonemes: Iterable[str]) -> tuple[str, ...]:
         config = self._config
-        return tuple(symbol for phoneme in phonemes for symbol in from_arpabet(phoneme, config.alphabet, config.stress))
+        return from_either(" ".join(phonemes), config.alphabet, config.stress)
 
 
 _UTF8 = 1
@@ -203,16 +203,18 @@ def _phrase(library: ctypes.CDLL, phrase: str) -> Spoken:
     return tuple(words)
 
 
+_PROBABILITY = re.compile(r"\d+(\.\d+)?")
 _ALTERNATIVE = re.compile(r"\(\d+\)$")
 
 
 def read_lexicon(path: Path) -> dict[str, str]:
     """The phonemes of each word in lower case; of several pronunciations the first.
 
-    A line is a word and its phonemes (``HELLO  HH AH0 L OW1``); ``WORD(2)`` is another pronunciation; what follows
-    ``#``, and lines that begin with ``;;;``, are comments.
+    A line is a word and its phonemes, in ARPAbet or IPA (``HELLO  HH AH0 L OW1``, ``hello həˈloʊ``); ``WORD(2)``, or
+    the word once more, is another pronunciation; probabilities after the word, as of the Montreal Forced Aligner, are
+    left out; what follows ``#``, and lines that begin with ``;;;``, are comments.
 
-    Raises DataError, with file and line, for a phoneme that isn't of ARPAbet, and for a file without words.
+    Raises DataError, with file and line, for an unknown phoneme, and for a file without words.
     """
     try:
         content = path.read_text(encoding="utf-8-sig")
@@ -227,6 +229,8 @@ def read_lexicon(path: Path) -> dict[str, str]:
         word, *phonemes = re.split(r"\s#", line)[0].split() or [""]
         if not word:
             continue
+        while phonemes and _PROBABILITY.fullmatch(phonemes[0]):
+            del phonemes[0]
         if not phonemes:
             raise DataError(f"{path}:{number}: {word} has no phonemes; a line is a word and its phonemes")
         _demand_known(phonemes, f"{path}:{number}")
@@ -239,7 +243,7 @@ def read_lexicon(path: Path) -> dict[str, str]:
 
 def has_stress(entries: Mapping[str, str]) -> bool:
     """Return whether a lexicon marks the stress of its vowels."""
-    return any(one.isdigit() for phonemes in entries.values() for one in phonemes)
+    return any(one.isdigit() or one in "ˈˌ" for phonemes in entries.values() for one in phonemes)
 
 
 def looked_up(word: str, entries: Mapping[str, str]) -> tuple[str, ...] | None:
@@ -259,11 +263,10 @@ def looked_up(word: str, entries: Mapping[str, str]) -> tuple[str, ...] | None:
 
 
 def _demand_known(phonemes: list[str], where: str) -> None:
-    for phoneme in phonemes:
-        try:
-            from_arpabet(phoneme, "ipa", stress=True)
-        except KeyError:
-            raise DataError(
-                f"{where}: {phoneme} is not a phoneme of ARPAbet; vowels are {' '.join(sorted(VOWELS))}, with a digit "
-                "0, 1 or 2 for their stress"
-            ) from None
+    try:
+        from_either(" ".join(phonemes), "ipa", stress=True)
+    except KeyError as error:
+        raise DataError(
+            f"{where}: {error.args[0]} is not a phoneme of ARPAbet (vowels are {' '.join(sorted(VOWELS))}, with a "
+            "digit 0, 1 or 2 for their stress), nor of espeak-ng's IPA"
+        ) from None
