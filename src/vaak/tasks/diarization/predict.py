@@ -178,8 +178,17 @@ class Diarizer:
         margin = math.ceil(audio.frame_length / shift)  # so that features at a window's edges are those of the whole
         with AudioFile(file.path, audio.sampling_rate, audio.channels) as opened:
             file.num_frames, file.duration = features.num_frames(opened.num_samples), opened.duration
-            self._demand_outputs_for_speakers(file.path, file.num_frames)
-            for first, last in self.windows(file.num_frames):
+            windows, most = self.windows(file.num_frames), self.model.config.max_speakers
+            joins = bool(self.model.config.embedding_dim)
+            wanted = self.inference.num_speakers or self.inference.min_speakers
+            # a window holds a limited number of speakers
+            if self.collator.names is None and wanted > most and not (joins and len(windows) > 1):
+                where = "a recording of one window" if joins else "a recording"
+                raise UserError(
+                    f"{file.path}: {wanted} speakers were asked for, but this model tells at most {most} apart in "
+                    f"{where} (model.max_speakers); ask for fewer, or train a model for more"
+                )
+            for first, last in windows:
                 before = min(first, margin)
                 samples = opened.read((first - before) * shift, (last + margin) * shift)
                 yield first, features(samples)[before : before + last - first]
@@ -190,17 +199,6 @@ class Diarizer:
             return False
         most, threshold = self.model.config.max_speakers, self.inference.threshold
         return any(int((one.probabilities >= threshold).any(0).sum()) >= most for one in outputs)
-
-    def _demand_outputs_for_speakers(self, path: Path, num_frames: int) -> None:
-        """Raises UserError where more speakers are asked for than can be found: a window holds a limited number."""
-        most, joins = self.model.config.max_speakers, bool(self.model.config.embedding_dim)
-        wanted = self.inference.num_speakers or self.inference.min_speakers
-        if self.collator.names is None and wanted > most and not (joins and len(self.windows(num_frames)) > 1):
-            where = "a recording of one window" if joins else "a recording"
-            raise UserError(
-                f"{path}: {wanted} speakers were asked for, but this model tells at most {most} apart in {where} "
-                "(model.max_speakers); ask for fewer, or train a model for more"
-            )
 
     def outputs_of(self, windows: Iterable[Window]) -> Iterator[WindowOutput]:
         """The model's output on windows of features, several at a time."""

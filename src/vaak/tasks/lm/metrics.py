@@ -297,21 +297,13 @@ def ngram_figures(
     texts = [train.ids(index).tolist() for index in range(len(train.lengths))]
     model = NgramModel(texts, order, vocab_size)
     nats, tokens, num_bytes = 0.0, 0, 0
-    for before, token, scored_bytes in _scored(evaluated, order):
-        num_bytes += scored_bytes
-        if token is not None:
-            nats -= math.log(model.probability(before, token))
+    rng = np.random.default_rng(0)  # evaluations of decoders draw nothing
+    for index in followed(range(len(evaluated.lengths)), f"scoring by {order}-grams", len(evaluated.lengths)):
+        example, ids = evaluated.example(index, rng), evaluated.ids(index).tolist()
+        num_bytes += int(example.num_bytes)
+        for place in np.flatnonzero(example.targets != IGNORED).tolist():
+            nats -= math.log(model.probability(ids[max(0, place - order + 2) : place + 1], ids[place + 1]))
             tokens += 1
     loss = nats / max(tokens, 1)
     found = {"loss": loss, "perplexity": math.exp(min(loss, 700.0))}
     return found | ({"bits_per_byte": nats / math.log(2) / num_bytes} if num_bytes else {})
-
-
-def _scored(dataset: TextDataset | StreamDataset, order: int) -> Iterator[tuple[Tokens, int | None, int]]:
-    """Each scored token after those before it; and, without a token, the bytes of each example."""
-    rng = np.random.default_rng(0)  # evaluations of decoders draw nothing
-    for index in followed(range(len(dataset.lengths)), f"scoring by {order}-grams", len(dataset.lengths)):
-        example, ids = dataset.example(index, rng), dataset.ids(index).tolist()
-        yield [], None, int(example.num_bytes)
-        for place in np.flatnonzero(example.targets != IGNORED).tolist():
-            yield ids[max(0, place - order + 2) : place + 1], ids[place + 1], 0

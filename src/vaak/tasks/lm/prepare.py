@@ -107,7 +107,14 @@ def _make(
         texts: Iterator[str] = iter(()) if data.tokenizer.path else corpus.documents("train")
         tokenizer = factory.create_tokenizer(texts)
         tokenizer.save(folder / "tokenizer")
-    template = _template(data, code, folder, tokenizer) if data.corpus.has_answers else None
+    template = None
+    if data.corpus.has_answers:  # the template of the options, or of the tokenizer that they give
+        kept = folder / "tokenizer"
+        given = None if data.tokenizer.path is None else Path(data.tokenizer.path)
+        source = kept if given is None else given if given.is_dir() else given.parent
+        content = template_for(tokenizer, given_template(data.chat_template, code), template_in(source))
+        template = ChatTemplate(content, tokenizer)
+        keep_template(kept, content)
     for split in splits:
         if template is None:
             store = write_tokens(folder / split, corpus.documents(split), tokenizer)
@@ -134,17 +141,6 @@ def _conversations(documents: Iterator[Document], template: ChatTemplate) -> Ite
             assert piece.answers is not None
             begins = piece.answers & ~np.concatenate(([False], piece.answers[:-1]))
             yield piece._replace(answers=piece.answers & (np.cumsum(begins) > earlier))
-
-
-def _template(data: LanguageModelDataConfig, code: Path, folder: Path, tokenizer: Tokenizer) -> ChatTemplate:
-    """The chat template of the options, or of the tokenizer that they give; kept with the tokenizer in ``folder``."""
-    kept = folder / "tokenizer"
-    given = None if data.tokenizer.path is None else Path(data.tokenizer.path)
-    source = kept if given is None else given if given.is_dir() else given.parent
-    content = template_for(tokenizer, given_template(data.chat_template, code), template_in(source))
-    template = ChatTemplate(content, tokenizer)
-    keep_template(kept, content)
-    return template
 
 
 def loss_of_text(store: TokenStore) -> str:

@@ -304,13 +304,17 @@ def used_pairs(split: str, stores: SplitStores, data: Seq2SeqDataConfig, *, cut:
 
     Raises DataError for a pair of a given evaluation split whose source is too long.
     """
-    too_long = stores.source.lengths >= data.max_source_length  # one token is the end's
+    source, target, ratio = stores.source.lengths, stores.target.lengths, data.corpus.max_length_ratio
+    too_long = source >= data.max_source_length  # one token is the end's
     reasons = {f"source longer than max_source_length ({data.max_source_length})": too_long}
     if split == "train":
-        reasons |= _training_reasons(stores, data)
+        reasons[f"target longer than max_target_length ({data.max_target_length})"] = target >= data.max_target_length
+        if ratio is not None:
+            uneven = np.maximum(source, target) > ratio * np.maximum(np.minimum(source, target), 1)
+            reasons[f"one side longer than {ratio:g} times the other (max_length_ratio)"] = uneven
     elif too_long.any() and not cut:
-        index = int(np.argmax(stores.source.lengths))
-        most = int(stores.source.lengths[index]) + 1
+        index = int(np.argmax(source))
+        most = int(source[index]) + 1
         raise DataError(
             f"{stores.pairs[index].where}: the source has {most} tokens, more than data.max_source_length "
             f"({data.max_source_length}), the longest of {too_long.sum()} such in {split}; evaluation skips none: "
@@ -323,17 +327,6 @@ def used_pairs(split: str, stores: SplitStores, data: Seq2SeqDataConfig, *, cut:
             dropped[reason] = int((kept & holds).sum())
         kept &= ~holds  # so a pair with several reasons is counted under the first
     return Selection(np.flatnonzero(kept), dropped)
-
-
-def _training_reasons(stores: SplitStores, data: Seq2SeqDataConfig) -> dict[str, np.ndarray]:
-    """Return the reasons for which training leaves out pairs, besides long sources."""
-    source, target = stores.source.lengths, stores.target.lengths
-    ratio = data.corpus.max_length_ratio
-    reasons = {f"target longer than max_target_length ({data.max_target_length})": target >= data.max_target_length}
-    if ratio is not None:
-        uneven = np.maximum(source, target) > ratio * np.maximum(np.minimum(source, target), 1)
-        reasons[f"one side longer than {ratio:g} times the other (max_length_ratio)"] = uneven
-    return reasons
 
 
 @dataclass(frozen=True)

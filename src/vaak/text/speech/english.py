@@ -67,7 +67,13 @@ def cleaned(text: str, *, drop_unknown: bool = False, kept: Container[str] = ())
         else:
             found.append(folded)
     if foreign and not drop_unknown:
-        raise DataError(f"{shown(text)}: {_name_script(foreign)} can't be read in English; replace or remove them")
+        # of letters, a Unicode name starts with the script
+        letters = [one for one in foreign if unicodedata.category(one)[0] in "LM"]
+        scripts = {unicodedata.name(one, "").split(" ")[0].capitalize() for one in letters}
+        named = ", ".join(sorted(script for script in scripts if script))
+        characters = " ".join(list(foreign)[:12]) + (" …" if len(foreign) > 12 else "")
+        said = f"{characters} ({named})" if named else characters
+        raise DataError(f"{shown(text)}: {said} can't be read in English; replace or remove them")
     return _SPACES.sub(" ", "".join(found)).strip()
 
 
@@ -100,19 +106,6 @@ def _folded(character: str) -> str | None:
         FOLDED.get(one, one) for one in unicodedata.normalize("NFKD", character) if not unicodedata.combining(one)
     )
     return plain if plain.isascii() and plain else None
-
-
-def _name_script(foreign: dict[str, None]) -> str:
-    """The characters, and the script that they are of where they are letters.
-
-    A Unicode name starts with its script.
-    """
-    scripts = {
-        unicodedata.name(one, "").split(" ")[0].capitalize() for one in foreign if unicodedata.category(one)[0] in "LM"
-    }
-    characters = " ".join(list(foreign)[:12]) + (" …" if len(foreign) > 12 else "")
-    named = ", ".join(sorted(script for script in scripts if script))
-    return f"{characters} ({named})" if named else characters
 
 
 RULES = (addresses, dates_and_times, money, abbreviations, roman_numerals, units, numerals, symbols, letters)
