@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -142,7 +142,13 @@ def _read_files(cut: Any, audio: AudioConfig, first: int, last: int) -> np.ndarr
     channels = cut.channel if isinstance(cut.channel, list | tuple) else [cut.channel]
     channels = channels[:1] if audio.channels == "first" else channels
     total: np.ndarray | None = None
-    for source, columns in _files_of(cut, channels):
+    found: set[int] = set()
+    for source in cut.recording.sources:
+        demand_file(source.type, cut.id)
+        columns = [column for column, channel in enumerate(source.channels) if channel in channels]
+        found.update(source.channels)
+        if not columns:
+            continue
         with AudioFile(place_of_source(source.type, source.source), audio.sampling_rate, columns) as file:
             _demand_what_the_manifest_says(file, cut)
             samples = file.samples(first, last)
@@ -151,21 +157,10 @@ def _read_files(cut: Any, audio: AudioConfig, first: int, last: int) -> np.ndarr
         if total is None:
             total = np.zeros(last - first, np.float32)
         total[: len(samples)] += samples * np.float32(len(columns) / len(channels))
-    assert total is not None
-    return total
-
-
-def _files_of(cut: Any, channels: Sequence[int]) -> Iterator[tuple[Any, list[int]]]:
-    """The sources of the channels, each with the columns that are theirs."""
-    found: set[int] = set()
-    for source in cut.recording.sources:
-        demand_file(source.type, cut.id)
-        columns = [column for column, channel in enumerate(source.channels) if channel in channels]
-        found.update(source.channels)
-        if columns:
-            yield source, columns
     if missing := set(channels) - found:
         raise DataError(f"cut {cut.id}: recording {cut.recording.id} has no channel {min(missing)}; fix the manifest")
+    assert total is not None
+    return total
 
 
 def _demand_what_the_manifest_says(file: AudioFile, cut: Any) -> None:

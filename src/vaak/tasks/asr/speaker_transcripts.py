@@ -7,7 +7,7 @@ What a speaker says while others speak is transcribed from the same audio for ea
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
@@ -71,8 +71,18 @@ class SpeakerTranscriber:
             if not isinstance(one, Done):
                 said.append(one[1])
                 continue
-            file = one.source
-            yield one.error or SpeakerTranscript(file.name, tuple(_turns(file, said)), file.duration, one.seconds)
+            if one.error is not None:
+                yield one.error
+            else:
+                texts: dict[int, list[str]] = {}
+                for number, text in said:
+                    texts.setdefault(number, []).extend(text.split())
+                turns = tuple(
+                    Turn(round(start, 3), round(end, 3), speaker, " ".join(texts[number]))
+                    for number, (start, end, speaker) in enumerate(one.source.turns)
+                    if texts.get(number)
+                )
+                yield SpeakerTranscript(one.source.name, turns, one.source.duration, one.seconds)
             said = []
 
     def _pieces(self, recording: _Recording) -> Iterator[_Piece]:
@@ -92,16 +102,6 @@ class SpeakerTranscriber:
     def _texts(self, pieces: list[_Piece]) -> list[tuple[int, str]]:
         texts = self.recogniser.texts_of_windows([piece.features for piece in pieces])
         return [(piece.number, text) for piece, text in zip(pieces, texts, strict=True)]
-
-
-def _turns(recording: _Recording, said: Sequence[tuple[int, str]]) -> Iterator[Turn]:
-    """The turns of a recording in which something is said."""
-    texts: dict[int, list[str]] = {}
-    for number, text in said:
-        texts.setdefault(number, []).extend(text.split())
-    for number, (start, end, speaker) in enumerate(recording.turns):
-        if words := texts.get(number):
-            yield Turn(round(start, 3), round(end, 3), speaker, " ".join(words))
 
 
 def turns_of(segments: Iterable[Segment]) -> list[Segment]:

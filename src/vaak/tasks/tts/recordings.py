@@ -133,7 +133,11 @@ def aligned_symbols(
     ``is_phoneme`` says of each whether it is one; ``phones`` are the alignment, which ``processor`` reads. Raises
     DataError where they are of another text, or a label is unknown.
     """
-    spoken = _spoken_symbols(phones, processor)
+    spoken: list[Interval] = []
+    for start, end, label in phones:
+        own = [symbol for symbol in processor.of_phone(label) if symbol != PAUSE]
+        step = (end - start) / max(len(own), 1)  # a phone that is several symbols shares its time
+        spoken += [Interval(start + step * index, start + step * (index + 1), one) for index, one in enumerate(own)]
     places = [place for place, phoneme in enumerate(is_phoneme) if phoneme]
     if not spoken or not places:
         raise DataError("its alignment has no phonemes" if not spoken else "its text has no phonemes")
@@ -167,16 +171,6 @@ def _add_pause(found: Aligned, between: Sequence[str], pause: tuple[float, float
     own = max(range(len(between)), key=lambda place: (ranks[place], place))
     found.symbols.extend(between)
     found.ends.extend(begun if place < own else ended for place in range(len(between)))
-
-
-def _spoken_symbols(phones: Sequence[Interval], processor: PhonemeProcessor) -> list[Interval]:
-    """The phonemes of an alignment as symbols; one that is two symbols shares its time."""
-    found = []
-    for start, end, label in phones:
-        symbols = [symbol for symbol in processor.of_phone(label) if symbol != PAUSE]
-        step = (end - start) / max(len(symbols), 1)
-        found += [Interval(start + step * index, start + step * (index + 1), one) for index, one in enumerate(symbols)]
-    return found
 
 
 def _times(text: Sequence[str], spoken: Sequence[Interval]) -> list[tuple[float, float]]:
