@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from vaak.config.components import (
         register_auxiliary_loss,
         register_loss,
+        register_network,
         register_optimizer,
         register_schedule,
         register_tokenizer,
@@ -49,6 +50,7 @@ __all__ = [
     "open",
     "register_auxiliary_loss",
     "register_loss",
+    "register_network",
     "register_optimizer",
     "register_schedule",
     "register_task",
@@ -77,6 +79,7 @@ __getattr__ = attributes(
         "open": "vaak.library.trained_run",
         "register_auxiliary_loss": "vaak.config.components",
         "register_loss": "vaak.config.components",
+        "register_network": "vaak.config.components",
         "register_optimizer": "vaak.config.components",
         "register_schedule": "vaak.config.components",
         "register_task": "vaak.config.tasks",

@@ -21,7 +21,7 @@ from tiny_decoder import write_folder
 from tiny_wav2vec2 import write_base
 from tiny_whisper import write_whisper
 from toy_corpora import write_ami
-from users_classes import CHARACTERS
+from users_classes import CHARACTERS, NETWORK
 from vaak.audio.config import AudioConfig, DatasetConfig
 from vaak.audio.corpora.lhotse_manifests import prepare_corpus
 from vaak.config.load import load
@@ -69,7 +69,7 @@ def sweep_of(task: str, folder: Path) -> Sweep:
     """The runs of a task's options, in a folder, with its data."""
     data = folder / "data"
     data.mkdir(parents=True)
-    (data / "own.py").write_text(f"{OWN}\n\n{CHARACTERS}")
+    (data / "own.py").write_text(f"{OWN}\n\n{CHARACTERS}\n\n{NETWORK}")
     (data / "base.yml").write_text(BASES[task].replace("FOLDER", str(data)))
     WRITERS[task](data)
     if task != "asr":  # another run of the same model

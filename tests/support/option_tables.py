@@ -90,6 +90,7 @@ CIRCUMSTANCES: dict[str, tuple[str, ...]] = {
         f"model.{side}.moe": (f"model.{side}.moe={{num_experts: 3, d_ff: 12}}", f"model.{side}.num_layers=2")
         for side in ("encoder", "decoder")
     },
+    **{f"model.{side}options": (f"model.{side}type=FOLDER/own.py:Net",) for side in ("", "encoder.", "decoder.")},
     "model.lora": ("training.checkpoint.init_from=FOLDER/other", "model.lora={rank: 2}"),
     "data.corpus.text_column": ("data.corpus={type: json, train: [FOLDER/train.jsonl], valid: [], test: []}",),
     "data.corpus.num_sentences": ("data.corpus={type: grammar, num_sentences: 200}",),
@@ -306,6 +307,11 @@ OF_A_TASK: dict[tuple[str, str], tuple[str, ...]] = {
         for task in ("diarization", "asr")
     },
     **{("asr", f"model.conformer.{name}"): CONFORMER for name in ConformerConfig.model_fields},
+    ("asr", "model.conformer.options"): (
+        "model={architecture: ctc, conformer: {type: 'FOLDER/own.py:Net', d_model: 16}}",
+    ),
+    ("asr", "model.conformer.type"): ("model={architecture: ctc, conformer: {d_model: 16}}",),
+    ("cnn", "model.options"): (),
     ("asr", "model.conformer.attention_type"): (*CONFORMER, "model.conformer.window=2"),
     **{("asr", f"model.masking.{name}"): ON_SAMPLES for name in MaskingConfig.model_fields},
     ("asr", "model.train_feature_encoder"): ON_SAMPLES,

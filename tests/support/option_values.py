@@ -24,6 +24,8 @@ VALUES: dict[str, Any] = {
     "datasets.0.folds_file": "FOLDER/no_folds.json",
     "data.corpus.name": "FOLDER/other_hub",
     "data.corpus.subset": "two",
+    **{f"model.{side}type": "FOLDER/own.py:Net" for side in ("", "encoder.", "decoder.", "conformer.")},
+    **{f"model.{side}options": {"hidden": 5} for side in ("", "encoder.", "decoder.", "conformer.")},
     "data.tokenizer.options": {"unknown": "#"},
     "data.target_tokenizer.options": {"unknown": "#"},
     "datasets.0.options": {"normalize_text": "none"},

@@ -26,3 +26,28 @@ class Characters:
         self.characters = state["characters"]
 """
 """A tokenizer of characters."""
+
+NETWORK = """\
+import torch
+from torch import nn
+
+class Net(nn.Module):
+    def __init__(self, d_model, causal, memory_width=None, hidden=8):
+        super().__init__()
+        self.causal = causal
+        self.inner = nn.Linear(2 * d_model, hidden)
+        self.output = nn.Linear(hidden, d_model)
+        self.look = None if memory_width is None else nn.Linear(memory_width, d_model)
+
+    def forward(self, x, mask, memory=None, memory_mask=None):
+        if self.causal:
+            mean = x.cumsum(1) / torch.arange(1, x.shape[1] + 1, device=x.device)[:, None]
+        else:
+            mean = mean_of(x, mask).expand_as(x)
+        y = x + self.output(self.inner(torch.cat((x, mean), -1)).tanh())
+        return y if self.look is None else y + self.look(mean_of(memory, memory_mask))
+
+def mean_of(x, mask):
+    return (x * mask[..., None]).sum(1, keepdim=True) / mask.sum(1)[:, None, None]
+"""
+"""A network whose places read the mean of those they may see."""

@@ -130,7 +130,9 @@ class ExtensibleSection(Section):
     """A section whose ``type`` is one of Vaak's own, or names a user's class.
 
     In a YAML the options of a user's class stand next to ``type``; here they are in ``options``. ``own_types`` are
-    Vaak's; ``key`` is the option under which a program may register others.
+    Vaak's; ``key`` is the option under which a program may register others. ``given`` are arguments of a user's class
+    that Vaak gives. ``by_whole_path``: once read, a user's file is named by its whole path, since what is made of the
+    section isn't told the folder of the configuration.
     """
 
     # Shown with their section's other options in an editor, where what a user's class takes isn't known.
@@ -138,6 +140,8 @@ class ExtensibleSection(Section):
 
     key: ClassVar[str]
     own_types: ClassVar[tuple[str, ...]]
+    given: ClassVar[tuple[str, ...]] = ()
+    by_whole_path: ClassVar[bool] = False
 
     if TYPE_CHECKING:
         type: str

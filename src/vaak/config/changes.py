@@ -17,6 +17,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import to_jsonable_python
 
 from vaak.config.base import ResumeClass
+from vaak.config.components import without_folder
 from vaak.config.experiment import experiment_type
 from vaak.config.resolved import default_experiment
 from vaak.config.tasks import spec_of
@@ -241,19 +242,14 @@ def _value(section: SectionType, values: Mapping[str, Any], name: str, untouched
 
 def _same_class(one: Any, other: Any) -> bool:
     """Return whether two references name the same class: of a user's file, a run keeps a copy in another folder."""
-    return bool(_without_folder(one) == _without_folder(other))
-
-
-def _without_folder(reference: Any) -> Any:
-    path, colon, name = str(reference).rpartition(":")
-    return f"{path.rpartition('/')[2]}:{name}" if colon and path.endswith(".py") else reference
+    return bool(without_folder(one) == without_folder(other))
 
 
 def _without_folders(value: Any) -> Any:
     """A value with the classes that its sections name as ``_same_class`` compares them."""
     if not isinstance(value, dict):
         return value
-    return {key: _without_folder(one) if key == "type" else _without_folders(one) for key, one in value.items()}
+    return {key: without_folder(one) if key == "type" else _without_folders(one) for key, one in value.items()}
 
 
 def _are_sections(value: Any) -> bool:

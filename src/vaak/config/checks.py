@@ -15,8 +15,16 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from vaak.config.base import REGISTERED, Component
-from vaak.config.components import AUXILIARY_LOSSES, CALLBACKS, LOSSES, SMOOTHING_LOSSES, did_you_mean, source_file
+from vaak.config.base import REGISTERED, Component, ExtensibleSection
+from vaak.config.components import (
+    AUXILIARY_LOSSES,
+    CALLBACKS,
+    LOSSES,
+    SMOOTHING_LOSSES,
+    did_you_mean,
+    source_file,
+    without_folder,
+)
 from vaak.config.experiment import Experiment
 from vaak.config.optimization import SCHEDULES_THAT_END_LOW
 from vaak.config.tasks import CheckFinding, impossible, impossible_if_given, no_effect, remark
@@ -110,12 +118,23 @@ def wrong_options_of_components(experiment: Experiment[Any, Any], folder: Path) 
     for name, about in loss.auxiliary.items():
         if isinstance(about, AuxiliaryLoss):
             yield from _wrong_options(f"training.loss.auxiliary.{name}", about, AUXILIARY_LOSSES, folder)
+    for key, section in _sections_of_model(experiment.model):
+        if isinstance(section, ExtensibleSection) and section.is_users(section.type):
+            yield from _wrong_options(key, section, {}, folder)
+
+
+def _sections_of_model(model: Any) -> Iterator[tuple[str, Any]]:
+    yield "model", model
+    for name in getattr(type(model), "model_fields", ()):
+        yield f"model.{name}", getattr(model, name)
 
 
 def _wrong_options(
-    key: str, component: Component, short_names: Mapping[str, str], folder: Path
+    key: str, component: Component | ExtensibleSection, short_names: Mapping[str, str], folder: Path
 ) -> Iterator[CheckFinding]:
     """Yield the wrong options of the component under ``key``, as far as the source of its class tells."""
+    given = component.given if isinstance(component, ExtensibleSection) else ()
+    called = without_folder(component.type) if given else component.type
     reference = short_names.get(component.type, component.type)
     module, _, name = reference.rpartition(":")
     ours = importlib.util.find_spec(module) if module.startswith("vaak.") else None
@@ -126,16 +145,16 @@ def _wrong_options(
     made_by = _made_by(found) or (NO_OPTIONS if _is_plain_module(found) else None)
     if made_by is None:
         return
-    taken = [one.arg for one in (*made_by.args[1:], *made_by.kwonlyargs)]
+    taken = [one.arg for one in (*made_by.args[1:], *made_by.kwonlyargs) if one.arg not in given]
     optional = made_by.args[len(made_by.args) - len(made_by.defaults) :]
     optional += [one for one, default in zip(made_by.kwonlyargs, made_by.kw_defaults, strict=True) if default]
     for option in () if made_by.kwarg is not None else component.options.keys() - {*taken}:
         has = f"its options are {', '.join(taken)}" if taken else "it has no options"
-        message = f"{component.type} has no option {option}; {has}{did_you_mean(option, taken)}"
+        message = f"{called} has no option {option}; {has}{did_you_mean(option, taken)}"
         yield impossible(f"{key}.{option}", message)
     for option in taken:
         if option not in component.options and option not in {one.arg for one in optional}:
-            yield impossible(key, f"{component.type} requires its option {option}")
+            yield impossible(key, f"{called} requires its option {option}")
 
 
 def _is_plain_module(found: ast.ClassDef) -> bool:

@@ -31,6 +31,16 @@ def source_file(reference: str, folder: Path) -> Path | None:
     return Path(os.path.normpath(folder / path)) if colon and path.endswith(".py") else None
 
 
+def without_folder(reference: Any) -> Any:
+    """The reference with a file's name alone; anything else as it is.
+
+    >>> without_folder("/home/me/huber.py:Huber")
+    'huber.py:Huber'
+    """
+    path, colon, name = str(reference).rpartition(":")
+    return f"{path.rpartition('/')[2]}:{name}" if colon and path.endswith(".py") else reference
+
+
 def seen_from(reference: str, written_in: Path, folder: Path) -> str:
     """The reference as it reads from another folder than the one it was written in.
 
@@ -245,6 +255,8 @@ CALLBACKS: dict[str, str] = {
     "trace": "vaak.callbacks.trace:TraceCallback",
 }
 """Short names for training.callbacks."""
+NETWORKS = ("transformer", "conformer")
+"""Vaak's own networks between embeddings and heads, by their names for model.type."""
 TOKENIZERS = ("bpe", "unigram", "wordpiece", "byte_level", "character", "word")
 """Vaak's tokenizers by their names for data.tokenizer.type."""
 COMPONENTS: dict[str, dict[str, str]] = {
@@ -284,6 +296,11 @@ def register_schedule(name: str, schedule: Any) -> None:
 def register_tokenizer(name: str, tokenizer: Any) -> None:
     """Let ``data.tokenizer.type: name`` stand for a tokenizer class (docs/library.md)."""
     _register("data.tokenizer", name, tokenizer, TOKENIZERS)
+
+
+def register_network(name: str, network: Any) -> None:
+    """Let ``model.type: name`` stand for a network of one's own (docs/library.md)."""
+    _register("model", name, network, NETWORKS)
 
 
 def _register(key: str, name: str, registered: Any, built_in: Collection[str]) -> None:

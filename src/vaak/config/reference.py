@@ -22,6 +22,7 @@ from vaak.config.yaml.fields import (
     bare_field,
     in_words,
     item_of,
+    own_types,
     resolved,
     section_of,
     types_reading,
@@ -122,7 +123,8 @@ class _Writer:
         properties = definition["properties"][name]
         kind = section_of(field.annotation) or section_of(item_of(field.annotation))
         takes = "" if kind else f" Takes {in_words(properties, self.schema)}."
-        types = ", ".join(types_reading(section, name))
+        reading = types_reading(section, name)
+        types = "" if {*own_types(section)} <= {*reading} else ", ".join(reading)  # else nothing is said of any type
         others = ", ".join(self.names.get(path, ()))
         return (
             f"{field.description}{takes}"

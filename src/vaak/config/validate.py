@@ -12,7 +12,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from vaak.config.base import REGISTERED, ExtensibleSection
-from vaak.config.components import seen_from, unknown_name, what_is_missing
+from vaak.config.components import seen_from, source_file, unknown_name, what_is_missing
 from vaak.config.experiment import Experiment
 from vaak.config.yaml.fields import (
     SectionType,
@@ -245,6 +245,9 @@ def settle_components(
         reference.value = seen_from(reference.value, written_in, folder)
         if issubclass(section, ExtensibleSection) and section.is_users(reference.value):
             _move_options(node, section)
+            file = source_file(reference.value, folder) if section.by_whole_path else None
+            if file is not None:
+                reference.value = f"{file.absolute()}:{reference.value.rpartition(':')[2]}"
         message = what_is_missing(reference.value, folder)
         if is_component(section) and ":" not in reference.value:
             known = {**short_names.get(key, {}), **REGISTERED[key]}
@@ -264,11 +267,15 @@ def _if_registered(place: YamlPlace | None) -> str:
 
 
 def _move_options(node: Node, section: type[ExtensibleSection]) -> None:
-    """Put the keys that Vaak doesn't read under ``options``, which may also have been given as a section."""
+    """Put the keys that Vaak doesn't read under ``options``, which may also have been given as a section.
+
+    What was written once for several sections (``model.global_config``) is for those that aren't a user's.
+    """
     options = node.value.get("options")
     if options is not None and not options.is_mapping:
         return
     own = {key: node.value.pop(key) for key in list(node.value) if key != "options" and not section.reads(key)}
+    own = {key: child for key, child in own.items() if child.place is None or not child.place.key}
     if own:
         node.value["options"] = Node({**(options.value if options else {}), **own}, options.place if options else None)
 

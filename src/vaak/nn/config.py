@@ -11,7 +11,16 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from vaak.config.base import LARGEST_LENGTH, ResumeClass, Section, option
+from vaak.config.base import (
+    LARGEST_LENGTH,
+    ExtensibleSection,
+    ResumeClass,
+    Section,
+    open_type,
+    option,
+    users_options,
+)
+from vaak.config.components import NETWORKS, without_folder
 from vaak.config.experiment import Experiment
 from vaak.config.tasks import CheckFinding, impossible, no_effect, remark
 
@@ -35,20 +44,35 @@ STACK_ALIASES = {
 SEES_LATER = "attention_type linear sees later tokens; a decoder takes causal_linear"
 
 
-class StackConfig(Section):
-    """One stack of blocks: attention, feed-forward, norms and positions.
+def block_option(description: str, default: Any, **about: Any) -> Any:
+    """An ``option`` of Vaak's own blocks, which a network of the user's doesn't have."""
+    return option(description, default, only_for=NETWORKS, **about)
+
+
+class StackConfig(ExtensibleSection):
+    """One stack of blocks: attention, feed-forward, norms and positions; or a network of the user's in its place.
 
     Raises ValueError where sizes don't divide, and where parts are asked for that exclude each other.
     """
 
     resume_class: ClassVar[ResumeClass | None] = "refused"
+    key: ClassVar[str] = "model"
+    own_types: ClassVar[tuple[str, ...]] = ("transformer",)
+    given: ClassVar[tuple[str, ...]] = ("d_model", "causal", "dropout", "memory_width")
+    by_whole_path: ClassVar[bool] = True
 
+    type: Annotated[str, open_type(("transformer",))] = option(
+        "The network between embeddings and heads; that of a class of one's own has its options next to type.",
+        "transformer",
+    )
     d_model: int = option("Width of the residual stream.", 512, gt=0, le=LARGEST_WIDTH)
-    num_layers: int = option("Number of blocks.", 6, gt=0, le=10_000)
-    num_heads: int = option("Query heads of attention.", 8, gt=0, le=LARGEST_WIDTH)
-    num_key_value_heads: int | None = option("Key and value heads; null is num_heads.", None, gt=0, le=LARGEST_WIDTH)
-    head_dim: int | None = option("Width of a head; null is d_model / num_heads.", None, gt=0, le=LARGEST_WIDTH)
-    d_ff: int | None = option(
+    num_layers: int = block_option("Number of blocks.", 6, gt=0, le=10_000)
+    num_heads: int = block_option("Query heads of attention.", 8, gt=0, le=LARGEST_WIDTH)
+    num_key_value_heads: int | None = block_option(
+        "Key and value heads; null is num_heads.", None, gt=0, le=LARGEST_WIDTH
+    )
+    head_dim: int | None = block_option("Width of a head; null is d_model / num_heads.", None, gt=0, le=LARGEST_WIDTH)
+    d_ff: int | None = block_option(
         "Width of the feed-forward layer; below 32, a multiple of d_model; null is 4 times d_model, for gated "
         "layers 8/3 times, rounded up to a multiple of 32.",
         None,
@@ -58,61 +82,83 @@ class StackConfig(Section):
     dropout: float = option(
         "Dropout of embeddings and of each layer's output.", 0.1, ge=0, lt=1, resume="other numbers"
     )
-    attention_dropout: float | None = option(
+    attention_dropout: float | None = block_option(
         "Dropout of attention weights; null is dropout.", None, ge=0, lt=1, resume="other numbers"
     )
-    attention_type: Literal["softmax", "linear", "causal_linear", "local"] = option(
+    attention_type: Literal["softmax", "linear", "causal_linear", "local"] = block_option(
         "softmax; linear and causal_linear: Performer's FAVOR+; local: softmax over a window.", "softmax"
     )
-    window: int = option(
+    window: int = block_option(
         "local: how far a token attends to each side, in tokens; in a decoder, to the left only.",
         128,
         gt=0,
         le=LARGEST_LENGTH,
         resume="other numbers",
     )
-    kernel_type: Literal["softmax", "relu"] = option(
+    kernel_type: Literal["softmax", "relu"] = block_option(
         "Linear attention: the kernel that its features approximate.", "softmax"
     )
-    num_features: int | None = option(
+    num_features: int | None = block_option(
         "Linear attention: number of random features; null is d · ln d for a head of width d.",
         None,
         gt=0,
         le=LARGEST_WIDTH,
     )
-    orthogonal_features: bool = option("Linear attention: features in orthogonal blocks, not independent ones.", True)
-    qk_norm: bool = option("RMSNorm on queries and keys of each head.", False)
-    scale_scores: bool = option("Scores of attention are divided by the root of a head's width; T5's are not.", True)
-    feed_forward_type: Literal["gelu", "gelu_tanh", "relu", "silu", "swiglu", "geglu", "geglu_tanh"] = option(
+    orthogonal_features: bool = block_option(
+        "Linear attention: features in orthogonal blocks, not independent ones.", True
+    )
+    qk_norm: bool = block_option("RMSNorm on queries and keys of each head.", False)
+    scale_scores: bool = block_option(
+        "Scores of attention are divided by the root of a head's width; T5's are not.", True
+    )
+    feed_forward_type: Literal["gelu", "gelu_tanh", "relu", "silu", "swiglu", "geglu", "geglu_tanh"] = block_option(
         "The feed-forward layer; tanh is GPT-2's approximation.", "swiglu"
     )
-    norm_type: Literal["layernorm", "rmsnorm", "scalenorm"] = option("The normalisation.", "rmsnorm")
-    norm_placement: Literal["pre", "post", "sandwich"] = option(
+    norm_type: Literal["layernorm", "rmsnorm", "scalenorm"] = block_option("The normalisation.", "rmsnorm")
+    norm_placement: Literal["pre", "post", "sandwich"] = block_option(
         "Where the norm is: before each layer, after the sum, or before and after the layer.", "pre"
     )
-    norm_eps: float = option("Epsilon of the norms, added under the square root.", 1e-5, gt=0, resume="other numbers")
+    norm_eps: float = block_option(
+        "Epsilon of the norms, added under the square root.", 1e-5, gt=0, resume="other numbers"
+    )
     position_type: Literal[
         "rotary", "sinusoidal", "sinusoidal_halves", "learned", "alibi", "t5", "convolutional", "none"
-    ] = option("How positions of tokens are encoded; sinusoidal_halves has all sines first.", "rotary")
-    rope_theta: float = option("Base of the rotary positions' wavelengths.", 10000.0, gt=0, resume="other numbers")
-    rope_scaling_type: Literal["linear", "ntk", "llama3", "yarn"] = option(
+    ] = block_option("How positions of tokens are encoded; sinusoidal_halves has all sines first.", "rotary")
+    rope_theta: float = block_option(
+        "Base of the rotary positions' wavelengths.", 10000.0, gt=0, resume="other numbers"
+    )
+    rope_scaling_type: Literal["linear", "ntk", "llama3", "yarn"] = block_option(
         "How rotary positions extend to lengths beyond training's: all wavelengths alike, or the long ones more; "
         "llama3 and yarn leave the short ones as they are.",
         "linear",
         resume="other numbers",
     )
-    rope_scaling_factor: float = option("How many times longer; 1 has no effect.", 1.0, ge=1, resume="other numbers")
-    rope_scaling_bounds: tuple[float, float] | None = option(
+    rope_scaling_factor: float = block_option(
+        "How many times longer; 1 has no effect.", 1.0, ge=1, resume="other numbers"
+    )
+    rope_scaling_bounds: tuple[float, float] | None = block_option(
         "llama3, yarn: pairs that turn less often than the first in the length before are slowed down by the whole "
         "factor, more often than the second not at all; null: 1 and 4 for llama3, 1 and 32 for yarn.",
         None,
         resume="other numbers",
     )
-    rope_original_length: int = option(
+    rope_original_length: int = block_option(
         "llama3, yarn: the length before, in tokens.", 8192, gt=0, le=LARGEST_LENGTH, resume="other numbers"
     )
-    bias: bool = option("Biases in the linear layers.", False)
-    qkv_bias: bool = option("Biases of queries, keys and values alone, as in Qwen2.", False)
+    bias: bool = block_option("Biases in the linear layers.", False)
+    qkv_bias: bool = block_option("Biases of queries, keys and values alone, as in Qwen2.", False)
+    options: dict[str, Any] = users_options()
+
+    @property
+    def is_own(self) -> bool:
+        """Whether the network is of a class of the user's."""
+        return self.is_users(self.type)
+
+    @classmethod
+    def with_preset(cls, sizes: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the ``values`` of a section over those of its preset's ``sizes`` that its network has."""
+        is_own = cls.is_users(values.get("type", cls.own_types[0]))
+        return {**{name: size for name, size in sizes.items() if not is_own or cls.reads(name)}, **values}
 
     @property
     def head_width(self) -> int:
@@ -129,7 +175,17 @@ class StackConfig(Section):
         return _as_tuple(bounds)
 
     @model_validator(mode="after")
+    def _options_have_names_of_their_own(self) -> StackConfig:
+        for name in self.options if self.is_own else ():
+            if name in STACK_ALIASES or self.reads(name):
+                known = STACK_ALIASES.get(name, name)
+                raise ValueError(f"options: {name} is Vaak's {known} here; give that option of the class another name")
+        return self
+
+    @model_validator(mode="after")
     def _sizes_divide(self) -> StackConfig:
+        if self.is_own:
+            return self
         if self.head_dim is None and self.d_model % self.num_heads:
             raise ValueError(f"d_model ({self.d_model}) must be a multiple of num_heads ({self.num_heads})")
         if self.position_type == "rotary" and self.head_width % 2:
@@ -190,7 +246,7 @@ class MoeConfig(Section):
 class TokenStackConfig(StackConfig):
     """A stack over tokens, whose feed-forward layers may be mixtures of experts."""
 
-    moe: MoeConfig | None = option(
+    moe: MoeConfig | None = block_option(
         "Mixture of experts in place of feed-forward layers: each token reads some of many.", None
     )
 
@@ -209,7 +265,7 @@ class TokenStackConfig(StackConfig):
 class ConvolutionalStackConfig(StackConfig):
     """A stack that sees both sides, and may widen each token or frame together with its neighbours."""
 
-    feed_forward_kernel: int = option(
+    feed_forward_kernel: int = block_option(
         "Tokens or frames that the feed-forward layer sees at once; odd. 1: each alone; 3: what words mean together, "
         "as in a TextCNN; 9: the convolution of FastSpeech 2, by which the spectrum changes within a phoneme after "
         "little training.",
@@ -228,17 +284,23 @@ class ConvolutionalStackConfig(StackConfig):
 class ConformerConfig(StackConfig):
     """A stack whose blocks also convolve, and that reads features at a lower rate than they come."""
 
+    own_types: ClassVar[tuple[str, ...]] = ("conformer",)
+
+    type: Annotated[str, open_type(("conformer",))] = option(
+        "The network after the first convolutions; that of a class of one's own has its options next to type.",
+        "conformer",
+    )
     d_model: int = option("Width of the residual stream.", 144, gt=0, le=LARGEST_WIDTH)
-    num_layers: int = option("Number of blocks.", 4, gt=0, le=10_000)
-    num_heads: int = option("Query heads of attention.", 4, gt=0, le=LARGEST_WIDTH)
-    attention_type: Literal["softmax", "local"] = option("softmax; local: softmax over a window.", "softmax")
-    feed_forward_type: Literal["gelu", "gelu_tanh", "relu", "silu", "swiglu", "geglu", "geglu_tanh"] = option(
+    num_layers: int = block_option("Number of blocks.", 4, gt=0, le=10_000)
+    num_heads: int = block_option("Query heads of attention.", 4, gt=0, le=LARGEST_WIDTH)
+    attention_type: Literal["softmax", "local"] = block_option("softmax; local: softmax over a window.", "softmax")
+    feed_forward_type: Literal["gelu", "gelu_tanh", "relu", "silu", "swiglu", "geglu", "geglu_tanh"] = block_option(
         "The two feed-forward layers; tanh is GPT-2's approximation.", "silu"
     )
-    norm_type: Literal["layernorm", "rmsnorm", "scalenorm"] = option("The normalisation.", "layernorm")
-    norm_placement: Literal["pre"] = option("The only one: before each layer, and at the end of a block.", "pre")
-    bias: bool = option("Biases in the linear layers.", True)
-    kernel_size: int = option("Frames of the encoder that a convolution sees at once; odd.", 15, gt=0, le=1001)
+    norm_type: Literal["layernorm", "rmsnorm", "scalenorm"] = block_option("The normalisation.", "layernorm")
+    norm_placement: Literal["pre"] = block_option("The only one: before each layer, and at the end of a block.", "pre")
+    bias: bool = block_option("Biases in the linear layers.", True)
+    kernel_size: int = block_option("Frames of the encoder that a convolution sees at once; odd.", 15, gt=0, le=1001)
     subsampling: Literal[1, 2, 4, 8] = option("Frames of features for each frame of the encoder.", 4)
 
     @model_validator(mode="after")
@@ -372,7 +434,7 @@ def lora_option() -> Any:
 class DecoderConfig(TokenStackConfig):
     """A stack that sees no later token, and may look at the output of an encoder."""
 
-    cross_attention_type: Literal["softmax", "linear"] | None = option(
+    cross_attention_type: Literal["softmax", "linear"] | None = block_option(
         "Type of cross-attention; null is linear where attention_type is causal_linear, else softmax.", None
     )
 
@@ -441,6 +503,8 @@ OF_SCALING = ("rope_scaling_type", "rope_scaling_bounds", "rope_original_length"
 
 def stack_findings(section: str, stack: StackConfig, *, is_encoder: bool, longest: float) -> Iterable[CheckFinding]:
     """Findings about a stack whose options are in ``section``, and which sees at most ``longest`` tokens at once."""
+    if stack.is_own:
+        return []
     unread = (*_unread_by_attention(stack), *_unread_by_positions(stack))
     found = [no_effect(f"{section}.{name}", reason) for name, reason in unread]
     if stack.bias and stack.qkv_bias:
@@ -489,8 +553,22 @@ def preset_findings(
 ) -> Iterator[CheckFinding]:
     """Yield whether the ``preset`` at ``key``, one of ``presets``, has a size that the ``model`` doesn't override."""
     sizes = presets.get(preset or "", {})
+    if isinstance(model, StackConfig) and model.is_own:
+        sizes = {name: size for name, size in sizes.items() if model.reads(name)}
     if sizes and all(getattr(model, name) != size for name, size in sizes.items()):
         yield no_effect(key, f"all of its sizes are overridden: {', '.join(sizes)}")
+
+
+def own_network_findings(section: str, stack: StackConfig, reason: str) -> Iterator[CheckFinding]:
+    """Yield that a network of the user's can't be had where the task has another, for this ``reason``."""
+    if stack.is_own:
+        yield impossible(f"{section}.type", f"is {without_folder(stack.type)}, but {reason}; leave one of them out")
+
+
+def own_networks(model: Any) -> list[StackConfig]:
+    """Return the stacks of a ``model`` section, itself or in it, that are networks of the user's."""
+    sections = [model, *(getattr(model, name) for name in getattr(type(model), "model_fields", ()))]
+    return [one for one in sections if isinstance(one, StackConfig) and one.is_own]
 
 
 def lora_findings(
@@ -504,7 +582,12 @@ def lora_findings(
 
 
 def stack_parameters(stack: StackConfig, memory_width: int | None = None) -> int:
-    """The parameters of a stack's matrices; with ``memory_width``, its blocks also attend to vectors of that width."""
+    """The parameters of a stack's matrices; with ``memory_width``, its blocks also attend to vectors of that width.
+
+    0 for a network of the user's, which only making it tells.
+    """
+    if stack.is_own:
+        return 0
     width, gated = stack.d_model, stack.feed_forward_type in ("swiglu", "geglu", "geglu_tanh")
     key_width = (stack.num_key_value_heads or stack.num_heads) * stack.head_width
     inner = stack.d_ff or (8 * width // 3 if gated else 4 * width)

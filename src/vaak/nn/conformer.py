@@ -27,6 +27,7 @@ from torch.nn import functional as F
 from vaak.nn.config import ConformerConfig, StackConfig
 from vaak.nn.decoding.cache import LayerCache
 from vaak.nn.feed_forward import TimeConvolution, inner_width, make_feed_forward
+from vaak.nn.own_network import OwnNetwork
 from vaak.nn.speech.masks import length_mask, masked
 from vaak.nn.stack import AttentionInputs, Block, TransformerStack
 
@@ -39,7 +40,11 @@ class Conformer(nn.Module):
         super().__init__()
         self.subsampling = Subsampling(num_bins, config.d_model, config.subsampling)
         self.dropout = nn.Dropout(config.dropout)
-        self.stack = ConformerStack(config, causal=False)
+        self.stack: nn.Module
+        if config.is_own:
+            self.stack = OwnNetwork(config, causal=False, section="model.conformer")
+        else:
+            self.stack = ConformerStack(config, causal=False)
 
     def forward(
         self, features: Float[Tensor, "batch time bin"], lengths: Int[Tensor, " batch"]

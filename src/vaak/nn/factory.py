@@ -22,8 +22,8 @@ from vaak.nn import attention
 from vaak.nn.config import LINEAR, EncoderDecoderConfig, SingleStackConfig, StackConfig
 from vaak.nn.kernels.visibility import Visibility, positions_in_documents
 from vaak.nn.models import EncoderDecoderModel, TransformerModel
+from vaak.nn.own_network import Stack, make_stack
 from vaak.nn.positional_encodings import Positions
-from vaak.nn.stack import TransformerStack
 
 MODEL_TYPES = ("encoder", "decoder", "encoder_decoder")
 
@@ -85,15 +85,15 @@ class ModelFactory:
         causal = config.model_type == "decoder"
         return TransformerModel(config, vocab_size, causal=causal, tied=config.tie_embeddings, max_length=max_length)
 
-    def create_encoder(self, *, max_length: int | None = None) -> TransformerStack:
+    def create_encoder(self, *, max_length: int | None = None) -> Stack:
         """The encoder alone: vectors in, vectors out, ``(batch, time, d_model)``."""
         config = self.config.encoder if isinstance(self.config, EncoderDecoderConfig) else self.config
-        return TransformerStack(config, causal=False, max_length=max_length)
+        return make_stack(config, causal=False, max_length=max_length)
 
-    def create_decoder(self, *, memory_width: int | None = None, max_length: int | None = None) -> TransformerStack:
+    def create_decoder(self, *, memory_width: int | None = None, max_length: int | None = None) -> Stack:
         """The decoder alone; with ``memory_width`` it looks at vectors of that width."""
         config = self.config.decoder if isinstance(self.config, EncoderDecoderConfig) else self.config
-        return TransformerStack(config, causal=True, memory_width=memory_width, max_length=max_length)
+        return make_stack(config, causal=True, memory_width=memory_width, max_length=max_length)
 
 
 POSITIONS = ("none", "rotary", "alibi")
@@ -173,7 +173,7 @@ class Attention(nn.Module):
         return f"{self.config.attention_type}, d_model={self.config.d_model}, num_heads={self.config.num_heads}"
 
 
-def encoder(*, max_length: int | None = None, **options: Any) -> TransformerStack:
+def encoder(*, max_length: int | None = None, **options: Any) -> Stack:
     """A stack that sees both sides: ``encoder(d_model=64, num_layers=2, num_heads=4)(x, mask=mask)``.
 
     ``max_length`` is needed by learned positions. Raises UserError where options are wrong.
@@ -181,7 +181,7 @@ def encoder(*, max_length: int | None = None, **options: Any) -> TransformerStac
     return ModelFactory({**options, "model_type": "encoder"}).create_encoder(max_length=max_length)
 
 
-def decoder(*, memory_width: int | None = None, max_length: int | None = None, **options: Any) -> TransformerStack:
+def decoder(*, memory_width: int | None = None, max_length: int | None = None, **options: Any) -> Stack:
     """A stack that sees no later token; with ``memory_width`` it looks at an encoder's output of that width.
 
     ``max_length`` is needed by learned positions. Raises UserError where options are wrong.

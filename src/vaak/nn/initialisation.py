@@ -26,6 +26,7 @@ from collections import Counter
 from torch import nn
 
 from vaak.nn.feed_forward import TimeConvolution
+from vaak.nn.own_network import OwnNetwork
 from vaak.nn.positional_encodings import ConvolutionalPositions
 
 DEVIATION = 0.02
@@ -37,13 +38,15 @@ WIDENING = ("feed_forward.up", "feed_forward.gate")
 def initialise(model: nn.Module) -> None:
     """Draw every weight again, in the order of the modules' names, from torch's default generator.
 
-    So the weights are a function of the generator's random seed. Gains of norms don't change.
+    So the weights are a function of the generator's random seed. Gains of norms don't change, nor do the weights of a
+    user's network.
     """
-    modules = sorted(model.named_modules())
+    own = {id(part) for one in model.modules() if isinstance(one, OwnNetwork) for part in one.modules()}
+    modules = sorted((name, one) for name, one in model.named_modules() if id(one) not in own)
     layers = {_layer_of(name) for name, _ in modules}
     num_outputs = Counter(_stack_of(name) for name in layers if name.endswith(RESIDUAL_OUTPUTS))
-    for own, module in modules:
-        name = _layer_of(own)
+    for path, module in modules:
+        name = _layer_of(path)
         if isinstance(module, nn.Linear | nn.Embedding):
             scale = num_outputs[_stack_of(name)] ** 0.5 if name.endswith(RESIDUAL_OUTPUTS) else 1.0
             nn.init.normal_(module.weight, std=DEVIATION / scale)

@@ -29,8 +29,8 @@ from vaak.nn.decoding.cache import StackCache
 from vaak.nn.feed_forward import mixtures_of
 from vaak.nn.initialisation import initialise
 from vaak.nn.kernels.random_features import SquaredNorms
+from vaak.nn.own_network import InputCache, make_stack
 from vaak.nn.positional_encodings import SINUSOIDAL
-from vaak.nn.stack import TransformerStack
 
 
 class TransformerModel(nn.Module):
@@ -49,7 +49,7 @@ class TransformerModel(nn.Module):
         self.vocab_size = vocab_size
         self.embedding = nn.Embedding(vocab_size, config.d_model)
         self.dropout = nn.Dropout(config.dropout)
-        self.stack = TransformerStack(config, causal=causal, max_length=max_length)
+        self.stack = make_stack(config, causal=causal, max_length=max_length)
         self.head = None if tied else nn.Linear(config.d_model, vocab_size, bias=False)
         initialise(self)
 
@@ -60,7 +60,7 @@ class TransformerModel(nn.Module):
         documents: Int[Tensor, "batch time"] | None = None,
         mask: Bool[Tensor, "batch time"] | None = None,
         positions: Int[Tensor, "#batch time"] | None = None,
-        cache: StackCache | None = None,
+        cache: StackCache | InputCache | None = None,
         select: Bool[Tensor, "batch time"] | Int[Tensor, "selected"] | None = None,
         norms: SquaredNorms | None = None,
         project: bool = True,
@@ -95,7 +95,7 @@ class TransformerModel(nn.Module):
         documents: Int[Tensor, "batch time"] | None = None,
         mask: Bool[Tensor, "batch time"] | None = None,
         positions: Int[Tensor, "#batch time"] | None = None,
-        cache: StackCache | None = None,
+        cache: StackCache | InputCache | None = None,
         norms: SquaredNorms | None = None,
         num_documents: int | None = None,
     ) -> Float[Tensor, "batch time d_model"]:
@@ -121,9 +121,9 @@ class TransformerModel(nn.Module):
     def _head_weight(self) -> Tensor:
         return self.embedding.weight if self.head is None else self.head.weight
 
-    def new_cache(self) -> StackCache:
+    def new_cache(self) -> StackCache | InputCache:
         """An empty cache, for decoding token by token."""
-        return StackCache(self.config.num_layers)
+        return self.stack.new_cache()
 
 
 class EncoderDecoderModel(nn.Module):
@@ -154,9 +154,13 @@ class EncoderDecoderModel(nn.Module):
         self.target_embedding = nn.Embedding(target_vocab_size, decoder.d_model)
         self.source_embedding = self.target_embedding if shared else nn.Embedding(source_vocab_size, encoder.d_model)
         self.source_dropout, self.target_dropout = nn.Dropout(encoder.dropout), nn.Dropout(decoder.dropout)
-        self.encoder = TransformerStack(encoder, causal=False, max_length=max_source_length)
-        self.decoder = TransformerStack(
-            decoder, causal=True, memory_width=encoder.d_model, max_length=max_target_length
+        self.encoder = make_stack(encoder, causal=False, max_length=max_source_length, section="model.encoder")
+        self.decoder = make_stack(
+            decoder,
+            causal=True,
+            memory_width=encoder.d_model,
+            max_length=max_target_length,
+            section="model.decoder",
         )
         for side, stack in (("encoder", self.encoder), ("decoder", self.decoder)):
             for mixture in mixtures_of(stack):
@@ -212,7 +216,7 @@ class EncoderDecoderModel(nn.Module):
         memory: Float[Tensor, "batch source_time encoder_width"],
         source_mask: Bool[Tensor, "batch source_time"],
         *,
-        cache: StackCache | None = None,
+        cache: StackCache | InputCache | None = None,
     ) -> Float[Tensor, "batch target_time decoder_width"]:
         """Return what ``logits`` scores; with a ``cache``, ``target`` has the new tokens only."""
         embedded = self.target_dropout(embed(self.target_embedding, target, self.config.decoder))
@@ -240,9 +244,9 @@ class EncoderDecoderModel(nn.Module):
         weight = self.target_embedding.weight if self.head is None else self.head.weight
         return HeadInputs(hidden, weight, self.output_bias)
 
-    def new_cache(self) -> StackCache:
+    def new_cache(self) -> StackCache | InputCache:
         """An empty cache, for decoding token by token."""
-        return StackCache(self.config.decoder.num_layers)
+        return self.decoder.new_cache()
 
 
 def embed(

@@ -139,6 +139,10 @@ class TransformerStack(nn.Module):
         normed: Tensor = self.norm(x)
         return normed
 
+    def new_cache(self) -> StackCache:
+        """An empty cache, for decoding token by token."""
+        return StackCache(len(self.blocks))
+
     def recompute(self, on: bool) -> None:
         """Set ``gradient_checkpointing``."""
         self.gradient_checkpointing = on

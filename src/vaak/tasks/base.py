@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Generic, cast
 
 import numpy as np
+import torch
 from torch import Tensor, nn
 from typing_extensions import TypeVar
 
@@ -26,8 +27,10 @@ from vaak.core.batch import Batch, Term, read_together
 from vaak.core.errors import UserError
 from vaak.core.splits import SPLITS
 from vaak.core.task import Meters
+from vaak.nn.config import own_networks
 from vaak.nn.lora import write_own_adapter
 from vaak.nn.losses import Loss, make_loss
+from vaak.nn.own_network import OwnNetwork
 from vaak.runs.prepared import PreparedFolder, Recipe, prepare_for_run, prepared_folder
 
 AnyExperiment = TypeVar("AnyExperiment", bound=Experiment[Any, Any, Any, Any, Any], default=Experiment[Any, Any])
@@ -67,6 +70,9 @@ class PreparedTask(Task[AnyExperiment], Generic[AnyExperiment, Folder]):
 
     def prepare(self) -> None:
         self.make_main_loss()  # a mistake in it shows now, and not after hours of preparation
+        if own_networks(self.experiment.model):  # and one in them
+            with torch.random.fork_rng(devices=[]):
+                self.meta_model()
         prepare_for_run(self.recipe(), self.directory, self.experiment.data.cache_dir)
         curriculum = self.experiment.training.curriculum
         if curriculum is not None:
@@ -99,6 +105,15 @@ class PreparedTask(Task[AnyExperiment], Generic[AnyExperiment, Folder]):
 
     def loss_modules(self) -> dict[str, nn.Module]:
         return self.main_loss.modules()
+
+    def blocks(self, model: nn.Module) -> list[nn.Module]:
+        for one in model.modules():
+            if isinstance(one, OwnNetwork):
+                raise UserError(
+                    f"training.distributed.strategy: fsdp divides Vaak's own networks, and {one.key} is {one.name}; "
+                    "use ddp or zero1"
+                )
+        return super().blocks(model)
 
     def refused_exports(self) -> dict[str, str]:
         model = self.experiment.model

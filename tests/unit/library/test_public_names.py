@@ -17,7 +17,7 @@ NAMES = {
         *("Batch", "Callback", "Dataset", "Meters", "SimpleTask", "Task", "Term", "TrainedRun", "UserError"),
         *("audio", "callbacks", "check", "fit", "load_config", "nn", "open", "study"),
         *("register_auxiliary_loss", "register_loss", "register_optimizer", "register_schedule"),
-        *("register_task", "register_tokenizer"),
+        *("register_network", "register_task", "register_tokenizer"),
     },
     vaak.nn: {"Attention", "ModelFactory", "decoder", "encoder"},
     vaak.audio: {

@@ -8,6 +8,7 @@ import torch
 from vaak.core.errors import UserError
 from vaak.nn.factory import ModelFactory
 from vaak.nn.models import EncoderDecoderModel, TransformerModel
+from vaak.nn.stack import TransformerStack
 
 SIZES: dict[str, Any] = {"d_model": 16, "num_layers": 2, "num_heads": 2}
 
@@ -42,6 +43,8 @@ def test_each_side_inherits_and_lies_over_what_both_have():
     model = factory.create_model(30)
     assert isinstance(model, EncoderDecoderModel)
     encoder, decoder = model.config.encoder, model.config.decoder
+    assert isinstance(model.encoder, TransformerStack)
+    assert isinstance(model.decoder, TransformerStack)
     assert (encoder.dropout, decoder.dropout, len(model.encoder.blocks), len(model.decoder.blocks)) == (0.1, 0.3, 2, 3)
     assert decoder.cross_type == "linear"
     assert model.source_embedding is model.target_embedding

@@ -11,6 +11,7 @@ import torch
 
 from tiny_translator import SENTENCES, tiny_translator
 from vaak.core.errors import UserError
+from vaak.nn.stack import TransformerStack
 from vaak.report.attention import Sentence, draw_attention
 from vaak.tasks.seq2seq.model import cross_attention
 from vaak.tasks.seq2seq.predict import DecodingSettings, draw_translation, token_texts
@@ -64,6 +65,7 @@ def test_the_weights_are_those_the_model_mixes_with():
     assert weights.shape == (2, 1, 3, 4)
     torch.testing.assert_close(weights.sum(-1), torch.ones(2, 1, 3))
     put_out = []
+    assert isinstance(model.decoder, TransformerStack)
     layers = [block.get_submodule("cross_attention") for block in model.decoder.blocks]
     hooks = [layer.register_forward_hook(lambda _, __, output: put_out.append(output[0])) for layer in layers]
     with torch.inference_mode():

@@ -15,7 +15,7 @@ from typing import Any, ParamSpec, TypeVar
 
 from pydantic import BaseModel
 
-from vaak.config.base import LARGEST_NUMBER, Component, ExtensibleSection, Section
+from vaak.config.base import LARGEST_NUMBER, USERS_CLASS, Component, ExtensibleSection, Section
 from vaak.config.yaml.tree import Node, to_plain
 
 SectionType = type[BaseModel]
@@ -99,8 +99,12 @@ def types_reading(section: SectionType, name: str) -> tuple[str, ...]:
     """The types of its section that read an option; empty if all do."""
     field = section.model_fields.get(name)
     extra = field.json_schema_extra if field else None
-    only_for = extra.get("only_for", []) if isinstance(extra, dict) else []
-    return tuple(str(kind) for kind in typing.cast("list[Any]", only_for))
+    reading = (
+        [str(kind) for kind in typing.cast("list[Any]", extra.get("only_for", []))] if isinstance(extra, dict) else []
+    )
+    if issubclass(section, ExtensibleSection):
+        reading = [kind for kind in reading if kind in (*section.own_types, USERS_CLASS)]
+    return tuple(reading)
 
 
 def applies(section: SectionType, name: str, section_type: Any) -> bool:

@@ -31,9 +31,9 @@ from vaak.nn.config import StackConfig
 from vaak.nn.feed_forward import ConvNeXtBlock
 from vaak.nn.kernels.random_features import SquaredNorms
 from vaak.nn.norms import LayerNorm
+from vaak.nn.own_network import make_stack
 from vaak.nn.positional_encodings import sinusoidal_encoding
 from vaak.nn.speech.masks import exact, masked, masked_sum
-from vaak.nn.stack import TransformerStack
 
 Field = Callable[[Tensor, Tensor], Tensor]
 """The velocities ``(batch, frame, bin)`` at ``x`` of that shape and at ``times`` ``(batch,)``."""
@@ -121,7 +121,7 @@ class TransformerField(nn.Module):
         super().__init__()
         self.input = nn.Linear(num_bins + condition_width, config.d_model)
         self.time = TimeEmbedding(config.d_model)
-        self.stack = TransformerStack(config, causal=False)
+        self.stack = make_stack(config, causal=False, section="model.decoder")
         self.output = nn.Linear(config.d_model, num_bins)
 
     def forward(

@@ -1,7 +1,7 @@
 """A user's own classes in a run: the file is copied into the run with its hash, so that the run repeats itself.
 
 Evaluating, generating and exporting execute nothing of it, except what a model can't be used without: a task, a
-tokenizer, and a label type, which says what a model's scores mean.
+network, a tokenizer, and a label type, which says what a model's scores mean.
 Training does; and what executes code that isn't the user's own (vaak.config.yaml.named_code) asks for trust first.
 """
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from vaak.audio.config import AudioConfig, DatasetConfig
 from vaak.config.components import TOKENIZERS
 from vaak.config.tasks import CheckFinding, TaskSpec, impossible, no_effect, only_length, unread_input
-from vaak.nn.config import stack_findings, stack_parameters
+from vaak.nn.config import own_network_findings, stack_findings, stack_parameters
 from vaak.tasks.asr.config import ALIASES, DEFAULTS, SCRATCH, VERSIONS, AsrDataConfig, AsrExperiment, AsrModelConfig
 from vaak.tasks.audio_checks import augmentation_findings, dataset_findings, unread_feature_findings
 from vaak.text.config import losses_of_tokens, tokenizer_findings
@@ -70,7 +70,9 @@ def _whisper_findings(experiment: AsrExperiment) -> Iterator[CheckFinding]:
     for name in AudioConfig.model_fields:
         if name not in READ_AUDIO:
             yield no_effect(f"global_config.{name}", "Whisper has its own features")
-    for name in type(experiment.model.conformer).model_fields:
+    own = "model.architecture is whisper, which has its own network"
+    yield from own_network_findings("model.conformer", experiment.model.conformer, own)
+    for name in sorted(type(experiment.model.conformer).model_fields.keys() - {"type", "options"}):
         yield no_effect(f"model.conformer.{name}", "model.architecture is whisper")
     for name in ONLY_CTC_BEAM:
         yield no_effect(f"data.decoding.{name}", "model.architecture is whisper")
@@ -151,7 +153,8 @@ def _ctc_base_findings(experiment: AsrExperiment) -> Iterator[CheckFinding]:
     for name in AudioConfig.model_fields:
         if name not in READ_AUDIO:
             yield no_effect(f"global_config.{name}", f"model.base is {model.base}, which reads samples")
-    for name in type(model.conformer).model_fields:
+    yield from own_network_findings("model.conformer", model.conformer, f"model.base {model.base} has its own network")
+    for name in sorted(type(model.conformer).model_fields.keys() - {"type", "options"}):
         yield no_effect(f"model.conformer.{name}", f"model.base is {model.base}, which has its own sizes")
     if augmentation is not None and augmentation.spec_augment is not None:
         yield impossible("data.augmentation.spec_augment", "model.base reads samples; model.masking hides frames")
@@ -219,6 +222,7 @@ SPEC = TaskSpec(
     data=AsrDataConfig,
     audio=AudioConfig,
     corpus=DatasetConfig,
+    used_by_models=("model.conformer",),
     length_unit="seconds",
     defaults=DEFAULTS,
     aliases=ALIASES,

@@ -16,13 +16,31 @@ from vaak.config.tasks import (
     remark,
     unread_input,
 )
-from vaak.nn.config import ConvolutionalStackConfig, lora_findings, stack_findings, stack_parameters
+from vaak.nn.config import (
+    ConvolutionalStackConfig,
+    lora_findings,
+    own_network_findings,
+    stack_findings,
+    stack_parameters,
+)
 from vaak.tasks.classification.config import ALIASES, DEFAULTS, ClassificationDataConfig, ClassifierConfig
 from vaak.text.config import corpus_findings, tokenizer_findings, unread_tokenizer_findings
 
 READ_BY = {"text_column": ("files", "huggingface")}
 OF_CNN = ("embed_size", "num_filters", "filter_sizes", "word_vectors")
-OF_ALL = frozenset({"dropout", "classifier_dropout", "num_labels", "max_norm", "label_weights", "name", "architecture"})
+OF_ALL = frozenset(
+    {
+        "type",
+        "options",
+        "dropout",
+        "classifier_dropout",
+        "num_labels",
+        "max_norm",
+        "label_weights",
+        "name",
+        "architecture",
+    }
+)
 OF_PRETRAINED = frozenset({"attention_dropout", "pooling", "pretrained_model"})
 FIGURES = ("loss", "accuracy", "macro_f1", "micro_f1", "weighted_f1", "ece")
 
@@ -55,8 +73,10 @@ def _model(model: ClassifierConfig, data: ClassificationDataConfig) -> Iterator[
             named = getattr(model, name) if name == "word_vectors" else None
             yield unread_input(f"model.{name}", named, "architecture is transformer, and only cnn reads it")
     if model.architecture == "cnn":
+        yield from own_network_findings("model", model, "architecture is cnn, which has its own network")
         yield from _cnn(model)
     elif model.pretrained_model is not None:
+        yield from own_network_findings("model", model, "pretrained_model has its own network")
         for name in sorted(ConvolutionalStackConfig.model_fields.keys() - OF_ALL - OF_PRETRAINED):
             yield no_effect(f"model.{name}", "pretrained_model has its own")
         yield from unread_tokenizer_findings("data.tokenizer", data.tokenizer, "model.pretrained_model")
@@ -148,7 +168,7 @@ SPEC = TaskSpec(
     task="vaak.tasks.classification.task:ClassificationTask",
     model=ClassifierConfig,
     data=ClassificationDataConfig,
-    used_by_models=("data.tokenizer",),
+    used_by_models=("data.tokenizer", "model"),
     length_unit="tokens",
     defaults=DEFAULTS,
     aliases=ALIASES,

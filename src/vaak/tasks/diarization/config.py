@@ -96,7 +96,7 @@ class DiarizationModelConfig(StackConfig):
     @classmethod
     def _apply_preset(cls, values: Any) -> Any:
         preset = values.get("preset") if isinstance(values, dict) else None
-        return {**PRESETS[preset], **values} if isinstance(preset, str) and preset in PRESETS else values
+        return cls.with_preset(PRESETS[preset], values) if isinstance(preset, str) and preset in PRESETS else values
 
     @model_validator(mode="after")
     def _frames_fit(self) -> DiarizationModelConfig:

@@ -28,7 +28,7 @@ from torch.nn.utils.rnn import pack_padded_sequence
 from vaak.core.batch import Term, send
 from vaak.nn.initialisation import initialise
 from vaak.nn.kernels.random_features import SquaredNorms
-from vaak.nn.stack import TransformerStack
+from vaak.nn.own_network import make_stack
 from vaak.tasks.diarization.config import DiarizationModelConfig
 from vaak.tasks.diarization.labels import DiarizationCollator
 
@@ -74,7 +74,7 @@ class DiarizationModel(nn.Module):
             else Convolutions(num_bins, config)
         )
         self.dropout = nn.Dropout(config.dropout)
-        self.encoder = TransformerStack(config, causal=False)
+        self.encoder = make_stack(config, causal=False)
         self.expand = Expansion(config, self.front_end.num_channels) if config.upsampling > 1 else None
         with_attractors = config.head == "attractors"
         self.head = (

@@ -9,7 +9,7 @@ from pydantic import model_validator
 
 from vaak.config.base import LARGEST_COUNT, LARGEST_LENGTH, ResumeClass, Section, fold_option, folds_file_option, option
 from vaak.config.experiment import Experiment
-from vaak.nn.config import STACK_ALIASES, LoraConfig, SingleStackConfig, lora_option
+from vaak.nn.config import STACK_ALIASES, LoraConfig, SingleStackConfig, block_option, lora_option
 from vaak.text.config import TextSourceSection, TokenizerConfig, dataset_option, subset_option
 
 PRESETS: dict[str, dict[str, Any]] = {
@@ -70,14 +70,16 @@ class LanguageModelConfig(SingleStackConfig):
     model_type: Literal["decoder", "encoder"] = option(
         "decoder: causal objective; encoder: masked objective.", "decoder"
     )
-    num_layers: int = option("Number of blocks.", 8, gt=0, le=10_000)
-    qk_norm: bool = option("RMSNorm on queries and keys of each head (exported as Qwen3 instead of Llama).", False)
+    num_layers: int = block_option("Number of blocks.", 8, gt=0, le=10_000)
+    qk_norm: bool = block_option(
+        "RMSNorm on queries and keys of each head (exported as Qwen3 instead of Llama).", False
+    )
 
     @model_validator(mode="before")
     @classmethod
     def _apply_preset(cls, values: Any) -> Any:
         preset = values.get("preset") if isinstance(values, dict) else None
-        return {**PRESETS[preset], **values} if isinstance(preset, str) and preset in PRESETS else values
+        return cls.with_preset(PRESETS[preset], values) if isinstance(preset, str) and preset in PRESETS else values
 
 
 FILES = ("text", "json", "csv", "parquet", "chat", "preferences")

@@ -19,6 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from vaak.config.components import without_folder
 from vaak.core.errors import UserError
 from vaak.nn.config import StackConfig
 from vaak.nn.feed_forward import inner_width
@@ -364,6 +365,8 @@ def family_of(config: LanguageModelConfig) -> DecoderFamily:
         raise UserError(
             "Only a decoder can be exported: transformers has no encoder of this kind (rotary, pre-norm, SwiGLU)."
         )
+    if config.is_own:
+        raise UserError(f"model.type is {without_folder(config.type)}, a network that transformers doesn't have")
     is_gpt2 = config.position_type == "learned"
     family = GPT2 if is_gpt2 else QWEN3 if config.qk_norm else QWEN2 if config.qkv_bias else LLAMA
     if config.moe is not None:

@@ -7,7 +7,14 @@ from typing import Any
 
 from vaak.config.experiment import Experiment
 from vaak.config.tasks import CheckFinding, TaskSpec, impossible, no_effect, unread_input
-from vaak.nn.config import SingleStackConfig, lora_findings, preset_findings, stack_findings, stack_parameters
+from vaak.nn.config import (
+    SingleStackConfig,
+    lora_findings,
+    own_network_findings,
+    preset_findings,
+    stack_findings,
+    stack_parameters,
+)
 from vaak.tasks.lm.config import (
     ALIASES,
     DEFAULTS,
@@ -28,7 +35,7 @@ from vaak.text.config import (
 
 READ_BY = {"text_column": ("json", "csv", "parquet", "huggingface"), "document": ("text",)}
 """The types of corpora that read an option which not all read."""
-OF_A_RUN = frozenset({"model_type", "name", "dropout", "attention_dropout"})
+OF_A_RUN = frozenset({"type", "options", "model_type", "name", "dropout", "attention_dropout"})
 """Options that a pretrained model doesn't bring."""
 
 
@@ -45,6 +52,7 @@ def checks(experiment: Experiment[Any, Any]) -> Iterator[CheckFinding]:
     else:
         if model.model_type != "decoder":
             yield impossible("model.pretrained", f"model_type is {model.model_type}; it is a decoder that is loaded")
+        yield from own_network_findings("model", model, "pretrained has its own network")
         for name in ("preset", *sorted(SingleStackConfig.model_fields.keys() - OF_A_RUN)):
             yield no_effect(f"model.{name}", "pretrained has its own")
         yield from unread_tokenizer_findings("data.tokenizer", data.tokenizer, "model.pretrained")
@@ -149,7 +157,7 @@ SPEC = TaskSpec(
     task="vaak.tasks.lm.task:LanguageModelTask",
     model=LanguageModelConfig,
     data=LanguageModelDataConfig,
-    used_by_models=("data.tokenizer",),
+    used_by_models=("data.tokenizer", "model"),
     length_unit="tokens",
     defaults=DEFAULTS,
     aliases=ALIASES,

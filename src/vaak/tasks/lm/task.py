@@ -35,6 +35,7 @@ from vaak.nn.feed_forward import counted_loads, load_names, load_terms
 from vaak.nn.kernels.random_features import NORM_REG, SquaredNorms, norm_reg
 from vaak.nn.lora import add_lora
 from vaak.nn.losses import losses_of_logits
+from vaak.nn.own_network import OwnNetwork
 from vaak.runs.prepared import Recipe, prepared_folder
 from vaak.tasks.base import in_temporary_folder
 from vaak.tasks.batches import Batches
@@ -237,7 +238,10 @@ class LanguageModelTask(ExportableTask):
 
     def new_model(self, *vocab_sizes: int) -> LanguageModel:
         [vocab_size] = vocab_sizes
-        return LanguageModel(self.own, vocab_size, self.data.max_length)
+        model = LanguageModel(self.own, vocab_size, self.data.max_length)
+        if isinstance(model.stack, OwnNetwork) and self.experiment.training.batching.type == "packed":
+            model.stack.demand_packing("training.batching.type is packed")
+        return model
 
     def meta_batch(self) -> Batch:
         """Return a microbatch of one repeated token, as large as one may become; packed rows have two documents."""

@@ -15,8 +15,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from vaak.core.errors import UserError
 from vaak.nn.decoding.sampling import without_dropout
 from vaak.nn.models import EncoderDecoderModel
+from vaak.nn.own_network import OwnNetwork
 from vaak.tasks.seq2seq.config import Seq2SeqConfig, Seq2SeqDataConfig
 
 
@@ -46,7 +48,11 @@ def cross_attention(model: EncoderDecoderModel, source_ids: Sequence[int], targe
     """Return each head's weight of each source token at each target token, ``(layer, head, target, source)``.
 
     ``target_ids`` are what the decoder reads, ``[bos] t1 … tn``; each row is of what it writes after one of them.
+
+    Raises UserError for a network of the user's.
     """
+    if isinstance(model.decoder, OwnNetwork):
+        raise UserError(f"{model.decoder.key} is {model.decoder.name}, whose attention isn't known")
     seen: list[Tensor] = []
 
     def look(attention: Any, arguments: tuple[Any, ...], named: dict[str, Any]) -> None:

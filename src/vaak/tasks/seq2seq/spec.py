@@ -7,7 +7,14 @@ from typing import Any
 
 from vaak.config.experiment import Experiment
 from vaak.config.tasks import CheckFinding, TaskSpec, impossible, impossible_if_given, no_effect
-from vaak.nn.config import DecoderConfig, EncoderDecoderConfig, lora_findings, stack_findings, stack_parameters
+from vaak.nn.config import (
+    DecoderConfig,
+    EncoderDecoderConfig,
+    lora_findings,
+    own_network_findings,
+    stack_findings,
+    stack_parameters,
+)
 from vaak.tasks.seq2seq.config import (
     ALIASES,
     DEFAULTS,
@@ -44,6 +51,8 @@ def checks(experiment: Experiment[Any, Any]) -> Iterator[CheckFinding]:
         yield from tokenizer_findings("data.tokenizer", data.tokenizer)
         yield from tokenizer_findings("data.target_tokenizer", data.target_tokenizer)
     else:
+        for side in STACKS:
+            yield from own_network_findings(f"model.{side}", getattr(model, side), "model.pretrained has its own")
         yield from _pretrained(data)
     method = data.decoding.method
     for name, methods in METHODS_OF.items():
@@ -55,7 +64,7 @@ def _pretrained(data: Seq2SeqDataConfig) -> Iterator[CheckFinding]:
     if data.target_tokenizer is not None:
         yield impossible("data.target_tokenizer", "model.pretrained has its own tokenizer, one for both sides")
     for side in STACKS:
-        for name in sorted(DecoderConfig.model_fields.keys() - {"dropout", "attention_dropout"}):
+        for name in sorted(DecoderConfig.model_fields.keys() - {"type", "options", "dropout", "attention_dropout"}):
             yield no_effect(f"model.{side}.{name}", "pretrained has its own")
     for name in sorted(EncoderDecoderConfig.model_fields.keys() - {"model_type", "name", *STACKS}):
         yield no_effect(f"model.{name}", "pretrained has its own")
@@ -111,7 +120,7 @@ SPEC = TaskSpec(
     task="vaak.tasks.seq2seq.task:Seq2SeqTask",
     model=Seq2SeqConfig,
     data=Seq2SeqDataConfig,
-    used_by_models=("data.tokenizer", "data.target_tokenizer"),
+    used_by_models=("data.tokenizer", "data.target_tokenizer", "model.encoder", "model.decoder"),
     length_unit="tokens",
     defaults=DEFAULTS,
     aliases=ALIASES,

@@ -191,7 +191,9 @@ class Seq2SeqTask(TextTask[Seq2SeqExperiment, PreparedPairs, Seq2SeqModel]):
         return TranslationMeters(protocol, self._translations, lambda index: pairs([index])[0].source, self._attention)
 
     def _attention(self, model: nn.Module) -> dict[str, Any]:
-        """The cross-attention in the translation of the first validation source."""
+        """The cross-attention in the translation of the first validation source; that of an own network isn't known."""
+        if self.own.decoder.is_own:
+            return {}
         translator = self.translator(model)
         sources = [pair.source for pair in self.dataset("valid").first_pairs(1)]
         found = [one for one in translator.translate(sources, self.decoding()) if one.candidates]
@@ -284,7 +286,7 @@ class Seq2SeqTask(TextTask[Seq2SeqExperiment, PreparedPairs, Seq2SeqModel]):
         pairs = self.dataset("valid").first_pairs(SHOWN_TRANSLATIONS)
         translator = self.translator(model)
         translations = list(translator.translate([pair.source for pair in pairs], self.decoding()))
-        if translations:
+        if translations and not self.own.decoder.is_own:
             draw_translation(translator, translations[0], self.directory / PICTURE)
         return [
             f"{pair.source} → {translation.text} (reference: {pair.targets[0]})"

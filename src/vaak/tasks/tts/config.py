@@ -128,7 +128,8 @@ class TtsModelConfig(Section):
         if not isinstance(values, dict) or values.get("preset") != "small":
             return values
         sides = {side: values.get(side, {}) for side in ("encoder", "decoder")}
-        return {**values, **{side: {**SMALL, **given} for side, given in sides.items() if isinstance(given, dict)}}
+        preset = ConvolutionalStackConfig.with_preset
+        return {**values, **{side: preset(SMALL, given) for side, given in sides.items() if isinstance(given, dict)}}
 
     @property
     def draws_features(self) -> bool:

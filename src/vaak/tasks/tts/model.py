@@ -26,11 +26,11 @@ from vaak.core.batch import Term
 from vaak.core.random_keys import Purpose, draw_key
 from vaak.nn.initialisation import initialise
 from vaak.nn.kernels.random_features import SquaredNorms
+from vaak.nn.own_network import make_stack
 from vaak.nn.speech.alignment import Aligner, beta_binomial_prior, monotonic_alignment
 from vaak.nn.speech.flow_matching import Draws, TransformerField, UNetField, flow_matching_loss, integrate, row_draws
 from vaak.nn.speech.masks import exact, length_mask
 from vaak.nn.speech.variance_adaptor import SymbolPredictor, VarianceAdaptor, frames_of, regulate, whole_durations
-from vaak.nn.stack import TransformerStack
 from vaak.tasks.tts.config import TtsModelConfig
 from vaak.tasks.tts.data import Normalisation
 
@@ -147,7 +147,7 @@ class TtsModel(nn.Module):
         several = config.speaker_embedding and inventory.num_speakers > 1
         self.speakers = nn.Embedding(inventory.num_speakers, width) if several else None
         self.dropout = nn.Dropout(config.encoder.dropout)
-        self.encoder = TransformerStack(config.encoder, causal=False)
+        self.encoder = make_stack(config.encoder, causal=False, section="model.encoder")
         self.duration_predictor = SymbolPredictor(width, **predictor)
         self.adaptor = None
         if config.has_prosody:
@@ -284,7 +284,7 @@ def ended(plan: SpeechPlan, stop: Tensor) -> SpeechPlan:
 def make_decoder(config: TtsModelConfig, num_bins: int) -> nn.Module:
     """The stack or the field that makes frames of ``num_bins``."""
     if not config.matches_flows:
-        return TransformerStack(config.decoder, causal=False)
+        return make_stack(config.decoder, causal=False, section="model.decoder")
     flow, condition_width = config.flow_matching, config.encoder.d_model
     if flow.vector_field == "transformer":
         return TransformerField(config.decoder, num_bins, condition_width)

@@ -6,7 +6,14 @@ from collections.abc import Iterator
 
 from vaak.audio.config import AudioConfig, DatasetConfig
 from vaak.config.tasks import CheckFinding, TaskSpec, impossible, no_effect, only_length, remark
-from vaak.nn.config import ConvolutionalStackConfig, lora_findings, preset_findings, stack_findings, stack_parameters
+from vaak.nn.config import (
+    ConvolutionalStackConfig,
+    lora_findings,
+    own_network_findings,
+    preset_findings,
+    stack_findings,
+    stack_parameters,
+)
 from vaak.tasks.audio_checks import dataset_findings, mel_findings
 from vaak.tasks.tts.config import (
     ALIASES,
@@ -87,7 +94,9 @@ def _unread_by_decoder(model: TtsModelConfig) -> Iterator[CheckFinding]:
         for name in ("width", "num_levels", "blocks_per_level", "kernel_size"):
             yield no_effect(f"model.flow_matching.{name}", "vector_field is transformer: it is sized by model.decoder")
     else:
-        for name in ConvolutionalStackConfig.model_fields:
+        own = "model.flow_matching.vector_field is unet, which has its own network"
+        yield from own_network_findings("model.decoder", model.decoder, own)
+        for name in sorted(ConvolutionalStackConfig.model_fields.keys() - {"type", "options"}):
             yield no_effect(f"model.decoder.{name}", "vector_field is unet: it is sized by model.flow_matching")
 
 
@@ -180,6 +189,7 @@ SPEC = TaskSpec(
     data=TtsDataConfig,
     audio=AudioConfig,
     corpus=DatasetConfig,
+    used_by_models=("model.encoder", "model.decoder"),
     length_unit="seconds",
     defaults=DEFAULTS,
     aliases=ALIASES,

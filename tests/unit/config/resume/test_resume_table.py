@@ -304,7 +304,7 @@ def test_long_values_are_shortened():
 
 
 def test_unknown_keys_have_no_class():
-    for key in ("training.epoch", "model.encoder.d_model", "training.optimizer.groups.0.matches", "nothing"):
+    for key in ("training.epoch", "data.encoder.d_model", "training.optimizer.groups.0.matches", "nothing"):
         with pytest.raises(KeyError):
             resume_class("lm", key)
 

@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from small_diarizers import COLLATORS, NUM_BINS, SPEAKERS, small_diarizer
+from vaak.nn.stack import TransformerStack
 from vaak.tasks.diarization.labels import one_hot_sets
 from vaak.tasks.diarization.model import (
     DiarizationModel,
@@ -95,6 +96,7 @@ def test_every_output_sees_its_own_frames(options: dict[str, Any]):
     """A change in the features of an output frame reaches it; a model whose attention sees nobody shows which do."""
     sizes = {name: value for name, value in options.items() if name not in ("head", "max_speakers")}
     model = small_diarizer(dtype=torch.float64, **sizes, num_convolutions=0)
+    assert isinstance(model.encoder, TransformerStack)
     for block in model.encoder.blocks:
         torch.nn.init.zeros_(block.get_parameter("attention.output.weight"))
     features, mask = features_of(40)
