@@ -127,6 +127,15 @@ def test_the_effect_size_is_mean_over_deviation():
     size, (low, high) = effect_size(*KIT)
     assert size == pytest.approx(differences.mean() / differences.std(ddof=1))
     assert low <= size <= high
+    drawn = stats.bootstrap(
+        (np.random.default_rng(1).normal(0.5, 1, 200),),
+        lambda rows, axis: rows.mean(axis) / rows.std(axis, ddof=1),
+        method="percentile",
+        n_resamples=4000,
+        rng=2,
+    ).confidence_interval
+    _, ours = effect_size(np.random.default_rng(1).normal(0.5, 1, 200).tolist(), [0.0] * 200)
+    assert ours == pytest.approx(tuple(drawn), abs=0.04)  # the width is 0.3
     assert effect_size([1.0, 2.0], [1.0, 2.0]) == (0.0, (0.0, 0.0))
 
 

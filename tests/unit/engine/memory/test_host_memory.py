@@ -63,6 +63,11 @@ def test_a_group_above_may_be_the_one_that_is_full(proc, tmp_path):
     assert read(proc, tmp_path / "groups", "0::/pod/job\n") == (10, 10, 2)
 
 
+def test_a_groups_name_may_have_colons_as_containerds_have(proc, tmp_path):
+    group_v2(tmp_path / "groups" / "pod:cri-containerd:abc", 8 * GIBIBYTE, 7 * GIBIBYTE)
+    assert read(proc, tmp_path / "groups", "0::/pod:cri-containerd:abc\n") == (8, 8, 2)
+
+
 def test_the_limit_of_version_1(proc, tmp_path):
     group_v1(tmp_path / "groups" / "memory" / "docker" / "abc", 8 * GIBIBYTE, 7 * GIBIBYTE, cached=GIBIBYTE)
     group_v1(tmp_path / "groups" / "memory", 2**63 - 4096, 9 * GIBIBYTE)

@@ -207,6 +207,16 @@ def test_what_nccl_and_the_driver_are_is_recorded_and_what_a_change_means_is_sai
     assert saving.unknown(before, found()) == ["nccl", "nccl settings"]
 
 
+def test_conditions_are_compared_one_by_one_where_one_side_may_have_none():
+    before = {"packages": {"rich": "13", "scipy": "1"}, "nccl settings": {}, "threads": 2}
+    found = saving.differences(before, {"packages": {"rich": "14"}, "nccl settings": None, "threads": 2})
+    assert [(one.name, one.before, one.now) for one in found] == [
+        ("rich", "13", "14"),
+        ("scipy", "1", None),
+        ("nccl settings", {}, None),
+    ]
+
+
 def test_the_best_survives_and_is_still_pointed_to(tmp_path: Path):
     worsening = ToyTask(scripted=map(float, count(1)))
     first = toy_trainer(tmp_path, StopAt(5), task=worsening, **EVERYTHING)
