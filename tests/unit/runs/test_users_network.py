@@ -46,13 +46,25 @@ training: {max_steps: 2, batch_size: 8, device: cpu, logging: {tensorboard: fals
 """
 
 
+SEVERAL = """\
+task: multitask
+name: several
+data:
+  tasks:
+    kind: {task: classification, model: {type: './mine.py:Net', d_model: 16}, data: DATA}
+    words: {task: lm, model: {type: './mine.py:Net', d_model: 16, model_type: encoder}, data: DATA}
+model: {shared: [{kind: transformer.stack, words: stack}]}
+training: {max_steps: 2, batch_size: 8, device: cpu, logging: {tensorboard: false, progress_bar: false}}
+""".replace("DATA", "{corpus: {num_sentences: 200}, tokenizer: {type: character, vocab_size: 300}, max_length: 24}")
+
+
 @pytest.fixture(scope="module")
 def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("project")
     tiny_runs.write_corpus(folder)
     (folder / "mine.py").write_text(NETWORK)
     (folder / "leak.py").write_text(NETWORK.partition("    def forward")[0] + LEAK)
-    for name, text in (("own", OWN), ("classifier", CLASSIFIER), ("translator", TRANSLATOR)):
+    for name, text in {"own": OWN, "classifier": CLASSIFIER, "translator": TRANSLATOR, "several": SEVERAL}.items():
         (folder / f"{name}.yml").write_text(text)
     return folder
 
@@ -156,6 +168,19 @@ def test_a_translator_has_one_on_each_side(vaak, project, tmp_path):
     code, _, errors = vaak("translate", *asked)
     assert (code, errors.count("\n")) == (2, 1)
     assert "model.decoder.type is mine.py:Net, whose attention isn't known" in errors
+
+
+def test_several_tasks_share_one(vaak, project, tmp_path):
+    run = trained(project / "several.yml", tmp_path / "run")
+    saved = weights_of(run)
+    assert {name.partition(".stack.network")[0] for name in saved if ".network." in name} == {"tasks.kind.transformer"}
+    code, _, errors = vaak("classify", run, "वह घर जाता है", "--task", "kind")
+    assert (code, errors.count("\n")) == (2, 1)
+    code, _, errors = vaak("classify", run, "वह घर जाता है", "--task", "kind", "--trust-code")
+    assert code == 0, errors
+    decoder = load([project / "several.yml"], [f"run_dir={run}2", "data.tasks.words.model.model_type=decoder"])
+    with pytest.raises(UserError, match="is a decoder's, which sees no later token"):
+        train(decoder)
 
 
 def test_a_leak_is_said_before_any_data_is_prepared(vaak, project, tmp_path):

@@ -25,7 +25,7 @@ class MultiTaskModel(nn.Module):
     """The model of each task, in ``tasks``; each ``shared`` module has its name in the model of each that has it."""
 
     def __init__(self, tasks: Mapping[str, nn.Module], shared: Sequence[Mapping[str, str]] = ()) -> None:
-        """Raises UserError for a shared module that isn't there, or whose parameters have other shapes elsewhere."""
+        """Raises UserError for a shared module that isn't there, or that has other shapes or another side elsewhere."""
         super().__init__()
         for name in tasks:
             if hasattr(nn.ModuleDict, name):
@@ -55,6 +55,14 @@ def _demand_same_shapes(name: str, module: nn.Module, other: str, own: nn.Module
         raise UserError(
             f"{KEY}: {differing} has shape {here.get(differing)} in {name}, and {there.get(differing)} in {other}; "
             "give both tasks the same options of the model"
+        )
+    sees_later = [
+        [(path, part.causal) for path, part in one.named_modules() if isinstance(getattr(part, "causal", None), bool)]
+        for one in (module, own)
+    ]
+    if sees_later[0] != sees_later[1]:  # shapes are the same, and a decoder would see what it has to predict
+        raise UserError(
+            f"{KEY}: one of {name} and {other} is a decoder's, which sees no later token; give both the same model_type"
         )
 
 

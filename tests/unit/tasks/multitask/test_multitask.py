@@ -20,6 +20,8 @@ from vaak.core.batch import Batch, Term
 from vaak.core.errors import UserError
 from vaak.engine.checkpoint.files import load_checkpoint
 from vaak.engine.trainer import Trainer
+from vaak.nn.config import StackConfig
+from vaak.nn.own_network import make_stack
 from vaak.runs.start import train
 from vaak.tasks.multitask.data import Shares
 from vaak.tasks.multitask.model import MultiTaskModel
@@ -204,6 +206,15 @@ def test_modules_that_cannot_be_shared_are_named():
         MultiTaskModel(models, [{"a": "body", "b": "0"}])
     with pytest.raises(UserError, match="torch has type for itself"):
         MultiTaskModel({"type": Regressor(0)})
+
+
+def test_a_decoder_does_not_share_with_an_encoder():
+    """Their shapes are the same; the decoder would see the tokens that it has to predict, and its loss would be 0."""
+    config = StackConfig(d_model=8, num_layers=1, num_heads=2)
+    models = {name: nn.ModuleDict({"stack": make_stack(config, causal=name != "a")}) for name in "abc"}
+    MultiTaskModel(models, [{"b": "stack", "c": "stack"}])
+    with pytest.raises(UserError, match=r"one of a\.stack and b\.stack is a decoder's, which sees no later token"):
+        MultiTaskModel(models, [{"a": "stack", "b": "stack"}])
 
 
 # A YAML.
