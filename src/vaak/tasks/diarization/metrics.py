@@ -155,7 +155,7 @@ class DiarizationMeters(Meters):
         outputs: Sequence[WindowOutput],
         found: dict[str, float],
     ) -> ShownRecording:
-        """Add the sums of a recording."""
+        """Add the sums of a recording; keep it as an example: its errors, and of the first ones who speaks when."""
         hypothesis = diarizer.segments(diarizer.joined(list(outputs), len(example.features)))
         reference = list(diarizer.collator.reference(example))
         own: dict[str, float] = {}
@@ -169,28 +169,20 @@ class DiarizationMeters(Meters):
             found[f"miscounted_{counts[0]}"] += abs(counts[0] - counts[1])
             found[f"recordings_{counts[0]}"] += 1
         found["recordings"] += 1
-        self._keep(index, example, (reference, hypothesis), own)
-        return ShownRecording(example.name, hypothesis, reference, example.duration)
-
-    def _keep(
-        self,
-        index: int,
-        example: DiarizationExample,
-        sides: tuple[Sequence[Segment], Sequence[Segment]],
-        own: dict[str, float],
-    ) -> None:
-        """Keep a recording as an example: its errors, and of the first ones who speaks when, in both ``sides``."""
-        reference, hypothesis = ([[round(start, 2), round(end, 2), who] for start, end, who in side] for side in sides)
-        speakers, found = (len({who for *_, who in side}) for side in (reference, hypothesis))
-        errors = {name: round(own[name], 2) for name in ("miss", "false_alarm", "confusion", "scored")}
-        wrong = own["miss"] + own["false_alarm"] + own["confusion"]
-        about = {"name": example.name, "seconds": round(example.duration, 2), "speakers": speakers, "found": found}
+        sides = [
+            [[round(start, 2), round(end, 2), who] for start, end, who in side] for side in (reference, hypothesis)
+        ]
+        about: dict[str, Any] = {"name": example.name, "seconds": round(example.duration, 2)}
+        about |= {"speakers": counts[0], "found": counts[1]}
         if index < SHOWN_RECORDINGS:
-            about |= {"reference": reference[:MOST_SEGMENTS], "hypothesis": hypothesis[:MOST_SEGMENTS]}
+            about |= {"reference": sides[0][:MOST_SEGMENTS], "hypothesis": sides[1][:MOST_SEGMENTS]}
         if index < HEARD_RECORDINGS and self._heard is not None:
             about["audio"] = f"recording-{index + 1}"
+        about |= {name: round(own[name], 2) for name in ("miss", "false_alarm", "confusion", "scored")}
+        wrong = own["miss"] + own["false_alarm"] + own["confusion"]
         rate = wrong / own["scored"] if own["scored"] else 0.0
-        self._log.add(index, rate, (wrong, own["scored"]), str(reference), {**about, **errors}, str(speakers))
+        self._log.add(index, rate, (wrong, own["scored"]), str(sides[0]), about, str(counts[0]))
+        return ShownRecording(example.name, hypothesis, reference, example.duration)
 
     def seen(self) -> dict[str, list[Any]]:
         return self._log.seen()
