@@ -54,6 +54,11 @@ class Window(NamedTuple):
     """How many of its frames are of audio, not of what it was padded with."""
 
 
+def speech_seconds(window: Window) -> float:
+    """How long its speech is."""
+    return window.end - window.start
+
+
 @dataclass(eq=False)
 class Listener:
     """A recording in work: its ``features`` ``(bin, frame)``, and the frame at which its next window begins."""

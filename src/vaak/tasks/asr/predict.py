@@ -30,7 +30,7 @@ from vaak.nn.decoding.beam_search import BeamSettings, beam_search
 from vaak.nn.decoding.sampling import Hypothesis, SamplingSettings, without_dropout, write
 from vaak.tasks.asr.config import AsrDecodingConfig
 from vaak.tasks.asr.features import WhisperFeatures
-from vaak.tasks.asr.long_form import Recording, Window, frames_in, transcripts_by_seeking, windows_of
+from vaak.tasks.asr.long_form import Recording, Window, frames_in, speech_seconds, transcripts_by_seeking, windows_of
 from vaak.tasks.asr.model import AsrModel, Encoded
 from vaak.tasks.asr.times import SECONDS_OF_A_TIME, Piece, TimeRules, pieces_of, token_times, words_of
 from vaak.tasks.asr.transcripts import Segment, Transcript
@@ -92,7 +92,7 @@ class Transcriber:
             return
         batches = Batches(self.device, batch_size, self.decoding.batch_size)
         segments: list[Segment] = []
-        for one in batches.of_sources(map(Recording, paths), self.windows, _seconds_of, self.segments_of_windows):
+        for one in batches.of_sources(map(Recording, paths), self.windows, speech_seconds, self.segments_of_windows):
             if not isinstance(one, Done):
                 segments += one[1]
                 continue
@@ -351,10 +351,6 @@ def compression_ratio(tokens: Sequence[int], vocab_size: int) -> float:
     size = int(math.log2(vocab_size) / 8) + 1
     content = b"".join(token.to_bytes(size, "little") for token in tokens)
     return len(content) / len(zlib.compress(content))
-
-
-def _seconds_of(window: Window) -> float:
-    return window.end - window.start
 
 
 class TranscriptWriter:

@@ -29,6 +29,7 @@ from vaak.core.batch import Term, send
 from vaak.nn.initialisation import initialise
 from vaak.nn.kernels.random_features import SquaredNorms
 from vaak.nn.own_network import make_stack
+from vaak.nn.speech.masks import exact
 from vaak.tasks.diarization.config import DiarizationModelConfig
 from vaak.tasks.diarization.labels import DiarizationCollator
 
@@ -274,11 +275,6 @@ class Attractors(nn.Module):
 CLUSTERING, SPEAKER, ATTRACTOR = "clustering", "speaker", "attractor"
 SCALE = 20.0
 """The factor of the cosines that the speaker loss is a softmax of."""
-
-
-def exact(x: Tensor) -> Tensor:
-    """The numbers in 32 bits at least."""
-    return x.to(torch.promote_types(x.dtype, torch.float32))
 
 
 MOST_TRIED = 5

@@ -26,7 +26,7 @@ from vaak.core.errors import DataError, UserError
 from vaak.nn.ctc import best_path, collapse, frames_needed
 from vaak.tasks.asr.ctc.data import FrameFeatures
 from vaak.tasks.asr.ctc.predict import CtcTranscriber
-from vaak.tasks.asr.long_form import Recording, Window
+from vaak.tasks.asr.long_form import Recording, Window, speech_seconds
 from vaak.tasks.asr.whisper import Vocabulary
 from vaak.tasks.batches import Batches, Done
 
@@ -125,7 +125,7 @@ class Aligner:
         nothing = np.zeros((0, transcriber.vocabulary.ids.size), np.float32)
         rows: list[np.ndarray] = [nothing]
         starts: list[np.ndarray] = [np.zeros(0)]
-        for one in batches.of_sources(map(Recording, paths), transcriber.windows, _seconds_of, self._log_probs):
+        for one in batches.of_sources(map(Recording, paths), transcriber.windows, speech_seconds, self._log_probs):
             if not isinstance(one, Done):
                 begin, own = one[1]
                 rows.append(own)
@@ -211,7 +211,3 @@ def spelled(words: Sequence[str], vocabulary: Vocabulary, said: str) -> Spelling
             found.ids.append(token)
             found.words.append(max(owners[start:end], default=-1))
     return found
-
-
-def _seconds_of(window: Window) -> float:
-    return window.end - window.start
