@@ -14,8 +14,9 @@ from __future__ import annotations
 import json
 import re
 import tarfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from functools import partial
+from itertools import groupby
 from pathlib import Path, PurePosixPath
 from typing import Any, ClassVar, NamedTuple
 
@@ -137,7 +138,8 @@ class WebDatasetReader(_ArchiveReader):
     ENDING = ".tar"
 
     def lines(self, part: Path) -> Iterator[Line]:
-        for key, members in _grouped(members_of(part)):
+        for key, group in groupby(members_of(part), lambda one: one.key):
+            members = {one.name[len(key) + 1 :].lower(): one for one in group}  # by their endings
             where = f"{part}, {key}"
             audio = next((one for ending, one in members.items() if f".{ending.rpartition('.')[2]}" in AUDIO), None)
             if audio is None:
@@ -149,19 +151,6 @@ class WebDatasetReader(_ArchiveReader):
                 row["speaker"] = members["spk"].text()
             entry = {"id": key.replace("/", "-"), **self.entry_of(row, where), "audio": audio.name}
             yield Line(where, entry, audio.range)
-
-
-def _grouped(members: Iterable[Member]) -> Iterator[tuple[str, dict[str, Member]]]:
-    """Members that follow each other and have the same key, by their ending in lower case."""
-    key, found = "", dict[str, Member]()
-    for one in members:
-        if one.key != key and found:
-            yield key, found
-            found = {}
-        key = one.key
-        found[one.name[len(key) + 1 :].lower()] = one
-    if found:
-        yield key, found
 
 
 class ParquetReader(_ArchiveReader):

@@ -58,21 +58,6 @@ def save_base(source: str, folder: Path, max_length: int) -> Tokenizer:
     Raises UserError where they can't be loaded, it isn't a decoder, or it doesn't read ``max_length`` tokens.
     """
     config = config_of(KEY, source)
-    _demand_decoder(config, source)
-    found = options_of(config.to_dict())
-    longest = getattr(config, "max_position_embeddings", None)
-    if isinstance(found, str):
-        log.info("%s: %s: %s, so it is transformers' own module", KEY, source, found)
-    has_places = isinstance(found, str) or found["position_type"] == "learned"
-    if has_places and longest is not None and max_length > longest:
-        raise UserError(f"data.max_length is {max_length}, but {source} reads at most {longest} tokens")
-    save_config(config, folder)
-    write_generation(source, folder)
-    return save_tokenizer(source, folder)
-
-
-def _demand_decoder(config: Any, source: str) -> None:
-    """Raises UserError for a model that isn't a causal language model of text that transformers has, and trains."""
     ropes = getattr(config, "rope_parameters", None) or {}  # some models have one for each kind of layer
     said = ""
     if config.get_text_config() is not config:
@@ -87,6 +72,16 @@ def _demand_decoder(config: Any, source: str) -> None:
         said = "has rope_type dynamic, whose wavelengths depend on what was read before; give another scaling"
     if said:
         raise UserError(f"{KEY}: {source} is a {config.model_type}, which {said}")
+    found = options_of(config.to_dict())
+    longest = getattr(config, "max_position_embeddings", None)
+    if isinstance(found, str):
+        log.info("%s: %s: %s, so it is transformers' own module", KEY, source, found)
+    has_places = isinstance(found, str) or found["position_type"] == "learned"
+    if has_places and longest is not None and max_length > longest:
+        raise UserError(f"data.max_length is {max_length}, but {source} reads at most {longest} tokens")
+    save_config(config, folder)
+    write_generation(source, folder)
+    return save_tokenizer(source, folder)
 
 
 def family_in(folder: Path) -> DecoderFamily | None:

@@ -62,26 +62,21 @@ def minimal_pairs(count_per_phenomenon: int, seed: int) -> Iterator[MinimalPair]
         composer = Composer(draw_key(Purpose.GRAMMAR_PAIRS, phenomenon.name, seed))
         seen: set[Words] = set()
         while len(seen) < count_per_phenomenon:
-            twins = _twins(composer, phenomenon)
-            if twins is None or any(good in seen for good, _ in twins):
+            try:
+                first, second = phenomenon.contrast(composer)
+            except NoChoiceError:  # the words drawn don't do
                 continue
-            for good, bad in twins[: count_per_phenomenon - len(seen)]:
+            goods = (first.words, second.words)
+            if first.target == second.target or not all(is_sound(words) and meets_held_out(words) for words in goods):
+                continue
+            if any(good in seen for good in goods):
+                continue
+            bads = (first.with_target(second.target), second.with_target(first.target))  # they exchange their targets
+            for good, bad in list(zip(goods, bads, strict=True))[: count_per_phenomenon - len(seen)]:
                 yield MinimalPair(
                     " ".join(good), " ".join(bad), phenomenon.name, str(len(seen)), phenomenon.long_distance
                 )
                 seen.add(good)
-
-
-def _twins(composer: Composer, phenomenon: Phenomenon) -> tuple[tuple[Words, Words], ...] | None:
-    """Two (good, bad) pairs that exchange their targets, or None where the words drawn don't do."""
-    try:
-        first, second = phenomenon.contrast(composer)
-    except NoChoiceError:
-        return None
-    goods = (first.words, second.words)
-    if first.target == second.target or not all(is_sound(words) and meets_held_out(words) for words in goods):
-        return None
-    return (first.words, first.with_target(second.target)), (second.words, second.with_target(first.target))
 
 
 PHENOMENA = (
