@@ -107,6 +107,11 @@ CIRCUMSTANCES: dict[str, tuple[str, ...]] = {
     "data.tokenizer.min_frequency": ("data.tokenizer={type: character, min_frequency: 1}",),
     "data.masking_probability": ("model.model_type=encoder",),
     "data.shift_windows": ("data.layout=stream",),
+    "data.mixture": ("data.corpus.train=[FOLDER/train.txt, FOLDER/train.jsonl]", "data.mixture=[{weights: [1, 1]}]"),
+    "data.mixture.0.step": (
+        "data.corpus.train=[FOLDER/train.txt, FOLDER/train.jsonl]",
+        "data.mixture=[{weights: [1, 1]}, {step: 5, weights: [1, 9]}]",
+    ),
     **dict.fromkeys(("data.chat_template", "data.loss_on", "data.long_chats"), CHATS),
     "data.stride": ("data.layout=stream",),
     "data.target_tokenizer": ("data.target_tokenizer={type: character}",),

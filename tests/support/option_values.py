@@ -104,6 +104,8 @@ VALUES: dict[str, Any] = {
     "training.batching.max_tokens": 100,
     "training.batching.max_duration": 10.0,
     "data.minimal_pairs": ["FOLDER/pairs.jsonl"],
+    "data.mixture.0.weights": [1.0, 9.0],
+    "data.mixture.0.step": 4,
     "data.tokenizer.path": "FOLDER/tokenizer",
     "data.tokenizer.min_frequency": 40,
     "data.target_tokenizer.path": "FOLDER/tokenizer",

@@ -34,7 +34,8 @@ class Dataset:
     parts
         Each example's part, a number from 0 on, or None: examples of two parts are never in one microbatch.
     shares
-        How many microbatches of each part an epoch has, see ``vaak.data.batching``; None: one pass over each.
+        How many microbatches of each part an epoch has, or each step (``StepWeights``), see ``vaak.data.batching``;
+        None: one pass over each.
     row_capacity
         The length that a packed row may have, or None where rows are never packed.
     draws_globally
@@ -53,7 +54,7 @@ class Dataset:
     fingerprint: str
     strata: np.ndarray | None = None
     parts: np.ndarray | None = None
-    shares: Callable[[int], float] | None = None
+    shares: Callable[..., Any] | None = None
     row_capacity: int | None = None
     draws_globally: bool = True
     evaluation_budget: float | None = None

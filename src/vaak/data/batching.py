@@ -7,6 +7,8 @@ Mixed: each microbatch is from one part of the dataset alone. Every part has a s
 pass, through all epochs. In an epoch the parts have together as many microbatches as one pass over all of them; part
 ``i``, which has ``m`` in a pass, has a share of them in proportion to ``m ** exponent``: 1, one pass over each part;
 0.5, small parts more often; 0, all parts equally often. Shares are kept exactly, all along the epoch, instead of drawn.
+Or weights of the parts at some steps are given (``StepWeights``): then the shares of a step are those on the line
+between the two that are nearest, and a function of the step's number alone.
 """
 
 from __future__ import annotations
@@ -45,6 +47,8 @@ def training_planner(config: TrainingConfig, dataset: Dataset) -> Planner:
     whole = planner_of(dataset, config.batching, config.batch_size, config.random_seed)
     if config.curriculum is None:
         return whole
+    if isinstance(dataset.shares, StepWeights):
+        raise UserError("training.curriculum: sources mixed by step aren't ordered by difficulty, too; leave one out")
 
     def of_pool(pool: np.ndarray, seed: int, epoch: int) -> Planner:
         return planner_of(dataset, config.batching, config.batch_size, seed, pool, epoch)
@@ -102,7 +106,9 @@ def planner_of(
     pool = np.arange(len(dataset.parts)) if pool is None else pool
     own = dataset.parts[pool]
     members = [np.flatnonzero(own == part) for part in np.unique(own)]
-    shares = dataset.shares if dataset.shares is None or epoch is None else SharesOf(dataset.shares, epoch)
+    shares = dataset.shares
+    if shares is not None and epoch is not None and not isinstance(shares, StepWeights):
+        shares = SharesOf(shares, epoch)
     return MixedPlanner(members, lambda places: of(pool[places]), shares, seed)
 
 
@@ -227,18 +233,44 @@ class SharesOf:
         return self.shares(self.epoch)
 
 
+@dataclass(frozen=True)
+class StepWeights:
+    """Weights of parts by step: ``knots`` are ``(step, weight of each part)``, by ascending steps.
+
+    A step has ``step_size`` microbatches, over all ranks; the last one of an epoch may have fewer.
+    """
+
+    knots: Sequence[tuple[int, Sequence[float]]]
+    step_size: int
+
+    def __call__(self, epoch: int, num_microbatches: int) -> np.ndarray:
+        """The share of each part in each microbatch of an epoch, ``(microbatch, part)``.
+
+        >>> StepWeights([(0, (1, 0)), (2, (1, 1))], step_size=2)(0, 5).tolist()
+        [[1.0, 0.0], [1.0, 0.0], [0.75, 0.25], [0.75, 0.25], [0.5, 0.5]]
+        """
+        first = epoch * -(-num_microbatches // self.step_size)
+        steps = first + np.arange(num_microbatches) // self.step_size
+        at, weights = [step for step, _ in self.knots], np.array([values for _, values in self.knots], dtype=np.float64)
+        shares = weights / weights.sum(axis=1, keepdims=True)
+        return np.stack([np.interp(steps, at, one) for one in shares.T], axis=1)
+
+
+Shares = Callable[[int], float] | StepWeights
+
+
 class MixedPlanner:
     """Plans each of the parts, which have ``members``, by what ``planner_of`` them gives.
 
-    ``exponent(epoch)`` says how shares follow sizes (None: always 1); two that differ differ in their text, too, which
-    is part of the plan, so that a run can't be resumed under another. ``seed`` draws the order.
+    ``exponent(epoch)`` says how shares follow sizes (None: always 1), or gives them by step; two that differ differ in
+    their text, too, which is part of the plan, so that a run can't be resumed under another. ``seed`` draws the order.
     """
 
     def __init__(
         self,
         members: Sequence[np.ndarray],
         planner_of: Callable[[np.ndarray], Planner],
-        exponent: Callable[[int], float] | None,
+        exponent: Shares | None,
         seed: int,
     ) -> None:
         self._members, self._planners = members, [planner_of(own) for own in members]
@@ -249,6 +281,8 @@ class MixedPlanner:
 
     def shares(self, epoch: int) -> np.ndarray:
         """The number of microbatches of each part in an epoch."""
+        if isinstance(self._exponent, StepWeights):
+            return apportioned(self._exponent(epoch, self.num_microbatches).sum(axis=0), self.num_microbatches)
         exponent = 1.0 if self._exponent is None else self._exponent(epoch)
         return apportioned(self._sizes**exponent, self.num_microbatches)
 
@@ -258,9 +292,14 @@ class MixedPlanner:
         # how many microbatches of each part all earlier epochs had: where each part's next pass begins
         before, shares, rng = self._passed[epoch], self.shares(epoch), plan_generator(self._seed, epoch)
         plans, passes, places = [], [], []
+        due: np.ndarray | None = None  # which part of its microbatches each part should have had, before each place
+        if isinstance(self._exponent, StepWeights):
+            due = np.cumsum(self._exponent(epoch, self.num_microbatches), axis=0)
+            due = np.concatenate([np.zeros_like(due[:1]), due]) / np.where(due[-1] > 0, due[-1], 1.0)
         for part, (position, left) in enumerate(zip(before.tolist(), shares.tolist(), strict=True)):
             # Evenly spaced, moved by one draw each: a part's share holds in every stretch of the epoch.
-            places.append((np.arange(left) + rng.random(left)) / max(left, 1))
+            even = (np.arange(left) + rng.random(left)) / max(left, 1)
+            places.append(even if due is None else np.interp(even, due[:, part], np.arange(len(due))))
             # An epoch may end in the midst of a part's pass: ``position`` counts from the start of the run.
             first = position // self._planners[part].num_microbatches
             while left:

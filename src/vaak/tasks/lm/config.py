@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import model_validator
+from pydantic import Field, field_validator, model_validator
 
 from vaak.config.base import LARGEST_COUNT, LARGEST_LENGTH, ResumeClass, Section, fold_option, folds_file_option, option
 from vaak.config.experiment import Experiment
@@ -134,12 +134,35 @@ class CorpusConfig(TextSourceSection):
         return self.type in ("chat", "preferences")
 
 
+class SourceWeights(Section):
+    """How much is read of each source at a step."""
+
+    resume_class: ClassVar[ResumeClass | None] = "refused"
+
+    step: int = option("The step; before the first and after the last, the weights are those of these.", 0, ge=0)
+    weights: tuple[Annotated[float, Field(ge=0, le=1e9)], ...] = option(
+        "The weight of each pattern of data.corpus.train, in their order.", (), min_length=1
+    )
+
+    @field_validator("weights")
+    @classmethod
+    def _some_weight(cls, weights: tuple[float, ...]) -> tuple[float, ...]:
+        if not sum(weights):
+            raise ValueError("all are 0, so nothing would be read")
+        return weights
+
+
 class LanguageModelDataConfig(Section):
     """Text, tokens and the windows into which they are cut."""
 
     resume_class: ClassVar[ResumeClass | None] = "refused"
 
     corpus: CorpusConfig = option("The source of the text.", CorpusConfig())
+    mixture: tuple[SourceWeights, ...] = option(
+        "Shares of the patterns of data.corpus.train, each a source, in training, by step; on a straight line from one "
+        "to the next. Empty: each document once an epoch.",
+        (),
+    )
     tokenizer: TokenizerConfig = option("The tokenizer.", TokenizerConfig())
     max_length: int = option("Maximum sequence length, in tokens.", 512, gt=1, le=LARGEST_LENGTH)
     chat_template: str | None = option(

@@ -7,9 +7,10 @@ Token ids in, target ids out, -100 where nothing is to be predicted:
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import logging
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, Self
 
 import numpy as np
 import torch
@@ -18,10 +19,13 @@ from vaak.core.batch import Batch
 from vaak.core.errors import UserError
 from vaak.core.storage.files import fingerprint_of
 from vaak.core.task import Dataset
+from vaak.data.batching import StepWeights
 from vaak.nn.cross_entropy import IGNORED
 from vaak.text.corpora.stores import TokenStore
 from vaak.text.difficulties import MEASURES, kept_difficulties
 from vaak.text.tokenizer import Tokenizer
+
+log = logging.getLogger("vaak")
 
 
 @dataclass(frozen=True)
@@ -63,6 +67,24 @@ class WindowDataset(Dataset):
 
     def ids(self, index: int) -> np.ndarray:
         raise NotImplementedError
+
+    def documents(self) -> np.ndarray:
+        """The document in which each window begins, ``(window,)``."""
+        raise NotImplementedError
+
+    def mix(self, sources: np.ndarray, weights: StepWeights, names: Sequence[str]) -> Self:
+        """Read sources by ``weights`` at each step; a window is of the source in which it begins.
+
+        ``sources`` ``(document,)`` are their numbers, and ``names`` what they are called. Returns itself. Raises
+        UserError for a source of which there is no window.
+        """
+        self.parts, self.shares = sources[self.documents()].astype(np.int64), weights
+        found = np.bincount(self.parts, minlength=len(names))
+        for name, number in zip(names, found.tolist(), strict=True):
+            if not number:
+                raise UserError(f"data.mixture: {name} has no training example; leave this source and its weights out")
+        log.info("%s", ", ".join(f"{name}: {number:,} windows" for name, number in zip(names, found, strict=True)))
+        return self
 
     def difficulty(self, measure: str) -> np.ndarray:
         """Return the difficulty ``(window,)`` by ``length``, ``lexical`` or ``morphology``, harder windows higher.
@@ -116,6 +138,9 @@ class TextDataset(WindowDataset):
         counted = start == 0 and self.store.is_exact
         num_bytes = int(self.store.num_bytes[document]) + (self.special.eos is not None) if counted else 0
         return corrupt(ids, targets, num_bytes, self.corruption, self.special, rng)
+
+    def documents(self) -> np.ndarray:
+        return self.windows.documents
 
     def ids(self, index: int) -> np.ndarray:
         """The ids of an example: one more than it has targets."""
@@ -238,6 +263,11 @@ class StreamDataset(WindowDataset):
         start = min(start, self.num_targets - length)
         ids = self._read(start, length + 1)
         return corrupt(ids, ids[1:], 0, self.corruption, self.special, rng)
+
+    def documents(self) -> np.ndarray:
+        firsts = np.arange(len(self.lengths)) * self.max_length
+        found: np.ndarray = self.starts.searchsorted(firsts, side="right") - 1
+        return found
 
     def ids(self, index: int) -> np.ndarray:
         """The ids of an example that is not shifted: one more than it has targets."""

@@ -8,7 +8,8 @@ The end of a document counts as one byte, its newline. No bytes are counted wher
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from array import array
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass
 from functools import cached_property, partial
 from itertools import islice
@@ -18,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from vaak.config.base import FOLDS_FILE
+from vaak.core.storage.files import write_bytes
 from vaak.report.tables import aligned
 from vaak.runs.prepared import PreparedFolder, Recipe, fingerprint_with_files
 from vaak.tasks.lm.config import LanguageModelDataConfig
@@ -50,13 +52,18 @@ class PreparedText(PreparedFolder):
         """The tokens of a split. Raises UserError if the corpus has no such split."""
         return self.open_split(split, TokenStore)
 
+    def sources(self) -> np.ndarray:
+        """The source of each training document, ``(document,)``: the number of its pattern."""
+        return np.fromfile(self.folder / "train" / SOURCES_FILE, "<u2")
+
 
 def fingerprint(data: LanguageModelDataConfig, code: Path = Path(), base: Base | None = None) -> str:
     """A hash of everything prepared data depend on: options, and size and time of change of every source file."""
     tokenizer_file = [Path(data.tokenizer.path)] if data.tokenizer.path else []
     files = [*CorpusBuilder(data.corpus, data.corpus.seed).files, *tokenizer_file]
     of_tokenizer = {**TokenizerFactory(data.tokenizer, code).data_options(), "path": data.tokenizer.path}
-    options = {"corpus": data.corpus.model_dump(mode="json"), "tokenizer": of_tokenizer, **_of_chats(data, code)}
+    further = {**_of_chats(data, code), **_of_mixture(data)}
+    options = {"corpus": data.corpus.model_dump(mode="json"), "tokenizer": of_tokenizer, **further}
     if base is None:
         return fingerprint_with_files(options, files)
     names = ("config.json", "tokenizer.json", *(TEMPLATE_FILES if data.corpus.has_answers else ()))
@@ -77,8 +84,8 @@ def recipe(
     tokenizer = TokenizerFactory(data.tokenizer, code)
     # Without its path, which may differ after a run was moved.
     corpus = data.corpus.model_dump(mode="json", exclude={"train", "valid", "test", "name", FOLDS_FILE})
-    of_chats = _of_chats(data, code)
-    options = {"corpus": corpus, "tokenizer": tokenizer.data_options() if base is None else "pretrained", **of_chats}
+    further = {**_of_chats(data, code), **_of_mixture(data)}
+    options = {"corpus": corpus, "tokenizer": tokenizer.data_options() if base is None else "pretrained", **further}
     make = partial(_make, data, tokenizer if base is None else base, splits, code)
     return Recipe(make, partial(fingerprint, data, code, base), options)
 
@@ -86,6 +93,14 @@ def recipe(
 def _of_chats(data: LanguageModelDataConfig, code: Path) -> dict[str, Any]:
     """Return the further options that prepared conversations depend on."""
     return {"chat_template": given_template(data.chat_template, code)} if data.corpus.has_answers else {}
+
+
+SOURCES_FILE = "sources.bin"
+
+
+def _of_mixture(data: LanguageModelDataConfig) -> dict[str, Any]:
+    """Return whether the source of each document is kept; its weights may change without preparing again."""
+    return {"sources": len(data.corpus.train)} if data.mixture else {}
 
 
 def _make(
@@ -117,7 +132,10 @@ def _make(
         keep_template(kept, content)
     for split in splits:
         if template is None:
-            store = write_tokens(folder / split, corpus.documents(split), tokenizer)
+            sources = array("H")
+            store = write_tokens(folder / split, _texts(corpus.read(split), sources), tokenizer)
+            if data.mixture and split == "train":
+                write_bytes(folder / split / SOURCES_FILE, np.array(sources, "<u2").tobytes())
         else:
             store = write_encoded(folder / split, _conversations(corpus.read(split), template), tokenizer)
         log.info("%s: %s documents, %s tokens", split, f"{len(store):,}", f"{len(store.tokens):,}")
@@ -127,6 +145,13 @@ def _make(
     (log.info if trip.exact == trip.documents else log.warning)("tokenizer: %s", trip)
     about = {split: figures.to_json() for split, figures in statistics.items()}
     return {"statistics": about, "round_trip": asdict(trip)}
+
+
+def _texts(documents: Iterable[Document], sources: array[int]) -> Iterator[str]:
+    """The text of each document, whose source is appended to ``sources``."""
+    for one in documents:
+        sources.append(one.source)
+        yield one.text
 
 
 def _conversations(documents: Iterator[Document], template: ChatTemplate) -> Iterator[EncodedPiece]:

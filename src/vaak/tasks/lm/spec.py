@@ -56,6 +56,7 @@ def checks(experiment: Experiment[Any, Any]) -> Iterator[CheckFinding]:
         for name in ("preset", *sorted(SingleStackConfig.model_fields.keys() - OF_A_RUN)):
             yield no_effect(f"model.{name}", "pretrained has its own")
         yield from unread_tokenizer_findings("data.tokenizer", data.tokenizer, "model.pretrained")
+    yield from _mixture(experiment, data)
     yield from _chats(model, data)
     yield from _preferences(experiment)
     if data.layout == "document":
@@ -81,6 +82,27 @@ PREFERENCES = "preferences"
 def losses(experiment: Experiment[LanguageModelConfig, LanguageModelDataConfig]) -> tuple[str, ...]:
     """The main losses that fit the data: of pairs of answers, or of tokens."""
     return ("dpo", "orpo") if experiment.data.corpus.type == PREFERENCES else losses_of_tokens(experiment)
+
+
+def _mixture(experiment: Experiment[Any, Any], data: LanguageModelDataConfig) -> Iterator[CheckFinding]:
+    """Yield the findings on sources that are mixed by step."""
+    if not data.mixture:
+        return
+    if data.corpus.type not in ("text", "json", "csv", "parquet"):
+        yield impossible("data.mixture", f"data.corpus.type is {data.corpus.type}; sources are files of text")
+    for number, knot in enumerate(data.mixture):
+        if len(knot.weights) != len(data.corpus.train):
+            yield impossible(
+                f"data.mixture.{number}.weights",
+                f"{len(knot.weights)} weights, but data.corpus.train has {len(data.corpus.train)} patterns",
+            )
+        if number and knot.step <= data.mixture[number - 1].step:
+            yield impossible(f"data.mixture.{number}.step", "steps must ascend")
+    training = experiment.training
+    if training.batching.type == "packed":
+        yield impossible("training.batching.type", "a row has one source; with data.mixture, use data.layout: stream")
+    if training.curriculum is not None:
+        yield impossible("training.curriculum", "data.mixture says what is read at which step; leave one out")
 
 
 def _chats(model: LanguageModelConfig, data: LanguageModelDataConfig) -> Iterator[CheckFinding]:

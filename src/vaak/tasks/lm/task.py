@@ -25,7 +25,7 @@ from vaak.core.batch import Batch, Term, places_of
 from vaak.core.errors import DataError, UserError
 from vaak.core.storage.files import fingerprint_of
 from vaak.core.task import Baselines, Outputs
-from vaak.data.batching import largest_rows
+from vaak.data.batching import StepWeights, largest_rows
 from vaak.engine.checkpoint.files import resolve_checkpoint
 from vaak.engine.distributed.launcher import pick_device
 from vaak.engine.trained import initialise
@@ -186,9 +186,16 @@ class LanguageModelTask(ExportableTask):
             corruption = Corruption(dropout=self.data.token_dropout if self.causal else 0.0, masking=masking)
             if self.chats:
                 return self._conversations(store, corruption, self.data.loss_on)
+            whole: TextDataset | StreamDataset
             if self.data.layout == "stream":
-                return StreamDataset(store, special, corruption, max_length=length, shift=self.data.shift_windows)
-            return TextDataset(store, special, corruption, max_length=length, stride=length)
+                whole = StreamDataset(store, special, corruption, max_length=length, shift=self.data.shift_windows)
+            else:
+                whole = TextDataset(store, special, corruption, max_length=length, stride=length)
+            if not self.data.mixture:
+                return whole
+            knots = tuple((one.step, one.weights) for one in self.data.mixture)
+            weights = StepWeights(knots, self.experiment.training.gradient_accumulation_steps)
+            return whole.mix(self.prepared.sources(), weights, self.data.corpus.train)
         return self._conversations(store, Corruption(), "answers") if self.chats else self._evaluated(store, masking)
 
     def _conversations(

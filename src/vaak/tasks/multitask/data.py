@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from vaak.core.batch import Batch
+from vaak.core.errors import UserError
 from vaak.core.storage.files import fingerprint_of
 from vaak.core.task import Dataset
 
@@ -63,6 +64,9 @@ class JointDataset(Dataset):
     def __init__(self, datasets: Mapping[str, Dataset], shares: Callable[[int], float] | None = None) -> None:
         self.names, self.datasets = list(datasets), list(datasets.values())
         self.shares = shares
+        for name, one in datasets.items():
+            if one.parts is not None:
+                raise UserError(f"tasks.{name}: data.mixture isn't read where several tasks are trained; leave it out")
         sizes = [len(one.lengths) for one in self.datasets]
         self.starts = np.cumsum([0, *sizes])
         self.lengths = np.concatenate([np.asarray(one.lengths) for one in self.datasets])

@@ -15,7 +15,9 @@ document is in memory and, while training documents are read, 8 bytes of digest 
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
+import itertools
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any, Protocol
 
 from vaak.core.corpus import SplitCorpus
@@ -136,9 +138,16 @@ def _open_source(options: CorpusOptions, seed: int) -> TextSource[Document]:
     files = {split: [(path,) for path in find_files(getattr(options, split), f"corpus.{split}")] for split in SPLITS}
     lacks_train = f"corpus.train: give the files of the training text (type: {options.type})"
     read = {"chat": read_chats, "preferences": read_preferences}.get(options.type)
-    return FileSource(
-        files, lambda together: read_documents((path for (path,) in together), options, read), lacks_train
-    )
+    named: dict[Path, int] = {}
+    for number, pattern in enumerate(options.train):
+        named |= {path: number for path in find_files([pattern], "corpus.train") if path not in named}
+
+    def documents(together: Sequence[tuple[Path, ...]]) -> Iterator[Document]:
+        for source, some in itertools.groupby((path for path, *_ in together), lambda path: named.get(path, 0)):
+            found = read_documents(some, options, read)
+            yield from found if source == 0 else (one._replace(source=source) for one in found)
+
+    return FileSource(files, documents, lacks_train)
 
 
 def _open_grammar(options: CorpusOptions, seed: int) -> GrammarSource[Document]:

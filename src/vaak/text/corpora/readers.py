@@ -67,6 +67,7 @@ class Document(NamedTuple):
 
     A conversation has its ``messages``, too, and its place; its text is what they say. A pair of answers has
     ``messages`` with the chosen one, and ``rejected`` with the other: the first ``num_asked`` of both are the same.
+    ``source`` is the number of the pattern that its file is named by.
     """
 
     text: str
@@ -75,6 +76,7 @@ class Document(NamedTuple):
     messages: tuple[dict[str, str], ...] = ()
     rejected: tuple[dict[str, str], ...] = ()
     num_asked: int = 0
+    source: int = 0
 
 
 class JsonEntry(NamedTuple):

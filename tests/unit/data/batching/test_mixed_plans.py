@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from vaak.config.training import BatchingConfig, TrainingConfig
 from vaak.core.errors import UserError
 from vaak.core.task import Dataset
-from vaak.data.batching import evaluation_plan, planner_of, training_planner
+from vaak.data.batching import StepWeights, evaluation_plan, planner_of, training_planner
 from vaak.data.loader import training_addresses
 from vaak.data.plan import BatchPlan, Planner
 
@@ -26,7 +26,7 @@ class InParts(Dataset):
 
     parts: np.ndarray
 
-    def __init__(self, sizes: tuple[int, ...], shares: Callable[[int], float] | None = None) -> None:
+    def __init__(self, sizes: tuple[int, ...], shares: Any = None) -> None:
         self.parts = np.repeat(np.arange(len(sizes)), sizes)
         self.lengths = 1 + np.arange(sum(sizes)) % 13
         self.shares, self.fingerprint = shares, "parts"
@@ -152,3 +152,56 @@ def test_an_evaluation_has_part_after_part():
 def test_what_parts_cannot_have(options, message):
     with pytest.raises(UserError, match=message):
         training_planner(TrainingConfig(**options), InParts(SIZES))
+
+
+# Weights by step.
+
+KNOTS = ((0, (1.0, 0.0, 1.0)), (20, (1.0, 3.0, 0.0)), (60, (0.0, 1.0, 1.0)))
+
+
+@pytest.mark.parametrize("step_size", [1, 3])
+def test_by_step_each_part_has_its_share_of_every_stretch(step_size: int):
+    """Counts up to any place are those of a plain sum of shares, to within one and a rounding at an epoch's end."""
+    dataset = InParts((400, 200, 120), StepWeights(KNOTS, step_size))
+    planner = planner_of(dataset, BatchingConfig(type="fixed"), 4, 7)
+    steps_per_epoch = -(-planner.num_microbatches // step_size)
+    for epoch in range(3):
+        found = parts_of(planner.plan(epoch), dataset.parts)
+        assert len(found) == planner.num_microbatches
+        due = np.zeros(3)
+        for place, part in enumerate(found):
+            step = epoch * steps_per_epoch + place // step_size
+            values = [np.interp(step, [0, 20, 60], [w[one] / sum(w) for _, w in KNOTS]) for one in range(3)]
+            assert values[part] > 0 or place + 1 < len(found), (epoch, place)
+            due += values
+            counts = np.bincount(found[: place + 1], minlength=3)
+            assert np.abs(counts - due).max() < 2, (epoch, place, counts, due)
+
+
+def test_by_step_a_plan_is_a_function_of_seed_epoch_and_weights_alone():
+    def plans(knots: Any, epochs: list[int], seed: int = 7) -> list[str]:
+        dataset = InParts(SIZES, StepWeights(knots, 2))
+        planner = planner_of(dataset, BatchingConfig(type="fixed"), 4, seed)
+        return [planner.plan(epoch).fingerprint for epoch in epochs]
+
+    first, *_, last = plans(KNOTS, [0, 1, 2, 3])
+    assert plans(KNOTS, [3, 0]) == [last, first]
+    assert plans(KNOTS, [0], seed=8) != [first]
+    assert plans((*KNOTS[:2], (60, (0.0, 1.0, 2.0))), [0]) != [first]
+
+
+def test_by_step_repeats_of_an_example_are_told_apart():
+    """A small part with a large weight is read again and again within an epoch: each time is another pass."""
+    dataset = InParts((100, 4, 4), StepWeights(((0, (1.0, 8.0, 1.0)),), 1))
+    plan = planner_of(dataset, BatchingConfig(type="fixed"), 4, 7).plan(0)
+    again = Counter((plan.occurrence(place), *map(tuple, plan.microbatch(place))) for place in range(len(plan)))
+    assert max(again.values()) == 1
+    assert Counter(parts_of(plan, dataset.parts)).most_common(1)[0] == (1, 21)
+
+
+def test_a_curriculum_of_parts_mixed_by_step_is_refused():
+    with pytest.raises(UserError, match="sources mixed by step"):
+        training_planner(
+            TrainingConfig.model_validate({"curriculum": {"difficulty": "length"}}),
+            InParts(SIZES, StepWeights(KNOTS, 1)),
+        )

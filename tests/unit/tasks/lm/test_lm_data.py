@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from vaak.core.errors import DataError
+import tiny_runs
+from vaak.core.errors import DataError, UserError
 from vaak.core.random_keys import Purpose
+from vaak.data.batching import training_planner
 from vaak.data.loader import Address, MicrobatchReader
 from vaak.data.plan import checked_lengths
+from vaak.engine.checkpoint.files import load_checkpoint
 from vaak.nn.cross_entropy import IGNORED
 from vaak.tasks.lm.data import Corruption, SpecialTokens, StreamDataset, TextDataset, TokenSequence, collate
 from vaak.text.corpora.stores import TokenStore, write_tokens
@@ -194,3 +199,78 @@ def test_what_a_user_reads_of_an_example(tokenizer, stored) -> None:
     store = stored(["कख" * 8])
     stream = StreamDataset(store, special(tokenizer, False), Corruption(), max_length=8, shift=False)
     assert stream.describe(1) == f"token 8 of the stream {store.folder}"
+
+
+# Sources mixed by step.
+
+ALPHABETS = {"low": "abcdef", "high": "uvwxyz"}
+MIXED = (
+    "data.token_dropout=0",
+    "data.mixture=[{step: 0, weights: [1, 0]}, {step: 4, weights: [0, 1]}]",
+    "training.scheduler=constant",
+)
+
+
+def two_sources(folder: Path) -> tuple[str, ...]:
+    """Files of words of other letters each, and the overrides that name them."""
+    rng = np.random.default_rng(0)
+    for name, letters in ALPHABETS.items():
+        lines = [" ".join("".join(rng.choice(list(letters), 4)) for _ in range(12)) for _ in range(60)]
+        (folder / f"{name}.txt").write_text("\n".join(lines))
+    return (f"data.corpus.train=[{folder}/low.txt, {folder}/high.txt]", *MIXED)
+
+
+@pytest.mark.parametrize("layout", ["stream", "document"])
+def test_each_step_reads_the_sources_by_its_weights(layout: str, tiny_text: Path, tmp_path: Path):
+    options = (*two_sources(tmp_path), f"data.layout={layout}", "training.gradient_accumulation_steps=4")
+    task = tiny_runs.prepared_task(tiny_text, tmp_path / "run", *options)
+    training, dataset = task.experiment.training, task.dataset("train")
+    assert isinstance(dataset, TextDataset | StreamDataset)
+    planner, shares = training_planner(training, dataset), []
+    for epoch in range(2):
+        plan = planner.plan(epoch)
+        for place in range(len(plan)):
+            rows = [index for row in plan.microbatch(place) for index in row]
+            texts = [task.tokenizer.decode(dataset.ids(index)[1:].tolist()) for index in rows]
+            high = [sum(one in ALPHABETS["high"] for one in text) / sum(map(str.isalpha, text)) for text in texts]
+            shares.append(float(np.mean(high)))
+    steps = [float(np.mean(shares[first : first + 4])) for first in range(0, len(shares), 4)]
+    assert steps[0] < 0.1, steps  # a window of the stream may cross into the other source
+    assert min(steps[4:]) > 0.9, steps
+    assert sum(steps[:4]) == pytest.approx(1.5, abs=0.3)  # 0 + 1/4 + 2/4 + 3/4
+
+
+def test_a_run_that_mixes_by_step_resumes_with_the_same_bits_and_refuses_other_weights(tiny_text: Path, tmp_path: Path):
+    options = two_sources(tmp_path)
+    tiny_runs.train(tiny_text, tmp_path / "whole", *options)
+    tiny_runs.train(tiny_text, tmp_path / "cut", *options, "training.max_steps=3", "training.checkpoint.interval=3")
+    resumed = (*options, "training.checkpoint.resume=auto")
+    with pytest.raises(UserError, match=r"data\.mixture"):
+        tiny_runs.train(tiny_text, tmp_path / "cut", *resumed, "data.mixture=[{weights: [1, 1]}]")
+    tiny_runs.train(tiny_text, tmp_path / "cut", *resumed)
+    ends = [load_checkpoint(tmp_path / run / "checkpoints" / "step-00000008").model for run in ("whole", "cut")]
+    assert all(torch.equal(tensor, ends[1][name]) for name, tensor in ends[0].items())
+
+
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [
+        ("data.mixture=[{weights: [1]}]", r"mixture\.0\.weights: 1 weights, but data\.corpus\.train has 2 patterns"),
+        ("data.mixture=[{weights: [0, 0]}]", "all are 0, so nothing would be read"),
+        ("data.mixture=[{weights: [1, -1]}]", r"mixture\.0\.weights"),
+        ("data.mixture=[{step: 5, weights: [1, 1]}, {step: 5, weights: [1, 1]}]", "steps must ascend"),
+        ("training.batching=packed", "a row has one source"),
+        ("data.corpus={type: grammar}", r"data\.mixture: data\.corpus\.type is grammar"),
+    ],
+)
+def test_mixtures_that_cannot_be_are_refused(tiny_text: Path, tmp_path: Path, option: str, message: str):
+    with pytest.raises(UserError, match=message):
+        tiny_runs.loaded(tiny_text, tmp_path / "run", *two_sources(tmp_path), option)
+
+
+def test_a_source_without_examples_is_refused(tiny_text: Path, tmp_path: Path):
+    options = two_sources(tmp_path)
+    (tmp_path / "high.txt").write_text((tmp_path / "low.txt").read_text())  # duplicates are dropped
+    task = tiny_runs.prepared_task(tiny_text, tmp_path / "run", *options)
+    with pytest.raises(UserError, match=r"data\.mixture: .*high\.txt has no training example"):
+        task.dataset("train")
