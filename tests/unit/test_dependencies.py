@@ -16,6 +16,7 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 PACKAGES = {"google": "protobuf", "ruamel": "ruamel.yaml", "sklearn": "scikit-learn", "umap": "umap-learn"}
 """Packages whose module has another name."""
 UNDECLARED = {
+    "ipython",  # a notebook's own
     "pandas",  # only frames that a user gives
     "pydantic_core",  # pydantic's own, at the version that it pins
     "triton",  # torch's own, on CUDA
