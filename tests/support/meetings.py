@@ -135,8 +135,11 @@ class Branching(nn.Module):
         return terms
 
 
-def gradients(ranks: Ranks, steps: list[list[int]], bucket_bytes: int) -> list[Any]:
-    """The gradients and terms of steps, each a list of microbatches that are shared out; ``later`` thaws at step 1."""
+def gradients(ranks: Ranks, steps: list[list[int]], bucket_bytes: int, early: bool = False) -> list[Any]:
+    """The gradients and terms of steps, each a list of microbatches that are shared out; ``later`` thaws at step 1.
+
+    ``early``: sums may begin in the last backward.
+    """
     ranks.bucket_bytes = bucket_bytes
     calls = counted(dist)
     model = Branching()
@@ -146,8 +149,11 @@ def gradients(ranks: Ranks, steps: list[list[int]], bucket_bytes: int) -> list[A
         model.later.requires_grad_(step >= 1)
         held.begin()
         sums: dict[str, Tensor] = {}
-        for number in numbers[ranks.rank :: ranks.world_size]:
+        own = numbers[ranks.rank :: ranks.world_size]
+        for number in own:
             terms = model.loss(number)
+            if early and number == own[-1]:
+                held.start_when_full()
             torch.autograd.backward(list(terms.values()))
             for name, total in terms.items():
                 sums[name] = sums[name] + total.detach() if name in sums else total.detach()

@@ -203,6 +203,8 @@ class GradientPass:
                 losses = LossSums(self.weights, data.counts)
 
                 def compute(piece: MicrobatchPiece) -> _Failure | None:
+                    if piece is pieces[-1] and not self.recovery:  # else this rank may have to compute all again
+                        gradients.start_when_full()
                     failure = self._backward(piece, data.step, losses, scale)
                     # exact sums are of whole microbatches, whichever rank has them, so not of pieces
                     if failure is None and piece.piece == piece.pieces - 1 and gradients.may_repeat:

@@ -6,7 +6,9 @@ The message is a row of fixed width, the same for every rank and every step:
 
 Names and texts are only sent where a hash says that a rank has others. Gradients are stored in a few flat buckets of
 fixed size: each parameter's ``grad`` is a view of its bucket, so that nothing is copied. The layout follows from the
-parameters that are trained, and buckets are summed in their order, so the same ranks get the same bits in every run.
+parameters that are trained, so the same ranks get the same bits in every run. Buckets are summed from the last, which a
+backward fills first, to the first: each of them as soon as it is full, where nothing can make a rank compute its part
+again, else all after the last backward.
 After the last gradient the same sum carries a tail:
 
     which parameters this rank reached | for each rank its own row: unknown term? | which terms | the terms' sums
@@ -44,6 +46,7 @@ class World(Protocol):
     device: torch.device
 
     def add_up(self, tensor: Tensor) -> None: ...
+    def start_adding_up(self, tensor: Tensor) -> Callable[[], None]: ...
     def gather(self, value: Any) -> list[Any]: ...
 
 
@@ -72,6 +75,9 @@ class OwnGradients:
     def restart(self) -> None:
         """Drop what was computed of a step: its backwards follow, again."""
         self.begin()
+
+    def start_when_full(self) -> None:
+        """The last backward of the step follows; no other will, whatever happens."""
 
     def take_in(self, number: int, sums: dict[str, Tensor]) -> None:
         """Microbatch ``number`` of the step has been computed."""
@@ -121,6 +127,10 @@ class GradientBuckets(OwnGradients):
         self._tail = torch.empty(0)
         self._hooks: list[Any] = []
         self._reached: list[bool] = []
+        self._order: list[int] = []  # in which buckets are added up
+        self._bucket_of: dict[int, int] = {}
+        self._missing: list[set[int]] = []  # of each bucket, in the last backward
+        self._waits: list[Callable[[], None]] = []  # for the sums that have begun
 
     def begin(self) -> None:
         """Set every gradient to 0, in its bucket: a backward follows."""
@@ -133,6 +143,12 @@ class GradientBuckets(OwnGradients):
         for parameter, view in zip(self._trained, self._views, strict=True):
             parameter.grad = view
         self._reached = [False] * len(self._trained)
+        self._missing, self._waits = [], []
+
+    def start_when_full(self) -> None:
+        self._missing = [set() for _ in self._buckets]
+        for number, bucket in self._bucket_of.items():
+            self._missing[bucket].add(number)
 
     def reduce(self, sums: dict[str, Tensor], units: dict[str, str]) -> tuple[dict[str, Tensor], dict[str, str]]:
         """Add gradients over ranks, and the terms' sums; return these, and the units of all ranks' terms.
@@ -142,16 +158,16 @@ class GradientBuckets(OwnGradients):
         """
         # 1. Every gradient is in its bucket: where a backward made a new tensor, it is copied there.
         # 2. The tail of the last bucket says what this rank reached, and has its terms in a separate row.
-        # 3. The buckets are added over ranks in their order: the only sum of the step, and the same on every rank.
+        # 3. The buckets are added over ranks in one order: the only sum of the step, and the same on every rank.
         # 4. What no rank reached was added up from zeros: it gets no gradient, or its optimizer would decay it.
         # 5. The rows, which no sum has mixed, are added in the order of ranks; unknown names are sent only now.
-        for parameter, view in zip(self._trained, self._views, strict=True):
-            if parameter.grad is not view and parameter.grad is not None:  # a backward that made a new one
-                view.copy_(parameter.grad)
-                parameter.grad = view
+        for number in range(len(self._trained)):
+            self._put_in_place(number)
         self._write_tail(sums, units)
-        for bucket in self._buckets:
-            self._world.add_up(bucket)
+        for bucket in self._order[len(self._waits) :]:
+            self._world.add_up(self._buckets[bucket])
+        for wait in self._waits:
+            wait()
         tail = self._tail.cpu()
         for parameter, reached in zip(self._trained, tail[: len(self._trained)].tolist(), strict=True):
             if not reached:
@@ -165,6 +181,7 @@ class GradientBuckets(OwnGradients):
         for hook in self._hooks:
             hook.remove()
         self._trained, self._views, self._buckets, self._hooks = [], [], [], []
+        self._order, self._bucket_of = [], {}
         self._tail = torch.empty(0)
 
     def _lay_out(self, trained: list[nn.Parameter]) -> None:
@@ -195,6 +212,8 @@ class GradientBuckets(OwnGradients):
             if with_tail:
                 self._tail = bucket[ends_at:]
             self._buckets.append(bucket)
+            self._bucket_of |= dict.fromkeys(numbers, index)
+        self._order = [*(index for index in reversed(range(len(plan))) if index != precise[-1]), precise[-1]]
         self._trained, self._views = trained, [views[number] for number in range(len(trained))]
         self._hooks = [
             parameter.register_post_accumulate_grad_hook(self._note(number)) for number, parameter in enumerate(trained)
@@ -205,8 +224,26 @@ class GradientBuckets(OwnGradients):
 
         def reached(_: Tensor) -> None:
             self._reached[number] = True
+            if self._missing:
+                self._put_in_place(number)
+                self._missing[self._bucket_of[number]].remove(number)  # it comes once in a backward
+                self._start_full_ones()
 
         return reached
+
+    def _put_in_place(self, number: int) -> None:
+        """Copy a gradient into its bucket where a backward has made a new tensor."""
+        parameter, view = self._trained[number], self._views[number]
+        if parameter.grad is not view and parameter.grad is not None:
+            view.copy_(parameter.grad)
+            parameter.grad = view
+
+    def _start_full_ones(self) -> None:
+        """Begin to add up buckets, in their order; the last one waits for its tail."""
+        for bucket in self._order[len(self._waits) : -1]:
+            if self._missing[bucket]:
+                return
+            self._waits.append(self._world.start_adding_up(self._buckets[bucket]))
 
     def _write_tail(self, sums: dict[str, Tensor], units: dict[str, str]) -> None:
         """Write which parameters this rank reached, and its terms, each in its place."""

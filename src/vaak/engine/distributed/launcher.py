@@ -237,6 +237,12 @@ ENDING_SECONDS = 3.0
 STAYING_SECONDS = 1.0
 
 
+def _ranks_of_this_machine(rank: int) -> range:
+    """Those that the launcher of this one has started with it."""
+    first = rank - int(os.environ.get("LOCAL_RANK", "0"))
+    return range(first, first + int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
+
+
 class Store(Protocol):
     """The ranks' common store (torch's)."""
 
@@ -258,23 +264,31 @@ class RankMonitor:
         self._prefix = f"vaak {os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}"
 
     def wait_for_all(self, seconds: float) -> None:
-        """Sign in and wait until every rank has. Raises UserError, naming the missing ranks, after a timeout."""
+        """Sign in and wait until every rank has. Raises UserError, naming the missing ranks, after a timeout.
+
+        Rank 0 looks for all, and tells the others who look for those of their machine alone: N ranks make a number of
+        requests that grows with N, not with its square.
+        """
         self.store.set(self._key(self.rank), json.dumps(own_place()))
-        begun = time.monotonic()
-        while len(self.places) < self.world_size:
-            for rank in range(self.world_size):
+        begun, everyone = time.monotonic(), range(self.world_size)
+        while not (self.rank and self.store.check([self._key("all")])):
+            late = time.monotonic() - begun > seconds
+            for rank in everyone if late or not self.rank else _ranks_of_this_machine(self.rank):
                 if rank not in self.places and self.store.check([self._key(rank)]):
                     self.places[rank] = json.loads(self.store.get(self._key(rank)))
-            missing = [rank for rank in range(self.world_size) if rank not in self.places]
             if lost := self._ended_here():
                 raise UserError(f"{self.describe(lost)} ended while the others were starting; start all of them again")
-            if missing and time.monotonic() - begun > seconds:
+            missing = [rank for rank in everyone if rank not in self.places]
+            if not self.rank and not missing:
+                self.store.set(self._key("all"), json.dumps(list(self.places.items())))
+                return
+            if late and missing:
                 raise UserError(
                     f"{name_ranks(missing)} of {self.world_size} didn't start within {seconds:.0f} s: look at their "
                     "output, and start all of them again"
                 )
-            if missing:
-                time.sleep(LOOK_AGAIN_SECONDS)
+            time.sleep(LOOK_AGAIN_SECONDS)
+        self.places = dict(json.loads(self.store.get(self._key("all"))))
 
     def lost(self) -> list[int]:
         """The ranks that have ended, as far as any rank knows; this waits some seconds where none does yet.
@@ -319,7 +333,7 @@ class RankMonitor:
         """The ranks of this machine whose process has ended."""
         return [rank for rank, place in sorted(self.places.items()) if rank != self.rank and has_ended(place)]
 
-    def _key(self, rank: int) -> str:
+    def _key(self, rank: int | str) -> str:
         return f"{self._prefix} rank {rank}"
 
 

@@ -222,6 +222,20 @@ class Ranks:
                 dist.barrier()
             dist.all_reduce(tensor)
 
+    def start_adding_up(self, tensor: torch.Tensor) -> Callable[[], None]:
+        """Begin to add a tensor over ranks, in place; return what waits for the sum."""
+        if self.barrier_before_sum:
+            self.add_up(tensor)
+            return lambda: None
+        with self.naming_lost_ranks():
+            work = dist.all_reduce(tensor, async_op=True)
+
+        def wait() -> None:
+            with self.naming_lost_ranks():
+                work.wait()
+
+        return wait
+
     def wait(self) -> None:
         """Wait until every rank is here."""
         if self.world_size > 1:

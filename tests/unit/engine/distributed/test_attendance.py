@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import socket
 import subprocess
 import sys
@@ -21,14 +22,18 @@ class Shelf:
 
     def __init__(self) -> None:
         self.values: dict[str, str] = {}
+        self.requests = 0
 
     def set(self, key: str, value: str) -> None:
+        self.requests += 1
         self.values[key] = value
 
     def get(self, key: str) -> bytes:
+        self.requests += 1
         return self.values[key].encode()
 
     def check(self, keys: list[str]) -> bool:
+        self.requests += 1
         return all(key in self.values for key in keys)
 
 
@@ -63,6 +68,30 @@ def test_a_rank_that_ended_while_the_others_start_is_named():
     at(store, 2, pid)
     with pytest.raises(UserError, match=rf"^rank 2 \(process {pid} on {socket.gethostname()}\) ended while"):
         RankMonitor(store, 0, 3).wait_for_all(20)
+
+
+def test_a_thousand_ranks_ask_the_store_a_few_times_each(monkeypatch: pytest.MonkeyPatch):
+    """Two million requests, when each of 1,024 looked for each."""
+    store, ranks = Shelf(), 1024
+    for rank in range(ranks):
+        at(store, rank, pid=os.getpid())
+    store.requests = 0
+    monitors = [RankMonitor(store, rank, ranks) for rank in range(ranks)]
+    for monitor in monitors:
+        monitor.wait_for_all(20)
+    assert store.requests <= 5 * ranks + 1
+    assert monitors[-1].places == monitors[0].places
+    assert sorted(monitors[0].places) == list(range(ranks))
+
+
+def test_a_rank_looks_for_those_of_its_machine(monkeypatch: pytest.MonkeyPatch):
+    """Rank 0, elsewhere, can't see that a process there has ended."""
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
+    store = Shelf()
+    at(store, 2, ended_process())
+    with pytest.raises(UserError, match=r"^rank 2 \(process .* ended while the others were starting"):
+        RankMonitor(store, 3, 5).wait_for_all(20)
 
 
 def test_one_that_ended_and_is_still_listed_has_ended():

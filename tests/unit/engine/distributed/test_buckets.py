@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
 from torch import nn
@@ -20,6 +22,10 @@ class Echo:
 
     def add_up(self, tensor: torch.Tensor) -> None:
         self.sent.append(tensor)
+
+    def start_adding_up(self, tensor: torch.Tensor) -> Callable[[], None]:
+        self.sent.append(tensor)
+        return lambda: None
 
     def gather(self, value: object) -> list[object]:
         return [value, []]
@@ -100,3 +106,21 @@ def test_an_attempt_that_is_begun_again_leaves_nothing_behind():
     gradient = model.get_parameter("2.weight").grad
     assert gradient is not None
     assert gradient.equal(torch.ones(1, 10))
+
+
+def test_full_buckets_are_sent_during_the_last_backward():
+    """From the last on; the one with the terms waits for them. What was sent has all microbatches' gradients."""
+    model, world = layers(), Echo()
+    gradients = GradientBuckets(model.parameters(), world, 1)
+    gradients.begin()
+    model(torch.ones(2, 30)).sum().backward()
+    assert not world.sent
+    gradients.start_when_full()
+    sent_at = list[int]()
+    next(model.parameters()).register_post_accumulate_grad_hook(lambda _: sent_at.append(len(world.sent)))
+    model(torch.ones(2, 30)).sum().backward()
+    assert sent_at[0] >= 1, "before the first layer's gradient was there"
+    before = [one.clone() for one in world.sent]
+    gradients.reduce({}, {})
+    assert len(world.sent) == 6
+    assert all(torch.equal(one, then) for one, then in zip(world.sent, before, strict=False))
