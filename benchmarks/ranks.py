@@ -15,6 +15,11 @@ With ``--before`` each round also runs the Vaak of another checkout, in turn, so
 with ``--exact`` also steps with exact sums, and with ``--strategies`` those whose model or update is divided, where the
 peak of a process counts; what torch's ``fully_shard`` sends isn't among the bytes. ``--options`` go into the YAML:
 another device, a larger model. ``--small`` has a model of 4 layers of width 128, with 8 × 128 tokens.
+
+    PYTHONPATH=src python benchmarks/ranks.py --fake 1024
+
+trains as rank 0 of so many, none of which are there: torch's ``fake`` backend answers for them at once. So it shows
+what this process itself does for that number: plan, messages, memory; not how long a network takes.
 """
 
 from __future__ import annotations
@@ -135,6 +140,25 @@ def measure_parts() -> dict[str, Any]:
     ranks.wait()
     ranks.close()
     return {"talk_ms": talk_ms, "reduce_ms": reduce_ms, "peak_mb": _peak_mb()}
+
+
+def train_as_one_of(world_size: int, steps: int) -> dict[str, Any]:
+    """Rank 0's figures of a run of so many processes, of which it is the only one."""
+    import torch.distributed as dist
+    from torch.testing._internal.distributed.fake_pg import FakeStore  # registers the backend
+
+    from vaak.engine.distributed import ranks
+
+    def alone(backend: str, device: Any, timeout: Any) -> ranks.Ranks:
+        dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=world_size)
+        return ranks.Ranks(device, 0, world_size)
+
+    ranks._join = alone  # type: ignore[assignment]
+    ranks.Ranks._broadcast = lambda self, tensor: None  # type: ignore[method-assign]  # a fake one is never complete
+    begun = time.perf_counter()
+    with tempfile.TemporaryDirectory() as folder:
+        figures = train_steps(Path(folder), steps)
+    return figures | {"seconds": time.perf_counter() - begun}
 
 
 def _median_ms(function: Callable[[], Any], times: int) -> float:
@@ -289,10 +313,20 @@ def main() -> None:
     parser.add_argument("--ranks", type=int, nargs="+", default=[1, 2, 4])
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--steps", type=int, default=80)
+    parser.add_argument("--fake", type=int, metavar="N", help="train as one of so many processes")
     parser.add_argument("--json", type=Path, help="write the figures there")
     parser.add_argument("--job", choices=["steps", "parts"], help=argparse.SUPPRESS)
     parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
+    if options.fake:
+        given = [
+            f"training.gradient_accumulation_steps={options.fake}",
+            "data.corpus.num_sentences=40000",
+            *options.options,
+        ]
+        os.environ |= {"WORLD_SIZE": str(options.fake), "RANK": "0", "LOCAL_RANK": "0", "OPTIONS": json.dumps(given)}
+        print(json.dumps(train_as_one_of(options.fake, options.steps)), flush=True)
+        os._exit(0)
     if options.job:
         figures = train_steps(options.folder, options.steps) if options.job == "steps" else measure_parts()
         print(json.dumps(figures), flush=True)
