@@ -153,7 +153,7 @@ def train_as_one_of(world_size: int, steps: int) -> dict[str, Any]:
         dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=world_size)
         return ranks.Ranks(device, 0, world_size)
 
-    ranks._join = alone  # type: ignore[assignment]
+    ranks._join = alone
     ranks.Ranks._broadcast = lambda self, tensor: None  # type: ignore[method-assign]  # a fake one is never complete
     begun = time.perf_counter()
     with tempfile.TemporaryDirectory() as folder:
