@@ -79,6 +79,14 @@ def test_few_examples_are_swapped_in_every_way():
     assert found.p_value == beyond / 32
 
 
+def test_equal_figures_count_as_equal_however_their_sums_are_rounded():
+    tenths, every = np.array([3, 0, 2, -5, 2]), np.array(list(itertools.product((1, -1), repeat=5)))
+    expected = (abs(every @ tenths) >= abs(tenths.sum())).mean()
+    scores = (0.1 * tenths).tolist()
+    assert (abs((every * scores).mean(1)) >= abs(np.mean(scores))).mean() < expected, "rounding would decide"
+    assert approximate_randomisation(of_scores(scores), of_scores([0.0] * 5), mean_of).p_value == expected
+
+
 def test_random_swaps_come_near_to_all_of_them():
     rng = np.random.default_rng(0)
     first, second = (of_scores(rng.normal(shift, 1, 13).tolist()) for shift in (0.6, 0.0))

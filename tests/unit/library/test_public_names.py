@@ -37,6 +37,7 @@ packages = pytest.mark.parametrize("package", NAMES, ids=lambda package: package
 @packages
 def test_the_public_names_are_frozen(package):
     assert set(package.__all__) == NAMES[package]
+    assert not hasattr(package, "nothing_of_that_name")
     for name in package.__all__:
         assert getattr(package, name) is not None
     with pytest.raises(AttributeError, match="has no attribute 'nothing'"):
