@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from vaak.core.errors import UserError
-from vaak.core.task import Dataset, Meters, Task
+from vaak.core.task import Dataset, Meters, Task, demand_dataset
 
 
 class Nothing(Task, Dataset, Meters):
@@ -34,3 +35,12 @@ class Nothing(Task, Dataset, Meters):
 def test_what_a_class_does_not_define_is_named(ask: Callable[[Any], object], method: str):
     with pytest.raises(UserError, match=rf"^Nothing has no {re.escape(method)}, which vaak.core.task describes$"):
         ask(Nothing())
+
+
+def test_a_dataset_has_examples_lengths_and_a_fingerprint():
+    about = SimpleNamespace(lengths=[1], fingerprint="one")
+    with pytest.raises(UserError, match=r"^dataset\('train'\) gave SimpleNamespace; expected a vaak.Dataset"):
+        demand_dataset(about, "dataset('train')")
+    with pytest.raises(UserError, match="gave SimpleNamespace without fingerprint, which vaak.Dataset describes"):
+        demand_dataset(SimpleNamespace(example=len, lengths=[1]), "dataset('train')")
+    demand_dataset(SimpleNamespace(example=len, **vars(about)), "dataset('train')")
