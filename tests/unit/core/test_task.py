@@ -39,8 +39,8 @@ def test_what_a_class_does_not_define_is_named(ask: Callable[[Any], object], met
 
 def test_a_dataset_has_examples_lengths_and_a_fingerprint():
     about = SimpleNamespace(lengths=[1], fingerprint="one")
-    with pytest.raises(UserError, match=r"^dataset\('train'\) gave SimpleNamespace; expected a vaak.Dataset"):
+    with pytest.raises(UserError, match=r"^dataset\('train'\) gave a SimpleNamespace; expected a vaak.Dataset"):
         demand_dataset(about, "dataset('train')")
-    with pytest.raises(UserError, match="gave SimpleNamespace without fingerprint, which vaak.Dataset describes"):
+    with pytest.raises(UserError, match=r"gave a SimpleNamespace without fingerprint, which vaak.Dataset describes"):
         demand_dataset(SimpleNamespace(example=len, lengths=[1]), "dataset('train')")
     demand_dataset(SimpleNamespace(example=len, **vars(about)), "dataset('train')")
