@@ -87,7 +87,7 @@ def test_the_data_of_every_task_are_divided(
     tested: Counter[str] = Counter()
     for number in (1, 2, 3):
         there = {
-            split: {str(getattr(item, "id", getattr(item, "source", getattr(item, "text", item)))) for item in items}
+            split: {str(getattr(item, "id", getattr(item, "text", getattr(item, "source", item)))) for item in items}
             for split, (items,) in read_fold(study, number).items()
         }
         assert all(there.values())

@@ -44,11 +44,13 @@ def reference_distortion(first: np.ndarray, second: np.ndarray) -> float:
     return float(np.mean([10 / math.log(10) * math.sqrt(2 * float(one @ one)) for one in differences]))
 
 
+@pytest.mark.slow  # librosa compiles for half a minute where it was just installed
 def test_cepstra_are_those_of_librosa_and_scipy():
     samples = spoken("The old man bought a red door.")
     np.testing.assert_allclose(mel_cepstra(samples), reference_cepstra(samples), atol=2e-4)
 
 
+@pytest.mark.slow
 def test_distortion_is_that_of_the_reference_implementation():
     first, second = spoken("The old man bought a red door.", 150), spoken("The old man bought a red door.", 200, 60)
     found = distance(first, second)
