@@ -1,6 +1,6 @@
 """The options of a stack of transformer blocks, the same for every task; which of them do nothing, and its size.
 
-Imports no torch.
+Imports no torch. It has more than 500 lines because the options of all networks of ``vaak.nn`` are in this one file.
 """
 
 from __future__ import annotations
@@ -310,8 +310,7 @@ class ConformerConfig(StackConfig):
         return self
 
 
-Rate = Annotated[int, Field(gt=0, le=4096)]
-Kernel = Annotated[int, Field(gt=0, le=4096)]
+Size = Annotated[int, Field(gt=0, le=4096)]
 
 
 class HifiGanConfig(Section):
@@ -319,20 +318,20 @@ class HifiGanConfig(Section):
 
     resume_class: ClassVar[ResumeClass | None] = "refused"
 
-    upsample_rates: tuple[Rate, ...] = option(
+    upsample_rates: tuple[Size, ...] = option(
         "Factors of the frame rate, one a level; their product is hop_length.", (8, 8, 2, 2), min_length=1
     )
-    upsample_kernel_sizes: tuple[Kernel, ...] = option(
+    upsample_kernel_sizes: tuple[Size, ...] = option(
         "Kernels of the levels; each is its rate, or an even number more.", (16, 16, 4, 4)
     )
     upsample_initial_channel: int = option(
         "Channels at the frame rate; each level has half of the one before.", 512, gt=0, le=LARGEST_WIDTH
     )
     resblock: Literal["1", "2"] = option("Residual blocks with two convolutions (V1, V2), or with one (V3).", "1")
-    resblock_kernel_sizes: tuple[Kernel, ...] = option(
+    resblock_kernel_sizes: tuple[Size, ...] = option(
         "Kernels of the residual blocks of a level; odd.", (3, 7, 11), min_length=1
     )
-    resblock_dilation_sizes: tuple[tuple[Rate, ...], ...] = option(
+    resblock_dilation_sizes: tuple[tuple[Size, ...], ...] = option(
         "Dilations of the convolutions of each of them.", ((1, 3, 5), (1, 3, 5), (1, 3, 5))
     )
 

@@ -54,7 +54,7 @@ class PreparedText(PreparedFolder):
 
     def sources(self) -> np.ndarray:
         """The source of each training document, ``(document,)``: the number of its pattern."""
-        return np.fromfile(self.folder / "train" / SOURCES_FILE, "<u2")
+        return np.fromfile(self.folder / "train" / SOURCES_FILE, "<u4")
 
 
 def fingerprint(data: LanguageModelDataConfig, code: Path = Path(), base: Base | None = None) -> str:
@@ -132,10 +132,11 @@ def _make(
         keep_template(kept, content)
     for split in splits:
         if template is None:
-            sources = array("H")
-            store = write_tokens(folder / split, _texts(corpus.read(split), sources), tokenizer)
-            if data.mixture and split == "train":
-                write_bytes(folder / split / SOURCES_FILE, np.array(sources, "<u2").tobytes())
+            is_mixed, sources = bool(data.mixture) and split == "train", array("I")
+            texts = _texts(corpus.read(split), sources) if is_mixed else corpus.documents(split)
+            store = write_tokens(folder / split, texts, tokenizer)
+            if is_mixed:
+                write_bytes(folder / split / SOURCES_FILE, np.array(sources, "<u4").tobytes())
         else:
             store = write_encoded(folder / split, _conversations(corpus.read(split), template), tokenizer)
         log.info("%s: %s documents, %s tokens", split, f"{len(store):,}", f"{len(store.tokens):,}")
