@@ -13,7 +13,7 @@ from torch.testing import assert_close
 from commands import records_of, state_of
 from contract_cases import CASES
 from exact_cases import trained
-from held_bytes import train_and_weigh
+from held_bytes import call_by_itself, train_and_weigh
 from processes import run_on_two_ranks
 from tiny_runs import write_corpus
 
@@ -111,6 +111,10 @@ def test_each_process_holds_what_is_forecast(tmp_path: Path):
             assert said["held"] == pytest.approx(said["forecast"][ways.get(name, ways["ddp"])["strategy"]], rel=0.02), (
                 name
             )
+
+
+def test_each_process_calls_a_divided_model_as_it_likes_and_never_holds_it_whole():
+    run_on_two_ranks(call_by_itself)
 
 
 @pytest.mark.parametrize("optimizer", ["adamw", pytest.param("muon", marks=pytest.mark.slow)])

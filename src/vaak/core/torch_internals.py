@@ -23,8 +23,15 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim import optimizer as torch_optimizer
+from torch.utils import _python_dispatch
 
 TRIED_WITH = "2.13"
+
+
+def unwatched() -> contextlib.AbstractContextManager[Any]:
+    """Within this context, modes that watch all operations, as a counter does, don't (with public names they do)."""
+    disable: Any = getattr(_python_dispatch, "_disable_current_modes", contextlib.nullcontext)
+    return disable()  # type: ignore[no-any-return]
 
 
 @cache

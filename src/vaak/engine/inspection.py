@@ -211,7 +211,7 @@ def culprits(batch: Batch, is_finite: Callable[[Batch], bool]) -> list[int]:
 def _find_in_forward(watch: Watch, batch: Batch, loss: str) -> NonFiniteFinding:
     """Return where a loss that isn't finite comes from: a weight, the data, a module, or the loss itself."""
     model = watch.model
-    parameter = next((name for name, value in model.named_parameters() if _is_broken(value)), None)
+    parameter = next((name for name, value in _weights(model) if _is_broken(value)), None)
     tensor = next((name for name, value in batch.tensors.items() if _is_broken(value)), None)
     if parameter is None and tensor is None and watch.first is not None:
         # A buffer may hold what a forward pass left in it, such as means of batches: of others' mistakes, too.
@@ -225,6 +225,18 @@ def _find_in_forward(watch: Watch, batch: Batch, loss: str) -> NonFiniteFinding:
     else:
         kind = "loss" if watch.first is None else "output"
     return NonFiniteFinding(kind, watch.first, parameter, tensor, loss)
+
+
+def _weights(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    """The parameters by name; those of a block that is divided over processes while it is ``gathered``."""
+    seen = set[Tensor]()
+    for prefix, module in model.named_modules():
+        gathered = getattr(module, "gathered", None)
+        with gathered() if gathered else contextlib.nullcontext():
+            for name, parameter in module.named_parameters(prefix, recurse=gathered is not None):
+                if parameter not in seen:
+                    seen.add(parameter)
+                    yield name, parameter
 
 
 def _statistics(name: str, kind: str, numbers: list[Tensor]) -> ModuleStatistics:

@@ -68,7 +68,7 @@ def rehearse(step: Step, state: State, data: TrainingData, last_epoch: int) -> N
                 drop_gradients(objective.parameters)
     if state.position.step > 0:
         return
-    with step.whole_model() as model:
+    with step.independent_model() as model:
         if not step.ranks.is_main:
             return
         batch = largest.microbatches[0].batch

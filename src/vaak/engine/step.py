@@ -65,8 +65,8 @@ class Step:
     For another schedule, another precision or other objectives, make another Step with ``dataclasses.replace``.
     ``max_skipped`` steps that are not finite are skipped before one ends the run. ``gradients`` are those of each
     objective's parameters, added over ranks. ``followers`` are modules with ``follow_step(sums)``, called after
-    a step's update with the sums of its terms over all ranks. ``whole_model()`` is the context of a model that is not
-    divided over ranks.
+    a step's update with the sums of its terms over all ranks. ``independent_model()`` is the context of one that
+    each rank may call by itself.
     """
 
     objectives: tuple[ObjectiveRunner, ...]
@@ -80,7 +80,7 @@ class Step:
     seed: int
     ranks: Ranks
     diagnosis: Diagnosis
-    whole_model: Callable[[], contextlib.AbstractContextManager[nn.Module]]
+    independent_model: Callable[[], contextlib.AbstractContextManager[nn.Module]]
     phases: Phases
     clock: Clock
 
@@ -141,7 +141,7 @@ class Step:
                     with state.precision.of_last_try(), state.loss_scale.off():
                         results[-1] = replace(self._descend(number, state, data, undo), in_fp32=True)
                 if results[-1].skipped == "non_finite":  # looked into while the weights are those it happened with
-                    with state.precision.of_last_try(), self.whole_model() as model:
+                    with state.precision.of_last_try(), self.independent_model() as model:
                         found = self.diagnosis.of(objective, state, data, model)
                 if results[-1].skipped:
                     undo.take_back()

@@ -70,13 +70,13 @@ class Trained:
     def all_parameters(self) -> list[NamedParameter]:
         return [item for own in self.parameters for item in own]
 
-    def whole(self, average: WeightAverage | None = None) -> contextlib.AbstractContextManager[nn.Module]:
-        """Within this context, the model as any rank may call it, with the averages of its weights if they are given.
+    def independent(self, average: WeightAverage | None = None) -> contextlib.AbstractContextManager[nn.Module]:
+        """Within this context, a model that each rank may call as it likes, or not; with averages of weights if given.
 
-        Where it is divided over ranks, every rank enters, and has a whole copy meanwhile.
+        Where it is divided over ranks, every rank enters, and leaves when all are done.
         """
         if isinstance(self.forward, ShardedModel):
-            return self.forward.whole(average.state_dict() if average else {})
+            return self.forward.independent(average.state_dict() if average else {})
         return self._averaged(average) if average else contextlib.nullcontext(self.module)
 
     @contextlib.contextmanager
@@ -259,7 +259,7 @@ def make_step(
         seed=config.random_seed,
         ranks=around.ranks,
         diagnosis=Diagnosis(around.directory, around.ranks.rank),
-        whole_model=trained.whole,
+        independent_model=trained.independent,
         phases=around.phases,
         clock=around.clock,
     )

@@ -154,7 +154,7 @@ class Trainer:
 
     def count_work(self, peak_tflops: float | None) -> ForwardWork | None:
         """Return what the devices need for a unit of this run's data (flops.py); None where that isn't known."""
-        with self._trained.whole() as model:
+        with self._trained.independent() as model:
             return work_of(self.task, model, self.precision, self.data, self.position, peak_tflops)
 
     # What the loop uses.
@@ -194,7 +194,7 @@ class Trainer:
         if self.config.memory.rehearsal and self.position.step < self.total_steps:
             with self.ranks.naming_lost_ranks():
                 rehearse(self.step, self.state, self.data, (self.total_steps - 1) // self.data.steps_per_epoch)
-                with self._trained.whole() as model:
+                with self._trained.independent() as model:
                     rehearse_evaluations(self.evaluator, self.state, model)
             self.clock.lap()  # the first step's time is its own
 
@@ -299,7 +299,7 @@ class Trainer:
     def evaluated_weights(self) -> contextlib.AbstractContextManager[nn.Module]:
         """Within this context, the model with the weights to evaluate: their averages where training.ema says so."""
         average = self.state.average
-        return self._trained.whole(average if average and average.config.evaluate else None)
+        return self._trained.independent(average if average and average.config.evaluate else None)
 
     def resume(self, source: str) -> bool:
         """Resume from ``auto`` (the run's newest checkpoint) or from a checkpoint; return whether there was one."""

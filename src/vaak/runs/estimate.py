@@ -157,10 +157,14 @@ def _optimizer_numbers(item: NamedParameter, training: TrainingConfig) -> int:
 
 @dataclass(frozen=True)
 class Gathered:
-    """Bytes of a divided model that a process has whole for a time: what is in no block, and the largest block."""
+    """Numbers of a divided model that a process has whole for a time: what is in no block, and the largest block.
+
+    ``size`` are the bytes of each in training; in an evaluation they are as they are kept, in fp32.
+    """
 
     outside: int
     block: int
+    size: int = 4
 
     @classmethod
     def of(cls, model: nn.Module, task: Task, precision: str) -> Gathered | None:
@@ -170,11 +174,11 @@ class Gathered:
             blocks = task.blocks(model)
         except UserError:
             return None
-        size = 4 if precision == "no" else 2
         in_blocks = {id(one) for block in blocks for one in block.parameters()}
         return cls(
-            size * sum(one.numel() for one in model.parameters() if id(one) not in in_blocks),
-            size * max((sum(one.numel() for one in block.parameters()) for block in blocks), default=0),
+            sum(one.numel() for one in model.parameters() if id(one) not in in_blocks),
+            max((sum(one.numel() for one in block.parameters()) for block in blocks), default=0),
+            4 if precision == "no" else 2,
         )
 
 
@@ -213,13 +217,15 @@ class ModelEstimate:
         """Peak bytes of training on each of several processes, by ``training.distributed.strategy``.
 
         With fsdp, a block computes while the next one is gathered, and its whole gradient is there until it is added
-        up; an evaluation gathers the whole model. Activations are left out where they aren't known.
+        up; in an evaluation, there are a block, all that is received for one, and this process's part of that.
+        Activations of an evaluation, and those that aren't known, are left out.
         """
         gathered, kept = self.gathered, self.at_rest.of_each(processes)
         found = {strategy: kept[strategy] + self.activations for strategy in ("ddp", "zero1")}
         if gathered is not None:
-            training = gathered.outside + 3 * gathered.block + self.activations
-            found["fsdp"] = kept["fsdp"] + max(training, self.at_rest.weights) if processes > 1 else found["ddp"]
+            training = gathered.size * (gathered.outside + 3 * gathered.block) + self.activations
+            evaluation = 4 * (gathered.outside + 2 * gathered.block + -(-gathered.block // processes))
+            found["fsdp"] = kept["fsdp"] + max(training, evaluation) if processes > 1 else found["ddp"]
         return found
 
     def as_json(self) -> dict[str, Any]:

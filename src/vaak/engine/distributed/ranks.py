@@ -51,6 +51,7 @@ class Ranks:
     """This process's place among all, and the few things they do together. With one process, each of them is free.
 
     ``start_ranks`` joins the processes that torchrun or accelerate launch began; ``close`` leaves them.
+    ``before_meeting()`` is called before this one waits for the others, who may still need something of it.
     """
 
     def __init__(
@@ -61,6 +62,7 @@ class Ranks:
         self.world_size = world_size
         self.barrier_before_sum = False
         self.bucket_bytes = BUCKET_BYTES
+        self.before_meeting: Callable[[], None] = lambda: None
         self._attendance = attendance
         self._exchange = Exchange(self._gather_bytes, self.gather)
 
@@ -124,7 +126,7 @@ class Ranks:
         if self.world_size == 1:
             return number
         value = torch.tensor([number], dtype=torch.int32)
-        with self.naming_lost_ranks():
+        with self._meeting():
             dist.all_reduce(value, op=dist.ReduceOp.MAX)
         return int(value)
 
@@ -143,7 +145,7 @@ class Ranks:
         """Return as many bytes of each rank, in the order of ranks."""
         mine = torch.frombuffer(bytearray(content), dtype=torch.uint8)
         gathered = torch.empty(self.world_size, len(content), dtype=torch.uint8)
-        with self.naming_lost_ranks():
+        with self._meeting():
             dist.all_gather(list(gathered.unbind()), mine)
         return [row.tobytes() for row in gathered.numpy()]
 
@@ -162,7 +164,7 @@ class Ranks:
         options = dist.BroadcastOptions()
         options.rootRank, options.timeout = 0, FOREVER
         group: Any = dist.group.WORLD
-        with self.naming_lost_ranks():
+        with self._meeting():
             work, pause, answered = group.broadcast([tensor], options), 0.001, time.monotonic()
             while not work.is_completed():
                 time.sleep(pause)
@@ -193,7 +195,7 @@ class Ranks:
             groups[-1].append(tensor)
         for group in (group for groups in kinds.values() for group in groups):
             together = torch.cat([tensor.flatten() for tensor in group])
-            with self.naming_lost_ranks():
+            with self._meeting():
                 dist.broadcast(together, source)
             if self.rank != source:
                 for tensor, values in zip(group, together.split([one.numel() for one in group]), strict=True):
@@ -205,7 +207,7 @@ class Ranks:
             [[name, list(one.shape), str(one.dtype).removeprefix("torch.")] for name, one in tensors.items()]
         )
         found = dict(tensors) if self.is_main else {}
-        with self.naming_lost_ranks():
+        with self._meeting():
             for source in range(1, self.world_size):
                 for name, shape, dtype in every[source]:
                     if self.rank == source:
@@ -217,7 +219,7 @@ class Ranks:
 
     def add_up(self, tensor: torch.Tensor) -> None:
         """Add a tensor over ranks, in place."""
-        with self.naming_lost_ranks():
+        with self._meeting():
             if self.barrier_before_sum:
                 dist.barrier()
             dist.all_reduce(tensor)
@@ -227,11 +229,11 @@ class Ranks:
         if self.barrier_before_sum:
             self.add_up(tensor)
             return lambda: None
-        with self.naming_lost_ranks():
+        with self._meeting():
             work = dist.all_reduce(tensor, async_op=True)
 
         def wait() -> None:
-            with self.naming_lost_ranks():
+            with self._meeting():
                 work.wait()
 
         return wait
@@ -239,12 +241,18 @@ class Ranks:
     def wait(self) -> None:
         """Wait until every rank is here."""
         if self.world_size > 1:
-            with self.naming_lost_ranks():
+            with self._meeting():
                 dist.barrier()
 
     def close(self) -> None:
         if self.world_size > 1 and dist.is_initialized():
             dist.destroy_process_group()
+
+    @contextlib.contextmanager
+    def _meeting(self) -> Iterator[None]:
+        self.before_meeting()
+        with self.naming_lost_ranks():
+            yield
 
     @contextlib.contextmanager
     def naming_lost_ranks(self) -> Iterator[None]:

@@ -8,9 +8,9 @@ parameters of a block are gathered while it computes, forward and backward, and 
 divided in one go; what is in no block (embeddings, head, last norm) is gathered for the whole pass. All of that is
 torch's ``fully_shard``. The engine sees parameters as ``DTensor``, whose shape is the whole one.
 
-Every pass gathers, so every rank must make equally many; one that has fewer pieces computes one again, for nothing
-(gradient.py). What isn't training (an evaluation, a diagnosis, samples) gets the model whole, by ``whole``: it may then
-be called in any way, by some ranks only, and it is the model that a checkpoint holds.
+Every pass of training gathers, so every rank must make equally many; one that has fewer pieces computes one again, for
+nothing (gradient.py). What isn't training (an evaluation, a diagnosis, samples) calls ``IndependentModel``, of which
+ranks gather a block when any of them needs it: so each of them may call it as often as it likes, or not at all.
 
 Sources: Rajbhandari et al. 2020, "ZeRO: Memory Optimizations Toward Training Trillion Parameter Models"
 (arXiv:1910.02054), stage 1; Zhao et al. 2023, "PyTorch FSDP: Experiences on Scaling Fully Sharded Data Parallel"
@@ -21,15 +21,19 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from vaak.config.training import DistributedConfig
 from vaak.core.batch import Batch, read_together, send
 from vaak.core.errors import UserError
+from vaak.core.torch_internals import unwatched
 from vaak.engine.distributed.exchange import BUCKET_BYTES, GradientBuckets, OwnGradients, total_norm
 from vaak.engine.distributed.ranks import Ranks
 
@@ -63,7 +67,7 @@ class ShardedModel(nn.Module):
             )
         super().__init__()
         self.ranks = ranks
-        self._plain = (_without_parameters(model, ranks.device),)  # a tuple: it isn't a part of this module
+        self._independent = IndependentModel(model, blocks, ranks)
         self.model = model
         mesh = _mesh(ranks, config.shard_size)
         gathered = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(precision)
@@ -94,33 +98,135 @@ class ShardedModel(nn.Module):
         terms = function(self.model, batch)
         return terms, [term.total for term in terms.values()]
 
-    @contextlib.contextmanager
-    def whole(self, averages: Mapping[str, Tensor]) -> Iterator[nn.Module]:
-        """Within this context, a copy of the model that is whole on every rank; with ``averages`` in place of weights.
+    def independent(self, averages: Mapping[str, Tensor]) -> contextlib.AbstractContextManager[nn.Module]:
+        """Within this context, which every rank enters, a model that each of them calls as often as it likes.
 
-        Every rank enters it. Buffers are the model's own.
+        It has the weights of this one, or ``averages`` in place of those that they name; buffers are this model's own.
         """
-        (copied,) = self._plain
-        for own, module in zip(self.model.modules(), copied.modules(), strict=True):
+        return self._independent.of(self.model, self.shards, averages)
+
+
+class IndependentModel:
+    """A model that is divided over ranks, as one that each of them calls by itself.
+
+    What is in no block is whole as long as ``of`` lasts, a block while it computes. A block needs the parts of all
+    ranks: so each says which it needs, all give their parts of the first of these, and whoever needs it computes. Ranks
+    that compute the same stay together; one that needs nothing, since it has no batch left or waits for the others
+    elsewhere (``Ranks.before_meeting``), gives its parts until nobody needs any. It holds what it sends and receives
+    from the start, so memory can only run out between two such exchanges, where a batch can be tried again.
+
+    With gradients, a block is gathered and computed again in the backward, and no weight keeps its gradient. Weights
+    that aren't there are NaN.
+    """
+
+    def __init__(self, model: nn.Module, blocks: Sequence[nn.Module], ranks: Ranks) -> None:
+        self._ranks, blocks = ranks, [block for block in blocks if any(True for _ in block.parameters())]
+        empty = {id(one): nn.Parameter(_absent(one, ranks.device), one.requires_grad) for one in model.parameters()}
+        self._module = copy.deepcopy(model, memo=dict(empty))
+        self._parameters = dict(self._module.named_parameters())
+        names = {id(parameter): name for name, parameter in self._parameters.items()}
+        copies: dict[nn.Module, Any] = dict(zip(model.modules(), self._module.modules(), strict=True))
+        self._blocks = [[names[id(one)] for one in copies[block].parameters()] for block in blocks]
+        for number, block in enumerate(blocks):
+            copies[block].gathered = partial(self._gathered, number)
+            copies[block].forward = partial(self._compute, number, copies[block].forward)
+        for parameter in self._parameters.values():
+            if parameter.requires_grad:
+                parameter.register_post_accumulate_grad_hook(_drop_gradient)
+
+    @contextlib.contextmanager
+    def of(self, model: nn.Module, shards: Any, averages: Mapping[str, Tensor]) -> Iterator[nn.Module]:
+        """The model with the weights of ``model``, which the group ``shards`` shares, or ``averages`` of them."""
+        for own, module in zip(model.modules(), self._module.modules(), strict=True):
             module._buffers = own._buffers
-        plain = dict(copied.named_parameters())
+        self._sources = {name: averages.get(name, one).detach() for name, one in model.named_parameters()}
+        self._shards, self._size = shards, torch.distributed.get_world_size(shards)
+        part = max((self._places(number)[-1][1].stop for number in range(len(self._blocks))), default=0)
+        self._given = torch.empty(part, dtype=torch.uint8, device=self._ranks.device)
+        self._received = torch.empty(part * self._size, dtype=torch.uint8, device=self._ranks.device)
+        in_blocks = {name for names in self._blocks for name in names}
         try:
-            for name, parameter in self.model.named_parameters():
-                found = whole(averages.get(name, parameter).detach()).to(self.ranks.device)
-                plain[name].data = found.to(parameter.dtype)
-            yield copied
+            with self._ranks.naming_lost_ranks():
+                for name in (one for one in self._sources if one not in in_blocks):
+                    found = whole(self._sources[name]).to(self._ranks.device)
+                    self._parameters[name].data = found.to(self._parameters[name].dtype)
+            self._ranks.before_meeting = self._serve
+            yield self._module
+            self._serve()
         finally:
-            for parameter in plain.values():
-                parameter.data, parameter.grad = torch.empty(0, device=self.ranks.device, dtype=parameter.dtype), None
+            self._ranks.before_meeting = lambda: None
+            for parameter in self._parameters.values():
+                parameter.data, parameter.grad = _absent(parameter, self._ranks.device), None
+            del self._sources, self._given, self._received
+
+    def _compute(self, number: int, forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Call a block."""
+
+        def computed(*args: Any, **kwargs: Any) -> Any:
+            with self._gathered(number):
+                return forward(*args, **kwargs)
+
+        if not torch.is_grad_enabled():
+            return computed(*args, **kwargs)
+        return checkpoint(computed, *args, use_reentrant=False, context_fn=_uncounted, **kwargs)
+
+    @contextlib.contextmanager
+    def _gathered(self, number: int) -> Iterator[None]:
+        """Within this context, the parameters of a block are there."""
+        self._serve(number)
+        received = self._received[: self._size * self._places(number)[-1][1].stop].view(self._size, -1)
+        try:
+            for name, place in self._places(number):
+                parameter = self._parameters[name]
+                values = received[:, place].clone(memory_format=torch.contiguous_format).view(-1).view(parameter.dtype)
+                parameter.data = values.view(-1, *parameter.shape[1:])[: len(parameter)]
+            yield
+        finally:
+            for name in self._blocks[number]:
+                self._parameters[name].data = _absent(self._parameters[name], self._ranks.device)
+
+    @torch.no_grad()
+    def _serve(self, needed: int | None = None) -> None:
+        """Give this rank's parts of what others need, until it is what this one needs, or nobody needs any more."""
+        none = len(self._blocks)
+        with self._ranks.naming_lost_ranks():
+            while True:
+                first = torch.tensor([none if needed is None else needed], dtype=torch.int32)
+                torch.distributed.all_reduce(first, op=torch.distributed.ReduceOp.MIN, group=self._shards)
+                number = int(first)
+                if number == none:
+                    return
+                for name, place in self._places(number):
+                    own = local(self._sources[name]).to(self._parameters[name].dtype).flatten().view(torch.uint8)
+                    self._given[place.start : place.start + len(own)].copy_(own)
+                given, received = self._given[: place.stop], self._received[: self._size * place.stop]
+                torch.distributed.all_gather_single(received, given, group=self._shards)
+                if number == needed:
+                    return
+
+    def _places(self, number: int) -> list[tuple[str, slice]]:
+        """The parameters of a block, and the bytes that each has in what a rank gives: as many of every rank."""
+        places, end = list[tuple[str, slice]](), 0
+        for name in self._blocks[number]:
+            parameter = self._parameters[name]
+            row = parameter.element_size() * math.prod(parameter.shape[1:])
+            places.append((name, slice(end, end := end + row * -(-len(parameter) // self._size))))
+        return places
 
 
-def _without_parameters(model: nn.Module, device: torch.device) -> nn.Module:
-    """A copy of a model whose parameters have no numbers."""
-    empty = {
-        id(one): nn.Parameter(torch.empty(0, device=device, dtype=one.dtype), requires_grad=one.requires_grad)
-        for one in model.parameters()
-    }
-    return copy.deepcopy(model, memo=dict(empty))
+def _absent(parameter: Tensor, device: torch.device) -> Tensor:
+    """What stands for the values of a parameter that isn't there: its shape, and no memory."""
+    nothing = math.nan if parameter.is_floating_point() else 0
+    return torch.full((), nothing, dtype=parameter.dtype, device=device).expand(parameter.shape)
+
+
+def _uncounted() -> tuple[contextlib.AbstractContextManager[Any], contextlib.AbstractContextManager[Any]]:
+    """The contexts of a block's forward and of its computing it again, which isn't work of the model."""
+    return contextlib.nullcontext(), unwatched()
+
+
+def _drop_gradient(parameter: Tensor) -> None:
+    parameter.grad = None
 
 
 def _mesh(ranks: Ranks, shard_size: int | None) -> Any:

@@ -65,7 +65,7 @@ def test_on_several_gpus():
     model = nn.Sequential(nn.ModuleList(nn.Sequential(nn.Linear(8, 8)) for _ in range(4)), nn.Linear(8, 4))
     block, outside = 8 * 8 + 8, 8 * 4 + 4
     gathered = Gathered.of(model, Task(), "bf16")
-    assert gathered == Gathered(outside=2 * outside, block=2 * block)
+    assert gathered == Gathered(outside, block, size=2)
     rest = at_rest(model, TrainingConfig())
     estimate = ModelEstimate([], 0, 0, 0, None, "", rest, gathered, 0, "cpu", "bf16")
     total = 16 * (4 * block + outside)
@@ -73,5 +73,5 @@ def test_on_several_gpus():
     assert estimate.on_each_of(8) == {
         "ddp": total,
         "zero1": total // 2 + total // 16,
-        "fsdp": total // 8 + max(2 * outside + 6 * block, total // 4),
+        "fsdp": total // 8 + 4 * outside + 8 * block + 4 * block // 8,
     }
