@@ -44,7 +44,7 @@ SLOW = (
     "tts, flow matching by a transformer, learned durations",
     "diarization Performer", "diarization, powerset, augmented", "diarization, speakers by name",
     "seq2seq, two tokenizers", "seq2seq pretrained, low-rank adapters", "asr, a part, augmented",
-    "asr, ctc, local attention, augmented", "asr, ctc, pretrained", "asr, features on the device",
+    "asr, ctc, local attention, augmented", "asr, ctc, pretrained", "asr, ctc, experts", "asr, features on the device",
     "asr, ctc, features on the device", "diarization, features on the device",
     "lm decoder, packed", "lm encoder, packed", "lm chat", "vocoder, no discriminators",
 )  # fmt: skip

@@ -28,6 +28,12 @@ TOOLS = (
     "training.ema=0.9",
     "training.freeze=[{match: embedding, until_epoch: 1}]",
 )
+ADAPTED_BY_EXPERTS = (
+    "training.checkpoint.init_from=TEACHER",
+    "data.tokenizer.path=TEACHER/prepared/vocabulary/tokenizer.json",
+    "model.experts={num_experts: 3, rank: 2, targets: [query], gate_width: 8, balancing_bias: 0.05}",
+    "training.loss.auxiliary={load_balancing: 0.1}",
+)
 EXPERTS = ("model.moe={num_experts: 4, top_k: 2, num_shared: 1, d_ff: 32, balancing_bias: 0.01}",)
 DPO = ("training.loss.main=dpo", "training.checkpoint.init_from=TEACHER")
 
@@ -143,6 +149,7 @@ def kill_and_go_on(
         pytest.param("classifier", ("distillation={teacher: TEACHER, temperature: 2.0}",), 4, id="pupil", marks=slow),
         pytest.param("recogniser", (), 4, id="recogniser", marks=slow),
         pytest.param("ctc", (), 4, id="ctc", marks=slow),
+        pytest.param("ctc", ADAPTED_BY_EXPERTS, 4, id="ctc-experts", marks=slow),
         pytest.param("preferences", DPO, 4, id="dpo", marks=slow),
         pytest.param("tiny", EXPERTS, 4, id="experts", marks=slow),
         pytest.param("diarizer", (), 4, id="diarizer", marks=slow),

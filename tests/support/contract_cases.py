@@ -144,8 +144,8 @@ def _conformer(*, model: dict[str, Any] | None = None, data: dict[str, Any] | No
     return TaskCase("asr", options, {}, about, tiny_listener.write_listener)
 
 
-def _pretrained_ctc() -> TaskCase:
-    """An encoder of samples, of which some frames are hidden in training, with low-rank adapters."""
+def _pretrained_ctc(experts: dict[str, Any] | None = None) -> TaskCase:
+    """An encoder of samples, of which some frames are hidden in training, with low-rank adapters, or experts."""
 
     def write(folder: Path) -> Sequence[Any]:
         write_base(folder / "base", "wav2vec2", "layer")
@@ -157,9 +157,10 @@ def _pretrained_ctc() -> TaskCase:
         frames = sum((length - 400) // 320 + 1 for length in batch["feature_lengths"].tolist())
         return {"token": float(tokens), "position": float(frames), "example": float(len(batch["targets"]))}
 
-    model = {"architecture": "ctc", "base": "FOLDER/base", "lora": {}, "masking": {"time_prob": 0.3, "time_length": 3}}
+    own = {"architecture": "ctc", "base": "FOLDER/base", "masking": {"time_prob": 0.3, "time_length": 3}}
     about = {"counted": counted, "row_length": lambda batch: batch["features"].shape[2] / 16000, "learned": 0.6}
-    return TaskCase("asr", tiny_listener.sections("FOLDER", model=model), {}, about, write)
+    options = tiny_listener.sections("FOLDER", model={**own, **({"experts": experts} if experts else {"lora": {}})})
+    return TaskCase("asr", options, {}, about, write)
 
 
 def _samples(batch: Batch) -> dict[str, float]:
@@ -288,6 +289,16 @@ CASES = {
     "asr, experts": _mixture(),
     "asr, ctc": _conformer(),
     "asr, ctc, pretrained": _pretrained_ctc(),
+    "asr, ctc, experts": _pretrained_ctc(
+        {
+            "num_experts": 3,
+            "top_k": 2,
+            "rank": 4,
+            "gate_width": 8,
+            "targets": ["q_proj", "k_proj"],
+            "balancing_bias": 0.05,
+        }
+    ),
     "asr, ctc, local attention, augmented": _conformer(
         model={"attention_type": "local", "window": 4, "position_type": "none", "subsampling": 2},
         data={"augmentation": {"speed": [0.9, 1.1], "noise": "coloured", "spec_augment": {}}},

@@ -87,7 +87,7 @@ def export(
         raise UserError("--expert: this model is not a mixture of experts; leave it out")
     if expert is None and expert_weight is not None:
         raise UserError("--expert-weight is of one expert: give --expert, too, or leave it out")
-    if expert is not None and format in (Format.onnx, Format.mixture):
+    if expert is not None and format in (Format.onnx, Format.mixture, Format.sherpa_onnx):
         raise UserError(f"--expert: --format {format.value} writes the whole mixture; leave it out, or use hf or peft")
     chosen: dict[str, Any] = {}
     if expert is not None:

@@ -41,7 +41,7 @@ from vaak.engine.precision import LossScale, Precision, make_deterministic, seed
 from vaak.engine.state import Best, CallbackStates, LastEvaluation, PieceRules, Position, State, Weights
 from vaak.engine.step import Step
 from vaak.engine.training_data import TrainingData
-from vaak.nn.lora import is_of_lora, take_lengths, without_lora
+from vaak.nn.lora import added_by_lora, take_lengths, without_lora
 from vaak.nn.stack import set_gradient_checkpointing, set_variable_length
 
 LOSS_PREFIX = "loss."
@@ -289,7 +289,7 @@ def initialise(model: nn.Module, options: CheckpointConfig) -> None:
     patterns = [pattern_of(match, own, "training.checkpoint.init_except") for match in options.init_except]
     # the source may lack the adapters that this model has; its weights get the names that they have next to these
     found = without_lora(_rename_weights(load_checkpoint(source, weights_only=True).model, options.init_rename), model)
-    added = {name for name in own if is_of_lora(name) and name not in found}
+    added = {name for name in added_by_lora(model) if name in own and name not in found}
     drawn = {name: one for name, one in own.items() if name in added or any(each.search(name) for each in patterns)}
     kept = {name: tensor for name, tensor in found.items() if not any(one.search(name) for one in patterns)}
     try:

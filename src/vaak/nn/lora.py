@@ -27,7 +27,7 @@ from torch.nn import functional as F
 from vaak.core.errors import UserError, optional_import
 from vaak.core.storage.files import whole_folder, write_text
 from vaak.nn.config import LoraConfig
-from vaak.nn.lora_experts import LoraExperts
+from vaak.nn.lora_experts import Gate, LoraExperts
 from vaak.nn.nf4 import BLOCK, NF4Product, Quantised, Tables, dequantise, make_tables, quantise
 
 AnyModule = TypeVar("AnyModule", bound=nn.Module)
@@ -183,6 +183,9 @@ def without_lora(weights: dict[str, Tensor], model: nn.Module) -> dict[str, Tens
     in_nf4 = {f"{name}.weight": one for name, one in model.named_modules() if isinstance(one, NF4Linear)}
     wanted = {*model.state_dict(), *in_nf4}
     moved = {name.replace(".base_layer.", "."): name for name in wanted if ".base_layer." in name}
+    for layer_name, layer in model.named_modules():
+        if isinstance(layer, LoraExperts):
+            moved |= {f"{layer_name}.{part}": f"{layer_name}.base.{part}" for part in layer.base.state_dict()}
     found = {name if name in wanted else moved.get(name, name): tensor for name, tensor in weights.items()}
     for name, layer in in_nf4.items():
         if name in found and found[name].shape == (layer.out_features, layer.in_features):
@@ -191,9 +194,12 @@ def without_lora(weights: dict[str, Tensor], model: nn.Module) -> dict[str, Tens
     return found
 
 
-def is_of_lora(name: str) -> bool:
-    """Return whether a parameter is one of a low-rank adapter."""
-    return any(f".{one}." in name for one in ("lora_A", "lora_B", LENGTHS))
+def added_by_lora(model: nn.Module) -> set[str]:
+    """Return the names of those tensors of a model that belong to low-rank adapters, or to the gate of several."""
+    gates = tuple(f"{name}." for name, one in model.named_modules() if isinstance(one, Gate))
+    ends, parts = (".lora_a", ".lora_b"), tuple(f".{one}." for one in ("lora_A", "lora_B", LENGTHS))
+    names = model.state_dict(keep_vars=True)
+    return {one for one in names if one.startswith(gates) or one.endswith(ends) or any(part in one for part in parts)}
 
 
 @torch.no_grad()

@@ -15,7 +15,7 @@ microbatch, which forbids experts to specialise).
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -124,19 +124,28 @@ class Gate(nn.Module):
 
 
 def add_experts(
-    model: nn.Module, targets: Sequence[str], num_experts: int, rank: int, scale: float, dropout: float
+    model: nn.Module,
+    targets: Sequence[str],
+    num_experts: int,
+    rank: int,
+    scale: float,
+    dropout: float,
+    also_trained: Iterable[str] = (),
 ) -> Routing:
     """Freeze a model and give its linear layers whose names end in ``targets`` experts, in place; their routing.
 
     ``num_experts``, ``rank``, ``scale`` and ``dropout`` are as in ``LoraExperts``. Without such a layer nothing is
-    changed but what is trained.
+    changed but what is trained. The modules ``also_trained`` are trained, and have no experts.
     """
     model.requires_grad_(False)
+    whole = {module for name in also_trained for module in model.get_submodule(name).modules()}
     routing = Routing()
     for name, layer in list(model.named_modules()):
         parent, _, own = name.rpartition(".")
-        if isinstance(layer, nn.Linear) and own in targets:
+        if isinstance(layer, nn.Linear) and own in targets and layer not in whole:
             setattr(model.get_submodule(parent), own, LoraExperts(layer, num_experts, rank, scale, dropout, routing))
+    for module in whole:
+        module.requires_grad_(True)
     return routing
 
 

@@ -38,6 +38,7 @@ from vaak.nn import lora
 from vaak.nn.lora_experts import LoraExperts
 from vaak.nn.onnx_file import ExportWrapper, OnnxModule, write_onnx
 from vaak.tasks.asr.config import CONTEXT_SECONDS, AsrDecodingConfig, AsrModelConfig
+from vaak.tasks.asr.experts import WithExperts
 from vaak.tasks.asr.features import WhisperFeatures
 from vaak.tasks.asr.metrics import EXPERT_WEIGHT
 from vaak.tasks.asr.model import AsrModel
@@ -50,7 +51,7 @@ from vaak.text.tokenizer import BYTES
 log = logging.getLogger("vaak")
 
 
-def _demand_one(model: AsrModel, expert: int | None) -> None:
+def demand_one(model: WithExperts, expert: int | None) -> None:
     """Raises UserError where a model has experts, and no expert is chosen."""
     experts = model.experts
     if experts is None and expert is not None:
@@ -86,7 +87,7 @@ def write_whisper(transcriber: Transcriber, folder: Path, expert: int | None = N
     Raises UserError where the folder has something in it, or no ``expert`` is chosen of several.
     """
     model, vocabulary = transcriber.model, transcriber.vocabulary
-    _demand_one(model, expert)
+    demand_one(model, expert)
     merged = lora.merged(model.whisper, expert, weight)
     with whole_folder(folder) as temporary:
         merged.save_pretrained(temporary)
@@ -118,7 +119,7 @@ def write_adapter(
 
     Raises UserError for a model without any, where the folder has something in it, or no ``expert`` is chosen.
     """
-    _demand_one(model, expert)
+    demand_one(model, expert)
     section = options.experts or options.lora
     targets = section.targets if section is not None else ()
     lora.write_adapter(list(lora.adapters_of(model.whisper, expert, weight)), section, targets, options.base, folder)
@@ -280,7 +281,7 @@ def write_mixture(model: AsrModel, vocabulary: Vocabulary, base: str, folder: Pa
     from vaak.tasks.asr import mixture_loader  # imports transformers
 
     about = about_of(model, vocabulary, base)
-    whisper = {f"{name}.{part}": getattr(layer, part) for name, layer in layers_of(model) for part in LORA}
+    whisper = {f"{name}.{part}": getattr(layer, part) for name, layer in layers_of(model.whisper) for part in LORA}
     gate = {f"gate.{name}": value for name, value in cast("nn.Module", model.gate).state_dict().items()}
     tensors = {name: one.detach().cpu().contiguous() for name, one in {**whisper, **gate}.items()}
     loader = inspect.getsource(mixture_loader)
@@ -294,16 +295,16 @@ def write_mixture(model: AsrModel, vocabulary: Vocabulary, base: str, folder: Pa
 LORA = ("lora_a", "lora_b")
 
 
-def layers_of(model: AsrModel) -> list[tuple[str, LoraExperts]]:
-    """The layers of the Whisper that have experts, by name."""
-    return [(name, layer) for name, layer in model.whisper.named_modules() if isinstance(layer, LoraExperts)]
+def layers_of(model: nn.Module) -> list[tuple[str, LoraExperts]]:
+    """The layers of a network that have experts, by name."""
+    return [(name, layer) for name, layer in model.named_modules() if isinstance(layer, LoraExperts)]
 
 
 def about_of(model: AsrModel, vocabulary: Vocabulary, base: str) -> dict[str, Any]:
     """Return the content of ``mixture.json``. Raises UserError for a model without experts."""
     if model.experts is None:
         raise UserError("this model is not a mixture of experts (model.experts); export it as hf or peft")
-    layers, ids, config = layers_of(model), vocabulary.ids, model.whisper.config
+    layers, ids, config = layers_of(model.whisper), vocabulary.ids, model.whisper.config
     return {
         "format": "vaak mixture of low-rank experts",
         "version": 1,
@@ -323,17 +324,26 @@ def about_of(model: AsrModel, vocabulary: Vocabulary, base: str) -> dict[str, An
     }
 
 
-class _Chosen:
+class ChosenExperts:
     """The experts ``(row, choice)`` that rows chose, and their weights; None: there are no changes."""
 
     experts: Tensor | None = None
     weights: Tensor | None = None
 
+    def choose(self, gate: Any, heard: Tensor, top_k: int) -> None:
+        """As ``top_k_weights``, whose stable sort an exporter doesn't know."""
+        probabilities = gate(heard).softmax(-1)
+        scores = probabilities if gate.bias is None else probabilities + gate.bias
+        self.experts = scores.topk(top_k, dim=-1).indices
+        self.weights = probabilities.gather(1, self.experts)
+        if top_k > 1:
+            self.weights = self.weights / self.weights.sum(-1, keepdim=True)
+
 
 class _GatheredExperts(nn.Module):
     """``LoraExperts`` without a loop over rows, whose number an exporter doesn't know: each row's matrices gathered."""
 
-    def __init__(self, layer: LoraExperts, chosen: _Chosen, top_k: int) -> None:
+    def __init__(self, layer: LoraExperts, chosen: ChosenExperts, top_k: int) -> None:
         super().__init__()
         self.base, self.lora_a, self.lora_b, self.scale = layer.base, layer.lora_a, layer.lora_b, layer.scale
         self.chosen, self.top_k = chosen, top_k
@@ -351,6 +361,15 @@ class _GatheredExperts(nn.Module):
         return outputs
 
 
+def gathered(model: WithExperts, network: str, chosen: ChosenExperts) -> Any:
+    """Return a copy of a model for an exporter, on the CPU; the experts of its ``network`` are those ``chosen``."""
+    whole = copy.deepcopy(model).cpu().eval()
+    layers = whole.get_submodule(network)
+    for name, layer in layers_of(layers):
+        layers.set_submodule(name, _GatheredExperts(layer, chosen, cast("Any", model.experts).top_k))
+    return whole
+
+
 def write_mixture_onnx(model: AsrModel, vocabulary: Vocabulary, base: str, folder: Path) -> float:
     """Write ``folder``, completely or not at all, with encoder and decoder for onnxruntime.
 
@@ -358,23 +377,16 @@ def write_mixture_onnx(model: AsrModel, vocabulary: Vocabulary, base: str, folde
     folder has something in it.
     """
     about = about_of(model, vocabulary, base)
-    whole, chosen, top_k = copy.deepcopy(model).cpu().eval(), _Chosen(), about["top_k"]
-    for name, layer in layers_of(whole):
-        parent, _, own = name.rpartition(".")
-        setattr(whole.whisper.get_submodule(parent), own, _GatheredExperts(layer, chosen, top_k))
+    chosen = ChosenExperts()
+    whole: AsrModel = gathered(model, "whisper", chosen)
 
     def encode(given: AsrModel, features: Tensor) -> tuple[Tensor, ...]:
         chosen.experts = chosen.weights = None
         encoder = given.whisper.model.encoder
-        gate: Any = given.gate
-        probabilities = gate(encoder(features).last_hidden_state.mean(1)).softmax(-1)
-        # As top_k_weights, whose stable sort an exporter doesn't know.
-        experts = (probabilities if gate.bias is None else probabilities + gate.bias).topk(top_k, dim=-1).indices
-        weights = probabilities.gather(1, experts)
-        if top_k > 1:
-            weights = weights / weights.sum(-1, keepdim=True)
-        chosen.experts, chosen.weights = experts, weights
-        return encoder(features).last_hidden_state, experts, weights
+        chosen.choose(given.gate, encoder(features).last_hidden_state.mean(1), about["top_k"])
+        assert chosen.experts is not None
+        assert chosen.weights is not None
+        return encoder(features).last_hidden_state, chosen.experts, chosen.weights
 
     def decode(given: AsrModel, tokens: Tensor, states: Tensor, experts: Tensor, weights: Tensor) -> tuple[Tensor, ...]:
         """Logits of ``given`` for ``tokens`` and encoder ``states``, by the chosen ``experts`` and ``weights``."""

@@ -73,8 +73,7 @@ class AsrMeters(Meters):
         chosen = [] if encoded.gate is None or encoded.weights is None else [encoded.gate, encoded.weights]
         nats, right, *routed = read_together(*predicted, *chosen)
         found = [("loss", float(nats.double().sum()), tokens), ("accuracy", float(right.sum()), tokens)]
-        experts = routed[1].argmax(1).tolist() if routed else None
-        self.add([*found, *self.errors(model, batch, encoded, experts), *_routed(*routed)])
+        self.add([*found, *self.errors(model, batch, encoded, *routed)])
 
     def add(self, found: Iterable[tuple[str, float, float]]) -> None:
         """Add sums and counts by name."""
@@ -83,12 +82,13 @@ class AsrMeters(Meters):
                 self._sums[key] = self._sums.get(key, 0.0) + value
 
     def errors(
-        self, model: nn.Module, batch: Batch, encoded: Any, experts: Sequence[int] | None = None
+        self, model: nn.Module, batch: Batch, encoded: Any, gate: Tensor | None = None, weights: Tensor | None = None
     ) -> Iterator[tuple[str, float, float]]:
         """Names of rates, with errors and what they are divided by, of each row that is transcribed.
 
-        ``experts`` are the first choices of all rows.
+        With the ``gate``'s logits and the ``weights`` of all rows, also how these were routed.
         """
+        experts = None if weights is None else weights.argmax(1).tolist()
         rows = [row for row, is_one in enumerate(batch.extra["transcribed"]) if is_one]
         places = send(torch.tensor(rows, dtype=torch.long), batch["targets"].device)
         texts = self._transcribe(model, encoded.rows(places)) if rows else []
@@ -109,6 +109,7 @@ class AsrMeters(Meters):
             about |= {"audio": f"utterance-{index + 1}"} if index < len(self._heard) else {}
             sums = counts.word_errors, counts.words
             self._log.add(index, counts.word_errors, sums, reference, about, group)
+        yield from _routed(gate, weights)
 
     def seen(self) -> dict[str, list[Any]]:
         return self._log.seen()

@@ -19,9 +19,10 @@ import torch
 from torch import Tensor, nn
 
 from vaak.nn.cross_entropy import HeadInputs
-from vaak.nn.lora import DTYPES, add_lora, demand_layers, keep_frozen_weights_in, linear_layers
-from vaak.nn.lora_experts import Choice, Gate, LoraExperts, add_experts, choices_by, top_k_weights
+from vaak.nn.lora import add_lora
+from vaak.nn.lora_experts import Choice, choices_by
 from vaak.tasks.asr.config import ExpertsConfig, WhisperLoraConfig
+from vaak.tasks.asr.experts import WithExperts
 
 if TYPE_CHECKING:
     from transformers import WhisperForConditionalGeneration
@@ -69,7 +70,7 @@ class AsrOutputs(NamedTuple):
     encoded: Encoded
 
 
-class AsrModel(nn.Module):
+class AsrModel(WithExperts):
     """A Whisper, whole, or with low-rank adapters."""
 
     def __init__(
@@ -88,18 +89,10 @@ class AsrModel(nn.Module):
             # the GPU in every step, and ask whether rows are
             AttentionInterface.register(ATTENTION, _attend)
             whisper.set_attn_implementation(ATTENTION)
-        self.whisper, self.experts = whisper, experts
-        self.gate: Gate | None = None
+        self.whisper = whisper
         add_lora(whisper, lora)
-        if experts is not None:
-            sizes = (experts.num_experts, experts.rank, experts.scale, experts.dropout)
-            self.routing = add_experts(whisper, experts.targets, *sizes)
-            layers = [name for name, one in whisper.named_modules() if isinstance(one, LoraExperts)]
-            demand_layers(bool(layers), "model.experts", linear_layers(whisper), experts)
-            keep_frozen_weights_in(DTYPES[experts.base_dtype], whisper)
-            self.encodes_twice = any(name.startswith("model.encoder.") for name in layers)
-            width = whisper.config.d_model
-            self.gate = Gate(width, experts.num_experts, experts.gate_width, experts.balancing_bias)
+        layers = self.add_experts(whisper, experts, whisper.config.d_model)
+        self.encodes_twice = any(name.startswith("model.encoder.") for name in layers)
 
     @property
     def max_target_length(self) -> int:
@@ -126,31 +119,23 @@ class AsrModel(nn.Module):
 
         ``heard`` ``(row, width)`` is what the gate reads (``hear``), where it is known.
         """
-        if self.gate is None or self.experts is None:
+        if self.gate is None:
             return Encoded(self._states(features))
         if heard is None or not self.encodes_twice:
             with torch.no_grad():  # the base is frozen
                 states = self._states(features)
             heard = states.mean(1) if heard is None else heard
         # what the gate reads doesn't depend on the experts, so that it can choose among them
-        gate, weights = self.route(heard)
-        choices = choices_by(weights)
+        routed = self.route(heard)
         if self.encodes_twice:  # else the experts are in the decoder alone, and the base's states are the states
-            with self.routing.of(choices):
+            with self.routing.of(routed.choices):
                 states = self._states(features)
-        return Encoded(states, gate, weights, choices)
+        return Encoded(states, *routed)
 
     @torch.no_grad()
     def hear(self, features: Tensor) -> Tensor:
         """Return the gate's input ``(row, width)``: the mean of the base's states of features ``(row, bin, frame)``."""
         return self._states(features).mean(1)
-
-    def route(self, heard: Tensor) -> tuple[Tensor, Tensor]:
-        """The gate's logits for what it reads, and the weights of the experts, each ``(row, expert)``."""
-        assert self.gate is not None
-        assert self.experts is not None
-        logits: Tensor = self.gate(heard)
-        return logits, top_k_weights(logits, self.experts.top_k, self.gate.bias)
 
     def _states(self, features: Tensor) -> Tensor:
         states: Tensor = self.whisper.model.encoder(features).last_hidden_state

@@ -9,14 +9,16 @@ from typing import Any, ClassVar
 import numpy as np
 from torch import Tensor, nn
 
-from vaak.core.batch import Batch
+from vaak.core.batch import Batch, FirstPass, Term
 from vaak.core.errors import UserError
+from vaak.nn.lora_experts import USE, load_balancing, uses_of
 from vaak.tasks.asr.config import SCRATCH, AsrDataConfig, AsrExperiment, AsrModelConfig
 from vaak.tasks.asr.data import AsrDataset
+from vaak.tasks.asr.export import mean_weight
 from vaak.tasks.asr.features import AudioFeatures
 from vaak.tasks.asr.predict import Transcriber
 from vaak.tasks.asr.prepare import MAY_DIFFER, READING, PreparedUtterances
-from vaak.tasks.asr.spec import SPEC
+from vaak.tasks.asr.spec import LOAD_BALANCING, SPEC
 from vaak.tasks.asr.transcripts import Transcript
 from vaak.tasks.asr.whisper import base_of
 from vaak.tasks.base import refuse_other_options
@@ -24,6 +26,8 @@ from vaak.tasks.speech_task import SpeechTask
 
 SHOWN = 5
 """Validation utterances whose transcripts are shown after training."""
+HEARD = "heard"
+"""The tensor of a batch that has what the gate of experts reads."""
 
 
 class Recogniser(SpeechTask[AsrExperiment, PreparedUtterances, AsrDataset]):
@@ -41,6 +45,15 @@ class Recogniser(SpeechTask[AsrExperiment, PreparedUtterances, AsrDataset]):
     LISTS_UNUSABLE = True
     OF_BEAMS: ClassVar[tuple[str, ...]] = ("beam_size",)
     grouped_by = "speaker"
+    auxiliary_losses = (LOAD_BALANCING,)
+
+    def __init__(self, experiment: AsrExperiment, directory: Path, folder: Path) -> None:
+        super().__init__(experiment, directory, folder)
+        experts = experiment.model.experts
+        if experts is not None and LOAD_BALANCING in experiment.training.loss.auxiliary:
+            self.first_pass = self.count_choices
+        if experts is not None and experts.balancing_bias:
+            self.observed = tuple(f"{USE}/{expert}" for expert in range(experts.num_experts))
 
     def sources(self) -> list[Path]:
         """Return the files of corpora, tokenizer and base. Raises DataError for one that doesn't exist."""
@@ -86,6 +99,38 @@ class Recogniser(SpeechTask[AsrExperiment, PreparedUtterances, AsrDataset]):
     def features_of(self, batch: Batch) -> Tensor:
         """Return the features of a batch ``(row, bin, frame)``, made here, on its device, if it has samples."""
         return batch["features"] if "features" in batch.tensors else self.samples_of.of_batch(batch.tensors)
+
+    def inputs_of(self, batch: Batch) -> tuple[Tensor, ...]:
+        """Return what of a batch the model's encoder reads."""
+        return (self.features_of(batch),)
+
+    def count_choices(self, model: nn.Module, batch: Batch) -> FirstPass:
+        """Return how often each expert is chosen, and what the gate reads."""
+        listener: Any = model
+        heard = listener.hear(*self.inputs_of(batch))
+        return FirstPass(uses_of(listener.route(heard).weights), {HEARD: heard})
+
+    def routing_terms(self, gate: Tensor | None, weights: Tensor | None, batch: Batch) -> dict[str, Term]:
+        """Return what balances experts: the loss, and how often each was chosen, by the gate's logits and weights."""
+        terms: dict[str, Term] = {}
+        if gate is None or weights is None:
+            return terms
+        if LOAD_BALANCING in self.experiment.training.loss.auxiliary:
+            alone = batch.step_sums is None  # outside of a step, a batch is all of it
+            uses = uses_of(weights) if batch.step_sums is None else batch.step_sums
+            terms[LOAD_BALANCING] = Term(load_balancing(gate, uses), "example", splittable=not alone)
+        if self.observed:
+            terms |= {name: Term(times, per="example") for name, times in uses_of(weights).items()}
+        return terms
+
+    def expert_weight(self, expert: int, checkpoint: Path) -> float:
+        """Return the factor of an expert's change where it is exported. Raises UserError if that isn't known."""
+        known = self.options.experts
+        if known is None or not 0 <= expert < known.num_experts:
+            raise UserError(
+                f"--expert {expert}: choose one of the experts, 0 to {known.num_experts - 1 if known else 0}"
+            )
+        return mean_weight(self.directory, checkpoint, expert)
 
     def show(self, batch: Batch) -> list[str]:
         """The name and the transcript of each row."""

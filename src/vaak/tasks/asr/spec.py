@@ -114,8 +114,9 @@ def _ctc_findings(experiment: AsrExperiment) -> Iterator[CheckFinding]:
     for name in (*ONLY_WHISPERS_BEAM, *ONLY_WHISPERS, "max_new_tokens"):
         yield no_effect(f"data.decoding.{name}", "model.architecture is ctc, whose search is over with the last frame")
     yield no_effect("data.timestamps", "model.architecture is ctc, whose frames have their times")
-    if model.experts is not None:
-        yield impossible("model.experts", "model.architecture is ctc; only a Whisper may have experts")
+    for name in ("lora", "experts"):
+        if getattr(model, name) is not None and model.adapter is not None:
+            yield impossible("model.adapter", f"given together with model.{name}; keep one of them")
     if loss.label_smoothing:
         yield impossible("training.loss.label_smoothing", "model.architecture is ctc, whose loss has no smoothing")
     for name in loss.auxiliary:
@@ -144,8 +145,6 @@ def _ctc_base_findings(experiment: AsrExperiment) -> Iterator[CheckFinding]:
     model, augmentation = experiment.model, experiment.data.augmentation
     if experiment.data.features_on == "device":
         yield impossible("data.features_on", f"device, but model.base is {model.base}, which reads samples as they are")
-    if model.adapter is not None and model.lora is not None:
-        yield impossible("model.adapter", "given together with model.lora; keep one of them")
     if model.adapter is not None and model.train_feature_encoder:
         yield impossible("model.train_feature_encoder", "model.adapter trains an adapter and the output layer only")
     if model.base in VERSIONS:
@@ -169,9 +168,11 @@ def _base(experiment: AsrExperiment) -> Iterator[CheckFinding]:
             message = "speech recognition can't use a tokenizer of your own; expected one of"
             yield impossible("data.tokenizer.type", f"is {data.tokenizer.type}; {message} {', '.join(TOKENIZERS)}")
         yield no_effect("data.language", "model.base is scratch, which knows what its transcripts are in")
+        begins = model.architecture == CTC and experiment.training.checkpoint.init_from is not None
+        begin = "a base, or training.checkpoint.init_from, a run" if model.architecture == CTC else "a base"
         for name in ("lora", "experts"):
-            if getattr(model, name) is not None:
-                yield impossible(f"model.{name}", "model.base is scratch: there is nothing to adapt; give a base")
+            if getattr(model, name) is not None and not begins:
+                yield impossible(f"model.{name}", f"model.base is scratch: there is nothing to adapt; give {begin}")
     else:
         for name in type(model.scratch).model_fields:
             yield no_effect(f"model.scratch.{name}", f"model.base is {model.base}, which has its own sizes")

@@ -18,20 +18,18 @@ from typing import Any, cast
 import numpy as np
 from torch import Tensor, nn
 
-from vaak.core.batch import Batch, FirstPass, Term
+from vaak.core.batch import Batch, Term
 from vaak.core.errors import UserError
 from vaak.core.storage.files import fingerprint_of
 from vaak.core.task import Outputs as TaskOutputs
 from vaak.data.batching import largest_rows
 from vaak.nn.cross_entropy import IGNORED
-from vaak.nn.lora_experts import USE, load_balancing, uses_of
 from vaak.nn.losses import losses_of_logits
 from vaak.runs.prepared import Recipe
 from vaak.tasks.asr.config import SCRATCH, AsrDecodingConfig, AsrExperiment
 from vaak.tasks.asr.ctc.task import CtcTask
 from vaak.tasks.asr.data import AsrDataset, AsrExample, Timing, collate
 from vaak.tasks.asr.export import (
-    mean_weight,
     write_adapter,
     write_mixture,
     write_mixture_onnx,
@@ -43,8 +41,8 @@ from vaak.tasks.asr.metrics import AsrMeters
 from vaak.tasks.asr.model import AsrModel, AsrOutputs, Encoded
 from vaak.tasks.asr.predict import Transcriber, demand_decoding
 from vaak.tasks.asr.prepare import ALIGNMENT_HEADS, AsrSources, PreparedUtterances, recipe
-from vaak.tasks.asr.recogniser import Recogniser
-from vaak.tasks.asr.spec import CTC, LOAD_BALANCING, ONLY_WHISPERS
+from vaak.tasks.asr.recogniser import HEARD, Recogniser
+from vaak.tasks.asr.spec import CTC, ONLY_WHISPERS
 from vaak.tasks.asr.whisper import (
     Vocabulary,
     base_of,
@@ -59,15 +57,11 @@ from vaak.tasks.asr.whisper import (
 from vaak.tasks.pretrained import load_or_init
 from vaak.tasks.speech_task import Datasets
 
-HEARD = "heard"
-"""The tensor of a batch that has what the gate reads."""
-
 
 class AsrTask(Recogniser):
     """Trains a Whisper model to transcribe speech; of ``model.architecture: ctc``, a ``CtcTask`` is made instead."""
 
     OF_BEAMS = (*Recogniser.OF_BEAMS, "length_penalty", "early_stopping")
-    auxiliary_losses = (LOAD_BALANCING,)
 
     def __new__(  # type: ignore[misc] # mypy expects a subclass
         cls, experiment: AsrExperiment | None = None, *folders: Path
@@ -75,14 +69,6 @@ class AsrTask(Recogniser):
         if experiment is not None and experiment.model.architecture == CTC:
             return CtcTask(experiment, *folders)
         return super().__new__(cls)
-
-    def __init__(self, experiment: AsrExperiment, directory: Path, folder: Path) -> None:
-        super().__init__(experiment, directory, folder)
-        experts = experiment.model.experts
-        if experts is not None and LOAD_BALANCING in experiment.training.loss.auxiliary:
-            self.first_pass = self.count_choices
-        if experts is not None and experts.balancing_bias:
-            self.observed = tuple(f"{USE}/{expert}" for expert in range(experts.num_experts))
 
     # Data.
 
@@ -160,12 +146,6 @@ class AsrTask(Recogniser):
         )
         return AsrModel(whisper, options.lora, options.experts)
 
-    def count_choices(self, model: nn.Module, batch: Batch) -> FirstPass:
-        """Return how often each expert is chosen, and what the gate reads."""
-        listener = cast("AsrModel", model)
-        heard = listener.hear(self.features_of(batch))
-        return FirstPass(uses_of(listener.route(heard)[1]), {HEARD: heard})
-
     def _outputs(self, model: nn.Module, batch: Batch, **options: bool) -> AsrOutputs:
         outputs: AsrOutputs = model(self.features_of(batch), batch["inputs"], batch.tensors.get(HEARD), **options)
         return outputs
@@ -174,14 +154,7 @@ class AsrTask(Recogniser):
         outputs = self._outputs(model, batch, **self.main_loss.model_options(model, batch["targets"]))
         auxiliary, encoded = self.experiment.training.loss.auxiliary, outputs.encoded
         terms = losses_of_logits(self.main_loss, auxiliary, outputs.logits, batch["targets"], per="token")
-        if encoded.gate is not None and encoded.weights is not None:
-            if LOAD_BALANCING in auxiliary:
-                alone = batch.step_sums is None  # outside of a step, a batch is all of it
-                uses = uses_of(encoded.weights) if batch.step_sums is None else batch.step_sums
-                terms[LOAD_BALANCING] = Term(load_balancing(encoded.gate, uses), "example", splittable=not alone)
-            if self.observed:
-                terms |= {name: Term(times, per="example") for name, times in uses_of(encoded.weights).items()}
-        return terms
+        return terms | self.routing_terms(encoded.gate, encoded.weights, batch)
 
     def outputs(self) -> TaskOutputs:
         vocabulary, features = self.prepared.vocabulary, self.features
@@ -220,15 +193,6 @@ class AsrTask(Recogniser):
         return Transcriber(
             cast("AsrModel", model), vocabulary, self.features, decoding, self.audio.channels, tuple(map(tuple, heads))
         )
-
-    def expert_weight(self, expert: int, checkpoint: Path) -> float:
-        """Return the factor of an expert's change where it is exported. Raises UserError if that isn't known."""
-        known = self.options.experts
-        if known is None or not 0 <= expert < known.num_experts:
-            raise UserError(
-                f"--expert {expert}: choose one of the experts, 0 to {known.num_experts - 1 if known else 0}"
-            )
-        return mean_weight(self.directory, checkpoint, expert)
 
     def export_hf(self, model: nn.Module, folder: Path, expert: int | None = None, weight: float = 1.0) -> None:
         """Write a Whisper that transformers loads, low-rank adapters merged; of experts, one, times its ``weight``."""

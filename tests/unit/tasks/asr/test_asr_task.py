@@ -33,7 +33,7 @@ def run(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tiny_listener.train(corpus, tmp_path_factory.mktemp("run") / "listener")
 
 
-def task_of(corpus: Path, folder: Path, **more: Any) -> AsrTask:
+def task_of(corpus: Path, folder: Path, **more: Any) -> Any:
     """A task, prepared."""
     folder.mkdir(exist_ok=True)
     file = folder / "case.yml"
@@ -333,7 +333,7 @@ def test_a_table_is_read_and_a_missing_column_named(corpus: Path, tmp_path: Path
     options["datasets"][0] |= {"train": [f"{tmp_path}/c/train.csv"], "columns": {"audio": "path", "text": "sentence"}}
     options["datasets"] = [{**options["datasets"][0], "valid": [], "test": []}]
 
-    def prepared(columns: dict[str, str]) -> AsrTask:
+    def prepared(columns: dict[str, str]) -> Any:
         options["datasets"][0]["columns"] = columns
         (tmp_path / "case.yml").write_text(yaml_text(options))
         experiment: Any = load([tmp_path / "case.yml"]).experiment

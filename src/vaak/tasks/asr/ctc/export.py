@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import logging
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -24,11 +25,31 @@ from torch import Tensor
 from vaak.audio.config import AudioConfig
 from vaak.core.errors import UserError, optional_import
 from vaak.core.storage.files import sync_file, whole_folder, write_json, write_text
+from vaak.nn.lora import merged
 from vaak.nn.onnx_file import ExportWrapper, OnnxModule, write_onnx
 from vaak.tasks.asr.ctc.data import FrameFeatures
 from vaak.tasks.asr.ctc.model import CtcModel, CtcOutputs
 from vaak.tasks.asr.ctc.predict import pieces_of
+from vaak.tasks.asr.export import ChosenExperts, gathered
 from vaak.tasks.asr.whisper import Vocabulary
+
+Run = Callable[[CtcModel, Tensor, Tensor], CtcOutputs]
+
+
+def exportable(model: CtcModel) -> tuple[CtcModel, Run]:
+    """Return a model that an exporter can follow, and how it is run: adapters merged, experts chosen by ``topk``."""
+    if model.experts is None:
+        return merged(model).eval(), lambda given, rows, lengths: given(rows, lengths)
+    chosen, top_k = ChosenExperts(), model.experts.top_k
+
+    def run(given: CtcModel, rows: Tensor, lengths: Tensor) -> CtcOutputs:
+        chosen.experts = chosen.weights = None
+        chosen.choose(given.gate, given.hear(rows, lengths), top_k)
+        states, lengths = given.encode(rows, lengths)
+        return CtcOutputs(given.project(states), lengths)
+
+    return gathered(model, "", chosen), run
+
 
 AXES = {"features": {0: "row", 2: "frame"}, "feature_lengths": {0: "row"}}
 
@@ -39,8 +60,10 @@ def write_ctc_onnx(model: CtcModel, vocabulary: Vocabulary, features: FrameFeatu
     Raises UserError as ``write_onnx`` does, and where the folder has something in it.
     """
 
+    exported_model, run = exportable(model)
+
     def call(given: CtcModel, rows: Tensor, lengths: Tensor) -> tuple[Tensor, ...]:
-        outputs: CtcOutputs = given(rows, lengths)
+        outputs = run(given, rows, lengths)
         return outputs.log_probs(), outputs.lengths
 
     def inputs(*lengths: int) -> dict[str, Tensor]:
@@ -50,7 +73,7 @@ def write_ctc_onnx(model: CtcModel, vocabulary: Vocabulary, features: FrameFeatu
 
     others = [inputs(11), inputs(200, 3, 57)]
     exported = OnnxModule(
-        ExportWrapper(model.eval(), call), inputs(40, 33), AXES, ("log_probs", "frame_lengths"), others
+        ExportWrapper(exported_model, call), inputs(40, 33), AXES, ("log_probs", "frame_lengths"), others
     )
     about = {**features.extract.config.model_dump(mode="json"), "subsampling": features.subsampling}
     with whole_folder(folder) as made:
@@ -101,8 +124,10 @@ def write_sherpa(
     ids = vocabulary.ids
     lowered = torch.zeros(ids.size).index_fill(0, torch.tensor(ids.never, dtype=torch.long), -NEVER)
 
+    exported_model, run = exportable(model)
+
     def call(given: CtcModel, x: Tensor, x_lens: Tensor) -> tuple[Tensor, ...]:
-        outputs: CtcOutputs = given(x.transpose(1, 2), x_lens)
+        outputs = run(given, x.transpose(1, 2), x_lens)
         return outputs.log_probs() + lowered, outputs.lengths
 
     def inputs(*lengths: int) -> dict[str, Tensor]:
@@ -114,7 +139,7 @@ def write_sherpa(
     metadata = {"model_type": "zipformer2_ctc", "version": "1", "subsampling_factor": str(features.subsampling)}
     metadata |= {"vocab_size": str(ids.size), "comment": "a Conformer of Vaak"}
     names, others = ("log_probs", "log_probs_len"), [inputs(11), inputs(200, 3, 57)]
-    exported = OnnxModule(ExportWrapper(model.eval(), call), inputs(40, 33), axes, names, others, metadata)
+    exported = OnnxModule(ExportWrapper(exported_model, call), inputs(40, 33), axes, names, others, metadata)
     with whole_folder(folder) as made:
         write_onnx(made / "model.onnx", exported)
         if quantization is not None:

@@ -1,6 +1,9 @@
 """A CTC model: audio in, the logits of a token or of the blank at each of the encoder's frames out.
 
 features ──mean and deviation of each bin──▶ Conformer ──linear──▶ logits (row, frame, vocab)
+
+With experts, a network encodes twice: as it is, for the gate, which reads the mean of the real frames; and with the
+experts that the gate has chosen.
 """
 
 from __future__ import annotations
@@ -10,45 +13,112 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from vaak.nn.config import ConformerConfig
+from vaak.nn.config import ConformerConfig, LoraConfig
 from vaak.nn.conformer import Conformer
+from vaak.nn.decoding.sampling import without_dropout
 from vaak.nn.initialisation import initialise
-from vaak.nn.speech.masks import exact, length_mask
+from vaak.nn.lora import add_lora
+from vaak.nn.speech.masks import exact, length_mask, masked
+from vaak.tasks.asr.config import ExpertsConfig
+from vaak.tasks.asr.experts import WithExperts
 
 LEAST_DEVIATION = 1e-3
 """The lowest standard deviation of a bin, in nats: digital silence has none."""
 
 
 class CtcOutputs(NamedTuple):
-    """Logits ``(row, frame, vocab)`` and the numbers of real frames ``(row,)``."""
+    """Logits ``(row, frame, vocab)`` and the numbers of real frames ``(row,)``.
+
+    With experts, also the ``gate``'s logits and the ``weights`` that follow from them, ``(row, expert)``.
+    """
 
     logits: Tensor
     lengths: Tensor
+    gate: Tensor | None = None
+    weights: Tensor | None = None
 
     def rows(self, rows: Tensor) -> CtcOutputs:
         """These rows, in this order."""
-        return CtcOutputs(self.logits[rows], self.lengths[rows])
+        return CtcOutputs(*(None if one is None else one[rows] for one in self))  # type: ignore[arg-type]
 
     def log_probs(self) -> Tensor:
         """Log-probabilities ``(row, frame, vocab)``, in 32 bits at least."""
         return exact(self.logits).log_softmax(-1)
 
 
-class CtcModel(nn.Module):
+class CtcNetwork(WithExperts):
+    """An encoder with a linear layer to the tokens of a vocabulary; it may have experts."""
+
+    def encode(self, features: Tensor, lengths: Tensor, **masks: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the encoder's states ``(row, frame, width)`` and the numbers of real ones ``(row,)``.
+
+        ``features`` are ``(row, bin, frame)``, of which ``lengths`` ``(row,)`` frames are real; ``masks`` are those of
+        a pretrained network.
+        """
+        raise NotImplementedError
+
+    def project(self, states: Tensor) -> Tensor:
+        """Return the logits ``(row, frame, vocab)`` of states ``(row, frame, width)``."""
+        raise NotImplementedError
+
+    @torch.no_grad()
+    def hear(self, features: Tensor, lengths: Tensor) -> Tensor:
+        """Return the gate's input ``(row, width)``: the mean of the base's states, nothing hidden or dropped."""
+        with without_dropout(self):
+            states, lengths = self.encode(features, lengths)
+        total = masked(exact(states), length_mask(lengths, states.shape[1])).sum(1)
+        return total / lengths[:, None]
+
+    def forward(
+        self,
+        features: Tensor,
+        lengths: Tensor,
+        time_mask: Tensor | None = None,
+        channel_mask: Tensor | None = None,
+        heard: Tensor | None = None,
+    ) -> CtcOutputs:
+        """Return the logits of features ``(row, bin, frame)``, of which ``lengths`` ``(row,)`` frames are real.
+
+        The masks are those of ``encode``; ``heard`` ``(row, width)`` is what the gate reads, where it is known.
+        """
+        given = {"time_mask": time_mask, "channel_mask": channel_mask}
+        masks = {name: mask for name, mask in given.items() if mask is not None}
+        if self.gate is None:
+            states, lengths = self.encode(features, lengths, **masks)
+            return CtcOutputs(self.project(states), lengths)
+        routed = self.route(self.hear(features, lengths) if heard is None else heard)
+        with self.routing.of(routed.choices):
+            states, lengths = self.encode(features, lengths, **masks)
+            return CtcOutputs(self.project(states), lengths, routed.gate, routed.weights)
+
+
+class CtcModel(CtcNetwork):
     """A Conformer, with a linear layer to the tokens of a vocabulary."""
 
-    def __init__(self, config: ConformerConfig, num_bins: int, vocab_size: int) -> None:
-        """Weights are drawn from torch's default generator."""
+    def __init__(
+        self,
+        config: ConformerConfig,
+        num_bins: int,
+        vocab_size: int,
+        lora: LoraConfig | None = None,
+        experts: ExpertsConfig | None = None,
+    ) -> None:
+        """Weights, and adapters that ``lora`` or ``experts`` add, are drawn from torch's default generator."""
         super().__init__()
         self.encoder = Conformer(config, num_bins)
         self.head = nn.Linear(config.d_model, vocab_size)
         initialise(self)
+        add_lora(self, lora, ("head",))
+        self.add_experts(self, experts, config.d_model, ("head",))
 
-    def forward(self, features: Tensor, lengths: Tensor) -> CtcOutputs:
-        """Return the logits of features ``(row, bin, frame)``, of which ``lengths`` ``(row,)`` frames are real."""
+    def encode(self, features: Tensor, lengths: Tensor, **masks: Tensor) -> tuple[Tensor, Tensor]:
         x = normalised(features.transpose(1, 2), lengths).to(self.head.bias.dtype)
-        encoded, lengths = self.encoder(x, lengths)
-        return CtcOutputs(self.head(encoded), lengths)
+        encoded: tuple[Tensor, Tensor] = self.encoder(x, lengths)
+        return encoded
+
+    def project(self, states: Tensor) -> Tensor:
+        logits: Tensor = self.head(states)
+        return logits
 
 
 def normalised(features: Tensor, lengths: Tensor) -> Tensor:

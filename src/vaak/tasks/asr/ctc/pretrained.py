@@ -20,6 +20,7 @@ import logging
 import re
 import shutil
 import warnings
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -32,12 +33,11 @@ from torch import Tensor, nn
 
 from vaak.core.errors import UserError
 from vaak.core.storage.files import read_json, whole_folder, write_json
-from vaak.nn import lora
 from vaak.nn.lora import add_lora
 from vaak.nn.speech.masks import length_mask
 from vaak.tasks.asr.config import AsrModelConfig
 from vaak.tasks.asr.ctc.data import Waveforms
-from vaak.tasks.asr.ctc.model import CtcOutputs
+from vaak.tasks.asr.ctc.model import CtcNetwork
 from vaak.tasks.asr.export import OWN
 from vaak.tasks.asr.whisper import PURPOSE, SpecialIds, Vocabulary
 from vaak.tasks.pretrained import SAFELY, fetch_model, transformers_of
@@ -111,16 +111,40 @@ def own_vocabulary(source: str, language: str | None = None) -> Vocabulary | Non
     )
 
 
-class PretrainedCtc(nn.Module):
+def attend_by_modules(
+    attention: Any, states: Tensor, mask: Tensor | None, position_bias: Tensor
+) -> tuple[Tensor, None]:
+    """WavLM's self-attention, its projections called as modules.
+
+    ``states`` are ``(row, frame, width)``, ``mask`` is True where a frame is real, the bias ``(row · head, frame,
+    frame)``. transformers gives torch the projections' weights instead, so that adapters would change nothing.
+    """
+    rows, length, width = states.shape
+    shape = (rows, length, attention.num_heads, -1)
+    projections = (attention.q_proj, attention.k_proj, attention.v_proj)
+    query, key, value = (project(states).view(shape).transpose(1, 2) for project in projections)
+    bias = position_bias.view(rows, attention.num_heads, length, length).to(query.dtype)
+    if mask is not None:
+        bias = bias.masked_fill(mask.ne(1)[:, None, None], -torch.inf)
+    dropout = attention.dropout if attention.training else 0.0
+    mixed = nn.functional.scaled_dot_product_attention(query, key, value, bias, dropout)
+    return attention.out_proj(mixed.transpose(1, 2).reshape(rows, length, width)), None
+
+
+class PretrainedCtc(CtcNetwork):
     """A base with its output layer; its convolutions are frozen, unless the options train them."""
 
     def __init__(self, base: Any, options: AsrModelConfig) -> None:
-        """Adapters that ``options.lora`` adds are drawn from torch's default generator."""
+        """Adapters that ``options.lora`` or ``options.experts`` adds are drawn from torch's default generator."""
         super().__init__()
         base.config.layerdrop = 0.0
         self.base, self.trains_convolutions = base, options.train_feature_encoder
         self.of_rows = base.config.feat_extract_norm == "group"
         add_lora(base, options.lora, ("lm_head",))
+        self.add_experts(base, options.experts, base.config.hidden_size, ("lm_head",))
+        if base.config.model_type == "wavlm" and (options.lora is not None or options.experts is not None):
+            for layer in self.inner.encoder.layers:
+                layer.attention.torch_multi_head_self_attention = partial(attend_by_modules, layer.attention)
         if options.adapter is not None:
             base.requires_grad_(False)
             for weight in base._get_adapters().values():
@@ -137,14 +161,13 @@ class PretrainedCtc(nn.Module):
         """The network below the output layer."""
         return getattr(self.base, self.base.base_model_prefix)
 
-    def forward(
-        self, features: Tensor, lengths: Tensor, time_mask: Tensor | None = None, channel_mask: Tensor | None = None
-    ) -> CtcOutputs:
-        """Return the logits of samples ``(row, 1, time)``, of which ``lengths`` ``(row,)`` are real.
+    def encode(self, features: Tensor, lengths: Tensor, **masks: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the states of samples ``(row, 1, time)``, of which ``lengths`` ``(row,)`` are real, and their numbers.
 
         Frames where ``time_mask`` ``(row, frame)`` is True are hidden; of all frames, channels of ``channel_mask``
         ``(row, channel)``.
         """
+        time_mask, channel_mask = masks.get("time_mask"), masks.get("channel_mask")
         inner, frames = self.inner, self.base._get_feat_extract_output_lengths(lengths)
         convolved = self._convolved(features[:, 0], lengths).transpose(1, 2)
         hidden = inner.feature_projection(convolved)
@@ -156,7 +179,11 @@ class PretrainedCtc(nn.Module):
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "Support for mismatched key_padding_mask")  # WavLM's own masks
             encoded = inner.encoder(hidden, attention_mask=length_mask(frames, hidden.shape[1]))[0]
-        return CtcOutputs(self.base.lm_head(self.base.dropout(encoded)), frames)
+        return encoded, frames
+
+    def project(self, states: Tensor) -> Tensor:
+        logits: Tensor = self.base.lm_head(self.base.dropout(states))
+        return logits
 
     def _convolved(self, samples: Tensor, lengths: Tensor) -> Tensor:
         """``(row, channel, frame)`` of samples ``(row, time)``."""
@@ -226,14 +253,14 @@ def span_mask(length: int, probability: float, span: int, rng: np.random.Generat
 
 
 def write_pretrained(
-    model: PretrainedCtc,
+    merged: Any,
     vocabulary: Vocabulary,
     pieces: list[str],
     prepared: Path,
     folder: Path,
     language: str | None = None,
 ) -> None:
-    """Write ``folder``, completely or not at all, for transformers: adapters merged, tokens as characters.
+    """Write ``folder``, completely or not at all, for transformers: a network with adapters ``merged``, and characters.
 
     With the adapter of a ``language``, it is also in a separate file, which transformers' ``load_adapter`` reads, and
     the tokens are under its name.
@@ -252,7 +279,6 @@ def write_pretrained(
         raise UserError(
             "--format hf: transformers' tokenizer of CTC has characters only; data.tokenizer has other tokens"
         )
-    merged = lora.merged(model.base)
     with torch.no_grad():
         merged.lm_head.bias[[number for number in silent if number != ids.pad]] = -1e4
     with whole_folder(folder) as made:

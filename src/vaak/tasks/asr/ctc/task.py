@@ -16,12 +16,13 @@ from typing import Any, cast
 import numpy as np
 from torch import Tensor, nn
 
-from vaak.core.batch import Batch, Term, places_of
+from vaak.core.batch import Batch, Term, places_of, read_together
 from vaak.core.errors import UserError
 from vaak.core.storage.files import fingerprint_of
 from vaak.core.task import Outputs
 from vaak.data.batching import largest_rows
 from vaak.nn.ctc import ctc_log_likelihoods
+from vaak.nn.lora import adapters_of, merged, write_adapter
 from vaak.nn.speech.masks import length_mask
 from vaak.runs.prepared import Recipe
 from vaak.tasks.asr.config import SCRATCH, AsrDecodingConfig, MaskingConfig
@@ -38,10 +39,11 @@ from vaak.tasks.asr.ctc.pretrained import (
     span_mask,
     write_pretrained,
 )
+from vaak.tasks.asr.export import demand_one
 from vaak.tasks.asr.metrics import AsrMeters
 from vaak.tasks.asr.prepare import BASE, PreparedUtterances, recipe
-from vaak.tasks.asr.recogniser import Recogniser
-from vaak.tasks.asr.whisper import base_of
+from vaak.tasks.asr.recogniser import HEARD, Recogniser
+from vaak.tasks.asr.whisper import base_of, name_of
 from vaak.tasks.pretrained import load_or_init
 from vaak.tasks.speech_task import NOT_TUNED_ON, Datasets
 from vaak.text.scoring.normalisers import normaliser
@@ -65,13 +67,15 @@ class CtcMeters(AsrMeters):
     def update(self, model: nn.Module, batch: Batch) -> None:
         outputs: CtcOutputs = model(batch["features"], batch["feature_lengths"])
         loss = float(ctc_loss(outputs, batch, self.blank).double())
-        self.add([("loss", loss, batch.totals()["token"]), *self.errors(model, batch, outputs)])
+        routed = read_together(*(one for one in (outputs.gate, outputs.weights) if one is not None))
+        self.add([("loss", loss, batch.totals()["token"]), *self.errors(model, batch, outputs, *routed)])
 
 
 class CtcTask(Recogniser):
     """Trains an encoder to transcribe speech by connectionist temporal classification."""
 
     OF_BEAMS = (*Recogniser.OF_BEAMS, "ngram", "lm", "alpha", "beta")
+    also_trained = ("head",)
 
     # Data.
 
@@ -123,7 +127,11 @@ class CtcTask(Recogniser):
         """Return a model like the trained one, before its vocabulary is known; None with a base."""
         if self.is_pretrained:
             return None
-        return CtcModel(self.options.conformer, self.features.num_bins, self.data.tokenizer.vocab_size)
+        return self._conformer(self.data.tokenizer.vocab_size)
+
+    def _conformer(self, vocab_size: int) -> CtcModel:
+        options = self.options
+        return CtcModel(options.conformer, self.features.num_bins, vocab_size, options.lora, options.experts)
 
     def meta_batch(self) -> Batch | None:
         """Return a microbatch of silence, as large as one may become; None with a base."""
@@ -136,7 +144,7 @@ class CtcTask(Recogniser):
         """The network; where a run has checkpoints, which have all weights, its base may have gone."""
         ids = self.prepared.vocabulary.ids
         if not self.is_pretrained:
-            return CtcModel(self.options.conformer, self.features.num_bins, ids.size)
+            return self._conformer(ids.size)
         base = load_or_init(
             self.directory,
             lambda: load_base(base_of(self.options, self.folder), ids, self.options.adapter),
@@ -146,11 +154,15 @@ class CtcTask(Recogniser):
 
     def losses(self, model: nn.Module, batch: Batch) -> dict[str, Term]:
         outputs = self._outputs(model, batch)
-        return {LOSS: Term(ctc_loss(outputs, batch, self._blank), per="token")}
+        terms = {LOSS: Term(ctc_loss(outputs, batch, self._blank), per="token")}
+        return terms | self.routing_terms(outputs.gate, outputs.weights, batch)
+
+    def inputs_of(self, batch: Batch) -> tuple[Tensor, ...]:
+        return self.features_of(batch), batch["feature_lengths"]
 
     def _outputs(self, model: nn.Module, batch: Batch) -> CtcOutputs:
-        masks = {name: batch[name] for name in ("time_mask", "channel_mask") if name in batch.tensors}
-        outputs: CtcOutputs = model(self.features_of(batch), batch["feature_lengths"], **masks)
+        more = {name: batch[name] for name in ("time_mask", "channel_mask", HEARD) if name in batch.tensors}
+        outputs: CtcOutputs = model(*self.inputs_of(batch), **more)
         return outputs
 
     @property
@@ -212,23 +224,42 @@ class CtcTask(Recogniser):
         """Write the encoder for sherpa-onnx, with its tokens."""
         write_sherpa(cast("CtcModel", model), self.prepared.vocabulary, self.features, folder, quantization)
 
-    def export_hf(self, model: nn.Module, folder: Path) -> None:
-        """Write a model that transformers loads, low-rank adapters merged."""
-        vocabulary = self.prepared.vocabulary
-        language = self.options.adapter
-        write_pretrained(cast("PretrainedCtc", model), vocabulary, pieces_of(vocabulary), self._base, folder, language)
+    def export_hf(self, model: nn.Module, folder: Path, expert: int | None = None, weight: float = 1.0) -> None:
+        """Write a model that transformers loads, low-rank adapters merged; of experts, one, times its ``weight``."""
+        vocabulary, network = self.prepared.vocabulary, cast("PretrainedCtc", model)
+        demand_one(network, expert)
+        whole = merged(network.base, expert, weight)
+        write_pretrained(whole, vocabulary, pieces_of(vocabulary), self._base, folder, self.options.adapter)
+
+    def export_peft(self, model: nn.Module, folder: Path, expert: int | None = None, weight: float = 1.0) -> None:
+        """Write the low-rank adapters, and the output layer, for peft; of experts, one, times its ``weight``.
+
+        Their names are those of transformers' model, or of the Conformer of the run that this one began with.
+        """
+        network: Any = model
+        demand_one(network, expert)
+        options, began = self.options, self.experiment.training.checkpoint.init_from
+        base: str | None = None if began is None else str(Path(began).expanduser().absolute())
+        head = "head"
+        if self.is_pretrained:
+            network, head, base = network.base, "lm_head", name_of(options.base, self.folder)
+        adapters = list(adapters_of(network, expert, weight))
+        targets = [one.name for one in adapters]
+        whole = {head: network.get_submodule(head)}
+        write_adapter(adapters, options.experts or options.lora, targets, base, folder, whole=whole)
 
     def refused_exports(self) -> dict[str, str]:
-        adapters = "use --format hf, which merges adapters"
+        of_experts = ", or hf or peft with --expert" if self.options.experts is not None else ""
+        refused = super().refused_exports() | {"mixture": f"it is for a Whisper; use onnx{of_experts}"}
         if self.is_pretrained:
-            others = dict.fromkeys(("onnx", "sherpa-onnx"), "use --format hf, which other tools convert")
-            return {**others, "peft": adapters}
+            refused["mixture"] = f"it is for a Whisper; use hf or peft{' with --expert' if of_experts else ''}"
+            return {**refused, **dict.fromkeys(("onnx", "sherpa-onnx"), "use --format hf, which other tools convert")}
         reason = refused_by_sherpa(self.audio)
         sherpa = {} if reason is None else {"sherpa-onnx": reason}
         return {
+            **refused,
             **sherpa,
             "hf": "a Conformer of Vaak's has no counterpart in transformers; use --format onnx",
-            "peft": adapters,
         }
 
 

@@ -28,7 +28,6 @@ from vaak.tasks.asr.stages.runs import Values, base_for, data_of, precision_of, 
 if TYPE_CHECKING:
     import numpy as np
 
-    from vaak.tasks.asr.task import AsrTask
     from vaak.tasks.asr.utterances import Utterances
 
 log = logging.getLogger("vaak")
@@ -98,7 +97,7 @@ class Embedder:
     def from_json(cls, values: Mapping[str, Any]) -> Embedder:
         return cls(**{**values, "directory": Path(values["directory"])})
 
-    def task(self) -> AsrTask:
+    def task(self) -> Any:
         """The task, its data prepared."""
         return prepared_task(self.values, self.directory)
 
@@ -144,7 +143,7 @@ class Embedder:
         return make
 
 
-def _features(task: AsrTask, split: str) -> Callable[[str], np.ndarray]:
+def _features(task: Any, split: str) -> Callable[[str], np.ndarray]:
     """The function that reads the features of an utterance of a split by its name."""
     import numpy as np
 

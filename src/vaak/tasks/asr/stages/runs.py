@@ -15,7 +15,7 @@ import shutil
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from vaak.audio.config import DatasetConfig
 from vaak.core.errors import UserError
@@ -23,9 +23,6 @@ from vaak.core.storage.files import fingerprint_of, sha256_of
 from vaak.pipeline.stage import StageWork
 from vaak.tasks.asr.config import SCRATCH, VERSIONS
 from vaak.tasks.asr.stages.options import QUICK_VALID, MoeOptions
-
-if TYPE_CHECKING:
-    from vaak.tasks.asr.task import AsrTask
 
 log = logging.getLogger("vaak")
 Values = dict[str, Any]
@@ -176,7 +173,7 @@ def precision_of(options: MoeOptions) -> str:
     return "fp16" if is_fp16 else "no"
 
 
-def prepared_task(values: Mapping[str, Any], directory: Path, *overrides: Mapping[str, Any]) -> AsrTask:
+def prepared_task(values: Mapping[str, Any], directory: Path, *overrides: Mapping[str, Any]) -> Any:
     """The task of a run's configuration, with its data prepared in a directory, unless they are there.
 
     ``overrides`` are sections that override ``values``.

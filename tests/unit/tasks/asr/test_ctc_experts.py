@@ -1,0 +1,223 @@
+"""Low-rank adapters, and mixtures of them, on encoders trained by CTC: pretrained ones, and a Conformer's run."""
+
+from __future__ import annotations
+
+import copy
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from transformers import AutoModelForCTC
+
+import tiny_listener
+from tiny_wav2vec2 import write_base
+from toy import one_step
+from vaak.config.load import load
+from vaak.config.yaml.text import yaml_text
+from vaak.core.storage.files import read_json, sha256_of, write_json
+from vaak.engine.trainer import Trainer
+from vaak.nn.lora import merged
+from vaak.runs.open_run import open_run
+from vaak.runs.start import train
+from vaak.tasks.asr.config import AsrModelConfig
+from vaak.tasks.asr.ctc.pretrained import PretrainedCtc
+from vaak.tasks.asr.task import AsrTask
+
+Command = Callable[..., tuple[int, str, str]]
+EXPERTS: dict[str, Any] = {"num_experts": 3, "rank": 2, "gate_width": 8}
+CONFORMER = {"d_model": 32, "num_layers": 1, "num_heads": 2, "kernel_size": 5, "dropout": 0.0}
+
+
+def drawn(model: nn.Module) -> Any:
+    """The model, its adapters no longer nothing."""
+    for name, weight in model.named_parameters():
+        if "lora_b" in name.lower():
+            nn.init.normal_(weight, std=0.3)
+    return model.eval()
+
+
+@pytest.mark.parametrize(("family", "norm"), [("wav2vec2", "layer"), ("hubert", "group"), ("wavlm", "layer")])
+def test_adapters_and_each_rows_expert_are_changes_of_the_weights(tmp_path: Path, family: str, norm: str) -> None:
+    """WavLM's attention, too, whose projections transformers reads without calling them."""
+    folder = write_base(tmp_path / "base", family, norm)
+    generator = torch.Generator().manual_seed(0)
+    rows, lengths = torch.randn(4, 1, 8000, generator=generator), torch.tensor([8000, 8000, 6000, 3000])
+
+    def network(**more: Any) -> PretrainedCtc:
+        return PretrainedCtc(AutoModelForCTC.from_pretrained(folder), AsrModelConfig(architecture="ctc", **more)).eval()
+
+    def alone(base: Any, row: int) -> Tensor:
+        """The logits of a row in a base with the changes in its weights."""
+        model = PretrainedCtc(base, AsrModelConfig(architecture="ctc")).eval()
+        logits: Tensor = model(rows[row : row + 1, :, : lengths[row]], lengths[row : row + 1]).logits[0]
+        return logits
+
+    targets = ["q_proj", "v_proj", "out_proj"]
+    plain = network()(rows, lengths).logits
+    for options in ({"lora": {"rank": 2, "targets": targets}}, {"experts": {**EXPERTS, "targets": targets}}):
+        model = network(**options)
+        torch.testing.assert_close(model(rows, lengths).logits, plain, rtol=1e-5, atol=1e-6)
+        found = drawn(model)(rows, lengths)
+        assert (found.logits - plain).abs().max() > 0.1
+        for row, frames in enumerate(found.lengths.tolist()):
+            chosen: dict[str, Any] = {}
+            if found.weights is not None:
+                expert = int(found.weights[row].argmax())
+                chosen = {"expert": expert, "weight": found.weights[row, expert].item()}
+            expected = alone(merged(model.base, **chosen), row)
+            torch.testing.assert_close(found.logits[row, :frames], expected, rtol=1e-4, atol=1e-5)
+        found.logits.sum().backward()
+        trained = {name: one.grad for name, one in model.named_parameters() if one.requires_grad}
+        assert all("lora_" in name or name.startswith(("gate.", "base.lm_head.")) for name in trained)
+        assert all(one is not None for name, one in trained.items() if "lora_A" in name or "lora_b" in name)
+
+
+@pytest.fixture(scope="module")
+def base_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_base(tmp_path_factory.mktemp("wav2vec2") / "base", "wav2vec2", "layer")
+
+
+@pytest.fixture(scope="module")
+def conformer(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A trained Conformer."""
+    model = {"architecture": "ctc", "conformer": CONFORMER}
+    return tiny_listener.train(corpus, tmp_path_factory.mktemp("conformer") / "run", model=model)
+
+
+def on_conformer(run: Path, **changes: Any) -> dict[str, Any]:
+    """Sections of a run that begins with a Conformer's."""
+    return {
+        "model": {"architecture": "ctc", "conformer": CONFORMER, **changes},
+        "data": {"tokenizer": {"path": str(run / "prepared" / "vocabulary" / "tokenizer.json")}},
+    }
+
+
+def task_of(corpus: Path, folder: Path, **sections: Any) -> Any:
+    folder.mkdir()
+    (folder / "case.yml").write_text(yaml_text(tiny_listener.options(corpus, **sections)))
+    experiment: Any = load([folder / "case.yml"]).experiment
+    task: Any = AsrTask(experiment, folder, folder)
+    task.prepare()
+    return task
+
+
+def test_a_step_of_a_balanced_mixture_has_one_gradient(corpus: Path, base_folder: Path, tmp_path: Path) -> None:
+    """However it is divided; experts that balance themselves count over the whole step, too."""
+    experts = {**EXPERTS, "targets": ["q_proj"], "balancing_bias": 0.05}
+    base = Path(shutil.copytree(base_folder, tmp_path / "base"))
+    sizes = read_json(base / "config.json")
+    write_json(base / "config.json", {name: 0.0 if "dropout" in name else one for name, one in sizes.items()})
+    model = {"architecture": "ctc", "base": str(base), "experts": experts, "masking": {"time_prob": 0.0}}
+
+    def step(size: int) -> tuple[float, dict[str, Tensor], Tensor]:
+        training = {"loss": {"auxiliary": {"load_balancing": 0.5}}, "gradient_clipping": {"norm": None}}
+        training |= {"batch_size": size, "gradient_accumulation_steps": 8 // size}
+        task = task_of(corpus, tmp_path / str(size), model=model, training=training)
+        trainer = Trainer(task, task.experiment.training, tmp_path / str(size), ())
+        report, gradients = one_step(trainer)
+        gate: Any = trainer.model.gate
+        return float(report.losses["load_balancing"]), gradients, gate.bias.clone()
+
+    loss, expected, bias = step(8)
+    assert loss >= 1.0
+    assert bias.abs().max() > 0
+    assert max(float(one.abs().max()) for name, one in expected.items() if name.startswith("gate")) > 1e-4
+    found = step(2)
+    assert found[0] == pytest.approx(loss, rel=1e-5)
+    assert torch.equal(found[2], bias)
+    for name, gradient in found[1].items():
+        torch.testing.assert_close(gradient, expected[name], rtol=1e-3, atol=1e-5, msg=name)
+
+
+def features_of(opened: Any) -> tuple[Tensor, Tensor]:
+    """Two validation utterances, padded."""
+    dataset, rng = opened.task.dataset("valid"), np.random.default_rng(0)
+    batch = dataset.collate([[dataset.example(index, rng)] for index in (0, 2)])
+    return batch["features"], batch["feature_lengths"]
+
+
+@pytest.mark.parametrize("kind", ["lora", "experts"])
+def test_adapters_begin_with_the_conformer_of_a_run_and_go_out(
+    corpus: Path, conformer: Path, vaak: Command, tmp_path: Path, kind: str
+) -> None:
+    """They change nothing at first, nothing else is trained but the output layer, and other tools say the same."""
+    import onnxruntime
+    import peft
+
+    options = {"rank": 2, "targets": ["query", "value"]}
+    options = {"lora": options, "experts": {**EXPERTS, **options, "top_k": 2}}[kind]
+    sections = on_conformer(conformer, **{kind: options})
+    begins = f"training.checkpoint.init_from={conformer}"
+    run = tiny_listener.train(corpus, tmp_path / "run", begins, "training.max_steps=12", **sections)
+    one_step = ("training.max_steps=1", "training.optimizer.lr=1e-12", "training.validation.interval=1")
+    still = tiny_listener.train(corpus, tmp_path / "still", begins, *one_step, **sections)
+    base, began, opened = (open_run(one, device="cpu") for one in (conformer, still, run))
+    for one in (base, began, opened):
+        one.model.requires_grad_(False)
+    features = features_of(base)
+    expected, trained = base.model(*features).logits, opened.model(*features)
+    torch.testing.assert_close(began.model(*features).logits, expected, rtol=1e-4, atol=1e-5)
+    assert (trained.logits - expected).abs().max() > 1e-2
+    before, after = base.model.state_dict(), opened.model.state_dict()
+    inner = {name.replace(".base_layer.", ".").replace(".base.", "."): one for name, one in after.items()}
+    assert {name for name, one in before.items() if not torch.equal(one, inner[name])} <= {"head.weight", "head.bias"}
+    code, out, err = vaak("export", run, "--format", "onnx", "--output", tmp_path / "onnx")
+    assert code == 0, out + err
+    session = onnxruntime.InferenceSession(tmp_path / "onnx" / "ctc.onnx")
+    inputs = {"features": features[0].numpy(), "feature_lengths": features[1].numpy()}
+    log_probs = torch.from_numpy(session.run(None, inputs)[0])
+    torch.testing.assert_close(log_probs, trained.log_probs(), rtol=1e-3, atol=1e-4)
+    chosen = [] if kind == "lora" else ["--expert", "1", "--expert-weight", "1"]
+    code, out, err = vaak("export", run, "--format", "peft", "--output", tmp_path / "peft", *chosen)
+    assert code == 0, out + err
+    adapted = peft.PeftModel.from_pretrained(copy.deepcopy(base.model), str(tmp_path / "peft")).eval()
+    whole: Any = merged(opened.model, None if kind == "lora" else 1)
+    if kind == "experts":
+        whole.gate = None
+    torch.testing.assert_close(adapted(*features).logits, whole(*features).logits, rtol=1e-4, atol=1e-5)
+    for format, why in (("hf", "no counterpart in transformers"), ("mixture", "it is for a Whisper; use onnx")):
+        code, _, err = vaak("export", run, "--format", format, "--output", tmp_path / format)
+        assert (code, why in err) == (2, True), err
+
+
+def test_a_mixture_on_a_base_says_how_it_routes_resumes_to_the_same_bits_and_goes_out(
+    corpus: Path, base_folder: Path, vaak: Command, tmp_path: Path
+) -> None:
+    experts = {**EXPERTS, "targets": ["q_proj"], "balancing_bias": 0.01}
+    model = {"architecture": "ctc", "base": str(base_folder), "experts": experts}
+    training = {"max_steps": 6, "checkpoint": {"interval": 3, "interval_epochs": None}, "validation": {"interval": 3}}
+    training |= {"loss": {"auxiliary": {"load_balancing": 0.1}}}
+    (tmp_path / "case.yml").write_text(yaml_text(tiny_listener.options(corpus, model=model, training=training)))
+
+    def weights(run: str, *overrides: str) -> str:
+        outcome = train(load([tmp_path / "case.yml"], [f"run_dir={tmp_path / run}", *overrides]))
+        return sha256_of(outcome.directory / "checkpoints" / f"step-{outcome.step:08}" / "model.safetensors")
+
+    whole = weights("whole")
+    weights("parts", "training.max_steps=3")
+    assert weights("parts", "training.checkpoint.resume=auto") == whole
+    code, out, err = vaak("eval", tmp_path / "whole", "--split", "valid", "--json")
+    assert code == 0, err
+    assert all(name in out for name in ("routing_entropy", "dead_experts", "expert_use/2", "expert_wer/"))
+    opened = open_run(tmp_path / "whole", device="cpu")
+    with torch.no_grad():
+        found: Any = opened.model(*features_of(opened))
+    expert = int(found.weights[0].argmax())
+    chosen = ["--expert", str(expert), "--expert-weight", repr(float(found.weights[0, expert]))]
+    for format in ("hf", "peft"):
+        code, out, err = vaak("export", tmp_path / "whole", "--format", format, "--output", tmp_path / format, *chosen)
+        assert code == 0, out + err
+    theirs: Any = AutoModelForCTC.from_pretrained(tmp_path / "hf").eval()
+    features, lengths = features_of(opened)
+    with torch.no_grad():
+        logits = theirs(features[0, :, : lengths[0]]).logits[0]
+    said = [number for number, name in enumerate(opened.task.prepared.vocabulary.tokens()) if len(name) == 1]
+    mine = found.logits[0, : found.lengths[0]]
+    torch.testing.assert_close(logits[:, said], mine[:, said], rtol=1e-4, atol=1e-4)
+    code, _, err = vaak("export", tmp_path / "whole", "--format", "mixture", "--output", tmp_path / "mixture")
+    assert (code, "use hf or peft with --expert" in err) == (2, True), err
