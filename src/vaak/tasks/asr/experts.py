@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from vaak.nn.lora import DTYPES, demand_layers, keep_frozen_weights_in, linear_layers
 from vaak.nn.lora_experts import Choice, Gate, LoraExperts, Routing, add_experts, choices_by, top_k_weights
+from vaak.nn.speech.masks import exact, length_mask, masked
 from vaak.tasks.asr.config import ExpertsConfig
 
 
@@ -23,6 +24,16 @@ class Routed(NamedTuple):
     gate: Tensor
     weights: Tensor
     choices: tuple[Choice, ...]
+
+
+def mean_state(states: Tensor, lengths: Tensor | None) -> Tensor:
+    """The mean ``(row, width)`` of states ``(row, position, width)``, of which ``lengths`` ``(row,)`` are real, or all.
+
+    It is what the gate reads, and an utterance's embedding.
+    """
+    if lengths is None:
+        return states.mean(1)
+    return masked(exact(states), length_mask(lengths, states.shape[1])).sum(1) / lengths[:, None]
 
 
 class WithExperts(nn.Module):

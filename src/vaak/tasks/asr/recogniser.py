@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -103,6 +103,18 @@ class Recogniser(SpeechTask[AsrExperiment, PreparedUtterances, AsrDataset]):
     def inputs_of(self, batch: Batch) -> tuple[Tensor, ...]:
         """Return what of a batch the model's encoder reads."""
         return (self.features_of(batch),)
+
+    @property
+    def states_shape(self) -> tuple[int, int]:
+        """The positions of the longest utterance, and the width, of what the encoder makes of it."""
+        raise NotImplementedError
+
+    def states_of(self, model: nn.Module, features: Sequence[np.ndarray]) -> tuple[Tensor, Tensor | None]:
+        """The encoder's states ``(row, position, width)`` of features, and how many are real; None where all are."""
+        raise NotImplementedError
+
+    def demand_transcribing_base(self) -> None:
+        """Raises UserError where the base has no tokens of its own, as a Whisper always has."""
 
     def count_choices(self, model: nn.Module, batch: Batch) -> FirstPass:
         """Return how often each expert is chosen, and what the gate reads."""

@@ -10,12 +10,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict
 from functools import cached_property
 from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
+import torch
 from torch import Tensor, nn
 
 from vaak.core.batch import Batch, Term
@@ -145,6 +147,14 @@ class AsrTask(Recogniser):
             random,
         )
         return AsrModel(whisper, options.lora, options.experts)
+
+    @property
+    def states_shape(self) -> tuple[int, int]:
+        return self.features.num_frames // 2, self.prepared.base_config.d_model
+
+    def states_of(self, model: nn.Module, features: Sequence[np.ndarray]) -> tuple[Tensor, Tensor | None]:
+        rows = torch.from_numpy(np.stack(features)).to(next(model.parameters()).device)
+        return cast("AsrModel", model).encode(rows).states, None
 
     def _outputs(self, model: nn.Module, batch: Batch, **options: bool) -> AsrOutputs:
         outputs: AsrOutputs = model(self.features_of(batch), batch["inputs"], batch.tensors.get(HEARD), **options)

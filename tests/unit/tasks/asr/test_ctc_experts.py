@@ -6,7 +6,7 @@ import copy
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -15,17 +15,23 @@ from torch import Tensor, nn
 from transformers import AutoModelForCTC
 
 import tiny_listener
+import tiny_mixture
 from tiny_wav2vec2 import write_base
 from toy import one_step
+from vaak.audio.audio_file import AudioFile
 from vaak.config.load import load
 from vaak.config.yaml.text import yaml_text
+from vaak.core.errors import UserError
 from vaak.core.storage.files import read_json, sha256_of, write_json
 from vaak.engine.trainer import Trainer
 from vaak.nn.lora import merged
+from vaak.pipeline.rows import PipelineRowStore
 from vaak.runs.open_run import open_run
 from vaak.runs.start import train
 from vaak.tasks.asr.config import AsrModelConfig
 from vaak.tasks.asr.ctc.pretrained import PretrainedCtc
+from vaak.tasks.asr.stages.embeddings import means
+from vaak.tasks.asr.stages.pipeline import translate_options
 from vaak.tasks.asr.task import AsrTask
 
 Command = Callable[..., tuple[int, str, str]]
@@ -141,7 +147,7 @@ def features_of(opened: Any) -> tuple[Tensor, Tensor]:
     return batch["features"], batch["feature_lengths"]
 
 
-@pytest.mark.parametrize("kind", ["lora", "experts"])
+@pytest.mark.parametrize("kind", [pytest.param("lora", marks=pytest.mark.slow), "experts"])
 def test_adapters_begin_with_the_conformer_of_a_run_and_go_out(
     corpus: Path, conformer: Path, vaak: Command, tmp_path: Path, kind: str
 ) -> None:
@@ -185,6 +191,7 @@ def test_adapters_begin_with_the_conformer_of_a_run_and_go_out(
         assert (code, why in err) == (2, True), err
 
 
+@pytest.mark.slow
 def test_a_mixture_on_a_base_says_how_it_routes_resumes_to_the_same_bits_and_goes_out(
     corpus: Path, base_folder: Path, vaak: Command, tmp_path: Path
 ) -> None:
@@ -221,3 +228,80 @@ def test_a_mixture_on_a_base_says_how_it_routes_resumes_to_the_same_bits_and_goe
     torch.testing.assert_close(logits[:, said], mine[:, said], rtol=1e-4, atol=1e-4)
     code, _, err = vaak("export", tmp_path / "whole", "--format", "mixture", "--output", tmp_path / "mixture")
     assert (code, "use hf or peft with --expert" in err) == (2, True), err
+
+
+@pytest.fixture(scope="module")
+def fine_tuned(corpus: Path, base_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A base that writes the transcripts' tokens, as transformers has it."""
+    folder = tmp_path_factory.mktemp("fine_tuned")
+    model = {"architecture": "ctc", "base": str(base_folder)}
+    steps = ("training.max_steps=6", "training.validation.interval=6")
+    opened = open_run(tiny_listener.train(corpus, folder / "run", *steps, model=model), device="cpu")
+    task: Any = opened.task
+    task.export_hf(opened.model, folder / "base")
+    return folder / "base"
+
+
+def stages_of(corpus: Path, base: Path, **more: Any) -> dict[str, Any]:
+    """Options of ``moe-asr`` on an encoder."""
+    data = {"group": "accent", "max_duration": tiny_listener.SECONDS}
+    given = tiny_mixture.options(corpus, base, **{"architecture": "ctc", "data": data, "expert_epochs": 1, **more})
+    return {**given, "base": given.pop("whisper_model")}
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")  # peft's own use of transformers
+def test_all_stages_of_a_mixture_work_on_an_encoder(corpus: Path, fine_tuned: Path, tmp_path: Path) -> None:
+    """Embeddings, clusters, gate, experts, joint training; the transcripts of each control are compared, too."""
+    import peft
+
+    given = translate_options(stages_of(corpus, fine_tuned, controls=True, asr_epochs=1))
+    rows = tiny_mixture.run(given, tmp_path / "run")
+    assert {row.state for row in rows} == {"run"}
+    assert {row.state for row in tiny_mixture.run(given, tmp_path / "run")} == {"up to date"}
+    # An embedding is the mean state that transformers gives for the utterance alone, and the gate's input.
+    store = PipelineRowStore(tmp_path / "run" / "embeddings" / "rows")
+    theirs: Any = AutoModelForCTC.from_pretrained(fine_tuned).eval()
+    opened = open_run(tmp_path / "run" / "joint" / "run", device="cpu")
+    task, model = opened.task, cast("Any", opened.model)
+    for name in store.keys[:3]:
+        with AudioFile(corpus / f"{name}.wav", 16000, "mix") as file:
+            samples = np.asarray(file.read(0.0, file.duration), np.float32)
+        values = torch.from_numpy(task.features(samples))
+        with torch.no_grad():
+            states = theirs.wav2vec2(values).last_hidden_state
+            heard = model.hear(values[None], torch.tensor([values.shape[1]]))
+        expected = states.mean(1)
+        torch.testing.assert_close(torch.from_numpy(store.row(name))[None], expected, rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(heard, expected, rtol=1e-4, atol=1e-5)
+    # Experts are of the base's output layer, and adapters of transformers' model.
+    head = theirs.lm_head.weight
+    for expert in range(2):
+        own: Any = open_run(tmp_path / "run" / "experts" / f"expert-{expert}", device="cpu").model
+        assert torch.equal(own.base.lm_head.weight, head)
+        adapter = str(tmp_path / "run" / "experts" / "adapters" / str(expert))
+        adapted = peft.PeftModel.from_pretrained(AutoModelForCTC.from_pretrained(fine_tuned), adapter).eval()
+        with torch.no_grad():
+            logits = own(values[None], torch.tensor([values.shape[1]])).logits
+            torch.testing.assert_close(adapted(values).logits, logits, rtol=1e-4, atol=1e-5)
+    about = read_json(tmp_path / "run" / "comparison" / "comparison.json")
+    assert set(about["systems"]) == {"base", "one_lora", "random", "mixture"}
+    assert about["systems"]["one_lora"]["parameters"] >= about["systems"]["mixture"]["parameters"] > 0
+    assert read_json(tmp_path / "run" / "joint" / "joint.json")["agreement"] is not None
+
+
+def test_states_of_all_frames_are_the_same_embeddings_and_a_base_without_tokens_is_one_line(
+    corpus: Path, fine_tuned: Path, base_folder: Path, tmp_path: Path
+) -> None:
+    """Where all states are stored, an utterance's mean is that of its own frames."""
+    found = []
+    for pooling in ("mean", "none"):
+        options = stages_of(corpus, fine_tuned, pooling=pooling, embedding_percent=20.0)
+        tiny_mixture.run(translate_options(options), tmp_path / pooling, only="embeddings")
+        store = PipelineRowStore(tmp_path / pooling / "embeddings" / "rows")
+        found.append(means(store.row, store.keys, 32))
+    np.testing.assert_allclose(found[0], found[1], rtol=1e-4, atol=1e-5)
+    with pytest.raises(UserError, match=r"has no tokens \(vocab\.json\); fine-tune it by CTC first"):
+        tiny_mixture.run(translate_options(stages_of(corpus, base_folder)), tmp_path / "bare", only="embeddings")
+    with pytest.raises(UserError, match=r"--architecture ctc requires --base"):
+        tiny_mixture.run(translate_options(stages_of(corpus, Path("scratch"))), tmp_path / "scratch")

@@ -78,11 +78,11 @@ def test_one_lora_has_as_many_parameters_as_gate_and_experts(finished: Path) -> 
 
 @pytest.mark.parametrize(("rank", "num_experts", "hidden"), [(1, 2, 4), (3, 5, 16)])
 def test_sizes_are_those_of_the_model(rank: int, num_experts: int, hidden: int, whisper_folder: Path) -> None:
-    from vaak.tasks.asr.config import WhisperLoraConfig
+    from vaak.tasks.asr.config import AsrModelConfig, WhisperLoraConfig
     from vaak.tasks.asr.whisper import loaded_whisper
 
     experts = ExpertsConfig(num_experts=num_experts, rank=rank, gate_width=hidden, targets=("q_proj", "fc1"))
-    found = sizes_of(str(whisper_folder), experts)
+    found = sizes_of(AsrModelConfig(base=str(whisper_folder), experts=experts))
     lora = WhisperLoraConfig(rank=found["rank"], targets=experts.targets)
 
     def number(*added: Any) -> int:

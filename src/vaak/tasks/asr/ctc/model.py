@@ -18,9 +18,9 @@ from vaak.nn.conformer import Conformer
 from vaak.nn.decoding.sampling import without_dropout
 from vaak.nn.initialisation import initialise
 from vaak.nn.lora import add_lora
-from vaak.nn.speech.masks import exact, length_mask, masked
+from vaak.nn.speech.masks import exact, length_mask
 from vaak.tasks.asr.config import ExpertsConfig
-from vaak.tasks.asr.experts import WithExperts
+from vaak.tasks.asr.experts import WithExperts, mean_state
 
 LEAST_DEVIATION = 1e-3
 """The lowest standard deviation of a bin, in nats: digital silence has none."""
@@ -65,9 +65,7 @@ class CtcNetwork(WithExperts):
     def hear(self, features: Tensor, lengths: Tensor) -> Tensor:
         """Return the gate's input ``(row, width)``: the mean of the base's states, nothing hidden or dropped."""
         with without_dropout(self):
-            states, lengths = self.encode(features, lengths)
-        total = masked(exact(states), length_mask(lengths, states.shape[1])).sum(1)
-        return total / lengths[:, None]
+            return mean_state(*self.encode(features, lengths))
 
     def forward(
         self,

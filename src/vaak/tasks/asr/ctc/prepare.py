@@ -39,8 +39,12 @@ class CtcSources(AsrSources):
     def base_vocabulary(self, folder: Path) -> Vocabulary | None:
         if self.model.base == SCRATCH:
             return None
+        keep_base(base_of(self.model, self.folder), folder / BASE, self.model.adapter)
+        return self.own_tokens()
+
+    def own_tokens(self) -> Vocabulary | None:
+        """Return those that the base brings; None where it has none."""
         source = base_of(self.model, self.folder)
-        keep_base(source, folder / BASE, self.model.adapter)
         if self.model.adapter is not None:
             return own_vocabulary(source, self.model.adapter)
         return exported_vocabulary(Path(source)) or own_vocabulary(source)

@@ -9,6 +9,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, cast
@@ -26,7 +27,15 @@ from vaak.nn.lora import adapters_of, merged, write_adapter
 from vaak.nn.speech.masks import length_mask
 from vaak.runs.prepared import Recipe
 from vaak.tasks.asr.config import SCRATCH, AsrDecodingConfig, MaskingConfig
-from vaak.tasks.asr.ctc.data import CtcDataset, FrameFeatures, FrameSections, Hidden, collate, longest_example
+from vaak.tasks.asr.ctc.data import (
+    CtcDataset,
+    FrameFeatures,
+    FrameSections,
+    Hidden,
+    collate,
+    longest_example,
+    padded_features,
+)
 from vaak.tasks.asr.ctc.export import refused_by_sherpa, write_ctc_onnx, write_sherpa
 from vaak.tasks.asr.ctc.model import CtcModel, CtcOutputs
 from vaak.tasks.asr.ctc.predict import CtcTranscriber, Weighed, pieces_of, weigh
@@ -156,6 +165,21 @@ class CtcTask(Recogniser):
         outputs = self._outputs(model, batch)
         terms = {LOSS: Term(ctc_loss(outputs, batch, self._blank), per="token")}
         return terms | self.routing_terms(outputs.gate, outputs.weights, batch)
+
+    @property
+    def states_shape(self) -> tuple[int, int]:
+        features = self.features
+        width = config_in(self._base).hidden_size if self.is_pretrained else self.options.conformer.d_model
+        return features.frames(round(features.seconds * features.sampling_rate)), width
+
+    def states_of(self, model: nn.Module, features: Sequence[np.ndarray]) -> tuple[Tensor, Tensor | None]:
+        device = next(model.parameters()).device
+        rows, lengths = (one.to(device) for one in padded_features(features))
+        return cast("CtcModel | PretrainedCtc", model).encode(rows, lengths)
+
+    def demand_transcribing_base(self) -> None:
+        if self.is_pretrained and self._sources(self.datasets).own_tokens() is None:
+            raise UserError(f"model.base: {self.options.base} has no tokens (vocab.json); fine-tune it by CTC first")
 
     def inputs_of(self, batch: Batch) -> tuple[Tensor, ...]:
         return self.features_of(batch), batch["feature_lengths"]

@@ -29,7 +29,7 @@ from vaak.core.terminal import progress
 from vaak.pipeline.stage import StageWork
 from vaak.report.tables import aligned, markdown_table
 from vaak.tasks.asr.stages.options import MoeOptions
-from vaak.tasks.asr.stages.runs import Values, base_for, data_of, precision_of, prepared_task
+from vaak.tasks.asr.stages.runs import Values, data_of, model_of, precision_of, prepared_task
 
 if TYPE_CHECKING:
     from vaak.text.scoring.word_errors import ErrorCounts
@@ -309,7 +309,7 @@ def _system(work: StageWork) -> tuple[Any, Any, Values]:
     from vaak.engine.distributed.launcher import pick_device
 
     own = {name: one for name, one in options.asr_config.items() if name not in ("model", "training")}
-    values = {**data_of(options, "joint"), "model": {"base": base_for(work)}}
+    values = {**data_of(options, "joint"), "model": model_of(work)}
     task = prepared_task(values, work.folder / "data", own)
     return task, task.model().to(pick_device(options.device)).eval(), {"parameters": 0, "steps": 0}
 
@@ -373,11 +373,10 @@ def _batch_of(dataset: Any, places: range, on_bad: str) -> list[tuple[Values, An
 
 def _recognise_batch(batch: list[tuple[Values, Any]], transcriber: Any, precision: str) -> list[Values]:
     """The lines of a batch, with what is recognised in the features."""
-    import numpy as np
     import torch
 
     features = [own for _, own in batch if own is not None]
     device, kind = next(transcriber.model.parameters()).device, {"fp16": torch.float16, "bf16": torch.bfloat16}
     with torch.autocast(device.type, kind.get(precision), enabled=precision in kind):
-        texts = iter(transcriber.texts(np.stack(features)) if features else ())
+        texts = iter(transcriber.texts(features) if features else ())
     return [line if own is None else {**line, "text": next(texts)} for line, own in batch]

@@ -23,10 +23,10 @@ from vaak.tasks.asr.stages.clusters import Clusters, clusters
 from vaak.tasks.asr.stages.options import MoeOptions
 from vaak.tasks.asr.stages.runs import (
     Values,
-    base_for,
     best_figures,
     data_of,
     metric_of,
+    model_of,
     training_of,
     wants_pretraining,
 )
@@ -54,7 +54,7 @@ def parameters(work: StageWork) -> dict[str, Any]:
     in_all = Clusters.read(work.inputs["clusters"]).num_clusters if "clusters" in work.inputs else options.experts
     values = {**options.lora.model_dump(), "num_experts": in_all, "gate_width": options.gate_width}
     experts = ExpertsConfig(**{**values, "top_k": 1, **options.asr_config.get("model", {}).get("experts", {})})
-    about = sizes_of(base_for(work), experts)
+    about = sizes_of(AsrModelConfig(**model_of(work), experts=experts))
     log.info(
         "the mixture trains %s parameters (%d experts %s, gate %s); one LoRA of rank %d has %s",
         *(f"{about['mixture']:,}", in_all, f"{about['experts']:,}", f"{about['gate']:,}", about["rank"]),
@@ -64,23 +64,30 @@ def parameters(work: StageWork) -> dict[str, Any]:
     return about
 
 
-def sizes_of(base: str, experts: ExpertsConfig) -> dict[str, int]:
+def sizes_of(options: AsrModelConfig) -> dict[str, int]:
     """The parameters that a mixture on a base trains, and the rank of one LoRA with at least as many; and how many.
 
-    No weights are read: the model has sizes only. Raises UserError where the base's aren't found.
+    An output layer, which both train, isn't counted. No weights are read: the model has sizes only. Raises UserError
+    where the base's aren't found.
     """
     import torch
 
+    from vaak.tasks.asr.ctc.pretrained import PretrainedCtc
     from vaak.tasks.asr.model import AsrModel
-    from vaak.tasks.asr.whisper import KEY, PURPOSE, base_of, random_whisper
-    from vaak.tasks.pretrained import fetch_model, transformers_of
+    from vaak.tasks.asr.whisper import KEY, PURPOSE, base_of
+    from vaak.tasks.pretrained import SAFELY, fetch_model, transformers_of
 
-    transformers, source = transformers_of(PURPOSE, "asr"), base_of(AsrModelConfig(base=base), Path())
+    auto, source, experts = transformers_of(PURPOSE, "asr"), base_of(options, Path()), options.experts
+    assert experts is not None
+    config = fetch_model(KEY, source, lambda: auto.AutoConfig.from_pretrained(source, **SAFELY))
     with torch.device("meta"):
-        whisper = random_whisper(fetch_model(KEY, source, lambda: transformers.WhisperConfig.from_pretrained(source)))
-        model = AsrModel(whisper, experts=experts)
-    of_experts = sum(one.numel() for name, one in model.named_parameters() if name.endswith(("lora_a", "lora_b")))
-    of_all = sum(one.numel() for one in model.parameters() if one.requires_grad)
+        if options.architecture == "ctc":
+            model: torch.nn.Module = PretrainedCtc(auto.AutoModelForCTC.from_config(config), options)
+        else:
+            model = AsrModel(auto.WhisperForConditionalGeneration(config), experts=experts)
+    sizes = {name: one.numel() for name, one in model.named_parameters() if one.requires_grad}
+    of_experts = sum(size for name, size in sizes.items() if name.endswith(("lora_a", "lora_b")))
+    of_all = of_experts + sum(size for name, size in sizes.items() if name.startswith("gate."))
     of_a_rank = of_experts // (experts.num_experts * experts.rank)
     rank = -(-of_all // of_a_rank)
     parts = {"mixture": of_all, "experts": of_experts, "gate": of_all - of_experts}
@@ -113,7 +120,7 @@ def _train(work: StageWork, stage: str, config: Values, name: str) -> Any:
     training = training_of(options, stage, metric_of(options))
     if name != PRETRAINING and wants_pretraining(options):
         training["checkpoint"] |= {"init_from": str(work.folder / PRETRAINING), "init_except": [NOT_LORA]}
-    values = {**data_of(options, stage), "model": {"base": base_for(work), "lora": lora}, "training": training}
+    values = {**data_of(options, stage), "model": {**model_of(work), "lora": lora}, "training": training}
     return work.train(values, config, options.one_lora_config, name=name)
 
 

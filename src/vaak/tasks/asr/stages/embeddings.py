@@ -23,7 +23,7 @@ from vaak.core.terminal import progress
 from vaak.pipeline.rows import Maker, disk_bytes, make_rows
 from vaak.pipeline.stage import StageWork
 from vaak.tasks.asr.stages.options import MoeOptions
-from vaak.tasks.asr.stages.runs import Values, base_for, data_of, precision_of, prepared_task, warn_fallbacks
+from vaak.tasks.asr.stages.runs import Values, data_of, model_of, precision_of, prepared_task, warn_fallbacks
 
 if TYPE_CHECKING:
     import numpy as np
@@ -43,9 +43,9 @@ def embeddings(work: StageWork) -> dict[str, Any]:
     warn_fallbacks(options)
     embedder = Embedder.of(work, "embeddings", "train")
     task = embedder.task()
-    utterances, width = task.prepared.utterances("train"), task.prepared.base_config.d_model
+    task.demand_transcribing_base()
+    utterances, (positions, width) = task.prepared.utterances("train"), task.states_shape
     names = readable_names(names_of(utterances), embedder, work, work.folder / LEFT_OUT)
-    positions = task.features.num_frames // 2
     shape = {"mean": (width,), "flatten": (positions * width,), "none": (positions, width)}[options.pooling]
     size = disk_bytes(len(names), shape, options.embedding_type)
     log.info("embeddings of %s utterances will take %.1f MiB on disk", f"{len(names):,}", size / 2**20)
@@ -82,8 +82,9 @@ class Embedder:
     def of(cls, work: StageWork, stage: str, split: str) -> Embedder:
         """That of a stage's data, which it prepares in ``data``."""
         options: MoeOptions = work.options
-        values, base = data_of(options, stage), base_for(work)
-        values["model"] = {"base": str(Path(base).resolve()) if Path(base).is_dir() else base}
+        values, model = data_of(options, stage), model_of(work)
+        base = Path(model["base"])
+        values["model"] = {**model, **({"base": str(base.resolve())} if base.is_dir() else {})}
         values["data"] = {**values["data"], "augmentation": None}
         values["global_config"] = {"cache_gigabytes": 0.0}  # each utterance is read once
         about = (options.pooling, options.embedding_batch_size, precision_of(options), options.device)
@@ -124,6 +125,8 @@ class Embedder:
         import torch
 
         from vaak.engine.distributed.launcher import pick_device
+        from vaak.nn.speech.masks import length_mask, masked
+        from vaak.tasks.asr.experts import mean_state
 
         task, device = self.task(), pick_device(self.device)
         features_of, model = _features(task, self.split), task.model().to(device).eval()
@@ -133,10 +136,16 @@ class Embedder:
         def make(names: list[str]) -> np.ndarray:
             found = []
             for first in range(0, len(names), self.batch_size):
-                features = np.stack([features_of(name) for name in names[first : first + self.batch_size]])
+                features = [features_of(name) for name in names[first : first + self.batch_size]]
                 with torch.autocast(device.type, kind, enabled=kind is not None):
-                    states = model.encode(torch.from_numpy(features).to(device)).states.float()
-                pooled = states.mean(1) if self.pooling == "mean" else states
+                    states, lengths = task.states_of(model, features)
+                states = states.float()
+                if self.pooling == "mean":
+                    pooled = mean_state(states, lengths)
+                else:  # a row has a place for each position, in zeros where an utterance is shorter
+                    if lengths is not None:
+                        states = masked(states, length_mask(lengths, states.shape[1]))
+                    pooled = torch.nn.functional.pad(states, (0, 0, 0, task.states_shape[0] - states.shape[1]))
                 found.append((pooled.flatten(1) if self.pooling == "flatten" else pooled).cpu().numpy())
             return np.concatenate(found)
 
@@ -208,4 +217,5 @@ def means(row: Callable[[str], np.ndarray], names: Sequence[str], width: int) ->
     """The mean state of each utterance, ``(utterance, width)``, however the rows that ``row`` looks up are pooled."""
     import numpy as np
 
-    return np.stack([row(name).reshape(-1, width).mean(0) for name in names])
+    states = (row(name).reshape(-1, width) for name in names)
+    return np.stack([one[one.any(1)].mean(0) for one in states])  # without positions that an utterance hasn't

@@ -208,7 +208,7 @@ def _basis(options: MoeOptions, inputs: Mapping[str, Path]) -> CostBasis | str:
     train, valid = len(Utterances(prepared / "train").cuts), len(Utterances(prepared / "valid"))
     test = len(Utterances(prepared / "test")) if (prepared / "test").is_dir() else 0
     seconds = record["seconds"] / record["figures"]["utterances"]
-    weights = _parameters(read_json(prepared / "base" / "config.json"), about["positions"])[1]
+    weights = _parameters(_sizes(read_json(prepared / "base" / "config.json")), about["positions"])[1]
     shape = about["width"], about["positions"]
     return CostBasis(train, valid, test, seconds, *shape, 4 * weights, record["memory_bytes"], MEASURED)
 
@@ -249,7 +249,17 @@ def _base_config(options: MoeOptions) -> dict[str, Any]:
     name = base_of(options)
     if name in LARGE:
         return {**LARGE_SIZES, **LARGE[name]}
-    return dict(config_of(KEY, source_of(KEY, name, Path()), local_files_only=True).to_dict())
+    return _sizes(config_of(KEY, source_of(KEY, name, Path()), local_files_only=True).to_dict())
+
+
+def _sizes(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The sizes of a base under a Whisper's names; an encoder alone has no decoder, and reads samples."""
+    if "hidden_size" not in config:
+        return dict(config)
+    layers, inner = config["num_hidden_layers"], config["intermediate_size"]
+    none = dict.fromkeys(("decoder_layers", "decoder_ffn_dim", "max_target_positions", "num_mel_bins"), 0)
+    sizes = {"d_model": config["hidden_size"], "encoder_layers": layers, "encoder_ffn_dim": inner}
+    return {**none, **sizes, "vocab_size": config["vocab_size"]}
 
 
 def _utterances(options: MoeOptions) -> tuple[int, int, int]:

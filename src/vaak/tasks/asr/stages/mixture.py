@@ -30,11 +30,11 @@ from vaak.tasks.asr.stages.embeddings import ABOUT, ROWS, Embedder, means, names
 from vaak.tasks.asr.stages.options import MoeOptions
 from vaak.tasks.asr.stages.runs import (
     Values,
-    base_for,
     base_of,
     best_figures,
     data_of,
     metric_of,
+    model_of,
     training_of,
     warn_fallbacks,
 )
@@ -231,7 +231,7 @@ def train_expert(work: StageWork, expert: int, lists: dict[str, list[str]]) -> t
     values["datasets"] = [
         {"name": f"expert-{expert}", "type": "cuts", **{one: [str(path)] for one, path in paths.items()}}
     ]
-    values["model"] = {"base": base_for(work), "lora": options.lora.model_dump(mode="json")}
+    values["model"] = {**model_of(work), "lora": options.lora.model_dump(mode="json")}
     values["training"] = training_of(options, "experts", metric_of(options))
     outcome = work.train(values, options.expert_config, name=f"expert-{expert}")
     share_between_runs(work.folder / f"expert-{one}" for one in range(expert + 1))  # the base is in each of them
@@ -260,6 +260,9 @@ def export_adapter(work: StageWork, run: Path, folder: Path) -> None:
     shutil.rmtree(folder, ignore_errors=True)
     opened = open_run(run, device="cpu")
     model: Any = opened.model
+    if work.options.architecture == "ctc":
+        opened.task.export_peft(model, folder)
+        return
     name = "../../../base/whisper" if "base" in work.inputs else name_of(base_of(work.options), Path())
     write_adapter(model, opened.experiment.model.model_copy(update={"base": name}), folder)
 
@@ -289,7 +292,7 @@ def joint_values(work: StageWork) -> Values:
     num_experts = Clusters.read(work.inputs["clusters"]).num_clusters if pretrained else options.experts
     gate = {"num_experts": num_experts, "top_k": min(options.top_k, num_experts), "gate_width": options.gate_width}
     lora, bias = options.lora.model_dump(mode="json"), {"balancing_bias": options.balancing_bias}
-    values["model"] = {"base": base_for(work), "experts": {**lora, **gate, **bias}}
+    values["model"] = {**model_of(work), "experts": {**lora, **gate, **bias}}
     training = training_of(options, "joint", metric_of(options))
     if options.gate_scale != 1:
         training["optimizer"]["groups"] = [{"match": r"^gate\.", "lr_scale": options.gate_scale}]

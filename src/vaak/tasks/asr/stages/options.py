@@ -15,7 +15,7 @@ from pydantic import model_validator
 from vaak.audio.config import DatasetConfig
 from vaak.config.base import LARGEST_COUNT, Section, option
 from vaak.nn.config import LARGEST_WIDTH
-from vaak.tasks.asr.config import WhisperLoraConfig
+from vaak.tasks.asr.config import SCRATCH, VERSIONS, WhisperLoraConfig
 
 Reduction = Literal["none", "pca", "umap"]
 Metric = Literal[
@@ -133,9 +133,12 @@ class MoeOptions(ClusteringConfig):
     )
     expert_samples: int | None = option("Maximum number for the experts; null: 5 in quick.", None, gt=0)
     asr_samples: int | None = option("Maximum number for joint training; null: 5 in quick.", None, gt=0)
+    architecture: Literal["whisper", "ctc"] = option(
+        "Of the base. ctc: a wav2vec 2.0, HuBERT or WavLM, fine-tuned by CTC (--base).", "whisper"
+    )
     whisper_model: str | None = option(
-        "v2, v3, a name on the Hugging Face Hub, a folder, or scratch, which is trained from scratch first. null: v2, "
-        "or scratch in mode quick where v2 isn't on this machine.",
+        "The base: v2, v3, a name on the Hugging Face Hub, a folder, or scratch, which is trained from scratch first. "
+        "null: v2, or scratch in mode quick where v2 isn't on this machine.",
         None,
     )
     pooling: Literal["mean", "flatten", "none"] = option(
@@ -190,6 +193,8 @@ class MoeOptions(ClusteringConfig):
 
     @model_validator(mode="after")
     def _options_fit(self) -> MoeOptions:
+        if self.architecture == "ctc" and self.whisper_model in (None, SCRATCH, *VERSIONS):
+            raise ValueError("--architecture ctc requires --base: a wav2vec 2.0, HuBERT or WavLM, fine-tuned by CTC")
         if self.lora.dora:
             raise ValueError("lora.dora: experts have no separate lengths: an example has the change of several")
         if self.skip_pretraining and self.num_experts is None:

@@ -78,7 +78,7 @@ OVERRIDES = {
 """Keys of data_config_override, and the options that they are."""
 PLACES = ("data_config_path", "data_mode", "mapping_path", "overwrite")
 """Keys that no option stands for: extract_embeddings reads the last two."""
-KEYS = {"clustering_algorithm": "algorithm", "plot": "plot_method"}
+KEYS = {"clustering_algorithm": "algorithm", "plot": "plot_method", "base": "whisper_model"}
 
 
 def translate_options(values: dict[str, Any]) -> dict[str, Any]:
@@ -330,7 +330,7 @@ CONTROLS = (
 )
 PIPELINE = Pipeline(
     name="moe-asr",
-    about="Train a mixture of low-rank experts on a Whisper: embeddings, clusters, gate, experts, all together.",
+    about="Train a mixture of low-rank experts on a recogniser: embeddings, clusters, gate, experts, all together.",
     options=MoeOptions,
     stages=(*MIXTURE, *CONTROLS),
     directory=lambda options: Path("Runs") / options.mode,
@@ -338,6 +338,7 @@ PIPELINE = Pipeline(
         "algorithm": ("--clustering-algorithm", "--algorithm"),
         "plot_method": ("--plot-method", "--plot"),
         "draw": ("--draw/--no-plot",),
+        "whisper_model": ("--whisper-model", "--base"),
     },
     translate=translate_options,
 )

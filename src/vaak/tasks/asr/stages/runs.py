@@ -101,9 +101,16 @@ def wants_pretraining(options: MoeOptions) -> bool:
     return not options.skip_pretraining
 
 
-def base_for(work: StageWork) -> str:
-    """The base that a stage reads: what the first stage made, or what is asked for."""
-    return str(work.inputs["base"] / "whisper") if "base" in work.inputs else base_of(work.options)
+def model_of(work: StageWork) -> Values:
+    """The section model of a stage's run: the base that the first stage made, or that is asked for."""
+    options: MoeOptions = work.options
+    base = str(work.inputs["base"] / "whisper") if "base" in work.inputs else base_of(options)
+    return {"base": base, **architecture_of(options)}
+
+
+def architecture_of(options: MoeOptions) -> Values:
+    """What of the section model isn't a Whisper's."""
+    return {} if options.architecture == "whisper" else {"architecture": options.architecture}
 
 
 def warn_fallbacks(options: MoeOptions) -> None:
@@ -155,6 +162,8 @@ def training_of(options: MoeOptions, stage: str, metric: str) -> Values:
         values["gradient_accumulation_steps"] = options.gradient_accumulation_steps
         values["mixed_precision"] = precision_of(options)
         values["performance"] = {"num_workers": options.num_workers}
+    if stage == "experts" and options.architecture == "ctc":  # all experts are of the base's output layer
+        values["freeze"] = [{"match": "lm_head"}]
     return values
 
 
@@ -212,7 +221,7 @@ def training_settings(options: MoeOptions) -> Values:
     data = options.model_dump(mode="json", include={"data"})["data"]
     data.pop("cache_dir", None)
     name = VERSIONS.get(base_of(options), base_of(options))
-    return {"whisper_model": "a folder" if _base_folder(options) else name, "data": data}
+    return {"whisper_model": "a folder" if _base_folder(options) else name, "data": data, **architecture_of(options)}
 
 
 def data_digest(options: MoeOptions) -> Any:
