@@ -25,10 +25,11 @@ $(READY): pyproject.toml constraints.txt
 train: setup
 	$(BIN)/vaak train configs/quickstart.yml
 
-# One thread a process: the tests are small, and threads of two processes would wait for each other. Compiled files are
-# kept (in __pycache__, unless PYTHONDONTWRITEBYTECODE is set): two workers and hundreds of commands import the same ones.
+# One thread a process: the tests are small, and threads of several would wait for each other. Three workers for two
+# cores: a fifth of a test's time is waiting for processes that it started. Compiled files are kept (in __pycache__, unless
+# PYTHONDONTWRITEBYTECODE is set): workers and hundreds of commands import the same ones.
 test: setup
-	OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false PYTHONDONTWRITEBYTECODE= $(BIN)/pytest -n 2 --dist loadfile --durations=10 -m "not slow"
+	OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false PYTHONDONTWRITEBYTECODE= $(BIN)/pytest -n 3 --dist loadfile --durations=10 -m "not slow"
 
 test-slow: setup
 	OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false HYPOTHESIS_PROFILE=search $(BIN)/pytest -n 2 --dist worksteal --timeout 1800 --durations=20 -m "slow or hypothesis"

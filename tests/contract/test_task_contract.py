@@ -16,6 +16,7 @@ from vaak.config.tasks import TASKS
 from vaak.testing import (
     CHECKS,
     Case,
+    check_accumulation,
     check_evaluation,
     check_failing_batch,
     check_figures,
@@ -52,8 +53,12 @@ SLOW = (
 OF_STATE = (check_saved, check_resume, check_replay, check_state, check_step)
 OF_FURTHER_STATE = (check_resume, check_step)
 """Those that find a state which isn't saved, or isn't put back; the others look at the same once more."""
-OF_TRAINING = (*OF_STATE, check_learning, check_seeds, check_ranks, check_evaluation, check_failing_batch)
-"""Checks of what the engine does with any task, run every time for the first case of each."""
+OF_TRAINING = (
+    *OF_STATE, check_learning, check_seeds, check_ranks, check_evaluation, check_failing_batch, check_accumulation,
+)  # fmt: skip
+"""Checks of what the engine does with any task, run every time for the first case of each.
+
+Microbatches add up in any case whose rows are padded and split as `check_padding` and `check_split` demand."""
 LEARNING_STEPS = {
     "lm decoder, documents": 40, "seq2seq": 40, "diarization": 20, "tts": 60, "asr": 40,
     "vocoder": 40, "classification": 20, "multitask": 20, "two objectives": 20,

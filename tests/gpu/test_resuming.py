@@ -16,7 +16,7 @@ import torch
 from torch.testing import assert_close
 
 import killed_on_gpu
-from commands import records_of, state_of
+from commands import Commands, records_of, state_of
 from contract_cases import CASES
 from exact_cases import trained
 from mock_cuda import MockDevice
@@ -45,7 +45,9 @@ def test_a_run_that_the_system_kills_resumes_with_the_same_bits(request: pytest.
 
 
 @pytest.mark.slow
-def test_processes_that_divide_a_model_resume_with_the_same_bits(device_library: Path, tmp_path: Path):
+def test_processes_that_divide_a_model_resume_with_the_same_bits(
+    device_library: Path, tmp_path: Path, commands: Commands
+):
     """In bf16, which auto is on a GPU; how often each waits for its own is bounded, too.
 
     A step of several processes waits once for what they have added up, and once for whether it is finite.
@@ -56,6 +58,7 @@ def test_processes_that_divide_a_model_resume_with_the_same_bits(device_library:
         return stages, {**common, "distributed": {"backend": "gloo", **distributed}}
 
     whole, updates, divided, killed, offloaded = runs = trained(
+        commands,
         tmp_path,
         "lm decoder, documents",
         device_library,

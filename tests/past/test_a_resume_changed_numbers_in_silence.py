@@ -69,6 +69,7 @@ def test_other_conditions_are_said(vaak: Vaak, run: Path, monkeypatch: pytest.Mo
     assert "same draws, bits equal to rounding only (numpy " in said
 
 
+@pytest.mark.slow
 def test_other_instructions_of_the_processor_are_said(vaak: Vaak, run: Path):
     """torch chooses kernels by this variable when it is imported, and so gives other bits."""
     code = "import sys, vaak.cli.main as m; sys.argv = ['vaak', *sys.argv[1:]]; m.main()"

@@ -9,6 +9,7 @@ import sys
 import weakref
 from pathlib import Path
 
+import pytest
 import torch
 
 from tiny_runs import loaded, train, write_corpus
@@ -28,6 +29,7 @@ UNNEEDED = ("torch._dynamo", "torch._inductor", "sympy", "rich", "vaak.text.gram
 OPTIMIZERS = ("adamw", "muon", "lion")
 
 
+@pytest.mark.slow
 def test_a_run_loads_nothing_that_it_has_no_use_for(tmp_path: Path) -> None:
     write_corpus(tmp_path)
     arguments = [sys.executable, "-c", TRAINED, str(tmp_path / "tiny.yml"), str(tmp_path), *OPTIMIZERS]

@@ -42,6 +42,7 @@ def test_they_end_where_an_error_is_raised():
     assert worker.exitcode == 0
 
 
+@pytest.mark.slow
 def test_they_end_where_python_does_though_the_loader_was_not_closed():
     paths = f"import sys; sys.path[:0] = {[str(Path(__file__).parent), *sys.path]!r}\n"
     done = subprocess.run([sys.executable, "-c", paths + ABANDONED], timeout=60, capture_output=True, text=True)

@@ -17,6 +17,7 @@ QUICK = (
 )  # fmt: skip
 
 
+@pytest.mark.slow
 def test_a_run_of_four_processes_and_one_microbatch_goes_on_with_two_and_with_one(
     commands: Commands, tiny: Path, tmp_path: Path
 ) -> None:

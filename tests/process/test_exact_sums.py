@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from commands import records_of, state_of
+from commands import Commands, records_of, state_of
 from contract_cases import CASES
 from exact_cases import trained
 
@@ -16,9 +16,9 @@ QUICK = ("lm decoder, documents",)
 
 
 @pytest.mark.parametrize("case", [pytest.param(one, marks=[] if one in QUICK else [pytest.mark.slow]) for one in CASES])
-def test_one_process_and_others_that_are_killed(case: str, tmp_path: Path):
+def test_one_process_and_others_that_are_killed(case: str, tmp_path: Path, commands: Commands):
     stages = ("3:3", "8:2") if case in QUICK else KILLED
-    alone, together = trained(tmp_path, case, alone=(("8:1",), {}), together=(stages, {}))
+    alone, together = trained(commands, tmp_path, case, alone=(("8:1",), {}), together=(stages, {}))
     ours, theirs = (run / "checkpoints" / "step-00000008" for run in (together, alone))
     for file in ("model", "optimizer", "average"):
         assert (ours / f"{file}.safetensors").read_bytes() == (theirs / f"{file}.safetensors").read_bytes(), file

@@ -10,7 +10,7 @@ import pytest
 from safetensors.torch import load_file
 from torch.testing import assert_close
 
-from commands import records_of, state_of
+from commands import Commands, records_of, state_of
 from contract_cases import CASES
 from exact_cases import trained
 from held_bytes import call_by_itself, train_and_weigh
@@ -55,12 +55,13 @@ def demand_close(ours: Path, theirs: Path, rtol: float = 2e-4) -> None:
 
 
 @pytest.mark.parametrize("case", [pytest.param(one, marks=[] if one == LM else [pytest.mark.slow]) for one in CASES])
-def test_it_trains_as_a_whole_one_and_is_resumed_to_the_bit(case: str, tmp_path: Path):
+def test_it_trains_as_a_whole_one_and_is_resumed_to_the_bit(case: str, tmp_path: Path, commands: Commands):
     if case in REFUSED:
         with pytest.raises(AssertionError, match=REFUSED[case]):
-            trained(tmp_path, case, refused=(("8:2",), DIVIDED))
+            trained(commands, tmp_path, case, refused=(("8:2",), DIVIDED))
         return
     whole, divided, killed = trained(
+        commands,
         tmp_path,
         case,
         whole=(("8:2",), WHOLE),
@@ -72,8 +73,9 @@ def test_it_trains_as_a_whole_one_and_is_resumed_to_the_bit(case: str, tmp_path:
 
 
 @pytest.mark.slow
-def test_other_numbers_of_processes_go_on_with_it(tmp_path: Path):
+def test_other_numbers_of_processes_go_on_with_it(tmp_path: Path, commands: Commands):
     whole, divided, copies = trained(
+        commands,
         tmp_path,
         LM,
         whole=(("8:2",), WHOLE),
@@ -85,9 +87,10 @@ def test_other_numbers_of_processes_go_on_with_it(tmp_path: Path):
 
 
 @pytest.mark.slow
-def test_a_resume_may_change_the_strategy(tmp_path: Path):
+def test_a_resume_may_change_the_strategy(tmp_path: Path, commands: Commands):
     """Of ddp and zero1 to the bit; to and from fsdp, and on one process, up to rounding: the draws are the same."""
     whole, same, through = trained(
+        commands,
         tmp_path,
         LM,
         whole=(("8:2",), WHOLE),
@@ -118,9 +121,10 @@ def test_each_process_calls_a_divided_model_as_it_likes_and_never_holds_it_whole
 
 
 @pytest.mark.parametrize("optimizer", ["adamw", pytest.param("muon", marks=pytest.mark.slow)])
-def test_a_divided_update_is_that_of_whole_optimizers_to_the_bit(optimizer: str, tmp_path: Path):
+def test_a_divided_update_is_that_of_whole_optimizers_to_the_bit(optimizer: str, tmp_path: Path, commands: Commands):
     how = {"memory": {}, "optimizer": {"type": optimizer}}
     whole, divided = trained(
+        commands,
         tmp_path,
         LM,
         whole=(("8:2",), how | {"distributed": {}}),

@@ -66,7 +66,10 @@ def test_it_loads(recipe: str, monkeypatch: pytest.MonkeyPatch):
     assert said == [] or recipe == ALL_OPTIONS
 
 
-ALIKE = {f"configs/{name}.yml" for name in ("training_simple", "training_example", "full_experiment", "decoder_model")}
+ALIKE = {
+    f"configs/{name}.yml"
+    for name in ("training_simple", "training_example", "full_experiment", "audio_experiment", "decoder_model")
+}
 """Their networks are those of other recipes, of ``--all lm`` or of a case of the contract; all are loaded each time."""
 
 

@@ -139,6 +139,8 @@ def become(request: dict[str, Any]) -> NoReturn:
     if request["file_size_limit"] is not None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (request["file_size_limit"],) * 2)
     script = request["script"]
+    if script is not None:
+        sys.path.insert(0, os.path.dirname(script))  # as Python does
     sys.argv = [script or "vaak", *request["arguments"]]
     global status
     status = 1

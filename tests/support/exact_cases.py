@@ -13,15 +13,16 @@ import contextlib
 import json
 import os
 import signal
-import subprocess
 import sys
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
+import torch.distributed.fsdp  # once, rather than by each process that divides a model
 
 import mock_cuda
+from commands import Commands
 from contract_cases import CASES
 from elastic import forked
 from vaak.callbacks.step_log import StepLogCallback
@@ -75,17 +76,17 @@ def train(case: Case, run: Path, stop: int, options: dict[str, Any], gpu: mock_c
 
 
 def trained(
-    folder: Path, case: str, library: Path | None = None, **runs: tuple[tuple[str, ...], dict[str, Any]]
+    commands: Commands,
+    folder: Path,
+    case: str,
+    library: Path | None = None,
+    **runs: tuple[tuple[str, ...], dict[str, Any]],
 ) -> list[Path]:
     """Run this program; return the runs' folders. Each run has its stages and options; ``library`` is a mock GPU's."""
-    done = subprocess.run(
-        [sys.executable, __file__, str(folder), case, *(json.dumps([name, *how]) for name, how in runs.items())],
-        env={**os.environ, "OMP_NUM_THREADS": "1", "MOCK_CUDA": str(library or "")},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
+    wanted = (json.dumps([name, *how]) for name, how in runs.items())
+    environment = {"MOCK_CUDA": str(library or "")}
+    done = commands.start([folder, case, *wanted], folder, environment, script=Path(__file__)).wait(600)
+    assert done.status == 0, done.errors[-3000:]
     return [folder / name for name in runs]
 
 

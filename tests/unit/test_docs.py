@@ -84,7 +84,7 @@ OF_OTHER_SYSTEMS = {
 
 SLOW = {
     *("README.md", *(f"src/vaak/tasks/{task}/README.md" for task in ("lm", "seq2seq"))),
-    *(f"docs/tutorials/{name}.md" for name in readers_data.WRITERS if name != "classifier"),
+    *(f"docs/tutorials/{name}.md" for name in readers_data.WRITERS),
     *(
         f"docs/{name}.md"
         for name in (

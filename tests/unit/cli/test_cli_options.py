@@ -132,6 +132,7 @@ def test_predictions_and_continuations_are_written_to_a_file(vaak, tiny_run: Pat
         assert err.startswith("--output ")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("arguments", "status", "said"), [(["export", "nothing"], 2, True), (["runs", "."], 0, False)])
 def test_a_terminal_says_that_torch_is_loaded(tiny_text: Path, arguments: list[str], status: int, said: bool):
     command = [sys.executable, "-c", "from vaak.cli.main import main; main()", *arguments]

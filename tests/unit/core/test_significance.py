@@ -105,6 +105,7 @@ def test_the_bootstrap_has_the_interval_of_a_large_sample():
     assert found.p_value == pytest.approx(exact.p_value, abs=0.02)
 
 
+@pytest.mark.slow
 def test_equals_are_found_different_as_often_as_alpha_says():
     """200 experiments a test: more than 10 % of them would be over three deviations too many."""
     rng, wrong = np.random.default_rng(2), np.zeros(4)

@@ -35,6 +35,7 @@ def test_words_that_are_left_out_or_said_again_are_found(recogniser: Recogniser,
     assert found == [(0, 0), (1, 0), (0, 1)]
 
 
+@pytest.mark.slow
 def test_what_it_hears_depends_on_nothing_before(recogniser: Recogniser):
     samples = spoken(WORDS)
     first = recogniser.heard(samples)

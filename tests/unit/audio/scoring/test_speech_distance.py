@@ -57,6 +57,7 @@ def test_distortion_is_that_of_the_reference_implementation():
     assert found.distortion / found.frames == pytest.approx(reference_distortion(first, second), abs=1e-3)
 
 
+@pytest.mark.slow
 def test_tempo_counts_little_and_level_less():
     text = "Where did she find the key?"
     first = spoken(text)

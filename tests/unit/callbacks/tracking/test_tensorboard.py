@@ -198,6 +198,7 @@ def test_newest_records_are_the_last_lines_of_the_file(step: int, tail: int):
         assert len(read) == min(len(wanted), tail // line)
 
 
+@pytest.mark.slow
 def test_writing_imports_nothing_heavy():
     """TensorBoard's own writers take a tenth of a second to import, torch's more; the first step waits for it."""
     code = (

@@ -43,6 +43,7 @@ for provoke in (
 """
 
 
+@pytest.mark.slow
 def test_real_errors_of_a_process_without_memory_are_known():
     done = subprocess.run([sys.executable, "-c", PROVOKED], capture_output=True, text=True, check=True)
     lines = done.stdout.splitlines()

@@ -361,7 +361,8 @@ def test_onnxruntime_gives_the_same_text(run: Path, corpus: Path, tmp_path: Path
     assert set(task.refused_exports()) == {"hf", "peft"}
 
 
-@pytest.mark.parametrize("tokenizer", ["character", pytest.param("bpe", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("tokenizer", ["character", "bpe"])
 def test_sherpa_onnx_gives_the_same_text(tokenizer: str, run: Path, corpus: Path, vaak: Any, tmp_path: Path):
     """With its own features, of the same samples."""
     sherpa_onnx = pytest.importorskip("sherpa_onnx", reason="sherpa-onnx isn't installed")

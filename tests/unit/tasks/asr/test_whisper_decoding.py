@@ -189,7 +189,10 @@ def recording(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-@pytest.mark.parametrize("number", range(len(LONG)))
+@pytest.mark.parametrize(
+    "number",
+    [pytest.param(number, marks=[pytest.mark.slow] if number in (1, 3, 5) else []) for number in range(len(LONG))],
+)
 def test_long_recordings_are_those_of_generate(made: dict[int, Made], number: int, recording: Path):
     one, (options, expected) = made[SEEDS[number % len(SEEDS)]], LONG[number]
     segments = long_form(one, recording, **dict(expected))
@@ -216,6 +219,7 @@ def test_long_recordings_are_those_of_generate(made: dict[int, Made], number: in
             assert (word.start, word.end) == pytest.approx(about["timestamp"], abs=1e-3)
 
 
+@pytest.mark.slow
 def test_failed_windows_are_written_again_as_by_generate(
     made: dict[int, Made], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):

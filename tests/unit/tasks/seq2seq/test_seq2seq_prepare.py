@@ -267,6 +267,7 @@ def test_the_grammar_is_prepared_without_any_file(tmp_path: Path):
     assert prepared.about["statistics"]["valid"]["pairs"] == 15
 
 
+@pytest.mark.slow
 def test_real_pairs_of_two_sets(vaak_data, tmp_path: Path):
     folder = vaak_data("translation") / "en-hi"
     files = {

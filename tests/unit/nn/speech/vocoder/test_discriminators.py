@@ -127,6 +127,7 @@ def test_losses_of_rows_add_up(loss: Callable[..., Term]):
     torch.testing.assert_close(whole, torch.stack(parts).sum(), rtol=1e-11, atol=1e-11)
 
 
+@pytest.mark.slow
 def test_they_learn_to_tell_two_kinds_of_signals_apart():
     """Sines of one amplitude against noise of the same power."""
     torch.manual_seed(0)

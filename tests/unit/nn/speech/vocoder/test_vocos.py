@@ -146,6 +146,7 @@ def test_exported_for_one_length_it_takes_any():
     torch.testing.assert_close(exported(*longer), model(*longer), rtol=1e-11, atol=1e-11)
 
 
+@pytest.mark.slow
 def test_learns_to_sing_tones_from_their_spectra():
     """Of a frequency each, and of phases that the spectrum doesn't tell."""
     torch.manual_seed(0)

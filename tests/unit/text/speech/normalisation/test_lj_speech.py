@@ -9,6 +9,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 ROOT = Path(__file__).parents[5]
 
 
@@ -21,6 +23,7 @@ def measured(*arguments: object) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.slow
 def test_rows_are_equal_but_those_that_the_documentation_lists(vaak_data):
     rows = vaak_data("ljspeech_mini") / "text_normalisation.csv"
     found = measured(rows)
