@@ -30,6 +30,7 @@ AMI_BY_NAME = (
 )
 CIRCUMSTANCES: dict[str, tuple[str, ...]] = {
     "training.epochs": ("training.max_steps=null",),
+    "training.distributed.reduction": ("training.gradient_accumulation_steps=3",),
     "training.scheduler.long_warmup": ("training.scheduler.long_warmup=shorten", "training.scheduler.warmup_steps=100"),
     "training.scheduler.min_lr": ("training.scheduler.type=cosine",),
     "training.scheduler.first_cycle_steps": ("training.max_steps=8",),

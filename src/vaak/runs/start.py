@@ -315,6 +315,10 @@ def _begin(trainer: Trainer) -> None:
             format_bytes(held[trainer.config.distributed.strategy]),
             format_bytes(read_memory(trainer.ranks.device).limit),
         )
+        if trainer.ranks.world_size == 1 and trainer.config.distributed.strategy != "ddp":
+            log.warning(
+                "training.distributed.strategy: %s divides nothing on one process", trainer.config.distributed.strategy
+            )
         given, warmup = trainer.config.scheduler, warmup_steps(trainer.config.scheduler, trainer.total_steps)
         if given.warmup_ratio is None and warmup < given.warmup_steps:
             log.warning(
