@@ -103,6 +103,19 @@ def test_a_resume_may_change_the_strategy(tmp_path: Path, commands: Commands):
 
 
 @pytest.mark.slow
+def test_sums_in_bf16_train_as_whole_ones_up_to_their_rounding(tmp_path: Path):
+    rounded: Any = {
+        strategy: (("3:2", "8:2"), {"distributed": {"strategy": strategy, "reduce_dtype": "bf16"}, "memory": {}})
+        for strategy in ("ddp", "zero1", "fsdp")
+    }
+    whole, *others = trained(tmp_path, LM, whole=(("8:2",), WHOLE), **rounded)
+    demand_same(others[1], others[0])
+    for one in others:
+        assert figures(one) != figures(whole)
+        demand_close(one, whole, rtol=1e-2)
+
+
+@pytest.mark.slow
 def test_each_process_holds_what_is_forecast(tmp_path: Path):
     """All tensors that it has when the weights have been updated, and gradients are still there."""
     ways: dict[str, dict[str, Any]] = {strategy: {"strategy": strategy} for strategy in ("ddp", "zero1", "fsdp")}

@@ -364,6 +364,8 @@ def _impossible_processes(training: TrainingConfig) -> Iterator[CheckFinding]:
             f"exact sums have room for {MOST_EXACT} microbatches, and gradient_accumulation_steps is {microbatches}; "
             "lower it, or leave reduction at float",
         )
+    if training.distributed.reduction == "exact" and training.distributed.reduce_dtype == "bf16":
+        yield impossible("training.distributed.reduce_dtype", "exact sums aren't rounded; leave it at fp32")
     if training.distributed.strategy == "zero1" and training.optimizer.is_users(training.optimizer.type):
         yield impossible(
             "training.distributed.strategy",

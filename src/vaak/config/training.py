@@ -272,6 +272,12 @@ class DistributedConfig(Section):
         "float",
         resume="other numbers",
     )
+    reduce_dtype: Literal["fp32", "bf16"] = option(
+        "What is sent of gradients as processes add them up: fp32, all of it; bf16, half the bytes, so each sum is "
+        "rounded to 8 bits.",
+        "fp32",
+        resume="other numbers",
+    )
     strategy: Literal["ddp", "zero1", "fsdp"] = option(
         "What each process holds: ddp, all; zero1, all weights, and the optimizer's moments of some, which it updates; "
         "fsdp, a part of every weight, gradient and moment, gathered block by block.",

@@ -89,7 +89,7 @@ class Trained:
         if isinstance(self.forward, ShardedModel):
             return ShardedGradients(parameters, self.forward)
         if self.updated is not None:
-            return DividedUpdate(parameters, ranks, ranks.bucket_bytes)
+            return DividedUpdate(parameters, ranks)
         return ranks.gradients(parameters, reduction)
 
 

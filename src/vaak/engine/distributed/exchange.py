@@ -114,12 +114,19 @@ class GradientBuckets(OwnGradients):
     """The gradients of a run of several processes. ``begin``, the backwards, then ``reduce``, once a step.
 
     ``drop`` gives the memory back until the next ``begin``. A parameter that is frozen has no place; when one is
-    frozen or unfrozen, which has to happen on all ranks in the same step, ``begin`` makes a new layout.
+    frozen or unfrozen, which has to happen on all ranks in the same step, ``begin`` makes a new layout. ``sum_dtype``
+    is what gradients are rounded to before they are added over ranks.
     """
 
-    def __init__(self, parameters: Iterable[nn.Parameter], world: World, bucket_bytes: int = BUCKET_BYTES) -> None:
+    def __init__(
+        self,
+        parameters: Iterable[nn.Parameter],
+        world: World,
+        bucket_bytes: int = BUCKET_BYTES,
+        sum_dtype: torch.dtype | None = None,
+    ) -> None:
         super().__init__(parameters)
-        self._world, self._bucket_bytes = world, bucket_bytes
+        self._world, self._bucket_bytes, self._sum_dtype = world, bucket_bytes, sum_dtype
         self._units: dict[str, str] = {}  # the table: each term's unit, in the order of its places; same on every rank
         self._trained: list[nn.Parameter] = []
         self._views: list[Tensor] = []
@@ -158,16 +165,19 @@ class GradientBuckets(OwnGradients):
         """
         # 1. Every gradient is in its bucket: where a backward made a new tensor, it is copied there.
         # 2. The tail of the last bucket says what this rank reached, and has its terms in a separate row.
-        # 3. The buckets are added over ranks in one order: the only sum of the step, and the same on every rank.
+        # 3. The buckets are added over ranks in one order: the only sum of the step, and the same on every rank. Where
+        #    gradients are rounded for it, the tail, which isn't, has a sum of its own.
         # 4. What no rank reached was added up from zeros: it gets no gradient, or its optimizer would decay it.
         # 5. The rows, which no sum has mixed, are added in the order of ranks; unknown names are sent only now.
         for number in range(len(self._trained)):
             self._put_in_place(number)
         self._write_tail(sums, units)
         for bucket in self._order[len(self._waits) :]:
-            self._world.add_up(self._buckets[bucket])
+            self._start_adding_up(bucket)()
         for wait in self._waits:
             wait()
+        if self._sum_dtype is not None:
+            self._world.add_up(self._tail)
         tail = self._tail.cpu()
         for parameter, reached in zip(self._trained, tail[: len(self._trained)].tolist(), strict=True):
             if not reached:
@@ -243,7 +253,24 @@ class GradientBuckets(OwnGradients):
         for bucket in self._order[len(self._waits) : -1]:
             if self._missing[bucket]:
                 return
-            self._waits.append(self._world.start_adding_up(self._buckets[bucket]))
+            self._waits.append(self._start_adding_up(bucket))
+
+    def _start_adding_up(self, bucket: int) -> Callable[[], None]:
+        """Begin to add a bucket over ranks; return what waits for the sum. The tail is never rounded, but left out."""
+        whole = self._buckets[bucket]
+        if self._sum_dtype is None:
+            return self._world.start_adding_up(whole)
+        gradients = whole[: len(whole) - len(self._tail)] if bucket == self._order[-1] else whole
+        if not len(gradients):
+            return lambda: None
+        rounded = gradients.to(self._sum_dtype)
+        wait = self._world.start_adding_up(rounded)
+
+        def put_back() -> None:
+            wait()
+            gradients.copy_(rounded)
+
+        return put_back
 
     def _write_tail(self, sums: dict[str, Tensor], units: dict[str, str]) -> None:
         """Write which parameters this rank reached, and its terms, each in its place."""

@@ -62,6 +62,7 @@ class Ranks:
         self.world_size = world_size
         self.barrier_before_sum = False
         self.bucket_bytes = BUCKET_BYTES
+        self.sum_dtype: torch.dtype | None = None
         self.before_meeting: Callable[[], None] = lambda: None
         self._attendance = attendance
         self._exchange = Exchange(self._gather_bytes, self.gather)
@@ -80,7 +81,7 @@ class Ranks:
             return ExactGradients(parameters, self)
         if self.world_size == 1:
             return OwnGradients(parameters)
-        return GradientBuckets(parameters, self, self.bucket_bytes)
+        return GradientBuckets(parameters, self, self.bucket_bytes, self.sum_dtype)
 
     def run_on_main(self, function: Callable[[], Any]) -> Any:
         """Return what ``function``, which rank 0 alone calls, returns there: a JSON value, on every rank.
@@ -317,6 +318,7 @@ def start_ranks(config: TrainingConfig) -> Ranks:
         torch.cuda.set_device(device)
     ranks = _join(backend, device, timedelta(minutes=config.distributed.timeout_minutes))
     ranks.barrier_before_sum = config.distributed.sync_gradient_barrier
+    ranks.sum_dtype = torch.bfloat16 if config.distributed.reduce_dtype == "bf16" else None
     return ranks
 
 

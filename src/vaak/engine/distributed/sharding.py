@@ -34,7 +34,7 @@ from vaak.config.training import DistributedConfig
 from vaak.core.batch import Batch, read_together, send
 from vaak.core.errors import UserError
 from vaak.core.torch_internals import unwatched
-from vaak.engine.distributed.exchange import BUCKET_BYTES, GradientBuckets, OwnGradients, total_norm
+from vaak.engine.distributed.exchange import GradientBuckets, OwnGradients, total_norm
 from vaak.engine.distributed.ranks import Ranks
 
 
@@ -42,7 +42,8 @@ class ShardedModel(nn.Module):
     """A model that is divided over ranks; what is called in training.
 
     ``blocks`` are the modules that are gathered one at a time. In ``precision`` bf16 or fp16 parameters are gathered in
-    16 bits; gradients are added in 32. Raises UserError where the ranks can't be divided as ``config`` asks.
+    16 bits; gradients are added in 32, or in ``ranks.sum_dtype``. Raises UserError where the ranks can't be divided as
+    ``config`` asks.
     """
 
     def __init__(
@@ -75,7 +76,9 @@ class ShardedModel(nn.Module):
             "mesh": mesh,
             "reshard_after_forward": config.reshard_after_forward,
             "mp_policy": MixedPrecisionPolicy(
-                param_dtype=gathered, reduce_dtype=gathered and torch.float32, cast_forward_inputs=False
+                param_dtype=gathered,
+                reduce_dtype=ranks.sum_dtype or (gathered and torch.float32),
+                cast_forward_inputs=False,
             ),
             "offload_policy": CPUOffloadPolicy() if config.cpu_offload else OffloadPolicy(),
         }
@@ -276,8 +279,8 @@ class ShardedGradients(OwnGradients):
 class DividedUpdate(GradientBuckets):
     """The gradients of a run whose ranks each update a part of the weights."""
 
-    def __init__(self, parameters: Iterable[nn.Parameter], ranks: Ranks, bucket_bytes: int = BUCKET_BYTES) -> None:
-        super().__init__(parameters, ranks, bucket_bytes)
+    def __init__(self, parameters: Iterable[nn.Parameter], ranks: Ranks) -> None:
+        super().__init__(parameters, ranks, ranks.bucket_bytes, ranks.sum_dtype)
         self._ranks = ranks
         self._parts = parts_of(self.parameters, ranks.world_size)
         self.of_others = frozenset(self.parameters) - frozenset(self._parts[ranks.rank])

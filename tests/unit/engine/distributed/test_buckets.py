@@ -124,3 +124,33 @@ def test_full_buckets_are_sent_during_the_last_backward():
     gradients.reduce({}, {})
     assert len(world.sent) == 6
     assert all(torch.equal(one, then) for one, then in zip(world.sent, before, strict=False))
+
+
+class Twin(Echo):
+    """Ranks of which another has the gradients of this one, three times."""
+
+    def add_up(self, tensor: torch.Tensor) -> None:
+        super().add_up(tensor.clone())
+        tensor.add_(3 * tensor)
+
+    def start_adding_up(self, tensor: torch.Tensor) -> Callable[[], None]:
+        return lambda: self.add_up(tensor)
+
+
+@pytest.mark.parametrize("bucket_bytes", [2**27, 1])
+def test_gradients_that_are_rounded_for_the_sum_are_within_its_8_bits_and_terms_are_not_rounded(bucket_bytes: int):
+    model, world = layers(), Twin()
+    buckets = GradientBuckets(model.parameters(), world, bucket_bytes, torch.bfloat16)
+    buckets.begin()
+    total = model(torch.linspace(-1, 1, 60).view(2, 30)).square().sum()
+    total.backward()
+    own = [gradient.clone() for gradient in buckets.gradients]
+    places = {gradient.untyped_storage().data_ptr() for gradient in buckets.gradients}
+    sums, _ = buckets.reduce({"main": total.detach()}, {"main": "row"})
+    assert sum(one.nbytes for one in world.sent[:-1]) < 0.55 * sum(one.nbytes for one in own) + 6 * 2 * 64
+    assert {one.dtype for one in world.sent[:-1]} == {torch.bfloat16}
+    assert float(sums["main"]) == float(total.detach())
+    assert {gradient.untyped_storage().data_ptr() for gradient in buckets.gradients} == places
+    for found, one in zip(buckets.gradients, own, strict=True):
+        torch.testing.assert_close(found.double(), 4 * one.double(), rtol=2**-8, atol=0)
+        assert not found.equal(4 * one)
