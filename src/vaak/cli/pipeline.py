@@ -55,6 +55,7 @@ def pipeline() -> None:
 def _command(reference: str) -> Any:
     """The command of a pipeline."""
     from vaak.cli.arguments import with_options_of
+    from vaak.config.yaml.layers import file_or_recipe
     from vaak.pipeline.stage import find_pipeline
 
     found = find_pipeline(reference, Path.cwd())
@@ -73,7 +74,9 @@ def _command(reference: str) -> Any:
         dry_run: Annotated[
             bool, typer.Option("--dry-run", help="Print what would run, why, and what it would take; run nothing.")
         ] = False,
-        config: Annotated[Path | None, typer.Option(help="A YAML or JSON file of options; flags override it.")] = None,
+        config: Annotated[
+            Path | None, typer.Option(help="A YAML or JSON file of options, or a recipe's name; flags override it.")
+        ] = None,
         output_dir: Annotated[Path | None, typer.Option(help="Where the stages and their results are kept.")] = None,
         log_file: Annotated[
             Path | None, typer.Option(help="Where the log is written, appended on resume; default: pipeline.log there.")
@@ -104,6 +107,7 @@ def _command(reference: str) -> Any:
             find=None if finding is None else partial(finding, Path("/")),
             shows_progress=not as_json,
         )
+        config = config and file_or_recipe(str(config))
         values = values_of(found, config)
         place = output_dir or (Path(values["output_dir"]) if values.get("output_dir") else None)
         values.pop("output_dir", None)

@@ -70,6 +70,15 @@ def test_presets_reach_the_runs(name: str, numbers: tuple[int, ...], precision: 
     assert {path.stem for path in PRESETS.iterdir()} == {"a100-40gb", "a100-80gb", "h100-80gb", "production", "h200"}
 
 
+def test_a_preset_is_found_by_its_name(vaak: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    asked = ("pipeline", "moe-asr", "--dry-run", "--mode", "quick", "--config")
+    code, out, err = vaak(*asked, "pipelines/moe-asr/a100-40gb")
+    assert (code, "has not run yet" in out) == (0, True), err
+    code, _, err = vaak(*asked, "pipelines/moe-asr/a100-40")
+    assert (code, err.strip()) == (2, "pipelines/moe-asr/a100-40: can't be read: No such file or directory")
+
+
 def test_a_device_reaches_the_runs_and_is_no_reason_to_start_again(monkeypatch: pytest.MonkeyPatch) -> None:
     options = MoeOptions(mode="quick", whisper_model="scratch", device="cpu")
     runs = [base_values(options)["training"], *(training_of(options, stage, "val_wer") for stage in ("gate", "joint"))]
