@@ -103,12 +103,12 @@ def test_a_resume_may_change_the_strategy(tmp_path: Path, commands: Commands):
 
 
 @pytest.mark.slow
-def test_sums_in_bf16_train_as_whole_ones_up_to_their_rounding(tmp_path: Path):
+def test_sums_in_bf16_train_as_whole_ones_up_to_their_rounding(commands: Commands, tmp_path: Path):
     rounded: Any = {
         strategy: (("3:2", "8:2"), {"distributed": {"strategy": strategy, "reduce_dtype": "bf16"}, "memory": {}})
         for strategy in ("ddp", "zero1", "fsdp")
     }
-    whole, *others = trained(tmp_path, LM, whole=(("8:2",), WHOLE), **rounded)
+    whole, *others = trained(commands, tmp_path, LM, whole=(("8:2",), WHOLE), **rounded)
     demand_same(others[1], others[0])
     for one in others:
         assert figures(one) != figures(whole)
