@@ -315,10 +315,10 @@ def _begin(trainer: Trainer) -> None:
             format_bytes(held[trainer.config.distributed.strategy]),
             format_bytes(read_memory(trainer.ranks.device).limit),
         )
-        if trainer.ranks.world_size == 1 and trainer.config.distributed.strategy != "ddp":
-            log.warning(
-                "training.distributed.strategy: %s divides nothing on one process", trainer.config.distributed.strategy
-            )
+        for name, usual in (("strategy", "ddp"), ("reduce_dtype", "fp32")):
+            value = getattr(trainer.config.distributed, name)
+            if trainer.ranks.world_size == 1 and value != usual:
+                log.warning("training.distributed.%s: %s changes nothing on one process", name, value)
         given, warmup = trainer.config.scheduler, warmup_steps(trainer.config.scheduler, trainer.total_steps)
         if given.warmup_ratio is None and warmup < given.warmup_steps:
             log.warning(
