@@ -129,8 +129,8 @@ def test_each_process_holds_what_is_forecast(tmp_path: Path):
             )
 
 
-def test_each_process_calls_a_divided_model_as_it_likes_and_never_holds_it_whole():
-    run_on_two_ranks(call_by_itself)
+def test_each_process_calls_a_divided_model_as_it_likes_and_never_holds_it_whole(tmp_path: Path):
+    run_on_two_ranks(call_by_itself, tmp_path)
 
 
 @pytest.mark.parametrize("optimizer", ["adamw", pytest.param("muon", marks=pytest.mark.slow)])

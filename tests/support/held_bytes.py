@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import gc
 import json
 import math
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -19,7 +22,8 @@ from tiny_runs import loaded, prepared_task
 from vaak.config.training import DistributedConfig
 from vaak.core.batch import Batch, Term
 from vaak.core.callback import Callback
-from vaak.engine.distributed.sharding import ShardedModel, is_sharded
+from vaak.engine.checkpoint.weights import write_gathered
+from vaak.engine.distributed.sharding import ShardedModel, is_sharded, on_main
 from vaak.engine.inspection import Inspection, ModulePlace, NonFiniteFinding, first_non_finite
 from vaak.engine.trainer import Trainer
 from vaak.runs.estimate import at_rest
@@ -102,7 +106,30 @@ class Layers(nn.Module):
         return logits
 
 
-def call_by_itself(rank: int, port: int) -> None:
+def write_into_a_file(rank: int, folder: Path, whole: nn.Module, divided: nn.Module) -> None:
+    """Rank 0 writes the file that the library writes of whole tensors, and has one at a time."""
+    held, before = [0], bytes_of_all_tensors()
+
+    def watched(tensor: Tensor) -> Tensor | None:
+        held.append(bytes_of_all_tensors())
+        return on_main(tensor)
+
+    expected = {name: one.detach() for name, one in whole.named_parameters()}
+    others = {"step": torch.tensor(7), "half": torch.arange(3.0).bfloat16(), "flags": torch.tensor([True, False, True])}
+    with patch("vaak.engine.checkpoint.weights.on_main", watched):
+        write_gathered({**dict(divided.named_parameters()), **others}, None if rank else folder / "divided.safetensors")
+        largest = max(one.nbytes for one in expected.values())
+        assert max(held) - before < 3 * largest < 0.3 * sum(one.nbytes for one in expected.values())
+        with pytest.raises(FileNotFoundError) if rank == 0 else contextlib.nullcontext():
+            write_gathered(dict(divided.named_parameters()), None if rank else folder / "nowhere" / "d.safetensors")
+    if rank == 0:
+        write_gathered({}, folder / "nothing.safetensors")
+        assert load_file(folder / "nothing.safetensors") == {}
+        save_file(expected | others, folder / "whole.safetensors")
+        assert (folder / "divided.safetensors").read_bytes() == (folder / "whole.safetensors").read_bytes()
+
+
+def call_by_itself(rank: int, port: int, folder: Path) -> None:
     """One of two processes calls a divided model in its own way, and compares with the whole one."""
     torch.set_num_threads(1)
     torch.manual_seed(0)
@@ -132,6 +159,8 @@ def call_by_itself(rank: int, port: int) -> None:
             one.mul_(2 if "wide" in name else 1)
         with sharded.independent(averages) as model:
             assert rank or model(inputs[0]).equal(doubled(inputs[0]))
+
+    write_into_a_file(rank, folder, whole, divided)
 
     def inspect(model: Any) -> tuple[Inspection, int]:
         def terms(batch: Batch) -> dict[str, Term]:

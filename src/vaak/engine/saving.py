@@ -166,7 +166,12 @@ class Checkpointer:
 
         Where it is divided over ranks, every rank calls it, and rank 0 gets it.
         """
-        snapshot = self.state.snapshot()
+        if self.state.is_sharded:
+            self.writer.wait()  # it may be the same one that is being written
+            with self.ranks.naming_lost_ranks():
+                snapshot = self.state.written_snapshot(self.writer.folder, self.ranks.is_main)
+        else:
+            snapshot = self.state.snapshot()
         snapshot.state = self._values(snapshot.state)
         if self.is_divided and not self.state.is_sharded:
             snapshot.optimizer = self.ranks.collect(snapshot.optimizer)

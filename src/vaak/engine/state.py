@@ -19,6 +19,7 @@ import contextlib
 import copy
 import logging
 import operator
+import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import Field, asdict, dataclass, field, fields, replace
 from pathlib import Path
@@ -31,8 +32,9 @@ from vaak.config.training import CheckpointConfig
 from vaak.core.callback import Callback
 from vaak.core.errors import CheckpointError, UserError
 from vaak.core.figures import improves
-from vaak.engine.checkpoint.files import Snapshot
-from vaak.engine.checkpoint.weights import copy_to_cpu, load_weights, model_tensors
+from vaak.engine.checkpoint.files import Snapshot, start_unfinished, tensor_files, unfinished, unwritten
+from vaak.engine.checkpoint.names import step_folder
+from vaak.engine.checkpoint.weights import copy_to_cpu, load_weights, model_tensors, write_gathered
 from vaak.engine.distributed.sharding import is_sharded
 from vaak.engine.journal import Journal
 from vaak.engine.optim.optimizer_state import OptimizerStates, WeightAverage
@@ -383,11 +385,34 @@ class State:
         return {name: copy.deepcopy(values) for name, (tensors, values) in found.items() if values or not tensors}
 
     def snapshot(self) -> Snapshot:
-        """A copy of the whole state, on the CPU, which training can't change any more; if sharded, on rank 0 alone."""
-        assert self.is_whole, "the state is in the middle of an update"
-        tensors = {name: _split(part.state_dict())[0] for name, part in self.parts().items()}
-        copies: dict[str, Any] = {name: copy_to_cpu(own) for name, own in tensors.items() if own}
+        """A copy of the whole state, on the CPU, which training can't change any more."""
+        copies: dict[str, Any] = {name: copy_to_cpu(own) for name, own in self._tensors().items() if own}
         return Snapshot(self.position.step, state=self.values(), frozen=self.frozen, **{"model": {}, **copies})
+
+    def written_snapshot(self, checkpoints: Path, is_main: bool) -> Snapshot:
+        """``snapshot`` of a state that is divided over ranks, whose tensors rank 0 writes: it never has all of them.
+
+        Every rank calls it. They are in the folder of the unfinished checkpoint. Raises CheckpointError on rank 0, when
+        all are gathered, where they can't be written.
+        """
+        step, failures = self.position.step, list[OSError]()
+        files = tensor_files({"model": {}, "optimizer": {}, **self._tensors()}, self.frozen)
+        folder = unfinished(checkpoints, step)
+        if is_main:
+            with _caught(failures):
+                start_unfinished(checkpoints, step)
+        for name, tensors in files.items():
+            with _caught(failures):
+                write_gathered(tensors, folder / name if is_main else None)
+        if failures:
+            shutil.rmtree(folder, ignore_errors=True)
+            raise unwritten(checkpoints / step_folder(step), failures[0]) from failures[0]
+        return Snapshot(step, {}, state=self.values(), frozen=self.frozen, written=tuple(files))
+
+    def _tensors(self) -> dict[str, dict[str, Tensor]]:
+        """The live tensors of each part."""
+        assert self.is_whole, "the state is in the middle of an update"
+        return {name: _split(part.state_dict())[0] for name, part in self.parts().items()}
 
     @property
     def is_sharded(self) -> bool:
@@ -416,6 +441,15 @@ class State:
             except CheckpointError as error:
                 raise CheckpointError(f"{source}: {error}") from error
         self.is_whole = True
+
+
+@contextlib.contextmanager
+def _caught(failures: list[OSError]) -> Iterator[None]:
+    """Within this context, an error of the system is added to ``failures``, and what is left is skipped."""
+    try:
+        yield
+    except OSError as error:
+        failures.append(error)
 
 
 def _split(state: Any) -> tuple[dict[str, Tensor], Any]:

@@ -64,7 +64,8 @@ class Snapshot:
     """Everything of a run's state, copied to the CPU at one step's boundary.
 
     ``frozen`` names parameters of the model that are never trained; ``base_is_enough`` where the model as its task
-    makes it has their values, too.
+    makes it has their values, too. What is in ``written``, files of the ``unfinished`` folder of its checkpoint, isn't
+    here.
     """
 
     step: int
@@ -75,6 +76,26 @@ class Snapshot:
     loss: dict[str, torch.Tensor] = field(default_factory=dict)
     frozen: frozenset[str] = frozenset()
     base_is_enough: bool = True
+    written: tuple[str, ...] = ()
+
+
+def unwritten(path: Path, error: Exception) -> CheckpointError:
+    """The error of a checkpoint that can't be written."""
+    return CheckpointError(f"checkpoint {path} can't be written: {error}; the earlier ones are complete")
+
+
+def unfinished(folder: Path, step: int) -> Path:
+    """Return where the checkpoint of a step is written before it has its name."""
+    return folder / f".{step_folder(step)}.{os.getpid()}.tmp"
+
+
+def start_unfinished(folder: Path, step: int) -> Path:
+    """``unfinished``, made anew."""
+    path = unfinished(folder, step)
+    folder.mkdir(parents=True, exist_ok=True)
+    shutil.rmtree(path, ignore_errors=True)
+    path.mkdir()
+    return path
 
 
 def save_checkpoint(
@@ -92,11 +113,10 @@ def save_checkpoint(
     """
     folder = Path(folder)
     final = folder / step_folder(snapshot.step)
-    temporary = folder / f".{final.name}.{os.getpid()}.tmp"
+    temporary = unfinished(folder, snapshot.step)
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        shutil.rmtree(temporary, ignore_errors=True)
-        temporary.mkdir()
+        if not snapshot.written:
+            start_unfinished(folder, snapshot.step)
         _write_files(temporary, snapshot, about or {}, companions or {})
         replaced = folder / f".{final.name}{REPLACED}"
         if final.exists():
@@ -106,26 +126,36 @@ def save_checkpoint(
         shutil.rmtree(replaced, ignore_errors=True)
     except (OSError, SafetensorError) as error:
         shutil.rmtree(temporary, ignore_errors=True)
-        raise CheckpointError(f"checkpoint {final} can't be written: {error}; the earlier ones are complete") from error
+        raise unwritten(final, error) from error
     return final
+
+
+def tensor_files(
+    parts: Mapping[str, dict[str, torch.Tensor]], frozen: frozenset[str]
+) -> dict[str, dict[str, torch.Tensor]]:
+    """The tensors of a state's parts by the file that they are in."""
+    found = {f"{part}.safetensors": own for part, own in parts.items() if part in ALWAYS_WRITTEN or own}
+    model = parts["model"]
+    if never := {name: tensor for name, tensor in model.items() if name in frozen}:
+        found[FROZEN] = never
+        found["model.safetensors"] = {name: one for name, one in model.items() if name not in never}
+    return found
 
 
 def _write_files(folder: Path, snapshot: Snapshot, about: dict[str, Any], others: Mapping[str, str | Path]) -> None:
     """The files of a checkpoint, flushed to the disk, the manifest last."""
-    parts = [part for part in TENSORS if part in ALWAYS_WRITTEN or getattr(snapshot, part)]
-    tensors = {f"{part}.safetensors": getattr(snapshot, part) for part in parts}
-    if frozen := {name: tensor for name, tensor in snapshot.model.items() if name in snapshot.frozen}:
-        tensors[FROZEN] = frozen
-        tensors["model.safetensors"] = {name: one for name, one in snapshot.model.items() if name not in frozen}
-    for name, own in tensors.items():
+    tensors = tensor_files({part: getattr(snapshot, part) for part in TENSORS}, snapshot.frozen)
+    for name, own in {} if snapshot.written else tensors.items():
         with files.usual_mode(folder / name):
             save_file(own, folder / name)
+    names = snapshot.written or tuple(tensors)
+    for name in names:
         files.sync_file(folder / name)
     files.write_json(folder / STATE, snapshot.state)
     written = write_companions(folder, others)
-    listed = {name: Entry.of(folder / name) for name in (*tensors, STATE, *written)}
+    listed = {name: Entry.of(folder / name) for name in (*names, STATE, *written)}
     share_large(folder, listed)
-    if frozen and not snapshot.base_is_enough:
+    if FROZEN in names and not snapshot.base_is_enough:
         keep_second_copy(folder.parent, listed[FROZEN], folder / FROZEN)
     write_manifest(folder, {"step": snapshot.step, **about}, listed)
 

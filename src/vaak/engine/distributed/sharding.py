@@ -320,9 +320,9 @@ def whole(tensor: Tensor) -> Tensor:
 
 
 def on_main(tensor: Tensor) -> Tensor | None:
-    """A copy of a tensor as one, on the CPU of rank 0, and nothing on the others; every rank calls it."""
+    """A tensor as one, on the CPU of rank 0, and nothing on the others; every rank calls it."""
     found = whole(tensor)
-    return found.to("cpu", copy=True).contiguous() if torch.distributed.get_rank() == 0 else None
+    return found.cpu().contiguous() if torch.distributed.get_rank() == 0 else None
 
 
 def local(tensor: Tensor) -> Tensor:
