@@ -53,6 +53,7 @@ VALUES: dict[str, Any] = {
     "model.hifigan.upsample_kernel_sizes": [18, 8],
     "model.hifigan.resblock_kernel_sizes": [5],
     "model.hifigan.resblock_dilation_sizes": [[2]],
+    "data.front_end.language": "hi",
     "data.front_end.lexicon": "FOLDER/other_lexicon.txt",
     "data.samples": ["He saw me now."],
     "data.speaking.speaker": "Bob",

@@ -27,7 +27,6 @@ from vaak.tasks.tts.spec import without_control
 from vaak.tasks.vocoding import griffin_lim, trained_vocoder
 from vaak.text.speech.abbreviations import BEFORE_NUMBERS, TITLES
 from vaak.text.speech.dates_and_times import SHORT_MONTHS
-from vaak.text.speech.english import cleaned
 from vaak.text.speech.phonemes.pronunciation import read_lexicon
 from vaak.text.speech.processor import PhonemeProcessor, Processed
 from vaak.text.speech.ssml import MARKS, Manner, Marks, spans_of
@@ -207,7 +206,7 @@ class Speaker:
 
     def _parts_of(self, text: SpokenText) -> Iterator[Part]:
         """Yield the parts of a text, which may be SSML. Raises DataError where nothing of it can be spoken."""
-        marks = Marks(self.lexicon)
+        marks = Marks(self.lexicon, self.processor.config.is_english)
         spans = spans_of(text.text, marks)
         tail = (spans.pop().silence or 0.0) if len(spans) > 1 and not spans[-1].text.strip() else 0.0
         nothing: DataError | None = None
@@ -257,7 +256,7 @@ class Speaker:
     def _without_unknown(self, sentence: str, marks: Marks) -> list[Processed]:
         """A sentence without the characters that can't be read; nothing if it can't be spoken even so."""
         try:
-            return self._process_text(cleaned(sentence, drop_unknown=True, kept=marks.phonemes), marks)
+            return self._process_text(self.processor.without_unknown(sentence, marks.phonemes), marks)
         except DataError:
             return []
 

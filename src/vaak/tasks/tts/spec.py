@@ -57,7 +57,7 @@ def checks(experiment: TtsExperiment) -> Iterator[CheckFinding]:
         yield from overridden[0]
     yield from lora_findings(experiment, model.lora, is_pretrained=False)
     yield from _unread_by_decoder(model)
-    yield from _unread_by_front_end(experiment.data.front_end)
+    yield from _unread_by_front_end(experiment.data.front_end, experiment.data.evaluation.recogniser)
     yield from mel_findings(
         experiment, UNREAD, "text-to-speech stores the features of unchanged audio with its prepared data"
     )
@@ -100,8 +100,11 @@ def _unread_by_decoder(model: TtsModelConfig) -> Iterator[CheckFinding]:
             yield no_effect(f"model.decoder.{name}", "vector_field is unet: it is sized by model.flow_matching")
 
 
-def _unread_by_front_end(front_end: FrontEndConfig) -> Iterator[CheckFinding]:
-    """Options of pronunciation that the phonemizer doesn't read."""
+def _unread_by_front_end(front_end: FrontEndConfig, is_recognised: bool) -> Iterator[CheckFinding]:
+    """Options of pronunciation that the phonemizer doesn't read, and a recogniser that doesn't know the language."""
+    if is_recognised and not front_end.is_english:
+        message = f"data.front_end.language is {front_end.language}; the recogniser knows English only"
+        yield impossible("data.evaluation.recogniser", message)
     kind = f"phonemizer is {front_end.phonemizer}"
     if front_end.phonemizer != "lexicon":
         yield no_effect("data.front_end.unknown_words", f"{kind}, which has no lexicon")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib.metadata
 import json
 import re
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -19,6 +19,7 @@ from pydantic import ValidationError
 from vaak import __version__
 from vaak.core.errors import DataError, UserError
 from vaak.core.storage.files import fingerprint_of, write_text
+from vaak.text.speech import languages
 from vaak.text.speech.config import FrontEndConfig
 from vaak.text.speech.english import ACCENTED_LETTERS, cleaned, normalise, shown
 from vaak.text.speech.phonemes.alphabets import (
@@ -32,6 +33,7 @@ from vaak.text.speech.phonemes.alphabets import (
     from_arpabet,
     from_either,
     from_espeak,
+    from_ipa,
     symbols_of,
 )
 from vaak.text.speech.phonemes.heteronyms import MARK, sense_of
@@ -108,16 +110,29 @@ class PhonemeProcessor:
 
         Characters that are ``kept`` stay. Raises DataError for letters of another script and for unknown symbols.
         """
-        return normalise(text, kept) if self.config.normalise else cleaned(text, kept=kept)
+        if not self.config.normalise:
+            return self._cleaned(text, kept=kept)
+        if self.config.is_english:
+            return normalise(text, kept)
+        return languages.normalise(text, self.config.language, kept)
+
+    def without_unknown(self, text: str, kept: Container[str] = ()) -> str:
+        """The text without characters that can't be read."""
+        return self._cleaned(text, drop_unknown=True, kept=kept)
+
+    @property
+    def _cleaned(self) -> Callable[..., str]:
+        return cleaned if self.config.is_english else languages.cleaned
 
     def symbols_of_phonemes(self, phonemes: str) -> tuple[str, ...]:
         """The symbols of phonemes of ARPAbet or IPA. Raises DataError for unknown ones."""
         if self.config.phonemizer == "characters":
             raise DataError(f"a front end of characters can't read phonemes such as {shown(phonemes)}")
+        is_english, stress = self.config.is_english, self.config.stress
         try:
-            return from_either(phonemes, self.config.alphabet, self.config.stress)
+            return from_either(phonemes, self.config.alphabet, stress) if is_english else from_ipa(phonemes, stress)
         except KeyError as error:
-            known = "a phoneme of ARPAbet or of espeak-ng's English voices in IPA"
+            known = "a phoneme of ARPAbet or of espeak-ng's English voices in IPA" if is_english else "of IPA"
             raise DataError(f"{shown(phonemes)}: {error.args[0]} is not {known}") from None
 
     def process(self, text: str) -> Processed:
@@ -137,7 +152,10 @@ class PhonemeProcessor:
             if any(mark in text for text in texts):
                 given[mark] = (self.symbols_of_phonemes(spoken),)
         normalised = [self.normalise(text, given) for text in texts]
-        parts = [with_senses(pieces(text, given)) for text in normalised]
+        if self.config.is_english:
+            parts = [with_senses(pieces(text, given)) for text in normalised]
+        else:
+            parts = [[Piece(*one) for one in languages.pieces(text, given)] for text in normalised]
         phrases = dict.fromkeys(phrase for part in parts for piece in part for phrase in _phrases(piece))
         remembered = self._remembered
         new = [phrase for phrase in phrases if phrase not in remembered and phrase not in given]
@@ -177,6 +195,8 @@ class PhonemeProcessor:
             return (NOISE,)
         if self.config.phonemizer == "characters":
             raise DataError(f"a front end of characters can't read aligned phones such as {label!r}")
+        if not self.config.is_english:
+            return self.symbols_of_phonemes(label)
         read = from_arpabet if label.isascii() and label[0].isupper() else from_espeak
         try:
             return read(label, self.config.alphabet, self.config.stress)

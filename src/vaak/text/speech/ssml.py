@@ -57,9 +57,9 @@ class Span:
 class Marks:
     """The given pronunciations of a text: a mark for each that differs."""
 
-    def __init__(self, lexicon: Mapping[str, str] | None = None) -> None:
-        """``lexicon`` has phonemes of words in lower case."""
-        self._lexicon = lexicon or {}
+    def __init__(self, lexicon: Mapping[str, str] | None = None, is_english: bool = True) -> None:
+        """``lexicon`` has phonemes of words in lower case; ``is_english``: texts are English."""
+        self._lexicon, self.is_english = lexicon or {}, is_english
         self._marks: dict[tuple[str, str], str] = {}
 
     @property
@@ -189,6 +189,8 @@ class _Reader:
             self._end_sentence()
         elif tag == "phoneme":
             span.text += self._marks.mark(self._held.strip(), attributes.get("ph", ""))
+        elif tag == "say-as" and not self._marks.is_english:
+            raise DataError("SSML: <say-as> writes English words; of another language, write what is to be said")
         elif tag in REPLACING:
             span.text += self._marks.marked(REPLACING[tag](self._held.strip(), attributes))
         self._held = ""

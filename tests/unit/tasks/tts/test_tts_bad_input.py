@@ -139,7 +139,7 @@ def test_the_check_finds_all_at_once_and_training_can_skip_them(vaak, corpus: Pa
 @pytest.mark.parametrize(
     ("override", "message"),
     [
-        ("data.front_end.language=hi", "language"),
+        ("data.front_end.language=hindi", "language"),
         ("data.front_end={phonemizer: lexicon, lexicon: gone.dict}", "gone.dict"),
         ("datasets.0.corpus_dir=gone", "no such file or folder: gone/metadata.csv"),
         ("datasets.0.alignments=gone", "no such folder: gone"),

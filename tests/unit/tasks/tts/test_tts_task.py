@@ -149,3 +149,29 @@ def test_an_evaluation_speaks_and_compares_with_the_recordings(voice_run: Path):
     assert (
         evaluate_run(voice_run, [], ["data.evaluation=2"], ["valid"])["metrics"]["val_mcd_db"] != figures["val_mcd_db"]
     )
+
+
+LINES = ("वह २ बार आया।", "मेरी meeting 10:30 बजे है।", "नमस्ते, दुनिया!", "राम घर गया।")
+
+
+def test_a_voice_of_another_language_is_trained_and_speaks_it(vaak: Any, tmp_path: Path) -> None:
+    """Durations are learned; the run knows its language, and says in one line what it can't read."""
+    rng = np.random.default_rng(0)
+    for split, number in tiny_voice.NUM_UTTERANCES.items():
+        cuts = []
+        for index in range(number):
+            path = tmp_path / f"{split}{index}.wav"
+            soundfile.write(path, 0.1 * rng.standard_normal(2 * tiny_voice.RATE), tiny_voice.RATE)
+            cuts.append(tiny_voice.cut(f"{split}{index}", path, LINES[index % len(LINES)], []))
+        tiny_voice.write_cuts(tmp_path / f"{split}.jsonl", cuts)
+    data = {"front_end": {"language": "hi"}, "samples": ["नमस्ते।"]}
+    steps = ("training.max_steps=2", "training.validation.interval=2")
+    run = tiny_voice.train(tmp_path, tmp_path / "run", *steps, model={"durations": "learned"}, data=data)
+    code, out, err = vaak("speak", run, "₹25 की चाय। Good morning!", "--output", tmp_path / "said.wav")
+    assert code == 0, out + err
+    assert soundfile.info(tmp_path / "said.wav").duration > 0.1
+    opened = open_run(run, device="cpu")
+    assert opened.task.prepared.processor.config.language == "hi"
+    assert opened.task.prepared.processor.normalise("₹25") == "पच्चीस रुपये"
+    code, _, err = vaak("speak", run, "☃ नमस्ते", "--output", tmp_path / "not.wav", "--on-unspeakable", "error")
+    assert (code, "☃ can't be read" in err) == (2, True), err

@@ -283,6 +283,6 @@ def test_phones_that_are_not_known() -> None:
 
 
 def test_options_that_do_not_fit() -> None:
-    for options in ({"phonemizer": "lexicon"}, {"lexicon": "x"}, {"language": "hi"}, {"alphabet": "x"}, {"unknown": 1}):
+    for options in ({"phonemizer": "lexicon"}, {"lexicon": "x"}, {"language": "xx"}, {"alphabet": "x"}, {"unknown": 1}):
         with pytest.raises(ValueError, match=r"lexicon|language|alphabet|unknown"):
             FrontEndConfig.model_validate(options)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import csv
 import string
+import unicodedata
 from functools import lru_cache
 from importlib.resources import files
 from typing import Literal, NamedTuple
@@ -166,6 +167,51 @@ def _consonants() -> dict[str, str]:
     return found
 
 
+IPA_VOWELS = "aeiouyæøœɐɑɒɔəɘɚɛɜɝɞɤɨɪɯɵɶʉʊʌʏᵻ"
+IPA_OTHERS = (
+    "bcdfhjklmnpqrstvwxzðħŋɓɕɖɗɟɠɡɢɣɥɦɧɫɬɭɮɰɱɲɳɴɸɹɺɻɽɾʀʁʂʃʄʈʋʍʎʐʑʒʔʕʙʛʜʝʟʡʢβθχʘǀǁǂǃ"
+    "ːˑʰʱʲʷˠˤⁿᵐᵑᵝ˞ʼ˥˦˧˨˩123456789"
+    "\u0303\u0306\u0308\u030a\u0325\u0324\u0330\u032c\u031d\u031e\u0327\u0329\u032a\u032f\u033a\u033b\u0339\u031c\u031f\u0320\u031a\u0334"
+)
+"""Letters and modifiers of IPA, and the digits by which espeak-ng marks tones; a diacritic is a symbol of its own."""
+_AS_IPA = str.maketrans({"g": "ɡ", "Φ": "ɸ", "ε": "ɛ", "?": "ʔ", "ʦ": "ts", "\u0361": None})
+"""Characters that espeak-ng writes for others in a few languages."""
+
+
+def ipa_inventory(stress: bool) -> tuple[str, ...]:
+    """All symbols of any language, in a fixed order; with ``stress`` each vowel three times.
+
+    >>> len(ipa_inventory(False)), len(ipa_inventory(True))
+    (159, 221)
+    """
+    marks = STRESS_MARKS.values() if stress else ("",)
+    return (*(f"{mark}{vowel}" for vowel in IPA_VOWELS for mark in marks), *IPA_OTHERS)
+
+
+def from_ipa(unit: str, stress: bool) -> tuple[str, ...]:
+    """Phonemes of any language in IPA, as symbols of one character; a stress mark is of the next vowel.
+
+    Signs of ASCII that aren't letters mean nothing, and of capitals the small letters count. Raises KeyError for other
+    characters that aren't of IPA.
+
+    >>> from_ipa("ˈãː", True), from_ipa("tʃ", True)
+    (('ˈa', '\u0303', 'ː'), ('t', 'ʃ'))
+    """
+    found: list[str] = []
+    mark = ""
+    for one in unicodedata.normalize("NFD", unit.replace("r.", "ɽ")).translate(_AS_IPA):
+        if one in _DIGITS and one:
+            mark = one
+        elif (low := one.lower() if one.isascii() else one) in IPA_VOWELS:
+            found.append((mark if stress else "") + low)
+            mark = ""
+        elif low in IPA_OTHERS:
+            found.append(low)
+        elif not one.isascii() and unicodedata.category(one)[0] in "LM":
+            raise KeyError(one)
+    return tuple(found)
+
+
 PAD, BOUNDARY, PAUSE, NOISE = "<pad>", " ", "sil", "spn"
 """Padding; between two words; a pause; what an aligner marks as noise or as an unknown word."""
 SPECIAL = (PAD, BOUNDARY, PAUSE, NOISE)
@@ -177,5 +223,8 @@ CHARACTERS = (*string.ascii_lowercase, "'")
 
 def symbols_of(config: FrontEndConfig) -> tuple[str, ...]:
     """The inventory: special symbols, punctuation, then phonemes or letters. A symbol's id is its place."""
-    spoken = CHARACTERS if config.phonemizer == "characters" else inventory(config.alphabet, config.stress)
+    if not config.is_english:
+        spoken = ipa_inventory(config.stress)
+    else:
+        spoken = CHARACTERS if config.phonemizer == "characters" else inventory(config.alphabet, config.stress)
     return (*SPECIAL, *PUNCTUATION, *spoken)

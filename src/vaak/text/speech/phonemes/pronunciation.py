@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
@@ -12,7 +13,14 @@ from vaak.audio.espeak import fresh_library
 from vaak.core.errors import DataError
 from vaak.text.speech.config import FrontEndConfig
 from vaak.text.speech.english import without_accents
-from vaak.text.speech.phonemes.alphabets import STRESS_MARKS, Alphabet, from_arpabet, from_either, from_espeak
+from vaak.text.speech.phonemes.alphabets import (
+    STRESS_MARKS,
+    Alphabet,
+    from_arpabet,
+    from_either,
+    from_espeak,
+    from_ipa,
+)
 from vaak.text.speech.phonemes.heteronyms import MARK, ending_after, heteronyms, unmarked
 from vaak.text.speech.phonemes.letter_rules import VOWELS, pronounced
 from vaak.text.speech.words import table
@@ -43,6 +51,8 @@ def pronunciation_of(config: FrontEndConfig, entries: Mapping[str, str]) -> Pron
     """Return the pronunciation that the options ask for; ``entries`` are the lexicon's."""
     if config.phonemizer == "characters":
         return _characters
+    if not config.is_english:
+        return partial(_of_language, config)
     if config.phonemizer == "espeak":
         return _ByEspeak(config)
     return _ByLexicon(config, entries)
@@ -68,6 +78,18 @@ def _spelled(word: str) -> tuple[str, ...]:
 
 def _characters(phrases: Sequence[str]) -> list[Words]:
     return [tuple(tuple(without_accents(word.lower())) for word in unmarked(phrase).split()) for phrase in phrases]
+
+
+def _of_language(config: FrontEndConfig, phrases: Sequence[str]) -> list[Words]:
+    """The words of phrases of a language other than English, as espeak-ng says them."""
+    found: list[Words] = []
+    for phrase, words in zip(phrases, espeak_phonemes(phrases, config.language), strict=True):
+        try:
+            symbols = (tuple(one for unit in word for one in from_ipa(unit, config.stress)) for word in words)
+            found.append(tuple(word for word in symbols if word))
+        except KeyError as error:
+            raise DataError(f"{phrase!r}: espeak-ng reads it with {error.args[0]}, which is not of IPA") from None
+    return found
 
 
 def _around_heteronyms(phrase: str) -> list[tuple[str, str, str]]:

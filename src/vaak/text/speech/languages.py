@@ -1,0 +1,156 @@
+"""Text in any language of espeak-ng as it is spoken: characters in one form, figures in words, and its phrases.
+
+Figures are written in words where num2words has the language, and of Hindi by ``vaak.text.speech.hindi``; others are
+left to espeak-ng, which reads them in all of its languages, as it reads signs such as %. Digits of any script count as
+such. Words in Latin letters within a text in another script are read as English, by espeak-ng itself.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Container
+from decimal import Decimal
+from functools import lru_cache
+from typing import Literal
+
+from vaak.core.errors import DataError
+from vaak.text.speech.english import FOLDED, shown
+from vaak.text.speech.hindi import in_words as in_hindi
+from vaak.text.speech.phonemes.alphabets import PUNCTUATION
+
+READ_AS = {
+    **{one: other for one, other in FOLDED.items() if not other.isalpha()},
+    **dict.fromkeys("।॥。۔።։", "."),
+    **dict.fromkeys("،、，፣", ","),
+    **dict.fromkeys("؟？՞", "?"),
+    **dict.fromkeys("؛；፤", ";"),
+    **dict.fromkeys("：፥", ":"),
+    **dict.fromkeys("！՜", "!"),
+    **dict.fromkeys("「」『』《》〈〉", '"'),
+    **dict.fromkeys("（【[{", "("),
+    **dict.fromkeys("）】]}", ")"),
+    **dict.fromkeys("\u200b\ufeff", ""),
+    "–": "-",
+    "፡": " ",
+    "·": " ",
+}
+"""Characters, such as the marks of other scripts, and those that they are read as."""
+JOINERS = "\u200c\u200d"
+"""Format characters that change how a word is read: they don't join or join the letters around them."""
+SIGNS = "%&+=@#*/°$£€¥₹×÷½¼¾|_-"
+"""Signs that are read in words, or parted from."""
+_SPACES = re.compile(r"\s+")
+_SPACE_BEFORE = re.compile(r"\s+(?=[,;:!?)…]|\.(?!\w))|(?<=\()\s+")
+_NUMBER = re.compile(r"(?<![\w.,])\d+(?:[.,]\d+)*(?![\w])")
+_LONGEST = 15
+
+
+def cleaned(text: str, *, drop_unknown: bool = False, kept: Container[str] = ()) -> str:
+    """``text`` of any script in one form and one line: composed (NFC), with ASCII digits and marks.
+
+    Raises DataError, with the text, for symbols that nothing reads, unless they are to be dropped.
+
+    >>> cleaned("वह  २५ का है।")
+    'वह 25 का है.'
+    """
+    found: list[str] = []
+    unknown: dict[str, None] = {}
+    for one in unicodedata.normalize("NFC", text):
+        category = unicodedata.category(one)
+        if one in kept or one in JOINERS:
+            found.append(one)
+        elif one in READ_AS:
+            found.append(READ_AS[one])
+        elif category == "Nd":
+            found.append(str(unicodedata.decimal(one)))
+        elif category[0] in "LM" or one in SIGNS or one in PUNCTUATION or one == "'":
+            found.append(one)
+        elif category[0] == "Z" or category == "Cc":
+            found.append(" ")
+        elif category != "Cf":
+            unknown[one] = None
+    if unknown and not drop_unknown:
+        raise DataError(f"{shown(text)}: {' '.join([*unknown][:12])} can't be read; replace or remove them")
+    return _SPACES.sub(" ", "".join(found)).strip()
+
+
+def normalise(text: str, language: str, kept: Container[str] = ()) -> str:
+    """``text`` as it is spoken in a language of espeak-ng. Raises DataError as ``cleaned``.
+
+    >>> normalise("Ich habe 21 Bücher.", "de"), normalise("मेरे पास २१ किताबें हैं।", "hi")
+    ('Ich habe einundzwanzig Bücher.', 'मेरे पास इक्कीस किताबें हैं.')
+    """
+    text = cleaned(text, kept=kept)
+    if language == "hi":
+        text = in_hindi(text)
+    elif (library := _in_num2words(language)) is not None:
+        text = _NUMBER.sub(lambda found: _number(found[0], library), text)
+    return _SPACE_BEFORE.sub("", _SPACES.sub(" ", text)).strip()
+
+
+@lru_cache
+def _in_num2words(language: str) -> str | None:
+    """Return num2words' name of a language; None where it hasn't it."""
+    from num2words import CONVERTER_CLASSES
+
+    base, _, region = language.partition("-")
+    names = (f"{base}_{region.upper()}", {"nb": "no"}.get(base, base))
+    return next((name for name in names if name in CONVERTER_CLASSES), None)
+
+
+def _number(text: str, language: str) -> str:
+    """A number in words; as it is, for espeak-ng, where the library can't read it, or it isn't clear what it is."""
+    from num2words import num2words
+
+    grouped = re.fullmatch(r"\d{1,3}(?:,\d{3})+|\d{1,3}(?:\.\d{3})+", text)
+    plain = re.sub(r"[.,]", "", text) if grouped else text
+    if (len(plain) > 1 and plain[0] == "0" and plain.isdigit()) or len(plain) > _LONGEST:
+        return text
+    if not re.fullmatch(r"\d+(?:[.,]\d+)?", plain) or (grouped and text.count(".") == 1):
+        return text  # 1.234 is a thousand in one language, and less than two in another: espeak-ng knows
+    try:
+        value = int(plain) if plain.isdigit() else Decimal(plain.replace(",", "."))
+        said: str = num2words(value, lang=language)
+    except Exception:  # each language of the library has other limits, and other exceptions
+        return text
+    return said if said.strip() else text
+
+
+_TOKEN = re.compile(
+    rf"(?P<word>\d+(?:[.,:/]\d+)+|[^\s{re.escape(''.join(PUNCTUATION))}'|_-](?:[^\s{re.escape(''.join(PUNCTUATION))}|_-]*"
+    rf"[^\s{re.escape(''.join(PUNCTUATION))}'|_-])?)|(?P<mark>[{re.escape(''.join(PUNCTUATION))}])|(?P<gap>[\s'|_-]+)"
+)
+Kind = Literal["phrase", "mark", "given"]
+
+
+def pieces(text: str, given: Container[str] = ()) -> list[tuple[Kind, tuple[str, ...]]]:
+    """The phrases of a normalised text, the marks between them, and characters that are ``given``.
+
+    Raises DataError for a text without words.
+
+    >>> pieces("मैं school जाता हूँ, 25")
+    [('phrase', ('मैं', 'school', 'जाता', 'हूँ')), ('mark', (',',)), ('phrase', ('25',))]
+    """
+    found: list[tuple[Kind, tuple[str, ...]]] = []
+
+    def add(part: str) -> None:
+        for token in _TOKEN.finditer(part):
+            if token.lastgroup == "mark":
+                found.append(("mark", (token[0],)))
+            elif token.lastgroup == "word":
+                if found and found[-1][0] == "phrase":
+                    found[-1] = ("phrase", (*found[-1][1], token[0]))
+                else:
+                    found.append(("phrase", (token[0],)))
+
+    start = 0
+    for place, one in enumerate(text):
+        if one in given:
+            add(text[start:place])
+            found.append(("given", (one,)))
+            start = place + 1
+    add(text[start:])
+    if not any(kind != "mark" for kind, _ in found):
+        raise DataError(f"{shown(text)}: there is nothing to speak in it" if text else "the text is empty")
+    return found
