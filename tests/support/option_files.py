@@ -18,6 +18,7 @@ from option_bases import BASES
 from option_sweep import Sweep
 from tiny_bert import write_bert
 from tiny_decoder import write_folder
+from tiny_speaker_encoder import save_onnx
 from tiny_wav2vec2 import write_base
 from tiny_whisper import write_whisper
 from toy_corpora import write_ami
@@ -113,12 +114,13 @@ def _write_pairs(data: Path) -> None:
 
 
 def _write_recordings(data: Path) -> None:
-    """Conversations, utterances, a damaged recording, and a corpus by its recipe, twice."""
+    """Conversations, utterances, a damaged recording, a speaker encoder, and a corpus by its recipe, twice."""
     toy_speech.write_recordings(data)
     toy_speech.write_utterances(data / "voices")
     for path in (data / "voices").glob("*.wav"):
         samples, rate = soundfile.read(path)
         soundfile.write(path, np.pad(samples, 2000), rate)  # silence before and after speech
+    save_onnx(data / "voices.onnx", ("row", "frame", 80), 1)
     (data / "alignments").mkdir()
     (data / "alignments" / "train0.json").write_text('{"word": [[0, 0.3, "so"]]}')
     for path in data.glob("train*.wav"):

@@ -228,6 +228,12 @@ OF_A_TASK: dict[tuple[str, str], tuple[str, ...]] = {
     ("diarization", "data.inference.min_duration_off"): ("training.max_steps=12",),  # untrained, it finds no pauses
     ("diarization", "data.inference.clustering_threshold"): ("data.inference.window=0.4",),
     ("diarization", "data.inference.clustering"): MANY_SPEAKERS,
+    ("diarization", "data.inference.min_share"): MANY_SPEAKERS,
+    ("diarization", "data.inference.speaker_encoder"): MANY_SPEAKERS,
+    ("diarization", "data.inference.speaker_features"): (
+        *MANY_SPEAKERS,
+        "data.inference.speaker_encoder=FOLDER/voices.onnx",
+    ),
     **{
         ("diarization", f"data.inference.{name}"): (*MANY_SPEAKERS, "data.inference.clustering=vbx")
         for name in ("vbx_fa", "vbx_fb")

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 
 @on_a_run
-@with_options_of(InferenceConfig, into="inference")
+@with_options_of(InferenceConfig, into="inference", leave_out=["speaker_features"])
 def diarize(
     chosen: ModelInUse,
     audio: AudioFiles,

@@ -1,7 +1,6 @@
 """Which speakers of windows are the same: clusters of their embeddings, agglomerative or by VBx.
 
-Agglomerative: average linkage on the cosine distance. Speakers that are known to be one (a *track*) are joined first;
-those known to be two (``apart``, as two of one window are) never are.
+Agglomerative: average linkage on the cosine distance; two speakers of one window are never joined.
 
 VBx: a Bayesian mixture, begun with those clusters, in which speakers without evidence die out. Each embedding x of
 speaker s is x = m_s + noise, where the mean is m_s ~ N(0, between) and the noise ~ N(0, within), as in PLDA; F_A scales
@@ -9,8 +8,9 @@ the evidence of embeddings, which aren't independent, and F_B that of speakers.
 Sources: Landini, Profant, Diez and Burget 2022, "Bayesian HMM clustering of x-vector sequences (VBx) in speaker
 diarization: theory, implementation and analysis on standard tasks", equations 16 to 26. Differs: there is no chain in
 time, because speakers of windows aren't a sequence of one speaker after another (pyannote.audio leaves it out, too); no
-trained PLDA, which nobody has for a stranger's encoder: the covariances are those of the identity times a number that
-follows from the clustering threshold, and embeddings have unit length.
+trained PLDA, which nobody has for a stranger's encoder, and for which the speakers of training are too few: the
+covariances are those of the identity times a number that follows from the clustering threshold, which is calibrated on
+recordings, and embeddings have unit length.
 """
 
 from __future__ import annotations
@@ -46,17 +46,15 @@ class Speakers(NamedTuple):
 
     embeddings: np.ndarray
     """``(speaker, dim)``."""
-    apart: np.ndarray
-    """``(speaker, speaker)`` bool: these are two, as those of one window are."""
-    tracks: np.ndarray
-    """``(speaker,)``: those with the same number, of whom no two are apart, are one."""
+    windows: np.ndarray
+    """``(speaker,)``: those of the same window are several."""
 
 
 def cluster_embeddings(speakers: Speakers, threshold: float, least: int = 1, most: int | None = None) -> np.ndarray:
     """A cluster ``(speaker,)``, counted from 0, for each speaker of a window.
 
     Clusters are joined while their distance is below ``threshold``, on to ``most`` of them, and not below ``least``.
-    No cluster ever has two that are apart, so more than ``most`` may remain.
+    No cluster ever has two of a window, so more than ``most`` may remain.
     Memory and time grow as the square of the number of embeddings.
     """
     from scipy.cluster.hierarchy import linkage
@@ -73,18 +71,16 @@ def cluster_embeddings(speakers: Speakers, threshold: float, least: int = 1, mos
 
 
 def _distances_with_walls(speakers: Speakers) -> np.ndarray:
-    """The distances of all pairs, row after row; so large where they are apart that no average hides it.
+    """The distances of all pairs, row after row; so large within a window that no average hides it.
 
     The average over two clusters has at most count² / 4 pairs: one such value among them keeps it above any distance.
-    Within a track they are below any, so that it is joined first.
     """
     vectors, count = unit_vectors(speakers.embeddings), len(speakers.embeddings)
     wall = FURTHEST * count**2
     rows = []
     for first in range(count - 1):
         distances = np.clip(1.0 - vectors[first + 1 :] @ vectors[first], 0.0, FURTHEST)
-        distances[speakers.tracks[first + 1 :] == speakers.tracks[first]] = -1.0
-        distances[speakers.apart[first, first + 1 :]] = wall
+        distances[speakers.windows[first + 1 :] == speakers.windows[first]] = wall
         rows.append(distances)
     return np.concatenate(rows)
 
@@ -144,9 +140,11 @@ def cluster_vbx(
 ) -> np.ndarray:
     """As ``cluster_embeddings``, whose clusters are the beginning; then VBx exchanges their members, or drops them.
 
-    ``factors`` are F_A and F_B. Tracks stay whole; of two that are apart, the smaller gets its next best speaker. Where
-    fewer than ``least`` speakers would remain, or too few for those that are apart, all stays as it began.
+    ``factors`` are F_A and F_B. Those of one window get different speakers, who fit them best together. Where fewer
+    than ``least`` speakers would remain, or too few for those of a window, all stays as it began.
     """
+    from scipy.optimize import linear_sum_assignment
+
     begun = cluster_embeddings(speakers, threshold, least, most)
     number = int(begun.max(initial=-1)) + 1
     if number < 2:
@@ -161,13 +159,12 @@ def cluster_vbx(
     alive = np.flatnonzero(found.priors > LEAST_PRIOR)
     logs = np.log(found.responsibilities[:, alive] + 1e-30)
     labels = np.full(len(logs), -1)
-    tracks, sizes = np.unique(speakers.tracks, return_counts=True)
-    for track in tracks[np.argsort(-sizes, kind="stable")]:
-        members = speakers.tracks == track
-        taken = labels[speakers.apart[members].any(0)]
-        free = np.setdiff1d(np.arange(len(alive)), taken)
-        if not len(free):  # too few are left for those who are known to be several
+    order = np.argsort(speakers.windows, kind="stable")
+    starts = np.unique(speakers.windows[order], return_index=True)[1]
+    for members in np.split(order, starts[1:]):
+        if len(members) > len(alive):
             return begun
-        labels[members] = free[logs[members].sum(0)[free].argmax()]
+        rows, columns = linear_sum_assignment(logs[members], maximize=True)
+        labels[members[rows]] = columns
     _, firsts, clusters = np.unique(labels, return_index=True, return_inverse=True)
     return begun if len(firsts) < least else np.argsort(np.argsort(firsts))[clusters]

@@ -139,12 +139,28 @@ class InferenceConfig(Section):
     num_speakers: int | None = option("Number of speakers in a recording; null: it is estimated.", None, gt=0)
     min_speakers: int = option("Minimum number of speakers, if it is estimated.", 1, gt=0)
     max_speakers: int | None = option("Maximum number of speakers in a recording; null is 64.", None, gt=0, le=1000)
+    speaker_encoder: str | None = option(
+        "Network whose embeddings match speakers across windows: an ONNX file, or a folder or name of a model of "
+        "transformers with an x-vector head; null: the model's own embeddings.",
+        None,
+    )
+    speaker_features: dict[str, Any] = option(
+        "speaker_encoder: options of the features that an ONNX file reads, as in global_config, where they aren't "
+        "Kaldi's filterbank.",
+        {},
+    )
     clustering_threshold: float = option(
         "Cosine distance of embeddings above which speakers of two windows are different.", 0.5, gt=0, lt=2
     )
     clustering: Literal["agglomerative", "vbx"] = option(
         "How embeddings of windows become speakers: agglomerative, or VBx, which begins with that.",
         "agglomerative",
+    )
+    min_share: float = option(
+        "Fraction of a recording's speech; clusters with less are no speakers, and their members go to the nearest.",
+        0.0,
+        ge=0,
+        lt=1,
     )
     vbx_fa: float = option("vbx: F_A, the weight of the evidence of embeddings.", 0.07, gt=0)
     vbx_fb: float = option("vbx: F_B, that of speakers; larger is fewer.", 0.8, gt=0)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -135,14 +136,16 @@ class DiarizationDataset(Dataset):
         augmentation: AugmentationConfig | None,
         *,
         on_device: bool = False,
+        with_audio: bool = False,
     ) -> None:
         """Without ``augmentation`` features are those of the unchanged recordings, and nothing is random.
 
         They are then kept in memory, up to ``cache_gigabytes``, for the next evaluation by this process. With
-        ``on_device`` examples have samples in place of features.
+        ``on_device`` examples have samples in place of features; with ``with_audio`` those of unchanged recordings can
+        read theirs, for a speaker encoder.
         """
         self.source, self.features, self.collator, self.augmentation = source, features, collator, augmentation
-        self.on_device = on_device
+        self.on_device, self.with_audio = on_device, with_audio and augmentation is None
         self.lengths = source.durations * (1.0 if augmentation is None else longest_factor(augmentation))
         drawn = [] if augmentation is None else [augmentation.model_dump(mode="json"), features.config.dither]
         self.useful_workers = 0 if augmentation is None else WORKERS_FOR_AUDIO * reads_audio(source)
@@ -180,7 +183,12 @@ class DiarizationDataset(Dataset):
         if not len(frames):  # shorter than half a frame
             frames = np.zeros((1, 0 if self.on_device else self.features.dims), dtype=np.float32)
         uem = found.uem or ((0.0, found.duration),)  # without a UEM all of it was annotated
-        return DiarizationExample(found.name, frames, found.segments, found.duration, uem, samples, masks)
+        audio = partial(self._samples, index) if self.with_audio else None
+        return DiarizationExample(found.name, frames, found.segments, found.duration, uem, samples, masks, audio)
+
+    def _samples(self, index: int) -> np.ndarray:
+        """The samples of a recording that isn't changed, so that nothing is drawn."""
+        return self.source.load(index, np.random.default_rng(0)).samples
 
     def _from_audio(self, index: int, rng: np.random.Generator) -> LabelledFeatures:
         audio, options = self.source.load(index, rng), self.augmentation

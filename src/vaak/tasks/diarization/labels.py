@@ -15,7 +15,7 @@ Speaker Diarization" (powerset).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 from pathlib import Path
@@ -56,6 +56,8 @@ class DiarizationExample:
     """``(time,)``, what a device makes features of (``Features.section_of``); ``features`` are ``(time, 0)`` then."""
     masks: np.ndarray | None = None
     """``(mask, 4)``, which it sets to the mean."""
+    audio: Callable[[], np.ndarray] | None = None
+    """Reads the samples ``(time,)`` of a recording that isn't changed."""
 
     # The same by the names that a cut of Lhotse has.
 

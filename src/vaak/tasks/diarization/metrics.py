@@ -120,7 +120,9 @@ class DiarizationMeters(Meters):
                 step = diarizer.model.config.output_subsampling
                 outputs[row].append(output._replace(first=first // step))
         indices = [row[0] for row in batch.indices] or [*range(len(examples))]
-        rows = zip(indices, examples, outputs, strict=True)
+        pairs = zip(outputs, examples, strict=True)
+        heard = (diarizer.with_embeddings(of_row, example.audio) for of_row, example in pairs)
+        rows = zip(indices, examples, heard, strict=True)
         shown = [self._recording(diarizer, *row, found) for row in rows]
         for name, value in found.items():
             self.totals[name] += value

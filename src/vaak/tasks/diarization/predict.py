@@ -3,9 +3,9 @@
 audio ──windows──▶ features ──model──▶ probabilities and embeddings of each window
       ──stitching──▶ probabilities of the recording ──postprocessing──▶ segments
 
-Tuning reads each development recording once. The clustering threshold is searched by stitching recordings of several
-windows again; then threshold, median filter and minimum durations on recordings that were stitched once. The errors
-reported are of recordings stitched again, as the threshold also affects stitching.
+Tuning reads each development recording once. The clustering threshold and the smallest share of a speaker are searched
+by stitching recordings of several windows again; then threshold, median filter and minimum durations on recordings that
+were stitched once. The errors reported are of recordings stitched again, as the threshold also affects stitching.
 
 The ONNX file has features (row, frame, bin) and mask (row, frame) in, probabilities (row, output frame, speaker) and,
 where speakers have no names and the model has them, embeddings (row, speaker, dim) out. A window has a multiple of the
@@ -32,7 +32,7 @@ import torch
 from torch import Tensor
 
 from vaak.audio.audio_file import AudioFile
-from vaak.audio.config import AudioConfig
+from vaak.audio.config import AudioConfig, samples_of
 from vaak.audio.diarization_errors import ErrorSeconds, diarization_error
 from vaak.audio.features.extractors import Features
 from vaak.audio.segments import Segment, cropped
@@ -46,6 +46,7 @@ from vaak.tasks.diarization.config import InferenceConfig, ScoringConfig
 from vaak.tasks.diarization.labels import DiarizationCollator, DiarizationExample
 from vaak.tasks.diarization.model import DiarizationModel
 from vaak.tasks.diarization.segments import segments_of, tune_segments
+from vaak.tasks.diarization.speaker_encoder import SpeakerEncoder
 from vaak.tasks.diarization.stitching import WindowOutput, blend_windows, stitch_windows
 
 WINDOWS_AT_ONCE = 8
@@ -78,8 +79,12 @@ class _File:
     duration: float = 0.0
 
 
-Window = tuple[int, np.ndarray]
-"""The first frame and the features ``(time, bins)`` of a window."""
+class Window(NamedTuple):
+    """A window by its first frame of features: features ``(time, bins)``, and samples if a speaker encoder hears it."""
+
+    first: int
+    features: np.ndarray
+    samples: np.ndarray | None = None
 
 
 @dataclass(frozen=True)
@@ -89,6 +94,8 @@ class Diarizer:
     model: DiarizationModel
     inference: InferenceConfig
     frame_shift: float
+    encoder: SpeakerEncoder | None = None
+    """Makes the embeddings of a window's speakers, in place of the model."""
 
     @property
     def collator(self) -> DiarizationCollator:
@@ -122,7 +129,36 @@ class Diarizer:
 
     def outputs(self, read: Callable[[int, int], np.ndarray], num_frames: int) -> list[WindowOutput]:
         """The model's output on each window of features that are read window by window."""
-        return list(self.outputs_of((first, read(first, last)) for first, last in self.windows(num_frames)))
+        return list(self.outputs_of(Window(first, read(first, last)) for first, last in self.windows(num_frames)))
+
+    def of_example(self, example: DiarizationExample) -> list[WindowOutput]:
+        """The model's output on each window of a recording."""
+        features = example.features
+        outputs = self.outputs(lambda first, last: features[first:last], len(features))
+        return self.with_embeddings(outputs, example.audio)
+
+    def with_embeddings(
+        self, outputs: list[WindowOutput], audio: Callable[[], np.ndarray] | None
+    ) -> list[WindowOutput]:
+        """The outputs with the embeddings of the speaker encoder, if there is one and windows are to be joined.
+
+        ``audio`` reads the samples of the recording.
+        """
+        if self.encoder is None or audio is None or len(outputs) < 2:
+            return outputs
+        samples = audio()
+        per_frame = self.frame_seconds * self.encoder.sampling_rate
+        found = []
+        for one in outputs:
+            first, last = (round(frame * per_frame) for frame in (one.first, one.first + len(one.probabilities)))
+            found.append(self._heard(one, samples[first:last]))
+        return found
+
+    def _heard(self, output: WindowOutput, samples: np.ndarray) -> WindowOutput:
+        """The output on a window with the embeddings of the speaker encoder."""
+        assert self.encoder is not None
+        found, trusted = self.encoder.of_window(output.probabilities, samples)
+        return output._replace(embeddings=found, trusted=trusted)
 
     def joined(self, outputs: Sequence[WindowOutput], num_frames: int) -> np.ndarray:
         """The recording ``(frames, speakers)`` of its windows; ``num_frames`` is of features."""
@@ -179,7 +215,7 @@ class Diarizer:
         with AudioFile(file.path, audio.sampling_rate, audio.channels) as opened:
             file.num_frames, file.duration = features.num_frames(opened.num_samples), opened.duration
             windows, most = self.windows(file.num_frames), self.model.config.max_speakers
-            joins = bool(self.model.config.embedding_dim)
+            joins = bool(self.model.config.embedding_dim) or self.encoder is not None
             wanted = self.inference.num_speakers or self.inference.min_speakers
             # a window holds a limited number of speakers
             if self.collator.names is None and wanted > most and not (joins and len(windows) > 1):
@@ -188,10 +224,15 @@ class Diarizer:
                     f"{file.path}: {wanted} speakers were asked for, but this model tells at most {most} apart in "
                     f"{where} (model.max_speakers); ask for fewer, or train a model for more"
                 )
+            hears = self.encoder is not None and len(windows) > 1
             for first, last in windows:
                 before = min(first, margin)
                 samples = opened.read((first - before) * shift, (last + margin) * shift)
-                yield first, features(samples)[before : before + last - first]
+                inside = slice(
+                    *(samples_of(frame * shift, audio.sampling_rate) for frame in (before, before + last - first))
+                )
+                own = samples[inside] if hears else None
+                yield Window(first, features(samples)[before : before + last - first], own)
 
     def at_ceiling(self, outputs: Sequence[WindowOutput]) -> bool:
         """Whether in some window as many speak as the model can tell apart, and nobody said how many there are."""
@@ -209,27 +250,31 @@ class Diarizer:
         """The model's output on each window, all computed at once."""
         model, step = self.model, self.model.config.output_subsampling
         device = next(model.parameters()).device
-        times = [len(features) for _, features in windows]
-        batch = np.zeros((len(windows), max(times), windows[0][1].shape[1]), dtype=np.float32)
-        for row, (_, features) in enumerate(windows):
-            batch[row, : times[row]] = features
+        times = [len(window.features) for window in windows]
+        batch = np.zeros((len(windows), max(times), windows[0].features.shape[1]), dtype=np.float32)
+        for row, window in enumerate(windows):
+            batch[row, : times[row]] = window.features
         mask = torch.arange(max(times))[None] < torch.tensor(times)[:, None]
         with without_dropout(model), torch.inference_mode():
             inferred = model.infer(torch.from_numpy(batch).to(device), mask.to(device))
         probabilities = inferred.probabilities.float().cpu().numpy()
         embeddings = None if inferred.embeddings is None else inferred.embeddings.float().cpu().numpy()
-        return [
+        outputs = [
             WindowOutput(
-                first // step,
+                window.first // step,
                 probabilities[row, : -(-times[row] // step)],
                 None if embeddings is None else embeddings[row],
             )
-            for row, (first, _) in enumerate(windows)
+            for row, window in enumerate(windows)
+        ]
+        return [
+            output if window.samples is None else self._heard(output, window.samples)
+            for window, output in zip(windows, outputs, strict=True)
         ]
 
 
 def _frames_of(window: Window) -> int:
-    return len(window[1])
+    return len(window.features)
 
 
 NO_FIELD = re.compile(r"[\s\x00-\x1f\x7f]+")
@@ -315,10 +360,11 @@ def tune(
 
 
 CLUSTERING_THRESHOLDS: tuple[float, ...] = tuple(round(0.05 * step, 2) for step in range(2, 25))
+MIN_SHARES = 0.0, 0.01, 0.03
 
 
 def _tune_clustering(diarizer: Diarizer, recordings: Sequence[_Recording], scoring: ScoringConfig) -> Diarizer:
-    """The diarizer with the clustering threshold with the fewest errors; of equals, the middle one.
+    """The diarizer with the clustering threshold and smallest share with the fewest errors; of equals, the middle one.
 
     Only recordings of several windows with embeddings tell; without any, and where the number of speakers is given,
     it stays.
@@ -326,10 +372,10 @@ def _tune_clustering(diarizer: Diarizer, recordings: Sequence[_Recording], scori
     long = [one for one in recordings if len(one.outputs) > 1 and one.outputs[0].embeddings is not None]
     if not long or diarizer.collator.names is not None or diarizer.inference.num_speakers is not None:
         return diarizer
-    candidates = [
-        replace(diarizer, inference=diarizer.inference.model_copy(update={"clustering_threshold": value}))
-        for value in CLUSTERING_THRESHOLDS
+    settings = [
+        {"min_share": share, "clustering_threshold": value} for share in MIN_SHARES for value in CLUSTERING_THRESHOLDS
     ]
+    candidates = [replace(diarizer, inference=diarizer.inference.model_copy(update=one)) for one in settings]
 
     def seconds(one: Diarizer) -> float:
         return sum(_error(one, recording, scoring).errors for recording in long)
@@ -338,13 +384,13 @@ def _tune_clustering(diarizer: Diarizer, recordings: Sequence[_Recording], scori
     if seconds(diarizer) <= min(errors) + 1e-9:
         return diarizer
     best = [one for one, error in zip(candidates, errors, strict=True) if error <= min(errors) + 1e-9]
+    best = [one for one in best if one.inference.min_share == best[0].inference.min_share]
     return best[len(best) // 2]  # far from where speakers would be merged or split
 
 
 def _run_model(diarizer: Diarizer, example: DiarizationExample) -> _Recording:
-    features = example.features
-    outputs = diarizer.outputs(lambda first, last: features[first:last], len(features))
-    return _Recording(outputs, len(features), diarizer.collator.reference(example), example.uem)
+    outputs = diarizer.of_example(example)
+    return _Recording(outputs, len(example.features), diarizer.collator.reference(example), example.uem)
 
 
 def _errors(diarizer: Diarizer, recordings: Sequence[_Recording], scoring: ScoringConfig) -> ErrorSeconds:

@@ -72,6 +72,11 @@ def _unread_by_the_model(experiment: DiarizationExperiment) -> Iterator[CheckFin
     if experiment.data.inference.clustering != "vbx":
         for name in ("vbx_fa", "vbx_fb"):
             yield no_effect(f"data.inference.{name}", "data.inference.clustering isn't vbx")
+    if experiment.data.inference.speaker_encoder is None:
+        yield no_effect("data.inference.speaker_features", "data.inference.speaker_encoder is null")
+    elif (label_type := experiment.training.eval_knobs.label_type.type) in ("binary", "speaker_id"):
+        why = f"label_type {label_type} has the same speakers in every window"
+        yield no_effect("data.inference.speaker_encoder", why)
     if experiment.data.inference.num_speakers is not None:
         for name in ("min_speakers", "max_speakers"):
             yield no_effect(f"data.inference.{name}", "num_speakers is given, so it isn't estimated")
@@ -129,7 +134,8 @@ def _speakers_without_room(experiment: DiarizationExperiment) -> Iterator[CheckF
     if experiment.training.eval_knobs.label_type.type not in WITH_SPEAKERS_OF_THE_WINDOW:
         return
     max_speakers, inference = experiment.model.max_speakers, experiment.data.inference
-    if (inference.num_speakers or inference.min_speakers) > max_speakers and not experiment.model.embedding_dim:
+    joins = experiment.model.embedding_dim or inference.speaker_encoder
+    if (inference.num_speakers or inference.min_speakers) > max_speakers and not joins:
         option = "num_speakers" if inference.num_speakers else "min_speakers"
         yield impossible(
             f"data.inference.{option}",

@@ -3,13 +3,14 @@
     window 0   1 1 1 . 2 2         speaker_1   x x x . . . . x x
     window 1         . 1 1 . 2 2   speaker_2   . . . . x x . . .
 
-1. Where two windows overlap, they hear the same people: two speakers who speak in the same frames there are one, and
-   two who never speak in the same frames are two. Those who are one form a track.
-2. Tracks are matched by their embeddings (clustering.py), never two speakers of one window. Without embeddings, windows
-   are matched by the frames that two have in common; there are then never more than in one window, because nothing
-   distinguishes one who left from one who came.
-3. Where windows overlap, their probabilities are averaged, each weighted by its distance from its window's ends.
+1. Speakers of windows are matched by their embeddings (clustering.py), never two of one window: those who speak long
+   enough form clusters; the others, and small clusters, go to the nearest. Without embeddings, windows are matched by
+   the frames that two have in common; there are then never more than in one window, because nothing distinguishes one
+   who left from one who came.
+2. Where windows overlap, their probabilities are averaged, each weighted by its distance from its window's ends.
 
+Frames in common don't decide where there are embeddings: where people talk at once a window takes two of them for one,
+and what follows from that made every recording of three and more speakers worse (docs/results.md).
 ``inference`` limits the number of speakers; of a window with more, those who speak least are merged with others. There
 can't be more than were found. Memory is that of the outputs and of what is returned.
 Sources: Kinoshita, Delcroix and Tawara 2021, "Integrating end-to-end neural and clustering-based diarization: getting
@@ -20,7 +21,7 @@ assigned to the nearest that no other of the window has (as in pyannote.audio).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -34,10 +35,6 @@ MOST_EMBEDDINGS = 4000
 """About this many are clustered, from evenly spaced windows; the others go to the nearest cluster."""
 MOST_SPEAKERS = 64
 """The default limit, so that meaningless embeddings don't fill the memory."""
-AS_ONE, AS_TWO = 0.85, 0.1
-"""Speech that two speakers of overlapping windows have in common, as a fraction of the speech of either: from the first
-on they are one, below the second they are two. Where windows have more people than the model tells apart, two of them
-share an output, so only clear evidence counts."""
 NOBODY = -1
 """The column of one who is not a speaker of the recording."""
 
@@ -46,12 +43,14 @@ class WindowOutput(NamedTuple):
     """The model's output on one window.
 
     ``first`` is the window's first frame in the recording; ``probabilities`` are ``(frames, speakers)``; ``embeddings``
-    are ``(speakers, dim)``, or None if the model has none.
+    are ``(speakers, dim)``, or None if the model has none. ``trusted (speakers,)`` bool are those whose embedding says
+    who they are; None: those who speak in at least LEAST_SPEECH of the window.
     """
 
     first: int
     probabilities: np.ndarray
     embeddings: np.ndarray | None = None
+    trusted: np.ndarray | None = None
 
 
 def stitch_windows(outputs: Sequence[WindowOutput], num_frames: int, inference: InferenceConfig) -> np.ndarray:
@@ -93,88 +92,27 @@ def match_by_embeddings(
     windows = np.repeat(np.arange(len(outputs)), [len(frames) for frames in speech])
     vectors = unit_vectors(np.concatenate([np.asarray(output.embeddings) for output in outputs]))
     amounts = np.concatenate(speech)
-    lengths = np.array([len(output.probabilities) for output in outputs])
+    long = [
+        frames >= LEAST_SPEECH * len(output.probabilities) if output.trusted is None else output.trusted
+        for output, frames in zip(outputs, speech, strict=True)
+    ]
     there = vectors.any(1)  # the embedding is zero for one who never speaks alone
-    trusted = _evenly_chosen(there & (amounts > 0) & (amounts >= LEAST_SPEECH * lengths[windows]), windows)
+    trusted = _evenly_chosen(there & (amounts > 0) & np.concatenate(long), windows)
     if not trusted.any():
         trusted = _evenly_chosen(amounts > 0, windows)
     columns = np.full(len(amounts), NOBODY)
     if trusted.any():
-        tracks, others = follow_speakers(outputs, windows, inference.threshold)
-        apart = (windows[trusted][:, None] == windows[trusted]) | _pairs_among(others, trusted)
-        speakers = Speakers(vectors[trusted], apart, tracks[trusted])
-        bounds = inference.num_speakers or inference.min_speakers, most
+        speakers = Speakers(vectors[trusted], windows[trusted])
+        bounds = least, most = inference.num_speakers or inference.min_speakers, most
         if inference.clustering == "vbx":
             factors = inference.vbx_fa, inference.vbx_fb
             clusters = cluster_vbx(speakers, inference.clustering_threshold, factors, *bounds)
         else:
             clusters = cluster_embeddings(speakers, inference.clustering_threshold, *bounds)
-        columns[trusted] = _greatest(clusters, amounts[trusted], most)
+        columns[trusted] = _greatest(clusters, amounts[trusted], (least, most), inference.min_share)
         centres = np.stack([vectors[columns == column].mean(0) for column in range(columns.max() + 1)])
         _give_columns(columns, cosine_distances(vectors, centres), windows, amounts > 0)
     return np.split(columns, np.cumsum([len(frames) for frames in speech])[:-1])
-
-
-def follow_speakers(
-    outputs: Sequence[WindowOutput], windows: np.ndarray, threshold: float
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return the track ``(speaker,)`` of each window's speakers, and pairs ``(pair, 2)`` of those who are two.
-
-    Speakers are numbered through all windows, whose numbers are ``windows (speaker,)``. A track has one speaker of a
-    window at most. Those who hardly speak where two windows overlap aren't compared.
-    """
-    speaks = [output.probabilities >= threshold for output in outputs]
-    firsts = np.searchsorted(windows, np.arange(len(outputs)))
-    likest: list[tuple[float, int, int]] = []
-    apart: list[tuple[int, int]] = []
-    for one, other in _overlapping(outputs):
-        shift = outputs[other].first - outputs[one].first
-        before = speaks[one][shift:]
-        after = speaks[other][: len(before)].astype(np.float32)
-        before = before[: len(after)].astype(np.float32)
-        together = before.T @ after
-        amounts = before.sum(0)[:, None], after.sum(0)[None]
-        likeness = together / np.maximum(amounts[0] + amounts[1] - together, 1)
-        heard = np.minimum(*np.broadcast_arrays(*amounts)) >= LEAST_SPEECH * len(speaks[one])
-        same = likeness >= AS_ONE
-        same &= (same.sum(0)[None] == 1) & (same.sum(1)[:, None] == 1)  # two like one tell nothing
-        for left, right in zip(*np.nonzero(same & heard), strict=True):
-            likest.append((-float(likeness[left, right]), int(firsts[one] + left), int(firsts[other] + right)))
-        left, right = np.nonzero((likeness < AS_TWO) & heard)
-        apart.extend(zip((firsts[one] + left).tolist(), (firsts[other] + right).tolist(), strict=True))
-    tracks = np.arange(len(windows))
-    members = {number: [number] for number in tracks.tolist()}
-    walls: dict[int, set[int]] = {number: set() for number in tracks.tolist()}
-    for left, right in apart:
-        walls[left].add(right)
-        walls[right].add(left)
-    for _, left, right in sorted(likest):
-        kept, gone = int(tracks[left]), int(tracks[right])
-        ours, theirs = members[kept], members[gone]
-        in_common = set(windows[ours].tolist()) & set(windows[theirs].tolist())
-        if kept != gone and not in_common and not any(walls[one].intersection(theirs) for one in ours):
-            tracks[theirs] = kept
-            ours.extend(members.pop(gone))
-    return tracks, np.array(apart, np.int64).reshape(-1, 2)
-
-
-def _overlapping(outputs: Sequence[WindowOutput]) -> Iterator[tuple[int, int]]:
-    """Every two windows that have frames in common."""
-    for one, output in enumerate(outputs):
-        end = output.first + len(output.probabilities)
-        for other in range(one + 1, len(outputs)):
-            if outputs[other].first >= end:
-                break
-            yield one, other
-
-
-def _pairs_among(pairs: np.ndarray, chosen: np.ndarray) -> np.ndarray:
-    """The ``pairs (pair, 2)`` of speakers as a matrix of those ``chosen (speaker,)``, ``(chosen, chosen)`` bool."""
-    place = np.cumsum(chosen) - 1
-    left, right = place[pairs[chosen[pairs].all(1)]].T
-    found = np.zeros((int(chosen.sum()),) * 2, bool)
-    found[left, right] = found[right, left] = True
-    return found
 
 
 def _evenly_chosen(wanted: np.ndarray, windows: np.ndarray) -> np.ndarray:
@@ -183,10 +121,15 @@ def _evenly_chosen(wanted: np.ndarray, windows: np.ndarray) -> np.ndarray:
     return wanted & np.isin(windows, np.unique(windows[wanted])[::step])
 
 
-def _greatest(clusters: np.ndarray, amounts: np.ndarray, most: int) -> np.ndarray:
-    """The clusters ``(speaker,)`` as columns; beyond ``most``, those with the least speech are NOBODY."""
+def _greatest(clusters: np.ndarray, amounts: np.ndarray, bounds: tuple[int, int], share: float) -> np.ndarray:
+    """The clusters ``(speaker,)`` as columns; those with the least speech are NOBODY.
+
+    These are all beyond the most that ``bounds`` allow, and those with less than ``share`` of the speech, but never so
+    many that fewer than the least remain.
+    """
     spoken = np.bincount(clusters, weights=amounts)
-    kept = np.argsort(-spoken, kind="stable")[:most]
+    least, most = bounds
+    kept = np.argsort(-spoken, kind="stable")[: max(least, int((spoken >= share * spoken.sum()).sum()), 1)][:most]
     column_of = np.full(len(spoken), NOBODY)
     column_of[kept] = np.arange(len(kept))
     columns: np.ndarray = column_of[clusters]

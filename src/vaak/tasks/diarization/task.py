@@ -9,9 +9,11 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from functools import cached_property, partial
 from itertools import islice
 from pathlib import Path
@@ -93,6 +95,7 @@ from vaak.tasks.diarization.model import (
     speaker_loss,
 )
 from vaak.tasks.diarization.predict import Diarized, Diarizer, Tuning, export_onnx, tune
+from vaak.tasks.diarization.speaker_encoder import SpeakerEncoder, read_speaker_encoder
 from vaak.tasks.diarization.spec import SPEC
 from vaak.tasks.speech_task import NOT_TUNED_ON, READING, VOICES, Datasets, SpeechTask, recipe
 
@@ -130,6 +133,7 @@ class DiarizationTask(SpeechTask[DiarizationExperiment, PreparedRecordings, Diar
         return recipe(datasets, self.audio, splits)
 
     def prepare(self) -> None:
+        self.speaker_encoder(self.data.inference, torch.device("cpu"))  # reports what can't be read now
         super().prepare()
         for split in self.prepared.about["statistics"]:  # reports too few speakers now, not at the first evaluation
             conversations_of(self.prepared, split, self.datasets, self.audio)
@@ -170,7 +174,9 @@ class DiarizationTask(SpeechTask[DiarizationExperiment, PreparedRecordings, Diar
     def make_dataset(self, split: str) -> DiarizationDataset:
         augmentation = self.data.augmentation if split == "train" else None
         on_device = split == "train" and self.data.features_on == "device"
-        return DiarizationDataset(self.source(split), self.features, self.collator, augmentation, on_device=on_device)
+        made = self.source(split), self.features, self.collator, augmentation
+        hears = self.data.inference.speaker_encoder is not None
+        return DiarizationDataset(*made, on_device=on_device, with_audio=hears)
 
     def dataset_of(self, data: Iterable[Any]) -> DiarizationDataset:
         """Lhotse cuts, audio files with RTTM next to them, or pairs (audio, rttm), read as those of an evaluation.
@@ -183,7 +189,9 @@ class DiarizationTask(SpeechTask[DiarizationExperiment, PreparedRecordings, Diar
 
         def made(folder: Path) -> DiarizationDataset:
             audio = self.audio.model_copy(update={"cache_gigabytes": 0.0})  # their features are kept
-            return DiarizationDataset(CutSource(write_cuts(folder, cuts), audio), self.features, self.collator, None)
+            source = CutSource(write_cuts(folder, cuts), audio)
+            hears = self.data.inference.speaker_encoder is not None
+            return DiarizationDataset(source, self.features, self.collator, None, with_audio=hears)
 
         return in_temporary_folder(made)
 
@@ -352,7 +360,15 @@ class DiarizationTask(SpeechTask[DiarizationExperiment, PreparedRecordings, Diar
         inference = inference or self.data.inference
         if inference.window is None:
             inference = inference.model_copy(update={"window": self.data.inference.window})
-        return Diarizer(model, inference, self.features.frame_shift)
+        encoder = self.speaker_encoder(inference, next(model.parameters()).device)
+        return Diarizer(model, inference, self.features.frame_shift, encoder)
+
+    def speaker_encoder(self, inference: InferenceConfig, device: torch.device) -> SpeakerEncoder | None:
+        """The encoder that ``inference`` names. Raises UserError where it can't be read, or nothing is joined by it."""
+        source = inference.speaker_encoder
+        if source is None or not self.label_type.orders:
+            return None
+        return read_speaker_encoder(source, json.dumps(inference.speaker_features), self.audio.sampling_rate, device)
 
     def tune(self, model: nn.Module, split: str = "valid") -> Tuning:
         """The options of inference that are best on development recordings, which are those of an evaluation.
@@ -363,7 +379,12 @@ class DiarizationTask(SpeechTask[DiarizationExperiment, PreparedRecordings, Diar
             raise UserError(f"can't tune on {split}: {NOT_TUNED_ON[split]}; use valid")
         lengths = self.dataset(split).lengths
         one_by_one = evaluation_addresses(evaluation_plan(lengths, 1), 0, 1)
-        return tune(self.diarizer(model), self._read(split, one_by_one), self.data.scoring, len(lengths))
+        found = tune(self.diarizer(model), self._read(split, one_by_one), self.data.scoring, len(lengths))
+        source = found.inference.speaker_encoder
+        if source is None or not Path(source).exists():
+            return found
+        resolved = {"speaker_encoder": str(Path(source).resolve())}  # it is read from other folders, too
+        return replace(found, inference=found.inference.model_copy(update=resolved))
 
     def _read(self, split: str, addresses: Iterable[Address]) -> Iterator[DiarizationExample]:
         """Examples as an evaluation reads them: without those that can't be read, if these are skipped."""
@@ -408,7 +429,8 @@ def show_timelines(examples: Iterable[DiarizationExample], diarizer: Diarizer, d
     """A line for each of these recordings; a picture of their timelines is written to ``directory``."""
     lines, timelines = [], []
     for example in examples:
-        hypothesis = diarizer.segments(diarizer.probabilities(example.features))
+        outputs = diarizer.of_example(example)
+        hypothesis = diarizer.segments(diarizer.joined(outputs, len(example.features)))
         reference = list(diarizer.collator.reference(example))
         timelines.append((example.name, hypothesis, reference, example.duration))
         error = diarization_error(reference, hypothesis, uem=example.uem, collar=0.0, skip_overlap=False)

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import tiny_runs
+from tiny_speaker_encoder import save_onnx
 from vaak.config.load import load
 
 
@@ -98,3 +99,28 @@ def test_mistakes_are_one_line(vaak, run: Path, tmp_path: Path):
     (run / "tuned.yml").unlink()
     (run / "tuned.yml").mkdir()
     assert "tuned.yml" in refused("tune", run)
+
+
+def test_a_speaker_encoder_is_kept_with_the_run_and_heard_by_every_command(
+    vaak, run: Path, made_recordings: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.chdir(tmp_path)
+    save_onnx(tmp_path / "voices.onnx", ("row", "frame", 80), 1)
+    options = (
+        "data.inference.speaker_encoder=voices.onnx",
+        "data.inference.window=2",
+        "data.inference.window_overlap=0",
+    )
+    code, out, err = vaak("tune", run, *options, "--json")
+    assert (code, err) == (0, "")
+    tuned = json.loads(out)
+    assert tuned["inference"]["speaker_encoder"] == str(tmp_path / "voices.onnx")
+    monkeypatch.chdir(run)
+    evaluated = json.loads(vaak("eval", run, "--json")[1])["metrics"]
+    assert evaluated["val_der"] == pytest.approx(tuned["after"]["der"])
+    test = made_recordings / "test"
+    evaluated = json.loads(vaak("eval", run, "--split", "test", "--json")[1])["metrics"]
+    found = json.loads(vaak("diarize", run, test, "--reference", test, "--json")[1])
+    assert found["scores"]["total"]["der"] == pytest.approx(evaluated["test_der"], abs=0.01)
+    code, out, err = vaak("diarize", run, test, "--speaker-encoder", "other.onnx")
+    assert (code, out, err) == (2, "", "data.inference.speaker_encoder: no file other.onnx\n")

@@ -18,7 +18,7 @@ from vaak.audio.features.extractors import Features
 from vaak.audio.segments import cropped
 from vaak.core.errors import DataError, UserError
 from vaak.tasks.diarization.config import InferenceConfig
-from vaak.tasks.diarization.predict import WINDOWS_AT_ONCE, Diarized, Diarizer
+from vaak.tasks.diarization.predict import WINDOWS_AT_ONCE, Diarized, Diarizer, Window
 from vaak.tasks.diarization.stitching import WindowOutput
 
 AUDIO = AudioConfig(num_mel_bins=NUM_BINS)
@@ -74,7 +74,7 @@ def test_a_long_recording_has_all_its_frames(label_type: str):
 def test_windows_say_the_same_in_any_company():
     """How many windows go through the model at once, and how long the others are, changes nothing."""
     made, example = diarizer(window=2.0), conversation(1, 2037)
-    windows = [(first, example.features[first:last]) for first, last in made.windows(2037)]
+    windows = [Window(first, example.features[first:last]) for first, last in made.windows(2037)]
     assert len(windows) > WINDOWS_AT_ONCE
     together = list(made.outputs_of(windows))
     for window, output in zip(windows, together, strict=True):

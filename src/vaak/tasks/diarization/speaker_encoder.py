@@ -1,0 +1,196 @@
+"""Embeddings of voices by a network that was trained for them: an ONNX file, or an x-vector model of transformers.
+
+    window ──▶ samples of each speaker, alone where possible ──▶ waveform, or features ──▶ encoder ──▶ embedding
+
+An ONNX file says what it reads by the shape of its one input: ``(row, sample)`` or ``(row, 1, sample)`` is the waveform
+at 16 kHz; ``(row, frame, bin)`` or ``(row, bin, frame)``, whose number of bins is fixed, are features. Unless options
+say otherwise these are Kaldi's filterbank minus its mean over time, as ECAPA, ResNet and CAM++ of WeSpeaker and
+3D-Speaker read it. Of an input whose length is fixed, too, the embedding is the mean over pieces that overlap by half.
+
+Sources: Desplanques et al. 2020, "ECAPA-TDNN"; Chen et al. 2022, "WavLM", section V-B (x-vectors); Wang et al. 2023,
+"WeSpeaker"; Wan et al. 2018, "Generalized End-to-End Loss for Speaker Verification" (the mean over pieces).
+"""
+
+from __future__ import annotations
+
+import json
+import warnings
+from collections.abc import Callable, Mapping
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from vaak.audio.config import AudioConfig
+from vaak.audio.features.extractors import Features
+from vaak.config.base import from_options
+from vaak.core.errors import UserError, optional_import
+from vaak.tasks.pretrained import SAFELY, fetch_model, transformers_of
+
+KEY, FEATURES_KEY = "data.inference.speaker_encoder", "data.inference.speaker_features"
+RATE = 16000
+"""Samples a second that encoders read."""
+LEAST_SECONDS, TRUSTED_SECONDS = 0.5, 1.5
+"""Less speech than the first is repeated up to it, since an encoder would have little to pool over, or no frame at all;
+the embedding of one who speaks alone for the second forms clusters."""
+SPEAKS = 0.5
+"""Probability from which a speaker is heard; not that of inference, so that tuning it leaves the embeddings."""
+Embed = Callable[[np.ndarray], np.ndarray]
+"""From samples ``(time,)`` at 16 kHz to an embedding ``(dim,)``."""
+
+
+class SpeakerEncoder:
+    """Turns samples of one voice into an embedding ``(dim,)`` of unit length."""
+
+    def __init__(self, source: str, features: Mapping[str, Any], sampling_rate: int, device: torch.device) -> None:
+        """``source`` is an ONNX file, or a folder or name of transformers; samples have ``sampling_rate``.
+
+        ``features`` are options of features of an ONNX file that reads frames. Raises UserError where it can't be read.
+        """
+        self.sampling_rate = sampling_rate
+        of_file = source.endswith(".onnx")
+        if features and not of_file:
+            raise UserError(f"{FEATURES_KEY}: {source} reads the waveform; leave it out")
+        self._embed = _onnx_encoder(source, features) if of_file else _xvector_encoder(source, device)
+        noise = np.random.default_rng(0).normal(0, 0.1, 2 * RATE).astype(np.float32)
+        try:
+            tried = self._embed(noise)
+        except Exception as error:  # onnxruntime has its own, without a common class
+            reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+            raise UserError(f"{KEY}: {source} can't embed two seconds of noise: {reason}") from error
+        if not np.isfinite(tried).all():
+            raise UserError(f"{KEY}: {source} gives NaN or infinity for two seconds of noise")
+        self.dim = len(tried)
+
+    def __call__(self, samples: np.ndarray) -> np.ndarray:
+        """The embedding of samples ``(time,)``."""
+        if self.sampling_rate != RATE:
+            with optional_import("resampling requires soxr", "audio"):
+                import soxr
+            samples = soxr.resample(samples, self.sampling_rate, RATE)
+        found = self._embed(_at_least(samples.astype(np.float32, copy=False), round(LEAST_SECONDS * RATE)))
+        unit: np.ndarray = found / max(float(np.linalg.norm(found)), 1e-12)
+        return unit
+
+    def of_window(self, probabilities: np.ndarray, samples: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The embedding of each speaker of a window ``(speaker, dim)``, and who spoke long enough, ``(speaker,)`` bool.
+
+        ``probabilities (frame, speaker)`` and ``samples (time,)`` are those of the window. An embedding is of the
+        frames in which a speaker speaks alone, or, where these are less than half a second, of all in which they speak;
+        zeros of one who never speaks.
+        """
+        speaks = probabilities >= SPEAKS
+        per_frame = len(samples) / len(speaks)
+        alone = speaks & (speaks.sum(1, keepdims=True) == 1)
+        seconds = alone.sum(0) * per_frame / self.sampling_rate
+        frame_of = np.minimum((np.arange(len(samples)) / per_frame).astype(np.int64), len(speaks) - 1)
+        heard = [samples[chosen[frame_of]] for chosen in np.where(seconds >= LEAST_SECONDS, alone, speaks).T]
+        found = np.stack([self(part) if len(part) else np.zeros(self.dim) for part in heard])
+        return found, seconds >= TRUSTED_SECONDS
+
+
+@lru_cache(maxsize=1)
+def read_speaker_encoder(source: str, features: str, sampling_rate: int, device: torch.device) -> SpeakerEncoder:
+    """As ``SpeakerEncoder``, ``features`` as JSON; the last one is kept."""
+    return SpeakerEncoder(source, json.loads(features), sampling_rate, device)
+
+
+def _at_least(samples: np.ndarray, length: int) -> np.ndarray:
+    """The samples or frames, repeated up to ``length``; unchanged where there are enough, or none."""
+    return samples if not 0 < len(samples) < length else np.resize(samples, (length, *samples.shape[1:]))
+
+
+def _xvector_encoder(source: str, device: torch.device) -> Embed:
+    """A model of transformers with an x-vector head. Raises UserError where there is none."""
+    auto = transformers_of(KEY, "asr")
+    extractor = fetch_model(KEY, source, lambda: auto.AutoFeatureExtractor.from_pretrained(source, **SAFELY))
+    how: dict[str, Any] = {"use_safetensors": True, "dtype": torch.float32, "output_loading_info": True}
+    load = auto.AutoModelForAudioXVector.from_pretrained
+    model, loaded = fetch_model(KEY, source, lambda: load(source, **how, **SAFELY))
+    if loaded["missing_keys"]:
+        missing = min(loaded["missing_keys"])
+        raise UserError(f"{KEY}: {source} has no {missing}: give a model with an x-vector head (wavlm-base-plus-sv)")
+    model = model.to(device).eval()
+
+    def embed(samples: np.ndarray) -> np.ndarray:
+        inputs = extractor(samples, sampling_rate=RATE, return_tensors="pt").to(device)
+        with torch.inference_mode(), warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "Support for mismatched key_padding_mask")  # WavLM's own masks
+            found: np.ndarray = model(**inputs).embeddings[0].float().cpu().numpy()
+        return found
+
+    return embed
+
+
+def _onnx_encoder(source: str, options: Mapping[str, Any]) -> Embed:
+    """The network of a file. Raises UserError where it can't be read, or has inputs other than those understood."""
+    with optional_import(f"{KEY}: reading {source} requires onnxruntime", "tts"):
+        import onnxruntime
+    if not Path(source).is_file():
+        raise UserError(f"{KEY}: no file {source}")
+    quiet = onnxruntime.SessionOptions()
+    quiet.log_severity_level, quiet.intra_op_num_threads = 4, torch.get_num_threads()
+    try:
+        session = onnxruntime.InferenceSession(source, quiet, providers=["CPUExecutionProvider"])
+    except Exception as error:  # onnxruntime has its own, without a common class
+        raise UserError(f"{KEY}: {source} can't be loaded: {str(error).strip().splitlines()[0]}") from error
+    inputs = session.get_inputs()
+    shape = list(inputs[0].shape)
+    waveform = len(shape) == 2 or (len(shape) == 3 and shape[1] == 1)
+    # of two fixed sizes the last is that of the bins
+    bins_last = len(shape) == 3 and isinstance(shape[2], int)
+    if len(inputs) > 1 or not (waveform or bins_last or (len(shape) == 3 and isinstance(shape[1], int))):
+        found = ", ".join(f"{one.name} {tuple(one.shape)}" for one in inputs)
+        raise UserError(
+            f"{KEY}: {source} reads {found}; expected one input: (row, sample), or frames (row, frame, bin) with a "
+            "fixed number of bins"
+        )
+    if waveform and options:
+        raise UserError(f"{FEATURES_KEY}: {source} reads the waveform; leave it out")
+    features = None if waveform else _features(source, options, shape[2] if bins_last else shape[1])
+    time = shape[1] if bins_last and not waveform else shape[-1]
+    one_row = isinstance(shape[0], int)
+
+    def embed(samples: np.ndarray) -> np.ndarray:
+        x = samples if features is None else features(samples)
+        rows = _pieces(x, time) if isinstance(time, int) else x[None]
+        if waveform and len(shape) == 3:
+            rows = rows[:, None]
+        elif not waveform and not bins_last:
+            rows = rows.transpose(0, 2, 1)
+        groups = rows[:, None] if one_row else [rows]
+        found = [session.run(None, {inputs[0].name: np.ascontiguousarray(group)})[0] for group in groups]
+        mean: np.ndarray = np.concatenate([one.reshape(len(one), -1) for one in found]).mean(0)
+        return mean
+
+    return embed
+
+
+def _features(source: str, options: Mapping[str, Any], num_bins: int) -> Callable[[np.ndarray], np.ndarray]:
+    """Frames ``(frame, bin)`` of samples, as WeSpeaker makes them or by ``options``.
+
+    Raises UserError where ``source`` reads others.
+    """
+    kaldi: dict[str, Any] = {"num_mel_bins": num_bins, "window_type": "hamming", "high_freq": 0.0, "snip_edges": True}
+    make = Features(from_options(AudioConfig, {**({} if "mel" in options else kaldi), **options}, FEATURES_KEY))
+    if make.dims != num_bins or make.config.sampling_rate != RATE:
+        raise UserError(
+            f"{FEATURES_KEY}: {make.dims} numbers a frame, at {make.config.sampling_rate} Hz; {source} reads "
+            f"{num_bins}, at {RATE} Hz"
+        )
+    subtracts = make.config.mel is None  # a channel and a level are constants in logarithms
+
+    def features(samples: np.ndarray) -> np.ndarray:
+        frames = make(samples)
+        return frames - frames.mean(0) if subtracts else frames
+
+    return features
+
+
+def _pieces(x: np.ndarray, length: int) -> np.ndarray:
+    """Pieces ``(row, length, ...)`` of samples or frames ``(time, ...)`` that overlap by half and reach the end."""
+    x = _at_least(x, length)
+    firsts = [*range(0, len(x) - length, max(1, length // 2)), len(x) - length]
+    return np.stack([x[first : first + length] for first in firsts])
