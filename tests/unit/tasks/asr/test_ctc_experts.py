@@ -192,11 +192,13 @@ def test_adapters_begin_with_the_conformer_of_a_run_and_go_out(
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(("family", "norm"), [("wav2vec2", "layer"), ("hubert", "group"), ("wavlm", "layer")])
 def test_a_mixture_on_a_base_says_how_it_routes_resumes_to_the_same_bits_and_goes_out(
-    corpus: Path, base_folder: Path, vaak: Command, tmp_path: Path
+    corpus: Path, vaak: Command, tmp_path: Path, family: str, norm: str
 ) -> None:
     experts = {**EXPERTS, "targets": ["q_proj"], "balancing_bias": 0.01}
-    model = {"architecture": "ctc", "base": str(base_folder), "experts": experts}
+    base = write_base(tmp_path / "base", family, norm)
+    model = {"architecture": "ctc", "base": str(base), "experts": experts}
     training = {"max_steps": 6, "checkpoint": {"interval": 3, "interval_epochs": None}, "validation": {"interval": 3}}
     training |= {"loss": {"auxiliary": {"load_balancing": 0.1}}}
     (tmp_path / "case.yml").write_text(yaml_text(tiny_listener.options(corpus, model=model, training=training)))
