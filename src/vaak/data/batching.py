@@ -25,7 +25,9 @@ from vaak.core.task import Dataset
 from vaak.data.bucketing import BucketedPlanner, PackedPlanner
 from vaak.data.curriculum import CurriculumPlanner, CurriculumScheduler, easiest_first
 from vaak.data.plan import (
+    ArrayPlanner,
     BatchPlan,
+    PiecewisePlanner,
     Planner,
     checked_lengths,
     one_after_another,
@@ -44,13 +46,13 @@ def training_planner(config: TrainingConfig, dataset: Dataset) -> Planner:
     Raises what ``make_planner`` raises, and UserError where the data have no such difficulty.
     """
 
-    whole = planner_of(dataset, config.batching, config.batch_size, config.random_seed)
+    whole = whole_planner(dataset, config.batching, config.batch_size, config.random_seed)
     if config.curriculum is None:
         return whole
     if isinstance(dataset.shares, StepWeights):
         raise UserError("training.curriculum: sources mixed by step aren't ordered by difficulty, too; leave one out")
 
-    def of_pool(pool: np.ndarray, seed: int, epoch: int) -> Planner:
+    def of_pool(pool: np.ndarray, seed: int, epoch: int) -> ArrayPlanner:
         return planner_of(dataset, config.batching, config.batch_size, seed, pool, epoch)
 
     difficulties, number = dataset.difficulty(config.curriculum.difficulty), len(dataset.lengths)
@@ -77,6 +79,27 @@ def curriculum_scheduler(config: TrainingConfig, num_microbatches: int) -> Curri
     return CurriculumScheduler(options.initial_difficulty, options.final_difficulty, num_epochs, options.pacing)
 
 
+LARGEST_PLAN = 2**24
+"""Examples of which a plan is made in one piece."""
+
+
+def whole_planner(
+    dataset: Dataset, batching: BatchingConfig, batch_size: int, seed: int, largest: int = LARGEST_PLAN
+) -> Planner:
+    """The planner of all examples: in pieces where they are more than ``largest``, and not of several parts.
+
+    ``batching``, ``batch_size`` and ``seed``, and what is raised, are those of ``make_planner``.
+    """
+    number = len(dataset.lengths)
+    if dataset.parts is not None or number <= largest:
+        return planner_of(dataset, batching, batch_size, seed)
+
+    def of_piece(members: np.ndarray, seed: int) -> ArrayPlanner:
+        return planner_of(dataset, batching, batch_size, seed, members)
+
+    return PiecewisePlanner(number, largest, of_piece, seed)
+
+
 def planner_of(
     dataset: Dataset,
     batching: BatchingConfig,
@@ -84,14 +107,14 @@ def planner_of(
     seed: int,
     pool: np.ndarray | None = None,
     epoch: int | None = None,
-) -> Planner:
+) -> ArrayPlanner:
     """The planner of a dataset, or of the examples in ``pool``; of one with parts, a planner for each, mixed.
 
     ``batching``, ``batch_size`` and ``seed``, and what is raised, are those of ``make_planner``. Parts keep the shares
     that they have in ``epoch``, if it is given.
     """
 
-    def of(chosen: np.ndarray | slice) -> Planner:
+    def of(chosen: np.ndarray | slice) -> ArrayPlanner:
         return make_planner(
             batching,
             lengths=dataset.lengths[chosen],
@@ -99,6 +122,7 @@ def planner_of(
             batch_size=batch_size,
             row_capacity=dataset.row_capacity if dataset.parts is None else None,
             seed=seed,
+            members=None if isinstance(chosen, slice) else chosen,
         )
 
     if dataset.parts is None:
@@ -112,7 +136,7 @@ def planner_of(
     return MixedPlanner(members, lambda places: of(pool[places]), shares, seed)
 
 
-def make_planner(
+def make_planner(  # noqa: PLR0913 (what each kind of batch reads of a dataset)
     batching: BatchingConfig,
     *,
     lengths: np.ndarray,
@@ -120,28 +144,33 @@ def make_planner(
     batch_size: int,
     row_capacity: float | None,
     seed: int,
-) -> Planner:
+    members: np.ndarray | None = None,
+) -> ArrayPlanner:
     """The planner that ``batching`` names.
 
     ``lengths`` ``(example,)`` are in tokens or seconds, and ``strata`` ``(example,)`` are classes, for stratified
     batches. ``batch_size`` is the rows of a microbatch, ``row_capacity`` the length of a packed row, and ``seed`` draws
-    the order.
+    the order. ``members`` are the examples' numbers among all, for errors.
 
     Raises DataError for an empty dataset or an example that fits in no batch; UserError where the data can't be
     planned this way.
     """
     if batching.type == "bucketed":
         budget, name = _budget(batching)
-        return BucketedPlanner(checked_lengths(lengths, budget, name), budget, batch_size, batching.num_buckets, seed)
+        return BucketedPlanner(
+            checked_lengths(lengths, budget, name, members), budget, batch_size, batching.num_buckets, seed
+        )
     if batching.type == "packed":
         if row_capacity is None:
             raise UserError("training.batching.type: packed needs rows of a known length; this data has none")
-        return PackedPlanner(checked_lengths(lengths, row_capacity, "the row's length"), row_capacity, batch_size, seed)
+        return PackedPlanner(
+            checked_lengths(lengths, row_capacity, "the row's length", members), row_capacity, batch_size, seed
+        )
     if batching.type == "stratified":
         if strata is None:
             raise UserError("training.batching.type: stratified needs a class for each example; this data has none")
-        return StratifiedPlanner(strata, len(checked_lengths(lengths)), batch_size, seed)
-    return FixedPlanner(len(checked_lengths(lengths)), batch_size, seed)
+        return StratifiedPlanner(strata, len(checked_lengths(lengths, members=members)), batch_size, seed)
+    return FixedPlanner(len(checked_lengths(lengths, members=members)), batch_size, seed)
 
 
 def evaluation_plan(
@@ -269,7 +298,7 @@ class MixedPlanner:
     def __init__(
         self,
         members: Sequence[np.ndarray],
-        planner_of: Callable[[np.ndarray], Planner],
+        planner_of: Callable[[np.ndarray], ArrayPlanner],
         exponent: Shares | None,
         seed: int,
     ) -> None:

@@ -24,7 +24,7 @@ import numpy as np
 
 from vaak.core.errors import UserError
 from vaak.core.random_keys import Purpose, draw_key
-from vaak.data.plan import BatchPlan, Planner, one_after_another, smallest_integers, starts_of
+from vaak.data.plan import ArrayPlanner, BatchPlan, Plan, Planner, one_after_another, smallest_integers, starts_of
 
 PACINGS = ("linear", "root")
 
@@ -87,7 +87,7 @@ class CurriculumPlanner:
     def __init__(
         self,
         whole: Planner,
-        planner_of: Callable[[np.ndarray, int, int], Planner],
+        planner_of: Callable[[np.ndarray, int, int], ArrayPlanner],
         order: np.ndarray,
         scheduler: CurriculumScheduler,
         fewest: int,
@@ -97,7 +97,7 @@ class CurriculumPlanner:
         self._scheduler, self._fewest, self._seed = scheduler, fewest, seed
         self.num_microbatches = whole.num_microbatches
 
-    def plan(self, epoch: int) -> BatchPlan:
+    def plan(self, epoch: int) -> Plan:
         if self._pool_size(epoch) == len(self._order):  # all are open: the plan without a curriculum
             return self._whole.plan(epoch)
         # The scheduler is in the key, so that a run can't be resumed under another one: its plans would look alike.

@@ -7,7 +7,8 @@
     microbatch_starts  0         2           4  5   offsets into rows
 
 A plan is a pure function of (seed, epoch), knows nothing of ranks, and has the same number of microbatches in every
-epoch, so the number of steps of a run is known before it starts.
+epoch, so the number of steps of a run is known before it starts. Of very many examples it is made in pieces, one at a
+time.
 
 A part of a set that has its proportions of groups, as a function of a seed.
 """
@@ -15,7 +16,7 @@ A part of a set that has its proportions of groups, as a function of a seed.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Protocol
@@ -97,14 +98,122 @@ class BatchPlan:
         return digest.hexdigest()
 
 
+class Plan(Protocol):
+    """What training reads of an epoch's plan: a ``BatchPlan``, or the pieces of one."""
+
+    def __len__(self) -> int: ...
+
+    def microbatch(self, position: int) -> list[list[int]]: ...
+
+    def occurrence(self, position: int) -> int: ...
+
+    def cells(self, lengths: np.ndarray) -> np.ndarray: ...
+
+    def padding_waste(self, lengths: np.ndarray) -> float: ...
+
+    @property
+    def fingerprint(self) -> str: ...
+
+
 class Planner(Protocol):
     """Makes the plan of any epoch; its microbatches are equally many in all of them."""
 
     num_microbatches: int
 
-    def plan(self, epoch: int) -> BatchPlan:
+    def plan(self, epoch: int) -> Plan:
         """The plan of an epoch: a pure function of the seed and the epoch."""
         ...
+
+
+class ArrayPlanner(Protocol):
+    """A planner whose plans are whole."""
+
+    num_microbatches: int
+
+    def plan(self, epoch: int) -> BatchPlan: ...
+
+
+class PiecewisePlanner:
+    """Plans more examples than one plan should hold, about 40 bytes each, as pieces of at most ``most``.
+
+    Of n pieces, piece i has every n-th example from i on, so each looks like the whole. ``planner_of(members, seed)``
+    plans those of a piece. An epoch has one piece after another, in an order that is drawn for it; the last piece that
+    was asked for is kept.
+    """
+
+    def __init__(
+        self, num_examples: int, most: int, planner_of: Callable[[np.ndarray, int], ArrayPlanner], seed: int
+    ) -> None:
+        self._num_examples, self._planner_of, self._seed = num_examples, planner_of, seed
+        self.num_pieces = -(-num_examples // most)
+        self._sizes = np.array([self._planner(piece).num_microbatches for piece in range(self.num_pieces)])
+        self.num_microbatches = int(self._sizes.sum())
+        self._last: tuple[int, int, BatchPlan] | None = None
+
+    def plan(self, epoch: int) -> PiecewisePlan:
+        return PiecewisePlan(self, epoch)
+
+    def order(self, epoch: int) -> np.ndarray:
+        """The pieces of an epoch, in turn."""
+        return plan_generator(self._seed, epoch).permutation(self.num_pieces)
+
+    def sizes(self, pieces: np.ndarray) -> np.ndarray:
+        """The microbatches of pieces."""
+        found: np.ndarray = self._sizes[pieces]
+        return found
+
+    def piece(self, epoch: int, piece: int) -> BatchPlan:
+        """The plan of one piece."""
+        if self._last is None or self._last[:2] != (epoch, piece):
+            self._last = None  # its memory is for the next
+            self._last = epoch, piece, self._planner(piece).plan(epoch).among(self._members(piece))
+        return self._last[2]
+
+    def _members(self, piece: int) -> np.ndarray:
+        return np.arange(piece, self._num_examples, self.num_pieces)
+
+    def _planner(self, piece: int) -> ArrayPlanner:
+        return self._planner_of(self._members(piece), draw_key(Purpose.PLAN, self._seed, f"piece {piece}"))
+
+
+class PiecewisePlan:
+    """The plan of an epoch whose pieces are made when they are asked for."""
+
+    def __init__(self, planner: PiecewisePlanner, epoch: int) -> None:
+        self._planner, self._epoch, self._order = planner, epoch, planner.order(epoch)
+        self._starts = starts_of(planner.sizes(self._order))
+
+    def __len__(self) -> int:
+        """Number of microbatches."""
+        return self._planner.num_microbatches
+
+    def microbatch(self, position: int) -> list[list[int]]:
+        """The rows of one microbatch; each row is a list of example indices."""
+        number = int(np.searchsorted(self._starts, position, side="right")) - 1
+        piece = self._planner.piece(self._epoch, int(self._order[number]))
+        return piece.microbatch(position - int(self._starts[number]))
+
+    def occurrence(self, position: int) -> int:
+        """Every example is in an epoch once."""
+        return 0
+
+    def cells(self, lengths: np.ndarray) -> np.ndarray:
+        """Cells of each microbatch: its rows times the longest of them. All pieces are made, one at a time."""
+        return np.concatenate([piece.cells(lengths) for piece in self._pieces()])
+
+    def padding_waste(self, lengths: np.ndarray) -> float:
+        """The fraction of the cells of its first piece that is padding."""
+        return next(self._pieces()).padding_waste(lengths)
+
+    @property
+    def fingerprint(self) -> str:
+        """A hash of its first piece, and of how many microbatches each has."""
+        digest = hashlib.blake2b(next(self._pieces()).fingerprint.encode(), digest_size=8)
+        digest.update(np.ascontiguousarray(self._starts, "<i8").data)
+        return digest.hexdigest()
+
+    def _pieces(self) -> Iterator[BatchPlan]:
+        return (self._planner.piece(self._epoch, int(piece)) for piece in self._order)
 
 
 class LastPlan:
@@ -113,9 +222,9 @@ class LastPlan:
     def __init__(self, planner: Planner) -> None:
         self.planner = planner
         self.num_microbatches = planner.num_microbatches
-        self._last: tuple[int, BatchPlan] | None = None
+        self._last: tuple[int, Plan] | None = None
 
-    def plan(self, epoch: int) -> BatchPlan:
+    def plan(self, epoch: int) -> Plan:
         if self._last is None or self._last[0] != epoch:
             self._last = (epoch, self.planner.plan(epoch))
         return self._last[1]
@@ -126,8 +235,10 @@ def plan_generator(seed: int, epoch: int) -> np.random.Generator:
     return np.random.Generator(np.random.PCG64(draw_key(Purpose.PLAN, seed, epoch)))
 
 
-def checked_lengths(lengths: np.ndarray, limit: float | None = None, limit_name: str = "") -> np.ndarray:
-    """The lengths as one array of numbers.
+def checked_lengths(
+    lengths: np.ndarray, limit: float | None = None, limit_name: str = "", members: np.ndarray | None = None
+) -> np.ndarray:
+    """The lengths as one array of numbers, those of the examples ``members``, or of all.
 
     Raises DataError if it is empty, or a length isn't a number above zero, or is above ``limit``; it names the example.
     """
@@ -137,11 +248,13 @@ def checked_lengths(lengths: np.ndarray, limit: float | None = None, limit_name:
     unusable = ~(np.isfinite(lengths) & (lengths > 0))
     if unusable.any():
         index = int(np.argmax(unusable))
-        raise DataError(f"example {index} has length {lengths[index]}: only examples longer than zero can be planned")
+        example = index if members is None else members[index]
+        raise DataError(f"example {example} has length {lengths[index]}: only examples longer than zero can be planned")
     if limit is not None and lengths.max() > limit:
         index = int(np.argmax(lengths > limit))
+        example = index if members is None else members[index]
         raise DataError(
-            f"example {index} has length {lengths[index]}, more than {limit_name} {limit}: "
+            f"example {example} has length {lengths[index]}, more than {limit_name} {limit}: "
             f"shorten it, leave it out, or raise {limit_name}"
         )
     return lengths

@@ -22,7 +22,7 @@ from vaak.core.errors import UserError
 from vaak.core.random_keys import Purpose, draw_key
 from vaak.core.terminal import progress
 from vaak.data.loader import Address
-from vaak.data.plan import BatchPlan
+from vaak.data.plan import Plan
 from vaak.engine.distributed.exchange import OwnGradients
 from vaak.engine.evaluation import Evaluator
 from vaak.engine.gradient import ObjectiveRunner, drop_gradients, restored
@@ -106,7 +106,7 @@ def rehearse_evaluations(evaluator: Evaluator, state: State, model: nn.Module) -
                 )
 
 
-def _microbatch(data: TrainingData, state: State, epoch: int, plan: BatchPlan, position: int) -> StepData:
+def _microbatch(data: TrainingData, state: State, epoch: int, plan: Plan, position: int) -> StepData:
     """A microbatch of a plan as if it were all of the next step.
 
     It is the one at ``position`` of ``plan``, the plan of ``epoch`` that ``data`` has; ``state`` says which step is

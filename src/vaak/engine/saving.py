@@ -208,7 +208,7 @@ class Checkpointer:
                 )
 
     def _plan_kind(self) -> PlanKind:
-        return PlanKind.of(self.config, self.data.plan_fingerprint, self.data.epoch_size)
+        return PlanKind(self.data.plan_fingerprint, self.data.fixed_rows, self.data.epoch_size)
 
     def restore(self, snapshot: Snapshot, source: Path) -> None:
         """Make the state that of a snapshot, at the same place in the data.
@@ -258,17 +258,14 @@ def _all_match(names: Iterable[str], patterns: Iterable[str]) -> bool:
 
 @dataclass(frozen=True)
 class PlanKind:
-    """The kind of an epoch's plan. ``rows`` is the fixed number of rows of a batch; None where it varies."""
+    """The kind of an epoch's plan.
+
+    ``rows`` is how many examples each batch has, in one order whatever that number is; None where that isn't so.
+    """
 
     fingerprint: str
     rows: int | None
     epoch_size: int
-
-    @classmethod
-    def of(cls, config: TrainingConfig, fingerprint: str, epoch_size: int) -> PlanKind:
-        """The kind of a configuration's plan, of ``epoch_size`` microbatches."""
-        fixed = config.batching.type == "fixed" and config.curriculum is None
-        return cls(fingerprint, config.batch_size if fixed else None, epoch_size)
 
     def state_dict(self) -> dict[str, Any]:
         return asdict(self)

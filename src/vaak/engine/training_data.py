@@ -18,7 +18,7 @@ from vaak.core.batch import Batch
 from vaak.core.errors import DataError
 from vaak.core.random_keys import Purpose
 from vaak.core.task import Dataset
-from vaak.data.batching import training_planner
+from vaak.data.batching import FixedPlanner, training_planner
 from vaak.data.loader import Address, Microbatch, MicrobatchReader, load, training_addresses
 from vaak.data.plan import LastPlan
 from vaak.engine.distributed.ranks import Ranks
@@ -62,6 +62,8 @@ class TrainingData:
         )
         self.epoch_size = self.planner.num_microbatches
         self.steps_per_epoch = -(-self.epoch_size // config.gradient_accumulation_steps)
+        # batches of another size then have the same order of examples; those of several parts, or of pieces, have not
+        self.fixed_rows = config.batch_size if isinstance(self.planner.planner, FixedPlanner) else None
         pinned = config.performance.pin_memory  # None: where there is a GPU
         self._smallest: Batch | None = None
         self._pin_memory = ranks.device.type == "cuda" and pinned is not False

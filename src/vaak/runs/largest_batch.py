@@ -21,7 +21,7 @@ from vaak.config.load import Loaded
 from vaak.config.training import TrainingConfig
 from vaak.core.errors import UserError
 from vaak.core.terminal import progress
-from vaak.data.batching import planner_of
+from vaak.data.batching import whole_planner
 from vaak.data.loader import Address, Microbatch
 from vaak.data.plan import LastPlan
 from vaak.engine.gradient import DoesNotFitError
@@ -140,7 +140,7 @@ class Trials:
         of_rows = self.option == "batch_size"
         batching = config.batching if of_rows else config.batching.model_copy(update={self.option: size})
         batch_size = size if of_rows else config.batch_size
-        return LastPlan(planner_of(self.dataset, batching, batch_size, config.random_seed))
+        return LastPlan(whole_planner(self.dataset, batching, batch_size, config.random_seed))
 
     def _attempt(self, microbatch: Microbatch) -> tuple[float, str | None]:
         """Seconds of a microbatch in the quickest of some steps, after one that frees memory; or what went wrong."""

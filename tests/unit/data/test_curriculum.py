@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -16,7 +16,7 @@ from vaak.core.task import Dataset
 from vaak.data.batching import curriculum_scheduler, training_planner
 from vaak.data.curriculum import CurriculumScheduler, easiest_first
 from vaak.data.loader import training_addresses
-from vaak.data.plan import BatchPlan, Planner
+from vaak.data.plan import ArrayPlanner, BatchPlan
 
 KINDS = ("fixed", "bucketed", "packed", "stratified")
 CAPACITY = 100
@@ -50,8 +50,8 @@ def configured(kind: str, curriculum: dict[str, Any] | None, batch_size: int = 4
     return TrainingConfig.model_validate(options)
 
 
-def planner_of(kind: str, difficulties: np.ndarray, curriculum: dict[str, Any] | None, **options: int) -> Planner:
-    return training_planner(configured(kind, curriculum, **options), Rated(difficulties))
+def planner_of(kind: str, difficulties: np.ndarray, curriculum: dict[str, Any] | None, **options: int) -> ArrayPlanner:
+    return cast("ArrayPlanner", training_planner(configured(kind, curriculum, **options), Rated(difficulties)))
 
 
 def members(plan: BatchPlan, position: int) -> list[int]:
@@ -239,6 +239,7 @@ def test_packed_rows_keep_the_capacity():
 def test_data_that_say_nothing_of_difficulty_are_compared_by_length():
     examples = Rated(LENGTHS)
     plan = training_planner(configured("fixed", {"difficulty": "length", "num_epochs": 5}), examples).plan(0)
+    assert isinstance(plan, BatchPlan)
     assert examples.lengths[passes(plan)[0]].max() <= np.sort(examples.lengths)[: int(0.3 * 300)].max()
 
 

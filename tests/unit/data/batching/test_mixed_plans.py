@@ -16,7 +16,7 @@ from vaak.core.errors import UserError
 from vaak.core.task import Dataset
 from vaak.data.batching import StepWeights, evaluation_plan, planner_of, training_planner
 from vaak.data.loader import training_addresses
-from vaak.data.plan import BatchPlan, Planner
+from vaak.data.plan import ArrayPlanner, BatchPlan
 
 SIZES = (80, 24, 8)
 
@@ -33,7 +33,7 @@ class InParts(Dataset):
         self.strata = self.lengths % 3
 
 
-def mixed(sizes: tuple[int, ...], shares: Callable[[int], float] | None = None, kind: Any = "fixed") -> Planner:
+def mixed(sizes: tuple[int, ...], shares: Callable[[int], float] | None = None, kind: Any = "fixed") -> ArrayPlanner:
     return planner_of(InParts(sizes, shares), BatchingConfig(type=kind), 4, 7)
 
 
@@ -110,6 +110,7 @@ def test_a_curriculum_opens_the_easiest_of_each_part_and_keeps_their_shares(kind
     planner = training_planner(TrainingConfig.model_validate(options), data)
     for epoch, half in ((0, 0.65), (1, 1.0)):
         plan = planner.plan(epoch)
+        assert isinstance(plan, BatchPlan)
         parts = parts_of(plan, data.parts)
         assert len(plan) == planner.num_microbatches
         read = [(place, index) for place in range(len(plan)) for row in plan.microbatch(place) for index in row]

@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 
 from vaak.config.training import BatchingConfig
 from vaak.core.errors import DataError, UserError
-from vaak.data.batching import evaluation_plan, make_planner
-from vaak.data.plan import BatchPlan, Planner
+from vaak.core.task import Dataset
+from vaak.data.batching import evaluation_plan, make_planner, whole_planner
+from vaak.data.plan import ArrayPlanner, BatchPlan, Plan, Planner
 
 KINDS = ("fixed", "bucketed", "packed", "stratified")
 CAPACITY = 100
@@ -23,7 +24,7 @@ any_lengths = token_lengths | second_lengths
 any_seed = st.integers(0, 2**32)
 
 
-def planner_of(kind: Any, lengths: np.ndarray, batch_size: int = 4, seed: int = 0, **options: Any) -> Planner:
+def planner_of(kind: Any, lengths: np.ndarray, batch_size: int = 4, seed: int = 0, **options: Any) -> ArrayPlanner:
     strata = np.arange(len(lengths)) % 3
     return make_planner(
         BatchingConfig(type=kind, **options),
@@ -35,15 +36,27 @@ def planner_of(kind: Any, lengths: np.ndarray, batch_size: int = 4, seed: int = 
     )
 
 
-def same(a: BatchPlan, b: BatchPlan) -> bool:
+class Lengths(Dataset):
+    def __init__(self, lengths: np.ndarray) -> None:
+        self.lengths, self.strata, self.row_capacity = lengths, np.arange(len(lengths)) % 3, CAPACITY
+
+
+def of_pieces(
+    kind: Any, lengths: np.ndarray, largest: int, batch_size: int = 4, seed: int = 0, **options: Any
+) -> Planner:
+    """A planner that plans at most ``largest`` examples at once."""
+    return whole_planner(Lengths(lengths), BatchingConfig(type=kind, **options), batch_size, seed, largest)
+
+
+def same(a: Plan, b: Plan) -> bool:
     return a.fingerprint == b.fingerprint and all(a.microbatch(i) == b.microbatch(i) for i in range(len(a)))
 
 
 @pytest.mark.parametrize("kind", KINDS)
 @settings(max_examples=40)
-@given(lengths=any_lengths, seed=any_seed, batch_size=st.integers(1, 9))
-def test_every_example_is_there_once_in_every_epoch(kind, lengths, seed, batch_size):
-    planner = planner_of(kind, lengths, batch_size, seed)
+@given(lengths=any_lengths, seed=any_seed, batch_size=st.integers(1, 9), largest=st.integers(1, 160))
+def test_every_example_is_there_once_in_every_epoch(kind, lengths, seed, batch_size, largest):
+    planner = of_pieces(kind, lengths, largest, batch_size, seed)
     for epoch in range(3):
         plan = planner.plan(epoch)
         rows = [row for position in range(len(plan)) for row in plan.microbatch(position)]
@@ -110,6 +123,53 @@ def test_stratified_batches_have_the_sets_proportions(strata, batch_size, seed):
     for stratum in np.unique(strata):
         mean = np.sum(strata == stratum) / len(plan)
         assert all(abs(np.sum(strata[batch] == stratum) - mean) < 1 for batch in batches)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@given(lengths=any_lengths, seed=any_seed, largest=st.integers(1, 160))
+def test_pieces_are_a_function_of_seed_and_epoch_in_any_order_of_asking(kind, lengths, seed, largest):
+    planner, again = (of_pieces(kind, lengths, largest, seed=seed) for _ in range(2))
+    plans = [planner.plan(epoch) for epoch in (0, 3)]
+    for position in range(planner.num_microbatches):  # alternately, so each plan finds another piece made
+        for plan, epoch in zip(plans, (0, 3), strict=True):
+            assert again.plan(epoch).microbatch(position) == plan.microbatch(position)
+    for plan, epoch in zip(plans, (0, 3), strict=True):
+        assert plan.fingerprint == again.plan(epoch).fingerprint
+        cells = plan.cells(lengths)
+        assert len(cells) == len(plan)
+        longest = [max(sum(lengths[index] for index in row) for row in plan.microbatch(at)) for at in range(len(plan))]
+        np.testing.assert_allclose(cells, longest * np.array([len(plan.microbatch(at)) for at in range(len(plan))]))
+    if len(lengths) <= largest:
+        assert same(plans[0], planner_of(kind, lengths, seed=seed).plan(0))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_pieces_are_mixed_look_alike_and_come_in_another_order_each_epoch(kind):
+    lengths = np.random.default_rng(0).integers(1, CAPACITY, 4000)
+    planner = of_pieces(kind, lengths, 1000, **({"max_tokens": 800} if kind == "bucketed" else {}))
+    orders, firsts = set(), set()
+    for epoch in range(4):
+        plan = planner.plan(epoch)
+        rows = [[index for row in plan.microbatch(at) for index in row] for at in range(len(plan))]
+        pieces = [{index % 4 for index in row} for row in rows]
+        assert all(len(piece) == 1 for piece in pieces), "a microbatch is of one piece"
+        orders.add(tuple(dict.fromkeys(piece.pop() for piece in pieces)))
+        firsts.add(tuple(rows[0]))
+        within = [[index // 4 for index in row] for row in rows]
+        assert len({tuple(row) for row in within}) > 0.9 * len(within), "pieces aren't shuffled alike"
+    assert len(orders) > 1
+    assert len(firsts) == 4
+    assert planner.plan(0).padding_waste(lengths) == pytest.approx(
+        planner_of(kind, lengths, **({"max_tokens": 800} if kind == "bucketed" else {})).plan(0).padding_waste(lengths),
+        abs=0.03,
+    )
+
+
+def test_an_example_of_a_piece_is_named_by_its_own_number():
+    lengths = np.full(100, 3.0)
+    lengths[77] = 1000.0
+    with pytest.raises(DataError, match="example 77 has length 1000"):
+        of_pieces("bucketed", lengths, 10, max_tokens=512)
 
 
 @pytest.mark.parametrize("kind", KINDS)

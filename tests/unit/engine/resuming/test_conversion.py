@@ -7,12 +7,12 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toy import StopAt, toy_trainer
-from vaak.config.training import TrainingConfig
+from toy import StopAt, ToyDataset, toy_trainer
 from vaak.core.callback import Callback, StepReport
 from vaak.core.errors import CheckpointError
 from vaak.engine.checkpoint.files import load_checkpoint
@@ -148,6 +148,15 @@ def test_another_batch_size_is_taken_over_exactly_or_refused(before: int, after:
     assert taken >= 3, "at the ends of epochs at least"
 
 
+def test_other_batches_of_several_parts_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """They come in another order, so as many examples on, some would be trained on twice, and others not at all."""
+    monkeypatch.setattr(ToyDataset, "parts", property(lambda self: np.arange(len(self.lengths)) % 3))
+    run(tmp_path, Seen(), stop=2, batch_size=4)
+    with pytest.raises(CheckpointError, match="other batches have another order of examples"):
+        run(tmp_path, Seen(), batch_size=8)
+    assert ends_whole(run(tmp_path, Seen(), batch_size=4))
+
+
 def test_both_may_change_at_once(tmp_path: Path):
     seen = Seen()
     run(tmp_path, seen, stop=6)  # place 6: 24 examples
@@ -208,7 +217,7 @@ sizes = st.integers(1, 12)
 @given(examples=st.integers(1, 60), before=sizes, after=sizes, share=st.floats(0, 0.999))
 def test_a_place_that_is_taken_over_is_as_many_examples_on(examples: int, before: int, after: int, share: float):
     def kind(rows: int) -> PlanKind:
-        return PlanKind.of(TrainingConfig(batch_size=rows), f"plan of {rows}", math.ceil(examples / rows))
+        return PlanKind(f"plan of {rows}", rows, math.ceil(examples / rows))
 
     position = Position(step=9, epoch=1, place=int(share * math.ceil(examples / before)))
     seen = position.place * before
