@@ -220,7 +220,10 @@ def test_a_mixture_on_a_base_says_how_it_routes_resumes_to_the_same_bits_and_goe
     chosen = ["--expert", str(expert), "--expert-weight", repr(float(found.weights[0, expert]))]
     for format in ("hf", "peft"):
         code, out, err = vaak("export", tmp_path / "whole", "--format", format, "--output", tmp_path / format, *chosen)
-        assert code == 0, out + err
+        if (family, format) == ("wavlm", "peft"):
+            assert (code, "without calling them" in err) == (2, True), err
+        else:
+            assert code == 0, out + err
     theirs: Any = AutoModelForCTC.from_pretrained(tmp_path / "hf").eval()
     features, lengths = features_of(opened)
     with torch.no_grad():

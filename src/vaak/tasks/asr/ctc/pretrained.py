@@ -111,6 +111,13 @@ def own_vocabulary(source: str, language: str | None = None) -> Vocabulary | Non
     )
 
 
+PROJECTIONS = ("q_proj", "k_proj", "v_proj", "out_proj")
+NOT_CALLED = (
+    "transformers' WavLM reads the weights of q_proj, k_proj, v_proj and out_proj without calling them, so adapters of "
+    "them change nothing there; use --format hf, which merges them"
+)
+
+
 def attend_by_modules(
     attention: Any, states: Tensor, mask: Tensor | None, position_bias: Tensor
 ) -> tuple[Tensor, None]:

@@ -9,6 +9,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from functools import cached_property, partial
 from pathlib import Path
@@ -41,6 +42,8 @@ from vaak.tasks.asr.ctc.model import CtcModel, CtcOutputs
 from vaak.tasks.asr.ctc.predict import CtcTranscriber, Weighed, pieces_of, weigh
 from vaak.tasks.asr.ctc.prepare import CtcSources
 from vaak.tasks.asr.ctc.pretrained import (
+    NOT_CALLED,
+    PROJECTIONS,
     PretrainedCtc,
     config_in,
     load_base,
@@ -57,6 +60,7 @@ from vaak.tasks.pretrained import load_or_init
 from vaak.tasks.speech_task import NOT_TUNED_ON, Datasets
 from vaak.text.scoring.normalisers import normaliser
 
+log = logging.getLogger("vaak")
 LOSS = "ctc"
 
 
@@ -262,6 +266,8 @@ class CtcTask(Recogniser):
         """
         network: Any = model
         demand_one(network, expert)
+        if not self._calls_adapters:
+            log.warning("these adapters are for Vaak: %s", NOT_CALLED)
         options, began = self.options, self.experiment.training.checkpoint.init_from
         base: str | None = None if began is None else str(Path(began).expanduser().absolute())
         head = "head"
@@ -272,10 +278,18 @@ class CtcTask(Recogniser):
         whole = {head: network.get_submodule(head)}
         write_adapter(adapters, options.experts or options.lora, targets, base, folder, whole=whole)
 
+    @property
+    def _calls_adapters(self) -> bool:
+        """Whether transformers calls the layers that have adapters."""
+        adapted = self.options.experts or self.options.lora
+        is_wavlm = self.is_pretrained and config_in(self._base).model_type == "wavlm"
+        return not (is_wavlm and adapted is not None and {*adapted.targets} & {*PROJECTIONS})
+
     def refused_exports(self) -> dict[str, str]:
         of_experts = ", or hf or peft with --expert" if self.options.experts is not None else ""
         refused = super().refused_exports() | {"mixture": f"it is for a Whisper; use onnx{of_experts}"}
         if self.is_pretrained:
+            refused |= {} if self._calls_adapters else {"peft": NOT_CALLED}
             refused["mixture"] = f"it is for a Whisper; use hf or peft{' with --expert' if of_experts else ''}"
             return {**refused, **dict.fromkeys(("onnx", "sherpa-onnx"), "use --format hf, which other tools convert")}
         reason = refused_by_sherpa(self.audio)
