@@ -45,7 +45,7 @@ VALUES: dict[str, Any] = {
     "model.word_vectors.path": "FOLDER/other_vectors.txt",
     "model.label_weights": [2.0],
     "model.max_norm": 0.01,
-    **{f"model.{side}rope_scaling_bounds": [0.5, 2.0] for side in ("", "encoder.", "decoder.")},
+    **{f"model.{side}rope_scaling_bounds": [0.5, 2.0] for side in ("", "encoder.", "decoder.", "conformer.")},
     "model.experts.targets": ["k_proj"],
     "model.discriminators.periods": [3],
     "model.discriminators.resolutions": [64],
@@ -175,6 +175,7 @@ VALUES: dict[str, Any] = {
 
 LABELLED = ("classification", "cnn")
 VALUES_OF_A_TASK: dict[tuple[str, str], Any] = {
+    ("asr", "model.experts.dora"): True,  # is refused, by its name
     ("tts", "global_config.cache_gigabytes"): 1.0,  # 0 says nothing that it doesn't do anyway
     **{
         (task, f"data.corpus.{split}"): [f"FOLDER/{other}.jsonl"]
