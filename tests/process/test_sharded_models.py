@@ -103,6 +103,24 @@ def test_a_resume_may_change_the_strategy(tmp_path: Path, commands: Commands):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("optimizer", ["sgd", "lion"])
+def test_other_optimizers_and_frozen_weights_are_divided_and_saved(optimizer: str, commands: Commands, tmp_path: Path):
+    """SGD without momentum remembers nothing, so its file is empty."""
+    how: Any = {"memory": {}, "optimizer": {"type": optimizer, "lr": 1e-3}, "freeze": [{"match": "embedding"}]}
+    how["optimizer"] |= {"momentum": 0.0} if optimizer == "sgd" else {}
+    fsdp = how | {"distributed": {"strategy": "fsdp"}}
+    stages: Any = {"whole": (("8:2",), how | {"distributed": {}}), "divided": (("8:2",), fsdp)}
+    whole, divided, killed = trained(commands, tmp_path, LM, **stages, killed=(("3:2", "8:2"), fsdp))
+    demand_same(killed, divided)
+    for file in ("optimizer", "frozen"):
+        found, expected = (load_file(one / f"checkpoints/step-00000008/{file}.safetensors") for one in (divided, whole))
+        assert bool(found) == (file == "frozen" or optimizer == "lion")
+        assert_close(found, expected, rtol=0, atol=0.02)
+    if optimizer == "sgd":  # the sign of a rounding error is as large as that of a gradient
+        demand_close(divided, whole)
+
+
+@pytest.mark.slow
 def test_sums_in_bf16_train_as_whole_ones_up_to_their_rounding(commands: Commands, tmp_path: Path):
     rounded: Any = {
         strategy: (("3:2", "8:2"), {"distributed": {"strategy": strategy, "reduce_dtype": "bf16"}, "memory": {}})

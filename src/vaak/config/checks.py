@@ -392,6 +392,10 @@ def _impossible_when_sharded(training: TrainingConfig) -> Iterator[CheckFinding]
             f"{training.optimizer.type} needs whole weights, and with training.distributed.strategy: fsdp each process "
             f"has a part; expected one of {', '.join(ELEMENTWISE)}, or strategy ddp",
         )
+    if training.optimizer.type == "sgd" and training.optimizer.fused:
+        yield impossible(
+            "training.optimizer.fused", "sgd has no fused kernels with training.distributed.strategy: fsdp"
+        )
     if training.performance.compile is not False:
         yield impossible("training.performance.compile", "is not possible with training.distributed.strategy: fsdp")
     if any(rule.until_step is not None or rule.until_epoch is not None for rule in training.freeze):

@@ -170,8 +170,11 @@ class Checkpointer:
             self.writer.wait()  # it may be the same one that is being written
             with self.ranks.naming_lost_ranks():
                 snapshot = self.state.written_snapshot(self.writer.folder, self.ranks.is_main)
-        else:
+        elif self.ranks.is_main or not self.is_divided:
             snapshot = self.state.snapshot()
+        else:  # what it alone remembers: the live tensors, each of which is copied when it is sent
+            own = self.state.tensors()["optimizer"]
+            snapshot = Snapshot(self.state.position.step, {}, own, self.state.values())
         snapshot.state = self._values(snapshot.state)
         if self.is_divided and not self.state.is_sharded:
             snapshot.optimizer = self.ranks.collect(snapshot.optimizer)

@@ -386,7 +386,7 @@ class State:
 
     def snapshot(self) -> Snapshot:
         """A copy of the whole state, on the CPU, which training can't change any more."""
-        copies: dict[str, Any] = {name: copy_to_cpu(own) for name, own in self._tensors().items() if own}
+        copies: dict[str, Any] = {name: copy_to_cpu(own) for name, own in self.tensors().items() if own}
         return Snapshot(self.position.step, state=self.values(), frozen=self.frozen, **{"model": {}, **copies})
 
     def written_snapshot(self, checkpoints: Path, is_main: bool) -> Snapshot:
@@ -396,7 +396,7 @@ class State:
         all are gathered, where they can't be written.
         """
         step, failures = self.position.step, list[OSError]()
-        files = tensor_files({"model": {}, "optimizer": {}, **self._tensors()}, self.frozen)
+        files = tensor_files({"model": {}, "optimizer": {}, **self.tensors()}, self.frozen)
         folder = unfinished(checkpoints, step)
         if is_main:
             with _caught(failures):
@@ -409,7 +409,7 @@ class State:
             raise unwritten(checkpoints / step_folder(step), failures[0]) from failures[0]
         return Snapshot(step, {}, state=self.values(), frozen=self.frozen, written=tuple(files))
 
-    def _tensors(self) -> dict[str, dict[str, Tensor]]:
+    def tensors(self) -> dict[str, dict[str, Tensor]]:
         """The live tensors of each part."""
         assert self.is_whole, "the state is in the middle of an update"
         return {name: _split(part.state_dict())[0] for name, part in self.parts().items()}

@@ -203,7 +203,7 @@ class Ranks:
                     tensor.copy_(values.view_as(tensor))
 
     def collect(self, tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        """On rank 0, the tensors of all ranks by name, which are on the CPU; on the others, nothing."""
+        """On rank 0, the tensors of all ranks by name, on the CPU as its own are; on the others, nothing."""
         every = self.gather(
             [[name, list(one.shape), str(one.dtype).removeprefix("torch.")] for name, one in tensors.items()]
         )
@@ -212,7 +212,7 @@ class Ranks:
             for source in range(1, self.world_size):
                 for name, shape, dtype in every[source]:
                     if self.rank == source:
-                        dist.send(tensors[name].contiguous(), 0)
+                        dist.send(tensors[name].cpu().contiguous(), 0)
                     elif self.is_main:
                         found[name] = torch.empty(shape, dtype=getattr(torch, dtype))
                         dist.recv(found[name], source)
