@@ -54,7 +54,7 @@ def test_a_line_that_cant_be_spoken_is_blank_and_named_with_its_place(vaak, tmp_
     [
         (("…",), "there is nothing to speak in it"),
         (("5", "--no-normalise"), "5 can't be pronounced"),
-        (("hello", "--language", "hi"), "'hi' is not one of 'en-us'"),
+        (("hello", "--language", "hindi"), "espeak-ng has no language hindi"),
         (("hello", "--phonemizer", "lexicon"), "phonemizer: lexicon requires lexicon"),
         (("hello", "--lexicon", "x"), "lexicon is not read by phonemizer: espeak"),
         (("hello", "--phonemizer", "lexicon", "--lexicon", "missing.dict"), "lexicon missing.dict: No such file"),
