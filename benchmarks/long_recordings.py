@@ -4,11 +4,15 @@
         datasets.0.conversations.duration='[600, 600]'
     python benchmarks/long_recordings.py long softmax=runs/read-speech performer=runs/read-speech-performer
 
+    python benchmarks/long_recordings.py long encoder=runs/one-to-four --windows 10 --options \\
+        data.inference.speaker_encoder=ecapa.onnx data.inference.clustering=vbx
+
 The first argument is a folder of recordings with RTTM, as ``vaak data simulate`` writes them; then runs, each with a
 name. Each run reads all recordings in windows of each of ``--windows`` seconds, in a separate process, so its memory
 is its own: the most that it adds to what the opened run held. Time is that of the whole way from the file to segments.
 ``oracle`` is the DER of the same windows where those who know the reference join them: each window's speakers are given
-to those of the reference with whom they share most time. What DER is above it is the price of joining.
+to those of the reference with whom they share most time. What DER is above it is the price of joining. ``--options``
+are those of all runs: a speaker encoder's file, for example.
 The last two columns are of one forward and backward pass over a window, as training would take it. DER is at collar 0,
 overlap scored, over the whole of each recording.
 """
@@ -125,7 +129,7 @@ def served(options: argparse.Namespace, run: str, window: float, work: str) -> d
     """What a separate process reports of one part of a row."""
     command = [sys.executable, __file__, str(options.folder), run, "--serve", str(window), work]
     done = subprocess.run(
-        [*command, "--threads", str(options.threads)],
+        [*command, "--threads", str(options.threads), "--options", *options.options],
         env={**os.environ, "OMP_NUM_THREADS": str(options.threads)},
         stdout=subprocess.PIPE,
         text=True,
@@ -146,13 +150,14 @@ def main() -> None:
     parser.add_argument("folder", type=Path, help="recordings with RTTM")
     parser.add_argument("runs", nargs="+", metavar="NAME=RUN")
     parser.add_argument("--windows", type=float, nargs="+", default=[60.0, 600.0], help="seconds")
+    parser.add_argument("--options", nargs="*", default=[], metavar="KEY=VALUE", help="options of all runs")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--serve", nargs=2, metavar=("WINDOW", "WORK"), help="be one part of a row (for its own use)")
     options = parser.parse_args()
     if options.serve:
         torch.set_num_threads(options.threads)
         window, work = options.serve
-        opened = open_run(Path(options.runs[0]), overrides=[f"data.inference.window={window}"])
+        opened = open_run(Path(options.runs[0]), overrides=[*options.options, f"data.inference.window={window}"])
         print(json.dumps(WORK[work](options.folder, opened)))
         return
     print(f"{HEADER}\n|{'---|' * HEADER.count('| ')}")
