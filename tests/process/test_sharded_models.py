@@ -147,6 +147,7 @@ def test_each_process_holds_what_is_forecast(tmp_path: Path):
             )
 
 
+@pytest.mark.slow
 def test_each_process_calls_a_divided_model_as_it_likes_and_never_holds_it_whole(tmp_path: Path):
     run_on_two_ranks(call_by_itself, tmp_path)
 

@@ -10,6 +10,8 @@ import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src" / "vaak"
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -96,6 +98,7 @@ ASKING = {
 }
 
 
+@pytest.mark.slow
 def test_without_an_extra_a_line_says_what_to_install():
     given = [word for missing, (code, _) in ASKING.items() for word in (missing, code)]
     done = subprocess.run([sys.executable, "-c", WITHOUT, *given], capture_output=True, text=True, check=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from torch.nn import functional as F
 
@@ -61,5 +62,6 @@ def trained(*, copy_source: bool) -> float:
     return float((model(source, mask, F.pad(source, (1, -1), value=1)).argmax(-1) == source).float().mean())
 
 
+@pytest.mark.slow
 def test_what_was_never_seen_in_training_can_be_said():
     assert trained(copy_source=True) > 0.3 > 0.05 > trained(copy_source=False)

@@ -147,7 +147,8 @@ def features_of(opened: Any) -> tuple[Tensor, Tensor]:
     return batch["features"], batch["feature_lengths"]
 
 
-@pytest.mark.parametrize("kind", [pytest.param("lora", marks=pytest.mark.slow), "experts"])
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["lora", "experts"])
 def test_adapters_begin_with_the_conformer_of_a_run_and_go_out(
     corpus: Path, conformer: Path, vaak: Command, tmp_path: Path, kind: str
 ) -> None:

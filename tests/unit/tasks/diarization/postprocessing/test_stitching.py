@@ -234,7 +234,10 @@ def test_windows_whose_speakers_have_names_are_only_blended():
     np.testing.assert_array_equal(blend_windows(outputs, [np.arange(2)] * 2, 6), np.eye(2)[[1] * 6])
 
 
-@pytest.mark.parametrize(("embedded", "noise", "count"), [(True, 0.5, 4), (True, 100.0, 64), (False, 0.0, 4)])
+@pytest.mark.parametrize(
+    ("embedded", "noise", "count"),
+    [(True, 0.5, 4), pytest.param(True, 100.0, 64, marks=pytest.mark.slow), (False, 0.0, 4)],
+)
 def test_three_hours_take_little_memory(embedded: bool, noise: float, count: int):
     """Windows of 60 s, 50 frames a second, 4 speakers in each; even embeddings without sense don't fill it."""
     rng = np.random.default_rng(0)
