@@ -128,7 +128,7 @@ class Layers:
 def file_or_recipe(name: str, folder: Path = Path()) -> Path:
     """Return the file of a name seen from a folder, or, where there is none, the recipe that is called so."""
     file = folder / name
-    return file if file.exists() else recipe_named(name) or file
+    return file if os.path.exists(file) else recipe_named(name) or file
 
 
 def read_layers(files: Sequence[Path | str], overrides: Sequence[str]) -> list[Node]:

@@ -6,6 +6,7 @@ called so comes first.
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 
@@ -42,7 +43,7 @@ def recipe_named(text: str) -> Path | None:
     if not re.fullmatch(r"[\w-]+(/[\w-]+)*", name):
         return None
     path = recipes_folder() / f"{name}.yml"
-    return path if path.is_file() else None
+    return path if os.path.isfile(path) else None  # False, too, of a name that is too long
 
 
 def about(recipe: Path) -> str:
