@@ -62,6 +62,9 @@ _SYMBOLS = {
     one: f" {_nfc(said)} "
     for one, said in table("&=और +=प्लस @=ऐट ×=गुणा ÷=भाग %=प्रतिशत °=डिग्री #=हैश /=बटा ₹=रुपये $=डॉलर €=यूरो £=पाउंड").items()
 } | {"=": " बराबर ", "*": " ", "|": " "}
+_LETTER = r"[\w\u0900-\u0963\u0966-\u097f]"
+_BEGINS, _ENDED = f"(?<!{_LETTER})", f"(?!{_LETTER})"
+"""The borders of a word: signs of vowels are no word characters to ``re``."""
 _N = r"(?<![\d.,])(?P<number>\d+(?:,\d+)*(?:\.\d+)?)"
 
 
@@ -152,12 +155,12 @@ def _quarters(found: re.Match[str]) -> str:
     return f"पौने {cardinal(whole + 1)}"
 
 
-_SCALE = _nfc(r"(?P<scale>\s*(?:हज़ार|हजार|लाख|करोड़|अरब|खरब)(?!\w))?")
+_SCALE = _nfc(rf"(?P<scale>\s*(?:हज़ार|हजार|लाख|करोड़|अरब|खरब){_ENDED})?")
 _ENDS = "|".join(sorted(_ENDINGS, key=len, reverse=True))
 Rule = tuple[re.Pattern[str], Callable[[re.Match[str]], str]]
 RULES: tuple[Rule, ...] = (
     (
-        re.compile("|".join(rf"(?<!\w){re.escape(one)}" for one in _ABBREVIATIONS)),
+        re.compile("|".join(rf"{_BEGINS}{re.escape(one)}" for one in _ABBREVIATIONS)),
         lambda found: f"{_ABBREVIATIONS[found[0]]} ",
     ),
     (
@@ -173,26 +176,27 @@ RULES: tuple[Rule, ...] = (
         lambda found: f"{found['month']}{found['gap']}{year(int(found['year']))}",
     ),
     (
-        re.compile(_nfc(r"(?P<before>(?<!\w)(?:सन्|सन|वर्ष)\s+)(?P<year>[12]\d{3})(?![\d,.]\d|\d)")),
+        re.compile(_nfc(rf"(?P<before>{_BEGINS}(?:सन्|सन|वर्ष)\s+)(?P<year>[12]\d{{3}})(?![\d,.]\d|\d)")),
         lambda found: f"{found['before']}{year(int(found['year']))}",
     ),
     (
-        re.compile(_nfc(r"(?<![\d.,])(?P<year>1[89]\d\d|20\d\d)(?=\s*(?:में|ईस्वी|ई॰)(?!\w))")),
+        re.compile(_nfc(rf"(?<![\d.,])(?P<year>1[89]\d\d|20\d\d)(?=\s*(?:में|ईस्वी|ई॰){_ENDED})")),
         lambda found: year(int(found["year"])),
     ),
-    (re.compile(_nfc(r"(?<![\d:])(?P<hour>\d{1,2}):(?P<minute>\d{2})(?![\d:])(?:\s*बजे(?!\w))?")), _time),
+    (re.compile(_nfc(rf"(?<![\d:])(?P<hour>\d{{1,2}}):(?P<minute>\d{{2}})(?![\d:])(?:\s*बजे{_ENDED})?")), _time),
     (re.compile(r"(?<![\w.])[-−](?=\d)"), lambda _: "ऋण "),
-    (re.compile(rf"(?:₹|रु(?:\.|॰|पये)?|Rs\.?)\s*{_N}{_SCALE}"), _rupees),
+    (re.compile(rf"(?:₹|{_BEGINS}(?:रु(?:\.|॰|पये)?|Rs\.?))\s*{_N}{_SCALE}"), _rupees),
     (
         re.compile(rf"(?P<sign>[$€£¥])\s*{_N}{_SCALE}"),
         lambda found: f"{decimal(found['number'])}{found['scale'] or ''} {_CURRENCIES[found['sign']]}",
     ),
     (re.compile(r"(?<![\d.,])(?P<whole>\d{1,4})?\s*(?P<part>[½¼¾])"), _quarters),
-    (re.compile(rf"(?<![\d.,])(\d{{1,9}})(?:-|\s)?({_ENDS})(?!\w)"), lambda found: ordinal(int(found[1]), found[2])),
+    (  # not of "4 थे", there were four
+        re.compile(rf"(?<![\d.,])(\d{{1,9}})(?:-|\s(?=वाँ|वां|वीं|वें))?({_ENDS}){_ENDED}"),
+        lambda found: ordinal(int(found[1]), found[2]),
+    ),
     (
-        re.compile(
-            rf"{_N}\s*(?P<unit>{'|'.join(map(re.escape, sorted(_MEASURES, key=len, reverse=True)))})(?![A-Za-z])"
-        ),
+        re.compile(rf"{_N}\s*(?P<unit>{'|'.join(map(re.escape, sorted(_MEASURES, key=len, reverse=True)))}){_ENDED}"),
         lambda found: f"{decimal(found['number'])} {_MEASURES[found['unit']]}",
     ),
     (re.compile(rf"(?<![\w-]){_N}\s*[-–]\s*(?P<to>\d+(?:,\d+)*)(?![\d-])"), lambda found: _range(found)),
