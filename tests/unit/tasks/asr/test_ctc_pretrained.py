@@ -102,7 +102,10 @@ def test_an_export_is_a_base_and_other_models_are_refused(run: Path, corpus: Pat
     assert again.prepared.vocabulary.ids == task.prepared.vocabulary.ids
     samples = again.features(np.random.default_rng(0).normal(size=8000).astype(np.float32))
     values, length = torch.from_numpy(samples)[None], torch.tensor([8000])
-    first, second = (model.eval()(values, length).logits for model in (opened.model, again.model()))
+    whole = again.model().eval()
+    first, second = opened.model.eval()(values, length).logits, whole(values, length).logits
+    again.export_hf(whole, tmp_path / "once more")
+    assert torch.equal(whole(values, length).logits, second), "an export leaves the model as it is"
     kept = [number for number, name in enumerate(task.prepared.vocabulary.tokens()) if len(name) == 1]
     torch.testing.assert_close(first[..., kept], second[..., kept], rtol=1e-4, atol=1e-5)
     write_whisper(tmp_path / "whisper")
@@ -133,7 +136,10 @@ def logits_of(model: Any, samples: np.ndarray) -> torch.Tensor:
 def test_an_adapter_is_that_of_transformers_and_goes_back(corpus: Path, tmp_path: Path):
     base = write_base(tmp_path / "base", "wav2vec2", "layer", LANGUAGES)
     task = with_adapter(corpus, tmp_path / "task", "hin", base=base)
-    assert task.prepared.vocabulary.encode("ba do") == [4, 3, 2, 5, 8]
+    vocabulary = task.prepared.vocabulary
+    assert vocabulary.encode("ba do") == [4, 3, 2, 5, 8]
+    assert vocabulary.decode([4, 3, 2, 5, 8]) == "ba do"
+    assert vocabulary.ids.never == (1,), "what parts words is said, special as it is for transformers"
     samples = task.features(np.random.default_rng(0).normal(size=8000).astype(np.float32))
 
     def ours(model: Any) -> torch.Tensor:

@@ -16,10 +16,12 @@ Pratap et al. 2023, "Scaling Speech Technology to 1,000+ Languages" (MMS).
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import re
 import shutil
 import warnings
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -104,7 +106,9 @@ def own_vocabulary(source: str, language: str | None = None) -> Vocabulary | Non
     backend.normalizer = normalizers.Sequence([*changes, normalizers.Replace(" ", found.word_delimiter_token)])
     backend.pre_tokenizer = pre_tokenizers.Split("", "isolated")
     backend.decoder = decoders.Sequence([decoders.Replace(found.word_delimiter_token, " "), decoders.Fuse()])
-    special = {ids[name] for name in found.all_special_tokens if name in ids} - {found.pad_token_id}
+    # for transformers, what parts words is special, too
+    special = {ids[name] for name in found.all_special_tokens if name in ids}
+    special -= {found.pad_token_id, found.word_delimiter_token_id}
     blank = found.pad_token_id
     return Vocabulary(
         backend.to_str(), SpecialIds((blank,), blank, blank, max(ids.values()) + 1, tuple(sorted(special)))
@@ -259,6 +263,18 @@ def span_mask(length: int, probability: float, span: int, rng: np.random.Generat
     return mask
 
 
+@contextlib.contextmanager
+def _silenced(network: Any, tokens: list[int]) -> Iterator[None]:
+    """Within this context, these tokens are never the best."""
+    bias = network.lm_head.bias.data
+    before = bias[tokens]
+    bias[tokens] = -1e4
+    try:
+        yield
+    finally:
+        bias[tokens] = before
+
+
 def write_pretrained(
     merged: Any,
     vocabulary: Vocabulary,
@@ -286,9 +302,7 @@ def write_pretrained(
         raise UserError(
             "--format hf: transformers' tokenizer of CTC has characters only; data.tokenizer has other tokens"
         )
-    with torch.no_grad():
-        merged.lm_head.bias[[number for number in silent if number != ids.pad]] = -1e4
-    with whole_folder(folder) as made:
+    with whole_folder(folder) as made, _silenced(merged, [number for number in silent if number != ids.pad]):
         merged.save_pretrained(made)
         tokens = {name: number for number, name in enumerate(written)}
         write_json(made / "vocab.json", tokens if language is None else {language: tokens})
