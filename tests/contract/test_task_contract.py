@@ -64,7 +64,7 @@ LEARNING_STEPS = {
     "vocoder": 40, "classification": 20, "multitask": 20, "two objectives": 20,
 }  # fmt: skip
 """In how many steps a case that is always trained overfits its batch; others have the number of the check."""
-REPLAYED = ("lm decoder, documents", "vocoder", "multitask", "two objectives")
+REPLAYED = ("lm decoder, documents", "multitask", "two objectives")
 """Cases with a replay each time: one and several objectives, one and several tasks; of others, a resume and a step."""
 OF_FIGURES = ("seq2seq Performer", "seq2seq, glossed, copying")
 """Cases whose figures are made as those of the first case of their task, which is the same but for its network."""

@@ -88,11 +88,12 @@ SLOW = {
     *(
         f"docs/{name}.md"
         for name in (
-            "audio", "classification", "coming-from", "comparing", "configuration-concepts",
-            "configuration-examples", "crossval", "curriculum", "diarization", "distillation", "doctor",
-            "encoder-decoder", "exporting", "gallery", "library", "memory", "model-factory", "multitask",
-            "positional-encodings", "preferences", "profiling", "replay", "resuming", "sweeps", "testing",
-            "tracking", "training-tools", "troubleshooting", "tts-scoring",
+            "audio", "classification", "coming-from", "comparing", "configuration",
+            "configuration-concepts", "configuration-examples", "crossval", "curriculum", "diarization",
+            "distillation", "doctor", "encoder-decoder", "exporting", "gallery", "library", "memory",
+            "model-factory", "multitask", "positional-encodings", "preferences", "profiling", "replay",
+            "resuming", "sweeps", "testing", "tracking", "training-tools", "troubleshooting", "tts",
+            "tts-scoring",
         )
     ),
 }  # fmt: skip

@@ -101,6 +101,7 @@ def timbre(samples: np.ndarray) -> np.ndarray:
     return np.append(bands - bands.mean(), 6 * np.log2(median_pitch(samples)))
 
 
+@pytest.mark.slow
 def test_a_voice_is_known_by_its_other_sentences(made: tuple[Path, list[MonoCut]]) -> None:
     """The nearest mean of half of each voice's sentences names the speaker of the other half; and pitches differ."""
     features = np.array([timbre(samples_of(cut)) for cut in made[1]]).reshape(NUM_VOICES, NUM_SENTENCES, -1)

@@ -135,7 +135,8 @@ def test_the_pipeline_of_transformers_writes_the_same_text(
     assert [listen(samples_of(file))["text"].strip() for file in files] == expected
 
 
-@pytest.mark.parametrize("early_stopping", [True, pytest.param(False, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("early_stopping", [True, False])
 def test_the_search_of_a_run_is_exported(early_stopping: bool, multilingual: Path, corpus: Path, tmp_path: Path):
     opened, files = open_run(multilingual, device="cpu"), recordings(corpus)
     beam = {"method": "beam", "beam_size": 3, "length_penalty": 0.5, "max_new_tokens": 12}

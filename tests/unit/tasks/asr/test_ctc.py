@@ -195,6 +195,7 @@ def test_words_beyond_what_a_language_model_reads_are_scored_after_the_last_ones
     assert last == pytest.approx(float(scores.gather(1, rows[0, -count:, None]).sum()), abs=1e-4)
 
 
+@pytest.mark.slow
 def test_the_weights_of_a_run_are_tuned_and_then_used(
     run: Path, corpus: Path, vaak: Any, tmp_path: Path, voice_run: Path
 ):

@@ -152,6 +152,7 @@ def test_the_order_of_speakers_changes_no_loss_at_all(folder: Path, tmp_path: Pa
         torch.testing.assert_close(term.total, expected[name].total, rtol=1e-9, atol=1e-9)
 
 
+@pytest.mark.slow
 def test_a_compiled_model_has_the_same_losses(folder: Path, tmp_path: Path):
     task = task_of(folder, tmp_path / "run", "training.loss.auxiliary={clustering: 0.5, speaker: 0.5}")
     model, batch = task.model().eval(), batch_of(task)

@@ -91,6 +91,7 @@ def test_a_llama_is_adapted_from_the_command_to_peft(vaak: Any, folder: Path):
         torch.testing.assert_close(merged(ids).logits, expected, rtol=0, atol=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")  # peft's own use of transformers
 def test_dora_of_a_llama_is_resumed_to_the_same_bits_and_read_by_peft(vaak: Any, folder: Path):
     peft, transformers = pytest.importorskip("peft"), pytest.importorskip("transformers")
