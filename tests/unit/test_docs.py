@@ -17,7 +17,7 @@ import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import nbformat
@@ -27,6 +27,7 @@ from typer.main import get_command
 import readers_data
 from vaak.cli import table
 from vaak.config import tasks
+from vaak.config.components import PREFIX
 from vaak.config.load import load
 from vaak.config.yaml.aliases import ELSEWHERE, LOOP_OPTIONS
 from vaak.tasks.lm.config import ALIASES
@@ -130,6 +131,16 @@ def test_every_name_can_be_imported(document):
 def quick_start(tmp_path_factory):
     """A folder for what ``make train`` leaves, which the first document that uses it puts there."""
     return tmp_path_factory.mktemp("quick_start")
+
+
+@pytest.fixture(autouse=True)
+def _modules_of_documents_are_forgotten() -> Iterator[None]:
+    """Processes of later tests would import them, too, and what they import is gone."""
+    before = {*sys.modules}
+    yield
+    for name in {*sys.modules} - before:
+        if name.startswith(PREFIX):
+            del sys.modules[name]
 
 
 @pytest.mark.parametrize(

@@ -96,7 +96,7 @@ def test_an_installed_wheel_trains_with_each_extra_alone(extra: str | None, whee
     done = run(program, "doctor", "--thorough", "--json")
     report = json.loads(done.stdout)
     assert (done.returncode, report["trains"]) == (0, True), done.stdout
-    said = {one["name"]: one["said"] for one in report["findings"]}
+    said = {one["name"]: one["said"] for one in report["findings"] if one["about"] == "packages"}
     for line in PROJECT["optional-dependencies"].get(extra, ()):
         if (name := Requirement(line).name.replace("-", "_")) in said:
             assert said[name].startswith(metadata.version(name)), said[name]

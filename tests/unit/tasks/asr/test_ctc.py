@@ -359,7 +359,7 @@ def test_onnxruntime_gives_the_same_text(run: Path, corpus: Path, tmp_path: Path
     ]
     assert found == task.transcriber(opened.model).texts(features)
     assert any(found)
-    assert set(task.refused_exports()) == {"hf", "peft"}
+    assert set(task.refused_exports()) == {"hf", "mixture", "peft"}
 
 
 @pytest.mark.slow
