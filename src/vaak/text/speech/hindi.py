@@ -184,7 +184,7 @@ RULES: tuple[Rule, ...] = (
         lambda found: year(int(found["year"])),
     ),
     (re.compile(_nfc(rf"(?<![\d:])(?P<hour>\d{{1,2}}):(?P<minute>\d{{2}})(?![\d:])(?:\s*बजे{_ENDED})?")), _time),
-    (re.compile(r"(?<![\w.])[-−](?=\d)"), lambda _: "ऋण "),
+    (re.compile(rf"{_BEGINS}(?<!\.)[-−](?=\d)"), lambda _: "ऋण "),
     (re.compile(rf"(?:₹|{_BEGINS}(?:रु(?:\.|॰|पये)?|Rs\.?))\s*{_N}{_SCALE}"), _rupees),
     (
         re.compile(rf"(?P<sign>[$€£¥])\s*{_N}{_SCALE}"),
@@ -199,7 +199,7 @@ RULES: tuple[Rule, ...] = (
         re.compile(rf"{_N}\s*(?P<unit>{'|'.join(map(re.escape, sorted(_MEASURES, key=len, reverse=True)))}){_ENDED}"),
         lambda found: f"{decimal(found['number'])} {_MEASURES[found['unit']]}",
     ),
-    (re.compile(rf"(?<![\w-]){_N}\s*[-–]\s*(?P<to>\d+(?:,\d+)*)(?![\d-])"), lambda found: _range(found)),
+    (re.compile(rf"{_BEGINS}(?<!-){_N}\s*[-–]\s*(?P<to>\d+(?:,\d+)*)(?![\d-])"), lambda found: _range(found)),
     (re.compile(r"\d+(?:,\d+)*(?:\.\d+)?"), lambda found: f" {decimal(found[0])} "),
     (re.compile(f"[{re.escape(''.join(_SYMBOLS))}]"), lambda found: _SYMBOLS[found[0]]),
 )
