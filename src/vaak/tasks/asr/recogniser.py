@@ -116,6 +116,22 @@ class Recogniser(SpeechTask[AsrExperiment, PreparedUtterances, AsrDataset]):
     def demand_transcribing_base(self) -> None:
         """Raises UserError where the base has no tokens of its own, as a Whisper always has."""
 
+    def meta_model(self, fetches: bool = False) -> nn.Module | None:
+        """Return a model like the trained one, before its vocabulary is known.
+
+        None for a base of the Hub, unless this ``fetches`` its sizes.
+        """
+        raise NotImplementedError
+
+    def export_peft(
+        self, model: nn.Module, folder: Path, expert: int | None = None, weight: float = 1.0, base: str | None = None
+    ) -> None:
+        """Write the low-rank adapters for peft, which loads them on the base; of experts, one, times its ``weight``.
+
+        ``base`` is its name for peft, unless that is where this run found it.
+        """
+        raise NotImplementedError
+
     def count_choices(self, model: nn.Module, batch: Batch) -> FirstPass:
         """Return how often each expert is chosen, and what the gate reads."""
         listener: Any = model

@@ -109,9 +109,8 @@ class AsrTask(Recogniser):
 
     # Training.
 
-    def meta_model(self) -> AsrModel | None:
-        """Return a model like the trained one, before its vocabulary is known; None for a base of the Hub."""
-        config = config_before(self.experiment, self.folder)
+    def meta_model(self, fetches: bool = False) -> AsrModel | None:
+        config = config_before(self.experiment, self.folder, fetches)
         return None if config is None else AsrModel(random_whisper(config), self.options.lora, self.options.experts)
 
     def meta_batch(self) -> Batch | None:
@@ -219,9 +218,10 @@ class AsrTask(Recogniser):
         """Write a Whisper that faster-whisper and CTranslate2 load, as ``export_hf`` does."""
         write_whisper_ct2(self.transcriber(model), folder, expert, weight, quantization)
 
-    def export_peft(self, model: nn.Module, folder: Path, expert: int | None = None, weight: float = 1.0) -> None:
-        """Write the low-rank adapters for peft, which loads them on the base; of experts, one, times its ``weight``."""
-        options = self.options.model_copy(update={"base": name_of(self.options.base, self.folder)})
+    def export_peft(
+        self, model: nn.Module, folder: Path, expert: int | None = None, weight: float = 1.0, base: str | None = None
+    ) -> None:
+        options = self.options.model_copy(update={"base": base or name_of(self.options.base, self.folder)})
         write_adapter(cast("AsrModel", model), options, folder, expert, weight)
 
     def export_mixture(self, model: nn.Module, folder: Path) -> None:

@@ -77,16 +77,20 @@ def scratch_config(options: ScratchConfig, ids: SpecialIds, num_mel_bins: int, s
     return config
 
 
-def config_before(experiment: AsrExperiment, folder: Path) -> WhisperConfig | None:
-    """Return the sizes of the model before its data are prepared; None for a base of the Hub, which isn't contacted."""
+def config_before(experiment: AsrExperiment, folder: Path, fetches: bool = False) -> WhisperConfig | None:
+    """Return the sizes of the model before its data are prepared; None for a base of the Hub, unless it ``fetches``.
+
+    Raises UserError where they can't be read.
+    """
     options, data = experiment.model, experiment.data
     if options.base == SCRATCH:
         ids, num_bins = ids_of_size(data.tokenizer.vocab_size), experiment.global_config.num_mel_bins
         return scratch_config(options.scratch, ids, num_bins, data.max_duration)
     source = base_of(options, folder)
-    if not Path(source).is_dir():
+    if not fetches and not Path(source).is_dir():
         return None
-    config: WhisperConfig = transformers_of(PURPOSE, "asr").WhisperConfig.from_pretrained(source)
+    sizes = transformers_of(PURPOSE, "asr").WhisperConfig
+    config: WhisperConfig = fetch_model(KEY, source, lambda: sizes.from_pretrained(source))
     config.max_source_positions = positions_of(data.max_duration)
     return config
 

@@ -25,6 +25,7 @@ from vaak.tasks.asr.stages.comparison import RateDifference, compare_systems, ju
 from vaak.tasks.asr.stages.controls import sizes_of
 from vaak.tasks.asr.stages.options import MoeOptions
 from vaak.tasks.asr.stages.pipeline import PIPELINE
+from vaak.tasks.asr.stages.runs import task_of
 from vaak.text.scoring.word_errors import score_texts
 
 Command = Callable[..., tuple[int, str, str]]
@@ -77,12 +78,15 @@ def test_one_lora_has_as_many_parameters_as_gate_and_experts(finished: Path) -> 
 
 
 @pytest.mark.parametrize(("rank", "num_experts", "hidden"), [(1, 2, 4), (3, 5, 16)])
-def test_sizes_are_those_of_the_model(rank: int, num_experts: int, hidden: int, whisper_folder: Path) -> None:
-    from vaak.tasks.asr.config import AsrModelConfig, WhisperLoraConfig
+def test_sizes_are_those_of_the_model(
+    rank: int, num_experts: int, hidden: int, whisper_folder: Path, tmp_path: Path
+) -> None:
+    from vaak.tasks.asr.config import WhisperLoraConfig
     from vaak.tasks.asr.whisper import loaded_whisper
 
     experts = ExpertsConfig(num_experts=num_experts, rank=rank, gate_width=hidden, targets=("q_proj", "fc1"))
-    found = sizes_of(AsrModelConfig(base=str(whisper_folder), experts=experts))
+    model = {"base": str(whisper_folder), "experts": experts.model_dump(mode="json")}
+    found = sizes_of(task_of({"task": "asr", "model": model}, tmp_path))
     lora = WhisperLoraConfig(rank=found["rank"], targets=experts.targets)
 
     def number(*added: Any) -> int:

@@ -25,13 +25,12 @@ from vaak.pipeline import rows as rows_of_keys
 from vaak.pipeline.jobs import Jobs
 from vaak.pipeline.rows import PipelineRowStore
 from vaak.pipeline.run import PipelinePlan, Request
-from vaak.pipeline.stage import StageWork
 from vaak.runs.open_run import open_run
 from vaak.tasks.asr.features import SAMPLING_RATE, WhisperFeatures
 from vaak.tasks.asr.stages.clusters import Clusters
 from vaak.tasks.asr.stages.forecasts import KEPT, PASSES, STARTING
 from vaak.tasks.asr.stages.gate_task import held_out
-from vaak.tasks.asr.stages.mixture import calibration_of, export_adapter, load_gate, probabilities
+from vaak.tasks.asr.stages.mixture import calibration_of, load_gate, probabilities
 from vaak.tasks.asr.stages.pipeline import PIPELINE, extract_embeddings
 from vaak.tasks.asr.whisper import loaded_whisper
 
@@ -176,14 +175,10 @@ def test_an_adapter_names_its_base_as_peft_finds_it(
 ) -> None:
     monkeypatch.chdir(whisper_folder.parent)
     name, base = (name, base) if name else (str(whisper_folder.resolve()), whisper_folder.name)
-    options: Any = from_options(PIPELINE.options, {"whisper_model": base}, PIPELINE.name)
-    run = finished / "experts" / "expert-0"
-    export_adapter(StageWork(tmp_path, options, {}, Jobs()), run, tmp_path / "stage")
-    opened: Any = open_run(run, device="cpu")
+    opened: Any = open_run(finished / "experts" / "expert-0", device="cpu")
     opened.task.options = opened.task.options.model_copy(update={"base": base})
-    opened.task.export_peft(opened.model, tmp_path / "command")
-    for folder in ("stage", "command"):
-        assert read_json(tmp_path / folder / "adapter_config.json")["base_model_name_or_path"] == name
+    opened.task.export_peft(opened.model, tmp_path / "peft")
+    assert read_json(tmp_path / "peft" / "adapter_config.json")["base_model_name_or_path"] == name
 
 
 @pytest.mark.parametrize("pooling", ["flatten", pytest.param("none", marks=pytest.mark.slow)])

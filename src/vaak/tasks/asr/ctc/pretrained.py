@@ -241,10 +241,10 @@ def has_adapter(source: str, language: str) -> bool:
     return fetch_model("model.adapter", source, lambda: cached_file(source, name, **missing)) is not None
 
 
-def random_base(folder: Path, ids: SpecialIds) -> Any:
-    """Return a network of the sizes in ``folder``, with weights from torch's default generator."""
-    config = config_in(folder)
-    config.vocab_size, config.pad_token_id = ids.size, ids.pad
+def drawn_base(config: Any, ids: SpecialIds | None = None) -> Any:
+    """Return a network of these sizes, for ``ids`` if given, with weights from torch's default generator."""
+    if ids is not None:
+        config.vocab_size, config.pad_token_id = ids.size, ids.pad
     return transformers_of(PURPOSE, "asr").AutoModelForCTC.from_config(config)
 
 

@@ -46,8 +46,8 @@ from vaak.tasks.asr.ctc.pretrained import (
     PROJECTIONS,
     PretrainedCtc,
     config_in,
+    drawn_base,
     load_base,
-    random_base,
     span_mask,
     write_pretrained,
 )
@@ -55,8 +55,8 @@ from vaak.tasks.asr.export import demand_one
 from vaak.tasks.asr.metrics import AsrMeters
 from vaak.tasks.asr.prepare import BASE, PreparedUtterances, recipe
 from vaak.tasks.asr.recogniser import HEARD, Recogniser
-from vaak.tasks.asr.whisper import base_of, name_of
-from vaak.tasks.pretrained import load_or_init
+from vaak.tasks.asr.whisper import KEY, base_of, name_of
+from vaak.tasks.pretrained import config_of, load_or_init
 from vaak.tasks.speech_task import NOT_TUNED_ON, Datasets
 from vaak.text.scoring.normalisers import normaliser
 
@@ -136,11 +136,13 @@ class CtcTask(Recogniser):
 
     # Training.
 
-    def meta_model(self) -> CtcModel | None:
-        """Return a model like the trained one, before its vocabulary is known; None with a base."""
-        if self.is_pretrained:
+    def meta_model(self, fetches: bool = False) -> CtcModel | PretrainedCtc | None:
+        if not self.is_pretrained:
+            return self._conformer(self.data.tokenizer.vocab_size)
+        source = base_of(self.options, self.folder)
+        if not fetches and not Path(source).is_dir():
             return None
-        return self._conformer(self.data.tokenizer.vocab_size)
+        return PretrainedCtc(drawn_base(config_of(KEY, source)), self.options)
 
     def _conformer(self, vocab_size: int) -> CtcModel:
         options = self.options
@@ -161,7 +163,7 @@ class CtcTask(Recogniser):
         base = load_or_init(
             self.directory,
             lambda: load_base(base_of(self.options, self.folder), ids, self.options.adapter),
-            lambda: random_base(self._base, ids),
+            lambda: drawn_base(config_in(self._base), ids),
         )
         return PretrainedCtc(base, self.options)
 
@@ -259,20 +261,19 @@ class CtcTask(Recogniser):
         whole = merged(network.base, expert, weight)
         write_pretrained(whole, vocabulary, pieces_of(vocabulary), self._base, folder, self.options.adapter)
 
-    def export_peft(self, model: nn.Module, folder: Path, expert: int | None = None, weight: float = 1.0) -> None:
-        """Write the low-rank adapters, and the output layer, for peft; of experts, one, times its ``weight``.
-
-        Their names are those of transformers' model, or of the Conformer of the run that this one began with.
-        """
+    def export_peft(
+        self, model: nn.Module, folder: Path, expert: int | None = None, weight: float = 1.0, base: str | None = None
+    ) -> None:
+        """The same, with the output layer, named as in transformers' model, or in the run that this one began with."""
         network: Any = model
         demand_one(network, expert)
         if not self._calls_adapters:
             log.warning("these adapters are for Vaak: %s", NOT_CALLED)
         options, began = self.options, self.experiment.training.checkpoint.init_from
-        base: str | None = None if began is None else str(Path(began).expanduser().absolute())
+        base = base or (None if began is None else str(Path(began).expanduser().absolute()))
         head = "head"
         if self.is_pretrained:
-            network, head, base = network.base, "lm_head", name_of(options.base, self.folder)
+            network, head, base = network.base, "lm_head", base or name_of(options.base, self.folder)
         adapters = list(adapters_of(network, expert, weight))
         targets = [one.name for one in adapters]
         whole = {head: network.get_submodule(head)}

@@ -13,29 +13,30 @@ from __future__ import annotations
 
 import logging
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from vaak.core.storage.files import read_json, write_json
 from vaak.pipeline.stage import StageWork
-from vaak.tasks.asr.config import AsrModelConfig, ExpertsConfig
 from vaak.tasks.asr.stages.clusters import Clusters, clusters
 from vaak.tasks.asr.stages.options import MoeOptions
 from vaak.tasks.asr.stages.runs import (
+    NOT_LORA,
     Values,
     best_figures,
     data_of,
     metric_of,
     model_of,
+    task_of,
     training_of,
     wants_pretraining,
 )
 
+if TYPE_CHECKING:
+    from vaak.tasks.asr.recogniser import Recogniser
+
 log = logging.getLogger("vaak")
 
 PARAMETERS, RESULTS, PRETRAINING = "parameters.json", "one_lora.json", "pretraining"
-NOT_LORA = r"^(?!.*\.lora_[AB]\.)"
-"""Parameters that the second training doesn't take from the first: the base's."""
 
 
 def is_compared(options: MoeOptions) -> bool:
@@ -52,9 +53,9 @@ def parameters(work: StageWork) -> dict[str, Any]:
     """The body of the stage that counts what the mixture trains, from which the rank of the one LoRA follows."""
     options: MoeOptions = work.options
     in_all = Clusters.read(work.inputs["clusters"]).num_clusters if "clusters" in work.inputs else options.experts
-    values = {**options.lora.model_dump(), "num_experts": in_all, "gate_width": options.gate_width}
-    experts = ExpertsConfig(**{**values, "top_k": 1, **options.asr_config.get("model", {}).get("experts", {})})
-    about = sizes_of(AsrModelConfig(**model_of(work), experts=experts))
+    gate = {"num_experts": in_all, "gate_width": options.gate_width, "top_k": 1}
+    model = {**model_of(work), "experts": {**options.lora.model_dump(mode="json"), **gate}}
+    about = sizes_of(task_of({**data_of(options, "joint"), "model": model}, work.folder, options.asr_config))
     log.info(
         "the mixture trains %s parameters (%d experts %s, gate %s); one LoRA of rank %d has %s",
         *(f"{about['mixture']:,}", in_all, f"{about['experts']:,}", f"{about['gate']:,}", about["rank"]),
@@ -64,27 +65,19 @@ def parameters(work: StageWork) -> dict[str, Any]:
     return about
 
 
-def sizes_of(options: AsrModelConfig) -> dict[str, int]:
-    """The parameters that a mixture on a base trains, and the rank of one LoRA with at least as many; and how many.
+def sizes_of(task: Recogniser) -> dict[str, int]:
+    """The parameters that a task's mixture trains, and the rank of one LoRA with at least as many; and how many.
 
     An output layer, which both train, isn't counted. No weights are read: the model has sizes only. Raises UserError
     where the base's aren't found.
     """
     import torch
 
-    from vaak.tasks.asr.ctc.pretrained import PretrainedCtc
-    from vaak.tasks.asr.model import AsrModel
-    from vaak.tasks.asr.whisper import KEY, PURPOSE, base_of
-    from vaak.tasks.pretrained import SAFELY, fetch_model, transformers_of
-
-    auto, source, experts = transformers_of(PURPOSE, "asr"), base_of(options, Path()), options.experts
-    assert experts is not None
-    config = fetch_model(KEY, source, lambda: auto.AutoConfig.from_pretrained(source, **SAFELY))
     with torch.device("meta"):
-        if options.architecture == "ctc":
-            model: torch.nn.Module = PretrainedCtc(auto.AutoModelForCTC.from_config(config), options)
-        else:
-            model = AsrModel(auto.WhisperForConditionalGeneration(config), experts=experts)
+        model = task.meta_model(fetches=True)
+    experts = task.options.experts
+    assert model is not None
+    assert experts is not None
     sizes = {name: one.numel() for name, one in model.named_parameters() if one.requires_grad}
     of_experts = sum(size for name, size in sizes.items() if name.endswith(("lora_a", "lora_b")))
     of_all = of_experts + sum(size for name, size in sizes.items() if name.startswith("gate."))

@@ -30,7 +30,6 @@ from vaak.tasks.asr.stages.embeddings import ABOUT, ROWS, Embedder, means, names
 from vaak.tasks.asr.stages.options import MoeOptions
 from vaak.tasks.asr.stages.runs import (
     Values,
-    base_of,
     best_figures,
     data_of,
     metric_of,
@@ -252,19 +251,12 @@ def train_expert(work: StageWork, expert: int, lists: dict[str, list[str]]) -> t
 def export_adapter(work: StageWork, run: Path, folder: Path) -> None:
     """Write the adapter of a run for peft; a base that was made here is named without the place of this pipeline."""
     from vaak.runs.open_run import open_run
-    from vaak.tasks.asr.export import write_adapter
-    from vaak.tasks.asr.whisper import name_of
 
     if all((folder / name).is_file() for name in OF_PEFT):
         return
     shutil.rmtree(folder, ignore_errors=True)
-    opened = open_run(run, device="cpu")
-    model: Any = opened.model
-    if work.options.architecture == "ctc":
-        opened.task.export_peft(model, folder)
-        return
-    name = "../../../base/whisper" if "base" in work.inputs else name_of(base_of(work.options), Path())
-    write_adapter(model, opened.experiment.model.model_copy(update={"base": name}), folder)
+    opened: Any = open_run(run, device="cpu")
+    opened.task.export_peft(opened.model, folder, base="../../../base/whisper" if "base" in work.inputs else None)
 
 
 def write_initial(work: StageWork, tensors: dict[int, dict[str, Tensor]], num_experts: int) -> None:

@@ -42,6 +42,8 @@ NOT_EMBEDDED = ("augmentation", "decoding", "max_valid_samples", "normaliser", "
 """Options of the section data that change nothing of the embeddings."""
 BASE_FILES = (".safetensors", ".json", ".txt")
 """Files that transformers reads of a base: weights, sizes, tokens and their merges."""
+NOT_LORA = r"^(?!.*\.lora_[AB]\.)"
+"""Parameters that aren't an adapter's."""
 MINUTES_BETWEEN_SAVES = 30
 """The most that a killed stage loses, however long its epochs are."""
 
@@ -162,8 +164,8 @@ def training_of(options: MoeOptions, stage: str, metric: str) -> Values:
         values["gradient_accumulation_steps"] = options.gradient_accumulation_steps
         values["mixed_precision"] = precision_of(options)
         values["performance"] = {"num_workers": options.num_workers}
-    if stage == "experts" and options.architecture == "ctc":  # all experts are of the base's output layer
-        values["freeze"] = [{"match": "lm_head"}]
+    if stage == "experts":  # all experts are of the base's output layer
+        values["freeze"] = [{"match": NOT_LORA}]
     return values
 
 
@@ -182,17 +184,20 @@ def precision_of(options: MoeOptions) -> str:
     return "fp16" if is_fp16 else "no"
 
 
-def prepared_task(values: Mapping[str, Any], directory: Path, *overrides: Mapping[str, Any]) -> Any:
-    """The task of a run's configuration, with its data prepared in a directory, unless they are there.
-
-    ``overrides`` are sections that override ``values``.
-    """
+def task_of(values: Mapping[str, Any], directory: Path, *overrides: Mapping[str, Any]) -> Any:
+    """The task of a run's configuration, in a directory; ``overrides`` are sections that override ``values``."""
     from vaak.config.load import load_layers
-    from vaak.runs.prepared import is_prepared
     from vaak.tasks.asr.task import AsrTask
 
     loaded: Any = load_layers([values, *overrides, {"name": "data", "run_dir": str(directory)}])
-    task = AsrTask(loaded.experiment, directory, loaded.folder)
+    return AsrTask(loaded.experiment, directory, loaded.folder)
+
+
+def prepared_task(values: Mapping[str, Any], directory: Path, *overrides: Mapping[str, Any]) -> Any:
+    """The same, with its data prepared in the directory, unless they are there."""
+    from vaak.runs.prepared import is_prepared
+
+    task = task_of(values, directory, *overrides)
     if not is_prepared(directory):
         task.prepare()
     return task
