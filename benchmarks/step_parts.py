@@ -13,7 +13,7 @@ engine.py; ``(not in a part)`` is what is between the parts: the loop, generator
 ``--before`` names another checkout of Vaak, measured by this one's PARTS.
 
 ``--muon LAYERSxWIDTH`` measures in place of all this, in one process, the update of so many layers' matrices by Muon:
-those of one shape together, as Vaak does it, and one after the other, as torch does; the weights must be the same bits.
+those of one shape together and one after the other, which must give the same bits, and by torch's own rule.
 """
 
 from __future__ import annotations
@@ -273,7 +273,9 @@ def row_of(part: str, hand: float, ours: float, before: float | None) -> None:
 def muon(sizes: str, rounds: int, clock: str) -> None:
     """A line for each way: milliseconds of an update, and the ratio within rounds with its quartiles."""
     from vaak.config.optimization import OptimizerConfig  # the arms, also of other checkouts, do without
+    from vaak.engine.optim import optimizers
     from vaak.engine.optim.optimizers import NamedParameter, optimizers_of
+    from vaak.engine.precision import muon_dtype
 
     layers, width = map(int, sizes.split("x"))
     generator = torch.Generator().manual_seed(0)
@@ -282,40 +284,53 @@ def muon(sizes: str, rounds: int, clock: str) -> None:
         (width, 4 * width),
     ]  # of attention, and of a feed-forward layer
     values = [torch.randn(shape, generator=generator) for _ in range(layers) for shape in shapes]
-    weights = [[nn.Parameter(value.clone()) for value in values] for _ in range(2)]
+    weights = [[nn.Parameter(value.clone()) for value in values] for _ in range(3)]
     config = OptimizerConfig(type="muon", lr=0.02)
-    named = [
-        NamedParameter(f"layers.{number}.weight", one, nn.Linear(1, 1), False, False)
-        for number, one in enumerate(weights[0])
+    ours = [
+        optimizers_of(
+            [NamedParameter(f"{number}.weight", one, nn.Linear(1, 1), False, False) for number, one in enumerate(own)],
+            config,
+            HERE,
+        )[0]
+        for own in weights[:2]
     ]
-    (ours,) = optimizers_of(named, config, HERE)
     theirs = torch.optim.Muon(
-        weights[1],
+        weights[2],
         lr=config.lr,
         weight_decay=config.weight_decay,
         momentum=config.momentum,
         nesterov=config.nesterov,
         adjust_lr_fn="original",
     )
-    ways, now = {"together": ours, "one by one, torch's": theirs}, CLOCKS[clock]
+    ways, now = (
+        dict(zip(("together", "one by one", "one by one, torch's"), (*ours, theirs), strict=True)),
+        CLOCKS[clock],
+    )
+    now, at_once = CLOCKS[clock], dict(zip(ways, (optimizers.MOST_STACKED, 1, 1), strict=True))
     taken: dict[str, list[float]] = {name: [] for name in ways}
     for number in range(rounds + 1):
-        for one, other in zip(*weights, strict=True):
-            one.grad = torch.randn(one.shape, generator=generator)
-            other.grad = one.grad.clone()
+        for alike in zip(*weights, strict=True):
+            gradient = torch.randn(alike[0].shape, generator=generator)
+            for one in alike:
+                one.grad = gradient.clone()
         for name in list(ways)[:: 1 if number % 2 else -1]:
+            optimizers.MOST_STACKED = at_once[name]
             begun = now()
             ways[name].step()
             if number:  # the first makes the moments
                 taken[name].append((now() - begun) / 1e6)
-    same = all(torch.equal(one, other) for one, other in zip(*weights, strict=True))
-    ratios = [one / other for one, other in zip(*taken.values(), strict=True)]
-    quartiles = statistics.quantiles(ratios, n=4)
-    say(f"{len(values)} matrices, {rounds} updates, {clock} clock; {'the same bits' if same else 'OTHER BITS'}\n")
+    same = all(torch.equal(one, other) for one, other in zip(*weights[:2], strict=True))
+    dtype = str(muon_dtype(torch.device("cpu"))).removeprefix("torch.")
+    bits = "the same bits" if same else "OTHER BITS"
+    say(f"{len(values)} matrices, {rounds} updates in {dtype}, {clock} clock; {bits}\n")
     say("| Muon | ms an update |\n|---|---|")
     for name, times in taken.items():
         say(f"| {name} | {statistics.median(times):.1f} |")
-    say(f"\ntogether ÷ one by one: {quartiles[1]:.3f} ({quartiles[0]:.3f} to {quartiles[2]:.3f})")
+    say("")
+    together = taken["together"]
+    for name, times in list(taken.items())[1:]:
+        quartiles = statistics.quantiles([one / other for one, other in zip(together, times, strict=True)], n=4)
+        say(f"together ÷ {name}: {quartiles[1]:.3f} ({quartiles[0]:.3f} to {quartiles[2]:.3f})")
 
 
 def main() -> None:

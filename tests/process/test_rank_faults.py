@@ -35,9 +35,10 @@ def lines(folder: Path, fault: Fault, codes: Sequence[int], *overrides: str) -> 
             "rank 1 runs with training.random_seed 7, rank 0 with 42",
             marks=pytest.mark.slow,
         ),
-        (
+        pytest.param(
             Fault(0, overrides=("training.optimizer.lr=0.5",)),
             "rank 1 runs with training.optimizer.lr 0.01, rank 0 with 0.5",
+            marks=pytest.mark.slow,
         ),
         pytest.param(
             Fault(1, overrides=("model.d_model=64",)),
@@ -53,6 +54,13 @@ def test_processes_that_run_something_else_are_told_apart(tmp_path: Path, fault:
     assert named in said
     assert "start all processes with the same files and options" in said
     assert "\n" not in said
+    assert not (tmp_path / "run").exists()
+
+
+def test_muon_refuses_processors_of_which_some_multiply_bf16(tmp_path: Path):
+    """Each process updates all weights, which would drift apart."""
+    (said,) = lines(tmp_path, Fault(1, has_no_bf16=True), [2, 2], "training.optimizer.type=muon")
+    assert "different processors: rank 1 runs with muon in float32, rank 0 with bfloat16: use processors" in said
     assert not (tmp_path / "run").exists()
 
 

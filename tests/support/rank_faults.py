@@ -20,6 +20,7 @@ from processes import LEAVING_SECONDS
 from tiny_runs import loaded
 from vaak.core.callback import Callback
 from vaak.core.errors import RemoteError, UserError
+from vaak.engine import precision
 from vaak.engine.distributed import ranks
 from vaak.runs import start
 from vaak.tasks.lm.task import LanguageModelTask
@@ -29,11 +30,13 @@ TRAINING = ("training.gradient_accumulation_steps=3", "training.max_steps=4", "t
 
 @dataclass(frozen=True)
 class Fault:
-    """What is wrong with one rank: other options, another version, another folder or other data; slow; killed."""
+    """What is wrong with one rank: other options, version, processor, folder or data; slow; killed."""
 
     rank: int
     overrides: tuple[str, ...] = ()
     version: str = ""
+    has_no_bf16: bool = False
+    """Alone of both."""
     folder: str = ""
     data: str = ""
     slow_seconds: float = 0.0
@@ -53,6 +56,8 @@ def train_together(rank: int, port: int, folder: Path, fault: Fault, *overrides:
     given = [*TRAINING, *overrides, *(fault.overrides if mine else ())]
     if mine and fault.version:
         vaak.__version__ = fault.version
+    if fault.has_no_bf16:
+        vars(precision)["has_fast_bf16"] = lambda: not mine
     os.chdir(folder)
     if fault.folder:
         ranks.PATIENCE_SECONDS = 1.0  # for a file system that is slow, where this one has no such file

@@ -64,6 +64,7 @@ def cpu_quota(groups: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc/sel
     return min((quota for quota in quotas if quota is not None), default=None)
 
 
+@cache
 def has_fast_bf16(cpuinfo: Path = Path("/proc/cpuinfo")) -> bool | None:
     """Return whether the processor multiplies bf16 in hardware; None where the system doesn't say."""
     try:

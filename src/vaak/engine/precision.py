@@ -103,6 +103,14 @@ def uses_tf32(config: TrainingConfig, device: torch.device) -> bool:
     return not config.deterministic and precision_on(config.mixed_precision, device) != "no"
 
 
+def muon_dtype(device: torch.device) -> torch.dtype:
+    """The numbers in which Muon orthogonalises: bf16; fp32 on a CPU that isn't known to multiply bf16 in hardware.
+
+    torch emulates such products there, which takes 15 to 45 times as long as those of fp32.
+    """
+    return torch.float32 if device.type == "cpu" and not has_fast_bf16() else torch.bfloat16
+
+
 def precision_in_words(config: TrainingConfig, precision: Precision) -> str:
     """Return how a run computes, for a person, and what ``auto`` would be where that differs.
 

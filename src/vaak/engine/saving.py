@@ -37,7 +37,7 @@ from vaak.engine.checkpoint.weights import model_tensors
 from vaak.engine.distributed.launcher import weights_fingerprint
 from vaak.engine.distributed.sharding import is_sharded, local, part_of
 from vaak.engine.optim.optimizer_state import of_all_ranks
-from vaak.engine.precision import Precision, uses_tf32
+from vaak.engine.precision import Precision, muon_dtype, uses_tf32
 from vaak.engine.state import Position, State
 from vaak.engine.training_data import TrainingData
 
@@ -309,6 +309,7 @@ MEANINGS = {
     "driver": "it compiles some kernels",
     "cudnn": "it may choose other kernels",
     **dict.fromkeys(("nccl", *OF_NCCL), "GPUs may add up gradients in another order"),
+    "muon": "it orthogonalises in fp32 on a CPU without instructions for bf16",
 }
 """What a change of a condition does, where its name doesn't say it."""
 
@@ -348,6 +349,7 @@ def conditions(config: TrainingConfig, precision: Precision, world_size: int) ->
         "deterministic": torch.are_deterministic_algorithms_enabled(),
         "tf32": uses_tf32(config, device) and on_gpu,
         "fused": config.optimizer.fused is not False,
+        "muon": str(muon_dtype(device)).removeprefix("torch.") if config.optimizer.type == "muon" else None,
         "gradient_checkpointing": performance.gradient_checkpointing,
     }
 

@@ -57,7 +57,7 @@ KIND_OF_CONDITION = {
     **dict.fromkeys(("vaak", "code"), "code"),
     **dict.fromkeys(("python", "torch", "numpy", "packages"), "versions"),
     **dict.fromkeys(("device", "driver", "cudnn", "nccl", "nccl settings"), "hardware"),
-    **dict.fromkeys(("cpu capability", "processor", "instructions"), "hardware"),
+    **dict.fromkeys(("cpu capability", "processor", "instructions", "muon"), "hardware"),
 }
 """All other conditions are options."""
 

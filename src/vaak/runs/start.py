@@ -45,7 +45,7 @@ from vaak.engine.distributed.ranks import Ranks, demand_shared, start_ranks
 from vaak.engine.memory import read_memory
 from vaak.engine.metrics_file import read_records
 from vaak.engine.optim.schedules import warmup_steps
-from vaak.engine.precision import keeping_generators, precision_in_words, precision_on
+from vaak.engine.precision import keeping_generators, muon_dtype, precision_in_words, precision_on
 from vaak.engine.resume import demand_resumable, start_fresh
 from vaak.engine.trained import initialise
 from vaak.engine.trainer import Trainer
@@ -252,11 +252,15 @@ def _configuration_of(checkpoint: Path) -> dict[str, Any]:
 
 
 def _compare(loaded: Loaded, ranks: Ranks) -> None:
-    """Raise UserError on every rank where one of them runs another configuration or other versions."""
+    """Raise UserError on every rank where one of them runs another configuration, other versions, or another Muon."""
     versions = {"python": platform.python_version(), "torch": torch.__version__, "numpy": np.__version__}
     values = {**loaded.experiment.model_dump(mode="json"), "versions": {"vaak": vaak.__version__, **versions}}
     try:
         ranks.compare("the processes have different settings", values)
+        if loaded.experiment.training.optimizer.type == "muon":  # their weights would drift apart
+            dtype = {"muon in": str(muon_dtype(ranks.device)).removeprefix("torch.")}
+            advice = "use processors that all multiply bf16 in hardware, or none of them, or another optimizer"
+            ranks.compare("the machines have different processors", dtype, advice)
     except UserError:
         ranks.close()
         raise

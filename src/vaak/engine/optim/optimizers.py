@@ -9,10 +9,11 @@ is (-1: below). ``groups`` scale the rate or replace the decay by name.
 Muon (Jordan et al. 2024) updates the hidden layers' matrices; AdamW the embeddings, heads, norms and biases. The
 matrices' rate is scaled by √max(1, rows / columns), Jordan's rule (torch's ``original``): ``lr`` then is the spectral
 size of an update, alike at every width. AdamW's rate means something else, so it has its own, a third of ``lr`` unless
-given. Matrices of one shape are orthogonalised together (Newton-Schulz): on a GPU that starts fewer kernels than the
-rule of torch; on a CPU it takes about the same time, and the bits are the same. A user's ``torch.optim.Optimizer`` is
-made with the same groups; what it keeps in ``state[parameter]`` or in its groups, as tensors or plain values, is what a
-checkpoint keeps.
+given. Matrices of one shape are orthogonalised together (Newton-Schulz): fewer kernels are started than by the rule of
+torch, and the bits are the same. Differs: on a CPU without bf16 in hardware, it is done in fp32 (``muon_dtype``).
+
+A user's ``torch.optim.Optimizer`` is made with the same groups; what it keeps in ``state[parameter]`` or in its groups,
+as tensors or plain values, is what a checkpoint keeps.
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ from vaak.config.tasks import load_name
 from vaak.core.errors import UserError
 from vaak.core.torch_internals import uncompiled
 from vaak.engine.distributed.sharding import is_sharded
+from vaak.engine.precision import muon_dtype
 
 
 def optimizers_of(parameters: list[NamedParameter], config: OptimizerConfig, folder: Path) -> list[Optimizer]:
@@ -103,8 +105,8 @@ def muon(parameters: list[NamedParameter], config: OptimizerConfig) -> list[Opti
     return optimizers
 
 
-MOST_STACKED = 2**26
-"""Numbers of matrices that are orthogonalised together, or of a single one that is larger."""
+MOST_STACKED = 2**27
+"""Bytes of the matrices that are orthogonalised together, or of a single one that is larger."""
 
 
 @cache
@@ -126,7 +128,8 @@ def _muon_step(self: Optimizer, closure: Callable[[], Any] | None = None) -> Any
             if parameter.grad is None:
                 continue
             # a copy of each in the stack, and of its products: so much memory is bounded, whatever the model's size
-            state, at_once = self.state[parameter], max(1, MOST_STACKED // parameter.numel())
+            state, itemsize = self.state[parameter], muon_dtype(parameter.device).itemsize
+            at_once = max(1, MOST_STACKED // (parameter.numel() * itemsize))
             if "momentum_buffer" not in state:
                 state["momentum_buffer"] = torch.zeros_like(parameter.grad)
             stacks = alike.setdefault((parameter.shape, parameter.device, parameter.grad.dtype), [[]])
@@ -142,11 +145,12 @@ def _update_stack(parameters: list[Tensor], momenta: list[Tensor], group: dict[s
     gradients = [one.grad for one in parameters if one.grad is not None]
     torch._foreach_lerp_(momenta, gradients, 1 - group["momentum"])
     towards = torch._foreach_lerp(gradients, momenta, group["momentum"]) if group["nesterov"] else momenta
-    # Newton-Schulz: X ← aX + b(XXᵀ)X + c(XXᵀ)²X moves all singular values towards 1. In 16 bits, since it needn't be
-    # exact; and lying down, so that the product XXᵀ is the smaller one.
+    # Newton-Schulz: X ← aX + b(XXᵀ)X + c(XXᵀ)²X moves all singular values towards 1. In 16 bits where they are quicker,
+    # since it needn't be exact; and lying down, so that the product XXᵀ is the smaller one.
     a, b, c = group["ns_coefficients"]
     rows, columns = parameters[0].shape
-    x = torch.stack([one.bfloat16() for one in towards])
+    dtype = muon_dtype(parameters[0].device)
+    x = torch.stack([one.to(dtype) for one in towards])
     x = x.mT if rows > columns else x
     x = x / torch.stack([one.norm() for one in x]).clamp(min=group["eps"])[:, None, None]
     for _ in range(group["ns_steps"]):

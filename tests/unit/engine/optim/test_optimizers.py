@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import copy
 import json
 import math
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -15,9 +15,13 @@ from torch import nn
 from all_parameters import build_optimizers
 from toy import names_of
 from vaak.config.optimization import OptimizerConfig, ParameterGroupConfig
+from vaak.config.training import TrainingConfig
 from vaak.core.errors import CheckpointError, UserError
+from vaak.engine import precision
+from vaak.engine.optim import optimizers
 from vaak.engine.optim.optimizer_state import load_optimizer_tensors, optimizer_tensors
 from vaak.engine.optim.optimizers import Lion
+from vaak.engine.saving import conditions
 from vaak.engine.step import set_learning_rates
 
 ALL = ("adamw", "adam", "sgd", "adafactor", "lion", "muon")
@@ -273,25 +277,70 @@ def test_a_state_of_another_model_or_optimizer_is_refused_and_changes_nothing():
 SHAPES = [(8, 8), (16, 8), (8, 24), (16, 8), (8, 8), (64, 33), (8, 8), (64, 33)]
 
 
-@pytest.mark.parametrize("nesterov", [True, False])
-@pytest.mark.parametrize("most", [2**26, 128, 1])
-def test_muon_of_stacks_gives_the_bits_of_torchs_one_at_a_time(nesterov, most, monkeypatch):
-    """On a CPU; also where a matrix gets no gradient in a step, and where stacks are cut."""
-    from vaak.engine.optim import optimizers
-
-    monkeypatch.setattr(optimizers, "MOST_STACKED", most)
-    generator = torch.Generator().manual_seed(0)
-    ours = nn.ModuleDict({f"m{index}": nn.Linear(*shape[::-1], bias=False) for index, shape in enumerate(SHAPES)})
-    theirs = copy.deepcopy(ours)
-    config = OptimizerConfig(type="muon", lr=0.03, weight_decay=0.1, nesterov=nesterov)
-    (own,) = build_optimizers(ours, config)
-    options: dict[str, Any] = {"weight_decay": 0.1, "momentum": config.momentum, "nesterov": nesterov}
-    rule = torch.optim.Muon(theirs.parameters(), lr=0.03, adjust_lr_fn="original", **options)
+def updated_by_muon(make: Callable[[nn.Module], torch.optim.Optimizer]) -> list[nn.Parameter]:
+    """Matrices of these shapes after four updates, in each of which one or two have no gradient."""
+    torch.manual_seed(0)
+    model = nn.ModuleDict({f"m{index}": nn.Linear(*shape[::-1], bias=False) for index, shape in enumerate(SHAPES)})
+    rule, generator = make(model), torch.Generator().manual_seed(0)
     for step in range(4):
-        for index, (one, other) in enumerate(zip(ours.parameters(), theirs.parameters(), strict=True)):
-            gradient = None if (step + index) % 5 == 0 else torch.randn(one.shape, generator=generator)
-            one.grad, other.grad = gradient, None if gradient is None else gradient.clone()
-        own.step()
+        for index, one in enumerate(model.parameters()):
+            one.grad = None if (step + index) % 5 == 0 else torch.randn(one.shape, generator=generator)
         rule.step()
-    for one, other in zip(ours.parameters(), theirs.parameters(), strict=True):
+    return list(model.parameters())
+
+
+NESTEROV_OR_NOT = [OptimizerConfig(type="muon", lr=0.03, weight_decay=0.1, nesterov=one) for one in (True, False)]
+
+
+def torchs_muon(model: nn.Module, config: OptimizerConfig) -> torch.optim.Optimizer:
+    return torch.optim.Muon(
+        model.parameters(),
+        lr=config.lr,
+        weight_decay=config.weight_decay,
+        momentum=config.momentum,
+        nesterov=config.nesterov,
+        adjust_lr_fn="original",
+    )
+
+
+@pytest.mark.parametrize("config", NESTEROV_OR_NOT)
+@pytest.mark.parametrize("most", [2**27, 256, 1])
+def test_muon_of_stacks_gives_the_bits_of_torchs_one_at_a_time(config, most, monkeypatch):
+    """On a CPU with bf16; also where a matrix gets no gradient in a step, and where stacks are cut."""
+    monkeypatch.setattr(precision, "has_fast_bf16", lambda: True)
+    monkeypatch.setattr(optimizers, "MOST_STACKED", most)
+    found = updated_by_muon(lambda model: build_optimizers(model, config)[0])
+    expected = updated_by_muon(lambda model: torchs_muon(model, config))
+    for one, other in zip(found, expected, strict=True):
         assert torch.equal(one, other)
+
+
+@pytest.mark.parametrize("fast_bf16", [False, None])
+@pytest.mark.parametrize("config", NESTEROV_OR_NOT)
+def test_muon_is_exact_to_fp32_where_the_processor_has_no_bf16(config, fast_bf16, monkeypatch):
+    """Of torch's Muon in float64; the bits are the same however stacks are cut, as ranks cut them in their own way."""
+    monkeypatch.setattr(precision, "has_fast_bf16", lambda: fast_bf16)
+    found = []
+    for most in (2**27, 512, 1):
+        monkeypatch.setattr(optimizers, "MOST_STACKED", most)
+        found.append(updated_by_muon(lambda model: build_optimizers(model, config)[0]))
+    monkeypatch.setattr(torch.Tensor, "bfloat16", torch.Tensor.double)
+    expected = updated_by_muon(lambda model: torchs_muon(model, config))
+    for whole, cut, alone, exact in zip(*found, expected, strict=True):
+        assert torch.equal(whole, cut)
+        assert torch.equal(whole, alone)
+        torch.testing.assert_close(whole, exact, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("fast_bf16", [True, False, None])
+def test_muon_computes_in_fp32_on_a_cpu_without_bf16_alone_and_a_checkpoint_says_so(fast_bf16, monkeypatch):
+    monkeypatch.setattr(precision, "has_fast_bf16", lambda: fast_bf16)
+    assert {precision.muon_dtype(torch.device(kind)) for kind in ("cuda", "mps", "meta")} == {torch.bfloat16}
+    assert precision.muon_dtype(torch.device("cpu")) == (torch.bfloat16 if fast_bf16 else torch.float32)
+
+    def recorded(rule: str) -> Any:
+        config = TrainingConfig(optimizer=OptimizerConfig(type=rule))
+        return conditions(config, precision.Precision("no", torch.device("cpu")), 1)["muon"]
+
+    assert recorded("muon") == ("bfloat16" if fast_bf16 else "float32")
+    assert recorded("adamw") is None
