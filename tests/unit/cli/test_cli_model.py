@@ -49,6 +49,20 @@ def shown(vaak, tmp_path, monkeypatch):
     return of
 
 
+CTC = """\
+task: asr
+model: {architecture: ctc, conformer: {d_model: 32, num_layers: 1, num_heads: 2}}
+data: {tokenizer: {vocab_size: 50}, max_duration: 2}
+training: {device: cpu, batch_size: 4}
+"""
+
+
+def test_a_conformer_before_its_data(shown):
+    found = shown(CTC)
+    assert found["parameters"] == found["trained"] > 0
+    assert found["memory_bytes"]["activations"] > 0
+
+
 def test_a_language_model(shown):
     found = shown(LM)
     assert found["parameters"] == found["trained"] == found["tree"][0]["parameters"]

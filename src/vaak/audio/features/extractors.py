@@ -59,6 +59,18 @@ LHOTSE_OPTIONS = (
 )
 
 
+def dims_of(config: AudioConfig) -> int:
+    """Return how many numbers features have in a frame, which needs no tensor."""
+    if config.feature_type == "spectrogram":
+        length = samples_of(config.frame_length, config.sampling_rate)
+        return (1 << (length - 1).bit_length() if config.round_to_power_of_two else length) // 2 + 1
+    if config.feature_type == "mfcc":
+        return config.num_ceps
+    if config.mel is not None:
+        return config.num_mel_bins + 2 * (config.pitch is not None)
+    return config.num_mel_bins + config.use_energy
+
+
 class Features:
     """Turns samples ``(time,)``, float32 within ±1, into features ``(frame, dims)``, float32.
 
@@ -87,13 +99,7 @@ class Features:
     @property
     def dims(self) -> int:
         """Numbers in a frame."""
-        if self.config.feature_type == "spectrogram":
-            return int(self._layer.fft_length) // 2 + 1
-        if self.config.feature_type == "mfcc":
-            return self.config.num_ceps
-        if self.config.mel is not None:
-            return self.config.num_mel_bins + 2 * (self.config.pitch is not None)
-        return self.config.num_mel_bins + self.config.use_energy
+        return dims_of(self.config)
 
     @property
     def frame_shift(self) -> float:

@@ -116,7 +116,9 @@ class AsrModelConfig(Section):
         "whisper",
     )
     base: str = option(
-        "scratch: trained from scratch; v2, v3: Whisper large; or a name on the Hugging Face Hub, or a folder.", SCRATCH
+        "scratch: trained from scratch; v2, v3: Whisper large; or a name on the Hugging Face Hub, or a folder; of ctc, "
+        "also a run that trained a Conformer.",
+        SCRATCH,
     )
     scratch: ScratchConfig = option("whisper: sizes, if base is scratch.", ScratchConfig())
     conformer: ConformerConfig = option("ctc: the encoder, if base is scratch.", ConformerConfig())

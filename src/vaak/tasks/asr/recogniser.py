@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from vaak.core.batch import Batch, FirstPass, Term
 from vaak.core.errors import UserError
+from vaak.engine.checkpoint.files import resolve_checkpoint
 from vaak.nn.lora_experts import USE, load_balancing, uses_of
 from vaak.tasks.asr.config import SCRATCH, AsrDataConfig, AsrExperiment, AsrModelConfig
 from vaak.tasks.asr.data import AsrDataset
@@ -20,7 +21,7 @@ from vaak.tasks.asr.predict import Transcriber
 from vaak.tasks.asr.prepare import MAY_DIFFER, READING, PreparedUtterances
 from vaak.tasks.asr.spec import LOAD_BALANCING, SPEC
 from vaak.tasks.asr.transcripts import Transcript
-from vaak.tasks.asr.whisper import base_of
+from vaak.tasks.asr.whisper import base_of, run_of
 from vaak.tasks.base import refuse_other_options
 from vaak.tasks.speech_task import SpeechTask
 
@@ -60,7 +61,8 @@ class Recogniser(SpeechTask[AsrExperiment, PreparedUtterances, AsrDataset]):
         path = self.data.tokenizer.path
         if self.options.base == SCRATCH:
             return [*super().sources(), *([Path(path).expanduser()] if path else [])]
-        base = Path(base_of(self.options, self.folder))
+        run = run_of(self.options.base, self.folder)
+        base = Path(base_of(self.options, self.folder)) if run is None else resolve_checkpoint(run)
         return [*super().sources(), *(sorted(base.glob("*.safetensors")) if base.is_dir() else [])]
 
     def examples_at_most(self) -> Iterator[float] | None:

@@ -144,7 +144,7 @@ def _conformer_findings(experiment: AsrExperiment) -> Iterator[CheckFinding]:
 def _ctc_base_findings(experiment: AsrExperiment) -> Iterator[CheckFinding]:
     model, augmentation = experiment.model, experiment.data.augmentation
     if experiment.data.features_on == "device":
-        yield impossible("data.features_on", f"device, but model.base is {model.base}, which reads samples as they are")
+        yield impossible("data.features_on", f"device, but model.base is {model.base}, whose audio the loader reads")
     if model.adapter is not None and model.train_feature_encoder:
         yield impossible("model.train_feature_encoder", "model.adapter trains an adapter and the output layer only")
     if model.base in VERSIONS:
@@ -156,7 +156,10 @@ def _ctc_base_findings(experiment: AsrExperiment) -> Iterator[CheckFinding]:
     for name in sorted(type(model.conformer).model_fields.keys() - {"type", "options"}):
         yield no_effect(f"model.conformer.{name}", f"model.base is {model.base}, which has its own sizes")
     if augmentation is not None and augmentation.spec_augment is not None:
-        yield impossible("data.augmentation.spec_augment", "model.base reads samples; model.masking hides frames")
+        yield impossible(
+            "data.augmentation.spec_augment",
+            "of a base, model.masking hides frames",
+        )
 
 
 def _base(experiment: AsrExperiment) -> Iterator[CheckFinding]:

@@ -46,8 +46,16 @@ def base_of(options: AsrModelConfig, folder: Path) -> str:
 def name_of(base: str, folder: Path) -> str:
     """Return the name of a base for other software: its whole name on the Hub, or the absolute path of its folder."""
     name = VERSIONS.get(base, base)
-    places = (Path(name).expanduser(), folder / name)
-    return next((str(path.resolve()) for path in places if path.is_dir()), name)
+    return next((str(path.resolve()) for path in _places(name, folder) if path.is_dir()), name)
+
+
+def _places(name: str, folder: Path) -> tuple[Path, Path]:
+    return Path(name).expanduser(), folder / name
+
+
+def run_of(base: str, folder: Path) -> Path | None:
+    """Return the run directory that a base is, if it is one of Vaak's."""
+    return next((path.resolve() for path in _places(base, folder) if (path / "config.yml").is_file()), None)
 
 
 def scratch_config(options: ScratchConfig, ids: SpecialIds, num_mel_bins: int, seconds: float) -> WhisperConfig:

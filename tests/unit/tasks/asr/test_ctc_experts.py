@@ -236,16 +236,57 @@ def test_a_mixture_on_a_base_says_how_it_routes_resumes_to_the_same_bits_and_goe
     assert (code, "use hf or peft with --expert" in err) == (2, True), err
 
 
-@pytest.fixture(scope="module")
-def fine_tuned(corpus: Path, base_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+@pytest.mark.slow
+def test_a_run_is_a_base_with_its_features_its_tokens_and_its_adapters_merged(
+    corpus: Path, conformer: Path, tmp_path: Path
+) -> None:
+    """It may have gone once the run has a checkpoint; what isn't a Conformer's run is one line."""
+    begins = f"training.checkpoint.init_from={conformer}"
+    lora = {"rank": 2, "targets": ["query", "value"]}
+    first = tiny_listener.train(
+        corpus, tmp_path / "first", begins, "training.max_steps=6", **on_conformer(conformer, lora=lora)
+    )
+    model = {"architecture": "ctc", "base": str(first), "lora": lora}
+    still = ("training.max_steps=1", "training.optimizer.lr=1e-12", "training.validation.interval=1")
+    second = tiny_listener.train(corpus, tmp_path / "second", *still, model=model)
+    before, after = (open_run(one, device="cpu") for one in (first, second))
+    features = features_of(before)
+    for one, other in zip(features, features_of(after), strict=True):
+        assert torch.equal(one, other)
+    with torch.no_grad():
+        torch.testing.assert_close(after.model(*features).logits, before.model(*features).logits, rtol=1e-4, atol=1e-5)
+    assert after.task.prepared.vocabulary.content == before.task.prepared.vocabulary.content
+    sketch = after.task.meta_model()
+    assert {name: one.shape for name, one in sketch.named_parameters()} == {
+        name: one.shape for name, one in after.model.named_parameters()
+    }
+    shutil.move(first, tmp_path / "moved")
+    again = open_run(second, device="cpu")
+    with torch.no_grad():
+        assert torch.equal(again.model(*features).logits, after.model(*features).logits)
+    whisper = tiny_listener.train(
+        corpus, tmp_path / "whisper", "training.max_steps=1", "training.validation.interval=1"
+    )
+    for base, said in ((whisper, "takes one that trained a Conformer"), (first, "no such folder")):
+        with pytest.raises(UserError, match=said):
+            tiny_listener.train(
+                corpus, tmp_path / "refused" / base.name, model={"architecture": "ctc", "base": str(base)}
+            )
+
+
+def fine_tune(corpus: Path, base: Path, folder: Path) -> Path:
     """A base that writes the transcripts' tokens, as transformers has it."""
-    folder = tmp_path_factory.mktemp("fine_tuned")
-    model = {"architecture": "ctc", "base": str(base_folder)}
+    model = {"architecture": "ctc", "base": str(base)}
     steps = ("training.max_steps=6", "training.validation.interval=6")
-    opened = open_run(tiny_listener.train(corpus, folder / "run", *steps, model=model), device="cpu")
+    opened = open_run(tiny_listener.train(corpus, folder / "fine_tuning", *steps, model=model), device="cpu")
     task: Any = opened.task
     task.export_hf(opened.model, folder / "base")
     return folder / "base"
+
+
+@pytest.fixture(scope="module")
+def fine_tuned(corpus: Path, base_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return fine_tune(corpus, base_folder, tmp_path_factory.mktemp("fine_tuned"))
 
 
 def stages_of(corpus: Path, base: Path, **more: Any) -> dict[str, Any]:
@@ -255,45 +296,85 @@ def stages_of(corpus: Path, base: Path, **more: Any) -> dict[str, Any]:
     return {**given, "base": given.pop("whisper_model")}
 
 
+def options_on(kind: str, corpus: Path, conformer: Path, folder: Path) -> dict[str, Any]:
+    """Options of ``moe-asr`` on a base of a kind, which was trained for a few steps."""
+    targets = ["q_proj", "v_proj"] if kind != "conformer" else ["query", "value"]
+    lora = {"rank": 2, "alpha": 4.0, "targets": targets}
+    more: dict[str, Any] = {"controls": True, "asr_epochs": 2, "expert_lr": 0.01, "asr_lr": 0.01, "lora": lora}
+    if kind == "conformer":
+        return translate_options(stages_of(corpus, conformer, **more))
+    norm = "group" if kind == "hubert" else "layer"
+    base = fine_tune(corpus, write_base(folder / "drawn", kind, norm), folder)
+    return translate_options(stages_of(corpus, base, **more))
+
+
+def transformers_states(base: Path, values: Tensor) -> Tensor:
+    """The states of samples ``(1, time)``."""
+    theirs: Any = AutoModelForCTC.from_pretrained(base).eval()
+    states: Tensor = getattr(theirs, theirs.base_model_prefix)(values).last_hidden_state
+    return states
+
+
 @pytest.mark.slow
+@pytest.mark.parametrize("kind", ["conformer", "wav2vec2", "hubert", "wavlm"])
 @pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")  # peft's own use of transformers
-def test_all_stages_of_a_mixture_work_on_an_encoder(corpus: Path, fine_tuned: Path, tmp_path: Path) -> None:
-    """Embeddings, clusters, gate, experts, joint training; the transcripts of each control are compared, too."""
+def test_all_stages_of_a_mixture_work_on_an_encoder(
+    kind: str, corpus: Path, conformer: Path, vaak: Command, tmp_path: Path
+) -> None:
+    """Embeddings, clusters, gate, experts, joint training, controls; killed on its way, it ends with the same bits."""
     import peft
 
-    given = translate_options(stages_of(corpus, fine_tuned, controls=True, asr_epochs=1))
-    rows = tiny_mixture.run(given, tmp_path / "run")
+    given = options_on(kind, corpus, conformer, tmp_path)
+    base, run = Path(given["whisper_model"]), tmp_path / "run"
+    rows = tiny_mixture.run(given, run)
     assert {row.state for row in rows} == {"run"}
-    assert {row.state for row in tiny_mixture.run(given, tmp_path / "run")} == {"up to date"}
-    # An embedding is the mean state that transformers gives for the utterance alone, and the gate's input.
-    store = PipelineRowStore(tmp_path / "run" / "embeddings" / "rows")
-    theirs: Any = AutoModelForCTC.from_pretrained(fine_tuned).eval()
-    opened = open_run(tmp_path / "run" / "joint" / "run", device="cpu")
-    task, model = opened.task, cast("Any", opened.model)
+    assert {row.state for row in tiny_mixture.run(given, run)} == {"up to date"}
+    # An embedding is the mean state that the base gives for the utterance alone, and the gate's input.
+    store = PipelineRowStore(run / "embeddings" / "rows")
+    opened = open_run(run / "joint" / "run", device="cpu")
+    before: Any = open_run(base, device="cpu").model.requires_grad_(False) if kind == "conformer" else None
+    task, model = opened.task, cast("Any", opened.model).requires_grad_(False)
     for name in store.keys[:3]:
-        with AudioFile(corpus / f"{name}.wav", 16000, "mix") as file:
+        with AudioFile(corpus / f"{name}.wav", task.features.sampling_rate, "mix") as file:
             samples = np.asarray(file.read(0.0, file.duration), np.float32)
         values = torch.from_numpy(task.features(samples))
-        with torch.no_grad():
-            states = theirs.wav2vec2(values).last_hidden_state
-            heard = model.hear(values[None], torch.tensor([values.shape[1]]))
-        expected = states.mean(1)
-        torch.testing.assert_close(torch.from_numpy(store.row(name))[None], expected, rtol=1e-4, atol=1e-5)
-        torch.testing.assert_close(heard, expected, rtol=1e-4, atol=1e-5)
-    # Experts are of the base's output layer, and adapters of transformers' model.
-    head = theirs.lm_head.weight
+        lengths = torch.tensor([values.shape[1]])
+        heard = model.hear(values[None], lengths)
+        states = transformers_states(base, values) if before is None else before.encode(values[None], lengths)[0]
+        torch.testing.assert_close(torch.from_numpy(store.row(name))[None], states.mean(1), rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(heard, states.mean(1), rtol=1e-4, atol=1e-5)
+    # Experts are of the base's output layer, and adapters of its network.
     for expert in range(2):
-        own: Any = open_run(tmp_path / "run" / "experts" / f"expert-{expert}", device="cpu").model
-        assert torch.equal(own.base.lm_head.weight, head)
-        adapter = str(tmp_path / "run" / "experts" / "adapters" / str(expert))
-        adapted = peft.PeftModel.from_pretrained(AutoModelForCTC.from_pretrained(fine_tuned), adapter).eval()
-        with torch.no_grad():
-            logits = own(values[None], torch.tensor([values.shape[1]])).logits
-            torch.testing.assert_close(adapted(values).logits, logits, rtol=1e-4, atol=1e-5)
-    about = read_json(tmp_path / "run" / "comparison" / "comparison.json")
+        own: Any = open_run(run / "experts" / f"expert-{expert}", device="cpu").model.requires_grad_(False)
+        logits, folder = own(values[None], lengths).logits, run / "experts" / "adapters" / str(expert)
+        assert read_json(folder / "adapter_config.json")["base_model_name_or_path"] == str(base)
+        network: Any = copy.deepcopy(before) if before is not None else AutoModelForCTC.from_pretrained(base)
+        heads = (network.lm_head, own.base.lm_head) if before is None else (network.head, own.head)
+        assert torch.equal(heads[0].weight, heads[1].weight)
+        if kind == "wavlm":  # whose projections transformers doesn't call
+            found = merged(own.base)(values).logits
+        else:
+            adapted = peft.PeftModel.from_pretrained(network, str(folder)).eval()
+            found = (adapted(values) if before is None else adapted(values[None], lengths)).logits
+        torch.testing.assert_close(found, logits, rtol=1e-4, atol=1e-5)
+    # Figures by group, and of each system.
+    experts, joint = read_json(run / "experts" / "experts.json")["experts"], read_json(run / "joint" / "joint.json")
+    assert all(one["groups"].keys() <= {"low", "high"} and one["steps"] for one in experts)
+    assert {"val_wer/low", "val_wer/high", "val_expert_use/1"} <= joint["figures"].keys()
+    assert joint["agreement"] is not None
+    about = read_json(run / "comparison" / "comparison.json")
     assert set(about["systems"]) == {"base", "one_lora", "random", "mixture"}
     assert about["systems"]["one_lora"]["parameters"] >= about["systems"]["mixture"]["parameters"] > 0
-    assert read_json(tmp_path / "run" / "joint" / "joint.json")["agreement"] is not None
+    code, out, err = vaak("eval", run / "joint" / "run", "--split", "valid", "--json")
+    assert code == 0, err
+    assert "wer/high" in out
+    assert "expert_wer/" in out
+    # Killed in the training of an expert, and in joint training.
+    for name in ("experts/expert-1", "joint/run"):
+        place = tmp_path / "killed" / name / "metrics.jsonl"
+        assert tiny_mixture.run_and_kill({**given, "controls": False}, tmp_path / "killed", place.exists), name
+    tiny_mixture.run({**given, "controls": False}, tmp_path / "killed")
+    assert tiny_mixture.outputs(tmp_path / "killed")["joint"] == tiny_mixture.outputs(run)["joint"]
 
 
 def test_states_of_all_frames_are_the_same_embeddings_and_a_base_without_tokens_is_one_line(

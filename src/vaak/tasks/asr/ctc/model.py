@@ -8,7 +8,7 @@ experts that the gate has chosen.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 import torch
 from torch import Tensor, nn
@@ -93,21 +93,18 @@ class CtcNetwork(WithExperts):
 class CtcModel(CtcNetwork):
     """A Conformer, with a linear layer to the tokens of a vocabulary."""
 
-    def __init__(
-        self,
-        config: ConformerConfig,
-        num_bins: int,
-        vocab_size: int,
-        lora: LoraConfig | None = None,
-        experts: ExpertsConfig | None = None,
-    ) -> None:
-        """Weights, and adapters that ``lora`` or ``experts`` add, are drawn from torch's default generator."""
+    def __init__(self, config: ConformerConfig, num_bins: int, vocab_size: int) -> None:
+        """Weights are drawn from torch's default generator."""
         super().__init__()
         self.encoder = Conformer(config, num_bins)
         self.head = nn.Linear(config.d_model, vocab_size)
         initialise(self)
+
+    def adapted(self, lora: LoraConfig | None, experts: ExpertsConfig | None) -> Self:
+        """The model, with adapters that ``lora`` or ``experts`` add, drawn from torch's default generator."""
         add_lora(self, lora, ("head",))
-        self.add_experts(self, experts, config.d_model, ("head",))
+        self.add_experts(self, experts, self.head.in_features, ("head",))
+        return self
 
     def encode(self, features: Tensor, lengths: Tensor, **masks: Tensor) -> tuple[Tensor, Tensor]:
         x = normalised(features.transpose(1, 2), lengths).to(self.head.bias.dtype)

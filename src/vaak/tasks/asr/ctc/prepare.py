@@ -1,19 +1,70 @@
-"""Utterances of a CTC model: which fit its frames, and the tokens of a base, or new ones."""
+"""Utterances of a CTC model: which fit its frames, and the tokens of a base, or new ones.
+
+A base is transformers' (pretrained.py), or the Conformer of a run. Of that, ``base/config.json`` has the options of the
+network and of its features, and sizes by the names that transformers has for them.
+"""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+from vaak.audio.config import AudioConfig
+from vaak.config.load import load
+from vaak.core.errors import UserError
+from vaak.core.storage.files import read_json, write_json
+from vaak.nn.config import ConformerConfig
+from vaak.runs.prepared import prepared_folder
 from vaak.tasks.asr.config import SCRATCH
 from vaak.tasks.asr.ctc.data import FrameFeatures
 from vaak.tasks.asr.ctc.pretrained import keep_base, own_vocabulary, waveforms_of
 from vaak.tasks.asr.export import exported_vocabulary
-from vaak.tasks.asr.prepare import BASE, AsrSources
+from vaak.tasks.asr.prepare import BASE, READING, VOCABULARY, AsrSources
+from vaak.tasks.asr.spec import CTC
 from vaak.tasks.asr.utterances import TokenLimit
-from vaak.tasks.asr.whisper import SpecialIds, Vocabulary, base_of
+from vaak.tasks.asr.whisper import KEY, SpecialIds, Vocabulary, base_of, run_of
 from vaak.text.tokenizer import Tokenizer
 from vaak.text.tokenizer_training import TokenizerFactory
+
+
+class OwnEncoder(NamedTuple):
+    """The options of a Conformer and of the features that it reads."""
+
+    conformer: ConformerConfig
+    audio: AudioConfig
+
+    @classmethod
+    def read(cls, about: dict[str, Any]) -> OwnEncoder | None:
+        """Return what ``about`` says, the content of ``base/config.json``; None where that is transformers'."""
+        if "conformer" not in about:
+            return None
+        return cls(ConformerConfig(**about["conformer"]), AudioConfig(**about["audio"]))
+
+
+def about_run(run: Path) -> dict[str, Any]:
+    """Return what ``base/config.json`` says of the Conformer of a run. Raises UserError for another model."""
+    experiment: Any = load([run / "config.yml"]).experiment
+    other = f"{KEY}: {run} is a run of {experiment.task}"
+    if experiment.task != "asr" or experiment.model.architecture != CTC:
+        raise UserError(f"{other}; architecture ctc takes one that trained a Conformer (model.architecture: ctc)")
+    model, found = experiment.model, OwnEncoder(experiment.model.conformer, experiment.global_config)
+    if model.base != SCRATCH:
+        kept = OwnEncoder.read(read_json(prepared_folder(run) / BASE / "config.json"))
+        if kept is None:
+            raise UserError(f"{other} on {model.base}; give the folder of its vaak export --format hf")
+        found = kept
+    if model.experts is not None or found.conformer.is_own:
+        raise UserError(f"{other} that has experts, or a network of your own; begin by training.checkpoint.init_from")
+    conformer = found.conformer
+    return {
+        "model_type": "conformer",
+        "conformer": conformer.model_dump(mode="json"),
+        "audio": found.audio.model_dump(mode="json", exclude=set(READING)),
+        "hidden_size": conformer.d_model,
+        "num_hidden_layers": conformer.num_layers,
+        "intermediate_size": conformer.d_ff or 4 * conformer.d_model,
+        "vocab_size": Vocabulary.load(prepared_folder(run) / VOCABULARY).ids.size,
+    }
 
 
 class CtcSources(AsrSources):
@@ -24,11 +75,18 @@ class CtcSources(AsrSources):
         """The maker of tokens that a base doesn't bring."""
         return TokenizerFactory(self.data.tokenizer, self.folder)
 
+    def own_encoder(self, folder: Path) -> OwnEncoder | None:
+        """Return the Conformer that is trained; None with a base of transformers. What was kept is in ``folder``."""
+        if self.model.base == SCRATCH:
+            return OwnEncoder(self.model.conformer, self.audio)
+        return OwnEncoder.read(read_json(folder / BASE / "config.json"))
+
     def features(self, folder: Path) -> FrameFeatures:
-        """Return what the model reads; ``folder`` has the sizes of the base."""
-        if self.model.base != SCRATCH:
+        """Return what the model reads; ``folder`` has what was kept of the base."""
+        own = self.own_encoder(folder)
+        if own is None:
             return waveforms_of(folder / BASE, self.data.max_duration)
-        return FrameFeatures(self.audio, self.data.max_duration, self.model.conformer.subsampling)
+        return FrameFeatures(own.audio, self.data.max_duration, own.conformer.subsampling)
 
     def vocabulary_of(self, tokenizer: Tokenizer) -> Vocabulary:
         """Return the vocabulary of a tokenizer; its special tokens are never said, and padding is the blank."""
@@ -39,11 +97,19 @@ class CtcSources(AsrSources):
     def base_vocabulary(self, folder: Path) -> Vocabulary | None:
         if self.model.base == SCRATCH:
             return None
-        keep_base(base_of(self.model, self.folder), folder / BASE, self.model.adapter)
+        if (run := run_of(self.model.base, self.folder)) is not None:
+            if self.model.adapter is not None:
+                raise UserError(f"model.adapter: {run} has no adapters by language, as MMS has")
+            (folder / BASE).mkdir()
+            write_json(folder / BASE / "config.json", about_run(run))
+        else:
+            keep_base(base_of(self.model, self.folder), folder / BASE, self.model.adapter)
         return self.own_tokens()
 
     def own_tokens(self) -> Vocabulary | None:
         """Return those that the base brings; None where it has none."""
+        if (run := run_of(self.model.base, self.folder)) is not None:
+            return Vocabulary.load(prepared_folder(run) / VOCABULARY)
         source = base_of(self.model, self.folder)
         if self.model.adapter is not None:
             return own_vocabulary(source, self.model.adapter)

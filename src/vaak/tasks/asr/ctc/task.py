@@ -18,6 +18,7 @@ from typing import Any, cast
 import numpy as np
 from torch import Tensor, nn
 
+from vaak.audio.features.extractors import dims_of
 from vaak.core.batch import Batch, Term, places_of, read_together
 from vaak.core.errors import UserError
 from vaak.core.storage.files import fingerprint_of
@@ -26,7 +27,8 @@ from vaak.data.batching import largest_rows
 from vaak.nn.ctc import ctc_log_likelihoods
 from vaak.nn.lora import adapters_of, merged, write_adapter
 from vaak.nn.speech.masks import length_mask
-from vaak.runs.prepared import Recipe
+from vaak.runs.open_run import open_run
+from vaak.runs.prepared import Recipe, is_prepared
 from vaak.tasks.asr.config import SCRATCH, AsrDecodingConfig, MaskingConfig
 from vaak.tasks.asr.ctc.data import (
     CtcDataset,
@@ -40,7 +42,7 @@ from vaak.tasks.asr.ctc.data import (
 from vaak.tasks.asr.ctc.export import refused_by_sherpa, write_ctc_onnx, write_sherpa
 from vaak.tasks.asr.ctc.model import CtcModel, CtcOutputs
 from vaak.tasks.asr.ctc.predict import CtcTranscriber, Weighed, pieces_of, weigh
-from vaak.tasks.asr.ctc.prepare import CtcSources
+from vaak.tasks.asr.ctc.prepare import CtcSources, OwnEncoder, about_run
 from vaak.tasks.asr.ctc.pretrained import (
     NOT_CALLED,
     PROJECTIONS,
@@ -55,7 +57,7 @@ from vaak.tasks.asr.export import demand_one
 from vaak.tasks.asr.metrics import AsrMeters
 from vaak.tasks.asr.prepare import BASE, PreparedUtterances, recipe
 from vaak.tasks.asr.recogniser import HEARD, Recogniser
-from vaak.tasks.asr.whisper import KEY, base_of, name_of
+from vaak.tasks.asr.whisper import KEY, base_of, name_of, run_of
 from vaak.tasks.pretrained import config_of, load_or_init
 from vaak.tasks.speech_task import NOT_TUNED_ON, Datasets
 from vaak.text.scoring.normalisers import normaliser
@@ -111,14 +113,18 @@ class CtcTask(Recogniser):
             self.data.augmentation if split == "train" else None,
             self.data.decoding.valid_examples if split == "valid" else None,
         )
-        if split == "train" and self.is_pretrained:
+        if split == "train" and self.own is None:
             dataset.hide = partial(hidden_of, self.options.masking, config_in(self._base).hidden_size)
         return dataset
 
+    @cached_property
+    def own(self) -> OwnEncoder | None:
+        """The Conformer; None where the network is transformers'."""
+        return self._sources(self.datasets).own_encoder(self._kept)
+
     @property
-    def is_pretrained(self) -> bool:
-        """Whether the network is transformers'."""
-        return self.options.base != SCRATCH
+    def _kept(self) -> Path:
+        return self.folder if self.options.base == SCRATCH else self.prepared.folder
 
     @property
     def _base(self) -> Path:
@@ -127,7 +133,7 @@ class CtcTask(Recogniser):
     @cached_property
     def features(self) -> FrameFeatures:
         """The features that the model reads."""
-        return self._sources(self.datasets).features(self.prepared.folder if self.is_pretrained else self.folder)
+        return self._sources(self.datasets).features(self._kept)
 
     @cached_property
     def samples_of(self) -> FrameFeatures:
@@ -137,35 +143,49 @@ class CtcTask(Recogniser):
     # Training.
 
     def meta_model(self, fetches: bool = False) -> CtcModel | PretrainedCtc | None:
-        if not self.is_pretrained:
-            return self._conformer(self.data.tokenizer.vocab_size)
-        source = base_of(self.options, self.folder)
+        options = self.options
+        if options.base == SCRATCH:
+            drawn = CtcModel(options.conformer, dims_of(self.audio), self.data.tokenizer.vocab_size)
+            return drawn.adapted(options.lora, options.experts)
+        if (run := run_of(options.base, self.folder)) is not None:
+            about = about_run(run)
+            own = OwnEncoder.read(about)
+            assert own is not None
+            drawn = CtcModel(own.conformer, dims_of(own.audio), about["vocab_size"])
+            return drawn.adapted(options.lora, options.experts)
+        source = base_of(options, self.folder)
         if not fetches and not Path(source).is_dir():
             return None
-        return PretrainedCtc(drawn_base(config_of(KEY, source)), self.options)
-
-    def _conformer(self, vocab_size: int) -> CtcModel:
-        options = self.options
-        return CtcModel(options.conformer, self.features.num_bins, vocab_size, options.lora, options.experts)
+        return PretrainedCtc(drawn_base(config_of(KEY, source)), options)
 
     def meta_batch(self) -> Batch | None:
         """Return a microbatch of silence, as large as one may become; None with a base."""
-        if self.is_pretrained:
+        if self.options.base != SCRATCH:
             return None
         rows = largest_rows(self.experiment.training, self.data.max_duration)
         return collate([longest_example(self.features)] * rows, self.features)
 
     def model(self) -> CtcModel | PretrainedCtc:
         """The network; where a run has checkpoints, which have all weights, its base may have gone."""
-        ids = self.prepared.vocabulary.ids
-        if not self.is_pretrained:
-            return self._conformer(ids.size)
-        base = load_or_init(
-            self.directory,
-            lambda: load_base(base_of(self.options, self.folder), ids, self.options.adapter),
-            lambda: drawn_base(config_in(self._base), ids),
-        )
-        return PretrainedCtc(base, self.options)
+        options, ids = self.options, self.prepared.vocabulary.ids
+        if self.own is None:
+            base = load_or_init(
+                self.directory,
+                lambda: load_base(base_of(options, self.folder), ids, options.adapter),
+                lambda: drawn_base(config_in(self._base), ids),
+            )
+            return PretrainedCtc(base, options)
+        drawn = partial(CtcModel, self.own.conformer, self.features.num_bins, ids.size)
+
+        def of_run() -> CtcModel:
+            run, found = run_of(options.base, self.folder), drawn()
+            if run is None:
+                raise UserError(f"{KEY}: no such run: {options.base}")
+            found.load_state_dict(merged(open_run(run, device="cpu").model).state_dict())
+            return found
+
+        model = drawn() if options.base == SCRATCH else load_or_init(self.directory, of_run, drawn)
+        return model.adapted(options.lora, options.experts)
 
     def losses(self, model: nn.Module, batch: Batch) -> dict[str, Term]:
         outputs = self._outputs(model, batch)
@@ -174,8 +194,8 @@ class CtcTask(Recogniser):
 
     @property
     def states_shape(self) -> tuple[int, int]:
-        features = self.features
-        width = config_in(self._base).hidden_size if self.is_pretrained else self.options.conformer.d_model
+        features, own = self.features, self.own
+        width = config_in(self._base).hidden_size if own is None else own.conformer.d_model
         return features.frames(round(features.seconds * features.sampling_rate)), width
 
     def states_of(self, model: nn.Module, features: Sequence[np.ndarray]) -> tuple[Tensor, Tensor | None]:
@@ -184,7 +204,7 @@ class CtcTask(Recogniser):
         return cast("CtcModel | PretrainedCtc", model).encode(rows, lengths)
 
     def demand_transcribing_base(self) -> None:
-        if self.is_pretrained and self._sources(self.datasets).own_tokens() is None:
+        if self.options.base != SCRATCH and self._sources(self.datasets).own_tokens() is None:
             raise UserError(f"model.base: {self.options.base} has no tokens (vocab.json); fine-tune it by CTC first")
 
     def inputs_of(self, batch: Batch) -> tuple[Tensor, ...]:
@@ -197,11 +217,12 @@ class CtcTask(Recogniser):
 
     @property
     def _blank(self) -> int:
-        return self.prepared.vocabulary.ids.pad
+        return self.prepared.vocabulary.ids.pad if is_prepared(self.directory) else 0  # vaak model show comes before
 
     def outputs(self) -> Outputs:
         vocabulary = self.prepared.vocabulary
-        reading = fingerprint_of([vocabulary.content, self.features.key, self.options.conformer.subsampling])
+        subsampling = (self.options if self.own is None else self.own).conformer.subsampling
+        reading = fingerprint_of([vocabulary.content, self.features.key, subsampling])
         return Outputs({"token": vocabulary.tokens()}, "position", reading)
 
     def logits(self, model: nn.Module, batch: Batch) -> dict[str, Tensor]:
@@ -270,10 +291,13 @@ class CtcTask(Recogniser):
         if not self._calls_adapters:
             log.warning("these adapters are for Vaak: %s", NOT_CALLED)
         options, began = self.options, self.experiment.training.checkpoint.init_from
-        base = base or (None if began is None else str(Path(began).expanduser().absolute()))
+        if base is None and options.base != SCRATCH:
+            base = name_of(options.base, self.folder)
+        elif base is None and began is not None:
+            base = str(Path(began).expanduser().absolute())
         head = "head"
-        if self.is_pretrained:
-            network, head, base = network.base, "lm_head", base or name_of(options.base, self.folder)
+        if self.own is None:
+            network, head = network.base, "lm_head"
         adapters = list(adapters_of(network, expert, weight))
         targets = [one.name for one in adapters]
         whole = {head: network.get_submodule(head)}
@@ -283,17 +307,17 @@ class CtcTask(Recogniser):
     def _calls_adapters(self) -> bool:
         """Whether transformers calls the layers that have adapters."""
         adapted = self.options.experts or self.options.lora
-        is_wavlm = self.is_pretrained and config_in(self._base).model_type == "wavlm"
+        is_wavlm = self.own is None and config_in(self._base).model_type == "wavlm"
         return not (is_wavlm and adapted is not None and {*adapted.targets} & {*PROJECTIONS})
 
     def refused_exports(self) -> dict[str, str]:
         of_experts = ", or hf or peft with --expert" if self.options.experts is not None else ""
         refused = super().refused_exports() | {"mixture": f"it is for a Whisper; use onnx{of_experts}"}
-        if self.is_pretrained:
+        if self.own is None:
             refused |= {} if self._calls_adapters else {"peft": NOT_CALLED}
             refused["mixture"] = f"it is for a Whisper; use hf or peft{' with --expert' if of_experts else ''}"
             return {**refused, **dict.fromkeys(("onnx", "sherpa-onnx"), "use --format hf, which other tools convert")}
-        reason = refused_by_sherpa(self.audio)
+        reason = refused_by_sherpa(self.own.audio)
         sherpa = {} if reason is None else {"sherpa-onnx": reason}
         return {
             **refused,

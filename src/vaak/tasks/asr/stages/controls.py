@@ -73,7 +73,9 @@ def sizes_of(task: Recogniser) -> dict[str, int]:
     """
     import torch
 
-    with torch.device("meta"):
+    from vaak.engine.dry_pass import numberless
+
+    with numberless(torch.device("cpu")):
         model = task.meta_model(fetches=True)
     experts = task.options.experts
     assert model is not None

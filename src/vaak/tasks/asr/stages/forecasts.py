@@ -239,7 +239,7 @@ def _base_experiment(options: MoeOptions) -> Any:
 
 def _base_config(options: MoeOptions) -> dict[str, Any]:
     """The sizes of the base. Raises UserError where they aren't on this machine: the Hub isn't contacted."""
-    from vaak.tasks.asr.whisper import KEY, config_before
+    from vaak.tasks.asr.whisper import KEY, config_before, run_of
     from vaak.tasks.pretrained import config_of, source_of
 
     if wants_base(options):
@@ -249,6 +249,10 @@ def _base_config(options: MoeOptions) -> dict[str, Any]:
     name = base_of(options)
     if name in LARGE:
         return {**LARGE_SIZES, **LARGE[name]}
+    if (run := run_of(name, Path())) is not None:
+        from vaak.tasks.asr.ctc.prepare import about_run
+
+        return _sizes(about_run(run))
     return _sizes(config_of(KEY, source_of(KEY, name, Path()), local_files_only=True).to_dict())
 
 

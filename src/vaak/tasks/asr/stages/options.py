@@ -134,7 +134,8 @@ class MoeOptions(ClusteringConfig):
     expert_samples: int | None = option("Maximum number for the experts; null: 5 in quick.", None, gt=0)
     asr_samples: int | None = option("Maximum number for joint training; null: 5 in quick.", None, gt=0)
     architecture: Literal["whisper", "ctc"] = option(
-        "Of the base. ctc: a wav2vec 2.0, HuBERT or WavLM, fine-tuned by CTC (--base).", "whisper"
+        "Of the base. ctc: a wav2vec 2.0, HuBERT or WavLM, fine-tuned by CTC, or a run of a Conformer (--base).",
+        "whisper",
     )
     whisper_model: str | None = option(
         "The base: v2, v3, a name on the Hugging Face Hub, a folder, or scratch, which is trained from scratch first. "
@@ -194,7 +195,10 @@ class MoeOptions(ClusteringConfig):
     @model_validator(mode="after")
     def _options_fit(self) -> MoeOptions:
         if self.architecture == "ctc" and self.whisper_model in (None, SCRATCH, *VERSIONS):
-            raise ValueError("--architecture ctc requires --base: a wav2vec 2.0, HuBERT or WavLM, fine-tuned by CTC")
+            raise ValueError(
+                "--architecture ctc requires --base: a wav2vec 2.0, HuBERT or WavLM, fine-tuned by CTC, or a run of a "
+                "Conformer"
+            )
         if self.lora.dora:
             raise ValueError("lora.dora: experts have no separate lengths: an example has the change of several")
         if self.skip_pretraining and self.num_experts is None:

@@ -90,6 +90,10 @@ def base_of(options: MoeOptions) -> str:
 def _base_folder(options: MoeOptions) -> Path | None:
     """The folder of a base that is in one, and isn't made here."""
     path = Path(VERSIONS.get(base_of(options), base_of(options))).expanduser()
+    if (path / "config.yml").is_file():  # a run: its checkpoint has all that is used of it
+        from vaak.engine.checkpoint.files import resolve_checkpoint
+
+        return resolve_checkpoint(path)
     return path if path.is_dir() else None
 
 
