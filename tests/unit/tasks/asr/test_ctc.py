@@ -404,6 +404,7 @@ def test_sherpa_onnx_gives_the_same_text(tokenizer: str, run: Path, corpus: Path
 
 def test_features_that_sherpa_onnx_has_not_are_named(corpus: Path, tmp_path: Path):
     task = task_of(corpus, tmp_path / "run")
+    assert task.own is not None
     task.own = task.own._replace(audio=task.audio.model_copy(update={"low_freq": 60.0}))
     with pytest.raises(
         UserError, match=r"^--format sherpa-onnx: sherpa-onnx has .* global_config\.low_freq 20\.0, not"
