@@ -12,6 +12,7 @@ import logging
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,7 @@ from vaak.engine.checkpoint.files import load_checkpoint, resolve_checkpoint
 from vaak.engine.checkpoint.weights import load_weights, model_tensors
 from vaak.engine.distributed.exchange import OwnGradients
 from vaak.engine.distributed.ranks import Ranks
-from vaak.engine.distributed.sharding import DividedUpdate, ShardedGradients, ShardedModel, parts_of
+from vaak.engine.distributed.sharding import DividedUpdate, ShardedGradients, ShardedModel, made_in_parts, parts_of
 from vaak.engine.gradient import Forward, GradientPass, ObjectiveRunner, objectives_of, parameters_of
 from vaak.engine.memory import keep_freed_memory
 from vaak.engine.non_finite import Diagnosis
@@ -110,10 +111,15 @@ def make_trained(task: Task, config: TrainingConfig, ranks: Ranks, precision: st
     make_deterministic(config, device)
     keep_freed_memory(device)
     seed_everything(draw_key(Purpose.INITIALISE, config.random_seed), device)
-    is_sharded = config.distributed.strategy == "fsdp" and ranks.world_size > 1
-    model = model_of(task).train()  # what from_pretrained gives is in evaluation mode, without dropout
-    if not is_sharded:  # else it may not fit there whole
-        model = model.to(device)
+    is_sharded, parts = config.distributed.strategy == "fsdp" and ranks.world_size > 1, None
+    if is_sharded:  # it may not fit anywhere whole
+        num_parts = config.distributed.shard_size or ranks.world_size
+        model, parts, why = made_in_parts(partial(model_of, task), ranks.rank % num_parts, num_parts)
+        if parts is None and ranks.is_main:
+            log.info("at the start, each process has the whole model for a moment: %s", why)
+    else:
+        model = model_of(task).to(device)
+    model.train()  # what from_pretrained gives is in evaluation mode, without dropout
     recompute = config.performance.gradient_checkpointing
     if not set_gradient_checkpointing(model, recompute) and recompute:
         log.warning("training.performance.gradient_checkpointing has no effect: the model has no stack of vaak.nn")
@@ -125,7 +131,7 @@ def make_trained(task: Task, config: TrainingConfig, ranks: Ranks, precision: st
     forward = _compiled(model, config)
     if is_sharded:
         demand_shardable(task)
-        forward = ShardedModel(model, task.blocks(model), ranks, config.distributed, precision)
+        forward = ShardedModel(model, task.blocks(model), ranks, config.distributed, precision, parts)
     objectives = objectives_of(task, model)
     named = {id(item.parameter): item for item in trained_parameters(model)}
     parameters = [[named[id(one)] for one in parameters_of(objective, model)] for objective in objectives]

@@ -12,6 +12,8 @@ Every pass of training gathers, so every rank must make equally many; one that h
 nothing (gradient.py). What isn't training (an evaluation, a diagnosis, samples) calls ``IndependentModel``, of which
 ranks gather a block when any of them needs it: so each of them may call it as often as it likes, or not at all.
 
+No process of ``fsdp`` has the whole model when it starts, either: ``made_in_parts``.
+
 Sources: Rajbhandari et al. 2020, "ZeRO: Memory Optimizations Toward Training Trillion Parameter Models"
 (arXiv:1910.02054), stage 1; Zhao et al. 2023, "PyTorch FSDP: Experiences on Scaling Fully Sharded Data Parallel"
 (arXiv:2304.11277).
@@ -21,13 +23,19 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import gc
 import math
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any
+from types import TracebackType
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.module import register_module_parameter_registration_hook
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 from torch.utils.checkpoint import checkpoint
 
 from vaak.config.training import DistributedConfig
@@ -36,14 +44,15 @@ from vaak.core.errors import UserError
 from vaak.core.torch_internals import unwatched
 from vaak.engine.distributed.exchange import GradientBuckets, OwnGradients, total_norm
 from vaak.engine.distributed.ranks import Ranks
+from vaak.engine.memory import free_memory
 
 
 class ShardedModel(nn.Module):
     """A model that is divided over ranks; what is called in training.
 
     ``blocks`` are the modules that are gathered one at a time. In ``precision`` bf16 or fp16 parameters are gathered in
-    16 bits; gradients are added in 32, or in ``ranks.sum_dtype``. Raises UserError where the ranks can't be divided as
-    ``config`` asks.
+    16 bits; gradients are added in 32, or in ``ranks.sum_dtype``. ``parts`` are this rank's of a model that was
+    ``made_in_parts``. Raises UserError where the ranks can't be divided as ``config`` asks.
     """
 
     def __init__(
@@ -53,6 +62,7 @@ class ShardedModel(nn.Module):
         ranks: Ranks,
         config: DistributedConfig,
         precision: str,
+        parts: Mapping[str, Tensor] | None = None,
     ) -> None:
         from torch.distributed.fsdp import (
             CPUOffloadPolicy,
@@ -91,6 +101,8 @@ class ShardedModel(nn.Module):
                 module.set_force_sum_reduction_for_comms(True)
                 module.set_reduce_scatter_unused_params(True)  # what one rank's batch reaches, another's may not
             vars(module)["_is_fsdp_managed_module"] = True  # transformers then computes the layers it would leave out
+        if parts is not None:
+            _fill(model, parts, torch.device("cpu") if config.cpu_offload else ranks.device)
         self.shards: Any = mesh.get_group("shard") if mesh.ndim > 1 else mesh.get_group()
 
     def forward(self, function: Callable[[nn.Module, Batch], Any], batch: Batch) -> Any:
@@ -107,6 +119,174 @@ class ShardedModel(nn.Module):
         It has the weights of this one, or ``averages`` in place of those that they name; buffers are this model's own.
         """
         return self._independent.of(self.model, self.shards, averages)
+
+
+def made_in_parts(
+    make: Callable[[], nn.Module], rank: int, num_parts: int
+) -> tuple[nn.Module, dict[str, Tensor] | None, str]:
+    """The model that ``make`` makes, its parameters on the device meta, and part ``rank`` of each, by all its names.
+
+    A parameter is whole while it is drawn or read, one after another: their numbers are those of the whole model, to
+    the bit. Where what is done to one of them can't be done to its parts, there are none, but the whole model; the
+    text says why. Part r of n has the rows r · k to (r + 1) · k, where k is the number of rows, divided by n, rounded
+    up. ``make`` may be called twice, and begins with the same random numbers then.
+    """
+    drawing, state = _PartsOfParameters(rank, num_parts), torch.get_rng_state()
+    try:
+        with drawing:
+            model = make()
+        parts = drawing.parts_of(model)
+    except Exception as error:  # of the user's, too: then it comes again
+        why = drawing.refusal or str(error)
+    else:
+        if drawing.refusal is None:
+            return model, parts, ""
+        why = drawing.refusal  # somebody has caught it
+    del drawing
+    torch.set_rng_state(state)
+    return make(), None, why
+
+
+class _PartsOfParameters(TorchDispatchMode):
+    """Within this context, a module that gets a parameter has it on the device meta, and a part of it is kept here.
+
+    What is drawn or written into a parameter, or into some of its rows, is written into the part; numbers are drawn for
+    all of it. Every other use of its values is refused by a RuntimeError. What is frozen from the start (tables of
+    positions, a front end) stays whole until the model is made.
+    """
+
+    def __init__(self, rank: int, num_parts: int) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.refusal: str | None = None
+        self._rank, self._num_parts = rank, num_parts
+        self._kept: dict[int, tuple[nn.Parameter, Tensor]] = {}  # by the parameter's storage, which its views share
+        self._last, self._since = "", 0
+
+    def __enter__(self) -> Self:
+        hook: Any = self._registered
+        self._hook = register_module_parameter_registration_hook(hook)
+        super().__enter__()  # type: ignore[no-untyped-call]
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        super().__exit__(kind, error, trace)  # type: ignore[no-untyped-call]
+        self._hook.remove()
+
+    def parts_of(self, model: nn.Module) -> dict[str, Tensor]:
+        """The parts of a model's parameters, which then are all on the device meta. Raises RuntimeError."""
+        found, replaced, used = dict[str, Tensor](), dict[nn.Parameter, nn.Parameter](), set[int]()
+        for name, parameter in [*model.named_parameters(remove_duplicate=False)]:
+            if not parameter.is_meta:
+                replaced[parameter] = replaced.get(parameter) or self._keep(parameter, name)
+                module, _, own = name.rpartition(".")
+                setattr(model.get_submodule(module), own, replaced[parameter])
+            meta = replaced.get(parameter, parameter)
+            storage = meta.untyped_storage()._cdata
+            kept, found[name] = self._kept.get(storage, (None, meta))
+            used.add(storage)
+            if kept is not meta:
+                self._refuse(f"{name} was made in another way")
+        others = [weakref.ref(self._kept.pop(storage)[0]) for storage in self._kept.keys() - used]
+        gc.collect()
+        if any(other() is not None for other in others):  # and not only replaced while it was made
+            self._refuse("other modules were made with it")
+        return found
+
+    def _registered(self, module: nn.Module, name: str, parameter: nn.Parameter) -> nn.Parameter | None:
+        """What a module gets in place of ``parameter``; None for that itself."""
+        self._last = f"{type(module).__name__}.{name}"
+        # one on meta is tied to one that is kept, or the library's, which will fill it
+        return None if parameter.is_meta or not parameter.requires_grad else self._keep(parameter, self._last)
+
+    def _keep(self, parameter: nn.Parameter, name: str) -> nn.Parameter:
+        """The parameter on the device meta; its part is kept."""
+        if type(parameter) is not nn.Parameter or parameter.ndim == 0 or not parameter.is_contiguous():
+            self._refuse(f"{name} is a {type(parameter).__name__} of shape {tuple(parameter.shape)}")
+        empty = torch.empty(parameter.shape, dtype=parameter.dtype, device="meta")
+        kept = nn.Parameter(empty, parameter.requires_grad)
+        vars(kept).update(vars(parameter))
+        start, stop = self._rows(parameter)
+        self._kept[kept.untyped_storage()._cdata] = kept, parameter.detach()[start:stop].clone()
+        self._passed(parameter.nbytes)
+        return kept
+
+    def _passed(self, nbytes: int) -> None:
+        """Give back now and then what whole parameters took: small ones in between keep glibc from using it again."""
+        self._since += nbytes
+        if self._since > HELD_AT_MOST:
+            self._since = 0
+            free_memory(torch.device("cpu"))
+
+    def _rows(self, parameter: Tensor) -> tuple[int, int]:
+        num_rows = -(-len(parameter) // self._num_parts)
+        return min(self._rank * num_rows, len(parameter)), min((self._rank + 1) * num_rows, len(parameter))
+
+    def _refuse(self, why: str) -> None:
+        self.refusal = self.refusal or why
+        raise RuntimeError(why)
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        kept = [one for one in tree_leaves((args, kwargs)) if isinstance(one, Tensor) and self._is_kept(one)]
+        if kept and not func.is_view:
+            if len(kept) > 1 or kept[0] is not args[0] or not func.overloadpacket.__name__.endswith("_"):
+                self._refuse(f"the values of a weight are used ({func}; after {self._last})")
+            self._write(func, *args, **kwargs)
+            return args[0]
+        return func(*args, **kwargs)
+
+    def _is_kept(self, tensor: Tensor) -> bool:
+        return tensor.is_meta and tensor.untyped_storage()._cdata in self._kept
+
+    def _write(self, func: Any, target: Tensor, *args: Any, **kwargs: Any) -> None:
+        """Do to the part what ``func`` does in place to the parameter, or to its rows from one to another."""
+        parameter, part = self._kept[target.untyped_storage()._cdata]
+        rows = target if target.ndim == parameter.ndim else target[None]
+        if rows.shape[1:] != parameter.shape[1:] or rows.stride() != parameter.stride():
+            self._refuse(f"a weight is written in pieces ({func}; after {self._last})")
+        begin, (start, stop) = target.storage_offset() // max(parameter.stride(0), 1), self._rows(parameter)
+        first, last = (min(max(row, start), stop) for row in (begin, begin + len(rows)))
+        own, within = part[first - start : last - start], slice(max(first - begin, 0), max(last - begin, 0))
+        if func is torch.ops.aten.copy_.default:
+            own.copy_(args[0].expand_as(rows)[within])
+        elif torch.Tag.nondeterministic_seeded in func.tags:
+            drawn = torch.empty(rows.shape, dtype=target.dtype)
+            func(drawn, *args, **kwargs)
+            own.copy_(drawn[within])
+            self._passed(drawn.nbytes)
+        elif func.overloadpacket in ROUNDED_ALONE and not kwargs and not any(map(_has_shape, args)):
+            func(own, *args)
+        else:
+            self._refuse(f"a weight is computed by {func} (after {self._last})")
+
+
+def _has_shape(argument: Any) -> bool:
+    return isinstance(argument, Tensor) and argument.ndim > 0
+
+
+HELD_AT_MOST = 64 * 2**20
+"""Bytes of whole parameters that are gone and not yet given back to the system."""
+ROUNDED_ALONE = frozenset(
+    getattr(torch.ops.aten, name) for name in ("zero_", "fill_", "mul_", "div_", "add_", "sub_", "clamp_")
+)
+"""What is done to each number by itself, and gives the same bits however many others there are."""
+
+
+def _fill(model: nn.Module, parts: Mapping[str, Tensor], device: torch.device) -> None:
+    """Give a divided model without values those of its parameters' parts, which it then has on ``device``."""
+    from torch.distributed.tensor import DTensor
+
+    filled: dict[int, nn.Parameter] = {}
+    named: list[tuple[str, Any]] = list(model.named_parameters(remove_duplicate=False))
+    for name, empty in named:
+        if id(empty) not in filled:
+            how = {"shape": empty.shape, "stride": empty.stride(), "run_check": False}
+            divided = DTensor.from_local(parts[name].to(device), empty.device_mesh, empty.placements, **how)
+            filled[id(empty)] = nn.Parameter(divided, empty.requires_grad)
+        module, _, own = name.rpartition(".")
+        setattr(model.get_submodule(module), own, filled[id(empty)])
 
 
 class IndependentModel:
