@@ -21,6 +21,7 @@ import copy
 import inspect
 import logging
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, cast
 
@@ -39,7 +40,7 @@ from vaak.nn.lora_experts import LoraExperts
 from vaak.nn.onnx_file import ExportWrapper, OnnxModule, write_onnx
 from vaak.tasks.asr.config import CONTEXT_SECONDS, AsrDecodingConfig, AsrModelConfig
 from vaak.tasks.asr.experts import WithExperts
-from vaak.tasks.asr.features import WhisperFeatures
+from vaak.tasks.asr.features import SAMPLING_RATE, WhisperFeatures
 from vaak.tasks.asr.metrics import EXPERT_WEIGHT
 from vaak.tasks.asr.model import AsrModel
 from vaak.tasks.asr.predict import Transcriber
@@ -248,11 +249,19 @@ def _languages(special: dict[str, int]) -> dict[str, int]:
 
 
 README = """\
-# A mixture of experts on a Whisper
+# A mixture of experts on a recogniser
 
 The gate and the low-rank experts; the base is `{base}`. This loads them, with transformers and safetensors alone:
 
 ```python
+{use}```
+
+where `samples` are those of an utterance, at {rate} Hz, and
+
+```python
+{loader}```
+"""
+OF_WHISPER = """\
 from transformers import WhisperFeatureExtractor
 from tokenizers import Tokenizer
 
@@ -264,12 +273,16 @@ features = extract(
 ).input_features
 tokenizer = Tokenizer.from_file("{folder}/tokenizer.json")
 texts = [tokenizer.decode(ids).strip() for ids in write_tokens(whisper, about, features)]
-```
+"""
+OF_ENCODER = """\
+from transformers import AutoFeatureExtractor
+from tokenizers import Tokenizer
 
-where `samples` are those of an utterance, at 16 kHz, and
-
-```python
-{loader}```
+model, about = load_mixture("{folder}")
+extract = AutoFeatureExtractor.from_pretrained(about["base"])
+values = extract(samples, sampling_rate=extract.sampling_rate, return_tensors="pt").input_values
+tokenizer = Tokenizer.from_file("{folder}/tokenizer.json")
+texts = [tokenizer.decode(ids).strip() for ids in read_tokens(model, about, values)]
 """
 
 
@@ -278,18 +291,38 @@ def write_mixture(model: AsrModel, vocabulary: Vocabulary, base: str, folder: Pa
 
     Raises UserError for a model without experts, or where the folder has something in it.
     """
+    about, readme = about_of(model, vocabulary, base), (OF_WHISPER, SAMPLING_RATE)
+    _write_mixture(_added_to(model, model.whisper), about, vocabulary, readme, folder)
+
+
+def write_encoder_mixture(
+    model: WithExperts, network: nn.Module, vocabulary: Vocabulary, base: str, rate: int, folder: Path
+) -> None:
+    """Write the same of an encoder, whose ``network`` is transformers' and reads audio of a ``rate``."""
+    about = {**_about_mixture(model, network, vocabulary, base), "blank": vocabulary.ids.pad}
+    head = {f"lm_head.{name}": one for name, one in network.get_submodule("lm_head").state_dict().items()}
+    _write_mixture({**_added_to(model, network), **head}, about, vocabulary, (OF_ENCODER, rate), folder)
+
+
+def _added_to(model: WithExperts, network: nn.Module) -> dict[str, Tensor]:
+    """The tensors of the experts in a network, and of the gate."""
+    experts = {f"{name}.{part}": getattr(layer, part) for name, layer in layers_of(network) for part in LORA}
+    return experts | {f"gate.{name}": one for name, one in cast("nn.Module", model.gate).state_dict().items()}
+
+
+def _write_mixture(
+    tensors: Mapping[str, Tensor], about: Mapping[str, Any], vocabulary: Vocabulary, use: tuple[str, int], folder: Path
+) -> None:
+    """Write tensors and what is known of them; ``use`` are the lines that read a text, and the rate of their audio."""
     from vaak.tasks.asr import mixture_loader  # imports transformers
 
-    about = about_of(model, vocabulary, base)
-    whisper = {f"{name}.{part}": getattr(layer, part) for name, layer in layers_of(model.whisper) for part in LORA}
-    gate = {f"gate.{name}": value for name, value in cast("nn.Module", model.gate).state_dict().items()}
-    tensors = {name: one.detach().cpu().contiguous() for name, one in {**whisper, **gate}.items()}
-    loader = inspect.getsource(mixture_loader)
+    loader, lines, rate = inspect.getsource(mixture_loader), use[0].format(folder=folder.name), use[1]
     with whole_folder(folder) as made:
-        save_file(tensors, made / "mixture.safetensors", metadata={"format": "pt"})
+        written = {name: one.detach().cpu().contiguous() for name, one in tensors.items()}
+        save_file(written, made / "mixture.safetensors", metadata={"format": "pt"})
         write_json(made / "mixture.json", about)
         write_text(made / TOKENIZER, vocabulary.content)
-        write_text(made / "README.md", README.format(base=base, folder=folder.name, loader=loader))
+        write_text(made / "README.md", README.format(base=about["base"], use=lines, rate=rate, loader=loader))
 
 
 LORA = ("lora_a", "lora_b")
@@ -300,11 +333,11 @@ def layers_of(model: nn.Module) -> list[tuple[str, LoraExperts]]:
     return [(name, layer) for name, layer in model.named_modules() if isinstance(layer, LoraExperts)]
 
 
-def about_of(model: AsrModel, vocabulary: Vocabulary, base: str) -> dict[str, Any]:
-    """Return the content of ``mixture.json``. Raises UserError for a model without experts."""
+def _about_mixture(model: WithExperts, network: nn.Module, vocabulary: Vocabulary, base: str) -> dict[str, Any]:
+    """Return what ``mixture.json`` says of every mixture. Raises UserError for a model without experts."""
     if model.experts is None:
         raise UserError("this model is not a mixture of experts (model.experts); export it as hf or peft")
-    layers, ids, config = layers_of(model.whisper), vocabulary.ids, model.whisper.config
+    layers = layers_of(network)
     return {
         "format": "vaak mixture of low-rank experts",
         "version": 1,
@@ -313,12 +346,20 @@ def about_of(model: AsrModel, vocabulary: Vocabulary, base: str) -> dict[str, An
         "top_k": model.experts.top_k,
         "scale": layers[0][1].scale,
         "layers": [name for name, _ in layers],
+        "never": list(vocabulary.ids.never),
+    }
+
+
+def about_of(model: AsrModel, vocabulary: Vocabulary, base: str) -> dict[str, Any]:
+    """Return what it says of one on a Whisper. Raises UserError for a model without experts."""
+    ids, config = vocabulary.ids, model.whisper.config
+    return {
+        **_about_mixture(model, model.whisper, vocabulary, base),
         "positions": config.max_source_positions,
         "seconds": config.max_source_positions / 50,
         "mel_bins": config.num_mel_bins,
         "prompt": list(ids.prompt),
         "end": ids.end,
-        "never": list(ids.never),
         "never_first": list(ids.never_first),
         "longest": model.max_target_length + 1,
     }

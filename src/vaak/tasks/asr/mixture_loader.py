@@ -8,20 +8,32 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 from torch.nn import functional as F
-from transformers import WhisperForConditionalGeneration
+from transformers import AutoModelForCTC, WhisperForConditionalGeneration
+
+
+def _load_base(source: str, about: dict[str, Any], tensors: dict[str, Tensor]) -> tuple[Any, Any]:
+    options: dict[str, Any] = {"dtype": torch.float32, "use_safetensors": True}
+    if "blank" in about:  # an encoder with an output layer, which was trained
+        head = {name: tensors[f"lm_head.{name}"] for name in ("weight", "bias")}
+        options |= {"vocab_size": len(head["bias"]), "ignore_mismatched_sizes": True}
+        model: Any = AutoModelForCTC.from_pretrained(source, **options)
+        model.lm_head.load_state_dict(head)
+        return model, model.base_model
+    model = WhisperForConditionalGeneration.from_pretrained(source, **options)
+    encoder, table = model.model.encoder, model.model.encoder.embed_positions
+    table.weight = torch.nn.Parameter(table.weight[: about["positions"]].detach().clone())
+    table.num_embeddings = model.config.max_source_positions = encoder.max_source_positions = about["positions"]
+    return model, encoder
 
 
 def load_mixture(folder: str, base: str | None = None) -> tuple[Any, dict[str, Any]]:
-    """A Whisper that chooses the experts of each row whenever it encodes, and what is known about it.
+    """A model of transformers that chooses the experts of each row whenever it encodes, and what is known about it.
 
     ``base`` is where the base is, unless it is where ``mixture.json`` says.
     """
     about = json.loads(Path(folder, "mixture.json").read_text())
     tensors, chosen = load_file(Path(folder, "mixture.safetensors")), list[Tensor]()
-    whisper: Any = WhisperForConditionalGeneration.from_pretrained(base or about["base"], dtype=torch.float32)
-    encoder, table = whisper.model.encoder, whisper.model.encoder.embed_positions
-    table.weight = torch.nn.Parameter(table.weight[: about["positions"]].detach().clone())
-    table.num_embeddings = whisper.config.max_source_positions = encoder.max_source_positions = about["positions"]
+    model, encoder = _load_base(base or about["base"], about, tensors)
 
     def gate(heard: Tensor) -> Tensor:  # (row, width) -> weights of the experts (row, expert)
         weight, bias = ([tensors[f"gate.layers.{layer}.{name}"] for layer in (0, 1, 3)] for name in ("weight", "bias"))
@@ -45,17 +57,24 @@ def load_mixture(folder: str, base: str | None = None) -> tuple[Any, dict[str, A
 
     for name in about["layers"]:
         add = change(tensors[f"{name}.lora_a"], tensors[f"{name}.lora_b"])
-        whisper.get_submodule(name).register_forward_hook(add)
+        model.get_submodule(name).register_forward_hook(add)
 
     plain = encoder.forward
 
-    def encode(features: Tensor, *inputs: Any, **options: Any) -> Any:
+    def heard(features: Tensor, mask: Tensor | None) -> Tensor:  # the mean of the base's states of real frames
+        states: Tensor = plain(features, attention_mask=mask).last_hidden_state
+        if mask is None or "blank" not in about:
+            return states.mean(1)
+        real = model._get_feature_vector_attention_mask(states.shape[1], mask)[..., None]
+        return (states * real).sum(1) / real.sum(1)
+
+    def encode(features: Tensor, attention_mask: Tensor | None = None, **options: Any) -> Any:
         chosen.clear()
-        chosen.append(gate(plain(features).last_hidden_state.mean(1)))
-        return plain(features, *inputs, **options)
+        chosen.append(gate(heard(features, attention_mask)))
+        return plain(features, attention_mask=attention_mask, **options)
 
     encoder.forward = encode
-    return whisper.eval(), about
+    return model.eval(), about
 
 
 @torch.no_grad()
@@ -70,3 +89,15 @@ def write_tokens(whisper: Any, about: dict[str, Any], features: Tensor) -> list[
         tokens = torch.cat([tokens, logits.argmax(-1, keepdim=True)], 1)
     texts = [row[len(about["prompt"]) :].tolist() for row in tokens]
     return [row[: row.index(about["end"])] if about["end"] in row else row for row in texts]
+
+
+@torch.no_grad()
+def read_tokens(model: Any, about: dict[str, Any], samples: Tensor) -> list[list[int]]:
+    """The tokens of each row of an encoder's samples ``(row, time)``: the most probable of each frame, once, no blanks.
+
+    Rows of several lengths are to be given one by one.
+    """
+    logits = model(samples).logits
+    logits[..., about["never"]] = -torch.inf
+    best = [row.unique_consecutive().tolist() for row in logits.argmax(-1)]
+    return [[token for token in row if token != about["blank"]] for row in best]

@@ -7,7 +7,7 @@ import json
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -16,6 +16,7 @@ from tokenizers import Tokenizer
 from transformers import WhisperForConditionalGeneration
 
 import tiny_listener
+from tiny_wav2vec2 import write_base
 from vaak.runs.open_run import OpenedRun, open_run
 from vaak.tasks.asr.whisper import loaded_whisper
 
@@ -90,6 +91,17 @@ def balanced(opened: OpenedRun) -> Any:
     return model
 
 
+def lines_in(folder: Path) -> dict[str, Any]:
+    """The functions of the README of a folder, which are in the documents, too."""
+    blocks = re.findall(r"```python\n(.*?)```", (folder / "README.md").read_text(), re.S)
+    (loader,) = [block for block in blocks if "def load_mixture" in block]
+    assert loader in (Path(__file__).parents[4] / "docs" / "asr-mixture.md").read_text()
+    assert not re.search(r"(from|import) vaak", loader)
+    lines: dict[str, Any] = {}
+    exec(loader, lines)
+    return lines
+
+
 @pytest.mark.slow
 def test_a_mixture_is_loaded_without_vaak(run: Path, opened: OpenedRun, vaak: Command, tmp_path: Path) -> None:
     """By the lines that are in its folder, and in the documents: the same logits, and the same transcripts."""
@@ -98,13 +110,8 @@ def test_a_mixture_is_loaded_without_vaak(run: Path, opened: OpenedRun, vaak: Co
     assert code == 0, out + err
     assert sorted(path.name for path in (tmp_path / "command").iterdir()) == files
     opened.task.export_mixture(model, tmp_path / "mixture")
-    blocks = re.findall(r"```python\n(.*?)```", (tmp_path / "mixture" / "README.md").read_text(), re.S)
-    (loader,) = [block for block in blocks if "def load_mixture" in block]
-    assert loader in (Path(__file__).parents[4] / "docs" / "asr-mixture.md").read_text()
+    lines = lines_in(tmp_path / "mixture")
     features, tokens = validation(opened)
-    assert not re.search(r"(from|import) vaak", loader)
-    lines: dict[str, Any] = {}
-    exec(loader, lines)
     whisper, about = lines["load_mixture"](str(tmp_path / "mixture"))
     tokenizer = Tokenizer.from_file(str(tmp_path / "mixture" / "tokenizer.json"))
     texts = [tokenizer.decode(ids).strip() for ids in lines["write_tokens"](whisper, about, features)]
@@ -115,6 +122,61 @@ def test_a_mixture_is_loaded_without_vaak(run: Path, opened: OpenedRun, vaak: Co
     torch.testing.assert_close(logits, expected.logits, rtol=1e-4, atol=1e-4)
     assert texts == opened.task.transcriber(model).texts(features.numpy())
     assert any(texts)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("family", "norm", "targets"),
+    [
+        ("wav2vec2", "layer", ["q_proj", "v_proj"]),
+        ("hubert", "group", ["q_proj", "output_dense"]),
+        ("wavlm", "layer", ["intermediate_dense"]),
+    ],
+)
+@pytest.mark.parametrize("top_k", [1, 2])
+@pytest.mark.filterwarnings("ignore:Support for mismatched key_padding_mask")  # WavLM's own masks
+@torch.no_grad()
+def test_a_mixture_on_an_encoder_is_loaded_without_vaak(
+    family: str, norm: str, targets: list[str], top_k: int, corpus: Path, vaak: Command, tmp_path: Path
+) -> None:
+    """Each utterance chooses its experts: the same logits, and the same transcripts; padded rows, too."""
+    base = write_base(tmp_path / "base", family, norm)
+    experts = {"num_experts": 3, "rank": 2, "gate_width": 8, "top_k": top_k, "targets": targets, "balancing_bias": 0.01}
+    model = {"architecture": "ctc", "base": str(base), "experts": experts}
+    with torch.enable_grad():
+        run = tiny_listener.train(corpus, tmp_path / "run", model=model)
+    code, out, err = vaak("export", run, "--format", "mixture", "--output", tmp_path / "mixture")
+    assert code == 0, out + err
+    opened = open_run(run, device="cpu")
+    lines, model = lines_in(tmp_path / "mixture"), cast("Any", opened.model)
+    features = [opened.task.dataset("valid").example(index, np.random.default_rng(0)).features for index in range(6)]
+    values = [torch.tensor(one) for one in features]
+    heard = torch.cat([model.hear(one[None], torch.tensor([one.shape[1]])) for one in values])
+    chances = model.gate(heard).softmax(-1)
+    model.gate.bias.copy_(-chances.mean(0))  # several are chosen
+    model.base.lm_head.bias[opened.task.prepared.vocabulary.ids.pad] -= 2.0  # else blanks are all that it has learned
+    opened.task.export_mixture(model, tmp_path / "balanced")
+    theirs, about = lines["load_mixture"](str(tmp_path / "balanced"))
+    assert about["base"] == str(base)
+    tokenizer = Tokenizer.from_file(str(tmp_path / "balanced" / "tokenizer.json"))
+    chosen, texts = set[int](), list[str]()
+    for one in values:
+        expected = model(one[None], torch.tensor([one.shape[1]]))
+        chosen |= {*expected.weights.nonzero()[:, 1].tolist()}
+        torch.testing.assert_close(theirs(one).logits, expected.logits, rtol=1e-4, atol=1e-4)
+        texts += [tokenizer.decode(ids).strip() for ids in lines["read_tokens"](theirs, about, one)]
+    assert len(chosen) > 1
+    assert texts == opened.task.transcriber(model).texts(features)
+    assert any(texts)
+    if norm == "layer":
+        two = [values[0], values[2]]
+        longest = max(one.shape[1] for one in two)
+        rows = torch.cat([torch.nn.functional.pad(one, (0, longest - one.shape[1])) for one in two])
+        mask = torch.stack([torch.arange(longest) < one.shape[1] for one in two])
+        found = theirs(rows, attention_mask=mask.long()).logits
+        for row, one in enumerate(two):
+            alone = theirs(one).logits[0]
+            torch.testing.assert_close(found[row, : len(alone)], alone, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.slow

@@ -53,7 +53,7 @@ from vaak.tasks.asr.ctc.pretrained import (
     span_mask,
     write_pretrained,
 )
-from vaak.tasks.asr.export import demand_one
+from vaak.tasks.asr.export import demand_one, write_encoder_mixture
 from vaak.tasks.asr.metrics import AsrMeters
 from vaak.tasks.asr.prepare import BASE, PreparedUtterances, recipe
 from vaak.tasks.asr.recogniser import HEARD, Recogniser
@@ -303,6 +303,12 @@ class CtcTask(Recogniser):
         whole = {head: network.get_submodule(head)}
         write_adapter(adapters, options.experts or options.lora, targets, base, folder, whole=whole)
 
+    def export_mixture(self, model: nn.Module, folder: Path) -> None:
+        """Write gate and experts as one thing, which a loader of a few lines puts on the base in transformers."""
+        network, base = cast("PretrainedCtc", model), name_of(self.options.base, self.folder)
+        rate = self.features.sampling_rate
+        write_encoder_mixture(network, network.base, self.prepared.vocabulary, base, rate, folder)
+
     @property
     def _calls_adapters(self) -> bool:
         """Whether transformers calls the layers that have adapters."""
@@ -311,12 +317,13 @@ class CtcTask(Recogniser):
         return not (is_wavlm and adapted is not None and {*adapted.targets} & {*PROJECTIONS})
 
     def refused_exports(self) -> dict[str, str]:
-        of_experts = ", or hf or peft with --expert" if self.options.experts is not None else ""
-        refused = super().refused_exports() | {"mixture": f"it is for a Whisper; use onnx{of_experts}"}
+        refused = super().refused_exports()
+        if self.options.experts is None:
+            refused["mixture"] = "only a mixture of experts (model.experts) is written so"
         if self.own is None:
-            refused |= {} if self._calls_adapters else {"peft": NOT_CALLED}
-            refused["mixture"] = f"it is for a Whisper; use hf or peft{' with --expert' if of_experts else ''}"
+            refused |= {} if self._calls_adapters else dict.fromkeys(("peft", "mixture"), NOT_CALLED)
             return {**refused, **dict.fromkeys(("onnx", "sherpa-onnx"), "use --format hf, which other tools convert")}
+        refused.setdefault("mixture", "transformers has no Conformer of Vaak's; use onnx, or peft with --expert")
         reason = refused_by_sherpa(self.own.audio)
         sherpa = {} if reason is None else {"sherpa-onnx": reason}
         return {
