@@ -66,7 +66,8 @@ def load_mixture(folder: str, base: str | None = None) -> tuple[Any, dict[str, A
         if mask is None or "blank" not in about:
             return states.mean(1)
         real = model._get_feature_vector_attention_mask(states.shape[1], mask)[..., None]
-        return (states * real).sum(1) / real.sum(1)
+        mean: Tensor = (states * real).sum(1) / real.sum(1)
+        return mean
 
     def encode(features: Tensor, attention_mask: Tensor | None = None, **options: Any) -> Any:
         chosen.clear()
