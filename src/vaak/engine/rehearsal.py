@@ -48,9 +48,10 @@ def rehearse(step: Step, state: State, data: TrainingData, last_epoch: int) -> N
     plan = data.planner.plan(epoch)
     cells = plan.cells(data.dataset.lengths)
     first, last = int(np.argmin(cells)), int(np.argmax(cells))
-    smallest = _microbatch(data, state, epoch, plan, first)
-    # all may be of one size
-    largest = smallest if last == first else _microbatch(data, state, epoch, plan, last)
+    largest = _microbatch(data, state, epoch, plan, last)
+    # all may be of one size; and a compiled model, whose kernels another size may need, is compiled when that comes up
+    alone = last == first or data.config.performance.compile is not False
+    smallest = largest if alone else _microbatch(data, state, epoch, plan, first)
     model = state.model.module
     with restored(model, state.loss.module):
         model.train()

@@ -16,6 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
@@ -101,8 +102,17 @@ def model_of(task: Task) -> nn.Module:
     return model
 
 
-def make_trained(task: Task, config: TrainingConfig, ranks: Ranks, precision: str, folder: Path = Path()) -> Trained:
+def make_trained(
+    task: Task,
+    config: TrainingConfig,
+    ranks: Ranks,
+    precision: str,
+    folder: Path = Path(),
+    lengths: np.ndarray | None = None,
+) -> Trained:
     """The task's model on its device, or this rank's part of it, as the random seed makes it.
+
+    It is compiled, if at all, for ``lengths``, those of the training examples, which may be all alike.
 
     Raises UserError where nothing is trained, objectives don't share the parameters out among them, or the model can't
     be divided over ranks as the config asks. ``precision`` is that of forward passes.
@@ -128,7 +138,7 @@ def make_trained(task: Task, config: TrainingConfig, ranks: Ranks, precision: st
         demand_no_running_statistics(model)
     losses = nn.ModuleDict(task.loss_modules()).to(device)
     freezing = Freezing(model, config.freeze) if config.freeze else None
-    forward = _compiled(model, config)
+    forward = _compiled(model, config, lengths)
     if is_sharded:
         demand_shardable(task)
         forward = ShardedModel(model, task.blocks(model), ranks, config.distributed, precision, parts)
@@ -271,12 +281,17 @@ def make_step(
     )
 
 
-def _compiled(model: nn.Module, config: TrainingConfig) -> nn.Module:
-    """The model as it is called in training: compiled where the config asks for it."""
+def _compiled(model: nn.Module, config: TrainingConfig, lengths: np.ndarray | None) -> nn.Module:
+    """The model as it is called in training: compiled where the config asks for it.
+
+    Once for all shapes, or for each shape where examples have the same ``lengths``: so a microbatch is computed by the
+    same kernels whatever was computed before it, and a resumed run has the bits of one that wasn't interrupted.
+    """
     mode = config.performance.compile
     if mode is False:
         return model
-    compiled: Any = torch.compile(model, mode=None if mode is True else mode)
+    is_one = lengths is not None and len(lengths) > 0 and bool((lengths == lengths[0]).all())
+    compiled: Any = torch.compile(model, mode=None if mode is True else mode, dynamic=not is_one)
     module: nn.Module = compiled
     return module
 

@@ -79,11 +79,11 @@ class Trainer:
         is_divided = config.distributed.strategy == "fsdp" and self.ranks.world_size > 1
         fp32_after = None if is_divided else config.fp32_fallback  # its weights are gathered in 16 bits
         self.precision = Precision(config.mixed_precision, self.ranks.device, fp32_after)
-        trained = make_trained(task, config, self.ranks, self.precision.name, folder)
-        weights = auxiliary_losses(config.loss, task.auxiliary_losses) | dict.fromkeys(task.observed, 0.0)
-        self.loss_weights = weights | dict(task.loss_weights)
         examples = task.dataset("train")
         demand_dataset(examples, f"{type(task).__name__}.dataset('train')")
+        trained = make_trained(task, config, self.ranks, self.precision.name, folder, examples.lengths)
+        weights = auxiliary_losses(config.loss, task.auxiliary_losses) | dict.fromkeys(task.observed, 0.0)
+        self.loss_weights = weights | dict(task.loss_weights)
         self.data = TrainingData(examples, config, self.ranks, directory, skip_bad=skip_bad_examples)
         piece_rules = PieceRules(directory, self.ranks.rank, self.data.fingerprint)
         self.state = make_state(trained, config, self.precision, piece_rules, callbacks)
