@@ -119,6 +119,25 @@ def test_a_divided_run_that_can_no_longer_be_saved_ends_and_goes_on(strategy: st
         assert (cut / last / f"{file}.safetensors").read_bytes() == (whole / last / f"{file}.safetensors").read_bytes()
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("victim", [0, 1])
+def test_a_divided_checkpoint_is_written_beside_the_training_and_whole_or_not_at_all(victim: int, tmp_path: Path):
+    """One is killed while the second is written, after a further step; the first is whole, and the run goes on."""
+    how = ("training.distributed.strategy=fsdp", "training.checkpoint.interval=1", "training.validation.interval=4")
+    whole, cut = (tmp_path / name for name in ("whole", "cut"))
+    for folder in (whole, cut):
+        folder.mkdir()
+    assert lines(whole, Fault(0), [0, 0], *how) == []
+    codes = [-signal.SIGKILL, 2] if victim == 0 else [2, -signal.SIGKILL]
+    (said,) = lines(cut, Fault(victim, killed_in="write"), codes, *how)
+    assert said.startswith(f"rank {victim} (process ")
+    assert [one.name for one in (cut / "run/checkpoints").glob("step-*")] == ["step-00000001"]
+    assert lines(cut, Fault(0), [0, 0], *how, "training.checkpoint.resume=auto") == []
+    last = "run/checkpoints/step-00000004"
+    for file in ("model", "optimizer"):
+        assert (cut / last / f"{file}.safetensors").read_bytes() == (whole / last / f"{file}.safetensors").read_bytes()
+
+
 MOMENTS = ("model", "losses", "on_fit_start", "on_step_end", "meters", "on_evaluate_end", "on_checkpoint")
 QUICK = {("losses", 1), ("on_checkpoint", 0)}
 

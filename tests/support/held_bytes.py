@@ -7,9 +7,9 @@ import copy
 import gc
 import json
 import math
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
 import pytest
 import torch
@@ -22,8 +22,9 @@ from tiny_runs import loaded, prepared_task
 from vaak.config.training import DistributedConfig
 from vaak.core.batch import Batch, Term
 from vaak.core.callback import Callback
-from vaak.engine.checkpoint.weights import write_gathered
-from vaak.engine.distributed.sharding import ShardedModel, is_sharded, on_main
+from vaak.engine.checkpoint.weights import FileLayout
+from vaak.engine.distributed.ranks import Ranks
+from vaak.engine.distributed.sharding import Gathering, ShardedModel, is_sharded, local
 from vaak.engine.inspection import Inspection, ModulePlace, NonFiniteFinding, first_non_finite
 from vaak.engine.trainer import Trainer
 from vaak.runs.estimate import at_rest
@@ -106,24 +107,33 @@ class Layers(nn.Module):
         return logits
 
 
-def write_into_a_file(rank: int, folder: Path, whole: nn.Module, divided: nn.Module) -> None:
-    """Rank 0 writes the file that the library writes of whole tensors, and has one at a time."""
-    held, before = [0], bytes_of_all_tensors()
-
-    def watched(tensor: Tensor) -> Tensor | None:
-        held.append(bytes_of_all_tensors())
-        return on_main(tensor)
-
+def write_into_a_file(ranks: Ranks, folder: Path, whole: nn.Module, divided: nn.Module) -> None:
+    """Rank 0 writes the file that the library writes of whole tensors, and has a part of one at a time."""
     expected = {name: one.detach() for name, one in whole.named_parameters()}
     others = {"step": torch.tensor(7), "half": torch.arange(3.0).bfloat16(), "flags": torch.tensor([True, False, True])}
-    with patch("vaak.engine.checkpoint.weights.on_main", watched):
-        write_gathered({**dict(divided.named_parameters()), **others}, None if rank else folder / "divided.safetensors")
-        largest = max(one.nbytes for one in expected.values())
-        assert max(held) - before < 3 * largest < 0.3 * sum(one.nbytes for one in expected.values())
-        with pytest.raises(FileNotFoundError) if rank == 0 else contextlib.nullcontext():
-            write_gathered(dict(divided.named_parameters()), None if rank else folder / "nowhere" / "d.safetensors")
-    if rank == 0:
-        write_gathered({}, folder / "nothing.safetensors")
+    held, before = [0], bytes_of_all_tensors()
+    live: dict[str, Any] = {**dict(divided.named_parameters()), **others}
+    gathering, layout = Gathering(ranks, DistributedConfig(strategy="fsdp")), FileLayout.of("divided.safetensors", live)
+    own = [(local(live[name]).detach(), live[name].shape if is_sharded(live[name]) else None) for name in layout.order]
+
+    def watched() -> Iterator[Tensor]:
+        for chunk in gathering.chunks(own):
+            held.append(bytes_of_all_tensors())
+            yield chunk
+
+    failed = folder / "nowhere"
+    for where in (folder, failed):
+        chunks = watched()
+        if ranks.is_main:
+            with pytest.raises(FileNotFoundError) if where == failed else contextlib.nullcontext():
+                layout.write(where, chunks)
+        assert ranks.is_main or where == failed or not list(chunks)
+        for _ in chunks:  # after an error, too
+            pass
+    largest = max(one.nbytes for one in expected.values())
+    assert max(held) - before < largest < 0.3 * sum(one.nbytes for one in expected.values())
+    if ranks.is_main:
+        FileLayout.of("nothing.safetensors", {}).write(folder, iter(()))
         assert load_file(folder / "nothing.safetensors") == {}
         save_file(expected | others, folder / "whole.safetensors")
         assert (folder / "divided.safetensors").read_bytes() == (folder / "whole.safetensors").read_bytes()
@@ -160,7 +170,7 @@ def call_by_itself(rank: int, port: int, folder: Path) -> None:
         with sharded.independent(averages) as model:
             assert rank or model(inputs[0]).equal(doubled(inputs[0]))
 
-    write_into_a_file(rank, folder, whole, divided)
+    write_into_a_file(ranks, folder, whole, divided)
 
     def inspect(model: Any) -> tuple[Inspection, int]:
         def terms(batch: Batch) -> dict[str, Term]:

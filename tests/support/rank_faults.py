@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
 import resource
 import signal
 import sys
 import time
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,6 +24,7 @@ from vaak.core.callback import Callback
 from vaak.core.errors import RemoteError, UserError
 from vaak.engine import precision
 from vaak.engine.distributed import ranks
+from vaak.engine.distributed.sharding import Gathering
 from vaak.runs import start
 from vaak.tasks.lm.task import LanguageModelTask
 
@@ -44,7 +47,8 @@ class Fault:
     full_after: int = 0
     """The step of a checkpoint after which no file may grow any more."""
     killed_in: str = ""
-    """``prepare``, ``model``, ``losses``, ``meters``, or an event of callbacks."""
+    """``prepare``, ``model``, ``losses``, ``meters``, ``write`` (of the second divided checkpoint, a step later), or an
+    event of callbacks."""
 
 
 def train_together(rank: int, port: int, folder: Path, fault: Fault, *overrides: str) -> None:
@@ -58,6 +62,8 @@ def train_together(rank: int, port: int, folder: Path, fault: Fault, *overrides:
         vaak.__version__ = fault.version
     if fault.has_no_bf16:
         vars(precision)["has_fast_bf16"] = lambda: not mine
+    if mine and fault.killed_in == "write":
+        end_in_the_middle_of_writing()
     os.chdir(folder)
     if fault.folder:
         ranks.PATIENCE_SECONDS = 1.0  # for a file system that is slow, where this one has no such file
@@ -83,6 +89,21 @@ def end_at(moment: str, wanted: str) -> None:
     if moment == wanted:
         time.sleep(LEAVING_SECONDS)  # the others are waiting by then
         os.kill(os.getpid(), signal.SIGKILL)
+
+
+def end_in_the_middle_of_writing() -> None:
+    chunks, calls = Gathering.chunks, itertools.count(1)
+
+    def some(self: Gathering, tensors: Sequence[Any]) -> Iterator[torch.Tensor]:
+        if next(calls) != 2:
+            yield from chunks(self, tensors)
+            return
+        yield from chunks(self, tensors[:5])
+        while Ending.steps < 3:
+            time.sleep(0.01)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    setattr(Gathering, "chunks", some)  # noqa: B010 (mypy refuses the assignment)
 
 
 class Ending(Callback):

@@ -20,7 +20,7 @@ import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -35,7 +35,7 @@ from vaak.engine.checkpoint.files import CheckpointWriter, Order, Snapshot
 from vaak.engine.checkpoint.names import list_checkpoints, step_of
 from vaak.engine.checkpoint.weights import model_tensors
 from vaak.engine.distributed.launcher import weights_fingerprint
-from vaak.engine.distributed.sharding import is_sharded, local, part_of
+from vaak.engine.distributed.sharding import Gathering, is_sharded, local, part_of
 from vaak.engine.optim.optimizer_state import of_all_ranks
 from vaak.engine.precision import Precision, muon_dtype, uses_tf32
 from vaak.engine.state import Position, State
@@ -85,6 +85,8 @@ class Checkpointer:
             snapshot = take_snapshot()
             if self.ranks.is_main:
                 self.writer.write(Order(snapshot, is_best, is_periodic))
+            elif snapshot.files:
+                self.writer.give(snapshot)
 
     @contextlib.contextmanager
     def keep_state_before_schedule(self) -> Iterator[None]:
@@ -164,12 +166,11 @@ class Checkpointer:
     def snapshot(self) -> Snapshot:
         """The whole state at this boundary, copied, and the circumstances it was reached under.
 
-        Where it is divided over ranks, every rank calls it, and rank 0 gets it.
+        Where it is divided over ranks, every rank calls it, and rank 0 gets it; of ``fsdp``, by ``chunks``.
         """
         if self.state.is_sharded:
-            self.writer.wait()  # it may be the same one that is being written
             with self.ranks.naming_lost_ranks():
-                snapshot = self.state.written_snapshot(self.writer.folder, self.ranks.is_main)
+                snapshot = self.state.divided_snapshot(self._gathering)
         elif self.ranks.is_main or not self.is_divided:
             snapshot = self.state.snapshot()
         else:  # what it alone remembers: the live tensors, each of which is copied when it is sent
@@ -180,6 +181,11 @@ class Checkpointer:
             snapshot.optimizer = self.ranks.collect(snapshot.optimizer)
         snapshot.base_is_enough = self.base_is_enough
         return snapshot
+
+    @cached_property
+    def _gathering(self) -> Gathering:
+        """What brings the parts of all ranks together, each of which makes it when it first saves."""
+        return Gathering(self.ranks, self.config.distributed)
 
     def _values(self, values: dict[str, Any]) -> dict[str, Any]:
         """All of a state that isn't a tensor, of every rank, and the circumstances."""

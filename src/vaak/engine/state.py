@@ -19,7 +19,6 @@ import contextlib
 import copy
 import logging
 import operator
-import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import Field, asdict, dataclass, field, fields, replace
 from pathlib import Path
@@ -32,10 +31,9 @@ from vaak.config.training import CheckpointConfig
 from vaak.core.callback import Callback
 from vaak.core.errors import CheckpointError, UserError
 from vaak.core.figures import improves
-from vaak.engine.checkpoint.files import Snapshot, start_unfinished, tensor_files, unfinished, unwritten
-from vaak.engine.checkpoint.names import step_folder
-from vaak.engine.checkpoint.weights import copy_to_cpu, load_weights, model_tensors, write_gathered
-from vaak.engine.distributed.sharding import is_sharded
+from vaak.engine.checkpoint.files import Snapshot, tensor_files
+from vaak.engine.checkpoint.weights import FileLayout, copy_to_cpu, load_weights, model_tensors
+from vaak.engine.distributed.sharding import Gathering, is_sharded, local
 from vaak.engine.journal import Journal
 from vaak.engine.optim.optimizer_state import OptimizerStates, WeightAverage
 from vaak.engine.optim.schedules import Plateau
@@ -389,25 +387,18 @@ class State:
         copies: dict[str, Any] = {name: copy_to_cpu(own) for name, own in self.tensors().items() if own}
         return Snapshot(self.position.step, state=self.values(), frozen=self.frozen, **{"model": {}, **copies})
 
-    def written_snapshot(self, checkpoints: Path, is_main: bool) -> Snapshot:
-        """``snapshot`` of a state that is divided over ranks, whose tensors rank 0 writes: it never has all of them.
+    def divided_snapshot(self, gathering: Gathering) -> Snapshot:
+        """``snapshot`` of a state that is divided over ranks: this one's parts, and rank 0's way to all.
 
-        Every rank calls it. They are in the folder of the unfinished checkpoint. Raises CheckpointError on rank 0, when
-        all are gathered, where they can't be written.
+        Every rank calls it, and then goes through its ``chunks``.
         """
-        step, failures = self.position.step, list[OSError]()
-        files = tensor_files({"model": {}, "optimizer": {}, **self.tensors()}, self.frozen)
-        folder = unfinished(checkpoints, step)
-        if is_main:
-            with _caught(failures):
-                start_unfinished(checkpoints, step)
-        for name, tensors in files.items():
-            with _caught(failures):
-                write_gathered(tensors, folder / name if is_main else None)
-        if failures:
-            shutil.rmtree(folder, ignore_errors=True)
-            raise unwritten(checkpoints / step_folder(step), failures[0]) from failures[0]
-        return Snapshot(step, {}, state=self.values(), frozen=self.frozen, written=tuple(files))
+        found = tensor_files({"model": {}, "optimizer": {}, **self.tensors()}, self.frozen)
+        files = tuple(FileLayout.of(name, own) for name, own in found.items())
+        order = [found[file.name][name] for file in files for name in file.order]
+        own = copy_to_cpu({str(number): local(tensor) for number, tensor in enumerate(order)})
+        shapes = (tensor.shape if is_sharded(tensor) else None for tensor in order)
+        chunks = gathering.chunks([*zip(own.values(), shapes, strict=True)])
+        return Snapshot(self.position.step, {}, state=self.values(), frozen=self.frozen, files=files, chunks=chunks)
 
     def tensors(self) -> dict[str, dict[str, Tensor]]:
         """The live tensors of each part."""
@@ -441,15 +432,6 @@ class State:
             except CheckpointError as error:
                 raise CheckpointError(f"{source}: {error}") from error
         self.is_whole = True
-
-
-@contextlib.contextmanager
-def _caught(failures: list[OSError]) -> Iterator[None]:
-    """Within this context, an error of the system is added to ``failures``, and what is left is skipped."""
-    try:
-        yield
-    except OSError as error:
-        failures.append(error)
 
 
 def _split(state: Any) -> tuple[dict[str, Tensor], Any]:

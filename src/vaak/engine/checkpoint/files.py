@@ -22,7 +22,7 @@ import logging
 import os
 import shutil
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -52,6 +52,7 @@ from vaak.engine.checkpoint.names import Entry, listed_files, step_of, write_man
 from vaak.engine.checkpoint.names import about_checkpoint as about_checkpoint
 from vaak.engine.checkpoint.names import list_checkpoints as list_checkpoints
 from vaak.engine.checkpoint.names import step_folder as step_folder
+from vaak.engine.checkpoint.weights import FileLayout
 
 log = logging.getLogger("vaak")
 ALWAYS_WRITTEN = ("model", "optimizer")
@@ -64,8 +65,8 @@ class Snapshot:
     """Everything of a run's state, copied to the CPU at one step's boundary.
 
     ``frozen`` names parameters of the model that are never trained; ``base_is_enough`` where the model as its task
-    makes it has their values, too. What is in ``written``, files of the ``unfinished`` folder of its checkpoint, isn't
-    here.
+    makes it has their values, too. Where ranks have parts of the tensors, these are in ``chunks``, to be read once, and
+    fill ``files`` in turn.
     """
 
     step: int
@@ -76,26 +77,8 @@ class Snapshot:
     loss: dict[str, torch.Tensor] = field(default_factory=dict)
     frozen: frozenset[str] = frozenset()
     base_is_enough: bool = True
-    written: tuple[str, ...] = ()
-
-
-def unwritten(path: Path, error: Exception) -> CheckpointError:
-    """The error of a checkpoint that can't be written."""
-    return CheckpointError(f"checkpoint {path} can't be written: {error}; the earlier ones are complete")
-
-
-def unfinished(folder: Path, step: int) -> Path:
-    """Return where the checkpoint of a step is written before it has its name."""
-    return folder / f".{step_folder(step)}.{os.getpid()}.tmp"
-
-
-def start_unfinished(folder: Path, step: int) -> Path:
-    """``unfinished``, made anew."""
-    path = unfinished(folder, step)
-    folder.mkdir(parents=True, exist_ok=True)
-    shutil.rmtree(path, ignore_errors=True)
-    path.mkdir()
-    return path
+    files: tuple[FileLayout, ...] = ()
+    chunks: Iterator[torch.Tensor] = field(default_factory=lambda: iter(()))
 
 
 def save_checkpoint(
@@ -113,10 +96,11 @@ def save_checkpoint(
     """
     folder = Path(folder)
     final = folder / step_folder(snapshot.step)
-    temporary = unfinished(folder, snapshot.step)
+    temporary = folder / f".{final.name}.{os.getpid()}.tmp"
     try:
-        if not snapshot.written:
-            start_unfinished(folder, snapshot.step)
+        folder.mkdir(parents=True, exist_ok=True)
+        shutil.rmtree(temporary, ignore_errors=True)
+        temporary.mkdir()
         _write_files(temporary, snapshot, about or {}, companions or {})
         replaced = folder / f".{final.name}{REPLACED}"
         if final.exists():
@@ -126,7 +110,10 @@ def save_checkpoint(
         shutil.rmtree(replaced, ignore_errors=True)
     except (OSError, SafetensorError) as error:
         shutil.rmtree(temporary, ignore_errors=True)
-        raise unwritten(final, error) from error
+        raise CheckpointError(f"checkpoint {final} can't be written: {error}; the earlier ones are complete") from error
+    finally:
+        for _ in snapshot.chunks:  # after an error, too: the others give all of theirs
+            pass
     return final
 
 
@@ -145,10 +132,12 @@ def tensor_files(
 def _write_files(folder: Path, snapshot: Snapshot, about: dict[str, Any], others: Mapping[str, str | Path]) -> None:
     """The files of a checkpoint, flushed to the disk, the manifest last."""
     tensors = tensor_files({part: getattr(snapshot, part) for part in TENSORS}, snapshot.frozen)
-    for name, own in {} if snapshot.written else tensors.items():
+    for layout in snapshot.files:
+        layout.write(folder, snapshot.chunks)
+    for name, own in {} if snapshot.files else tensors.items():
         with files.usual_mode(folder / name):
             save_file(own, folder / name)
-    names = snapshot.written or tuple(tensors)
+    names = tuple(layout.name for layout in snapshot.files) or tuple(tensors)
     for name in names:
         files.sync_file(folder / name)
     files.write_json(folder / STATE, snapshot.state)
@@ -360,14 +349,31 @@ class CheckpointWriter:
 
     def write(self, order: Order) -> None:
         """Begin to write; wait first for the one in flight. Raises that one's failure."""
+        self._begin(lambda: self._write(order))
+
+    def give(self, snapshot: Snapshot) -> None:
+        """Begin to give rank 0, which writes them, this rank's parts; wait first for those of the one before.
+
+        Raises UserError where rank 0 has gone before it had those.
+        """
+        self._begin(lambda: self._give(snapshot))
+
+    def _begin(self, work: Callable[[], None]) -> None:
         self.finish()
-        thread = threading.Thread(target=self._write, args=(order,), name="checkpoint")
+        thread = threading.Thread(target=work, name="checkpoint")
         try:
             thread.start()
-        except RuntimeError:  # the system can't start another thread: write it here and now
-            self._write(order)
+        except RuntimeError:  # the system can't start another thread: do it here and now
+            work()
         else:
             self.thread = thread
+
+    def _give(self, snapshot: Snapshot) -> None:
+        try:
+            for _ in snapshot.chunks:
+                pass
+        except BaseException as error:
+            self.failure = error
 
     def wait(self) -> None:
         """Wait for the checkpoint in flight."""

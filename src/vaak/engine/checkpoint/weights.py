@@ -1,9 +1,10 @@
-"""The weights of a model by name: taken from it, copied to the CPU or into a file, and put back bit by bit."""
+"""The weights of a model by name: taken from it, copied to the CPU, laid out in a file, and put back bit by bit."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from safetensors.torch import save
 from torch import nn
 
 from vaak.core.errors import CheckpointError
-from vaak.engine.distributed.sharding import on_main, part_of
+from vaak.engine.distributed.sharding import part_of
 
 
 def model_tensors(model: nn.Module) -> dict[str, torch.Tensor]:
@@ -40,31 +41,36 @@ def copy_to_cpu(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     return copies
 
 
-def write_gathered(tensors: Mapping[str, torch.Tensor], path: Path | None) -> None:
-    """Write tensors that are divided over ranks into a safetensors file: rank 0 has one of them at a time.
+@dataclass(frozen=True)
+class FileLayout:
+    """A safetensors file, written from tensors that come one after another in ``order``, whole or in parts."""
 
-    Every rank calls it, those that write nothing without ``path``. Raises OSError, when all are gathered, where the
-    file can't be written.
-    """
-    order = sorted(tensors, key=lambda name: (-tensors[name].dtype.itemsize, name))  # as the library does: aligned
-    entries, end = dict[str, object](), 0
-    for name in order:
-        one = tensors[name]
-        places = [end, end := end + one.numel() * one.dtype.itemsize]
-        entries[name] = {"dtype": _dtype_name(one.dtype), "shape": list(one.shape), "data_offsets": places}
-    header = json.dumps(entries, ensure_ascii=False, separators=(",", ":")).encode()
-    header += b" " * (-len(header) % 8)
-    gathered = (on_main(tensors[name].detach()) for name in order)
-    try:
-        if path is not None:
-            with path.open("xb") as file:
-                file.write(len(header).to_bytes(8, "little") + header)
-                for tensor in gathered:
-                    assert tensor is not None
-                    file.write(tensor.flatten().view(torch.uint8).numpy().data)
-    finally:
-        for _ in gathered:  # after an error, too: the others give their parts
-            pass
+    name: str
+    order: tuple[str, ...]
+    header: bytes
+    nbytes: int
+
+    @classmethod
+    def of(cls, name: str, tensors: Mapping[str, torch.Tensor]) -> FileLayout:
+        """The layout that the library gives a file of these tensors; of divided ones, their whole shapes count."""
+        order = sorted(tensors, key=lambda name: (-tensors[name].dtype.itemsize, name))  # aligned
+        entries, end = dict[str, object](), 0
+        for one in order:
+            tensor = tensors[one]
+            places = [end, end := end + tensor.numel() * tensor.dtype.itemsize]
+            entries[one] = {"dtype": _dtype_name(tensor.dtype), "shape": list(tensor.shape), "data_offsets": places}
+        header = json.dumps(entries, ensure_ascii=False, separators=(",", ":")).encode()
+        return cls(name, tuple(order), header + b" " * (-len(header) % 8), end)
+
+    def write(self, folder: Path, chunks: Iterator[torch.Tensor]) -> None:
+        """Write the file from the next of ``chunks``. Raises OSError where it can't be written."""
+        with (folder / self.name).open("xb") as file:
+            file.write(len(self.header).to_bytes(8, "little") + self.header)
+            left = self.nbytes
+            while left:
+                chunk = next(chunks)
+                file.write(chunk.flatten().view(torch.uint8).numpy().data)
+                left -= chunk.nbytes
 
 
 @cache

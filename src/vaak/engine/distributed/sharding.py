@@ -27,6 +27,7 @@ import gc
 import math
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import timedelta
 from functools import partial
 from types import TracebackType
 from typing import Any, Self
@@ -499,12 +500,6 @@ def whole(tensor: Tensor) -> Tensor:
     return tensor.full_tensor() if is_sharded(tensor) else tensor  # type: ignore[attr-defined]
 
 
-def on_main(tensor: Tensor) -> Tensor | None:
-    """A tensor as one, on the CPU of rank 0, and nothing on the others; every rank calls it."""
-    found = whole(tensor)
-    return found.cpu().contiguous() if torch.distributed.get_rank() == 0 else None
-
-
 def local(tensor: Tensor) -> Tensor:
     """Return what this rank has of a tensor."""
     return tensor.to_local() if is_sharded(tensor) else tensor  # type: ignore[attr-defined]
@@ -519,3 +514,37 @@ def part_of(value: Tensor, like: Tensor) -> Tensor:
     place: Any = like
     device = value.to(place.device) if place.device.type != "cpu" else value
     return distribute_tensor(device, place.device_mesh, place.placements, src_data_rank=None)
+
+
+class Gathering:
+    """Brings ranks' parts of a state to rank 0, on another thread than training's, by connections of its own.
+
+    Every rank makes it, and where the model has several copies, only the ranks of the first give anything.
+    """
+
+    def __init__(self, ranks: Ranks, config: DistributedConfig) -> None:
+        self._ranks, self._size = ranks, config.shard_size or ranks.world_size
+        timeout = timedelta(minutes=config.timeout_minutes)
+        self._group = torch.distributed.new_group([*range(self._size)], timeout=timeout, backend="gloo")
+
+    def chunks(self, tensors: Sequence[tuple[Tensor, torch.Size | None]]) -> Iterator[Tensor]:
+        """What rank 0 writes: each tensor whole or in parts, one part at a time; on other ranks nothing.
+
+        Each tensor is this rank's, on the CPU, with the shape of the whole one where it is divided. Every rank goes
+        through what this yields.
+        """
+        with self._ranks.naming_lost_ranks():
+            for own, shape in tensors:
+                if self._ranks.is_main:
+                    yield own
+                    yield from () if shape is None else self._of_others(shape, own.dtype)
+                elif shape is not None and own.numel() and self._ranks.rank < self._size:
+                    torch.distributed.send(own.flatten().view(torch.uint8), 0, group=self._group)
+
+    def _of_others(self, shape: torch.Size, dtype: torch.dtype) -> Iterator[Tensor]:
+        rows = -(-shape[0] // self._size)
+        for source in range(1, self._size):
+            part = torch.empty(max(0, min(rows, shape[0] - source * rows)), *shape[1:], dtype=dtype)
+            if part.numel():
+                torch.distributed.recv(part.flatten().view(torch.uint8), source, group=self._group)
+                yield part
