@@ -19,6 +19,7 @@ from torch import Tensor
 import varlen_reference
 from contract_cases import CASES
 from mock_cuda import MockDevice, Note
+from quick_cases import mostly_slow
 from vaak.core.batch import read_together, send
 from vaak.engine.distributed.exchange import GradientBuckets
 from vaak.engine.trainer import Trainer
@@ -133,7 +134,7 @@ def test_nor_where_logits_are_never_whole(name: str, gpu: MockDevice, begin: Beg
     assert len(waits) <= WAITS_OF_A_STEP[name], "\n".join(map(str, waits))
 
 
-@pytest.mark.parametrize("name", ["lm decoder, packed", "lm encoder"])
+@pytest.mark.parametrize("name", mostly_slow(("lm decoder, packed", "lm encoder"), "lm decoder, packed"))
 def test_nor_where_no_pairs_are_masked(name: str, gpu: MockDevice, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """Packed rows, and padded ones of an encoder, by kernels of variable length in bf16."""
     pytest.importorskip("torch.nn.attention.varlen")
@@ -158,7 +159,7 @@ def test_nor_where_no_pairs_are_masked(name: str, gpu: MockDevice, tmp_path: Pat
     assert losses[1] == pytest.approx(losses[0], rel=1e-3)
 
 
-@pytest.mark.parametrize("base_dtype", ["bf16", "nf4"])
+@pytest.mark.parametrize("base_dtype", mostly_slow(("bf16", "nf4"), "nf4"))
 def test_nor_where_the_base_is_kept_in_fewer_bits(base_dtype: str, gpu: MockDevice, tmp_path: Path):
     pytest.importorskip("peft")
     case = CASES["lm pretrained, low-rank adapters"]

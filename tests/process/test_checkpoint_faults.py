@@ -58,10 +58,9 @@ def assert_one_line(ended: Ended, *parts: str) -> None:
 @pytest.mark.parametrize(
     "damage",
     [
-        truncate,
         flip_a_bit,
         lose_the_manifest,
-        *(pytest.param(one, marks=pytest.mark.slow) for one in (lose_a_file, empty_the_manifest)),
+        *(pytest.param(one, marks=pytest.mark.slow) for one in (truncate, lose_a_file, empty_the_manifest)),
     ],
 )
 def test_a_damaged_newest_checkpoint_is_set_aside_and_the_one_before_used(
@@ -190,6 +189,7 @@ def test_a_file_where_the_run_directory_is_to_be_is_an_error(train: Callable[...
     assert (tmp_path / "file").read_text() == "mine"
 
 
+@pytest.mark.slow
 def test_checkpoints_that_can_no_longer_be_written_end_the_run(
     train: Callable[..., Ended], reference: Path, tmp_path: Path
 ) -> None:

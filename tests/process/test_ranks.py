@@ -79,6 +79,7 @@ def assert_equal_to_rounding(run: Path, reference: Path) -> None:
         assert record == pytest.approx(expected, rel=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("killed", ["one", pytest.param("all", marks=pytest.mark.slow)])
 def test_two_processes_killed_end_with_the_same_bits(
     start_two: Callable[..., list[Command]], reference_of_two: Path, tmp_path: Path, killed: str
@@ -178,6 +179,7 @@ def test_begun_on_two_processes_a_run_goes_on_with_one_and_back(
     assert_equal_to_rounding(run, reference)
 
 
+@pytest.mark.slow
 def test_a_signal_to_one_process_ends_both_in_order(start_two: Callable[..., list[Command]], tmp_path: Path) -> None:
     for number, step in enumerate((3, 6)):
         run = tmp_path / f"run{number}"

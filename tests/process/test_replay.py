@@ -8,6 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from commands import Command, Commands, wait_until
 
 
@@ -17,6 +19,7 @@ def replayed(commands: Commands, run: Path, step: int) -> Any:
     return json.loads(ended.output)
 
 
+@pytest.mark.slow
 def test_a_run_that_is_training_is_replayed_meanwhile(
     commands: Commands, start: Callable[..., Command], tmp_path: Path
 ):

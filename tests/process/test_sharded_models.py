@@ -54,7 +54,14 @@ def demand_close(ours: Path, theirs: Path, rtol: float = 2e-4) -> None:
         assert_close(mine, others, rtol=rtol, atol=1e-5)
 
 
-@pytest.mark.parametrize("case", [pytest.param(one, marks=[] if one == LM else [pytest.mark.slow]) for one in CASES])
+def test_killed_and_resumed_it_trains_as_a_whole_one(tmp_path: Path, commands: Commands):
+    how: Any = {"whole": (("8:2",), WHOLE), "killed": (("3:2", "8:2"), DIVIDED)}
+    whole, killed = trained(commands, tmp_path, LM, **how)
+    demand_close(killed, whole)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", CASES)
 def test_it_trains_as_a_whole_one_and_is_resumed_to_the_bit(case: str, tmp_path: Path, commands: Commands):
     if case in REFUSED:
         with pytest.raises(AssertionError, match=REFUSED[case]):

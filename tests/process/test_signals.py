@@ -111,7 +111,7 @@ def whole(commands: Commands, job: Path, tmp_path_factory: pytest.TempPathFactor
 @pytest.mark.parametrize(
     ("step", "when"),
     [
-        (8, {}),
+        pytest.param(8, {}, marks=pytest.mark.slow),
         pytest.param(8, {"SIGNAL_DURING": "1"}, marks=pytest.mark.slow),
         pytest.param(TOTAL_STEPS, {}, marks=pytest.mark.slow),
     ],

@@ -14,6 +14,7 @@ from toy_speech import RATE, write_utterances
 NUMBER = 24
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("killed_at", [(6,), pytest.param((1, 6, 14), marks=pytest.mark.slow)], ids=len)
 def test_what_was_killed_goes_on_to_the_same_bits(commands: Commands, tmp_path: Path, killed_at: tuple[int, ...]):
     """Each time, so many conversations exist when the process is killed, during the next one."""

@@ -49,7 +49,7 @@ LIKE_OTHERS = (
     "configs/asr/digits_base.yml", "configs/tts/ljspeech_mini.yml", "configs/classification/sentence_polarity.yml",
     "configs/classification/clinc150_transformer.yml", "configs/classification/clinc150.yml",
     "configs/seq2seq/en_hi.yml", "configs/asr/digits_ctc.yml", "configs/asr/ctc.yml",
-    "configs/lm/preferences.yml",
+    "configs/lm/preferences.yml", "configs/multitask/quickstart.yml",
 )  # fmt: skip
 """Much the same network or data as another recipe's, or as a case of the contract; `make test-slow` trains them."""
 

@@ -20,9 +20,17 @@ SHORT = 1.0
 """Seconds below which what runs together isn't recorded; it comes last."""
 
 
+OF_RANKS = tuple(
+    f"tests/process/test_{name}.py" for name in ("accumulation_ranks", "meetings", "precision_ranks", "rank_faults")
+)
+"""Files whose processes are forks of one that takes seconds to start: one worker starts it."""
+
+
 def together(nodeid: str) -> str:
     """Return what a test runs together with: its file; of the contract, its case, which prepares its data once."""
     file, _, test = nodeid.partition("::")
+    if file in OF_RANKS:
+        return "several ranks"
     return f"{file}: {test.partition('[')[2].rpartition('-check_')[0]}" if "-check_" in test else file
 
 

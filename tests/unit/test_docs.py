@@ -94,7 +94,7 @@ SLOW = {
             "distillation", "doctor", "encoder-decoder", "exporting", "gallery", "library", "memory",
             "model-factory", "multitask", "positional-encodings", "preferences", "profiling", "replay",
             "resuming", "sweeps", "testing", "tracking", "training-tools", "troubleshooting", "tts",
-            "tts-scoring",
+            "hindi-grammar", "pipelines", "tour", "tts-front-end", "tts-scoring",
         )
     ),
 }  # fmt: skip

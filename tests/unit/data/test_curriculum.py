@@ -131,7 +131,6 @@ def test_any_easiest_part_has_the_classes_proportions(difficulties, data):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@settings(max_examples=60)
 @given(difficulties=any_difficulties, curriculum=any_curriculum, seed=any_seed, batch_size=st.integers(1, 9))
 def test_each_place_holds_what_is_open_there_and_the_epoch_keeps_its_size(
     kind, difficulties, curriculum, seed, batch_size
@@ -155,7 +154,6 @@ def test_each_place_holds_what_is_open_there_and_the_epoch_keeps_its_size(
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@settings(max_examples=60)
 @given(difficulties=any_difficulties, curriculum=any_curriculum, seed=any_seed)
 def test_every_pass_holds_everything_that_the_one_before_held_and_nothing_twice(kind, difficulties, curriculum, seed):
     planner = planner_of(kind, difficulties, curriculum, seed=seed)

@@ -55,7 +55,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Tensor]:
         ([Asking(save_at=(2, 5))], {}),
         ([StepLogCallback(1)], {}),
         ([StepLogCallback(3)], {"logging": {"interval": 3}}),
-        ([], {"performance": {"num_workers": 2}}),
+        pytest.param([], {"performance": {"num_workers": 2}}, marks=pytest.mark.slow),
         ([], {"validation": {"interval": 2}}),
         ([], {"checkpoint": {"interval": 3}}),
     ],

@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 from backwards import out_of_memory
+from quick_cases import mostly_slow
 from shortage import SmallMachine
 from toy import StopAt, ToyTask, same_bits, toy_trainer, weights
 from vaak.core.batch import Batch, FirstPass, Term
@@ -53,7 +54,7 @@ def assert_equal_to_rounding(one: Trainer, other: Trainer) -> None:
 
 
 @pytest.mark.parametrize("where", ["forward", "backward"])
-@pytest.mark.parametrize(("most_rows", "pieces"), [(4, 2), (3, 4), (1, 8)])
+@pytest.mark.parametrize(("most_rows", "pieces"), mostly_slow([(4, 2), (3, 4), (1, 8)], 3))
 def test_without_dropout_the_weights_are_those_of_a_large_machine(
     where: str, most_rows: int, pieces: int, tmp_path: Path
 ):

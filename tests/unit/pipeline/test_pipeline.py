@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 import tiny_pipeline
+from quick_cases import mostly_slow
 from vaak.config.base import Section
 from vaak.core.storage.files import read_json, write_json
 from vaak.pipeline.run import Request, run_pipeline
@@ -73,7 +74,9 @@ def test_everything_runs_once_and_a_moved_copy_is_as_good(tiny: Any, tmp_path: P
     ("change", "again", "why"),
     [
         (("--power", 3), SUMS + Counter(["result"]), "sums: starts (power was 2, is 3 now)"),
-        (("--sign", -1), Counter(["result"]), "result: starts (sign was 1, is -1 now)"),
+        pytest.param(
+            ("--sign", -1), Counter(["result"]), "result: starts (sign was 1, is -1 now)", marks=pytest.mark.slow
+        ),
         (("--rows", 150), Counter(["numbers 0", "numbers 100", "result"]) + SUMS, "num_rows was 350, is 150 now"),
         ((), Counter(), "result: up to date"),
     ],
@@ -103,7 +106,7 @@ def test_changed_options_invalidate_what_depends_on_them(
         ("result/result.json", Counter(["result"])),
     ],
 )
-@pytest.mark.parametrize("damage", ["flipped", "truncated", "missing"])
+@pytest.mark.parametrize("damage", mostly_slow(("flipped", "truncated", "missing"), "flipped"))
 def test_a_damaged_output_is_found_and_made_again(
     file: str, again: Counter[str], damage: str, tiny: Any, tmp_path: Path
 ) -> None:
@@ -284,7 +287,7 @@ SCENARIOS: dict[str, tuple[Callable[[Path], None], tuple[Any, ...]]] = {
 
 
 @pytest.mark.parametrize("every", [9, pytest.param(1, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("scenario", SCENARIOS)
+@pytest.mark.parametrize("scenario", mostly_slow(SCENARIOS, "new", "damaged"))
 def test_killed_at_every_operation_on_files_it_ends_with_the_same_bits(
     scenario: str, every: int, tiny: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from quick_cases import mostly_slow
 from tiny_runs import hashes
 from vaak.config.base import with_fold
 from vaak.config.load import load
@@ -233,7 +234,7 @@ def test_processes_share_the_folds_and_what_is_done_is_not_done_again(
         CrossValidation(plan(toy, repeats=2), moved)
 
 
-@pytest.mark.parametrize("task", ["classification", "lm", pytest.param("diarization", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("task", mostly_slow(("classification", "lm", "diarization"), "classification"))
 def test_a_fold_that_was_cut_resumes_where_its_study_is_now(
     task: str, toy: Path, tiny_text: Path, made_recordings: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):

@@ -113,6 +113,7 @@ def test_what_is_worse_than_the_others_is_stopped(tiny_text: Path, tmp_path: Pat
     assert table[-1]["training.optimizer.lr"] == "1e-9"
 
 
+@pytest.mark.slow
 def test_a_trial_that_fails_doesnt_end_the_sweep_but_all_of_them_do(tiny_text: Path, tmp_path: Path):
     heads = read_grid("model.num_heads=3,2")
     table = finished(plan(tiny_text, heads), tmp_path / "some")
@@ -136,6 +137,7 @@ def test_another_sweep_in_the_folder_is_refused(tiny_text: Path, tmp_path: Path)
     Sweep(plan(tiny_text, num_trials=1), tmp_path)
 
 
+@pytest.mark.slow
 def test_the_command_prints_a_table_and_answers_mistakes_in_a_line(vaak, tiny_text: Path, tmp_path: Path):
     file = tiny_text / "tiny.yml"
     code, out, _ = vaak(

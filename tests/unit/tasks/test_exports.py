@@ -11,6 +11,7 @@ import pytest
 import torch
 
 import tiny_runs
+from quick_cases import mostly_slow
 from small_diarizers import NUM_BINS, small_diarizer
 from tiny_decoder import write_folder as write_decoder
 from tiny_encoder_decoder import write_folder as write_pair
@@ -197,7 +198,7 @@ def test_a_drawn_translator_is_an_encoder_and_a_decoder_in_onnxruntime(options: 
 
 
 @pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")  # peft's own use of transformers
-@pytest.mark.parametrize("kind", ["drawn", "t5", pytest.param("marian", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("kind", mostly_slow(("drawn", "t5", "marian"), "t5"))
 def test_adapters_of_a_translator_are_for_its_base(kind: str, tmp_path: Path):
     peft = pytest.importorskip("peft")
     (tmp_path / "pairs.yml").write_text(PAIRS)

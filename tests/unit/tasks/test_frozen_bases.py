@@ -16,6 +16,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from contract_cases import CASES
+from quick_cases import mostly_slow
 from vaak.engine.checkpoint.files import load_checkpoint
 from vaak.engine.checkpoint.weights import model_tensors
 from vaak.engine.trainer import Trainer
@@ -95,7 +96,7 @@ def test_a_run_is_resumed_to_the_same_bits(name: str, base_dtype: str, tmp_path:
     assert bool(in_nf4) == (base_dtype == "nf4")
 
 
-@pytest.mark.parametrize(("name", "base_dtype"), [(NAMES[0], "nf4"), (NAMES[1], "bf16")])
+@pytest.mark.parametrize(("name", "base_dtype"), mostly_slow([(NAMES[0], "nf4"), (NAMES[1], "bf16")], NAMES[0]))
 def test_what_is_exported_is_whole(name: str, base_dtype: str, tmp_path: Path):
     """The adapters are added in fp32 to weights that were rounded before."""
     trainer = trainer_of(name, tmp_path / "run", base_dtype, max_steps=3)

@@ -184,6 +184,7 @@ def test_they_are_made_once_and_the_same_in_another_order(made: tuple[Path, list
     assert {path: path.stat().st_mtime_ns for path in folder.rglob("*")} == before
 
 
+@pytest.mark.slow
 def test_an_interrupted_making_goes_on(
     made: tuple[Path, list[MonoCut]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

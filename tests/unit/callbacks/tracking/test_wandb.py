@@ -16,6 +16,7 @@ from typing import Any
 import PIL.Image
 import pytest
 
+from quick_cases import mostly_slow
 from toy import StopAt, ToyTask, toy_trainer
 from vaak.callbacks.step_log import StepLogCallback
 from vaak.callbacks.trackers import numbers
@@ -115,6 +116,7 @@ def test_after_a_resume_the_newest_offline_file_is_the_whole_run_and_the_others_
     assert not newer.with_suffix(".wandb.synced").exists()
 
 
+@pytest.mark.slow
 def test_wandb_sync_puts_the_run_on_the_server_as_metrics_jsonl_has_it(tmp_path: Path, server: WandbServer):
     """Two sessions, synced at the end, one of them with steps that came again: one run, no step twice."""
     trained(tmp_path, "offline", StopAt(7))
@@ -162,7 +164,7 @@ def test_online_what_was_trained_without_wandb_is_made_up_for(tmp_path: Path, se
     assert server.rows((tmp_path / "wandb" / "id").read_text()) == expected_rows(tmp_path)
 
 
-@pytest.mark.parametrize(("which", "steps"), [("none", []), ("best", [3, 6]), ("all", [3, 6, 8])])
+@pytest.mark.parametrize(("which", "steps"), mostly_slow([("none", []), ("best", [3, 6]), ("all", [3, 6, 8])], "best"))
 def test_checkpoints_are_artifacts_with_their_files_and_aliases(which: str, steps: list[int], tmp_path: Path):
     """Losses of three evaluations, the second the best: what was the best when it was saved is uploaded."""
     tracking = WandbCallback({"project": "toy", "mode": "offline", "checkpoints": which}, CONFIG)

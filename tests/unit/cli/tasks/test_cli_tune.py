@@ -60,6 +60,7 @@ def test_it_says_what_it_did(vaak, run: Path):
     assert remarks[1].startswith("# DER ")
 
 
+@pytest.mark.slow
 def test_training_knows_nothing_of_it(vaak, run: Path):
     vaak("tune", run, "data.inference.threshold=0.95")
     untouched = load([run / "config.yml"]).experiment.data.inference.threshold
@@ -69,6 +70,7 @@ def test_training_knows_nothing_of_it(vaak, run: Path):
     assert load([run / "config.yml"]).experiment.data.inference.threshold == 0.5
 
 
+@pytest.mark.slow
 def test_other_development_recordings(vaak, run: Path, made_recordings: Path):
     datasets = f"datasets=[{{name: other, type: folder, train: [/gone], valid: [{made_recordings}/test]}}]"
     report = json.loads(vaak("tune", run, datasets, "data.inference.threshold=0.95", "--json")[1])

@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 import tiny_listener
+from quick_cases import mostly_slow
 from vaak.engine.precision import supported
 from vaak.nn.lora import FrozenLinear, keep_frozen_weights_in
 
@@ -117,7 +118,7 @@ def test_diarize(vaak, diarizer_run: Path, tmp_path: Path):
     assert "broken" not in names
 
 
-@pytest.mark.parametrize("voice", ["voice_run", "flow_run"])
+@pytest.mark.parametrize("voice", mostly_slow(("voice_run", "flow_run"), "voice_run"))
 def test_speak(vaak, voice: str, request: pytest.FixtureRequest, tmp_path: Path):
     run = request.getfixturevalue(voice)
     texts = tmp_path / "texts.txt"

@@ -51,10 +51,10 @@ def sketched(task: LanguageModelTask) -> LanguageModel:
     [
         [],
         ["training.performance.gradient_checkpointing=true"],
-        ["training.mixed_precision=bf16"],
         *(
             pytest.param(options, marks=pytest.mark.slow)
             for options in (
+                ["training.mixed_precision=bf16"],
                 ["training.batching.type=packed"],
                 ["training.loss.label_smoothing=0.1", "model.tie_embeddings=false"],
                 ["model.model_type=encoder"],

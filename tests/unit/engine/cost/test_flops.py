@@ -11,6 +11,7 @@ import pytest
 import torch
 
 import tiny_runs
+from quick_cases import mostly_slow
 from toy import ToyTask, same_bits, toy_trainer, weights
 from vaak.core.batch import Batch
 from vaak.engine.flops import PEAKS, count_flops, peak_flops
@@ -43,7 +44,7 @@ def by_formula(task: LanguageModelTask, model: AnyLanguageModel, batch: Batch) -
     return 6 * matrices * tokens + 12 * task.options.num_layers * task.options.d_model * length * tokens
 
 
-@pytest.mark.parametrize("precision", ["no", "bf16"])
+@pytest.mark.parametrize("precision", mostly_slow(("no", "bf16"), "no"))
 @pytest.mark.parametrize("options", SHAPES.values(), ids=SHAPES)
 def test_the_language_model_takes_what_the_formula_says(
     tiny_text: Path, tmp_path: Path, options: tuple[str, ...], precision: str

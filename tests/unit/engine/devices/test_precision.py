@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from quick_cases import mostly_slow
 from toy import QUIET, Poisoned, ToyTask, one_step, same_bits, toy_trainer, weights
 from toy_duel import DuelTask
 from vaak.config.training import PerformanceConfig, TrainingConfig
@@ -306,7 +307,7 @@ def test_a_step_that_is_computed_again_has_the_bits_of_fp32_in_buffers_too(tmp_p
     assert same_bits(weights(fallen), weights(plain))
 
 
-@pytest.mark.parametrize("killed_at", [1, 2, 3, 4, 5])
+@pytest.mark.parametrize("killed_at", mostly_slow((1, 2, 3, 4, 5), 2, 4))
 def test_killed_between_the_failing_steps_a_run_ends_with_the_same_bits(killed_at: int, tmp_path: Path):
     """Steps 1, 3 and 4 fail; from then on, training is in fp32."""
 

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from backwards import out_of_memory
+from quick_cases import mostly_slow
 from toy import QUIET, StopAt, same_bits, weights
 from toy_duel import Duel, DuelTask
 from vaak.callbacks.step_log import StepLogCallback
@@ -383,7 +384,7 @@ def test_with_dropout_the_cut_is_repeated_to_the_bit(tmp_path: Path):
     assert same_bits(weights(again), weights(once))
 
 
-@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("rule", mostly_slow(RULES, "adamw", "muon"))
 def test_stopped_at_every_step_it_is_resumed_to_the_bit(rule: str, tmp_path: Path):
     options: dict[str, Any] = {
         "optimizer": {"type": rule, "lr": 0.01, "weight_decay": 0.1},
@@ -443,7 +444,7 @@ def test_a_past_step_is_taken_again_to_the_bit(tmp_path: Path):
         assert same_bits(weights(replay), load_checkpoint(run.checkpoints / f"step-{step:08d}").model)
 
 
-@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("rule", mostly_slow(RULES, "adamw", "muon"))
 def test_a_rehearsal_changes_nothing(rule: str, tmp_path: Path):
     ends = []
     for rehearsal in (False, True):

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 
+from quick_cases import mostly_slow
 from toy import StopAt, ToyTask, same_bits, toy_trainer, weights
 from vaak.core.callback import Callback, StepReport
 from vaak.engine.checkpoint.files import load_checkpoint
@@ -25,7 +26,9 @@ def run(folder: Path, *callbacks: Callback, **training: Any) -> Trainer:
     return trainer
 
 
-@pytest.mark.parametrize("options", [EMA, FREEZE, EMA | FREEZE], ids=["ema", "freeze", "both"])
+@pytest.mark.parametrize(
+    "options", mostly_slow([EMA, FREEZE, EMA | FREEZE], EMA | FREEZE), ids=["ema", "freeze", "both"]
+)
 def test_resumed_at_every_step_is_uninterrupted(options: dict[str, Any], tmp_path: Path):
     options = options | {"feature_redraw_interval": 2, "optimizer": {"lr": 0.01, "weight_decay": 0.1}}
     once = run(tmp_path / "once", **options)

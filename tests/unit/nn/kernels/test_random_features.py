@@ -8,6 +8,7 @@ from typing import Literal
 import pytest
 import torch
 
+from quick_cases import mostly_slow
 from vaak.nn.kernels.linear_attention import linear_attention
 from vaak.nn.kernels.random_features import RELU_FLOOR, RandomFeatures, draw_projection
 from vaak.nn.kernels.visibility import Visibility
@@ -43,7 +44,7 @@ def test_the_mean_over_draws_is_the_softmax_kernel(orthogonal: bool, norm: float
     assert (standard_error < 0.1 * exact).all()
 
 
-@pytest.mark.parametrize("orthogonal", [True, False])
+@pytest.mark.parametrize("orthogonal", mostly_slow((True, False), True))
 def test_the_squared_error_falls_as_one_over_the_number_of_features(orthogonal: bool):
     errors = []
     for num_features in (16, 64, 256):

@@ -275,6 +275,7 @@ def test_a_language_model_learns_from_another(tmp_path: Path):
     torch.testing.assert_close(terms[0].total, terms[1].total)
 
 
+@pytest.mark.slow
 def test_a_translator_learns_from_another_at_every_target_token(tmp_path: Path):
     corpus = {"type": "grammar", "num_sentences": 80, "train_fraction": 0.7, "valid_fraction": 0.15}
     data = {"corpus": corpus, "tokenizer": {"type": "character"}}

@@ -87,6 +87,7 @@ def test_a_step_beside_its_checkpoint(run: Path, step: int, debug: bool):
     assert_the_same(run, replayed(run, step, debug=debug), begun_at=step - 1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [0, pytest.param(2, marks=pytest.mark.slow)])
 def test_steps_over_an_epochs_end_and_evaluations_that_change_the_rate(
     workers: int, tiny_text: Path, tmp_path: Path, run: Path
@@ -131,6 +132,7 @@ def test_the_log_of_a_run_that_went_on_is_compared_as_it_was_written(tiny_text: 
         replay_step(without(other, 3), 6)
 
 
+@pytest.mark.slow
 def test_a_run_that_went_on_with_another_log_is_followed_over_the_resume(tiny_text: Path, tmp_path: Path):
     other = tmp_path / "run"
     train_run(tiny_runs.loaded(tiny_text, other, *FOUR_STEPS_AN_EPOCH), (StopAt(3),))
@@ -286,6 +288,7 @@ def state_of(run: Path, step: int) -> dict[str, Any]:
     return load_checkpoint(run / "checkpoints" / step_folder(step)).state
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("nan_of_one")
 def test_a_run_that_skipped_such_a_step_is_followed(tiny_text: Path, tmp_path: Path):
     other = tmp_path / "run"

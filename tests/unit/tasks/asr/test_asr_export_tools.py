@@ -12,6 +12,7 @@ import soundfile
 import torch
 
 import tiny_listener
+from quick_cases import mostly_slow
 from tiny_whisper import write_whisper
 from vaak.audio.audio_file import AudioFile
 from vaak.config.load import load
@@ -185,7 +186,7 @@ def test_an_exported_whisper_is_a_base_with_the_same_tokens(
         assert (tmp_path / "out" / name).read_text() == (folders(run) / name).read_text(), name
 
 
-@pytest.mark.parametrize("quantization", [None, "int8"])
+@pytest.mark.parametrize("quantization", mostly_slow((None, "int8"), None))
 def test_ctranslate2_writes_the_same_tokens(
     quantization: str | None, multilingual: Path, corpus: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ):
@@ -210,7 +211,7 @@ def test_ctranslate2_writes_the_same_tokens(
     assert sum(map(str.__eq__, found, expected)) >= {None: len(files), "int8": len(files) - 3}[quantization], found
 
 
-@pytest.mark.parametrize("kind", ["english", "whole"])
+@pytest.mark.parametrize("kind", mostly_slow(("english", "whole"), "whole"))
 def test_faster_whisper_opens_the_folder_and_writes_the_same_text(
     kind: str, half_a_minute: Path, vaak: Any, tmp_path: Path, request: pytest.FixtureRequest
 ):

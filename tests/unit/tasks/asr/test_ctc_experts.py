@@ -16,6 +16,7 @@ from transformers import AutoModelForCTC
 
 import tiny_listener
 import tiny_mixture
+from quick_cases import mostly_slow
 from tiny_wav2vec2 import write_base
 from toy import one_step
 from vaak.audio.audio_file import AudioFile
@@ -47,7 +48,9 @@ def drawn(model: nn.Module) -> Any:
     return model.eval()
 
 
-@pytest.mark.parametrize(("family", "norm"), [("wav2vec2", "layer"), ("hubert", "group"), ("wavlm", "layer")])
+@pytest.mark.parametrize(
+    ("family", "norm"), mostly_slow([("wav2vec2", "layer"), ("hubert", "group"), ("wavlm", "layer")], "wavlm")
+)
 def test_adapters_and_each_rows_expert_are_changes_of_the_weights(tmp_path: Path, family: str, norm: str) -> None:
     """WavLM's attention, too, whose projections transformers reads without calling them."""
     folder = write_base(tmp_path / "base", family, norm)

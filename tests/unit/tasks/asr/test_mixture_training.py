@@ -87,6 +87,7 @@ def test_a_step_of_sixteen_has_one_gradient(corpus: Path, whisper_folder: Path, 
             torch.testing.assert_close(gradient, expected[name], rtol=1e-4, atol=1e-5, msg=name)
 
 
+@pytest.mark.slow
 def test_joint_training_recovers_from_a_shortage_and_ends(
     corpus: Path, whisper_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -94,10 +94,12 @@ def rows_of(made: Made, number: int = 4) -> torch.Tensor:
     [
         ({}, {}),
         ({"language": "auto"}, {"language": None}),
-        ({"task": "translate", "language": "en"}, {"task": "translate", "language": "en"}),
-        ({"prompt": "so it is"}, {"prompt": True}),
+        pytest.param(
+            {"task": "translate", "language": "en"}, {"task": "translate", "language": "en"}, marks=pytest.mark.slow
+        ),
+        pytest.param({"prompt": "so it is"}, {"prompt": True}, marks=pytest.mark.slow),
         ({"max_initial_timestamp": None}, {"latest": None}),
-        ({"max_initial_timestamp": 0.2}, {"latest": 10}),
+        pytest.param({"max_initial_timestamp": 0.2}, {"latest": 10}, marks=pytest.mark.slow),
         ({"max_new_tokens": 7}, {"max_new_tokens": 7}),
     ],
     ids=lambda value: "-".join(map(str, value)),
@@ -191,7 +193,7 @@ def recording(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize(
     "number",
-    [pytest.param(number, marks=[pytest.mark.slow] if number in (1, 3, 5) else []) for number in range(len(LONG))],
+    [pytest.param(number, marks=[pytest.mark.slow] if number not in (0, 4) else []) for number in range(len(LONG))],
 )
 def test_long_recordings_are_those_of_generate(made: dict[int, Made], number: int, recording: Path):
     one, (options, expected) = made[SEEDS[number % len(SEEDS)]], LONG[number]

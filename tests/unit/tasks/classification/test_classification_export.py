@@ -13,6 +13,7 @@ import pytest
 import torch
 
 import tiny_decoder
+from quick_cases import mostly_slow
 from tiny_bert import write_bert
 from vaak.config.load import load
 from vaak.core.errors import UserError
@@ -240,7 +241,9 @@ def test_mean_pooling_is_the_same_in_onnxruntime(folder: Path, vaak: Any):
 
 
 @pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")  # peft's own use of transformers
-@pytest.mark.parametrize(("kind", "pooling"), [("bert", "first"), ("roberta", "first"), ("bert", "mean")])
+@pytest.mark.parametrize(
+    ("kind", "pooling"), mostly_slow([("bert", "first"), ("roberta", "first"), ("bert", "mean")], "roberta")
+)
 def test_adapters_alone_are_loaded_by_peft_on_the_base(kind: str, pooling: str, folder: Path):
     peft = pytest.importorskip("peft")
     write_base(kind)

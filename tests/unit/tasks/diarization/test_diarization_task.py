@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 
+from quick_cases import mostly_slow
 from toy_speech import RATE, dataset_of, write_recordings, write_utterances
 from vaak.config.load import load
 from vaak.config.yaml.text import yaml_text
@@ -221,7 +222,7 @@ def test_a_label_type_of_ones_own_trains_and_is_kept_with_the_run(
     assert "--trust-code" in errors
 
 
-@pytest.mark.parametrize(("name", "outputs"), [("CustomCollator", 2), ("Changed", 1)])
+@pytest.mark.parametrize(("name", "outputs"), mostly_slow([("CustomCollator", 2), ("Changed", 1)], "Changed"))
 def test_a_label_type_of_a_call_alone_trains(
     vaak: Vaak, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, outputs: int
 ):

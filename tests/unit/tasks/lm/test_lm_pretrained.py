@@ -13,6 +13,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from quick_cases import mostly_slow
 from tiny_decoder import MODELS, OTHERS, VOCAB_SIZE, write_folder
 from vaak.core.errors import UserError
 from vaak.nn.config import LoraConfig
@@ -76,7 +77,7 @@ def table_row(kind: str) -> str:
     return f"| {kind} | {whose} | {' | '.join(yes)} |"
 
 
-@pytest.mark.parametrize("kind", OTHERS)
+@pytest.mark.parametrize("kind", mostly_slow(OTHERS, "gemma3_text", "mixtral", "gpt_neox", "phi3", "olmo2"))
 def test_any_other_decoder_is_transformers_own_module_and_goes_out_as_it_came_in(kind: str, tmp_path: Path):
     peer = write_folder(tmp_path / "theirs", kind)
     model, tokenizer = ours(tmp_path / "theirs", tmp_path / "prepared")

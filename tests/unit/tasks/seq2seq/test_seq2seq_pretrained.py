@@ -12,6 +12,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from quick_cases import mostly_slow
 from tiny_decoder import VOCAB_SIZE
 from tiny_encoder_decoder import MODELS, write_folder
 from vaak.config.load import load
@@ -98,7 +99,7 @@ def test_what_ctranslate2_has_not_is_said(tmp_path: Path):
 
 
 @pytest.mark.parametrize(
-    ("kind", "lora"), [("t5", "null"), ("marian", "{rank: 2}"), pytest.param("t5 1.1", "null", marks=pytest.mark.slow)]
+    ("kind", "lora"), mostly_slow([("t5", "null"), ("marian", "{rank: 2}"), ("t5 1.1", "null")], "marian")
 )
 def test_a_run_begins_with_them_and_is_exported(kind: str, lora: str, tmp_path: Path):
     write_folder(tmp_path / "theirs", kind)

@@ -12,6 +12,7 @@ import pytest
 import soundfile
 
 import tiny_voice
+from quick_cases import mostly_slow
 from tiny_voice import RATE, cut, utterance, write_cuts
 from vaak.audio.cuts.recordings import LeftOut
 from vaak.config.load import load
@@ -187,7 +188,7 @@ def test_a_bad_utterance_is_one_clear_line(corpus: Path, name: str):
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("name", BAD)
+@pytest.mark.parametrize("name", mostly_slow(BAD, *list(BAD)[::3]))
 def test_bad_utterances_can_be_skipped(corpus: Path, name: str):
     BAD[name][0](corpus)
     task = task_of(corpus, "data.on_bad_example=skip")

@@ -190,6 +190,7 @@ def test_learned_durations_give_each_symbol_a_frame_and_add_up():
     assert outputs.alignment.shape == (2, 12, 5)
 
 
+@pytest.mark.slow
 def test_a_learned_alignment_finds_durations_that_the_spectrogram_shows():
     """After training on sequences of symbols, each with a spectrum of its own, durations are found."""
     torch.manual_seed(1)

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from quick_cases import mostly_slow
 from vaak.core.errors import DataError, UserError
 from vaak.text.tokenizer import BYTES, Tokenizer, round_trip_report
 from vaak.text.tokenizer_training import PIECES, TokenizerFactory
@@ -148,7 +149,7 @@ def test_a_hindi_word_is_one_piece() -> None:
     assert pieces("क्\u200dष १२३ (है?)  अब") == ["क्\u200dष", " १२३", " (", "है", "?)", " ", " अब"]
 
 
-@pytest.mark.parametrize("kind", TYPES)
+@pytest.mark.parametrize("kind", mostly_slow(TYPES, "byte_level", "unigram"))
 def test_training_is_the_same_in_every_process_and_thread_count(trained: dict[str, Tokenizer], kind: str) -> None:
     program = (
         "import sys, ast\nfrom types import SimpleNamespace as N\n"
