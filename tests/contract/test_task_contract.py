@@ -47,7 +47,8 @@ SLOW = (
     "seq2seq, two tokenizers", "seq2seq pretrained, low-rank adapters", "asr, a part, augmented",
     "asr, ctc, local attention, augmented", "asr, ctc, pretrained", "asr, ctc, experts", "asr, features on the device",
     "asr, ctc, features on the device", "diarization, features on the device",
-    "lm decoder, packed", "lm encoder, packed", "lm chat", "vocoder, no discriminators",
+    "lm decoder, packed", "lm encoder, packed", "lm chat", "vocoder, no discriminators", "lm preferences, orpo",
+    "seq2seq Performer", "lm chat, packed",
 )  # fmt: skip
 """Further cases of a task, for which there is no time in every run of the tests."""
 OF_STATE = (check_saved, check_resume, check_replay, check_state, check_step)
@@ -107,6 +108,7 @@ def parameters() -> list[Any]:
             kept = trained or check not in OF_TRAINING or (name in WITH_STATE and check in OF_FURTHER_STATE)
             kept = kept and not (check is check_replay and name not in REPLAYED)
             kept = kept and not (check is check_resume and name not in RESUMED)
+            kept = kept and not (check in (check_learning, check_seeds) and name == "vocoder")  # as "two objectives"
             kept = kept and not (check is check_figures and name in OF_FIGURES)
             marks = [pytest.mark.slow] if name in SLOW or not kept else []
             found.append(pytest.param(name, check, id=f"{name}-{check.__name__}", marks=marks))

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from mock_cuda import MockDevice
+from quick_cases import mostly_slow
 from toy import Poisoned, ToyTask, next_data, same_bits, toy_trainer
 from vaak.core.batch import Batch, Term
 from vaak.core.callback import StepReport
@@ -47,7 +48,7 @@ def taken(trainer: Trainer, gpu: MockDevice) -> tuple[list[StepReport], list[lis
 
 
 @pytest.mark.parametrize("task", [Poisoned, PoisonedIn16Bits])
-@pytest.mark.parametrize("precision", ["no", "bf16"])
+@pytest.mark.parametrize("precision", mostly_slow(("no", "bf16"), "no"))
 def test_an_update_that_was_started_changes_no_bit(
     precision: str, task: type[ToyTask], gpu: MockDevice, tmp_path: Path
 ):

@@ -70,7 +70,7 @@ QUICK = (
     "asr, features on the device", "asr, ctc, features on the device", "diarization, features on the device",
 )  # fmt: skip
 """One of each task, and features that are made on the GPU; the others are slow."""
-QUICK_EVALUATIONS = tuple(name for name in QUICK if name != "seq2seq")
+QUICK_EVALUATIONS = tuple(name for name in QUICK if name not in ("seq2seq", "vocoder"))
 """Translations and transcripts are written by the same search, which takes seconds."""
 
 
@@ -128,7 +128,9 @@ def test_a_step_waits_no_more_often_than_this(name: str, number: int, gpu: MockD
     assert len(waits) <= number, "\n".join(map(str, waits))
 
 
-@pytest.mark.parametrize("name", ["lm decoder, packed", "lm encoder", "seq2seq", "asr"])
+@pytest.mark.parametrize(
+    "name", mostly_slow(("lm decoder, packed", "lm encoder", "seq2seq", "asr"), "lm decoder, packed", "asr")
+)
 def test_nor_where_logits_are_never_whole(name: str, gpu: MockDevice, begin: Begin):
     waits = waits_of_a_step(begin(name, performance={"logits": "chunked"}), gpu)
     assert len(waits) <= WAITS_OF_A_STEP[name], "\n".join(map(str, waits))

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import tiny_runs
+from quick_cases import mostly_slow
 from toy import ToyTask, toy_trainer
 from vaak.core.errors import UserError
 from vaak.engine.metrics_file import read_newest_records, read_records
@@ -52,7 +53,7 @@ def test_a_malformed_line_of_a_journal_is_one_clear_line_that_names_it(name: str
         trainer.fit()
 
 
-@pytest.mark.parametrize("name", MALFORMED)
+@pytest.mark.parametrize("name", mostly_slow(MALFORMED, "skipped.jsonl"))
 def test_the_run_resumes_once_the_line_is_gone_and_a_fresh_start_never_minds(name: str, vaak: Vaak, tmp_path: Path):
     tiny_runs.write_corpus(tmp_path / "text")
     run = tmp_path / "run"

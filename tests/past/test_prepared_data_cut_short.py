@@ -12,6 +12,7 @@ import pytest
 import tiny_diarizer
 import tiny_runs
 from commands import checkpoints_of
+from quick_cases import mostly_slow
 from vaak.config.load import load
 from vaak.core.artifact import damage_in, sizes_of
 from vaak.core.errors import DataError, UserError
@@ -60,7 +61,7 @@ CORPORA: dict[str, Callable[[Path], None]] = {
 Begun = tuple[Path, Path]
 
 
-@pytest.fixture(scope="module", params=CORPORA)
+@pytest.fixture(scope="module", params=mostly_slow(CORPORA, "lm", "diarization"))
 def begun(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Begun:
     """A corpus, and a run after two steps."""
     folder = tmp_path_factory.mktemp(request.param)

@@ -122,6 +122,7 @@ def test_init_from_takes_the_weights_and_nothing_else(
         assert (ours[name] - tensor).abs().max() < 1e-9
 
 
+@pytest.mark.slow
 def test_init_except_draws_parameters_anew(train: Callable[..., Ended], reference: Path, tmp_path: Path) -> None:
     source = reference / "checkpoints" / FINAL
     init, wider = f"training.checkpoint.init_from={source}", "data.tokenizer.vocab_size=280"
@@ -141,6 +142,7 @@ def test_init_except_draws_parameters_anew(train: Callable[..., Ended], referenc
     assert ours["embedding.weight"].shape != theirs["embedding.weight"].shape
 
 
+@pytest.mark.slow
 def test_from_an_earlier_checkpoint_the_run_goes_on_as_if_the_later_had_not_been(
     train: Callable[..., Ended], reference: Path, run: Path
 ) -> None:

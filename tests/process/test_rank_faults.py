@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from processes import run_on_ranks
+from quick_cases import mostly_slow
 from rank_faults import Fault, train_together
 from tiny_runs import write_corpus
 
@@ -64,7 +65,9 @@ def test_muon_refuses_processors_of_which_some_multiply_bf16(tmp_path: Path):
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.parametrize(("data", "named"), [("other", "data"), ("other weights", "weights")])
+@pytest.mark.parametrize(
+    ("data", "named"), mostly_slow([("other", "data"), ("other weights", "weights")], "other weights")
+)
 def test_processes_with_other_data_or_weights_are_told_apart(tmp_path: Path, data: str, named: str):
     (said,) = lines(tmp_path, Fault(1, data=data), [2, 2])
     assert "rank 1 runs with " in said

@@ -148,6 +148,7 @@ def test_a_second_interrupt_ends_at_once(commands: Commands, job: Path, tmp_path
     assert checkpoints_of(tmp_path / "run") == []
 
 
+@pytest.mark.slow
 def test_a_run_that_stopped_early_has_ended_for_good(train: Callable[..., Ended], tmp_path: Path) -> None:
     run = tmp_path / "run"
     impatient = "training.early_stopping={patience: 2, min_delta: 1.0}"

@@ -58,6 +58,8 @@ MOST_OF_A_PAIR = 2**31
 MARGIN = 0.9
 COUNTED = 1 << 18
 """Units of the text whose pairs are all counted; then one text in 64."""
+COUNTED_TOGETHER = 1 << 16
+"""Units of texts whose pairs are counted at once: one after the other, short ones took as long as the training."""
 
 
 class TokenizerOptions(Protocol):
@@ -305,15 +307,20 @@ def _canonical_unigram(model: dict[str, Any]) -> None:
 
 def _below_the_limit(texts: Iterable[str], of_bytes: bool) -> Iterator[str]:
     """``texts``. Raises UserError where the most frequent pair of neighbours comes near what the library can count."""
-    seen = counted = number = 0
+    seen = counted = waiting = number = 0
     pairs: Counter[int] = Counter()
+    keys: list[Any] = []
+    """Pairs that aren't counted yet: many short texts are counted together."""
     for text in texts:
         units = np.frombuffer(text.encode() if of_bytes else text.encode("utf-32-le"), np.uint8 if of_bytes else "<u4")
         seen, number = seen + len(units), number + 1
         if counted < COUNTED or number % 64 == 0:
-            counted += len(units)
-            found, counts = np.unique(units[:-1].astype(np.int64) << 32 | units[1:], return_counts=True)
+            counted, waiting = counted + len(units), waiting + len(units)
+            keys.append(units[:-1].astype(np.int64) << 32 | units[1:])
+        if keys and (waiting > COUNTED_TOGETHER or seen > MARGIN * MOST_OF_A_PAIR):
+            found, counts = np.unique(np.concatenate(keys), return_counts=True)
             pairs.update(dict(zip(found.tolist(), counts.tolist(), strict=True)))
+            keys, waiting = [], 0
         if seen > MARGIN * MOST_OF_A_PAIR and pairs:
             estimate = max(pairs.values()) * seen / counted
             if estimate > MARGIN * MOST_OF_A_PAIR:

@@ -30,7 +30,7 @@ SMALL = {
     "diarization": ["model={d_model: 32, num_layers: 1, num_heads: 2}"],
     "seq2seq": ["model.global_config={d_model: 32, num_layers: 1}", "data.decoding.valid_examples=2"],
 }
-QUICK = ("lm", "classification")
+QUICK = ("classification",)
 
 
 @pytest.fixture(autouse=True)

@@ -167,6 +167,7 @@ def test_what_a_task_does_not_tell_is_said(vaak, tmp_path, monkeypatch):
     assert (code, json.loads(out)["memory_bytes"]["needed"]) == (0, None)
 
 
+@pytest.mark.slow
 def test_a_diarizer_is_shown_before_there_are_recordings(shown):
     text = (
         "task: diarization\nmodel: {preset: small}\ndatasets: [{name: there_is_none, type: json, train: [no.jsonl]}]\n"

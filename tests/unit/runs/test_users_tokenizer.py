@@ -134,6 +134,7 @@ def test_what_only_the_tokenizer_knows_is_said_before_it_is_trained(vaak, projec
     assert code == 0, errors
 
 
+@pytest.mark.slow
 def test_the_model_of_a_run_is_shown(vaak, whole):
     config = whole / "config.yml"
     code, said, errors = vaak("model", "show", config)

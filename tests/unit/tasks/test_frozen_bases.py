@@ -48,6 +48,7 @@ def assert_same(one: dict[str, Tensor], other: dict[str, Tensor]) -> None:
         assert torch.equal(tensor, other[name]), name
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [NAMES[0], *(pytest.param(name, marks=pytest.mark.slow) for name in NAMES[1:])])
 def test_training_in_bf16_has_the_same_bits(name: str, tmp_path: Path):
     whole = trainer_of(name, tmp_path / "whole", "fp32", max_steps=3)

@@ -103,6 +103,7 @@ def test_mistakes_are_one_line(vaak, run: Path, tmp_path: Path):
     assert "tuned.yml" in refused("tune", run)
 
 
+@pytest.mark.slow
 def test_a_speaker_encoder_is_kept_with_the_run_and_heard_by_every_command(
     vaak, run: Path, made_recordings: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):

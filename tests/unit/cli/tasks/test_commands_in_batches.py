@@ -163,7 +163,9 @@ def test_precisions(vaak, tiny_run: Path, precision: str, caplog: pytest.LogCapt
     assert ("fp16 can't be used" in caplog.text) == (precision == "fp16")
 
 
-@pytest.mark.parametrize("run", ["tiny_run", "listener", "diarizer_run", "flow_run", "vocoder_run"])
+@pytest.mark.parametrize(
+    "run", mostly_slow(("tiny_run", "listener", "diarizer_run", "flow_run", "vocoder_run"), "tiny_run", "listener")
+)
 def test_weights_in_16_bits_change_nothing(run: str, vaak, monkeypatch, request: pytest.FixtureRequest, tmp_path: Path):
     """Products of linear layers round their weights to bf16 wherever these are kept."""
     folder, kept = request.getfixturevalue(run), list[int]()

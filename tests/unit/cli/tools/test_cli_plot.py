@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from quick_cases import mostly_slow
 from vaak.engine.metrics_file import read_history
 from vaak.report.charts import draw_histories
 from vaak.report.experts import draw_experts, draw_gate
@@ -51,7 +52,7 @@ def pipeline(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("picture", ["gate", "experts", "asr"])
+@pytest.mark.parametrize("picture", mostly_slow(("gate", "experts", "asr"), "asr"))
 def test_every_picture_is_a_file(vaak, pipeline: Path, picture: str):
     code, out, _ = vaak("plot", pipeline, picture)
     assert (code, out.strip()) == (0, str(pipeline / f"{picture}.png"))

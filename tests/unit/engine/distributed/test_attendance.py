@@ -70,6 +70,7 @@ def test_a_rank_that_ended_while_the_others_start_is_named():
         RankMonitor(store, 0, 3).wait_for_all(20)
 
 
+@pytest.mark.slow
 def test_a_thousand_ranks_ask_the_store_a_few_times_each(monkeypatch: pytest.MonkeyPatch):
     """Two million requests, when each of 1,024 looked for each."""
     store, ranks = Shelf(), 1024

@@ -11,6 +11,7 @@ from torch import nn
 from torch.optim import SGD, Optimizer
 
 from all_parameters import build_optimizers
+from quick_cases import mostly_slow
 from run_files import last_checkpoint
 from toy import StopAt, same_bits, toy_trainer, weights
 from vaak.config.base import REGISTERED
@@ -123,7 +124,12 @@ def test_a_built_in_name_is_not_registered_again():
         register_optimizer("my:optimizer", Counting)
 
 
-@pytest.mark.parametrize("kind", ["counting", "torch.optim:NAdam", "torch.optim:Rprop", "torch.optim:ASGD"])
+@pytest.mark.parametrize(
+    "kind",
+    mostly_slow(
+        ("counting", "torch.optim:NAdam", "torch.optim:Rprop", "torch.optim:ASGD"), "counting", "torch.optim:ASGD"
+    ),
+)
 def test_a_resume_changes_no_bit(kind, tmp_path):
     options: dict[str, Any] = {
         "optimizer": {"type": kind, "lr": 0.01},

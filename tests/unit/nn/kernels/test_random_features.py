@@ -36,7 +36,7 @@ def estimates(
 
 
 @pytest.mark.parametrize("orthogonal", [True, False])
-@pytest.mark.parametrize("norm", [0.4, 0.8])
+@pytest.mark.parametrize("norm", mostly_slow((0.4, 0.8), 0.8))
 def test_the_mean_over_draws_is_the_softmax_kernel(orthogonal: bool, norm: float):
     found, exact = estimates(20, orthogonal, norm=norm)
     standard_error = found.std(0) / math.sqrt(len(found))

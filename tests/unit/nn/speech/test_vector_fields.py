@@ -95,6 +95,7 @@ def test_weights_are_a_function_of_the_seed(make: Make):
     assert not any(torch.equal(states[0][name], states[2][name]) for name in drawn_names)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", [transformer, pytest.param(unet, marks=pytest.mark.slow)])
 def test_learns_to_make_what_the_condition_says(make: Make):
     """Targets are the condition times a matrix: from noise, ten steps must come near them."""

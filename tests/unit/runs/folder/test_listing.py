@@ -23,6 +23,7 @@ def states(folder: Path) -> dict[str, str]:
     return {run.name: run.state for run in list_runs(folder)}
 
 
+@pytest.mark.slow
 def test_states_of_processes_that_end_in_every_way(commands: Commands, tiny_text: Path, tmp_path: Path):
     def start(name: str, *overrides: str):
         run = tmp_path / "runs" / name

@@ -56,6 +56,7 @@ def flip(run: Path, step: int) -> str:
     return f"model {name}, 1 of {tensor.numel()} values: number 17 is "
 
 
+@pytest.mark.slow
 def test_an_edited_augmentation(run: Path, tiny_text: Path, tmp_path: Path):
     """The examples are the same, and what becomes of them is not."""
     tiny_runs.train(tiny_text, tmp_path / "other", *OPTIONS, "data.token_dropout=0.2", "training.max_steps=2")

@@ -107,6 +107,7 @@ def test_from_the_beginning(run: Path, tmp_path: Path):
     assert_the_same(copy, replayed(without(copy, 1, 2, 3, 4, 5), 6), begun_at=0)
 
 
+@pytest.mark.slow
 def test_a_run_that_began_with_other_weights(run: Path, tiny_text: Path, tmp_path: Path):
     other = tmp_path / "run"
     tiny_runs.train(tiny_text, other, *FOUR_STEPS_AN_EPOCH, f"training.checkpoint.init_from={run}")

@@ -128,6 +128,7 @@ def test_a_beam_search_with_an_ngram_says_what_the_ngram_likes(run: Path, corpus
         task.transcriber(opened.model, method="beam", ngram=str(tmp_path / "none.arpa")).texts(features)
 
 
+@pytest.mark.slow
 def test_the_weights_of_an_ngram_model_are_tuned_and_then_used(run: Path, vaak: Any, tmp_path: Path):
     words, own = tmp_path / "words.arpa", tmp_path / "run"
     shutil.copytree(run, own, symlinks=True)

@@ -51,7 +51,7 @@ def norms_in_full_precision(peer: torch.nn.Module) -> None:
 
 @pytest.mark.parametrize("options", [*SHAPES, {"model_type": "encoder"}])
 @given(lengths=st.lists(st.integers(1, 7), min_size=2, max_size=4), padding=st.integers(0, 3))
-@settings(max_examples=10)
+@settings(max_examples=5)
 def test_packed_and_padded_equals_each_document_alone(options: dict[str, Any], lengths: list[int], padding: int):
     model = small_model(**options).double()
     documents = [tokens(1, length, seed=number) for number, length in enumerate(lengths)]

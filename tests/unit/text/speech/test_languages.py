@@ -8,6 +8,7 @@ from typing import Any
 import espeakng_loader
 import pytest
 
+from quick_cases import mostly_slow
 from vaak.config.base import SectionError
 from vaak.core.errors import DataError
 from vaak.text.speech.config import LANGUAGES, FrontEndConfig
@@ -32,7 +33,7 @@ def test_the_languages_are_those_of_the_wheel() -> None:
     assert {*LANGUAGES} == {one for one in there if not one.startswith("en")} - LEFT_OUT
 
 
-@pytest.mark.parametrize("part", range(4))
+@pytest.mark.parametrize("part", mostly_slow(range(4), 0))
 def test_whatever_a_language_says_has_symbols(part: int) -> None:
     """Of any script: letters that a language hasn't are read by their names."""
     for language in LANGUAGES[part::4]:

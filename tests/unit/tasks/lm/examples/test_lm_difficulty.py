@@ -99,11 +99,13 @@ def test_minimal_pairs_have_none(tiny_text: Path, tmp_path: Path):
         task.dataset("pairs").difficulty("lexical")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "batching",
     [
         "fixed",
-        *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("packed", "{type: bucketed, max_tokens: 256}")),
+        "packed",
+        "{type: bucketed, max_tokens: 256}",
     ],
 )
 def test_a_language_model_trains_on_a_curriculum(tiny_text: Path, tmp_path: Path, batching: str):
