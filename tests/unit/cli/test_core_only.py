@@ -35,7 +35,7 @@ RECIPES: dict[str, tuple[str, tuple[str, ...]]] = {
 TRAIN_HERE = {"lm", "classification", "multitask"}
 RUNNER = """
 import gc, json, os, sys
-import torch._dynamo, torch.utils.data, torch.utils.tensorboard
+import torch.utils.data
 from vaak.cli.main import main
 import vaak.cli.output, vaak.cli.table, vaak.runs.start, vaak.text.grammar.translation
 from vaak.config.experiment import experiment_type
