@@ -20,8 +20,9 @@ SHORT = 1.0
 """Seconds below which what runs together isn't recorded; it comes last."""
 
 
-OF_RANKS = tuple(
-    f"tests/process/test_{name}.py" for name in ("accumulation_ranks", "meetings", "precision_ranks", "rank_faults")
+OF_RANKS = (
+    *(f"tests/process/test_{name}.py" for name in ("accumulation_ranks", "meetings", "precision_ranks", "rank_faults")),
+    "tests/unit/audio/features/test_feature_store.py",
 )
 """Files whose processes are forks of one that takes seconds to start: one worker starts it."""
 
