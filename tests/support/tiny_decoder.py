@@ -27,6 +27,17 @@ YARN: dict[str, Any] = {
     "rope_theta": 10000.0,
 }
 EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16}
+GLM4_MOE = {
+    "intermediate_size": 48,
+    "head_dim": 8,
+    "n_routed_experts": 4,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 16,
+    "first_k_dense_replace": 1,
+    "routed_scaling_factor": 2.5,
+    "partial_rotary_factor": 1.0,
+    "num_mtp_layers": 0,
+}
 GPT2 = {"n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 64}
 MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "llama": ("Llama", {**SIZES, "intermediate_size": 48}),
@@ -45,6 +56,7 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "qwen2": ("Qwen2", {**SIZES, "intermediate_size": 48}),
     "mistral": ("Mistral", {**SIZES, "intermediate_size": 48, "sliding_window": None}),
     "qwen3_moe": ("Qwen3Moe", {**SIZES, **EXPERTS, "intermediate_size": 48, "head_dim": 8}),
+    "glm4_moe": ("Glm4Moe", {**SIZES, **GLM4_MOE}),
     "gpt2": ("GPT2", GPT2),
     "gpt2, erf": ("GPT2", {**GPT2, "n_inner": 48, "activation_function": "gelu"}),
 }
@@ -63,6 +75,7 @@ OTHERS: dict[str, tuple[str, dict[str, Any]]] = {
     "phi3": ("Phi3", _MORE),
     "gpt_neox": ("GPTNeoX", _MHA),
     "qwen3_moe, dense layers": ("Qwen3Moe", {**_MORE, **EXPERTS, "head_dim": 8, "mlp_only_layers": [0]}),
+    "glm4_moe, half rotary": ("Glm4Moe", {**_MORE, **GLM4_MOE, "partial_rotary_factor": 0.5}),
     "mixtral": ("Mixtral", {**_MORE, "num_local_experts": 4}),
     "smollm3": ("SmolLM3", _MORE),
     "stablelm": ("StableLm", _MORE),
@@ -85,6 +98,8 @@ def write_folder(folder: Path, kind: str, seed: int = 0, **others: Any) -> Any:
     with torch.no_grad():  # biases and gains that matter
         for parameter in model.parameters():
             parameter += 0.1 * torch.randn_like(parameter)
+        for buffer in (one for key, one in model.named_buffers() if key.endswith("e_score_correction_bias")):
+            buffer += 0.1 * torch.randn_like(buffer)
     model.save_pretrained(folder)
     tokenizer = byte_tokenizer(eos="<|endoftext|>", bos="<|endoftext|>")
     tokenizer.chat_template = "{{ messages[0].content }}"

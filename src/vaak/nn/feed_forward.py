@@ -254,9 +254,12 @@ class MixtureOfExperts(nn.Module):
         return (each * spread[..., None]).sum(1)
 
     def follow_step(self, sums: Mapping[str, Tensor]) -> None:
-        """Change the bias by the loads of a step, over all ranks: ``sums`` are those of its terms."""
-        if self.bias is not None:
-            names = load_names([self.layer], len(self.bias))
+        """Change the bias by the loads of a step, over all ranks: ``sums`` are those of its terms.
+
+        Where they have none of its loads, as of a pretrained base, it stays as it is.
+        """
+        names = [] if self.bias is None else load_names([self.layer], len(self.bias))
+        if self.bias is not None and names[0] in sums:
             balance(self.bias, torch.stack([sums[name] for name in names]), self.config.balancing_bias)
 
 

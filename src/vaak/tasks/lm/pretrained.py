@@ -3,6 +3,8 @@
 Llama, Mistral, Qwen2, Qwen3   RMSNorm, rotary positions, SwiGLU; Qwen2 has biases of queries, keys and values; Qwen3
                                normalises queries and keys of each head
 Qwen3-MoE                      Qwen3 with a mixture of experts in every block, without biases of the router
+GLM-4-MoE                      experts that are chosen by scores and a bias, as DeepSeek-V3's, after blocks without any;
+                               the bias of a base stays as it is
 GPT-2                          LayerNorm, learned positions, GELU; queries, keys and values are one transposed matrix
 any other                      transformers' own module (``vaak.tasks.lm.model:TransformersDecoder``)
 """
@@ -172,7 +174,8 @@ class DecoderFamily:
     ``fixed`` are options with the only value that it has, ``expected`` the same of transformers. ``activations`` are
     its names of our feed-forward layers. ``parts`` are those of a block, a fused one with the number of the piece, of
     which there are three; ``others`` are not in a block. ``prefix`` is before all of them but the head, ``layers``
-    before a block's number. ``moe`` are names of options of its experts; ``*`` in ``parts`` is an expert's number.
+    before a block's number. ``moe`` are names of options of its experts, ``fixed_moe`` those that it has no choice of;
+    ``*`` in ``parts`` is an expert's number. ``choice_bias`` is a router's; a family that has it has a shared expert.
     """
 
     model_type: str
@@ -189,6 +192,8 @@ class DecoderFamily:
     is_transposed: bool = False
     positions: str = "max_position_embeddings"
     moe: Mapping[str, str] = field(default_factory=dict)
+    fixed_moe: Mapping[str, Any] = field(default_factory=dict)
+    choice_bias: str | None = None
 
     def theirs(self, name: str) -> tuple[str, int | None]:
         """Return their name of one of our tensors, and which piece of it ours is; None if it is all of it.
@@ -199,6 +204,8 @@ class DecoderFamily:
         if part in self.others:
             return f"{'' if part == 'head' else self.prefix}{self.others[part]}.{kind}", None
         layer, part = part.removeprefix("stack.blocks.").split(".", 1)
+        if (part, kind) == CHOICE_BIAS:
+            part, kind = "feed_forward.router", self.choice_bias or kind
         number = _NUMBER.search(part)
         own, piece = self.parts[_NUMBER.sub(".*.", part)]
         own = own.replace("*", number[1]) if number else own
@@ -210,7 +217,18 @@ class DecoderFamily:
         for name, tensor in weights.items():
             theirs, piece = self.theirs(name)
             found[theirs] = tensor if not piece else torch.cat((found[theirs], tensor))
+        if self.choice_bias is not None:
+            self._fill(found)
         return {name: self._turned(name, tensor.detach().cpu()).contiguous() for name, tensor in found.items()}
+
+    def _fill(self, found: dict[str, Tensor]) -> None:
+        """Add zeros for what every mixture of theirs has, and ours need not: the bias, a shared expert."""
+        for name in [name for name in found if name.endswith(".mlp.gate.weight")]:
+            mixture = name.removesuffix("gate.weight")
+            found.setdefault(f"{mixture}gate.{self.choice_bias}", torch.zeros(len(found[name])))
+            for part in ("gate_proj.weight", "up_proj.weight", "down_proj.weight"):
+                like = found[f"{mixture}experts.0.{part}"]
+                found.setdefault(f"{mixture}shared_experts.{part}", torch.zeros_like(like))
 
     def imported(self, tensors: Iterator[tuple[str, Tensor]], names: list[str]) -> Iterator[tuple[str, Tensor]]:
         """Our ``names`` with what their ``tensors`` hold of them. Raises KeyError for a tensor that we don't have."""
@@ -303,9 +321,34 @@ QWEN3_MOE = replace(
         "d_ff": "moe_intermediate_size",
         "normalise": "norm_topk_prob",
     },
+    fixed_moe={"num_shared": 0, "first_layer": 0, "scores": "softmax", "scale": 1.0, "balancing_bias": 0.0},
 )
-FIXED_MOE = {"num_shared": 0, "first_layer": 0, "scores": "softmax", "scale": 1.0, "balancing_bias": 0.0}
-"""The options of experts that Qwen3-MoE has no choice of."""
+CHOICE_BIAS = ("feed_forward", "bias")
+"""Where ours has the bias by which experts are chosen."""
+GLM4_MOE = replace(
+    QWEN3,
+    model_type="glm4_moe",
+    architecture="Glm4MoeForCausalLM",
+    fixed={name: value for name, value in QWEN3.fixed.items() if name not in ("qk_norm", "qkv_bias")},
+    expected={"n_group": 1, "topk_group": 1, "num_nextn_predict_layers": 0},
+    sizes={**QWEN3.sizes, "qk_norm": "use_qk_norm", "qkv_bias": "attention_bias"},
+    parts={
+        **QWEN3.parts,
+        **_EXPERTS,
+        **{f"feed_forward.shared.{name}": (f"mlp.shared_experts.{name}_proj", None) for name in ("gate", "up", "down")},
+    },
+    moe={
+        "num_experts": "n_routed_experts",
+        "top_k": "num_experts_per_tok",
+        "d_ff": "moe_intermediate_size",
+        "normalise": "norm_topk_prob",
+        "num_shared": "n_shared_experts",
+        "first_layer": "first_k_dense_replace",
+        "scale": "routed_scaling_factor",
+    },
+    fixed_moe={"scores": "sigmoid"},
+    choice_bias="e_score_correction_bias",
+)
 GPT2 = DecoderFamily(
     "gpt2",
     "GPT2LMHeadModel",
@@ -348,7 +391,7 @@ GPT2 = DecoderFamily(
     is_transposed=True,
     positions="n_positions",
 )
-FAMILIES = {family.model_type: family for family in (LLAMA, MISTRAL, QWEN2, QWEN3, QWEN3_MOE, GPT2)}
+FAMILIES = {family.model_type: family for family in (LLAMA, MISTRAL, QWEN2, QWEN3, QWEN3_MOE, GLM4_MOE, GPT2)}
 
 
 def family_of(config: LanguageModelConfig) -> DecoderFamily:
@@ -365,8 +408,8 @@ def family_of(config: LanguageModelConfig) -> DecoderFamily:
     is_gpt2 = config.position_type == "learned"
     family = GPT2 if is_gpt2 else QWEN3 if config.qk_norm else QWEN2 if config.qkv_bias else LLAMA
     if config.moe is not None:
-        family = QWEN3_MOE
-        for name, value in FIXED_MOE.items():
+        family = GLM4_MOE if config.moe.scores == "sigmoid" else QWEN3_MOE
+        for name, value in family.fixed_moe.items():
             if getattr(config.moe, name) != value:
                 raise _not_theirs(family, f"moe.{name}", getattr(config.moe, name), value)
     kinds = set(family.activations.values())
@@ -399,7 +442,11 @@ def exported_config(
     if config.moe is not None:
         sizes |= {theirs: getattr(config.moe, ours) for ours, theirs in family.moe.items()}
         sizes[family.moe["d_ff"]] = config.moe.d_ff or sizes[family.sizes["d_ff"]]
-        sizes["num_experts"] = config.moe.num_experts  # as other tools read it
+        if family is GLM4_MOE:  # one that gives zeros, if there is none
+            sizes[family.moe["num_shared"]] = max(1, config.moe.num_shared)
+            rope["rope_parameters"]["partial_rotary_factor"] = 1.0
+        if family is QWEN3_MOE:
+            sizes["num_experts"] = config.moe.num_experts  # as other tools read it
     names = {ours: theirs for theirs, ours in family.activations.items()}
     return {
         "architectures": [family.architecture],
@@ -456,7 +503,7 @@ def options_of(theirs: Mapping[str, Any]) -> dict[str, Any] | str:
     found = {ours: theirs.get(name) for ours, name in family.sizes.items()}  # Qwen2 has no head_dim
     options = {**family.fixed, **found, "feed_forward_type": family.activations[activation]}
     if family.moe:
-        options["moe"] = {**FIXED_MOE, **{ours: theirs.get(name) for ours, name in family.moe.items()}}
+        options["moe"] = {**family.fixed_moe, **{ours: theirs.get(name) for ours, name in family.moe.items()}}
     if family is GPT2:
         options["d_ff"] = options["d_ff"] or 4 * options["d_model"]
         return options

@@ -10,6 +10,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, 
 from networks import draw_weights
 from vaak.core.errors import UserError
 from vaak.nn.decoding.sampling import SamplingSettings
+from vaak.nn.feed_forward import mixtures_of
 from vaak.tasks.lm.config import LanguageModelConfig
 from vaak.tasks.lm.export import export_hf
 from vaak.tasks.lm.model import LanguageModel
@@ -42,6 +43,9 @@ def small_model(**options: Any) -> LanguageModel:
     sizes: dict[str, Any] = {"preset": "tiny", "num_key_value_heads": 2}
     model = LanguageModel(LanguageModelConfig(**(sizes | options)), 304)
     draw_weights(model, 0.1)
+    for mixture in mixtures_of(model):
+        if mixture.bias is not None:  # as uneven as training makes it
+            mixture.bias.copy_(0.1 * torch.randn(mixture.bias.shape))
     return model.eval()
 
 
@@ -55,6 +59,9 @@ EXPERTS = {"num_experts": 4, "d_ff": 32, "scores": "softmax", "normalise": False
         {"qk_norm": True},
         {"tie_embeddings": False, "rope_theta": 777.0},
         {"qk_norm": True, "moe": EXPERTS},
+        {"moe": {"num_experts": 4, "d_ff": 32}},
+        {"qk_norm": True, "qkv_bias": True, "moe": {"num_experts": 5, "num_shared": 2, "first_layer": 1, "scale": 2.5}},
+        {"moe": {"num_experts": 4, "top_k": 3, "num_shared": 1, "normalise": False, "balancing_bias": 0.0}},
     ],
 )
 def test_transformers_loads_the_folder_and_agrees(options: dict[str, Any], tokenizer_file: Path, tmp_path: Path):
@@ -125,8 +132,10 @@ def test_what_cannot_be_exported_is_refused(tokenizer_file: Path, tmp_path: Path
     folder = tmp_path / "out"
     with pytest.raises(UserError, match="Only a decoder"):
         export_hf(small_model(model_type="encoder"), tokenizer_file, SPECIAL_TOKENS, 128, folder)
-    with pytest.raises(UserError, match=r"moe\.scores sigmoid can't be exported: transformers' Qwen3Moe has softmax"):
-        export_hf(small_model(qk_norm=True, moe={}), tokenizer_file, SPECIAL_TOKENS, 128, folder)
+    with pytest.raises(
+        UserError, match=r"moe\.balancing_bias 0\.001 can't be exported: transformers' Qwen3Moe has 0\.0"
+    ):
+        export_hf(small_model(qk_norm=True, moe={"scores": "softmax"}), tokenizer_file, SPECIAL_TOKENS, 128, folder)
     with pytest.raises(UserError, match=r"no token '<cls>' .*cls_token"):
         export_hf(small_model(), tokenizer_file, {"cls_token": "<cls>"}, 128, folder)
     with pytest.raises(UserError, match="begin_token is not a special token"):

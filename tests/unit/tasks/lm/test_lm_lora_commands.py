@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
 import tiny_decoder
 from vaak.engine.checkpoint.files import Snapshot, load_checkpoint
@@ -130,6 +131,26 @@ def test_noise_moves_vectors_of_tokens_by_what_the_paper_says_and_in_training_al
     assert 0.98 * most < moved.abs().max() <= most + 1e-6
     assert moved.std().item() == pytest.approx(most / 3**0.5, rel=0.1), "of a uniform distribution"
     assert torch.equal(model.eval().embedding(ids), exact)
+
+
+@pytest.mark.slow
+def test_a_base_whose_experts_a_bias_balances_is_trained_and_keeps_its_bias(vaak: Any, folder: Path):
+    tiny_decoder.write_folder(folder / "theirs", "glm4_moe")
+    options = [
+        "model={pretrained: theirs}",
+        "model.lora=null",
+        "training.max_steps=2",
+        "training.validation.interval=2",
+        "run_dir=runs/glm",
+    ]
+    for command in (["train", "adapted.yml", *options], ["export", "runs/glm", "--output", "glm"]):
+        code, out, err = vaak(*command)
+        assert code == 0, out + err
+    before, after = (load_file(folder / name / "model.safetensors") for name in ("theirs", "glm"))
+    assert before.keys() == after.keys()
+    same = {name for name, one in before.items() if torch.equal(one, after[name])}
+    assert {name for name in before if name.endswith("e_score_correction_bias")} <= same
+    assert "model.layers.1.mlp.gate.weight" not in same
 
 
 TARGETS = {"gpt_neox": "query_key_value", "bloom": "query_key_value", "phi3": "qkv_proj", "mamba": "x_proj"}
