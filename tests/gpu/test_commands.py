@@ -15,6 +15,7 @@ import tiny_listener
 import tiny_voice
 from mock_cuda import MockDevice
 from recipe_sizes import OF_A_TASK, QUICK, SIZES
+from tiny_speaker_encoder import save_onnx, save_xvector
 from tiny_whisper import write_whisper
 from vaak.config.load import load
 
@@ -138,3 +139,9 @@ def test_diarize(vaak: Any, tmp_path: Path, gpu: MockDevice):
     file = next((tmp_path / "corpus" / "test").glob("*.wav"))
     cpu, cuda = on_both(vaak, "diarize", run, file, *EXACTLY)
     assert cpu == cuda
+    save_xvector(tmp_path / "xvector")
+    frames = save_onnx(tmp_path / "frames.onnx", ("row", "frame", 40), 1)
+    for encoder in (tmp_path / "xvector", frames):  # windows are joined by what it makes of their speakers
+        cpu, cuda = on_both(vaak, "diarize", run, file, *EXACTLY, "--speaker-encoder", encoder)
+        assert cpu == cuda
+        assert "SPEAKER" in cpu

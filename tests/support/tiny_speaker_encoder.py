@@ -1,10 +1,12 @@
-"""A speaker encoder as an ONNX file, which was never trained: it pools what it reads."""
+"""Speaker encoders that were never trained: an ONNX file, which pools what it reads, and an x-vector model."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 
 
 def save_onnx(path: Path, shape: tuple[int | str, ...], time: int, *, inputs: int = 1, log: bool = False) -> Path:
@@ -27,3 +29,18 @@ def save_onnx(path: Path, shape: tuple[int | str, ...], time: int, *, inputs: in
     graph = make.make_graph(nodes, "encoder", given, found, [axes])
     onnx.save(make.make_model(graph, opset_imports=[make.make_opsetid("", 18)], ir_version=9), path)
     return path
+
+
+def save_xvector(folder: Path, head: bool = True) -> Any:
+    """A tiny WavLM, with or without its x-vector head, and how it reads audio."""
+    transformers = pytest.importorskip("transformers")
+    sizes = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}
+    front = {"conv_dim": (8, 8), "conv_kernel": (10, 8), "conv_stride": (20, 16), "num_feat_extract_layers": 2}
+    tdnn = {"tdnn_dim": (12, 12, 12, 12, 24), "xvector_output_dim": 10}
+    positions = {"num_conv_pos_embeddings": 4, "num_conv_pos_embedding_groups": 2}
+    config = transformers.WavLMConfig(**sizes, **front, **tdnn, **positions)
+    torch.manual_seed(0)
+    model = (transformers.WavLMForXVector if head else transformers.WavLMModel)(config).eval()
+    model.save_pretrained(folder)
+    transformers.Wav2Vec2FeatureExtractor(do_normalize=True, return_attention_mask=True).save_pretrained(folder)
+    return model

@@ -13,7 +13,7 @@ import soundfile
 import torch
 
 from small_diarizers import FRAME_SHIFT, NUM_BINS, conversation, small_diarizer
-from tiny_speaker_encoder import save_onnx
+from tiny_speaker_encoder import save_onnx, save_xvector
 from vaak.audio.config import AudioConfig
 from vaak.audio.features.extractors import Features
 from vaak.core.errors import UserError
@@ -75,21 +75,6 @@ def test_of_a_fixed_number_of_frames_it_is_the_mean_over_pieces(tmp_path: Path):
     single = [np.concatenate([piece.max(0), (piece.astype(np.float64) ** 2).mean(0)]) for piece in pieces]
     mean = np.mean(single, 0)
     np.testing.assert_allclose(encoder(path, MEL)(noise(1.3)), mean / np.linalg.norm(mean), atol=1e-6)
-
-
-def save_xvector(folder: Path, head: bool = True) -> Any:
-    """A tiny WavLM, with or without its x-vector head, and how it reads audio."""
-    transformers = pytest.importorskip("transformers")
-    sizes = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}
-    front = {"conv_dim": (8, 8), "conv_kernel": (10, 8), "conv_stride": (20, 16), "num_feat_extract_layers": 2}
-    tdnn = {"tdnn_dim": (12, 12, 12, 12, 24), "xvector_output_dim": 10}
-    positions = {"num_conv_pos_embeddings": 4, "num_conv_pos_embedding_groups": 2}
-    config = transformers.WavLMConfig(**sizes, **front, **tdnn, **positions)
-    torch.manual_seed(0)
-    model = (transformers.WavLMForXVector if head else transformers.WavLMModel)(config).eval()
-    model.save_pretrained(folder)
-    transformers.Wav2Vec2FeatureExtractor(do_normalize=True, return_attention_mask=True).save_pretrained(folder)
-    return model
 
 
 def test_a_model_of_transformers_says_what_it_says_there(tmp_path: Path):
