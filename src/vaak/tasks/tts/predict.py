@@ -206,7 +206,8 @@ class Speaker:
 
     def _parts_of(self, text: SpokenText) -> Iterator[Part]:
         """Yield the parts of a text, which may be SSML. Raises DataError where nothing of it can be spoken."""
-        marks = Marks(self.lexicon, self.processor.config.is_english)
+        config = self.processor.config
+        marks = Marks(self.lexicon, None if config.is_english else config.language)
         spans = spans_of(text.text, marks)
         tail = (spans.pop().silence or 0.0) if len(spans) > 1 and not spans[-1].text.strip() else 0.0
         nothing: DataError | None = None

@@ -120,7 +120,11 @@ def ordinal(number: int, ending: str = "वाँ") -> str:
     return said + (ending if ending.startswith("व") else f"व{_ENDINGS[ending]}")
 
 
-def _date(day: str, month: str, number: str) -> str | None:
+def date(day: str, month: str, number: str) -> str | None:
+    """
+    >>> date("15", "08", "1947")
+    'पंद्रह अगस्त उन्नीस सौ सैंतालीस'
+    """
     if not (1 <= int(day) <= 31 and 1 <= int(month) <= 12):
         return None
     return f"{cardinal(int(day))} {MONTHS[int(month) - 1]} {year(int(number))}"
@@ -165,11 +169,11 @@ RULES: tuple[Rule, ...] = (
     ),
     (
         re.compile(r"(?<![\d/.-])(\d{1,2})([/.-])(\d{1,2})\2(\d{4})(?![\d/-])"),
-        lambda found: _date(found[1], found[3], found[4]) or found[0],
+        lambda found: date(found[1], found[3], found[4]) or found[0],
     ),
     (
         re.compile(r"(?<![\d-])(\d{4})-(\d{2})-(\d{2})(?![\d-])"),
-        lambda found: _date(found[3], found[2], found[1]) or found[0],
+        lambda found: date(found[3], found[2], found[1]) or found[0],
     ),
     (
         re.compile(rf"(?P<month>{_MONTHS_WRITTEN})(?P<gap>,?\s+)(?P<year>[12]\d{{3}})(?![\d,.]\d|\d)"),

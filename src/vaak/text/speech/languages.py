@@ -15,8 +15,8 @@ from functools import lru_cache
 from typing import Literal
 
 from vaak.core.errors import DataError
+from vaak.text.speech import hindi
 from vaak.text.speech.english import FOLDED, shown
-from vaak.text.speech.hindi import in_words as in_hindi
 from vaak.text.speech.phonemes.alphabets import PUNCTUATION
 
 READ_AS = {
@@ -83,8 +83,9 @@ def normalise(text: str, language: str, kept: Container[str] = ()) -> str:
     """
     text = cleaned(text, kept=kept)
     if language == "hi":
-        text = in_hindi(text)
+        text = hindi.in_words(text)
     elif (library := _in_num2words(language)) is not None:
+        text = _MONEY.sub(lambda found: _money(found, library) or found[0], text)
         text = _NUMBER.sub(lambda found: _number(found[0], library), text)
     return _SPACE_BEFORE.sub("", _SPACES.sub(" ", text)).strip()
 
@@ -115,6 +116,83 @@ def _number(text: str, language: str) -> str:
     except Exception:  # each language of the library has other limits, and other exceptions
         return text
     return said if said.strip() else text
+
+
+CURRENCIES = {"€": "EUR", "$": "USD", "£": "GBP", "¥": "JPY", "₹": "INR"}
+_SIGN = rf"(?P<{{}}>[{''.join(CURRENCIES)}]|{'|'.join(CURRENCIES.values())})"
+_AMOUNT = r"(?P<{}>\d{{1,12}}(?:[.,]\d\d)?)"
+_MONEY = re.compile(
+    rf"(?<![\w.,]){_SIGN.format('sign')} ?{_AMOUNT.format('amount')}(?![\w]|[.,]\d)"
+    rf"|(?<![\w.,]){_AMOUNT.format('before')} ?{_SIGN.format('after')}(?!\w)"
+)
+
+
+def _money(found: re.Match[str], language: str) -> str | None:
+    """An amount in words; None where the library has no words of the language for its currency."""
+    from num2words import CONVERTER_CLASSES, num2words
+    from num2words.lang_EU import Num2Word_EU
+
+    sign, amount = found["sign"] or found["after"], (found["amount"] or found["before"]).replace(",", ".")
+    code, own = CURRENCIES.get(sign, sign), getattr(CONVERTER_CLASSES[language], "CURRENCY_FORMS", {})
+    if code not in own or own[code] == Num2Word_EU.CURRENCY_FORMS.get(code):  # those are English
+        return None
+    try:  # an int would be cents
+        value = Decimal(amount).quantize(Decimal("0.01"))
+        if value % 1:
+            said: str = num2words(value, lang=language, to="currency", currency=code)
+        else:  # without the cents, which come after the separator
+            said = num2words(value, lang=language, to="currency", currency=code, separator="|").partition("|")[0]
+    except Exception:  # as of numbers
+        return None
+    return said.strip() or None
+
+
+def said_as(text: str, kind: str, language: str, order: str) -> str | None:
+    """A text as SSML's <say-as> reads it in a language other than English; None where it can't be read so.
+
+    ``order`` is that of a date, such as ``dmy`` (of Hindi) or ``y``.
+    """
+    text, library = cleaned(text), _in_num2words(language)
+    if kind in ("characters", "spell-out", "digits", "telephone"):
+        chosen = [one for one in text if one.isdigit() or (kind in ("characters", "spell-out") and one.isalpha())]
+        return " ".join(normalise(one, language) for one in chosen) or None
+    if kind == "currency":
+        found = _MONEY.fullmatch(text)
+        if found is None or library is None:
+            return hindi.in_words(text).strip() if found is not None and language == "hi" else None
+        return _money(found, library)
+    if kind == "date":
+        return _said_date(text, order, language, library)
+    if kind not in ("cardinal", "ordinal") or re.fullmatch(r"-?\d{1,15}(?:[.,]\d+)?", text) is None:
+        return None
+    if kind == "cardinal" or language == "hi":
+        said = hindi.ordinal(int(text)) if kind == "ordinal" and text.isdigit() else normalise(text, language)
+        return None if any(map(str.isdigit, said)) else said
+    return _in_library(text, "ordinal", library)
+
+
+def _said_date(text: str, order: str, language: str, library: str | None) -> str | None:
+    parts = re.findall(r"\d+", text)
+    if order == "y" and len(parts) == 1 and parts[0] == text:
+        return hindi.year(int(text)) if language == "hi" and len(text) < 6 else _in_library(text, "year", library)
+    if language != "hi" or sorted(order) != sorted("dmy") or len(parts) != 3:
+        return None
+    found = dict(zip(order, parts, strict=True))
+    return hindi.date(found["d"], found["m"], found["y"])
+
+
+def _in_library(text: str, to: str, language: str | None) -> str | None:
+    """A whole number as an ordinal or a year; None where the library has no rule for it, or repeats the cardinal."""
+    from num2words import num2words
+
+    if language is None or not text.isdigit():
+        return None
+    try:
+        said: str = num2words(int(text), lang=language, to=to)
+        is_cardinal = to == "ordinal" and said == num2words(int(text), lang=language)
+    except Exception:  # as of numbers
+        return None
+    return None if is_cardinal or any(map(str.isdigit, said)) else said.strip() or None
 
 
 _TOKEN = re.compile(

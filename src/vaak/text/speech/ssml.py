@@ -21,6 +21,7 @@ from typing import NamedTuple
 from xml.parsers import expat
 
 from vaak.core.errors import DataError
+from vaak.text.speech import languages
 from vaak.text.speech.dates_and_times import spoken_date
 from vaak.text.speech.english import shown
 from vaak.text.speech.phonemes.pronunciation import looked_up
@@ -57,9 +58,9 @@ class Span:
 class Marks:
     """The given pronunciations of a text: a mark for each that differs."""
 
-    def __init__(self, lexicon: Mapping[str, str] | None = None, is_english: bool = True) -> None:
-        """``lexicon`` has phonemes of words in lower case; ``is_english``: texts are English."""
-        self._lexicon, self.is_english = lexicon or {}, is_english
+    def __init__(self, lexicon: Mapping[str, str] | None = None, language: str | None = None) -> None:
+        """``lexicon`` has phonemes of words in lower case; texts are English, unless a ``language`` is given."""
+        self._lexicon, self.language = lexicon or {}, language
         self._marks: dict[tuple[str, str], str] = {}
 
     @property
@@ -189,8 +190,8 @@ class _Reader:
             self._end_sentence()
         elif tag == "phoneme":
             span.text += self._marks.mark(self._held.strip(), attributes.get("ph", ""))
-        elif tag == "say-as" and not self._marks.is_english:
-            raise DataError("SSML: <say-as> writes English words; of another language, write what is to be said")
+        elif tag == "say-as" and self._marks.language is not None:
+            span.text += self._marks.marked(_said_in(self._marks.language, self._held.strip(), attributes))
         elif tag in REPLACING:
             span.text += self._marks.marked(REPLACING[tag](self._held.strip(), attributes))
         self._held = ""
@@ -279,6 +280,17 @@ def _said_as(text: str, attributes: dict[str, str]) -> str:
     if kind not in KINDS:
         raise DataError(f"SSML: interpret-as {kind[:40]!r}; expected one of {', '.join(KINDS)}")
     raise DataError(f"SSML: {shown(text)} can't be read as {kind}")
+
+
+def _said_in(language: str, text: str, attributes: dict[str, str]) -> str:
+    """The same in a language other than English. Raises DataError where nothing here has its words."""
+    kind = attributes.get("interpret-as", "")
+    if kind not in (*KINDS, "currency"):
+        raise DataError(f"SSML: interpret-as {kind[:40]!r}; expected one of {', '.join((*KINDS, 'currency'))}")
+    found = languages.said_as(text, kind, language, attributes.get("format", "dmy"))
+    if found is None:
+        raise DataError(f"SSML: {shown(text)} can't be read as {kind} in {language}; write what is to be said")
+    return found
 
 
 KINDS = ("characters", "spell-out", "cardinal", "ordinal", "digits", "telephone", "date")

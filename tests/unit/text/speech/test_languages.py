@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -111,11 +112,66 @@ def test_figures_are_written_in_words_where_a_library_has_them(language: str, wr
     assert normalise(written, language) == said
 
 
-def test_given_phonemes_are_of_ipa_and_say_as_is_english() -> None:
+@pytest.mark.parametrize("language", ["de", "fr", "es", "it", "pl", "ru", "fi", "uk", "he", "nl"])
+def test_say_as_and_money_have_the_library_s_own_words(language: str) -> None:
+    from num2words import num2words
+
+    lang = language.partition("-")[0]
+
+    def said(kind: str, text: str, form: str = "") -> str:
+        tag = f'<say-as interpret-as="{kind}"{form}>{text}</say-as>'
+        [span] = spans_of(f"<speak>{tag}</speak>", Marks(language=language))
+        return span.text
+
+    assert said("cardinal", "21") == num2words(21, lang=lang)
+    assert said("ordinal", "21") == num2words(21, lang=lang, to="ordinal")
+    assert said("date", "1947", ' format="y"') == num2words(1947, lang=lang, to="year")
+    euros = num2words(Decimal("2.50"), lang=lang, to="currency", currency="EUR")
+    assert said("currency", "€2.50") == said("currency", "2,50 EUR") == euros
+    assert normalise("€ 2,50", language) == euros
+    whole = normalise("3 €", language)
+    assert num2words(Decimal("3.00"), lang=lang, to="currency", currency="EUR").startswith(whole)
+    assert "€" not in whole
+    assert said("digits", "07") == f"{num2words(0, lang=lang)} {num2words(7, lang=lang)}"
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "expected"),
+    [
+        ('"cardinal"', "46", "छियालीस"),
+        ('"ordinal"', "२१", "इक्कीसवाँ"),
+        ('"date" format="dmy"', "15/08/1947", "पंद्रह अगस्त उन्नीस सौ सैंतालीस"),
+        ('"date" format="y"', "1857", "अठारह सौ सत्तावन"),
+        ('"currency"', "₹2.50", "दो रुपये पचास पैसे"),
+        ('"telephone"', "0-12", "शून्य एक दो"),
+    ],
+)
+def test_say_as_in_hindi(kind: str, text: str, expected: str) -> None:
+    [span] = spans_of(f"<speak><say-as interpret-as={kind}>{text}</say-as></speak>", Marks(language="hi"))
+    assert span.text == expected
+
+
+@pytest.mark.parametrize(
+    ("language", "kind", "text"),
+    [
+        ("cs", "ordinal", "3"),  # the library has none
+        ("bn", "ordinal", "3"),  # it gives the cardinal
+        ("sw", "cardinal", "3"),
+        ("hu", "currency", "€3"),  # it has English words
+        ("de", "currency", "¥3"),
+        ("de", "date", "3.5.2024"),
+        ("hi", "date", "31/13/2024"),
+        ("de", "cardinal", "drei"),
+    ],
+)
+def test_what_no_rule_reads_is_one_line(language: str, kind: str, text: str) -> None:
+    with pytest.raises(DataError, match=f"{text}' can't be read as {kind} in {language}; write what is to be said"):
+        spans_of(f'<speak><say-as interpret-as="{kind}">{text}</say-as></speak>', Marks(language=language))
+
+
+def test_given_phonemes_are_of_ipa() -> None:
     processor = PhonemeProcessor(FrontEndConfig(language="hi"))
-    marks = Marks(is_english=False)
+    marks = Marks(language="hi")
     [span] = spans_of("वह [[vaːk]] है।", marks)
     [found] = processor.process_all([span.text], marks.phonemes)
     assert "".join(found.symbols) == "ʋˌəh vaːk hɛː."
-    with pytest.raises(DataError, match="<say-as> writes English words"):
-        spans_of('<speak><say-as interpret-as="ordinal">2</say-as></speak>', marks)
