@@ -185,7 +185,7 @@ def configuration(size: dict[str, int], cache: Path, corpus: str) -> str:
     return f"""
 task: lm
 name: bench
-model: {{d_model: {size["width"]}, num_layers: {size["layers"]}, num_heads: {size["heads"]}}}
+model: {{d_model: {size["width"]}, num_layers: {size["layers"]}, num_heads: {size["heads"]}, dropout: 0.0}}
 data:
   corpus: {corpus}
   tokenizer: {{type: byte_level, vocab_size: {size["vocab"]}}}

@@ -68,6 +68,20 @@ def test_a_recipe_trains(vaak: Any, recipe: str, deterministic: bool, gpu: MockD
     assert "on cuda" in out + err
 
 
+def test_the_peak_of_memory_is_shown(vaak: Any, gpu: MockDevice, tmp_path: Path):
+    """Of a step, not what is held between two of them: weights and moments."""
+    file, options = REPOSITORY / "configs/quickstart.yml", ["data.max_length=128", "data.minimal_pairs=[]"]
+    options += ["training.max_steps=3", "training.batching.max_tokens=8192", "training.mixed_precision=no"]
+    options += ["training.logging={interval: 1, progress_bar: false}", "training.device=cuda"]
+    code, out, err = vaak("train", file, *options, f"run_dir={tmp_path}")
+    assert code == 0, err
+    records = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    peaks = [record["clock"]["device_memory_gib"] for record in records if record["kind"] == "system"]
+    shown = [float(found) for found in re.findall(r"^step .* ([\d.]+) GiB", out + err, re.MULTILINE)]
+    assert shown == [round(peak, 1) for peak in peaks]
+    assert min(shown) > 0.1, "so much that it differs from what is held"
+
+
 def test_generate_and_predict(vaak: Any, tiny_run: Path, gpu: MockDevice):
     options = ("--max-new-tokens", 12, "--temperature", 0, *EXACTLY)
     cpu, cuda = on_both(vaak, "generate", tiny_run, "लड़की", *options)

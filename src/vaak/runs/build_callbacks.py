@@ -28,6 +28,11 @@ def callbacks_of(experiment: Experiment[Any, Any], folder: Path) -> list[Callbac
     callbacks: list[Callback] = [SystemMetricsCallback(logging.interval)] if logging.system_metrics else []
     callbacks.append(StepLogCallback(logging.interval, logging.smoothing))
     callbacks.append(ConsoleCallback(logging.progress_bar and not logging.json_lines))
+    further = [built(component, folder) for component in training.callbacks]
+    if training.memory.manager and not any(isinstance(callback, AdaptiveMemoryManager) for callback in further):
+        # it counts peaks anew, once they have been recorded and shown
+        manager = AdaptiveMemoryManager(training.memory.thresholds, cleanup_interval=training.memory.cleanup_interval)
+        callbacks.append(manager)
     callbacks += _trackers(experiment)
     if training.profiling == "trace":  # traced steps take longer, so the shares leave them out
         callbacks += [TraceCallback(), InterbatchProfiler(logging.interval, warm_up=TRACED_BY + 1)]
@@ -37,10 +42,6 @@ def callbacks_of(experiment: Experiment[Any, Any], folder: Path) -> list[Callbac
         callbacks.append(EarlyStoppingCallback(stopping.patience, stopping.metric, stopping.min_delta, stopping.mode))
     if getattr(experiment.model, "experts", None) is not None:
         callbacks.append(RoutingCallback(training.checkpoint.metric, training.checkpoint.mode))
-    further = [built(component, folder) for component in training.callbacks]
-    if training.memory.manager and not any(isinstance(callback, AdaptiveMemoryManager) for callback in further):
-        manager = AdaptiveMemoryManager(training.memory.thresholds, cleanup_interval=training.memory.cleanup_interval)
-        callbacks.insert(int(logging.system_metrics), manager)  # it counts peaks anew, once they have been logged
     if not any(isinstance(callback, InterbatchProfiler) for callback in callbacks + further):
         callbacks.append(WaitingForDataCallback(logging.interval))
     return callbacks + further

@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from vaak.audio.audio_file import AudioFile
 from vaak.core.batch import send
@@ -162,10 +163,16 @@ class Transcriber:
         return [*found, *found[-1:] * (len(heard.tokens) - len(found))]
 
     def encoded(self, features: Sequence[np.ndarray]) -> Encoded:
-        """The encoder's states of features ``(bin, frame)``, all computed at once."""
-        rows = torch.from_numpy(np.stack(features))
+        """The encoder's states of features ``(bin, frame)``, all computed at once.
+
+        Of samples ``(time,)`` the device makes features first.
+        """
+        rows = [torch.from_numpy(one) for one in features]
         with without_dropout(self.model), torch.inference_mode():
-            return self.model.encode(rows.to(self.device))
+            if rows[0].ndim > 1:
+                return self.model.encode(torch.stack(rows).to(self.device))
+            samples = pad_sequence(rows, batch_first=True)
+            return self.model.encode(self.features.of_batch({"samples": samples.to(self.device)}))
 
     def texts_of_windows(self, features: Sequence[np.ndarray]) -> list[str]:
         """The words of each window's features ``(bin, frame)``, all computed at once."""

@@ -199,8 +199,10 @@ class AsrTask(Recogniser):
         vocabulary = self.prepared.vocabulary
         demand_decoding(vocabulary, decoding)
         heads = () if self.options.base == SCRATCH else getattr(self.prepared.base_config, ALIGNMENT_HEADS, None) or ()
+        # a GPU makes the features of a batch in less time than a processor those of one recording
+        features = self.samples_of if next(model.parameters()).device.type == "cuda" else self.features
         return Transcriber(
-            cast("AsrModel", model), vocabulary, self.features, decoding, self.audio.channels, tuple(map(tuple, heads))
+            cast("AsrModel", model), vocabulary, features, decoding, self.audio.channels, tuple(map(tuple, heads))
         )
 
     def export_hf(self, model: nn.Module, folder: Path, expert: int | None = None, weight: float = 1.0) -> None:

@@ -23,7 +23,7 @@ from vaak.core.errors import UserError
 from vaak.nn.decoding import sampling
 from vaak.tasks.asr.config import AsrDecodingConfig
 from vaak.tasks.asr.data import Timing
-from vaak.tasks.asr.features import WhisperFeatures
+from vaak.tasks.asr.features import WhisperFeatures, WhisperSamples
 from vaak.tasks.asr.long_form import Listener, listen_on, open_listener
 from vaak.tasks.asr.model import AsrModel
 from vaak.tasks.asr.predict import Transcriber, compression_ratio, demand_decoding
@@ -409,3 +409,17 @@ def test_joined_utterances_are_neighbours_that_fit(tmp_path: Path):
                 assert part.start + item.start == pytest.approx(truth["start"], abs=1e-4)
     assert parts[0].end <= second["start"] + 1e-4
     assert duration == pytest.approx(parts[1].end, abs=1e-3)
+
+
+@pytest.mark.parametrize("options", [{}, {"timestamps": "word", "language": "auto"}])
+def test_features_that_the_device_makes_give_the_same_transcripts(
+    made: dict[int, Made], options: dict[str, str], recording: Path, tmp_path: Path
+):
+    paths = [tmp_path / "short.wav", recording, tmp_path / "silent.wav"]
+    soundfile.write(paths[0], speech(0.5, 1), 16_000)
+    soundfile.write(paths[2], np.zeros(4000), 16_000)
+    of_loader = made[0].transcriber(**options)
+    of_device = replace(of_loader, features=WhisperSamples(80, SECONDS))
+    expected = list(of_loader.transcribe_files(paths, 4))
+    assert list(of_device.transcribe_files(paths, 3)) == expected
+    assert any(isinstance(one, Transcript) and one.text for one in expected)
