@@ -284,8 +284,8 @@ def make_step(
 def _compiled(model: nn.Module, config: TrainingConfig, lengths: np.ndarray | None) -> nn.Module:
     """The model as it is called in training: compiled where the config asks for it.
 
-    Once for all shapes, or for each shape where examples have the same ``lengths``: then a microbatch is computed by the
-    same kernels whatever was computed before it, as in a run that wasn't interrupted.
+    Once for all shapes, or for each shape where examples have the same ``lengths``: then a microbatch is computed by
+    the same kernels whatever was computed before it, as in a run that wasn't interrupted.
     """
     mode = config.performance.compile
     if mode is False:
