@@ -178,7 +178,7 @@ def call_by_itself(rank: int, port: int, folder: Path) -> None:
 
         batch = Batch({"x": inputs[0]}, {"row": torch.ones(4)}, [[n] for n in range(4)])
         with FlopCounterMode(display=False) as counter:
-            terms(batch)["main"].total.backward()
+            terms(batch)["main"].total.backward(inputs=[*model.parameters()])  # as the count for MFU
         inspection = first_non_finite(model, batch, terms, lambda terms: terms["main"].total.backward())
         return inspection, counter.get_total_flops()
 

@@ -40,6 +40,8 @@ NOT_GIVEN = "not given"
 _LONGEST_VALUE = 100
 _UNKNOWN: ResumeClass = "other numbers"
 """The class of an option that this version no longer has: the resume reports it and continues."""
+ALIKE = {"training.distributed.strategy": {"ddp", "zero1"}}
+"""Values of an option that give the same bits: a change from one to another of them is free."""
 
 
 class Rule(NamedTuple):
@@ -103,7 +105,8 @@ def changes_between(before: Mapping[str, Any], after: Mapping[str, Any], referen
                 kind = rule_of(task, key).of(old, new)
             except KeyError:
                 kind = _UNKNOWN
-            changes.append(Change(key, old, new, kind))
+            alike = key in ALIKE and {old, new} <= ALIKE[key]
+            changes.append(Change(key, old, new, "free" if alike else kind))
     return changes
 
 

@@ -9,8 +9,9 @@ Source: Chowdhery et al. 2022, "PaLM", appendix B. Differs: what gradient checkp
 
 from __future__ import annotations
 
+import contextlib
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any
@@ -156,13 +157,37 @@ def count_flops(task: Task, model: nn.Module, batch: Batch, precision: Precision
                     with precision.autocast():
                         terms = objective.losses(model, batch.to(precision.device))
                     loss = torch.stack([term.total.float() for term in terms.values()]).sum()
-                    torch.autograd.grad(loss, parameters_of(objective, model), allow_unused=True)
+                    trained = parameters_of(objective, model)
+                    with _dropping_gradients(trained):
+                        loss.backward(inputs=trained)
         finally:
             model.train(was_training)
             with torch.no_grad():
                 for buffer, before in buffers:
                     buffer.copy_(before)
     return int(counter.get_total_flops())
+
+
+@contextlib.contextmanager
+def _dropping_gradients(parameters: Sequence[nn.Parameter]) -> Iterator[None]:
+    """Within this context, a backward pass gives a parameter its gradient and takes it away: never are there two.
+
+    A process that has a part of a model has no memory for the gradients of all.
+    """
+    before = [parameter.grad for parameter in parameters]
+    hooks = [parameter.register_post_accumulate_grad_hook(_drop) for parameter in parameters]
+    try:
+        for parameter in parameters:
+            parameter.grad = None
+        yield
+    finally:
+        for parameter, hook, gradient in zip(parameters, hooks, before, strict=True):
+            hook.remove()
+            parameter.grad = gradient
+
+
+def _drop(parameter: torch.Tensor) -> None:
+    parameter.grad = None
 
 
 class _OneModule:

@@ -13,7 +13,7 @@ import pytest
 from pydantic import TypeAdapter, ValidationError
 
 from vaak.config.base import ResumeClass, Section, option
-from vaak.config.changes import Leaf, changes_between, leaves, of_class, resume_class, rule_of
+from vaak.config.changes import ALIKE, Leaf, changes_between, leaves, of_class, resume_class, rule_of
 from vaak.config.experiment import experiment_type
 from vaak.config.load import load
 from vaak.config.reference import SWITCHED, TOP, resume_page
@@ -173,7 +173,8 @@ def check_a_change(task: str, leaf: Leaf, untouched: Any, before: dict[str, Any]
     changes = changes_between(before, after)
     assert [(one.key, one.before, one.after) for one in changes] == [(key, old, new)], key
     assert leaf.rule is not None, key
-    assert changes[0].resume_class == leaf.rule.of(old, new), key
+    alike = key in ALIKE and {old, new} <= ALIKE[key]
+    assert changes[0].resume_class == ("free" if alike else leaf.rule.of(old, new)), key
     assert str(changes[0]).startswith(f"{key} was ")
     (back,) = changes_between(after, before)
     assert (back.key, back.before, back.after, back.resume_class) == (key, new, old, changes[0].resume_class)
@@ -279,6 +280,24 @@ def test_sections_and_lists_that_one_side_has_not_are_one_change(tmp_path):
 )
 def test_switching_an_option_on_or_off_may_be_of_another_class(task, key, values, expected):
     assert rule_of(task, key).of(*values) == rule_of(task, key).of(*reversed(values)) == expected
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "expected"),
+    [
+        ("ddp", "zero1", "free"),
+        ("zero1", "ddp", "free"),
+        ("ddp", "fsdp", "other numbers"),
+        ("fsdp", "zero1", "other numbers"),
+    ],
+)
+def test_strategies_with_the_same_bits_are_free(before, after, expected):
+    values = [resolved("lm", {}) for _ in range(2)]
+    for one, strategy in zip(values, (before, after), strict=True):
+        one["training"] = copy.deepcopy(one["training"])
+        one["training"]["distributed"]["strategy"] = strategy
+    (change,) = changes_between(values[0], values[1])
+    assert (change.key, change.resume_class) == ("training.distributed.strategy", expected)
 
 
 def test_a_users_class_is_the_same_one_in_the_copy_that_a_run_keeps():

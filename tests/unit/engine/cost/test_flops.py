@@ -13,7 +13,8 @@ import torch
 import tiny_runs
 from quick_cases import mostly_slow
 from toy import ToyTask, same_bits, toy_trainer, weights
-from vaak.core.batch import Batch
+from vaak.core.batch import Batch, Term
+from vaak.engine.dry_pass import _LiveStorages
 from vaak.engine.flops import PEAKS, count_flops, peak_flops
 from vaak.engine.precision import Precision
 from vaak.tasks.lm.model import AnyLanguageModel
@@ -52,6 +53,28 @@ def test_the_language_model_takes_what_the_formula_says(
     task = tiny_runs.prepared_task(tiny_text, tmp_path / "run", *options)
     model, batch = task.model(), whole_batch(task)
     assert count_flops(task, model, batch, Precision(precision, CPU)) == by_formula(task, model, batch)
+
+
+class DeepTask(ToyTask):
+    """Layers that are large for what passes through them."""
+
+    objectives = ()
+
+    def losses(self, model: torch.nn.Module, batch: Batch) -> dict[str, Term]:
+        return {"main": Term(model(batch["x"]).sum(), per="row")}
+
+
+def test_no_two_gradients_are_held_at_a_time():
+    model: Any = torch.nn.Sequential(*(torch.nn.Linear(64, 64) for _ in range(10)))
+    kept = torch.ones(64)
+    model[3].bias.grad = kept
+    batch = Batch({"x": torch.ones(2, 64)}, {"row": torch.ones(2)})
+    with _LiveStorages([*model.parameters(), kept]) as storages:
+        flops = count_flops(DeepTask(), model, batch, Precision("no", CPU))
+    assert flops == (3 * 10 - 1) * 2 * 2 * 64 * 64, "the first layer's input needs no gradient"
+    assert storages.peak < 3 * model[0].weight.nbytes
+    assert [name for name, one in model.named_parameters() if one.grad is not None] == ["3.bias"]
+    assert model[3].bias.grad is kept
 
 
 def draws() -> list[Any]:
