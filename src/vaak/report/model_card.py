@@ -69,9 +69,7 @@ print(model("Begin with this", max_tokens=20)["choices"][0]["text"])""",
 import sherpa_onnx
 import soundfile
 
-model = sherpa_onnx.OfflineRecognizer.from_zipformer_ctc(
-    "{folder}/model.onnx", "{folder}/tokens.txt", sample_rate={rate}, feature_dim={bins}
-)
+model = sherpa_onnx.OfflineRecognizer.{maker}
 samples, rate = soundfile.read("recording.wav", dtype="float32")
 stream = model.create_stream()
 stream.accept_waveform(rate, samples)
@@ -88,6 +86,17 @@ tokens = tokenizer.convert_ids_to_tokens(tokenizer.encode("Translate this"))
 print(tokenizer.decode(tokenizer.convert_tokens_to_ids(result.hypotheses[0])))""",
 }
 """The code that uses an export, by format, or format and task."""
+OF_SHERPA = {
+    "ctc": """\
+from_zipformer_ctc(
+    "{folder}/model.onnx", "{folder}/tokens.txt", sample_rate={rate}, feature_dim={bins}
+)""",
+    "whisper": """\
+from_whisper(
+    "{folder}/encoder.onnx", "{folder}/decoder.onnx", "{folder}/tokens.txt", language="en"
+)""",
+}
+"""How sherpa-onnx opens a recogniser, by its kind."""
 COUNTS = ("documents", "words", "utterances", "examples", "pairs", "texts", "recordings", "speakers", "seconds")
 """The statistics of prepared data that are shown, of those that a task has; seconds as hours."""
 
@@ -154,9 +163,16 @@ def _use(task: str, about: AboutExport, options: Mapping[str, Any]) -> str:
     file = next((name for name in about.files if name.endswith(".onnx")), "model.onnx")
     audio = options.get("global_config")
     numbers = {} if not isinstance(audio, dict) else {name: one for name, one in audio.items() if isinstance(one, int)}
-    told = {"rate": numbers.get("sampling_rate", 16_000), "bins": numbers.get("num_mel_bins", 80)}
-    code = use.format(pipeline=PIPELINES[task], folder=re.sub(r"[^\w./-]", "_", about.folder), file=file, **told)
+    told: dict[str, Any] = {"rate": numbers.get("sampling_rate", 16_000), "bins": numbers.get("num_mel_bins", 80)}
+    told["maker"] = OF_SHERPA["whisper" if "encoder.onnx" in about.files else "ctc"].format(
+        folder=_folder(about), **told
+    )
+    code = use.format(pipeline=PIPELINES[task], folder=_folder(about), file=file, **told)
     return f"```python\n{code}\n```"
+
+
+def _folder(about: AboutExport) -> str:
+    return re.sub(r"[^\w./-]", "_", about.folder)
 
 
 def _data(run: Path, options: Mapping[str, Any], about: AboutExport) -> str:

@@ -44,6 +44,7 @@ from vaak.tasks.asr.model import AsrModel, AsrOutputs, Encoded
 from vaak.tasks.asr.predict import Transcriber, demand_decoding
 from vaak.tasks.asr.prepare import ALIGNMENT_HEADS, AsrSources, PreparedUtterances, recipe
 from vaak.tasks.asr.recogniser import HEARD, Recogniser
+from vaak.tasks.asr.sherpa import write_whisper_sherpa
 from vaak.tasks.asr.spec import CTC, ONLY_WHISPERS
 from vaak.tasks.asr.whisper import (
     Vocabulary,
@@ -220,6 +221,10 @@ class AsrTask(Recogniser):
         """Write a Whisper that faster-whisper and CTranslate2 load, as ``export_hf`` does."""
         write_whisper_ct2(self.transcriber(model), folder, expert, weight, quantization)
 
+    def export_sherpa_onnx(self, model: nn.Module, folder: Path, quantization: str | None = None) -> None:
+        """Write a Whisper that sherpa-onnx loads, low-rank adapters merged."""
+        write_whisper_sherpa(self.transcriber(model), folder, quantization)
+
     def export_peft(
         self, model: nn.Module, folder: Path, expert: int | None = None, weight: float = 1.0, base: str | None = None
     ) -> None:
@@ -239,9 +244,12 @@ class AsrTask(Recogniser):
     def refused_exports(self) -> dict[str, str]:
         reason = "only a mixture of experts (model.experts) is written so"
         reasons = {} if self.options.experts is not None else {"mixture": reason, "onnx": reason}
+        if self.options.experts is not None:
+            reasons["sherpa-onnx"] = "sherpa-onnx's Whispers have no gate; use onnx, mixture, or hf with --expert"
         if not self.prepared.vocabulary.is_whispers:
-            reasons["ct2"] = (
-                "faster-whisper begins each text with <|startoftranscript|><|notimestamps|>, which a Whisper with "
-                "a tokenizer of its own (model.base: scratch) wasn't trained with"
+            prompt = (
+                "begins each text with <|startoftranscript|><|notimestamps|>, which a Whisper with a tokenizer of its "
+                "own (model.base: scratch) wasn't trained with"
             )
+            reasons |= {"ct2": f"faster-whisper {prompt}", "sherpa-onnx": f"sherpa-onnx {prompt}"}
         return reasons

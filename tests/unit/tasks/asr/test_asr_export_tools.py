@@ -282,3 +282,62 @@ def test_what_whispers_tokenizer_and_features_cannot_be_is_said(tmp_path: Path, 
     assert "data.max_duration is 0.8, so only Vaak can use it" in caplog.text
     assert "data.tokenizer has several tokens for the same text" in caplog.text
     assert {path.name for path in tmp_path.iterdir()} == {"preprocessor_config.json", "vocabulary"}
+
+
+@pytest.mark.slow
+def test_sherpa_onnx_opens_the_files_which_write_the_same_text(vaak: Any, tmp_path: Path):
+    """Of Whisper's features, token by token from their caches; of sherpa-onnx's own, what these files give of them."""
+    sherpa_onnx, knf = pytest.importorskip("sherpa_onnx"), pytest.importorskip("kaldi_native_fbank")
+    onnxruntime = pytest.importorskip("onnxruntime")
+    corpus, folder = tmp_path / "corpus", tmp_path / "out"
+    tiny_listener.write_listener(corpus)
+    base = write_whisper(tmp_path / "base", max_target_positions=64)
+    run = tiny_listener.train(corpus, tmp_path / "run", model={"base": str(base)})
+    code, _, err = vaak("export", run, "--format", "sherpa-onnx", "--quantization", "int8", "--output", folder)
+    assert code == 0, err
+    names = ["README.md", *(f"{name}.{kind}" for name in ("decoder", "encoder") for kind in ("int8.onnx", "onnx"))]
+    assert sorted(path.name for path in folder.iterdir()) == [*names, "tokens.txt"]
+    assert "OfflineRecognizer.from_whisper(" in (folder / "README.md").read_text()
+    encoder, decoder = (onnxruntime.InferenceSession(folder / f"{name}.onnx") for name in ("encoder", "decoder"))
+    opened: Any = open_run(run, device="cpu")
+    vocabulary = opened.task.prepared.vocabulary
+
+    def written(mel: np.ndarray, longest: int) -> list[int]:
+        cross = dict(zip(("n_layer_cross_k", "n_layer_cross_v"), encoder.run(None, {"mel": mel}), strict=True))
+        keys = values = np.zeros((2, 1, 64, 32), np.float32)
+        tokens, found, offset = np.array([vocabulary.ids.prompt]), list[int](), 0
+        while len(found) < longest:
+            caches = {"in_n_layer_self_k_cache": keys, "in_n_layer_self_v_cache": values}
+            given = {"tokens": tokens, **caches, **cross, "offset": np.array([offset])}
+            logits, keys, values = decoder.run(None, given)
+            offset += tokens.shape[1]
+            best = int(logits[0, -1].argmax())
+            if best == vocabulary.ids.end:
+                break
+            found.append(best)
+            tokens = np.array([[best]])
+        return found
+
+    recogniser = sherpa_onnx.OfflineRecognizer.from_whisper(
+        *(str(folder / name) for name in ("encoder.onnx", "decoder.onnx", "tokens.txt")), language="en"
+    )
+    texts = []
+    for file in sorted([*corpus.glob("test*.wav"), *corpus.glob("valid*.wav")]):
+        with AudioFile(file, 16_000, "mix") as audio:
+            samples = np.asarray(audio.read(0.0, audio.duration), np.float32)
+        ours = opened.task.transcriber(opened.model).transcribe(file).text
+        assert vocabulary.decode(written(opened.task.features(samples)[None], 40)) == ours
+        options = knf.WhisperFeatureOptions()
+        options.dim = 80
+        made = knf.OnlineWhisperFbank(options)
+        made.accept_waveform(16_000, samples.tolist())
+        made.input_finished()
+        logarithms = np.log10(np.maximum([made.get_frame(one) for one in range(made.num_frames_ready)], 1e-10))
+        mel = (np.maximum(logarithms, logarithms.max() - 8) + 4).T[None] / 4
+        stream = recogniser.create_stream()
+        stream.accept_waveform(16_000, samples)
+        recogniser.decode_stream(stream)
+        expected = vocabulary.decode(written(mel.astype(np.float32), int(mel.shape[2] / 100 * 6)))
+        assert stream.result.text.strip() == expected.replace("\ufffd", "").strip()
+        texts.append(ours)
+    assert len(set(texts)) > 3

@@ -143,7 +143,7 @@ def write_sherpa(
     with whole_folder(folder) as made:
         write_onnx(made / "model.onnx", exported)
         if quantization is not None:
-            _quantize(made / "model.onnx", made / "model.int8.onnx")
+            quantize(made / "model.onnx", made / "model.int8.onnx")
         write_text(made / "tokens.txt", "".join(f"{name} {number}\n" for number, name in enumerate(_names(vocabulary))))
 
 
@@ -169,7 +169,8 @@ def _names(vocabulary: Vocabulary) -> list[str]:
     return found
 
 
-def _quantize(source: Path, target: Path) -> None:
+def quantize(source: Path, target: Path) -> None:
+    """Write ``target``, a network with weights of matrices in 8 bits."""
     with optional_import("--quantization int8 requires onnxruntime and onnx", "tts"):
         from onnxruntime.quantization import QuantType, quantize_dynamic
     log = logging.getLogger()
