@@ -57,7 +57,8 @@ def attend(attention: Any, x: Tensor, keys: Tensor, values: Tensor, mask: Tensor
     """The attention of ``x (1, token, width)`` to ``keys`` and ``values (1, key, width)``, projected already."""
 
     def heads(one: Tensor) -> Tensor:
-        return one.unflatten(2, (attention.num_heads, -1)).transpose(1, 2)
+        parts: Tensor = one.unflatten(2, (attention.num_heads, -1))
+        return parts.transpose(1, 2)
 
     scores = heads(attention.q_proj(x) * attention.scaling) @ heads(keys).transpose(2, 3)
     if mask is not None:

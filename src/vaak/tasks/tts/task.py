@@ -175,6 +175,10 @@ class TtsTask(SpeechTask[TtsExperiment, PreparedSpeech, TtsDataset]):
         assert self.audio.mel is not None
         export_acoustic(model, self.prepared.processor, self.audio.mel, self.data.speaking, folder)
 
+    def refused_exports(self) -> dict[str, str]:
+        reason = "its voices have front ends of their own, which write other symbols than this voice was trained on"
+        return super().refused_exports() | {"sherpa-onnx": reason}
+
     def predict(self, model: nn.Module, inputs: Iterable[str], batch_size: int | None = None) -> Iterator[Speech]:
         """Each text as audio."""
         return self.speaker(model).speeches(inputs, batch_size)
