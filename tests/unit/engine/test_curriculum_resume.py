@@ -15,6 +15,7 @@ from toy import StopAt, ToyDataset, ToyTask, next_microbatches, same_bits, toy_t
 from vaak.core.batch import Batch, Term
 from vaak.core.callback import Callback
 from vaak.core.errors import CheckpointError
+from vaak.engine import training_data
 from vaak.engine.distributed.ranks import Ranks
 from vaak.engine.trainer import Trainer
 
@@ -136,3 +137,14 @@ def test_the_rehearsal_tries_the_longest_of_the_last_epoch_and_nothing_longer(tm
         assert task.longest == trained.longest
         longest.append(task.longest)
     assert longest[0] < longest[1]
+
+
+def test_a_plan_that_is_not_made_in_pieces_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    caplog.set_level("INFO", "vaak")
+    run(tmp_path / "few")
+    assert "in one piece" not in caplog.text
+    monkeypatch.setattr(training_data, "LARGEST_PLAN", 3)
+    run(tmp_path / "many")
+    assert "examples is planned in one piece, because of a curriculum: some 40 bytes for each" in caplog.text
