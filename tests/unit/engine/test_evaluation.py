@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -13,6 +15,7 @@ from torch import Tensor
 from toy import ToyDataset, ToyMeters, ToyTask, next_microbatches, same_bits, toy_trainer, weights
 from vaak.callbacks.early_stopping import EarlyStoppingCallback
 from vaak.callbacks.step_log import StepLogCallback
+from vaak.core.batch import Batch
 from vaak.core.callback import Callback, StepReport
 from vaak.core.errors import DataError
 from vaak.engine.evaluation import EvaluationInterruptedError, Evaluator
@@ -204,3 +207,37 @@ def test_a_figure_that_no_first_batch_can_give_is_no_warning(
 
     toy_trainer(tmp_path, task=Task(), checkpoint={"metric": metric}).rehearse()
     assert ("did not give" in caplog.text) is is_unknown
+
+
+class KeepsExamples(ToyMeters):
+    """Keeps the number of tokens of each batch that it was shown, as what it saw of single examples."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.shown: list[float] = []
+
+    def update(self, model: torch.nn.Module, batch: Batch) -> None:
+        super().update(model, batch)
+        self.shown.append(batch.totals()["token"])
+
+    def seen(self) -> dict[str, list[Any]]:
+        return {"tokens": self.shown}
+
+    def summary(self, sums: dict[str, float], seen: dict[str, list[Any]]) -> dict[str, Any]:
+        return {"all": sums["token"], **seen}
+
+
+def test_single_examples_are_those_of_all_batches_however_sums_are_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """With exact sums, each batch has meters of its own."""
+    monkeypatch.setattr(ToyTask, "meters", lambda self, split: KeepsExamples())
+    found = {}
+    for reduction in ("float", "exact"):
+        trainer = toy_trainer(tmp_path / reduction, distributed={"reduction": reduction}, logging={"examples": True})
+        made: list[Callable[[], dict[str, bytes]]] = []
+        Evaluator(trainer.task, trainer.config, trainer.ranks, show=made.append).evaluate(trainer.model, "valid")
+        found[reduction] = json.loads(*made[-1]().values())
+    assert found["exact"] == found["float"]
+    assert len(found["float"]["tokens"]) > 1
+    assert sum(found["float"]["tokens"]) == found["float"]["all"]

@@ -197,7 +197,7 @@ class HasNothing(vaak.Task):
         (HasNoLengths, r"gave a Unmeasured without lengths, which vaak.Dataset describes: set it"),
         (CollatesDicts, r"Dicts.collate\(rows\) gave a dict; expected vaak.Batch\(tensors, counts\)"),
         (MeasuresNothing, r"MeasuresNothing.meters\('valid'\) gave None; expected a vaak.Meters"),
-        (HasNothing, r"HasNothing has no model\(\), which"),
+        (HasNothing, r"HasNothing has no dataset\(split\), which"),
     ],
 )
 def test_mistakes_of_classes_are_one_line(task, said, tmp_path):
