@@ -63,7 +63,7 @@ class ShardedModel(nn.Module):
         ranks: Ranks,
         config: DistributedConfig,
         precision: str,
-        parts: Mapping[str, Tensor] | None = None,
+        parts: dict[str, Tensor] | None = None,
     ) -> None:
         from torch.distributed.fsdp import (
             CPUOffloadPolicy,
@@ -275,16 +275,19 @@ ROUNDED_ALONE = frozenset(
 """What is done to each number by itself, and gives the same bits however many others there are."""
 
 
-def _fill(model: nn.Module, parts: Mapping[str, Tensor], device: torch.device) -> None:
-    """Give a divided model without values those of its parameters' parts, which it then has on ``device``."""
-    from torch.distributed.tensor import DTensor
+def _fill(model: nn.Module, parts: dict[str, Tensor], device: torch.device) -> None:
+    """Give a divided model without values those of its parameters' parts, which it then has on ``device``.
 
+    ``parts`` is empty afterwards, so that one parameter at a time is held twice.
+    """
     filled: dict[int, nn.Parameter] = {}
     named: list[tuple[str, Any]] = list(model.named_parameters(remove_duplicate=False))
     for name, empty in named:
+        part = parts.pop(name)
         if id(empty) not in filled:
-            how = {"shape": empty.shape, "stride": empty.stride(), "run_check": False}
-            divided = DTensor.from_local(parts[name].to(device), empty.device_mesh, empty.placements, **how)
+            # not DTensor.from_local, which takes it to the mesh's device: with ``cpu_offload`` that isn't this one
+            divided: Any = torch.empty_like(empty, device=device)
+            divided.to_local().copy_(part)
             filled[id(empty)] = nn.Parameter(divided, empty.requires_grad)
         module, _, own = name.rpartition(".")
         setattr(model.get_submodule(module), own, filled[id(empty)])
