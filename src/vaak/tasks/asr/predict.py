@@ -21,7 +21,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn.utils.rnn import pad_sequence
 
 from vaak.audio.audio_file import AudioFile
 from vaak.core.batch import send
@@ -36,6 +35,7 @@ from vaak.tasks.asr.model import AsrModel, Encoded
 from vaak.tasks.asr.times import SECONDS_OF_A_TIME, Piece, TimeRules, pieces_of, token_times, words_of
 from vaak.tasks.asr.transcripts import Segment, Transcript
 from vaak.tasks.asr.whisper import BEFORE, FRAMES_PER_SECOND, PURPOSE, Vocabulary
+from vaak.tasks.base import pad_rows
 from vaak.tasks.batches import Batches, Done
 from vaak.tasks.pretrained import transformers_of
 
@@ -167,11 +167,10 @@ class Transcriber:
 
         Of samples ``(time,)`` the device makes features first.
         """
-        rows = [torch.from_numpy(one) for one in features]
         with without_dropout(self.model), torch.inference_mode():
-            if rows[0].ndim > 1:
-                return self.model.encode(torch.stack(rows).to(self.device))
-            samples = pad_sequence(rows, batch_first=True)
+            if features[0].ndim > 1:
+                return self.model.encode(torch.from_numpy(np.stack(features)).to(self.device))
+            samples = torch.from_numpy(pad_rows(features))
             return self.model.encode(self.features.of_batch({"samples": samples.to(self.device)}))
 
     def texts_of_windows(self, features: Sequence[np.ndarray]) -> list[str]:
