@@ -48,6 +48,8 @@ class Dataset:
         time than it takes to hand it over, or what was read is kept for the next time.
     is_constant
         Whether an example is the same whenever it is read: ``example`` draws nothing.
+    has_one_shape
+        Whether tensors of all examples have the same shapes; a compiler then makes kernels for these.
     """
 
     lengths: np.ndarray
@@ -60,6 +62,7 @@ class Dataset:
     evaluation_budget: float | None = None
     useful_workers: int = 0
     is_constant: bool = False
+    has_one_shape: bool = False
 
     def example(self, index: int, rng: np.random.Generator) -> Any:
         """Example ``index``; every random choice is drawn from ``rng`` only."""

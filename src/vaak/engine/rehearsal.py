@@ -50,8 +50,8 @@ def rehearse(step: Step, state: State, data: TrainingData, last_epoch: int) -> N
     first, last = int(np.argmin(cells)), int(np.argmax(cells))
     largest = _microbatch(data, state, epoch, plan, last)
     # all may be of one size; and a compiled model, whose kernels another size may need, is compiled when that comes up
-    alone = last == first or data.config.performance.compile is not False
-    smallest = largest if alone else _microbatch(data, state, epoch, plan, first)
+    is_alone = last == first or data.config.performance.compile is not False
+    smallest = largest if is_alone else _microbatch(data, state, epoch, plan, first)
     model = state.model.module
     with restored(model, state.loss.module):
         model.train()
@@ -64,7 +64,7 @@ def rehearse(step: Step, state: State, data: TrainingData, last_epoch: int) -> N
                 for optimizer in state.optimizer.by_objective[number] if not state.optimizer.of_user else ():
                     allocate_optimizer_state(optimizer, objective.gradient.forward.precision.device)
             drop_gradients(objective.parameters)
-            if largest is not smallest:
+            if last != first:
                 _run(objective, state, largest)
                 drop_gradients(objective.parameters)
     if state.position.step > 0:

@@ -16,7 +16,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
@@ -108,11 +107,11 @@ def make_trained(
     ranks: Ranks,
     precision: str,
     folder: Path = Path(),
-    lengths: np.ndarray | None = None,
+    has_one_shape: bool = False,
 ) -> Trained:
     """The task's model on its device, or this rank's part of it, as the random seed makes it.
 
-    It is compiled, if at all, for ``lengths``, those of the training examples, which may be all alike.
+    It is compiled, if at all, for batches of any shape, or for each, where examples have one (``has_one_shape``).
 
     Raises UserError where nothing is trained, objectives don't share the parameters out among them, or the model can't
     be divided over ranks as the config asks. ``precision`` is that of forward passes.
@@ -138,7 +137,7 @@ def make_trained(
         demand_no_running_statistics(model)
     losses = nn.ModuleDict(task.loss_modules()).to(device)
     freezing = Freezing(model, config.freeze) if config.freeze else None
-    forward = _compiled(model, config, lengths)
+    forward = _compiled(model, config, has_one_shape)
     if is_sharded:
         demand_shardable(task)
         forward = ShardedModel(model, task.blocks(model), ranks, config.distributed, precision, parts)
@@ -281,17 +280,16 @@ def make_step(
     )
 
 
-def _compiled(model: nn.Module, config: TrainingConfig, lengths: np.ndarray | None) -> nn.Module:
+def _compiled(model: nn.Module, config: TrainingConfig, has_one_shape: bool) -> nn.Module:
     """The model as it is called in training: compiled where the config asks for it.
 
-    Once for all shapes, or for each shape where examples have the same ``lengths``: then a microbatch is computed by
+    Once for all shapes, or for each shape of a batch where examples have one: then a microbatch is computed by
     the same kernels whatever was computed before it, as in a run that wasn't interrupted.
     """
     mode = config.performance.compile
     if mode is False:
         return model
-    is_one = lengths is not None and len(lengths) > 0 and bool((lengths == lengths[0]).all())
-    compiled: Any = torch.compile(model, mode=None if mode is True else mode, dynamic=not is_one)
+    compiled: Any = torch.compile(model, mode=None if mode is True else mode, dynamic=not has_one_shape)
     module: nn.Module = compiled
     return module
 

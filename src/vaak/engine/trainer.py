@@ -81,7 +81,7 @@ class Trainer:
         self.precision = Precision(config.mixed_precision, self.ranks.device, fp32_after)
         examples = task.dataset("train")
         demand_dataset(examples, f"{type(task).__name__}.dataset('train')")
-        trained = make_trained(task, config, self.ranks, self.precision.name, folder, examples.lengths)
+        trained = make_trained(task, config, self.ranks, self.precision.name, folder, examples.has_one_shape)
         weights = auxiliary_losses(config.loss, task.auxiliary_losses) | dict.fromkeys(task.observed, 0.0)
         self.loss_weights = weights | dict(task.loss_weights)
         self.data = TrainingData(examples, config, self.ranks, directory, skip_bad=skip_bad_examples)

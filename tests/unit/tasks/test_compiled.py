@@ -32,7 +32,7 @@ GRAPHS = {
     "classification": 1,
     "diarization": 1,
     "tts": 1,
-    "asr": 2,
+    "asr": 1,
     "vocoder": 2,
 }
 """The greatest number in five steps: one for all lengths, and what differs besides."""

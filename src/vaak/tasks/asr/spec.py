@@ -156,10 +156,7 @@ def _ctc_base_findings(experiment: AsrExperiment) -> Iterator[CheckFinding]:
     for name in sorted(type(model.conformer).model_fields.keys() - {"type", "options"}):
         yield no_effect(f"model.conformer.{name}", f"model.base is {model.base}, which has its own sizes")
     if augmentation is not None and augmentation.spec_augment is not None:
-        yield impossible(
-            "data.augmentation.spec_augment",
-            "of a base, model.masking hides frames",
-        )
+        yield impossible("data.augmentation.spec_augment", "of a base, model.masking hides frames")
 
 
 def _base(experiment: AsrExperiment) -> Iterator[CheckFinding]:

@@ -237,7 +237,7 @@ class StreamDataset(WindowDataset):
     ``store``, ``special`` and ``corruption`` are those of ``TextDataset``.
     """
 
-    draws_globally = False
+    draws_globally, has_one_shape = False, True
 
     def __init__(
         self, store: TokenStore, special: SpecialTokens, corruption: Corruption, *, max_length: int, shift: bool
