@@ -48,14 +48,14 @@ from vaak.engine.inspection import watching, watching_units
 from vaak.engine.journal import JOURNALS, journal_files
 from vaak.engine.metrics_file import read_records
 from vaak.engine.non_finite import json_value, record_path
-from vaak.engine.saving import differences
+from vaak.engine.saving import differences, unknown
 from vaak.engine.trained import initialise
 from vaak.engine.trainer import Trainer
 from vaak.engine.training_data import StepData
 from vaak.runs.build_callbacks import built
 from vaak.runs.distillation import distilled
 from vaak.runs.folder.directory import holds_a_run, read_status
-from vaak.runs.folder.sessions import configuration_of_step
+from vaak.runs.folder.sessions import conditions_of_steps, configuration_of_step
 from vaak.runs.folder.user_code import demand_trust
 from vaak.runs.open_run import run_of
 
@@ -107,7 +107,7 @@ def approaching(
     start = _nearest(directory, loaded, step)
     demand_one_way(directory, start[1].step + 1 if start else 1, step, loaded.experiment.reference)
     with standing_at(start, loaded, directory, device) as trainer:
-        agreement = ReplayAgreement(directory, trainer, start[1].state["conditions"] if start else None)
+        agreement = ReplayAgreement(directory, trainer, step, start[1].state["conditions"] if start else {})
         trainer.notify("on_fit_start")
         with contextlib.closing(trainer.data.steps(trainer.position)) as steps:
             yield trainer, steps, agreement, start[0] if start else None
@@ -235,16 +235,20 @@ NOT_COMPARED = ("kind", "step", "epoch", "scheduled", "clock")
 class ReplayAgreement:
     """The figures of a replay compared with ``metrics.jsonl``, and its weights with a checkpoint's.
 
-    ``before`` are the conditions of the checkpoint that the replay started from; None where it started with the run.
+    The steps after the trainer's position, up to ``last``, are taken again. ``before`` are the conditions of the
+    checkpoint where it stands, which are those of sessions that didn't write down their own.
     """
 
-    def __init__(self, directory: Path, trainer: Trainer, before: dict[str, Any] | None) -> None:
+    def __init__(self, directory: Path, trainer: Trainer, last: int, before: dict[str, Any]) -> None:
         self.directory, self.trainer = directory, trainer
         self.begun_at = trainer.position.step
         self.logged = {_key(record): record for record in self.records(directory)}
-        now = trainer.conditions()
-        changed = differences(before or now, now)
-        self.conditions = [f"{name}: {then} then, {value} now" for name, then, value in changed]
+        now, self.conditions = trainer.conditions(), list[str]()
+        for written in conditions_of_steps(directory, min(self.begun_at + 1, last), last):
+            then = before if written is None else written
+            changed = [f"{name}: {there} then, {here} now" for name, there, here in differences(then, now)]
+            missing = [f"{name}: not written down then" for name in unknown(then, now)]
+            self.conditions += [line for line in changed + missing if line not in self.conditions]
         self.known_rules = len(trainer.state.piece_rules.rules)
 
     @staticmethod

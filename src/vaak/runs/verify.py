@@ -304,7 +304,7 @@ def _evaluate(found: Verification, checkpoint: Path, device: str | None, trust_c
     if before is None:
         return
     with standing_at((checkpoint, snapshot), loaded, found.directory, device) as trainer:
-        agreement = ReplayAgreement(found.directory, trainer, snapshot.state["conditions"])
+        agreement = ReplayAgreement(found.directory, trainer, step, snapshot.state["conditions"])
         trainer.evaluate(due=False)
         now = _evaluation_of(trainer.directory, step) or {}
         tolerance = found.allowed(agreement)

@@ -1,8 +1,9 @@
 """The sessions of a run: each start of it that reached training, with the configuration and the environment it had.
 
 RUN/sessions.jsonl has a line for each: its number, its first step, the number of the session that wrote the checkpoint
-it resumed from (``after``), when, and its environment. RUN/sessions/0001.yml is its configuration, resolved;
-RUN/config.yml and RUN/environment.json are the newest one's. No environment variables are written: they hold secrets.
+it resumed from (``after``), when, its environment, and the conditions that decide the bits of what it computes.
+RUN/sessions/0001.yml is its configuration, resolved; RUN/config.yml and RUN/environment.json are the newest one's. No
+environment variables are written: they hold secrets.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ def begin_session(trainer: Trainer, configuration: str) -> None:
         now = environment(trainer.ranks.device, trainer.ranks.world_size)
         _write_configuration(directory, number, configuration)
         write_current(directory, configuration, now)
-        sessions = (known | {number: session | now}).values()
+        sessions = (known | {number: session | now | {"conditions": trainer.conditions()}}).values()
         files.write_text(directory / SESSIONS, "".join(f"{json_line(one)}\n" for one in sessions))
     except OSError as error:
         raise UserError(f"{directory} can't be written: {error.strerror or error}") from error
@@ -69,15 +70,30 @@ def write_current(directory: Path, configuration: str, now: dict[str, Any]) -> N
 
 
 def configuration_of_step(directory: Path, step: int) -> Path:
-    """The configuration under which a run took a step; config.yml where no session did.
+    """The configuration under which a run took a step; config.yml where no session did."""
+    for session in _sessions_of_steps(directory, step, step):
+        return _configuration(directory, session["number"])
+    return directory / "config.yml"
+
+
+def conditions_of_steps(directory: Path, first: int, last: int) -> list[dict[str, Any] | None]:
+    """The conditions of each session that took steps from ``first`` to ``last``; None where it didn't write them."""
+    sessions = _sessions_of_steps(directory, first, last)
+    return [found if isinstance(found := one.get("conditions"), dict) else None for one in sessions] or [None]
+
+
+def _sessions_of_steps(directory: Path, first: int, last: int) -> list[dict[str, Any]]:
+    """The sessions that took steps from ``first`` to ``last``, newest first.
 
     Of sessions that resumed at earlier checkpoints than others came to, only what leads to the newest counts.
     """
-    known = _sessions(directory)
+    known, found = _sessions(directory), []
     session = known.get(max(known, default=0))
-    while session is not None and session["first_step"] > step:
-        session = known.get(session["after"])
-    return directory / "config.yml" if session is None else _configuration(directory, session["number"])
+    while session is not None:
+        if session["first_step"] <= last:
+            found.append(session)
+        session = known.get(session["after"]) if session["first_step"] > first else None
+    return found
 
 
 def _sessions(directory: Path) -> dict[int, dict[str, Any]]:

@@ -119,27 +119,35 @@ def answer_log_probabilities(model: nn.Module, batch: Batch) -> tuple[Tensor, Te
 
 def preference_losses(loss: Loss, model: nn.Module, batch: Batch) -> dict[str, Term]:
     """The terms of DPO, or of ORPO, which has the cross-entropy of chosen answers, too."""
-    terms, _ = _terms(loss, model, batch)
+    terms, _, _ = _terms(loss, model, batch)
     return terms
 
 
-def _terms(loss: Loss, model: nn.Module, batch: Batch) -> tuple[dict[str, Term], Tensor]:
+ROUNDING = 1e-6
+"""Rewards whose difference is less than this share of what they are made of differ by rounding alone."""
+
+
+def _terms(loss: Loss, model: nn.Module, batch: Batch) -> tuple[dict[str, Term], Tensor, Tensor]:
+    """The terms, the rewards ``(pair, 2)``, and the rounding of the difference of each pair's ``(pair,)``."""
     module = loss.module
     log_probabilities, counts = answer_log_probabilities(model, batch)
     reference = batch["reference"].to(log_probabilities.dtype)
     if isinstance(module, DirectPreference):
-        found = {loss.name: Term(module(log_probabilities, reference).sum(), "pair")}
-        return found, module.rewards(log_probabilities, reference)
-    assert isinstance(module, OddsRatio)
-    means = log_probabilities / counts
-    found = {loss.name: Term(module(means, reference).sum(), "pair")}
-    found["cross_entropy"] = Term(-log_probabilities[:, 0].sum(), "token")
-    return found, module.rewards(means, reference)
+        compared = log_probabilities
+        found = {loss.name: Term(module(compared, reference).sum(), "pair")}
+    else:
+        assert isinstance(module, OddsRatio)
+        compared = log_probabilities / counts
+        found = {loss.name: Term(module(compared, reference).sum(), "pair")}
+        found["cross_entropy"] = Term(-log_probabilities[:, 0].sum(), "token")
+    rounding = ROUNDING * module.rewards(compared, torch.zeros_like(reference)).abs().amax(1)
+    return found, module.rewards(compared, reference), rounding
 
 
 class PreferenceMeters(Meters):
-    """``loss``; ``accuracy``, of pairs whose chosen answer has the higher reward (a tie is wrong); means of rewards.
+    """``loss``; ``accuracy``, of pairs whose chosen answer has the higher reward; means of rewards.
 
+    A tie is wrong, also one but for rounding: at its start, a model is as good as its reference.
     A reward is what the loss compares: of DPO β · (log π − log ρ), of ORPO the logarithm of the odds. ``margin`` is the
     mean difference of both, ``chosen_reward`` and ``rejected_reward`` are their means.
     """
@@ -149,8 +157,8 @@ class PreferenceMeters(Meters):
         self.totals: dict[str, float] = {}
 
     def update(self, model: nn.Module, batch: Batch) -> None:
-        terms, rewards = _terms(self.loss, model, batch)
-        right = (rewards[:, 0] > rewards[:, 1]).sum()
+        terms, rewards, rounding = _terms(self.loss, model, batch)
+        right = (rewards[:, 0] - rewards[:, 1] > rounding).sum()
         totals = [term.total for term in terms.values()]
         found = torch.stack([*totals, right.to(rewards.dtype), *rewards.sum(0)]).tolist()  # the only wait
         names = [f"{name}/{term.per}" for name, term in terms.items()]

@@ -201,26 +201,40 @@ def test_what_was_changed_afterwards_is_found(run: Path, tamper: Callable[[Path]
     assert [line for line in found["findings"] if expected in line], found["findings"]
 
 
-def test_under_other_conditions_rounding_is_allowed_and_said(run: Path):
-    path = run / "checkpoints" / step_folder(2) / "state.json"
-    state = read_json(path)
-    state["conditions"]["torch"] = "1.0"
-    path.unlink()
-    write_json(path, state)
-    manifest = read_json(path.parent / "MANIFEST.json")
-    manifest["files"]["state.json"] |= {"sha256": sha256_of(path), "bytes": path.stat().st_size}
-    write_json(path.parent / "MANIFEST.json", manifest)
-    (path.parent / "completed.json").unlink(missing_ok=True)
-    line = logged(run, "step", 3)
+def rounded_differently(run: Path, step: int) -> None:
+    line = logged(run, "step", step)
     record = json.loads(line)
     record["cross_entropy"] *= 1 + 1e-5
     change(run / "metrics.jsonl", line, json.dumps(record) + "\n")
+
+
+@pytest.mark.parametrize("step", [1, 3])  # of which the first is reached from the start, where there is no checkpoint
+def test_under_other_conditions_rounding_is_allowed_and_said(run: Path, step: int):
+    path = run / "sessions.jsonl"
+    session = json.loads(path.read_text())
+    now = session["conditions"]["processor"]
+    session["conditions"]["processor"] = "another one"
+    path.write_text(json.dumps(session) + "\n")
+    rounded_differently(run, step)
     found = verified(run)
-    assert found["verified"]
-    assert found["conditions"] == ["torch: 1.0 then, " + torch.__version__ + " now"]
+    assert found["verified"], found["findings"]
+    assert found["conditions"] == [f"processor: another one then, {now} now"]
     assert (found["logged_figures"]["close"], found["replayed_steps"]["close"]) == (1, 1)
     assert "within 0.001 (relative)" in found["sentence"]
     assert not verified(run, tolerance=1e-6)["verified"]
+
+
+def test_of_a_session_that_wrote_down_no_conditions_those_of_the_checkpoint_count(run: Path):
+    path = run / "sessions.jsonl"
+    session = json.loads(path.read_text())
+    del session["conditions"]
+    path.write_text(json.dumps(session) + "\n")
+    rounded_differently(run, 1)
+    found = verified(run)
+    assert found["verified"], found["findings"]
+    assert "processor: not written down then" in found["conditions"], "of the steps before the first checkpoint"
+    rounded_differently(run, 3)
+    assert not verified(run)["verified"], "the checkpoint before them says under which they were taken"
 
 
 def test_the_command(run: Path, vaak: Vaak):
