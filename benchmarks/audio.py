@@ -213,7 +213,7 @@ def resume(options: argparse.Namespace, folder: Path) -> None:
     write_cuts(folder / "many", cuts_of(recordings, number))
 
     begun = time.perf_counter()
-    ours = Ours(CutStore.open(folder / "many"), AudioConfig(), most)
+    ours = Ours(CutStore(folder / "many"), AudioConfig(), most)
     plan = ours.planner.plan(0)
     mark = plan.fingerprint
     next(ours.epoch(0, place=len(plan) // 2))

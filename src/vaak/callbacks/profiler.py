@@ -175,8 +175,9 @@ class InterbatchProfiler(Callback):
         for unit, count in report.counts.items():
             self.counts[unit] = self.counts.get(unit, 0.0) + count
         if report.step % self.every == 0 or report.step == trainer.total_steps:
-            # every rank comes here at the same steps
-            seconds = max(trainer.ranks.gather(trainer.phases.read()), key=_busy_seconds)
+            # every rank comes here at the same steps; the slowest is found without what it may wait for others
+            ranks = trainer.ranks.gather(trainer.phases.read())
+            seconds = max(ranks, key=lambda one: sum(one.get(name, 0.0) for name in ("loading", "forward", "backward")))
             window = Profile(self.steps, seconds, self.counts)
             self.steps, self.counts = 0, {}
             self.whole.add(window)
@@ -211,11 +212,6 @@ class InterbatchProfiler(Callback):
         if self.work is None:
             return None
         return profile.rates().get(rate_name(self.work.unit), 0.0) * self.work.seconds
-
-
-def _busy_seconds(seconds: dict[str, float]) -> float:
-    """A rank's time without what it may have spent waiting for others."""
-    return sum(seconds.get(name, 0.0) for name in ("loading", "forward", "backward"))
 
 
 WARM_UP = 3

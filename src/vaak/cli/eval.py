@@ -164,7 +164,12 @@ def lm_eval(
     names = tuple(name.strip() for name in tasks.split(",") if name.strip())
     if not names:
         raise UserError("--tasks: expected the name of a task, or a task file")
-    files = {name: Path(file) for name, file in map(_pair, data or ())}
+    files = {}
+    for text in data or ():
+        name, sign, file = text.partition("=")
+        if not (name and sign and file):
+            raise UserError(f"--data {text}: expected TASK=FILE")
+        files[name] = Path(file)
     questions = Questions(names, include_path, files, num_fewshot, limit, chosen.trust_code)
     report = {"checkpoint": str(opened.checkpoint)} | evaluate(
         HarnessModel(opened.task, opened.model, batch_size), questions
@@ -178,15 +183,6 @@ def lm_eval(
     print_figures(report["metrics"])
     for name, value in report["protocol"].items():
         print(f"{name}: {value}")
-
-
-def _pair(text: str) -> tuple[str, str]:
-    """Raises UserError for an option that isn't TASK=FILE."""
-
-    name, sign, file = text.partition("=")
-    if not (name and sign and file):
-        raise UserError(f"--data {text}: expected TASK=FILE")
-    return name, file
 
 
 THIS_RUN = "this run"

@@ -167,19 +167,19 @@ def _value(row: Score) -> dict[str, float | None]:
 
 def print_scores(scores: Scores, file: TextIO | None = None) -> None:
     """A row for each recording, one for all, and the protocol; to standard output where no ``file`` is given."""
-    _print_table([HEADER, *map(_cells, (*scores.rows, scores.total))], scores.protocol, file)
+    rows: list[tuple[str, ...]] = [HEADER]
+    for row in (*scores.rows, scores.total):
+        error = row.error
+        parts = (error.miss, error.false_alarm, error.confusion)
+        rates = error.rate, *(part / error.scored if error.scored else None for part in parts), row.jaccard_rate
+        cells = ("-" if rate is None else f"{100 * rate:.2f}" for rate in rates)
+        rows.append((row.recording, *cells, f"{error.scored:.2f}"))
+    _print_table(rows, scores.protocol, file)
 
 
 def _print_table(rows: Sequence[tuple[str, ...]], protocol: Mapping[str, str], file: TextIO | None) -> None:
     print("\n".join(aligned(rows, left=1)), file=file)
     print(", ".join(f"{name} {value}" for name, value in protocol.items()), file=file)
-
-
-def _cells(row: Score) -> tuple[str, ...]:
-    error = row.error
-    kinds = (part / error.scored if error.scored else None for part in (error.miss, error.false_alarm, error.confusion))
-    rates = error.rate, *kinds, row.jaccard_rate
-    return row.recording, *("-" if rate is None else f"{100 * rate:.2f}" for rate in rates), f"{error.scored:.2f}"
 
 
 @app.command()

@@ -119,12 +119,10 @@ def imported(name: str) -> Any:
     return with_plain_help(found)
 
 
-def _with_hyphens(word: str) -> str:
-    """Return how an option is spelled here: --output_dir, as other programs have it, is --output-dir."""
-    return word.replace("_", "-")
-
-
-SETTINGS = {"help_option_names": ["-h", "--help"], "token_normalize_func": _with_hyphens}
+SETTINGS = {
+    "help_option_names": ["-h", "--help"],
+    "token_normalize_func": lambda word: word.replace("_", "-"),  # --output_dir, as other programs spell it
+}
 app = typer.Typer(cls=LazyGroup, no_args_is_help=True, context_settings=SETTINGS)
 
 

@@ -118,15 +118,11 @@ def wrong_options_of_components(experiment: Experiment[Any, Any], folder: Path) 
     for name, about in loss.auxiliary.items():
         if isinstance(about, AuxiliaryLoss):
             yield from _wrong_options(f"training.loss.auxiliary.{name}", about, AUXILIARY_LOSSES, folder)
-    for key, section in _sections_of_model(experiment.model):
+    model = experiment.model
+    parts = {f"model.{name}": getattr(model, name) for name in getattr(type(model), "model_fields", ())}
+    for key, section in {"model": model, **parts}.items():
         if isinstance(section, ExtensibleSection) and section.is_users(section.type):
             yield from _wrong_options(key, section, {}, folder)
-
-
-def _sections_of_model(model: Any) -> Iterator[tuple[str, Any]]:
-    yield "model", model
-    for name in getattr(type(model), "model_fields", ()):
-        yield f"model.{name}", getattr(model, name)
 
 
 def _wrong_options(

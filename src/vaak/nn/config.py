@@ -548,14 +548,14 @@ def _unread_by_positions(stack: StackConfig) -> Iterator[tuple[str, str]]:
 
 
 def preset_findings(
-    key: str, preset: str | None, presets: Mapping[str, Mapping[str, Any]], model: object
+    preset: str | None, presets: Mapping[str, Mapping[str, Any]], model: object
 ) -> Iterator[CheckFinding]:
-    """Yield whether the ``preset`` at ``key``, one of ``presets``, has a size that the ``model`` doesn't override."""
+    """Yield whether the ``preset``, one of ``presets``, has a size that the ``model`` doesn't override."""
     sizes = presets.get(preset or "", {})
     if isinstance(model, StackConfig) and model.is_own:
         sizes = {name: size for name, size in sizes.items() if model.reads(name)}
     if sizes and all(getattr(model, name) != size for name, size in sizes.items()):
-        yield no_effect(key, f"all of its sizes are overridden: {', '.join(sizes)}")
+        yield no_effect("model.preset", f"all of its sizes are overridden: {', '.join(sizes)}")
 
 
 def own_network_findings(section: str, stack: StackConfig, reason: str) -> Iterator[CheckFinding]:

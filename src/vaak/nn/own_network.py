@@ -54,7 +54,8 @@ class OwnNetwork(nn.Module):
         self.takes_documents = "documents" in takes
         if memory_width is not None and not {"memory", "memory_mask"} <= {*takes}:
             raise self._wrong("this decoder looks at an encoder: its forward must take memory and memory_mask")
-        if not _is_numberless():
+        made = torch.empty(0)  # under vaak.engine.dry_pass, and on the device meta, tensors have shapes alone
+        if type(made) is Tensor and not made.is_meta:
             with without_dropout(self.network), torch.no_grad(), torch.random.fork_rng(devices=[]):
                 self._try(_Trial(self.network, config.d_model, memory_width))
 
@@ -209,7 +210,9 @@ class OwnNetwork(nn.Module):
         except UserError:
             raise
         except Exception as error:
-            frames = [one for one in traceback.extract_tb(error.__traceback__) if not _is_known(one.filename)]
+            known = [Path(str(package.__file__)).parent for package in (torch, vaak)]
+            whole = traceback.extract_tb(error.__traceback__)
+            frames = [one for one in whole if not any(map(Path(one.filename).is_relative_to, known))]
             place = f" ({Path(frames[-1].filename).name}:{frames[-1].lineno})" if frames else ""
             said = " ".join(str(error).split())
             raise self._wrong(f"{what}: {type(error).__name__}: {said}{place}") from error
@@ -281,11 +284,6 @@ def _open_gates(network: nn.Module, generator: torch.Generator) -> Iterator[None
             one.copy_(before)
 
 
-def _is_known(file: str) -> bool:
-    """Return whether a file is Vaak's or torch's."""
-    return any(Path(file).is_relative_to(Path(str(package)).parent) for package in (torch.__file__, vaak.__file__))
-
-
 def _differ(one: Tensor, other: Tensor, most: float = SAME) -> bool:
     if one.shape != other.shape:
         return True
@@ -298,12 +296,6 @@ def _all_true(x: Tensor) -> Tensor:
 
 def _shape(tensor: Tensor) -> str:
     return str(tuple(tensor.shape))
-
-
-def _is_numberless() -> bool:
-    """Return whether tensors have shapes alone at the moment (``vaak.engine.dry_pass``, the device meta)."""
-    made = torch.empty(0)
-    return type(made) is not Tensor or made.is_meta
 
 
 class InputCache:

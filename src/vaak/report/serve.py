@@ -44,23 +44,19 @@ class Reports:
 
     def find(self, path: str) -> Page | None:
         """The page at a path, which begins and ends with a slash; None where there is none."""
+        folder = self.folder
         if path == "/":
-            return self._first
-        if self.folder is None or not (path.startswith("/run/") and path.endswith("/")):
+            if folder is None:
+                return self._of_runs, lambda: version_of(self.runs)
+            return (
+                lambda: list_page(folder, live=True),
+                lambda: version_of([folder / one.name for one in list_runs(folder)]),
+            )
+        if folder is None or not (path.startswith("/run/") and path.endswith("/")):
             return None
-        named = {one.name: self.folder / one.name for one in list_runs(self.folder)}
+        named = {one.name: folder / one.name for one in list_runs(folder)}
         run = named.get(unquote(path.removeprefix("/run/").removesuffix("/")))
         return None if run is None else (lambda: run_page(read_facts(run), live=True), lambda: version_of([run]))
-
-    @property
-    def _first(self) -> Page:
-        folder = self.folder
-        if folder is None:
-            return self._of_runs, lambda: version_of(self.runs)
-        return (
-            lambda: list_page(folder, live=True),
-            lambda: version_of([folder / one.name for one in list_runs(folder)]),
-        )
 
     def _of_runs(self) -> str:
         facts = [read_facts(run) for run in self.runs]

@@ -92,7 +92,9 @@ def check_gradients(
     number = sum(len(parameters_of(objective, exact)) for objective in objectives)
     with keeping_generators(device), progress("checking gradients", number) as advance:
         generator = torch.Generator().manual_seed(draw_key(Purpose.CHECK, seed, "weights"))
-        _jitter(exact, generator)
+        with torch.no_grad():
+            for parameter in exact.parameters():
+                parameter.add_(_random(parameter, generator), alpha=JITTER)
         for objective in objectives:
             exact.zero_grad()
             total = loss(objective)
@@ -120,12 +122,6 @@ def check_first_batch(loaded: Loaded, rows: int, tolerance: float) -> list[Gradi
             seed=trainer.config.random_seed,
             tolerance=tolerance,
         )
-
-
-@torch.no_grad()
-def _jitter(model: nn.Module, generator: torch.Generator) -> None:
-    for parameter in model.parameters():
-        parameter.add_(_random(parameter, generator), alpha=JITTER)
 
 
 @torch.no_grad()

@@ -22,7 +22,6 @@ from vaak.core.errors import NonFiniteError, UserError
 from vaak.core.storage import files
 from vaak.core.terminal import followed
 from vaak.engine.precision import keeping_generators
-from vaak.engine.trainer import Trainer
 from vaak.report.charts import draw_range_test
 from vaak.report.tables import csv_text
 from vaak.runs.start import temporary_trainer
@@ -190,24 +189,21 @@ def find_lr(loaded: Loaded, rates: RateRange) -> Curve:
     Steps are those of training: accumulated, clipped, in its precision. ``training.optimizer.lr`` is what varies; the
     rates of parameter groups, and muon's ``adamw_lr``, keep their proportion to it. Nothing is kept.
     """
+    curve = Curve()
     with temporary_trainer(loaded) as trainer:
-        return _test_rates(trainer, rates)
-
-
-def _test_rates(trainer: Trainer, rates: RateRange) -> Curve:
-    curve, peak = Curve(), trainer.config.optimizer.lr
-    step = replace(trainer.step, schedule=lambda step: rates.rate(step - 1) / peak)
-    numbers = followed(range(rates.num_iter), "trying learning rates", rates.num_iter)
-    with closing(trainer.data.steps(trainer.position)) as steps, closing(numbers):
-        for number, data in zip(numbers, steps, strict=False):
-            try:
-                report = step(trainer.state, data)
-            except NonFiniteError:
-                curve.diverged = True
-                break
-            loss = sum(trainer.loss_weights.get(name, 1.0) * float(mean) for name, mean in report.losses.items())
-            if not curve.add(rates.rate(number), loss):
-                break
+        peak = trainer.config.optimizer.lr
+        step = replace(trainer.step, schedule=lambda step: rates.rate(step - 1) / peak)
+        numbers = followed(range(rates.num_iter), "trying learning rates", rates.num_iter)
+        with closing(trainer.data.steps(trainer.position)) as steps, closing(numbers):
+            for number, data in zip(numbers, steps, strict=False):
+                try:
+                    report = step(trainer.state, data)
+                except NonFiniteError:
+                    curve.diverged = True
+                    break
+                loss = sum(trainer.loss_weights.get(name, 1.0) * float(mean) for name, mean in report.losses.items())
+                if not curve.add(rates.rate(number), loss):
+                    break
     return curve
 
 

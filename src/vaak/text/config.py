@@ -121,10 +121,11 @@ def corpus_findings(
             yield no_effect(f"data.corpus.{name}", "valid and test are given, so train isn't split")
 
 
-def unread_tokenizer_findings(key: str, tokenizer: TokenizerConfig, base: str) -> Iterator[CheckFinding]:
+def unread_tokenizer_findings(tokenizer: TokenizerConfig, base: str) -> Iterator[CheckFinding]:
     """Options of a tokenizer where the pretrained model that the option ``base`` names has its own."""
     for name in TOKENIZER_OPTIONS:
-        yield unread_input(f"{key}.{name}", getattr(tokenizer, name) if name == "path" else None, f"{base} has its own")
+        path = getattr(tokenizer, name) if name == "path" else None
+        yield unread_input(f"data.tokenizer.{name}", path, f"{base} has its own")
 
 
 def tokenizer_findings(key: str, tokenizer: TokenizerConfig | None) -> Iterator[CheckFinding]:

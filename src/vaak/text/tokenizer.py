@@ -240,12 +240,12 @@ class RoundTrip:
         return f"{summary}; {self.first_difference}" if self.first_difference else summary
 
 
-def round_trip_report(tokenizer: Tokenizer, texts: Iterable[str], batch: int = 256) -> RoundTrip:
+def round_trip_report(tokenizer: Tokenizer, texts: Iterable[str]) -> RoundTrip:
     """Return what is lost by encoding and decoding ``texts``."""
     documents = exact = tokens = unknown = 0
     first: str | None = None
     remaining = iter(texts)
-    while chunk := list(islice(remaining, batch)):
+    while chunk := list(islice(remaining, 256)):
         for text, ids in zip(chunk, tokenizer.encode_batch(chunk), strict=True):
             returned = tokenizer.decode(ids)
             if returned != text and first is None:

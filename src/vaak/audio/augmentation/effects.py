@@ -183,8 +183,14 @@ def _response(placement: Placement, t60: float, sampling_rate: int, rng: np.rand
     early = min(max(round(early_seconds * sampling_rate), 1), len(response))
     distances, walls = images(placement, placement.distance + early_seconds * SPEED_OF_SOUND)
     amplitudes = (-reflection(placement.size, t60)) ** walls * placement.distance / distances
-    _add_arrivals(response[:early], (distances - placement.distance) / SPEED_OF_SOUND * sampling_rate, amplitudes)
-
+    # an impulse for each image, at a sample or between two, by a windowed sinc (Peterson 1986, "Simulating the
+    # response of multiple microphones to a single acoustic source in a reverberant room")
+    delays = (distances - placement.distance) / SPEED_OF_SOUND * sampling_rate
+    taps = np.round(delays).astype(int)[:, None] + np.arange(-HALF_SINC, HALF_SINC + 1)
+    apart = taps - delays[:, None]
+    values = np.sinc(apart) * (0.5 + 0.5 * np.cos(np.pi * apart / (HALF_SINC + 1))) * amplitudes[:, None]
+    inside = (taps >= 0) & (taps < early)
+    response[:early] += np.bincount(taps[inside], values[inside], minlength=early)
     times = np.arange(early, len(response)) / sampling_rate + placement.distance / SPEED_OF_SOUND
     images_per_sample = 4 * np.pi * SPEED_OF_SOUND**3 * times**2 / (np.prod(placement.size) * sampling_rate)
     power_of_image = (placement.distance / (SPEED_OF_SOUND * times)) ** 2 * 10 ** (-6 * times / t60)
@@ -204,20 +210,6 @@ def images(placement: Placement, reach: float) -> tuple[np.ndarray, np.ndarray]:
         near = squares <= reach**2
         squares, walls = squares[near], walls[near]
     return np.sqrt(squares), walls
-
-
-def _add_arrivals(response: np.ndarray, delays: np.ndarray, amplitudes: np.ndarray) -> None:
-    """Adds to ``response`` an impulse at each delay, in samples and between them, by a windowed sinc.
-
-    Source: Peterson 1986, "Simulating the response of multiple microphones to a single acoustic source in a
-    reverberant room".
-    """
-    nearest = np.round(delays).astype(int)
-    taps = nearest[:, None] + np.arange(-HALF_SINC, HALF_SINC + 1)
-    apart = taps - delays[:, None]
-    values = np.sinc(apart) * (0.5 + 0.5 * np.cos(np.pi * apart / (HALF_SINC + 1))) * amplitudes[:, None]
-    inside = (taps >= 0) & (taps < len(response))
-    response += np.bincount(taps[inside], values[inside], minlength=len(response))
 
 
 FLAT_BELOW = (

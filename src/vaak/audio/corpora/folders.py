@@ -178,15 +178,11 @@ def _annotations_beside(parents: Iterable[Path]) -> list[Path]:
     return sorted(files.values())
 
 
-def _read_textgrid(path: Path) -> dict[str, Any]:
-    return {path.stem: read_textgrid(path, keep_empty=True)}
-
-
 READERS: dict[str, Callable[[Path], dict[str, Any]]] = {
     ".rttm": read_rttm,
     ".uem": read_uem,
     ".ctm": read_ctm,
-    ".textgrid": _read_textgrid,
+    ".textgrid": lambda path: {path.stem: read_textgrid(path, keep_empty=True)},
 }
 
 

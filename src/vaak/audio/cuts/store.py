@@ -17,7 +17,7 @@ import json
 import math
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -60,11 +60,6 @@ class CutStore:
         self._says_no_times = bool(about.get(NO_TIMES))
         if len({len(self._lines), len(self.durations), len(self.speaker_numbers)}) > 1:
             raise cut_short(self.folder)
-
-    @classmethod
-    def open(cls, folder: str | Path) -> CutStore:
-        """The store in ``folder``, as the constructor gives it."""
-        return cls(folder)
 
     def __len__(self) -> int:
         return len(self._lines)
@@ -111,7 +106,8 @@ def write_cuts(folder: Path, cuts: Iterable[Cut]) -> CutStore:
     numbers: dict[str, int] = {}
     digest = hashlib.blake2b(digest_size=8)
     paths = {name: folder / f"{name}.bin" for name in ARRAYS}
-    with writing_lines(folder / CUTS) as lines, _files(paths) as files:
+    with writing_lines(folder / CUTS) as lines, contextlib.ExitStack() as stack:
+        files = {name: stack.enter_context(open(path, "wb")) for name, path in paths.items()}
         for index, cut in enumerate(cuts):
             line = _line_of(cut)
             digest.update(line)
@@ -133,12 +129,6 @@ def write_cuts(folder: Path, cuts: Iterable[Cut]) -> CutStore:
     about = {"fingerprint": digest.hexdigest(), "speakers": names, NO_TIMES: True}
     _artifact_in(folder).finish(about, with_sizes=False)
     return CutStore(folder)
-
-
-@contextlib.contextmanager
-def _files(paths: dict[str, Path]) -> Iterator[dict[str, IO[bytes]]]:
-    with contextlib.ExitStack() as stack:
-        yield {name: stack.enter_context(open(path, "wb")) for name, path in paths.items()}
 
 
 def _line_of(cut: Any) -> bytes:

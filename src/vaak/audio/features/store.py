@@ -87,11 +87,6 @@ class FeatureStore:
         if len(self.lengths) != self._starts[-1]:
             raise DataError(f"{self.folder}/lengths.bin: this is truncated; delete the folder and run again")
 
-    @classmethod
-    def open(cls, folder: str | Path) -> FeatureStore:
-        """The store in ``folder``; the same as ``FeatureStore(folder)``."""
-        return cls(folder)
-
     def frames(self, index: int, first: int = 0, last: int | None = None) -> np.ndarray:
         """Frames ``first`` to ``last`` of recording ``index``, ``(frame, dims)`` float32; clipped to the recording.
 
@@ -432,7 +427,7 @@ def stored_cuts(store: CutStore, audio: AudioConfig) -> FeatureStore | None:
     """The features that ``extract_cuts`` has made of the cuts; None if there are none."""
     folder = _folder(audio) / feature_fingerprint(CutSource(store, audio), audio)
     try:
-        return FeatureStore.open(folder)
+        return FeatureStore(folder)
     except DataError:
         return None
 

@@ -177,16 +177,16 @@ def regulate(x: Tensor, durations: Tensor, num_frames: int | None = None) -> Ten
     return masked(x.gather(1, index), length_mask(lengths, longest))
 
 
-def whole_durations(durations: Tensor, mask: Tensor, speed: float | Tensor = 1.0, minimum: float = 1.0) -> Tensor:
+def whole_durations(durations: Tensor, mask: Tensor, speed: float | Tensor = 1.0) -> Tensor:
     """Durations in whole frames, ``(batch, symbol)``; a row's total is that of its real symbols, rounded.
 
-    ``durations`` ``(batch, symbol)`` are in frames, real where ``mask`` is True. They are divided by ``speed`` and
-    raised to ``minimum``. It is the symbols' ends that are rounded, so errors don't add up.
+    ``durations`` ``(batch, symbol)`` are in frames, real where ``mask`` is True. They are divided by
+    ``speed``; none is below 0. It is the symbols' ends that are rounded, so errors don't add up.
 
     >>> whole_durations(torch.tensor([[1.4, 1.4, 1.4, 1.4, 1.4]]), torch.ones(1, 5, dtype=torch.bool))
     tensor([[1, 2, 1, 2, 1]])
     """
-    lengths = masked((as_float64(durations) / speed).clamp(min=minimum), mask)
+    lengths = masked((as_float64(durations) / speed).clamp(min=0.0), mask)
     ends = (running_sum(lengths) + 0.5).floor().long()
     return ends.diff(dim=1, prepend=torch.zeros_like(ends[:, :1]))
 

@@ -79,7 +79,7 @@ def _model(model: ClassifierConfig, data: ClassificationDataConfig) -> Iterator[
         yield from own_network_findings("model", model, "pretrained_model has its own network")
         for name in sorted(ConvolutionalStackConfig.model_fields.keys() - OF_ALL - OF_PRETRAINED):
             yield no_effect(f"model.{name}", "pretrained_model has its own")
-        yield from unread_tokenizer_findings("data.tokenizer", data.tokenizer, "model.pretrained_model")
+        yield from unread_tokenizer_findings(data.tokenizer, "model.pretrained_model")
         return
     else:
         yield from stack_findings("model", model, is_encoder=True, longest=data.max_length)

@@ -35,7 +35,7 @@ def checks(experiment: DiarizationExperiment) -> Iterator[CheckFinding]:
     seconds = max(longest_example(experiment), experiment.data.inference.window or 0.0)
     most_frames = seconds / (experiment.global_config.frame_shift * experiment.model.subsampling)
     yield from stack_findings("model", experiment.model, is_encoder=True, longest=most_frames)
-    yield from preset_findings("model.preset", experiment.model.preset, PRESETS, experiment.model)
+    yield from preset_findings(experiment.model.preset, PRESETS, experiment.model)
     yield from lora_findings(experiment, experiment.model.lora, is_pretrained=False)
     yield from _remarks_on_storage(experiment)
     yield from _speakers_without_room(experiment)

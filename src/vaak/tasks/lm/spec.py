@@ -47,7 +47,7 @@ def checks(experiment: Experiment[Any, Any]) -> Iterator[CheckFinding]:
     yield from lora_findings(experiment, model.lora, model.pretrained is not None)
     if model.pretrained is None:
         yield from stack_findings("model", model, is_encoder=model.model_type == "encoder", longest=data.max_length)
-        yield from preset_findings("model.preset", model.preset, PRESETS, model)
+        yield from preset_findings(model.preset, PRESETS, model)
         yield from tokenizer_findings("data.tokenizer", data.tokenizer)
     else:
         if model.model_type != "decoder":
@@ -55,7 +55,7 @@ def checks(experiment: Experiment[Any, Any]) -> Iterator[CheckFinding]:
         yield from own_network_findings("model", model, "pretrained has its own network")
         for name in ("preset", *sorted(SingleStackConfig.model_fields.keys() - OF_A_RUN)):
             yield no_effect(f"model.{name}", "pretrained has its own")
-        yield from unread_tokenizer_findings("data.tokenizer", data.tokenizer, "model.pretrained")
+        yield from unread_tokenizer_findings(data.tokenizer, "model.pretrained")
     yield from _mixture(experiment, data)
     yield from _chats(model, data)
     yield from _preferences(experiment)

@@ -42,7 +42,7 @@ from vaak.tasks.seq2seq import sentencepiece_pair
 from vaak.tasks.seq2seq.config import Seq2SeqDataConfig
 from vaak.tasks.seq2seq.pretrained import save_base
 from vaak.text.corpora.parallel import Pair, ParallelCorpus, script_of_language, script_of_texts
-from vaak.text.corpora.stores import PairStore, Texts, TokenStore, write_pairs, write_tokens
+from vaak.text.corpora.stores import PairStore, Texts, TokenStore, write_tokens
 from vaak.text.difficulties import MEASURES, kept_difficulties
 from vaak.text.tokenizer import Tokenizer, round_trip_report
 from vaak.text.tokenizer_training import TokenizerFactory
@@ -158,7 +158,7 @@ def _make(
     """
     corpus = ParallelCorpus(data.corpus)
     splits = corpus.with_train_first() if splits is None else splits
-    stores = {split: write_pairs(folder / split, corpus.pairs(split)) for split in splits}
+    stores = {split: PairStore.write(folder / split, corpus.read(split)) for split in splits}
     _compare_scripts(data, stores[splits[0]])
     if isinstance(factories, Base):
         save_base(factories.source, folder)

@@ -68,7 +68,7 @@ def _pretrained(data: Seq2SeqDataConfig) -> Iterator[CheckFinding]:
             yield no_effect(f"model.{side}.{name}", "pretrained has its own")
     for name in sorted(EncoderDecoderConfig.model_fields.keys() - {"model_type", "name", *STACKS}):
         yield no_effect(f"model.{name}", "pretrained has its own")
-    yield from unread_tokenizer_findings("data.tokenizer", data.tokenizer, "model.pretrained")
+    yield from unread_tokenizer_findings(data.tokenizer, "model.pretrained")
 
 
 def _separate_tokenizers(model: Seq2SeqConfig, data: Seq2SeqDataConfig) -> Iterator[CheckFinding]:

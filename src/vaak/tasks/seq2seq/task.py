@@ -54,7 +54,7 @@ from vaak.tasks.seq2seq.predict import (
 from vaak.tasks.seq2seq.spec import SPEC
 from vaak.tasks.text_task import TextTask
 from vaak.text.corpora.parallel import Pair, ParallelCorpus, cleaned
-from vaak.text.corpora.stores import write_pairs
+from vaak.text.corpora.stores import PairStore
 from vaak.text.tokenizer import Tokenizer
 
 SHOWN_TRANSLATIONS = 5
@@ -107,7 +107,7 @@ class Seq2SeqTask(TextTask[Seq2SeqExperiment, PreparedPairs, Seq2SeqModel]):
         tokenizers = {"source": self.prepared.source_tokenizer, "target": self.prepared.target_tokenizer}
 
         def made(folder: Path) -> PairDataset:
-            store = write_pairs(folder, pairs)
+            store = PairStore.write(folder, pairs)
             stores = write_split_tokens(GIVEN, store, tokenizers, self.prepared.dictionary)
             return PairDataset(self.prepared, GIVEN, self.data, stores)
 

@@ -232,7 +232,7 @@ class TtsModel(nn.Module):
         symbol_mask = text.mask
         encoded = self.encoder(self.embedded(text), mask=symbol_mask)
         predicted = frames_of(self.duration_predictor(encoded, symbol_mask)[..., 0])
-        durations = whole_durations(predicted, symbol_mask, controls.speed, minimum=0.0)
+        durations = whole_durations(predicted, symbol_mask, controls.speed)
         durations[:, 0] += (2 - durations.sum(1)).clamp(min=0)  # audio is what is between two frames
         frame_lengths = durations.sum(1)
         pitch = torch.zeros_like(predicted)

@@ -270,10 +270,6 @@ class ParallelCorpus(SplitCorpus[Row, Pair, PairStatistics]):
         self._described = source.describe
         super().__init__(source, options, "corpus")
 
-    def pairs(self, split: str) -> Iterator[Pair]:
-        """The pairs of ``split``. Raises DataError for what can't be read, and at the end when there was none."""
-        return self.read(split)
-
     def new_statistics(self) -> PairStatistics:
         return PairStatistics()
 

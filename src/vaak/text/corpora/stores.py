@@ -64,11 +64,6 @@ class TokenStore:
         if about.get("answers"):
             self.answers = _map_file(self.folder / "answers.bin", "|b1", about["tokens"])
 
-    @classmethod
-    def open(cls, folder: str | Path) -> TokenStore:
-        """The store in ``folder``; the same as ``TokenStore(folder)``."""
-        return cls(folder)
-
     @property
     def is_exact(self) -> bool:
         """Whether decoding gives every document back, to the character."""
@@ -302,8 +297,3 @@ class Texts:
         for pair in self.store:
             for side in self.sides:
                 yield pair.source if side == "source" else pair.targets[0]
-
-
-def write_pairs(folder: Path, pairs: Iterable[Pair]) -> PairStore:
-    """Stream ``pairs`` to ``folder`` and return the store; an existing one is replaced."""
-    return PairStore.write(folder, pairs)

@@ -85,7 +85,9 @@ def abbreviations(text: str) -> str:
     text = _LATIN.sub(lambda match: LATIN[match[0]], text)
     text = _SAINTS.sub("Saints ", text)
     text = _STREET.sub(_read_street, text)
-    text = _TITLE.sub(_read_title, text)
+    text = _TITLE.sub(  # a name that was written without a space after it gets one
+        lambda match: TITLES[match[1]] + (" " if match.string[match.end() : match.end() + 1].isalpha() else ""), text
+    )
     text = _SAINT.sub("Saint ", text)
     text = _NUMBERED.sub(_read_before_number, text)
     text = _WEEKDAY.sub(
@@ -94,11 +96,6 @@ def abbreviations(text: str) -> str:
     return _ABBREVIATION.sub(
         lambda match: ABBREVIATIONS[match[1]] + ("." if sentence_ends(match.string, match.end()) else ""), text
     )
-
-
-def _read_title(match: re.Match[str]) -> str:
-    """A title, with a space before a name that was written without one."""
-    return TITLES[match[1]] + (" " if match.string[match.end() : match.end() + 1].isalpha() else "")
 
 
 def _read_street(match: re.Match[str]) -> str:

@@ -91,7 +91,7 @@ def money(text: str) -> str:
     """
     text = _COMMA.sub(lambda match: ".".join(filter(None, match.groups())), text)
     text = _OLD_POUNDS.sub(_old_pounds, text)
-    text = _SHILLINGS.sub(lambda match: f"{_count_units(match[1], 'shilling')}, {_pence(match[2])}", text)
+    text = _SHILLINGS.sub(lambda match: f"{_shillings(match[1])}, {_pence(match[2])}", text)
     text = _AMOUNT.sub(_amount, text)
     text = _CODE_BEFORE.sub(_code, text)
     text = _CODE_AFTER.sub(_code, text)
@@ -144,12 +144,12 @@ def _magnitude(written: str | None) -> str:
 
 def _old_pounds(match: re.Match[str]) -> str:
     """Pounds, shillings and pence; the pounds, whose sign stands before, stay for ``_AMOUNT``."""
-    said = f"{match[1]}, {_count_units(match[2], 'shilling')}"
+    said = f"{match[1]}, {_shillings(match[2])}"
     return f"{said}, {_pence(match[3])}" if match[3] else said
 
 
-def _count_units(number: str, unit: str) -> str:
-    return f"{cardinal(int(number))} {unit}{'' if int(number) == 1 else 's'}"
+def _shillings(number: str) -> str:
+    return f"{cardinal(int(number))} shilling{'' if int(number) == 1 else 's'}"
 
 
 def _pence(number: str) -> str:

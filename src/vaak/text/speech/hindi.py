@@ -203,15 +203,14 @@ RULES: tuple[Rule, ...] = (
         re.compile(rf"{_N}\s*(?P<unit>{'|'.join(map(re.escape, sorted(_MEASURES, key=len, reverse=True)))}){_ENDED}"),
         lambda found: f"{decimal(found['number'])} {_MEASURES[found['unit']]}",
     ),
-    (re.compile(rf"{_BEGINS}(?<!-){_N}\s*[-–]\s*(?P<to>\d+(?:,\d+)*)(?![\d-])"), lambda found: _range(found)),
+    (
+        re.compile(rf"{_BEGINS}(?<!-){_N}\s*[-–]\s*(?P<to>\d+(?:,\d+)*)(?![\d-])"),
+        lambda found: f"{decimal(found['number'])} से {decimal(found['to'])}",
+    ),
     (re.compile(r"\d+(?:,\d+)*(?:\.\d+)?"), lambda found: f" {decimal(found[0])} "),
     (re.compile(f"[{re.escape(''.join(_SYMBOLS))}]"), lambda found: _SYMBOLS[found[0]]),
 )
 """What is written, and how it is said, the longest forms first."""
-
-
-def _range(found: re.Match[str]) -> str:
-    return f"{decimal(found['number'])} से {decimal(found['to'])}"
 
 
 def in_words(text: str) -> str:

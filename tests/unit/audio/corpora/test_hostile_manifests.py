@@ -117,7 +117,7 @@ def test_what_someone_elses_run_has_prepared_is_not_trusted_either(tmp_path: Pat
     with writing_lines(tmp_path / "store" / "cuts.jsonl") as lines:
         lines.write(json.dumps(ATTACKS[attack](tmp_path, deepcopy(cut))).encode() + b"\n")
     with pytest.raises(DataError, match=r"store/cuts\.jsonl:1: .*refused"):
-        read_cut(CutStore.open(store.folder)[0], AudioConfig())
+        read_cut(CutStore(store.folder)[0], AudioConfig())
     assert not (tmp_path / "was_run").exists()
 
 

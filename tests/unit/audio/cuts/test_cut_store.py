@@ -70,7 +70,7 @@ def test_a_writing_that_ends_early_leaves_no_store(tmp_path: Path):
     with pytest.raises(DataError, match="broken"):
         write_cuts(tmp_path, cuts())
     with pytest.raises(DataError, match="the cuts are missing or incomplete"):
-        CutStore.open(tmp_path)
+        CutStore(tmp_path)
     assert [cut.id for cut in write_cuts(tmp_path, [cut_of("c")])] == ["c"]
 
 
@@ -80,7 +80,7 @@ def test_damage_is_noticed(tmp_path: Path, name: str):
     content = (tmp_path / name).read_bytes()
     (tmp_path / name).write_bytes(content[: len(content) // 2 - 1])
     with pytest.raises(DataError, match="this is incomplete; delete the folder and run again"):
-        CutStore.open(tmp_path)
+        CutStore(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -115,7 +115,7 @@ def test_many_cuts_take_the_memory_of_their_lengths(tmp_path: Path):
     script = (
         "import resource, sys, lhotse.serialization; from vaak.audio.cuts.store import CutStore\n"
         "before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
-        "store = CutStore.open(sys.argv[1]); store.durations.sum(); [store[i] for i in range(0, 250000, 5000)]\n"
+        "store = CutStore(sys.argv[1]); store.durations.sum(); [store[i] for i in range(0, 250000, 5000)]\n"
         "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)"
     )
     asked = [sys.executable, "-c", script, str(tmp_path)]

@@ -200,7 +200,7 @@ def test_killed_and_gone_on_with(deadly: int, tmp_path: Path, caplog: pytest.Log
     assert there == {0: 0, 4: 1, 5: 1}[deadly]
     assert len(list(store_folder.glob(".*.tmp"))) == 1  # half-written
     with pytest.raises(DataError, match="the features are missing or incomplete"):
-        FeatureStore.open(store_folder)
+        FeatureStore(store_folder)
     source = ToyRecordings(LENGTHS)
     with caplog.at_level("INFO", "vaak"):
         resumed = extract(source, AudioConfig(), folder)
@@ -326,7 +326,7 @@ def test_damage_is_named(kept: FeatureStore, tmp_path: Path, name: str) -> None:
         if damage is not None:
             (folder / name).write_bytes(damage)
         with pytest.raises(DataError, match=str(folder)):
-            FeatureStore.open(folder).frames(5)
+            FeatureStore(folder).frames(5)
         shutil.rmtree(folder)
 
 

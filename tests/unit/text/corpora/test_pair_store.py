@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from vaak.core.errors import DataError, FormatError
 from vaak.core.storage.mapped_lines import writing_lines
 from vaak.text.corpora.parallel import Pair
-from vaak.text.corpora.stores import PairStore, Texts, write_pairs
+from vaak.text.corpora.stores import PairStore, Texts
 
 PAIRS = st.lists(st.builds(Pair, st.text(), st.lists(st.text(), min_size=1, max_size=3).map(tuple), st.text()))
 
@@ -21,7 +21,7 @@ PAIRS = st.lists(st.builds(Pair, st.text(), st.lists(st.text(), min_size=1, max_
 @given(pairs=PAIRS)
 def test_pairs_come_back(tmp_path_factory, pairs: list[Pair]):
     pairs = [pair for pair in pairs if "".join((pair.source, *pair.targets, pair.where)).isprintable()]
-    store = write_pairs(tmp_path_factory.mktemp("store"), iter(pairs))
+    store = PairStore.write(tmp_path_factory.mktemp("store"), iter(pairs))
     assert list(store) == pairs
     assert [store[index] for index in reversed(range(len(store)))] == pairs[::-1]
     both = Texts(store, "source", "target")
@@ -29,7 +29,7 @@ def test_pairs_come_back(tmp_path_factory, pairs: list[Pair]):
 
 
 def test_workers_get_its_path_and_places_outside_are_refused(tmp_path: Path):
-    store = write_pairs(tmp_path, [Pair("a\nb", ("क",), "f:1")])
+    store = PairStore.write(tmp_path, [Pair("a\nb", ("क",), "f:1")])
     pickled = pickle.dumps(store)
     assert len(pickled) < 500
     assert list(pickle.loads(pickled)) == list(store)
@@ -56,7 +56,7 @@ def test_pairs_of_an_earlier_version_are_named_with_the_remedy(tmp_path: Path, l
 def test_damage_is_noticed(tmp_path: Path):
     with pytest.raises(DataError, match="no pairs here"):
         PairStore(tmp_path)
-    write_pairs(tmp_path, [Pair("a", ("b",), "f:1")])
+    PairStore.write(tmp_path, [Pair("a", ("b",), "f:1")])
     (tmp_path / "pairs.jsonl").write_text("{}\n")
     with pytest.raises(DataError, match=r": this is incomplete; delete the folder"):
         PairStore(tmp_path)

@@ -37,7 +37,7 @@ def json_corpus(folder: Path, train: str | bytes, valid: str | bytes = "", **opt
 
 
 def texts(corpus: ParallelCorpus, split: str) -> list[tuple[str, tuple[str, ...]]]:
-    return [(pair.source, pair.targets) for pair in corpus.pairs(split)]
+    return [(pair.source, pair.targets) for pair in corpus.read(split)]
 
 
 # Formats.
@@ -85,7 +85,7 @@ KINDS = ("lines", "list", "nested", "tsv", "tsv without header", "text", "huggin
 def test_every_format_gives_the_same_pairs(tmp_path: Path, kind: str):
     corpus = corpus_of(**files_of_kind(kind, tmp_path))
     assert texts(corpus, "test") == [(source, (target,)) for source, target in PAIRS]
-    places = [pair.where for pair in corpus.pairs("test")]
+    places = [pair.where for pair in corpus.read("test")]
     assert len(set(places)) == len(places)
     assert all(str(tmp_path) in place for place in places)
 
@@ -94,7 +94,7 @@ def test_every_format_gives_the_same_pairs(tmp_path: Path, kind: str):
 def test_a_column_that_is_not_there(tmp_path: Path, kind: str):
     options = files_of_kind(kind, tmp_path) | {"target_column": "hindi"}
     with pytest.raises(DataError, match=r"no column 'hindi'; the columns are: .*\(set target_column"):
-        list(corpus_of(**options).pairs("test"))
+        list(corpus_of(**options).read("test"))
 
 
 @pytest.mark.parametrize("direction", [("en", "hi"), ("hi", "en")])
@@ -102,7 +102,7 @@ def test_the_grammar_has_both_directions(direction: tuple[str, str]):
     source, target = direction
     corpus = corpus_of(type="grammar", num_sentences=200, source_column=source, target_column=target)
     assert corpus.splits == ("train", "valid", "test")
-    sides = [Pair(pair.source, pair.targets, "") for pair in corpus.pairs("valid")]
+    sides = [Pair(pair.source, pair.targets, "") for pair in corpus.read("valid")]
     english = [pair.source if source == "en" else pair.targets[0] for pair in sides]
     assert len(sides) == 10
     assert all(text.isascii() for text in english)
@@ -234,7 +234,7 @@ def test_bad_json(tmp_path: Path, content: str | bytes, message: str):
     corpus = json_corpus(tmp_path, rows_of(PAIRS), content)
     for split in ("valid", "train"):  # training has to know what evaluation asks
         with pytest.raises(DataError, match=message) as raised:
-            list(corpus.pairs(split))
+            list(corpus.read(split))
         assert "\n" not in str(raised.value)
 
 
@@ -243,7 +243,7 @@ def test_a_near_name_is_proposed(tmp_path: Path):
         tmp_path, lines_of([{"english": "a", "hindi": "b"}]), source_column="englsh", target_column="x"
     )
     with pytest.raises(DataError, match=r"\(set source_column; did you mean 'english'\?\)"):
-        list(corpus.pairs("train"))
+        list(corpus.read("train"))
 
 
 @pytest.mark.parametrize(
@@ -269,14 +269,14 @@ def test_bad_tsv(tmp_path: Path, content: str | bytes, columns: tuple[Any, Any],
     path = write(tmp_path / "a.tsv", content)
     corpus = corpus_of(type="tsv", test=(path,), source_column=columns[0], target_column=columns[1])
     with pytest.raises(UserError, match=message):
-        list(corpus.pairs("test"))
+        list(corpus.read("test"))
 
 
 def test_text_files_belong_together(tmp_path: Path):
     source, target = write(tmp_path / "a.en", "1\n2\n3\n"), write(tmp_path / "a.hi", "१\n२\n")
     corpus = corpus_of(type="text", train=(source,), train_target=(target,))
     with pytest.raises(DataError, match=r"a\.en has 3 lines and .*a\.hi has 2: line i of both must belong together"):
-        list(corpus.pairs("train"))
+        list(corpus.read("train"))
     with pytest.raises(
         DataError, match=r"corpus: train names 1 files and train_target 0: each file of sources requires"
     ):
@@ -285,7 +285,7 @@ def test_text_files_belong_together(tmp_path: Path):
         corpus_of(type="text", train=(source,), train_target=(str(tmp_path / "no.hi"),))
     bad = write(tmp_path / "b.hi", b"\xe0\n\xa4\n3\n")
     with pytest.raises(DataError, match=r"b\.hi:1: byte 0 \(0xE0\)"):
-        list(corpus_of(type="text", test=(source,), test_target=(bad,)).pairs("test"))
+        list(corpus_of(type="text", test=(source,), test_target=(bad,)).read("test"))
     replaced = corpus_of(type="text", test=(source,), test_target=(bad,), on_invalid_utf8="replace")
     assert texts(replaced, "test")[0] == ("1", ("\ufffd",))
     assert replaced.statistics["test"].replaced_bytes == 2
@@ -300,9 +300,9 @@ def test_sources_that_are_not_there(tmp_path: Path):
         corpus_of(type="huggingface")
     only_test = corpus_of(type="json", test=(write(tmp_path / "t", rows_of(PAIRS)),))
     with pytest.raises(DataError, match=r"corpus\.train: give the files of the training pairs"):
-        list(only_test.pairs("train"))
+        list(only_test.read("train"))
     with pytest.raises(DataError, match="unknown split 'dev'; expected one of test"):
-        list(only_test.pairs("dev"))
+        list(only_test.read("dev"))
 
 
 def test_nothing_left_is_an_error_that_says_why(tmp_path: Path):
@@ -310,10 +310,10 @@ def test_nothing_left_is_an_error_that_says_why(tmp_path: Path):
     with pytest.raises(
         DataError, match=r"train is empty: all its pairs in .*train\.jsonl were dropped \(1 because also "
     ):
-        list(corpus.pairs("train"))
+        list(corpus.read("train"))
     one = json_corpus(tmp_path, rows_of([("a", "b")]))
     with pytest.raises(DataError, match=r"is empty: no pair of .*train\.jsonl fell into it; give more pairs"):
-        [list(one.pairs(split)) for split in one.splits]
+        [list(one.read(split)) for split in one.splits]
 
 
 def test_the_same_column_twice_is_no_pair():
@@ -341,11 +341,11 @@ def test_real_references(vaak_data):
     names = {"train": "wikipedia_ipc.train_4ref.jsonl", "test": "wikipedia_ipc.test_4ref.jsonl"}
     files = {split: (str(folder / name),) for split, name in names.items()}
     corpus = corpus_of(type="json", **files, source_column="hi", target_column="en", valid_fraction=0.1)
-    tests = list(corpus.pairs("test"))
+    tests = list(corpus.read("test"))
     assert len(tests) == 880
     assert {len(pair.targets) for pair in tests} == {4}
     assert tests[2].where.endswith("wikipedia_ipc.test_4ref.jsonl:3")
-    train = list(corpus.pairs("train"))
+    train = list(corpus.read("train"))
     dropped = sum(corpus.statistics["train"].dropped.values())
-    valid = len(list(corpus.pairs("valid"))) + sum(corpus.statistics["valid"].dropped.values())
+    valid = len(list(corpus.read("valid"))) + sum(corpus.statistics["valid"].dropped.values())
     assert len(train) + dropped + 4 * valid == 4 * 1046

@@ -82,7 +82,7 @@ def test_a_failure_leaves_what_was_there(tokenizer: Tokenizer, tmp_path: Path) -
     before = write_tokens(tmp_path / "t", TEXTS, tokenizer).fingerprint
     with pytest.raises(DataError, match="line 2"):
         write_tokens(tmp_path / "t", broken(), tokenizer)
-    assert TokenStore.open(tmp_path / "t").fingerprint == before
+    assert TokenStore(tmp_path / "t").fingerprint == before
     after = write_tokens(tmp_path / "t", TEXTS[:2], tokenizer)
     assert (after.fingerprint != before, len(after)) == (True, 2)
     assert [path.name for path in tmp_path.iterdir()] == ["t"]
@@ -109,10 +109,10 @@ def test_damaged_files_are_named(name: str, tokenizer: Tokenizer, tmp_path: Path
     path = tmp_path / "t" / name
     path.write_bytes(path.read_bytes()[:-3])
     with pytest.raises(DataError, match=rf"{name}: .*delete "):
-        TokenStore.open(tmp_path / "t")
+        TokenStore(tmp_path / "t")
     path.unlink()
     with pytest.raises(DataError, match=name):
-        TokenStore.open(tmp_path / "t")
+        TokenStore(tmp_path / "t")
 
 
 def test_tokens_of_an_earlier_version_are_named_with_the_remedy(tokenizer: Tokenizer, tmp_path: Path) -> None:
@@ -130,10 +130,10 @@ def test_tokens_of_an_earlier_version_are_named_with_the_remedy(tokenizer: Token
 @pytest.mark.parametrize("content", ["[]", "{}", '{"format": "another"}'])
 def test_foreign_folders_are_refused(content: str, tokenizer: Tokenizer, tmp_path: Path) -> None:
     with pytest.raises(DataError, match="the tokens are missing or incomplete"):
-        TokenStore.open(tmp_path)
+        TokenStore(tmp_path)
     (tmp_path / "store.json").write_text(content)
     with pytest.raises(DataError, match="this version can't read these tokens"):
-        TokenStore.open(tmp_path)
+        TokenStore(tmp_path)
 
 
 # Prints the growth of peak memory in MB and the tokens a second, for some MB of text in lines or in one document.
