@@ -1,12 +1,14 @@
 """Where the time of training goes, and what to do about it: shares by phase, rates and a verdict.
 
 ``InterbatchProfiler`` measures where it was asked for (in a YAML ``training.profiling: true``).
-``WaitingForDataCallback`` warns in every run where training waits for data.
+``WaitingForDataCallback`` warns in every run where training waits for data. ``TraceCallback`` records a few steps,
+operation by operation, as torch's profiler sees them (in a YAML ``training.profiling: trace``).
 """
 
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -19,6 +21,8 @@ from vaak.core.storage.files import write_json
 if TYPE_CHECKING:
     from vaak.core.callback import StepReport
     from vaak.engine.flops import ForwardWork
+
+log = logging.getLogger("vaak")
 
 STEP_PHASES = ("loading", "forward", "backward", "optimizer", "gap")
 """The phases of training; others (evaluation, saving) are measured but not part of its time."""
@@ -135,9 +139,6 @@ def _or_ranks(circumstances: Circumstances) -> str:
 
 def _percent(share: float) -> str:
     return f"{100 * share:.0f} %"
-
-
-log = logging.getLogger("vaak")
 
 
 class InterbatchProfiler(Callback):
@@ -264,3 +265,60 @@ class WaitingForDataCallback(Callback):
     def _stop(self, trainer: Run) -> None:
         self.measures = False
         trainer.phases.stop()
+
+
+TRACE_WAIT, TRACE_WARM_UP, TRACE_ACTIVE = 3, 2, 3
+TRACED_BY = TRACE_WAIT + TRACE_WARM_UP + TRACE_ACTIVE
+"""Steps after which a trace is whole."""
+
+
+class TraceCallback(Callback):
+    """Writes RUN/trace/steps-A-to-B-rank-R.json.gz for ``active`` steps, after ``wait`` and ``warm_up`` others.
+
+    Every rank writes its own. The profiler runs during these steps and the warm-up only, and changes no number.
+    """
+
+    def __init__(self, wait: int = TRACE_WAIT, warm_up: int = TRACE_WARM_UP, active: int = TRACE_ACTIVE) -> None:
+        self.wait, self.warm_up, self.active = wait, warm_up, active
+        self.profiler: Any = None
+        self.first = self.last = 0
+
+    def on_fit_start(self, trainer: Run) -> None:
+        from torch.profiler import profile, schedule
+
+        self.first = trainer.position.step + self.wait + self.warm_up + 1
+        self.profiler = profile(
+            schedule=schedule(wait=self.wait, warmup=self.warm_up, active=self.active, repeat=1),
+            on_trace_ready=lambda profiler: self._write(trainer, profiler),
+            record_shapes=True,
+        )
+        self.profiler.start()
+
+    def on_step_end(self, trainer: Run, report: StepReport) -> None:
+        if self.profiler is None:
+            return
+        self.last = report.step
+        if report.step < self.first + self.active - 1:
+            self.profiler.step()
+        else:
+            self.stop()
+
+    def on_fit_end(self, trainer: Run, reason: str) -> None:
+        if self.profiler is not None:
+            self.stop()
+            if self.last < self.first:
+                log.info("profiling: the run ended before step %d, the first to be traced", self.first)
+
+    def stop(self) -> None:
+        """End the profiler, which has a trace of what it recorded written."""
+        profiler, self.profiler = self.profiler, None
+        profiler.stop()
+
+    def _write(self, trainer: Run, profiler: Any) -> None:
+        folder = trainer.directory / "trace"
+        folder.mkdir(exist_ok=True)
+        path = folder / f"steps-{self.first}-to-{self.last}-rank-{trainer.ranks.rank}.json.gz"
+        temporary = path.with_name(f".{path.name}")
+        profiler.export_chrome_trace(str(temporary))
+        os.replace(temporary, path)
+        log.info("trace of steps %d to %d: %s (open it in https://ui.perfetto.dev)", self.first, self.last, path)

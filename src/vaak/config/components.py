@@ -252,7 +252,7 @@ CALLBACKS: dict[str, str] = {
     "lr_monitor": "vaak.callbacks.step_log:LRMonitorCallback",
     "gradient_clipping": "vaak.callbacks.step_settings:GradientClippingCallback",
     "memory_manager": "vaak.callbacks.memory_manager:AdaptiveMemoryManager",
-    "trace": "vaak.callbacks.trace:TraceCallback",
+    "trace": "vaak.callbacks.profiler:TraceCallback",
 }
 """Short names for training.callbacks."""
 NETWORKS = ("transformer", "conformer")

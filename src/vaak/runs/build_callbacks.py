@@ -9,10 +9,9 @@ from typing import Any
 from vaak.callbacks.console import ConsoleCallback
 from vaak.callbacks.early_stopping import EarlyStoppingCallback
 from vaak.callbacks.memory_manager import AdaptiveMemoryManager
-from vaak.callbacks.profiler import InterbatchProfiler, WaitingForDataCallback
+from vaak.callbacks.profiler import TRACED_BY, InterbatchProfiler, TraceCallback, WaitingForDataCallback
 from vaak.callbacks.routing import RoutingCallback
 from vaak.callbacks.step_log import StepLogCallback, SystemMetricsCallback
-from vaak.callbacks.trace import TRACED_BY, TraceCallback
 from vaak.config.base import Component
 from vaak.config.components import CALLBACKS, resolve_class
 from vaak.config.experiment import Experiment

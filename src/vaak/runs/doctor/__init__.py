@@ -42,12 +42,10 @@ def examine(
 
         yield from examine_devices()
         return
-    from vaak.runs.doctor.training import examine_training
+    from vaak.runs.doctor.training import examine_configuration, examine_training
 
     yield from examine_training()
     if files or overrides:
-        from vaak.runs.doctor.configuration import examine_configuration
-
         yield from examine_configuration(files, overrides, trust_code, read_data)
 
 

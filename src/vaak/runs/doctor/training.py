@@ -1,19 +1,55 @@
-"""Findings on training here, as torch sees it: devices, precision, threads, processes."""
+"""Whether training would run here, as torch sees it: on this machine by default, and with a configuration.
+
+Of a configuration: its mistakes, its data, its device, its run directory, space and memory. Nothing is prepared,
+created or written, and no user code is executed, unless all data are to be read.
+"""
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
+import shutil
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
+from torch import nn
 
-from vaak.core.machine import allowed_cores, format_bytes, has_fast_bf16
-from vaak.engine.distributed.launcher import pick_device
+from vaak.config.experiment import Experiment
+from vaak.config.load import Loaded, load
+from vaak.config.training import TrainingConfig
+from vaak.core.errors import UserError
+from vaak.core.machine import allowed_cores, format_bytes, has_fast_bf16, nearest_existing
+from vaak.engine.checkpoint.names import list_checkpoints
+from vaak.engine.distributed.launcher import (
+    check_launcher,
+    pick_device,
+    precision_from_launcher,
+    with_batches_per_process,
+    world_size,
+)
+from vaak.engine.dry_pass import numberless
+from vaak.engine.memory import read_memory
+from vaak.engine.precision import precision_on
+from vaak.nn.nf4 import num_weights
 from vaak.runs.doctor import DoctorFinding
-from vaak.runs.doctor.devices import ABOUT, accelerate_configuration, compiler, precision, weights_and_biases
-from vaak.runs.doctor.packages import short
+from vaak.runs.doctor.data import examine_data
+from vaak.runs.doctor.devices import (
+    ABOUT,
+    accelerate_configuration,
+    compiler,
+    has_wandb_key,
+    precision,
+    weights_and_biases,
+    what_compiling_lacks,
+)
+from vaak.runs.doctor.packages import short, version_of
+from vaak.runs.estimate import at_rest
+from vaak.runs.folder.directory import checkpoints_elsewhere, demand_room, holds_a_run, is_being_written
+from vaak.runs.folder.user_code import demand_trust
+
+CONFIGURATION = "configuration"
 
 
 def examine_training() -> Iterator[DoctorFinding]:
@@ -105,3 +141,158 @@ def processes(device: torch.device) -> DoctorFinding:
     if started > 1:
         said += f"; {started} processes were started"
     return DoctorFinding(ABOUT, "processes", "ok", said)
+
+
+def examine_configuration(
+    files: Sequence[Path | str], overrides: Sequence[str], trust_code: bool = False, read_data: bool = False
+) -> Iterator[DoctorFinding]:
+    """Yield what would go wrong if these files were trained here; with ``read_data``, in reading their data too."""
+    try:
+        loaded = load(files, overrides, trust_code=trust_code)
+    except UserError as error:
+        for line in str(error).splitlines():
+            yield DoctorFinding(CONFIGURATION, "mistake", "problem", line)
+        return
+    experiment = loaded.experiment
+    yield DoctorFinding(
+        CONFIGURATION, "file", "ok", f"valid: task {experiment.task}, run {experiment.name} in {experiment.run_dir}"
+    )
+    for warning in loaded.warnings:
+        yield DoctorFinding(CONFIGURATION, "remark", "warning", warning)
+    yield from _run_directory(experiment)
+    device = None
+    try:
+        training = loaded.experiment.training
+        precision_from_launcher(training.mixed_precision, "training.mixed_precision" in loaded.given)
+        check_launcher(with_batches_per_process(training, world_size()), world_size())
+        device = pick_device(training.device)
+    except UserError as error:
+        yield DoctorFinding(CONFIGURATION, "device", "problem", str(error))
+    else:
+        yield from _examine_device(experiment.training, device)
+    yield from _trackers(experiment)
+    yield from _task(loaded, device)
+    if read_data:
+        yield from examine_data(loaded)
+
+
+def _examine_device(training: TrainingConfig, device: torch.device) -> Iterator[DoctorFinding]:
+    """Yield findings about what the options ask of a device."""
+    yield DoctorFinding(
+        CONFIGURATION, "device", "ok", f"{device.type}, precision {precision_on(training.mixed_precision, device)}"
+    )
+    if training.mixed_precision == "fp16" and device.type == "cpu":
+        advice = "set mixed_precision: bf16, or no"
+        yield DoctorFinding(
+            CONFIGURATION, "precision", "warning", "fp16 needs an accelerator; it would train in fp32", advice
+        )
+    lacks = what_compiling_lacks(device.type) if training.performance.compile else []
+    if lacks:
+        advice = "set training.performance.compile: false"
+        said = f"training.performance.compile requires what is missing here: {', '.join(lacks)}"
+        yield DoctorFinding(CONFIGURATION, "compile", "problem", said, advice)
+
+
+def _run_directory(experiment: Experiment[Any, Any]) -> Iterator[DoctorFinding]:
+    """Whether the run could be begun or resumed there."""
+    run, checkpointing = experiment.run_dir, experiment.training.checkpoint
+    checkpoints = checkpoints_elsewhere(checkpointing.save_dir, experiment.name)
+    place, said, advice = nearest_existing(run), "", ""
+    try:
+        demand_room(run, checkpoints, resumes=checkpointing.resume is not None)
+    except UserError as error:
+        said, _, advice = str(error).rpartition(": ")
+    if is_being_written(run):
+        said, advice = f"{run} is being written by another process", "wait for it, or give another run_dir="
+    elif not place.is_dir() or not os.access(place, os.W_OK):
+        said, advice = f"{run} can't be created: {place} can't be written", "give another run_dir="
+    if said:
+        yield DoctorFinding(CONFIGURATION, "run directory", "problem", said, advice)
+        return
+    there = holds_a_run(run) or (checkpoints is not None and bool(list_checkpoints(checkpoints)))
+    yield DoctorFinding(CONFIGURATION, "run directory", "ok", f"{run} ({'resumes' if there else 'new'})")
+
+
+def _trackers(experiment: Experiment[Any, Any]) -> Iterator[DoctorFinding]:
+    """Whether what is to be logged to can be."""
+    if not experiment.training.logging.wandb:
+        return
+    mode = experiment.wandb.mode or os.environ.get("WANDB_MODE", "online")
+    if version_of("wandb") is None:
+        yield DoctorFinding(
+            CONFIGURATION, "W&B", "problem", "asked for, but wandb isn't installed", "pip install 'vaak[wandb]'"
+        )
+    elif mode == "online" and not has_wandb_key():
+        yield DoctorFinding(
+            CONFIGURATION, "W&B", "warning", "requested, but no API key is set", "wandb login, or WANDB_MODE=offline"
+        )
+    else:
+        yield DoctorFinding(CONFIGURATION, "W&B", "ok", f"mode {mode}")
+
+
+def _task(loaded: Loaded, device: torch.device | None) -> Iterator[DoctorFinding]:
+    """The task's data and model, as far as ``sources()`` and ``meta_model()`` describe them."""
+    experiment = loaded.experiment
+    try:
+        demand_trust(loaded)
+        task = loaded.task()
+        sources = task.sources()
+    except UserError as error:
+        yield DoctorFinding(CONFIGURATION, "data", "problem", str(error))
+        return
+    unreadable = [str(file) for file in sources if not os.access(file, os.R_OK)]
+    if unreadable:
+        yield DoctorFinding(CONFIGURATION, "data", "problem", f"can't be read: {', '.join(unreadable[:5])}")
+    else:
+        amount = format_bytes(sum(file.stat().st_size for file in sources))
+        yield DoctorFinding(
+            CONFIGURATION, "data", "ok", f"{len(sources)} files, {amount}" if sources else "it reads no files"
+        )
+    try:
+        with numberless(torch.device("cpu")):
+            model = task.meta_model()
+    except UserError as error:
+        yield DoctorFinding(CONFIGURATION, "model", "problem", str(error))
+        return
+    if model is not None:
+        yield from _space_and_memory(experiment, model, device)
+
+
+def _space_and_memory(
+    experiment: Experiment[Any, Any], model: nn.Module, device: torch.device | None
+) -> Iterator[DoctorFinding]:
+    """Whether the disk holds the checkpoints, and the device the weights with all that is kept for each."""
+    training = experiment.training
+    number = num_weights(model.parameters())
+    rest = at_rest(model, training)
+    checkpoint = rest.weights + rest.optimizer + rest.average
+    save_dir = training.checkpoint.save_dir
+    place = nearest_existing(Path(save_dir) if save_dir else experiment.run_dir)
+    yield _space(checkpoint, training.checkpoint.save_total_limit, place)
+    needed = rest.total
+    said = f"up to {number:,} parameters; weights, gradients and optimizer take {format_bytes(needed)}"
+    if device is None:
+        return
+    limit = read_memory(device).limit
+    if needed > limit:
+        advice = "take a smaller model, or another optimizer"
+        yield DoctorFinding(
+            CONFIGURATION, "memory", "problem", f"{said} of {format_bytes(limit)}, without any activations", advice
+        )
+    else:
+        yield DoctorFinding(CONFIGURATION, "memory", "ok", f"{said} of {format_bytes(limit)}, plus activations")
+
+
+def _space(checkpoint: float, limit: int | None, place: Path) -> DoctorFinding:
+    """Whether the checkpoints that are kept fit on the disk: the last ones, the best, and the one being written."""
+    free = shutil.disk_usage(place).free
+    kept = "all are kept" if limit is None else f"up to {limit + 2} at a time"
+    needed = checkpoint * (2 if limit is None else limit + 2)
+    said = f"a checkpoint takes {format_bytes(checkpoint)}, {kept}; {format_bytes(free)} are free at {place}"
+    if free < checkpoint:
+        return DoctorFinding(CONFIGURATION, "space", "problem", said, "make space, or give run_dir= on another disk")
+    if free < needed:
+        return DoctorFinding(
+            CONFIGURATION, "space", "warning", said, "make space, or set training.checkpoint.save_total_limit lower"
+        )
+    return DoctorFinding(CONFIGURATION, "space", "ok", said)

@@ -15,8 +15,7 @@ import torch
 import tiny_runs
 from toy import ToyDataset, ToyMeters, ToyTask, same_bits, toy_trainer, weights
 from vaak.callbacks import InterbatchProfiler
-from vaak.callbacks.profiler import WaitingForDataCallback
-from vaak.callbacks.trace import TraceCallback
+from vaak.callbacks.profiler import TraceCallback, WaitingForDataCallback
 from vaak.core.batch import Batch, Term
 from vaak.core.callback import Callback, StepReport
 from vaak.core.errors import UserError

@@ -12,7 +12,7 @@ import pytest
 
 import tiny_runs
 from toy import StopAt, toy_trainer
-from vaak.callbacks.trace import TraceCallback
+from vaak.callbacks.profiler import TraceCallback
 
 
 def events_of(path: Path) -> list[dict[str, Any]]:

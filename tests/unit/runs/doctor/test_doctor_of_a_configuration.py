@@ -11,8 +11,8 @@ import pytest
 
 import tiny_runs
 from vaak.engine.memory import MemoryReading
-from vaak.runs.doctor import DoctorFinding, configuration
-from vaak.runs.doctor.configuration import examine_configuration
+from vaak.runs.doctor import DoctorFinding, training
+from vaak.runs.doctor.training import examine_configuration
 from vaak.runs.folder.directory import the_only_writer
 
 Usage = namedtuple("Usage", "total used free")
@@ -78,7 +78,7 @@ def test_a_device_that_is_not_there(tiny_text: Path, monkeypatch: pytest.MonkeyP
 
 
 def test_a_compiler_that_is_not_there(tiny_text: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(configuration, "what_compiling_lacks", lambda _: ["C++ compiler"])
+    monkeypatch.setattr(training, "what_compiling_lacks", lambda _: ["C++ compiler"])
     assert "compile" not in examined(tiny_text)
     assert examined(tiny_text, "training.performance.compile=true")["compile"].mark == "problem"
 
@@ -114,7 +114,7 @@ def test_space_for_checkpoints(tiny_text: Path, monkeypatch: pytest.MonkeyPatch)
 
 
 def test_the_moving_average_needs_room_too(tiny_text: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(configuration, "read_memory", lambda _: MemoryReading(0, 1 << 40, 0))
+    monkeypatch.setattr(training, "read_memory", lambda _: MemoryReading(0, 1 << 40, 0))
     memory = [examined(tiny_text, *options)["memory"].said for options in ([], ["training.ema.decay=0.9"])]
     numbers = [float(said.split(" take ")[1].split()[0]) for said in memory]
     assert numbers[1] / numbers[0] == pytest.approx(5 / 4, rel=0.2)
@@ -122,12 +122,12 @@ def test_the_moving_average_needs_room_too(tiny_text: Path, monkeypatch: pytest.
 
 def test_weights_and_biases(tiny_text: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.delenv("WANDB_MODE", raising=False)
-    monkeypatch.setattr(configuration, "version_of", lambda _: "1.0")
-    monkeypatch.setattr(configuration, "has_wandb_key", lambda: False)
+    monkeypatch.setattr(training, "version_of", lambda _: "1.0")
+    monkeypatch.setattr(training, "has_wandb_key", lambda: False)
     assert "W&B" not in examined(tiny_text)
     assert examined(tiny_text, "training.logging.wandb=true")["W&B"].mark == "warning"
     assert examined(tiny_text, "training.logging.wandb=true", "wandb.mode=offline")["W&B"].mark == "ok"
-    monkeypatch.setattr(configuration, "version_of", lambda _: None)
+    monkeypatch.setattr(training, "version_of", lambda _: None)
     assert examined(tiny_text, "training.logging.wandb=true")["W&B"].mark == "problem"
 
 

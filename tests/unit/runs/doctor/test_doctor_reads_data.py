@@ -12,7 +12,7 @@ import soundfile
 import tiny_diarizer
 import tiny_runs
 from vaak.runs.doctor import DoctorFinding
-from vaak.runs.doctor.configuration import examine_configuration
+from vaak.runs.doctor.training import examine_configuration
 
 
 @pytest.fixture
