@@ -223,19 +223,6 @@ class KeptBase(NamedTuple):
         return cls(read_tokenizer_config(folder), read_generation(folder), saved_config(folder))
 
 
-class Names(NamedTuple):
-    """The names of weights in transformers.
-
-    ``imported`` gives our names, of which it is given a list, with what their tensors hold of them, and raises KeyError
-    for a tensor that we don't have; ``theirs`` is their name of one of ours. ``of_tokens`` are ours that have a row for
-    each token.
-    """
-
-    imported: Callable[[Iterator[tuple[str, Tensor]], list[str]], Iterable[tuple[str, Tensor]]]
-    theirs: Callable[[str], str]
-    of_tokens: tuple[str, ...]
-
-
 def save_config(config: Any, folder: Path, changed: Mapping[str, Any] | None = None) -> None:
     """Put a configuration in ``folder``, with what is as transformers has it, too."""
     config.save_pretrained(folder / BASE_FOLDER)
@@ -308,22 +295,32 @@ def write_base_tokenizer(tokenizer: Tokenizer, prepared: Path, folder: Path) -> 
     write_json(folder / TOKENIZER_CONFIG, read_tokenizer_config(prepared))
 
 
-def read_weights(model: nn.Module, source: str, names: Names) -> None:
+def read_weights(
+    model: nn.Module,
+    source: str,
+    imported: Callable[[Iterator[tuple[str, Tensor]], list[str]], Iterable[tuple[str, Tensor]]],
+    theirs: Callable[[str], str],
+    of_tokens: Sequence[str],
+) -> None:
     """Fill ``model`` with the weights of ``source``, in 32 bits; tokens that it lacks stay as they are.
+
+    ``imported`` gives our names, of which it is given a list, with what their tensors hold of them, and raises KeyError
+    for a tensor that we don't have; ``theirs`` is their name of one of ours. ``of_tokens`` are ours that have a row for
+    each token.
 
     Raises UserError where they can't be loaded, or aren't those of its configuration.
     """
     targets = model_tensors(model)
     left = set(targets)
-    for name, tensor in _imported(source, names.imported(tensors_of(source), list(targets))):
+    for name, tensor in _imported(source, imported(tensors_of(source), list(targets))):
         target = targets[name]
-        rows = target[: len(tensor)] if name in names.of_tokens else target
+        rows = target[: len(tensor)] if name in of_tokens else target
         if rows.shape != tensor.shape:
             raise UserError(f"{KEY}: {source}: {name} has shape {tuple(tensor.shape)}, expected {tuple(target.shape)}")
         rows.copy_(tensor)
         left.discard(name)
     if left:
-        raise UserError(f"{KEY}: {source} lacks {names.theirs(min(left))}")
+        raise UserError(f"{KEY}: {source} lacks {theirs(min(left))}")
 
 
 def _imported(source: str, found: Iterable[tuple[str, Tensor]]) -> Iterator[tuple[str, Tensor]]:

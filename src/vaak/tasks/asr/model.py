@@ -12,6 +12,7 @@ base's encoder makes of it; where the encoder has experts, it reads the audio ag
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
@@ -176,17 +177,15 @@ class AsrModel(WithExperts):
         return self._score(tokens, encoded, None, project=False)
 
     def _score(self, tokens: Tensor, encoded: Encoded, cache: Any, *, project: bool) -> Tensor | HeadInputs:
-        if self.gate is None:
-            return self._run_decoder(tokens, encoded.states, cache, project)
-        with self.routing.of(encoded.choices):
-            return self._run_decoder(tokens, encoded.states, cache, project)
-
-    def _run_decoder(self, tokens: Tensor, states: Tensor, cache: Any, project: bool) -> Tensor | HeadInputs:
-        hidden = self.whisper.model.decoder(
-            input_ids=tokens, encoder_hidden_states=states, past_key_values=cache, use_cache=cache is not None
-        ).last_hidden_state
-        head = self.whisper.proj_out
-        if not project and type(head) is nn.Linear:  # not a class made of it, which adds to the product
-            return HeadInputs(hidden, head.weight, head.bias)
-        logits: Tensor = head(hidden)
+        with contextlib.nullcontext() if self.gate is None else self.routing.of(encoded.choices):
+            hidden = self.whisper.model.decoder(
+                input_ids=tokens,
+                encoder_hidden_states=encoded.states,
+                past_key_values=cache,
+                use_cache=cache is not None,
+            ).last_hidden_state
+            head = self.whisper.proj_out
+            if not project and type(head) is nn.Linear:  # not a class made of it, which adds to the product
+                return HeadInputs(hidden, head.weight, head.bias)
+            logits: Tensor = head(hidden)
         return logits

@@ -139,9 +139,11 @@ def write_whisper_sherpa(transcriber: Transcriber, folder: Path, quantization: s
 
 def metadata_of(config: Any, vocabulary: Vocabulary) -> dict[str, str]:
     """Return what sherpa-onnx reads of a model's sizes and special tokens."""
+    from transformers.models.whisper.tokenization_whisper import LANGUAGES
+
     special = {token.content: number for number, token in vocabulary.backend.get_added_tokens_decoder().items()}
     prompt, end = [one for one in vocabulary.ids.prompt if one != special[NO_TIMES]], vocabulary.ids.end
-    languages = {name[2:-2]: number for name, number in special.items() if name[2:-2] in _languages()}
+    languages = {name[2:-2]: number for name, number in special.items() if name[2:-2] in LANGUAGES}
     is_multilingual = len(prompt) > 1
     found = {
         "model_type": "whisper",
@@ -173,12 +175,6 @@ def metadata_of(config: Any, vocabulary: Vocabulary) -> dict[str, str]:
         "no_timestamps": special[NO_TIMES],
     }
     return {name: str(value) for name, value in found.items()}
-
-
-def _languages() -> dict[str, str]:
-    from transformers.models.whisper.tokenization_whisper import LANGUAGES
-
-    return dict(LANGUAGES)
 
 
 def written_tokens(vocabulary: Vocabulary) -> list[tuple[int, str]]:

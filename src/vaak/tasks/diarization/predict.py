@@ -343,7 +343,10 @@ def tune(
 
     ``number`` is that of the examples, if it is known, for what is shown meanwhile.
     """
-    recordings = [_run_model(diarizer, example) for example in followed(examples, "recordings", number)]
+    recordings = [
+        _Recording(diarizer.of_example(one), len(one.features), diarizer.collator.reference(one), one.uem)
+        for one in followed(examples, "recordings", number)
+    ]
     clustered = _tune_clustering(diarizer, recordings, scoring)
     joined = [
         (clustered.joined(one.outputs, one.num_frames), one.reference, one.uem)
@@ -386,11 +389,6 @@ def _tune_clustering(diarizer: Diarizer, recordings: Sequence[_Recording], scori
     best = [one for one, error in zip(candidates, errors, strict=True) if error <= min(errors) + 1e-9]
     best = [one for one in best if one.inference.min_share == best[0].inference.min_share]
     return best[len(best) // 2]  # far from where speakers would be merged or split
-
-
-def _run_model(diarizer: Diarizer, example: DiarizationExample) -> _Recording:
-    outputs = diarizer.of_example(example)
-    return _Recording(outputs, len(example.features), diarizer.collator.reference(example), example.uem)
 
 
 def _errors(diarizer: Diarizer, recordings: Sequence[_Recording], scoring: ScoringConfig) -> ErrorSeconds:

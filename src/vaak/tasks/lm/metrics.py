@@ -291,18 +291,18 @@ class NgramModel:
 
 
 def ngram_figures(
-    train: TextDataset | StreamDataset, evaluated: TextDataset | StreamDataset, vocab_size: int, order: int = ORDER
+    train: TextDataset | StreamDataset, evaluated: TextDataset | StreamDataset, vocab_size: int
 ) -> dict[str, float]:
     """The loss, the perplexity and, where bytes are counted, the bits per byte of an n-gram model of ``train``."""
     texts = [train.ids(index).tolist() for index in range(len(train.lengths))]
-    model = NgramModel(texts, order, vocab_size)
+    model = NgramModel(texts, ORDER, vocab_size)
     nats, tokens, num_bytes = 0.0, 0, 0
     rng = np.random.default_rng(0)  # evaluations of decoders draw nothing
-    for index in followed(range(len(evaluated.lengths)), f"scoring by {order}-grams", len(evaluated.lengths)):
+    for index in followed(range(len(evaluated.lengths)), f"scoring by {ORDER}-grams", len(evaluated.lengths)):
         example, ids = evaluated.example(index, rng), evaluated.ids(index).tolist()
         num_bytes += int(example.num_bytes)
         for place in np.flatnonzero(example.targets != IGNORED).tolist():
-            nats -= math.log(model.probability(ids[max(0, place - order + 2) : place + 1], ids[place + 1]))
+            nats -= math.log(model.probability(ids[max(0, place - ORDER + 2) : place + 1], ids[place + 1]))
             tokens += 1
     loss = nats / max(tokens, 1)
     found = {"loss": loss, "perplexity": math.exp(min(loss, 700.0))}

@@ -35,7 +35,6 @@ from vaak.tasks.pretrained import (
     DROPOUTS,
     KEY,
     SAFELY,
-    Names,
     config_of,
     fetch_model,
     is_decoder,
@@ -145,8 +144,8 @@ def load_model(source: str, folder: Path, own: LanguageModelConfig, vocab_size: 
     family = family_in(folder)
     if family is not None:
         model = init_model(folder, own, vocab_size)
-        names = Names(family.imported, lambda name: family.theirs(name)[0], ("embedding.weight", "head.weight"))
-        read_weights(model, source, names)
+        of_tokens = ("embedding.weight", "head.weight")
+        read_weights(model, source, family.imported, lambda name: family.theirs(name)[0], of_tokens)
         return model
     auto = transformers_of(KEY)  # its own module, in 32 bits
     how = {**SAFELY, "use_safetensors": True, "dtype": torch.float32, "config": _with_dropout(base_config(folder), own)}

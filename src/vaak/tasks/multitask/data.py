@@ -30,13 +30,6 @@ class OfPart(NamedTuple):
     example: Any
 
 
-class OwnBatch(NamedTuple):
-    """A batch as its task collated it."""
-
-    task: str
-    batch: Batch
-
-
 @dataclass(frozen=True)
 class Shares:
     """The exponent of the tasks' sizes in an epoch: 1 / ``temperature``, or annealed over some epochs.
@@ -104,15 +97,12 @@ class JointDataset(Dataset):
         return self.datasets[place].content_of(index - int(self.starts[place]))
 
 
-def own_batch(batch: Batch) -> OwnBatch:
-    """The task of a batch, and the batch with that task's own counts and indices."""
+def own_batch(batch: Batch) -> tuple[str, Batch]:
+    """The task of a batch, and the batch as that task collated it, with its own counts and indices."""
     name, start = batch.extra[PART]
-    return OwnBatch(
-        name,
-        replace(
-            batch,
-            counts={unit.removeprefix(f"{name}/"): counted for unit, counted in batch.counts.items()},
-            indices=[[index - start for index in row] for row in batch.indices],
-            extra={key: value for key, value in batch.extra.items() if key != PART},
-        ),
+    return name, replace(
+        batch,
+        counts={unit.removeprefix(f"{name}/"): counted for unit, counted in batch.counts.items()},
+        indices=[[index - start for index in row] for row in batch.indices],
+        extra={key: value for key, value in batch.extra.items() if key != PART},
     )

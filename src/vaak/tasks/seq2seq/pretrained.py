@@ -24,7 +24,6 @@ from vaak.tasks.pretrained import (
     BASE_FOLDER,
     GENERATION,
     KEY,
-    Names,
     config_of,
     folder_of,
     read_generation,
@@ -96,7 +95,7 @@ def load_model(source: str, folder: Path, own: Seq2SeqConfig, data: Seq2SeqDataC
     """
     model = init_model(folder, own, data, vocab_size)
     family = family_of(saved_config(folder), source)
-    read_weights(model, source, Names(family.imported, family.theirs, OF_TOKENS))
+    read_weights(model, source, family.imported, family.theirs, OF_TOKENS)
     return model
 
 

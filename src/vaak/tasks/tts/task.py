@@ -33,10 +33,9 @@ from vaak.runs.prepared import Recipe
 from vaak.tasks.speech_task import Datasets, SpeechTask
 from vaak.tasks.tts.config import SpeakingConfig, TtsDataConfig, TtsExperiment, TtsModelConfig
 from vaak.tasks.tts.data import Normalisation, TtsDataset, TtsExample, collate, unusual_rates
-from vaak.tasks.tts.export import export_acoustic
 from vaak.tasks.tts.metrics import ScoredBatch, ShownMeters, SpokenMeters, TtsMeters
 from vaak.tasks.tts.model import Inventory, Recording, Text, TtsModel, TtsOutputs
-from vaak.tasks.tts.predict import Speaker, Speech
+from vaak.tasks.tts.predict import Speaker, Speech, export_acoustic
 from vaak.tasks.tts.prepare import READING, PreparedSpeech, SpeechSources, recipe
 from vaak.tasks.tts.spec import ALIGNMENT, DURATION, LOSSES, MEL, SPEC, STOP, SYMBOLS_PER_SECOND
 from vaak.tasks.vocoding import trained_vocoder

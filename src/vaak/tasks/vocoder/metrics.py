@@ -41,15 +41,8 @@ def distances(model: VocoderModel, generated: Tensor, real: Tensor) -> tuple[Ten
     return spectrogram_loss(*rows, [model.mel_of]).total, stft_loss(*rows).total
 
 
-def vocoded(model: nn.Module, samples: Tensor) -> Tensor:
-    """The audio ``(time,)`` that a model makes of the spectrogram of samples ``(time,)``."""
-    model = cast("VocoderModel", model)  # or what torch.compile has made of it
-    generated: Tensor = model(model.mel_of(samples[None]))[0, : len(samples)]
-    return generated
-
-
 def by_griffin_lim(model: VocoderModel, samples: Tensor, num_iterations: int) -> Tensor:
-    """The audio ``(time,)`` that Griffin–Lim makes of the same spectrogram."""
+    """The audio ``(time,)`` that Griffin–Lim makes of the spectrogram of samples ``(time,)``."""
     mel = model.mel_of(samples[None])[0]
     return waveform_of(mel, model.mel, num_iterations, num_samples=len(samples))
 
@@ -67,10 +60,10 @@ class VocoderMeters(Meters):
         self._sums = dict.fromkeys(("parts", "mel", "spectral", "griffin_lim_mel", "griffin_lim_spectral"), 0.0)
 
     def update(self, model: nn.Module, batch: Batch) -> None:
-        own, indices = cast("VocoderModel", model), [index for [index] in batch.indices]
+        own, indices = cast("VocoderModel", model), [index for [index] in batch.indices]  # or what is compiled of it
         rows = [batch["samples"][row, :length] for row, length in enumerate(batch["lengths"].tolist())]
         new = {index: real for index, real in zip(indices, rows, strict=True) if index not in self._known}
-        measured = [distances(own, vocoded(model, real), real) for real in rows]
+        measured = [distances(own, own(own.mel_of(real[None]))[0, : len(real)], real) for real in rows]
         measured += [distances(own, by_griffin_lim(own, one, self._num_iterations), one) for one in new.values()]
         read = read_distances(measured)
         self._known.update(zip(new, read[len(rows) :], strict=True))

@@ -9,11 +9,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from torch import Tensor, nn
 
 from vaak.audio.audio_file import AudioFile
 from vaak.core.storage.files import whole_folder
-from vaak.nn.onnx_file import OnnxModule, write_onnx
+from vaak.nn.onnx_file import ExportWrapper, OnnxModule, write_onnx
 from vaak.tasks.batches import Batches
 from vaak.tasks.vocoder.metrics import Distances, by_griffin_lim, distances, read_distances
 from vaak.tasks.vocoder.model import VocoderModel
@@ -81,17 +80,6 @@ def _vocoded(model: VocoderModel, num_iterations: int, recordings: Sequence[tupl
 ONNX_FILE = "model.onnx"
 
 
-class _Exported(nn.Module):
-    """The generator, with a tuple of outputs."""
-
-    def __init__(self, generator: nn.Module) -> None:
-        super().__init__()
-        self.generator = generator
-
-    def forward(self, mel: Tensor) -> tuple[Tensor]:
-        return (self.generator(mel),)
-
-
 def export_onnx(model: VocoderModel, folder: Path) -> None:
     """Write the generator to ``folder``; the options of its spectrograms are in the file's metadata.
 
@@ -104,8 +92,7 @@ def export_onnx(model: VocoderModel, folder: Path) -> None:
         {"mel": torch.randn(*shape, config.n_mels, generator=generator)} for shape in ((2, 50), (1, 7), (3, 120))
     )
     axes = {"mel": {0: "row", 1: "frame"}}
-    exported = OnnxModule(
-        _Exported(model.generator), first, axes, ("samples",), others, {"mel": config.model_dump_json()}
-    )
+    module = ExportWrapper(model.generator, lambda generator, mel: (generator(mel),))
+    exported = OnnxModule(module, first, axes, ("samples",), others, {"mel": config.model_dump_json()})
     with whole_folder(folder) as temporary:
         write_onnx(temporary / ONNX_FILE, exported)

@@ -12,8 +12,8 @@ import pytest
 import torch
 
 from vaak.runs.open_run import open_run
-from vaak.tasks.tts.export import Speech
 from vaak.tasks.tts.model import Controls, Text
+from vaak.tasks.tts.predict import AcousticFunction
 from vaak.text.speech.processor import PhonemeProcessor
 
 
@@ -23,7 +23,7 @@ def test_what_is_exported_speaks_as_the_model(name: str, request: pytest.Fixture
     opened = open_run(request.getfixturevalue(name), device="cpu")
     task: Any = opened.task
     model: Any = opened.model.eval()
-    speech = Speech(model, task.experiment.data.speaking)
+    speech = AcousticFunction(model, task.experiment.data.speaking)
     symbols, lengths, speakers = torch.arange(14).reshape(2, 7) % 5 + 1, torch.tensor([7, 4]), torch.tensor([0, 0])
     values = {"speed": 0.8, "pitch": 3.0, "energy": 1.5, "temperature": 0.0}
     given: dict[str, Any] = {control: values[control] for control in speech.controls}
