@@ -16,6 +16,7 @@ from vaak.config.tasks import TASKS
 from vaak.testing import (
     CHECKS,
     Case,
+    Check,
     check_accumulation,
     check_evaluation,
     check_failing_batch,
@@ -30,7 +31,6 @@ from vaak.testing import (
     check_step,
 )
 from vaak.testing.case import open_trainer
-from vaak.testing.contract import Check
 
 ALL: dict[str, TaskCase | ToyCase] = {**CASES, **TOYS}
 

@@ -14,8 +14,7 @@ from vaak.core.errors import UserError
 from vaak.core.task import Task
 from vaak.library.config import as_layers
 from vaak.library.fit import is_task, reference_of
-from vaak.testing.case import Case
-from vaak.testing.contract import CHECKS, Check, check_task
+from vaak.testing import CHECKS, Case, Check, check_task
 
 
 def check(task: Any, *, options: dict[str, Any] | None = None, checks: Sequence[Check] = CHECKS, **case: Any) -> None:
