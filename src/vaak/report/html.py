@@ -1,10 +1,27 @@
-"""HTML made of text that may be a stranger's: all of it is escaped that isn't an element made here."""
+"""A report as HTML: its elements, and the document around them, with its style, its scripts and the data of its charts.
+
+Text may be a stranger's: all of it is escaped that isn't an element made here. A document is one file. Its own policy
+(CSP) lets it run two scripts, by their hashes, and load nothing; one that is served on this machine (``vaak report
+--watch``) may ask there whether it has changed.
+"""
 
 from __future__ import annotations
 
+import base64
+import hashlib
+import json
 import re
 from collections.abc import Iterable, Sequence
 from html import escape
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from vaak import __version__
+from vaak.config.yaml.text import flow_text
+from vaak.core.errors import UserError
+from vaak.core.storage.files import write_text
+from vaak.report.curves import Curve, Event, Panel
 
 LONGEST = 2000
 """Characters of a value that are shown."""
@@ -65,3 +82,136 @@ def pairs(entries: Iterable[tuple[str, object]]) -> Html:
 
 def code(text: str) -> Html:
     return element("pre", element("code", text), tabindex=0)
+
+
+PAGE = """<!DOCTYPE html>
+<html lang="en"{live}>
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta http-equiv="Content-Security-Policy" content="default-src 'none'; img-src data:; media-src data:; style-src 'unsafe-inline'; script-src {hashes}{connect}">
+<title>{title}</title>
+<style>
+{style}
+</style>
+</head>
+<body>
+{body}
+<footer>Made by Vaak {version} from the files of the run; everything is in this file, which loads nothing. Charts: uPlot, MIT licence.</footer>
+<!-- uPlot: {licence} -->
+<script type="application/json" id="data">{data}</script>
+<script>{library}</script>
+<script>{script}</script>
+</body>
+</html>
+"""  # noqa: E501
+
+
+def write_page(path: Path, page: str) -> None:
+    """Write a page. Raises UserError where it can't be written."""
+    try:
+        write_text(path, page)
+    except OSError as error:
+        raise UserError(f"{path} can't be written: {error.strerror or error}") from error
+
+
+def document(
+    title: str, body: Sequence[Html], charts: Sequence[Panel] = (), happened: Sequence[Event] = (), live: bool = False
+) -> str:
+    """The page: a title, the elements of its body, its charts and the events in them.
+
+    One that is ``live`` asks its server every two seconds for ``version``, and shows what is new.
+    """
+    assets = files("vaak.report") / "assets"
+    library, script, style, licence = (
+        (assets / name).read_text(encoding="utf-8")
+        for name in ("uPlot.iife.min.js", "report.js", "report.css", "uPlot.LICENSE")
+    )
+    data = {
+        "panels": [
+            {
+                "unit": panel.unit,
+                "bands": [{"from": start, "text": text} for start, text in panel.bands],
+                "curves": [
+                    {
+                        "label": shortened(curve.label),
+                        "x": curve.steps,
+                        "y": [None if value is None else float(f"{value:.6g}") for value in curve.values],
+                    }
+                    for curve in panel.curves
+                ],
+            }
+            for panel in charts
+        ],
+        "events": [{**one._asdict(), "text": shortened(one.text)} for one in happened],
+    }
+    hashes = " ".join(
+        f"'sha256-{base64.b64encode(hashlib.sha256(one.encode()).digest()).decode()}'" for one in (library, script)
+    )
+    return PAGE.format(
+        title=html_of(title),
+        style=(assets / "uPlot.min.css").read_text(encoding="utf-8") + style,
+        body="\n".join(body),
+        version=html_of(__version__),
+        licence=licence.strip(),
+        hashes=hashes,
+        connect="; connect-src 'self'" if live else "",
+        live=" data-live" if live else "",
+        data=json.dumps(data, separators=(",", ":")).replace("<", "\\u003c"),
+        library=library,
+        script=script,
+    )
+
+
+def shortened(text: str) -> str:
+    """Text for the script, which shows it as text; shortened."""
+    return text if len(text) <= 200 else f"{text[:200]} …"
+
+
+def charts_of(found: Sequence[Panel], happened: Sequence[Event], left_out: int) -> list[Html]:
+    """The places of charts, which the script draws, a legend of the events in them, and a table of these."""
+    if not found:
+        return [element("p", "No step has been logged yet.")]
+    kinds = dict.fromkeys(one.kind for one in happened)
+    counts = [(kind, sum(one.kind == kind for one in happened)) for kind in kinds]
+    legend = (
+        element("li", element("i", css=kind, data_kind=kind), element("span", f"{kind} ({count})"))
+        for kind, count in counts
+    )
+    drag = "Hover to read values, drag to zoom, double-click to reset. Keyboard: arrows, + and −, Escape."
+    charts = (_chart(number, panel) for number, panel in enumerate(found))
+    table = [("step", "what", ""), *((f"{one.step:,}", one.kind, one.text) for one in happened)]
+    return [
+        element("p", drag, css="lead"),
+        element("ul", *legend, css="kinds", aria_label="Events on the time axis") if happened else Html(""),
+        element("div", *charts, css="charts"),
+        element("p", f"{left_out} curves of groups are left out; the tables have them.") if left_out else Html(""),
+        data_table(table, "Events") if happened else Html(""),
+    ]
+
+
+def _chart(number: int, panel: Panel) -> Html:
+    title = f"{panel.title}, {panel.unit}" if panel.unit else panel.title
+    button = element("button", "log", type="button", aria_pressed="true" if panel.log else "false", title="log scale")
+    label = f"{title}. {'; '.join(map(_spoken, panel.curves[:4]))}. Arrow keys read the values."
+    return element(
+        "section",
+        element("header", element("h3", title, id=f"chart-{number}"), button),
+        element("div", css="plot", tabindex=0, role="group", aria_label=label),
+        element("p", css="read", aria_live="polite"),
+        css="chart",
+        aria_labelledby=f"chart-{number}",
+    )
+
+
+def _spoken(curve: Curve) -> str:
+    """A curve in words, for who doesn't see it."""
+    values = [value for value in curve.values if value is not None]
+    if not values:
+        return f"{curve.label}: no finite value"
+    span = f"from {values[0]:.4g} to {values[-1]:.4g}, lowest {min(values):.4g}, highest {max(values):.4g}"
+    return f"{curve.label}: {span}, steps {curve.steps[0]} to {curve.steps[-1]}"
+
+
+def option_text(value: Any) -> str:
+    return value if isinstance(value, str) else flow_text(value)

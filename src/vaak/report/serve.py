@@ -20,10 +20,8 @@ from typing import cast
 from urllib.parse import quote, unquote
 
 from vaak.core.errors import UserError
-from vaak.report.comparison import comparison_page
-from vaak.report.document import document
-from vaak.report.html import Html, element, html_of, section
-from vaak.report.page import REPORT, run_page
+from vaak.report.html import Html, document, element, html_of, section
+from vaak.report.page import REPORT, comparison_page, run_page
 from vaak.report.run_facts import is_own, read_facts
 from vaak.runs.folder.listing import RunSummary, list_runs
 

@@ -14,8 +14,7 @@ import pytest
 
 from browser import CHROMIUM, Tab, browser
 from vaak.core.summaries import ExampleLog, summary_of
-from vaak.report.comparison import comparison_page
-from vaak.report.page import run_page
+from vaak.report.page import comparison_page, run_page
 from vaak.report.run_facts import read_facts
 from vaak.report.serve import Reports, server_of
 

@@ -10,9 +10,8 @@ from typing import Any
 import pytest
 
 from vaak.core.summaries import ExampleLog, summary_of
-from vaak.report.comparison import comparison_page
 from vaak.report.examples import aligned_texts, chances, intervals, wilson
-from vaak.report.page import run_page
+from vaak.report.page import comparison_page, run_page
 from vaak.report.run_facts import read_facts
 from vaak.text.scoring.word_errors import rate_with_interval
 
