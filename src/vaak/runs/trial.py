@@ -2,7 +2,8 @@
 
 What comes later in training (parts that start at a step, warm-up, cycles) is moved into these few steps. Data are
 prepared whole, as files may have faults anywhere; of what Vaak makes up itself (sentences of the grammar, voices,
-conversations) there is less.
+conversations) there is less. On an accelerator a batch has as many rows as in training, which shows whether it fits;
+a CPU would take minutes for it, so there it has a few.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from vaak.config.experiment import Experiment
 from vaak.config.load import Loaded
 from vaak.core.errors import UserError
 from vaak.core.task import Dataset, Task, TaskWrapper
+from vaak.engine.distributed.launcher import pick_device
 from vaak.runs.start import Outcome, train
 
 STEPS = 4
@@ -42,6 +44,8 @@ VOICES, VOICE_SENTENCES = 30, 40
 """The most built-in voices, and the most sentences of each."""
 CONVERSATIONS = {"train": 64, "valid": EXAMPLES, "test": EXAMPLES}
 """The most conversations that are simulated."""
+CPU_ROWS, CPU_MICROBATCHES = 4, 2
+"""The most rows of a microbatch, and the most microbatches of a step, on a CPU."""
 
 
 def try_run(loaded: Loaded) -> Outcome:
@@ -55,6 +59,8 @@ def try_run(loaded: Loaded) -> Outcome:
     with tempfile.TemporaryDirectory(prefix="vaak-try-") as folder:
         directory = Path(folder) / loaded.experiment.name
         experiment = shortened(loaded.experiment).model_copy(update={"run_dir": directory})
+        if pick_device(experiment.training.device).type == "cpu":
+            experiment = with_small_batches(experiment)
         short = replace(loaded, experiment=experiment)
         return train(short, task=cast("Task", _LittleToEvaluate(short.task())))
 
@@ -86,6 +92,24 @@ def shortened(experiment: Experiment[Any, Any]) -> Experiment[Any, Any]:
     if experiment.distillation is not None:  # predictions of all data would be made first
         update["distillation"] = experiment.distillation.model_copy(update={"stored_gib": 0.0})
     return experiment.model_copy(update=update)
+
+
+def with_small_batches(experiment: Experiment[Any, Any]) -> Experiment[Any, Any]:
+    """Return an experiment whose steps take a CPU seconds: few rows, few microbatches.
+
+    >>> from vaak.config.load import load_layers
+    >>> large = {"batch_size": 64, "gradient_accumulation_steps": 8}
+    >>> large = load_layers([{"task": "lm", "data": {"corpus": "grammar"}, "training": large}]).experiment
+    >>> small = with_small_batches(large).training
+    >>> small.batch_size, small.gradient_accumulation_steps
+    (4, 2)
+    """
+    training = experiment.training
+    changes: dict[str, Any] = {
+        "batch_size": min(training.batch_size, CPU_ROWS),
+        "gradient_accumulation_steps": min(training.gradient_accumulation_steps, CPU_MICROBATCHES),
+    }
+    return experiment.model_copy(update={"training": training.model_copy(update=changes)})
 
 
 def _limited(value: Any) -> Any:

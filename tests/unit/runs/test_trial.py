@@ -10,7 +10,7 @@ import pytest
 from vaak.config.load import load, load_layers
 from vaak.core.errors import UserError
 from vaak.runs.start import train
-from vaak.runs.trial import STEPS, shortened, try_run
+from vaak.runs.trial import CPU_MICROBATCHES, CPU_ROWS, STEPS, shortened, try_run, with_small_batches
 
 LATER = """
 training:
@@ -37,6 +37,7 @@ def test_everything_happens_once_and_nothing_stays(
     before, places = files_of(tiny_run), []
 
     def watched(loaded, task):
+        assert loaded.experiment.training.batch_size == CPU_ROWS
         outcome = train(loaded, task=task)
         records = [json.loads(line) for line in (outcome.directory / "metrics.jsonl").read_text().splitlines()]
         kinds = [record["kind"] for record in records]
@@ -94,3 +95,11 @@ def test_a_try_neither_resumes_nor_takes_several_processes(vaak, tiny_text: Path
     monkeypatch.setenv("WORLD_SIZE", "2")
     with pytest.raises(UserError, match="--try runs in one process"):
         try_run(load([tiny_text / "tiny.yml"]))
+
+
+def test_a_cpu_takes_small_batches():
+    """No more rows and microbatches than it can take in seconds, and never more than the recipe has."""
+    for given, expected in (((64, 8), (CPU_ROWS, CPU_MICROBATCHES)), ((2, 1), (2, 1))):
+        options = dict(zip(("batch_size", "gradient_accumulation_steps"), given, strict=True))
+        small = with_small_batches(load_layers([{"task": "lm", "training": options}]).experiment).training
+        assert (small.batch_size, small.gradient_accumulation_steps) == expected
