@@ -10,12 +10,12 @@ from typing import Any
 import torch
 
 from toy import ToyTask, toy_trainer
-from vaak.engine.checkpoint.files import CheckpointWriter, Order, Snapshot, list_checkpoints, pointed
+from vaak.engine.checkpoint.files import CheckpointWriter, Snapshot, list_checkpoints, pointed
 
 
 def write(writer: CheckpointWriter, step: int, *, best: bool, periodic: bool) -> None:
     snapshot = Snapshot(step, {"weight": torch.ones(2)}, {}, {"position": {"step": step}})
-    writer.write(Order(snapshot, is_best=best, is_periodic=periodic))
+    writer.write(snapshot, is_best=best, is_periodic=periodic)
     writer.finish()
 
 

@@ -27,7 +27,7 @@ from vaak.cli.main import guarded
 from vaak.core.errors import UserError
 from vaak.core.storage import files
 from vaak.engine.checkpoint import files as checkpoint
-from vaak.engine.checkpoint.files import CheckpointWriter, Order, remove_leftovers
+from vaak.engine.checkpoint.files import CheckpointWriter, remove_leftovers
 
 OLD, NEW = 2, 3
 
@@ -40,7 +40,7 @@ def snapshot(step: int, value: float) -> checkpoint.Snapshot:
 def write(run: Path, step: int, value: float, is_best: bool = False) -> None:
     """Write a checkpoint of which one is kept besides best and last."""
     writer = CheckpointWriter(run / "checkpoints", run / "metrics.jsonl", total_limit=1)
-    writer.write(Order(snapshot(step, value), is_best))
+    writer.write(snapshot(step, value), is_best)
     writer.finish()
 
 
@@ -117,7 +117,7 @@ def under_trace(scenario: str, run: Path, tell: int) -> None:
         thread.join()
     else:
         real = CheckpointWriter._write
-        CheckpointWriter._write = lambda writer, order: traced(real, writer, order)  # type: ignore[method-assign, assignment]
+        CheckpointWriter._write = lambda *given: traced(real, *given)  # type: ignore[method-assign]
         work(run)
 
 

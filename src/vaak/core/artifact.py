@@ -102,22 +102,19 @@ class Artifact:
         return damage_in(self.folder, {name: size for name, size in written if concerns(name)})
 
     @contextlib.contextmanager
-    def making(
-        self, is_done: Callable[[], bool], remedy: str = "", *, patience: float | None = None, keeps_empty: bool = True
-    ) -> Iterator[bool]:
+    def making(self, is_done: Callable[[], bool], remedy: str = "", *, keeps_empty: bool = True) -> Iterator[bool]:
         """Hold the folder's lock; yield whether it is still to be made, then without its marker and temporary files.
 
-        ``is_done`` is asked while the lock is held. Waits for other processes, ``patience`` seconds at most. A folder
-        that is new and empty after an error is removed, unless ``keeps_empty``.
+        ``is_done`` is asked while the lock is held. Waits for other processes. A folder that is new and empty after an
+        error is removed, unless ``keeps_empty``.
 
-        Raises UserError, which ends with the ``remedy``, where the folder can't be written; BlockingIOError where the
-        lock is held still.
+        Raises UserError, which ends with the ``remedy``, where the folder can't be written.
         """
         new = [] if keeps_empty else folders_to_make(self.folder)
         try:
             try:
                 self.folder.mkdir(parents=True, exist_ok=True)
-                with locked(self.folder / LOCK, patience):
+                with locked(self.folder / LOCK):
                     needed = not is_done()
                     if needed:
                         self.path.unlink(missing_ok=True)
@@ -126,8 +123,6 @@ class Artifact:
             except BaseException:
                 remove_empty(new, {LOCK})
                 raise
-        except BlockingIOError:
-            raise
         except OSError as error:
             problem = f"{self.what} can't be written to {self.folder}: {error.strerror or error}"
             raise UserError(f"{problem}; {remedy}" if remedy else problem) from error

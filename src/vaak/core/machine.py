@@ -210,10 +210,10 @@ def _memory_of(process: int) -> LinuxMemory | OtherMemory:
     return LinuxMemory() if sys.platform == "linux" else OtherMemory()
 
 
-def nvidia_driver(module: Path = Path("/sys/module/nvidia/version")) -> str | None:
+def nvidia_driver() -> str | None:
     """The version of the driver of NVIDIA's GPUs; None where the system doesn't say."""
     try:
-        return module.read_text().strip()
+        return Path("/sys/module/nvidia/version").read_text().strip()
     except OSError:
         return None
 

@@ -41,7 +41,7 @@ def uncompiled(rule: Any) -> Any:
     Hooks and the profiler see its steps. Where there are none, a step skips what torch does for them, which takes a
     quarter of the time of a small model's update. Return ``rule`` itself where torch has its hooks elsewhere.
     """
-    # whether hooks are kept, and the profiler's state, where ``_is_watched`` looks
+    # whether hooks are kept, and the profiler's state, where ``step`` looks
     own = {"_optimizer_step_pre_hooks", "_optimizer_step_post_hooks"} <= set(Optimizer.__annotations__)
     of_all = hasattr(torch_optimizer, "_global_optimizer_pre_hooks")
     of_all = of_all and hasattr(torch_optimizer, "_global_optimizer_post_hooks")
@@ -52,18 +52,14 @@ def uncompiled(rule: Any) -> Any:
     watched = Optimizer.profile_hook_step(update)
 
     def step(self: Any, closure: Callable[[], Any] | None = None) -> Any:
-        return (watched if _is_watched(self) else update)(self, closure)
+        own = self._optimizer_step_pre_hooks or self._optimizer_step_post_hooks
+        of_all = torch_optimizer._global_optimizer_pre_hooks or torch_optimizer._global_optimizer_post_hooks
+        is_watched = own or of_all or torch._C._autograd._profiler_enabled()
+        return (watched if is_watched else update)(self, closure)
 
     step.hooked = True  # type: ignore[attr-defined]  # or torch would wrap it once more
     methods = {"__module__": rule.__module__, "add_param_group": unwrap(rule.add_param_group), "step": step}
     return type(rule.__name__, (rule,), methods)
-
-
-def _is_watched(rule: Any) -> bool:
-    """Return whether a hook or the profiler wants to know of an optimizer's steps."""
-    own = rule._optimizer_step_pre_hooks or rule._optimizer_step_post_hooks
-    of_all = torch_optimizer._global_optimizer_pre_hooks or torch_optimizer._global_optimizer_post_hooks
-    return bool(own or of_all or torch._C._autograd._profiler_enabled())
 
 
 def constant_when_compiled(function: Any) -> Any:

@@ -31,7 +31,7 @@ import vaak
 from vaak.config.training import TrainingConfig
 from vaak.core.errors import CheckpointError, UserError
 from vaak.core.machine import code_version, installed_versions, nvidia_driver
-from vaak.engine.checkpoint.files import CheckpointWriter, Order, Snapshot
+from vaak.engine.checkpoint.files import CheckpointWriter, Snapshot
 from vaak.engine.checkpoint.names import list_checkpoints, step_of
 from vaak.engine.checkpoint.weights import model_tensors
 from vaak.engine.distributed.launcher import weights_fingerprint
@@ -84,7 +84,7 @@ class Checkpointer:
         if self.ranks.is_main or self.is_divided:
             snapshot = take_snapshot()
             if self.ranks.is_main:
-                self.writer.write(Order(snapshot, is_best, is_periodic))
+                self.writer.write(snapshot, is_best, is_periodic)
             elif snapshot.files:
                 self.writer.give(snapshot)
 

@@ -40,7 +40,7 @@ from vaak.engine.precision import Precision
 from vaak.engine.rehearsal import rehearse, rehearse_evaluations
 from vaak.engine.resume import resume
 from vaak.engine.saving import Checkpointer
-from vaak.engine.state import PieceRule, PieceRules, Position, State
+from vaak.engine.state import PieceRule, PieceRules, Position
 from vaak.engine.trained import StepContext, make_state, make_step, make_trained
 from vaak.engine.training_data import StepData, TrainingData, count_units
 from vaak.nn.losses import auxiliary_losses
@@ -93,8 +93,15 @@ class Trainer:
         self._around = StepContext(self.ranks, self.precision, self.loss_weights, self.phases, self.clock, directory)
         self._set_horizon()
         self.pictures = Pictures(directory / "pictures")
-        show = partial(_show, self.pictures, self.state)  # of itself, a trainer would hold itself in memory
-        self.evaluator = Evaluator(task, config, self.ranks, skip_bad_examples, show, self.precision)
+        pictures, state = self.pictures, self.state  # by self, a trainer would hold itself in memory
+        self.evaluator = Evaluator(
+            task,
+            config,
+            self.ranks,
+            skip_bad_examples,
+            lambda draw: pictures.show(state.position.step, draw),
+            self.precision,
+        )
         self.requests, self.agreed = StepMessage(), StepMessage()
         self.stop_reason: str | None = None
         self.last: tuple[StepData, StepReport] | None = None
@@ -284,7 +291,7 @@ class Trainer:
             for split in self.task.evaluation_splits:
                 pieces = self.state.piece_rules.evaluation_pieces(step, split)
                 divide = partial(self.state.piece_rules.divide_evaluation, step, split)
-                metrics |= self.evaluator.evaluate(model, split, self._wants_to_stop, pieces, divide)
+                metrics |= self.evaluator.evaluate(model, split, lambda: self.requests.stop is not None, pieces, divide)
         scheduled = due and self.position.is_on_schedule(options.interval, options.interval_epochs)
         self.state.metrics.metrics, self.state.metrics.scheduled = metrics, scheduled
         if due:
@@ -292,9 +299,6 @@ class Trainer:
         if scheduled and self.state.plateau:
             self.state.plateau.observe(metrics)
         self.notify("on_evaluate_end", metrics)
-
-    def _wants_to_stop(self) -> bool:
-        return self.requests.stop is not None
 
     def evaluated_weights(self) -> contextlib.AbstractContextManager[nn.Module]:
         """Within this context, the model with the weights to evaluate: their averages where training.ema says so."""
@@ -422,11 +426,6 @@ class Trainer:
                 except Exception as another:  # it must not hide the first
                     error.add_note(f"then {another!r} {' '.join(getattr(another, '__notes__', ()))}")
             raise
-
-
-def _show(pictures: Pictures, state: State, draw: Callable[[], dict[str, bytes]]) -> None:
-    """Draw the pictures of an evaluation at the step where the state stands."""
-    pictures.show(state.position.step, draw)
 
 
 @contextlib.contextmanager

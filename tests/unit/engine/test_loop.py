@@ -12,7 +12,7 @@ import pytest
 from toy import ToyMeters, ToyTask, toy_trainer
 from vaak.core.callback import Callback, StepReport
 from vaak.core.errors import UserError
-from vaak.engine.checkpoint.files import Order, list_checkpoints, load_checkpoint, step_folder
+from vaak.engine.checkpoint.files import list_checkpoints, load_checkpoint, step_folder
 from vaak.engine.trainer import Trainer
 
 EVENTS = [name for name in vars(Callback) if name.startswith("on_")]
@@ -81,11 +81,11 @@ def waits_for_its_checkpoints(trainer: Trainer) -> Trainer:
     writer = trainer.saving.writer
     write = writer.write
 
-    def write_and_wait(order: Order) -> None:
-        write(order)
+    def write_and_wait(*given: Any) -> None:
+        write(*given)
         writer.wait()
 
-    writer.write = write_and_wait  # type: ignore[method-assign]
+    writer.write = write_and_wait  # type: ignore[method-assign, assignment]
     return trainer
 
 

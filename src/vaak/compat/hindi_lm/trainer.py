@@ -21,7 +21,7 @@ from vaak.config.load import Loaded
 from vaak.core.callback import Callback, Run, StepReport
 from vaak.core.errors import UserError
 from vaak.core.storage import files
-from vaak.engine.checkpoint.files import Order, step_folder
+from vaak.engine.checkpoint.files import step_folder
 from vaak.engine.distributed.launcher import pick_device
 from vaak.engine.distributed.ranks import Ranks
 from vaak.engine.evaluation import PREFIXES, Evaluator
@@ -164,7 +164,7 @@ class HindiLanguageModelTrainer:
         snapshot = engine.saving.snapshot()
         snapshot.state["saved_with"] = {"epoch": epoch, "val_loss": val_loss}
         if engine.ranks.is_main:
-            engine.saving.writer.write(Order(snapshot, is_best=engine.saving.is_best))
+            engine.saving.writer.write(snapshot, engine.saving.is_best)
             engine.saving.writer.finish()
         return engine.checkpoints / step_folder(engine.position.step)
 

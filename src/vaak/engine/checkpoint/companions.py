@@ -41,19 +41,15 @@ LARGE = 16 * 2**20
 
 def write_companions(folder: Path, companions: Mapping[str, str | Path]) -> list[str]:
     """Write companions, flushed to the disk; return the names of those that were there to be written."""
-    return [name for name, content in companions.items() if _write(folder / name, content)]
-
-
-def _write(file: Path, content: str | Path) -> bool:
-    if isinstance(content, Path) and not content.is_file():
-        return False
-    file.parent.mkdir(parents=True, exist_ok=True)
-    if isinstance(content, Path):
-        files.copy_file(content, file)
-        files.sync_file(file)
-    else:
-        files.write_text(file, content)
-    return True
+    there = {name: one for name, one in companions.items() if not isinstance(one, Path) or one.is_file()}
+    for name, content in there.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        if isinstance(content, Path):
+            files.copy_file(content, folder / name)
+            files.sync_file(folder / name)
+        else:
+            files.write_text(folder / name, content)
+    return list(there)
 
 
 def share_large(folder: Path, listed: Mapping[str, Entry]) -> None:
@@ -107,7 +103,7 @@ def _second_copy(folder: Path, frozen: Entry) -> Path:
     return folder / f"frozen-{frozen.sha256[:12]}.safetensors"
 
 
-def restore_companions(path: Path, run: Path, base: nn.Module | None = None) -> None:
+def restore_companions(path: Path, run: Path, base: nn.Module) -> None:
     """Restore what is damaged of a checkpoint's companions from the copies of ``run`` or of another checkpoint.
 
     Frozen weights are also restored from those of ``base``, its model as it is before a checkpoint is restored. A
@@ -123,7 +119,7 @@ def restore_companions(path: Path, run: Path, base: nn.Module | None = None) -> 
                 _put(path / name, lambda file, copy=copy: files.copy_file(copy, file))  # type: ignore[misc]
                 log.warning("%s was damaged or missing: it is restored from %s", path / name, copy)
                 continue
-            if name == FROZEN and base is not None and _restore_from(base, path, entry):
+            if name == FROZEN and _restore_from(base, path, entry):
                 log.warning("%s was damaged or missing: it is restored from its base", path / name)
                 continue
         except OSError as error:
@@ -153,7 +149,7 @@ def demand_frozen(path: Path, listed: Mapping[str, Entry]) -> None:
         raise _lost(path)
 
 
-def frozen_tensors(path: Path, base: nn.Module | None = None) -> dict[str, torch.Tensor]:
+def frozen_tensors(path: Path, base: nn.Module | None) -> dict[str, torch.Tensor]:
     """The frozen weights of a checkpoint, of whichever copy is whole, or those of ``base``, if they are the same.
 
     Raises CheckpointError where they are lost.

@@ -176,7 +176,7 @@ def verify(path: Path) -> None:
     demand_frozen(path, listed)
 
 
-def restore_checkpoint(path: Path, run: Path, base: nn.Module | None = None) -> None:
+def restore_checkpoint(path: Path, run: Path, base: nn.Module) -> None:
     """Verify a checkpoint that the run in a directory resumes from, and restore its companions.
 
     ``base`` is its model before any checkpoint is restored. Raises CheckpointError where it can't be resumed from.
@@ -318,15 +318,6 @@ def resolve_checkpoint(path: Path) -> Path:
     return found
 
 
-@dataclass(frozen=True)
-class Order:
-    """A snapshot to write, and why: ``is_best`` so far; ``is_periodic`` is False for one that is only the best."""
-
-    snapshot: Snapshot
-    is_best: bool
-    is_periodic: bool = True
-
-
 class CheckpointWriter:
     """Writes snapshots into ``folder`` on a separate thread. ``session`` is that of the run, noted in each manifest.
 
@@ -347,16 +338,27 @@ class CheckpointWriter:
         self.thread: threading.Thread | None = None
         self.failure: BaseException | None = None
 
-    def write(self, order: Order) -> None:
-        """Begin to write; wait first for the one in flight. Raises that one's failure."""
-        self._begin(lambda: self._write(order))
+    def write(self, snapshot: Snapshot, is_best: bool, is_periodic: bool = True) -> None:
+        """Begin to write a snapshot; wait first for the one in flight. Raises that one's failure.
+
+        ``is_best`` so far; ``is_periodic`` is False for one that is only the best.
+        """
+        self._begin(lambda: self._write(snapshot, is_best, is_periodic))
 
     def give(self, snapshot: Snapshot) -> None:
         """Begin to give rank 0, which writes them, this rank's parts; wait first for those of the one before.
 
         Raises UserError where rank 0 has gone before it had those.
         """
-        self._begin(lambda: self._give(snapshot))
+
+        def give() -> None:
+            try:
+                for _ in snapshot.chunks:
+                    pass
+            except BaseException as error:
+                self.failure = error
+
+        self._begin(give)
 
     def _begin(self, work: Callable[[], None]) -> None:
         self.finish()
@@ -367,13 +369,6 @@ class CheckpointWriter:
             work()
         else:
             self.thread = thread
-
-    def _give(self, snapshot: Snapshot) -> None:
-        try:
-            for _ in snapshot.chunks:
-                pass
-        except BaseException as error:
-            self.failure = error
 
     def wait(self) -> None:
         """Wait for the checkpoint in flight."""
@@ -411,17 +406,17 @@ class CheckpointWriter:
         if failure is not None:
             raise failure
 
-    def _write(self, order: Order) -> None:
+    def _write(self, snapshot: Snapshot, is_best: bool, is_periodic: bool) -> None:
         try:
             if self.metrics.exists():
                 files.sync_file(self.metrics)
-            before = self.folder / step_folder(order.snapshot.step)  # one that is written again stays periodic
-            about: dict[str, Any] = {"periodic": order.is_periodic or (before.is_dir() and _is_periodic(before))}
+            before = self.folder / step_folder(snapshot.step)  # one that is written again stays periodic
+            about: dict[str, Any] = {"periodic": is_periodic or (before.is_dir() and _is_periodic(before))}
             if self.session is not None:
                 about["session"] = self.session
-            path = save_checkpoint(self.folder, order.snapshot, about, self.companions)
+            path = save_checkpoint(self.folder, snapshot, about, self.companions)
             point(self.folder, "last", path.name)
-            if order.is_best:
+            if is_best:
                 point(self.folder, "best", path.name)
             self._remove_superfluous()
             self.finished.append(path)

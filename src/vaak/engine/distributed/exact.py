@@ -122,7 +122,10 @@ class ExactGradients(OwnGradients):
             parameter.grad = scale_exactly(rounded, exponent - PLACES).to(parameter.dtype)
             if code >= NOT_FINITE:
                 parameter.grad.fill_(torch.nan)
-        return self._terms(every)
+        totals = sum_in_order(part for _, parts, _ in every for part in parts)  # in the order of microbatches
+        every_unit = {name: unit for _, _, own_units in every for name, unit in own_units.items()}
+        values = torch.tensor(list(totals.values()), device=self._world.device)
+        return dict(zip(totals, values.unbind(), strict=True)), {name: every_unit[name] for name in totals}
 
     def drop(self) -> None:
         """Drop every gradient and free the sums."""
@@ -138,13 +141,6 @@ class ExactGradients(OwnGradients):
         codes = exponents_of(highest, [place in reached for place in range(len(self._trained))])
         firsts = [one for one in self._world.gather(None if number is None else [number, codes]) if one is not None]
         self._exponents = _filled_in(min(firsts)[1] if firsts else codes)
-
-    def _terms(self, every: list[Any]) -> tuple[dict[str, Tensor], dict[str, str]]:
-        """The terms' sums in the order of microbatches, and their units."""
-        totals = sum_in_order(part for _, parts, _ in every for part in parts)
-        units = {name: unit for _, _, own in every for name, unit in own.items()}
-        values = torch.tensor(list(totals.values()), device=self._world.device)
-        return dict(zip(totals, values.unbind(), strict=True)), {name: units[name] for name in totals}
 
 
 def precise_of(x: Tensor) -> torch.dtype:

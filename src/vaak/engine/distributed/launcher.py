@@ -237,12 +237,6 @@ ENDING_SECONDS = 3.0
 STAYING_SECONDS = 1.0
 
 
-def _ranks_of_this_machine(rank: int) -> range:
-    """Those that the launcher of this one has started with it."""
-    first = rank - int(os.environ.get("LOCAL_RANK", "0"))
-    return range(first, first + int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
-
-
 class Store(Protocol):
     """The ranks' common store (torch's)."""
 
@@ -271,9 +265,11 @@ class RankMonitor:
         """
         self.store.set(self._key(self.rank), json.dumps(own_place()))
         begun, everyone = time.monotonic(), range(self.world_size)
+        first = self.rank - int(os.environ.get("LOCAL_RANK", "0"))
+        neighbours = range(first, first + int(os.environ.get("LOCAL_WORLD_SIZE", "1")))  # those of this machine
         while not (self.rank and self.store.check([self._key("all")])):
             late = time.monotonic() - begun > seconds
-            for rank in everyone if late or not self.rank else _ranks_of_this_machine(self.rank):
+            for rank in everyone if late or not self.rank else neighbours:
                 if rank not in self.places and self.store.check([self._key(rank)]):
                     self.places[rank] = json.loads(self.store.get(self._key(rank)))
             if lost := self._ended_here():

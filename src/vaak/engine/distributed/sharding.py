@@ -230,16 +230,14 @@ class _PartsOfParameters(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        kept = [one for one in tree_leaves((args, kwargs)) if isinstance(one, Tensor) and self._is_kept(one)]
+        tensors = (one for one in tree_leaves((args, kwargs)) if isinstance(one, Tensor) and one.is_meta)
+        kept = [one for one in tensors if one.untyped_storage()._cdata in self._kept]
         if kept and not func.is_view:
             if len(kept) > 1 or kept[0] is not args[0] or not func.overloadpacket.__name__.endswith("_"):
                 self._refuse(f"the values of a weight are used ({func}; after {self._last})")
             self._write(func, *args, **kwargs)
             return args[0]
         return func(*args, **kwargs)
-
-    def _is_kept(self, tensor: Tensor) -> bool:
-        return tensor.is_meta and tensor.untyped_storage()._cdata in self._kept
 
     def _write(self, func: Any, target: Tensor, *args: Any, **kwargs: Any) -> None:
         """Do to the part what ``func`` does in place to the parameter, or to its rows from one to another."""
@@ -257,14 +255,14 @@ class _PartsOfParameters(TorchDispatchMode):
             func(drawn, *args, **kwargs)
             own.copy_(drawn[within])
             self._passed(drawn.nbytes)
-        elif func.overloadpacket in ROUNDED_ALONE and not kwargs and not any(map(_has_shape, args)):
+        elif (
+            func.overloadpacket in ROUNDED_ALONE
+            and not kwargs
+            and not any(isinstance(one, Tensor) and one.ndim for one in args)
+        ):
             func(own, *args)
         else:
             self._refuse(f"a weight is computed by {func} (after {self._last})")
-
-
-def _has_shape(argument: Any) -> bool:
-    return isinstance(argument, Tensor) and argument.ndim > 0
 
 
 HELD_AT_MOST = 64 * 2**20
@@ -355,7 +353,13 @@ class IndependentModel:
 
         if not torch.is_grad_enabled():
             return computed(*args, **kwargs)
-        return checkpoint(computed, *args, use_reentrant=False, context_fn=_uncounted, **kwargs)
+        return checkpoint(
+            computed,
+            *args,
+            use_reentrant=False,
+            context_fn=lambda: (contextlib.nullcontext(), unwatched()),  # computing it again isn't work of the model
+            **kwargs,
+        )
 
     @contextlib.contextmanager
     def _gathered(self, number: int) -> Iterator[None]:
@@ -405,11 +409,6 @@ def _absent(parameter: Tensor, device: torch.device) -> Tensor:
     """What stands for the values of a parameter that isn't there: its shape, and no memory."""
     nothing = math.nan if parameter.is_floating_point() else 0
     return torch.full((), nothing, dtype=parameter.dtype, device=device).expand(parameter.shape)
-
-
-def _uncounted() -> tuple[contextlib.AbstractContextManager[Any], contextlib.AbstractContextManager[Any]]:
-    """The contexts of a block's forward and of its computing it again, which isn't work of the model."""
-    return contextlib.nullcontext(), unwatched()
 
 
 def _drop_gradient(parameter: Tensor) -> None:

@@ -186,7 +186,7 @@ def _adam(
 OBEYS = "obeys_found_inf"
 
 
-def obeys_found_inf(optimizer: Optimizer, of_others: Container[Tensor] = ()) -> bool:
+def obeys_found_inf(optimizer: Optimizer, of_others: Container[Tensor]) -> bool:
     """Return whether ``given_found_inf`` keeps its next step from changing anything: that of fused Adam and AdamW.
 
     Not the first one of a parameter, which makes its moments, and not where parameters are divided over ranks; those

@@ -130,7 +130,7 @@ class AsrMeters(Meters):
         return {**found, "dead_experts": float(uses.count(0.0))} if uses else found
 
 
-def _routed(gate: Tensor | None = None, weights: Tensor | None = None) -> Iterator[tuple[str, float, float]]:
+def _routed(gate: Tensor | None, weights: Tensor | None) -> Iterator[tuple[str, float, float]]:
     """Return sums over rows of how much the experts are used, and of how sure the gate is."""
     if gate is None or weights is None:
         return

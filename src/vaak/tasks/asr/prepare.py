@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from vaak.audio.config import AudioConfig
 from vaak.audio.corpora.corpus import AudioCorpus
@@ -94,7 +94,7 @@ class AsrSources:
     folder: Path
 
     @classmethod
-    def of(cls, experiment: AsrExperiment, datasets: Datasets, folder: Path) -> AsrSources:
+    def of(cls, experiment: AsrExperiment, datasets: Datasets, folder: Path) -> Self:
         audio, skip_bad = experiment.global_config, experiment.skips_bad_examples
         return cls(datasets, audio, experiment.model, experiment.data, skip_bad, folder)
 

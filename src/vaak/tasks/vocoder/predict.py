@@ -44,28 +44,24 @@ class Vocoded(NamedTuple):
         return {"name": self.name, "vocoder": self.own._asdict(), "griffin_lim": self.other._asdict()}
 
 
-def vocode(model: VocoderModel, name: str, samples: np.ndarray, num_iterations: int) -> Vocoded:
-    """Return what a model and ``num_iterations`` of Griffin–Lim make of the samples ``(time,)`` called ``name``."""
-    return _vocoded(model, num_iterations, [(name, samples)])[0]
-
-
 def vocode_files(
     model: VocoderModel, paths: Iterable[str], num_iterations: int, batch_size: int | None = None
 ) -> Iterator[Vocoded]:
     """Each audio file, several at a time. Raises DataError for one that can't be read."""
     batches = Batches(next(model.parameters()).device, batch_size, AT_FIRST)
-    together = partial(_vocoded, model, num_iterations)
-    return batches.results(_read(paths, model.mel.config.sampling_rate), lambda one: len(one[1]), together)
+    together = partial(vocode, model, num_iterations)
 
+    def recordings() -> Iterator[tuple[str, np.ndarray]]:
+        for path in paths:
+            with AudioFile(Path(path), model.mel.config.sampling_rate) as file:
+                yield str(path), file.samples(0, file.num_samples)
 
-def _read(paths: Iterable[str], sampling_rate: int) -> Iterator[tuple[str, np.ndarray]]:
-    for path in paths:
-        with AudioFile(Path(path), sampling_rate) as file:
-            yield str(path), file.samples(0, file.num_samples)
+    return batches.results(recordings(), lambda one: len(one[1]), together)
 
 
 @torch.no_grad()
-def _vocoded(model: VocoderModel, num_iterations: int, recordings: Sequence[tuple[str, np.ndarray]]) -> list[Vocoded]:
+def vocode(model: VocoderModel, num_iterations: int, recordings: Sequence[tuple[str, np.ndarray]]) -> list[Vocoded]:
+    """Return what a model and ``num_iterations`` of Griffin–Lim make of recordings, by name: samples ``(time,)``."""
     device = next(model.parameters()).device
     reals = [torch.tensor(samples, device=device) for _, samples in recordings]
     made = samples_of(model.generator, [model.mel_of(real[None])[0] for real in reals])

@@ -201,7 +201,8 @@ class VocoderTask(SpeechTask[VocoderExperiment, PreparedCuts, VocoderDataset]):
         dataset, lines = self.dataset("valid"), []
         for index in range(min(self.data.num_samples, len(dataset.lengths))):
             example = dataset.example(index, np.random.default_rng(0))
-            made = vocode(cast("VocoderModel", model), example.name, example.samples, self.data.num_iterations)
+            recording = example.name, example.samples
+            [made] = vocode(cast("VocoderModel", model), self.data.num_iterations, [recording])
             audio = {"": made.samples, "-griffin-lim": made.griffin_lim, "-recording": made.recording}
             for kind, samples in audio.items():
                 with speech_file(self._sample(index, kind), self.mel.sampling_rate, pause=0.0) as file:

@@ -17,7 +17,6 @@ from vaak.core.storage import files as storage
 from vaak.engine.checkpoint import files as checkpoint
 from vaak.engine.checkpoint.files import (
     CheckpointWriter,
-    Order,
     Snapshot,
     list_checkpoints,
     load_checkpoint,
@@ -28,8 +27,8 @@ from vaak.engine.checkpoint.files import (
 )
 
 
-def order(step: int, is_best: bool = False) -> Order:
-    return Order(Snapshot(step, {"weight": torch.full((2,), float(step))}, {}, {"position": {"step": step}}), is_best)
+def snapshot(step: int) -> Snapshot:
+    return Snapshot(step, {"weight": torch.full((2,), float(step))}, {}, {"position": {"step": step}})
 
 
 def steps_in(folder: Path) -> list[int]:
@@ -44,7 +43,7 @@ def test_the_newest_are_kept_and_best_and_last_whatever_their_age(
     folder = tmp_path_factory.mktemp("run")
     writer = CheckpointWriter(folder, folder / "metrics.jsonl", limit)
     for step, is_best in enumerate(bests, 1):
-        writer.write(order(step, is_best))
+        writer.write(snapshot(step), is_best)
         writer.finish()
         best = max((number for number, is_best in enumerate(bests[:step], 1) if is_best), default=None)
         newest = list(range(max(1, step - limit + 1), step + 1))
@@ -68,7 +67,7 @@ def test_those_of_every_so_many_steps_are_kept_beyond_the_limit(tmp_path: Path):
 def test_without_a_limit_all_are_kept(tmp_path: Path):
     writer = CheckpointWriter(tmp_path, tmp_path / "metrics.jsonl", None)
     for step in range(1, 6):
-        writer.write(order(step))
+        writer.write(snapshot(step), is_best=False)
     writer.finish()
     assert steps_in(tmp_path) == [1, 2, 3, 4, 5]
 
@@ -84,8 +83,8 @@ def test_training_goes_on_while_one_is_written_and_a_second_waits(tmp_path: Path
 
     monkeypatch.setattr(checkpoint, "save_checkpoint", slow)
     writer = CheckpointWriter(tmp_path, tmp_path / "metrics.jsonl", None)
-    writer.write(order(1))  # comes back though nothing is written yet
-    second = threading.Thread(target=writer.write, args=(order(2),))
+    writer.write(snapshot(1), is_best=False)  # comes back though nothing is written yet
+    second = threading.Thread(target=writer.write, args=(snapshot(2), False))
     second.start()
     second.join(0.1)
     assert second.is_alive()  # one in flight: it waits
@@ -102,7 +101,7 @@ def test_without_room_for_a_thread_it_is_written_at_once(tmp_path: Path, monkeyp
 
     monkeypatch.setattr(threading.Thread, "start", no_room)
     writer = CheckpointWriter(tmp_path, tmp_path / "metrics.jsonl", None)
-    writer.write(order(3))
+    writer.write(snapshot(3), is_best=False)
     assert steps_in(tmp_path) == [3]
     writer.finish()
 
@@ -114,13 +113,13 @@ def test_a_failure_is_raised_once_and_later_checkpoints_succeed(tmp_path: Path, 
     writer = CheckpointWriter(tmp_path, tmp_path / "metrics.jsonl", None)
     with monkeypatch.context() as patched:
         patched.setattr(checkpoint, "save_checkpoint", broken)
-        writer.write(order(1))
+        writer.write(snapshot(1), is_best=False)
         assert writer.thread is not None
         writer.thread.join()
         with pytest.raises(CheckpointError, match="the disk is full"):
             writer.raise_failure()
         writer.raise_failure()
-    writer.write(order(2))
+    writer.write(snapshot(2), is_best=False)
     writer.finish()
     assert steps_in(tmp_path) == [2]
 
@@ -133,8 +132,8 @@ def test_the_run_hears_of_a_failure_at_its_next_step(tmp_path: Path, monkeypatch
     trainer = toy_trainer(tmp_path, checkpoint={"interval": 2})
     write = trainer.saving.writer.write
 
-    def write_and_wait(one: Order) -> None:
-        write(one)
+    def write_and_wait(*one: Any) -> None:
+        write(*one)
         assert trainer.saving.writer.thread is not None
         trainer.saving.writer.thread.join()
 
@@ -164,14 +163,14 @@ def test_the_log_is_flushed_before_the_checkpoint_is_there(tmp_path: Path, monke
         checkpoint, "point", lambda folder, name, _: happened.append(f"{name} {len(list_checkpoints(folder))}")
     )
     writer = CheckpointWriter(folder, metrics, None)
-    writer.write(order(1, is_best=True))
+    writer.write(snapshot(1), is_best=True)
     writer.finish()
     named = [name for name in happened if name[0] != "."]  # without temporary files
     assert named == ["metrics.jsonl", "model.safetensors", "optimizer.safetensors", "last 1", "best 1"]
 
 
 def test_leftovers_of_a_killed_writer_are_removed_and_nothing_else(tmp_path: Path):
-    whole = save_checkpoint(tmp_path, order(1).snapshot)
+    whole = save_checkpoint(tmp_path, snapshot(1))
     for name in (".step-00000002.123.tmp", ".step-00000003.removed"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "model.safetensors").touch()
@@ -183,7 +182,7 @@ def test_leftovers_of_a_killed_writer_are_removed_and_nothing_else(tmp_path: Pat
 
 
 def test_a_writer_killed_while_replacing_loses_nothing(tmp_path: Path):
-    whole = save_checkpoint(tmp_path, order(1).snapshot)
+    whole = save_checkpoint(tmp_path, snapshot(1))
     whole.rename(tmp_path / f".{whole.name}{checkpoint.REPLACED}")
     remove_leftovers(tmp_path)
     assert steps_in(tmp_path) == [1]

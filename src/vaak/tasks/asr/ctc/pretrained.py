@@ -207,7 +207,7 @@ class PretrainedCtc(CtcNetwork):
         return torch.cat([nn.functional.pad(row, (0, longest - row.shape[2])) for row in rows])
 
 
-def load_base(source: str, ids: SpecialIds, adapter: str | None = None) -> Any:
+def load_base(source: str, ids: SpecialIds, adapter: str | None) -> Any:
     """Return the base of a folder or of the Hub, in 32 bits, with an output layer for ``ids``; drawn, if it has none.
 
     With an ``adapter``, both are those of this language, or both are drawn. Raises UserError where it can't be loaded.
@@ -281,7 +281,7 @@ def write_pretrained(
     pieces: list[str],
     prepared: Path,
     folder: Path,
-    language: str | None = None,
+    language: str | None,
 ) -> None:
     """Write ``folder``, completely or not at all, for transformers: a network with adapters ``merged``, and characters.
 

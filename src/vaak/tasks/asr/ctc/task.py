@@ -100,9 +100,7 @@ class CtcTask(Recogniser):
         return recipe(self._sources(datasets), splits, own)
 
     def _sources(self, datasets: Datasets) -> CtcSources:
-        sources = CtcSources.of(self.experiment, datasets, self.folder)
-        assert isinstance(sources, CtcSources)
-        return sources
+        return CtcSources.of(self.experiment, datasets, self.folder)
 
     def make_dataset(self, split: str) -> CtcDataset:
         dataset = CtcDataset(
