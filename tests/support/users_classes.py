@@ -51,3 +51,18 @@ def mean_of(x, mask):
     return (x * mask[..., None]).sum(1, keepdim=True) / mask.sum(1)[:, None, None]
 """
 """A network whose places read the mean of those they may see."""
+STEPPING = NETWORK.replace(
+    "def mean_of",
+    """\
+    def decode_step(self, x, state, memory=None, memory_mask=None):
+        before = x.new_zeros(x.shape[0], 1, x.shape[2]) if state is None else state["sum"]
+        count, sums = 0 if state is None else int(state["count"][0]), before + x.cumsum(1)
+        new = torch.arange(count + 1, count + x.shape[1] + 1, device=x.device)
+        y = x + self.output(self.inner(torch.cat((x, sums / new[:, None]), -1)).tanh())
+        state = {"sum": sums[:, -1:], "count": new[-1:].expand(x.shape[0])}
+        return (y if self.look is None else y + self.look(mean_of(memory, memory_mask))), state
+
+def mean_of""",
+    1,
+)
+"""The same network with a state: the sum so far, and of how many places."""

@@ -29,7 +29,7 @@ from vaak.nn.decoding.cache import StackCache
 from vaak.nn.feed_forward import mixtures_of
 from vaak.nn.initialisation import initialise
 from vaak.nn.kernels.random_features import SquaredNorms
-from vaak.nn.own_network import InputCache, make_stack
+from vaak.nn.own_network import InputCache, StateCache, make_stack
 from vaak.nn.positional_encodings import SINUSOIDAL
 
 
@@ -60,7 +60,7 @@ class TransformerModel(nn.Module):
         documents: Int[Tensor, "batch time"] | None = None,
         mask: Bool[Tensor, "batch time"] | None = None,
         positions: Int[Tensor, "#batch time"] | None = None,
-        cache: StackCache | InputCache | None = None,
+        cache: StackCache | InputCache | StateCache | None = None,
         select: Bool[Tensor, "batch time"] | Int[Tensor, "selected"] | None = None,
         norms: SquaredNorms | None = None,
         project: bool = True,
@@ -95,7 +95,7 @@ class TransformerModel(nn.Module):
         documents: Int[Tensor, "batch time"] | None = None,
         mask: Bool[Tensor, "batch time"] | None = None,
         positions: Int[Tensor, "#batch time"] | None = None,
-        cache: StackCache | InputCache | None = None,
+        cache: StackCache | InputCache | StateCache | None = None,
         norms: SquaredNorms | None = None,
         num_documents: int | None = None,
     ) -> Float[Tensor, "batch time d_model"]:
@@ -121,7 +121,7 @@ class TransformerModel(nn.Module):
     def _head_weight(self) -> Tensor:
         return self.embedding.weight if self.head is None else self.head.weight
 
-    def new_cache(self) -> StackCache | InputCache:
+    def new_cache(self) -> StackCache | InputCache | StateCache:
         """An empty cache, for decoding token by token."""
         return self.stack.new_cache()
 
@@ -216,7 +216,7 @@ class EncoderDecoderModel(nn.Module):
         memory: Float[Tensor, "batch source_time encoder_width"],
         source_mask: Bool[Tensor, "batch source_time"],
         *,
-        cache: StackCache | InputCache | None = None,
+        cache: StackCache | InputCache | StateCache | None = None,
     ) -> Float[Tensor, "batch target_time decoder_width"]:
         """Return what ``logits`` scores; with a ``cache``, ``target`` has the new tokens only."""
         embedded = self.target_dropout(embed(self.target_embedding, target, self.config.decoder))
@@ -244,7 +244,7 @@ class EncoderDecoderModel(nn.Module):
         weight = self.target_embedding.weight if self.head is None else self.head.weight
         return HeadInputs(hidden, weight, self.output_bias)
 
-    def new_cache(self) -> StackCache | InputCache:
+    def new_cache(self) -> StackCache | InputCache | StateCache:
         """An empty cache, for decoding token by token."""
         return self.decoder.new_cache()
 

@@ -5,6 +5,7 @@
     class Net(nn.Module):
         def __init__(self, d_model, causal, ...): ...       # it may also ask for dropout and memory_width
         def forward(self, x, mask): ...                     # and for memory, memory_mask and documents
+        def decode_step(self, x, state): ...                # if it has it: to write token by token without rereading
 
 ``x`` and what comes back are ``(batch, time, d_model)``, ``mask`` ``(batch, time)`` is True where a place is real, with
 padding on the right. What a task relies on is tried when the network is made, on a few random numbers: a causal network
@@ -17,6 +18,7 @@ import contextlib
 import inspect
 import traceback
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated as Bool
 from typing import Annotated as Float
@@ -52,6 +54,7 @@ class OwnNetwork(nn.Module):
         self.network = self._made(memory_width)
         takes = inspect.signature(self.network.forward).parameters
         self.takes_documents = "documents" in takes
+        self.has_steps = causal and hasattr(self.network, "decode_step")
         if memory_width is not None and not {"memory", "memory_mask"} <= {*takes}:
             raise self._wrong("this decoder looks at an encoder: its forward must take memory and memory_mask")
         made = torch.empty(0)  # under vaak.engine.dry_pass, and on the device meta, tensors have shapes alone
@@ -77,7 +80,7 @@ class OwnNetwork(nn.Module):
         *,
         documents: Int[Tensor, "batch time"] | None = None,
         mask: Bool[Tensor, "batch time"] | None = None,
-        cache: InputCache | None = None,
+        cache: InputCache | StateCache | None = None,
         memory: Float[Tensor, "batch memory_time memory_width"] | None = None,
         memory_mask: Bool[Tensor, "batch memory_time"] | None = None,
         positions: None = None,
@@ -86,8 +89,11 @@ class OwnNetwork(nn.Module):
     ) -> Float[Tensor, "batch time d_model"]:
         """Return what the network makes of ``x``. ``norms`` and ``num_documents`` are not its concern.
 
-        With a ``cache`` it reads all tokens so far again, each row's moved so that its padding is on the right.
+        With a cache of states it continues from these; with one of inputs it reads all tokens so far again, each
+        row's moved so that its padding is on the right.
         """
+        if isinstance(cache, StateCache):
+            return self._continued(x, documents, cache, memory, memory_mask)
         if cache is None:
             if documents is not None:
                 self.demand_packing("documents are packed into rows")
@@ -123,9 +129,38 @@ class OwnNetwork(nn.Module):
             found = self.network(x, mask, **further)
         return found
 
-    def new_cache(self) -> InputCache:
+    def _continued(
+        self,
+        x: Tensor,
+        documents: Tensor | None,
+        cache: StateCache,
+        memory: Tensor | None,
+        memory_mask: Tensor | None,
+    ) -> Tensor:
+        """What ``decode_step`` makes of new places: rows that have read as many go together, without padding."""
+        time = x.shape[1]
+        if not cache.groups:
+            lengths = x.new_full(x.shape[:1], time) if documents is None else (documents >= 0).sum(1)
+            groups = [torch.nonzero(lengths == length)[:, 0] for length in lengths.unique()]
+            cache.groups = [RowsInStep(rows, None) for rows in groups]
+        found: Tensor | None = None
+        for group in cache.groups:
+            rows = slice(None) if len(cache.groups) == 1 else group.rows
+            # only a first call has rows of different lengths
+            unread = time if documents is None or time == 1 else int((documents[group.rows[0]] >= 0).sum())
+            further: dict[str, Any] = {}
+            if memory is not None:
+                seen = _all_true(memory) if memory_mask is None else memory_mask
+                further = {"memory": memory[rows], "memory_mask": seen[rows]}
+            made, group.state = self.network.decode_step(x[rows, time - unread :], group.state, **further)
+            found = made.new_zeros(x.shape) if found is None else found
+            found[rows, time - unread :] = made
+        assert found is not None
+        return found
+
+    def new_cache(self) -> InputCache | StateCache:
         """An empty cache, for decoding token by token."""
-        return InputCache()
+        return StateCache() if self.has_steps else InputCache()
 
     def recompute(self, on: bool) -> None:
         """Keep only the network's input in training, and compute the rest again in the backward pass, or not."""
@@ -165,6 +200,8 @@ class OwnNetwork(nn.Module):
         mask, found = trial.mask, self._called(trial)
         if self.causal:
             self._try_later_places(trial, found)
+        if self.has_steps:
+            self._try_steps(trial)
         if _differ(found[mask], self._called(trial, x=trial.changed(trial.x, ~mask))[mask]):
             raise self._wrong(
                 "what it makes of real places changes with the padding, where mask is False; leave it out"
@@ -197,6 +234,24 @@ class OwnNetwork(nn.Module):
                 )
         if _differ(found[mask], self._called(trial, mask=torch.ones_like(mask))[mask]):
             raise self._wrong("what it makes of a place changes with the mask of later ones; a decoder has none")
+
+    def _try_steps(self, trial: _Trial) -> None:
+        """Raise OptionError where ``decode_step`` gives other numbers than a whole pass, or rows can't be chosen."""
+        x, memory, memory_mask = trial.x, trial.memory, trial.memory_mask
+        whole = self._called(trial, mask=torch.ones_like(trial.mask))
+        cache, order = StateCache(), torch.tensor([2, 0, 1], device=x.device)
+        with self._telling("decode_step fails"):
+            parts = [self._continued(x[:, :4], None, cache, memory, memory_mask)]
+            cache.select(order)
+            if memory is not None and memory_mask is not None:
+                memory, memory_mask = memory[order], memory_mask[order]
+            for place in (slice(4, 5), slice(5, x.shape[1])):
+                parts.append(self._continued(x[order, place], None, cache, memory, memory_mask)[order.argsort()])
+        if _differ(torch.cat(parts, 1), whole, CLOSE):
+            raise self._wrong(
+                "decode_step gives other numbers than forward for the same places; it continues after those that state "
+                "is of, and the first dimension of each tensor in state is the batch"
+            )
 
     def _called(self, trial: _Trial, **other: Tensor) -> Tensor:
         given: dict[str, Any] = {"x": trial.x, "mask": trial.mask, "memory": trial.memory, **other}
@@ -317,6 +372,41 @@ class InputCache:
         self.x = None if self.x is None else self.x.index_select(0, rows)
         if self.documents is not None:
             self.documents = self.documents.index_select(0, rows)
+
+
+@dataclass
+class RowsInStep:
+    """Rows that have read equally many tokens: which they are, and the network's state of them."""
+
+    rows: Int[Tensor, "row"]
+    state: Any
+
+
+class StateCache:
+    """The past of a network with ``decode_step``: its states, of rows that have read as many tokens together."""
+
+    def __init__(self) -> None:
+        self.groups: list[RowsInStep] = []
+
+    def select(self, rows: Tensor, *, memory: bool = True) -> None:
+        """Keep these rows, in this order; what a decoder looks at is given with each call."""
+        kept = []
+        for group in self.groups:
+            new, old = torch.nonzero(rows[:, None] == group.rows, as_tuple=True)
+            if len(new):
+                kept.append(RowsInStep(new, _rows_of(group.state, old)))
+        self.groups = kept
+
+
+def _rows_of(state: Any, rows: Tensor) -> Any:
+    """Some rows of each tensor in a state, which may be a tensor, or a tuple, list or dict of states."""
+    if isinstance(state, Tensor):
+        return state.index_select(0, rows)
+    if isinstance(state, dict):
+        return {name: _rows_of(one, rows) for name, one in state.items()}
+    if isinstance(state, list | tuple):
+        return type(state)(_rows_of(one, rows) for one in state)
+    return state
 
 
 Stack = TransformerStack | OwnNetwork

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from users_classes import NETWORK
+from users_classes import NETWORK, STEPPING
 from vaak.core.errors import OptionError, UserError
 from vaak.nn.config import ConformerConfig, DecoderConfig, StackConfig
 from vaak.nn.conformer import Conformer
@@ -41,9 +41,9 @@ def stack_of(reference: str, causal: bool = True, memory_width: int | None = Non
     return stack
 
 
-@pytest.fixture
-def net(tmp_path: Path) -> str:
-    (tmp_path / "own.py").write_text(NETWORK)
+@pytest.fixture(params=[NETWORK, STEPPING], ids=["reads again", "has steps"])
+def net(tmp_path: Path, request: pytest.FixtureRequest) -> str:
+    (tmp_path / "own.py").write_text(request.param)
     return f"{tmp_path / 'own.py'}:Net"
 
 
@@ -181,6 +181,40 @@ def test_decoding_reads_what_a_whole_pass_reads(net):
     cache.select(torch.tensor([0]))
     found = model(ids[:1, 4:5], documents=torch.zeros(1, 1, dtype=torch.long), cache=cache)
     torch.testing.assert_close(found[0, 0], whole[0, 4])
+
+
+@torch.no_grad()
+@pytest.mark.parametrize(("code", "read"), [(NETWORK, 2 * sum(range(4, 13))), (STEPPING, 2 * 12)])
+def test_with_steps_each_token_is_read_once(tmp_path, monkeypatch, code, read):
+    """Two rows, four tokens at first and eight more."""
+    (tmp_path / "own.py").write_text(code)
+    model = TransformerModel(
+        StackConfig(type=f"{tmp_path / 'own.py'}:Net", d_model=WIDTH, dropout=0.0), 20, causal=True
+    ).eval()
+    places = list[int]()
+    model.stack.network.inner.register_forward_hook(lambda _, given, __: places.append(given[0][..., 0].numel()))
+    cache, ids = model.new_cache(), torch.arange(24).view(2, 12) % 20
+    model(ids[:, :4], cache=cache)
+    for place in range(4, 12):
+        model(ids[:, place, None], cache=cache)
+    assert sum(places) == read
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong", "message"),
+    [
+        ("count + 1, count + x", "1, x", "decode_step gives other numbers than forward"),
+        ('"sum": sums[:, -1:]', '"sum": sums[:, -1:].detach().clone().roll(1, 0)', "decode_step gives other numbers"),
+        ("), state\n", ")\n", r"decode_step fails: .* values to unpack"),
+        ("memory=None, memory_mask=None):\n        before", "):\n        before", "decode_step fails: TypeError"),
+    ],
+)
+def test_steps_that_are_not_those_of_forward_are_said(tmp_path, right, wrong, message):
+    assert right in STEPPING
+    (tmp_path / "own.py").write_text(STEPPING.replace(right, wrong))
+    with pytest.raises(OptionError, match=message) as error:
+        stack_of(f"{tmp_path / 'own.py'}:Net", memory_width=WIDTH)
+    assert "\n" not in str(error.value)
 
 
 @torch.no_grad()

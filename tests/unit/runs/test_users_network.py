@@ -12,12 +12,13 @@ import torch
 
 import tiny_runs
 import vaak as library
-from users_classes import NETWORK
+from users_classes import NETWORK, STEPPING
 from vaak.config.base import REGISTERED
 from vaak.config.load import load
 from vaak.core.errors import UserError
 from vaak.engine.checkpoint.files import load_checkpoint, newest_whole
 from vaak.nn.decoding.sampling import SamplingSettings
+from vaak.nn.own_network import InputCache, StateCache
 from vaak.runs.start import train
 from vaak.tasks.lm.predict import generate_batch
 
@@ -128,6 +129,22 @@ def test_what_it_writes_is_what_its_scores_say(whole):
             for _ in range(4):
                 ids.append(int(model(torch.tensor([ids]))[0, -1].argmax()))
         assert found == ids[len(prompt) :]
+
+
+def test_with_steps_it_writes_the_same_texts(project, whole, tmp_path):
+    """The same training, so the same weights; now it continues from a state."""
+    (project / "steps.py").write_text(STEPPING)
+    (project / "steps.yml").write_text(OWN.replace("mine.py", "steps.py"))
+    stepping = trained(project / "steps.yml", tmp_path / "stepping")
+    prompts = ["वह", "राम घर जाता", "वह"]
+    texts = []
+    for run, kind in ((whole, InputCache), (stepping, StateCache)):
+        opened: Any = library.open(run, device="cpu", trust_code=True)
+        assert isinstance(opened.model.new_cache(), kind)
+        ids = [[opened.tokenizer.bos_id, *opened.tokenizer.encode(text)] for text in prompts]
+        for settings in (SamplingSettings(max_new_tokens=6, temperature=0.0), SamplingSettings(max_new_tokens=6)):
+            texts.append(generate_batch(opened.model, ids, settings))
+    assert texts[:2] == texts[2:]
 
 
 @pytest.mark.parametrize("format", ["hf", "ct2", "gguf"])
