@@ -111,7 +111,8 @@ def in_one_line(ended: subprocess.CompletedProcess[str]) -> str:
 
 def try_use(use: Use, vaak: Path, folder: Path) -> tuple[bool, str]:
     """Return whether the commands of an extra do what they should, and what came of the last."""
-    *before, last = [[vaak, *command.split()] for command in use.commands]
+    commands: list[list[str | Path]] = [[vaak, *command.split()] for command in use.commands]
+    *before, last = commands
     for command in before:
         done(command, folder)
     ended = run(last, folder)
@@ -133,13 +134,13 @@ def main() -> None:
     given = parser.parse_args()
     if unknown := [extra for extra in given.extras if extra not in USES]:
         parser.error(f"unknown extra {unknown[0]}; expected one of {', '.join(USES)}")
-    exactly = ["-c", given.constraints.resolve()] if given.constraints else []
+    exactly: list[str | Path] = ["-c", given.constraints.resolve()] if given.constraints else []
     failed = False
     with tempfile.TemporaryDirectory(prefix="vaak-extras-") as name:
         folder = Path(name)
         core = folder / "core"
         done([sys.executable, "-m", "venv", core], folder)
-        pip = [core / "bin/python", "-m", "pip"]
+        pip: list[str | Path] = [core / "bin/python", "-m", "pip"]
         done([*pip, "wheel", "--quiet", "--no-deps", "-w", folder, ROOT], folder)
         (wheel,) = folder.glob("vaak-*.whl")
         done([*pip, "install", "--quiet", "--extra-index-url", CPU_TORCH, given.torch], folder)

@@ -152,7 +152,8 @@ class OwnNetwork(nn.Module):
             if memory is not None:
                 seen = _all_true(memory) if memory_mask is None else memory_mask
                 further = {"memory": memory[rows], "memory_mask": seen[rows]}
-            made, group.state = self.network.decode_step(x[rows, time - unread :], group.state, **further)
+            step: Any = self.network.decode_step
+            made, group.state = step(x[rows, time - unread :], group.state, **further)
             found = made.new_zeros(x.shape) if found is None else found
             found[rows, time - unread :] = made
         assert found is not None

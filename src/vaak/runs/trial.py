@@ -44,6 +44,8 @@ VOICES, VOICE_SENTENCES = 30, 40
 """The most built-in voices, and the most sentences of each."""
 CONVERSATIONS = {"train": 64, "valid": EXAMPLES, "test": EXAMPLES}
 """The most conversations that are simulated."""
+NEW_TOKENS = 16
+"""The most tokens of a text that is written: a model that has learned nothing doesn't end it."""
 CPU_ROWS, CPU_MICROBATCHES = 4, 2
 """The most rows of a microbatch, and the most microbatches of a step, on a CPU."""
 
@@ -123,6 +125,8 @@ def _limited(value: Any) -> Any:
     given: dict[str, Any] = {name: getattr(value, name) for name in type(value).model_fields}
     changed = {name: _limited(one) for name, one in given.items()}
     changed |= {name: min(given[name], most) for name, most in LIMITS.items() if isinstance(given.get(name), int)}
+    if "max_new_tokens" in given:
+        changed["max_new_tokens"] = min(given["max_new_tokens"] or NEW_TOKENS, NEW_TOKENS)
     if given.get("type") == "grammar" and "num_sentences" in given:
         changed["num_sentences"] = min(given["num_sentences"], GRAMMAR_SENTENCES)
     if isinstance(value, ConversationsConfig):

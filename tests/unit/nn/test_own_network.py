@@ -192,7 +192,9 @@ def test_with_steps_each_token_is_read_once(tmp_path, monkeypatch, code, read):
         StackConfig(type=f"{tmp_path / 'own.py'}:Net", d_model=WIDTH, dropout=0.0), 20, causal=True
     ).eval()
     places = list[int]()
-    model.stack.network.inner.register_forward_hook(lambda _, given, __: places.append(given[0][..., 0].numel()))
+    assert isinstance(model.stack, OwnNetwork)
+    inner: Any = model.stack.network.inner
+    inner.register_forward_hook(lambda _, given, __: places.append(given[0][..., 0].numel()))
     cache, ids = model.new_cache(), torch.arange(24).view(2, 12) % 20
     model(ids[:, :4], cache=cache)
     for place in range(4, 12):

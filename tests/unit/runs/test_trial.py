@@ -10,7 +10,7 @@ import pytest
 from vaak.config.load import load, load_layers
 from vaak.core.errors import UserError
 from vaak.runs.start import train
-from vaak.runs.trial import CPU_MICROBATCHES, CPU_ROWS, STEPS, shortened, try_run, with_small_batches
+from vaak.runs.trial import CPU_MICROBATCHES, CPU_ROWS, NEW_TOKENS, STEPS, shortened, try_run, with_small_batches
 
 LATER = """
 training:
@@ -86,6 +86,13 @@ def test_the_options_of_a_models_own_parts_count_too():
     model = {"discriminators": {"start_step": 5000}}
     short = shortened(load_layers([{"task": "vocoder", "model": model, "datasets": []}]).experiment)
     assert short.model.discriminators.start_step == STEPS // 2
+
+
+def test_texts_are_short():
+    """An untrained translator writes as many tokens as it may."""
+    for given, expected in ((None, NEW_TOKENS), (200, NEW_TOKENS), (3, 3)):
+        options = {"task": "seq2seq", "data": {"decoding": {"max_new_tokens": given}}}
+        assert shortened(load_layers([options]).experiment).data.decoding.max_new_tokens == expected
 
 
 def test_a_try_neither_resumes_nor_takes_several_processes(vaak, tiny_text: Path, monkeypatch: pytest.MonkeyPatch):
