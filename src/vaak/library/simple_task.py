@@ -70,9 +70,8 @@ def as_batch(collated: Any, where: str) -> Batch:
     """
     if isinstance(collated, Batch):
         return collated
-    tensors = (
-        {name: value for name, value in collated.items() if isinstance(value, Tensor)} if _is_mapping(collated) else {}
-    )
+    named = collated.items() if isinstance(collated, Mapping) else ()
+    tensors = {name: value for name, value in named if isinstance(value, Tensor)}
     if not tensors:
         raise UserError(
             f"{where} gave a {type(collated).__name__}; expected a vaak.Batch, or a dict of tensors by name"
@@ -89,7 +88,7 @@ def as_batch(collated: Any, where: str) -> Batch:
 
 def fields_of(example: Any) -> dict[str, Any]:
     """The parts of an example by name."""
-    if _is_mapping(example):
+    if isinstance(example, Mapping):
         return {str(name): value for name, value in example.items()}
     if is_dataclass(example) and not isinstance(example, type):
         return {field.name: getattr(example, field.name) for field in fields(example)}
@@ -116,10 +115,6 @@ def length_of(example: Any) -> int:
     """Return how long the longest sequence of an example is; 1 where it has none."""
     tensors = (as_tensor(value) for value in fields_of(example).values())
     return max((len(tensor) for tensor in tensors if tensor is not None and tensor.ndim), default=1)
-
-
-def _is_mapping(value: Any) -> bool:
-    return isinstance(value, Mapping)
 
 
 def _add_field(batch: Batch, name: str, values: list[Tensor]) -> None:

@@ -177,13 +177,7 @@ def certainty_of(curve: Curve) -> Certainty:
     highest = float(losses[: lowest + 1].max())
     still_high = losses[: lowest + 1] >= highest - BARELY * (highest - losses[lowest])
     falling = curve.rates[int(np.flatnonzero(still_high)[-1])], curve.rates[lowest]
-    return Certainty(tuple(alternatives), sure, falling, tuple(_doubts(curve, suggestion, alternatives)))
-
-
-def _doubts(curve: Curve, suggestion: float, alternatives: list[float | None]) -> list[str]:
-    losses = np.array(curve.smoothed)
-    lowest = int(np.argmin(losses))
-    fall = float(losses[: lowest + 1].max() - losses[lowest])
+    fall = float(highest - losses[lowest])
     noise = float(np.std(np.array(curve.losses)[: lowest + 1] - losses[: lowest + 1]))
     doubts = []
     if noise > MUCH_NOISE * fall:
@@ -202,4 +196,4 @@ def _doubts(curve: Curve, suggestion: float, alternatives: list[float | None]) -
     apart = max([suggestion, *found]) / min([suggestion, *found])
     if apart > FAR_APART:
         doubts.append(f"the suggestions are {apart:.0f} times apart; take more steps (--num-iter) or a larger batch")
-    return doubts
+    return Certainty(tuple(alternatives), sure, falling, tuple(doubts))

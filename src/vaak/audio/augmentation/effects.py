@@ -16,7 +16,6 @@ import io
 from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
-from types import ModuleType
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -85,30 +84,19 @@ def coded(samples: np.ndarray, sampling_rate: int, codec: str, rng: np.random.Ge
         )
     rate = next((rate for rate in RATES[codec] if rate >= sampling_rate), RATES[codec][-1])
     loudness = np.float32(max(1.0, float(np.abs(samples).max())))
-    decoded = _through(soundfile, resampled(samples / loudness, sampling_rate, rate), rate, codec, coarseness)
-    restored = resampled(decoded, rate, sampling_rate)[: len(samples)] * loudness
-    return np.pad(restored, (0, len(samples) - len(restored))).astype(np.float32, copy=False)
-
-
-def _through(soundfile: ModuleType, samples: np.ndarray, rate: int, codec: str, coarseness: float) -> np.ndarray:
-    """``samples`` ``(time,)`` within 1 and -1, encoded and decoded.
-
-    ``rate`` in Hz is one that the ``codec`` takes; ``coarseness`` is libsndfile's compression level, from 0 (best
-    quality) to 1 (smallest file), which the companding laws don't have. ``soundfile`` is the imported package.
-    """
-    samples = np.pad(samples, (0, max(0, round(LEAST_SECONDS * rate) - len(samples))))
-    laws = codec in ("mulaw", "alaw")
-    if laws:  # from 16 bits, as G.711 has it: of floats libsndfile rounds half a step away
-        samples = np.clip(np.round(samples * 32768), -32768, 32767).astype(np.int16)
-    container, coding = CODINGS[codec]
-    memory = io.BytesIO()
-    level = None if laws else coarseness
+    carried = resampled(samples / loudness, sampling_rate, rate)
+    carried = np.pad(carried, (0, max(0, round(LEAST_SECONDS * rate) - len(carried))))
+    companded = codec in ("mulaw", "alaw")
+    if companded:  # from 16 bits, as G.711 has it: of floats libsndfile rounds half a step away
+        carried = np.clip(np.round(carried * 32768), -32768, 32767).astype(np.int16)
+    memory, level = io.BytesIO(), None if companded else coarseness
     with soundfile.SoundFile(memory, "w", rate, 1, coding, format=container, compression_level=level) as file:
-        for first in range(0, len(samples), rate):  # by seconds: libsndfile ends the process at half an hour of vorbis
-            file.write(samples[first : first + rate])
+        for first in range(0, len(carried), rate):  # by seconds: libsndfile ends the process at half an hour of vorbis
+            file.write(carried[first : first + rate])
     memory.seek(0)
     decoded: np.ndarray = soundfile.read(memory, dtype="float32")[0]
-    return decoded
+    restored = resampled(decoded, rate, sampling_rate)[: len(samples)] * loudness
+    return np.pad(restored, (0, len(samples) - len(restored))).astype(np.float32, copy=False)
 
 
 SPEED_OF_SOUND = 343.0  # metres a second
