@@ -27,7 +27,7 @@ CPU_TORCH = "https://download.pytorch.org/whl/cpu"
 RUN = "runs/training-minimal"
 SHORT = "training.max_steps=4 training.scheduler.warmup_steps=0 training.logging.tensorboard=false"
 LLAMA = "model.feed_forward_type=swiglu model.norm_type=rmsnorm model.position_type=rotary"
-WORDNET = "data.augmentation={techniques:[synonym_replacement],synonyms:wordnet}"
+WORDNET = "data.augmentation.techniques=[synonym_replacement] data.augmentation.synonyms=wordnet"
 TASK = """task: agreement
 dataset_path: json
 dataset_kwargs: {data_files: {validation: pairs.jsonl}}

@@ -180,7 +180,8 @@ def charts_of(found: Sequence[Panel], happened: Sequence[Event], left_out: int) 
     )
     drag = "Hover to read values, drag to zoom, double-click to reset. Keyboard: arrows, + and −, Escape."
     charts = (_chart(number, panel) for number, panel in enumerate(found))
-    table = [("step", "what", ""), *((f"{one.step:,}", one.kind, one.text) for one in happened)]
+    rows = ((f"{one.step:,}", one.kind, "" if one.text == one.kind else one.text) for one in happened)
+    table = [("step", "event", "about it"), *rows]
     return [
         element("p", drag, css="lead"),
         element("ul", *legend, css="kinds", aria_label="Events on the time axis") if happened else Html(""),
