@@ -103,6 +103,14 @@ def test_a_report_is_drawn_read_and_zoomed(tab: Tab, run: Path, tmp_path: Path):
     assert tab.said == []
 
 
+def test_a_panel_is_no_taller_than_what_it_holds(tab: Tab, run: Path, tmp_path: Path):
+    """Next to one with a long legend, too."""
+    shown(tab, run_page(read_facts(run)), tmp_path / "page.html", 1200)
+    gaps = "[...document.querySelectorAll('.chart')].map(one => one.clientHeight - one.lastElementChild.offsetTop"
+    gaps += " - one.lastElementChild.offsetHeight + one.offsetTop)"
+    assert max(tab.value(gaps)) < 40
+
+
 def test_dark_and_narrow(tab: Tab, run: Path, tmp_path: Path):
     page = run_page(read_facts(run))
     background = "getComputedStyle(document.body).backgroundColor"
@@ -111,6 +119,10 @@ def test_dark_and_narrow(tab: Tab, run: Path, tmp_path: Path):
         shown(tab, page, tmp_path / "page.html", 400)
         assert tab.value(background) == colour
         assert tab.value("document.documentElement.scrollWidth") <= 400
+        tallest = (
+            "Math.max(...[...document.querySelectorAll('.data tr')].map(row => row.offsetHeight / row.cells.length))"
+        )
+        assert tab.value(tallest) < 60, "a table is scrolled, not squeezed"
     tab.dark(True)  # while it is open
     assert tab.wait(f"{background} === 'rgb(13, 17, 23)'")
     tab.dark(False)
