@@ -33,7 +33,8 @@ def _maker(task: Any, options: dict[str, Any], folder: Path) -> Callable[[], Tas
     if isinstance(task, Task):
         return lambda: copy.copy(task)
     if is_task(task):
-        task = {"task": reference_of(task).name}
+        name, _ = reference_of(task)
+        task = {"task": name}
     elif not isinstance(task, str | Path | dict):
         raise UserError(f"vaak.check was given a {type(task).__name__}; expected a vaak.Task, a YAML file or a dict")
     loaded = load_layers(as_layers([task, options, {"run_dir": str(folder)}]))

@@ -12,7 +12,7 @@ from dataclasses import replace
 from os import PathLike
 from pathlib import Path
 from types import ModuleType
-from typing import Any, NamedTuple
+from typing import Any
 
 from vaak.config.components import adopt_module, files_being_imported, what_is_missing
 from vaak.config.experiment import Experiment
@@ -134,15 +134,10 @@ def _layers(task: Any, directory: Path) -> tuple[list[Path | Mapping[str, Any]],
     raise UserError(f"vaak.fit was given {found}; expected a vaak.Task, a vaak.SimpleTask, a YAML file or a dict")
 
 
-class Reference(NamedTuple):
-    """The name by which a configuration has a task, and whether other programs find it by this."""
+def reference_of(task: Any) -> tuple[str, bool]:
+    """Return the name by which a configuration has a task, and whether other programs find it by this.
 
-    name: str
-    lasts: bool
-
-
-def reference_of(task: Any) -> Reference:
-    """Return how to name a task's class, or a task object that a module has as a variable.
+    ``task`` is a class, or an object that a module has as a variable.
 
     One that is in no file (of a notebook, of a function) is registered in this program under its name.
     """
@@ -155,16 +150,16 @@ def reference_of(task: Any) -> Reference:
             str(spec_of(short).task): short for short in built_in() if full.startswith(f"{TASKS_PACKAGE}.{short}.")
         }
         if full in offered:
-            return Reference(offered[full], True)
+            return offered[full], True
         if _is_installed(module):
-            return Reference(full, True)
+            return full, True
         file = Path(getattr(module, "__file__", None) or "")
         if file.is_file() and what_is_missing(f"{file}:{name}", file.parent) is None:
             adopt_module(module, file)
-            return Reference(f"{file.resolve()}:{name}", True)
+            return f"{file.resolve()}:{name}", True
     short = task.__name__ if isinstance(task, type) else getattr(task, "name", type(task).__name__)
     register_task(short, task)
-    return Reference(short, False)
+    return short, False
 
 
 def is_task(value: Any) -> bool:
