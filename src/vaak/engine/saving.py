@@ -123,7 +123,17 @@ class Checkpointer:
         """
         if self.is_divided:
             self.writer.wait()
-            self._log_last_checkpoint()
+            whole, step = list_checkpoints(self.writer.folder), self.state.position.step
+            last = (step_of(whole[-1]) or 0) if whole else 0
+            if self.ranks.is_main and last < step:
+                resumed = f"--resume auto goes on from {whole[-1]}" if whole else "there is no checkpoint before it"
+                log.warning(
+                    "step %d was reached, but its state is divided over processes (training.distributed.strategy: %s), "
+                    "and can't be saved after an error: %s",
+                    step,
+                    self.config.distributed.strategy,
+                    resumed,
+                )
             return
         if not self.state.is_whole or self.state.position.step <= self.saved_step:
             return
@@ -137,20 +147,6 @@ class Checkpointer:
         else:
             if self.ranks.is_main:
                 log.info("step %d, which was reached before the error, is saved", self.state.position.step)
-
-    def _log_last_checkpoint(self) -> None:
-        """Log how much an error costs where the state can't be saved."""
-        whole, step = list_checkpoints(self.writer.folder), self.state.position.step
-        last = (step_of(whole[-1]) or 0) if whole else 0
-        if self.ranks.is_main and last < step:
-            resumed = f"--resume auto goes on from {whole[-1]}" if whole else "there is no checkpoint before it"
-            log.warning(
-                "step %d was reached, but its state is divided over processes (training.distributed.strategy: %s), and "
-                "can't be saved after an error: %s",
-                step,
-                self.config.distributed.strategy,
-                resumed,
-            )
 
     def newly_written(self) -> int:
         """The step of the oldest complete checkpoint that was not reported yet; 0 if there is none.

@@ -105,9 +105,6 @@ def write_whisper_sherpa(transcriber: Transcriber, folder: Path, quantization: s
     lowered = none.index_fill(0, torch.tensor(ids.never, dtype=torch.long), -NEVER)
     first = none.index_fill(0, torch.tensor(ids.never_first, dtype=torch.long), -NEVER)
 
-    def encode(given: Any, mel: Tensor) -> tuple[Tensor, ...]:
-        return encoded(given, mel)
-
     def decode(given: Any, tokens: Tensor, *rest: Tensor) -> tuple[Tensor, ...]:
         logits, keys, values = decoded(given, tokens, (rest[0], rest[1]), (rest[2], rest[3]), rest[4])
         return logits + lowered + first * (rest[4] == 0), keys, values
@@ -125,7 +122,7 @@ def write_whisper_sherpa(transcriber: Transcriber, folder: Path, quantization: s
     given = [inputs(0, 120, 4, 0), inputs(1, 30, 1, 4), inputs(2, 200, 3, 2)]
     mels, states = [one for one, _ in given], [other for _, other in given]
     encoder = OnnxModule(
-        ExportWrapper(whole, encode), mels[0], {"mel": {2: "frame"}}, CROSS, mels[1:], metadata_of(config, vocabulary)
+        ExportWrapper(whole, encoded), mels[0], {"mel": {2: "frame"}}, CROSS, mels[1:], metadata_of(config, vocabulary)
     )
     outputs = ("logits", *(name.replace("in_", "out_", 1) for name in CACHES))
     decoder = OnnxModule(ExportWrapper(whole, decode), states[0], {"tokens": {1: "token"}}, outputs, states[1:])

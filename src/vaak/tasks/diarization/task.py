@@ -100,6 +100,7 @@ from vaak.tasks.diarization.spec import SPEC
 from vaak.tasks.speech_task import NOT_TUNED_ON, READING, VOICES, Datasets, SpeechTask, recipe
 
 log = logging.getLogger("vaak")
+PICTURE = "timelines.png"
 
 
 class DiarizationTask(SpeechTask[DiarizationExperiment, PreparedRecordings, DiarizationDataset]):
@@ -418,26 +419,16 @@ class DiarizationTask(SpeechTask[DiarizationExperiment, PreparedRecordings, Diar
     def samples(self, model: nn.Module) -> list[str]:
         """A line for each of the first validation recordings; writes a picture of their timelines."""
         one_by_one = (Address(0, 0, 0, [[index]]) for index in range(len(self.dataset("valid").lengths)))
-        shown = islice(self._read("valid", one_by_one), SHOWN_RECORDINGS)
-        return show_timelines(shown, self.diarizer(model), self.directory)
-
-
-PICTURE = "timelines.png"
-
-
-def show_timelines(examples: Iterable[DiarizationExample], diarizer: Diarizer, directory: Path) -> list[str]:
-    """A line for each of these recordings; a picture of their timelines is written to ``directory``."""
-    lines, timelines = [], []
-    for example in examples:
-        outputs = diarizer.of_example(example)
-        hypothesis = diarizer.segments(diarizer.joined(outputs, len(example.features)))
-        reference = list(diarizer.collator.reference(example))
-        timelines.append((example.name, hypothesis, reference, example.duration))
-        error = diarization_error(reference, hypothesis, uem=example.uem, collar=0.0, skip_overlap=False)
-        wrong = error.miss + error.false_alarm + error.confusion
-        lines.append(f"{example.name}: {wrong:.1f} s wrong of {error.scored:.1f} s of speech")
-    try:
-        draw_timelines(directory / PICTURE, timelines)
-    except UserError as error:  # training is finished and has succeeded
-        return [*lines, f"no timelines: {error}"]
-    return [*lines, f"timelines: {directory / PICTURE}"]
+        diarizer, lines, timelines = self.diarizer(model), list[str](), []
+        for example in islice(self._read("valid", one_by_one), SHOWN_RECORDINGS):
+            hypothesis = diarizer.segments(diarizer.joined(diarizer.of_example(example), len(example.features)))
+            reference = list(diarizer.collator.reference(example))
+            timelines.append((example.name, hypothesis, reference, example.duration))
+            error = diarization_error(reference, hypothesis, uem=example.uem, collar=0.0, skip_overlap=False)
+            wrong = error.miss + error.false_alarm + error.confusion
+            lines.append(f"{example.name}: {wrong:.1f} s wrong of {error.scored:.1f} s of speech")
+        try:
+            draw_timelines(self.directory / PICTURE, timelines)
+        except UserError as error:  # training is finished and has succeeded
+            return [*lines, f"no timelines: {error}"]
+        return [*lines, f"timelines: {self.directory / PICTURE}"]

@@ -106,8 +106,8 @@ class TransformersDecoder(nn.Module):
 
         Without ``project``, what they are the product of is returned, where they are such a product.
         """
-        head = self._head
-        if head is None:
+        head = self.network.get_output_embeddings()
+        if not (self._logits_are_product and type(head) is nn.Linear):  # or it has adapters
             logits = self._read(input_ids, documents).logits
             return logits if select is None else _selected(logits, select)
         hidden = self._read(input_ids, documents, self.network.base_model).last_hidden_state
@@ -118,12 +118,6 @@ class TransformersDecoder(nn.Module):
         """Return what ``module``, by default all of the network, makes of rows, whose padding is at their ends."""
         positions = {} if documents is None else {"position_ids": positions_in_documents(documents)}
         return (module or self.network)(input_ids=input_ids, use_cache=False, **positions)
-
-    @property
-    def _head(self) -> nn.Linear | None:
-        """The layer that scores tokens; None where scores aren't its product alone, or it has adapters."""
-        head = self.network.get_output_embeddings()
-        return head if self._logits_are_product and type(head) is nn.Linear else None
 
     def recompute(self, on: bool) -> None:
         """Keep only the layers' inputs in training, and compute the rest again in the backward pass, or not.

@@ -216,18 +216,14 @@ class DecoderFamily:
         for name, tensor in weights.items():
             theirs, piece = self.theirs(name)
             found[theirs] = tensor if not piece else torch.cat((found[theirs], tensor))
-        if self.choice_bias is not None:
-            self._fill(found)
+        if self.choice_bias is not None:  # zeros for what every mixture of theirs has, and ours need not
+            for name in [name for name in found if name.endswith(".mlp.gate.weight")]:
+                mixture = name.removesuffix("gate.weight")
+                found.setdefault(f"{mixture}gate.{self.choice_bias}", torch.zeros(len(found[name])))
+                for part in ("gate_proj.weight", "up_proj.weight", "down_proj.weight"):
+                    like = found[f"{mixture}experts.0.{part}"]
+                    found.setdefault(f"{mixture}shared_experts.{part}", torch.zeros_like(like))
         return {name: self._turned(name, tensor.detach().cpu()).contiguous() for name, tensor in found.items()}
-
-    def _fill(self, found: dict[str, Tensor]) -> None:
-        """Add zeros for what every mixture of theirs has, and ours need not: the bias, a shared expert."""
-        for name in [name for name in found if name.endswith(".mlp.gate.weight")]:
-            mixture = name.removesuffix("gate.weight")
-            found.setdefault(f"{mixture}gate.{self.choice_bias}", torch.zeros(len(found[name])))
-            for part in ("gate_proj.weight", "up_proj.weight", "down_proj.weight"):
-                like = found[f"{mixture}experts.0.{part}"]
-                found.setdefault(f"{mixture}shared_experts.{part}", torch.zeros_like(like))
 
     def imported(self, tensors: Iterator[tuple[str, Tensor]], names: list[str]) -> Iterator[tuple[str, Tensor]]:
         """Our ``names`` with what their ``tensors`` hold of them. Raises KeyError for a tensor that we don't have."""

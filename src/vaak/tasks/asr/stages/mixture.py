@@ -17,7 +17,6 @@ import json
 import logging
 import shutil
 from collections import defaultdict
-from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -43,7 +42,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from vaak.nn.lora_experts import Gate
-    from vaak.tasks.asr.utterances import Utterances
 
 log = logging.getLogger("vaak")
 
@@ -191,7 +189,8 @@ def assign(work: StageWork, split: str, clusters: Clusters) -> dict[int, list[st
     names, folder = names_of(utterances), work.inputs["embeddings"]
     width, store = read_json(folder / ABOUT)["width"], PipelineRowStore(folder / ROWS)
     known = {name for name in names if split == "train" and name in clusters.labels}
-    lines = dict(zip(names, lines_of(utterances), strict=True))
+    cuts = (utterances.cuts[int(place)].to_dict() for place in utterances.used)
+    lines = {name: json.dumps(cut, ensure_ascii=False) + "\n" for name, cut in zip(names, cuts, strict=True)}
     names = readable_names(names, embedder, work, work.folder / f"left_out-{split}.jsonl", known)
     there = [name for name in names if name in known]
     rows = [*completed(store, there, work.folder / "missing", embedder, work.jobs).stores]
@@ -205,12 +204,6 @@ def assign(work: StageWork, split: str, clusters: Clusters) -> dict[int, list[st
     for name in names:
         found[chosen[name]].append(lines[name])
     return found
-
-
-def lines_of(utterances: Utterances) -> Iterable[str]:
-    """The utterances that are used as lines of a manifest."""
-    for place in utterances.used:
-        yield json.dumps(utterances.cuts[int(place)].to_dict(), ensure_ascii=False) + "\n"
 
 
 def train_expert(work: StageWork, expert: int, lists: dict[str, list[str]]) -> tuple[Values, dict[str, Tensor]]:
