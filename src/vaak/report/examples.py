@@ -281,7 +281,8 @@ def _transcripts(
         for one in shown:
             about = [str(one[key]) for key in ("name", "group") if key in one]
             about += [f"expert {one['expert']}"] if "expert" in one else []
-            about += [f"{number_of(one.get('error')) or 0:g} errors"]
+            wrong = number_of(one.get("error")) or 0
+            about += ["1 error" if wrong == 1 else f"{wrong:g} errors"]
             sides = aligned_texts(str(one.get("reference", "")), str(one.get("hypothesis", "")))
             entries.append(
                 element("li", element("p", ", ".join(about), css="lead"), sides, player(str(one.get("audio", ""))))
@@ -293,7 +294,11 @@ def _transcripts(
             )
             yield element("h4", title)
             yield from (legend,) if shown is heard or not heard else ()
-            yield listed if len(entries) <= 8 else element("details", element("summary", f"{len(entries)}"), listed)
+            yield (
+                listed
+                if len(entries) <= 8
+                else element("details", element("summary", f"{len(entries)} utterances"), listed)
+            )
 
 
 def aligned_texts(reference: str, hypothesis: str) -> Html:

@@ -20,8 +20,10 @@ from pydantic import BaseModel
 from vaak.audio.config import ConversationsConfig
 from vaak.config.experiment import Experiment
 from vaak.config.load import Loaded
+from vaak.config.training import TrainingConfig
 from vaak.core.errors import UserError
 from vaak.core.task import Dataset, Task, TaskWrapper
+from vaak.data.batching import training_planner
 from vaak.engine.distributed.launcher import pick_device
 from vaak.runs.start import Outcome, train
 
@@ -64,7 +66,7 @@ def try_run(loaded: Loaded) -> Outcome:
         if pick_device(experiment.training.device).type == "cpu":
             experiment = with_small_batches(experiment)
         short = replace(loaded, experiment=experiment)
-        return train(short, task=cast("Task", _LittleToEvaluate(short.task())))
+        return train(short, task=cast("Task", _LittleToEvaluate(short.task(), loaded.experiment.training)))
 
 
 def shortened(experiment: Experiment[Any, Any]) -> Experiment[Any, Any]:
@@ -110,6 +112,7 @@ def with_small_batches(experiment: Experiment[Any, Any]) -> Experiment[Any, Any]
     changes: dict[str, Any] = {
         "batch_size": min(training.batch_size, CPU_ROWS),
         "gradient_accumulation_steps": min(training.gradient_accumulation_steps, CPU_MICROBATCHES),
+        "batching": training.batching.model_copy(update={"max_tokens": None, "max_duration": None}),
     }
     return experiment.model_copy(update={"training": training.model_copy(update=changes)})
 
@@ -144,11 +147,18 @@ def _limited(value: Any) -> Any:
 
 
 class _LittleToEvaluate(TaskWrapper):
-    """A task with the first examples only of what it is evaluated on."""
+    """A task with the first examples only of what it is evaluated on; the plan of its ``training`` must be possible."""
+
+    def __init__(self, task: Task, training: TrainingConfig) -> None:
+        super().__init__(task)
+        self.training = training
 
     def dataset(self, split: str) -> Any:
         dataset = self.task.dataset(split)
-        return dataset if split == "train" else _FirstOfEachPart(dataset)
+        if split != "train":
+            return _FirstOfEachPart(dataset)
+        training_planner(self.training, dataset)  # raises what training would, which may have larger batches
+        return dataset
 
 
 class _FirstOfEachPart:

@@ -110,3 +110,11 @@ def test_a_cpu_takes_small_batches():
         options = dict(zip(("batch_size", "gradient_accumulation_steps"), given, strict=True))
         small = with_small_batches(load_layers([{"task": "lm", "training": options}]).experiment).training
         assert (small.batch_size, small.gradient_accumulation_steps) == expected
+
+
+def test_an_example_that_fits_in_no_batch_is_said(vaak, tiny_text: Path):
+    """A CPU's batches have no budget, but the recipe's has to be possible."""
+    asked = (tiny_text / "tiny.yml", "training.batching={type: bucketed, max_tokens: 3}", "--try")
+    code, _, errors = vaak("train", *asked)
+    assert (code, "training.batching.max_tokens" in errors.splitlines()[-1]) == (2, True)
+    assert vaak("train", *asked[:1], "training.batching={type: bucketed, max_tokens: 500}", "--try")[0] == 0
