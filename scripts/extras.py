@@ -42,6 +42,8 @@ metric_list: [{metric: acc}]
 PAIR = json.dumps({"sentence_good": "The dogs bark.", "sentence_bad": "The dogs barks."}) + "\n"
 FILES = {
     "pairs.jsonl": PAIR * 4,
+    "talks/train.jsonl": json.dumps({"audio_filepath": "talk.m4a", "text": "so it is", "duration": 1.0}) + "\n",
+    "talks/talk.m4a": "",
     "agreement.yaml": TASK,
     "lines.txt": "".join(f"Sentence number {number} is not like any other of these.\n" for number in range(50)),
 }
@@ -66,7 +68,7 @@ USES = {
     "hf": Use((f"train training_minimal {SHORT} {LLAMA}", f"export {RUN} --format hf")),
     "ct2": Use((f"train training_minimal {SHORT} {LLAMA}", f"export {RUN} --format ct2")),
     "gguf": Use((f"train training_minimal {SHORT} {LLAMA}", f"export {RUN} --format gguf")),
-    "m4a": Use(("transcribe runs/none talk.m4a",), r"vaak\[(audio|asr)\]"),
+    "m4a": Use(("data check talks",), r"vaak\[audio\]"),
     "cleaning": Use(("data clean shards lines.txt --language en",)),
     "seq2seq": Use(("train encoder_decoder_model --try",)),
     "wandb": Use((f"train training_minimal {SHORT} training.logging.wandb=true",)),
@@ -151,6 +153,7 @@ def main() -> None:
             place = folder / "tried"
             shutil.copytree(core, place / "venv", symlinks=True)
             for path, text in FILES.items():
+                (place / path).parent.mkdir(exist_ok=True)
                 (place / path).write_text(text, encoding="utf-8")
             python, begun = place / "venv/bin/python", time.monotonic()
             # reinstalled: its script has the path of the environment that was copied

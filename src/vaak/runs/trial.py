@@ -99,7 +99,7 @@ def shortened(experiment: Experiment[Any, Any]) -> Experiment[Any, Any]:
 
 
 def with_small_batches(experiment: Experiment[Any, Any]) -> Experiment[Any, Any]:
-    """Return an experiment whose steps take a CPU seconds: few rows, few microbatches.
+    """Return an experiment whose steps take a CPU seconds: few rows, few microbatches, no rehearsal.
 
     >>> from vaak.config.load import load_layers
     >>> large = {"batch_size": 64, "gradient_accumulation_steps": 8}
@@ -113,6 +113,7 @@ def with_small_batches(experiment: Experiment[Any, Any]) -> Experiment[Any, Any]
         "batch_size": min(training.batch_size, CPU_ROWS),
         "gradient_accumulation_steps": min(training.gradient_accumulation_steps, CPU_MICROBATCHES),
         "batching": training.batching.model_copy(update={"max_tokens": None, "max_duration": None}),
+        "memory": training.memory.model_copy(update={"rehearsal": False}),  # of batches that training won't have
     }
     return experiment.model_copy(update={"training": training.model_copy(update=changes)})
 

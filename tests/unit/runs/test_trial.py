@@ -110,6 +110,7 @@ def test_a_cpu_takes_small_batches():
         options = dict(zip(("batch_size", "gradient_accumulation_steps"), given, strict=True))
         small = with_small_batches(load_layers([{"task": "lm", "training": options}]).experiment).training
         assert (small.batch_size, small.gradient_accumulation_steps) == expected
+        assert not small.memory.rehearsal
 
 
 def test_an_example_that_fits_in_no_batch_is_said(vaak, tiny_text: Path):
