@@ -22,7 +22,7 @@ from vaak.core.task import Task
 from vaak.engine.distributed.launcher import pick_device
 from vaak.engine.dry_pass import NEEDS_NUMBERS, DryPass, dry_pass, numberless
 from vaak.engine.memory import read_memory
-from vaak.engine.optim.optimizers import NamedParameter, trained_parameters
+from vaak.engine.optim.optimizers import trained_parameters
 from vaak.engine.optim.schedules import Freezing
 from vaak.engine.precision import Precision
 from vaak.engine.trained import demand_shardable
@@ -139,20 +139,18 @@ def at_rest(model: nn.Module, training: TrainingConfig) -> StaticMemory:
     tensors = {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())}
     trained = trained_parameters(model)
     numbers = sum(item.parameter.numel() for item in trained)
+    rule, options = UPDATE_RULES.get(training.optimizer.type), training.optimizer
+    keeps = rule.keeps if rule is not None else two_moments  # a user's, which is unknown, is taken to be like AdamW
     return StaticMemory(
         weights=sum(tensor.numel() * tensor.element_size() for tensor in tensors.values()),
         gradients=sum(item.parameter.numel() * item.parameter.element_size() for item in trained),
-        optimizer=sum(_optimizer_numbers(item, training) * item.parameter.element_size() for item in trained),
+        optimizer=sum(
+            keeps(item.parameter.shape, item.is_hidden_matrix, options) * item.parameter.element_size()
+            for item in trained
+        ),
         average=4 * numbers if training.ema is not None else 0,
         exact_sums=8 * numbers if training.distributed.reduction == "exact" else 0,
     )
-
-
-def _optimizer_numbers(item: NamedParameter, training: TrainingConfig) -> int:
-    """Return how many numbers the optimizer keeps for a parameter; a user's, which is unknown, as many as AdamW."""
-    rule = UPDATE_RULES.get(training.optimizer.type)
-    keeps = rule.keeps if rule is not None else two_moments
-    return keeps(item.parameter.shape, item.is_hidden_matrix, training.optimizer)
 
 
 @dataclass(frozen=True)

@@ -72,7 +72,13 @@ def cuda_devices() -> Iterator[DoctorFinding]:
     if not torch.cuda.is_available():
         if driver is not None:
             built = torch.version.cuda
-            why = f"torch {torch.__version__} is built without CUDA" if built is None else _why_no_cuda(built)
+            why = f"torch {torch.__version__} is built without CUDA"
+            if built is not None:
+                why = f"torch (CUDA {built}) sees no device; is CUDA_VISIBLE_DEVICES empty?"
+                try:
+                    torch.cuda.init()
+                except Exception as error:
+                    why = f"torch (CUDA {built}) can't use it: {short(str(error))}"
             advice = "install torch for CUDA: https://pytorch.org/get-started/locally"
             yield DoctorFinding(ABOUT, "CUDA", "warning", f"there is an NVIDIA driver ({driver}), but {why}", advice)
         return
@@ -105,14 +111,6 @@ def cuda_driver(proc: Path = Path("/proc/driver/nvidia/version")) -> str | None:
     except OSError:
         return None
     return found[1] if found else "unknown"
-
-
-def _why_no_cuda(built: str) -> str:
-    try:
-        torch.cuda.init()
-    except Exception as error:
-        return f"torch (CUDA {built}) can't use it: {short(str(error))}"
-    return f"torch (CUDA {built}) sees no device; is CUDA_VISIBLE_DEVICES empty?"
 
 
 def threads() -> DoctorFinding:

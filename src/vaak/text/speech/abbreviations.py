@@ -354,7 +354,9 @@ def addresses(text: str) -> str:
     >>> addresses("#ThrowbackDay with @jo")
     'hashtag Throwback Day with at jo'
     """
-    text = _POSTCODE.sub(_read_postcode, text)
+    text = _POSTCODE.sub(
+        lambda match: f"{STATES[match[1]]} {digits(match[2])}" + (f" {digits(match[3])}" if match[3] else ""), text
+    )
     text = _EMAIL.sub(lambda match: spoken(match[0]), text)
     text = _URL.sub(lambda match: _SCHEME.sub("", match[0]) and spoken(_SCHEME.sub("", match[0])), text)
     text = _HASHTAG.sub(lambda match: f"hashtag {_HUMPS.sub(' ', match[1])}", text)
@@ -373,8 +375,3 @@ def spoken(address: str) -> str:
         else:
             said.append(SAID.get(piece, "" if piece.isascii() else piece))
     return " ".join(filter(None, said))
-
-
-def _read_postcode(match: re.Match[str]) -> str:
-    code = f"{digits(match[2])} {digits(match[3])}" if match[3] else digits(match[2])
-    return f"{STATES[match[1]]} {code}"
