@@ -79,22 +79,26 @@ class _Rotated(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, cosine: Tensor, sine: Tensor, dtype: torch.dtype) -> Tensor:
         ctx.save_for_backward(cosine, sine)
         ctx.dtype = x.dtype
-        batch, time, heads, width = x.shape
-        x = x if x.stride(-1) == 1 else x.contiguous()
-        cosine, sine = cosine.contiguous(), sine.contiguous()
-        out = torch.empty(x.shape, dtype=dtype, device=x.device)
-        table_stride = 0 if len(cosine) == 1 else cosine.stride(0)
-        with _device_of(x):
-            _rotation_kernel()[(batch * time,)](
-                x, x.stride(0), x.stride(1), x.stride(2), cosine, sine, table_stride, out, time, heads, width,
-                HEADS=power_of_2(heads), WIDTH=power_of_2(width),
-            )  # fmt: skip
-        return out
+        return _rotate(x, cosine, sine, dtype)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         cosine, sine = ctx.saved_tensors  # of the partner of a coordinate, which it went to
         return rotated(gradient, cosine, sine.roll(sine.shape[-1] // 2, -1), ctx.dtype), None, None, None
+
+
+def _rotate(x: Tensor, cosine: Tensor, sine: Tensor, dtype: torch.dtype) -> Tensor:
+    batch, time, heads, width = x.shape
+    x = x if x.stride(-1) == 1 else x.contiguous()
+    cosine, sine = cosine.contiguous(), sine.contiguous()
+    out = torch.empty(x.shape, dtype=dtype, device=x.device)
+    table_stride = 0 if len(cosine) == 1 else cosine.stride(0)
+    with _device_of(x):
+        _rotation_kernel()[(batch * time,)](
+            x, x.stride(0), x.stride(1), x.stride(2), cosine, sine, table_stride, out, time, heads, width,
+            HEADS=power_of_2(heads), WIDTH=power_of_2(width),
+        )  # fmt: skip
+    return out
 
 
 def _device_of(x: Tensor) -> AbstractContextManager[object]:
