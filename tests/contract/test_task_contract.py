@@ -30,7 +30,7 @@ from vaak.testing import (
     check_state,
     check_step,
 )
-from vaak.testing.case import open_trainer
+from vaak.testing.case import batches, open_trainer
 
 ALL: dict[str, TaskCase | ToyCase] = {**CASES, **TOYS}
 
@@ -96,6 +96,20 @@ def check_no_term_is_reported(case: Case) -> None:
     assert [record.getMessage() for record in said if "looks like a mean" in record.getMessage()] == []
 
 
+def check_lengths_are_rounded(case: Case) -> None:
+    """With ``round_lengths``, batches of few shapes are trained on: of one, where all lengths are below a multiple.
+
+    What a device makes features of keeps its length; they are then as long as the batch's mask.
+    """
+    found: set[tuple[tuple[str, tuple[int, ...]], ...]] = set()
+    with open_trainer(case, batching={"round_lengths": 512}) as trainer:
+        for batch in batches(trainer):
+            shapes = {name: tuple(tensor.shape[1:]) for name, tensor in batch.tensors.items()}
+            made_on_device = ("samples", "masks") if "feature_mask" in shapes else ("masks",)
+            found.add(tuple((name, shape) for name, shape in shapes.items() if name not in made_on_device))
+    assert len(found) == 1, found
+
+
 def parameters() -> list[Any]:
     """Return each case with each check; those of a case come one after the other."""
     tasks: set[str] = set()
@@ -104,7 +118,8 @@ def parameters() -> list[Any]:
         trained = isinstance(case, ToyCase) or case.task not in tasks
         if isinstance(case, TaskCase):
             tasks.add(case.task)
-        for check in (*CHECKS, check_no_term_is_reported):
+        own = () if isinstance(case, ToyCase) else (check_lengths_are_rounded,)  # toys don't say how they are padded
+        for check in (*CHECKS, check_no_term_is_reported, *own):
             kept = trained or check not in OF_TRAINING or (name in WITH_STATE and check in OF_FURTHER_STATE)
             kept = kept and not (check is check_replay and name not in REPLAYED)
             kept = kept and not (check is check_resume and name not in RESUMED)

@@ -104,6 +104,7 @@ VALUES: dict[str, Any] = {
     "training.scheduler.min_lr": 0.005,
     "training.batching.max_tokens": 100,
     "training.batching.max_duration": 10.0,
+    "training.batching.round_lengths": 8,
     "data.minimal_pairs": ["FOLDER/pairs.jsonl"],
     "data.mixture.0.weights": [1.0, 9.0],
     "data.mixture.0.step": 4,

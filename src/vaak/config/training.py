@@ -6,7 +6,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field
 
-from vaak.config.base import LARGEST_COUNT, Component, ResumeClass, Section, option
+from vaak.config.base import LARGEST_COUNT, LARGEST_LENGTH, Component, ResumeClass, Section, option
 from vaak.config.optimization import GradientClippingConfig, OptimizerConfig, SchedulerConfig
 
 
@@ -321,6 +321,13 @@ class BatchingConfig(Section):
         "Maximum number of seconds in a batch, with padding.", None, gt=0, only_for=("bucketed",)
     )
     num_buckets: int = option("Number of groups of similar length.", 64, gt=0, le=1_000_000, only_for=("bucketed",))
+    round_lengths: int | None = option(
+        "Pad batches of training to a multiple of this many tokens or frames, so that few shapes occur; null: to the "
+        "longest example of each.",
+        None,
+        gt=0,
+        le=LARGEST_LENGTH,
+    )
 
 
 def _precision_name(value: Any) -> Any:

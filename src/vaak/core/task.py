@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Literal, NoReturn
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, NoReturn
 
 from vaak.core.batch import Batch, FirstPass, Term, demand_kind, type_and_shape
 from vaak.core.errors import UserError
@@ -19,6 +19,19 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from vaak.core.corpus import SplitCorpus
+
+
+class Padding(NamedTuple):
+    """How a tensor of a batch is made longer along ``axis``: by ``value`` at its end.
+
+    ``step`` positions of it are one of those that ``training.batching.round_lengths`` counts; it is never made longer
+    than ``longest``.
+    """
+
+    value: float = 0
+    axis: int = 1
+    step: int = 1
+    longest: int | None = None
 
 
 class Dataset:
@@ -50,6 +63,9 @@ class Dataset:
         Whether an example is the same whenever it is read: ``example`` draws nothing.
     has_one_shape
         Whether tensors of all examples have the same shapes; a compiler then makes kernels for these.
+    length_of_position
+        What one of the positions that ``training.batching.round_lengths`` counts is in the unit of ``lengths``; 0 where
+        they don't depend on it.
     """
 
     lengths: np.ndarray
@@ -63,6 +79,7 @@ class Dataset:
     useful_workers: int = 0
     is_constant: bool = False
     has_one_shape: bool = False
+    length_of_position: float = 1
 
     def example(self, index: int, rng: np.random.Generator) -> Any:
         """Example ``index``; every random choice is drawn from ``rng`` only."""
@@ -71,6 +88,16 @@ class Dataset:
     def collate(self, rows: list[list[Any]]) -> Batch:
         """A batch of rows; each row holds one example, or several where a plan packs them."""
         missing(self, "collate(rows)")
+
+    def padding(self, batch: Batch) -> Mapping[str, Padding]:
+        """How those tensors of a batch are made longer that are as long as its longest example, by their names.
+
+        Raises UserError where that isn't known.
+        """
+        raise UserError(
+            f"training.batching.round_lengths: {type(self).__name__} doesn't say how its batches are padded; leave it "
+            f"out, or write {type(self).__name__}.padding(batch)"
+        )
 
     def difficulty(self, measure: str) -> np.ndarray:
         """How hard each example is by a measure, harder ones higher: by ``length``, or by others that the task has.

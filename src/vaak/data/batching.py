@@ -33,6 +33,7 @@ from vaak.data.plan import (
     one_after_another,
     plan_generator,
     reorder_segments,
+    rounded_up,
     shuffled_within_groups,
     smallest_integers,
     starts_every,
@@ -114,10 +115,12 @@ def planner_of(
     that they have in ``epoch``, if it is given.
     """
 
+    multiple = (batching.round_lengths or 0) * dataset.length_of_position if batching.type == "bucketed" else 0
+
     def of(chosen: np.ndarray | slice) -> ArrayPlanner:
         return make_planner(
             batching,
-            lengths=dataset.lengths[chosen],
+            lengths=rounded_up(dataset.lengths, multiple)[chosen],
             strata=None if dataset.strata is None else dataset.strata[chosen],
             batch_size=batch_size,
             row_capacity=dataset.row_capacity if dataset.parts is None else None,

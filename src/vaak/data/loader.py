@@ -17,7 +17,7 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Collection, Generator, Iterable, Iterator, Sized
+from collections.abc import Collection, Generator, Iterable, Iterator, Mapping, Sized
 from dataclasses import dataclass, field
 from multiprocessing.process import BaseProcess
 from types import FrameType
@@ -25,6 +25,7 @@ from typing import Any, cast
 
 import numpy as np
 import torch
+from torch.nn import functional as F
 
 from vaak.config.training import PerformanceConfig
 from vaak.core.batch import Batch, demand_kind
@@ -33,7 +34,7 @@ from vaak.core.interrupts import begin_as_worker
 from vaak.core.machine import cores_of_a_process
 from vaak.core.out_of_memory import is_host_error
 from vaak.core.random_keys import Purpose, draw_key
-from vaak.core.task import Dataset
+from vaak.core.task import Dataset, Padding
 from vaak.core.torch_internals import demand_workers_alive, end_workers, iterate_with_workers, terminate_by_kill
 from vaak.data.plan import BatchPlan, Planner
 
@@ -87,7 +88,8 @@ class MicrobatchReader(torch.utils.data.Dataset[Microbatch]):
     ``purpose`` keeps the draws of training (``data``) apart from those of each evaluation split. ``known_bad`` are
     (epoch, index, occurrence) that were skipped before, as the journal says: they are skipped again without a try.
 
-    ``dataset`` has the examples; their random draws depend on ``seed``.
+    ``dataset`` has the examples; their random draws depend on ``seed``. Batches are padded to multiples of
+    ``round_lengths`` positions.
 
     Raises DataError naming the example that can't be read, unless ``skip_bad``; HostMemoryError where the machine has
     no memory left to read it, which is never skipped: another time it can be read.
@@ -101,12 +103,14 @@ class MicrobatchReader(torch.utils.data.Dataset[Microbatch]):
         *,
         skip_bad: bool = False,
         known_bad: Collection[tuple[int, int, int]] = (),
+        round_lengths: int | None = None,
     ) -> None:
         self.dataset = dataset
         self.purpose = purpose
         self.seed = seed
         self.skip_bad = skip_bad
         self.known_bad = frozenset(known_bad)
+        self.round_lengths = round_lengths
         self.generator = seed_generators if dataset.draws_globally else generator_of
 
     def __getitem__(self, address: Address) -> Microbatch:
@@ -148,12 +152,28 @@ class MicrobatchReader(torch.utils.data.Dataset[Microbatch]):
         try:
             batch = self.dataset.collate(rows)
             demand_kind(batch, Batch, f"{type(self.dataset).__name__}.collate(rows)")
+            if self.round_lengths is not None:
+                pad_to_multiple(batch, self.dataset.padding(batch), self.round_lengths)
             return batch
         except Exception as error:
             if not is_host_error(error):
                 raise
             reason = f"{type(error).__name__}: {error}"
             raise HostMemoryError(_short_of_memory(f"a batch of {len(rows)} rows was put together", reason)) from error
+
+
+def pad_to_multiple(batch: Batch, padding: Mapping[str, Padding], multiple: int) -> None:
+    """Make those of a batch's tensors longer that ``padding`` names: to a multiple of ``multiple`` of its steps."""
+    for name, (value, axis, step, longest) in padding.items():
+        if name not in batch.tensors:
+            continue
+        tensor = batch.tensors[name]
+        length = tensor.shape[axis]
+        rounded = -(-length // (multiple * step)) * multiple * step
+        missing = (rounded if longest is None else min(rounded, longest)) - length
+        if missing > 0:
+            after = (0, 0) * (tensor.ndim - 1 - axis)
+            batch.tensors[name] = F.pad(tensor, (*after, 0, missing), value=value)
 
 
 def _short_of_memory(when: str, reason: str) -> str:

@@ -68,15 +68,18 @@ class BatchPlan:
         rows = self.row_starts[starts[0] : starts[-1] + 1]
         return BatchPlan(self.indices[rows[0] : rows[-1]], rows - rows[0], starts - starts[0], passes)
 
-    def cells(self, lengths: np.ndarray) -> np.ndarray:
-        """Cells of each microbatch: its rows times the longest of them."""
+    def cells(self, lengths: np.ndarray, multiple: float = 0) -> np.ndarray:
+        """Cells of each microbatch: its rows times the longest of them, which is rounded up to a ``multiple``."""
         longest = np.maximum.reduceat(self._row_lengths(lengths), self.microbatch_starts[:-1])
-        return longest * np.diff(self.microbatch_starts)
+        return rounded_up(longest, multiple) * np.diff(self.microbatch_starts)
 
-    def padding_waste(self, lengths: np.ndarray) -> float:
-        """The fraction of all cells that is padding, where rows are padded to the longest of their microbatch."""
+    def padding_waste(self, lengths: np.ndarray, multiple: float = 0) -> float:
+        """The fraction of all cells that is padding, where rows are padded to the longest of their microbatch.
+
+        That is rounded up to a ``multiple``.
+        """
         row_lengths = self._row_lengths(lengths)
-        cells = float(np.sum(self.cells(lengths), dtype=np.float64))
+        cells = float(np.sum(self.cells(lengths, multiple), dtype=np.float64))
         return max(0.0, 1.0 - float(np.sum(row_lengths, dtype=np.float64)) / cells)  # sums are rounded
 
     def _row_lengths(self, lengths: np.ndarray) -> np.ndarray:
@@ -107,9 +110,9 @@ class Plan(Protocol):
 
     def occurrence(self, position: int) -> int: ...
 
-    def cells(self, lengths: np.ndarray) -> np.ndarray: ...
+    def cells(self, lengths: np.ndarray, multiple: float = 0) -> np.ndarray: ...
 
-    def padding_waste(self, lengths: np.ndarray) -> float: ...
+    def padding_waste(self, lengths: np.ndarray, multiple: float = 0) -> float: ...
 
     @property
     def fingerprint(self) -> str: ...
@@ -197,13 +200,13 @@ class PiecewisePlan:
         """Every example is in an epoch once."""
         return 0
 
-    def cells(self, lengths: np.ndarray) -> np.ndarray:
-        """Cells of each microbatch: its rows times the longest of them. All pieces are made, one at a time."""
-        return np.concatenate([piece.cells(lengths) for piece in self._pieces()])
+    def cells(self, lengths: np.ndarray, multiple: float = 0) -> np.ndarray:
+        """Cells of each microbatch, as a plan's in one piece. All pieces are made, one at a time."""
+        return np.concatenate([piece.cells(lengths, multiple) for piece in self._pieces()])
 
-    def padding_waste(self, lengths: np.ndarray) -> float:
+    def padding_waste(self, lengths: np.ndarray, multiple: float = 0) -> float:
         """The fraction of the cells of its first piece that is padding."""
-        return next(self._pieces()).padding_waste(lengths)
+        return next(self._pieces()).padding_waste(lengths, multiple)
 
     @property
     def fingerprint(self) -> str:
@@ -233,6 +236,13 @@ class LastPlan:
 def plan_generator(seed: int, epoch: int) -> np.random.Generator:
     """The random numbers of one epoch's plan."""
     return np.random.Generator(np.random.PCG64(draw_key(Purpose.PLAN, seed, epoch)))
+
+
+def rounded_up(lengths: np.ndarray, multiple: float) -> np.ndarray:
+    """The lengths ``(example,)`` as multiples of this, or unchanged where it is 0; none is longer than the longest."""
+    if not multiple:
+        return lengths
+    return np.asarray(np.minimum(-(-lengths // multiple) * multiple, lengths.max()))
 
 
 def checked_lengths(

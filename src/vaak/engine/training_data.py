@@ -66,10 +66,16 @@ class TrainingData:
             )
         plan = self.planner.plan(0)
         self.fingerprint, self.plan_fingerprint = dataset.fingerprint, plan.fingerprint
-        self.padding_waste = plan.padding_waste(dataset.lengths)
+        rounded = config.batching.round_lengths
+        self.padding_waste = plan.padding_waste(dataset.lengths, (rounded or 0) * dataset.length_of_position)
         self.skipped = SkippedExamples(directory, ranks.rank, dataset.fingerprint)
         self.reader = MicrobatchReader(
-            dataset, (Purpose.DATA,), config.random_seed, skip_bad=skip_bad, known_bad=self.skipped.known
+            dataset,
+            (Purpose.DATA,),
+            config.random_seed,
+            skip_bad=skip_bad,
+            known_bad=self.skipped.known,
+            round_lengths=rounded,
         )
         self.epoch_size = self.planner.num_microbatches
         self.steps_per_epoch = -(-self.epoch_size // config.gradient_accumulation_steps)

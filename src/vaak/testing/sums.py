@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from vaak.core.batch import Batch, Term
-from vaak.data.loader import Microbatch, training_addresses
+from vaak.core.task import Dataset
+from vaak.data.loader import Microbatch, pad_to_multiple, training_addresses
 from vaak.engine.gradient import MicrobatchPiece
 from vaak.engine.rehearsal import averaged_over, sizes_of
 from vaak.engine.trainer import Trainer
@@ -29,20 +30,33 @@ from vaak.testing.case import (
 from vaak.testing.learning import of_one_part
 
 TOLERANCE = 1e-9
+MULTIPLE = 11
+"""Of how many positions the lengths are multiples to which rows are padded further."""
 PIECES = (2, 3, 4)
 RANKS = (2, 3)
 
 
 def check_padding(case: Case) -> None:
-    """Padding changes no loss, no count and no gradient: each row collated alone against all rows together."""
+    """Padding changes no loss, no count and no gradient.
+
+    Each row collated alone is compared with all rows together, and these with rows that are padded further, where the
+    dataset says how they are.
+    """
     with open_trainer(case, exact(case.make_task())) as trainer:
+        dataset = trainer.data.dataset
         for microbatch in microbatches(trainer):
             alone = [
                 read.batch
                 for row in microbatch.address.rows
                 if (read := trainer.data.reader[replace(microbatch.address, rows=[row])]).batch is not None
             ]
-            _demand_equal_sums(trainer, _batch(microbatch), {"rows alone against rows padded together": alone})
+            batch = _batch(microbatch)
+            others = {"rows alone against rows padded together": alone}
+            if type(dataset).padding is not Dataset.padding:
+                longer = replace(batch, tensors=dict(batch.tensors))
+                pad_to_multiple(longer, dataset.padding(batch), MULTIPLE)
+                others["rows padded further against rows padded together"] = [longer]
+            _demand_equal_sums(trainer, batch, others)
 
 
 def check_split(case: Case) -> None:

@@ -14,6 +14,7 @@ from toy import ToyDataset
 from vaak.core.batch import Batch
 from vaak.core.errors import DataError, UserError
 from vaak.core.random_keys import Purpose, draw_key
+from vaak.core.task import Padding
 from vaak.data.loader import Address, MicrobatchReader, Skip
 
 
@@ -143,3 +144,27 @@ def test_a_batch_that_could_not_be_split_is_an_error_when_it_is_read():
 
     with pytest.raises(UserError, match=r"a batch of 2 rows has extra\['names'\] with 1 entries"):
         MicrobatchReader(Careless(8), (Purpose.DATA,), 0)[address(1, 2)]
+
+
+def test_lengths_are_rounded_as_the_dataset_says():
+    class Padded(ToyDataset):
+        def padding(self, batch: Batch) -> dict[str, Padding]:
+            return {"inputs": Padding(3, longest=8), "targets": Padding(-100, step=2), "left out": Padding()}
+
+    dataset = Padded(8)
+    where = address(int(dataset.lengths.argmin()))
+    whole, rounded = (MicrobatchReader(dataset, (Purpose.DATA,), 0, round_lengths=by)[where].batch for by in (None, 5))
+    assert whole is not None
+    assert rounded is not None
+    length = whole["inputs"].shape[1]
+    assert length < 5
+    assert rounded["inputs"].tolist() == [[*whole["inputs"][0].tolist(), *[3] * (5 - length)]]
+    assert rounded["targets"].tolist() == [[*whole["targets"][0].tolist(), *[-100] * (10 - length)]]
+    rounded = MicrobatchReader(dataset, (Purpose.DATA,), 0, round_lengths=20)[where].batch
+    assert rounded is not None
+    assert rounded["inputs"].shape == (1, 8), "never longer than the longest"
+
+
+def test_lengths_of_a_dataset_that_does_not_say_how_it_pads_are_not_rounded():
+    with pytest.raises(UserError, match=r"round_lengths: ToyDataset doesn't say how its batches are padded; leave it"):
+        MicrobatchReader(ToyDataset(8), (Purpose.DATA,), 0, round_lengths=5)[address(0)]

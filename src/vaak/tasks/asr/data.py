@@ -9,7 +9,7 @@ With data.timestamps, some examples have the times of their segments among their
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
@@ -32,7 +32,7 @@ from vaak.audio.cuts.sources import BoundedCache, CutSource
 from vaak.audio.segments import Alignment, Interval, LabelledAudio
 from vaak.core.batch import Batch
 from vaak.core.storage.files import fingerprint_of
-from vaak.core.task import Dataset
+from vaak.core.task import Dataset, Padding
 from vaak.nn.cross_entropy import IGNORED
 from vaak.tasks.asr.features import AudioFeatures
 from vaak.tasks.asr.times import SECONDS_OF_A_TIME
@@ -74,8 +74,10 @@ PAUSE = 0.5
 class AsrDataset(Dataset):
     """A split's utterances; the length of each is the seconds that the encoder reads (all that Whisper reads)."""
 
-    draws_globally = False
+    draws_globally, length_of_position = False, 0.0
     timing: Timing | None = None
+    max_target_positions: int | None = None
+    """How many tokens the decoder reads at most."""
 
     def __init__(
         self,
@@ -155,6 +157,11 @@ class AsrDataset(Dataset):
         """A batch; each row is one utterance."""
         examples = [row[0] for row in rows]
         return collate(examples, self.vocabulary, round(self.features.seconds * FRAMES_PER_SECOND))
+
+    def padding(self, batch: Batch) -> Mapping[str, Padding]:
+        """How a batch's transcripts are made longer, which Whisper's decoder reads; all audio is equally long."""
+        fills = {"inputs": self.vocabulary.ids.pad, "targets": IGNORED}
+        return {name: Padding(fill, longest=self.max_target_positions) for name, fill in fills.items()}
 
     def difficulty(self, measure: str) -> np.ndarray:
         return self.utterances.durations if measure == "length" else super().difficulty(measure)

@@ -89,11 +89,15 @@ class AsrTask(Recogniser):
             self.data.augmentation if split == "train" else None,
             self.data.decoding.valid_examples if split == "valid" else None,
         )
+        if self.options.base == SCRATCH:
+            found.max_target_positions = self.options.scratch.max_target_length
+        else:
+            found.max_target_positions = self.prepared.base_config.max_target_positions
         if split == "train" and self.data.timestamps:
             if not self.prepared.vocabulary.times:
                 raise UserError("data.timestamps: the base has no tokens for times")
             prompt = len(self.prepared.vocabulary.ids.prompt) - 1
-            found.timing = Timing(self.data.timestamps, self.prepared.base_config.max_target_positions - prompt)
+            found.timing = Timing(self.data.timestamps, found.max_target_positions - prompt)
         return found
 
     @property

@@ -33,7 +33,7 @@ from vaak.config.base import FOLDS_FILE
 from vaak.core.batch import Batch
 from vaak.core.errors import DataError, UserError
 from vaak.core.storage.files import fingerprint_of, read_json, write_json
-from vaak.core.task import Dataset
+from vaak.core.task import Dataset, Padding
 from vaak.nn.cross_entropy import IGNORED
 from vaak.runs.prepared import PreparedFolder, Recipe, fingerprint_with_files
 from vaak.tasks.base import pad_rows
@@ -380,6 +380,13 @@ class TextDataset(Dataset):
 
     def collate(self, rows: list[list[TextExample]]) -> Batch:
         return collate([row[0] for row in rows], self.rows.tokenizer.pad_id, self.class_weights)
+
+    def padding(self, batch: Batch) -> Mapping[str, Padding]:
+        longest = int(self.lengths.max())
+        return {
+            "inputs": Padding(self.rows.tokenizer.pad_id, longest=longest),
+            "mask": Padding(False, longest=longest),
+        }
 
     def describe(self, index: int) -> str:
         part, place = self._place(index)

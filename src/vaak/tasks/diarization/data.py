@@ -8,7 +8,7 @@ augmented.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from os import PathLike
@@ -29,7 +29,8 @@ from vaak.audio.simulation.conversations import CutUtterances, SimulatedConversa
 from vaak.core.batch import Batch
 from vaak.core.errors import UserError
 from vaak.core.storage.files import fingerprint_of
-from vaak.core.task import Dataset
+from vaak.core.task import Dataset, Padding
+from vaak.nn.cross_entropy import IGNORED
 from vaak.tasks.diarization.config import DiarizationDataConfig
 from vaak.tasks.diarization.labels import DiarizationCollator, DiarizationExample
 from vaak.tasks.speech_task import PreparedCuts
@@ -146,6 +147,7 @@ class DiarizationDataset(Dataset):
         """
         self.source, self.features, self.collator, self.augmentation = source, features, collator, augmentation
         self.on_device, self.with_audio = on_device, with_audio and augmentation is None
+        self.length_of_position = collator.options.frame_seconds
         self.lengths = source.durations * (1.0 if augmentation is None else longest_factor(augmentation))
         drawn = [] if augmentation is None else [augmentation.model_dump(mode="json"), features.config.dither]
         self.useful_workers = 0 if augmentation is None else WORKERS_FOR_AUDIO * reads_audio(source)
@@ -206,6 +208,18 @@ class DiarizationDataset(Dataset):
         if self.augmentation is None:
             return batch
         return replace(batch, extra={"examples": [row[0].without_features() for row in rows]})
+
+    def padding(self, batch: Batch) -> Mapping[str, Padding]:
+        """How a batch is made longer; features that are made on the device have as many frames as ``feature_mask``."""
+        features, label = Padding(step=self.collator.options.subsampling), IGNORED if batch["labels"].ndim == 2 else 0
+        return {
+            "features": features,
+            "feature_mask": features,
+            "mask": Padding(),
+            "labels": Padding(label),
+            "activity": Padding(),
+            "sets": Padding(),
+        }
 
     def describe(self, index: int) -> str:
         return self.source.describe(index)

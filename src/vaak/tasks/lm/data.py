@@ -8,7 +8,7 @@ Token ids in, target ids out, -100 where nothing is to be predicted:
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, Self
 
@@ -18,7 +18,7 @@ import torch
 from vaak.core.batch import Batch
 from vaak.core.errors import UserError
 from vaak.core.storage.files import fingerprint_of
-from vaak.core.task import Dataset
+from vaak.core.task import Dataset, Padding
 from vaak.data.batching import StepWeights
 from vaak.nn.cross_entropy import IGNORED
 from vaak.text.corpora.stores import TokenStore
@@ -163,6 +163,9 @@ class TextDataset(WindowDataset):
     def collate(self, rows: list[list[TokenSequence]]) -> Batch:
         return collate(rows, self.special.pad)
 
+    def padding(self, batch: Batch) -> Mapping[str, Padding]:
+        return token_padding(self.special.pad, longest=self.row_capacity or int(self.lengths.max()))
+
     def describe(self, index: int) -> str:
         return f"document {self.windows.documents[index]} of {self.store.folder}, token {self.windows.starts[index]}"
 
@@ -294,6 +297,9 @@ class StreamDataset(WindowDataset):
     def collate(self, rows: list[list[TokenSequence]]) -> Batch:
         return collate(rows, self.special.pad)
 
+    def padding(self, batch: Batch) -> Mapping[str, Padding]:
+        return token_padding(self.special.pad, longest=self.row_capacity or int(self.lengths.max()))
+
     def describe(self, index: int) -> str:
         return f"token {index * self.max_length} of the stream {self.store.folder}"
 
@@ -328,6 +334,12 @@ def corrupt(
         dropped = rng.random(len(inputs)) < corruption.dropout
         inputs = np.where(dropped & (inputs != special.bos), special.mask, inputs)
     return TokenSequence(inputs, targets, num_bytes)
+
+
+def token_padding(pad: int, longest: int, axis: int = 1) -> Mapping[str, Padding]:
+    """Return how batches of ``collate`` are made longer: with ``pad``, up to ``longest`` tokens along ``axis``."""
+    fills = {"inputs": pad, "targets": IGNORED, "documents": -1}
+    return {name: Padding(fill, axis, longest=longest) for name, fill in fills.items()}
 
 
 def collate(rows: list[list[TokenSequence]], pad: int) -> Batch:

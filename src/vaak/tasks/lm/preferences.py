@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from vaak.core.batch import Batch, Term, places_of
 from vaak.core.errors import DataError
 from vaak.core.storage.files import sync_file
-from vaak.core.task import Dataset, Meters
+from vaak.core.task import Dataset, Meters, Padding
 from vaak.core.terminal import progress
 from vaak.nn.cross_entropy import IGNORED
 from vaak.nn.decoding.sampling import without_dropout
@@ -30,7 +30,7 @@ from vaak.nn.feed_forward import mixtures_of
 from vaak.nn.losses import Loss
 from vaak.nn.preferences import DirectPreference, OddsRatio
 from vaak.runs.prepared import Recipe, fingerprint_with_files
-from vaak.tasks.lm.data import TokenSequence, answers_within, collate
+from vaak.tasks.lm.data import TokenSequence, answers_within, collate, token_padding
 from vaak.text.corpora.stores import TokenStore
 
 REFERENCE = "reference.bin"
@@ -81,6 +81,9 @@ class PreferenceDataset(Dataset):
 
     def collate(self, rows: list[list[PreferencePair]]) -> Batch:
         return collate_pairs(rows, self.pad)
+
+    def padding(self, batch: Batch) -> Mapping[str, Padding]:
+        return token_padding(self.pad, longest=int(self.lengths.max()), axis=2)
 
     def describe(self, index: int) -> str:
         return f"pair {self.pairs[index]} of {self.store.folder}"

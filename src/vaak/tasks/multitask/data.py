@@ -17,7 +17,7 @@ import numpy as np
 from vaak.core.batch import Batch
 from vaak.core.errors import UserError
 from vaak.core.storage.files import fingerprint_of
-from vaak.core.task import Dataset
+from vaak.core.task import Dataset, Padding
 
 PART = "task"
 LOWEST = 0.2
@@ -67,6 +67,7 @@ class JointDataset(Dataset):
         strata = [one.strata for one in self.datasets if one.strata is not None]
         self.strata = np.concatenate([np.asarray(one) for one in strata]) if len(strata) == len(sizes) else None
         self.fingerprint = fingerprint_of([[name, one.fingerprint] for name, one in datasets.items()])
+        self.length_of_position = max(one.length_of_position for one in self.datasets)
         self.draws_globally = any(one.draws_globally for one in self.datasets)
         self.is_constant = all(one.is_constant for one in self.datasets)
         self.useful_workers = max(one.useful_workers for one in self.datasets)
@@ -83,6 +84,9 @@ class JointDataset(Dataset):
         batch, name = self.datasets[place].collate([[one.example for one in row] for row in rows]), self.names[place]
         counts = {f"{name}/{unit}": counted for unit, counted in batch.counts.items()}
         return replace(batch, counts=counts, extra={**batch.extra, PART: (name, int(self.starts[place]))})
+
+    def padding(self, batch: Batch) -> Mapping[str, Padding]:
+        return self.datasets[self.names.index(batch.extra[PART][0])].padding(batch)
 
     def difficulty(self, measure: str) -> np.ndarray:
         """Return the difficulty of examples by the measure of each task, which are compared within their task only."""

@@ -32,7 +32,7 @@ from vaak.config.base import FOLDS_FILE
 from vaak.core.batch import Batch
 from vaak.core.errors import DataError, UserError
 from vaak.core.storage.files import fingerprint_of
-from vaak.core.task import Dataset
+from vaak.core.task import Dataset, Padding
 from vaak.core.terminal import followed
 from vaak.nn.cross_entropy import IGNORED
 from vaak.runs.prepared import PreparedFolder, Recipe, fingerprint_with_files
@@ -410,6 +410,15 @@ class PairDataset(Dataset):
 
     def collate(self, rows: list[list[PairExample]]) -> Batch:
         return collate([row[0] for row in rows], self.special, with_texts=self.is_evaluation)
+
+    def padding(self, batch: Batch) -> Mapping[str, Padding]:
+        fills = {
+            "source": self.special.source_pad,
+            "source_mask": False,
+            "inputs": self.special.target_pad,
+            "targets": IGNORED,
+        }
+        return {name: Padding(fill, longest=int(self.lengths.max()) // 2) for name, fill in fills.items()}
 
     def difficulty(self, measure: str) -> np.ndarray:
         """Return the difficulty of each pair: its length, or that of the words of both its sides."""

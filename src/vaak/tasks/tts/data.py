@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import islice
 from pathlib import Path
@@ -32,7 +32,7 @@ from vaak.core.errors import DataError
 from vaak.core.random_keys import Purpose, draw_key
 from vaak.core.storage.files import fingerprint_of, sync_file
 from vaak.core.storage.mapped_lines import LineWriter, MappedLines, mapped, writing_lines
-from vaak.core.task import DataFinding, Dataset
+from vaak.core.task import DataFinding, Dataset, Padding
 from vaak.nn.speech.flow_matching import row_draws
 from vaak.tasks.base import pad_rows
 from vaak.tasks.tts.recordings import aligned_symbols, phones_of
@@ -337,6 +337,7 @@ class TtsDataset(Dataset):
         self.store, self.pad_id, self.draws_noise = store, pad_id, draws_noise
         self.speakers = {name: number for number, name in enumerate(speakers)}
         self.lengths, self.fingerprint = store.durations, store.fingerprint
+        self.length_of_position = store.features.frame_shift
 
     def example(self, index: int, rng: np.random.Generator) -> TtsExample:
         """Utterance ``index``. Raises DataError for a speaker that training doesn't have."""
@@ -355,6 +356,11 @@ class TtsDataset(Dataset):
     def collate(self, rows: list[list[TtsExample]]) -> Batch:
         """A batch; each row is one utterance."""
         return collate([row[0] for row in rows], self.pad_id)
+
+    def padding(self, batch: Batch) -> Mapping[str, Padding]:
+        frames = Padding(longest=int(self.store.lengths.max()))
+        symbols = {"symbols": Padding(self.pad_id), "durations": Padding()}
+        return {"mel": frames, "noise": frames, "prosody": frames, **symbols}
 
     def describe(self, index: int) -> str:
         return self.store.describe(index)

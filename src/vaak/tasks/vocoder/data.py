@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,7 +20,7 @@ from vaak.audio.segments import AudioSource
 from vaak.core.batch import Batch
 from vaak.core.errors import DataError
 from vaak.core.storage.files import fingerprint_of
-from vaak.core.task import Dataset
+from vaak.core.task import Dataset, Padding
 from vaak.runs.prepared import Recipe
 from vaak.tasks import speech_task
 from vaak.tasks.base import pad_rows
@@ -84,6 +84,10 @@ class VocoderDataset(Dataset):
     def collate(self, rows: list[list[VocoderExample]]) -> Batch:
         """A batch; each row is one example."""
         return collate([row[0] for row in rows], self.mel)
+
+    def padding(self, batch: Batch) -> Mapping[str, Padding]:
+        """Nothing is made longer: examples of training are crops of one length."""
+        return {}
 
     def difficulty(self, measure: str) -> np.ndarray:
         """Return the length of the recordings for ``length``, since crops are equally long."""

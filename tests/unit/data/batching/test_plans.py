@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -93,6 +94,32 @@ def test_bucketed_batches_keep_the_budget(lengths, budget, num_buckets):
         for position in range(len(plan)):
             rows = plan.microbatch(position)
             assert len(rows) * max(lengths[row[0]] for row in rows) <= budget
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@given(lengths=token_lengths, multiple=st.integers(1, CAPACITY))
+def test_padding_to_multiples_is_counted(kind, lengths, multiple):
+    plan = planner_of(kind, lengths).plan(0)
+    most, cells = 0.0, []
+    for position in range(len(plan)):
+        rows = [float(sum(lengths[index] for index in row)) for row in plan.microbatch(position)]
+        most = max(most, *rows)
+        cells.append((len(rows), max(rows)))
+    rounded = [number * min(math.ceil(longest / multiple) * multiple, most) for number, longest in cells]
+    assert plan.cells(lengths, multiple) == pytest.approx(rounded)
+    assert plan.padding_waste(lengths, multiple) == pytest.approx(1 - sum(map(float, lengths)) / sum(rounded), abs=1e-9)
+
+
+@pytest.mark.parametrize("multiple", [8, 13])
+def test_bucketed_batches_keep_the_budget_with_rounded_lengths(multiple: int):
+    lengths = np.random.default_rng(0).integers(1, 100, 300)
+    dataset = Lengths(lengths)
+    batching = BatchingConfig(type="bucketed", max_tokens=400, round_lengths=multiple)
+    plan = whole_planner(dataset, batching, 64, seed=0).plan(0)
+    padded = [(len(rows), max(int(lengths[row[0]]) for row in rows)) for rows in map(plan.microbatch, range(len(plan)))]
+    shapes = {(rows, min(-(-longest // multiple) * multiple, 99)) for rows, longest in padded}
+    assert all(rows * longest <= 400 for rows, longest in shapes)
+    assert len({longest for _, longest in shapes}) <= -(-99 // multiple), "as many lengths as there are multiples"
 
 
 @given(lengths=any_lengths)

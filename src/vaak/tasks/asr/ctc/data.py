@@ -25,6 +25,7 @@ from vaak.audio.config import AudioConfig, AugmentationConfig
 from vaak.audio.features.extractors import Features, FeaturesOnDevice
 from vaak.audio.segments import LabelledAudio
 from vaak.core.batch import Batch
+from vaak.core.task import Padding
 from vaak.nn.conformer import frames_of
 from vaak.nn.cross_entropy import IGNORED
 from vaak.nn.ctc import frames_needed
@@ -77,6 +78,10 @@ class FrameFeatures:
         """Seconds from one of the encoder's frames to the next."""
         return self.frame_shift * self.subsampling
 
+    def padding(self) -> Padding:
+        """How features ``(row, bin, frame)``, or samples, are made longer: in steps of one of the encoder's frames."""
+        return Padding(axis=2, step=self.subsampling)
+
     def limit(self) -> TokenLimit:
         """Return how many tokens can be placed in an utterance's frames."""
 
@@ -113,6 +118,9 @@ class FrameSections(FrameFeatures):
     def of_batch(self, tensors: Mapping[str, Tensor]) -> Tensor:
         return self._on_device(tensors).mT
 
+    def padding(self) -> Padding:
+        return Padding(step=round(self.encoded_shift * self.sampling_rate))
+
 
 class Waveforms(FrameFeatures):
     """Samples, with mean 0 and deviation 1 over an utterance if ``is_normalised``: a pretrained base's own."""
@@ -147,6 +155,9 @@ class Waveforms(FrameFeatures):
         for kernel, stride in self.layers:
             num_features = (num_features - kernel) // stride + 1
         return num_features
+
+    def padding(self) -> Padding:
+        return Padding(axis=2, step=math.prod(stride for _, stride in self.layers))
 
 
 class Hidden(NamedTuple):
@@ -188,6 +199,10 @@ class CtcDataset(AsrDataset):
     def collate(self, rows: list[list[AsrExample]]) -> Batch:
         """A batch; each row is one utterance."""
         return collate([row[0] for row in rows], self.features)
+
+    def padding(self, batch: Batch) -> Mapping[str, Padding]:
+        audio = self.features.padding()
+        return {"features": audio, "samples": audio, "targets": Padding(IGNORED)}
 
 
 def collate(examples: Sequence[AsrExample], features: FrameFeatures) -> Batch:

@@ -32,6 +32,7 @@ from safetensors.torch import save_file
 from tokenizers import Tokenizer as Backend
 from tokenizers import decoders, models, normalizers, pre_tokenizers
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from vaak.core.errors import UserError
 from vaak.core.storage.files import read_json, whole_folder, write_json
@@ -183,7 +184,8 @@ class PretrainedCtc(CtcNetwork):
         convolved = self._convolved(features[:, 0], lengths).transpose(1, 2)
         hidden = inner.feature_projection(convolved)
         hidden = hidden[0] if isinstance(hidden, tuple) else hidden
-        if time_mask is not None:
+        if time_mask is not None:  # which ends with the longest utterance; audio may be padded further
+            time_mask = F.pad(time_mask, (0, hidden.shape[1] - time_mask.shape[1]))
             hidden = torch.where(time_mask[..., None], inner.masked_spec_embed.to(hidden.dtype), hidden)
         if channel_mask is not None:
             hidden = hidden.masked_fill(channel_mask[:, None], 0.0)

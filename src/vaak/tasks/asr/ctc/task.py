@@ -111,6 +111,7 @@ class CtcTask(Recogniser):
             self.data.augmentation if split == "train" else None,
             self.data.decoding.valid_examples if split == "valid" else None,
         )
+        dataset.length_of_position = dataset.features.encoded_shift
         if split == "train" and self.own is None:
             dataset.hide = partial(hidden_of, self.options.masking, config_in(self._base).hidden_size)
         return dataset

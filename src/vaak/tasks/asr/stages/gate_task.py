@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from torch.nn import functional as F
 
 from vaak.core.batch import Batch, Term
 from vaak.core.storage.files import fingerprint_of
-from vaak.core.task import Dataset, Meters
+from vaak.core.task import Dataset, Meters, Padding
 from vaak.data.plan import stratified_sample
 from vaak.nn.lora_experts import Gate
 from vaak.pipeline.rows import PipelineRowStore
@@ -45,6 +46,10 @@ class GateRows(Dataset):
             "clusters": torch.from_numpy(self.clusters[chosen]),
         }
         return Batch(tensors, {"example": torch.ones(len(chosen))})
+
+    def padding(self, batch: Batch) -> Mapping[str, Padding]:
+        """Nothing is made longer: examples are vectors of one width."""
+        return {}
 
     def describe(self, index: int) -> str:
         return self.names[index]
