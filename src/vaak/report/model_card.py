@@ -93,7 +93,7 @@ from_zipformer_ctc(
 )""",
     "whisper": """\
 from_whisper(
-    "{folder}/encoder.onnx", "{folder}/decoder.onnx", "{folder}/tokens.txt", language="en"
+    "{folder}/encoder.onnx", "{folder}/decoder.onnx", "{folder}/tokens.txt", language="{language}"
 )""",
 }
 """How sherpa-onnx opens a recogniser, by its kind."""
@@ -164,6 +164,10 @@ def _use(task: str, about: AboutExport, options: Mapping[str, Any]) -> str:
     audio = options.get("global_config")
     numbers = {} if not isinstance(audio, dict) else {name: one for name, one in audio.items() if isinstance(one, int)}
     told: dict[str, Any] = {"rate": numbers.get("sampling_rate", 16_000), "bins": numbers.get("num_mel_bins", 80)}
+    data = options.get("data") or {}
+    decoding = data.get("decoding")
+    named = [decoding.get("language") if isinstance(decoding, dict) else None, data.get("language"), *about.languages]
+    told["language"] = next((one for one in named if re.fullmatch("[a-z]{2,3}", str(one))), "en")
     told["maker"] = OF_SHERPA["whisper" if "encoder.onnx" in about.files else "ctc"].format(
         folder=_folder(about), **told
     )

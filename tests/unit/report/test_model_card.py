@@ -49,6 +49,22 @@ def test_the_hubs_library_reads_its_head_and_the_body_says_what_the_run_does(run
     assert "The run is what it says, by `vaak verify` on 2026-11-26: 3 of 3 steps." in model_card(run, about)
 
 
+@pytest.mark.parametrize(
+    ("data", "language"),
+    [
+        ("{language: hi}", "hi"),
+        ("{language: hi, decoding: {language: ta}}", "ta"),
+        ("{language: hi, decoding: {language: auto}}", "hi"),
+        ("{decoding: beam}", "sw"),
+        ("{language: 'en\"); evil(\"'}", "sw"),
+    ],
+)
+def test_a_recogniser_is_opened_in_its_language(run: Path, data: str, language: str):
+    (run / "config.yml").write_text(f"{CONFIG}data: {data}\n")
+    about = AboutExport("sherpa-onnx", 4, "out", languages=["sw"], files=("encoder.onnx", "decoder.onnx"))
+    assert f'"out/tokens.txt", language="{language}"\n' in model_card(run, about)
+
+
 def test_what_a_stranger_wrote_is_text_and_places_on_this_machine_are_left_out(run: Path):
     (run / "environment.json").write_text(json.dumps({"world_size": "<b>2</b>", "packages": ["torch"]}))
     record = {"kind": "evaluation", "step": 4, "val_wer/x\n\n# Heading": 0.5}
