@@ -406,7 +406,8 @@ def _rows_of(state: Any, rows: Tensor) -> Any:
     if isinstance(state, dict):
         return {name: _rows_of(one, rows) for name, one in state.items()}
     if isinstance(state, list | tuple):
-        return type(state)(_rows_of(one, rows) for one in state)
+        found = [_rows_of(one, rows) for one in state]
+        return type(state)(*found) if hasattr(state, "_fields") else type(state)(found)  # a NamedTuple takes each alone
     return state
 
 

@@ -183,8 +183,23 @@ def test_decoding_reads_what_a_whole_pass_reads(net):
     torch.testing.assert_close(found[0, 0], whole[0, 4])
 
 
+WITH_NAMES = (
+    STEPPING.replace(
+        "class Net",
+        "import typing\nSeen = typing.NamedTuple('Seen', [('sum', typing.Any), ('count', typing.Any)])\nclass Net",
+    )
+    .replace(
+        'state = {"sum": sums[:, -1:], "count": new[-1:].expand(x.shape[0])}',
+        "state = Seen(sums[:, -1:], new[-1:].expand(x.shape[0]))",
+    )
+    .replace('state["sum"]', "state.sum")
+    .replace('state["count"]', "state.count")
+)
+"""The same with its state in a NamedTuple."""
+
+
 @torch.no_grad()
-@pytest.mark.parametrize(("code", "read"), [(NETWORK, 2 * sum(range(4, 13))), (STEPPING, 2 * 12)])
+@pytest.mark.parametrize(("code", "read"), [(NETWORK, 2 * sum(range(4, 13))), (STEPPING, 2 * 12), (WITH_NAMES, 2 * 12)])
 def test_with_steps_each_token_is_read_once(tmp_path, monkeypatch, code, read):
     """Two rows, four tokens at first and eight more."""
     (tmp_path / "own.py").write_text(code)
