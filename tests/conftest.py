@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from hypothesis import HealthCheck, settings
 
 import shards
@@ -93,6 +94,17 @@ def _nothing_stays_registered() -> Iterator[None]:
     for registered, found in ((REGISTERED, before), (REGISTERED_TASKS, tasks)):
         registered.clear()
         registered.update(found)
+
+
+@pytest.fixture(autouse=True)
+def _threads_stay() -> Iterator[None]:
+    """A test that left torch another number of threads would change the bits of what later ones train."""
+    before = torch.get_num_threads()
+    yield
+    now = torch.get_num_threads()
+    if now != before:
+        torch.set_num_threads(before)
+        pytest.fail(f"the test left torch {now} threads where there were {before}")
 
 
 @pytest.fixture(scope="session", autouse=True)

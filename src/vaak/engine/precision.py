@@ -242,6 +242,17 @@ def keeping_generators(device: torch.device) -> Iterator[None]:
             module.set_rng_state(on_device, *place)
 
 
+@contextlib.contextmanager
+def keeping_threads() -> Iterator[None]:
+    """Restore the number of torch's threads on exit: it is the process's, and sums of a CPU depend on it to the bit."""
+    before = torch.get_num_threads()
+    try:
+        yield
+    finally:
+        if torch.get_num_threads() != before:
+            torch.set_num_threads(before)
+
+
 def make_deterministic(config: TrainingConfig, device: torch.device) -> None:
     """Choose kernels that give the same bits every time: always on a CPU, on CUDA where the config asks for it."""
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = uses_tf32(config, device)

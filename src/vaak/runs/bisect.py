@@ -35,6 +35,7 @@ from vaak.engine.checkpoint.names import listed_files, step_folder, step_of
 from vaak.engine.distributed.exchange import hash_of
 from vaak.engine.distributed.launcher import INTEGERS, canonical, weights_fingerprint
 from vaak.engine.inspection import ROOT, tensors_in
+from vaak.engine.precision import keeping_threads
 from vaak.engine.saving import differences
 from vaak.engine.trainer import Trainer
 from vaak.engine.training_data import StepData
@@ -242,7 +243,8 @@ def _retake(
     assert last is not None
     recorded = dict(_state_around(directory, last).get("conditions") or {})
     with contextlib.ExitStack() as stack:
-        stack.enter_context(_threads(recorded.get("threads")))
+        stack.enter_context(keeping_threads())
+        torch.set_num_threads(recorded.get("threads") or torch.get_num_threads())
         begun = approaching(directory, bounds.same + 1, device=device, trust_code=trust_code)
         trainer, steps, agreement, _ = stack.enter_context(begun)
         found.reference = trainer.task.reference
@@ -259,17 +261,6 @@ def _retake(
             if found.departure is None and (what := _departure(trainer, directory, agreement, step)) is not None:
                 found.departure = step, what
     return found
-
-
-@contextlib.contextmanager
-def _threads(number: int | None) -> Iterator[None]:
-    """Within this context, torch computes with this number of threads."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(number or before)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def _departure(trainer: Trainer, directory: Path, agreement: ReplayAgreement, step: int) -> str | None:

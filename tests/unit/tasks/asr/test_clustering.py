@@ -349,3 +349,21 @@ def test_umap_keeps_clusters_apart_and_is_the_same_for_the_same_seed() -> None:
     assert reduced(points[:5], "umap", 2, 3).shape == (5, 2)
     with pytest.raises(UserError, match="not 3"):
         reduced(points[:3], "umap", 2, 3)
+
+
+@pytest.mark.slow
+def test_umap_leaves_the_number_of_torchs_threads() -> None:
+    """Numba sets it when it starts its own threads, once in a process: what trains next would have other bits."""
+    pytest.importorskip("umap")
+    code = """
+import numpy as np
+import torch
+from vaak.core.machine import allowed_cores
+from vaak.tasks.asr.stages.clustering import reduced
+number = allowed_cores() + 1
+torch.set_num_threads(number)
+assert torch.get_num_threads() == number
+reduced(np.random.default_rng(0).normal(size=(40, 8)).astype(np.float32), "umap", 2, 3)
+assert torch.get_num_threads() == number, torch.get_num_threads()
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)
