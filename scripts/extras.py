@@ -27,7 +27,9 @@ CPU_TORCH = "https://download.pytorch.org/whl/cpu"
 RUN = "runs/training-minimal"
 SHORT = "training.max_steps=4 training.scheduler.warmup_steps=0 training.logging.tensorboard=false"
 LLAMA = "model.feed_forward_type=swiglu model.norm_type=rmsnorm model.position_type=rotary"
-WORDNET = "data.augmentation.techniques=[synonym_replacement] data.augmentation.synonyms=wordnet"
+WORDNET = " ".join(
+    f"data.augmentation.{one}" for one in ("enabled=true", "techniques=[synonym_replacement]", "synonyms=wordnet")
+)
 TASK = """task: agreement
 dataset_path: json
 dataset_kwargs: {data_files: {validation: pairs.jsonl}}
@@ -42,9 +44,9 @@ metric_list: [{metric: acc}]
 PAIR = json.dumps({"sentence_good": "The dogs bark.", "sentence_bad": "The dogs barks."}) + "\n"
 FILES = {
     "pairs.jsonl": PAIR * 4,
-    "talks/train.jsonl": json.dumps({"audio_filepath": "talk.m4a", "text": "so it is", "duration": 1.0}) + "\n",
-    "talks/talk.m4a": "",
+    **dict.fromkeys(("recorded/one.wav", "spoken/one.wav"), ""),
     "agreement.yaml": TASK,
+    "texts.csv": "one|So it is.\n",
     "lines.txt": "".join(f"Sentence number {number} is not like any other of these.\n" for number in range(50)),
 }
 """What the commands read."""
@@ -68,7 +70,7 @@ USES = {
     "hf": Use((f"train training_minimal {SHORT} {LLAMA}", f"export {RUN} --format hf")),
     "ct2": Use((f"train training_minimal {SHORT} {LLAMA}", f"export {RUN} --format ct2")),
     "gguf": Use((f"train training_minimal {SHORT} {LLAMA}", f"export {RUN} --format gguf")),
-    "m4a": Use(("data check talks",), r"vaak\[audio\]"),
+    "m4a": Use(("train diarization/quickstart --try",), r"vaak\[audio\]"),
     "cleaning": Use(("data clean shards lines.txt --language en",)),
     "seq2seq": Use(("train encoder_decoder_model --try",)),
     "wandb": Use((f"train training_minimal {SHORT} training.logging.wandb=true",)),
@@ -83,7 +85,7 @@ USES = {
     "liger": Use((f"train training_minimal {SHORT} training.performance.logits=liger",), "CUDA"),
     "tts": Use(("train tts/quickstart --try",), r"vaak\[audio\]"),
     "lm-eval": Use((f"train training_minimal {SHORT}", f"lm-eval {RUN} --tasks agreement.yaml")),
-    "tts-eval": Use(("score speech recorded spoken --texts lines.txt",), r"vaak\[audio\]"),
+    "tts-eval": Use(("score speech recorded spoken --texts texts.csv",), r"vaak\[audio\]"),
 }
 
 
