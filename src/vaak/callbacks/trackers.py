@@ -188,7 +188,7 @@ class TrackioCallback(Tracker):
                 for one in trackio.Api().runs(about["project"]):
                     if one.name == about["run"]:
                         one.delete()
-            options = {"embed": False, "auto_log_gpu": False, "auto_log_cpu": False}
+            options: dict[str, Any] = {"embed": False, "auto_log_gpu": False, "auto_log_cpu": False}
             self.run = trackio.init(about["project"], name=about["run"], config=self.config, **options)
         if trainer.records.path is not None and trainer.records.path.exists():
             for record in read_records(trainer.records.path):

@@ -243,14 +243,24 @@ def keeping_generators(device: torch.device) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def keeping_threads() -> Iterator[None]:
-    """Restore the number of torch's threads on exit: it is the process's, and sums of a CPU depend on it to the bit."""
-    before = torch.get_num_threads()
+def keeping_kernels() -> Iterator[None]:
+    """Restore on exit how torch chooses its kernels: its threads, TF32, whether they are deterministic.
+
+    All of these are the process's, and the bits of whatever it computes later depend on them.
+    """
+    matmul, cudnn, memory = torch.backends.cuda.matmul, torch.backends.cudnn, torch.utils.deterministic
+    threads, mode = torch.get_num_threads(), torch.get_deterministic_debug_mode()
+    tf32, others = (matmul.allow_tf32, cudnn.allow_tf32), (cudnn.benchmark, cudnn.deterministic)
+    fills = memory.fill_uninitialized_memory  # type: ignore[attr-defined]
     try:
         yield
     finally:
-        if torch.get_num_threads() != before:
-            torch.set_num_threads(before)
+        if torch.get_num_threads() != threads:
+            torch.set_num_threads(threads)
+        torch.set_deterministic_debug_mode(mode)
+        matmul.allow_tf32, cudnn.allow_tf32 = tf32
+        cudnn.benchmark, cudnn.deterministic = others
+        memory.fill_uninitialized_memory = fills  # type: ignore[attr-defined]
 
 
 def make_deterministic(config: TrainingConfig, device: torch.device) -> None:

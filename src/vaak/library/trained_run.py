@@ -22,7 +22,7 @@ from vaak.core.task import Dataset, Meters, Task
 from vaak.engine.distributed.ranks import Ranks
 from vaak.engine.evaluation import Evaluator
 from vaak.engine.metrics_file import read_history
-from vaak.engine.precision import keeping_threads, make_deterministic
+from vaak.engine.precision import keeping_kernels, make_deterministic
 from vaak.library.config import as_plain
 from vaak.report.charts import draw_histories
 from vaak.report.tables import html_table
@@ -133,7 +133,7 @@ class TrainedRun:
         if not isinstance(data, str):
             dataset = data if isinstance(data, Dataset) else self.task.dataset_of(data)
             task, split = _task_on(self.task, dataset), GIVEN
-        with keeping_threads():
+        with keeping_kernels():
             make_deterministic(training, self.device)
             evaluator = Evaluator(task, training, Ranks(self.device), self.config.skips_bad_examples)
             figures = evaluator.evaluate(self.model, split)

@@ -35,7 +35,7 @@ from vaak.engine.checkpoint.names import listed_files, step_folder, step_of
 from vaak.engine.distributed.exchange import hash_of
 from vaak.engine.distributed.launcher import INTEGERS, canonical, weights_fingerprint
 from vaak.engine.inspection import ROOT, tensors_in
-from vaak.engine.precision import keeping_threads
+from vaak.engine.precision import keeping_kernels
 from vaak.engine.saving import differences
 from vaak.engine.trainer import Trainer
 from vaak.engine.training_data import StepData
@@ -243,7 +243,7 @@ def _retake(
     assert last is not None
     recorded = dict(_state_around(directory, last).get("conditions") or {})
     with contextlib.ExitStack() as stack:
-        stack.enter_context(keeping_threads())
+        stack.enter_context(keeping_kernels())
         torch.set_num_threads(recorded.get("threads") or torch.get_num_threads())
         begun = approaching(directory, bounds.same + 1, device=device, trust_code=trust_code)
         trainer, steps, agreement, _ = stack.enter_context(begun)

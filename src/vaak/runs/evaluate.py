@@ -20,7 +20,7 @@ from vaak.core.task import Baselines, Meters
 from vaak.engine.distributed.launcher import pick_device
 from vaak.engine.distributed.ranks import Ranks
 from vaak.engine.evaluation import PREFIXES, Evaluator
-from vaak.engine.precision import keeping_threads, make_deterministic, precision_on
+from vaak.engine.precision import keeping_kernels, make_deterministic, precision_on
 from vaak.runs.folder.directory import holds_a_run
 from vaak.runs.open_run import OpenedRun, open_run
 from vaak.runs.start import prepare
@@ -46,7 +46,7 @@ def evaluate_run(
     ``path`` is a run or a checkpoint; ``device``, ``weights`` and ``trust_code`` are those of ``open_run``. ``watched``
     makes meters of the run's meters of a split, which pass on what they are shown.
     """
-    with tempfile.TemporaryDirectory(prefix="vaak-eval-") as temporary_folder, keeping_threads():
+    with tempfile.TemporaryDirectory(prefix="vaak-eval-") as temporary_folder, keeping_kernels():
         overrides = ["training.mixed_precision=no", *overrides]
         how: dict[str, Any] = {"weights": weights, "temporary_folder": Path(temporary_folder), "splits": tuple(splits)}
         opened = open_run(path, files, overrides, device, **how, trust_code=trust_code)

@@ -48,7 +48,7 @@ from vaak.engine.inspection import watching, watching_units
 from vaak.engine.journal import JOURNALS, journal_files
 from vaak.engine.metrics_file import read_records
 from vaak.engine.non_finite import json_value, record_path
-from vaak.engine.precision import keeping_threads
+from vaak.engine.precision import keeping_kernels
 from vaak.engine.saving import differences, unknown
 from vaak.engine.trained import initialise
 from vaak.engine.trainer import Trainer
@@ -119,7 +119,7 @@ def standing_at(
     start: tuple[Path, Snapshot] | None, loaded: Loaded, directory: Path, device: str | None
 ) -> Iterator[Trainer]:
     """Within this context, a trainer like that of the run in ``directory``, at a checkpoint; at its start for None."""
-    with tempfile.TemporaryDirectory(prefix="vaak-replay-") as temporary_folder, quietly(), keeping_threads():
+    with tempfile.TemporaryDirectory(prefix="vaak-replay-") as temporary_folder, quietly(), keeping_kernels():
         trainer = trainer_like(loaded, directory, Path(temporary_folder), device)
         if start is not None:
             trainer.restore(start[1], start[0])

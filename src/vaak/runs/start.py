@@ -45,7 +45,7 @@ from vaak.engine.distributed.ranks import Ranks, demand_shared, start_ranks
 from vaak.engine.memory import read_memory
 from vaak.engine.metrics_file import read_records
 from vaak.engine.optim.schedules import warmup_steps
-from vaak.engine.precision import keeping_generators, keeping_threads, muon_dtype, precision_in_words, precision_on
+from vaak.engine.precision import keeping_generators, keeping_kernels, muon_dtype, precision_in_words, precision_on
 from vaak.engine.resume import demand_resumable, start_fresh
 from vaak.engine.trained import initialise
 from vaak.engine.trainer import Trainer
@@ -201,7 +201,7 @@ def open_trainer(loaded: Loaded, callbacks: tuple[Callback, ...] = (), task: Tas
     _compare(loaded, ranks)
     logs = logging_to(directory, ranks.rank, training.logging.json_lines)
     shown = progress_allowed(training.logging.progress_bar and not training.logging.json_lines)
-    with contextlib.closing(ranks), keeping_threads(), _held_directory(loaded, ranks) as remarks, logs, shown:
+    with contextlib.closing(ranks), keeping_kernels(), _held_directory(loaded, ranks) as remarks, logs, shown:
         if ranks.is_main:
             for warning in (*loaded.warnings, *remarks):
                 log.warning(warning)
@@ -447,7 +447,7 @@ def temporary_trainer(loaded: Loaded) -> Iterator[Trainer]:
         raise UserError("this runs in one process, with the same steps: start it without torchrun or accelerate launch")
     training = loaded.experiment.training
     device = pick_device(training.device)
-    with tempfile.TemporaryDirectory(prefix="vaak-study-") as folder, keeping_generators(device), keeping_threads():
+    with tempfile.TemporaryDirectory(prefix="vaak-study-") as folder, keeping_generators(device), keeping_kernels():
         directory, experiment = Path(folder), loaded.experiment
         task = distilled(loaded.task(directory), experiment, directory)
         with loaded.naming_lines():

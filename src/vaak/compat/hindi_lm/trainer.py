@@ -27,7 +27,7 @@ from vaak.engine.distributed.ranks import Ranks
 from vaak.engine.evaluation import PREFIXES, Evaluator
 from vaak.engine.metrics_file import Record
 from vaak.engine.optim.optimizers import optimizers_of, trained_parameters
-from vaak.engine.precision import keeping_threads, make_deterministic
+from vaak.engine.precision import keeping_kernels, make_deterministic
 from vaak.engine.trainer import Trainer
 from vaak.runs import start
 from vaak.runs.prepared import DONE, prepared_folder
@@ -151,7 +151,7 @@ class HindiLanguageModelTrainer:
         training = ExperimentConfig(self.config).experiment.training
         ranks = self.engine.ranks if self._source is not None else Ranks(self.device)
         split, model = dataloader.split, self.model.to(ranks.device)
-        with keeping_threads():
+        with keeping_kernels():
             make_deterministic(training, ranks.device)
             figures = Evaluator(dataloader.task, training, ranks, dataloader.reader.skip_bad).evaluate(model, split)
         prefix = PREFIXES.get(split, f"{split}_")

@@ -431,7 +431,7 @@ def umap(matrix: Matrix, dims: int, seed: int) -> np.ndarray:
     Source: McInnes, Healy and Melville, 2018, "UMAP: Uniform Manifold Approximation and Projection". Raises UserError
     where its package is missing, or there are fewer than four rows.
     """
-    from vaak.engine.precision import keeping_threads
+    from vaak.engine.precision import keeping_kernels
 
     number = len(matrix)
     if number < 4:
@@ -450,5 +450,5 @@ def umap(matrix: Matrix, dims: int, seed: int) -> np.ndarray:
         model: Any = UMAP(n_components=dims, n_neighbors=min(15, number - 1), random_state=seed, n_jobs=1)
         # numba, when it starts its own threads, gives the process's OpenMP, which is torch's too, as many as cores:
         # what this process trains afterwards would have other bits than a run that is resumed after this stage
-        with keeping_threads():
+        with keeping_kernels():
             return np.asarray(model.fit_transform(points), np.float32)
