@@ -107,7 +107,7 @@ def test_requirements_pin_what_the_project_needs():
     needed = {canonicalize_name(Requirement(requirement).name) for requirement in wanted}
     pins = (ROOT / "constraints.txt").read_text().splitlines()
     pinned = {canonicalize_name(line.partition("==")[0]) for line in pins if "==" in line}
-    assert needed - pinned == {"torch", "trackio"}  # which requires an older pillow than the rest
+    assert needed - pinned == {"torch"}
 
 
 def run_in(folder, *command):
