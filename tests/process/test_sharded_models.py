@@ -21,7 +21,9 @@ WHOLE: dict[str, Any] = {"distributed": {}, "memory": {}}
 DIVIDED: dict[str, Any] = {"distributed": {"strategy": "fsdp"}, "memory": {}}
 LM = "lm decoder, documents"
 REFUSED = {"vocoder": "several objectives", "multitask": "loss functions with parameters"}
-CHOOSING = ("lm experts", "seq2seq experts", "tts, flow matching, pitch, energy, learned durations")
+CHOOSING = (
+    "lm experts", "seq2seq experts", "asr, experts", "tts, flow matching, pitch, energy, learned durations",
+)  # fmt: skip
 """What is chosen (an expert, how long a sound lasts) may differ after rounding, and so all that follows from it. And an
 expert that no token of a step chose has a zero gradient where the model is divided, so its moments go on."""
 FIGURES = ("loss", "gradient_norm", "val_loss")
