@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, NoReturn
@@ -88,6 +89,11 @@ class Dataset:
     def collate(self, rows: list[list[Any]]) -> Batch:
         """A batch of rows; each row holds one example, or several where a plan packs them."""
         missing(self, "collate(rows)")
+
+    @cached_property
+    def longest(self) -> float:
+        """The largest of ``lengths``."""
+        return float(self.lengths.max())
 
     def padding(self, batch: Batch) -> Mapping[str, Padding]:
         """How those tensors of a batch are made longer that are as long as its longest example, by their names.

@@ -116,11 +116,12 @@ def planner_of(
     """
 
     multiple = (batching.round_lengths or 0) * dataset.length_of_position if batching.type == "bucketed" else 0
+    longest = dataset.longest if multiple else 0.0
 
     def of(chosen: np.ndarray | slice) -> ArrayPlanner:
         return make_planner(
             batching,
-            lengths=rounded_up(dataset.lengths, multiple)[chosen],
+            lengths=rounded_up(dataset.lengths[chosen], multiple, longest),
             strata=None if dataset.strata is None else dataset.strata[chosen],
             batch_size=batch_size,
             row_capacity=dataset.row_capacity if dataset.parts is None else None,

@@ -71,7 +71,7 @@ class BatchPlan:
     def cells(self, lengths: np.ndarray, multiple: float = 0) -> np.ndarray:
         """Cells of each microbatch: its rows times the longest of them, which is rounded up to a ``multiple``."""
         longest = np.maximum.reduceat(self._row_lengths(lengths), self.microbatch_starts[:-1])
-        return rounded_up(longest, multiple) * np.diff(self.microbatch_starts)
+        return rounded_up(longest, multiple, longest.max()) * np.diff(self.microbatch_starts)
 
     def padding_waste(self, lengths: np.ndarray, multiple: float = 0) -> float:
         """The fraction of all cells that is padding, where rows are padded to the longest of their microbatch.
@@ -238,11 +238,9 @@ def plan_generator(seed: int, epoch: int) -> np.random.Generator:
     return np.random.Generator(np.random.PCG64(draw_key(Purpose.PLAN, seed, epoch)))
 
 
-def rounded_up(lengths: np.ndarray, multiple: float) -> np.ndarray:
-    """The lengths ``(example,)`` as multiples of this, or unchanged where it is 0; none is longer than the longest."""
-    if not multiple:
-        return lengths
-    return np.asarray(np.minimum(-(-lengths // multiple) * multiple, lengths.max()))
+def rounded_up(lengths: np.ndarray, multiple: float, longest: float) -> np.ndarray:
+    """The lengths ``(example,)`` as multiples of this, ``longest`` at most; unchanged where it is 0."""
+    return np.asarray(np.minimum(-(-lengths // multiple) * multiple, longest)) if multiple else lengths
 
 
 def checked_lengths(

@@ -46,7 +46,7 @@ def rehearse(step: Step, state: State, data: TrainingData, last_epoch: int) -> N
     if data.config.curriculum is not None:  # whose hard examples, which may be the long ones, come last
         epoch = max(epoch, last_epoch)
     plan = data.planner.plan(epoch)
-    cells = plan.cells(data.dataset.lengths)
+    cells = plan.cells(data.dataset.lengths, data.multiple)
     first, last = int(np.argmin(cells)), int(np.argmax(cells))
     largest = _microbatch(data, state, epoch, plan, last)
     # all may be of one size; and a compiled model, whose kernels another size may need, is compiled when that comes up

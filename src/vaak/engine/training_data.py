@@ -67,7 +67,9 @@ class TrainingData:
         plan = self.planner.plan(0)
         self.fingerprint, self.plan_fingerprint = dataset.fingerprint, plan.fingerprint
         rounded = config.batching.round_lengths
-        self.padding_waste = plan.padding_waste(dataset.lengths, (rounded or 0) * dataset.length_of_position)
+        self.multiple = (rounded or 0) * dataset.length_of_position
+        """Of what the lengths of rows are multiples, in the unit of the dataset's lengths; 0: of nothing."""
+        self.padding_waste = plan.padding_waste(dataset.lengths, self.multiple)
         self.skipped = SkippedExamples(directory, ranks.rank, dataset.fingerprint)
         self.reader = MicrobatchReader(
             dataset,
@@ -143,7 +145,7 @@ class TrainingData:
         if self._smallest is not None:
             return self._smallest
         plan = self.planner.plan(0)
-        for position in np.argsort(plan.cells(self.dataset.lengths), kind="stable"):
+        for position in np.argsort(plan.cells(self.dataset.lengths, self.multiple), kind="stable"):
             address = Address(0, 0, 0, plan.microbatch(int(position)), plan.occurrence(int(position)))
             if (batch := self.reader[address].batch) is not None:
                 self._smallest = batch
@@ -153,7 +155,8 @@ class TrainingData:
     def cells(self, microbatch: Microbatch) -> float:
         """Rows of a microbatch times the longest of them, in the unit of the dataset's lengths."""
         rows, lengths = microbatch.address.rows, self.dataset.lengths
-        return len(rows) * max((float(sum(lengths[index] for index in row)) for row in rows), default=0.0)
+        longest = max((float(sum(lengths[index] for index in row)) for row in rows), default=0.0)
+        return len(rows) * (-(-longest // self.multiple) * self.multiple if self.multiple else longest)
 
 
 def count_units(microbatches: list[Microbatch]) -> dict[str, float]:

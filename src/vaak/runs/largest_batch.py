@@ -130,7 +130,7 @@ class Trials:
     def _largest(self, planner: LastPlan) -> tuple[float, list[list[int]]]:
         """Cells and rows of the microbatch of the first epoch that has most cells."""
         plan = planner.plan(0)
-        cells = plan.cells(self.dataset.lengths)
+        cells = plan.cells(self.dataset.lengths, self.trainer.data.multiple)
         position = int(np.argmax(cells))
         return float(cells[position]), plan.microbatch(position)
 

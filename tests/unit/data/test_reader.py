@@ -5,17 +5,21 @@ from __future__ import annotations
 import random
 from dataclasses import replace
 from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
 from toy import ToyDataset
+from vaak.config.training import BatchingConfig, TrainingConfig
 from vaak.core.batch import Batch
 from vaak.core.errors import DataError, UserError
 from vaak.core.random_keys import Purpose, draw_key
 from vaak.core.task import Padding
 from vaak.data.loader import Address, MicrobatchReader, Skip
+from vaak.engine.distributed.ranks import Ranks
+from vaak.engine.training_data import TrainingData
 
 
 class DrawingDataset(ToyDataset):
@@ -168,3 +172,21 @@ def test_lengths_are_rounded_as_the_dataset_says():
 def test_lengths_of_a_dataset_that_does_not_say_how_it_pads_are_not_rounded():
     with pytest.raises(UserError, match=r"round_lengths: ToyDataset doesn't say how its batches are padded; leave it"):
         MicrobatchReader(ToyDataset(8), (Purpose.DATA,), 0, round_lengths=5)[address(0)]
+
+
+def test_the_size_of_a_microbatch_is_that_of_its_rounded_rows(tmp_path: Path):
+    """By which the largest is tried before training, and what memory ran out for is remembered."""
+
+    class Padded(ToyDataset):
+        def padding(self, batch: Batch) -> dict[str, Padding]:
+            return {"inputs": Padding(), "targets": Padding(-100)}
+
+    config = TrainingConfig(batch_size=3, batching=BatchingConfig(round_lengths=4))
+    data = TrainingData(Padded(20), config, Ranks(torch.device("cpu")), tmp_path)
+    plan = data.planner.plan(0)
+    cells = plan.cells(data.dataset.lengths, data.multiple)
+    for position in range(len(plan)):
+        microbatch = data.reader[Address(0, 0, 0, plan.microbatch(position))]
+        assert microbatch.batch is not None
+        assert data.cells(microbatch) == microbatch.batch["inputs"].numel()
+        assert cells[position] == microbatch.batch["inputs"].shape[0] * min(microbatch.batch["inputs"].shape[1], 9)

@@ -382,7 +382,7 @@ class TextDataset(Dataset):
         return collate([row[0] for row in rows], self.rows.tokenizer.pad_id, self.class_weights)
 
     def padding(self, batch: Batch) -> Mapping[str, Padding]:
-        longest = int(self.lengths.max())
+        longest = int(self.longest)
         return {
             "inputs": Padding(self.rows.tokenizer.pad_id, longest=longest),
             "mask": Padding(False, longest=longest),

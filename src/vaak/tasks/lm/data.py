@@ -164,7 +164,7 @@ class TextDataset(WindowDataset):
         return collate(rows, self.special.pad)
 
     def padding(self, batch: Batch) -> Mapping[str, Padding]:
-        return token_padding(self.special.pad, longest=self.row_capacity or int(self.lengths.max()))
+        return token_padding(self.special.pad, longest=self.row_capacity or int(self.longest))
 
     def describe(self, index: int) -> str:
         return f"document {self.windows.documents[index]} of {self.store.folder}, token {self.windows.starts[index]}"
@@ -298,7 +298,7 @@ class StreamDataset(WindowDataset):
         return collate(rows, self.special.pad)
 
     def padding(self, batch: Batch) -> Mapping[str, Padding]:
-        return token_padding(self.special.pad, longest=self.row_capacity or int(self.lengths.max()))
+        return token_padding(self.special.pad, longest=self.row_capacity or int(self.longest))
 
     def describe(self, index: int) -> str:
         return f"token {index * self.max_length} of the stream {self.store.folder}"

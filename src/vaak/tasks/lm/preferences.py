@@ -83,7 +83,7 @@ class PreferenceDataset(Dataset):
         return collate_pairs(rows, self.pad)
 
     def padding(self, batch: Batch) -> Mapping[str, Padding]:
-        return token_padding(self.pad, longest=int(self.lengths.max()), axis=2)
+        return token_padding(self.pad, longest=int(self.longest), axis=2)
 
     def describe(self, index: int) -> str:
         return f"pair {self.pairs[index]} of {self.store.folder}"

@@ -418,7 +418,7 @@ class PairDataset(Dataset):
             "inputs": self.special.target_pad,
             "targets": IGNORED,
         }
-        return {name: Padding(fill, longest=int(self.lengths.max()) // 2) for name, fill in fills.items()}
+        return {name: Padding(fill, longest=int(self.longest) // 2) for name, fill in fills.items()}
 
     def difficulty(self, measure: str) -> np.ndarray:
         """Return the difficulty of each pair: its length, or that of the words of both its sides."""

@@ -358,7 +358,7 @@ class TtsDataset(Dataset):
         return collate([row[0] for row in rows], self.pad_id)
 
     def padding(self, batch: Batch) -> Mapping[str, Padding]:
-        frames = Padding(longest=int(self.store.lengths.max()))
+        frames = Padding(longest=round(self.longest / self.length_of_position))
         symbols = {"symbols": Padding(self.pad_id), "durations": Padding()}
         return {"mel": frames, "noise": frames, "prosody": frames, **symbols}
 

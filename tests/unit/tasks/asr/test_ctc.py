@@ -363,6 +363,19 @@ def test_onnxruntime_gives_the_same_text(run: Path, corpus: Path, tmp_path: Path
     assert set(task.refused_exports()) == {"hf", "mixture", "peft"}
 
 
+def texts_by_onnxruntime(model: Path, task: Any, files: list[Path]) -> list[str]:
+    """What a network for sherpa-onnx finds in Vaak's own features: the most probable token of each frame."""
+    import onnxruntime
+
+    session, vocabulary, found = onnxruntime.InferenceSession(model), task.prepared.vocabulary, []
+    for file in files:
+        with AudioFile(file, 16_000, "mix") as audio:
+            features = task.features(audio.read(0.0, audio.duration)).T[None]
+        log_probs, _ = session.run(None, {"x": features, "x_lens": np.array([features.shape[1]])})
+        found.append(vocabulary.decode(collapse(log_probs[0].argmax(-1).tolist(), vocabulary.ids.pad)))
+    return found
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("tokenizer", ["character", "bpe"])
 def test_sherpa_onnx_gives_the_same_text(tokenizer: str, run: Path, corpus: Path, vaak: Any, tmp_path: Path):
@@ -384,8 +397,10 @@ def test_sherpa_onnx_gives_the_same_text(tokenizer: str, run: Path, corpus: Path
     assert (folder / "model.int8.onnx").stat().st_size < 0.7 * (folder / "model.onnx").stat().st_size
     files = sorted([*corpus.glob("test*.wav"), *corpus.glob("valid*.wav")])
     task: Any = opened.task
-    expected = [task.transcriber(opened.model).transcribe(file).text for file in files]
-    assert len(set(expected)) > 4
+    expected = {"model.onnx": [task.transcriber(opened.model).transcribe(file).text for file in files]}
+    assert len(set(expected["model.onnx"])) > 4
+    # sums of 8 bits aren't those of 32, nor the same on each processor: onnxruntime says what they are on this one
+    expected["model.int8.onnx"] = texts_by_onnxruntime(folder / "model.int8.onnx", task, files)
     code_in_card = (folder / "README.md").read_text().split("```python")[1].split("```")[0]
     for name in ("model.onnx", "model.int8.onnx"):
         recogniser = sherpa_onnx.OfflineRecognizer.from_zipformer_ctc(
@@ -398,11 +413,7 @@ def test_sherpa_onnx_gives_the_same_text(tokenizer: str, run: Path, corpus: Path
                 stream.accept_waveform(16_000, audio.read(0.0, audio.duration))
             recogniser.decode_stream(stream)
             found.append(stream.result.text.strip())
-        if name == "model.onnx":
-            assert found == expected
-        else:  # sums of 8 bits aren't the same on each processor
-            likeness = difflib.SequenceMatcher(None, "|".join(found), "|".join(expected), autojunk=False).ratio()
-            assert likeness > 0.8, (found, expected)
+        assert found == expected[name], name
     said = 'from_zipformer_ctc(\n    "out/model.onnx", "out/tokens.txt", sample_rate=16000, feature_dim=40'
     assert said in code_in_card
 
