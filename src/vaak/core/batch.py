@@ -26,6 +26,11 @@ class Term:
     splittable: bool = True
 
 
+def divisor_of(counts: dict[str, float], unit: str) -> float:
+    """Return what a sum over this unit is divided by; 1 where the step has no such unit, and the sum is 0."""
+    return counts.get(unit) or 1.0
+
+
 @dataclass(frozen=True)
 class FirstPass:
     """The part of a batch that has to be known before the losses of its step are computed.
@@ -112,7 +117,7 @@ class Batch:
     @property
     def num_rows(self) -> int:
         first = next(iter(self.tensors.values()), None)
-        return len(first) if first is not None and first.ndim else 0
+        return first.shape[0] if first is not None and first.ndim else 0
 
     def totals(self) -> dict[str, float]:
         """Sum of each unit over the rows."""
@@ -130,12 +135,13 @@ class Batch:
     def check_rows(self) -> None:
         """Raises UserError where something doesn't have one entry per row, so that the batch couldn't be split."""
         rows = self.num_rows
-        parts = {f"tensors[{name!r}]": tensor for name, tensor in self.tensors.items()}
-        parts |= {f"counts[{unit!r}]": counts for unit, counts in self.counts.items()}
-        for name, part in parts.items():
-            if part.ndim == 0 or len(part) != rows:
-                shape = tuple(part.shape)
-                raise UserError(f"a batch of {rows} rows has {name} of shape {shape}: its first dimension must be rows")
+        for kind, parts in (("tensors", self.tensors), ("counts", self.counts)):
+            for name, part in parts.items():
+                if part.shape[:1] != (rows,):
+                    raise UserError(
+                        f"a batch of {rows} rows has {kind}[{name!r}] of shape {tuple(part.shape)}: its first "
+                        "dimension must be rows"
+                    )
         if self.indices and len(self.indices) != rows:
             raise UserError(f"a batch of {len(self.indices)} rows of examples was collated to tensors of {rows} rows")
         for name, value in self.extra.items():

@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+from vaak.core.batch import divisor_of
+
 if TYPE_CHECKING:
     import torch
     from torch import nn
@@ -165,18 +167,18 @@ def rate_name(unit: str) -> str:
 class StepReport:
     """One optimizer step, over all its microbatches and ranks.
 
-    Losses and the gradient norm stay tensors on the device: reading one (``float``) waits for the device, so only
-    logging does it. ``losses`` holds each named term divided by the count of its unit, ``units``. ``skipped`` says why
-    the weights didn't change: ``overflow`` of fp16, ``non_finite``, or None where they did. For a step with several
-    objectives, ``gradient_norms`` has each one's norm by its name. ``splittable`` is False where this rank saw
-    a loss that isn't a sum over examples. ``seconds`` is the time since the report before, of which ``seconds_aside``
-    passed in what was due between the steps: evaluations, and the making of checkpoints; in ``seconds_of_gap`` of them
-    the process waited for the step's data.
+    ``sums`` holds each named term, and ``units`` the unit whose count in ``counts`` it is divided by. Sums and the
+    gradient norm stay tensors on the device: reading one (``float``) waits for the device, so only logging does it.
+    ``skipped`` says why the weights didn't change: ``overflow`` of fp16, ``non_finite``, or None where they did. For a
+    step with several objectives, ``gradient_norms`` has each one's norm by its name. ``splittable`` is False where this
+    rank saw a loss that isn't a sum over examples. ``seconds`` is the time since the report before, of which
+    ``seconds_aside`` passed in what was due between the steps: evaluations, and the making of checkpoints; in
+    ``seconds_of_gap`` of them the process waited for the step's data.
     """
 
     step: int
     epoch: int
-    losses: dict[str, torch.Tensor]
+    sums: dict[str, torch.Tensor]
     units: dict[str, str]
     counts: dict[str, float]
     learning_rate: float
@@ -189,3 +191,8 @@ class StepReport:
     splittable: bool = True
     seconds_aside: float = 0.0
     seconds_of_gap: float = 0.0
+
+    @property
+    def losses(self) -> dict[str, torch.Tensor]:
+        """Each term over the count of its unit, unweighted."""
+        return {name: total / divisor_of(self.counts, self.units[name]) for name, total in self.sums.items()}

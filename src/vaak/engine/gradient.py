@@ -25,7 +25,7 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from vaak.core.batch import Batch, FirstPass, Term, demand_terms
+from vaak.core.batch import Batch, FirstPass, Term, demand_terms, divisor_of
 from vaak.core.errors import UserError
 from vaak.core.random_keys import Purpose, draw_key
 from vaak.core.task import Objective, Task
@@ -79,7 +79,7 @@ class LossSums:
                 self.sums[name], self.units[name] = total.detach(), term.per
                 self.unsplittable = self.unsplittable if term.splittable else name
                 # d(weight * sum / count) = (weight / count) * d sum: so every piece is divided alike
-                factor = self.weights.get(name, 1.0) * scale / self.count(term.per)
+                factor = self.weights.get(name, 1.0) * scale / divisor_of(self.counts, term.per)
                 self._factors[name] = torch.full_like(total, factor, requires_grad=False)
             if total.requires_grad:  # others are only logged
                 roots.append(total)
@@ -90,14 +90,6 @@ class LossSums:
         """Return the sums so far, and begin new ones."""
         sums, self.sums = self.sums, {}
         return sums
-
-    def count(self, unit: str) -> float:
-        """Return what a sum over this unit is divided by; 1 where the step has no such unit, and the sum is 0."""
-        return self.counts.get(unit) or 1.0
-
-    def means(self) -> dict[str, torch.Tensor]:
-        """Each term over the count of its unit, unweighted."""
-        return {name: total / self.count(self.units[name]) for name, total in self.sums.items()}
 
 
 @dataclass(frozen=True)

@@ -52,7 +52,6 @@ class ObjectiveResult:
     """
 
     losses: LossSums
-    means: dict[str, torch.Tensor]
     norm: torch.Tensor
     skipped: str | None
     in_fp32: bool = False
@@ -112,7 +111,7 @@ class Step:
         return StepReport(
             step=data.step,
             epoch=epoch,
-            losses={name: mean for one in results for name, mean in one.means.items()},
+            sums={name: total for own in losses for name, total in own.sums.items()},
             units={name: unit for own in losses for name, unit in own.units.items()},
             counts=data.counts,
             learning_rate=state.optimizers[0].param_groups[0]["lr"],
@@ -170,26 +169,25 @@ class Step:
             tensors = gradients.gradients
             state.loss_scale.unscale(tensors)  # before the norm: options bound the gradient itself
             norm = gradients.norm()
-            means = losses.means()
             # a step without a single term, all of whose examples were left out, isn't one for momentum and decay either
-            optimizers = state.optimizer.by_objective[number] if means else []
+            optimizers = state.optimizer.by_objective[number] if losses.sums else []
             if objective is not self.objectives[-1]:  # the last one changes nothing where it is skipped
                 undo.keep(optimizers)
             ahead = None
             # on CUDA, by kernels that look for numbers that aren't finite: the device needn't be idle until the
             # program has decided
             if norm.is_cuda and optimizers and all(obeys_found_inf(one, gradients.of_others) for one in optimizers):
-                ahead = NumbersOnDevice([norm, *means.values()])
+                ahead = NumbersOnDevice([norm, *losses.sums.values()])
                 clip_gradients(tensors, norm, self.clipping)
                 with gradients.updating():
                     update_weights(state, optimizers, data.step, ahead.found_inf)
-            skipped = reason_to_skip(state.loss_scale, means, norm, ahead)
+            skipped = reason_to_skip(state.loss_scale, losses.sums, norm, ahead)
             if skipped is None and ahead is None:
                 clip_gradients(tensors, norm, self.clipping)
                 with gradients.updating():
                     update_weights(state, optimizers, data.step)
             gradients.clear()
-        return ObjectiveResult(losses, means, norm, skipped)
+        return ObjectiveResult(losses, norm, skipped)
 
     def _gradient(self, number: int, state: State, data: StepData) -> LossSums:
         """Leave an objective's gradient, added over ranks, in its parameters; nothing of it, where this raises."""
@@ -279,20 +277,20 @@ class NumbersOnDevice:
 
 
 def reason_to_skip(
-    loss_scale: LossScale, losses: dict[str, torch.Tensor], norm: torch.Tensor, ahead: NumbersOnDevice | None = None
+    loss_scale: LossScale, sums: dict[str, torch.Tensor], norm: torch.Tensor, ahead: NumbersOnDevice | None = None
 ) -> str | None:
     """Return why this step must not reach the weights, ``non_finite`` or ``overflow`` of fp16; None where it may.
 
     Gradients alone overflow where fp16's loss scale is too high, which the scale learns from. A loss that isn't finite,
-    or a gradient that isn't at the lowest scale, comes of something else. Every rank decides alike: norm and losses
+    or a gradient that isn't at the lowest scale, comes of something else. Every rank decides alike: norm and sums
     are those of all. On a GPU this waits for the gradients, with the update already started where it is ``ahead``.
     """
     if ahead is not None:
         numbers = ahead.wait()
     elif norm.device.type == "cpu":
-        numbers = [float(norm), *(float(loss) for loss in losses.values())]
+        numbers = [float(norm), *(float(total) for total in sums.values())]
     else:
-        numbers = torch.stack([norm.float(), *(loss.float() for loss in losses.values())]).tolist()
+        numbers = torch.stack([norm.float(), *(total.float() for total in sums.values())]).tolist()
     finite = [math.isfinite(number) for number in numbers]
     if all(finite):
         return None

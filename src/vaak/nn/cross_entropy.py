@@ -287,11 +287,11 @@ class _Sweep:
 
 def _logits_at_once(logits: Tensor) -> int:
     """Return how many logits keep the device busy and still fit in a processor's cache."""
-    return CPU_LOGITS_AT_ONCE if logits.device.type == "cpu" else LOGITS_AT_ONCE
+    return CPU_LOGITS_AT_ONCE if logits.is_cpu else LOGITS_AT_ONCE
 
 
 def _products_at_once(hidden: Tensor) -> int:
-    return CPU_PRODUCTS_AT_ONCE if hidden.device.type == "cpu" else PRODUCTS_AT_ONCE
+    return CPU_PRODUCTS_AT_ONCE if hidden.is_cpu else PRODUCTS_AT_ONCE
 
 
 def _pieces(num_rows: int, num_classes: int, at_once: int, fewest: int = 1) -> Iterator[slice]:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from toy import ToyTask, next_data, next_microbatches, one_step, same_bits, toy_trainer, weights
 from vaak.config.optimization import GradientClippingConfig
-from vaak.core.batch import Term
+from vaak.core.batch import Term, divisor_of
 from vaak.core.random_keys import Purpose, draw_key
 from vaak.data.loader import Address, Microbatch
 from vaak.engine.gradient import LossSums
@@ -100,7 +100,7 @@ def test_a_step_without_anything_to_read_changes_no_weights_but_counts(tmp_path:
 def test_a_unit_without_a_count_gives_no_division_by_zero():
     losses = LossSums({}, {"token": 0.0})
     _, (factor,) = losses.add({"main": Term(torch.zeros((), requires_grad=True), "token")})
-    assert (float(factor), float(losses.means()["main"])) == (1.0, 0.0)
+    assert (float(factor), float(losses.sums["main"]), divisor_of(losses.counts, "token")) == (1.0, 0.0, 1.0)
 
 
 def test_terms_are_weighed_in_the_gradient_and_reported_as_they_are():
@@ -110,14 +110,14 @@ def test_terms_are_weighed_in_the_gradient_and_reported_as_they_are():
         torch.autograd.backward(*losses.add({"main": Term(8 * x, "token"), "extra": Term(6 * x, "frame")}, scale=32.0))
     assert x.grad is not None
     assert float(x.grad) == 2 * 32 * (8 / 4 + 0.5 * 6 / 2)
-    assert {name: float(mean) for name, mean in losses.means().items()} == {"main": 8.0, "extra": 12.0}
+    assert {name: float(total) for name, total in losses.sums.items()} == {"main": 32.0, "extra": 24.0}
     assert losses.units == {"main": "token", "extra": "frame"}
 
 
 def test_a_term_without_a_gradient_is_reported_and_left_out_of_the_descent():
     losses = LossSums({}, {"token": 4.0})
     assert losses.add({"main": Term(torch.tensor(8.0), "token")}) == ([], [])
-    assert float(losses.means()["main"]) == 2.0
+    assert (float(losses.sums["main"]), losses.units) == (8.0, {"main": "token"})
 
 
 def test_half_precision_sums_are_taken_on_in_single_precision():
