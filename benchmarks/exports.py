@@ -1,8 +1,8 @@
 """Sizes and speed of one model's exports, each in the tool that it is for, in turns in one process on one thread.
 
-A language model scores rows of tokens, a recogniser by CTC transcribes a clip of noise; both hardly trained, so only
-sizes and times mean something. Times are processor seconds; ``Vaak ÷ tool`` is the ratio of the medians, above 1
-where the tool is faster. Tools that aren't installed are left out.
+A language model scores rows of tokens, a recogniser by CTC transcribes a clip of noise, a voice with its vocoder
+speaks; all hardly trained, so only sizes and times mean something. Times are processor seconds; ``Vaak ÷ tool`` is the
+ratio of the medians, above 1 where the tool is faster. Tools that aren't installed are left out.
 
     python benchmarks/exports.py
     python benchmarks/exports.py --width 512 --layers 8 --rounds 9
@@ -26,6 +26,7 @@ import torch
 
 from vaak.core.errors import UserError
 from vaak.runs.open_run import open_run
+from vaak.text.speech.processor import PhonemeProcessor, Processed
 
 HERE = Path(__file__).resolve().parents[1]
 TOKENS = 128
@@ -44,6 +45,7 @@ def main() -> None:
         for title, ways in (
             ("language model", language_model(Path(folder), given.width, given.layers)),
             ("CTC", recogniser(Path(folder), given.width, given.layers, given.seconds)),
+            ("voice", voice(Path(folder), given.width, given.layers)),
         ):
             report(title, ways, given.rounds)
 
@@ -75,12 +77,12 @@ def vaak(*arguments: str) -> None:
     subprocess.run([sys.executable, "-c", "from vaak.cli.main import main; main()", *arguments], check=True, cwd=HERE)
 
 
-def exported(run: Path, name: str) -> Path:
+def exported(run: Path, name: str, *more: str) -> Path:
     """The folder of an export: of a format, or of one and a type of weights, such as ``ct2 int8``."""
     format, _, quantization = name.partition(" ")
     folder = run.parent / f"{run.name}-{name.replace(' ', '-')}"
     typed = ["--quantization", quantization] if quantization else []
-    vaak("export", str(run), "--format", format, "--output", str(folder), *typed)
+    vaak("export", str(run), "--format", format, "--output", str(folder), *typed, *more)
     return folder
 
 
@@ -127,6 +129,29 @@ def recogniser(folder: Path, width: int, layers: int, seconds: float) -> dict[st
     made = exported(run, "sherpa-onnx int8")
     for name in ("model.onnx", "model.int8.onnx"):
         try_to(ways, f"sherpa-onnx ({name})", partial(_sherpa_onnx, made / name, samples))
+    return ways
+
+
+def voice(folder: Path, width: int, layers: int) -> dict[str, tuple[Path, Tool]]:
+    run, vocoder = folder / "tts", folder / "vocoder"
+    few = ("datasets.0.num_sentences=40", "datasets.0.train_fraction=0.8", "datasets.0.valid_fraction=0.1")
+    sizes = (f"model.global_config.d_model={width}", f"model.global_config.num_layers={layers}")
+    for name, made, steps, more in (("tts", run, 20, sizes), ("vocoder", vocoder, 1, ())):
+        options = ("training.device=cpu", f"training.max_steps={steps}", f"run_dir={made}", *few, *more)
+        vaak("train", f"configs/{name}/quickstart.yml", *options)
+    opened: Any = open_run(run, device="cpu")
+    speaker = opened.task.speaker(opened.model, vocoder=str(vocoder))
+    text = "The old man bought a red door, and the young woman carried it to the station on foot."
+    processed = speaker.processor.process(text)
+    print(f"a sentence of {len(speaker.sentence(text, processed.ids).samples) / speaker.sampling_rate:.1f} s")
+    weights = folder / "weights"
+    weights.mkdir()
+    for name, one in (("voice", opened.model), ("generator", speaker.vocoder.generator)):
+        torch.save(one.state_dict(), weights / f"{name}.bin")
+    ways: dict[str, tuple[Path, Tool]] = {"Vaak": (weights, lambda: speaker.sentence(text, processed.ids))}
+    folder = exported(run, "sherpa-onnx int8", "--vocoder", str(vocoder))
+    for name in ("model.onnx", "model.int8.onnx"):
+        try_to(ways, f"sherpa-onnx ({name})", partial(_sherpa_onnx_voice, folder / name, speaker.processor, processed))
     return ways
 
 
@@ -187,6 +212,20 @@ def _sherpa_onnx(file: Path, samples: np.ndarray) -> tuple[Path, Tool]:
         model.decode_stream(stream)
 
     return file, call
+
+
+def _sherpa_onnx_voice(file: Path, processor: PhonemeProcessor, processed: Processed) -> tuple[Path, Tool]:
+    import sherpa_onnx
+
+    from vaak.tasks.tts.sherpa import characters_of
+
+    files = {"model": file, **{name: file.with_name(f"{name}.txt") for name in ("lexicon", "tokens")}}
+    vits = sherpa_onnx.OfflineTtsVitsModelConfig(**{name: str(one) for name, one in files.items()})
+    config = sherpa_onnx.OfflineTtsModelConfig(vits=vits, num_threads=1)
+    model = sherpa_onnx.OfflineTts(sherpa_onnx.OfflineTtsConfig(config))
+    characters, how = characters_of(processor), sherpa_onnx.GenerationConfig()
+    how.silence_scale, how.phoneme_codepoints = 1.0, [[ord(characters[one]) for one in processed.symbols]]
+    return file, lambda: model.generate("", how)
 
 
 if __name__ == "__main__":

@@ -66,6 +66,14 @@ def export(
             "validation utterances that chose it."
         ),
     ] = None,
+    vocoder: Annotated[
+        str | None,
+        typer.Option(help="sherpa-onnx, of a voice: its vocoder, in place of the run's own data.speaking.vocoder."),
+    ] = None,
+    words: Annotated[
+        Path | None,
+        typer.Option(help="sherpa-onnx, of a voice: a text file; its words are in the lexicon, too."),
+    ] = None,
     license: License = None,
     data_license: DataLicenses = None,
     language: Languages = None,
@@ -93,9 +101,12 @@ def export(
     if expert is not None:
         known = opened.task.expert_weight(expert, opened.checkpoint) if expert_weight is None else expert_weight
         chosen = {"expert": expert, "weight": known}
+    of_voices = {name: one for name, one in (("vocoder", vocoder), ("words", words)) if one is not None}
+    if of_voices and (format, opened.experiment.task) != (Format.sherpa_onnx, "tts"):
+        raise UserError(f"--{next(iter(of_voices))} is of --format sherpa-onnx and a run of task tts; leave it out")
     folder = output or opened.directory / "export" / format.value
     typed = {} if quantization is None else {"quantization": quantization}
-    _write(opened, format, folder, {**chosen, **typed}, (license, data_license, language), folder.name)
+    _write(opened, format, folder, {**chosen, **typed, **of_voices}, (license, data_license, language), folder.name)
     if as_json:
         print(json.dumps({"folder": str(folder), **chosen, **typed}))
     else:

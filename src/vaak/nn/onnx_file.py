@@ -14,8 +14,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from vaak.core.errors import UserError
-from vaak.core.storage.files import usual_mode
+from vaak.core.errors import UserError, optional_import
+from vaak.core.storage.files import sync_file, usual_mode
 
 TOLERANCE = 1e-3
 """The largest difference from PyTorch's output, relative to the largest number in it or to 1."""
@@ -126,6 +126,20 @@ def _difference(session: Any, exported: OnnxModule, inputs: Mapping[str, Tensor]
             raise UserError(f"the exported model's {name} differs from PyTorch's by up to {difference:.3g}")
         largest = max(largest, difference)
     return largest
+
+
+def quantize(source: Path, target: Path) -> None:
+    """Write ``target``, a network with weights of matrices in 8 bits."""
+    with optional_import("--quantization int8 requires onnxruntime and onnx", "tts"):
+        from onnxruntime.quantization import QuantType, quantize_dynamic
+    log = logging.getLogger()
+    level = log.level
+    log.setLevel(logging.ERROR)  # it advises a preprocessing that dynamic quantization doesn't need
+    try:
+        quantize_dynamic(source, target, weight_type=QuantType.QInt8)
+    finally:
+        log.setLevel(level)
+    sync_file(target)
 
 
 @contextmanager

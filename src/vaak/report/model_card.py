@@ -75,6 +75,18 @@ stream = model.create_stream()
 stream.accept_waveform(rate, samples)
 model.decode_stream(stream)
 print(stream.result.text)""",
+    "sherpa-onnx tts": """\
+import sherpa_onnx
+import soundfile
+
+voice = sherpa_onnx.OfflineTtsVitsModelConfig(
+    model="{folder}/model.onnx", lexicon="{folder}/lexicon.txt", tokens="{folder}/tokens.txt", noise_scale={temperature}
+)
+model = sherpa_onnx.OfflineTts(sherpa_onnx.OfflineTtsConfig(sherpa_onnx.OfflineTtsModelConfig(vits=voice)))
+how = sherpa_onnx.GenerationConfig()
+how.sid, how.speed, how.silence_scale = 0, 1.0, 1.0
+audio = model.generate("1, 2, 3.", how)
+soundfile.write("speech.wav", audio.samples, audio.sample_rate)""",
     "ct2 seq2seq": """\
 import ctranslate2
 import transformers
@@ -86,6 +98,14 @@ tokens = tokenizer.convert_ids_to_tokens(tokenizer.encode("Translate this"))
 print(tokenizer.decode(tokenizer.convert_tokens_to_ids(result.hypotheses[0])))""",
 }
 """The code that uses an export, by format, or format and task."""
+NOTES = {
+    "sherpa-onnx tts": """
+It requires sherpa-onnx 2. It speaks the words of `lexicon.txt`, and leaves out others, each with a line on standard \
+error: figures above 100, dates, signs and abbreviations must be in words, as Vaak writes them \
+(`PhonemeProcessor.load("processor.json").normalise(text)`, of `vaak.text.speech.processor`). `vaak export --words \
+FILE` adds words. `sid` is the number of a speaker in `speakers.txt`, if there are several."""
+}
+"""What is to be known of the use of an export, by format and task."""
 OF_SHERPA = {
     "ctc": """\
 from_zipformer_ctc(
@@ -157,7 +177,7 @@ def _opening(task: str, about: AboutExport, environment: Mapping[str, Any]) -> s
 
 
 def _use(task: str, about: AboutExport, options: Mapping[str, Any]) -> str:
-    use = USE.get(about.form) or USE.get(f"{about.form} {task}")
+    use = USE.get(f"{about.form} {task}") or USE.get(about.form)
     if use is None or task not in PIPELINES:
         return ""
     file = next((name for name in about.files if name.endswith(".onnx")), "model.onnx")
@@ -165,14 +185,16 @@ def _use(task: str, about: AboutExport, options: Mapping[str, Any]) -> str:
     numbers = {} if not isinstance(audio, dict) else {name: one for name, one in audio.items() if isinstance(one, int)}
     told: dict[str, Any] = {"rate": numbers.get("sampling_rate", 16_000), "bins": numbers.get("num_mel_bins", 80)}
     data = options.get("data") or {}
-    decoding = data.get("decoding")
+    decoding, speaking = data.get("decoding"), data.get("speaking")
+    temperature = speaking.get("temperature") if isinstance(speaking, dict) else None
+    told["temperature"] = temperature if isinstance(temperature, int | float) else 0.667
     named = [decoding.get("language") if isinstance(decoding, dict) else None, data.get("language"), *about.languages]
     told["language"] = next((one for one in named if re.fullmatch("[a-z]{2,3}", str(one))), "en")
     told["maker"] = OF_SHERPA["whisper" if "encoder.onnx" in about.files else "ctc"].format(
         folder=_folder(about), **told
     )
     code = use.format(pipeline=PIPELINES[task], folder=_folder(about), file=file, **told)
-    return f"```python\n{code}\n```"
+    return f"```python\n{code}\n```\n{NOTES.get(f'{about.form} {task}', '')}".rstrip()
 
 
 def _folder(about: AboutExport) -> str:

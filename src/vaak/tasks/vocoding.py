@@ -16,6 +16,7 @@ import importlib
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -49,15 +50,17 @@ def griffin_lim(mel: MelConfig, num_iterations: int) -> Vocoder:
     return lambda spectrograms: [waveform_of(one.cpu(), layer, num_iterations) for one in spectrograms]
 
 
-def vocoder_of(generator: nn.Module, hop_length: int) -> Vocoder:
+@dataclass(frozen=True, eq=False)
+class NetworkVocoder:
     """The vocoder that a network is, of which a frame has ``hop_length`` samples."""
 
-    @torch.inference_mode()
-    def vocode(spectrograms: Sequence[Tensor]) -> list[Tensor]:
-        rows = samples_of(generator, spectrograms).cpu()
-        return [row[: (len(one) - 1) * hop_length] for row, one in zip(rows, spectrograms, strict=True)]
+    generator: nn.Module
+    hop_length: int
 
-    return vocode
+    @torch.inference_mode()
+    def __call__(self, spectrograms: Sequence[Tensor]) -> list[Tensor]:
+        rows = samples_of(self.generator, spectrograms).cpu()
+        return [row[: (len(one) - 1) * self.hop_length] for row, one in zip(rows, spectrograms, strict=True)]
 
 
 def samples_of(generator: nn.Module, spectrograms: Sequence[Tensor]) -> Tensor:
@@ -83,7 +86,7 @@ def trained_vocoder(name: str, directory: Path, mel: MelConfig, device: torch.de
             raise UserError(f"{SPEAKING}: no run {name}; looked for {looked}")
         published = Published.of(SPEAKING, name if run is None else str(run))
         demand_mel(SPEAKING, published.folder, published.mel, mel)
-        return vocoder_of(published.generator().to(device), mel.hop_length)
+        return NetworkVocoder(published.generator().to(device), mel.hop_length)
     opened = open_run(run, device=device.type)
     task = opened.experiment.task
     if not hasattr(opened.task, "vocoder"):

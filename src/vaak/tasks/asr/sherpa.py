@@ -23,8 +23,8 @@ from torch import Tensor
 
 from vaak.core.storage.files import whole_folder, write_text
 from vaak.nn.lora import merged
-from vaak.nn.onnx_file import ExportWrapper, OnnxModule, write_onnx
-from vaak.tasks.asr.ctc.export import NEVER, quantize
+from vaak.nn.onnx_file import ExportWrapper, OnnxModule, quantize, write_onnx
+from vaak.tasks.asr.ctc.export import NEVER
 from vaak.tasks.asr.predict import Transcriber
 from vaak.tasks.asr.whisper import NO_TIMES, Vocabulary
 from vaak.text.tokenizer import BYTES

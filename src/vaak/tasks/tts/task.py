@@ -21,6 +21,7 @@ from torch.nn import functional as F
 
 from vaak.audio.audio_file import speech_file
 from vaak.core.batch import Batch, Term
+from vaak.core.errors import UserError
 from vaak.core.task import DataFinding
 from vaak.data.batching import largest_rows
 from vaak.nn.kernels.random_features import NORM_REG, SquaredNorms, norm_reg
@@ -37,6 +38,7 @@ from vaak.tasks.tts.metrics import ScoredBatch, ShownMeters, SpokenMeters, TtsMe
 from vaak.tasks.tts.model import Inventory, Recording, Text, TtsModel, TtsOutputs
 from vaak.tasks.tts.predict import Speaker, Speech, export_acoustic
 from vaak.tasks.tts.prepare import READING, PreparedSpeech, SpeechSources, recipe
+from vaak.tasks.tts.sherpa import write_voice
 from vaak.tasks.tts.spec import ALIGNMENT, DURATION, LOSSES, MEL, SPEC, STOP, SYMBOLS_PER_SECOND
 from vaak.tasks.vocoding import trained_vocoder
 from vaak.text.speech.phonemes.alphabets import symbols_of
@@ -174,9 +176,30 @@ class TtsTask(SpeechTask[TtsExperiment, PreparedSpeech, TtsDataset]):
         assert self.audio.mel is not None
         export_acoustic(model, self.prepared.processor, self.audio.mel, self.data.speaking, folder)
 
-    def refused_exports(self) -> dict[str, str]:
-        reason = "its voices have front ends of their own, which write other symbols than this voice was trained on"
-        return super().refused_exports() | {"sherpa-onnx": reason}
+    def export_sherpa_onnx(
+        self,
+        model: nn.Module,
+        folder: Path,
+        quantization: str | None = None,
+        vocoder: str | None = None,
+        words: Path | None = None,
+    ) -> None:
+        """Write a voice that sherpa-onnx loads, with its vocoder, or another, and a lexicon.
+
+        The lexicon has the words of the training texts, and of the text file ``words``. Raises UserError where there is
+        no trained vocoder, or no such file.
+        """
+        store = self.prepared.store("train")
+        texts = [store.line(index).text for index in range(len(store))]
+        if words is not None:
+            try:
+                texts += words.read_text(encoding="utf-8").splitlines()
+            except (OSError, UnicodeDecodeError) as error:
+                raise UserError(
+                    f"--words: {words}: {getattr(error, 'strerror', None) or 'not text in UTF-8'}"
+                ) from None
+        speaker = self.speaker(model, **({} if vocoder is None else {"vocoder": vocoder}))
+        write_voice(speaker, texts, folder, quantization)
 
     def predict(self, model: nn.Module, inputs: Iterable[str], batch_size: int | None = None) -> Iterator[Speech]:
         """Each text as audio."""

@@ -46,7 +46,7 @@ from vaak.tasks.vocoder.metrics import Distances, VocoderMeters
 from vaak.tasks.vocoder.model import VocoderModel
 from vaak.tasks.vocoder.predict import Vocoded, export_onnx, vocode, vocode_files
 from vaak.tasks.vocoder.spec import SPEC
-from vaak.tasks.vocoding import Published, Vocoder, demand_mel, vocoder_of
+from vaak.tasks.vocoding import NetworkVocoder, Published, Vocoder, demand_mel
 
 
 class VocoderTask(SpeechTask[VocoderExperiment, PreparedCuts, VocoderDataset]):
@@ -186,7 +186,7 @@ class VocoderTask(SpeechTask[VocoderExperiment, PreparedCuts, VocoderDataset]):
 
     def vocoder(self, model: nn.Module) -> Vocoder:
         """Return the maker of audio of spectrograms (vaak.tasks.vocoding)."""
-        return vocoder_of(cast("VocoderModel", model).generator, self.mel.hop_length)
+        return NetworkVocoder(cast("VocoderModel", model).generator, self.mel.hop_length)
 
     def export_onnx(self, model: nn.Module, folder: Path) -> None:
         """Write FOLDER/model.onnx, checked by onnxruntime: audio of spectrograms of any number and length."""

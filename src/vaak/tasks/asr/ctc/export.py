@@ -14,7 +14,6 @@ tokens.txt       a token and its number in each line; the blank is <blk>, a spac
 
 from __future__ import annotations
 
-import logging
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -23,10 +22,10 @@ import torch
 from torch import Tensor
 
 from vaak.audio.config import AudioConfig
-from vaak.core.errors import UserError, optional_import
-from vaak.core.storage.files import sync_file, whole_folder, write_json, write_text
+from vaak.core.errors import UserError
+from vaak.core.storage.files import whole_folder, write_json, write_text
 from vaak.nn.lora import merged
-from vaak.nn.onnx_file import ExportWrapper, OnnxModule, write_onnx
+from vaak.nn.onnx_file import ExportWrapper, OnnxModule, quantize, write_onnx
 from vaak.tasks.asr.ctc.data import FrameFeatures
 from vaak.tasks.asr.ctc.model import CtcModel, CtcOutputs
 from vaak.tasks.asr.ctc.predict import pieces_of
@@ -167,17 +166,3 @@ def _names(vocabulary: Vocabulary) -> list[str]:
             )
         found.append(name)
     return found
-
-
-def quantize(source: Path, target: Path) -> None:
-    """Write ``target``, a network with weights of matrices in 8 bits."""
-    with optional_import("--quantization int8 requires onnxruntime and onnx", "tts"):
-        from onnxruntime.quantization import QuantType, quantize_dynamic
-    log = logging.getLogger()
-    level = log.level
-    log.setLevel(logging.ERROR)  # it advises a preprocessing that dynamic quantization doesn't need
-    try:
-        quantize_dynamic(source, target, weight_type=QuantType.QInt8)
-    finally:
-        log.setLevel(level)
-    sync_file(target)
