@@ -48,7 +48,7 @@ class Dataset:
     parts
         Each example's part, a number from 0 on, or None: examples of two parts are never in one microbatch.
     shares
-        How many microbatches of each part an epoch has, or each step (``StepWeights``), see ``vaak.data.batching``;
+        How many microbatches of each part an epoch has, or each step (``StepWeights``), see ``vaak.data.mixing``;
         None: one pass over each.
     row_capacity
         The length that a packed row may have, or None where rows are never packed.

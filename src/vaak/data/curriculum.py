@@ -10,6 +10,9 @@ with a larger pool. The epoch ends at the microbatch where an epoch of all examp
 So the number of microbatches is that of the plain plan, whatever the batches are made of; in an epoch no example of a
 pool comes up twice more than another that was there as long. Once all data are open, epochs are the plain plan's.
 
+Very many examples are ordered and planned in pieces (``vaak.data.pieces``): a pool is the easiest part of each piece, a
+pass has the pool's pieces one after another, and the next pass begins, with larger ones, after all of them.
+
 Source: Platanios, Stretcu, Neubig, Poczos, Mitchell 2019, "Competence-based Curriculum Learning for Neural Machine
 Translation", section 2. Differs: passes instead of draws with replacement; competence is that of the pass's beginning.
 """
@@ -17,14 +20,18 @@ Translation", section 2. Differs: passes instead of draws with replacement; comp
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 import numpy as np
 
 from vaak.core.errors import UserError
 from vaak.core.random_keys import Purpose, draw_key
-from vaak.data.plan import ArrayPlanner, BatchPlan, Plan, Planner, one_after_another, smallest_integers, starts_of
+from vaak.data.pieces import Selection
+from vaak.data.plan import BatchPlan, Piece, PiecewisePlan, Plan, Planner, smallest_integers, starts_of
 
 PACINGS = ("linear", "root")
 
@@ -76,10 +83,10 @@ class CurriculumScheduler:
 
 
 class CurriculumPlanner:
-    """Plans passes over the easiest examples, until ``whole`` plans everything.
+    """Plans passes over the easiest ``examples``, until ``whole`` plans everything.
 
-    ``planner_of(pool, seed, epoch)`` plans some examples, which it numbers from 0, in passes of an epoch; ``order`` is
-    all examples, easiest first. A pool has at least ``fewest`` examples: what fills a microbatch.
+    ``planner_of(size, seed, epoch)`` plans as many of the easiest, in passes of an epoch. A pool has at least
+    ``fewest`` examples: what fills a microbatch.
 
     The ``scheduler`` says which fraction is open at an epoch, and ``seed`` draws the order.
     """
@@ -87,35 +94,101 @@ class CurriculumPlanner:
     def __init__(
         self,
         whole: Planner,
-        planner_of: Callable[[np.ndarray, int, int], ArrayPlanner],
-        order: np.ndarray,
+        planner_of: Callable[[int, int, int], Planner],
+        examples: Selection,
         scheduler: CurriculumScheduler,
         fewest: int,
         seed: int,
     ) -> None:
-        self._whole, self._planner_of, self._order = whole, planner_of, order
+        self._whole, self._planner_of, self._is_in_pieces = whole, planner_of, examples.largest is not None
+        self._num_examples = int(examples.sizes.sum())
         self._scheduler, self._fewest, self._seed = scheduler, fewest, seed
         self.num_microbatches = whole.num_microbatches
 
     def plan(self, epoch: int) -> Plan:
-        if self._pool_size(epoch) == len(self._order):  # all are open: the plan without a curriculum
+        if self._pool_size(epoch) == self._num_examples:  # all are open: the plan without a curriculum
             return self._whole.plan(epoch)
         # The scheduler is in the key, so that a run can't be resumed under another one: its plans would look alike.
         seed = draw_key(Purpose.CURRICULUM, self._seed, epoch, str(self._scheduler))
-        passes: list[BatchPlan] = []
-        place = 0
-        while place < self.num_microbatches:
+        pieces, left, number, num_passes = list[Piece](), self.num_microbatches, 0, 0
+        while left:
             # an epoch has as many microbatches as any other, so a small pool is passed over several times, growing
-            pool = self._order[: self._pool_size(epoch + place / self.num_microbatches)]
-            plan = self._planner_of(pool, seed, epoch).plan(len(passes))
-            plan = plan.part(0, min(len(plan), self.num_microbatches - place))
-            passes.append(plan.among(pool))
-            place += len(plan)
-        return one_after_another(passes)
+            time = epoch + (self.num_microbatches - left) / self.num_microbatches
+            plan = self._planner_of(self._pool_size(time), seed, epoch).plan(number)
+            for piece in plan.pieces:
+                pieces.append(Piece(min(piece.size, left), partial(_from_pass, num_passes, piece)))
+                left -= pieces[-1].size
+                if not left:
+                    break
+            number, num_passes = number + 1, num_passes + plan.num_passes
+        found = PiecewisePlan(pieces, num_passes)
+        return found if self._is_in_pieces else found.part(0, len(found))
 
     def _pool_size(self, epoch: float) -> int:
-        open_examples = int(self._scheduler.get_difficulty(epoch) * len(self._order))
-        return min(max(open_examples, self._fewest), len(self._order))
+        open_examples = int(self._scheduler.get_difficulty(epoch) * self._num_examples)
+        return min(max(open_examples, self._fewest), self._num_examples)
+
+
+def _from_pass(first: int, piece: Piece) -> BatchPlan:
+    return piece.make().from_pass(first)
+
+
+class EasiestFirst:
+    """The examples of each piece in order of difficulty: at most 4 bytes for each are kept.
+
+    Difficulties of unlike examples don't compare: a short sentence of one part may be the hardest of another. So they
+    are compared within their part, and with ``strata`` ``(example,)`` within their class.
+    """
+
+    def __init__(self, examples: Selection, difficulties: np.ndarray, strata: np.ndarray | None) -> None:
+        self._examples, self._orders = examples, list[list[np.ndarray]]()
+        sizes = list[Counter[Any]]()  # of each part, the examples of each class
+        for part, num_pieces in enumerate(examples.num_pieces.tolist()):
+            self._orders.append([])
+            sizes.append(Counter() if strata is not None else Counter({None: int(examples.sizes[part])}))
+            for piece in range(num_pieces):
+                members = examples.members(part, piece)
+                own = None if strata is None else strata[members]
+                if own is not None:
+                    found, counts = np.unique(own, return_counts=True)
+                    sizes[part].update(dict(zip(found.tolist(), counts.tolist(), strict=True)))
+                self._orders[part].append(smallest_integers(easiest_first(difficulties[members], own)))
+        self._class_sizes = np.array([own[name] for own in sizes for name in sorted(own)])
+        self._part_of_class = np.repeat(np.arange(len(sizes)), [len(own) for own in sizes])
+
+    def easiest(self, number: int) -> Selection:
+        """As many of the easiest examples: the same share of each part, of each class and of each piece."""
+        of_classes = sizes_among_easiest(self._class_sizes, number)
+        of_parts = np.bincount(self._part_of_class, of_classes, len(self._orders)).astype(np.int64)
+        present, steps = np.flatnonzero(of_parts), self._examples.num_pieces
+
+        def members(part: int, piece: int) -> np.ndarray:
+            part = int(present[part])
+            size = -(-(int(of_parts[part]) - piece) // int(steps[part]))  # as of a part's every n-th example
+            chosen, own = self._orders[part][piece][:size], self._examples.members(part, piece)
+            return chosen if isinstance(own, slice) else own[chosen]
+
+        sizes = of_parts[present]
+        return Selection(sizes, np.minimum(steps[present], sizes), members, self._examples.largest)
+
+
+def sizes_among_easiest(sizes: np.ndarray, number: int) -> np.ndarray:
+    """How many of each class, of these ``sizes``, are among the first ``number`` examples that are easiest first.
+
+    It is the same whatever the difficulties are, as each class comes evenly (``easiest_first``).
+
+    >>> sizes_among_easiest(np.array([6, 2]), 5).tolist()
+    [4, 1]
+    """
+    # the last one's rank in its class, as a fraction of the class, differs from that among all by half a rank of each
+    near, slack = number / sizes.sum(), len(sizes) / 2 / sizes.sum()
+    low = np.maximum(np.floor((near - slack) * sizes - 1), 0).astype(np.int64)
+    high = np.minimum(np.ceil((near + slack) * sizes + 1), sizes).astype(np.int64)
+    classes = np.repeat(np.arange(len(sizes)), high - low)
+    ranks = np.arange(len(classes)) + np.repeat(low - starts_of(high - low)[:-1], high - low)
+    first = np.argsort((ranks + 0.5) / sizes[classes], kind="stable")[: number - low.sum()]
+    found: np.ndarray = low + np.bincount(classes[first], minlength=len(sizes))
+    return found
 
 
 def easiest_first(difficulties: np.ndarray, strata: np.ndarray | None = None) -> np.ndarray:

@@ -8,7 +8,7 @@
 
 A plan is a pure function of (seed, epoch), knows nothing of ranks, and has the same number of microbatches in every
 epoch, so the number of steps of a run is known before it starts. Of very many examples it is made in pieces, one at a
-time.
+time (``vaak.data.pieces``).
 
 A part of a set that has its proportions of groups, as a function of a seed.
 """
@@ -16,15 +16,22 @@ A part of a set that has its proportions of groups, as a function of a seed.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
 from vaak.core.errors import DataError
 from vaak.core.random_keys import Purpose, draw_key
+
+
+class Piece(NamedTuple):
+    """Microbatches of an epoch that are planned together: the first ``size`` of those that ``make`` plans."""
+
+    size: int
+    make: Callable[[], BatchPlan]
 
 
 @dataclass(frozen=True)
@@ -55,6 +62,20 @@ class BatchPlan:
         """Return the number of a microbatch's pass, which tells its examples from their repeats in the same epoch."""
         return 0 if self.passes is None else int(self.passes[position])
 
+    @property
+    def num_passes(self) -> int:
+        """Above all occurrences."""
+        return 1 if self.passes is None else int(self.passes.max(initial=0)) + 1
+
+    @property
+    def pieces(self) -> Sequence[Piece]:
+        """The plan itself, as the only piece of one."""
+        return [Piece(len(self), lambda: self)]
+
+    def from_pass(self, first: int) -> BatchPlan:
+        """The plan, with passes that are numbered from ``first`` on."""
+        return replace(self, passes=(np.zeros(len(self), np.int64) if self.passes is None else self.passes) + first)
+
     def among(self, members: np.ndarray) -> BatchPlan:
         """The plan of ``members``, which it numbers from 0, by the numbers that they have among all."""
         return replace(self, indices=members[self.indices])
@@ -70,8 +91,12 @@ class BatchPlan:
 
     def cells(self, lengths: np.ndarray, multiple: float = 0) -> np.ndarray:
         """Cells of each microbatch: its rows times the longest of them, which is rounded up to a ``multiple``."""
+        return cells_of(*self.shapes(lengths), multiple)
+
+    def shapes(self, lengths: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The rows of each microbatch, and the longest of them."""
         longest = np.maximum.reduceat(self._row_lengths(lengths), self.microbatch_starts[:-1])
-        return rounded_up(longest, multiple, longest.max()) * np.diff(self.microbatch_starts)
+        return np.diff(self.microbatch_starts), longest
 
     def padding_waste(self, lengths: np.ndarray, multiple: float = 0) -> float:
         """The fraction of all cells that is padding, where rows are padded to the longest of their microbatch.
@@ -102,13 +127,24 @@ class BatchPlan:
 
 
 class Plan(Protocol):
-    """What training reads of an epoch's plan: a ``BatchPlan``, or the pieces of one."""
+    """What is read of an epoch's plan: a ``BatchPlan``, or one in pieces.
+
+    ``num_passes`` is above all occurrences.
+    """
+
+    @property
+    def num_passes(self) -> int: ...
+
+    @property
+    def pieces(self) -> Sequence[Piece]: ...
 
     def __len__(self) -> int: ...
 
     def microbatch(self, position: int) -> list[list[int]]: ...
 
     def occurrence(self, position: int) -> int: ...
+
+    def part(self, first: int, last: int) -> BatchPlan: ...
 
     def cells(self, lengths: np.ndarray, multiple: float = 0) -> np.ndarray: ...
 
@@ -136,87 +172,72 @@ class ArrayPlanner(Protocol):
     def plan(self, epoch: int) -> BatchPlan: ...
 
 
-class PiecewisePlanner:
-    """Plans more examples than one plan should hold, about 40 bytes each, as pieces of at most ``most``.
+class RenumberedPlanner:
+    """A planner of ``members``, which ``planner`` numbers from 0, by the numbers that they have among all."""
 
-    Of n pieces, piece i has every n-th example from i on, so each looks like the whole. ``planner_of(members, seed)``
-    plans those of a piece. An epoch has one piece after another, in an order that is drawn for it; the last piece that
-    was asked for is kept.
-    """
+    def __init__(self, planner: ArrayPlanner, members: np.ndarray) -> None:
+        self._planner, self._members = planner, members
+        self.num_microbatches = planner.num_microbatches
 
-    def __init__(
-        self, num_examples: int, most: int, planner_of: Callable[[np.ndarray, int], ArrayPlanner], seed: int
-    ) -> None:
-        self._num_examples, self._planner_of, self._seed = num_examples, planner_of, seed
-        self.num_pieces = -(-num_examples // most)
-        self._sizes = np.array([self._planner(piece).num_microbatches for piece in range(self.num_pieces)])
-        self.num_microbatches = int(self._sizes.sum())
-        self._last: tuple[int, int, BatchPlan] | None = None
-
-    def plan(self, epoch: int) -> PiecewisePlan:
-        return PiecewisePlan(self, epoch)
-
-    def order(self, epoch: int) -> np.ndarray:
-        """The pieces of an epoch, in turn."""
-        return plan_generator(self._seed, epoch).permutation(self.num_pieces)
-
-    def sizes(self, pieces: np.ndarray) -> np.ndarray:
-        """The microbatches of pieces."""
-        found: np.ndarray = self._sizes[pieces]
-        return found
-
-    def piece(self, epoch: int, piece: int) -> BatchPlan:
-        """The plan of one piece."""
-        if self._last is None or self._last[:2] != (epoch, piece):
-            self._last = None  # its memory is for the next
-            self._last = epoch, piece, self._planner(piece).plan(epoch).among(self._members(piece))
-        return self._last[2]
-
-    def _members(self, piece: int) -> np.ndarray:
-        return np.arange(piece, self._num_examples, self.num_pieces)
-
-    def _planner(self, piece: int) -> ArrayPlanner:
-        return self._planner_of(self._members(piece), draw_key(Purpose.PLAN, self._seed, f"piece {piece}"))
+    def plan(self, epoch: int) -> BatchPlan:
+        return self._planner.plan(epoch).among(self._members)
 
 
 class PiecewisePlan:
-    """The plan of an epoch whose pieces are made when they are asked for."""
+    """The plan of an epoch whose pieces, one after another, are made when they are asked for; the last one is kept."""
 
-    def __init__(self, planner: PiecewisePlanner, epoch: int) -> None:
-        self._planner, self._epoch, self._order = planner, epoch, planner.order(epoch)
-        self._starts = starts_of(planner.sizes(self._order))
+    def __init__(self, pieces: Sequence[Piece], num_passes: int = 1) -> None:
+        self.pieces, self.num_passes = pieces, num_passes
+        self._starts = starts_of(np.array([piece.size for piece in pieces]))
+        self._last: tuple[int, BatchPlan] | None = None
 
     def __len__(self) -> int:
         """Number of microbatches."""
-        return self._planner.num_microbatches
+        return int(self._starts[-1])
 
     def microbatch(self, position: int) -> list[list[int]]:
         """The rows of one microbatch; each row is a list of example indices."""
-        number = int(np.searchsorted(self._starts, position, side="right")) - 1
-        piece = self._planner.piece(self._epoch, int(self._order[number]))
-        return piece.microbatch(position - int(self._starts[number]))
+        number = self._number(position)
+        return self._made(number).microbatch(position - int(self._starts[number]))
 
     def occurrence(self, position: int) -> int:
-        """Every example is in an epoch once."""
-        return 0
+        """Return the number of a microbatch's pass, as a plan's in one piece."""
+        number = self._number(position)
+        return self._made(number).occurrence(position - int(self._starts[number]))
+
+    def part(self, first: int, last: int) -> BatchPlan:
+        """The microbatches from ``first`` up to ``last``, which isn't among them, in one piece."""
+        found = []
+        for number in range(self._number(first), self._number(last - 1) + 1):
+            start, end = self._starts[number : number + 2].tolist()
+            found.append(self._made(number).part(max(first, start) - start, min(last, end) - start))
+        return one_after_another(found)
 
     def cells(self, lengths: np.ndarray, multiple: float = 0) -> np.ndarray:
         """Cells of each microbatch, as a plan's in one piece. All pieces are made, one at a time."""
-        return np.concatenate([piece.cells(lengths, multiple) for piece in self._pieces()])
+        rows, longest = zip(*(self._made(number).shapes(lengths) for number in range(len(self.pieces))), strict=True)
+        return cells_of(np.concatenate(rows), np.concatenate(longest), multiple)
 
     def padding_waste(self, lengths: np.ndarray, multiple: float = 0) -> float:
         """The fraction of the cells of its first piece that is padding."""
-        return next(self._pieces()).padding_waste(lengths, multiple)
+        return self._made(0).padding_waste(lengths, multiple)
 
     @property
     def fingerprint(self) -> str:
         """A hash of its first piece, and of how many microbatches each has."""
-        digest = hashlib.blake2b(next(self._pieces()).fingerprint.encode(), digest_size=8)
+        digest = hashlib.blake2b(self._made(0).fingerprint.encode(), digest_size=8)
         digest.update(np.ascontiguousarray(self._starts, "<i8").data)
         return digest.hexdigest()
 
-    def _pieces(self) -> Iterator[BatchPlan]:
-        return (self._planner.piece(self._epoch, int(piece)) for piece in self._order)
+    def _number(self, position: int) -> int:
+        return int(np.searchsorted(self._starts, position, side="right")) - 1
+
+    def _made(self, number: int) -> BatchPlan:
+        if self._last is None or self._last[0] != number:
+            self._last = None  # its memory is for the next
+            piece = self.pieces[number]
+            self._last = number, piece.make().part(0, piece.size)
+        return self._last[1]
 
 
 class LastPlan:
@@ -233,9 +254,9 @@ class LastPlan:
         return self._last[1]
 
 
-def plan_generator(seed: int, epoch: int) -> np.random.Generator:
-    """The random numbers of one epoch's plan."""
-    return np.random.Generator(np.random.PCG64(draw_key(Purpose.PLAN, seed, epoch)))
+def plan_generator(seed: int, epoch: int, skip: int = 0) -> np.random.Generator:
+    """The random numbers of one epoch's plan, but for the first ``skip``."""
+    return np.random.Generator(np.random.PCG64(draw_key(Purpose.PLAN, seed, epoch)).advance(skip))
 
 
 def rounded_up(lengths: np.ndarray, multiple: float, longest: float) -> np.ndarray:
@@ -268,28 +289,21 @@ def checked_lengths(
     return lengths
 
 
-def one_after_another(plans: Sequence[BatchPlan], passes: Sequence[int] | None = None) -> BatchPlan:
-    """One plan of several, each a separate pass, or several; all have rows of one example, or none has.
+def cells_of(rows: np.ndarray, longest: np.ndarray, multiple: float) -> np.ndarray:
+    """The cells of microbatches with these ``rows``, whose ``longest`` are rounded up as ``rounded_up`` says."""
+    return np.asarray(rounded_up(longest, multiple, longest.max()) * rows)
 
-    Passes are numbered by ``passes``, a number for each plan, or from 0 on.
-    """
+
+def one_after_another(plans: Sequence[BatchPlan]) -> BatchPlan:
+    """One plan of several; all have rows of one example, or none has, and all number their passes, or none does."""
     rows = [np.diff(plan.row_starts) for plan in plans if plan.row_starts is not None]
+    passes = [plan.passes for plan in plans if plan.passes is not None]
     return BatchPlan(
         np.concatenate([plan.indices for plan in plans]),
         starts_of(np.concatenate(rows)) if rows else None,
         starts_of(np.concatenate([np.diff(plan.microbatch_starts) for plan in plans])),
-        _number_passes(plans) if passes is None else np.repeat(passes, [len(plan) for plan in plans]),
+        np.concatenate(passes) if passes else None,
     )
-
-
-def _number_passes(plans: Sequence[BatchPlan]) -> np.ndarray:
-    """The passes of plans, each of which continues the count of the one before it."""
-    found, first = list[np.ndarray](), 0
-    for plan in plans:
-        own = np.zeros(len(plan), np.int64) if plan.passes is None else plan.passes
-        found.append(first + own)
-        first += int(own.max(initial=0)) + 1
-    return np.concatenate(found)
 
 
 def starts_of(sizes: np.ndarray) -> np.ndarray:

@@ -6,7 +6,6 @@ All of it is a function of the position and of the plan; nothing is remembered.
 from __future__ import annotations
 
 import itertools
-import logging
 from collections.abc import Generator, Iterator
 from contextlib import closing
 from dataclasses import dataclass
@@ -19,14 +18,12 @@ from vaak.core.batch import Batch
 from vaak.core.errors import DataError
 from vaak.core.random_keys import Purpose
 from vaak.core.task import Dataset
-from vaak.data.batching import LARGEST_PLAN, FixedPlanner, training_planner
+from vaak.data.batching import FixedPlanner, training_planner
 from vaak.data.loader import Address, Microbatch, MicrobatchReader, load, training_addresses
-from vaak.data.plan import LastPlan, PiecewisePlanner
+from vaak.data.plan import LastPlan
 from vaak.engine.distributed.ranks import Ranks
 from vaak.engine.journal import SkippedExamples
 from vaak.engine.state import Position
-
-log = logging.getLogger("vaak")
 
 
 @dataclass(frozen=True)
@@ -56,14 +53,6 @@ class TrainingData:
     ) -> None:
         self.dataset, self.config, self.ranks = dataset, config, ranks
         self.planner = LastPlan(training_planner(config, dataset))
-        if len(dataset.lengths) > LARGEST_PLAN and not isinstance(self.planner.planner, PiecewisePlanner):
-            why = "a curriculum" if config.curriculum is not None else "data of several parts"
-            log.info(
-                "an epoch of %s examples is planned in one piece, because of %s: some 40 bytes for each, in each "
-                "process",
-                f"{len(dataset.lengths):,}",
-                why,
-            )
         plan = self.planner.plan(0)
         self.fingerprint, self.plan_fingerprint = dataset.fingerprint, plan.fingerprint
         rounded = config.batching.round_lengths

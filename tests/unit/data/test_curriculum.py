@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,9 +14,9 @@ from vaak.config.training import TrainingConfig
 from vaak.core.errors import DataError, UserError
 from vaak.core.task import Dataset
 from vaak.data.batching import curriculum_scheduler, training_planner
-from vaak.data.curriculum import CurriculumScheduler, easiest_first
+from vaak.data.curriculum import CurriculumScheduler, easiest_first, sizes_among_easiest
 from vaak.data.loader import training_addresses
-from vaak.data.plan import ArrayPlanner, BatchPlan
+from vaak.data.plan import BatchPlan, Plan, Planner
 
 KINDS = ("fixed", "bucketed", "packed", "stratified")
 CAPACITY = 100
@@ -29,6 +29,9 @@ any_curriculum = st.fixed_dictionaries(
 )
 any_difficulties = st.lists(st.integers(0, 30), min_size=1, max_size=120).map(np.array)
 any_seed = st.integers(0, 2**32)
+WHOLE = 10**9
+any_largest = st.integers(1, 70) | st.just(WHOLE)
+"""As many examples as are planned at once, or all."""
 
 
 class Rated(Dataset):
@@ -50,15 +53,27 @@ def configured(kind: str, curriculum: dict[str, Any] | None, batch_size: int = 4
     return TrainingConfig.model_validate(options)
 
 
-def planner_of(kind: str, difficulties: np.ndarray, curriculum: dict[str, Any] | None, **options: int) -> ArrayPlanner:
-    return cast("ArrayPlanner", training_planner(configured(kind, curriculum, **options), Rated(difficulties)))
+def planner_of(
+    kind: str, difficulties: np.ndarray, curriculum: dict[str, Any] | None, largest: int = WHOLE, **options: int
+) -> Planner:
+    return training_planner(configured(kind, curriculum, **options), Rated(difficulties), largest)
 
 
-def members(plan: BatchPlan, position: int) -> list[int]:
+def members(plan: Plan, position: int) -> list[int]:
     return [index for row in plan.microbatch(position) for index in row]
 
 
-def passes(plan: BatchPlan) -> list[list[int]]:
+def ranks_of(kind: str, difficulties: np.ndarray, largest: int = WHOLE) -> np.ndarray:
+    """The rank of each example, easiest first; where they are planned in pieces, each has one in turn."""
+    strata = np.arange(len(difficulties)) % 3 if kind == "stratified" else None
+    ranks, step = np.empty(len(difficulties), np.int64), -(-len(difficulties) // largest)
+    for piece in range(step):
+        own = easiest_first(difficulties[piece::step], None if strata is None else strata[piece::step])
+        ranks[piece::step] = piece + step * np.argsort(own)
+    return ranks
+
+
+def passes(plan: Plan) -> list[list[int]]:
     """The examples of each pass, in the order of the epoch."""
     gathered: dict[int, list[int]] = {}
     for position in range(len(plan)):
@@ -130,19 +145,35 @@ def test_any_easiest_part_has_the_classes_proportions(difficulties, data):
 # What the plans hold.
 
 
+@given(sizes=st.lists(st.integers(1, 200), min_size=1, max_size=12).map(np.array), data=st.data())
+def test_how_many_of_each_class_are_easiest_follows_from_their_sizes(sizes, data):
+    number = data.draw(st.integers(0, int(sizes.sum())))
+    strata = np.repeat(np.arange(len(sizes)), sizes)
+    first = easiest_first(np.zeros(len(strata)), strata)[:number]
+    assert sizes_among_easiest(sizes, number).tolist() == np.bincount(strata[first], minlength=len(sizes)).tolist()
+
+
 @pytest.mark.parametrize("kind", KINDS)
-@given(difficulties=any_difficulties, curriculum=any_curriculum, seed=any_seed, batch_size=st.integers(1, 9))
+@given(
+    difficulties=any_difficulties,
+    curriculum=any_curriculum,
+    seed=any_seed,
+    batch_size=st.integers(1, 9),
+    largest=any_largest,
+)
 def test_each_place_holds_what_is_open_there_and_the_epoch_keeps_its_size(
-    kind, difficulties, curriculum, seed, batch_size
+    kind, difficulties, curriculum, seed, batch_size, largest
 ):
-    planner = planner_of(kind, difficulties, curriculum, seed=seed, batch_size=batch_size)
-    plain = planner_of(kind, difficulties, None, seed=seed, batch_size=batch_size)
+    options = {"seed": seed, "batch_size": batch_size, "largest": largest}
+    planner, plain = (
+        planner_of(kind, difficulties, curriculum, **options),
+        planner_of(kind, difficulties, None, **options),
+    )
     assert planner.num_microbatches == plain.num_microbatches
     scheduler = CurriculumScheduler(
         curriculum["initial_difficulty"], 1.0, curriculum["num_epochs"], curriculum["pacing"]
     )
-    strata = np.arange(len(difficulties)) % 3 if kind == "stratified" else None
-    rank = np.argsort(easiest_first(difficulties, strata))
+    rank = ranks_of(kind, difficulties, largest)
     for epoch in range(curriculum["num_epochs"] + 1):
         plan = planner.plan(epoch)
         assert len(plan) == planner.num_microbatches
@@ -154,37 +185,42 @@ def test_each_place_holds_what_is_open_there_and_the_epoch_keeps_its_size(
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@given(difficulties=any_difficulties, curriculum=any_curriculum, seed=any_seed)
-def test_every_pass_holds_everything_that_the_one_before_held_and_nothing_twice(kind, difficulties, curriculum, seed):
-    planner = planner_of(kind, difficulties, curriculum, seed=seed)
+@given(difficulties=any_difficulties, curriculum=any_curriculum, seed=any_seed, largest=any_largest)
+def test_every_pass_holds_everything_that_the_one_before_held_and_nothing_twice(
+    kind, difficulties, curriculum, seed, largest
+):
+    planner = planner_of(kind, difficulties, curriculum, seed=seed, largest=largest)
+    rank = ranks_of(kind, difficulties, largest)
     for epoch in range(curriculum["num_epochs"]):
         *whole, last = passes(planner.plan(epoch))
         assert all(set(first) <= set(second) for first, second in pairwise(whole))
         assert all(len(set(examples)) == len(examples) for examples in [*whole, last])
-        strata = np.arange(len(difficulties)) % 3 if kind == "stratified" else None
-        order = easiest_first(difficulties, strata).tolist()
-        assert all(set(examples) == set(order[: len(examples)]) for examples in whole)
+        assert all(sorted(rank[examples].tolist()) == list(range(len(examples))) for examples in whole)
 
 
+@pytest.mark.parametrize("largest", [WHOLE, 70])
 @pytest.mark.parametrize("kind", KINDS)
-def test_over_an_epoch_what_was_always_open_comes_up_equally_often(kind):
-    planner = planner_of(kind, LENGTHS, {"difficulty": "lexical", "num_epochs": 10, "initial_difficulty": 0.2})
-    plan = planner.plan(0)
-    strata = np.arange(300) % 3 if kind == "stratified" else None
-    easiest = easiest_first(LENGTHS, strata)[:60]
-    counts = np.bincount(plan.indices, minlength=300)[easiest]
+def test_over_an_epoch_what_was_always_open_comes_up_equally_often(kind, largest):
+    curriculum = {"difficulty": "lexical", "num_epochs": 10, "initial_difficulty": 0.2}
+    plan = planner_of(kind, LENGTHS, curriculum, largest).plan(0)
+    easiest = ranks_of(kind, LENGTHS, largest) < 60
+    read = [index for position in range(len(plan)) for index in members(plan, position)]
+    counts = np.bincount(read, minlength=300)[easiest]
     assert counts.min() >= 3
     assert counts.max() - counts.min() <= 1
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@given(curriculum=any_curriculum, seed=any_seed)
+@given(curriculum=any_curriculum, seed=any_seed, largest=any_largest)
 @settings(max_examples=20)
-def test_a_plan_is_a_function_of_seed_and_epoch(kind, curriculum, seed):
-    planner = planner_of(kind, LENGTHS, curriculum, seed=seed)
-    later = planner.plan(1).fingerprint
+def test_a_plan_is_a_function_of_seed_and_epoch(kind, curriculum, seed, largest):
+    planner = planner_of(kind, LENGTHS, curriculum, seed=seed, largest=largest)
+    later, again = planner.plan(1), planner_of(kind, LENGTHS, curriculum, seed=seed, largest=largest).plan(1)
     planner.plan(0)
-    assert planner_of(kind, LENGTHS, curriculum, seed=seed).plan(1).fingerprint == later
+    assert again.fingerprint == later.fingerprint
+    for position in reversed(range(len(later))):
+        assert again.microbatch(position) == later.microbatch(position)
+        assert again.occurrence(position) == later.occurrence(position)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -211,8 +247,10 @@ def test_what_is_beyond_the_final_difficulty_never_comes_up(kind):
     strata = np.arange(300) % 3 if kind == "stratified" else None
     easier = set(easiest_first(LENGTHS, strata)[:150].tolist())
     for epoch in (0, 1, 2, 9):
-        assert set(planner.plan(epoch).indices.tolist()) <= easier
-    assert set(planner.plan(9).indices.tolist()) == easier
+        plan = planner.plan(epoch)
+        read = {index for position in range(len(plan)) for index in members(plan, position)}
+        assert read <= easier
+    assert read == easier
 
 
 def test_bucketed_batches_keep_the_budget():
@@ -252,8 +290,9 @@ def test_difficulties_that_are_none_are_refused(wrong):
 # What the loader is sent.
 
 
-def test_repeats_are_told_apart_and_a_start_anywhere_sends_the_rest():
-    planner = planner_of("fixed", LENGTHS, {"difficulty": "lexical", "num_epochs": 4})
+@pytest.mark.parametrize("largest", [WHOLE, 70])
+def test_repeats_are_told_apart_and_a_start_anywhere_sends_the_rest(largest):
+    planner = planner_of("fixed", LENGTHS, {"difficulty": "lexical", "num_epochs": 4}, largest)
 
     def sent(**start: int) -> list[tuple[int, int, int, int]]:
         addresses = training_addresses(planner, 1, rank=0, world_size=1, **start)
@@ -267,4 +306,5 @@ def test_repeats_are_told_apart_and_a_start_anywhere_sends_the_rest():
     whole = sent(step=0, epoch=0, place=0)
     assert len({draw[:3] for draw in whole}) == len(whole)
     assert max(draw[1] for draw in whole) >= 2
-    assert sent(step=40, epoch=0, place=40) == [draw for draw in whole if draw[3] > 40]
+    for place in (1, 40, planner.num_microbatches - 1):
+        assert sent(step=place, epoch=0, place=place) == [draw for draw in whole if draw[3] > place]

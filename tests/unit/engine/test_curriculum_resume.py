@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from toy import StopAt, ToyDataset, ToyTask, next_microbatches, same_bits, toy_t
 from vaak.core.batch import Batch, Term
 from vaak.core.callback import Callback
 from vaak.core.errors import CheckpointError
+from vaak.data.batching import training_planner
 from vaak.engine import training_data
 from vaak.engine.distributed.ranks import Ranks
 from vaak.engine.trainer import Trainer
@@ -139,12 +141,14 @@ def test_the_rehearsal_tries_the_longest_of_the_last_epoch_and_nothing_longer(tm
     assert longest[0] < longest[1]
 
 
-def test_a_plan_that_is_not_made_in_pieces_is_said(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+def test_planned_in_pieces_and_resumed_at_every_step_it_is_uninterrupted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, uninterrupted: Trainer
 ):
-    caplog.set_level("INFO", "vaak")
-    run(tmp_path / "few")
-    assert "in one piece" not in caplog.text
-    monkeypatch.setattr(training_data, "LARGEST_PLAN", 3)
-    run(tmp_path / "many")
-    assert "examples is planned in one piece, because of a curriculum: some 40 bytes for each" in caplog.text
+    monkeypatch.setattr(training_data, "training_planner", partial(training_planner, largest=5))
+    in_pieces = run(tmp_path / "uninterrupted")
+    assert not same_bits(weights(in_pieces), weights(uninterrupted))
+    for step in range(1, in_pieces.position.step):
+        run(tmp_path / "resumed", StopAt(step))
+    resumed = run(tmp_path / "resumed")
+    assert resumed.position == in_pieces.position
+    assert same_bits(weights(resumed), weights(in_pieces))

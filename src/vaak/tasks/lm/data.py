@@ -19,7 +19,9 @@ from vaak.core.batch import Batch
 from vaak.core.errors import UserError
 from vaak.core.storage.files import fingerprint_of
 from vaak.core.task import Dataset, Padding
-from vaak.data.batching import StepWeights
+from vaak.data.mixing import StepWeights
+from vaak.data.pieces import count_parts
+from vaak.data.plan import smallest_integers
 from vaak.nn.cross_entropy import IGNORED
 from vaak.text.corpora.stores import TokenStore
 from vaak.text.difficulties import MEASURES, kept_difficulties
@@ -78,8 +80,8 @@ class WindowDataset(Dataset):
         ``sources`` ``(document,)`` are their numbers, and ``names`` what they are called. Returns itself. Raises
         UserError for a source of which there is no window.
         """
-        self.parts, self.shares = sources[self.documents()].astype(np.int64), weights
-        found = np.bincount(self.parts, minlength=len(names))
+        self.parts, self.shares = smallest_integers(sources[self.documents()]), weights
+        found = count_parts(self.parts, len(names))
         for name, number in zip(names, found.tolist(), strict=True):
             if not number:
                 raise UserError(f"data.mixture: {name} has no training example; leave this source and its weights out")
@@ -197,9 +199,9 @@ class ChatDataset(TextDataset):
         sizes, is_long, has_answer = answers_within(store, max_length)
         kept = has_answer & ~is_long if longer == "drop" else has_answer
         self.num_cut, self.num_dropped = int((is_long & kept).sum()), int((~kept).sum())
-        documents = np.flatnonzero(kept)
+        documents = narrowed(np.flatnonzero(kept))
         zeros = np.zeros_like(documents)
-        self.windows = Windows(documents, zeros, sizes[documents], zeros)
+        self.windows = Windows(documents, zeros, narrowed(sizes[documents]), zeros)
         self.lengths = self.windows.sizes
         self.fingerprint = f"{store.fingerprint}-{max_length}-{longer}"
 
@@ -254,7 +256,7 @@ class StreamDataset(WindowDataset):
         self.num_targets = max(int(self.starts[-1]) - 1, 0)
         whole, rest = divmod(self.num_targets, max_length)
         num_windows = whole if shift and whole else whole + (rest > 0)
-        self.lengths = np.full(num_windows, max_length)
+        self.lengths = np.full(num_windows, max_length, np.int32)
         self.lengths[whole:] = rest
         self.fingerprint = f"{store.fingerprint}-stream-{max_length}-{shift}"
 
@@ -377,7 +379,7 @@ def collate(rows: list[list[TokenSequence]], pad: int) -> Batch:
 
 @dataclass(frozen=True)
 class Windows:
-    """Windows of all documents, in order: arrays of ``(window,)``."""
+    """Windows of all documents, in order: arrays of ``(window,)``, of 32 bits where numbers are small enough."""
 
     documents: np.ndarray
     starts: np.ndarray
@@ -394,9 +396,14 @@ def cut_windows(num_targets: np.ndarray, size: int, stride: int) -> Windows:
     """
     num_targets = np.asarray(num_targets, dtype=np.int64)
     counts = np.where(num_targets > 0, 1 + -(-np.maximum(num_targets - size, 0) // stride), 0)
-    documents = np.repeat(np.arange(len(num_targets)), counts)
+    documents = narrowed(np.repeat(np.arange(len(num_targets)), counts))
     within = np.arange(len(documents)) - np.repeat(np.cumsum(counts) - counts, counts)
+    scored_from = narrowed(np.where(within > 0, size - stride, 0))
     starts = within * stride
-    sizes = np.minimum(num_targets[documents] - starts, size)
-    scored_from = np.where(within > 0, size - stride, 0)
-    return Windows(documents, starts, sizes, scored_from)
+    sizes = narrowed(np.minimum(num_targets[documents] - starts, size))
+    return Windows(documents, narrowed(starts), sizes, scored_from)
+
+
+def narrowed(numbers: np.ndarray) -> np.ndarray:
+    """Non-negative integers in 32 bits, if they are small enough."""
+    return numbers.astype(np.int32) if numbers.max(initial=0) < 2**31 else numbers

@@ -25,7 +25,8 @@ from vaak.core.batch import Batch, Term, places_of
 from vaak.core.errors import DataError, UserError
 from vaak.core.storage.files import fingerprint_of
 from vaak.core.task import Baselines, Outputs
-from vaak.data.batching import StepWeights, largest_rows
+from vaak.data.batching import largest_rows
+from vaak.data.mixing import StepWeights
 from vaak.engine.checkpoint.files import resolve_checkpoint
 from vaak.engine.distributed.launcher import pick_device
 from vaak.engine.trained import initialise

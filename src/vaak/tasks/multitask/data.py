@@ -63,7 +63,7 @@ class JointDataset(Dataset):
         sizes = [len(one.lengths) for one in self.datasets]
         self.starts = np.cumsum([0, *sizes])
         self.lengths = np.concatenate([np.asarray(one.lengths) for one in self.datasets])
-        self.parts = np.repeat(np.arange(len(sizes)), sizes)
+        self.parts = np.repeat(np.arange(len(sizes), dtype=np.min_scalar_type(len(sizes))), sizes)
         strata = [one.strata for one in self.datasets if one.strata is not None]
         self.strata = np.concatenate([np.asarray(one) for one in strata]) if len(strata) == len(sizes) else None
         self.fingerprint = fingerprint_of([[name, one.fingerprint] for name, one in datasets.items()])
