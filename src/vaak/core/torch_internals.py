@@ -34,6 +34,12 @@ def unwatched() -> contextlib.AbstractContextManager[Any]:
     return disable()  # type: ignore[no-any-return]
 
 
+def is_watching(mode: Any) -> bool:
+    """Return whether a mode that watches operations, and was entered, isn't suspended by ``unwatched``."""
+    current = getattr(_python_dispatch, "_get_current_dispatch_mode_stack", lambda: [mode])
+    return mode in current()
+
+
 @cache
 def uncompiled(rule: Any) -> Any:
     """Return the optimizer class ``rule`` with methods that don't import the compiler; gradients are off in its step.

@@ -25,6 +25,7 @@ import contextlib
 import copy
 import gc
 import math
+import os
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import timedelta
@@ -42,7 +43,7 @@ from torch.utils.checkpoint import checkpoint
 from vaak.config.training import DistributedConfig
 from vaak.core.batch import Batch, read_together, send
 from vaak.core.errors import UserError
-from vaak.core.torch_internals import unwatched
+from vaak.core.torch_internals import is_watching, unwatched
 from vaak.engine.distributed.exchange import GradientBuckets, OwnGradients, total_norm
 from vaak.engine.distributed.ranks import Ranks
 from vaak.engine.memory import free_memory
@@ -133,6 +134,8 @@ def made_in_parts(
     up. ``make`` may be called twice, and begins with the same random numbers then.
     """
     drawing, state = _PartsOfParameters(rank, num_parts), torch.get_rng_state()
+    # transformers' threads would read all weights ahead of what is done to them
+    os.environ.setdefault("HF_DEACTIVATE_ASYNC_LOAD", "1")
     try:
         with drawing:
             model = make()
@@ -197,6 +200,8 @@ class _PartsOfParameters(TorchDispatchMode):
 
     def _registered(self, module: nn.Module, name: str, parameter: nn.Parameter) -> nn.Parameter | None:
         """What a module gets in place of ``parameter``; None for that itself."""
+        if not is_watching(self):
+            return None
         self._last = f"{type(module).__name__}.{name}"
         # one on meta is tied to one that is kept, or the library's, which will fill it
         return None if parameter.is_meta or not parameter.requires_grad else self._keep(parameter, self._last)

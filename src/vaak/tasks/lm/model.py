@@ -12,6 +12,7 @@ cache.
 
 from __future__ import annotations
 
+import copy
 import inspect
 import math
 from collections.abc import Callable, Iterable, Iterator
@@ -25,6 +26,7 @@ import torch
 from torch import Tensor, nn
 
 from vaak.core.errors import UserError
+from vaak.core.torch_internals import unwatched
 from vaak.nn.cross_entropy import HeadInputs
 from vaak.nn.decoding.sampling import without_dropout
 from vaak.nn.kernels.visibility import positions_in_documents
@@ -74,9 +76,10 @@ class TransformersDecoder(nn.Module):
         """``config`` has the options of the run."""
         super().__init__()
         self.network, self.config = network, config
-        _add_noise(self.embedding, config.neftune_noise_alpha)
         self._recomputes = False
-        self._logits_are_product = self._tried(self._logits_by_hand)
+        tried = self._to_try
+        self._logits_are_product = tried._tried(tried._logits_by_hand)
+        _add_noise(self.embedding, config.neftune_noise_alpha)
 
     @property
     def embedding(self) -> nn.Embedding:
@@ -169,6 +172,16 @@ class TransformersDecoder(nn.Module):
 
     # What it can do.
 
+    @property
+    def _to_try(self) -> TransformersDecoder:
+        """This model; while it has no weights, as where it is made in parts, one of its kind with few layers."""
+        if not self.embedding.weight.is_meta:
+            return self
+        with unwatched(), torch.random.fork_rng(devices=()):
+            small = type(self.network)(_with_few_layers(self.network.config)).eval()
+        has_weights = not small.get_input_embeddings().weight.is_meta
+        return TransformersDecoder(small, self.config) if has_weights else self
+
     @cached_property
     def _takes_positions(self) -> bool:
         return "position_ids" in inspect.signature(self.network.forward).parameters
@@ -179,7 +192,8 @@ class TransformersDecoder(nn.Module):
 
     def demand_packing(self, section: str) -> None:
         """Raises UserError where tokens of a row see other documents than their own; ``section`` is what asks."""
-        if not (self._takes_positions and self._tried(self._packed_and_alone)):
+        tried = self._to_try
+        if not (self._takes_positions and tried._tried(tried._packed_and_alone)):
             raise UserError(
                 f"{section}: {self.kind}, as transformers has it, can't keep the documents of one row apart; use "
                 "training.batching: {type: bucketed}, or data.layout: stream"
@@ -241,6 +255,23 @@ class TransformersDecoder(nn.Module):
     def _some_tokens(self, rows: int, time: int) -> Tensor:
         device = self.embedding.weight.device
         return (torch.arange(rows * time, device=device) * 7 + 1).view(rows, time) % self.vocab_size
+
+
+def _with_few_layers(config: Any) -> Any:
+    """The configuration of a model of transformers that has each kind of layer, two at least, and few tokens."""
+    few = copy.deepcopy(config)
+    number = few.num_hidden_layers
+    of_layers = {name: list(value) for name, value in vars(few).items() if _has_one_for_each(value, number)}
+    kinds = [repr(kind) for kind in zip(*of_layers.values(), strict=True)]
+    few.num_hidden_layers = max([2, *(kinds.index(kind) + 1 for kind in kinds)])
+    for name, value in of_layers.items():
+        setattr(few, name, value[: few.num_hidden_layers])
+    few.vocab_size, few.pad_token_id = min(few.vocab_size, 256), None
+    return few
+
+
+def _has_one_for_each(value: Any, number: int) -> bool:
+    return isinstance(value, list | tuple) and len(value) == number
 
 
 CLOSE = 1e-4

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shutil
 from functools import partial
@@ -16,6 +17,7 @@ from safetensors.torch import load_file
 from quick_cases import mostly_slow
 from tiny_decoder import MODELS, OTHERS, VOCAB_SIZE, write_folder
 from vaak.core.errors import UserError
+from vaak.engine.distributed.sharding import made_in_parts
 from vaak.nn.config import LoraConfig
 from vaak.nn.cross_entropy import HeadInputs
 from vaak.nn.decoding.sampling import SamplingSettings
@@ -120,6 +122,32 @@ def test_any_other_decoder_is_transformers_own_module_and_goes_out_as_it_came_in
     export_hf(model, file, names, longest_of(prepared), tmp_path / "again", KeptBase.of(prepared))
     assert_same_folders(tmp_path / "theirs", tmp_path / "again")
     assert table_row(kind) in (Path(__file__).parents[4] / "docs" / "pretrained.md").read_text()
+
+
+@pytest.mark.parametrize("kind", mostly_slow(set(OTHERS) - {"mamba"}, "gpt_neox", "mixtral", "cohere"))
+def test_a_process_reads_its_part_of_it_alone_and_finds_what_it_can_do_without_its_weights(kind: str, tmp_path: Path):
+    write_folder(tmp_path / "theirs", kind)
+    whole, _ = ours(tmp_path / "theirs", tmp_path / "prepared")
+
+    def read() -> TransformersDecoder:
+        own = LanguageModelConfig(pretrained=str(tmp_path / "theirs"))
+        model = load_model(str(tmp_path / "theirs"), tmp_path / "prepared", own, VOCAB_SIZE)
+        assert isinstance(model, TransformersDecoder)
+        return model
+
+    found = []
+    for rank in range(2):
+        torch.manual_seed(3)
+        model, parts, why = made_in_parts(read, rank, 2)
+        assert parts is not None, why
+        assert torch.equal(torch.rand(3), torch.rand(3, generator=torch.Generator().manual_seed(3)))
+        found.append(parts)
+        assert isinstance(model, TransformersDecoder)
+        assert model._logits_are_product == (kind in PRODUCTS)
+        with contextlib.nullcontext() if kind in PACKED else pytest.raises(UserError, match="documents"):
+            model.demand_packing("training.batching")
+    for name, parameter in whole.named_parameters(remove_duplicate=False):
+        assert torch.equal(torch.cat([parts[name] for parts in found]), parameter.detach()), name
 
 
 def assert_same_folders(before: Path, after: Path) -> None:
