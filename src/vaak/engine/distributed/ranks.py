@@ -2,7 +2,8 @@
 
 Ranks meet in two places of a step: ``exchange``, one small message before it, and the sum of gradients after every
 backward (exchange.py). A task with a first pass adds up its few sums in between (``sum``). What one decides for all,
-rank 0 decides (``run_on_main``). All must see the folder that rank 0 writes.
+rank 0 decides (``run_on_main``); what it makes for all, the others help it to make (``prepare_on_main``, tasks.py).
+All must see the folders that rank 0 writes.
 """
 
 from __future__ import annotations
@@ -12,11 +13,13 @@ import itertools
 import json
 import os
 import socket
-import time
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future
+from concurrent.futures import wait as wait_for_futures
 from datetime import timedelta
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
+from threading import Thread, current_thread, main_thread
 from typing import Any
 
 import torch
@@ -25,6 +28,7 @@ import torch.distributed as dist
 from vaak.config.training import TrainingConfig
 from vaak.core.errors import RemoteError, UserError, optional_import
 from vaak.core.interrupts import LAUNCHED, end_with_launcher
+from vaak.core.storage.files import appears
 from vaak.engine.distributed.exact import ExactGradients
 from vaak.engine.distributed.exchange import BUCKET_BYTES, Exchange, GradientBuckets, OwnGradients, StepMessage, hash_of
 from vaak.engine.distributed.launcher import (
@@ -36,6 +40,7 @@ from vaak.engine.distributed.launcher import (
     pick_device,
     wait_for_an_answer,
 )
+from vaak.engine.distributed.tasks import SharedTasks, help_rank_0
 
 SHORT = 1024  # bytes of a message that is gathered in one go
 FOREVER = timedelta(days=3650)
@@ -104,6 +109,18 @@ class Ranks:
             raise RemoteError(said["error"])
         return said["result"]
 
+    def prepare_on_main(self, function: Callable[[], Any]) -> Any:
+        """``run_on_main``; while they wait, the others do tasks of ``in_processes`` and ``in_order`` for rank 0.
+
+        What such a task raises, on whichever rank, is raised there by ``function``.
+        """
+        if self.world_size == 1:
+            return function()
+        if self.is_main:
+            return self.run_on_main(partial(SharedTasks(self).lead, function))
+        help_rank_0(self)
+        return self.run_on_main(function)
+
     def compare(self, what: str, values: dict[str, Any], advice: str = "") -> None:
         """Raise UserError on every rank, with ranks and keys, where one of them has other values than rank 0.
 
@@ -164,17 +181,42 @@ class Ranks:
         """Rank 0's values, on every rank. While it waits, it notices signals and a machine that no longer answers."""
         options = dist.BroadcastOptions()
         options.rootRank, options.timeout = 0, FOREVER
-        group: Any = dist.group.WORLD
         with self._meeting():
-            work, pause, answered = group.broadcast([tensor], options), 0.001, time.monotonic()
-            while not work.is_completed():
-                time.sleep(pause)
-                pause = min(2 * pause, 0.1)
-                if time.monotonic() - answered > ANSWER_SECONDS:
-                    if not wait_for_an_answer(*_meeting_point(), ANSWER_SECONDS):
-                        raise self._rank_0_lost()
-                    answered = time.monotonic()
-            work.wait()
+            self._wait_for(_group().broadcast([tensor], options))
+
+    def send(self, content: bytes, rank: int) -> None:
+        """Give one rank some bytes, when it receives them."""
+        with self.naming_lost_ranks():
+            for part in (torch.tensor([len(content)]), torch.frombuffer(bytearray(content), dtype=torch.uint8)):
+                _group().send([part], rank, 0).wait(FOREVER)
+
+    def receive(self, rank: int) -> bytes:
+        """The bytes that a rank sends to this one, however long it takes."""
+        length = torch.empty(1, dtype=torch.int64)
+        with self.naming_lost_ranks():
+            self._wait_for(_group().recv([length], rank, 0))
+            content = torch.empty(int(length), dtype=torch.uint8)
+            self._wait_for(_group().recv([content], rank, 0))
+        return content.numpy().tobytes()
+
+    def _wait_for(self, work: Any) -> None:
+        """Wait for a message, without end; notice signals meanwhile, and a machine of rank 0 that no longer answers."""
+        if current_thread() is not main_thread():
+            work.wait(FOREVER)
+            return
+        ended: Future[None] = Future()
+
+        def wait() -> None:
+            try:
+                ended.set_result(work.wait(FOREVER))
+            except Exception as error:
+                ended.set_exception(error)
+
+        Thread(target=wait, daemon=True).start()  # in the main thread Python answers signals, but not within torch
+        while ended not in wait_for_futures([ended], ANSWER_SECONDS).done:
+            if not wait_for_an_answer(*_meeting_point(), ANSWER_SECONDS):
+                raise self._rank_0_lost()
+        ended.result()
 
     def sum(self, values: dict[str, float]) -> dict[str, float]:
         """Values added over ranks, name by name, in the order of ranks."""
@@ -287,6 +329,11 @@ class Ranks:
             f"rank 0's machine ({_meeting_point()[0]}) no longer answers, and so this process ends; resume with "
             "--resume auto"
         )
+
+
+def _group() -> Any:
+    """All ranks, by torch's interface for messages that may take any time."""
+    return dist.group.WORLD
 
 
 def _sized(content: bytes, size: int) -> bytes:
@@ -431,7 +478,7 @@ def demand_shared(ranks: Ranks, folder: Path) -> None:
     if ranks.world_size == 1:
         return
     witness = folder / ranks.run_on_main(lambda: _leave_witness(folder))
-    seen = ranks.is_main or _appears(witness)
+    seen = ranks.is_main or appears(witness, PATIENCE_SECONDS)
     told = ranks.gather(None if seen else f"rank {ranks.rank} on {socket.gethostname()}")
     if ranks.is_main:
         with contextlib.suppress(OSError):
@@ -454,12 +501,3 @@ def _leave_witness(folder: Path) -> str:
             f"the run directory {folder} can't be written: {error.strerror}; give another run_dir="
         ) from error
     return name
-
-
-def _appears(path: Path) -> bool:
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    while not path.exists():
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.1)
-    return True
