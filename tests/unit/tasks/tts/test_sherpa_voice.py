@@ -183,7 +183,8 @@ def test_sherpa_onnx_says_the_same(
     if name == "duet":
         run, vocoder = run / "voice", run / "vocoder"
     words = tmp_path / "words.txt"
-    words.write_text("Sure, thank you!\n")
+    texts = sentences(640, np.random.default_rng(0))
+    words.write_text("\n".join(["Sure, thank you!", *texts[:600]]))
     options = ("--vocoder", vocoder, "--words", words, "--quantization", "int8")
     code, _, err = vaak("export", run, "--format", "sherpa-onnx", "--output", folder, *options)
     assert (code, err) == (0, "")
@@ -222,6 +223,20 @@ def test_sherpa_onnx_says_the_same(
             by_text = np.array(voice.generate("He saw me, now. Go, she may!", how).samples, np.float32)
             second = speaker.sentence("", speaker.processor.process("Go, she may!").ids).samples
             np.testing.assert_allclose(by_text, np.concatenate([expected, second]), atol=1e-6)
+    if name == "voice_run":  # espeak-ng, in whose sentences words sound otherwise than alone
+        how.speed = 1.0
+        spoken = [speaker.sentence("", speaker.processor.process(text).ids).samples for text in texts[600:]]
+        said = [np.array(voice.generate(text, how).samples, np.float32) for text in texts[600:]]
+        same = [
+            len(one) == len(other) and np.abs(one - other).max() < 1e-6 for one, other in zip(said, spoken, strict=True)
+        ]
+        store = opened.task.prepared.store("train")
+        trained = [store.line(index).text for index in range(len(store))]
+        lexicon = lexicon_of(speaker.processor, [*trained, *words.read_text().splitlines()])
+        symbols = [by_sherpa(speaker.processor, lexicon, text) for text in texts[600:]]
+        whole = [list(one.symbols) for one in speaker.processor.process_all(texts[600:])]
+        assert same == [one == other for one, other in zip(symbols, whole, strict=True)]
+        assert np.mean(same) > 0.85
     assert len(found[0, 0.7]) > 1.2 * len(found[0, 1.0])
     if name == "duet":
         assert (folder / "speakers.txt").read_text() == "0 ann\n1 ben\n"
