@@ -57,7 +57,8 @@ def steps(model: nn.Module, device: str) -> list[Tensor]:
     torch.manual_seed(3)
     model = copy.deepcopy(model).to(device)
     tokens = torch.randint(11, (3, 9)).to(device)
-    optimizer, losses = torch.optim.AdamW(model.parameters(), lr=0.01, fused=True), []
+    # with a larger eps than usual, a gradient of nearly 0 isn't a whole step in the direction that rounding gives it
+    optimizer, losses = torch.optim.AdamW(model.parameters(), lr=0.01, eps=1e-3, fused=True), []
     for _ in range(3):
         loss = F.cross_entropy(model(tokens[:, :-1]).flatten(0, 1), tokens[:, 1:].flatten())
         loss.backward()
