@@ -13,6 +13,7 @@ import pytest
 import soundfile
 
 import tiny_listener
+import tiny_speaker_encoder
 import tiny_voice
 from tiny_diarizer import RATE, voice
 
@@ -104,6 +105,18 @@ def test_long_recordings(made_recordings: Path, diarizer_run: Path):
         "long_recordings", made_recordings / "test", f"tiny={diarizer_run}", "--windows", 4, "--threads", 1
     )
     assert "| tiny | 4 |" in said
+
+
+@pytest.mark.slow
+def test_joining(made_recordings: Path, tmp_path: Path):
+    encoder = tiny_speaker_encoder.save_onnx(tmp_path / "encoder.onnx", ("row", "sample"), 1)
+    options = ("window=4", f"speaker_encoder={encoder}", "clustering=agglomerative|vbx")
+    kinds = ("none", "drop", "swap", "split", "merge")
+    said = run_benchmark("joining", made_recordings / "test", "--errors", *kinds, "--share", 0.5, "--options", *options)
+    rows = [line.split(" | ") for line in said.splitlines() if "clustering=" in line]
+    assert [row[0] for row in rows] == [f"| {kind}" for kind in kinds for _ in range(2)]
+    oracle = [float(row[2]) for row in rows[::2]]
+    assert oracle[0] < 5 < min(oracle[1:]), "the reference but for the shortest turns, and errors of each kind"
 
 
 def test_second_simulator(tmp_path: Path):

@@ -157,8 +157,8 @@ class Diarizer:
     def _heard(self, output: WindowOutput, samples: np.ndarray) -> WindowOutput:
         """The output on a window with the embeddings of the speaker encoder."""
         assert self.encoder is not None
-        found, trusted = self.encoder.of_window(output.probabilities, samples)
-        return output._replace(embeddings=found, trusted=trusted)
+        found, alone = self.encoder.of_window(output.probabilities, samples)
+        return output._replace(embeddings=found, alone=alone)
 
     def joined(self, outputs: Sequence[WindowOutput], num_frames: int) -> np.ndarray:
         """The recording ``(frames, speakers)`` of its windows; ``num_frames`` is of features."""

@@ -27,16 +27,12 @@ from vaak.audio.config import AudioConfig
 from vaak.audio.features.extractors import Features
 from vaak.config.base import from_options
 from vaak.core.errors import UserError, optional_import
+from vaak.tasks.diarization.stitching import LEAST_SECONDS, SPEAKS
 from vaak.tasks.pretrained import SAFELY, fetch_model, transformers_of
 
 KEY, FEATURES_KEY = "data.inference.speaker_encoder", "data.inference.speaker_features"
 RATE = 16000
 """Samples a second that encoders read."""
-LEAST_SECONDS, TRUSTED_SECONDS = 0.5, 1.5
-"""Less speech than the first is repeated up to it, since an encoder would have little to pool over, or no frame at all;
-the embedding of one who speaks alone for the second forms clusters."""
-SPEAKS = 0.5
-"""Probability from which a speaker is heard; not that of inference, so that tuning it leaves the embeddings."""
 Embed = Callable[[np.ndarray], np.ndarray]
 """From samples ``(time,)`` at 16 kHz to an embedding ``(dim,)``."""
 
@@ -70,12 +66,13 @@ class SpeakerEncoder:
             with optional_import("resampling requires soxr", "audio"):
                 import soxr
             samples = soxr.resample(samples, self.sampling_rate, RATE)
+        # an encoder would have little to pool over, or no frame at all
         found = self._embed(_at_least(samples.astype(np.float32, copy=False), round(LEAST_SECONDS * RATE)))
         unit: np.ndarray = found / max(float(np.linalg.norm(found)), 1e-12)
         return unit
 
     def of_window(self, probabilities: np.ndarray, samples: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """The embedding of each speaker of a window ``(speaker, dim)``, and who spoke long enough, ``(speaker,)`` bool.
+        """The embedding of each speaker of a window ``(speaker, dim)``, and the seconds of each alone, ``(speaker,)``.
 
         ``probabilities (frame, speaker)`` and ``samples (time,)`` are those of the window. An embedding is of the
         frames in which a speaker speaks alone, or, where these are less than half a second, of all in which they speak;
@@ -88,7 +85,7 @@ class SpeakerEncoder:
         frame_of = np.minimum((np.arange(len(samples)) / per_frame).astype(np.int64), len(speaks) - 1)
         heard = [samples[chosen[frame_of]] for chosen in np.where(seconds >= LEAST_SECONDS, alone, speaks).T]
         found = np.stack([self(part) if len(part) else np.zeros(self.dim) for part in heard])
-        return found, seconds >= TRUSTED_SECONDS
+        return found, seconds
 
 
 @lru_cache(maxsize=1)

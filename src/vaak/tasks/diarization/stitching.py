@@ -9,8 +9,11 @@
    who left from one who came.
 2. Where windows overlap, their probabilities are averaged, each weighted by its distance from its window's ends.
 
-Frames in common don't decide where there are embeddings: where people talk at once a window takes two of them for one,
-and what follows from that made every recording of three and more speakers worse (docs/results.md).
+A speaker encoder says how long it heard each alone. One whom it heard too little to form clusters is also known by the
+embeddings of those of the next windows who speak in the same frames in common; one who never speaks alone there either,
+by that of speech in which others speak, too: it should be the direction of the sum of all who speak. Frames in common
+don't form clusters: where people talk at once a window takes two of them for one, and what follows from that made every
+recording of three and more speakers worse (docs/results.md).
 ``inference`` limits the number of speakers; of a window with more, those who speak least are merged with others. There
 can't be more than were found. Memory is that of the outputs and of what is returned.
 Sources: Kinoshita, Delcroix and Tawara 2021, "Integrating end-to-end neural and clustering-based diarization: getting
@@ -22,11 +25,12 @@ assigned to the nearest that no other of the window has (as in pyannote.audio).
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
 
-from vaak.tasks.diarization.clustering import Speakers, cluster_embeddings, cluster_vbx, cosine_distances, unit_vectors
+from vaak.tasks.diarization.clustering import Speakers, cluster_embeddings, cluster_vbx, unit_vectors
 from vaak.tasks.diarization.config import InferenceConfig
 
 LEAST_SPEECH = 0.01
@@ -35,6 +39,10 @@ MOST_EMBEDDINGS = 4000
 """About this many are clustered, from evenly spaced windows; the others go to the nearest cluster."""
 MOST_SPEAKERS = 64
 """The default limit, so that meaningless embeddings don't fill the memory."""
+SPEAKS = 0.5
+"""Probability from which an encoder hears one; not that of inference, so that tuning it leaves the embeddings."""
+LEAST_SECONDS, TRUSTED_SECONDS = 0.5, 1.5
+"""Embeddings of less speech than the first say little; those of one who speaks alone for the second form clusters."""
 NOBODY = -1
 """The column of one who is not a speaker of the recording."""
 
@@ -43,14 +51,15 @@ class WindowOutput(NamedTuple):
     """The model's output on one window.
 
     ``first`` is the window's first frame in the recording; ``probabilities`` are ``(frames, speakers)``; ``embeddings``
-    are ``(speakers, dim)``, or None if the model has none. ``trusted (speakers,)`` bool are those whose embedding says
-    who they are; None: those who speak in at least LEAST_SPEECH of the window.
+    are ``(speakers, dim)``, or None if the model has none. ``alone (speakers,)`` are the seconds in which each speaks
+    alone, where embeddings are of these, or, if they are less than LEAST_SECONDS, of all speech; None: the model's own
+    embeddings, which leave out what others say.
     """
 
     first: int
     probabilities: np.ndarray
     embeddings: np.ndarray | None = None
-    trusted: np.ndarray | None = None
+    alone: np.ndarray | None = None
 
 
 def stitch_windows(outputs: Sequence[WindowOutput], num_frames: int, inference: InferenceConfig) -> np.ndarray:
@@ -89,15 +98,17 @@ def match_by_embeddings(
 
     There are at most ``most`` columns; ``inference`` determines when two are merged.
     """
-    windows = np.repeat(np.arange(len(outputs)), [len(frames) for frames in speech])
+    counts = [len(frames) for frames in speech]
+    windows, amounts = np.repeat(np.arange(len(outputs)), counts), np.concatenate(speech)
     vectors = unit_vectors(np.concatenate([np.asarray(output.embeddings) for output in outputs]))
-    amounts = np.concatenate(speech)
-    long = [
-        frames >= LEAST_SPEECH * len(output.probabilities) if output.trusted is None else output.trusted
-        for output, frames in zip(outputs, speech, strict=True)
-    ]
+    alone = np.concatenate([output.alone for output in outputs if output.alone is not None] or [np.zeros(0)])
+    if len(alone):
+        long = alone >= TRUSTED_SECONDS
+    else:
+        sizes = np.repeat([len(output.probabilities) for output in outputs], counts)
+        long = amounts >= LEAST_SPEECH * sizes
     there = vectors.any(1)  # the embedding is zero for one who never speaks alone
-    trusted = _evenly_chosen(there & (amounts > 0) & np.concatenate(long), windows)
+    trusted = _evenly_chosen(there & (amounts > 0) & long, windows)
     if not trusted.any():
         trusted = _evenly_chosen(amounts > 0, windows)
     columns = np.full(len(amounts), NOBODY)
@@ -110,9 +121,76 @@ def match_by_embeddings(
         else:
             clusters = cluster_embeddings(speakers, inference.clustering_threshold, *bounds)
         columns[trusted] = _greatest(clusters, amounts[trusted], (least, most), inference.min_share)
-        centres = np.stack([vectors[columns == column].mean(0) for column in range(columns.max() + 1)])
-        _give_columns(columns, cosine_distances(vectors, centres), windows, amounts > 0)
-    return np.split(columns, np.cumsum([len(frames) for frames in speech])[:-1])
+        centres = unit_vectors(np.stack([vectors[columns == column].mean(0) for column in range(columns.max() + 1)]))
+        if len(alone):
+            speaks = [output.probabilities >= SPEAKS for output in outputs]
+            heard = heard_around([output.first for output in outputs], speaks, vectors, alone)
+            _give_columns(columns, heard @ centres.T, windows, (amounts > 0) & heard.any(1))
+            likeness = mixture_likeness(speaks, vectors, columns, centres)
+        else:
+            likeness = vectors @ centres.T
+        _give_columns(columns, likeness, windows, amounts > 0)
+    return np.split(columns, np.cumsum(counts)[:-1])
+
+
+def heard_around(
+    firsts: Sequence[int], speaks: Sequence[np.ndarray], vectors: np.ndarray, alone: np.ndarray
+) -> np.ndarray:
+    """Embeddings ``(speaker, dim)``: of those who speak ``alone (speaker,)`` for long, their own; of others, the mean
+    with those of the same person in the windows before and after, weighted by seconds; zero if none was heard alone.
+
+    Windows begin at the frames ``firsts``; ``speaks (frames, speakers)`` bool is of each. Two are the same as far as
+    they speak in the same frames in common, more than either does with anyone else: the intersection over the union,
+    minus the greatest with another. Embeddings pass on until someone is reached who spoke alone for long.
+    """
+    ends = np.cumsum([frames.shape[1] for frames in speaks])
+    rows = [slice(end - frames.shape[1], end) for frames, end in zip(speaks, ends, strict=True)]
+    weights = np.where(alone >= LEAST_SECONDS, alone, 0.0)[:, None]
+    takes = (alone < TRUSTED_SECONDS)[:, None]
+    own = vectors * weights
+    before, after = own.copy(), own.copy()
+    same = [_same(*starts, *windows) for starts, windows in zip(pairwise(firsts), pairwise(speaks), strict=True)]
+    for place, likeness in enumerate(same, 1):
+        here, there = rows[place], rows[place - 1]
+        before[here] += takes[here] * (likeness.T @ before[there])
+    for place, likeness in reversed([*enumerate(same)]):
+        here, there = rows[place], rows[place + 1]
+        after[here] += takes[here] * (likeness @ after[there])
+    return unit_vectors(before + after - own)
+
+
+def _same(first: int, second: int, earlier: np.ndarray, later: np.ndarray) -> np.ndarray:
+    """How surely each speaker of a window is each of the next, ``(speaker, speaker)``; more than 0 for one at most."""
+    length = max(0, min(first + len(earlier) - second, len(later)))
+    one, other = (side.astype(np.float64) for side in (earlier[second - first :][:length], later[:length]))
+    both = one.T @ other
+    # a few frames at the edge of a window prove little
+    likeness = both / (one.sum(0)[:, None] + other.sum(0) - both + LEAST_SPEECH * len(later))
+    surely: np.ndarray = np.zeros(likeness.shape)
+    for row, column in zip(*np.nonzero(likeness), strict=True):
+        others = [*np.delete(likeness[row], column), *np.delete(likeness[:, column], row)]
+        surely[row, column] = max(0.0, likeness[row, column] - max(others, default=0.0))
+    return surely
+
+
+def mixture_likeness(
+    speaks: Sequence[np.ndarray], vectors: np.ndarray, columns: np.ndarray, centres: np.ndarray
+) -> np.ndarray:
+    """The cosine of each embedding to that of each column's speech among the others' of its window.
+
+    The embedding of speech of several is taken for the direction of the sum of ``centres (column, dim)``, each weighted
+    by the fraction of the frames in which they speak, too. Those whose ``columns`` are NOBODY are left out of it.
+    """
+    found = np.zeros((len(vectors), len(centres)))
+    end = 0
+    for frames in speaks:
+        start, end = end, end + frames.shape[1]
+        known = columns[start:end] != NOBODY
+        own = frames.astype(np.float64)
+        others = (own.T @ own / np.maximum(own.sum(0), 1)[:, None])[:, known] @ centres[columns[start:end][known]]
+        for row in np.flatnonzero(~known):
+            found[start + row] = unit_vectors(centres + others[row]) @ vectors[start + row]
+    return found
 
 
 def _evenly_chosen(wanted: np.ndarray, windows: np.ndarray) -> np.ndarray:
@@ -136,20 +214,20 @@ def _greatest(clusters: np.ndarray, amounts: np.ndarray, bounds: tuple[int, int]
     return columns
 
 
-def _give_columns(columns: np.ndarray, distances: np.ndarray, windows: np.ndarray, speaks: np.ndarray) -> None:
-    """Give those who speak and have no column the nearest that no other of their window has, or otherwise the nearest.
+def _give_columns(columns: np.ndarray, likeness: np.ndarray, windows: np.ndarray, wanted: np.ndarray) -> None:
+    """Give the ``wanted`` who have no column the likest that no other of their window has, or otherwise the likest.
 
-    ``distances`` are ``(speaker, column)``; ``columns (speaker,)`` is changed.
+    ``likeness`` is ``(speaker, column)``; ``columns (speaker,)`` is changed.
     """
     from scipy.optimize import linear_sum_assignment
 
-    seeking = speaks & (columns == NOBODY)
+    seeking = wanted & (columns == NOBODY)
     for window in np.unique(windows[seeking]):
         here = windows == window
         who = np.flatnonzero(seeking & here)
-        free = np.setdiff1d(np.arange(distances.shape[1]), columns[here])
-        given = distances[who].argmin(1)
-        rows, places = linear_sum_assignment(distances[np.ix_(who, free)])
+        free = np.setdiff1d(np.arange(likeness.shape[1]), columns[here])
+        given = likeness[who].argmax(1)
+        rows, places = linear_sum_assignment(likeness[np.ix_(who, free)], maximize=True)
         given[rows] = free[places]
         columns[who] = given
 
