@@ -28,6 +28,7 @@ import numpy as np
 
 from vaak.core.errors import UserError
 from vaak.core.storage.files import write_bytes
+from vaak.core.storage.mapped_lines import mapped
 from vaak.core.terminal import followed
 
 MEASURES = ("length", "lexical", "morphology")
@@ -166,10 +167,10 @@ def kept_difficulties(
     Raises UserError for another measure, and if ``morphology`` finds no inflection.
     """
     path = folder / f"difficulty-{measure}-{key}.bin"
-    with contextlib.suppress(OSError):
-        content = path.read_bytes()
-        if len(content) == 8 * number:
-            return np.frombuffer(content, "<f8")
+    with contextlib.suppress(OSError, ValueError):
+        found = mapped(path, "<f8")
+        if len(found) == number:
+            return found
     counts = count_words(followed(texts(), "counting words", number), measure)
     difficulty = {"lexical": counts.lexical, "morphology": counts.morphology}[measure]
     difficulties = np.fromiter(map(difficulty, followed(texts(), "measuring difficulty", number)), "<f8", number)

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from vaak.config.training import TrainingConfig
@@ -30,6 +30,11 @@ any_curriculum = st.fixed_dictionaries(
 any_difficulties = st.lists(st.integers(0, 30), min_size=1, max_size=120).map(np.array)
 any_seed = st.integers(0, 2**32)
 WHOLE = 10**9
+MANY: dict[str, Any] = {
+    "difficulties": np.arange(50) * 7 % 30,
+    "curriculum": {"initial_difficulty": 0.3, "num_epochs": 3, "pacing": "linear", "difficulty": "lexical"},
+    "seed": 0,
+}
 any_largest = st.integers(1, 70) | st.just(WHOLE)
 """As many examples as are planned at once, or all."""
 
@@ -145,12 +150,15 @@ def test_any_easiest_part_has_the_classes_proportions(difficulties, data):
 # What the plans hold.
 
 
-@given(sizes=st.lists(st.integers(1, 200), min_size=1, max_size=12).map(np.array), data=st.data())
-def test_how_many_of_each_class_are_easiest_follows_from_their_sizes(sizes, data):
-    number = data.draw(st.integers(0, int(sizes.sum())))
+@given(sizes=st.lists(st.integers(1, 200), min_size=1, max_size=12).map(np.array))
+@example(sizes=np.array([1] * 30 + [200]))
+@example(sizes=np.array([3] * 30 + [200]))
+def test_how_many_of_each_class_are_easiest_follows_from_their_sizes(sizes):
     strata = np.repeat(np.arange(len(sizes)), sizes)
-    first = easiest_first(np.zeros(len(strata)), strata)[:number]
-    assert sizes_among_easiest(sizes, number).tolist() == np.bincount(strata[first], minlength=len(sizes)).tolist()
+    order = easiest_first(np.zeros(len(strata)), strata)
+    for number in {*range(0, len(order), 7), *range(min(len(order), 20)), len(order)}:
+        counts = np.bincount(strata[order[:number]], minlength=len(sizes))
+        assert sizes_among_easiest(sizes, number).tolist() == counts.tolist()
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -161,6 +169,8 @@ def test_how_many_of_each_class_are_easiest_follows_from_their_sizes(sizes, data
     batch_size=st.integers(1, 9),
     largest=any_largest,
 )
+@example(batch_size=4, largest=10, **MANY)
+@example(batch_size=2, largest=7, **MANY)
 def test_each_place_holds_what_is_open_there_and_the_epoch_keeps_its_size(
     kind, difficulties, curriculum, seed, batch_size, largest
 ):
@@ -186,6 +196,8 @@ def test_each_place_holds_what_is_open_there_and_the_epoch_keeps_its_size(
 
 @pytest.mark.parametrize("kind", KINDS)
 @given(difficulties=any_difficulties, curriculum=any_curriculum, seed=any_seed, largest=any_largest)
+@example(largest=10, **MANY)
+@example(largest=7, **MANY)
 def test_every_pass_holds_everything_that_the_one_before_held_and_nothing_twice(
     kind, difficulties, curriculum, seed, largest
 ):

@@ -6,16 +6,17 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from vaak.config.training import TrainingConfig
 from vaak.core.task import Dataset
 from vaak.data import batching
+from vaak.data import pieces as pieces_of_parts
 from vaak.data.batching import make_planner, training_planner
 from vaak.data.mixing import StepWeights
 from vaak.data.pieces import all_examples
-from vaak.data.plan import PiecewisePlan
+from vaak.data.plan import BatchPlan, Piece, PiecewisePlan
 
 CURRICULUM = {"difficulty": "length", "initial_difficulty": 0.1, "num_epochs": 2}
 
@@ -41,7 +42,14 @@ def configured(kind: str, curriculum: dict[str, Any] | None = None, batch_size: 
     largest=st.integers(1, 70),
     several=st.booleans(),
 )
+@example(parts=np.arange(60) * 7 % 11 % 4, largest=20, several=True)
 def test_pieces_divide_each_part_evenly(parts, largest, several):
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(pieces_of_parts, "READ_AT_ONCE", 7)
+        divide(parts, largest, several)
+
+
+def divide(parts: np.ndarray, largest: int, several: bool) -> None:
     examples = all_examples(len(parts), parts if several else None, largest)
     found = [
         [np.arange(len(parts))[examples.members(part, piece)].tolist() for piece in range(examples.num_pieces[part])]
@@ -99,6 +107,20 @@ def test_every_stretch_of_a_mixture_has_the_shares_of_the_whole(kind, sizes, see
     for end in starts.tolist():
         due = totals * (end / len(plan))
         assert np.abs(np.bincount(found[:end], minlength=len(sizes)) - due).max() < 2
+
+
+def test_stretches_are_not_mixed_alike():
+    data = Mixture((800, 800))
+    plan = training_planner(configured("fixed"), data, 200).plan(0)
+    assert data.parts is not None
+    found = [int(data.parts[plan.microbatch(position)[0][0]]) for position in range(len(plan))]
+    assert len({tuple(found[first : first + 50]) for first in range(0, 400, 50)}) == len(plan.pieces) == 8
+
+
+def test_plans_whose_later_pieces_differ_in_size_have_other_fingerprints():
+    first, later = (BatchPlan(np.arange(4), None, np.array([0, 2, 4])) for _ in range(2))
+    plans = [PiecewisePlan([Piece(2, lambda: first), Piece(size, lambda: later)]) for size in (1, 2)]
+    assert plans[0].fingerprint != plans[1].fingerprint
 
 
 def test_weights_by_step_are_read_from_all_pieces_of_a_part():

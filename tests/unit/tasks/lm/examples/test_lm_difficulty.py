@@ -65,7 +65,7 @@ def test_windows_are_measured_by_tokens_that_each_stand_in_one(layout: str, tiny
 def test_it_is_measured_once_by_prepare_and_kept(tiny_text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     task = tiny_runs.prepared_task(tiny_text, tmp_path / "r", *CURRICULUM)
     (kept,) = (tmp_path / "r" / "prepared" / "train").glob("difficulty-lexical-*.bin")
-    first = task.dataset("train").difficulty("lexical")
+    first = task.dataset("train").difficulty("lexical").copy()
     with monkeypatch.context() as context:
         context.setattr(measuring, "count_words", None)
         assert np.array_equal(task.dataset("train").difficulty("lexical"), first)
