@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,6 +16,7 @@ from torch.nn.modules.module import register_module_parameter_registration_hook
 import tiny_decoder
 from contract_cases import CASES
 from held_bytes import bytes_of_all_tensors
+from vaak.core import torch_internals
 from vaak.engine.distributed.sharding import made_in_parts
 from vaak.engine.dry_pass import _LiveStorages
 from vaak.nn.factory import ModelFactory
@@ -120,6 +123,21 @@ def test_no_process_reads_ahead_of_its_part(tmp_path: Path):
     with register_module_parameter_registration_hook(weigh):
         made_in_parts(read, 0, 4)
     assert 0.25 * whole < max(held) < 0.5 * whole
+
+
+def test_where_torch_can_not_make_one_to_try_meanwhile_the_model_is_made_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    pytest.importorskip("transformers")
+    tiny_decoder.write_folder(tmp_path / "theirs", "gpt_neox")
+    save_base(str(tmp_path / "theirs"), tmp_path / "prepared", 48)
+    own = LanguageModelConfig(pretrained=str(tmp_path / "theirs"))
+    monkeypatch.setattr(torch_internals, "_python_dispatch", SimpleNamespace())
+    make = partial(load_model, str(tmp_path / "theirs"), tmp_path / "prepared", own, tiny_decoder.VOCAB_SIZE)
+    model, parts, why = made_in_parts(make, 0, 2)
+    assert parts is None
+    assert "embedding" in why
+    assert not any(one.is_meta for one in model.parameters())
 
 
 @pytest.mark.parametrize("hides", [False, True])
