@@ -111,7 +111,8 @@ class Step:
         return StepReport(
             step=data.step,
             epoch=epoch,
-            sums={name: total for own in losses for name, total in own.sums.items()},
+            # copies: reports are kept for some steps, and what a forward pass made lies amidst memory of the next ones
+            sums={name: total.clone() for own in losses for name, total in own.sums.items()},
             units={name: unit for own in losses for name, unit in own.units.items()},
             counts=data.counts,
             learning_rate=state.optimizers[0].param_groups[0]["lr"],
