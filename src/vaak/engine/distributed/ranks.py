@@ -3,7 +3,7 @@
 Ranks meet in two places of a step: ``exchange``, one small message before it, and the sum of gradients after every
 backward (exchange.py). A task with a first pass adds up its few sums in between (``sum``). What one decides for all,
 rank 0 decides (``run_on_main``); what it makes for all, the others help it to make (``prepare_on_main``, tasks.py).
-All must see the folders that rank 0 writes.
+All must see the folders that rank 0 writes. It has more than 500 lines because no other file sends messages.
 """
 
 from __future__ import annotations
