@@ -125,6 +125,8 @@ class Batch:
 
     def to(self, device: torch.device) -> Batch:
         """Return the same batch with its tensors on ``device``; counts stay on the CPU, where they are summed."""
+        if all(tensor.device == device for tensor in self.tensors.values()):
+            return self
         return replace(self, tensors={name: send(tensor, device) for name, tensor in self.tensors.items()})
 
     def pin_memory(self) -> Batch:

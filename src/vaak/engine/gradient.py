@@ -168,7 +168,9 @@ class GradientPass:
         step = None if data.is_rehearsal else data.step
         for microbatch in data.microbatches:
             if microbatch.batch is not None:
-                number, batch = microbatch.address.number, replace(microbatch.batch, step=step)
+                number, read = microbatch.address.number, microbatch.batch
+                # what losses put into a batch isn't there when a piece is computed again
+                batch = Batch(dict(read.tensors), read.counts, read.indices, read.extra, step, read.step_sums)
                 cells = 0.0 if piece_rules.is_empty else self.cells(microbatch)
                 batches = batch.split(piece_rules.pieces(data.step, number, cells, self.forward.number))
                 found += [MicrobatchPiece(batch, number, piece, len(batches)) for piece, batch in enumerate(batches)]

@@ -107,15 +107,15 @@ class CrossEntropy(nn.Module):
 
     def forward(self, outputs: Tensor, targets: Tensor, valid: Tensor | None = None) -> Tensor:
         """The sum of the losses of ``targets`` (...) that are ``valid`` (...), or not -100; logits (..., classes)."""
-        logits = outputs.reshape(-1, outputs.shape[-1])
+        logits, weight = outputs.reshape(-1, outputs.shape[-1]), self.weight
         marked = (targets if valid is None else torch.where(valid, targets, IGNORED)).reshape(-1)
-        if self.weight is None and logits.numel() > _logits_at_once(logits):
+        if weight is None and logits.numel() > _logits_at_once(logits):
             losses: Tensor = _CrossEntropy.apply(logits, marked, self.label_smoothing)  # type: ignore[no-untyped-call]
             return losses.sum()
         exact = logits.to(torch.promote_types(logits.dtype, torch.float32))
-        if self.weight is not None:
-            self.weight = self.weight.to(logits.device)
-        weight = None if self.weight is None else self.weight.to(exact.dtype)
+        if weight is not None:
+            self.weight = weight.to(logits.device)
+            weight = self.weight.to(exact.dtype)
         how: dict[str, Any] = {"ignore_index": IGNORED, "reduction": "sum", "label_smoothing": self.label_smoothing}
         return F.cross_entropy(exact, marked, weight, **how)
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -82,6 +82,8 @@ class Loss:
         ``logits`` is how those of a model become a loss, see ``training.performance``.
         """
         self.module = module
+        self.per: str | None = getattr(module, "per", None)
+        self.sums_valid, self.each_target = (getattr(module, each, False) for each in ("sums_valid", "each_target"))
         self.name = name
         self.auxiliary = dict(auxiliary or {})
         self.key = key
@@ -94,7 +96,7 @@ class Loss:
         modules = {name: one.module if isinstance(one, Loss) else one for name, one in found}
         return {name: module for name, module in modules.items() if isinstance(module, nn.Module)}
 
-    @property
+    @cached_property
     def reads_head(self) -> bool:
         """Whether what logits are the product of is enough: for cross-entropy of equal classes, and z_loss."""
         further = all(getattr(one, "func", None) is z_loss for one in self.auxiliary.values())
@@ -112,12 +114,12 @@ class Loss:
         Without ``valid``, all targets count that are not -100, which is torch's mark of those that don't. Raises
         UserError, naming the loss, where the module's result has another shape.
         """
-        unit = getattr(self.module, "per", per)
-        if getattr(self.module, "sums_valid", False):
+        unit = self.per or per
+        if self.sums_valid:
             return Term(self.module(outputs, targets, valid), unit)  # type: ignore[call-arg]
         if valid is None:
             valid = targets != IGNORED
-        each = getattr(self.module, "each_target", False)
+        each = self.each_target
         outputs, targets = _without_others(outputs, targets, valid) if each else (outputs[valid], targets[valid])
         num_targets = len(targets)
         if num_targets == 0:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -134,6 +134,23 @@ def test_caches_in_the_way_of_a_single_example_are_emptied_first(tmp_path: Path,
     trained(tmp_path, task, batch_size=1, max_steps=3, memory={"rehearsal": False})
     assert len(freed) == 1
     assert journal(tmp_path) == []
+
+
+@dataclass
+class Writing(SmallMachine):
+    """Its losses write into the batch that they are given."""
+
+    def losses(self, model: nn.Module, batch: Batch) -> dict[str, Term]:
+        batch.tensors["inputs"] = (batch["inputs"] + 1) % 7
+        return super().losses(model, batch)
+
+
+def test_what_losses_wrote_into_a_batch_is_gone_when_it_is_computed_again(tmp_path: Path):
+    toy: dict[str, Any] = {"dropout": 0.0, "dtype": torch.float64}
+    large = trained(tmp_path / "large", Writing(**toy, most_rows=1000), memory={"rehearsal": False})
+    small = trained(tmp_path / "small", Writing(**toy, most_rows=4, in_step=2), memory={"rehearsal": False})
+    assert journal(tmp_path / "small")
+    assert_equal_to_rounding(small, large)
 
 
 def test_without_recovery_the_run_ends_with_a_line_that_says_so(tmp_path: Path):
