@@ -11,7 +11,7 @@ import pytest
 
 from folders import contents
 from processes import run_on_ranks
-from shared_preparation import Witness, extract_together, prepare_together
+from shared_preparation import Witness, extract_together, prepare_together, share_key
 from tiny_runs import write_corpus
 
 LENGTHS = [16000, 0, 24000, 8000, 100, 48000, 16000, 16000, 5000, 32000]
@@ -112,3 +112,32 @@ def test_what_happens_to_another_rank_ends_all_and_what_is_made_stays(
     assert not list(made.glob(".*.tmp")) or fault == "kill"
     assert extracted(tmp_path, 2)[0] == [0, 0]
     assert contents(made) == features
+
+
+@pytest.mark.parametrize(("forger", "victim"), [(0, 1), (1, 0)])
+def test_a_message_of_someone_else_ends_all_before_it_is_unpickled(forger: int, victim: int, tmp_path: Path) -> None:
+    codes, _ = extracted(tmp_path, 2, fault=f"forged by {forger}")
+    assert codes == [2, 2]
+    line = said(tmp_path, victim)
+    assert line.startswith(f"rank {victim} received a message that isn't message 0 of rank {forger}, and didn't use it")
+    assert "\n" not in line
+    assert said(tmp_path, forger).startswith(f"rank {victim} (process ")
+    assert not (tmp_path / "planted").exists()
+
+
+def test_where_storage_keeps_no_secret_rank_0_prepares_alone(features: dict[str, bytes], tmp_path: Path) -> None:
+    codes, made = extracted(tmp_path, 2, fault="unkept")
+    assert codes == [0, 0]
+    assert contents(made) == features
+    assert Witness(tmp_path / "witness", 2).ranks() == {0}
+
+
+@pytest.mark.parametrize("killed", [0, 1])
+def test_a_key_of_a_killed_start_is_replaced_and_then_gone(killed: int, tmp_path: Path) -> None:
+    codes = run_on_ranks(2, share_key, tmp_path, killed, seconds=60)
+    assert codes[killed] == -signal.SIGKILL
+    assert codes[1 - killed] == 2
+    assert said(tmp_path, 1 - killed).startswith(f"rank {killed} (process ")
+    assert len(list(tmp_path.glob(".key-*"))) == (1 if killed == 0 else 0)
+    assert run_on_ranks(2, share_key, tmp_path, None, seconds=60) == [0, 0]
+    assert not list(tmp_path.glob(".key-*"))

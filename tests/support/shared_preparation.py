@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pickle
 import signal
 import sys
 import time
@@ -22,6 +23,9 @@ from vaak.audio.config import AudioConfig
 from vaak.audio.features import store as feature_store
 from vaak.audio.segments import LabelledAudio
 from vaak.core.errors import DataError, RemoteError, UserError
+from vaak.engine.distributed import ranks as processes
+from vaak.engine.distributed.ranks import Ranks, demand_shared
+from vaak.engine.distributed.signed import CODE_BYTES, read_key
 from vaak.runs import start
 from vaak.tasks.lm import prepare
 from vaak.text.corpora import stores
@@ -58,9 +62,13 @@ class SharedRecordings(ToyRecordings):
         self.witness, self.fault = witness, fault
 
     def load(self, index: int, rng: np.random.Generator) -> LabelledAudio:
-        if self.witness.note(index) == 1 and self.fault:
+        assert not list(self.witness.folder.parent.glob(".key-*"))
+        if self.witness.note(index) == 1 and self.fault in FAULTS:
             meet(self.fault)
         return super().load(index, rng)
+
+
+FAULTS = "mistake", "bug", "kill", "interrupt"
 
 
 def meet(fault: str) -> None:
@@ -73,16 +81,69 @@ def meet(fault: str) -> None:
     time.sleep(PATIENCE_SECONDS)
 
 
+class Planted:
+    """Whoever unpickles this creates a file."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[Callable[..., object], tuple[Path]]:
+        return Path.touch, (self.path,)
+
+
+def send_forged(ranks: Ranks, path: Path) -> None:
+    """Have a rank's next message replaced by one that creates a file where it is unpickled."""
+    send = ranks.send
+
+    def send_other(content: bytes, rank: int) -> None:
+        vars(ranks).pop("send")
+        send(content[:CODE_BYTES] + pickle.dumps(Planted(path)), rank)
+
+    vars(ranks)["send"] = send_other
+
+
+def other_mode(path: Path) -> bytes:
+    """``read_key`` where storage keeps no mode."""
+    path.chmod(0o644)
+    return read_key(path)
+
+
+def share_key(rank: int, port: int, folder: Path, killed: int | None) -> None:
+    """Get a key, and send messages by it; the rank that is ``killed`` is so when it reads the key."""
+
+    def work() -> None:
+        ranks = join(rank, port)
+        if rank == killed:
+            vars(processes)["read_key"] = lambda path: meet("kill")
+        demand_shared(ranks, folder)
+        assert ranks.signed is not None
+        if rank == 0:
+            ranks.signed.send(b"one", 1)
+            assert bytes(ranks.signed.receive(1)) == b"two"
+        else:
+            assert bytes(ranks.signed.receive(0)) == b"one"
+            ranks.signed.send(b"two", 0)
+        ranks.close()
+
+    end_as_command(rank, folder, work)
+
+
 def extract_together(
     rank: int, port: int, world_size: int, folder: Path, lengths: list[int], seconds: float, num_jobs: int, fault: str
 ) -> None:
     """Extract features into FOLDER/features, in shards of some seconds."""
     feature_store.SHARD_SECONDS, feature_store.BATCH_SECONDS = seconds, 0.0
-    source = SharedRecordings(lengths, Witness(folder / "witness", world_size), fault)
+    expected = world_size if fault in ("", *FAULTS) else 1  # rank 0 waits for no task of others that do none
+    source = SharedRecordings(lengths, Witness(folder / "witness", expected), fault)
     audio = AudioConfig(num_jobs=num_jobs, progress_bar=False)
 
     def work() -> None:
+        if fault == "unkept" and rank == 1:
+            vars(processes)["read_key"] = other_mode
         ranks = join(rank, port, world_size)
+        demand_shared(ranks, folder)
+        if fault == f"forged by {rank}":
+            send_forged(ranks, folder / "planted")
         ranks.prepare_on_main(lambda: str(feature_store.extract(source, audio, folder / "features").folder))
         ranks.close()
 

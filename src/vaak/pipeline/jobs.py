@@ -14,6 +14,7 @@ import contextlib
 import importlib
 import logging
 import os
+import re
 import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -91,6 +92,11 @@ def help_rank_0(directory: Path) -> None:
 
     use_own_device()
     word, place_of_main = common_word(None)
+    if not re.fullmatch("[0-9a-f]{16}", word):  # as a path it would lead to anyone's orders
+        raise UserError(
+            "what came as rank 0's word isn't one: another program sends to the ports of this pipeline; start it again "
+            "in a network that others can't reach (docs/security.md)"
+        )
     rank, folder = int(os.environ["RANK"]), directory / ORDERS / word
     write_json(own := folder / f"rank-{rank}.json", own_place())
     number = 0

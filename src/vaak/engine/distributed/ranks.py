@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import json
+import logging
 import os
 import socket
 from collections.abc import Callable, Iterable, Iterator
@@ -40,8 +41,10 @@ from vaak.engine.distributed.launcher import (
     pick_device,
     wait_for_an_answer,
 )
+from vaak.engine.distributed.signed import SignedPeers, key_file, leave_key, read_key, remove_keys
 from vaak.engine.distributed.tasks import SharedTasks, help_rank_0
 
+log = logging.getLogger("vaak")
 SHORT = 1024  # bytes of a message that is gathered in one go
 FOREVER = timedelta(days=3650)
 START_SECONDS = 300.0
@@ -69,6 +72,8 @@ class Ranks:
         self.bucket_bytes = BUCKET_BYTES
         self.sum_dtype: torch.dtype | None = None
         self.before_meeting: Callable[[], None] = lambda: None
+        self.signed: SignedPeers | None = None
+        self.unsigned_because = ""
         self._attendance = attendance
         self._exchange = Exchange(self._gather_bytes, self.gather)
 
@@ -101,6 +106,8 @@ class Ranks:
             try:
                 said = {"result": function()}
             except UserError as error:
+                if self.signed is not None and self.signed.has_refused:
+                    raise  # others may wait for something else than this broadcast
                 failure, said = error, {"error": str(error)}
         said = json.loads(self._tell(json.dumps(said).encode()))
         if failure is not None:
@@ -112,13 +119,18 @@ class Ranks:
     def prepare_on_main(self, function: Callable[[], Any]) -> Any:
         """``run_on_main``; while they wait, the others do tasks of ``in_processes`` and ``in_order`` for rank 0.
 
-        What such a task raises, on whichever rank, is raised there by ``function``.
+        What such a task raises, on whichever rank, is raised there by ``function``. The others do none before
+        ``demand_shared`` has given all of them a key, by which they recognise each other.
         """
         if self.world_size == 1:
             return function()
+        if self.signed is None:
+            if self.is_main and self.unsigned_because:
+                log.warning("rank 0 alone prepares data: %s", self.unsigned_because)
+            return self.run_on_main(function)
         if self.is_main:
-            return self.run_on_main(partial(SharedTasks(self).lead, function))
-        help_rank_0(self)
+            return self.run_on_main(partial(SharedTasks(self.signed).lead, function))
+        help_rank_0(self.signed)
         return self.run_on_main(function)
 
     def compare(self, what: str, values: dict[str, Any], advice: str = "") -> None:
@@ -191,11 +203,14 @@ class Ranks:
                 _group().send([part], rank, 0).wait(FOREVER)
 
     def receive(self, rank: int) -> bytes:
-        """The bytes that a rank sends to this one, however long it takes."""
+        """The bytes that a rank sends to this one, however long it takes; none where their number can't be true."""
         length = torch.empty(1, dtype=torch.int64)
         with self.naming_lost_ranks():
             self._wait_for(_group().recv([length], rank, 0))
-            content = torch.empty(int(length), dtype=torch.uint8)
+            try:
+                content = torch.empty(int(length), dtype=torch.uint8)
+            except RuntimeError:  # below zero, or more than there is memory for: no message of ours
+                return b""
             self._wait_for(_group().recv([content], rank, 0))
         return content.numpy().tobytes()
 
@@ -474,30 +489,46 @@ PATIENCE_SECONDS = 10.0
 
 
 def demand_shared(ranks: Ranks, folder: Path) -> None:
-    """Raise UserError on every rank, with those that don't see it, where rank 0's folder isn't also theirs."""
+    """Raise UserError on every rank, with those that don't see it, where rank 0's folder isn't also theirs.
+
+    A file there gives the ranks the key for what they send one another (``Ranks.signed``), and is removed. Where the
+    storage doesn't keep it from other users, they have none, and ``Ranks.unsigned_because`` says so.
+    """
     if ranks.world_size == 1:
         return
-    witness = folder / ranks.run_on_main(lambda: _leave_witness(folder))
-    seen = ranks.is_main or appears(witness, PATIENCE_SECONDS)
-    told = ranks.gather(None if seen else f"rank {ranks.rank} on {socket.gethostname()}")
-    if ranks.is_main:
-        with contextlib.suppress(OSError):
-            witness.unlink()
-    if blind := [said for said in told if said]:
+    try:
+        # rank 0 names a file that was never looked up, so that no cache has it as missing
+        path = key_file(folder, ranks.run_on_main(lambda: _leave_key(folder)))
+        key, seen, problem = b"", ranks.is_main or appears(path, PATIENCE_SECONDS), None
+        if seen:
+            try:
+                key = read_key(path)
+            except OSError as error:
+                problem = f"rank {ranks.rank}: {error.strerror}"
+        told = ranks.gather([None if seen else f"rank {ranks.rank} on {socket.gethostname()}", problem])
+    finally:
+        if ranks.is_main:
+            remove_keys(folder)
+    if blind := [said for said, _ in told if said]:
         verb = "doesn't" if len(blind) == 1 else "don't"
         raise (UserError if ranks.is_main else RemoteError)(
             f"{', '.join(blind)} {verb} see {folder} as rank 0 writes it: the run directory must be the same for all "
             "processes, on storage that all machines share; give such a run_dir="
         )
+    if problems := [said for _, said in told if said]:
+        ranks.unsigned_because = (
+            f"{folder} can't keep a secret of the processes ({'; '.join(problems)}); all of them prepare where the run "
+            "directory is on storage that keeps a file's owner and mode, and all are the same user's (run_dir=)"
+        )
+    else:
+        ranks.signed = SignedPeers(ranks, key)
 
 
-def _leave_witness(folder: Path) -> str:
-    """The name of a file that was never looked up, so that no cache has it as missing."""
-    name = f".seen-by-all-{os.urandom(8).hex()}"
+def _leave_key(folder: Path) -> str:
+    """``leave_key`` in a run directory. Raises UserError where nothing can be written there."""
     try:
-        (folder / name).touch()
+        return leave_key(folder)
     except OSError as error:
         raise UserError(
             f"the run directory {folder} can't be written: {error.strerror}; give another run_dir="
         ) from error
-    return name

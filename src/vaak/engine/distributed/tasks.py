@@ -4,8 +4,9 @@
     a thread for rank r     sends what rank r asks for, out of the queue, and receives what it has done
     rank r                  receives a function; asks for a task, does it, reports it, until there are no more
 
-Functions, tasks and results are pickled: from one process of this run to another, never to or from a file. Which rank
-does a task is a matter of time alone, so nothing that is made may depend on it.
+Functions, tasks and results are pickled: from one process of this run to another, which knows by ``SignedPeers`` that
+it is one before it unpickles anything; never to or from a file. Which rank does a task is a matter of time alone, so
+nothing that is made may depend on it.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 from threading import Thread
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
@@ -27,22 +28,12 @@ from vaak.config.components import with_users_files
 from vaak.core.errors import UserError
 from vaak.core.interrupts import is_ending
 from vaak.core.process_pool import Begin, in_own_processes, shared_with
+from vaak.engine.distributed.signed import SignedPeers
 
 log = logging.getLogger("vaak")
 Numbered = tuple[int, Any]
 """A task, or its result, after its number."""
 ASKS = pickle.dumps(("asks", None))
-
-
-class Peers(Protocol):
-    """The ranks, as far as tasks need them."""
-
-    rank: int
-    world_size: int
-    device: torch.device
-
-    def send(self, content: bytes, rank: int) -> None: ...
-    def receive(self, rank: int) -> bytes: ...
 
 
 @dataclass(frozen=True)
@@ -62,7 +53,7 @@ class _OfNumbered:
 class SharedTasks:
     """Rank 0's side: within ``lead``, tasks are done by this process and by all that are in ``help_rank_0``."""
 
-    def __init__(self, ranks: Peers) -> None:
+    def __init__(self, ranks: SignedPeers) -> None:
         self.ranks, self.num_processes = ranks, ranks.world_size - 1
         self._results: Generator[Numbered, None, None] | None = None
 
@@ -72,7 +63,8 @@ class SharedTasks:
             try:
                 result = function()
             except UserError:
-                self._release()
+                if not self.ranks.has_refused:
+                    self._release()
                 raise
         self._release()
         return result
@@ -195,7 +187,7 @@ class _Sharing:
             server.join()  # what is being made is finished: files are ours that long
 
 
-def _serve(sharing: _Sharing, ranks: Peers, rank: int, order: bytes) -> None:
+def _serve(sharing: _Sharing, ranks: SignedPeers, rank: int, order: bytes) -> None:
     """Let a rank do tasks until there are no more, or one fails."""
     try:
         ranks.send(pickle.dumps(order), rank)
@@ -219,7 +211,7 @@ def _use_own_processes(sharing: _Sharing, work: _OfNumbered, num_jobs: int, reme
         sharing.done.put(("failed", error))
 
 
-def help_rank_0(ranks: Peers) -> None:
+def help_rank_0(ranks: SignedPeers) -> None:
     """Do tasks for rank 0 until it says that there are no more. Raises UserError where it has ended."""
     while (order := pickle.loads(ranks.receive(0))) is not None:
         try:
@@ -229,11 +221,13 @@ def help_rank_0(ranks: Peers) -> None:
                 ranks.send(pickle.dumps(("done", (number, result))), 0)
             said: tuple[str, Any] = "ends", None
         except Exception as error:  # rank 0 raises it; where that has ended, what follows does
+            if ranks.has_refused:
+                raise
             said = "failed", _picklable(error, ranks.rank)
         ranks.send(pickle.dumps(said), 0)
 
 
-def _asked_for(ranks: Peers) -> Iterator[Numbered]:
+def _asked_for(ranks: SignedPeers) -> Iterator[Numbered]:
     while True:
         ranks.send(ASKS, 0)
         task = pickle.loads(ranks.receive(0))

@@ -14,8 +14,10 @@ import torch
 
 from vaak.core.errors import DataError, UserError
 from vaak.core.process_pool import WAITING, in_order, in_processes
+from vaak.engine.distributed.signed import KEY_BYTES, SignedPeers
 from vaak.engine.distributed.tasks import SharedTasks, help_rank_0
 
+KEY = bytes(range(KEY_BYTES))
 done_by: list[tuple[int, int]] = []
 """Tasks with the threads that did them."""
 stalled = threading.Event()
@@ -44,7 +46,7 @@ def leading(world_size: int) -> Iterator[SharedTasks]:
     stalled.clear()
     pairs = [(one, other) for one in range(world_size) for other in range(world_size)]
     wires: dict[tuple[int, int], SimpleQueue[bytes]] = {pair: SimpleQueue() for pair in pairs}
-    ranks = [Linked(rank, world_size, wires) for rank in range(world_size)]
+    ranks = [SignedPeers(Linked(rank, world_size, wires), KEY) for rank in range(world_size)]
     helpers = [threading.Thread(target=help_rank_0, args=(rank,), daemon=True) for rank in ranks[1:]]
     for helper in helpers:
         helper.start()
