@@ -85,6 +85,13 @@ def test_all_are_tried():
     assert {name for name in missing if not any(test.startswith(name) for test in tests)} == set()
 
 
+def test_tokenising(tmp_path: Path):
+    text = tmp_path / "text.txt"
+    text.write_text("a cat sat\nकुत्ता आया\n", encoding="utf-8")
+    said = run_benchmark("tokenising", text, "--characters", 200, "--vocab", 270, "--rounds", 1)
+    assert "| Vaak, encoded, checked, written |" in said
+
+
 @pytest.mark.slow
 def test_translation_baselines(tmp_path: Path):
     pairs = [{"en": f"the {word}", "hi": f"वह {word}"} for word in ("cat", "dog", "cow", "hen")]
