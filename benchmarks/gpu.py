@@ -1,7 +1,7 @@
 """What only a GPU can show, in one command: does everything train there, to the bit, and how fast is it?
 
-    python benchmarks/gpu.py [--page docs/gpu.md] [--parts machine recipes memory throughput attention speech inference]
-                             [--models 110M 1B] [--lengths 1024 8192] [--rounds 3] [--json FILE]
+    python benchmarks/gpu.py [--page docs/gpu.md] [--models 110M 1B] [--lengths 1024 8192] [--rounds 3] [--json FILE]
+                             [--parts machine recipes memory throughput attention snapshot speech inference]
 
 Writes a page of tables; about 20 minutes on an H100. A part that fails says why on the page, and the others go on.
 
@@ -11,6 +11,8 @@ Writes a page of tables; about 20 minutes on an H100. A part that fails says why
 - throughput: tokens a second, MFU and memory of language models, in bf16, against a hand-written loop,
   transformers.Trainer and litgpt (if installed), which take turns on the card (racing.py, arms.py)
 - attention: a row of 16 documents with a mask of all pairs, and by kernels of variable length, which must agree
+- snapshot: how long a checkpoint's copy holds training up, and its page-locked memory: staged in pieces, as Vaak's is,
+  and page-locked all at once; the weights and moments of the last of the models
 - speech: seconds of audio a second in training: Whisper small whole and by LoRA, text-to-speech, diarization
 - inference: real-time factors of transcribing with a Whisper small: file by file and batched, fp32 and bf16, and
   transformers' pipeline and faster-whisper with the same weights
@@ -42,6 +44,7 @@ import numpy as np
 import torch
 from racing import HERE, Bench, Process, figures_of, say
 
+from vaak.engine.checkpoint.weights import copy_to_cpu
 from vaak.engine.flops import peak_flops
 from vaak.nn.config import StackConfig
 from vaak.nn.stack import TransformerStack, set_variable_length
@@ -273,6 +276,59 @@ def _attended(
     return found, min(taken), 0 if card.toy else torch.cuda.max_memory_allocated()
 
 
+def snapshot(card: Card) -> None:
+    """Copy a model's weights and moments to the CPU, twice by each way: the first time page-locks memory."""
+    size = MODELS["toy" if card.toy else card.options.models[-1]]
+    width, vocab = size["width"], 600 if card.toy else 32_000
+    layer = [(4 * width, width), (width, 4 * width), (3 * width, width), (width, width), (width,), (width,)]
+    shapes = [(vocab, width), *(size["layers"] * layer)]
+    state = {
+        f"{part}.{number}": torch.randn(shape, device=card.device)
+        for part in ("weight", "exp_avg", "exp_avg_sq")
+        for number, shape in enumerate(shapes)
+    }
+    nbytes = sum(tensor.nbytes for tensor in state.values())
+    rows, before = list[list[str]](), _page_locked_bytes("current")
+    # staged first: torch keeps page-locked memory, and gives it to whoever asks next
+    ways: dict[str, Callable[[dict[str, torch.Tensor]], dict[str, torch.Tensor]]] = {
+        "staged in pieces": copy_to_cpu,
+        "page-locked at once": _page_locked,
+    }
+    for name, copy in ways.items():
+        for time_of_it in ("first", "second"):
+            if not card.toy:
+                torch.cuda.synchronize()
+            begun = time.perf_counter()
+            copies = copy(state)
+            seconds = time.perf_counter() - begun
+            for key in (next(iter(state)), next(reversed(state))):
+                assert torch.equal(copies[key], state[key].cpu())
+            del copies
+            locked = _page_locked_bytes("peak") - before
+            rows.append([name, time_of_it, f"{seconds:.3f}", f"{nbytes / seconds / 1e9:.2f}", f"{locked / 2**30:.2f}"])
+            card.figures[f"snapshot, {name}, {time_of_it}"] = {"seconds": seconds, "bytes": nbytes, "locked": locked}
+    where = ", on the CPU, where nothing is staged" if card.toy else ""
+    card.write(f"{nbytes / 1e6:,.1f} MB in {len(state)} tensors{where}:")
+    card.table(["snapshot", "", "stall, s", "GB/s", "page-locked, GiB"], rows)
+
+
+def _page_locked_bytes(kind: str) -> int:
+    """Return what torch has page-locked, ``current`` or ``peak``."""
+    return int(torch.cuda.host_memory_stats()[f"allocated_bytes.{kind}"]) if torch.cuda.is_available() else 0
+
+
+def _page_locked(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Return copies in page-locked memory, waited for once: as Vaak did before it staged them."""
+    on_gpu = torch.cuda.is_available()
+    copies = {
+        name: torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=on_gpu).copy_(tensor, non_blocking=True)
+        for name, tensor in tensors.items()
+    }
+    if on_gpu:
+        torch.cuda.synchronize()
+    return copies
+
+
 def _raced(card: Card, name: str, length: int) -> tuple[dict[str, int], list[Process]] | None:
     """Race the arms with the largest batch that they have room for; None where that is not even one row."""
     batch = max(1, (256 if card.toy else TOKENS) // length)
@@ -488,6 +544,7 @@ PARTS: dict[str, Callable[[Card], None]] = {
     "memory": memory,
     "throughput": throughput,
     "attention": attention,
+    "snapshot": snapshot,
     "speech": speech,
     "inference": inference,
 }

@@ -188,6 +188,47 @@ def test_it_notes_nothing_else(what: str, x: Tensor, gpu: MockDevice):
     assert not gpu.waits()
 
 
+ARRIVES: dict[str, Callable[[Tensor, torch.cuda.Event, Tensor], object]] = {
+    "an event after it": lambda x, event, copy: event.synchronize(),
+    "an event that is asked": lambda x, event, copy: event.query(),
+    "the device": lambda x, event, copy: torch.cuda.synchronize(),
+    "a number": lambda x, event, copy: x.sum().item(),
+    "what the device reads of it": lambda x, event, copy: x.copy_(copy, non_blocking=True),
+}
+
+
+@pytest.mark.parametrize("what", ARRIVES)
+def test_a_copy_to_page_locked_memory_arrives_when_it_is_waited_for(what: str, x: Tensor):
+    expected, copy = x.cpu(), torch.zeros(4, 6, pin_memory=True)
+    before = torch.cuda.Event()
+    before.record()
+    copy.copy_(x, non_blocking=True)
+    x.zero_()  # which comes after it
+    after = torch.cuda.Event()
+    after.record()
+    torch.cuda.Event().synchronize()  # one that was never recorded
+    before.synchronize()
+    assert not copy.any()
+    ARRIVES[what](x, after, copy)
+    assert copy.equal(expected)
+
+
+def test_or_at_once(x: Tensor, gpu: MockDevice):
+    gpu.late = False
+    assert torch.empty(4, 6, pin_memory=True).copy_(x, non_blocking=True).equal(x.cpu())
+
+
+def test_it_counts_page_locked_memory(gpu: MockDevice):
+    before = torch.cuda.host_memory_stats()["allocated_bytes.current"]
+    torch.cuda.reset_peak_host_memory_stats()
+    kept = torch.empty(1000, pin_memory=True)
+    torch.empty(100, pin_memory=True)
+    assert kept.is_pinned()
+    stats = torch.cuda.host_memory_stats()
+    assert stats["allocated_bytes.current"] - before == 4096
+    assert stats["allocated_bytes.peak"] - before == 4096 + 512
+
+
 def test_it_notes_float64(x: Tensor, gpu: MockDevice):
     x.sum(dtype=torch.float64)
     assert not gpu.notes

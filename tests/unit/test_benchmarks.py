@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import subprocess
@@ -75,6 +76,14 @@ def test_muon_together_has_the_bits_of_one_by_one():
     said = run_benchmark("step_parts", "--muon", "2x16", "--rounds", 4)
     assert "12 matrices, 4 updates" in said
     assert "the same bits" in said
+
+
+@pytest.mark.slow
+def test_a_snapshot_is_copied_in_both_ways():
+    said = run_benchmark("gpu", "--parts", "snapshot")
+    ways = ("staged in pieces", "page-locked at once")
+    for way, time_of_it in itertools.product(ways, ("first", "second")):
+        assert f"| {way} | {time_of_it} | 0." in said
 
 
 def test_all_are_tried():

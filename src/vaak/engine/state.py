@@ -384,7 +384,9 @@ class State:
 
     def snapshot(self) -> Snapshot:
         """A copy of the whole state, on the CPU, which training can't change any more."""
-        copies: dict[str, Any] = {name: copy_to_cpu(own) for name, own in self.tensors().items() if own}
+        parts = {name: own for name, own in self.tensors().items() if own}
+        copied = copy_to_cpu({(part, name): one for part, own in parts.items() for name, one in own.items()})
+        copies: dict[str, Any] = {part: {name: copied[part, name] for name in own} for part, own in parts.items()}
         return Snapshot(self.position.step, state=self.values(), frozen=self.frozen, **{"model": {}, **copies})
 
     def divided_snapshot(self, gathering: Gathering) -> Snapshot:

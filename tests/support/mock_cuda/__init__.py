@@ -7,6 +7,8 @@
 What a GPU refuses is refused: tensors of two devices in one operator, operators without a kernel for CUDA (or for
 these numbers), under ``torch.use_deterministic_algorithms`` those that aren't repeatable, and more memory than there
 is. Noted are the calls in which the program waits for the device, and float64, which most GPUs compute slowly.
+A copy to page-locked memory that nobody waits for isn't there: it comes when the program waits, as late as on a GPU
+that is busy (``late``; or at once, as on an idle one).
 
 Processes that have one each add up over gloo, with which torch's ``fully_shard`` works, too.
 
@@ -23,6 +25,7 @@ import subprocess
 import sys
 import time
 import warnings
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -136,17 +139,30 @@ class Note:
 
 @dataclass
 class MockDevice:
-    """What happened on the device so far, in ``notes``."""
+    """What happened on the device so far, in ``notes``.
+
+    Copies to page-locked memory that don't block are made where the program waits for them, or at once unless ``late``.
+    """
 
     notes: list[Note] = field(default_factory=list)
+    late: bool = True
+    copies_begun: int = 0
+    pending: deque[Callable[[], Any]] = field(default_factory=deque)
 
     def waits(self) -> list[Note]:
         """Return each time that the program waited for the device."""
         return [note for note in self.notes if note.kind == "waits"]
 
     def note(self, kind: str, what: str) -> None:
-        """Note something of the operator that is being called."""
+        """Note something of the operator that is being called. One that waits does so for everything before it."""
+        if kind == "waits":
+            self.finish(self.copies_begun)
         self.notes.append(Note(kind, what, _where()))
+
+    def finish(self, number: int) -> None:
+        """Make the first copies, this number of those that were ever begun."""
+        while self.pending and self.copies_begun - len(self.pending) < number:
+            self.pending.popleft()()
 
     def limit_memory(self, size: int) -> None:
         """Let memory run out beyond this number of bytes."""
@@ -183,6 +199,13 @@ class MockDevice:
                 self.note("waits", f"copy {'to' if one is to else 'from'} the CPU ({kind})")
         if to.dtype == torch.float64 and to.is_cuda:
             self.note("float64", "copy")
+        if self.late and non_blocking and source.is_cuda and to.device.type == "cpu" and to.is_pinned():
+            now = _on_host(source).clone()  # what the program has the device do next comes after the copy
+            self.pending.append(lambda: to.copy_(now))
+            self.copies_begun += 1
+            return to
+        if source.device.type == "cpu":
+            self.finish(self.copies_begun)  # the source may be what they copy to
         _on_host(to).copy_(_on_host(source))
         return to
 
@@ -323,25 +346,27 @@ COLLECTIVES = (
 
 
 class Event:
-    """A mark in the device's work, which is done as soon as the program comes to it."""
+    """A mark in the device's work. All but copies to page-locked memory is done as soon as the program comes to it."""
 
     device: MockDevice
 
     def __init__(self, enable_timing: bool = False) -> None:
-        self.milliseconds = 0.0
+        self.milliseconds, self.copies_before = 0.0, 0
 
     def record(self, stream: object = None) -> Event:
-        self.milliseconds = 1000 * time.perf_counter()
+        self.milliseconds, self.copies_before = 1000 * time.perf_counter(), self.device.copies_begun
         return self
 
     def wait(self, stream: object = None) -> None:
         """Have a stream wait: there is one, in which everything before is done."""
 
     def query(self) -> bool:
+        self.device.finish(self.copies_before)
         return True
 
     def synchronize(self) -> None:
-        self.device.note("waits", "torch.cuda.Event.synchronize")
+        self.device.finish(self.copies_before)
+        self.device.notes.append(Note("waits", "torch.cuda.Event.synchronize", _where()))
 
     def elapsed_time(self, end: Event) -> float:
         return end.milliseconds - self.milliseconds
@@ -405,6 +430,11 @@ def _of_cuda(device: MockDevice, memory: int) -> contextlib.AbstractContextManag
             "reserved_bytes.all.current": own.used(),
         },
         "reset_peak_memory_stats": lambda index=None: own.reset_peak(),
+        "host_memory_stats": lambda: {  # as if torch gave page-locked memory back as soon as it is freed
+            "allocated_bytes.current": own.pinned(),
+            "allocated_bytes.peak": own.pinned_peak(),
+        },
+        "reset_peak_host_memory_stats": own.reset_pinned_peak,
         "default_generators": (generator,),
         "manual_seed": generator.manual_seed,
         "manual_seed_all": generator.manual_seed,

@@ -21,6 +21,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <bit>
 #include <cstring>
 #include <map>
 #include <mutex>
@@ -73,19 +74,23 @@ struct DeviceMemory final : c10::Allocator {
 
 std::mutex pinned_lock;
 std::map<const char*, size_t> pinned;
+size_t pinned_used = 0, pinned_peak = 0;  // of blocks as large as torch makes them: powers of two
 
 struct PinnedMemory final : c10::Allocator {
   DataPtr allocate(size_t size) override {
     auto* data = static_cast<char*>(c10::GetCPUAllocator()->raw_allocate(size));
     std::lock_guard<std::mutex> hold(pinned_lock);
     pinned[data] = size;
+    pinned_peak = std::max(pinned_peak, pinned_used += size ? std::bit_ceil(size) : 0);
     return {data, data, &free_pinned, Device(DeviceType::CPU)};
   }
   void copy_data(void* to, const void* from, size_t size) const override { default_copy_data(to, from, size); }
   static void free_pinned(void* data) {
     {
       std::lock_guard<std::mutex> hold(pinned_lock);
-      pinned.erase(static_cast<char*>(data));
+      auto block = pinned.find(static_cast<char*>(data));
+      pinned_used -= block->second ? std::bit_ceil(block->second) : 0;
+      pinned.erase(block);
     }
     c10::GetCPUAllocator()->raw_deallocate(data);
   }
@@ -143,6 +148,8 @@ Tensor empty_strided(
 Tensor like(const Tensor& tensor, Storage storage, c10::DispatchKey key) {
   Tensor made = at::detail::make_tensor<c10::TensorImpl>(std::move(storage), c10::DispatchKeySet(key), tensor.dtype());
   made.unsafeGetTensorImpl()->set_sizes_and_strides(tensor.sizes(), tensor.strides(), tensor.storage_offset());
+  made._set_conj(tensor.is_conj());
+  made._set_neg(tensor.is_neg());
   return made;
 }
 
@@ -203,8 +210,15 @@ TORCH_LIBRARY(mock_cuda, library) {
   library.def("used() -> int", [] { return static_cast<int64_t>(used.load()); });
   library.def("peak() -> int", [] { return static_cast<int64_t>(peak.load()); });
   library.def("reset_peak() -> ()", [] { peak = used.load(); });
+  library.def("pinned() -> int", [] { return static_cast<int64_t>(pinned_used); });
+  library.def("pinned_peak() -> int", [] { return static_cast<int64_t>(pinned_peak); });
+  library.def("reset_pinned_peak() -> ()", [] { pinned_peak = pinned_used; });
   library.def("set_limit(int bytes) -> ()", [](int64_t bytes) { limit = static_cast<size_t>(bytes); });
 }
+
+// A conjugate keeps its bit in disguise: nobody need compute it for that.
+TORCH_LIBRARY_IMPL(mock_cuda, Conjugate, library) { library.impl("host", torch::CppFunction::makeFallthrough()); }
+TORCH_LIBRARY_IMPL(mock_cuda, Negative, library) { library.impl("host", torch::CppFunction::makeFallthrough()); }
 
 TORCH_LIBRARY_IMPL(aten, CUDA, library) {
   library.impl("empty.memory_format", empty);
