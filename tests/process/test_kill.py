@@ -35,6 +35,7 @@ ADAPTED_BY_EXPERTS = (
     "training.loss.auxiliary={load_balancing: 0.1}",
 )
 EXPERTS = ("model.moe={num_experts: 4, top_k: 2, num_shared: 1, d_ff: 32, balancing_bias: 0.01}",)
+FROM_A_SERVER = ("training.performance.multiprocessing_context=forkserver",)
 DPO = ("training.loss.main=dpo", "training.checkpoint.init_from=TEACHER")
 
 PERFORMER = (
@@ -138,6 +139,8 @@ def kill_and_go_on(
     [
         pytest.param("tiny", (), 4, id="documents"),
         pytest.param("tiny", STREAM, 4, id="stream", marks=slow),
+        pytest.param("tiny", FROM_A_SERVER, 4, id="documents-forkserver", marks=slow),
+        pytest.param("diarizer", FROM_A_SERVER, 4, id="diarizer-forkserver", marks=slow),
         pytest.param("tiny", MUON, 4, id="muon", marks=slow),
         pytest.param("tiny", TOOLS, 4, id="tools", marks=slow),
         pytest.param("tiny", PERFORMER, 4, id="performer", marks=slow),

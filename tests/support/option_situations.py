@@ -57,6 +57,8 @@ def noted() -> Iterator[Asked]:
     def load(self: Any, *arguments: Any, **options: Any) -> None:
         for name in ("num_workers", "prefetch_factor", "pin_memory"):
             asked.counts[f"loader with {name} {options.get(name)}"] += 1
+        if "multiprocessing_context" in options:
+            asked.counts[f"loader by {options['multiprocessing_context'].get_start_method()}"] += 1
         loader(self, *arguments, **options)
 
     def read(self: Any, *arguments: Any, **options: Any) -> None:

@@ -67,6 +67,7 @@ CIRCUMSTANCES: dict[str, tuple[str, ...]] = {
     "training.performance.prefetch_factor": ("training.performance.num_workers=1",),
     "training.fp32_fallback": ("training.mixed_precision=no",),
     "training.performance.persistent_workers": ("training.performance.num_workers=1",),
+    "training.performance.multiprocessing_context": ("training.performance.num_workers=1",),
     "training.logging.progress_bar": ("@terminal",),
     "wandb": ("@wandb", "training.logging.wandb=true"),
     "name": ("@wandb", "training.logging.wandb=true"),

@@ -488,6 +488,7 @@ def _without_effect(experiment: Experiment[Any, Any]) -> Iterator[CheckFinding]:
         reason = f"num_workers is {'null and this is text' if workers is None else 0}: the main process loads the data"
         yield no_effect("training.performance.prefetch_factor", reason)
         yield no_effect("training.performance.persistent_workers", reason)
+        yield no_effect("training.performance.multiprocessing_context", reason)
 
 
 def _callbacks_that_disagree(experiment: Experiment[Any, Any]) -> Iterator[CheckFinding]:

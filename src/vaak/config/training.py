@@ -228,6 +228,12 @@ class PerformanceConfig(Section):
     )
     prefetch_factor: int = option("Microbatches each worker loads ahead.", 2, gt=0, le=LARGEST_COUNT, resume="free")
     persistent_workers: bool = option("Keep the workers from epoch to epoch.", True, resume="free")
+    multiprocessing_context: Literal["fork", "forkserver", "spawn"] | None = option(
+        "How workers start: fork copies this process; forkserver and spawn begin new ones, which are sent what they "
+        "read; null is fork, or forkserver once CUDA is used, where the data can be sent.",
+        None,
+        resume="free",
+    )
     compile: bool | Literal["default", "reduce-overhead", "max-autotune"] = option("torch.compile, or its mode.", False)
     gradient_checkpointing: bool = option("Recompute activations in the backward pass to save memory.", False)
     tf32: bool | None = option(

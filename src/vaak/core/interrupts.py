@@ -18,6 +18,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from types import FrameType
+from typing import Any
 
 from vaak.core.terminal import restore_cursor
 
@@ -207,11 +208,21 @@ def begin_as_worker() -> None:
     """Leave Ctrl-C and SIGTERM to the process that started this one, and end with it, even when it is killed."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    from multiprocessing import parent_process  # slow to import, and a worker has
+
+    starter = parent_process()
+    if starter is not None and starter.pid != os.getppid():  # a forkserver's: the system knows that one as our parent
+        threading.Thread(target=_end_with, args=(starter,), daemon=True, name="end with the run").start()
     if sys.platform == "linux":
         parent = os.getppid()
         end_with_parent()
         if os.getppid() != parent:
             os._exit(1)
+
+
+def _end_with(starter: Any) -> None:
+    starter.join()
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
 def end_with_launcher() -> None:

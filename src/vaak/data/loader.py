@@ -36,6 +36,7 @@ from vaak.core.out_of_memory import is_host_error
 from vaak.core.random_keys import Purpose, draw_key
 from vaak.core.task import Dataset, Padding
 from vaak.core.torch_internals import demand_workers_alive, end_workers, iterate_with_workers, terminate_by_kill
+from vaak.data import workers
 from vaak.data.plan import BatchPlan, Planner
 
 
@@ -252,25 +253,28 @@ def load(
 
     The processes end when the iteration is closed, or with their parent. Raises what the reader raises.
     """
-    workers = num_workers(options, reader.dataset)
-    if not workers:
+    num_processes = num_workers(options, reader.dataset)
+    if not num_processes:
         for read in _read_in_bursts(_ErrorsAsValues(reader), iter(addresses)):
             if isinstance(read, UserError):
                 raise read
             yield read.pin_memory() if pin_memory else read
         return
+    context, dataset = workers.how_to_start(_ErrorsAsValues(reader), type(reader.dataset).__qualname__, options)
     loader = torch.utils.data.DataLoader(
-        _ErrorsAsValues(reader),
+        dataset,
         batch_size=None,
         sampler=cast("Sized", _Addresses(addresses)),  # type: ignore[arg-type]
-        num_workers=workers,
+        num_workers=num_processes,
         collate_fn=_as_read,  # type: ignore[arg-type]
         pin_memory=pin_memory,
         generator=torch.Generator(),  # separate: the loader draws a seed that must not come from the model's generator
         prefetch_factor=options.prefetch_factor,
+        multiprocessing_context=context,
         worker_init_fn=_start_worker,
     )
-    batches, started = iterate_with_workers(loader)
+    with naming_lost_workers(ConnectionError, EOFError):  # of the process that forks them, if there is one
+        batches, started = iterate_with_workers(loader)
     _workers.update(started)
     for worker in started:  # schedulers send SIGTERM to all processes of a job: a worker lives until its run has saved
         terminate_by_kill(worker)
@@ -291,13 +295,19 @@ def load(
         found = None  # else the exception and its frame would hold each other
 
 
+def start_early(reader: MicrobatchReader, options: PerformanceConfig) -> None:
+    """Begin what takes long of ``load``, where a GPU is used, while this process does something else."""
+    if num_workers(options, reader.dataset):
+        workers.start_early(_ErrorsAsValues(reader), options)
+
+
 def _fetch_next(
-    batches: Iterator[Microbatch | UserError], workers: Collection[BaseProcess]
+    batches: Iterator[Microbatch | UserError], started: Collection[BaseProcess]
 ) -> Microbatch | UserError | None:
     """Return what the workers read next; None at the end. Raises RuntimeError where one of them has been lost."""
     _fetching.append(batches)
     try:
-        demand_workers_alive(workers)
+        demand_workers_alive(started)
         return next(batches, None)
     finally:
         _fetching.pop()

@@ -19,7 +19,7 @@ from vaak.core.errors import DataError
 from vaak.core.random_keys import Purpose
 from vaak.core.task import Dataset
 from vaak.data.batching import FixedPlanner, training_planner
-from vaak.data.loader import Address, Microbatch, MicrobatchReader, load, training_addresses
+from vaak.data.loader import Address, Microbatch, MicrobatchReader, load, start_early, training_addresses
 from vaak.data.plan import LastPlan
 from vaak.engine.distributed.ranks import Ranks
 from vaak.engine.journal import SkippedExamples
@@ -75,6 +75,8 @@ class TrainingData:
         pinned = config.performance.pin_memory  # None: where there is a GPU
         self._smallest: Batch | None = None
         self._pin_memory = ranks.device.type == "cuda" and pinned is not False
+        if ranks.device.type == "cuda":
+            start_early(self.reader, config.performance)
 
     def forget_skipped(self) -> None:
         """Ignore what was written down before: examples that could not be read are tried again."""

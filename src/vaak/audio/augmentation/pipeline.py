@@ -10,6 +10,7 @@ mean; a width may reach its limit; widths are seconds for time.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
@@ -62,15 +63,15 @@ def longest_factor(config: AugmentationConfig) -> float:
 
 def voices_of(source: AudioSource) -> Voices:
     """Voices for babble: random sections of speech of random examples of ``source``."""
+    return functools.partial(_voice, source)
 
-    def voice(rng: np.random.Generator) -> np.ndarray:
-        audio = source.load(int(rng.integers(len(source.durations))), rng)
-        if not audio.segments:
-            return audio.samples[:0]
-        start, end, _ = audio.segments[int(rng.integers(len(audio.segments)))]
-        return audio.samples[round(start * audio.sampling_rate) : round(end * audio.sampling_rate)]
 
-    return voice
+def _voice(source: AudioSource, rng: np.random.Generator) -> np.ndarray:
+    audio = source.load(int(rng.integers(len(source.durations))), rng)
+    if not audio.segments:
+        return audio.samples[:0]
+    start, end, _ = audio.segments[int(rng.integers(len(audio.segments)))]
+    return audio.samples[round(start * audio.sampling_rate) : round(end * audio.sampling_rate)]
 
 
 def _change_speed(audio: LabelledAudio, config: AugmentationConfig, rng: np.random.Generator) -> LabelledAudio:

@@ -135,6 +135,7 @@ LOOP_OPTIONS: dict[str, str] = {
     "num_workers": "training.performance.num_workers",
     "pin_memory": "training.performance.pin_memory",
     "persistent_workers": "training.performance.persistent_workers",
+    "multiprocessing_context": "training.performance.multiprocessing_context",
     "gradient_checkpointing": "training.performance.gradient_checkpointing",
     "enable_profiling": "training.profiling",
     "project_name": "wandb.project",

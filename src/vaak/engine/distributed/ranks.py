@@ -456,7 +456,12 @@ def _join(backend: str, device: torch.device, timeout: timedelta) -> Ranks:
         store = dist.PrefixStore(f"run {next(_STARTS)}", common)  # type: ignore[attr-defined]
         attendance = RankMonitor(store, rank, world_size)
         attendance.wait_for_all(START_SECONDS)
+        # Without a device_id: with it, torch's barriers would be NCCL's and wait for the GPU, where gloo's wait for
+        # ranks alone; and ranks outside of a gloo group of some (sharding.py's Gathering) would wait in ncclCommSplit
+        # for those in it, without end. A first sum opens NCCL's connections, so its errors show here all the same.
         dist.init_process_group(backend, store=store, rank=rank, world_size=world_size, timeout=min(starting, timeout))
+        if device.type == "cuda":
+            dist.all_reduce(torch.zeros(1, device=device))
     except RuntimeError as error:
         if "EADDRINUSE" in str(error):
             raise UserError(

@@ -17,7 +17,7 @@ VALUES = {
     "tokenizer.type": "bpe", "model.model_type": "encoder", "d_model": 64, "d_ff": 64, "num_layers": 3, "num_heads": 4,
     "optimizer.weight_decay": 0.2, "model.dropout": 0.2, "attention_dropout": 0.2, "optimizer.betas.0": 0.7,
     "optimizer.betas.1": 0.8, "optimizer.lr": 0.5, "optimizer.eps": 0.1, "loss.label_smoothing": 0.3,
-    "early_stopping.min_delta": 0.01, "scheduler.min_lr": 1e-5,
+    "early_stopping.min_delta": 0.01, "scheduler.min_lr": 1e-5, "multiprocessing_context": "spawn",
 }  # fmt: skip
 
 
