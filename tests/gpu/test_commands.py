@@ -8,12 +8,15 @@ import re
 from pathlib import Path
 from typing import Any
 
+import onnx
 import pytest
 
 import tiny_diarizer
 import tiny_listener
+import tiny_vocoder
 import tiny_voice
-from mock_cuda import MockDevice
+from folders import contents
+from mock_cuda import MockDevice, plugged_in
 from recipe_sizes import OF_A_TASK, QUICK, SIZES
 from tiny_speaker_encoder import save_onnx, save_xvector
 from tiny_whisper import write_whisper
@@ -115,6 +118,43 @@ def test_before_training(vaak: Any, tiny_text: Path, tmp_path: Path, gpu: MockDe
 
 def test_export(vaak: Any, tiny_run: Path, tmp_path: Path, gpu: MockDevice):
     assert vaak("export", tiny_run, "--output", tmp_path / "out")[0] == 0
+
+
+@pytest.mark.parametrize("kind", ["voice", "whisper"])
+def test_export_for_sherpa_onnx(vaak: Any, kind: str, device_library: Path, tmp_path: Path):
+    """Of runs that were trained on a GPU, in bf16: the same files on a machine with it and on one without."""
+    corpus, run, options = tmp_path / "corpus", tmp_path / "run", list[Any]()
+    with plugged_in(device_library):
+        if kind == "voice":
+            tiny_voice.train(tiny_voice.write_voice(corpus), run, "training.device=cuda")
+            tiny_vocoder.train(corpus, tmp_path / "vocoder", "training.device=cuda")
+            options = ["--vocoder", tmp_path / "vocoder"]
+        else:
+            tiny_listener.write_listener(corpus)
+            base = write_whisper(tmp_path / "base", max_target_positions=64)
+            tiny_listener.train(corpus, run, "training.device=cuda", "training.max_steps=2", model={"base": str(base)})
+        export = ("export", run, "--format", "sherpa-onnx", *options, "--quantization", "int8", "--output")
+        code, _, err = vaak(*export, tmp_path / "with")
+        assert (code, err) == (0, "")
+    said = (run / "train.log").read_text()
+    assert "on cuda" in said
+    assert "precision bf16" in said
+    assert vaak(*export, tmp_path / "without")[0] == 0
+    made, expected = (computations(tmp_path / folder) for folder in ("with", "without"))
+    assert ("model.int8.onnx" if kind == "voice" else "decoder.int8.onnx") in made
+    assert made == expected
+
+
+def computations(folder: Path) -> dict[str, bytes]:
+    """The files of an export, but for the folder (README.md) and where in torch's exporter each node was made."""
+    found = contents(folder)
+    del found["README.md"]
+    for name in [name for name in found if name.endswith(".onnx")]:
+        model = onnx.load(folder / name)
+        for node in model.graph.node:
+            node.ClearField("metadata_props")
+        found[name] = model.SerializeToString(deterministic=True)
+    return found
 
 
 def test_transcribe(vaak: Any, tmp_path: Path, gpu: MockDevice):

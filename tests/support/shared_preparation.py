@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import pickle
@@ -16,12 +17,14 @@ from typing import Any
 
 import numpy as np
 
+from mock_cuda import plugged_in
 from processes import join
 from tiny_runs import loaded
 from toy_recordings import ToyRecordings
 from vaak.audio.config import AudioConfig
 from vaak.audio.features import store as feature_store
 from vaak.audio.segments import LabelledAudio
+from vaak.config.load import load
 from vaak.core.errors import DataError, RemoteError, UserError
 from vaak.engine.distributed import ranks as processes
 from vaak.engine.distributed.ranks import Ranks, demand_shared
@@ -161,8 +164,25 @@ def prepare_together(rank: int, port: int, world_size: int, folder: Path, run: P
     end_as_command(rank, run.with_name(f"{run.name}-said"), lambda: start.prepare(loaded(folder, run, *given)))
 
 
+def train_together(
+    rank: int, port: int, world_size: int, file: Path, run: Path, overrides: list[str], library: Path | None
+) -> None:
+    """Prepare and train, each process on a GPU of its own where there is the ``library`` of one; a task is little."""
+    places = {"RANK": rank, "LOCAL_RANK": 0, "WORLD_SIZE": world_size, "MASTER_PORT": port}  # each has a machine
+    os.environ |= {name: str(place) for name, place in places.items()} | {"MASTER_ADDR": "127.0.0.1"}
+    stores.BATCH_CHARACTERS, feature_store.SHARD_SECONDS = 2000, 2.0
+    witnessed.append(Witness(run.with_name(f"{run.name}-witness"), world_size))
+    vars(stores)["_encoder"], vars(feature_store)["_maker"] = encoder_of_texts, maker_of_shards
+    device = "cpu" if library is None else "cuda"
+    given = [f"run_dir={run}", f"training.device={device}", "training.gradient_accumulation_steps=4", *overrides]
+    given += [] if library is None else ["training.distributed.backend=gloo"]
+    with contextlib.nullcontext() if library is None else plugged_in(library):
+        end_as_command(rank, run.with_name(f"{run.name}-said"), lambda: start.train(load([file], given)))
+
+
 witnessed: list[Witness] = []
 """The one of this process."""
+shard_maker = vars(feature_store)["_maker"]
 text_encoder, conversation_encoder = vars(stores)["_encoder"], vars(prepare)["_encoder"]
 
 
@@ -174,12 +194,16 @@ def encoder_of_conversations(content: str, tokenizer: Tokenizer) -> Callable[[li
     return noting(conversation_encoder(content, tokenizer))
 
 
-def noting(encode: Callable[[list[Any]], list[Any]]) -> Callable[[list[Any]], list[Any]]:
-    def encode_and_note(batch: list[Any]) -> list[Any]:
-        witnessed[0].note(time.monotonic())
-        return encode(batch)
+def maker_of_shards(extraction: Any) -> Callable[[int], None]:
+    return noting(shard_maker(extraction))
 
-    return encode_and_note
+
+def noting(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    def do_and_note(task: Any) -> Any:
+        witnessed[0].note(time.monotonic())
+        return function(task)
+
+    return do_and_note
 
 
 def end_as_command(rank: int, folder: Path, work: Callable[[], object]) -> None:

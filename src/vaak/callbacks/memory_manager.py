@@ -1,8 +1,11 @@
 """Watches memory pressure, and acts before memory runs out.
 
-band      what is done on entering it low       nothing moderate  garbage is collected high      the caches are emptied
-too critical  the same, and a warning; on a CPU, where that wasn't enough for the next step, microbatches are computed
-in more pieces
+    band            what is done on entering it
+    low             nothing
+    moderate        garbage is collected
+    high            the caches are emptied, too
+    critical        the same, and a warning; on a CPU, where that wasn't enough for the next step, microbatches are
+                    computed in more pieces
 
 A GPU may be full: its allocator raises an error where a step really doesn't fit, and the engine then computes that step
 in pieces. So nothing is split there beforehand, which would change the draws of a healthy run. On a CPU the kernel

@@ -387,7 +387,7 @@ class Stream:
 
 def _resize_storage(storage: torch.UntypedStorage, size: int) -> torch.UntypedStorage:
     """Resize a storage, of the device or not."""
-    if storage.device.type == "cpu":
+    if storage.device.type != "cuda":
         return RESIZE(storage, size)  # type: ignore[no-any-return]
     torch.ops.mock_cuda.resize_storage(torch.empty(0, dtype=torch.uint8, device="cuda").set_(storage), size)
     return storage
