@@ -12,8 +12,9 @@ import torch
 import torch.distributed as dist
 
 from mock_cuda import MockDevice
+from vaak.config.training import TrainingConfig
 from vaak.core.errors import UserError
-from vaak.engine.distributed.ranks import Ranks, _join
+from vaak.engine.distributed.ranks import Ranks, _join, start_ranks
 
 DEVICE = torch.device("cuda", 0)
 
@@ -53,3 +54,10 @@ def test_what_cant_add_up_on_the_gpu_ends_at_the_start(gpu: MockDevice, alone: N
     monkeypatch.setattr(dist, "all_reduce", refuse)
     with pytest.raises(UserError, match=r"while they were starting \(NCCL error in: .* system error\); start all"):
         join()
+
+
+def test_a_torch_without_nccl_is_named(gpu: MockDevice, alone: None, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setattr(dist, "is_nccl_available", lambda: False)
+    with pytest.raises(UserError, match=r"training\.distributed\.backend: this torch has no NCCL; set it to gloo"):
+        start_ranks(TrainingConfig(device="cuda", gradient_accumulation_steps=2))
