@@ -41,7 +41,9 @@ LEAST_EFFECT = 0.01  # how much a split must lower the pressure to be worth anot
 
 
 class AdaptiveMemoryManager(Callback):
-    """Reads the memory after steps, within the time that ``overhead`` allows, and acts when pressure rises into a band.
+    """Reads the memory after steps and acts when pressure rises into a band.
+
+    It does so after the first step, and later within the time that ``overhead`` allows.
 
     ``thresholds`` are the fractions of the memory from which pressure is moderate, high and critical; None takes the
     device's own. ``shrink`` lets it ask for smaller microbatches, which it does only on a CPU where this process holds
@@ -96,7 +98,7 @@ class AdaptiveMemoryManager(Callback):
             free_memory(self.device)
             self.spent += self.clock() - now
             now = self.clock()
-        if self.spent <= self.overhead * (now - self.begun):
+        if not self.looks or self.spent <= self.overhead * (now - self.begun):  # the first is what short runs report
             self.look(trainer, report.step)
             self.spent += self.clock() - now
         if report.step == trainer.total_steps:

@@ -216,6 +216,17 @@ def test_after_an_expensive_clean_up_it_waits(monkeypatch):
     assert manager.measured_overhead < 0.01
 
 
+def test_a_short_run_on_a_busy_machine_is_reported_too(world, caplog):
+    trainer = Trainer()
+    manager = begun(trainer)
+    manager.spent = 1.0  # its start was held up
+    with caplog.at_level("INFO"):
+        world.steps(manager, trainer, [0.3, 0.5, 0.4], seconds=0.01)
+        manager.on_fit_end(trainer, "finished")
+    assert manager.looks == 1
+    assert "30 % full at worst" in caplog.text
+
+
 def test_an_evaluations_peak_is_not_held_against_the_microbatches(world):
     trainer = Trainer()
     manager = begun(trainer)
