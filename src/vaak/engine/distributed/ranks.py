@@ -375,14 +375,13 @@ def start_ranks(config: TrainingConfig) -> Ranks:
     end_with_launcher()
     backend = "gloo"
     if device.type == "cuda":
-        library = config.distributed.backend or "nccl"
+        device, library = torch.device("cuda", _own_device()), config.distributed.backend or "nccl"
         if library == "nccl" and not dist.is_nccl_available():
             raise UserError(
                 "training.distributed.backend: this torch has no NCCL; set it to gloo, which adds up gradients by way "
                 "of the CPU, or install a torch with CUDA (vaak doctor)"
             )
         backend = f"cpu:gloo,cuda:{library}"
-        device = torch.device("cuda", _own_device())
         torch.cuda.set_device(device)
     ranks = _join(backend, device, timedelta(minutes=config.distributed.timeout_minutes))
     ranks.barrier_before_sum = config.distributed.sync_gradient_barrier

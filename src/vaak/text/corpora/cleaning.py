@@ -394,7 +394,7 @@ def _write(
                 raise DataError(f"{names[source]}: it changed while it was read; run this again")
             if not rows[number]["reason"]:
                 times = int(repeats[source])
-                times += fraction_of(digest_of(f"{number} {names[source]}")) < repeats[source] - times
+                times += fraction_of(digest_of(str(number))) < repeats[source] - times
                 line = json.dumps({"text": text, "source": names[source]}, ensure_ascii=False) + "\n"
                 shards.write(line.encode(), times)
                 report.written[names[source]] += len(text) * times

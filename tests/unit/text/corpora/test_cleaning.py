@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -83,6 +84,9 @@ def test_weights_are_shares_of_characters(tmp_path: Path):
     assert sum(shares.values()) == pytest.approx(sum(report.characters.values()), rel=0.02)
     again, _ = cleaned(tmp_path / "again", f"{big}@1", f"{small}@1")
     assert again == kept, "drawn by hashes"
+    moved = shutil.copytree(tmp_path, tmp_path.with_name("moved"), ignore=shutil.ignore_patterns("fixed", "again"))
+    there, _ = cleaned(moved / "fixed", f"{moved / 'big.txt'}@1", f"{moved / 'small.txt'}@1")
+    assert [one["text"] for one in there] == [one["text"] for one in kept], "and not by where the sources are"
     _, warm = cleaned(tmp_path / "warm", big, small, temperature=2.0)
     sizes = warm.characters
     assert warm.written[big] / warm.written[small] == pytest.approx((sizes[big] / sizes[small]) ** 0.5, rel=0.05)
