@@ -64,7 +64,7 @@ class Sent:
         self.content = buffer.getvalue()
 
     def received(self) -> Any:
-        """Return the object, made anew in this process. Raises UserError where it can't be."""
+        """Return the object, made in this process. Raises UserError where it can't be."""
         try:
             for file in self.files:
                 module_of(file)
