@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import functools
+import re
 import subprocess
 import sys
 import tomllib
@@ -80,6 +81,18 @@ def test_the_core_imports_no_leaf_but_where_a_yaml_names_it():
             found.add(path)
         assert not [module for module in at_the_top if module.startswith(LEAVES)], path
     assert found == ON_DEMAND
+
+
+PICKLING = {"pickle", "cloudpickle", "dill", "joblib", "marshal", "shelve"}
+OBJECT_MESSAGES = re.compile(r"(all_gather|broadcast|gather|scatter|send|recv)_object")
+"""torch's collectives that pickle what they send."""
+
+
+def test_nothing_is_unpickled_but_what_a_process_sends_its_own_loaders():
+    files = {file.relative_to(SOURCE).as_posix(): file for file in SOURCE.rglob("*.py")}
+    found = {name for name, file in files.items() if PICKLING & {m.partition(".")[0] for m in imported(file)[0]}}
+    assert found == {"data/workers.py"}
+    assert [name for name, file in files.items() if OBJECT_MESSAGES.search(file.read_text(encoding="utf-8"))] == []
 
 
 WITHOUT = """

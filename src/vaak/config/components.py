@@ -14,8 +14,7 @@ import importlib.util
 import inspect
 import os
 import sys
-from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from types import ModuleType
@@ -219,38 +218,6 @@ def module_of(file: Path) -> Any:
     finally:
         _BEING_IMPORTED.pop()
     return module
-
-
-@dataclass(frozen=True)
-class _UsersFiles:
-    """Users' files; a process that receives them has imported them."""
-
-    paths: tuple[Path, ...]
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _imported, (self.paths,)
-
-
-def _imported(paths: tuple[Path, ...]) -> _UsersFiles:
-    for path in paths:
-        module_of(path)
-    return _UsersFiles(paths)
-
-
-@dataclass(frozen=True)
-class _Carried:
-    """A function for other processes, which may be in a user's file: that comes first, since fields come in order."""
-
-    files: _UsersFiles
-    function: Callable[[], Any]
-
-    def __call__(self) -> Any:
-        return self.function()
-
-
-def with_users_files(function: Callable[[], Any]) -> Callable[[], Any]:
-    """A function that other processes can unpickle even where it is in a user's file, which they import first."""
-    return _Carried(_UsersFiles(users_files()), function)
 
 
 def did_you_mean(word: str, known: Any) -> str:

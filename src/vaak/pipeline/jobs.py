@@ -23,7 +23,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from vaak.config.components import with_users_files
+from vaak.config.components import module_of, users_files
 from vaak.core.errors import RemoteError, UserError
 from vaak.core.process_pool import in_processes
 from vaak.core.storage.files import read_json, write_json
@@ -151,10 +151,37 @@ class Jobs:
         """
         if self.executor == "local" and min(self.num_jobs, len(tasks)) < 2:
             return in_processes(begin, tasks, 1, REMEDY)
-        carried = with_users_files(begin)
+        carried = _Carried(_UsersFiles(users_files()), begin)
         if self.executor == "ray":
             return _map_on_ray(carried, tasks, self.num_jobs)
         return in_processes(carried, tasks, self.num_jobs, REMEDY)
+
+
+@dataclass(frozen=True)
+class _UsersFiles:
+    """Users' files; a process that receives them has imported them."""
+
+    paths: tuple[Path, ...]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _imported, (self.paths,)
+
+
+def _imported(paths: tuple[Path, ...]) -> _UsersFiles:
+    for path in paths:
+        module_of(path)
+    return _UsersFiles(paths)
+
+
+@dataclass(frozen=True)
+class _Carried:
+    """A function for other processes, which may be in a user's file: that comes first, since fields come in order."""
+
+    files: _UsersFiles
+    function: Callable[[], Any]
+
+    def __call__(self) -> Any:
+        return self.function()
 
 
 def _map_on_ray(

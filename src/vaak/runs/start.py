@@ -174,7 +174,7 @@ def prepare(loaded: Loaded) -> Path:
     logs = logging_to(directory, ranks.rank, experiment.training.logging.json_lines)
     with contextlib.closing(ranks), _held_directory(loaded, ranks), logs:
         with loaded.naming_lines():
-            ranks.prepare_on_main(distilled(loaded.task(), experiment, directory).prepare)
+            ranks.run_on_main(distilled(loaded.task(), experiment, directory).prepare)
         folder = prepared_folder(directory)
         if ranks.is_main and not folder.is_symlink() and not holds_a_run(directory):
             write_json(directory / PREPROCESSED, {"folder": folder.name, "vaak": vaak.__version__})
@@ -215,7 +215,7 @@ def open_trainer(loaded: Loaded, callbacks: tuple[Callback, ...] = (), task: Tas
             ranks.run_on_main(lambda: demand_steps_for_warmup(chosen, training))
         chosen = distilled(chosen, loaded.experiment, directory)
         with loaded.naming_lines():
-            ranks.prepare_on_main(chosen.prepare)
+            ranks.run_on_main(chosen.prepare)
         all_callbacks = [*callbacks_of(loaded.experiment, loaded.folder), *callbacks]
         skip_bad = loaded.experiment.skips_bad_examples
         trainer = Trainer(

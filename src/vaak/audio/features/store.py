@@ -33,7 +33,7 @@ from vaak.core.artifact import SIZES, Artifact, remedy_of
 from vaak.core.errors import DataError, UserError
 from vaak.core.process_pool import in_processes
 from vaak.core.random_keys import Purpose, draw_key
-from vaak.core.storage.files import appears, fingerprint_of, replacing, write_bytes
+from vaak.core.storage.files import fingerprint_of, replacing, write_bytes
 from vaak.core.terminal import progress
 
 log = logging.getLogger("vaak")
@@ -42,8 +42,6 @@ DONE = "features.json"
 PITCH = "pitch"
 SHARD_SECONDS = 1800.0
 BATCH_SECONDS = 300.0
-SEEN_SECONDS = 70.0
-"""Network storage may take so long to show what another machine has made where a file was missing (NFS: a minute)."""
 WITHOUT_EFFECT = {
     "corpus_dir",
     "output_dir",
@@ -113,9 +111,9 @@ class FeatureStore:
 def extract(source: AudioSource, audio: AudioConfig, folder: Path, device: str = "cpu") -> FeatureStore:
     """The features of all recordings of a source, made in ``folder/FINGERPRINT`` unless they are there, complete.
 
-    ``audio.num_jobs`` processes make them, on the ``device``; of several ranks, each has as many. The source must give
-    the same audio each time. Processes that extract the same wait for one another. Raises UserError if nothing can be
-    written, and what the source raises; complete shards are then kept.
+    ``audio.num_jobs`` processes make them, on the ``device``. The source must give the same audio each time. Processes
+    that extract the same wait for one another. Raises UserError if nothing can be written, and what the source
+    raises; complete shards are then kept.
     """
     if audio.storage_type == "lilcom":
         lilcom_module()
@@ -203,7 +201,7 @@ def _runs(durations: np.ndarray, seconds: float) -> list[range]:
 
 
 def _make_shards(extraction: _Extraction) -> None:
-    """Make the shards that are missing, here or in other processes."""
+    """Make the shards that are missing, here or in separate processes."""
     audio, shards, durations = extraction.audio, extraction.shards, extraction.source.durations
     missing = extraction.missing(Features(audio).dims)
     if len(missing) < len(shards):
@@ -215,12 +213,6 @@ def _make_shards(extraction: _Extraction) -> None:
     with progress("extracting features", sum(seconds), audio.progress_bar, there_already) as advance:
         for number, _ in in_processes(partial(_maker, extraction), missing, audio.num_jobs, remedy):
             advance(seconds[number])
-    for path in map(extraction.path, missing):
-        if not appears(path, SEEN_SECONDS):
-            raise UserError(
-                f"{path}: another process has made this, but it isn't here: global_config.storage_path must be the "
-                "same folder for all processes, on storage that all machines share"
-            )
 
 
 def _maker(extraction: _Extraction) -> Callable[[int], None]:

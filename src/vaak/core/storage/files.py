@@ -10,7 +10,6 @@ import os
 import shutil
 import stat
 import sys
-import time
 from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -187,16 +186,6 @@ def read_json(path: Path) -> Any:
         return json.loads(path.read_text(encoding="utf-8"))
     except RecursionError as error:
         raise ValueError(f"{path} is nested too deeply") from error
-
-
-def appears(path: Path, seconds: float) -> bool:
-    """Return whether a file that another process has written is there within some seconds, as network storage needs."""
-    deadline = time.monotonic() + seconds
-    while not path.exists():
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.1)
-    return True
 
 
 def demand_file(path: Path) -> None:

@@ -2,8 +2,8 @@
 
 Ranks meet in two places of a step: ``exchange``, one small message before it, and the sum of gradients after every
 backward (exchange.py). A task with a first pass adds up its few sums in between (``sum``). What one decides for all,
-rank 0 decides (``run_on_main``); what it makes for all, the others help it to make (``prepare_on_main``, tasks.py).
-All must see the folders that rank 0 writes. It has more than 500 lines because no other file sends messages.
+rank 0 decides (``run_on_main``). All must see the folder that rank 0 writes. Messages are numbers and JSON: nothing is
+unpickled.
 """
 
 from __future__ import annotations
@@ -11,16 +11,13 @@ from __future__ import annotations
 import contextlib
 import itertools
 import json
-import logging
 import os
 import socket
+import time
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future
-from concurrent.futures import wait as wait_for_futures
 from datetime import timedelta
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
-from threading import Thread, current_thread, main_thread
 from typing import Any
 
 import torch
@@ -29,7 +26,6 @@ import torch.distributed as dist
 from vaak.config.training import TrainingConfig
 from vaak.core.errors import RemoteError, UserError, optional_import
 from vaak.core.interrupts import LAUNCHED, end_with_launcher
-from vaak.core.storage.files import appears
 from vaak.engine.distributed.exact import ExactGradients
 from vaak.engine.distributed.exchange import BUCKET_BYTES, Exchange, GradientBuckets, OwnGradients, StepMessage, hash_of
 from vaak.engine.distributed.launcher import (
@@ -41,10 +37,7 @@ from vaak.engine.distributed.launcher import (
     pick_device,
     wait_for_an_answer,
 )
-from vaak.engine.distributed.signed import SignedPeers, key_file, leave_key, read_key, remove_keys
-from vaak.engine.distributed.tasks import SharedTasks, help_rank_0
 
-log = logging.getLogger("vaak")
 SHORT = 1024  # bytes of a message that is gathered in one go
 FOREVER = timedelta(days=3650)
 START_SECONDS = 300.0
@@ -72,8 +65,6 @@ class Ranks:
         self.bucket_bytes = BUCKET_BYTES
         self.sum_dtype: torch.dtype | None = None
         self.before_meeting: Callable[[], None] = lambda: None
-        self.signed: SignedPeers | None = None
-        self.unsigned_because = ""
         self._attendance = attendance
         self._exchange = Exchange(self._gather_bytes, self.gather)
 
@@ -106,8 +97,6 @@ class Ranks:
             try:
                 said = {"result": function()}
             except UserError as error:
-                if self.signed is not None and self.signed.has_refused:
-                    raise  # others may wait for something else than this broadcast
                 failure, said = error, {"error": str(error)}
         said = json.loads(self._tell(json.dumps(said).encode()))
         if failure is not None:
@@ -115,23 +104,6 @@ class Ranks:
         if "error" in said:
             raise RemoteError(said["error"])
         return said["result"]
-
-    def prepare_on_main(self, function: Callable[[], Any]) -> Any:
-        """``run_on_main``; while they wait, the others do tasks of ``in_processes`` and ``in_order`` for rank 0.
-
-        What such a task raises, on whichever rank, is raised there by ``function``. The others do none before
-        ``demand_shared`` has given all of them a key, by which they recognise each other.
-        """
-        if self.world_size == 1:
-            return function()
-        if self.signed is None:
-            if self.is_main and self.unsigned_because:
-                log.warning("rank 0 alone prepares data: %s", self.unsigned_because)
-            return self.run_on_main(function)
-        if self.is_main:
-            return self.run_on_main(partial(SharedTasks(self.signed).lead, function))
-        help_rank_0(self.signed)
-        return self.run_on_main(function)
 
     def compare(self, what: str, values: dict[str, Any], advice: str = "") -> None:
         """Raise UserError on every rank, with ranks and keys, where one of them has other values than rank 0.
@@ -193,45 +165,17 @@ class Ranks:
         """Rank 0's values, on every rank. While it waits, it notices signals and a machine that no longer answers."""
         options = dist.BroadcastOptions()
         options.rootRank, options.timeout = 0, FOREVER
+        group: Any = dist.group.WORLD
         with self._meeting():
-            self._wait_for(_group().broadcast([tensor], options))
-
-    def send(self, content: bytes, rank: int) -> None:
-        """Give one rank some bytes, when it receives them."""
-        with self.naming_lost_ranks():
-            for part in (torch.tensor([len(content)]), torch.frombuffer(bytearray(content), dtype=torch.uint8)):
-                _group().send([part], rank, 0).wait(FOREVER)
-
-    def receive(self, rank: int) -> bytes:
-        """The bytes that a rank sends to this one, however long it takes; none where their number can't be true."""
-        length = torch.empty(1, dtype=torch.int64)
-        with self.naming_lost_ranks():
-            self._wait_for(_group().recv([length], rank, 0))
-            try:
-                content = torch.empty(int(length), dtype=torch.uint8)
-            except RuntimeError:  # below zero, or more than there is memory for: no message of ours
-                return b""
-            self._wait_for(_group().recv([content], rank, 0))
-        return content.numpy().tobytes()
-
-    def _wait_for(self, work: Any) -> None:
-        """Wait for a message, without end; notice signals meanwhile, and a machine of rank 0 that no longer answers."""
-        if current_thread() is not main_thread():
-            work.wait(FOREVER)
-            return
-        ended: Future[None] = Future()
-
-        def wait() -> None:
-            try:
-                ended.set_result(work.wait(FOREVER))
-            except Exception as error:
-                ended.set_exception(error)
-
-        Thread(target=wait, daemon=True).start()  # in the main thread Python answers signals, but not within torch
-        while ended not in wait_for_futures([ended], ANSWER_SECONDS).done:
-            if not wait_for_an_answer(*_meeting_point(), ANSWER_SECONDS):
-                raise self._rank_0_lost()
-        ended.result()
+            work, pause, answered = group.broadcast([tensor], options), 0.001, time.monotonic()
+            while not work.is_completed():  # torch's own wait would keep Python from answering signals
+                time.sleep(pause)
+                pause = min(2 * pause, 0.1)
+                if time.monotonic() - answered > ANSWER_SECONDS:
+                    if not wait_for_an_answer(*_meeting_point(), ANSWER_SECONDS):
+                        raise self._rank_0_lost()
+                    answered = time.monotonic()
+            work.wait()
 
     def sum(self, values: dict[str, float]) -> dict[str, float]:
         """Values added over ranks, name by name, in the order of ranks."""
@@ -344,11 +288,6 @@ class Ranks:
             f"rank 0's machine ({_meeting_point()[0]}) no longer answers, and so this process ends; resume with "
             "--resume auto"
         )
-
-
-def _group() -> Any:
-    """All ranks, by torch's interface for messages that may take any time."""
-    return dist.group.WORLD
 
 
 def _sized(content: bytes, size: int) -> bytes:
@@ -499,46 +438,39 @@ PATIENCE_SECONDS = 10.0
 
 
 def demand_shared(ranks: Ranks, folder: Path) -> None:
-    """Raise UserError on every rank, with those that don't see it, where rank 0's folder isn't also theirs.
-
-    A file there gives the ranks the key for what they send one another (``Ranks.signed``), and is removed. Where the
-    storage doesn't keep it from other users, they have none, and ``Ranks.unsigned_because`` says so.
-    """
+    """Raise UserError on every rank, with those that don't see it, where rank 0's folder isn't also theirs."""
     if ranks.world_size == 1:
         return
-    try:
-        # rank 0 names a file that was never looked up, so that no cache has it as missing
-        path = key_file(folder, ranks.run_on_main(lambda: _leave_key(folder)))
-        key, seen, problem = b"", ranks.is_main or appears(path, PATIENCE_SECONDS), None
-        if seen:
-            try:
-                key = read_key(path)
-            except OSError as error:
-                problem = f"rank {ranks.rank}: {error.strerror}"
-        told = ranks.gather([None if seen else f"rank {ranks.rank} on {socket.gethostname()}", problem])
-    finally:
-        if ranks.is_main:
-            remove_keys(folder)
-    if blind := [said for said, _ in told if said]:
+    witness = folder / ranks.run_on_main(lambda: _leave_witness(folder))
+    seen = ranks.is_main or _appears(witness)
+    told = ranks.gather(None if seen else f"rank {ranks.rank} on {socket.gethostname()}")
+    if ranks.is_main:
+        with contextlib.suppress(OSError):
+            witness.unlink()
+    if blind := [said for said in told if said]:
         verb = "doesn't" if len(blind) == 1 else "don't"
         raise (UserError if ranks.is_main else RemoteError)(
             f"{', '.join(blind)} {verb} see {folder} as rank 0 writes it: the run directory must be the same for all "
             "processes, on storage that all machines share; give such a run_dir="
         )
-    if problems := [said for _, said in told if said]:
-        ranks.unsigned_because = (
-            f"{folder} can't keep a secret of the processes ({'; '.join(problems)}); all of them prepare where the run "
-            "directory is on storage that keeps a file's owner and mode, and all are the same user's (run_dir=)"
-        )
-    else:
-        ranks.signed = SignedPeers(ranks, key)
 
 
-def _leave_key(folder: Path) -> str:
-    """``leave_key`` in a run directory. Raises UserError where nothing can be written there."""
+def _leave_witness(folder: Path) -> str:
+    """The name of a file that was never looked up, so that no cache has it as missing."""
+    name = f".seen-by-all-{os.urandom(8).hex()}"
     try:
-        return leave_key(folder)
+        (folder / name).touch()
     except OSError as error:
         raise UserError(
             f"the run directory {folder} can't be written: {error.strerror}; give another run_dir="
         ) from error
+    return name
+
+
+def _appears(path: Path) -> bool:
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while not path.exists():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.1)
+    return True

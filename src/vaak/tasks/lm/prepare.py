@@ -19,7 +19,6 @@ from typing import Any
 import numpy as np
 
 from vaak.config.base import FOLDS_FILE
-from vaak.core.process_pool import in_order
 from vaak.core.storage.files import write_bytes
 from vaak.report.tables import aligned
 from vaak.runs.prepared import PreparedFolder, Recipe, fingerprint_with_files
@@ -97,8 +96,6 @@ def _of_chats(data: LanguageModelDataConfig, code: Path) -> dict[str, Any]:
 
 
 SOURCES_FILE = "sources.bin"
-CONVERSATIONS = 100
-"""They are encoded together by one process."""
 
 
 def _of_mixture(data: LanguageModelDataConfig) -> dict[str, Any]:
@@ -160,27 +157,16 @@ def _texts(documents: Iterable[Document], sources: array[int]) -> Iterator[str]:
 
 def _conversations(documents: Iterator[Document], template: ChatTemplate) -> Iterator[EncodedPiece]:
     """Conversations as a template writes them; of a pair of answers two, of which the last answer counts."""
-    together = iter(lambda: list(islice(documents, CONVERSATIONS)), [])
-    for pieces in in_order(partial(_encoder, template.content, template.tokenizer), together):
-        yield from pieces
-
-
-def _encoder(content: str, tokenizer: Tokenizer) -> Callable[[list[Document]], list[EncodedPiece]]:
-    """Return the function that encodes some conversations by the template of this ``content``."""
-    template = ChatTemplate(content, tokenizer)
-
-    def encoded(one: Document) -> Iterator[EncodedPiece]:
+    for one in documents:
         if not one.rejected:
             yield template.encoded(one.messages, one.where)
-            return
+            continue
         earlier = sum(message["role"] == "assistant" for message in one.messages[: one.num_asked])
         for messages in (one.messages, one.rejected):
             piece = template.encoded(messages, one.where)
             assert piece.answers is not None
             begins = piece.answers & ~np.concatenate(([False], piece.answers[:-1]))
             yield piece._replace(answers=piece.answers & (np.cumsum(begins) > earlier))
-
-    return lambda some: [piece for one in some for piece in encoded(one)]
 
 
 def loss_of_text(store: TokenStore) -> str:

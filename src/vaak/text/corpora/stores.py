@@ -17,9 +17,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
-from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Generic, NamedTuple, Self, TypeVar
 
@@ -27,7 +26,6 @@ import numpy as np
 
 from vaak.core.artifact import Artifact, remedy_of
 from vaak.core.errors import DataError, FormatError
-from vaak.core.process_pool import in_order
 from vaak.core.storage.files import replacing_folder, sync_file
 from vaak.core.storage.mapped_lines import MappedLines, cut_short, writing_lines
 from vaak.text.corpora.parallel import Pair
@@ -168,36 +166,23 @@ class _Piece(NamedTuple):
 
 
 def _encode_texts(texts: Iterable[str], tokenizer: Tokenizer) -> Iterator[EncodedPiece]:
-    """The pieces of each text; ``BATCH_CHARACTERS`` or a little more at a time, by all processes that prepare."""
-    for batch in in_order(partial(_encoder, tokenizer), _batches(texts, tokenizer.isolates_newlines)):
-        yield from batch
+    """The pieces of each text; ``BATCH_CHARACTERS`` or a little more at a time."""
 
+    def both_ways() -> Iterator[EncodedPiece]:
+        texts = [piece.text for piece in batch]
+        all_ids = tokenizer.encode_batch(texts)
+        for ids, same, (text, ends) in zip(all_ids, tokenizer.are_reproduced(all_ids, texts), batch, strict=True):
+            yield EncodedPiece(ids, len(text.encode()), same, ends)
 
-def _batches(texts: Iterable[str], cut_at_newlines: bool) -> Iterator[list[_Piece]]:
     batch: list[_Piece] = []
     characters = 0
-    for piece in _pieces(texts, cut_at_newlines):
+    for piece in _pieces(texts, tokenizer.isolates_newlines):
         batch.append(piece)
         characters += len(piece.text)
         if characters >= BATCH_CHARACTERS:
-            yield batch
+            yield from both_ways()
             batch, characters = [], 0
-    yield batch
-
-
-def _encoder(tokenizer: Tokenizer) -> Callable[[list[_Piece]], list[EncodedPiece]]:
-    """Return the function that encodes a batch, both ways: it sees what its tokens don't give back."""
-
-    def encode(batch: list[_Piece]) -> list[EncodedPiece]:
-        texts = [piece.text for piece in batch]
-        all_ids = tokenizer.encode_batch(texts)
-        same = tokenizer.are_reproduced(all_ids, texts)
-        return [
-            EncodedPiece(ids, len(text.encode()), is_same, ends)
-            for ids, is_same, (text, ends) in zip(all_ids, same, batch, strict=True)
-        ]
-
-    return encode
+    yield from both_ways()
 
 
 def _pieces(texts: Iterable[str], cut_at_newlines: bool) -> Iterator[_Piece]:
