@@ -197,7 +197,7 @@ class MyCallback(Callback):
         self.seen = []
 
     def on_epoch_end(self, trainer, epoch, metrics):
-        self.seen.append((epoch, trainer.position.step, metrics["val_loss"]))
+        self.seen.append((epoch, trainer.position.step, metrics))
 
 
 def test_universal_pipelines_loss_and_callback_examples(trained):
@@ -208,7 +208,51 @@ def test_universal_pipelines_loss_and_callback_examples(trained):
     assert [record["my_loss"] for record in records(own, "step")] == pytest.approx(
         [record["cross_entropy"] for record in records(built_in, "step")], rel=1e-5
     )
-    assert callback.seen == [(0, own.step, own.metrics["val_loss"])]
+    [(epoch, step, metrics)] = callback.seen
+    [logged] = records(own, "epoch")
+    means = {name: value for name, value in logged.items() if name.startswith("train_")}
+    assert (epoch, step, metrics) == (0, own.step, {**means, **own.metrics, "evaluation_step": own.step})
+    assert metrics["train_loss"] == metrics["train_my_loss"] > 0
+
+
+class Epochs(MyCallback):
+    """The same, of a run whose last evaluation is from within an epoch, or isn't there yet."""
+
+
+def test_an_epochs_end_is_told_its_means_and_which_step_was_evaluated_last(trained):
+    """Four steps an epoch, evaluations at 6 and the last: the first epoch has none, the second the one of step 6."""
+    callback = Epochs()
+    options = ["training.max_steps=null", "training.epochs=3", "training.validation={interval: 6}"]
+    outcome = trained(MODEL_AND_DATA, QUICK, overrides=options, callbacks=(callback,))
+    per_epoch = outcome.step // 3
+    assert per_epoch == 4
+    evaluations = {record["step"]: record for record in records(outcome, "evaluation")}
+    for (epoch, step, metrics), logged in zip(callback.seen, records(outcome, "epoch"), strict=True):
+        assert (epoch, step) == (logged["epoch"], logged["step"])
+        assert metrics["train_loss"] == logged["train_loss"]
+        assert metrics["train_cross_entropy"] == logged["train_cross_entropy"]
+        last = max((at for at in evaluations if at <= step), default=None)
+        assert metrics.get("evaluation_step") == last
+        assert metrics.get("val_loss") == (None if last is None else evaluations[last]["val_loss"])
+    assert [metrics.get("evaluation_step") for *_, metrics in callback.seen] == [None, 6, 12]
+
+
+def test_a_resumed_epochs_end_is_told_the_same(trained):
+    """The means and the last evaluation are part of what is resumed."""
+    whole, halves = Epochs(), (Epochs(), Epochs())
+    options = ["training.max_steps=null", "training.epochs=2", "training.validation={interval: 3}"]
+    trained(MODEL_AND_DATA, QUICK, overrides=[*options, "name=whole"], callbacks=(whole,))
+
+    class Stops(Callback):
+        def on_step_end(self, trainer, report):
+            if report.step == 6:
+                trainer.request_stop("halfway")
+
+    half = [*options, "name=half"]
+    trained(MODEL_AND_DATA, QUICK, overrides=half, callbacks=(halves[0], Stops()))
+    trained(MODEL_AND_DATA, QUICK, overrides=[*half, "training.checkpoint.resume=auto"], callbacks=(halves[1],))
+    assert halves[0].seen + halves[1].seen == whole.seen
+    assert len(halves[1].seen) == 1
 
 
 OWN_LOSS = """\
@@ -368,13 +412,19 @@ def test_research_kits_evaluation_command(trained, tmp_path, vaak):
     (tmp_path / "other.txt").write_text("राम ने 3 घर देखे ।\nसीता ने 4 फल देखे ।\n", encoding="utf-8")
     checkpoint = outcome.directory / "checkpoints" / "best"
     as_typed = ("--model_path", checkpoint, "--data_config", "data.yml", "--output_dir", "evaluation_results")
-    code, said, errors = vaak("eval", *as_typed, "--split", "test")
+    code, said, errors = vaak("eval", *as_typed)
     assert code == 0, errors
+    assert errors.startswith("--model-path and --data-config: test is evaluated; --split valid evaluates the other\n")
     report = json.loads((tmp_path / "evaluation_results" / "evaluation.json").read_text(encoding="utf-8"))
     assert report["checkpoint"].endswith(step_folder(4))
     assert {"test_loss", "test_perplexity", "test_accuracy"} <= set(report["metrics"])
     assert "test_loss" in said
+    assert "val_loss" not in said
     assert vaak("eval", checkpoint, "data.yml", "--split", "test")[1] == said
+    assert vaak("eval", "--model-path", checkpoint, "data.yml")[1] == said
+    assert vaak("eval", checkpoint, "--data_config", "data.yml")[1] == said
+    assert "val_loss" in vaak("eval", checkpoint)[1]
+    assert "val_loss" in vaak("eval", "--model_path", checkpoint, "--split", "valid")[1]
     assert vaak("eval", "--data_config", "data.yml")[::2] == (
         2,
         "give a run or a checkpoint: vaak eval RUN, or --model-path RUN\n",

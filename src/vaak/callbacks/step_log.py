@@ -78,9 +78,13 @@ class StepLogCallback(Callback):
     def on_evaluate_end(self, trainer: Run, metrics: dict[str, float]) -> None:
         trainer.record("evaluation", {"scheduled": trainer.scheduled_evaluation, **metrics})
 
-    def on_epoch_end(self, trainer: Run, epoch: int, metrics: dict[str, float]) -> None:
+    def epoch_figures(self, trainer: Run) -> dict[str, float]:
+        """The mean of each loss since the epoch began."""
         self._read()
-        means = {f"train_{name}": mean for name, mean in self.epoch.means(trainer.loss_weights).items()}
+        return {f"train_{name}": mean for name, mean in self.epoch.means(trainer.loss_weights).items()}
+
+    def on_epoch_end(self, trainer: Run, epoch: int, metrics: dict[str, float]) -> None:
+        means = self.epoch_figures(trainer)
         trainer.record(
             "epoch", {"epoch": epoch, **means, "total_steps": trainer.total_steps, **trainer.position.totals}
         )

@@ -42,7 +42,12 @@ def evaluate(
         list[str] | None,
         typer.Argument(metavar="[DATA.yml… key=value…]", help="YAML files and options that override the run's own."),
     ] = None,
-    split: Annotated[list[str] | None, typer.Option(help="The split to evaluate on; may be repeated.")] = None,
+    split: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="The split to evaluate on; may be repeated. Default: valid; test with --model-path or --data-config."
+        ),
+    ] = None,
     output: Annotated[
         Path | None,
         typer.Option(
@@ -79,7 +84,11 @@ def evaluate(
     create_folder(output)
     files, overrides = files_and_overrides(given)
     paths = [Path(file) for file in files]
-    splits = split or ["valid"]
+    # these two are the research kit's "test set evaluation"
+    named = [flag for flag, value in (("--model-path", model_path), ("--data-config", data_config)) if value]
+    splits = split or ["test" if named else "valid"]
+    if named and not split:
+        print(f"{' and '.join(named)}: test is evaluated; --split valid evaluates the other", file=sys.stderr)
     _demand_evaluated(overrides, splits)
     shown: dict[str, Meters] = {}
 

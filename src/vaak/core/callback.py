@@ -125,6 +125,10 @@ class Callback:
     ``main_process_only`` is True. An exception in one names the callback and stops the run. What must survive a resume
     goes through ``state_dict`` and ``load_state_dict``, and must be JSON.
 
+    ``on_evaluate_end`` gets the figures of the evaluation. ``on_epoch_end`` gets the means of the epoch's losses
+    (``train_loss`` and its parts), the figures of the last evaluation (``val_loss``, …), and ``evaluation_step``, the
+    step after which that was; before the first evaluation, the means alone.
+
     What a callback changes about the steps themselves it changes before there are any: ``configure`` gets the training
     section and returns the one to train with.
     """
@@ -141,6 +145,10 @@ class Callback:
     def on_evaluate_end(self, trainer: Run, metrics: dict[str, float]) -> None: ...
 
     def on_epoch_end(self, trainer: Run, epoch: int, metrics: dict[str, float]) -> None: ...
+
+    def epoch_figures(self, trainer: Run) -> dict[str, float]:
+        """Figures of the epoch that ends here, which every callback's ``on_epoch_end`` gets."""
+        return {}
 
     def on_checkpoint(self, trainer: Run, path: Path) -> None: ...
 

@@ -298,18 +298,28 @@ class Weights:
 
 
 class LastEvaluation:
-    """The figures of the last evaluation, and whether it was a scheduled one."""
+    """The figures of the last evaluation, the step after which it was, and whether it was a scheduled one."""
 
     def __init__(self) -> None:
         self.metrics: dict[str, float] = {}
+        self.step: int | None = None
         self.scheduled = False
 
+    def observe(self, metrics: dict[str, float], step: int, scheduled: bool) -> None:
+        """Take note of an evaluation."""
+        self.metrics, self.step, self.scheduled = metrics, step, scheduled
+
+    def with_step(self) -> dict[str, float]:
+        """The figures and ``evaluation_step``; none before the first evaluation."""
+        return self.metrics if self.step is None else {**self.metrics, "evaluation_step": self.step}
+
     def state_dict(self) -> dict[str, Any]:
-        return {"figures": self.metrics, "scheduled": self.scheduled}
+        return {"figures": self.metrics, "step": self.step, "scheduled": self.scheduled}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take back what ``state_dict`` gave; earlier versions wrote the figures alone."""
+        """Take back what ``state_dict`` gave; earlier versions wrote the figures alone, or without their step."""
         self.metrics = dict(state.get("figures", {}) if "scheduled" in state else state)
+        self.step = state.get("step") if "scheduled" in state else None
         self.scheduled = bool(state.get("scheduled", False))
 
 

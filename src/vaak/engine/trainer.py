@@ -251,7 +251,7 @@ class Trainer:
                 with self.phases.measure("evaluation"):
                     self.evaluate(evaluation_due)
             if epoch_ended:
-                self.notify("on_epoch_end", position.epoch - 1, self.metrics)
+                self.notify_epoch_end(position.epoch - 1)
             position.schedule_pending = False
         self.exchange([])  # a callback may have asked for something, on one rank alone
         if self.saving.saved_step == position.step:
@@ -293,7 +293,7 @@ class Trainer:
                 divide = partial(self.state.piece_rules.divide_evaluation, step, split)
                 metrics |= self.evaluator.evaluate(model, split, lambda: self.requests.stop is not None, pieces, divide)
         scheduled = due and self.position.is_on_schedule(options.interval, options.interval_epochs)
-        self.state.metrics.metrics, self.state.metrics.scheduled = metrics, scheduled
+        self.state.metrics.observe(metrics, step, scheduled)
         if due:
             self.state.best.observe(metrics, step)
         if scheduled and self.state.plateau:
@@ -410,6 +410,13 @@ class Trainer:
                 failures.append(error)
         if failures:
             raise failures[0]
+
+    def notify_epoch_end(self, epoch: int) -> None:
+        """Tell the callbacks that an epoch is over: its means, the last evaluation, and the step of that."""
+        figures: dict[str, float] = {}
+        for callback in self.callbacks:  # before any of them begins the next epoch
+            figures |= callback.epoch_figures(self)
+        self.notify("on_epoch_end", epoch, figures | self.state.metrics.with_step())
 
     @contextlib.contextmanager
     def ending_well(self) -> Iterator[None]:

@@ -209,7 +209,7 @@ def take_steps_before(step: int, trainer: Trainer, steps: Iterator[StepData], ag
                 if trainer.evaluation_due() and changes_something:
                     trainer.evaluate(due=True)
                 if trainer.position.place == 0:
-                    trainer.notify("on_epoch_end", trainer.position.epoch - 1, trainer.metrics)
+                    trainer.notify_epoch_end(trainer.position.epoch - 1)
                 trainer.position.schedule_pending = False
             if data.step == step:
                 return data

@@ -139,8 +139,8 @@ def test_events_get_what_is_drawn(tmp_path: Path):
     trainer = toy_trainer(tmp_path, listening, **EVERY_EPOCH)
     trainer.fit()
     heard = dict(zip(listening.heard, listening.arguments, strict=True))
-    assert heard["on_epoch_end", 4] == (0, heard["on_evaluate_end", 4][0])
-    assert heard["on_epoch_end", 8] == (1, trainer.metrics)
+    assert heard["on_epoch_end", 4] == (0, heard["on_evaluate_end", 4][0] | {"evaluation_step": 4})
+    assert heard["on_epoch_end", 8] == (1, trainer.metrics | {"evaluation_step": 8})
     assert heard["on_checkpoint", 8] == (tmp_path / "checkpoints" / "step-00000008",)
     assert heard["on_fit_end", 8] == ("finished",)
     report: StepReport = heard["on_step_end", 4][0]

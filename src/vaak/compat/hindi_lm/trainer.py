@@ -138,7 +138,7 @@ class HindiLanguageModelTrainer:
                 engine.notify("on_step_end", report)
                 reports.append(report)
                 if report.ends_epoch:
-                    engine.notify("on_epoch_end", report.epoch, engine.metrics)
+                    engine.notify_epoch_end(report.epoch)
                     break
         tally = LossTally()
         for report in reports:
