@@ -32,6 +32,7 @@ from tokenizers import Tokenizer as Backend
 from torch import Tensor, nn
 
 from vaak.core.errors import UserError
+from vaak.core.names import list_names
 from vaak.core.storage.files import whole_folder, write_json, write_text
 from vaak.engine.checkpoint.names import step_of
 from vaak.engine.metrics_file import read_records
@@ -146,6 +147,12 @@ def write_processor(vocabulary: Vocabulary, features: WhisperFeatures, folder: P
         log.warning("transformers reads whole seconds only; data.max_duration is %g, so only Vaak can use it", seconds)
     extractor = transformers.WhisperFeatureExtractor(feature_size=features.num_mel_bins, chunk_length=seconds)
     write_json(folder / "preprocessor_config.json", {**extractor.to_dict(), "processor_class": "WhisperProcessor"})
+    if vocabulary.added:
+        log.warning(
+            "tokens that were added to the Whisper's (%s) are text here and for transformers' generate and decode; its "
+            "pipeline, and faster-whisper, take all after <|notimestamps|> for times and leave them out",
+            list_names(vocabulary.added),
+        )
     if vocabulary.is_whispers:
         config = vocabulary.config or config_of_tokenizer(
             transformers.WhisperTokenizer(tokenizer_object=vocabulary.backend)
@@ -219,8 +226,8 @@ def generation_of(model: AsrModel, vocabulary: Vocabulary, decoding: AsrDecoding
     if vocabulary.is_whispers:
         values |= _prompt_options(vocabulary, special)
         # Times and languages aren't suppressed in other Whispers: with return_timestamps, they are to be written.
-        first_time = special.get(NO_TIMES, ids.size)
-        never -= {*range(first_time, ids.size), *_languages(special).values()}
+        before = {special[NO_TIMES]} if NO_TIMES in special else set()
+        never -= {*before, *vocabulary.times, *_languages(special).values()}
     values["suppress_tokens"] = sorted(never)
     given = {name: value for name, value in base.items() if not name.startswith("_")}
     return transformers_of(PURPOSE, "asr").GenerationConfig(**{**given, **values})

@@ -34,7 +34,7 @@ from vaak.tasks.asr.long_form import Recording, Window, frames_in, speech_second
 from vaak.tasks.asr.model import AsrModel, Encoded
 from vaak.tasks.asr.times import SECONDS_OF_A_TIME, Piece, TimeRules, pieces_of, token_times, words_of
 from vaak.tasks.asr.transcripts import Segment, Transcript
-from vaak.tasks.asr.whisper import BEFORE, FRAMES_PER_SECOND, PURPOSE, Vocabulary
+from vaak.tasks.asr.whisper import BEFORE, FRAMES_PER_SECOND, NO_TIMES, PURPOSE, Vocabulary
 from vaak.tasks.base import pad_rows
 from vaak.tasks.batches import Batches, Done
 from vaak.tasks.pretrained import transformers_of
@@ -241,7 +241,8 @@ class Transcriber:
     def _silence(self, encoded: Encoded, prompts: Sequence[Sequence[int]]) -> list[float]:
         """The probability that nothing is said in each row, after the first token of its prompt proper."""
         first = self.vocabulary.ids.prompt[0]
-        token = self.vocabulary.times.start - 2
+        token = self.vocabulary.no_speech
+        assert token is not None, "demand_decoding asked for it"
         found = list[float]()
         with without_dropout(self.model), torch.inference_mode():
             for row, prompt in enumerate(prompts):
@@ -268,7 +269,7 @@ class Transcriber:
         if self.vocabulary.languages and language is not None:
             found[1:3] = self.vocabulary.languages[language], self.vocabulary.token(f"<|{options.task}|>")
         if options.writes_times:
-            found = [token for token in found if token != self.vocabulary.times.start - 1]
+            found = [token for token in found if token != self.vocabulary.token(NO_TIMES)]
         if not before:
             return found
         kept = before[-(self.model.max_target_length // 2 - 1) :]
@@ -334,7 +335,8 @@ def demand_decoding(vocabulary: Vocabulary, options: AsrDecodingConfig) -> None:
     needs = {"timestamps": options.timestamps != "none", "long_form": options.long_form == "seek"}
     needs |= {"no_speech_threshold": options.no_speech_threshold is not None, "prompt": bool(options.prompt)}
     for name in needs:
-        if needs[name] and not vocabulary.times:
+        is_there = vocabulary.no_speech is not None if name == "no_speech_threshold" else bool(vocabulary.times)
+        if needs[name] and not is_there:
             raise UserError(f"{key}.{name}: the base has no tokens for it; only OpenAI's Whispers have, and their like")
 
 

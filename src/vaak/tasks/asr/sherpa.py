@@ -176,10 +176,10 @@ def metadata_of(config: Any, vocabulary: Vocabulary) -> dict[str, str]:
 
 def written_tokens(vocabulary: Vocabulary) -> list[tuple[int, str]]:
     """Return the number of each token that is text, with its bytes in base 64."""
-    special = set(vocabulary.backend.get_added_tokens_decoder())
+    added = vocabulary.backend.get_added_tokens_decoder()
     names = [(number, vocabulary.backend.id_to_token(number)) for number in range(vocabulary.ids.size)]
     return [
-        (number, base64.b64encode(bytes(BYTES[one] for one in name)).decode())
+        (number, base64.b64encode(name.encode() if number in added else bytes(BYTES[one] for one in name)).decode())
         for number, name in names
-        if name and number not in special
+        if name and vocabulary.is_text(number)
     ]

@@ -37,7 +37,7 @@ UNFINISHED = "\ufffd"
 
 
 class TimeRules(NamedTuple):
-    """Which tokens may follow, where ``times`` are those of times, ``end`` ends the text and texts have lower ids.
+    """Which tokens may follow, where ``times`` are those of times, ``end`` ends the text and all others are its own.
 
     ``latest`` is the last time with which a window may begin, as an index; None: any.
     """
@@ -48,26 +48,27 @@ class TimeRules(NamedTuple):
 
     def __call__(self, logits: Tensor, written: Tensor) -> Tensor:
         """Return logits ``(row, vocab)`` of what follows ``written`` ``(row, token)``, -inf for what can't."""
-        first, length = self.times.start, written.shape[1]
+        first, stop, length = self.times.start, self.times.stop, written.shape[1]
+        tokens = torch.arange(logits.shape[1], device=logits.device)
+        times = (tokens >= first) & (tokens < stop)
         if length == 0:
-            logits[:, :first] = -torch.inf
-            if self.latest is not None:
-                logits[:, first + self.latest + 1 :] = -torch.inf
+            latest = stop if self.latest is None else first + self.latest + 1
+            logits = logits.masked_fill(~times | (tokens >= latest), -torch.inf)
         else:
-            is_time = written >= first
+            is_time = (written >= first) & (written < stop)
             begins = is_time[:, -1] if length < 2 else is_time[:, -1] & is_time[:, -2]  # a segment: text follows
             ends = is_time[:, -1] & ~begins  # a segment: another's beginning follows, or the end
             last = written.where(is_time, first - 1).amax(1)  # times never go back
             lowest = torch.where(ends, last, last + 1)  # a segment isn't empty
-            tokens = torch.arange(logits.shape[1], device=logits.device)
-            is_too_early = (tokens >= first) & (tokens < lowest[:, None])
-            forbidden = is_too_early | (begins[:, None] & (tokens >= first)) | (ends[:, None] & (tokens < self.end))
+            is_too_early = times & (tokens < lowest[:, None])
+            is_text = ~times & (tokens != self.end)
+            forbidden = is_too_early | (begins[:, None] & times) | (ends[:, None] & is_text)
             logits = logits.masked_fill(forbidden, -torch.inf)
         # A time, whichever, rather than any one token of text that is less probable than all times together.
         scores = logits.float()
-        is_time_better = scores[:, first:].logsumexp(1) > scores[:, :first].amax(1)
-        logits[:, :first] = logits[:, :first].masked_fill(is_time_better[:, None], -torch.inf)
-        return logits
+        others = scores.masked_fill(times, -torch.inf).amax(1)
+        is_time_better = scores[:, first:stop].logsumexp(1) > others
+        return logits.masked_fill(is_time_better[:, None] & ~times, -torch.inf)
 
 
 class Piece(NamedTuple):
@@ -174,7 +175,7 @@ def words_by_token(vocabulary: Vocabulary, tokens: Sequence[int], by_spaces: boo
     """The text of each word, with the space before it, and the number of its ``tokens``; punctuation is part of it."""
     words = list[tuple[str, int]]()
     for text, size, begins in _characters(vocabulary, tokens):
-        begins_a_word = text.startswith(" ") or text.strip() in SEPARATE or begins >= vocabulary.ids.end
+        begins_a_word = text.startswith(" ") or text.strip() in SEPARATE or not vocabulary.is_text(begins)
         if not words or not by_spaces or begins_a_word:
             words.append((text, size))
         else:

@@ -13,6 +13,7 @@ knows English only; that of a model trained from scratch is <s>.
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
@@ -22,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 from tokenizers import Tokenizer as Backend
 
 from vaak.core.errors import UserError
+from vaak.core.names import list_names
 from vaak.core.storage.files import read_json, write_json, write_text
 from vaak.tasks.asr.config import SCRATCH, VERSIONS, AsrExperiment, AsrModelConfig, ScratchConfig
 from vaak.tasks.pretrained import SAFELY, config_of_tokenizer, fetch_model, source_of, transformers_of
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
 
 FRAMES_PER_SECOND = 100
 """The rate of Whisper's features; the encoder halves it."""
+log = logging.getLogger("vaak")
 PURPOSE, KEY = "speech recognition", "model.base"
 
 
@@ -150,6 +153,10 @@ BEFORE = "<|startofprev|>"
 """The token before a text that is read as if it had been said before."""
 LONG_PROMPT = 3
 """Tokens of a prompt that has a language and a task."""
+NUM_TIMES = 1501
+"""Tokens of times, <|0.00|> to <|30.00|> in steps of 0.02 s."""
+NO_SPEECH = ("<|nospeech|>", "<|nocaptions|>")
+_NAMED = ("<|endoftext|>", START, "<|translate|>", "<|transcribe|>", "<|startoflm|>", BEFORE, *NO_SPEECH, NO_TIMES)
 _ENGLISH_ONLY = 51864
 """The tokens of Whispers that know no other language."""
 
@@ -173,6 +180,48 @@ class SpecialIds:
 def ids_of_size(size: int) -> SpecialIds:
     """Return the special tokens of a vocabulary of which only the size is known."""
     return SpecialIds((0,), 0, 0, size, ())
+
+
+def _find_times(backend: Backend, size: int) -> range:
+    """Return the tokens named <|0.00|>, <|0.02|> … of a vocabulary of ``size``, which follow one another.
+
+    Older tokenizers have no names for times: there, the model's first tokens after <|notimestamps|> without a name.
+    """
+    names = [f"<|{place / 50:.2f}|>" for place in range(NUM_TIMES)]
+    first, before = backend.token_to_id(names[0]), backend.token_to_id(NO_TIMES)
+    if first is not None:
+        begin = first
+    elif before is not None:
+        begin = before + 1
+    else:
+        return range(0)
+    last = begin
+    while last < min(size, begin + NUM_TIMES):
+        if backend.id_to_token(last) != (None if first is None else names[last - begin]):
+            break
+        last += 1
+    return range(begin, last)
+
+
+def _with_added_text(backend: Backend) -> Backend:
+    """Return a Whisper's tokenizer in which special are its own tokens and times alone; others are added, and text.
+
+    transformers' ``add_tokens`` and ``add_special_tokens`` both put new ones after all others. Special ones would be
+    letters when texts are read, and nothing when they are written.
+    """
+    from transformers.models.whisper.tokenization_whisper import LANGUAGES
+
+    content = json.loads(backend.to_str())
+    last, times = backend.token_to_id(NO_TIMES), _find_times(backend, backend.get_vocab_size())
+    own = {*_NAMED, *(f"<|{code}|>" for code in LANGUAGES)}
+    added = list[str]()
+    for token in content["added_tokens"]:
+        is_own = token["content"] in own or token["id"] in times or last is None or token["id"] <= last
+        token["special"] = is_own
+        added += [] if is_own else [token["content"]]
+    if added:
+        log.info("%s: tokens added to the Whisper's are text: %s", KEY, list_names(added))
+    return Backend.from_str(json.dumps(content))
 
 
 class Vocabulary:
@@ -218,8 +267,28 @@ class Vocabulary:
     @cached_property
     def times(self) -> range:
         """The tokens of times, from 0 s on in steps of 0.02 s; none of a model that was trained from scratch."""
-        before = self.backend.token_to_id(NO_TIMES)
-        return range(0) if before is None else range(before + 1, self.ids.size)
+        return _find_times(self.backend, self.ids.size)
+
+    @cached_property
+    def no_speech(self) -> int | None:
+        """The token that says that nothing is said; None where there is none."""
+        found = (self.backend.token_to_id(name) for name in NO_SPEECH)
+        return next((one for one in found if one is not None), None)
+
+    def is_text(self, token: int) -> bool:
+        """Return whether a token is a part of transcripts, and not a sign to or from the model."""
+        return token not in self._signs
+
+    @cached_property
+    def added(self) -> list[str]:
+        """The tokens of text that were added to a Whisper's own, after its times."""
+        names = self.backend.get_added_tokens_decoder()
+        return [names[one].content for one in sorted(names) if self.is_whispers and self.is_text(one)]
+
+    @cached_property
+    def _signs(self) -> frozenset[int]:
+        special = (one for one, token in self.backend.get_added_tokens_decoder().items() if token.special)
+        return frozenset({*special, *self.times, *self.ids.prompt, self.ids.end, self.ids.pad})
 
     @cached_property
     def languages(self) -> dict[str, int]:
@@ -261,18 +330,23 @@ class Vocabulary:
         """
         from transformers.models.whisper.tokenization_whisper import LANGUAGES
 
-        backend: Backend = tokenizer.backend_tokenizer
-        known = {token.content: number for number, token in backend.get_added_tokens_decoder().items()}
+        backend = _with_added_text(tokenizer.backend_tokenizer)
+        largest = max(backend.get_vocab(with_added_tokens=True).values())
+        if largest >= config.vocab_size:
+            raise UserError(
+                f"{KEY}: its tokenizer has {largest + 1:,} tokens, its model {config.vocab_size:,}; call "
+                "model.resize_token_embeddings(len(tokenizer)) in transformers and save both again"
+            )
+        known = {token.content: one for one, token in backend.get_added_tokens_decoder().items() if token.special}
         prompt = [config.decoder_start_token_id]
         languages = [code for code in LANGUAGES if f"<|{code}|>" in known]
         if languages and getattr(generation, "is_multilingual", config.vocab_size != _ENGLISH_ONLY):
             if language not in languages:
                 raise UserError(f"data.language: the base doesn't know {language}; expected {', '.join(languages)}")
             prompt += [known[f"<|{language}|>"], known["<|transcribe|>"]]
-        times = range(0)
+        times = _find_times(backend, config.vocab_size)
         if NO_TIMES in known:
             prompt.append(known[NO_TIMES])
-            times = range(prompt[-1] + 1, config.vocab_size)
         end = config.eos_token_id
         never = {*known.values(), *times, *(generation.suppress_tokens or ())} - {end}
         ids = SpecialIds(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,7 +17,7 @@ from transformers import WhisperForConditionalGeneration, WhisperTokenizer
 from transformers.models.whisper import generation_whisper, tokenization_whisper
 
 import tiny_listener
-from tiny_whisper import write_whisper
+from tiny_whisper import whisper_tokenizer, write_whisper
 from vaak.config.load import load
 from vaak.config.yaml.text import yaml_text
 from vaak.core.errors import UserError
@@ -27,11 +28,12 @@ from vaak.tasks.asr.features import WhisperFeatures, WhisperSamples
 from vaak.tasks.asr.long_form import Listener, listen_on, open_listener
 from vaak.tasks.asr.model import AsrModel
 from vaak.tasks.asr.predict import Transcriber, compression_ratio, demand_decoding
+from vaak.tasks.asr.sherpa import written_tokens
 from vaak.tasks.asr.task import AsrTask
 from vaak.tasks.asr.times import median_filtered, warped, words_by_token, words_of
 from vaak.tasks.asr.transcripts import Transcript
 from vaak.tasks.asr.utterances import joined
-from vaak.tasks.asr.whisper import Vocabulary, loaded_whisper
+from vaak.tasks.asr.whisper import SpecialIds, Vocabulary, loaded_whisper
 
 SECONDS, SEEDS = 2.0, (0, 2, 4)
 HEADS = ((0, 1), (1, 0), (1, 1))
@@ -423,3 +425,68 @@ def test_features_that_the_device_makes_give_the_same_transcripts(
     expected = list(of_loader.transcribe_files(paths, 4))
     assert list(of_device.transcribe_files(paths, 3)) == expected
     assert any(isinstance(one, Transcript) and one.text for one in expected)
+
+
+ADDED = ("चाय", "<laugh>", "kettle")
+
+
+@pytest.fixture(scope="module")
+def with_added(tmp_path_factory: pytest.TempPathFactory) -> Made:
+    """A Whisper whose tokenizer got three tokens, of which one is special, and whose model has rows for them."""
+    folder = write_whisper(tmp_path_factory.mktemp("added"), max_target_positions=40, num_times=101)
+    tokenizer: Any = WhisperTokenizer.from_pretrained(folder)
+    tokenizer.add_tokens(["चाय", "kettle"])
+    tokenizer.add_tokens(["<laugh>"], special_tokens=True)
+    model = loaded_whisper(str(folder), SECONDS).eval()
+    with pytest.raises(UserError, match=r"its tokenizer has 370 tokens, its model 367; call .*resize_token_embeddings"):
+        Vocabulary.of_whisper(tokenizer, model.config, model.generation_config, "hi")
+    model.resize_token_embeddings(len(tokenizer), mean_resizing=False)
+    vocabulary = Vocabulary.of_whisper(tokenizer, model.config, model.generation_config, "hi")
+    return Made(model, tokenizer, vocabulary, WhisperFeatures(80, SECONDS))
+
+
+def test_times_are_those_of_that_name_and_added_tokens_are_read_written_and_decoded(with_added: Made, tmp_path: Path):
+    vocabulary, ids = with_added.vocabulary, cast("Any", with_added.tokenizer).get_vocab()
+    assert [*vocabulary.times] == [ids[f"<|{0.02 * place:.2f}|>"] for place in range(101)]
+    added = [ids[name] for name in ADDED]
+    assert min(added) > vocabulary.times[-1]
+    assert not {*added} & {*vocabulary.ids.never}
+    text = "so चाय <laugh> a kettle"
+    found = vocabulary.encode(text)
+    assert [one for one in found if one in added] == added
+    assert vocabulary.decode([vocabulary.times[3], *found, vocabulary.times[9]]) == text
+    vocabulary.save(tmp_path)
+    again = Vocabulary.load(tmp_path)
+    assert (again.times, again.encode(text)) == (vocabulary.times, found)
+    assert {*again.added} == {*ADDED}
+    written = dict(written_tokens(vocabulary))
+    assert [base64.b64decode(written[one]).decode() for one in added] == [*ADDED]
+    assert not {*vocabulary.times} & {*written}
+
+
+@pytest.mark.parametrize("times", ["none", "segment"])
+def test_a_model_that_favours_an_added_token_writes_it(with_added: Made, times: str):
+    one = with_added.transcriber(timestamps=times, language="hi", max_new_tokens=6)
+    token = one.vocabulary.token("<laugh>")
+    with torch.no_grad():
+        bias = torch.zeros(one.vocabulary.ids.size).index_fill(0, torch.tensor([token]), 30.0)
+    whole = one.model.whisper.proj_out.register_forward_hook(lambda module, given, found: found + bias)
+    try:
+        [heard] = one.heard(one.encoded([with_added.features(speech(1.0))]))
+    finally:
+        whole.remove()
+    assert token in heard.tokens
+    assert "<laugh>" in one.vocabulary.decode(heard.tokens)
+    spoken = [place for place in heard.tokens if place in one.vocabulary.times]
+    assert bool(spoken) == (times == "segment")
+    assert spoken == sorted(spoken)
+
+
+def test_a_tokenizer_without_names_for_times_has_them_after_the_others_only():
+    backend = whisper_tokenizer(num_times=0).backend_tokenizer
+    last = backend.token_to_id("<|notimestamps|>")
+    content = backend.to_str()
+    ids = SpecialIds((backend.token_to_id("<|startoftranscript|>"),), 0, 0, last + 1 + 1501 + 4, ())
+    assert Vocabulary(content, ids).times == range(last + 1, last + 1502), "4 more are not times"
+    backend.add_tokens(["new"])
+    assert not Vocabulary(backend.to_str(), ids).times, "new is where times would begin"
