@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import json
+import operator
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,8 @@ from torch import nn
 
 import tiny_voice
 from vaak.compat.english_tts import (
+    OPTIONS,
+    OTHER_NAMES,
     DeviceType,
     EnglishTrainingConfig,
     MPSGradScaler,
@@ -141,6 +145,63 @@ def test_unknown_options_are_an_error():
         _ = EnglishTrainingConfig(options={"training": {"lerning_rate": 1}}).loaded
     with pytest.raises(TypeError, match="n_layers"):
         get_small_config(n_layers=3)
+
+
+CHANGED: dict[str, Any] = {
+    "batch_size": 3, "num_workers": 1, "hidden_dim": 64, "n_encoder_layers": 3, "n_decoder_layers": 2, "n_heads": 4,
+    "encoder_ff_dim": 96, "decoder_ff_dim": 128, "dropout": 0.3, "learning_rate": 3e-4, "num_epochs": 7,
+    "optimizer": "adam", "weight_decay": 0.2, "scheduler": "cosine_restarts", "first_cycle_epochs": 2,
+    "cycle_growth": 3, "min_learning_rate": 1e-6, "max_grad_norm": 0.5, "gradient_accumulation_steps": 2, "seed": 7,
+    "sample_rate": 16000, "n_fft": 512, "win_length": 400, "hop_length": 160, "n_mels": 40, "f_min": 50.0,
+    "f_max": 7000.0, "device": "cpu", "use_mixed_precision": False, "gradient_checkpointing": False,
+    "adaptive_memory": False, "memory_thresholds": (0.5, 0.6, 0.7), "memory_cleanup_interval": 9,
+    "checkpoint_dir": "kept", "save_every": 2, "save_total_limit": 4, "resume": "auto", "output_dir": "runs/mine",
+    "use_wandb": True, "wandb_project": "voices", "wandb_entity": "team", "wandb_run_name": "first",
+    "wandb_tags": ("a", "b"), "log_interval": 5, "enable_profiling": True,
+}  # fmt: skip
+"""Another value for every field, among them all that the trainer's documents list without naming them."""
+READ_AS = {"use_mixed_precision": "no", "output_dir": Path("runs/mine")}
+
+
+def test_every_field_is_its_option_by_name_and_by_its_other_names():
+    named = {field.name for field in fields(EnglishTrainingConfig)} - {"data_dir", "alignment_dir", "options"}
+    assert named == set(OPTIONS) == set(CHANGED)
+    reported: Any = EnglishTrainingConfig(**CHANGED).loaded.experiment
+    for name, option in OPTIONS.items():
+        sides = [option] if "global_config." not in option or option.startswith("global_config") else [
+            option.replace("global_config", side) for side in ("encoder", "decoder")
+        ]  # fmt: skip
+        for dotted in sides:
+            assert operator.attrgetter(dotted)(reported) == READ_AS.get(name, CHANGED[name]), name
+    values = CHANGED | {"alignment_dir": "mfa"}
+    for other, name in OTHER_NAMES.items():
+        config = get_small_config(**{other: values[name]})
+        assert getattr(config, other) == getattr(config, name) == values[name]
+        setattr(config, other, getattr(EnglishTrainingConfig(), name))
+        assert getattr(config, name) == getattr(EnglishTrainingConfig(), name)
+
+
+def test_fields_have_the_values_that_the_run_will_have():
+    """A program may read what it didn't set: what isn't None is what Vaak uses."""
+    config = EnglishTrainingConfig()
+    experiment: Any = config.loaded.experiment
+    for name, option in OPTIONS.items():
+        dotted = option.replace("model.global_config", "model.encoder")
+        found, value = operator.attrgetter(dotted)(experiment), getattr(config, name)
+        same_words = {"CosineAnnealingWarmRestarts": "cosine_restarts", True: found if found == "fp16" else True}
+        assert value is None or same_words.get(value, value) == found, name
+
+
+def test_two_names_of_one_field_are_an_error():
+    with pytest.raises(UserError, match="lr is another name of learning_rate: give one of them"):
+        EnglishTrainingConfig(lr=1e-3, learning_rate=1e-3)  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match="lerning_rate"):
+        EnglishTrainingConfig(lerning_rate=1)  # type: ignore[call-arg]
+
+
+def test_alignments_that_are_elsewhere_give_durations(tmp_path: Path):
+    experiment: Any = EnglishTrainingConfig(data_dir=str(tmp_path), alignment_dir="mfa").loaded.experiment
+    assert (experiment.model.durations, experiment.datasets[0].alignments) == ("given", "mfa")
 
 
 QUICK: dict[str, Any] = {
