@@ -22,11 +22,16 @@ from vaak.core.terminal import clear
 
 CANT_WRITE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO)
 DELETED = "the working folder was deleted; go to another one (cd)"
-USERS_OWN = (
-    *(errno.EACCES, errno.EPERM, errno.ENAMETOOLONG, errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EEXIST),
-    *(errno.ELOOP, errno.ENOTEMPTY, errno.EMFILE, errno.EADDRINUSE, errno.EADDRNOTAVAIL, errno.EINVAL),
-)
-"""Errors of the system that a user can fix, where they name a file."""
+LIMITS = {
+    errno.EMFILE: "raise the limit of open files (ulimit -n 65536), or lower training.performance.num_workers",
+    errno.ENFILE: "end other processes: the whole machine has too many files open",
+    errno.EAGAIN: "raise the limit of processes (ulimit -u), or lower training.performance.num_workers",
+    errno.ENOMEM: "end other processes, or give this one more memory",
+    errno.ENOLCK: "the file system has no locks: mount it with them, or use another one",
+}
+"""What to do about limits of the system, whichever file met them."""
+FAILED = (errno.ESTALE, errno.EBUSY, errno.ETIMEDOUT, errno.ENOTCONN, errno.EREMOTEIO, errno.ENXIO, errno.ENODEV)
+"""Errors of a disk, or of the network behind it, that is gone or doesn't answer, where they name a file."""
 
 
 def main() -> None:
@@ -137,14 +142,22 @@ def _message_of(error: Exception) -> str | None:
     if isinstance(error, FileNotFoundError) and not _working_folder_exists():
         return DELETED
     if error.errno in CANT_WRITE:
-        where = error.filename or "standard output or the disk"
+        where = _shown(error.filename) if error.filename else "standard output or the disk"
         return f"{where} can't be written: {error.strerror}; free some space or write elsewhere, then run this again"
-    if error.errno in USERS_OWN and error.filename is not None:
-        path: Any = error.filename
-        shown = os.fsdecode(path) if isinstance(path, str | bytes | os.PathLike) else str(path)
-        shown = shown if len(shown) <= 160 else f"{shown[:80]}…{shown[-40:]}"
-        return f"{shown}: {error.strerror}; check the path and its permissions"
-    return None
+    if error.errno in LIMITS:
+        return f"{_shown(error.filename or 'this')}: {error.strerror}; {LIMITS[error.errno]}"
+    if error.errno is None or error.filename is None:
+        return None
+    remedy = "check the path and its permissions"
+    if error.errno in FAILED:
+        remedy = "the disk, or the network behind it, doesn't answer as it should: check it, then run this again"
+    return f"{_shown(error.filename)}: {error.strerror}; {remedy}"
+
+
+def _shown(path: Any) -> str:
+    """A path as it is shown in a message, its middle left out where it is long."""
+    shown = os.fsdecode(path) if isinstance(path, str | bytes | os.PathLike) else str(path)
+    return shown if len(shown) <= 160 else f"{shown[:80]}…{shown[-40:]}"
 
 
 def _working_folder_exists() -> bool:

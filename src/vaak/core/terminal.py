@@ -63,6 +63,8 @@ class ConsoleHandler(logging.Handler):
                 print_above(prefix + record.getMessage())
             else:
                 print(prefix + record.getMessage(), file=sys.stderr, flush=True)
+        except (OSError, ValueError):  # a terminal that was closed, a full disk: nothing ends by what can't be shown
+            return
         except Exception:
             self.handleError(record)
 
@@ -88,7 +90,8 @@ def show(renderable: Any) -> None:
         if not _displays:
             together, own = (lambda: Group(*_shown)), sys.stdout.isatty()  # standard output in a file stays there
             _displays.append(Live(console=console(), get_renderable=together, redirect_stdout=own, transient=True))
-            _displays[0].start(refresh=True)
+            with contextlib.suppress(OSError, ValueError):
+                _displays[0].start(refresh=True)
 
 
 def hide(renderable: Any) -> None:
@@ -97,7 +100,8 @@ def hide(renderable: Any) -> None:
         if renderable in _shown:
             _shown.remove(renderable)
         if _displays and not _shown:
-            _displays.pop().stop()
+            with contextlib.suppress(OSError, ValueError):
+                _displays.pop().stop()
 
 
 def clear() -> None:

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from vaak.core.storage.json_lines import parse_json_lines, read_json_lines
+from vaak.core.storage.json_lines import append_json_lines, read_json_lines
 from vaak.data.loader import Microbatch
 
 log = logging.getLogger("vaak")
@@ -72,17 +71,7 @@ class Journal(Generic[Parsed]):
     def append(self, entries: Iterable[dict[str, Any]]) -> None:
         """Write entries down, in place of a torn last line; they are on the disk when this returns."""
         about = {} if self.data is None else {"data": self.data}
-        lines = "".join(json.dumps(entry | about, ensure_ascii=False) + "\n" for entry in entries)
-        with open(self.path, "a+b") as file:
-            file.seek(0)
-            content = file.read()
-            whole = parse_json_lines(content).end
-            file.truncate(whole)
-            if whole and content[whole - 1 : whole] != b"\n":
-                file.write(b"\n")
-            file.write(lines.encode())
-            file.flush()
-            os.fsync(file.fileno())
+        append_json_lines(self.path, (entry | about for entry in entries), flushed=True)
 
 
 class SkippedExamples:

@@ -1,7 +1,7 @@
 """The numbers that a run logs: ``metrics.jsonl``, and its subscribers (trackers, console).
 
 Each line is one JSON object: ``kind`` (step, evaluation, epoch, learning_rates), ``step``, ``epoch``, then values. A
-line is handed to the system as soon as it is written, so a killed process loses none.
+line is handed to the system as soon as it is written, so a killed process loses none, and whole or not at all.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from vaak.core.storage.json_lines import parse_json_lines
+from vaak.core.storage.json_lines import append_json_lines, parse_json_lines
 
 Record = Mapping[str, Any]
 
@@ -37,8 +37,7 @@ class Records:
         """Write one record and pass it on. Numbers that JSON can't hold are written as text (``"nan"``)."""
         if self.path is None:
             return
-        with open(self.path, "a", encoding="utf-8") as file:
-            file.write(json_line(record) + "\n")
+        append_json_lines(self.path, [_in_json(record)])
         for listener in self.listeners:
             listener(record)
 
@@ -49,11 +48,15 @@ def json_line(record: Record) -> str:
     >>> json_line({"kind": "step", "loss": float("nan")})
     '{"kind": "step", "loss": "nan"}'
     """
-    values = {
+    return json.dumps(_in_json(record), ensure_ascii=False)
+
+
+def _in_json(record: Record) -> dict[str, Any]:
+    """A record with the numbers that JSON can't hold as text."""
+    return {
         name: str(value) if isinstance(value, float) and not math.isfinite(value) else value
         for name, value in record.items()
     }
-    return json.dumps(values, ensure_ascii=False)
 
 
 def read_records(path: Path) -> list[dict[str, Any]]:

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import functools
 import hashlib
 import json
+import logging
 import os
+import re
 import shutil
+import socket
 import stat
 import sys
+import tempfile
+import time
 from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -20,6 +26,8 @@ try:
     import fcntl
 except ImportError:  # not on Windows
     fcntl = None  # type: ignore[assignment]
+
+log = logging.getLogger("vaak")
 
 
 def write_bytes(path: Path, content: bytes) -> None:
@@ -32,7 +40,7 @@ def write_bytes(path: Path, content: bytes) -> None:
     if path.is_dir():
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
     if path.exists() and not path.is_file():
-        with open(path, "wb") as stream:
+        with naming(path), open(path, "wb") as stream:
             stream.write(content)
         return
     with replacing(path) as temporary:
@@ -56,13 +64,27 @@ def replacing(path: Path) -> Iterator[Path]:
     After an error, the old file is untouched and nothing is left next to it.
     """
     temporary = temporary_of(path)
+    remove_abandoned(path.parent)
+    with naming(path):
+        try:
+            yield temporary
+            sync_file(temporary)
+            os.replace(temporary, path)
+        finally:
+            with contextlib.suppress(OSError):
+                temporary.unlink(missing_ok=True)
+        sync_directory(path.parent)
+
+
+@contextlib.contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """Within this context, an OSError names ``path`` where it doesn't say which file it is about, as of a full disk."""
     try:
-        yield temporary
-        sync_file(temporary)
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
-    sync_directory(path.parent)
+        yield
+    except OSError as error:
+        if error.errno is None or error.filename is not None:
+            raise
+        raise OSError(error.errno, error.strerror, str(path)) from error
 
 
 @contextlib.contextmanager
@@ -74,6 +96,7 @@ def replacing_folder(folder: Path) -> Iterator[Path]:
     temporary = temporary_of(folder)
     old = temporary.with_suffix(".old")
     shutil.rmtree(temporary, ignore_errors=True)
+    remove_abandoned(folder.parent)
     temporary.mkdir(parents=True)
     try:
         yield temporary
@@ -106,7 +129,88 @@ def whole_folder(folder: Path) -> Iterator[Path]:
 
 def temporary_of(path: Path) -> Path:
     """The name under which this process writes what then is renamed to ``path``."""
-    return path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    return path.with_name(f".{path.name}.{process_mark()}.tmp")
+
+
+def process_mark() -> str:
+    """Return the number of this process, and what stands for the machine (or container) that counts it."""
+    return f"{os.getpid()}-{_machine_mark()}"
+
+
+@functools.cache
+def _machine_mark() -> str:
+    """Return a short hash of this start of the machine and of what this process sees of its processes."""
+    about = [socket.gethostname()]
+    with contextlib.suppress(OSError):
+        about += [Path("/proc/sys/kernel/random/boot_id").read_text(), os.readlink("/proc/self/ns/pid")]
+    return fingerprint_of(about)[:6]
+
+
+ABANDONED_SECONDS = 86400.0
+"""The age from which a temporary file of another machine is taken for one that nobody writes."""
+MARKED = re.compile(r"[.-](\d+)-([0-9a-f]{6})[.-]")
+_cleaned: set[tuple[int, Path]] = set()
+"""The folders that a process has looked through for what others left: once each, as they may have many files."""
+
+
+def is_abandoned(path: Path) -> bool:
+    """Return whether a file has a ``process_mark`` in its name whose process has ended, here or long ago elsewhere."""
+    found = MARKED.search(path.name)
+    if found is None:
+        return False
+    try:
+        if found[2] != _machine_mark():
+            return time.time() - path.stat().st_mtime > ABANDONED_SECONDS
+        os.kill(int(found[1]), 0)
+    except (ProcessLookupError, OverflowError):
+        return True
+    except OSError:  # the process is someone else's, or the file is gone
+        return False
+    return False
+
+
+def remove_abandoned(folder: Path) -> None:
+    """Delete what killed processes left half-written in a folder, the first time that this one writes there."""
+    if (os.getpid(), folder) in _cleaned:
+        return
+    _cleaned.add((os.getpid(), folder))
+    with contextlib.suppress(OSError):
+        for path in folder.glob(".*"):
+            if path.suffix in (".tmp", ".old") and is_abandoned(path):
+                _remove(path)
+
+
+def _remove(path: Path) -> None:
+    """Delete a file or a folder, as far as that is possible; a link, not what it points to."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        with contextlib.suppress(OSError):
+            path.unlink()
+
+
+@contextlib.contextmanager
+def scratch_folder(purpose: str) -> Iterator[Path]:
+    """Yield a new folder for temporary files, which is deleted on exit; after a kill, by whoever needs the next one.
+
+    Raises UserError where there is no room for one.
+    """
+    try:
+        place = Path(tempfile.gettempdir())
+        with contextlib.suppress(OSError):
+            for left in place.glob(f"vaak-{purpose}-*-*"):
+                if os.stat(left).st_uid == os.getuid() and is_abandoned(left):
+                    _remove(left)
+        folder = Path(tempfile.mkdtemp(prefix=f"vaak-{purpose}-{process_mark()}-"))
+    except OSError as error:
+        raise UserError(
+            f"temporary files can't be written ({error.strerror}): make room in {os.environ.get('TMPDIR', '/tmp')}, or "
+            "set TMPDIR to another folder"
+        ) from error
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def remove_temporary(folder: Path) -> None:
@@ -130,19 +234,58 @@ def usual_mode(path: Path) -> Iterator[None]:
     path.chmod(mode)
 
 
+CANT_FLUSH = (errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EBADF)
+"""Errors by which file systems (SMB, some FUSE mounts) say that they can't flush what it is; PostgreSQL's list, too."""
+CANT_OPEN = (errno.EACCES, errno.EPERM, errno.EISDIR)
+"""Errors of opening a folder for reading that may be written to all the same."""
+not_flushed: dict[int, str] = {}
+"""What was said in this process of each file system, by its device, that can't flush files or folders."""
+
+
+def flush(descriptor: int, path: Path) -> None:
+    """Make what was written to an open file or folder last through a power cut.
+
+    Where its file system can't, that is said once, and nothing else happens. Raises OSError for all other failures
+    (EIO, ENOSPC, EDQUOT): what was written may be lost.
+    """
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        if error.errno not in CANT_FLUSH:
+            raise OSError(error.errno, error.strerror, str(path)) from error
+        _say_not_flushed(path, error)
+
+
+def _say_not_flushed(path: Path, error: OSError) -> None:
+    """Warn, once for each file system, that it can't flush."""
+    device = os.stat(path).st_dev
+    if device not in not_flushed:
+        not_flushed[device] = (
+            f"{path} is on a file system that can't flush it to the disk ({error.strerror}): a crash of Vaak loses "
+            "nothing there, a power cut may lose what was written last"
+        )
+        log.warning("%s", not_flushed[device])
+
+
 def sync_file(path: Path) -> None:
-    """Make what was written to a file last through a power cut."""
+    """``flush`` a file that was written and closed."""
     with open(path, "rb") as file:
-        os.fsync(file.fileno())
+        flush(file.fileno(), path)
 
 
 def sync_directory(path: Path) -> None:
-    """Make the renames in a directory last through a power cut, where the system can."""
+    """``flush`` a folder, so that the renames in it last, where the system can open one."""
     if os.name != "posix":
         return
-    descriptor = os.open(path, os.O_RDONLY)
     try:
-        os.fsync(descriptor)
+        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    except OSError as error:
+        if error.errno not in CANT_OPEN:
+            raise
+        _say_not_flushed(path, error)
+        return
+    try:
+        flush(descriptor, path)
     finally:
         os.close(descriptor)
 

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from io import FileIO
 from pathlib import Path
 from typing import Any
+
+from vaak.core.storage.files import flush, naming
 
 
 @dataclass
@@ -46,3 +52,47 @@ def parse_json_lines(content: bytes) -> JsonLines:
         if isinstance(value, dict) or not is_last:
             found.end += len(line) + (not is_last)
     return found
+
+
+TAIL_BYTES = 1 << 16
+
+
+def append_json_lines(path: Path, values: Iterable[Mapping[str, Any]], *, flushed: bool = False) -> None:
+    """Add a line for each value to a file, which is made if it isn't there; a torn last line gives way.
+
+    Where it is ``flushed``, they are on the disk when this returns. After an error the file is as before, so a disk
+    that fills in the middle of a line leaves none of it.
+    """
+    lines = "".join(json.dumps(value, ensure_ascii=False) + "\n" for value in values).encode()
+    with naming(path), open(path, "a+b", buffering=0) as file:  # a buffer would write the rest when it is closed
+        end = _cut_torn_line(file)
+        try:
+            left = memoryview(lines)
+            while left:
+                left = left[file.write(left) :]
+        except BaseException:
+            with contextlib.suppress(OSError):
+                os.ftruncate(file.fileno(), end)
+            raise
+        if flushed:
+            flush(file.fileno(), path)
+
+
+def _cut_torn_line(file: FileIO) -> int:
+    """Have a file end with a whole line, or be empty; return its size."""
+    size = file.seek(0, os.SEEK_END)
+    tail, begin = b"\n", size
+    while begin and (begin == size or b"\n" not in tail):
+        begin = max(0, begin - (1 if begin == size else TAIL_BYTES))  # the last byte tells, as a rule
+        file.seek(begin)
+        tail = file.read(size - begin)
+        if tail == b"\n":
+            break
+    if not size or tail.endswith(b"\n"):
+        return size
+    torn = tail.rpartition(b"\n")[2]
+    if parse_json_lines(torn).objects:  # whole, but for its end: an editor's doing
+        file.write(b"\n")
+        return size + 1
+    os.ftruncate(file.fileno(), size - len(torn))
+    return size - len(torn)

@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import os
 import shutil
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -96,7 +95,7 @@ def save_checkpoint(
     """
     folder = Path(folder)
     final = folder / step_folder(snapshot.step)
-    temporary = folder / f".{final.name}.{os.getpid()}.tmp"
+    temporary = files.temporary_of(final)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         shutil.rmtree(temporary, ignore_errors=True)
@@ -110,7 +109,10 @@ def save_checkpoint(
         shutil.rmtree(replaced, ignore_errors=True)
     except (OSError, SafetensorError) as error:
         shutil.rmtree(temporary, ignore_errors=True)
-        raise CheckpointError(f"checkpoint {final} can't be written: {error}; the earlier ones are complete") from error
+        reason = getattr(error, "strerror", None) or error
+        raise CheckpointError(
+            f"checkpoint {final} can't be written: {reason}; the earlier ones are complete"
+        ) from error
     finally:
         for _ in snapshot.chunks:  # after an error, too: the others give all of theirs
             pass

@@ -4,12 +4,27 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+from vaak.core.storage.files import not_flushed
 from vaak.core.terminal import ConsoleHandler
 
 log = logging.getLogger("vaak")
+
+
+class FileOfRun(logging.FileHandler):
+    """Writes messages to a run's file; where it can't (a full disk), that is said once, and nothing ends by it."""
+
+    failed = False
+
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 (logging's name)
+        error = sys.exception()
+        if not self.failed:
+            self.failed = True
+            reason = getattr(error, "strerror", None) or error
+            log.warning("%s can't be written (%s): lines of the log are missing there", self.baseFilename, reason)
 
 
 class JsonHandler(logging.Handler):
@@ -25,7 +40,9 @@ class JsonHandler(logging.Handler):
         self.addFilter(lambda record: record.name != console_log.name)
 
     def emit(self, record: logging.LogRecord) -> None:
-        with contextlib.suppress(OSError):  # a reader that went away: train.log has everything
+        if not getattr(record, "on_console", True):
+            return
+        with contextlib.suppress(OSError, ValueError):  # a reader that went away: train.log has everything
             message = {"level": record.levelname.lower(), "text": record.getMessage()}
             self.print_line({"kind": "message", **message, **self.rank})
 
@@ -40,7 +57,7 @@ def logging_to(
     console gets JSON. Within a context that sends them to the console already, this sends them to the file alone.
     """
     least = logging.INFO if rank == 0 else logging.WARNING
-    handlers: list[logging.Handler] = [logging.FileHandler(directory / name, mode, encoding="utf-8")]
+    handlers: list[logging.Handler] = [FileOfRun(directory / name, mode, encoding="utf-8", errors="backslashreplace")]
     handlers[0].setFormatter(logging.Formatter(f"%(asctime)s rank {rank} %(levelname)s %(message)s"))
     if not any(isinstance(handler, ConsoleHandler) for handler in log.handlers):
         handlers.append(JsonHandler(least, rank) if json_lines else ConsoleHandler(least))
@@ -49,6 +66,8 @@ def logging_to(
     log.propagate = False
     for handler in handlers:
         log.addHandler(handler)
+    for line in not_flushed.values():  # said on the console before this run had a file
+        log.warning("%s", line, extra={"on_console": False})
     try:
         yield
     finally:
@@ -56,4 +75,5 @@ def logging_to(
         log.propagate = propagate
         for handler in handlers:
             log.removeHandler(handler)
-            handler.close()
+            with contextlib.suppress(OSError):  # what a full disk didn't take
+                handler.close()

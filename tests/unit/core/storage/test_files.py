@@ -2,13 +2,17 @@
 
 import errno
 import os
+import re
 import stat
+import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from vaak.core.errors import UserError
 from vaak.core.storage import files
+from vaak.core.storage.json_lines import append_json_lines
 
 
 def test_what_is_written_is_read(tmp_path: Path):
@@ -109,3 +113,103 @@ def test_a_folder_is_made_whole_and_none_that_has_something_in_it_is_replaced(tm
         with refused, files.whole_folder(tmp_path / name):
             raise AssertionError("nothing is made for it")
     assert (tmp_path / "new" / "file").read_text() == "1"
+
+
+@pytest.fixture
+def failing_flush(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> Callable[[int], None]:
+    """Have every flush, or those of folders alone, fail with an error of the system."""
+    monkeypatch.setattr(files, "not_flushed", {})
+    caplog.set_level("WARNING", "vaak")
+
+    def fail(number: int, folders_only: bool = False) -> None:
+        def flush(descriptor: int) -> None:
+            if not folders_only or stat.S_ISDIR(os.fstat(descriptor).st_mode):
+                raise OSError(number, os.strerror(number))
+
+        monkeypatch.setattr(os, "fsync", flush)
+
+    return fail
+
+
+@pytest.mark.parametrize("number", [errno.EINVAL, errno.ENOTSUP, errno.ENOSYS, errno.EBADF, errno.EOPNOTSUPP])
+@pytest.mark.parametrize("folders_only", [True, False])
+def test_where_nothing_can_be_flushed_that_is_said_once(
+    tmp_path: Path,
+    failing_flush: Callable[..., None],
+    caplog: pytest.LogCaptureFixture,
+    number: int,
+    folders_only: bool,
+):
+    """SMB and some FUSE mounts can't flush folders."""
+    failing_flush(number, folders_only)
+    files.write_text(tmp_path / "one", "1")
+    files.write_text(tmp_path / "two", "2")
+    with files.replacing_folder(tmp_path / "folder") as folder:
+        (folder / "file").touch()
+    append_json_lines(tmp_path / "lines.jsonl", [{"a": 1}], flushed=True)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["folder", "lines.jsonl", "one", "two"]
+    [said] = [record.getMessage() for record in caplog.records]
+    assert "can't flush" in said
+    assert os.strerror(number) in said
+
+
+@pytest.mark.parametrize("number", [errno.EIO, errno.ENOSPC, errno.EDQUOT, errno.ESTALE, errno.EROFS])
+def test_a_flush_that_fails_otherwise_is_an_error_that_names_the_file(
+    tmp_path: Path, failing_flush: Callable[..., None], number: int
+):
+    failing_flush(number)
+    with pytest.raises(OSError, match=re.escape(os.strerror(number))) as caught:
+        files.write_text(tmp_path / "one", "1")
+    assert caught.value.errno == number
+    assert Path(caught.value.filename).name.startswith((".one", "one"))
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_folder_that_may_be_written_but_not_read_is_one_that_cant_be_flushed(
+    tmp_path: Path,
+    failing_flush: Callable[..., None],
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+):
+    def refuse(path: object, *others: object) -> int:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+
+    monkeypatch.setattr(os, "open", refuse)  # root may read all folders
+    files.sync_directory(tmp_path)
+    assert "can't flush" in caplog.text
+
+
+def test_the_next_to_write_removes_what_a_killed_process_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """A process that lives, one of another machine, and files that aren't ours are left alone."""
+    child = os.fork()
+    if child == 0:
+        files.temporary_of(tmp_path / "report.html").write_text("half")
+        files.temporary_of(tmp_path / "export").mkdir()
+        os._exit(0)
+    os.waitpid(child, 0)
+    assert len(list(tmp_path.iterdir())) == 2
+    others = [f".report.html.{os.getppid()}-{files._machine_mark()}.tmp", ".report.html.1-000000.tmp", ".mine.77.tmp"]
+    for name in others:
+        (tmp_path / name).touch()
+    old = tmp_path / ".old.1-ffffff.tmp"
+    old.touch()
+    os.utime(old, (1, 1))
+    files.write_text(tmp_path / "report.html", "whole")
+    assert {path.name for path in tmp_path.iterdir()} == {"report.html", *others}
+
+
+def test_a_scratch_folder_of_a_killed_process_is_removed_by_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    child = os.fork()
+    if child == 0:
+        with files.scratch_folder("eval") as folder:
+            (folder / "large").touch()
+            os._exit(0)
+    os.waitpid(child, 0)
+    [left] = tmp_path.iterdir()
+    with files.scratch_folder("eval") as folder:
+        assert list(tmp_path.iterdir()) == [folder]
+        with files.scratch_folder("eval"):
+            assert folder.exists()
+    assert not left.exists()
+    assert not list(tmp_path.iterdir())
