@@ -110,6 +110,12 @@ def _without_pictures() -> None:
     start.shown_samples = lambda task, model: []
 
 
+def _storage_fault() -> None:
+    import storage_faults
+
+    storage_faults.install()
+
+
 CIRCUMSTANCES: dict[str, Callable[[], object]] = {
     "deleted folder": _deleted_folder,
     "without privileges": _without_privileges,
@@ -117,6 +123,7 @@ CIRCUMSTANCES: dict[str, Callable[[], object]] = {
     "full stderr": lambda: _full(2),
     "float64": _float64,
     "without pictures": _without_pictures,
+    "storage fault": _storage_fault,
 }
 """What a command may find itself in."""
 

@@ -78,11 +78,11 @@ def replacing(path: Path) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def naming(path: Path) -> Iterator[None]:
-    """Within this context, an OSError names ``path`` where it doesn't say which file it is about, as of a full disk."""
+    """Within this context, an OSError names ``path`` where it names no file (a full disk), or the temporary one."""
     try:
         yield
     except OSError as error:
-        if error.errno is None or error.filename is not None:
+        if error.errno is None or error.filename not in (None, str(temporary_of(path))):
             raise
         raise OSError(error.errno, error.strerror, str(path)) from error
 
