@@ -146,7 +146,8 @@ class DiarizationDataset(Dataset):
         read theirs, for a speaker encoder.
         """
         self.source, self.features, self.collator, self.augmentation = source, features, collator, augmentation
-        self.on_device, self.with_audio = on_device, with_audio and augmentation is None
+        self.on_device = on_device
+        self.with_audio = augmentation is None and (with_audio or collator.has_own_call())
         self.length_of_position = collator.options.frame_seconds
         self.lengths = source.durations * (1.0 if augmentation is None else longest_factor(augmentation))
         drawn = [] if augmentation is None else [augmentation.model_dump(mode="json"), features.config.dither]
@@ -171,7 +172,7 @@ class DiarizationDataset(Dataset):
     def _read(self, index: int, rng: np.random.Generator) -> DiarizationExample:
         source, within = self.source.find(index) if isinstance(self.source, UtteranceSources) else (self.source, index)
         stored = source if isinstance(source, StoredSource) else None
-        found = stored.load_features(within, rng) if stored is not None else self._from_audio(index, rng)
+        found, heard = (stored.load_features(within, rng), None) if stored else self._from_audio(index, rng)
         frames, samples, masks = found.features, None, None
         if self.on_device:
             samples = frames
@@ -185,14 +186,18 @@ class DiarizationDataset(Dataset):
         if not len(frames):  # shorter than half a frame
             frames = np.zeros((1, 0 if self.on_device else self.features.dims), dtype=np.float32)
         uem = found.uem or ((0.0, found.duration),)  # without a UEM all of it was annotated
-        audio = partial(self._samples, index) if self.with_audio else None
-        return DiarizationExample(found.name, frames, found.segments, found.duration, uem, samples, masks, audio)
+        audio, computed = partial(self._samples, index) if self.with_audio else None, None
+        if heard is not None and audio is None and self.collator.has_own_call():
+            audio, computed = partial(np.asarray, heard), partial(self.features, heard) if self.on_device else None
+        made = (found.name, frames, found.segments, found.duration, uem, samples, masks, audio)
+        return DiarizationExample(*made, self.features.frame_shift, self.features.config.sampling_rate, computed)
 
     def _samples(self, index: int) -> np.ndarray:
         """The samples of a recording that isn't changed, so that nothing is drawn."""
         return self.source.load(index, np.random.default_rng(0)).samples
 
-    def _from_audio(self, index: int, rng: np.random.Generator) -> LabelledFeatures:
+    def _from_audio(self, index: int, rng: np.random.Generator) -> tuple[LabelledFeatures, np.ndarray]:
+        """Features, or what a device makes them of, and the samples."""
         audio, options = self.source.load(index, rng), self.augmentation
         samples = audio.samples
         if options is not None:
@@ -200,14 +205,14 @@ class DiarizationDataset(Dataset):
                 audio = augmented(audio, options, rng, voices_of(self.source))
             samples = dithered(audio.samples, self.features.config.dither, rng)
         made = self.features.section_of(samples) if self.on_device else self.features(samples)
-        return LabelledFeatures(audio.name, made, audio.duration, audio.segments, audio.uem)
+        return LabelledFeatures(audio.name, made, audio.duration, audio.segments, audio.uem), samples
 
     def collate(self, rows: list[list[DiarizationExample]]) -> Batch:
         """A batch; in training, where workers pass it on, its examples come without features."""
         batch = self.collator.batch([row[0] for row in rows])
         if self.augmentation is None:
             return batch
-        return replace(batch, extra={"examples": [row[0].without_features() for row in rows]})
+        return replace(batch, extra={"examples": [replace(row[0].without_features(), audio=None) for row in rows]})
 
     def padding(self, batch: Batch) -> Mapping[str, Padding]:
         """How a batch is made longer; features that are made on the device have as many frames as ``feature_mask``."""

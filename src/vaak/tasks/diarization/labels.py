@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -35,6 +35,10 @@ from vaak.core.errors import UserError
 from vaak.nn.cross_entropy import IGNORED
 from vaak.tasks.base import pad_rows
 from vaak.tasks.diarization.config import LABEL_TYPES
+from vaak.tasks.diarization.lhotse_cut import make_cut, make_cuts, make_supervisions, to_examples
+
+if TYPE_CHECKING:
+    from lhotse import MonoCut, SupervisionSegment
 
 SPOKEN_AT_ONCE = 2
 """The maximum number of speakers in a set of powerset."""
@@ -57,28 +61,47 @@ class DiarizationExample:
     masks: np.ndarray | None = None
     """``(mask, 4)``, which it sets to the mean."""
     audio: Callable[[], np.ndarray] | None = None
-    """Reads the samples ``(time,)`` of a recording that isn't changed."""
+    """Reads the samples ``(time,)`` that the features are of, where they are at hand."""
+    frame_shift: float | None = None
+    """Seconds between frames of features."""
+    sampling_rate: int = 16000
+    frames: Callable[[], np.ndarray] | None = None
+    """Computes features where a device is to make them."""
 
-    # The same by the names that a cut of Lhotse has.
+    # The same by the names that a cut of Lhotse has; all its others are those of one that is made when it is asked for.
 
     @property
     def id(self) -> str:
         return self.name
 
     @property
-    def supervisions(self) -> tuple[Segment, ...]:
-        return self.segments
+    def start(self) -> float:
+        return 0.0
+
+    @property
+    def supervisions(self) -> list[SupervisionSegment]:
+        return make_supervisions(self)
 
     @property
     def num_frames(self) -> int:
         return len(self.features)
 
     def load_features(self) -> np.ndarray:
-        return self.features
+        return self.features if self.frames is None else self.frames()
+
+    def to_lhotse(self) -> MonoCut:
+        """The cut of Lhotse that this is, with features and audio in memory."""
+        return make_cut(self)
+
+    def __getattr__(self, name: str) -> Any:
+        """What a cut of Lhotse has by this name."""
+        if name.startswith("_"):  # asked for while an example is pickled
+            raise AttributeError(name)
+        return getattr(make_cut(self), name)
 
     def without_features(self) -> DiarizationExample:
         """Everything else, which is small."""
-        return replace(self, features=self.features[:0].copy(), samples=None, masks=None)
+        return replace(self, features=self.features[:0].copy(), samples=None, masks=None, frames=None)
 
 
 @dataclass(frozen=True)
@@ -129,7 +152,9 @@ class DiarizationCollator:
 
     Instead, a subclass may define ``__call__(cuts)``: it gives a batch as the one here does, changed, or a
     mapping with ``labels`` alone, for all cuts together: ``(cut, frames)`` or ``(cut, frames, outputs)``, padded, with
-    a frame for each output frame or for each frame of features.
+    a frame for each output frame or for each frame of features. ``cuts`` is then a ``CutSet`` of Lhotse, each with its
+    supervisions, features and audio in memory; what was stored (``global_config.storage_path``) has no audio in
+    training. ``cut.example`` is what ``labels`` gets.
     """
 
     orders = False
@@ -179,7 +204,7 @@ class DiarizationCollator:
 
     def __call__(self, cuts: Sequence[DiarizationExample]) -> Batch:
         """Examples padded on the right to the longest; ``mask`` is True where an output frame is real."""
-        examples, options = list(cuts), self.options
+        examples, options = to_examples(cuts), self.options
         times = np.array([len(example.features) for example in examples])
         frames = -(-times // options.subsampling)
         length = int(frames.max())
@@ -211,9 +236,14 @@ class DiarizationCollator:
             extra={"examples": examples},
         )
 
+    @classmethod
+    def has_own_call(cls) -> bool:
+        """Whether a user wrote ``__call__``, which may ask cuts for anything that Lhotse's have."""
+        return cls.__call__ is not DiarizationCollator.__call__
+
     def batch(self, cuts: Sequence[DiarizationExample]) -> Batch:
         """Return what ``__call__`` gives, completed where that is labels alone. Raises UserError for anything else."""
-        made: Any = self(cuts)
+        made: Any = self(make_cuts(cuts) if self.has_own_call() else cuts)
         if isinstance(made, Batch):
             return made
         about = f"__call__ of the label type {type(self).__name__}"

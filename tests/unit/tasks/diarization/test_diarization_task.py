@@ -64,6 +64,33 @@ class CustomCollator(DiarizationCollator):
         return {"labels": labels}
 
 
+class Everything(DiarizationCollator):
+    '''What people use of Lhotse: cuts, supervisions, features and recordings.'''
+
+    num_outputs = 2
+
+    def __call__(self, cuts):
+        labels = torch.zeros(len(cuts), max(cut.num_frames for cut in cuts), 2)
+        names = sorted(cuts.speakers)
+        assert list(cuts.ids) == [cut.id for cut in cuts] and cuts[cuts[0].id] is cuts[0]
+        for row, cut in enumerate(cuts):
+            assert cut.start == 0 and cut.end == cut.duration and cut.channel == 0
+            assert cut.has_features and cut.num_features == 8 and cut.features.num_frames == cut.num_frames
+            assert cut.sampling_rate == 8000 and abs(cut.frame_shift - 0.01) < 1e-9
+            assert cut.has_recording and cut.load_audio().shape == (1, cut.recording.num_samples)
+            assert cut.speakers_feature_mask().shape[1] == cut.num_frames
+            for supervision in cut.supervisions:
+                assert abs(supervision.start + supervision.duration - supervision.end) < 1e-6
+                assert supervision.recording_id == cut.id and supervision.text is None
+                part = supervision.trim(cut.duration)
+                first, last = (int(round(time / cut.frame_shift)) for time in (part.start, part.end))
+                labels[row, first:last, 0 if supervision.speaker < "b" else 1] = 1
+            assert cut.truncate(duration=cut.duration / 2).duration < cut.duration
+        batch = super().__call__(cuts.sort_by_duration())
+        assert [example.id for example in batch.extra["examples"]] == list(cuts.sort_by_duration().ids)
+        return {"labels": labels}
+
+
 class Changed(DiarizationCollator):
     def __call__(self, cuts):
         batch = super().__call__(cuts)
@@ -222,7 +249,9 @@ def test_a_label_type_of_ones_own_trains_and_is_kept_with_the_run(
     assert "--trust-code" in errors
 
 
-@pytest.mark.parametrize(("name", "outputs"), mostly_slow([("CustomCollator", 2), ("Changed", 1)], "Changed"))
+@pytest.mark.parametrize(
+    ("name", "outputs"), mostly_slow([("Everything", 2), ("CustomCollator", 2), ("Changed", 1)], "Changed")
+)
 def test_a_label_type_of_a_call_alone_trains(
     vaak: Vaak, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, outputs: int
 ):

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import pickle
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +14,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from vaak.audio.config import AudioConfig
+from vaak.audio.features.extractors import Features
 from vaak.audio.segments import Segment
 from vaak.config.base import Component
 from vaak.core.errors import UserError
@@ -207,3 +212,25 @@ def test_a_label_type_of_ones_own(tmp_path: Path):
     ]:
         with pytest.raises(UserError, match=expected):
             make_collator(component, OPTIONS, tmp_path)
+
+
+@pytest.mark.parametrize(("rate", "shift"), [(16000, 0.01), (8000, 0.0125)])
+def test_an_example_is_a_cut_of_lhotse_with_its_frames_labels_and_audio(rate: int, shift: float):
+    """Whatever the length, Lhotse counts the same frames, and reads the same features and samples."""
+    options = AudioConfig(sampling_rate=rate, frame_shift=shift, high_freq=0.0, num_mel_bins=8)
+    extractor = Features(options)
+    for number in range(rate // 10, rate // 10 + 400, 37):
+        samples = np.random.default_rng(number).normal(size=number).astype(np.float32)
+        features = extractor(samples)
+        example = DiarizationExample(
+            "a", features, (Segment(0.0, 0.05, "ann"),), number / rate, audio=partial(np.asarray, samples),
+            frame_shift=extractor.frame_shift, sampling_rate=rate,
+        )  # fmt: skip
+        cut = example.to_lhotse()
+        assert cut.num_frames == len(features)
+        assert np.array_equal(cut.load_features(), features)
+        assert np.array_equal(cut.load_audio(), samples[None])
+        [label] = cut.supervisions
+        assert (label.speaker, label.start, label.end, label.duration) == ("ann", 0.0, 0.05, 0.05)
+        assert (example.end, example.num_features, example.has_recording) == (cut.duration, 8, True)
+        assert pickle.loads(pickle.dumps(replace(example, audio=None))).name == "a"
