@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NoReturn
@@ -84,14 +84,21 @@ class ChatTemplate:
         names = sorted((token.content for token in added if token.special), key=len, reverse=True)
         self._special = re.compile("|".join(map(re.escape, names)))
 
-    def encoded(self, messages: Messages, where: str) -> EncodedPiece:
+    def encoded(self, messages: Messages, where: str, unlearned: Container[int] = ()) -> EncodedPiece:
         """A conversation's tokens, which of them are answers, and the bytes of those; each special token is one.
 
-        Raises DataError, naming ``where``, for a conversation that the template refuses, and where no answer is found.
+        Answers at the places ``unlearned`` aren't among them. Raises DataError, naming ``where``, for a conversation
+        that the template refuses, and where no answer is found.
         """
         written, spans = self._write_messages(messages, where)
         if not spans:
             raise DataError(f"{where}: {OPTION} marks no answer by {{% generation %}}")
+        answering = [place for place, message in enumerate(messages) if message["role"] == "assistant"]
+        if any(place in unlearned for place in answering):
+            if len(spans) != len(answering):
+                marked = f"{OPTION} marks {len(spans)} answers of {len(answering)}"
+                raise DataError(f"{where}: {marked}, so it isn't known which are those with weight 0")
+            spans = [span for span, place in zip(spans, answering, strict=True) if place not in unlearned]
         num_bytes = sum(
             len(self._special.sub("\n", written[start:end]).replace(BROKEN, "").encode()) for start, end in spans
         )

@@ -62,7 +62,7 @@ def generate(
 
 def _messages(text: str) -> list[dict[str, str]]:
     """The conversation that a file has, or a question. Raises UserError for what is neither."""
-    from vaak.text.corpora.readers import messages_of
+    from vaak.text.corpora.conversations import messages_of
 
     if not text.strip():
         raise UserError("--chat: there is no question; give one, or a JSON file of messages")

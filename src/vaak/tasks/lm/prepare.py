@@ -19,16 +19,17 @@ from typing import Any
 import numpy as np
 
 from vaak.config.base import FOLDS_FILE
+from vaak.core.errors import DataError
 from vaak.core.storage.files import write_bytes
 from vaak.report.tables import aligned
 from vaak.runs.prepared import PreparedFolder, Recipe, fingerprint_with_files
 from vaak.tasks.lm.config import LanguageModelDataConfig
 from vaak.tasks.lm.pretrained import save_base
 from vaak.tasks.pretrained import Base
-from vaak.text.chat_template import ChatTemplate, given_template, keep_template, template_for, template_in
+from vaak.text.chat_template import OPTION, ChatTemplate, given_template, keep_template, template_for, template_in
 from vaak.text.corpora.corpus import CorpusBuilder
 from vaak.text.corpora.readers import Document
-from vaak.text.corpora.statistics import statistics_rows
+from vaak.text.corpora.statistics import Skipped, statistics_rows
 from vaak.text.corpora.stores import EncodedPiece, TokenStore, write_encoded, write_tokens
 from vaak.text.tokenizer import Tokenizer, round_trip_report
 from vaak.text.tokenizer_training import TokenizerFactory
@@ -61,8 +62,9 @@ def fingerprint(data: LanguageModelDataConfig, code: Path = Path(), base: Base |
     """A hash of everything prepared data depend on: options, and size and time of change of every source file."""
     tokenizer_file = [Path(data.tokenizer.path)] if data.tokenizer.path else []
     files = [*CorpusBuilder(data.corpus, data.corpus.seed).files, *tokenizer_file]
+    skips = {"skips": True} if data.corpus.has_answers and data.on_bad_example == "skip" else {}
     of_tokenizer = {**TokenizerFactory(data.tokenizer, code).data_options(), "path": data.tokenizer.path}
-    further = {**_of_chats(data, code), **_of_mixture(data)}
+    further = {**_of_chats(data, code), **_of_mixture(data), **skips}
     options = {"corpus": data.corpus.model_dump(mode="json"), "tokenizer": of_tokenizer, **further}
     if base is None:
         return fingerprint_with_files(options, files)
@@ -114,7 +116,8 @@ def _make(
 
     The tokenizer is what ``factory`` has or makes; a file of a chat template is looked for in ``code``.
     """
-    corpus = CorpusBuilder(data.corpus, data.corpus.seed)
+    skip_bad = data.on_bad_example == "skip"
+    corpus = CorpusBuilder(data.corpus, data.corpus.seed, skip_bad)
     splits = corpus.with_train_first() if splits is None else splits
     if isinstance(factory, Base):
         tokenizer = save_base(factory.source, folder, data.max_length)
@@ -138,7 +141,13 @@ def _make(
             if is_mixed:
                 write_bytes(folder / split / SOURCES_FILE, np.array(sources, "<u4").tobytes())
         else:
-            store = write_encoded(folder / split, _conversations(corpus.read(split), template), tokenizer)
+            skipped = Skipped()
+            pieces = _conversations(corpus.read(split), template, skipped if skip_bad else None)
+            store = write_encoded(folder / split, pieces, tokenizer)
+            if skipped:
+                log.warning("%s: %s conversations skipped: %s can't write them", split, f"{len(skipped):,}", OPTION)
+            if not len(store):
+                raise DataError(f"{split} is empty: {OPTION} can't write any of its conversations")
         log.info("%s: %s documents, %s tokens", split, f"{len(store):,}", f"{len(store.tokens):,}")
     statistics = {split: corpus.statistics[split] for split in splits}
     log.info("%s", "\n".join(aligned(statistics_rows(statistics), left=1)))
@@ -155,18 +164,35 @@ def _texts(documents: Iterable[Document], sources: array[int]) -> Iterator[str]:
         yield one.text
 
 
-def _conversations(documents: Iterator[Document], template: ChatTemplate) -> Iterator[EncodedPiece]:
-    """Conversations as a template writes them; of a pair of answers two, of which the last answer counts."""
+def _conversations(
+    documents: Iterator[Document], template: ChatTemplate, skipped: Skipped | None
+) -> Iterator[EncodedPiece]:
+    """Conversations as a template writes them; of a pair of answers two, of which the last answer counts.
+
+    One that it can't write is ``skipped``, or an error where None may be.
+    """
     for one in documents:
-        if not one.rejected:
-            yield template.encoded(one.messages, one.where)
+        try:
+            pieces = _encoded(one, template)
+        except DataError as error:
+            if skipped is None:
+                raise DataError(f"{error} (data.on_bad_example: skip leaves such rows out)") from error
+            skipped.add(str(error))
             continue
-        earlier = sum(message["role"] == "assistant" for message in one.messages[: one.num_asked])
-        for messages in (one.messages, one.rejected):
-            piece = template.encoded(messages, one.where)
-            assert piece.answers is not None
-            begins = piece.answers & ~np.concatenate(([False], piece.answers[:-1]))
-            yield piece._replace(answers=piece.answers & (np.cumsum(begins) > earlier))
+        yield from pieces
+
+
+def _encoded(one: Document, template: ChatTemplate) -> list[EncodedPiece]:
+    if not one.rejected:
+        return [template.encoded(one.messages, one.where, one.unlearned)]
+    earlier = sum(message["role"] == "assistant" for message in one.messages[: one.num_asked])
+    found = []
+    for messages in (one.messages, one.rejected):
+        piece = template.encoded(messages, one.where)
+        assert piece.answers is not None
+        begins = piece.answers & ~np.concatenate(([False], piece.answers[:-1]))
+        found.append(piece._replace(answers=piece.answers & (np.cumsum(begins) > earlier)))
+    return found
 
 
 def loss_of_text(store: TokenStore) -> str:

@@ -24,14 +24,13 @@ from vaak.core.corpus import SplitCorpus
 from vaak.core.errors import DataError
 from vaak.core.splits import SPLITS
 from vaak.core.terminal import followed
+from vaak.text.corpora.conversations import read_chats, read_preferences
 from vaak.text.corpora.readers import (
     Document,
     ReadingOptions,
     find_files,
     missing_column,
-    read_chats,
     read_documents,
-    read_preferences,
 )
 from vaak.text.corpora.sources import (
     FileSource,
@@ -41,7 +40,7 @@ from vaak.text.corpora.sources import (
     TextSource,
     sentences_of_splits,
 )
-from vaak.text.corpora.statistics import PairFilter, SplitStatistics
+from vaak.text.corpora.statistics import PairFilter, Skipped, SplitStatistics
 from vaak.text.tokenizer import normalise
 
 
@@ -68,14 +67,15 @@ class DocumentsBySplit(dict[str, list[str]]):
 class CorpusBuilder(SplitCorpus[Document, Document, DocumentStatistics]):
     """The documents that the options describe, by split."""
 
-    def __init__(self, options: CorpusOptions, seed: int = 0):
+    def __init__(self, options: CorpusOptions, seed: int = 0, skip_bad: bool = False):
         """Look up the sources without reading them; ``seed`` is the grammar's.
 
-        Raises DataError for files, patterns and datasets that don't exist.
+        With ``skip_bad``, conversations that can't be used are left out and counted. Raises DataError for files,
+        patterns and datasets that don't exist.
         """
         self.options = options
-        source = _open_source(options, seed)
-        self._described = source.describe
+        source = _open_source(options, seed, skip_bad)
+        self._described, self.skipped = source.describe, Skipped()
         super().__init__(source, options, "corpus")
 
     def documents(self, split: str) -> Iterator[str]:
@@ -96,7 +96,7 @@ class CorpusBuilder(SplitCorpus[Document, Document, DocumentStatistics]):
         return entry._replace(text=normalise(entry.text))
 
     def split_of(self, entry: Document, split: str, counts: DocumentStatistics) -> str | None:
-        return self.division.of(entry.text)
+        return "train" if entry.problem else self.division.of(entry.text)
 
     def name_of(self, entry: Document) -> tuple[str | None, str]:
         return entry.text if self._is_document(entry.text) else None, entry.text.strip()[:60]
@@ -108,7 +108,10 @@ class CorpusBuilder(SplitCorpus[Document, Document, DocumentStatistics]):
         kept = PairFilter(evaluated, deduplicate=self.options.deduplicate) if is_cut else None
         for document in entries:
             counts.replaced_bytes += document.replaced_bytes
-            if not self._is_document(document.text):
+            if document.problem:
+                counts.unusable += 1
+                self.skipped.add(document.problem)
+            elif not self._is_document(document.text):
                 counts.drop("empty")
             elif kept is not None and (reason := kept.why_dropped(((document.text,),))):
                 counts.drop(reason)
@@ -129,7 +132,7 @@ class CorpusBuilder(SplitCorpus[Document, Document, DocumentStatistics]):
         return f"no document of {source} fell into it; give more documents, other fractions, or files for this split"
 
 
-def _open_source(options: CorpusOptions, seed: int) -> TextSource[Document]:
+def _open_source(options: CorpusOptions, seed: int, skip_bad: bool) -> TextSource[Document]:
     if options.type == "grammar":
         return _open_grammar(options, seed)
     if options.type == "huggingface":
@@ -137,7 +140,8 @@ def _open_source(options: CorpusOptions, seed: int) -> TextSource[Document]:
         return HuggingFaceSource(options.name, options.subset, columns, document)
     files = {split: [(path,) for path in find_files(getattr(options, split), f"corpus.{split}")] for split in SPLITS}
     lacks_train = f"corpus.train: give the files of the training text (type: {options.type})"
-    read = {"chat": read_chats, "preferences": read_preferences}.get(options.type)
+    read_rows = {"chat": read_chats, "preferences": read_preferences}.get(options.type)
+    read = None if read_rows is None else functools.partial(read_rows, skip_bad=skip_bad)
     named: dict[Path, int] = {}
     for number, pattern in enumerate(options.train):
         named |= {path: number for path in find_files([pattern], "corpus.train") if path not in named}

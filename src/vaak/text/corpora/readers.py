@@ -1,20 +1,10 @@
-"""Documents from files: plain text, JSON, CSV, Parquet and conversations, read as streams.
+"""Documents from files: plain text, JSON, CSV and Parquet, read as streams; conversations are in conversations.py.
 
 type      files                    a document
 text      anything in UTF-8        a line, a paragraph (separated by blank lines) or a whole file
 json      a list, or JSON lines    a string, or an object's ``text_column``
 csv       .csv, and .tsv by tabs   the column ``text_column``; the first row names the columns
 parquet   Parquet                  the column ``text_column``
-preferences                        a question and two answers: prompt, chosen, rejected (texts, or lists of messages)
-chat      a list, or JSON lines    a conversation, in one of four forms:
-
-    {"messages": [{"role": "system" | "user" | "assistant" | "tool", "content": text}, …]}
-    {"conversations": [{"from": "system" | "human" | "gpt" | "tool", "value": text}, …]}      ShareGPT's
-    {"prompt": text, "completion": text}
-    {"instruction": text, "input": text, "output": text}      Alpaca's; the input may be empty or missing
-
-The last two are a question of the user and the assistant's answer. A ``tool`` says what a function returned. Other
-keys are not read, but a message with ``tool_calls`` is refused: an answer without them would be learned.
 """
 
 from __future__ import annotations
@@ -26,12 +16,10 @@ import json
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from itertools import takewhile
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from vaak.core.errors import DataError, optional_import
-from vaak.text.tokenizer import normalise
 
 REPLACEMENT = "\ufffd"
 _ESCAPED_BYTES = re.compile("[\udc80-\udcff]")
@@ -67,7 +55,8 @@ class Document(NamedTuple):
 
     A conversation has its ``messages``, too, and its place; its text is what they say. A pair of answers has
     ``messages`` with the chosen one, and ``rejected`` with the other: the first ``num_asked`` of both are the same.
-    ``source`` is the number of the pattern that its file is named by.
+    ``unlearned`` are places of messages that aren't to be learned. ``source`` is the number of the pattern that its
+    file is named by. A ``problem`` is why it can't be used, where it has nothing else.
     """
 
     text: str
@@ -77,6 +66,8 @@ class Document(NamedTuple):
     rejected: tuple[dict[str, str], ...] = ()
     num_asked: int = 0
     source: int = 0
+    unlearned: frozenset[int] = frozenset()
+    problem: str = ""
 
 
 class JsonEntry(NamedTuple):
@@ -148,24 +139,44 @@ def _read_json(path: Path, options: ReadingOptions) -> Iterator[Document]:
         yield checked(_text_of(value, where, options), replaced, where, options)
 
 
-def json_entries(path: Path, options: BytesOptions) -> Iterator[JsonEntry]:
-    """The values of a JSON list, or of JSON lines; blank lines are skipped."""
+def json_entries(
+    path: Path, options: BytesOptions, on_bad: Callable[[DataError], None] | None = None
+) -> Iterator[JsonEntry]:
+    """The values of a JSON list, or of JSON lines; blank lines are skipped.
+
+    Raises DataError for what isn't JSON in UTF-8; with ``on_bad``, that is told of such lines.
+    """
     with open(path, "rb") as file:
         is_list = file.read(4096).removeprefix(b"\xef\xbb\xbf").lstrip()[:1] == b"["
     for piece in _whole_file(path) if is_list else file_lines(path):
-        content, replaced = decoded(piece, path, options)[:2]
-        content = content.removeprefix("\ufeff")
-        if not content.strip():
-            continue
         try:
-            value = json.loads(content)
-        except json.JSONDecodeError as error:
-            line = piece.line + error.lineno - 1
-            raise DataError(f"{path}:{line}: this is not JSON: {error.msg} at column {error.colno}") from error
+            content, replaced = decoded(piece, path, options)[:2]
+            value = _json_value(content.removeprefix("\ufeff"), path, piece.line)
+        except DataError as error:
+            if on_bad is None or is_list:
+                raise
+            on_bad(error)
+            continue
+        if value is _BLANK:
+            continue
         for number, entry in enumerate(value) if is_list else ((None, value),):
             where = f"{path}:{piece.line}" if number is None else f"{path}: entry {number}"
             yield JsonEntry(entry, where, replaced)
             replaced = 0
+
+
+_BLANK = object()
+
+
+def _json_value(content: str, path: Path, line: int) -> Any:
+    """The value of a text that begins at a line of a file, or ``_BLANK``."""
+    if not content.strip():
+        return _BLANK
+    try:
+        return json.loads(content)
+    except json.JSONDecodeError as error:
+        where = f"{path}:{line + error.lineno - 1}"
+        raise DataError(f"{where}: this is not JSON: {error.msg} at column {error.colno}") from error
 
 
 def _read_csv(path: Path, options: ReadingOptions) -> Iterator[Document]:
@@ -345,148 +356,3 @@ def missing_column(where: str, column: str, names: Iterable[str], option: str = 
     close = difflib.get_close_matches(column, names, n=1)
     hint = f"set {option}; did you mean {close[0]!r}?" if close else f"set {option}"
     return DataError(f"{where}: no column {column!r}; the columns are: {', '.join(names) or 'none'} ({hint})")
-
-
-FORMS = "messages, conversations, prompt and completion, or instruction and output"
-
-
-class Keys(NamedTuple):
-    """How a form calls its list of messages, who speaks and what is said; and the roles by its names of them."""
-
-    messages: str
-    role: str
-    content: str
-    roles: dict[str, str]
-
-
-ROLES = ("system", "user", "assistant", "tool")
-OPENAI = Keys("messages", "role", "content", dict(zip(ROLES, ROLES, strict=True)))
-SHAREGPT = Keys("conversations", "from", "value", dict(zip(("system", "human", "gpt", "tool"), ROLES, strict=True)))
-
-
-def read_chats(path: Path, options: BytesOptions) -> Iterator[Document]:
-    """The conversations of a file; the text of each is what its messages say, one after another.
-
-    Raises DataError naming file and line for what isn't a conversation, or has no answer.
-    """
-    _demand_json(path)
-    for row, where, replaced in json_entries(path, options):
-        messages = [
-            (message["role"], checked(message["content"], 0, where, options)) for message in messages_of(row, where)
-        ]
-        if not any(role == "assistant" for role, _ in messages):
-            raise DataError(f"{where}: no turn of the assistant, so there is no answer to learn; add one")
-        replaced += sum(content.replaced_bytes for _, content in messages)
-        text = "\n".join(content.text for _, content in messages)
-        yield Document(text, replaced, where, tuple({"role": role, "content": said.text} for role, said in messages))
-
-
-def read_preferences(path: Path, options: BytesOptions) -> Iterator[Document]:
-    """The pairs of answers of a file; the text of each is what was asked and both answers, one after another.
-
-    Raises DataError naming file and line for what isn't such a pair.
-    """
-    _demand_json(path)
-    for row, where, replaced in json_entries(path, options):
-        asked, *answers = _pair_of(row, where)
-        said = []
-        for message in (*asked, *answers[0], *answers[1]):
-            content = checked(message["content"], 0, where, options)
-            replaced += content.replaced_bytes
-            said.append({"role": message["role"], "content": content.text})
-        first = len(asked)
-        question, chosen, rejected = said[:first], said[first:-1], said[-1:]  # each answer is one message
-        text = "\n".join(message["content"] for message in said)
-        yield Document(text, replaced, where, (*question, *chosen), (*question, *rejected), first)
-
-
-def _pair_of(row: Any, where: str) -> tuple[list[dict[str, str]], list[dict[str, str]], list[dict[str, str]]]:
-    """The messages before the answers, those of the preferred answer, and of the rejected one."""
-    if not isinstance(row, dict) or not {"chosen", "rejected"} <= row.keys():
-        keys = f"the keys are: {', '.join(row) or 'none'}" if isinstance(row, dict) else f"not a {type(row).__name__}"
-        raise DataError(f"{where}: no pair of answers; expected an object with prompt, chosen and rejected; {keys}")
-
-    def messages(name: str, role: str) -> list[dict[str, str]]:
-        given = row.get(name) or []
-        given = [{"role": role, "content": given}] if isinstance(given, str) else given
-        if not isinstance(given, list):
-            raise DataError(f"{where}: {name} is {_shorten_value(given)}; expected text, or a list of messages")
-        return [_message(message, OPENAI, f"{where}: {name}") for message in given]
-
-    asked, chosen, rejected = messages("prompt", "user"), messages("chosen", ANSWERS), messages("rejected", ANSWERS)
-    if not asked:  # both are whole conversations
-        same = takewhile(lambda pair: pair[0] == pair[1], zip(chosen[:-1], rejected[:-1], strict=False))
-        asked = [one for one, _ in same]
-        chosen, rejected = chosen[len(asked) :], rejected[len(asked) :]
-    for name, answer in (("chosen", chosen), ("rejected", rejected)):
-        if [message["role"] for message in answer] != [ANSWERS]:
-            raise DataError(f"{where}: {name} has to be one answer of the {ANSWERS} to what was asked (prompt)")
-    if not asked:
-        raise DataError(f"{where}: nothing was asked; give prompt, or conversations that begin with the same messages")
-    if chosen == rejected:
-        raise DataError(f"{where}: chosen and rejected are the same; leave the pair out")
-    return asked, chosen, rejected
-
-
-ANSWERS = "assistant"
-
-
-def _demand_json(path: Path) -> None:
-    """Raises DataError for a file of another kind, such as Parquet or CSV."""
-    with open(path, "rb") as file:
-        start = file.read(4096).removeprefix(b"\xef\xbb\xbf").lstrip()[:16]
-    if start and start[:1] not in b"[{":
-        raise DataError(
-            f"{path}: conversations are read from a JSON list or JSON lines of objects, but this file begins with "
-            f"{_shorten_value(start.decode('utf-8', 'replace'))}; convert it"
-        )
-
-
-def messages_of(row: Any, where: str) -> list[dict[str, str]]:
-    """The messages of a row, normalised, each ``{"role", "content"}``. Raises DataError where it has none."""
-    if not isinstance(row, dict):
-        raise DataError(f"{where}: expected an object with {FORMS}, not a {type(row).__name__}")
-    keys = OPENAI
-    if "messages" in row:
-        messages = row["messages"]
-    elif "conversations" in row:
-        keys, messages = SHAREGPT, row["conversations"]
-    elif "prompt" in row and "completion" in row:
-        messages = _question_and_answer(row["prompt"], row["completion"])
-    elif "instruction" in row and "output" in row:
-        given = row.get("input") or ""
-        question = (
-            f"{row['instruction']}\n\n{given}" if isinstance(given, str) and given.strip() else row["instruction"]
-        )
-        messages = _question_and_answer(question, row["output"])
-    else:
-        raise DataError(f"{where}: no messages; expected {FORMS}; the keys are: {', '.join(row) or 'none'}")
-    if not isinstance(messages, list) or not messages:
-        expected = f"expected a list of messages with {keys.role} and {keys.content}"
-        raise DataError(f"{where}: {keys.messages} is {_shorten_value(messages)}; {expected}")
-    return [_message(message, keys, f"{where}: message {number}") for number, message in enumerate(messages, start=1)]
-
-
-def _question_and_answer(question: Any, answer: Any) -> list[dict[str, Any]]:
-    return [{"role": "user", "content": question}, {"role": "assistant", "content": answer}]
-
-
-def _message(message: Any, keys: Keys, where: str) -> dict[str, str]:
-    if not isinstance(message, dict):
-        raise DataError(f"{where} is {_shorten_value(message)}; expected an object with {keys.role} and {keys.content}")
-    role, content = message.get(keys.role), message.get(keys.content)
-    if not isinstance(role, str) or role not in keys.roles:
-        raise DataError(f"{where}: {keys.role} is {_shorten_value(role)}; expected one of {', '.join(keys.roles)}")
-    if message.get("tool_calls"):
-        raise DataError(f"{where}: tool_calls are not read; write the calls as text into the content, or drop the row")
-    if not isinstance(content, str):
-        raise DataError(f"{where}: {keys.content} is {_shorten_value(content)}; expected text")
-    if not content.strip():
-        raise DataError(f"{where}: {keys.content} is empty; give it text, or leave the message out")
-    return {"role": keys.roles[role], "content": normalise(content)}
-
-
-def _shorten_value(value: Any) -> str:
-    """A value as JSON, its beginning if it is long."""
-    written = json.dumps(value, ensure_ascii=False)
-    return written if len(written) <= 40 else f"{written[:40]}…"

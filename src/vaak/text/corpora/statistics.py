@@ -5,12 +5,37 @@ Training keeps nothing that an evaluation has too, and nothing twice.
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from vaak.core.splits import digest_of
+
+log = logging.getLogger("vaak")
+MOST_LOGGED = 5
+"""Documents that can't be used of which the log says why."""
+
+
+class Skipped:
+    """The documents that can't be used; the log says of the first ones why, once of each."""
+
+    def __init__(self) -> None:
+        self._said: set[str] = set()
+
+    def __len__(self) -> int:
+        return len(self._said)
+
+    def add(self, problem: str) -> None:
+        if problem in self._said:
+            return
+        self._said.add(problem)
+        if len(self._said) <= MOST_LOGGED:
+            log.warning("skipped: %s", problem)
+        elif len(self._said) == MOST_LOGGED + 1:
+            log.warning("further ones that are skipped are counted only")
+
 
 # Letters, vowel signs and other marks of Devanagari, without its digits and dandas.
 _DEVANAGARI = re.compile("[\u0900-\u0963\u0971-\u097f\ua8e0-\ua8ff]+")
@@ -22,7 +47,7 @@ class SplitStatistics:
     """The contents of a split after cleaning, and what cleaning dropped.
 
     ``words`` are separated by white space; ``bytes`` are UTF-8, the unit of bits per byte. ``duplicates`` and
-    ``also_in_evaluation`` count the documents dropped, ``empty`` the blank ones.
+    ``also_in_evaluation`` count the documents dropped, ``empty`` the blank ones, ``unusable`` those that can't be used.
     """
 
     documents: int = 0
@@ -36,6 +61,7 @@ class SplitStatistics:
     also_in_evaluation: int = 0
     empty: int = 0
     replaced_bytes: int = 0
+    unusable: int = 0
 
     def add(self, text: str) -> None:
         """Count one document; its length is in characters."""
@@ -75,14 +101,18 @@ _COLUMNS = {
     "also_in_evaluation": "in evaluation",
     "empty": "empty",
     "replaced_bytes": "bad bytes",
+    "unusable": "unusable",
 }
+_ONLY_IF_ANY = ("unusable",)
 
 
 def statistics_rows(statistics: Mapping[str, SplitStatistics]) -> list[list[str]]:
     """The cells of a table of the statistics: a header, and a row per split."""
-    rows = [["split", *_COLUMNS.values(), "Devanagari"]]
+    absent = {name for name in _ONLY_IF_ANY if not any(getattr(one, name) for one in statistics.values())}
+    shown = [name for name in _COLUMNS if name not in absent]
+    rows = [["split", *(_COLUMNS[name] for name in shown), "Devanagari"]]
     for split, counts in statistics.items():
-        figures = [f"{getattr(counts, name):,}" for name in _COLUMNS]
+        figures = [f"{getattr(counts, name):,}" for name in shown]
         rows.append([split, *figures, f"{counts.devanagari_share:.1%}"])
     return rows
 

@@ -176,3 +176,37 @@ def test_options_without_effect_are_named(chats: Path, tiny_text: Path, tmp_path
     assert any("data.stride: a conversation is one window" in one for one in warnings)
     warnings = tiny_runs.loaded(tiny_text, tmp_path, "data.loss_on=all").warnings
     assert any("data.loss_on: data.corpus.type is text" in one for one in warnings)
+
+
+def test_weight_0_is_not_learned_and_bad_conversations_are_left_out(
+    chats: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+):
+    talk = [{"role": role, "content": said} for role, said in zip(("user", "assistant") * 2, "abcd", strict=True)]
+    rows: list[Any] = [{"messages": [talk[0], {**talk[1], "weight": 0}, *talk[2:]]}, {"messages": talk[:1]}]
+    refused = [{**talk[0], "content": "not so"}, talk[1]]
+    rows += [{"messages": refused}, {"messages": [talk[0], {**talk[1], "tool_calls": ["call"]}]}]
+    shutil.copytree(chats, tmp_path / "chats")
+    (tmp_path / "chats" / "train.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows) + "{\n")
+    text = (chats / "tiny.yml").read_text().replace(f"{chats}", f"{tmp_path / 'chats'}")
+    (tmp_path / "chats" / "tiny.yml").write_text(text)
+    template = (
+        "{% if messages[0].content == 'not so' %}{{ raise_exception('not so') }}{% endif %}"
+        "{% for message in messages %}"
+        "{{ bos_token }}{{ message.content }}{% if message.role == 'assistant' %}{{ eos_token }}{% endif %}{% endfor %}"
+        "{% if add_generation_prompt %}{{ bos_token }}{% endif %}"
+    )
+    (tmp_path / "template.jinja").write_text(template)
+    options = [f"data.chat_template={tmp_path / 'template.jinja'}", "data.tokenizer.vocab_size=300"]
+    with pytest.raises(
+        DataError, match=r"train.jsonl:2: no turn of the assistant.* \(data.on_bad_example: skip leaves"
+    ):
+        task_of(tmp_path / "chats", tmp_path / "strict", *options)
+    task = task_of(tmp_path / "chats", tmp_path / "run", *options, "data.on_bad_example=skip")
+    assert len(task.prepared.store("train")) == 1
+    dataset: Any = task.dataset("train")
+    targets = dataset.example(0, np.random.default_rng(0)).targets
+    assert task.tokenizer.decode(targets[targets != IGNORED].tolist()) == "d", "b has weight 0"
+    skipped = [line for line in caplog.messages if line.startswith("skipped: ")]
+    assert [re.sub(r".*train.jsonl:(\d+).*", r"\1", line) for line in skipped] == ["2", "4", "5", "3"]
+    assert any(line.startswith("train: 1 conversations skipped") for line in caplog.messages)
+    assert task.prepared.about["statistics"]["train"]["unusable"] == 3

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from vaak.core.errors import DataError
-from vaak.text.corpora.readers import read_chats
+from vaak.text.corpora.conversations import MESSAGE_KEYS, ROW_KEYS, key_table, read_chats
 
 STRICT = SimpleNamespace(on_invalid_utf8="fail")
 ASKED, ANSWERED = {"role": "user", "content": "कौन?"}, {"role": "assistant", "content": "राम।"}
@@ -50,13 +50,147 @@ def test_a_message_that_calls_no_tool_may_say_so(tmp_path: Path):
     assert chats(tmp_path / "chats.jsonl", row) == [(ASKED, ANSWERED, ASKED)]
 
 
-@pytest.mark.parametrize("content", [b"PAR1\x15\x04\xff", b"prompt,completion\na,b\n", b"\x1f\x8b\x08", b"\xff\xfe[\0"])
+@pytest.mark.parametrize("content", [b"prompt,completion\na,b\n", b"\x1f\x8b\x08", b"\xff\xfe[\0"])
 def test_a_file_of_another_kind_is_an_error_in_a_line(tmp_path: Path, content: bytes):
     (tmp_path / "chats").write_bytes(content)
     with pytest.raises(
         DataError, match=r"chats: conversations are read from a JSON list or JSON lines of.*convert it$"
     ):
         list(read_chats(tmp_path / "chats", STRICT))
+
+
+def test_parquet_has_the_rows_of_json(tmp_path: Path):
+    pyarrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    rows = [
+        {"messages": [ASKED, {**ANSWERED, "weight": 0}, ASKED, {**ANSWERED, "weight": 1}], "id": 1},
+        {"messages": [ASKED, ANSWERED], "id": 2},
+    ]
+    parquet.write_table(pyarrow.Table.from_pylist(rows), tmp_path / "chats.parquet")
+    (tmp_path / "chats.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    theirs, ours = (list(read_chats(tmp_path / f"chats.{ending}", STRICT)) for ending in ("parquet", "jsonl"))
+    assert [(one.messages, one.unlearned) for one in theirs] == [(one.messages, one.unlearned) for one in ours]
+    assert [one.unlearned for one in theirs] == [{1}, set()]
+    assert theirs[1].where == f"{tmp_path / 'chats.parquet'}: row 1"
+    (tmp_path / "chats.parquet").write_bytes(b"PAR1\x15\x04\xff")
+    with pytest.raises(DataError, match=r"chats.parquet: this is not a readable Parquet file"):
+        list(read_chats(tmp_path / "chats.parquet", STRICT))
+
+
+SAID = {"a": 1}
+OF_ROW: dict[str, tuple[Any, str | None]] = {
+    "messages": ([ASKED, ANSWERED], None),
+    "conversations": ([{"from": "human", "value": "कौन?"}, {"from": "gpt", "value": "राम।"}], None),
+    "prompt": ("कौन?", None),
+    "completion": ("राम।", None),
+    "instruction": ("कौन?", None),
+    "input": ("", None),
+    "output": ("राम।", None),
+    "system": ("", None),
+    "history": ([], None),
+    "label": (False, "label is false, so the completion isn't to be learned"),
+    "weight": (0.5, "weight is 0.5; all conversations count alike"),
+}
+"""A value of each key that is read, with what is said of it; of others, any value says that it isn't read."""
+WITH = {"completion": {"prompt": "कौन?"}, "output": {"instruction": "कौन?"}}
+WITH |= {
+    "prompt": {"completion": "राम।"},
+    "instruction": {"output": "राम।"},
+    "label": {"prompt": "कौन?", "completion": "राम।"},
+}
+OF_MESSAGE: dict[str, tuple[Any, str | None]] = {
+    "role": ("assistant", None),
+    "content": ([{"type": "text", "text": "राम"}, {"type": "text", "text": "।"}], None),
+    "weight": (2, "weight is 2; expected 0"),
+    "train": ("no", 'train is "no"; expected true or false'),
+    "training": ("no", 'training is "no"; expected'),
+    "loss": ("no", 'loss is "no"; expected'),
+}
+
+
+def tried(path: Path, row: Any) -> str | None:
+    """The message of the error that a row is; None where it is one question and its answer."""
+    try:
+        path.write_text(json.dumps(row))
+        [document] = read_chats(path, STRICT)
+    except DataError as error:
+        return str(error)
+    assert document.messages == (ASKED, ANSWERED)
+    return None
+
+
+@pytest.mark.parametrize("key", ROW_KEYS)
+def test_each_key_of_a_row_is_obeyed_or_refused_by_name(tmp_path: Path, key: str, caplog: pytest.LogCaptureFixture):
+    caplog.set_level("INFO")
+    value, said = OF_ROW.get(key, (SAID, f"{key} "))
+    outcome = ROW_KEYS[key].outcome
+    assert (outcome == "read") == (key in OF_ROW)
+    rest = WITH.get(key, {} if key in ("messages", "conversations") else {"messages": [ASKED, ANSWERED]})
+    found = tried(tmp_path / "chats.jsonl", {**rest, key: value})
+    if outcome == "not read":
+        assert (found, f"keys that aren't read: {key}" in caplog.text) == (None, True)
+    else:
+        assert (found or "").startswith(f"{tmp_path / 'chats.jsonl'}:1: {said}") if said else found is None, found
+    empties: tuple[Any, ...] = (None, False, "", []) if outcome == "refused" else ()
+    for empty in empties:
+        assert tried(tmp_path / "chats.jsonl", {**rest, key: empty}) is None
+
+
+@pytest.mark.parametrize("key", MESSAGE_KEYS)
+def test_each_key_of_a_message_is_obeyed_or_refused_by_name(tmp_path: Path, key: str, caplog: pytest.LogCaptureFixture):
+    caplog.set_level("INFO")
+    if key in ("from", "value"):
+        return  # of the other form, above
+    value, said = OF_MESSAGE.get(key, (SAID, f"message 2: {key} "))
+    outcome = MESSAGE_KEYS[key].outcome
+    assert (outcome == "read") == (key in OF_MESSAGE)
+    found = tried(tmp_path / "chats.jsonl", {"messages": [ASKED, {**ANSWERED, key: value}]})
+    if outcome == "not read":
+        assert (found, f"keys that aren't read: {key} of messages" in caplog.text) == (None, True)
+    elif said is None:
+        assert found is None
+    else:
+        assert said in str(found)
+
+
+def test_the_table_of_keys_is_that_of_the_code():
+    text = (Path(__file__).parents[4] / "docs" / "chat.md").read_text(encoding="utf-8")
+    assert "\n".join(key_table()) in text, (
+        "python -c 'from vaak.text.corpora import conversations as c; print(*c.key_table(), sep=chr(10))'"
+    )
+
+
+def test_what_isnt_to_be_learned_isnt(tmp_path: Path):
+    talk = [
+        ASKED,
+        {**ANSWERED, "weight": 0},
+        {**ASKED, "weight": 0},
+        {**ANSWERED, "train": True},
+        {**ANSWERED, "loss": False},
+    ]
+    rows = [
+        {"messages": talk},
+        {"system": "सुनो", "messages": talk},
+        {"prompt": [ASKED, ANSWERED, ASKED], "completion": [ANSWERED]},
+        {"prompt": "कौन?", "completion": "राम।", "label": True, "weight": 1},
+        {"instruction": "कौन?", "output": "राम।", "history": [["क्या?", "हाँ।"]]},
+    ]
+    (tmp_path / "chats.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    found = list(read_chats(tmp_path / "chats.jsonl", STRICT))
+    assert [one.unlearned for one in found] == [{1, 2, 4}, {2, 3, 5}, {0, 1, 2}, set(), set()]
+    assert found[1].messages[0] == {"role": "system", "content": "सुनो"}
+    assert [one["content"] for one in found[4].messages] == ["क्या?", "हाँ।", "कौन?", "राम।"]
+
+
+def test_one_bad_row_among_many_is_left_out_where_that_is_asked_for(tmp_path: Path):
+    good = json.dumps({"messages": [ASKED, ANSWERED]}).encode()
+    bad = [b'{"messages": [', json.dumps({"messages": [ASKED]}).encode(), b'{"prompt": "\xff", "completion": "a"}']
+    (tmp_path / "chats.jsonl").write_bytes(b"\n".join([good, bad[0], good, *bad[1:], good, bad[0], b""]))
+    found = list(read_chats(tmp_path / "chats.jsonl", STRICT, skip_bad=True))
+    assert [len(one.messages) for one in found if not one.problem] == [2, 2, 2]
+    problems = [one.problem.removeprefix(f"{tmp_path / 'chats.jsonl'}:") for one in found if one.problem]
+    assert [one.split(":")[0] for one in problems] == ["2", "4", "5", "7"]
+    with pytest.raises(DataError, match=r"chats.jsonl:2: this is not JSON"):
+        list(read_chats(tmp_path / "chats.jsonl", STRICT))
 
 
 def test_a_byte_order_mark_and_blank_lines_may_come_first(tmp_path: Path):
@@ -89,6 +223,22 @@ def test_a_byte_order_mark_and_blank_lines_may_come_first(tmp_path: Path):
         ),
         ({"conversations": {}}, "conversations is {}; expected a list of messages with from and value"),
         ({"conversations": ["राम"]}, 'message 1 is "राम"; expected an object with from and value'),
+        (
+            {"messages": [ASKED, {**ANSWERED, "weight": 0}]},
+            "each answer has weight 0 (or train: false), so there is none to learn",
+        ),
+        (
+            {"messages": [{**ASKED, "train": True}, ANSWERED]},
+            "message 1: train asks to learn what the user says; only answers of the assistant are learned",
+        ),
+        (
+            {"messages": [ASKED, {**ANSWERED, "weight": 1, "train": False}]},
+            "message 2: weight and train say different things",
+        ),
+        (
+            {"messages": [{**ASKED, "content": [{"type": "image_url"}]}, ANSWERED]},
+            'message 1: content has a part of type "image_url"; a language model reads text only',
+        ),
         (
             {"conversations": [{"from": "user", "value": "कौन?"}]},
             'message 1: from is "user"; expected one of system, human, gpt, tool',

@@ -1,0 +1,485 @@
+"""Conversations from JSON lists, JSON lines and Parquet, and pairs of answers: rows of the formats that people have.
+
+    {"messages": [{"role": "system" | "user" | "assistant" | "tool", "content": text}, …]}    OpenAI, Mistral, …
+    {"conversations": [{"from": "system" | "human" | "gpt" | "tool", "value": text}, …]}      ShareGPT
+    {"prompt": text or messages, "completion": text or messages}                              TRL
+    {"instruction": text, "input": text, "output": text}      Alpaca; the input may be empty or missing
+
+A prompt and an instruction are a question of the user, a completion and an output the assistant's answer. A ``tool``
+says what a function returned. What each further key means is in ``ROW_KEYS`` and ``MESSAGE_KEYS``: one that changes
+what is to be learned is obeyed, or refused by name; others aren't read, and are named in one line of the log.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from itertools import takewhile
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+from vaak.core.errors import DataError, optional_import
+from vaak.core.names import list_names
+from vaak.text.corpora.readers import BytesOptions, Document, JsonEntry, Read, checked, json_entries
+from vaak.text.tokenizer import normalise
+
+log = logging.getLogger("vaak")
+FORMS = "messages, conversations, prompt and completion, or instruction and output"
+ANSWERS = "assistant"
+ROLES = ("system", "user", ANSWERS, "tool")
+
+
+class Keys(NamedTuple):
+    """How a form calls its list of messages, who speaks and what is said; and the roles by its names of them."""
+
+    messages: str
+    role: str
+    content: str
+    roles: dict[str, str]
+
+
+OPENAI = Keys(
+    "messages", "role", "content", {**dict(zip(ROLES, ROLES, strict=True)), "developer": "system", "function": "tool"}
+)
+SHAREGPT = Keys(
+    "conversations", "from", "value",
+    {**dict(zip(("system", "human", "gpt", "tool"), ROLES, strict=True)), "observation": "tool"},
+)  # fmt: skip
+
+Outcome = Literal["read", "refused", "not read"]
+
+
+class KeyRule(NamedTuple):
+    """What becomes of a key: ``formats`` that have it, and what is done, in words.
+
+    A refused key may be there as long as it says nothing: null, false, an empty text or list.
+    """
+
+    formats: str
+    outcome: Outcome
+    meaning: str
+
+
+_CALLS = "write the calls as text into the content, or drop the row"
+_FUNCTIONS = "write what functions there are into the system message"
+_MEDIA = "a language model reads text only"
+_THOUGHTS = "write the thoughts into the content, as your template would"
+_TOKENS = "give texts; Vaak makes the tokens"
+_PAIRS = "data.corpus.type preferences takes prompt, chosen and rejected"
+
+ROW_KEYS: dict[str, KeyRule] = {
+    "messages": KeyRule("OpenAI, Mistral, TRL, axolotl", "read", "the conversation"),
+    "conversations": KeyRule("ShareGPT", "read", "the conversation"),
+    "prompt": KeyRule("TRL", "read", "text is a question of the user; of messages, no answer is learned"),
+    "completion": KeyRule("TRL", "read", "text is the assistant's answer; of messages, each answer is learned"),
+    "instruction": KeyRule("Alpaca", "read", "a question of the user"),
+    "input": KeyRule("Alpaca", "read", "follows the instruction after an empty line"),
+    "output": KeyRule("Alpaca", "read", "the assistant's answer"),
+    "system": KeyRule("ShareGPT, Alpaca", "read", "the system message, where the conversation has none"),
+    "history": KeyRule("Alpaca", "read", "earlier questions and answers, in pairs, all learned"),
+    "label": KeyRule("TRL (KTO)", "read", "true: the completion is learned; false is refused: it would be learned"),
+    "weight": KeyRule("several", "read", "1 is as without; another is refused"),
+    "tools": KeyRule("OpenAI, Mistral, TRL, ShareGPT", "refused", _FUNCTIONS),
+    "functions": KeyRule("OpenAI", "refused", _FUNCTIONS),
+    "chat_template_kwargs": KeyRule("TRL", "refused", "write what they say into a template of your own"),
+    "documents": KeyRule("transformers", "refused", "write them into a message"),
+    "segments": KeyRule("axolotl (input_output)", "refused", "write them as messages"),
+    "completions": KeyRule("TRL (stepwise)", "refused", "give one completion"),
+    "labels": KeyRule("TRL (stepwise), tokens", "refused", "give one completion"),
+    "chosen": KeyRule("TRL", "refused", _PAIRS),
+    "rejected": KeyRule("TRL", "refused", _PAIRS),
+    "preferred_output": KeyRule("OpenAI", "refused", _PAIRS),
+    "non_preferred_output": KeyRule("OpenAI", "refused", _PAIRS),
+    "margin": KeyRule("TRL", "refused", "all pairs count alike"),
+    "images": KeyRule("TRL, axolotl", "refused", _MEDIA),
+    "image": KeyRule("TRL", "refused", _MEDIA),
+    "videos": KeyRule("TRL, LLaMA-Factory", "refused", _MEDIA),
+    "audios": KeyRule("LLaMA-Factory", "refused", _MEDIA),
+    "input_ids": KeyRule("tokens", "refused", _TOKENS),
+    "attention_mask": KeyRule("tokens", "refused", _TOKENS),
+    "completion_mask": KeyRule("TRL", "refused", _TOKENS),
+    "assistant_masks": KeyRule("TRL", "refused", _TOKENS),
+    "parallel_tool_calls": KeyRule("OpenAI", "not read", "without tools it says nothing"),
+}
+
+MESSAGE_KEYS: dict[str, KeyRule] = {
+    "role": KeyRule("OpenAI, Mistral, TRL, axolotl", "read", "`developer` is the system, `function` a tool"),
+    "from": KeyRule("ShareGPT", "read", "`human` is the user, `gpt` the assistant, `observation` a tool"),
+    "content": KeyRule("OpenAI, Mistral, TRL, axolotl", "read", "text, or a list of parts of type text, joined"),
+    "value": KeyRule("ShareGPT", "read", "text"),
+    "weight": KeyRule("OpenAI, Mistral, ShareGPT", "read", "of an answer: 0 isn't learned or scored, 1 is"),
+    "train": KeyRule("axolotl", "read", "of an answer: false isn't learned or scored, true is"),
+    "training": KeyRule("axolotl", "read", "as `train`"),
+    "loss": KeyRule("ms-swift", "read", "as `train`"),
+    "train_detail": KeyRule("axolotl", "refused", "an answer is learned as a whole, or not"),
+    "training_detail": KeyRule("axolotl", "refused", "an answer is learned as a whole, or not"),
+    "prefix": KeyRule("Mistral", "refused", "write the whole answer"),
+    "tool_calls": KeyRule("OpenAI, Mistral, TRL", "refused", _CALLS),
+    "function_call": KeyRule("OpenAI", "refused", _CALLS),
+    "refusal": KeyRule("OpenAI", "refused", "write it as the content"),
+    "reasoning_content": KeyRule("axolotl, transformers", "refused", _THOUGHTS),
+    "reasoning": KeyRule("several", "refused", _THOUGHTS),
+    "thinking": KeyRule("TRL, transformers", "refused", _THOUGHTS),
+    "audio": KeyRule("OpenAI", "refused", _MEDIA),
+    "images": KeyRule("several", "refused", _MEDIA),
+    "name": KeyRule("OpenAI", "not read", "who of several says it"),
+    "tool_call_id": KeyRule("OpenAI, Mistral", "not read", "calls are text here"),
+}
+_SWITCHES = ("train", "training", "loss")
+
+
+class Conversation(NamedTuple):
+    """Messages, normalised, each ``{"role", "content"}``, and the places of those that aren't learned."""
+
+    messages: list[dict[str, str]]
+    unlearned: frozenset[int] = frozenset()
+
+
+def key_table() -> list[str]:
+    """Return the lines of a table of all keys, and what becomes of each."""
+    lines = ["| key | of | formats | | what it means |", "|---|---|---|---|---|"]
+    for of, rules in (("a row", ROW_KEYS), ("a message", MESSAGE_KEYS)):
+        for key, rule in rules.items():
+            lines.append(f"| `{key}` | {of} | {rule.formats} | {rule.outcome} | {rule.meaning} |")
+    return lines
+
+
+def read_chats(path: Path, options: BytesOptions, skip_bad: bool = False) -> Iterator[Document]:
+    """The conversations of a file; the text of each is what its messages say, one after another.
+
+    Raises DataError naming file and line for what isn't a conversation, or has no answer to learn; with ``skip_bad``,
+    that is a document with a ``problem``.
+    """
+    yield from _read_rows(path, options, skip_bad, _chat)
+
+
+def _chat(row: Any, where: str, options: BytesOptions) -> tuple[Document, int]:
+    messages, unlearned = conversation_of(row, where)
+    said = [(message["role"], checked(message["content"], 0, where, options)) for message in messages]
+    answers = {place for place, (role, _) in enumerate(said) if role == ANSWERS}
+    if not answers:
+        raise DataError(f"{where}: no turn of the assistant, so there is no answer to learn; add one")
+    if answers <= unlearned:
+        raise DataError(f"{where}: each answer has weight 0 (or train: false), so there is none to learn")
+    text = "\n".join(content.text for _, content in said)
+    kept = tuple({"role": role, "content": content.text} for role, content in said)
+    replaced = sum(content.replaced_bytes for _, content in said)
+    return Document(text, 0, where, kept, unlearned=unlearned), replaced
+
+
+def read_preferences(path: Path, options: BytesOptions, skip_bad: bool = False) -> Iterator[Document]:
+    """The pairs of answers of a file; the text of each is what was asked and both answers, one after another.
+
+    Raises DataError naming file and line for what isn't such a pair; with ``skip_bad``, that has a ``problem``.
+    """
+    yield from _read_rows(path, options, skip_bad, _preference)
+
+
+def _preference(row: Any, where: str, options: BytesOptions) -> tuple[Document, int]:
+    asked, *answers = _pair_of(row, where)
+    said, replaced = [], 0
+    for message in (*asked, *answers[0], *answers[1]):
+        content = checked(message["content"], 0, where, options)
+        replaced += content.replaced_bytes
+        said.append({"role": message["role"], "content": content.text})
+    first = len(asked)
+    question, chosen, rejected = said[:first], said[first:-1], said[-1:]  # each answer is one message
+    text = "\n".join(message["content"] for message in said)
+    return Document(text, 0, where, (*question, *chosen), (*question, *rejected), first), replaced
+
+
+Make = Callable[[Any, str, BytesOptions], tuple[Document, int]]
+
+
+def _read_rows(path: Path, options: BytesOptions, skip_bad: bool, make: Make) -> Iterator[Document]:
+    """What ``make`` makes of each row, with the bytes that were replaced in it; what isn't read is named at the end."""
+    unread: dict[str, int] = {}
+    problems: list[str] = []
+    on_bad = (lambda error: problems.append(str(error))) if skip_bad else None
+    for row, where, replaced in _rows(path, options, on_bad):
+        while problems:
+            yield Document("", 0, problem=problems.pop(0))
+        _count_unread(row, unread)
+        try:
+            document, more = make(row, where, options)
+        except DataError as error:
+            if not skip_bad:
+                raise DataError(f"{error} (data.on_bad_example: skip leaves such rows out)") from error
+            yield Document("", replaced, where, problem=str(error))
+            continue
+        yield document._replace(replaced_bytes=replaced + more)
+    yield from (Document("", 0, problem=one) for one in problems)
+    if unread:
+        log.info("%s: keys that aren't read: %s", path, list_names(sorted(unread)))
+
+
+def _count_unread(row: Any, unread: dict[str, int]) -> None:
+    """Count the keys of a row, and of its messages, that aren't read and say something."""
+    if not isinstance(row, dict):
+        return
+    pair = {"chosen", "rejected", "preferred_output", "non_preferred_output"}
+    for key, value in row.items():
+        rule = ROW_KEYS.get(key)
+        if (rule is None or rule.outcome == "not read") and key not in pair and _says_something(value):
+            unread[key] = unread.get(key, 0) + 1
+    for name in ("messages", "conversations", "prompt", "completion"):
+        for message in row[name] if isinstance(row.get(name), list) else ():
+            for key, value in message.items() if isinstance(message, dict) else ():
+                rule = MESSAGE_KEYS.get(key)
+                if (rule is None or rule.outcome == "not read") and _says_something(value):
+                    unread[f"{key} of messages"] = unread.get(f"{key} of messages", 0) + 1
+
+
+def _rows(path: Path, options: BytesOptions, on_bad: Callable[[DataError], None] | None) -> Iterator[JsonEntry]:
+    """The rows of a file; ``on_bad`` is told of lines that can't be read.
+
+    Raises DataError for a file that is neither JSON nor Parquet.
+    """
+    with open(path, "rb") as file:
+        start = file.read(4096)
+    if start.startswith(b"PAR1"):
+        yield from _parquet_rows(path)
+        return
+    start = start.removeprefix(b"\xef\xbb\xbf").lstrip()[:16]
+    if start and start[:1] not in b"[{":
+        raise DataError(
+            f"{path}: conversations are read from a JSON list or JSON lines of objects, or Parquet, but this file "
+            f"begins with {_shorten_value(start.decode('utf-8', 'replace'))}; convert it"
+        )
+    yield from json_entries(path, options, on_bad)
+
+
+def _parquet_rows(path: Path) -> Iterator[JsonEntry]:
+    """The rows of a Parquet file as JSON would have them: keys that another row has are null."""
+    with optional_import(f"{path}: reading Parquet requires pyarrow", "hf"):
+        import pyarrow
+        import pyarrow.parquet
+    try:
+        with pyarrow.parquet.ParquetFile(path) as file:
+            number, bytes_per_row = 0, path.stat().st_size / max(file.metadata.num_rows, 1)
+            for batch in file.iter_batches(batch_size=256):
+                for row in batch.to_pylist():
+                    yield JsonEntry(row, f"{path}: row {number}", 0)
+                    number += 1
+                    Read.num_bytes += bytes_per_row
+    except (pyarrow.ArrowException, UnicodeDecodeError) as error:
+        raise DataError(f"{path}: this is not a readable Parquet file: {error}") from error
+
+
+def messages_of(row: Any, where: str) -> list[dict[str, str]]:
+    """The messages of a row, normalised, each ``{"role", "content"}``. Raises DataError where it has none."""
+    return conversation_of(row, where).messages
+
+
+def conversation_of(row: Any, where: str) -> Conversation:
+    """The conversation of a row. Raises DataError where it has none, and for keys that can't be obeyed."""
+    if not isinstance(row, dict):
+        raise DataError(f"{where}: expected an object with {FORMS}, not a {type(row).__name__}")
+    row = {key: value for key, value in row.items() if value is not None}
+    _refuse_keys(row, ROW_KEYS, where)
+    _obey_of_row(row, where)
+    keys, messages, unlearned = _form_of(row, where)
+    if not isinstance(messages, list) or not messages:
+        expected = f"expected a list of messages with {keys.role} and {keys.content}"
+        raise DataError(f"{where}: {keys.messages} is {_shorten_value(messages)}; {expected}")
+    found = list[dict[str, str]]()
+    for number, message in enumerate(messages, start=1):
+        found.append(_message(message, keys, f"{where}: message {number}"))
+        if not _is_learned(message, found[-1]["role"], f"{where}: message {number}"):
+            unlearned.add(number - 1)
+    return _with_system(row, Conversation(found, frozenset(unlearned)), where)
+
+
+def _form_of(row: Mapping[str, Any], where: str) -> tuple[Keys, Any, set[int]]:
+    """The names by which a row has its messages, these, and the places of those that its form doesn't learn."""
+    if "messages" in row:
+        return _keys_of(row["messages"], OPENAI), row["messages"], set()
+    if "conversations" in row:
+        return _keys_of(row["conversations"], SHAREGPT), row["conversations"], set()
+    if "prompt" in row and "completion" in row:
+        return _prompt_and_completion(row["prompt"], row["completion"])
+    if "instruction" in row and "output" in row:
+        given = row.get("input") or ""
+        has_more = isinstance(given, str) and bool(given.strip())
+        question = f"{row['instruction']}\n\n{given}" if has_more else row["instruction"]
+        earlier = _earlier_turns(row.get("history") or [], where)
+        return OPENAI, [*earlier, *_question_and_answer(question, row["output"])], set()
+    raise DataError(f"{where}: no messages; expected {FORMS}; the keys are: {', '.join(row) or 'none'}")
+
+
+def _keys_of(messages: Any, usual: Keys) -> Keys:
+    """The names of the other form, where the first message has these."""
+    other = SHAREGPT if usual is OPENAI else OPENAI
+    first = messages[0] if isinstance(messages, list) and messages else None
+    if isinstance(first, dict) and usual.role not in first and {other.role, other.content} <= first.keys():
+        return other
+    return usual
+
+
+def _prompt_and_completion(prompt: Any, completion: Any) -> tuple[Keys, Any, set[int]]:
+    """Texts, or messages, of which those of the prompt aren't learned."""
+    are_messages = [
+        isinstance(one, list) and all(isinstance(part, dict) for part in one) for one in (prompt, completion)
+    ]
+    if not any(are_messages):
+        return OPENAI, _question_and_answer(prompt, completion), set()
+    asked = prompt if are_messages[0] else [{"role": "user", "content": prompt}]
+    answered = completion if are_messages[1] else [{"role": ANSWERS, "content": completion}]
+    return OPENAI, [*asked, *answered], {*range(len(asked))}
+
+
+def _earlier_turns(history: Any, where: str) -> list[dict[str, Any]]:
+    """The messages of Alpaca's ``history``: pairs of a question and an answer."""
+    if not isinstance(history, list) or not all(isinstance(pair, list) and len(pair) == 2 for pair in history):
+        raise DataError(f"{where}: history is {_shorten_value(history)}; expected pairs of a question and an answer")
+    return [message for pair in history for message in _question_and_answer(*pair)]
+
+
+def _question_and_answer(question: Any, answer: Any) -> list[dict[str, Any]]:
+    return [{"role": "user", "content": question}, {"role": ANSWERS, "content": answer}]
+
+
+def _with_system(row: Mapping[str, Any], found: Conversation, where: str) -> Conversation:
+    """The conversation after the row's ``system``, if there is one and it has none itself."""
+    given = row.get("system")
+    if not _says_something(given):
+        return found
+    system = _message({"role": "system", "content": given}, OPENAI, f"{where}: system")
+    if found.messages[0]["role"] != "system":
+        return Conversation([system, *found.messages], frozenset(place + 1 for place in found.unlearned))
+    if found.messages[0] == system:
+        return found
+    raise DataError(f"{where}: system, and a first message of the system that says something else; leave one out")
+
+
+def _refuse_keys(given: Mapping[str, Any], rules: Mapping[str, KeyRule], where: str) -> None:
+    for key, value in given.items():
+        if key in rules and rules[key].outcome == "refused" and _says_something(value):
+            are = "are" if key.endswith("s") else "is"
+            raise DataError(f"{where}: {key} {are} not read; {rules[key].meaning}")
+
+
+def _says_something(value: Any) -> bool:
+    """Whether a value is more than null, false, or empty; a structure of Parquet has its keys, with nulls."""
+    if isinstance(value, dict):
+        return any(map(_says_something, value.values()))
+    return value is not None and value is not False and value not in ("", [], ())
+
+
+def _obey_of_row(row: Mapping[str, Any], where: str) -> None:
+    """Raise DataError where a row says of itself that it isn't to be learned as others are."""
+    if "completion" in row and isinstance(row.get("label"), bool) and not row["label"]:
+        raise DataError(f"{where}: label is false, so the completion isn't to be learned; leave the row out")
+    weight = row.get("weight", 1)
+    if weight != 1:
+        raise DataError(f"{where}: weight is {_shorten_value(weight)}; all conversations count alike: 1, or none")
+
+
+def _is_learned(message: Mapping[str, Any], role: str, where: str) -> bool:
+    """Whether a message isn't to be left unlearned, by its weight or one of the switches."""
+    said = dict[str, bool]()
+    weight = message.get("weight")
+    if weight is not None:
+        if isinstance(weight, bool) or weight not in (0, 1):
+            raise DataError(f"{where}: weight is {_shorten_value(weight)}; expected 0 (isn't learned) or 1")
+        said["weight"] = bool(weight)
+    for key in _SWITCHES:
+        value = message.get(key)
+        if value is not None:
+            if value not in (False, True, 0, 1):
+                raise DataError(f"{where}: {key} is {_shorten_value(value)}; expected true or false")
+            said[key] = bool(value)
+    if role != ANSWERS and any(said.values()):
+        key = next(key for key, value in said.items() if value)
+        raise DataError(f"{where}: {key} asks to learn what the {role} says; only answers of the {ANSWERS} are learned")
+    if len({*said.values()}) > 1:
+        raise DataError(f"{where}: {' and '.join(said)} say different things; leave one out")
+    return all(said.values())
+
+
+def _message(message: Any, keys: Keys, where: str) -> dict[str, str]:
+    if not isinstance(message, dict):
+        raise DataError(f"{where} is {_shorten_value(message)}; expected an object with {keys.role} and {keys.content}")
+    role = message.get(keys.role)
+    if not isinstance(role, str) or role not in keys.roles:
+        raise DataError(f"{where}: {keys.role} is {_shorten_value(role)}; expected one of {', '.join(keys.roles)}")
+    _refuse_keys(message, MESSAGE_KEYS, where)
+    content = _text_of_parts(message.get(keys.content), f"{where}: {keys.content}")
+    if not isinstance(content, str):
+        raise DataError(f"{where}: {keys.content} is {_shorten_value(content)}; expected text")
+    if not content.strip():
+        raise DataError(f"{where}: {keys.content} is empty; give it text, or leave the message out")
+    return {"role": keys.roles[role], "content": normalise(content)}
+
+
+def _text_of_parts(content: Any, where: str) -> Any:
+    """The texts of a content's parts together; a content that isn't a list of parts as it is."""
+    if not isinstance(content, list) or not content:
+        return content
+    if not all(isinstance(part, dict) and "type" in part for part in content):
+        return content
+    for part in content:
+        if part["type"] != "text" or not isinstance(part.get("text"), str):
+            raise DataError(f"{where} has a part of type {_shorten_value(part['type'])}; {_MEDIA}")
+    return "".join(part["text"] for part in content)
+
+
+def _pair_of(row: Any, where: str) -> tuple[list[dict[str, str]], list[dict[str, str]], list[dict[str, str]]]:
+    """The messages before the answers, those of the preferred answer, and of the rejected one."""
+    row = _as_trl(row, where) if isinstance(row, dict) else row
+    if not isinstance(row, dict) or not {"chosen", "rejected"} <= row.keys():
+        keys = f"the keys are: {', '.join(row) or 'none'}" if isinstance(row, dict) else f"not a {type(row).__name__}"
+        raise DataError(f"{where}: no pair of answers; expected an object with prompt, chosen and rejected; {keys}")
+    allowed = {key: rule for key, rule in ROW_KEYS.items() if key not in ("chosen", "rejected")}
+    _refuse_keys(row, allowed, where)
+    _obey_of_row(row, where)
+
+    asked = _side(row, "prompt", "user", where)
+    chosen, rejected = (_side(row, name, ANSWERS, where) for name in ("chosen", "rejected"))
+    if not asked:  # both are whole conversations
+        same = takewhile(lambda pair: pair[0] == pair[1], zip(chosen[:-1], rejected[:-1], strict=False))
+        asked = [one for one, _ in same]
+        chosen, rejected = chosen[len(asked) :], rejected[len(asked) :]
+    for name, answer in (("chosen", chosen), ("rejected", rejected)):
+        if [message["role"] for message in answer] != [ANSWERS]:
+            raise DataError(f"{where}: {name} has to be one answer of the {ANSWERS} to what was asked (prompt)")
+    if not asked:
+        raise DataError(f"{where}: nothing was asked; give prompt, or conversations that begin with the same messages")
+    if chosen == rejected:
+        raise DataError(f"{where}: chosen and rejected are the same; leave the pair out")
+    if _says_something(row.get("system")) and asked[0]["role"] != "system":
+        asked = [_message({"role": "system", "content": row["system"]}, OPENAI, f"{where}: system"), *asked]
+    return asked, chosen, rejected
+
+
+def _side(row: Mapping[str, Any], name: str, role: str, where: str) -> list[dict[str, str]]:
+    """What was asked, or one of the answers: text of a ``role``, or messages; of those asked, none is learned."""
+    given = row.get(name) or []
+    given = [{"role": role, "content": given}] if isinstance(given, str) else given
+    if not isinstance(given, list):
+        raise DataError(f"{where}: {name} is {_shorten_value(given)}; expected text, or a list of messages")
+    keys = _keys_of(given, OPENAI)
+    for message in given if name != "prompt" else ():
+        if isinstance(message, dict) and any(message.get(key) in (0, False) for key in ("weight", *_SWITCHES)):
+            raise DataError(f"{where}: {name}: a message isn't to be learned, but in a pair both answers count")
+    return [_message(message, keys, f"{where}: {name}") for message in given]
+
+
+def _as_trl(row: dict[str, Any], where: str) -> dict[str, Any]:
+    """A row by TRL's names; one of OpenAI's has its messages in ``input``."""
+    row = {key: value for key, value in row.items() if value is not None}
+    if not {"preferred_output", "non_preferred_output"} <= row.keys():
+        return row
+    asked = row.pop("input", {})
+    if not isinstance(asked, dict) or "messages" not in asked:
+        raise DataError(f"{where}: input is {_shorten_value(asked)}; expected an object with messages")
+    answers = {"chosen": row.pop("preferred_output"), "rejected": row.pop("non_preferred_output")}
+    further = {key: value for key, value in asked.items() if key != "messages"}
+    return {**row, **further, "prompt": asked["messages"], **answers}
+
+
+def _shorten_value(value: Any) -> str:
+    """A value as JSON, its beginning if it is long."""
+    written = json.dumps(value, ensure_ascii=False, default=str)
+    return written if len(written) <= 40 else f"{written[:40]}…"
