@@ -15,7 +15,7 @@ from collections.abc import Callable
 from importlib.metadata import Distribution, EntryPoints
 from typing import Any
 
-from vaak.core.errors import RemoteError, UserError
+from vaak.core.errors import RemoteError, UserError, is_panic
 from vaak.core.interrupts import acknowledged, end_soon, end_with_launcher, is_ending
 from vaak.core.launching import join_slurm_step
 from vaak.core.terminal import clear
@@ -96,19 +96,26 @@ def _call(function: Callable[[], Any]) -> None:
     except BrokenPipeError:
         _write_to_nowhere()
     except SystemExit:
-        try:
-            sys.stdout.flush()
-        except BrokenPipeError:
-            _write_to_nowhere()
-        except OSError as error:
-            _end(str(_message_of(error) or error))
+        _flush_output()
         raise
-    except Exception as error:
+    except BaseException as error:
+        if not (isinstance(error, Exception) or is_panic(error)):
+            raise
         said = _message_of(error)
         if said is None:
             traceback.print_exc()
             sys.exit(1)
         _end(said)
+
+
+def _flush_output() -> None:
+    """Print what is still to be printed; exit with 2 where that can't be."""
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        _write_to_nowhere()
+    except OSError as error:
+        _end(str(_message_of(error) or error))
 
 
 def _run(function: Callable[[], Any]) -> None:
@@ -127,18 +134,41 @@ def _run(function: Callable[[], Any]) -> None:
         clear()
 
 
-def _message_of(error: Exception) -> str | None:
+def _message_of(error: BaseException) -> str | None:
     """A line about an error that is the system's, the terminal's or the installation's; None for a bug."""
     if isinstance(error, ModuleNotFoundError) and error.name is not None:
-        from vaak.core.extras import extra_of, how_to_install
+        return _message_of_missing(error, error.name)
+    if is_panic(error):
+        said = (str(error).strip() or "it gave no reason").splitlines()[0]
+        return f"a library written in Rust (tokenizers, safetensors) failed: {said}; a file that it read may be damaged"
+    if _is_short_of_memory(error):
+        said = (str(error).strip() or type(error).__name__).splitlines()[0]
+        return f"memory ran out ({said}); end other processes, or take smaller batches, then run this again"
+    return _message_of_system(error) if isinstance(error, OSError) else None
 
-        if extra_of(error.name) is None:
-            return None
-        frames = traceback.walk_tb(error.__traceback__)  # vaak.tasks.asr.model asks for the extra asr
-        asking = {part for frame, _ in frames for part in str(frame.f_globals.get("__name__")).split(".")}
-        return f"this requires {error.name}, which is not installed: {how_to_install(error.name, asking)}"
-    if not isinstance(error, OSError):
+
+def _is_short_of_memory(error: BaseException) -> bool:
+    """Return whether an error says that there is no memory left, without importing torch for it."""
+    if isinstance(error, MemoryError) or "torch" not in sys.modules:
+        return isinstance(error, MemoryError)
+    from vaak.core.out_of_memory import is_out_of_memory
+
+    return not isinstance(error, OSError) and is_out_of_memory(error)
+
+
+def _message_of_missing(error: ModuleNotFoundError, name: str) -> str | None:
+    """A line about a package that isn't installed; None for one that nothing asks for."""
+    from vaak.core.extras import extra_of, how_to_install
+
+    if extra_of(name) is None:
         return None
+    frames = traceback.walk_tb(error.__traceback__)  # vaak.tasks.asr.model asks for the extra asr
+    asking = {part for frame, _ in frames for part in str(frame.f_globals.get("__name__")).split(".")}
+    return f"this requires {name}, which is not installed: {how_to_install(name, asking)}"
+
+
+def _message_of_system(error: OSError) -> str | None:
+    """A line about an error of the system that is about a file, or about a limit; None for another."""
     if isinstance(error, FileNotFoundError) and not _working_folder_exists():
         return DELETED
     if error.errno in CANT_WRITE:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+import os
+import tempfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 
@@ -48,6 +50,60 @@ class HostMemoryError(UserError):
 
 class NonFiniteError(UserError):
     """A loss or a gradient is not a finite number; the weights are those of the previous step."""
+
+
+PANIC = "pyo3_runtime"
+"""The module of the exception by which a library that is written in Rust ends: it is no Exception, but a bug there."""
+
+
+class RustPanicError(ValueError):
+    """A library that is written in Rust (tokenizers, safetensors) failed at what it was given."""
+
+
+@contextlib.contextmanager
+def catching_panics(quietly: bool = False) -> Iterator[None]:
+    """Within this context, a panic of a library that is written in Rust is a RustPanicError, with its first line.
+
+    Such a library writes lines of its own about it to standard error, past Python; ``quietly`` drops these, for which
+    all that is written there waits until the context ends.
+    """
+    with _held_back_errors() if quietly else contextlib.nullcontext(lambda: None) as drop:
+        try:
+            yield
+        except BaseException as error:
+            if not is_panic(error):
+                raise
+            drop()
+            said = (str(error).strip() or type(error).__name__).splitlines()[0]
+            raise RustPanicError(said) from error
+
+
+def is_panic(error: BaseException) -> bool:
+    """Return whether an exception is the panic of a library that is written in Rust."""
+    return type(error).__module__ == PANIC
+
+
+@contextlib.contextmanager
+def _held_back_errors() -> Iterator[Callable[[], None]]:
+    """Within this context, what is written to standard error waits for its end, and is lost if the yielded is called.
+
+    Where it can't be held back, it isn't.
+    """
+    try:
+        held, before = tempfile.TemporaryFile(), os.dup(2)  # noqa: SIM115
+    except OSError:
+        yield lambda: None
+        return
+    with held:
+        os.dup2(held.fileno(), 2)
+        try:
+            yield lambda: os.ftruncate(held.fileno(), 0)
+        finally:
+            os.dup2(before, 2)
+            os.close(before)
+            held.seek(0)
+            with contextlib.suppress(OSError):
+                os.write(2, held.read())
 
 
 @contextlib.contextmanager

@@ -29,7 +29,7 @@ from torch.nn import functional as F
 
 from vaak.config.training import PerformanceConfig
 from vaak.core.batch import Batch, demand_kind
-from vaak.core.errors import DataError, HostMemoryError, UserError
+from vaak.core.errors import DataError, HostMemoryError, UserError, is_panic
 from vaak.core.interrupts import begin_as_worker
 from vaak.core.machine import cores_of_a_process
 from vaak.core.out_of_memory import is_host_error
@@ -136,7 +136,9 @@ class MicrobatchReader(torch.utils.data.Dataset[Microbatch]):
         rng = self.generator(draw_key(self.purpose[0], *self.purpose[1:], self.seed, epoch, index, occurrence))
         try:
             return self.dataset.example(index, rng)
-        except Exception as error:
+        except BaseException as error:
+            if not (isinstance(error, Exception) or is_panic(error)):
+                raise
             reason, where = f"{type(error).__name__}: {error}", f"example {index} ({self.dataset.describe(index)})"
             if is_host_error(error):
                 raise HostMemoryError(_short_of_memory(f"{where} was read", reason)) from error

@@ -30,7 +30,7 @@ import torch
 from safetensors import safe_open
 from torch import Tensor, nn
 
-from vaak.core.errors import UserError, optional_import
+from vaak.core.errors import UserError, catching_panics, optional_import
 from vaak.core.storage.files import read_json, write_json
 from vaak.engine.checkpoint.weights import model_tensors
 from vaak.runs.folder.directory import runs_at
@@ -127,7 +127,8 @@ def fetch_model(key: str, source: str, fetch: Callable[[], Found]) -> Found:
     if not Path(source).is_dir():
         _without_network()
     try:
-        return fetch()
+        with catching_panics():
+            return fetch()
     except Exception as error:  # each layer of transformers and of the Hub raises its own
         where = "no such folder, and the Hugging Face Hub has no such model or can't be reached"
         said = (str(error).strip() or type(error).__name__).splitlines()[0]

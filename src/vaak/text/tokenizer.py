@@ -17,6 +17,7 @@ FOLDER/users_tokenizer.json; the class is named by the configuration alone::
 from __future__ import annotations
 
 import codecs
+import contextlib
 import functools
 import inspect
 import json
@@ -34,7 +35,7 @@ from typing import Any, Protocol
 from tokenizers import Tokenizer as Backend
 
 from vaak.config.components import check_options, resolve_component, source_file
-from vaak.core.errors import DataError, UserError
+from vaak.core.errors import DataError, UserError, catching_panics
 from vaak.core.storage.files import fingerprint_of, read_json, sha256_of, write_json, write_text
 
 logger = logging.getLogger(__name__)
@@ -88,8 +89,12 @@ class Tokenizer:
 
     @classmethod
     def from_json(cls, content: str, roles: Mapping[str, str] | None = None) -> Tokenizer:
-        """The tokenizer that ``to_json`` wrote."""
-        return cls(Backend.from_str(content), roles)
+        """The tokenizer that ``to_json`` wrote. Raises ValueError where the library can't use it."""
+        with catching_panics(quietly=True):
+            made = cls(Backend.from_str(content), roles)
+            with contextlib.suppress(Exception):  # this text may have no tokens; some panics show only here
+                made.backend.decode(made.backend.encode("a b").ids)
+        return made
 
     @classmethod
     def load(cls, path: str | Path) -> Tokenizer:

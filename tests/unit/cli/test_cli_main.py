@@ -1,10 +1,13 @@
 """The command line: help without torch, errors on stderr with their exit codes."""
 
+import errno
+import json
 import os
 import subprocess
 import sys
 
 import pytest
+import tokenizers
 from typer.testing import CliRunner
 
 import vaak
@@ -78,6 +81,29 @@ def test_each_command_has_a_help_with_an_example(name):
         (KeyboardInterrupt(), 130, ""),
         (BrokenPipeError(), 0, ""),
         (SystemExit(7), 7, ""),
+        (
+            OSError(errno.ESTALE, "Stale file handle", "run/run.json"),
+            2,
+            "run/run.json: Stale file handle; the disk, or the network behind it, doesn't answer as it should: check "
+            "it, then run this again\n",
+        ),
+        (
+            OSError(errno.EMFILE, "Too many open files", "x.wav"),
+            2,
+            "x.wav: Too many open files; raise the limit of open files (ulimit -n 65536), or lower "
+            "training.performance.num_workers\n",
+        ),
+        (
+            BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable"),
+            2,
+            "this: Resource temporarily unavailable; raise the limit of processes (ulimit -u), or lower "
+            "training.performance.num_workers\n",
+        ),
+        (
+            MemoryError(),
+            2,
+            "memory ran out (MemoryError); end other processes, or take smaller batches, then run this again\n",
+        ),
     ],
 )
 def test_how_a_command_ends(capfd, monkeypatch, error, code, output):
@@ -105,6 +131,21 @@ def test_a_reader_that_goes_away_while_a_command_prints_is_no_error(monkeypatch)
 
     monkeypatch.setattr(main, "_write_to_nowhere", lambda: None)
     main.guarded(print_to_nobody)
+
+
+def test_a_panic_of_a_library_is_a_line(capfd):
+    """It is a BaseException; this one is real."""
+
+    def panic():
+        damaged = {"type": "Precompiled", "precompiled_charsmap": "AAAA"}
+        tokenizers.Tokenizer.from_str(
+            json.dumps(json.loads(tokenizers.Tokenizer(tokenizers.models.BPE()).to_str()) | {"normalizer": damaged})
+        )
+
+    with pytest.raises(SystemExit) as end:
+        main.guarded(panic)
+    assert end.value.code == 2
+    assert "a library written in Rust (tokenizers, safetensors) failed: Precompiled" in capfd.readouterr().err
 
 
 def test_a_bug_shows_its_traceback(capfd):

@@ -21,7 +21,7 @@ import contextlib
 import logging
 import shutil
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -31,7 +31,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import nn
 
-from vaak.core.errors import CheckpointError
+from vaak.core.errors import CheckpointError, catching_panics
 from vaak.core.storage import files
 from vaak.engine.checkpoint.companions import (
     FROZEN,
@@ -211,19 +211,25 @@ def load_checkpoint(
         _demand_state(path, listed_files(path))
     parts = ("model", "average") if weights_only else TENSORS
     try:
-        state = read_state(path)
-        tensors: dict[str, Any] = {
-            part: load_file(path / f"{part}.safetensors")
-            for part in parts
-            if part in ALWAYS_WRITTEN or (path / f"{part}.safetensors").exists()
-        }
-        if verify:
-            tensors["model"] |= frozen_tensors(path, base)
-        elif (path / FROZEN).exists():
-            tensors["model"] |= load_file(path / FROZEN)
-        return Snapshot(int(state["position"]["step"]), **tensors, state=state)
+        with catching_panics():
+            return _read_snapshot(path, parts, verify=verify, base=base)
     except (SafetensorError, ValueError, OSError, KeyError, TypeError) as error:
         raise CheckpointError(f"checkpoint {path} can't be read: {error}") from error
+
+
+def _read_snapshot(path: Path, parts: Sequence[str], *, verify: bool, base: nn.Module | None) -> Snapshot:
+    """``load_checkpoint`` of these parts; raises what the libraries raise."""
+    state = read_state(path)
+    tensors: dict[str, Any] = {
+        part: load_file(path / f"{part}.safetensors")
+        for part in parts
+        if part in ALWAYS_WRITTEN or (path / f"{part}.safetensors").exists()
+    }
+    if verify:
+        tensors["model"] |= frozen_tensors(path, base)
+    elif (path / FROZEN).exists():
+        tensors["model"] |= load_file(path / FROZEN)
+    return Snapshot(int(state["position"]["step"]), **tensors, state=state)
 
 
 def find_latest_checkpoint(folder: str | Path) -> Path | None:

@@ -1,5 +1,6 @@
 """Tokenizers trained on a page of Hindi: exact on any text, the same every time, safe from injected special tokens."""
 
+import json
 import os
 import pickle
 import re
@@ -236,6 +237,32 @@ def test_missing_and_damaged_files(tmp_path) -> None:
     (tmp_path / "tokenizer.json").write_text('{"version": "1.0"')
     with pytest.raises(DataError, match=r"tokenizer\.json: this is not a tokenizer"):
         Tokenizer.load(tmp_path)
+
+
+BAD_PARTS = {
+    "panics while it is read": {"normalizer": {"type": "Precompiled", "precompiled_charsmap": "AAAA"}},
+    "panics while it is used": {
+        "post_processor": {
+            "type": "TemplateProcessing",
+            "single": [{"SpecialToken": {"id": "[X]", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}],
+            "pair": [],
+            "special_tokens": {},
+        }
+    },
+    "bad regular expression": {
+        "pre_tokenizer": {"type": "Split", "pattern": {"Regex": "(["}, "behavior": "Isolated", "invert": False}
+    },
+}
+
+
+@pytest.mark.parametrize("part", BAD_PARTS)
+def test_what_the_library_panics_at_is_a_damaged_file(part: str, trained, tmp_path, capfd) -> None:
+    """A panic of Rust is a BaseException, and writes lines of its own past Python."""
+    content = json.loads(trained["byte_level"].to_json()) | BAD_PARTS[part]
+    (tmp_path / "tokenizer.json").write_text(json.dumps(content))
+    with pytest.raises(DataError, match=r"tokenizer\.json: this is not a tokenizer"):
+        Tokenizer.load(tmp_path)
+    assert capfd.readouterr().err == ""
 
 
 def test_real_hindi_comes_back(vaak_data) -> None:
