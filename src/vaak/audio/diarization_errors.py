@@ -31,9 +31,12 @@ import numpy as np
 from vaak.audio.formats.annotation_lines import read_rttm, read_uem
 from vaak.audio.segments import Segment, merged, speech_seconds
 from vaak.core.errors import DataError, UserError
+from vaak.core.matching import quote_names, rename_like
 
 Parts = Sequence[tuple[float, float]]
 """The regions of a recording that are scored, in seconds."""
+Stretch = tuple[float, float, str]
+"""Start and end in seconds, and who speaks; a ``Segment`` is one."""
 TIE = 1e-9
 """Among mappings that share the same time, what is scored of it decides, not the order of names."""
 
@@ -244,18 +247,21 @@ def score_recordings(
     collar: float,
     skip_overlap: bool,
 ) -> Scores:
-    """Score recordings by name.
+    """Score recordings by name; names that differ only as ``vaak.core.matching`` says are the same.
 
-    Those of the references are scored, and with ``uems`` only those that these name. Without a hypothesis, all
+    All of the references are scored, and with ``uems`` only those that these name. Without a hypothesis, all
     speech is missed. A hypothesis without a reference isn't scored, unless the UEM names it: then the recording has no
-    speech, and all of it is false alarm. Each of these is logged.
+    speech, and all of it is false alarm. Each of these is logged, and counted in the protocol.
 
     ``references``, ``hypotheses`` and ``uems`` are by the recordings' names; ``collar`` in seconds and ``skip_overlap``
     are those of ``diarization_error``.
 
-    Raises DataError if there is nothing to score, or no name is in both.
+    Raises DataError if there is nothing to score, or no name is in both, or times are in different units.
     """
-    _warn_of_unmatched(set(references), set(hypotheses), None if uems is None else set(uems))
+    hypotheses = rename_like(references, hypotheses)
+    uems = None if uems is None else rename_like({**hypotheses, **references}, uems)
+    counts = _warn_of_unmatched(set(references), set(hypotheses), None if uems is None else set(uems))
+    demand_one_unit(references, hypotheses)
     rows = []
     for name in sorted(references if uems is None else uems.keys() & (references.keys() | hypotheses.keys())):
         reference, hypothesis = references.get(name, ()), hypotheses.get(name, ())
@@ -265,15 +271,18 @@ def score_recordings(
         rows.append(
             score_segments(reference, hypothesis, uem=uem, collar=collar, skip_overlap=skip_overlap, recording=name)
         )
-    return Scores(tuple(rows), protocol_of(collar, skip_overlap, uems is not None))
+    return Scores(tuple(rows), protocol_of(collar, skip_overlap, uems is not None) | counts)
 
 
-def _warn_of_unmatched(references: set[str], hypotheses: set[str], named: set[str] | None) -> None:
-    """Warn of recordings that aren't in all of them. Raises DataError if there is nothing to score."""
+def _warn_of_unmatched(references: set[str], hypotheses: set[str], named: set[str] | None) -> dict[str, str]:
+    """Return how many recordings there are, and warn of those that aren't in all of them.
+
+    Raises DataError if there is nothing to score.
+    """
     if not references:
         raise DataError("there is nothing to score: the reference has no segments")
     if hypotheses and not hypotheses & references:
-        examples = f"it has {min(hypotheses)}, not {min(references)}"
+        examples = f"it has {quote_names([min(hypotheses)])}, not {quote_names([min(references)])}"
         raise DataError(f"no recording of the hypothesis is one of the reference ({examples}); use the same names")
     if named is not None and not named & references:
         raise DataError("the UEM names no recording of the reference")
@@ -289,6 +298,59 @@ def _warn_of_unmatched(references: set[str], hypotheses: set[str], named: set[st
     for what, names in apart.items():
         for name in sorted(names):
             log.warning("%s: %s", name, what)
+    counts = {
+        "recordings": len(scored),
+        "of the reference": len(references) if scored != references else 0,
+        "without hypothesis": len(scored - hypotheses),
+        "without reference": len(hypotheses - references),
+    }
+    return {what: str(number) for what, number in counts.items() if number}
+
+
+UNITS = {1000.0: "milliseconds", 1e6: "microseconds", 1e7: "units of 100 ns", 100.0: "frames of 10 ms"} | {
+    float(rate): f"samples at {rate} Hz" for rate in (8000, 16000, 22050, 24000, 32000, 44100, 48000)
+}
+"""How much larger times in these are than in seconds."""
+SAME_UNIT, OTHER_UNIT = 0.1, 0.5
+"""The share of speech that both sides have in common: at most as they are, and at least in another unit."""
+LEAST_STRETCHES = 3
+
+
+def demand_one_unit(
+    references: Mapping[str, Sequence[tuple[Any, ...]]], hypotheses: Mapping[str, Sequence[tuple[Any, ...]]]
+) -> None:
+    """Raise DataError where times hardly meet as they are, and do in another unit of one side.
+
+    ``references`` and ``hypotheses`` have stretches ``(start, end, ...)`` in seconds, by recording.
+    """
+    both = [(references[name], hypotheses[name]) for name in references.keys() & hypotheses.keys()]
+    both = [(ours, theirs) for ours, theirs in both if ours and theirs]
+    if min((sum(map(len, side)) for side in zip(*both, strict=True)), default=0) < LEAST_STRETCHES:
+        return  # one or two stretches meet anything by chance
+    if _shared(both, 1.0) > SAME_UNIT:
+        return
+    for factor, unit in UNITS.items():
+        for scale, whose in ((1 / factor, "hypothesis"), (factor, "reference")):
+            if _shared(both, scale) >= OTHER_UNIT:
+                ends = [max(one[1] for one in side) for side in both[0]]
+                raise DataError(
+                    f"times of the {whose} look like {unit}: the reference ends at {ends[0]:g}, the hypothesis at "
+                    f"{ends[1]:g}; write seconds on both sides"
+                )
+
+
+def _shared(both: Sequence[tuple[Sequence[tuple[Any, ...]], Sequence[tuple[Any, ...]]]], scale: float) -> float:
+    """The share of both sides' speech that they have in common, the times of the hypotheses scaled."""
+    common = ours_alone = theirs_alone = 0.0
+    for ours, theirs in both:
+        speech = merged([Segment(one[0], one[1], "") for one in ours])
+        found = merged([Segment(one[0] * scale, one[1] * scale, "") for one in theirs])
+        ends = np.array([one[:2] for one in found]).reshape(-1, 2)
+        ours_alone += speech_seconds(speech)
+        theirs_alone += speech_seconds(found)
+        for start, end, _ in speech:
+            common += float((np.minimum(ends[:, 1], end) - np.maximum(ends[:, 0], start)).clip(min=0).sum())
+    return common / max(ours_alone, theirs_alone) if max(ours_alone, theirs_alone) else 1.0
 
 
 def _warn_of_self_overlap(segments: Sequence[Segment], whose: str, recording: str) -> None:
@@ -298,8 +360,6 @@ def _warn_of_self_overlap(segments: Sequence[Segment], whose: str, recording: st
         log.warning("%s: segments of one speaker overlap by %.2f s in the %s; merged", recording, seconds, whose)
 
 
-Stretch = tuple[float, float, str]
-"""Start and end in seconds, and who speaks; a ``Segment`` is one."""
 Segments = Sequence[Stretch] | Mapping[str, Sequence[Stretch]] | str | PathLike[str]
 """The segments of one recording, those of several by name, or an RTTM file or folder."""
 ONE = "recording"

@@ -189,6 +189,9 @@ def speech(
     texts: Annotated[
         Path | None, typer.Option(help="A file with a line NAME|TEXT for each: words are scored, too, by PocketSphinx.")
     ] = None,
+    partial: Annotated[
+        bool, typer.Option("--partial", help="Score what both folders have, though REF has more.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Print how far speech is from recordings of the same texts: spectrum, pitch and, with --texts, words.
@@ -198,7 +201,7 @@ def speech(
     from vaak.cli.output import print_figures
     from vaak.tasks.tts.speech_scores import score_folders
 
-    scores = score_folders(reference, hypothesis, texts)
+    scores = score_folders(reference, hypothesis, texts, partial=partial)
     if as_json:
         print(json.dumps({"protocol": scores.protocol, "total": scores.total, "utterances": scores.rows}))
         return

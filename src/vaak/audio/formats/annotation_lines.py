@@ -17,16 +17,22 @@ Recognition Scoring Toolkit", sclite, input file formats (CTM).
 
 from __future__ import annotations
 
+import logging
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import os
+import re
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from vaak.audio.segments import Segment
 from vaak.core.errors import DataError
+from vaak.core.matching import quote_names
 from vaak.core.storage.files import demand_file, write_text
 
+log = logging.getLogger("vaak")
 MISSING = "<NA>"
 """An empty field."""
 Annotations = TypeVar("Annotations")
@@ -111,27 +117,115 @@ def decoded(content: bytes, where: str) -> str:
         raise DataError(f"{where}: byte 0x{byte:02x} is not UTF-8; convert the file to UTF-8") from error
 
 
-def read_folder(
-    path: str | Path, suffix: str, read: Callable[[Path], dict[str, Annotations]]
-) -> dict[str, Annotations]:
-    """The annotations of a file, or of all files of a folder (and its folders) that end with ``suffix``.
+Reader = Callable[[Path], dict[str, Annotations]]
+"""What reads one file: its annotations by recording."""
 
-    Raises DataError if a folder has none, or a recording is in two files.
+
+def read_folder(path: str | Path, readers: Mapping[str, Reader[Annotations]]) -> dict[str, Annotations]:
+    """The annotations of a file, or of all files of a folder (and its folders) whose ending one of ``readers`` takes.
+
+    Endings count in any case. Where two endings have the same recording, the one that comes first is read. Logs which
+    files of a folder are left out, and why. Raises DataError if a folder has none, or a recording is in two files of
+    one ending, or a file's ending is unknown and there are several readers.
     """
     folder = Path(path)
     if not folder.is_dir():
-        return read(folder)
-    files = sorted(folder.rglob(f"*{suffix}"))
-    if not files:
-        raise DataError(f"{folder}: no *{suffix} file in this folder")
+        known = readers.get(folder.suffix.lower()) or (next(iter(readers.values())) if len(readers) == 1 else None)
+        if known is None:
+            raise DataError(f"{folder}: expected a file that ends with {', '.join(readers)}")
+        return known(folder)
+    files = sorted(one for one in folder.rglob("*") if one.is_symlink() or not one.is_dir())
+    left_out = {file: why for file in files if (why := _why_left_out(file, folder, readers))}
+    _demand_no_other_copy(files, readers)
     found: dict[str, Annotations] = {}
     origin: dict[str, Path] = {}
-    for file in files:
-        for recording, entries in read(file).items():
-            if recording in found:
-                raise DataError(f"{file}: recording {recording} is also in {origin[recording]}; keep one of them")
-            found[recording], origin[recording] = entries, file
+    for ending, read in readers.items():
+        for file in (one for one in files if one.suffix.lower() == ending and one not in left_out):
+            own = read(file)
+            if not own:
+                left_out[file] = "it has no line of what is read"
+            if own and all(name in origin and origin[name].suffix.lower() != ending for name in own):
+                left_out[file] = f"{origin[next(iter(own))].name} has the same recordings"
+                continue
+            if twice := next((name for name in own if name in found), None):
+                raise DataError(f"{file}: recording {twice} is also in {origin[twice]}; keep one of them")
+            found |= own
+            origin |= dict.fromkeys(own, file)
+    _report_left_out(folder, len(files) - len(left_out), left_out)
+    if not any(file.suffix.lower() in readers for file in files if not file.name.startswith(".")):
+        there = f": there are {quote_names([one.name for one in files])}" if files else ""
+        raise DataError(f"{folder}: no {' or '.join(f'*{ending}' for ending in readers)} file in this folder{there}")
     return found
+
+
+def _why_left_out(file: Path, folder: Path, readers: Mapping[str, Any]) -> str:
+    """Why a file of a folder isn't read; nothing where it is."""
+    if any(part.startswith(".") for part in file.relative_to(folder).parts):  # ._call.rttm of a Mac's disk
+        return "hidden"
+    if not file.is_file():
+        return "a link to a folder" if file.is_dir() else "not a file"
+    return "" if file.suffix.lower() in readers else f"not {' or '.join(readers)}"
+
+
+def _demand_no_other_copy(files: Collection[Path], readers: Mapping[str, Any]) -> None:
+    """Raise DataError for a file such as ``b.rttm.txt``: what it says would be missing from what is read."""
+    read = {file.with_suffix("").name.lower() for file in files if file.suffix.lower() in readers}
+    for file in files:
+        endings = [ending.lower() for ending in file.suffixes[:-1]]
+        stem = file.name.partition(".")[0].lower()
+        if stem and file.suffix.lower() not in readers and set(endings) & readers.keys() and stem not in read:
+            raise DataError(f"{file}: it ends with {file.suffix}, so it isn't read: rename it, or move it elsewhere")
+
+
+def _report_left_out(folder: Path, num_read: int, left_out: Mapping[Path, str]) -> None:
+    """Log what isn't read of a folder: a line for each reason."""
+    reasons: dict[str, list[str]] = {}
+    for file, why in left_out.items():
+        reasons.setdefault(why, []).append(str(file.relative_to(folder)))
+    for why, names in reasons.items():
+        files = "1 file" if len(names) == 1 else f"{len(names)} files"
+        log.warning("%s: %d files are read; %s left out (%s): %s", folder, num_read, files, why, ", ".join(names))
+
+
+NO_FIELD = re.compile(r"[\s\x00-\x1f\x7f]+")
+"""Characters that a field of an RTTM line can't hold."""
+
+
+def name_recordings(files: Collection[Path], known: Collection[str] = ()) -> dict[Path, str]:
+    """A unique name for each file, the same in every command and format, so that what they write joins.
+
+    Names are valid in RTTM, CTM and STM: the file's without its ending, blanks replaced; or its part before the first
+    dot, where that is ``known`` (``ES2002a`` of ``ES2002a.Mix-Headset.wav``). Files of one name in several folders have
+    their folders before it.
+    """
+    names: dict[Path, str] = {}
+    for path in files:
+        ways = [_to_field(path.stem), _to_field(path.name.partition(".")[0])]
+        names[path] = next((way for way in ways if way in known), ways[0])
+    for shared, number in Counter(names.values()).items():
+        if number > 1:
+            alike = [path for path in files if names[path] == shared]
+            root = os.path.commonpath([path.absolute().parent for path in alike])  # their folders differ below it
+            for path in alike:
+                folders = path.absolute().relative_to(root).with_suffix("").parts
+                names[path] = _to_field("-".join(folders))
+    taken: Counter[str] = Counter()
+    for path, name in names.items():
+        while taken[names[path].casefold()]:  # not every disk tells A from a
+            taken[name.casefold()] += 1
+            names[path] = f"{name}-{taken[name.casefold()]}"
+        taken[names[path].casefold()] += 1
+    return names
+
+
+def _to_field(text: str) -> str:
+    """The text as a field of RTTM.
+
+    >>> _to_field("board meeting 3"), _to_field("; draft"), _to_field("<NA>")
+    ('board_meeting_3', '_;_draft', '_<NA>')
+    """
+    text = NO_FIELD.sub("_", text.encode(errors="replace").decode())
+    return f"_{text}" if text[:1] in ("", ";", "\ufeff") or text == "<NA>" else text
 
 
 def as_field(text: str, what: str, path: Path) -> str:
@@ -171,7 +265,7 @@ def read_rttm(path: str | Path) -> dict[str, list[Segment]]:
 
     A folder gives those of all its files ``*.rttm``. Raises DataError with file and line.
     """
-    return read_folder(path, ".rttm", _rttm_file)
+    return read_folder(path, {".rttm": _rttm_file})
 
 
 def _rttm_file(path: Path) -> dict[str, list[Segment]]:
@@ -236,7 +330,7 @@ def read_uem(path: str | Path) -> dict[str, list[tuple[float, float]]]:
 
     A folder gives those of all its files ``*.uem``. Raises DataError with file and line.
     """
-    return read_folder(path, ".uem", _uem_file)
+    return read_folder(path, {".uem": _uem_file})
 
 
 def _uem_file(path: Path) -> dict[str, list[tuple[float, float]]]:
@@ -284,7 +378,7 @@ def read_ctm(path: str | Path) -> dict[str, list[Word]]:
 
     A folder gives those of all its files ``*.ctm``. Raises DataError with file and line.
     """
-    return read_folder(path, ".ctm", _ctm_file)
+    return read_folder(path, {".ctm": _ctm_file})
 
 
 def _ctm_file(path: Path) -> dict[str, list[Word]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import sys
 from collections.abc import Iterator, Sequence
@@ -15,10 +16,12 @@ import typer
 from vaak.cli.arguments import BatchSize, ModelInUse, on_a_run, texts_of
 from vaak.cli.output import create_folder
 from vaak.core.errors import UserError
+from vaak.core.matching import pair_names, quote_names
 
 if TYPE_CHECKING:
     from vaak.tasks.asr.ctc.align import AlignedLine, AlignedRecording
 
+log = logging.getLogger("vaak")
 REQUIRED = "this requires a run of task asr with model.architecture: ctc"
 
 
@@ -60,6 +63,8 @@ def align(
 
     Example: vaak align runs/asr-ctc talk.flac talk.txt --format textgrid --output aligned
     """
+    from vaak.audio.formats.annotation_lines import name_recordings
+
     format = Format.json if chosen.as_json else format
     if output is None and format is Format.textgrid:
         raise UserError("--format textgrid: give --output, a folder for the files")
@@ -67,11 +72,12 @@ def align(
     if output is None and format is Format.srt and len(files) > 1:
         raise UserError("--format srt: subtitles are of one recording; give --output, a folder with a file for each")
     create_folder(output)
+    names = name_recordings([*files, *failed])
     for path, found in _align_files(chosen, files, within, batch_size):
         if isinstance(found, UserError):
             failed[path] = found
         else:
-            _write(path, found, format, output)
+            _write(path, names[path], found, format, output)
     for reason in failed.values():
         print(reason, file=sys.stderr)
     if failed:
@@ -95,13 +101,14 @@ def segment(
 
     Example: vaak data segment runs/asr-ctc book/audio book/text --output book/train.jsonl
     """
+    from vaak.audio.formats.annotation_lines import name_recordings
     from vaak.core.storage.files import write_text
 
     if output.suffix != ".jsonl":
         raise UserError(f"--output: {output} is to be a file of JSON lines, NAME.jsonl")
     files, failed = _read_texts(audio, text)
     create_folder(output.parent)
-    entries, left_out = list[dict[str, Any]](), 0
+    entries, left_out, names = list[dict[str, Any]](), 0, name_recordings([*files, *failed])
     for path, found in _align_files(chosen, files, within=True, batch_size=batch_size):
         if isinstance(found, UserError):
             failed[path] = found
@@ -110,7 +117,7 @@ def segment(
         parts_said = (part for own in parts for part in own if part.end > part.start)
         kept = [part for part in parts_said if part.confidence >= min_confidence]
         left_out += sum(max(1, len(own)) for own in parts) - len(kept)
-        entries += [_entry(path, output.parent, number, part) for number, part in enumerate(kept)]
+        entries += [_entry(path, output.parent, f"{names[path]}-{number:05}", part) for number, part in enumerate(kept)]
     for reason in failed.values():
         print(reason, file=sys.stderr)
     if not entries:
@@ -128,7 +135,7 @@ def segment(
 
 
 def _read_texts(audio: Path, text: Path) -> tuple[dict[Path, list[str]], dict[Path, UserError]]:
-    """The lines of each recording's text; and recordings without one, with the reason."""
+    """The lines of each recording's text; and recordings without one, with the reason. Texts of none are named."""
     from vaak.audio.audio_file import audio_files
 
     files, failed = audio_files([audio])
@@ -136,21 +143,30 @@ def _read_texts(audio: Path, text: Path) -> tuple[dict[Path, list[str]], dict[Pa
         raise UserError(f"{audio} has {len(files)} recordings: give a folder of texts, one NAME.txt for each")
     if not text.exists():
         raise UserError(f"{text}: no such file")
-    names = [path.stem for path in files]
-    if twice := next((name for name in names if names.count(name) > 1), None):
-        raise UserError(f"two recordings are called {twice}, so their results would be, too: align them apart")
+    texts = _find_texts(audio, files, text) if text.is_dir() else dict.fromkeys(files, text)
     found = dict[Path, list[str]]()
     for path in files:
-        own = text / f"{path.stem}.txt" if text.is_dir() else text
-        if not own.is_file():
-            failed[path] = UserError(f"{path}: no text {own}")
+        if path not in texts:
+            failed[path] = UserError(f"{path}: no text {text / path.stem}.txt")
             continue
-        lines = [line for line in texts_of(str(own))[0] if line.strip()]
+        lines = [line for line in texts_of(str(texts[path]))[0] if line.strip()]
         if lines:
             found[path] = lines
         else:
-            failed[path] = UserError(f"{own}: this text is empty")
+            failed[path] = UserError(f"{texts[path]}: this text is empty")
     return found, failed
+
+
+def _find_texts(audio: Path, files: Sequence[Path], folder: Path) -> dict[Path, Path]:
+    """The file in the folder (or its folders) with each recording's text, by name; logs those that nobody says."""
+    root = audio if audio.is_dir() else audio.parent
+    recordings = {path.relative_to(root).as_posix(): path for path in files}
+    there = [one for one in folder.rglob("*") if one.suffix.lower() == ".txt" and one.is_file()]
+    texts = {one.relative_to(folder).as_posix(): one for one in sorted(there) if not one.name.startswith(".")}
+    pairs = pair_names(recordings, texts)
+    if spare := texts.keys() - pairs.keys():
+        log.warning("%s: %d of %d texts are of no recording: %s", folder, len(spare), len(texts), quote_names(spare))
+    return {recordings[name]: texts[other] for other, name in pairs.items()}
 
 
 def _align_files(
@@ -179,11 +195,11 @@ def _parts(line: AlignedLine, longest: float) -> list[AlignedLine]:
     return [AlignedLine(" ".join(texts[first:last]), line.words[first:last]) for first, last, _, _ in parts]
 
 
-def _entry(path: Path, folder: Path, number: int, part: AlignedLine) -> dict[str, Any]:
+def _entry(path: Path, folder: Path, name: str, part: AlignedLine) -> dict[str, Any]:
     """A line of a manifest in ``folder``; names of audio below it are as seen from there."""
     real, root = path.resolve(), folder.resolve()
     return {
-        "id": f"{path.stem}-{number:05}",
+        "id": name,
         "audio": os.fspath(real.relative_to(root) if real.is_relative_to(root) else real),
         "offset": round(part.start, 3),
         "duration": round(part.end - part.start, 3),
@@ -192,32 +208,31 @@ def _entry(path: Path, folder: Path, number: int, part: AlignedLine) -> dict[str
     }
 
 
-def _write(path: Path, found: AlignedRecording, format: Format, folder: Path | None) -> None:
-    """Write a recording's words to its file in ``folder``, or print them."""
+def _write(path: Path, name: str, found: AlignedRecording, format: Format, folder: Path | None) -> None:
+    """Write a recording's words to the file of its name in ``folder``, or print them."""
     from vaak.audio.formats.alignments import Interval, write_textgrid
     from vaak.core.storage.files import write_text
 
-    file = None if folder is None else folder / f"{path.stem}.{ENDINGS.get(format, str(format))}"
+    file = None if folder is None else folder / f"{name}.{ENDINGS.get(format, str(format))}"
     if format is Format.textgrid:
         assert file is not None
         words = [word for line in found.lines for word in line.words if word.end > word.start]
         write_textgrid(file, {"words": [Interval(*word[:3]) for word in words]}, found.duration)
         return
-    text = _format_alignment(path, found.lines, format)
+    text = _format_alignment(path, name, found.lines, format)
     if file is None:
         print(text, end="", flush=True)
     else:
         write_text(file, text)
 
 
-def _format_alignment(path: Path, lines: Sequence[AlignedLine], format: Format) -> str:
+def _format_alignment(path: Path, name: str, lines: Sequence[AlignedLine], format: Format) -> str:
     from vaak.tasks.asr.transcripts import Segment, Transcript
 
     if format is Format.srt:
-        return Transcript(path.stem, tuple(Segment(one.start, one.end, one.text) for one in lines), 0.0, 0.0).srt
+        return Transcript(name, tuple(Segment(one.start, one.end, one.text) for one in lines), 0.0, 0.0).srt
     if format is Format.ctm:
         words = [word for line in lines for word in line.words]
-        name = "-".join(path.stem.split())
         return "".join(
             f"{name} 1 {word.start:.3f} {word.end - word.start:.3f} {word.text} {word.confidence:.4f}\n"
             for word in words
@@ -229,4 +244,4 @@ def _format_alignment(path: Path, lines: Sequence[AlignedLine], format: Format) 
         }
         for line in lines
     ]  # fmt: skip
-    return json.dumps({"file": str(path), "name": path.stem, "lines": each}, ensure_ascii=False) + "\n"
+    return json.dumps({"file": str(path), "name": name, "lines": each}, ensure_ascii=False) + "\n"

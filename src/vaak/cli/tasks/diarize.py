@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import logging
 import sys
 import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -25,6 +26,7 @@ from vaak.cli.arguments import (
 from vaak.cli.output import create_folder
 from vaak.core.errors import UserError
 from vaak.core.figures import percent
+from vaak.core.matching import pair_names, quote_names, rename_like
 from vaak.core.terminal import followed
 from vaak.tasks.diarization.config import InferenceConfig
 
@@ -34,6 +36,10 @@ if TYPE_CHECKING:
     from vaak.runs.open_run import OpenedRun
     from vaak.tasks.asr.ctc.predict import Weighed
     from vaak.tasks.diarization.predict import Diarized, Tuning
+
+log = logging.getLogger("vaak")
+LATE_SECONDS = 0.1
+"""By which a label may end after its recording, for annotations are rounded."""
 
 
 @on_a_run
@@ -81,7 +87,14 @@ def diarize(
         create_folder(path.parent if path is not None and path.suffix == file else path, option)
     with opened.precision.autocast():
         found, failed = _diarize_all(work, opened, batch_size, quiet=chosen.as_json)
-    _say(found, failed, _scores(found.values(), known, opened), opened, as_json=chosen.as_json)
+    scores, mistake = None, None
+    try:
+        scores = _scores(found.values(), known, opened)
+    except UserError as error:  # of the reference: what was found is said all the same
+        mistake = error
+    _say(found, failed, scores, opened, as_json=chosen.as_json)
+    if mistake is not None:
+        raise mistake
     if failed:
         raise typer.Exit(2)
 
@@ -117,11 +130,11 @@ class DiarizationJob:
     def of(cls, audio: list[Path], known: References, output: Path | None, picture: Path | None) -> DiarizationJob:
         """Raises UserError if the reference is of other recordings, or if one picture is to show several."""
         from vaak.audio.audio_file import audio_files
-        from vaak.tasks.diarization.predict import recording_names
+        from vaak.audio.formats.annotation_lines import name_recordings
 
         files, without = audio_files(audio)
-        names = recording_names(files, known.references or ())
-        if known.references is not None and files and not known.references.keys() & set(names.values()):
+        names = name_recordings(files, known.references or ())
+        if known.references is not None and files and not pair_names(known.references, names.values()):
             there, here = min(known.references, default="nothing"), min(names.values())
             raise UserError(
                 f"--reference has none of these recordings (it has {there}, not {here}); use the same names"
@@ -185,16 +198,38 @@ def _write(path: Path, recordings: Iterable[Diarized]) -> None:
         raise UserError(f"{path} can't be written: {error.strerror or error}") from error
 
 
-def _scores(found: Iterable[Diarized], known: References, opened: OpenedRun) -> Scores | None:
-    """The scores of those recordings that the reference has."""
+def _scores(found: Collection[Diarized], known: References, opened: OpenedRun) -> Scores | None:
+    """The scores of those recordings that the reference has; logs which of the reference aren't scored, and why."""
     from vaak.audio.diarization_errors import score_recordings
 
-    hypotheses = {one.name: one.segments for one in found}
-    if known.references is None or not known.references.keys() & hypotheses.keys():
+    if known.references is None:
         return None
-    references = {name: right for name, right in known.references.items() if name in hypotheses}
-    uems = None if known.uems is None else {name: parts for name, parts in known.uems.items() if name in hypotheses}
-    return score_recordings(references, hypotheses, uems, **opened.experiment.data.scoring.model_dump())
+    hypotheses = rename_like(known.references, {one.name: one for one in found})
+    scored = known.references.keys() & hypotheses.keys()
+    if not scored:
+        return None
+    if others := known.references.keys() - scored:
+        log.warning("--reference has %d recordings more, which aren't scored: %s", len(others), quote_names(others))
+    for name in sorted(scored):
+        _demand_within(known.references[name], hypotheses[name])
+    references = {name: known.references[name] for name in scored}
+    segments = {name: one.segments for name, one in hypotheses.items()}
+    uems = known.uems
+    if uems is not None:
+        uems = {name: parts for name, parts in rename_like(hypotheses, uems).items() if name in hypotheses}
+    return score_recordings(references, segments, uems, **opened.experiment.data.scoring.model_dump())
+
+
+def _demand_within(reference: Sequence[Segment], found: Diarized) -> None:
+    """Warn of labels that end after their recording. Raises UserError where most do: they aren't in seconds."""
+    late = [one for one in reference if one.end > found.duration + LATE_SECONDS]
+    if len(late) > len(reference) / 2:
+        raise UserError(
+            f"--reference: {len(late)} of {len(reference)} labels of {found.name} end after its {found.duration:.2f} s"
+            f" (at {late[-1].end:g}): they are of another recording, or not in seconds"
+        )
+    if late:
+        log.warning("%s: %d labels of the reference end after the recording", found.name, len(late))
 
 
 def _say(

@@ -72,6 +72,7 @@ def transcribe(
     Example: vaak transcribe runs/whisper-hi talk.flac --timestamps word --language auto --json
     """
     from vaak.audio.audio_file import audio_files
+    from vaak.audio.formats.annotation_lines import name_recordings
 
     format = Format.json if chosen.as_json else format
     files, failed = audio_files(audio)
@@ -85,12 +86,13 @@ def transcribe(
     else:
         transcripts = _transcribe_speakers(replace(chosen, run=diarize), transcriber, files, batch_size)
     create_folder(output)
+    names = name_recordings(files)
     with opened.precision.autocast():
         for path, found in zip(files, transcripts, strict=True):
             if isinstance(found, UserError):
                 failed[path] = found
                 continue
-            _write(found, path, output, format, is_alone=len(files) == 1)
+            _write(replace(found, name=names[path]), path, output, format, is_alone=len(files) == 1)
     for reason in failed.values():
         print(reason, file=sys.stderr)
     if failed:
@@ -101,10 +103,6 @@ def _demand_that_options_fit(
     files: list[Path], format: Format, output: Path | None, diarize: Path | None, decoding: dict[str, Any]
 ) -> None:
     """Raise UserError where options can't be taken together, or can't for more than one file."""
-    names = [path.stem for path in files]
-    twice = next((name for name in names if names.count(name) > 1), None)
-    if output is not None and twice is not None:
-        raise UserError(f"two files are called {twice}, so their transcripts would be, too; transcribe them apart")
     if output is None and format in (Format.srt, Format.vtt) and len(files) > 1:
         raise UserError(f"--format {format}: subtitles are of one recording; give --output, a folder for the files")
     if output is None and format is Format.textgrid:
@@ -120,8 +118,8 @@ def _transcribe_speakers(
     chosen: ModelInUse, recogniser: Transcriber, files: list[Path], batch_size: int | None
 ) -> Iterator[SpeakerTranscript | UserError]:
     """Who says what, by the diarization run that is ``chosen``. Raises UserError where it is another task's."""
+    from vaak.audio.formats.annotation_lines import name_recordings
     from vaak.tasks.asr.speaker_transcripts import SpeakerTranscriber
-    from vaak.tasks.diarization.predict import recording_names
 
     opened: OpenedRun = chosen.open()
     chosen.demand_task(opened, "diarization", "--diarize requires a diarization run")
@@ -131,7 +129,7 @@ def _transcribe_speakers(
         found = diarizer.diarize_file(path, opened.task.audio)
         return found.segments, found.duration
 
-    names = recording_names(files)
+    names = name_recordings(files)
     together = SpeakerTranscriber(recogniser, segments_of)
     return together.transcribe_files(((path, names[path]) for path in files), batch_size)
 

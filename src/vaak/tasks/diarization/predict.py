@@ -17,11 +17,8 @@ from __future__ import annotations
 
 import json
 import math
-import os
-import re
 import time
-from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -275,46 +272,6 @@ class Diarizer:
 
 def _frames_of(window: Window) -> int:
     return len(window.features)
-
-
-NO_FIELD = re.compile(r"[\s\x00-\x1f\x7f]+")
-"""Characters that a field of an RTTM line can't hold."""
-
-
-def recording_names(files: Collection[Path], known: Collection[str] = ()) -> dict[Path, str]:
-    """A unique name for each file that is valid in RTTM.
-
-    It is the file's name without its ending, blanks replaced; or its part before the first dot, where that is ``known``
-    (``ES2002a`` of ``ES2002a.Mix-Headset.wav``). Files of one name in several folders have their folders before it.
-    """
-    names: dict[Path, str] = {}
-    for path in files:
-        ways = [_as_field(path.stem), _as_field(path.name.partition(".")[0])]
-        names[path] = next((way for way in ways if way in known), ways[0])
-    for shared, number in Counter(names.values()).items():
-        if number > 1:
-            alike = [path for path in files if names[path] == shared]
-            root = os.path.commonpath([path.absolute().parent for path in alike])  # their folders differ below it
-            for path in alike:
-                folders = path.absolute().relative_to(root).with_suffix("").parts
-                names[path] = _as_field("-".join(folders))
-    taken: Counter[str] = Counter()
-    for path, name in names.items():
-        while taken[names[path].casefold()]:  # not every disk tells A from a
-            taken[name.casefold()] += 1
-            names[path] = f"{name}-{taken[name.casefold()]}"
-        taken[names[path].casefold()] += 1
-    return names
-
-
-def _as_field(text: str) -> str:
-    """The text as a field of RTTM.
-
-    >>> _as_field("board meeting 3"), _as_field("; draft"), _as_field("<NA>")
-    ('board_meeting_3', '_;_draft', '_<NA>')
-    """
-    text = NO_FIELD.sub("_", text.encode(errors="replace").decode())
-    return f"_{text}" if text[:1] in ("", ";", "\ufeff") or text == "<NA>" else text
 
 
 @dataclass(frozen=True)

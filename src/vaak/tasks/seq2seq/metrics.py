@@ -18,6 +18,7 @@ Automatic Text Retrieval".
 from __future__ import annotations
 
 import math
+import unicodedata
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from itertools import zip_longest
@@ -139,11 +140,13 @@ def sacrebleu_scores() -> dict[str, Metric]:
 def corpus_statistics(metric: Metric, texts: Sequence[str], references: Sequence[Sequence[str]]) -> list[int]:
     """The counts that a score is made of, added over the texts; each may have several references.
 
-    Those of the parts of a set add up to those of the whole. sacrebleu has no public API for them.
+    Those of the parts of a set add up to those of the whole. sacrebleu has no public API for them. Both sides are
+    composed (NFC), so that no score depends on how a letter is written.
     """
     assert len(texts) == len(references)
-    by_place = list(zip_longest(*references))  # as sacrebleu expects them: all first ones, all second ones, ...
-    counts = metric._extract_corpus_statistics(texts, by_place)
+    composed = [[unicodedata.normalize("NFC", one) for one in own] for own in references]
+    by_place = list(zip_longest(*composed))  # as sacrebleu expects them: all first ones, all second ones, ...
+    counts = metric._extract_corpus_statistics([unicodedata.normalize("NFC", text) for text in texts], by_place)
     return [sum(column) for column in zip(*counts, strict=True)]
 
 

@@ -37,11 +37,13 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from vaak.audio.audio_file import AudioFile, is_audio
+from vaak.audio.audio_file import AudioFile, audio_files
 from vaak.audio.features.mel import MelSpectrogram
 from vaak.audio.features.pitch import fundamental_frequency
+from vaak.audio.formats.annotation_lines import name_recordings
 from vaak.audio.mel_config import MelConfig, PitchConfig
 from vaak.core.errors import DataError, UserError
+from vaak.core.matching import quote_names, rename_like
 from vaak.tasks.tts.recogniser import SAMPLING_RATE, Recogniser
 from vaak.text.speech.config import FrontEndConfig
 from vaak.text.speech.english import normalise
@@ -125,26 +127,27 @@ class ScoredFolders(NamedTuple):
     protocol: dict[str, str]
 
 
-def score_folders(reference: Path, hypothesis: Path, texts: Path | None) -> ScoredFolders:
-    """Score the audio files of one folder against those with the same names, without their suffixes, of another.
+def score_folders(reference: Path, hypothesis: Path, texts: Path | None, *, partial: bool = False) -> ScoredFolders:
+    """Score the audio files of one folder against those of another that ``vaak.core.matching`` pairs with them.
 
     ``texts`` has a line for each: its name, ``|``, and its text, which is what follows the last ``|`` (as in LJ
-    Speech's metadata.csv). Words are scored where it is given. Raises UserError for folders without audio or with
-    other names, DataError for audio that can't be read.
+    Speech's metadata.csv). Words are scored where it is given. Raises UserError for folders without audio, with other
+    names, or, unless a ``partial`` score is wanted, where a recording has no counterpart; DataError for audio that
+    can't be read.
     """
-    ours, theirs = _audio_files(reference), _audio_files(hypothesis)
+    ours = _audio_files(reference)
+    theirs = rename_like(ours, _audio_files(hypothesis))
     names = sorted(ours.keys() & theirs.keys())
     if not names:
         raise UserError(f"{hypothesis} has no audio of {reference} ({min(theirs)}, not {min(ours)}); rename it")
+    if ours.keys() - theirs.keys() and not partial:
+        raise UserError(
+            f"{hypothesis} has {len(names)} of the {len(ours)} recordings of {reference}, not "
+            f"{quote_names(ours.keys() - theirs.keys())}: add these, or score the others alone with --partial"
+        )
     for name in sorted(ours.keys() ^ theirs.keys()):
         log.warning("%s: only in one of the folders; it isn't scored", ours.get(name) or theirs[name])
-    written: dict[str, str] | None = None
-    if texts is not None:
-        try:
-            lines = texts.read_text(encoding="utf-8-sig").splitlines()
-        except (OSError, UnicodeDecodeError) as error:
-            raise UserError(f"{texts} can't be read: {getattr(error, 'strerror', None) or error}") from error
-        written = {line.split("|")[0]: line.split("|")[-1] for line in lines if "|" in line}
+    written = None if texts is None else rename_like(ours, _read_texts(texts))
     scores, rows = SpeechScores(Recogniser() if written is not None else None), {}
     for name in names:
         if written is not None and name not in written:
@@ -157,12 +160,20 @@ def score_folders(reference: Path, hypothesis: Path, texts: Path | None) -> Scor
     return ScoredFolders(rows, figures_of(scores.sums), scores.protocol)
 
 
+def _read_texts(path: Path) -> dict[str, str]:
+    try:
+        lines = path.read_text(encoding="utf-8-sig").split("\n")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"{path} can't be read: {getattr(error, 'strerror', None) or error}") from error
+    return {line.split("|")[0]: line.split("|")[-1].strip() for line in lines if "|" in line}
+
+
 def _audio_files(folder: Path) -> dict[str, Path]:
-    """The audio files of a folder by name."""
-    found = {path.stem: path for path in sorted(folder.iterdir()) if is_audio(path)} if folder.is_dir() else {}
-    if not found:
-        raise UserError(f"{folder} is not a folder with audio files")
-    return found
+    """The audio files of a folder and its folders, by their names."""
+    files, without = audio_files([folder]) if folder.is_dir() else ([], {})
+    if not files:
+        raise without.get(folder) or UserError(f"{folder} is not a folder with audio files")
+    return {name: path for path, name in name_recordings(files).items()}
 
 
 def _read(path: Path) -> np.ndarray:

@@ -12,9 +12,11 @@ import unicodedata
 from collections.abc import Callable
 from functools import cache
 from importlib.resources import files
+from itertools import dropwhile
 from typing import Any, Literal, get_args
 
 from vaak.core.errors import UserError
+from vaak.core.matching import compose, drop_ignorable
 
 NormaliserName = Literal["whisper-english", "basic", "none"]
 NAMES: tuple[str, ...] = get_args(NormaliserName)
@@ -22,17 +24,27 @@ NAMES: tuple[str, ...] = get_args(NormaliserName)
 Normaliser = Callable[[str], str]
 
 _IN_BRACKETS = re.compile(r"[<\[][^>\]]*[>\]]|\([^)]+?\)")
-_JOINERS = str.maketrans("", "", "\u200c\u200d")
-"""Signs that only shape the letters around them."""
+_DOTTED_I = re.compile("(?<=i)\u0307")
+"""The dot that lower case leaves of İ: a small i has one already."""
 
 
 @cache
 def normaliser(name: str) -> Normaliser:
     """The normaliser of this name. Raises UserError for an unknown one.
 
+    Each first brings texts into one form (``vaak.core.matching.compose``): whether a letter is composed, and characters
+    that are never shown, decide no score.
+
     >>> normaliser("basic")("नमस्ते, दुनिया! (हँसी)")
     'नमस्ते दुनिया'
+    >>> normaliser("none")("cafe\u0301 \u2764\ufe0f") == normaliser("none")("caf\u00e9 \u2764")
+    True
     """
+    normalise = _find_normaliser(name)
+    return lambda text: normalise(compose(text))
+
+
+def _find_normaliser(name: str) -> Normaliser:
     if name == "none":
         return str
     if name == "basic":
@@ -55,8 +67,21 @@ def normaliser(name: str) -> Normaliser:
 def basic(text: str) -> str:
     """Lower case; letters, marks and digits, with one space where anything else was.
 
+    A mark without a letter before it (an emoji's, a stray vowel sign) is no word.
+
     Source: Radford et al. 2022, "Robust Speech Recognition via Large-Scale Weak Supervision", appendix C.
     Differs: marks are kept, for without its vowel signs a Hindi word is another one.
     """
-    text = unicodedata.normalize("NFKC", _IN_BRACKETS.sub("", text.lower())).translate(_JOINERS)
-    return " ".join("".join(sign if unicodedata.category(sign)[0] in "LMN" else " " for sign in text).split())
+    lower = unicodedata.normalize("NFKC", _IN_BRACKETS.sub("", compose(text)).lower())
+    letters = "".join(map(_letter_or_blank, drop_ignorable(_DOTTED_I.sub("", lower))))
+    words = ("".join(dropwhile(_is_mark, word)) for word in letters.split())
+    return " ".join(word for word in words if word)
+
+
+def _letter_or_blank(sign: str) -> str:
+    category = unicodedata.category(sign)
+    return sign if category in ("Mn", "Mc") or category[0] in "LN" else "" if category == "Me" else " "
+
+
+def _is_mark(sign: str) -> bool:
+    return unicodedata.category(sign)[0] == "M"

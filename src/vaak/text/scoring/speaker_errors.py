@@ -24,13 +24,15 @@ Systems" (tcpWER; the guessed times are its ``character_based`` and ``character_
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from vaak.audio.diarization_errors import demand_one_unit
 from vaak.audio.formats.annotation_lines import (
     MISSING,
     as_field,
@@ -41,11 +43,11 @@ from vaak.audio.formats.annotation_lines import (
     seconds_of,
 )
 from vaak.core.errors import DataError
+from vaak.core.matching import quote_names, rename_like
 from vaak.text.scoring.normalisers import normaliser
 
 COLLAR = 5.0
 """Seconds, the default of MeetEval."""
-ENDINGS = (".stm", ".rttm", ".json", ".jsonl")
 
 
 class Turn(NamedTuple):
@@ -105,10 +107,13 @@ def score_turns(
 ) -> SpeakerScores:
     """The errors of ``hypotheses`` by recording; one of ``references`` without any counts as entirely missed.
 
-    Raises DataError where a hypothesis has no reference.
+    Names that differ only as ``vaak.core.matching`` says are the same. Raises DataError where a hypothesis has no
+    reference, or times are in different units.
     """
-    if others := sorted(hypotheses.keys() - references.keys()):
-        raise DataError(f"there is no reference for {others[0]}" + (f" and {len(others) - 1} more" * (len(others) > 1)))
+    hypotheses = rename_like(references, hypotheses)
+    if others := hypotheses.keys() - references.keys():
+        raise DataError(f"there is no reference for {quote_names(others)}")
+    demand_one_unit(references, hypotheses)
     normalise = normaliser(normaliser_name)
 
     def spoken(turns: Sequence[Turn]) -> list[list[_Word]]:
@@ -181,24 +186,16 @@ def read_turns(path: Path) -> dict[str, list[Turn]]:
 
     Raises DataError, naming file and line.
     """
-    if not path.is_dir():
-        found = _read_file(path)
-    else:
-        ending = next((one for one in ENDINGS if any(path.rglob(f"*{one}"))), None)
-        if ending is None:
-            raise DataError(f"{path}: no file that ends with {', '.join(ENDINGS)} in this folder")
-        found = read_folder(path, ending, _read_file)
+    lines = {".stm": _stm, ".rttm": _lexemes, ".json": _seglst, ".jsonl": _jsonl}
+    found = read_folder(path, {ending: partial(_read_file, read) for ending, read in lines.items()})
     if not any(found.values()):
         raise DataError(f"{path}: nobody says anything; expected turns with text")
     return found
 
 
-def _read_file(path: Path) -> dict[str, list[Turn]]:
-    readers = dict(zip(ENDINGS, (_stm, _lexemes, _seglst, _jsonl), strict=True))
-    if path.suffix.lower() not in readers:
-        raise DataError(f"{path}: expected a file that ends with {', '.join(ENDINGS)}")
+def _read_file(read: Callable[[Path], Read], path: Path) -> dict[str, list[Turn]]:
     found: dict[str, list[Turn]] = {}
-    for where, recording, turn in readers[path.suffix.lower()](path):
+    for where, recording, turn in read(path):
         if turn is not None and turn.end < turn.start:
             raise DataError(f"{where}: a turn ends at {turn.end:g} s, but begins at {turn.start:g} s")
         turns = found.setdefault(recording, [])

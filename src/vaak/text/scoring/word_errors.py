@@ -23,6 +23,7 @@ import numpy as np
 
 from vaak.audio.corpora.json_manifest import TABLES, manifest_lines
 from vaak.core.errors import DataError, UserError
+from vaak.core.matching import quote_names, rename_like
 from vaak.text.scoring.normalisers import normaliser
 
 NUM_SAMPLES = 1000
@@ -111,12 +112,13 @@ def score_texts(
     """The error rates of ``hypotheses`` by name; one of ``references`` without any counts as entirely missed.
 
     ``groups`` are those of some names, and ``normaliser_name`` is applied to both sides. Intervals are over
-    ``speakers``, of some names, where these are given; a name without one is another speaker. Raises DataError
-    where a hypothesis has no reference, or no reference any word.
+    ``speakers``, of some names, where these are given; a name without one is another speaker. Names that differ only
+    as ``vaak.core.matching`` says are the same. Raises DataError where a hypothesis has no reference, or no reference
+    any word.
     """
-    others = sorted(hypotheses.keys() - references.keys())
-    if others:
-        raise DataError(f"there is no reference for {others[0]}" + (f" and {len(others) - 1} more" * (len(others) > 1)))
+    hypotheses = rename_like(references, hypotheses)
+    if others := hypotheses.keys() - references.keys():
+        raise DataError(f"there is no reference for {quote_names(others)}")
     normalise = normaliser(normaliser_name)
     counts = {
         name: count_errors(normalise(text), normalise(hypotheses.get(name, ""))) for name, text in references.items()

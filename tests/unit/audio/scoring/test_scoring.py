@@ -306,9 +306,10 @@ def test_the_total_adds_seconds_and_divides_once(caplog):
 def test_every_figure_has_its_protocol():
     assert score({"one": A}, {"one": A}).protocol == {
         "collar": "0 s each side", "overlap": "scored", "uem": "first to last reference time",
+        "recordings": "1",
     }  # fmt: skip
     assert score_recordings({"one": A}, {"one": A}, {"one": [(0, 1)]}, 0.25, True).protocol == {
-        "collar": "0.25 s each side", "overlap": "skipped", "uem": "given",
+        "collar": "0.25 s each side", "overlap": "skipped", "uem": "given", "recordings": "1",
     }  # fmt: skip
 
 
@@ -319,6 +320,7 @@ def test_what_is_missing_is_missed_and_said(caplog):
         "one: the hypothesis has nothing of this recording; all its speech counts as missed",
         "three: the reference has nothing of this recording; it isn't scored",
     ]
+    assert scores.protocol | {"recordings": "2", "without hypothesis": "1", "without reference": "1"} == scores.protocol
     assert score({"one": A}, {}).total.error.rate == 1.0
 
 
@@ -333,13 +335,14 @@ def test_the_uem_says_which_recordings_count(caplog):
         "two: the UEM doesn't name this recording; it isn't scored",
         "silent: the UEM names this recording, the reference has nothing of it; all its speech counts as false alarm",
     ]
+    assert (scores.protocol["recordings"], scores.protocol["of the reference"]) == ("1", "2")
 
 
 def test_nothing_to_score():
     with pytest.raises(DataError, match="the reference has no segments"):
         score({}, {"one": A})
-    with pytest.raises(DataError, match=r"no recording .* is one of the reference \(it has a\.wav, not a\)"):
-        score({"a": A}, {"a.wav": A})
+    with pytest.raises(DataError, match=r"no recording .* is one of the reference \(it has 'b', not 'a'\)"):
+        score({"a": A}, {"b": A})
     with pytest.raises(DataError, match="the UEM names no recording of the reference"):
         score({"a": A}, {"a": A}, {"b": [(0.0, 1.0)]})
 
@@ -367,3 +370,19 @@ def test_two_hours_are_scored_in_a_moment():
     error = diarization_error(reference, hypothesis, uem=None, collar=0.25, skip_overlap=False)
     assert time.process_time() - begun < 1.0
     assert error.scored > 3000
+
+
+def test_names_that_differ_in_case_ending_or_form_are_one_recording():
+    assert score({"one": A, "café": B}, {"One.wav": A, "cafe\u0301\u200b": B}).total.error.rate == 0
+    uems = {"ONE.uem": [(0.0, 5.0)]}
+    assert score({"one": A}, {"one": A}, uems).total.error.scored == 5
+
+
+def test_poor_output_is_scored_and_other_units_are_refused():
+    turns = [Segment(4.0 * n, 4.0 * n + 3, "A") for n in range(20)]
+    poor = {"a single turn": turns[:1], "nothing right": [Segment(3.2 + 4 * n, 3.9 + 4 * n, "x") for n in range(20)]}
+    for found in poor.values():
+        assert score({"one": turns}, {"one": found}).total.error.rate > 0.9
+    centiseconds = [Segment(100 * one.start, 100 * one.end, "x") for one in turns]
+    with pytest.raises(DataError, match="times of the hypothesis look like frames of 10 ms"):
+        score({"one": turns}, {"one": centiseconds})

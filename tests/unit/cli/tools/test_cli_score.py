@@ -35,7 +35,7 @@ def test_a_table_with_a_row_for_each_recording_and_the_total(vaak, folder):
         "one        20.00    0.00           0.00        20.00  20.00     10.00",
         "two         0.00    0.00           0.00         0.00   0.00     30.00",
         "total       5.00    0.00           0.00         5.00   6.67     40.00",
-        "collar 0 s each side, overlap scored, uem first to last reference time",
+        "collar 0 s each side, overlap scored, uem first to last reference time, recordings 2",
     ]
 
 
@@ -45,7 +45,8 @@ def test_json_says_the_same_with_the_protocol(vaak, folder):
     )
     assert code == 0
     found = json.loads(out)
-    assert found["protocol"] == {"collar": "1 s each side", "overlap": "skipped", "uem": "given"}
+    conditions = {"collar": "1 s each side", "overlap": "skipped", "uem": "given"}
+    assert found["protocol"] == {**conditions, "recordings": "1", "of the reference": "2"}
     assert list(found["recordings"]) == ["one"]
     assert found["total"] == found["recordings"]["one"] == {
         "der": 1 / 8, "jer": 1 / 8, "der_percent": 12.5, "jer_percent": 12.5, "scored_seconds": 8,

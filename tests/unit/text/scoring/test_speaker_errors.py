@@ -103,7 +103,7 @@ def test_a_recording_without_turns_is_missed_and_one_without_reference_is_refuse
     assert scores.recordings["a"].cp_errors == 3
     assert scores.recordings["b"].cp_errors == 0
     assert scores.protocol["without hypothesis"] == "1"
-    with pytest.raises(DataError, match="no reference for c"):
+    with pytest.raises(DataError, match="no reference for 'c'"):
         score_turns(reference, {"c": []})
 
 
@@ -146,3 +146,39 @@ def test_what_cannot_be_read_is_named(tmp_path: Path, name: str, content: str, m
     (tmp_path / name).write_text(content)
     with pytest.raises(DataError, match=message.replace("(", r"\(")):
         read_turns(tmp_path / name)
+
+
+def test_a_folder_is_read_whole_and_what_is_not_is_named(tmp_path: Path, caplog: pytest.LogCaptureFixture):
+    stm = "{0} 1 A 0 1 <NA> so it is\n"
+    for name in ("a.stm", "b.STM", "inner/c.stm", "notes.txt", "._a.stm"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(stm.format(Path(name).stem))
+    segment = {"session_id": "d", "speaker": "A", "start_time": 0, "end_time": 1, "words": "no"}
+    (tmp_path / "d.json").write_text(json.dumps([segment]))
+    (tmp_path / "a.rttm").write_text("LEXEME a 1 0 1 so lex A <NA> <NA>\n")
+    (tmp_path / "e.rttm").write_text("SPEAKER e 1 0 1 <NA> <NA> A <NA> <NA>\n")
+    assert set(read_turns(tmp_path)) == {"a", "b", "c", "d"}
+    said = "\n".join(record.getMessage() for record in caplog.records)
+    for name, why in (("notes.txt", "not .stm"), ("._a.stm", "hidden"), ("a.rttm", "the same recordings")):
+        assert any(name in line and why in line for line in said.splitlines())
+    assert "e.rttm" in said
+    assert "4 files are read" in said
+
+
+def test_a_copy_under_another_ending_is_an_error(tmp_path: Path):
+    (tmp_path / "a.stm").write_text("a 1 A 0 1 <NA> so\n")
+    (tmp_path / "a.stm.bak").write_text("a 1 A 0 1 <NA> so\n")
+    assert set(read_turns(tmp_path)) == {"a"}
+    (tmp_path / "b.stm.txt").write_text("b 1 A 0 1 <NA> so\n")
+    with pytest.raises(DataError, match=r"b\.stm\.txt: it ends with \.txt, so it isn't read"):
+        read_turns(tmp_path)
+
+
+def test_times_in_another_unit_are_found():
+    turns = [Turn(3.0 * n, 3.0 * n + 2, "A", f"word {n}") for n in range(10)]
+    for factor, unit in ((1000, "milliseconds"), (16000, "samples at 16000 Hz")):
+        scaled = [turn._replace(start=factor * turn.start, end=factor * turn.end) for turn in turns]
+        with pytest.raises(DataError, match=f"times of the hypothesis look like {unit}"):
+            score_turns({"a": turns}, {"a": scaled})
+        with pytest.raises(DataError, match=f"times of the reference look like {unit}"):
+            score_turns({"a": scaled}, {"a": turns})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import unicodedata
 from pathlib import Path
 
 import jiwer
@@ -49,7 +50,7 @@ def test_groups_and_what_is_missing():
     assert scores.groups["en"].wer == pytest.approx(1 / 3)
     assert scores.groups["hi"].wer == pytest.approx(1 / 2)
     assert scores.total.wer == pytest.approx(2 / 5)
-    with pytest.raises(DataError, match="no reference for 4"):
+    with pytest.raises(DataError, match="no reference for '4'"):
         score_texts(references, {"4": ""})
 
 
@@ -113,3 +114,43 @@ def test_an_utterance_without_a_speaker_is_one_of_its_own():
     own = score_texts(references, hypotheses, speakers={})
     assert own.total == score_texts(references, hypotheses).total
     assert own.protocol["intervals over"] == "8 speakers"
+
+
+@pytest.mark.parametrize("name", ["basic", "none", "whisper-english"])
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("café", "cafe\u0301"),  # NFC and NFD
+        ("क\u093c\u0932\u092e", "\u0958\u0932\u092e"),
+        ("한글", unicodedata.normalize("NFD", "한글")),
+        ("I love it \u2764\ufe0f", "I love it \u2764"),  # a variation selector
+        ("co\u00adoperate", "cooperate"),  # a soft hyphen
+        ("नमस्\u200dते", "नमस्ते"),
+        ("\ufeffso", "so"),
+    ],
+)
+def test_how_unicode_writes_a_text_decides_no_score(name: str, one: str, other: str):
+    normalise = normaliser(name)
+    assert not any(count_errors(normalise(one), normalise(other))[:3])
+    assert normalise(one) == normalise(other)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("I love it \u2764\ufe0f", "i love it"),  # the selector was a word
+        ("İstanbul", "istanbul"),
+        ("so \u093e it", "so it"),  # a vowel sign without a letter
+        ("1\ufe0f\u20e3 go", "1 go"),  # a keycap
+        ("\U0001f469\u200d\u2764\ufe0f\u200d\U0001f468 hi", "hi"),
+        ("किताब", "किताब"),
+    ],
+)
+def test_basic_counts_letters_alone(text: str, words: str):
+    assert normaliser("basic")(text) == words
+
+
+def test_names_that_differ_in_case_or_ending_are_one_utterance():
+    scores = score_texts({"a": "so it is", "b": "no"}, {"A.wav": "so it is", "wavs/b.wav": "yes"})
+    assert scores.total.counts.word_errors == 1
+    assert "without hypothesis" not in scores.protocol

@@ -9,9 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vaak.audio.audio_file import audio_files
-from vaak.audio.formats.annotation_lines import read_rttm, write_rttm
+from vaak.audio.formats.annotation_lines import name_recordings, read_rttm, write_rttm
 from vaak.audio.segments import Segment
-from vaak.tasks.diarization.predict import recording_names
 
 
 def touch(*paths: Path) -> None:
@@ -64,15 +63,15 @@ def test_names(tmp_path: Path):
         tmp_path / "x.flac",
         tmp_path / "X.mp3",
     ]
-    named = recording_names(files, known={"ES2002a"})
+    named = name_recordings(files, known={"ES2002a"})
     assert list(named.values()) == ["monday-call", "tuesday-late-call", "board_meeting_3", "ES2002a", "x", "x-2", "X-3"]
-    assert recording_names(files[3:4])[files[3]] == "ES2002a.Mix-Headset"
+    assert name_recordings(files[3:4])[files[3]] == "ES2002a.Mix-Headset"
 
 
 @given(st.lists(st.text(st.characters(exclude_characters="/\0"), min_size=1, max_size=6), min_size=1, max_size=8))
 def test_any_names_come_out_apart_and_can_be_read_again(tmp_path_factory: pytest.TempPathFactory, stems: list[str]):
     files = [Path(f"/audio/{folder}/{stem}.wav") for folder, stem in enumerate(stems)]
-    names = list(recording_names(files).values())
+    names = list(name_recordings(files).values())
     assert len({name.casefold() for name in names}) == len(names)
     path = tmp_path_factory.getbasetemp() / "names.rttm"
     write_rttm(path, {name: [Segment(0.0, 1.0, "speaker_1")] for name in names})
