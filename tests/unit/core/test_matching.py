@@ -46,14 +46,16 @@ def test_names_of_one_thing_are_paired(ours: str, theirs: str):
 
 
 @pytest.mark.parametrize(
-    ("ours", "theirs"), [(["s1/call"], ["s2/call"]), (["call-1"], ["call-2"]), (["call.1"], ["call"]), (["कल"], ["काल"])]
+    ("ours", "theirs"),
+    [(["s1/call"], ["s2/call"]), (["call-1"], ["call-2"]), (["call.1"], ["call"]), (["कल"], ["काल"])],
 )
 def test_names_of_two_things_are_not(ours: list[str], theirs: list[str]):
     assert pair_names(ours, theirs) == {}
 
 
 @pytest.mark.parametrize(
-    ("ours", "theirs"), [(["call"], ["a/call", "b/call"]), (["Call", "CALL"], ["call"]), (["call"], ["call.wav", "CALL"])]
+    ("ours", "theirs"),
+    [(["call"], ["a/call", "b/call"]), (["Call", "CALL"], ["call"]), (["call"], ["call.wav", "CALL"])],
 )
 def test_a_name_that_could_be_two_is_refused(ours: list[str], theirs: list[str]):
     with pytest.raises(DataError, match="write the same names on both sides"):

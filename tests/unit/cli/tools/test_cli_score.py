@@ -149,6 +149,10 @@ def test_speech_is_scored_with_its_texts(vaak, speech):
 def test_speech_is_scored_without_texts(vaak, speech, caplog):
     ref, hyp = map(str, speech)
     soundfile.write(Path(hyp) / "c.wav", np.zeros(1000), 16_000)
+    code, out, errors = vaak("score", "speech", hyp, ref)
+    assert (code, out) == (2, "")
+    assert f"{ref} has 2 of the 3 recordings of {hyp}, not 'c': add these" in errors
+    assert vaak("score", "speech", hyp, ref, "--partial")[0] == 0
     code, out, _ = vaak("score", "speech", ref, hyp)
     assert code == 0
     assert [line.split()[0] for line in out.splitlines()][1:6] == [

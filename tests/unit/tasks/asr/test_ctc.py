@@ -288,9 +288,18 @@ def test_recordings_of_one_name_are_not_written_over_each_other(run: Path, talk:
     for folder in ("one", "two"):
         (tmp_path / "audio" / folder).mkdir(parents=True)
         shutil.copy(talk[0], tmp_path / "audio" / folder)
-    code, out, errors = vaak("align", str(run), str(tmp_path / "audio"), str(talk[1].parent), "-o", str(tmp_path / "o"))
+    audio, texts, aligned = (str(tmp_path / name) for name in ("audio", "texts", "aligned"))
+    code, out, errors = vaak("align", str(run), audio, str(talk[1].parent), "-o", aligned)
     assert (code, out) == (2, "")
-    assert "two recordings are called talk" in errors
+    assert "'talk.txt' could be 'one/talk.wav', 'two/talk.wav'" in errors
+    for folder in ("one", "two"):
+        (tmp_path / "texts" / folder).mkdir(parents=True)
+        shutil.copy(talk[1], tmp_path / "texts" / folder)
+    assert vaak("align", str(run), audio, texts, "-o", aligned)[0] == 0
+    assert vaak("transcribe", str(run), audio, "-o", aligned)[0] == 0
+    written = sorted(path.name for path in (tmp_path / "aligned").iterdir())
+    assert written == ["one-talk.ctm", "one-talk.txt", "two-talk.ctm", "two-talk.txt"]
+    assert (tmp_path / "aligned" / "one-talk.ctm").read_text().startswith("one-talk 1 ")
 
 
 def test_a_wrong_text_is_less_sure_and_one_that_cannot_be_is_an_error(
