@@ -54,15 +54,17 @@ def start_progress(step: int, total_steps: int, evaluated: str = "") -> Progress
     """A running bar whose task 0 is the run, for a console that is a terminal: on a narrow one it has two lines."""
     width, whole = console().width, Column(no_wrap=True)  # a word is left out at the edge, never broken
     shown: list[ProgressColumn] = [MofNCompleteColumn(table_column=whole)]
-    shown += [TextColumn("loss {task.fields[loss]}", table_column=whole)]
-    shown += [TimeRemainingColumn(table_column=whole), TextColumn("left", table_column=whole)]
+    shown += [TextColumn("loss {task.fields[loss]}", markup=False, table_column=whole)]
+    shown += [TimeRemainingColumn(table_column=whole), TextColumn("left", markup=False, table_column=whole)]
     if width >= WIDE:
-        shown = [TextColumn("{task.fields[epoch]}", table_column=whole), *shown]
-        shown += [TimeElapsedColumn(table_column=whole), TextColumn("elapsed", table_column=whole)]
-        shown += [TextColumn("{task.fields[rate]}", table_column=whole)]
+        shown = [TextColumn("{task.fields[epoch]}", markup=False, table_column=whole), *shown]
+        shown += [TimeElapsedColumn(table_column=whole), TextColumn("elapsed", markup=False, table_column=whole)]
+        shown += [TextColumn("{task.fields[rate]}", markup=False, table_column=whole)]
     if width >= WIDEST:
         shown = [BarColumn(bar_width=16), *shown, Speed(table_column=whole)]
-        shown += [TextColumn(f"{{task.fields[{name}]}}", table_column=whole) for name in ("evaluated", "memory")]
+        shown += [
+            TextColumn(f"{{task.fields[{name}]}}", markup=False, table_column=whole) for name in ("evaluated", "memory")
+        ]
     second = ["evaluated", "memory", "speed"] if width >= WIDE else ["evaluated", "epoch", "rate", "memory", "speed"]
     progress = Bar(shown, second if width < WIDEST else [])
     fields: dict[str, Any] = {"loss": "-", "rate": "", "epoch": "epoch 1", "memory": "", "evaluated": evaluated}

@@ -31,6 +31,7 @@ from vaak.config.yaml.text import looks_secret
 from vaak.core.callback import Callback, Run
 from vaak.core.errors import UserError
 from vaak.core.storage.files import read_json, write_json
+from vaak.core.storage.links import demand_no_link
 from vaak.engine.distributed.ranks import accelerate_tracker
 from vaak.engine.evaluation import is_audio
 from vaak.engine.metrics_file import Record, read_newest_records, read_records
@@ -257,6 +258,7 @@ class EventFile:
         taken = [path.name.split(".")[3] for path in folder.glob("events.out.tfevents.*")]
         newest = max((int(second) for second in taken if second.isdigit()), default=0)
         name = f"events.out.tfevents.{max(int(time.time()), newest + 1):010d}.vaak"
+        demand_no_link(folder / name)
         self.file = open(folder / name, "xb", buffering=0)  # noqa: SIM115
         self._write(Event(wall_time=time.time(), file_version="brain.Event:2"))
         start = SessionLog(status=SessionLog.START)

@@ -20,6 +20,8 @@ from typing import Any
 from vaak.callbacks.trackers import Tracker, log_media, numbers, reason_of
 from vaak.core.callback import Run, StepReport
 from vaak.core.errors import UserError
+from vaak.core.storage.files import write_text
+from vaak.core.storage.links import demand_no_link
 from vaak.engine.checkpoint.files import list_checkpoints, pointed
 from vaak.engine.metrics_file import Record, read_records
 
@@ -119,6 +121,7 @@ class WandbCallback(Tracker):
         import wandb
 
         folder = trainer.directory.resolve() / "wandb"
+        demand_no_link(folder / "wandb")  # what W&B itself writes there
         offline = (self.settings.get("mode") or wandb.setup().settings.mode) == "offline"
         bounds: dict[str, Any] = BOUNDS | ({"finish_timeout": UPLOAD_SECONDS} if self.uploads.which != "none" else {})
         bounds = {name: seconds for name, seconds in bounds.items() if f"WANDB_{name.upper()}" not in os.environ}
@@ -136,7 +139,7 @@ class WandbCallback(Tracker):
         for file in folder.glob(f"offline-run-*-{self.run.id}/*.wandb"):
             marker = file.with_suffix(".wandb.synced")
             if file.parent != Path(self.run.dir).parent and not marker.exists():
-                marker.write_text(SUPERSEDED)
+                write_text(marker, SUPERSEDED)
         if trainer.records.path is not None and trainer.records.path.exists():
             for record in read_records(trainer.records.path):
                 self.write(record)
@@ -173,7 +176,7 @@ def run_id(folder: Path, is_new: bool) -> str:
     path = folder / "id"
     if is_new or not path.exists():
         folder.mkdir(exist_ok=True)
-        path.write_text(uuid.uuid4().hex[:12])
+        write_text(path, uuid.uuid4().hex[:12])
     return path.read_text()
 
 

@@ -18,7 +18,7 @@ from typing import Any
 from vaak.core.errors import RemoteError, UserError, is_panic
 from vaak.core.interrupts import acknowledged, end_soon, end_with_launcher, is_ending
 from vaak.core.launching import join_slurm_step
-from vaak.core.terminal import clear
+from vaak.core.terminal import clear, shown_safely
 
 CANT_WRITE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO)
 DELETED = "the working folder was deleted; go to another one (cd)"
@@ -60,7 +60,7 @@ def guarded(function: Callable[[], Any]) -> None:
     end_with_launcher()  # before the seconds that importing torch takes
     _open_closed_streams()
     try:
-        with acknowledged():
+        with acknowledged(), shown_safely():
             _call(function)
     except SystemExit as leaving:
         if is_ending():

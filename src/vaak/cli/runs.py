@@ -23,6 +23,7 @@ from typer.core import TyperGroup
 from vaak.cli.arguments import AsJson
 from vaak.core.errors import UserError
 from vaak.report.tables import aligned
+from vaak.runs.folder.directory import demand_own_run
 
 if TYPE_CHECKING:
     from vaak.report.serve import Reports
@@ -263,6 +264,8 @@ def plot(
     if missing is not None:
         also = f", nor one of {', '.join(PICTURES)}" if len(runs) > 1 else ""
         raise UserError(f"{missing} is not a folder of a run{also}")
+    for run in runs:
+        demand_own_run(run)
     path = output or runs[0] / f"{picture}.png"
     if picture in ("gate", "experts"):
         from vaak.report.experts import draw_experts, draw_gate
@@ -340,6 +343,8 @@ def report(
     if runs_dir is not None:
         write_page(path, list_page(runs_dir))
     else:
+        for run in runs or []:
+            demand_own_run(run)
         facts = [read_facts(run) for run in runs or []]
         write_page(path, run_page(facts[0]) if len(facts) == 1 else comparison_page(facts))
     print(path)

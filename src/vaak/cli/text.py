@@ -42,10 +42,14 @@ def show(
 
     Example: vaak tokenizer show runs/quickstart "लड़की सोती है।"
     """
+    from vaak.runs.folder.directory import demand_own_run
     from vaak.runs.prepared import prepared_folder
     from vaak.text.tokenizer import Tokenizer, normalise
 
-    found = Tokenizer.load(prepared_folder(path) / "tokenizer" if (path / "config.yml").is_file() else path)
+    if (path / "config.yml").is_file():
+        demand_own_run(path)
+        path = prepared_folder(path) / "tokenizer"
+    found = Tokenizer.load(path)
     vocabulary = range(first, min(first + number, found.vocab_size))
     ids = list(vocabulary) if text is None else found.encode(normalise(text))
     named = [token for token in ids if found.backend.id_to_token(token) is not None]

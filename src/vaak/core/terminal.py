@@ -5,6 +5,10 @@ so that it moves while the work is in a library. What is shown at a time: ::
 
     reading train        ━━━━━━━━━━╸             45 %  0:12 elapsed  0:15 left
     training the tokenizer  0:12 elapsed
+
+What others wrote (texts, labels, file names, options) may hold characters that a terminal obeys: they rename its
+window, fill its clipboard, erase lines. Such characters are shown, as ``\\u001b``, and never sent: by ``shown_safely``
+whatever a command prints, and by ``escape`` each line of a log.
 """
 
 from __future__ import annotations
@@ -13,12 +17,14 @@ import contextlib
 import functools
 import logging
 import os
+import re
 import sys
 import textwrap
 import threading
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextvars import ContextVar
+from itertools import zip_longest
 from typing import Any, TypeVar
 
 FORCING = ("FORCE_COLOR", "TTY_COMPATIBLE")
@@ -29,12 +35,89 @@ _displays: list[Any] = []
 _changing = threading.Lock()
 
 
+CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+"""What a terminal obeys, C0 (but tab and newline), DEL and C1; what reorders a line; and halves of characters."""
+DRAWING = re.compile("\x1b\\[[0-9;]*[mAK]|\r")
+"""Colours, and what moves within the lines of a bar: other packages draw with them."""
+OURS = {"vaak", "logging", "traceback", "typer", "warnings"}
+"""The packages whose printing holds others' texts, and never draws."""
+
+
+def escape(text: str) -> str:
+    """The text with its control characters written as JSON writes them. Joiners of scripts and emoji stay.
+
+    >>> escape("a\\x1b]0;title\\x07\\tb\\u202e")
+    'a\\\\u001b]0;title\\\\u0007\\tb\\\\u202e'
+    """
+    return CONTROL.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+
+
+class SafeStream:
+    """A stream of text that shows control characters; rich draws on the stream itself.
+
+    Of what other packages print, colours and movements within a line pass.
+    """
+
+    def __init__(self, stream: Any) -> None:
+        self.stream = self.rich_proxied_file = stream
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.stream, name)
+
+    def write(self, text: str) -> int:
+        if isinstance(text, str) and CONTROL.search(text):
+            package = str(sys._getframe(1).f_globals.get("__name__", "")).partition(".")[0]
+            drawn = [] if package in OURS else DRAWING.findall(text)
+            parts = [text] if package in OURS else DRAWING.split(text)
+            self.stream.write("".join(escape(part) + sign for part, sign in zip_longest(parts, drawn, fillvalue="")))
+            return len(text)
+        return int(self.stream.write(text) or 0)
+
+    def writelines(self, lines: Iterable[str]) -> None:
+        for line in lines:
+            self.stream.write(escape(line))
+
+
+@contextlib.contextmanager
+def shown_safely() -> Iterator[None]:
+    """Within this context, nothing that is printed controls the terminal.
+
+    What goes to a file or another program by standard output stays as it is.
+    """
+    streams = sys.stdout, sys.stderr
+    if sys.stdout is not None and sys.stdout.isatty():
+        sys.stdout = SafeStream(sys.stdout)
+    if sys.stderr is not None:
+        sys.stderr = SafeStream(sys.stderr)
+    try:
+        yield
+    finally:
+        sys.stdout, sys.stderr = streams
+
+
 @functools.cache
 def console() -> Any:
-    """The console on standard error."""
+    """The console on standard error, whose texts are shown as they are: no markup, no control characters."""
     from rich.console import Console
+    from rich.segment import Segment
 
-    return Console(stderr=True)
+    class SafeConsole(Console):
+        @property
+        def file(self) -> Any:
+            found: Any = super().file
+            while (inner := getattr(found, "rich_proxied_file", None)) is not None:
+                found = inner
+            return found
+
+        @file.setter
+        def file(self, stream: Any) -> None:
+            self._file = stream
+
+        def render(self, *what: Any, **how: Any) -> Iterator[Segment]:
+            for one in super().render(*what, **how):
+                yield one if one.control or not CONTROL.search(one.text) else Segment(escape(one.text), one.style)
+
+    return SafeConsole(stderr=True, markup=False, highlight=False)
 
 
 def is_terminal() -> bool:
@@ -45,7 +128,7 @@ def is_terminal() -> bool:
 
 def print_above(text: str) -> None:
     """Print a text above what is drawn, all of it: lines that are too long are broken between words."""
-    console().print(broken(text, console().width), markup=False, highlight=False, soft_wrap=True)
+    console().print(broken(escape(text), console().width), markup=False, highlight=False, soft_wrap=True)
 
 
 class ConsoleHandler(logging.Handler):
@@ -59,10 +142,11 @@ class ConsoleHandler(logging.Handler):
             if not getattr(record, "on_console", True):
                 return
             prefix = "warning: " if record.levelno == logging.WARNING else ""
+            message = escape(prefix + record.getMessage())
             if is_terminal():
-                print_above(prefix + record.getMessage())
+                print_above(message)
             else:
-                print(prefix + record.getMessage(), file=sys.stderr, flush=True)
+                print(message, file=sys.stderr, flush=True)
         except (OSError, ValueError):  # a terminal that was closed, a full disk: nothing ends by what can't be shown
             return
         except Exception:
@@ -90,8 +174,17 @@ def show(renderable: Any) -> None:
         if not _displays:
             together, own = (lambda: Group(*_shown)), sys.stdout.isatty()  # standard output in a file stays there
             _displays.append(Live(console=console(), get_renderable=together, redirect_stdout=own, transient=True))
+            streams = sys.stdout, sys.stderr
             with contextlib.suppress(OSError, ValueError):
                 _displays[0].start(refresh=True)
+            _print_safely_above(streams)
+
+
+def _print_safely_above(before: tuple[Any, Any]) -> None:
+    """What is printed while something is drawn is escaped before rich, which obeys colours and links, has it."""
+    for name, stream in zip(("stdout", "stderr"), before, strict=True):
+        if isinstance(stream, SafeStream) and getattr(sys, name) is not stream:
+            setattr(sys, name, SafeStream(getattr(sys, name)))
 
 
 def hide(renderable: Any) -> None:

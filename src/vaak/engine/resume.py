@@ -14,7 +14,6 @@ A kill in the middle leaves a run that can be resumed: checkpoints go first, the
 from __future__ import annotations
 
 import logging
-import os
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -110,13 +109,15 @@ class RunHistory:
     def _copy_log(self) -> None:
         if _size(self.metrics):
             self.aside.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(self.metrics, self.aside / METRICS)
+            with open(self.metrics, "rb") as log_file, files.open_new(self.aside / METRICS) as copy:
+                shutil.copyfileobj(log_file, copy)
             files.sync_file(self.aside / METRICS)
             log.warning("%s is kept unchanged in %s", self.metrics, self.aside)
 
     def _truncate(self, snapshot: Snapshot) -> None:
         if self.metrics.exists():
-            os.truncate(self.metrics, min(_size(self.metrics), snapshot.state["metrics_bytes"]))
+            with files.open_to_append(self.metrics) as file:
+                file.truncate(min(_size(self.metrics), snapshot.state["metrics_bytes"]))
 
     def _last_shown(self) -> int:
         """The step of the last pictures that stay; an evaluation that is still due draws its own."""

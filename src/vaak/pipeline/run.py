@@ -21,6 +21,7 @@ from vaak.core.artifact import only_writer
 from vaak.core.errors import UserError
 from vaak.core.machine import format_bytes
 from vaak.core.storage.files import read_json, write_json, write_text
+from vaak.core.storage.links import demand_own_files
 from vaak.core.terminal import time_of
 from vaak.pipeline.execution import (
     BEGUN,
@@ -269,6 +270,7 @@ def _held(directory: Path) -> Iterator[None]:
         directory.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UserError(f"{directory} can't be created: {error.strerror}; give another --output-dir") from error
+    demand_own_files(directory, deep=False)  # the runs in it are looked through where they are opened
     with only_writer(directory, "give another --output-dir"):
         yield
 

@@ -17,6 +17,7 @@ import numpy as np
 
 from vaak.core.errors import UserError, optional_import
 from vaak.core.figures import is_fraction
+from vaak.core.storage.links import demand_no_link
 from vaak.report.tables import short_rate, shown_losses
 
 MOST_PANELS, MOST_LABELLED = 9, 6
@@ -37,6 +38,7 @@ def saved(figure: Any, path: Path | None) -> Any:
     """The figure, written to a file if there is a path. Raises UserError where it can't be written."""
     try:
         if path is not None:
+            demand_no_link(path)
             figure.savefig(path, dpi=120)
     except (OSError, ValueError) as error:
         raise UserError(f"{path} can't be written: {error}") from error

@@ -21,6 +21,7 @@ from vaak.config.yaml.tree import to_plain
 from vaak.core.callback import Callback, Run, StepReport
 from vaak.core.errors import CheckpointError, UserError
 from vaak.core.storage import files
+from vaak.core.storage.links import make_link
 from vaak.engine.checkpoint.files import list_checkpoints, read_state, verify
 from vaak.engine.checkpoint.names import step_of
 from vaak.engine.journal import JOURNALS, journal_files
@@ -140,7 +141,7 @@ def _share_past(parent: Path, directory: Path, step: int, start: Path | None, co
 def _link(source: Path, target: Path) -> None:
     """Have a folder at a second place; where its disk has no hard links, as a copy. A link to a cache stays one."""
     if source.is_symlink():
-        target.symlink_to(source.resolve(), target_is_directory=True)
+        make_link(target, source)
         return
 
     def link(one: str, other: str) -> None:

@@ -49,7 +49,7 @@ from vaak.engine.precision import DTYPES, Precision
 from vaak.engine.trained import model_of
 from vaak.nn.lora import keep_frozen_weights_in
 from vaak.nn.stack import set_variable_length
-from vaak.runs.folder.directory import TASKS, demand_known_format, owner_at_home
+from vaak.runs.folder.directory import TASKS, demand_known_format, demand_own_run, owner_at_home
 from vaak.runs.folder.user_code import demand_trust, demand_trust_to_use
 from vaak.runs.prepared import DONE, LEFT_OUT, PreparedFolder, artifact_in, is_prepared, prepared_folder
 
@@ -84,23 +84,28 @@ class OpenedRun:
 def run_of(path: Path) -> Path:
     """The run directory of a run, a checkpoint or its pointer; a checkpoint without its run is one itself.
 
-    Raises CheckpointError where there is none, UserError for one in the format of a later version.
+    Raises CheckpointError where there is none, UserError for one in the format of a later version, or with links that
+    lead out of it.
     """
     around = (path, path.parent, path.parent.parent)
     for folder in around:
         if (directory := run_with_checkpoints(folder)) is not None:
-            demand_known_format(directory)
-            return directory
+            return _demand_readable(directory)
     for folder in around:
         if (folder / "config.yml").exists() and not _is_in_a_run(folder):
-            demand_known_format(folder)
-            return folder
+            return _demand_readable(folder)
     with contextlib.suppress(CheckpointError):
         if ((checkpoint := resolve_checkpoint(path)) / "config.yml").exists():
-            return checkpoint
+            return _demand_readable(checkpoint)
     raise CheckpointError(
         f"{path} is not a run directory, nor inside one (no config.yml); give a run directory or a checkpoint in it"
     )
+
+
+def _demand_readable(directory: Path) -> Path:
+    demand_own_run(directory)
+    demand_known_format(directory)
+    return directory
 
 
 def _is_in_a_run(checkpoint: Path) -> bool:

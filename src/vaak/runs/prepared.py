@@ -21,6 +21,7 @@ from vaak.config.changes import moved_together
 from vaak.core.artifact import Artifact, differences, sizes_of
 from vaak.core.errors import DataError, FormatError, UserError
 from vaak.core.storage.files import fingerprint_of
+from vaak.core.storage.links import make_link
 from vaak.runs.folder.directory import holds_a_run, places_of
 
 log = logging.getLogger("vaak")
@@ -165,7 +166,7 @@ def prepare_for_run(recipe: Recipe, directory: Path, cache: str | None) -> None:
     elif folder.exists():  # made before there was a cache
         shutil.rmtree(folder)
     folder.parent.mkdir(parents=True, exist_ok=True)  # of one of several tasks, it isn't there yet
-    folder.symlink_to(shared.resolve(), target_is_directory=True)
+    make_link(folder, shared)
 
 
 def _keep(recipe: Recipe, prepared: PreparedFolder, directory: Path) -> None:

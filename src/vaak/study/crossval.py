@@ -32,6 +32,7 @@ from vaak.core.folds import FoldExample, divide, write_folds
 from vaak.core.significance import corrected_t_test, scipy_stats
 from vaak.core.splits import SPLITS
 from vaak.core.storage.files import fingerprint_of, read_json, sha256_of, unmade_after_errors, write_json
+from vaak.core.storage.links import demand_own_files
 from vaak.core.storage.lock import locked
 from vaak.core.task import Task
 from vaak.runs.evaluate import evaluate_run
@@ -82,6 +83,7 @@ class CrossValidation:
         own = {name: getattr(plan, name) for name in CrossvalPlan.__annotations__}
         identity = identity_of(plan, **own)
         artifact = Artifact(self.folder, "crossval.json", "a cross-validation", remedy="give another --output")
+        demand_own_files(self.folder, deep=False)
         with unmade_after_errors(self.folder / "runs", but={LOCK}), locked(self.folder / LOCK):
             artifact.demand_same(identity, OTHER_STUDY)
             if not self.folds_file.exists():

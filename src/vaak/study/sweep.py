@@ -33,6 +33,7 @@ from vaak.core.artifact import Artifact
 from vaak.core.callback import Callback, Run
 from vaak.core.errors import UserError, optional_import
 from vaak.core.storage.files import write_text
+from vaak.core.storage.links import demand_own_files
 from vaak.core.storage.lock import locked
 from vaak.report.charts import draw_importance, draw_trials
 from vaak.report.tables import csv_text
@@ -181,6 +182,7 @@ class Sweep:
         """Raises UserError where another sweep is in the folder."""
         self.plan, self.folder = plan, folder.resolve()
         direction = {"min": "minimize", "max": "maximize"}[plan.checkpoint.mode]
+        demand_own_files(self.folder, deep=False)
         (self.folder / "trials").mkdir(parents=True, exist_ok=True)
         with locked(self.folder / ".lock"):
             self._demand_same()

@@ -2,17 +2,30 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import io
 import logging
+import os
+import pty
+import re
+import struct
 import sys
+import termios
+import time
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
+from vaak.cli.main import guarded
 from vaak.core import terminal
-from vaak.core.terminal import FORCING, ConsoleHandler, broken, is_terminal, print_above
+from vaak.core.errors import UserError
+from vaak.core.terminal import FORCING, ConsoleHandler, broken, escape, is_terminal, print_above, shown_safely
+from vaak.runs.folder.logs import logging_to
 
 
 class Terminal(io.StringIO):
@@ -91,3 +104,106 @@ def test_breaking_lines_changes_no_word(text: str, width: int) -> None:
     lines = broken(text, width).split("\n")
     assert " ".join(lines).split() == text.split()
     assert all(len(line) <= width or len(line.split()) == 1 for line in lines if line.strip())
+
+
+HOSTILE = "\x1b]52;c;eA==\x07\x1b]0;title\x1b\\\x1b[2J\x9b31m\rover\x7f\u202egpj.\u2066x"
+KEPT = "क्\u200dष \u200c 👩\u200d🚀\ta\nb"
+
+
+def on_terminal(run: Callable[[], object], monkeypatch: pytest.MonkeyPatch) -> str:
+    """What a terminal gets, of both streams, while commands run."""
+    leader, follower = pty.openpty()
+    fcntl.ioctl(follower, termios.TIOCSWINSZ, struct.pack("HHHH", 30, 100, 0, 0))
+    attributes = termios.tcgetattr(follower)
+    attributes[1] &= ~termios.OPOST
+    termios.tcsetattr(follower, termios.TCSANOW, attributes)
+    with open(follower, "w", encoding="utf-8") as stream:
+        monkeypatch.setattr(sys, "stdout", stream)
+        monkeypatch.setattr(sys, "stderr", stream)
+        terminal.console.cache_clear()
+        run()
+        stream.flush()
+        monkeypatch.undo()
+        terminal.console.cache_clear()
+        os.write(follower, b"\x04END")
+    said = b""
+    while not said.endswith(b"\x04END"):
+        said += os.read(leader, 65536)
+    os.close(leader)
+    return said[:-4].decode()
+
+
+@pytest.mark.parametrize("how", ["print", "stderr", "log", "log above a bar", "print above a bar", "error", "bar"])
+def test_what_others_wrote_controls_no_terminal(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(terminal, "PATIENCE_SECONDS", 0.0)
+    text = f"{HOSTILE} [bold][link=http://x]here[/link] {KEPT}"
+    printing = {"__name__": "vaak.cli.tasks.generate", "text": text, "sys": sys}
+
+    def run() -> None:
+        if "bar" in how:
+            with terminal.progress(text if how == "bar" else "reading", 10) as advance:
+                advance(3)
+                time.sleep(0.3)
+                say()
+        else:
+            say()
+
+    def say() -> None:
+        if how.startswith("print"):
+            exec("print(text, flush=True)", printing)
+        elif how == "stderr":
+            exec("print(text, file=sys.stderr)", printing)
+        elif how.startswith("log"):
+            ConsoleHandler().emit(logging.LogRecord("vaak", logging.WARNING, "", 0, "%s", (text,), None))
+        elif how == "error":
+            raise UserError(text)
+
+    with contextlib.suppress(SystemExit):
+        said = on_terminal(lambda: with_exit_code(run), monkeypatch)
+    drawn = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\r") if "bar" in how else re.compile("(?!)")
+    assert not re.search(r"\x1b\]|\x07|\x1b\[2J|\x9b|\x7f|[\u202a-\u202e\u2066-\u2069]|\x1b\[1m", said)
+    assert not terminal.CONTROL.search(drawn.sub("", said))
+    if how != "bar":
+        assert "\\u001b]52;c;eA==\\u0007\\u001b]0;title" in said
+        assert "[bold][link=http://x]here[/link]" in drawn.sub("", said)
+        assert "क्\u200dष \u200c 👩\u200d🚀" in said
+
+
+def with_exit_code(run: Callable[[], object]) -> None:
+    with contextlib.suppress(SystemExit):
+        guarded(run)
+
+
+def test_what_is_piped_keeps_its_characters(monkeypatch: pytest.MonkeyPatch) -> None:
+    out, err = io.StringIO(), io.StringIO()
+    monkeypatch.setattr(sys, "stdout", out)
+    monkeypatch.setattr(sys, "stderr", err)
+    with shown_safely():
+        for stream in (sys.stdout, sys.stderr):
+            exec("print(text, file=stream)", {"__name__": "vaak.cli.x", "text": HOSTILE, "stream": stream})
+    assert out.getvalue() == f"{HOSTILE}\n"
+    assert err.getvalue() == f"{escape(HOSTILE)}\n"
+    assert (sys.stdout, sys.stderr) == (out, err)
+
+
+def test_other_packages_may_draw_bars_and_colours_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stderr", err := io.StringIO())
+    with shown_safely():
+        exec("sys.stderr.write('\\r\\x1b[32m 50 %\\x1b[0m\\x1b[A\\x1b]0;t\\x07')", {"__name__": "tqdm.std", "sys": sys})
+    assert err.getvalue() == "\r\x1b[32m 50 %\x1b[0m\x1b[A\\u001b]0;t\\u0007"
+
+
+@given(st.text())
+def test_nothing_that_controls_is_left_and_nothing_else_changes(text: str) -> None:
+    shown = escape(text)
+    assert not terminal.CONTROL.search(shown)
+    assert escape(shown) == shown
+    assert not (set(shown) - set(text) - set("\\u0123456789abcdef"))
+
+
+def test_a_log_is_looked_at_on_a_terminal_too(tmp_path: Path) -> None:
+    with logging_to(tmp_path, 0):
+        logging.getLogger("vaak").warning("skipped %s", HOSTILE + KEPT)
+    logged = (tmp_path / "train.log").read_text(encoding="utf-8")
+    assert not terminal.CONTROL.search(logged)
+    assert escape(HOSTILE) + KEPT in logged

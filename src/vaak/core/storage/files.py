@@ -18,9 +18,10 @@ import tempfile
 import time
 from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from vaak.core.errors import UserError
+from vaak.core.storage.links import demand_no_link, open_in_place, open_parent
 
 try:
     import fcntl
@@ -33,18 +34,30 @@ log = logging.getLogger("vaak")
 def write_bytes(path: Path, content: bytes) -> None:
     """Replace ``path`` by ``content`` in one rename; after a crash it holds the old content or the new.
 
-    A device or a pipe is written to, never replaced.
+    A device or a pipe is written to, never replaced; in a run, neither, nor a link.
 
     Raises OSError (disk full, no permission) with the old file untouched and nothing left next to it.
     """
+    demand_no_link(path)
     if path.is_dir():
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
     if path.exists() and not path.is_file():
         with naming(path), open(path, "wb") as stream:
             stream.write(content)
         return
-    with replacing(path) as temporary:
-        temporary.write_bytes(content)
+    with replacing(path) as temporary, open_new(temporary) as stream:
+        stream.write(content)
+
+
+def open_new(path: Path) -> IO[bytes]:
+    """Open a file to write its content anew. Raises LinkError as ``open_in_place`` does."""
+    return open(open_in_place(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), "wb")
+
+
+def open_to_append(path: Path, mode: str = "ab") -> IO[bytes]:
+    """Open a file to add to it; with mode ``a+b``, to read it, too. Raises LinkError as ``open_in_place`` does."""
+    access = os.O_RDWR if "+" in mode else os.O_WRONLY
+    return open(open_in_place(path, access | os.O_CREAT | os.O_APPEND), mode)
 
 
 def write_text(path: Path, content: str) -> None:
@@ -63,13 +76,18 @@ def replacing(path: Path) -> Iterator[Path]:
 
     After an error, the old file is untouched and nothing is left next to it.
     """
+    demand_no_link(path)
     temporary = temporary_of(path)
     remove_abandoned(path.parent)
     with naming(path):
         try:
             yield temporary
             sync_file(temporary)
-            os.replace(temporary, path)
+            with open_parent(path) as (parent, name):  # another folder than it was written in has no such file
+                if parent is None:
+                    os.replace(temporary, path)
+                else:
+                    os.replace(temporary.name, name, src_dir_fd=parent, dst_dir_fd=parent)
         finally:
             with contextlib.suppress(OSError):
                 temporary.unlink(missing_ok=True)

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from vaak.core.storage.files import flush, naming
+from vaak.core.storage.links import open_in_place
 
 
 @dataclass
@@ -64,7 +65,8 @@ def append_json_lines(path: Path, values: Iterable[Mapping[str, Any]], *, flushe
     that fills in the middle of a line leaves none of it.
     """
     lines = "".join(json.dumps(value, ensure_ascii=False) + "\n" for value in values).encode()
-    with naming(path), open(path, "a+b", buffering=0) as file:  # a buffer would write the rest when it is closed
+    descriptor = open_in_place(path, os.O_RDWR | os.O_CREAT | os.O_APPEND)
+    with naming(path), open(descriptor, "a+b", buffering=0) as file:  # a buffer would write the rest when it is closed
         end = _cut_torn_line(file)
         try:
             left = memoryview(lines)

@@ -17,6 +17,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
 
+from vaak.core.storage.files import open_to_append
+from vaak.core.storage.links import NO_WAIT
+
 try:
     import fcntl
 except ImportError:  # not on Windows
@@ -60,7 +63,7 @@ def is_locked(path: Path) -> bool:
     if _is_mine(path):
         return True
     try:
-        with open(path, "rb") as file:
+        with open(os.open(path, os.O_RDONLY | NO_WAIT), "rb") as file:
             if fcntl is not None:
                 fcntl.lockf(file, fcntl.LOCK_SH | fcntl.LOCK_NB)  # shared: others asking at the same time don't hold it
     except BlockingIOError:
@@ -87,7 +90,7 @@ def _take_lock(path: Path) -> IO[bytes] | None:
     """The file of the lock, locked until it is closed; None where the lock is held."""
     if _is_mine(path):
         return None
-    file = open(path, "a+b")  # noqa: SIM115
+    file = open_to_append(path, "a+b")
     try:
         if fcntl is not None:
             fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -33,6 +33,7 @@ from torch import nn
 
 from vaak.core.errors import CheckpointError, catching_panics
 from vaak.core.storage import files
+from vaak.core.storage.links import demand_no_link
 from vaak.engine.checkpoint.companions import (
     FROZEN,
     OF_THE_STATE,
@@ -98,6 +99,7 @@ def save_checkpoint(
     temporary = files.temporary_of(final)
     try:
         folder.mkdir(parents=True, exist_ok=True)
+        demand_no_link(temporary)
         shutil.rmtree(temporary, ignore_errors=True)
         temporary.mkdir()
         _write_files(temporary, snapshot, about or {}, companions or {})

@@ -34,10 +34,12 @@ from vaak.config.yaml.tree import find
 from vaak.core.artifact import LOCK, only_writer
 from vaak.core.errors import UserError
 from vaak.core.storage import files
+from vaak.core.storage.links import demand_own_files, make_link
 from vaak.core.storage.lock import is_locked
 from vaak.engine.checkpoint.names import is_checkpoint, list_checkpoints, step_of
 
 TASKS = "tasks"
+PREPARED = "prepared"
 SAMPLES = "samples.json"
 PREPROCESSED = "preprocessed.json"
 """Says that data were prepared without training, and stay until they are trained on."""
@@ -60,7 +62,7 @@ def make_directory(path: Path, checkpoints: Path | None) -> None:
                     _remove_unused(link, checkpoints)
                 checkpoints.mkdir(parents=True, exist_ok=True)
                 if not link.exists():
-                    link.symlink_to(checkpoints.resolve(), target_is_directory=True)
+                    make_link(link, checkpoints)
             for folder in (path, link.resolve()):
                 demand_writable(folder)
     except OSError as error:
@@ -87,6 +89,46 @@ def _remove_unused(link: Path, checkpoints: Path) -> None:
         link.unlink()
     else:
         shutil.rmtree(link)
+
+
+def demand_own_run(path: Path, checkpoints: Path | None = None, *, deep: bool = True) -> None:
+    """Raise UserError where something in a run leads out of it, or is a pipe or a device; ours may lead out.
+
+    Those are RUN/checkpoints, to the ``checkpoints`` that the options name or to a folder that says whose it is;
+    RUN/prepared (of each task), to data in a cache; and, of a run that the Hugging Face Hub's cache has, all files.
+    """
+
+    def is_ours(link: Path) -> bool:
+        aim, name = link.resolve(), link.relative_to(path).parts
+        if name == ("checkpoints",):
+            return _leads_to_own_checkpoints(path, aim, checkpoints)
+        if name == (PREPARED,) or (name[0], name[2:]) == (TASKS, (PREPARED,)):
+            return _is_in_a_cache(aim)
+        return path.parent.name == "snapshots" and aim.parent == path.resolve().parent.parent / "blobs"
+
+    demand_own_files(path, is_ours, deep=deep)
+    if (there := path / "checkpoints").is_symlink() and there.is_dir():
+        demand_own_files(there.resolve(), deep=deep)
+
+
+def _leads_to_own_checkpoints(path: Path, aim: Path, wanted: Path | None) -> bool:
+    """Whether RUN/checkpoints leads where this run's options say, or to a folder that says that it is this run's."""
+    owner, identity = _read(aim / OWNER), _read(path / RUN)
+    if owner is not None and identity is not None and owner["id"] == identity["id"]:
+        return True
+    return wanted is not None and (not aim.exists() or aim == wanted.resolve())
+
+
+def _is_in_a_cache(aim: Path) -> bool:
+    """Whether a folder is one of prepared data in a cache, named after what it was prepared from.
+
+    Nothing is read of one that has gone or is damaged: training prepares the data again.
+    """
+    try:
+        about = files.read_json(aim / "prepared.json")
+    except (OSError, ValueError):
+        return True
+    return isinstance(about, dict) and about.get("fingerprint") == aim.name
 
 
 def demand_writable(folder: Path) -> None:

@@ -7,6 +7,7 @@ a Ctrl-C before the first step.
 from __future__ import annotations
 
 import contextlib
+import logging
 import math
 import re
 import shutil
@@ -21,6 +22,7 @@ from vaak.config.yaml.named_code import CODE
 from vaak.core.artifact import LOCK
 from vaak.core.errors import UserError
 from vaak.core.storage import files
+from vaak.core.storage.links import LinkError
 from vaak.core.storage.lock import is_locked
 from vaak.engine.checkpoint.names import step_of
 from vaak.engine.metrics_file import read_records
@@ -30,6 +32,7 @@ from vaak.runs.folder.directory import (
     RUN,
     command_to_go_on,
     configurations_below,
+    demand_own_run,
     holds_a_run,
     is_being_written,
     read_identity,
@@ -37,6 +40,7 @@ from vaak.runs.folder.directory import (
     the_only_writer,
 )
 
+log = logging.getLogger("vaak")
 STATES = ("finished", "stopped", "failed")
 RESUMABLE = ("stopped", "failed", "crashed")
 
@@ -96,7 +100,17 @@ def list_runs(folder: Path) -> list[RunSummary]:
     """
     configs = [config.relative_to(folder) for config in configurations_below(folder)]
     runs = [folder / config.parent for config in configs if "wandb" not in config.parts]
-    return sorted((summary_of(run, folder) for run in runs), key=lambda run: -run.changed)
+    return sorted((summary_of(run, folder) for run in filter(_is_readable, runs)), key=lambda run: -run.changed)
+
+
+def _is_readable(run: Path) -> bool:
+    """Whether what a listing reads of a run is in it; a warning where it isn't."""
+    try:
+        demand_own_run(run, deep=False)
+    except LinkError as error:
+        log.warning("%s", error)
+        return False
+    return True
 
 
 def summary_of(run: Path, folder: Path) -> RunSummary:

@@ -6,10 +6,11 @@ import contextlib
 import logging
 import sys
 from collections.abc import Iterator
+from io import TextIOWrapper
 from pathlib import Path
 
-from vaak.core.storage.files import not_flushed
-from vaak.core.terminal import ConsoleHandler
+from vaak.core.storage.files import not_flushed, open_new, open_to_append
+from vaak.core.terminal import ConsoleHandler, escape
 
 log = logging.getLogger("vaak")
 
@@ -47,6 +48,22 @@ class JsonHandler(logging.Handler):
             self.print_line({"kind": "message", **message, **self.rank})
 
 
+class SafeFormatter(logging.Formatter):
+    """Lines of a file that one looks at on a terminal: control characters of others' texts are shown."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return escape(super().format(record))
+
+
+class OwnFileOfRun(FileOfRun):
+    """A file of messages, which is one of the run's own: never a link, a pipe or a device."""
+
+    def _open(self) -> TextIOWrapper:
+        path = Path(self.baseFilename)
+        stream = open_new(path) if self.mode == "w" else open_to_append(path)
+        return TextIOWrapper(stream, self.encoding, self.errors)
+
+
 @contextlib.contextmanager
 def logging_to(
     directory: Path, rank: int, json_lines: bool = False, name: str = "train.log", mode: str = "a"
@@ -57,8 +74,9 @@ def logging_to(
     console gets JSON. Within a context that sends them to the console already, this sends them to the file alone.
     """
     least = logging.INFO if rank == 0 else logging.WARNING
-    handlers: list[logging.Handler] = [FileOfRun(directory / name, mode, encoding="utf-8", errors="backslashreplace")]
-    handlers[0].setFormatter(logging.Formatter(f"%(asctime)s rank {rank} %(levelname)s %(message)s"))
+    kind = FileOfRun if Path(name).is_absolute() else OwnFileOfRun  # a user may log to a pipe
+    handlers: list[logging.Handler] = [kind(directory / name, mode, encoding="utf-8", errors="backslashreplace")]
+    handlers[0].setFormatter(SafeFormatter(f"%(asctime)s rank {rank} %(levelname)s %(message)s"))
     if not any(isinstance(handler, ConsoleHandler) for handler in log.handlers):
         handlers.append(JsonHandler(least, rank) if json_lines else ConsoleHandler(least))
     level, propagate = log.level, log.propagate
