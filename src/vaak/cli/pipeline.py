@@ -106,6 +106,7 @@ def _command(reference: str) -> Any:
             log_file=log_file,
             find=None if finding is None else partial(finding, Path("/")),
             shows_progress=not as_json,
+            trust_code=trust_code,
         )
         config = config and file_or_recipe(str(config))
         values = values_of(found, config)
@@ -155,12 +156,12 @@ def _demand_trust(
     pipeline ``found`` is run, and perhaps ``continues``.
     """
     from vaak.config.base import from_options
-    from vaak.config.yaml.named_code import code_in_options, why_untrusted
-    from vaak.config.yaml.tree import YamlPlace
+    from vaak.config.trust import judge_file
+    from vaak.config.yaml.named_code import code_in_options
     from vaak.pipeline.run import options_before
 
     in_file, config = of_file
-    doubt = None if config is None else why_untrusted(YamlPlace(str(config)), None)
+    doubt = None if config is None else judge_file(config)
     own = code_in_options(given) | (set() if doubt else code_in_options(in_file))
     named = code_in_options(in_file) - own
     before: set[str] = set()

@@ -45,7 +45,7 @@ def unified_parser(
     Raises ConfigError with every mistake in the files.
     """
     arguments = parse_arguments(argv)
-    loaded = load(arguments.config, arguments.overrides)
+    loaded = load(arguments.config, arguments.overrides, trust_code=arguments.trust_code)
     experiment = loaded.experiment
     arguments.experiment, arguments.warnings = experiment, loaded.warnings
     return arguments, experiment.model, experiment.datasets or (experiment.data,), experiment.training

@@ -22,6 +22,7 @@ from typing import Any
 
 from vaak.config.base import REGISTERED
 from vaak.config.optimization import SCHEDULES, UPDATE_RULES
+from vaak.config.trust import demand_decided
 from vaak.core.errors import UserError
 
 
@@ -29,6 +30,28 @@ def source_file(reference: str, folder: Path) -> Path | None:
     """The file that ``./file.py:Name`` names, seen from ``folder``; None for a short or package name."""
     path, colon, _ = reference.rpartition(":")
     return Path(os.path.normpath(folder / path)) if colon and path.endswith(".py") else None
+
+
+def is_reference(text: str) -> bool:
+    """Return whether a text is written like the reference of a class from outside Vaak.
+
+    >>> is_reference("./own.py:Huber"), is_reference("pkg.mod:Watch"), is_reference("16:30"), is_reference("a: b")
+    (True, True, False, False)
+    """
+    module, colon, name = text.rpartition(":")
+    is_module = module.endswith(".py") or all(part.isidentifier() for part in module.split("."))
+    return bool(colon) and name.isidentifier() and is_module
+
+
+def is_vaaks_task(task: str) -> bool:
+    """Return whether a task named by its class is Vaak's own: importing it does nothing, and only a task has a SPEC."""
+    return is_reference(task) and task.startswith("vaak.")
+
+
+def find_code(reference: str, folder: Path) -> str:
+    """Return what tells code from other code: a file by its real path, what is in a package by its reference."""
+    file = source_file(reference, folder)
+    return reference if file is None else str(file.resolve())
 
 
 def without_folder(reference: Any) -> Any:
@@ -102,9 +125,11 @@ def resolve_class(reference: str, builtin: Mapping[str, str], folder: Path) -> A
 
     ``builtin`` holds the short names with their ``package.module:Name``.
 
-    Raises UserError if there is none.
+    Raises UserError if there is none, and where it is another's and isn't trusted.
     """
-    if ":" not in reference:
+    if ":" in reference:
+        demand_decided(find_code(reference, folder), reference)
+    else:
         if reference not in builtin:
             raise UserError(unknown_name(reference, builtin))
         reference = builtin[reference]

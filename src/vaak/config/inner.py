@@ -85,7 +85,7 @@ def _layers(node: Node) -> list[Node]:
         file = folder_of(base.place) / base.value
         if not file.is_file():
             raise ConfigError([Problem(base.place, "extends", f"{file} does not exist")])
-        files.add_file(file)
+        files.add_file(file, asked_at=base)
     if files.problems:
         raise ConfigError(files.problems)
     for layer in files.trees:

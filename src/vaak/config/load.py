@@ -11,7 +11,15 @@ from typing import TYPE_CHECKING, Any, get_args
 from pydantic.fields import FieldInfo
 
 from vaak.config.checks import findings, smoothing_of_users_loss, unknown_in_a_new_run, wrong_options_of_components
-from vaak.config.components import COMPONENTS, did_you_mean, seen_from, source_file, what_is_missing
+from vaak.config.components import (
+    COMPONENTS,
+    did_you_mean,
+    find_code,
+    is_vaaks_task,
+    seen_from,
+    source_file,
+    what_is_missing,
+)
 from vaak.config.experiment import Experiment, experiment_type
 from vaak.config.inner import settle_experiments
 from vaak.config.resolved import resolved_values
@@ -25,6 +33,7 @@ from vaak.config.tasks import (
     task_class,
     tasks_recognised,
 )
+from vaak.config.trust import decide, run_of_configuration, trust_places
 from vaak.config.validate import Validation, given_keys, options_of_other_types, settle_components
 from vaak.config.yaml.aliases import canonical, model_type_given, option_aliases, take_section_shortcuts
 from vaak.config.yaml.fields import annotation_of, section_of
@@ -35,7 +44,6 @@ from vaak.config.yaml.layers import (
     folder_of,
     merge_all,
     read_layers,
-    run_of_configuration,
 )
 from vaak.config.yaml.named_code import NamedCode, code_named_in, why_untrusted
 from vaak.config.yaml.tree import (
@@ -91,14 +99,22 @@ class Loaded:
             raise UserError(str(_problem_at(self.tree, error.key, error.problem))) from error
 
 
-def load(files: Sequence[Path | str], overrides: Sequence[str] = (), *, trust_code: bool = False) -> Loaded:
+def load(
+    files: Sequence[Path | str],
+    overrides: Sequence[str] = (),
+    *,
+    trust_code: bool = False,
+    of_run: Mapping[Path, Path] | None = None,
+) -> Loaded:
     """The experiment that the files give, the later over the earlier, with ``key.path=value`` on top.
+
+    ``of_run`` has the run of each file that is opened with one: it is that run's, whatever it is called.
 
     A task of a user's own is imported, since it says which options there are; that of a run only with ``trust_code``.
 
     Raises ConfigError with every mistake, one line each, before any data is read or torch is imported.
     """
-    return _experiment_of(read_layers(files, overrides), Path(files[-1]), trust_code)
+    return _experiment_of(read_layers(files, overrides, of_run), Path(files[-1]), trust_code)
 
 
 def load_values(values: Sequence[Mapping[str, Any]], source: Path) -> Loaded:
@@ -192,8 +208,13 @@ def _experiment_of(
     if problems or experiment is None:
         raise ConfigError(problems)
     warnings += _problems_of_given((one for one in found if one.kind in ("no effect", "remark")), tree, experiment)
-    code += code_named_in(resolved_values(experiment), tree, folder)
+    values = resolved_values(experiment)
+    code += code_named_in(values, tree, folder)
     named = tuple(one._replace(doubt=None) if trust_code else one for one in code)
+    for one in named:
+        decide(find_code(one.reference, folder), one.doubt)
+    if trust_code:
+        trust_places(_texts(values), (Path(), folder, experiment.run_dir))
     return Loaded(experiment, list(dict.fromkeys([*map(str, warnings), *said])), given_keys(tree), folder, named, tree)
 
 
@@ -243,6 +264,14 @@ def _task_of(layers: list[Node], source: Path, folder: Path, problems: list[Prob
     return _Task()
 
 
+def _texts(values: Any) -> Iterator[str]:
+    """Every text among resolved values."""
+    if isinstance(values, str):
+        yield values
+    for one in values.values() if isinstance(values, dict) else values if isinstance(values, list) else ():
+        yield from _texts(one)
+
+
 def _unknown_task(task: Any, place: YamlPlace | None) -> str:
     """Return what to say of a task that isn't one, or isn't known to this program."""
     run = run_of_configuration(Path(place.file)) if place else None
@@ -262,7 +291,9 @@ def _own_task(node: Node, folder: Path, problems: list[Problem], trust_code: boo
         problems.append(Problem(node.place, "task", message))
         return _Task()
     source = source_file(written, folder)
-    if not trust_code and (doubt := why_untrusted(node.place, source)):
+    doubt = None if trust_code or is_vaaks_task(written) else why_untrusted(node.place, source)
+    decide(find_code(written, folder), doubt)
+    if doubt is not None:
         message = f"names code that is executed to read this configuration: {written}; read it, and add --trust-code"
         raise ConfigError([Problem(node.place, "task", f"{message} ({doubt})")])
     reference = written if source is None else f"{source.absolute()}:{written.rpartition(':')[2]}"

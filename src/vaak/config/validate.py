@@ -14,6 +14,7 @@ from pydantic import ValidationError
 from vaak.config.base import REGISTERED, ExtensibleSection
 from vaak.config.components import seen_from, source_file, unknown_name, what_is_missing
 from vaak.config.experiment import Experiment
+from vaak.config.trust import run_of_configuration
 from vaak.config.yaml.fields import (
     SectionType,
     annotation_of,
@@ -32,7 +33,7 @@ from vaak.config.yaml.fields import (
     types_reading,
     value_of,
 )
-from vaak.config.yaml.layers import folder_of, run_of_configuration
+from vaak.config.yaml.layers import folder_of
 from vaak.config.yaml.tree import Node, Problem, YamlPlace, child_of, copy_of, find, to_plain, walk
 
 _MOST_ROUNDS = 4

@@ -166,6 +166,8 @@ class Job:
     parts: Parts
     log_file: Path
     shows_progress: bool
+    trust_code: bool = False
+    trusts_runs: bool = False
 
     @property
     def folder(self) -> Path:
@@ -206,7 +208,7 @@ def run_body(pipeline: Pipeline, job: Job) -> None:
     memory.reset_peak()
     try:
         with progress_allowed(job.shows_progress):
-            figures = stage.make(StageWork(job.folder, options, job.inputs, job.jobs))
+            figures = stage.make(StageWork(job.folder, options, job.inputs, job.jobs, job.trust_code, job.trusts_runs))
             outputs = outputs_in(stage, job.folder)
         found = (path.stat() for path in job.folder.rglob("*") if path.is_file())
         sizes = {(file.st_dev, file.st_ino): file.st_size for file in found}  # one with several names counts once

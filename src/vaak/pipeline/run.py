@@ -62,6 +62,7 @@ class Request:
     log_file: Path | None = None
     find: Callable[[], Pipeline] | None = None
     shows_progress: bool = True
+    trust_code: bool = False
 
     @property
     def continues(self) -> bool:
@@ -121,6 +122,7 @@ class PipelinePlan:
         names = [stage.name for stage in asked]
         self._forced = set() if request.first is None else set(names[names.index(request.first) :])
         self.digests: dict[str, str] = {}
+        self.trusts_runs = request.trust_code
 
     def is_to_run(self, stage: Stage) -> bool:
         """Whether a stage may run, and isn't only read."""
@@ -209,6 +211,7 @@ def run_pipeline(pipeline: Pipeline, options: Options, directory: Path, request:
         rows: list[PipelineRow] = [PipelineRow(stage.name, "not reached") for stage in plan.stages]
         helpers = Helpers(directory, world_size) if world_size > 1 else None
         plan.jobs = replace(request.jobs, helpers=helpers)
+        plan.trusts_runs = request.trust_code or not has_begun
         has_failed = True
         try:
             for index, stage in enumerate(plan.stages):
@@ -245,6 +248,8 @@ def _run(plan: PipelinePlan, stage: Stage, log_file: Path) -> PipelineRow:
         parts=parts,
         log_file=log_file,
         shows_progress=request.shows_progress,
+        trust_code=request.trust_code,
+        trusts_runs=plan.trusts_runs,
     )
     if moved := make_ready(standing, job):
         log.info("%s: what it had made is in %s now; delete it if you don't need it", stage.name, moved)

@@ -41,13 +41,17 @@ class StageWork:
     """The arguments of a stage's body.
 
     ``folder`` is the stage's own: what the stage left there if it was cut, else empty. ``inputs`` are the folders of
-    the stages that it reads, by their names or their roles.
+    the stages that it reads, by their names or their roles. ``trust_code``: the user trusts the code that options bring
+    in; ``trusts_runs``: code of the runs in the pipeline's folder, too, which aren't a stranger's where all of it was
+    made since the command started.
     """
 
     folder: Path
     options: Any
     inputs: Mapping[str, Path]
     jobs: Jobs
+    trust_code: bool = False
+    trusts_runs: bool = False
 
     def train(self, *layers: Mapping[str, Any], name: str = "run") -> Outcome:
         """Train what a configuration describes, as a run in the stage's folder; it resumes as every run does.
@@ -63,11 +67,11 @@ class StageWork:
         place = {"name": name, "run_dir": str(folder), "training": {"checkpoint": {"resume": _where_to_resume(folder)}}}
         values: list[Mapping[str, Any]] = [*layers, place]
         helpers = self.jobs.helpers
-        training = load_layers(values, trust_code=True).experiment.training
+        training = load_layers(values, trust_code=self.trust_code).experiment.training
         values.append({"training": shared_batch(folder, training, 1 if helpers is None else helpers.world_size)})
         if helpers is not None:
-            helpers.order(train_with_rank_0, layers=[dict(layer) for layer in values])
-        outcome = train(load_layers(values, trust_code=True))
+            helpers.order(train_with_rank_0, layers=[dict(layer) for layer in values], trust_code=self.trust_code)
+        outcome = train(load_layers(values, trust_code=self.trust_code))
         outcome.demand_not_stopped(str(outcome.directory), "add --resume")
         return outcome
 
@@ -76,12 +80,12 @@ Options = Any
 """The section of a pipeline's options; each pipeline has its own type."""
 
 
-def train_with_rank_0(layers: list[dict[str, Any]]) -> None:
+def train_with_rank_0(layers: list[dict[str, Any]], trust_code: bool) -> None:
     """Train what a configuration describes, as one of the processes of a run; rank 0 has the outcome."""
     from vaak.config.load import load_layers
     from vaak.runs.start import train
 
-    train(load_layers(layers, trust_code=True))
+    train(load_layers(layers, trust_code=trust_code))
 
 
 def shared_batch(run: Path, training: TrainingConfig, num_processes: int) -> dict[str, int]:

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor, nn
 
 from vaak.config.changes import changes_between
-from vaak.config.yaml.named_code import CODE, HASHES
+from vaak.config.trust import CODE, HASHES
 from vaak.config.yaml.text import flow_text, read_yaml
 from vaak.config.yaml.tree import to_plain
 from vaak.core.errors import CheckpointError, UserError

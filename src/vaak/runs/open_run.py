@@ -34,7 +34,7 @@ from vaak.config.load import load
 from vaak.config.optimization import SCHEDULES, UPDATE_RULES
 from vaak.config.resolved import resolved_values
 from vaak.config.tasks import task_class
-from vaak.config.yaml.named_code import CODE
+from vaak.config.trust import CODE, TUNED, is_trusted_place
 from vaak.config.yaml.text import read_yaml, yaml_text
 from vaak.config.yaml.tree import to_plain
 from vaak.core.errors import CheckpointError, UserError
@@ -143,13 +143,15 @@ def open_run(
     """
     directory = run_of(path)
     layers = layers_of(directory)
+    of_run = dict.fromkeys(layers, directory)
+    trust_code = trust_code or is_trusted_place(path) or is_trusted_place(directory)
     with names_of_training_known(directory):
-        own = load(layers, trust_code=trust_code).experiment
+        own = load(layers, trust_code=trust_code, of_run=of_run).experiment
         for text in overrides:
             key, _, value = map(str.strip, text.partition("="))
             if key == "task" and value != own.task:
                 raise UserError(f"{text}: the run was trained with task {own.task}; leave it out")
-        loaded = load([*layers, *files], overrides, trust_code=trust_code)
+        loaded = load([*layers, *files], overrides, trust_code=trust_code, of_run=of_run)
         experiment = loaded.experiment
     if not trust_code:
         demand_trust_to_use(own, directory)
@@ -283,9 +285,6 @@ def _value_at(values: Any, key: str) -> Any:
     for name in key.split("."):
         values = values.get(name) if isinstance(values, dict) else None
     return values
-
-
-TUNED = "tuned.yml"
 
 
 def layers_of(directory: Path) -> list[Path]:

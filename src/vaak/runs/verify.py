@@ -26,7 +26,7 @@ from typing import Any
 import vaak
 from vaak.callbacks.step_log import is_logged
 from vaak.config.load import load
-from vaak.config.yaml.named_code import CODE, HASHES
+from vaak.config.trust import CODE, HASHES
 from vaak.core.artifact import HASHES as HASHES_OF_DATA
 from vaak.core.artifact import altered_in
 from vaak.core.errors import CheckpointError, UserError

@@ -7,10 +7,11 @@ RUN/sessions/0001.yml of each of its sessions.
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from vaak.config.trust import judge_file, judge_run, run_of_configuration
 from vaak.config.yaml.fields import (
     SectionType,
     annotation_of,
@@ -27,26 +28,6 @@ from vaak.config.yaml.recipes import find_companions, recipe_named, recipes_fold
 from vaak.config.yaml.text import read_value, read_yaml
 from vaak.config.yaml.tree import COMMAND_LINE, ConfigError, Node, Problem, YamlPlace, copy_of, find, put, split_key
 
-MADE_BY_RUNS = ("run.json", "environment.json")
-
-
-def run_of_configuration(file: Path) -> Path | None:
-    """The run directory whose configuration a file is, wherever it was copied or moved; None for a user's file."""
-    run = _folder_of_a_run(file)
-    return run if run is not None and any((run / name).is_file() for name in MADE_BY_RUNS) else None
-
-
-def is_called_as_a_runs(file: Path) -> bool:
-    """Return whether a file has the name under which runs keep their configuration, whatever else is in its folder."""
-    return any(_folder_of_a_run(one) is not None for one in (file, file.resolve()))
-
-
-def _folder_of_a_run(file: Path) -> Path | None:
-    if file.name == "config.yml":
-        return file.parent
-    return file.parent.parent if file.parent.name == "sessions" and file.stem.isdecimal() else None
-
-
 ACCELERATES = {"compute_environment", "distributed_type"}
 """Keys of every file that ``accelerate config`` writes."""
 
@@ -59,18 +40,24 @@ class Layers:
         self.problems: list[Problem] = []
         self._read: set[str] = set()
 
-    def add_file(self, path: Path | str, chain: tuple[str, ...] = (), asked_at: Node | None = None) -> None:
-        """Add a file over the ones it extends; a base that several files share is read once, below them."""
+    def add_file(
+        self, path: Path | str, chain: tuple[str, ...] = (), asked_at: Node | None = None, run: Path | None = None
+    ) -> None:
+        """Add a file over the ones it extends; a base that several files share is read once, below them.
+
+        ``asked_at`` is what names it in a file, whose doubt it inherits; ``run`` is the run that it is opened with.
+        """
         file, real = os.path.normpath(path), os.path.realpath(path)
+        place = asked_at.place if asked_at else None
         if real in chain:
-            place = asked_at.place if asked_at else None
             self.problems.append(Problem(place, "extends", f"forms a cycle back to {file}"))
             return
         if real in self._read and chain:  # without a chain, the user asks for it here, on top
             return
         self._read.add(real)
+        doubt = judge_file(Path(file), place.doubt if place else None) if run is None else judge_run(run, Path(file))
         try:
-            tree = read_yaml(file)
+            tree = read_yaml(file, doubt)
         except ConfigError as error:
             if asked_at is not None and not Path(file).exists():
                 self.problems.append(Problem(asked_at.place, "extends", f"{file} does not exist"))
@@ -131,8 +118,10 @@ def file_or_recipe(name: str, folder: Path = Path()) -> Path:
     return file if os.path.exists(file) else recipe_named(name) or file
 
 
-def read_layers(files: Sequence[Path | str], overrides: Sequence[str]) -> list[Node]:
-    """The trees of files and overrides, the lowest first.
+def read_layers(
+    files: Sequence[Path | str], overrides: Sequence[str], of_run: Mapping[Path, Path] | None = None
+) -> list[Node]:
+    """The trees of files and overrides, the lowest first; ``of_run`` has the run of each file that is opened with one.
 
     Raises ConfigError with every file that can't be read and every invalid override.
     """
@@ -140,7 +129,7 @@ def read_layers(files: Sequence[Path | str], overrides: Sequence[str]) -> list[N
     if not files:
         layers.problems.append(Problem(None, "", "no configuration file given"))
     for file in files:
-        layers.add_file(file_or_recipe(str(file)))
+        layers.add_file(file_or_recipe(str(file)), run=(of_run or {}).get(Path(file)))
     for text in overrides:
         layers.add_override(text)
     if layers.problems:

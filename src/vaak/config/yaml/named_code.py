@@ -1,31 +1,21 @@
 """Code that a configuration names, and whose it is: what isn't the user's own runs only with ``--trust-code``.
 
-Code is the user's own if the command line or the program names it, or a configuration of theirs. A configuration, or
-a file of code, isn't theirs
+Code is the user's own if the command line or the program names it, or a configuration of theirs. Which file is theirs,
+and what it brings in, ``vaak.config.trust`` decides; each line of it has its doubt.
 
-- by its place, if it is that of a run: ``config.yml`` and ``sessions/0001.yml`` are the names under which runs keep
-  theirs, wherever they were copied or moved to, and whatever else is in the folder; and so is any file next to
-  a ``code/`` whose hashes a run has written;
-- by its owner, if that is neither the user nor the system.
-
-A configuration under another name is the user's: whoever trains by a file runs what it names, like a script.
+A configuration under another name than a run's is the user's: whoever trains by a file runs what it names, like
+a script.
 """
 
 from __future__ import annotations
 
-import os
-import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from vaak.config.components import source_file
-from vaak.config.yaml.layers import is_called_as_a_runs
-from vaak.config.yaml.tree import COMMAND_LINE, Node, YamlPlace, place_of
-
-CODE, HASHES = "code", "SHA256.json"
-"""Where a run has copies of users' files, and their hashes."""
-_REFERENCE = re.compile(r"(\S.*\.py|[A-Za-z_][\w.]*):[A-Za-z_]\w*")
+from vaak.config.components import is_reference, is_vaaks_task, source_file
+from vaak.config.trust import Doubt, judge_code
+from vaak.config.yaml.tree import COMMAND_LINE, Node, YamlPlace, find, place_of, walk
 
 
 class NamedCode(NamedTuple):
@@ -33,56 +23,50 @@ class NamedCode(NamedTuple):
 
     key: str
     reference: str
-    doubt: str | None
+    doubt: Doubt | None
 
 
 def code_named_in(values: Mapping[str, Any], tree: Node, folder: Path) -> tuple[NamedCode, ...]:
     """All code that resolved values name. ``tree`` says where they were written; ``folder`` has relative files."""
     return tuple(
-        NamedCode(".".join(path), reference, why_untrusted(place_of(tree, path), source_file(reference, folder)))
+        NamedCode(".".join(path), reference, _why_untrusted(tree, path, source_file(reference, folder)))
         for path, reference in _references(values)
-        if ":" in reference
+        if ":" in reference and not (path == ("task",) and is_vaaks_task(reference))
     )
 
 
-def why_untrusted(place: YamlPlace | None, code: Path | None) -> str | None:
+def why_untrusted(place: YamlPlace | None, code: Path | None) -> Doubt | None:
     """Return why code in a file or a package (None), named on this line, isn't the user's own; None if it is."""
-    if place is None or place == COMMAND_LINE or not (written := Path(place.file)).is_file():
+    if place is None or place == COMMAND_LINE or not Path(place.file).is_file():
         return None  # by the command line, or by the program
-    if is_called_as_a_runs(written):
-        return f"{written} belongs to a run, by its name"
-    if code is not None and code.parent.name == CODE and (code.parent / HASHES).exists():
-        return f"{code.parent} belongs to a run"
-    return next((doubt for file in (written, code) if file is not None and (doubt := _foreign_owner(file))), None)
+    return judge_code(place.doubt, code)
+
+
+def _why_untrusted(tree: Node, path: Sequence[str], code: Path | None) -> Doubt | None:
+    """The same of a value's line; of one that was moved since it was read, the doubt about any line of its section."""
+    if find(tree, path) is None:
+        known = [part for part in (find(tree, path[:length]) for length in range(len(path), 0, -1)) if part is not None]
+        lines = [node.place for node in (known[0], *(node for _, node in walk(known[0])))] if known else []
+        if doubtful := next((place for place in lines if place is not None and place.doubt is not None), None):
+            return why_untrusted(doubtful, code)
+    return why_untrusted(place_of(tree, path), code)
 
 
 def code_in_options(values: Any) -> set[str]:
     """Return what in options that aren't resolved may name a class: every text that is written like a reference.
 
+    Files that they extend are among them, since these may name any.
+
     >>> sorted(code_in_options({"loss": {"main": "./own.py:Huber"}, "callbacks": ["pkg.mod:Watch", "a: b"]}))
     ['./own.py:Huber', 'pkg.mod:Watch']
     """
     if isinstance(values, str):
-        return {values} if _REFERENCE.fullmatch(values) else set()
-    inner = values.values() if isinstance(values, Mapping) else values if isinstance(values, list | tuple) else ()
-    return set().union(*map(code_in_options, inner))
-
-
-def _foreign_owner(file: Path) -> str | None:
-    """Whose a file is, if neither this user's nor the system's (nor, under sudo, the caller's)."""
-    if not hasattr(os, "getuid"):
-        return None
-    try:
-        owner = file.stat().st_uid
-    except OSError:
-        return None
-    if owner in (0, os.getuid()) or (os.getuid() == 0 and str(owner) == os.environ.get("SUDO_UID")):
-        return None
-    try:
-        name = file.owner()
-    except (KeyError, OSError):
-        name = str(owner)
-    return f"{file} belongs to the user {name}"
+        return {values} if is_reference(values) else set()
+    if isinstance(values, Mapping):
+        extended = [values["extends"]] if isinstance(values.get("extends"), str) else values.get("extends") or ()
+        found = {one for one in extended if isinstance(one, str)}
+        return found.union(*map(code_in_options, values), *map(code_in_options, values.values()))
+    return set().union(*map(code_in_options, values if isinstance(values, list | tuple) else ()))
 
 
 def _references(values: Mapping[str, Any]) -> Iterator[tuple[tuple[str, ...], str]]:

@@ -27,6 +27,7 @@ from ruamel.yaml.events import (
     SequenceStartEvent,
 )
 
+from vaak.config.trust import Doubt
 from vaak.config.yaml.tree import COMMAND_LINE, ConfigError, Node, Problem, YamlPlace, copy_of, walk
 from vaak.core.storage.files import demand_file
 
@@ -116,8 +117,8 @@ _EVENTS_OF: dict[str, list[Any]] = {}
 """The events of the texts that were read last: a command reads the configuration of its run several times."""
 
 
-def read_yaml(path: Path | str) -> Node:
-    """The mapping in a YAML file.
+def read_yaml(path: Path | str, doubt: Doubt | None = None) -> Node:
+    """The mapping in a YAML file; ``doubt`` is why that isn't the user's own, if it isn't.
 
     Raises ConfigError if it can't be read, is empty, is not a mapping, or is not YAML.
     """
@@ -133,7 +134,7 @@ def read_yaml(path: Path | str) -> Node:
         line = content[: error.start].count(b"\n") + 1
         problem = Problem(YamlPlace(file, line), "", f"not UTF-8 text (byte 0x{content[error.start]:02x})")
         raise ConfigError([problem]) from None
-    tree = _Composer(text, lambda line: YamlPlace(file, line)).tree()
+    tree = _Composer(text, lambda line: YamlPlace(file, line, doubt=doubt)).tree()
     if tree.value is None:
         raise ConfigError([Problem(YamlPlace(file), "", "the file is empty; expected sections such as training:")])
     if not tree.is_mapping:

@@ -6,16 +6,21 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from vaak.config.trust import Doubt
 from vaak.core.errors import UserError
 
 
 @dataclass(frozen=True)
 class YamlPlace:
-    """A line of a file, or the command line; ``key`` is what was written there, if that is not what it became."""
+    """A line of a file, or the command line; ``key`` is what was written there, if that is not what it became.
+
+    ``doubt`` is why the file isn't the user's own, if it isn't.
+    """
 
     file: str
     line: int | None = None
     key: str = field(default="", compare=False)
+    doubt: Doubt | None = field(default=None, compare=False, repr=False)
 
     def __str__(self) -> str:
         return self.file if self.line is None else f"{self.file}:{self.line}"

@@ -27,8 +27,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from vaak.config.yaml.layers import run_of_configuration
-from vaak.config.yaml.named_code import CODE
+from vaak.config.trust import CODE, run_of_configuration
 from vaak.config.yaml.text import read_yaml
 from vaak.config.yaml.tree import find
 from vaak.core.artifact import LOCK, only_writer

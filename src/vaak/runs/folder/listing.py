@@ -17,8 +17,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from vaak.config.yaml.layers import run_of_configuration
-from vaak.config.yaml.named_code import CODE
+from vaak.config.trust import CODE, run_of_configuration
 from vaak.core.artifact import LOCK
 from vaak.core.errors import UserError
 from vaak.core.storage import files

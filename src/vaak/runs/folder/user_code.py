@@ -16,7 +16,7 @@ from vaak.config.components import source_file
 from vaak.config.experiment import Experiment
 from vaak.config.load import Loaded
 from vaak.config.resolved import resolved_values
-from vaak.config.yaml.named_code import CODE, HASHES
+from vaak.config.trust import CODE, HASHES, refusal
 from vaak.config.yaml.text import yaml_text
 from vaak.core.errors import UserError
 from vaak.core.storage import files
@@ -31,11 +31,9 @@ def demand_trust(loaded: Loaded, sections: Collection[str] | None = None) -> Non
     ``sections`` are the keys of those of which code is executed; None: all, as in training.
     """
     named = [one for one in loaded.code if sections is None or one.key.removesuffix(".type") in sections]
-    if doubtful := [one for one in named if one.doubt]:
-        references = ", ".join(dict.fromkeys(one.reference for one in doubtful))
-        raise UserError(
-            f"{doubtful[0].doubt}, and this code would be executed: {references}; read it, and add --trust-code"
-        )
+    if doubtful := [(one.doubt, one.reference) for one in named if one.doubt is not None]:
+        references = ", ".join(dict.fromkeys(reference for _, reference in doubtful))
+        raise UserError(refusal(doubtful[0][0], references))
 
 
 def demand_trust_to_use(experiment: Experiment[Any, Any], directory: Path) -> None:

@@ -116,7 +116,11 @@ def test_a_folder_of_another_layout(vaak: Vaak, theirs: Path, nothing_ran: Calla
     shutil.copy(theirs / "config.yml", theirs / "train.yml")
     code, _, err = vaak("train", theirs / "train.yml", "run_dir=x")
     assert code == 2
-    assert f"{theirs / 'code'} belongs to a run, and this code would be executed" in err
+    assert f"{theirs / 'train.yml'} is in {theirs}, the folder of a run, and this code would be executed" in err
+    Path("mine.yml").write_text((theirs / "config.yml").read_text().replace("./code", "./theirs/code"))
+    code, _, err = vaak("train", "mine.yml", "run_dir=x")
+    assert code == 2
+    assert "theirs/code belongs to a run, and this code would be executed" in err
     assert nothing_ran()
 
 

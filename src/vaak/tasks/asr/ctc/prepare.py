@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from vaak.audio.config import AudioConfig
 from vaak.config.load import load
+from vaak.config.trust import is_trusted_place
 from vaak.core.errors import UserError
 from vaak.core.storage.files import read_json, write_json
 from vaak.nn.config import ConformerConfig
@@ -43,7 +44,7 @@ class OwnEncoder(NamedTuple):
 
 def about_run(run: Path) -> dict[str, Any]:
     """Return what ``base/config.json`` says of the Conformer of a run. Raises UserError for another model."""
-    experiment: Any = load([run / "config.yml"]).experiment
+    experiment: Any = load([run / "config.yml"], trust_code=is_trusted_place(run)).experiment
     other = f"{KEY}: {run} is a run of {experiment.task}"
     if experiment.task != "asr" or experiment.model.architecture != CTC:
         raise UserError(f"{other}; architecture ctc takes one that trained a Conformer (model.architecture: ctc)")

@@ -301,7 +301,7 @@ def _system(work: StageWork) -> tuple[Any, Any, Values]:
     if SYSTEM in work.inputs:
         from vaak.runs.open_run import open_run
 
-        opened = open_run(work.inputs[SYSTEM] / "run", device=options.device, trust_code=True)
+        opened = open_run(work.inputs[SYSTEM] / "run", device=options.device, trust_code=work.trusts_runs)
         parameters = sum(one.numel() for one in opened.model.parameters() if one.requires_grad)
         folders = {work.inputs[SYSTEM], work.inputs.get("experts", work.inputs[SYSTEM])}  # what it was trained in
         runs = [path.parent for folder in folders for path in folder.glob("*/checkpoints")]

@@ -65,7 +65,7 @@ def gate(work: StageWork) -> dict[str, Any]:
         "training": training_of(options, "gate", "val_loss"),
     }
     outcome = work.train(values)
-    opened = open_run(outcome.directory, device="cpu", trust_code=True)
+    opened = open_run(outcome.directory, device="cpu")
     save_file(opened.model.state_dict(), work.folder / GATE_WEIGHTS)
     sync_file(work.folder / GATE_WEIGHTS)
     splits, model = opened.task.splits, opened.model
