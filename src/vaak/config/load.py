@@ -265,11 +265,16 @@ def _task_of(layers: list[Node], source: Path, folder: Path, problems: list[Prob
 
 
 def _texts(values: Any) -> Iterator[str]:
-    """Every text among resolved values."""
+    """Every text among resolved values that may name another run."""
     if isinstance(values, str):
         yield values
-    for one in values.values() if isinstance(values, dict) else values if isinstance(values, list) else ():
-        yield from _texts(one)
+    elif isinstance(values, dict):
+        yield from (text for key, one in values.items() if key not in _NAME_NO_RUN for text in _texts(one))
+    elif isinstance(values, list):
+        yield from (text for one in values for text in _texts(one))
+
+
+_NAME_NO_RUN = {"name", "run_dir", "task", "type", "device"}
 
 
 def _unknown_task(task: Any, place: YamlPlace | None) -> str:

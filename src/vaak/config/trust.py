@@ -8,8 +8,8 @@ A file that is read has a ``Doubt``, or none if it is the user's own. A file isn
 - by what brings it in: **trust is inherited**. What such a file extends isn't the user's either, wherever it is.
 
 Each line that is read keeps its file's doubt through merging (``YamlPlace``), so what the user's own file or the
-command line says over a run's stays the user's. Loading a configuration notes for all code that it names whether it may run
-(``decide``), and ``vaak.config.components.resolve_class``, through which all of it is imported, asks here
+command line says over a run's stays the user's. Loading a configuration notes for all code that it names whether it
+may run (``decide``), and ``vaak.config.components.resolve_class``, through which all of it is imported, asks here
 (``demand_decided``): so a command that forgets to ask executes nothing.
 
 ``--trust-code`` is inherited, too: runs that a trusted configuration names (a teacher, a base, a vocoder) are trusted.
@@ -70,7 +70,7 @@ def judge_code(written: Doubt | None, code: Path | None) -> Doubt | None:
         return written
     if code.parent.name == CODE and (code.parent / HASHES).exists():
         return Doubt(str(code.parent), "belongs to a run")
-    return _judge_folder(code) or _judge_owner(code)
+    return _judge_owner(code)
 
 
 def run_of_configuration(file: Path) -> Path | None:
