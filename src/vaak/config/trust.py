@@ -35,7 +35,7 @@ _SIGNS = (*MADE_BY_RUNS, "sessions.jsonl", "MANIFEST.json", f"{CODE}/{HASHES}")
 
 @dataclass(frozen=True)
 class Doubt:
-    """Why a file isn't the user's own: what there is to say of ``file``."""
+    """Why a ``file`` isn't the user's own: the file and the ``reason`` make a sentence."""
 
     file: str
     reason: str
@@ -140,7 +140,7 @@ def demand_decided(code: str, reference: str) -> None:
 
 
 def refusal(doubt: Doubt, references: str) -> str:
-    """Return what is said where code isn't executed."""
+    """Return the message about code that isn't executed."""
     return f"{doubt}, and this code would be executed: {references}; read it, and add --trust-code"
 
 

@@ -405,9 +405,9 @@ def test_each_option_of_each_task_is_doubted_where_a_run_brings_it_in(stranger: 
         values = values_with(key.replace("tasks.own.", "tasks.intent."), FILE)
         stranger.write(stranger.run / "base.yml", FITTING.get(task, {}), values, extends=str(base))
         expected = REFUSED.get((task, key), "--trust-code")
-        for layers in ([stranger.config], [stranger.folder / "mine.yml"], [stranger.config, {"name": "in memory"}]):
+        for file in (stranger.config, stranger.folder / "mine.yml"):
             with pytest.raises(UserError, match=expected):
-                demand_trust(load_layers(layers))
+                demand_trust(load_layers([file, {"name": "in memory"}]))
     assert not (stranger.folder / "executed").exists()
 
 
@@ -422,7 +422,7 @@ REFUSED = {
 
 # What a run names besides code: another run, which may bring code in.
 
-NAMING_RUNS = {
+NAMING_RUNS: dict[str, dict[str, Any]] = {
     "distillation.teacher": {"distillation": {"teacher": "theirs"}},
     "training.checkpoint.init_from": {"training": {"checkpoint": {"init_from": "theirs"}}},
     "a file that extends it": {"extends": "theirs/config.yml"},
