@@ -52,9 +52,10 @@ from vaak.audio.formats.alignments import (
     read_alignment,
     read_textgrid,
 )
-from vaak.audio.formats.annotation_lines import Word, decoded, read_content, read_ctm, read_rttm, read_uem
+from vaak.audio.formats.annotation_lines import Word, read_ctm, read_rttm, read_uem
 from vaak.audio.segments import Alignment, Segment, merged, window_of
 from vaak.core.errors import DataError
+from vaak.core.storage.tables import Table, TableRow
 from vaak.core.terminal import followed
 
 if TYPE_CHECKING:
@@ -304,20 +305,19 @@ class LJSpeechReader(CorpusReader):
 
     def read(self, split: str) -> Iterator[ReadRecording]:
         for path in self._metadata[split]:
-            lines = read_content(path).splitlines()
-            for number, line in enumerate(followed(lines, f"utterances of {split}", len(lines)), start=1):
-                if line.strip():
-                    name, where = line.partition(b"|")[0].decode(errors="replace"), f"{path}:{number}"
-                    yield attempted(name, partial(self._reading, line, path.parent, where))
+            for row in followed(_metadata_rows(path), f"utterances of {split}"):
+                yield attempted(row.cells[0] if row.cells else row.where, partial(self._reading, row, path.parent))
 
     def named_files(self) -> Iterator[tuple[str, Path]]:
         for path in self.files:
-            for line in read_content(path).splitlines():
-                name = f"{WAVS}/{line.partition(b'|')[0].decode(errors='replace').strip()}.wav"
+            for row in _metadata_rows(path):
+                name = f"{WAVS}/{''.join(row.cells[:1]).strip()}.wav"
                 yield name, place_of((path.parent, *self.roots), name)
 
-    def _reading(self, line: bytes, folder: Path, where: str) -> ReadRecording:
-        fields = [field.strip() for field in decoded(line, where).split("|")]
+    def _reading(self, row: TableRow, folder: Path) -> ReadRecording:
+        fields, where = [field.strip() for field in row.cells], row.where
+        if row.problem is not None and not fields:
+            raise row.problem
         if len(fields) not in (2, 3):
             raise DataError(f"{where}: expected id|text|text in words, found {len(fields)} fields")
         name, text = fields[0], fields[-1] or fields[1]
@@ -330,6 +330,10 @@ class LJSpeechReader(CorpusReader):
             raise DataError(f"{where}: {error}") from error
         label(cut, [Labelled(Segment(0.0, cut.duration, self.speaker), text, None, {NO_TIMES: True})])
         return ReadRecording(name, cut)
+
+
+def _metadata_rows(path: Path) -> Iterator[TableRow]:
+    return Table(path, has_header=False, delimiter="|").rows()
 
 
 class AlignmentFolder:

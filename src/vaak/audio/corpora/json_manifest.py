@@ -20,7 +20,6 @@ which have manifests, a JSON file for each speaker (Speech Accessibility Project
 
 from __future__ import annotations
 
-import csv
 import difflib
 import gzip
 import json
@@ -29,7 +28,7 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from vaak.audio.audio_file import is_audio, read_header
 from vaak.audio.config import DatasetConfig
@@ -52,6 +51,7 @@ from vaak.audio.formats.alignments import alignment_of_json, read_alignment
 from vaak.audio.formats.annotation_lines import read_rttm, read_uem
 from vaak.audio.segments import Alignment, Segment, merged
 from vaak.core.errors import DataError
+from vaak.core.storage.tables import ENDINGS, Table, is_table
 from vaak.core.terminal import followed
 
 ALIGNMENTS = ("alignment", "ctm", "textgrid")
@@ -59,7 +59,6 @@ LABELS = ("speaker", "speakers", "text", "segments", "rttm", "uem", *ALIGNMENTS)
 FILES = ("audio", "rttm", "uem", *ALIGNMENTS)
 """Keys that name files, unless they have what is in one."""
 KNOWN = frozenset(("id", "uri", "audio", "offset", "duration", "sampling_rate", "split", *LABELS))
-TABLES = {".csv": ",", ".tsv": "\t"}
 NUMBERS = ("offset", "duration", "sampling_rate")
 DURATION_SLACK_SECONDS = 0.1
 """Seconds that a manifest's duration may differ from the file's, because durations are rounded."""
@@ -85,7 +84,10 @@ class JsonReader(CorpusReader):
     def read(self, split: str) -> Iterator[ReadRecording]:
         for path in self._manifests[split]:
             is_shared = sum(path in paths for paths in self._manifests.values()) > 1
-            for where, given in followed(manifest_lines(path), f"recordings of {split}"):
+            for where, given, problem in followed(manifest_lines(path), f"recordings of {split}"):
+                if problem is not None:
+                    yield ReadRecording(where, None, problem=problem)
+                    continue
                 entry = given | _rename_columns(given, self._columns, where)
                 own: Any = entry.get("split")
                 if is_shared and not isinstance(own, str):
@@ -98,7 +100,9 @@ class JsonReader(CorpusReader):
 
     def demand_texts(self) -> None:
         for path in self.files:
-            for where, given in islice(manifest_lines(path), 1 if path.suffix.lower() in TABLES else 0):
+            for where, given, problem in islice(manifest_lines(path), 1 if is_table(path) else 0):
+                if problem is not None:
+                    continue
                 entry = given | _rename_columns(given, self._columns, where)
                 if "audio" in entry and not TEXTS & entry.keys():
                     there = ", ".join(given)
@@ -109,27 +113,29 @@ class JsonReader(CorpusReader):
             yield from self._named_in(path)
 
     def _named_in(self, path: Path) -> Iterator[tuple[str, Path]]:
-        for _, given in manifest_lines(path):
+        for _, given, _ in manifest_lines(path):
             for key in FILES:
                 name = given.get(self._columns.get(key, key))
                 if isinstance(name, str) and name:
                     yield name, place_of((path.parent, *self.roots), name)
 
 
-def manifest_lines(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Each line's place and object, of JSON lines or of a table. Raises DataError with its line."""
-    if path.suffix.lower() not in TABLES:
-        yield from json_lines(path)
+class ManifestLine(NamedTuple):
+    """A line's place and object; ``problem`` where it is none, by which the object is empty."""
+
+    where: str
+    entry: dict[str, Any]
+    problem: DataError | None = None
+
+
+def manifest_lines(path: Path) -> Iterator[ManifestLine]:
+    """Each line of JSON lines or of a table. Raises DataError for a file that can't be read."""
+    if not is_table(path):
+        yield from (ManifestLine(where, entry) for where, entry in json_lines(path))
         return
-    try:
-        with open(path, encoding="utf-8-sig", newline="") as file:
-            for row in (reader := csv.DictReader(file, delimiter=TABLES[path.suffix.lower()])):
-                where = f"{path}:{reader.line_num}"
-                if None in row or None in row.values():
-                    raise DataError(f"{where}: this row has not as many cells as the header")
-                yield where, {name: _number_in(value) if name in NUMBERS else value for name, value in row.items()}
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise DataError(f"{path}: can't be read: {getattr(error, 'strerror', None) or error}") from error
+    for row, cells in Table(path).entries():
+        entry = {name: _number_in(value) if name in NUMBERS else value for name, value in cells.items()}
+        yield ManifestLine(row.where, entry, row.problem)
 
 
 def _number_in(cell: str) -> float | str | None:
@@ -312,7 +318,7 @@ def _text(entry: dict[str, Any], key: str, where: str) -> str | None:
 FOLDERS = {"train": "train", "dev": "valid", "valid": "valid", "validation": "valid", "val": "valid", "test": "test"}
 NAMES = {"train": "Train", "valid": "Dev", "test": "Test"}
 """Usual names of the folders of splits."""
-MANIFESTS = (".jsonl", *TABLES)
+MANIFESTS = (".jsonl", *ENDINGS)
 ALIKE = 0.66
 """How alike names are of which one is taken for the other misspelt: dve and dev, but not data and dev."""
 

@@ -14,7 +14,6 @@ name other files or folders in place of those that are found. What a line says i
 
 from __future__ import annotations
 
-import gzip
 import os
 import re
 from abc import abstractmethod
@@ -33,6 +32,7 @@ from vaak.audio.embedded import Part
 from vaak.audio.formats.annotation_lines import decoded, read_content
 from vaak.core.errors import DataError
 from vaak.core.splits import SPLITS
+from vaak.core.storage.tables import Table
 from vaak.core.terminal import followed
 
 Row = dict[str, Any]
@@ -61,11 +61,15 @@ def subfolders(folder: Path) -> list[Path]:
 
 
 class Line(NamedTuple):
-    """Where an utterance or recording is described, what is said of it, and the part of a file that its audio is."""
+    """Where an utterance or recording is described, what is said of it, and the part of a file that its audio is.
+
+    ``problem`` is why nothing can be told of it.
+    """
 
     where: str
     entry: Row
     part: Part | None = None
+    problem: DataError | None = None
 
 
 class LayoutReader(CorpusReader):
@@ -142,6 +146,8 @@ class LayoutReader(CorpusReader):
         return (self.root, *self.roots)
 
     def reading(self, line: Line, part: Path) -> ReadRecording:
+        if line.problem is not None:
+            raise line.problem
         return reading_of(line.entry, self.folders_of(part), line.where, line.part)
 
     def read(self, split: str) -> Iterator[ReadRecording]:
@@ -156,6 +162,11 @@ class LayoutReader(CorpusReader):
                     name = line.entry.get("audio")
                     if line.part is None and isinstance(name, str):
                         yield name, place_of(self.folders_of(part), name)
+
+    def table_lines(self, table: Table) -> Iterator[Line]:
+        """Each row of a table with our names; one that has another width with its problem."""
+        for row, cells in table.entries():
+            yield Line(row.where, {} if row.problem else self.entry_of(cells, row.where), problem=row.problem)
 
     @property
     def columns(self) -> dict[str, str]:
@@ -175,40 +186,6 @@ class LayoutReader(CorpusReader):
         taken = {*names.values(), *KNOWN}
         entry = {key: value for key, value in row.items() if key not in taken and value not in ("", None)}
         return entry | {name: row[column] for name, column in names.items() if column is not None}
-
-
-def table_rows(path: Path, names: tuple[str, ...] = ()) -> Iterator[tuple[str, Row]]:
-    """Each row of a table whose cells are separated by tabs, with its place; ``names`` where it has no header.
-
-    Reads ``.gz``, too. A quotation mark is one, unless all of a cell is quoted. Raises DataError with its line.
-    """
-    try:
-        with gzip.open(path, "rb") if path.suffix == ".gz" else open(path, "rb") as lines:
-            for number, content in enumerate(lines, start=1):
-                where = f"{path}:{number}"
-                line = decoded(content.removeprefix(b"\xef\xbb\xbf") if number == 1 else content, where).rstrip("\r\n")
-                cells = line.split("\t")
-                if '"' in line:
-                    cells = list(map(_unquoted, cells))
-                if not names:
-                    names = tuple(cells)
-                    continue
-                if not line.strip():
-                    continue
-                if len(cells) != len(names):
-                    expected = f"expected {len(names)}: {', '.join(names)}"
-                    raise DataError(f"{where}: this row has {len(cells)} cells, {expected}")
-                yield where, dict(zip(names, cells, strict=True))
-    except (OSError, EOFError) as error:
-        raise DataError(f"{path}: can't be read: {getattr(error, 'strerror', None) or error}") from error
-
-
-def _unquoted(cell: str) -> str:
-    """A cell without the quotes that a program wrote around it; those that are in it are single again."""
-    inner = cell[1:-1]
-    if len(cell) < 2 or cell[0] != '"' or cell[-1] != '"' or '"' in inner.replace('""', ""):
-        return cell
-    return inner.replace('""', '"')
 
 
 def below(folder: str, name: str) -> str:
@@ -232,7 +209,7 @@ class CommonVoiceReader(LayoutReader):
     def find_parts(self) -> dict[str, list[Path]]:
         """The tables that have rows: those of a small language may have none."""
         found = {split: self.root / name for split, name in self.TABLES.items()}
-        parts = {split: [path] for split, path in found.items() if path.is_file() and any(table_rows(path))}
+        parts = {split: [path] for split, path in found.items() if path.is_file() and any(Table(path).rows())}
         if "train" not in parts:
             self.lacks_train = (
                 f"{self.where}: {self.root} has no utterances in train.tsv, as of a language with few; read what is "
@@ -241,11 +218,10 @@ class CommonVoiceReader(LayoutReader):
         return parts
 
     def lines(self, part: Path) -> Iterator[Line]:
-        for where, row in table_rows(part):
-            entry = self.entry_of(row, where)
-            name = str(entry.get("audio") or "")
-            entry["audio"] = below("clips", name if is_audio(Path(name)) else f"{name}.mp3") if name else None
-            yield Line(where, entry)
+        for line in self.table_lines(Table(part)):
+            name = str(line.entry.get("audio") or "")
+            audio = below("clips", name if is_audio(Path(name)) else f"{name}.mp3") if name else None
+            yield line._replace(entry={**line.entry, "audio": audio})
 
 
 class FleursReader(LayoutReader):
@@ -269,12 +245,11 @@ class FleursReader(LayoutReader):
         return {split: [path] for split, path in found.items() if path.is_file()}
 
     def lines(self, part: Path) -> Iterator[Line]:
-        for where, row in table_rows(part, self.COLUMNS):
-            entry = self.entry_of(row, where)
-            for name in ("characters", "num_samples"):
-                entry.pop(name, None)
-            entry["audio"] = below(f"audio/{part.stem}", entry["audio"])
-            yield Line(where, entry)
+        for line in self.table_lines(Table(part, self.COLUMNS, delimiter="\t")):
+            entry = {name: value for name, value in line.entry.items() if name not in ("characters", "num_samples")}
+            if line.problem is None:
+                entry["audio"] = below(f"audio/{part.stem}", entry["audio"])
+            yield line._replace(entry=entry)
 
 
 class LibriSpeechReader(LayoutReader):
@@ -345,14 +320,17 @@ class VoxPopuliReader(LayoutReader):
         return {path.stem: str(path.relative_to(self.root)) for path in paths}
 
     def lines(self, part: Path) -> Iterator[Line]:
-        for where, row in table_rows(part):
-            entry = self.entry_of(row, where)
+        for line in self.table_lines(Table(part)):
+            if line.problem is not None:
+                yield line
+                continue
+            entry = {"language": self.root.name, **line.entry}
             name = str(entry.get("id") or "")
             entry["audio"] = self._audio.get(name, f"{name}.ogg")
             entry["text"] = entry.get("text") or entry.get("raw_text")
             if entry.get("speaker") in ("None", "unknown"):
                 del entry["speaker"]
-            yield Line(where, {"language": self.root.name, **entry})
+            yield line._replace(entry=entry)
 
 
 class NemoReader(LayoutReader):

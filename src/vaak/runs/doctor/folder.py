@@ -29,6 +29,7 @@ from vaak.audio.cuts.reading import language_of
 from vaak.audio.cuts.recordings import ReadRecording, attempted
 from vaak.core.errors import DataError, UserError
 from vaak.core.splits import SPLITS
+from vaak.core.storage.tables import is_table
 from vaak.runs.doctor.texts import corpus_of_texts, texts_of
 
 SECONDS = 45.0
@@ -234,7 +235,7 @@ def _options_by_files(root: Path) -> dict[str, Any] | None:
     options: dict[str, Any] = {"type": "splits", "corpus_dir": str(root)}
     if any(one.name.lower() == "train" for one in subfolders(root)) and _opens(options):
         return options
-    manifests = sorted(path for path in root.iterdir() if path.name.endswith((".jsonl", ".jsonl.gz", ".csv", ".tsv")))
+    manifests = sorted(path for path in root.iterdir() if is_table(path) or path.name.endswith((".jsonl", ".jsonl.gz")))
     named: dict[str, list[str]] = {}
     for path in manifests:
         named.setdefault(split_named(path.name.partition(".")[0]) or "train", []).append(str(path))
@@ -251,7 +252,9 @@ def _options_by_files(root: Path) -> dict[str, Any] | None:
 def _columns_in(manifests: list[Path]) -> dict[str, dict[str, str]]:
     """The columns of the first manifest that have other names than ours."""
     try:
-        _, row = next(iter(manifest_lines(manifests[0])), ("", {})) if manifests else ("", {})
+        row = (
+            next((line.entry for line in manifest_lines(manifests[0]) if line.problem is None), {}) if manifests else {}
+        )
     except DataError:
         return {}
     named = {name: next((one for one in own if one in row), name) for name, own in COLUMNS.items()}

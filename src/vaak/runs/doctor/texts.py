@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import re
 from collections import Counter
@@ -13,6 +12,7 @@ from typing import Any, NamedTuple
 from vaak.audio.corpora.layouts import split_named
 from vaak.core.errors import UserError, optional_import
 from vaak.core.splits import SPLITS
+from vaak.core.storage.tables import Table, is_table
 from vaak.text.corpora.readers import find_files, json_entries, read_documents, read_records
 
 ENDINGS = {".txt": "text", ".text": "text", ".md": "text", ".jsonl": "json", ".json": "json", ".csv": "csv",
@@ -86,14 +86,13 @@ def columns_of(path: Path) -> list[str]:
         if path.suffix in (".json", ".jsonl"):
             first = next(json_entries(path, AnyBytes()), None)
             return list(first.value) if first is not None and isinstance(first.value, dict) else []
-        if path.suffix in (".csv", ".tsv"):
-            with open(path, encoding="utf-8-sig", errors="replace", newline="") as file:
-                return next(csv.reader(file, delimiter="\t" if path.suffix == ".tsv" else ","), [])
+        if is_table(path):
+            return Table(path).names
         if path.suffix == ".parquet":
             with optional_import("Parquet requires pyarrow", "hf"):
                 import pyarrow.parquet
             return list(pyarrow.parquet.read_schema(path).names)
-    except (UserError, OSError, ValueError, csv.Error):
+    except (UserError, OSError, ValueError):
         pass
     return []
 

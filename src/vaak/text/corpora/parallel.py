@@ -1,7 +1,7 @@
 """A parallel corpus: pairs of texts that belong together, read from files, cleaned, split and counted.
 
 json   a list of objects, or JSON lines   a side is the value of a key, a string or a list; dots for nested keys
-tsv    tab-separated cells, plain quotes  a column by the name in the first line, or by a number from 0
+tsv    a table (tabs, commas, ;, |)       a column by the name in the first line, or by a number from 0
 text   two files at a time                line i of both files
 
 Evaluation must be honest. A split that is given is kept unchanged: every pair of it counts, duplicates too; a missing
@@ -30,6 +30,7 @@ from typing import Any, NamedTuple, Protocol
 from vaak.core.corpus import SplitCorpus
 from vaak.core.errors import DataError, UserError
 from vaak.core.splits import SPLITS
+from vaak.core.storage.tables import Table
 from vaak.text.corpora.readers import (
     BytesOptions,
     checked,
@@ -38,6 +39,7 @@ from vaak.text.corpora.readers import (
     find_files,
     json_entries,
     missing_column,
+    open_table,
 )
 from vaak.text.corpora.sources import (
     FileSource,
@@ -117,29 +119,27 @@ def _read_tsv(path: Path, options: ColumnOptions) -> Iterator[Row]:
             f"corpus: source_column {source!r} and target_column {target!r}: give two names of the first line, or "
             "two numbers for a file without a header"
         )
-    columns = (int(source), int(target)) if source.isdecimal() else None  # None: names of the first line
-    for piece in file_lines(path):
-        content, replaced = decoded(piece, path, options)[:2]
-        content, line = content.removeprefix("\ufeff"), piece.line
-        if not content:
-            continue
-        cells = content.split("\t")
-        if columns is None:
-            columns = _column(cells, path, options, "source_column"), _column(cells, path, options, "target_column")
-            continue
-        if len(cells) <= max(columns):
+    table = open_table(path, options, has_header=not source.isdecimal())
+    if source.isdecimal():
+        columns = int(source), int(target)
+    else:
+        columns = _column(table, options, "source_column"), _column(table, options, "target_column")
+    for row in table.rows():
+        if len(row.cells) <= max(columns) and not table.names:
             raise DataError(
-                f"{path}:{line}: this line has {len(cells)} cells separated by tabs, but column {max(columns)} "
-                "(from 0) was requested"
+                f"{row.where}: this line has {len(row.cells)} cells separated by {table.separator}, but column "
+                f"{max(columns)} (from 0) was requested"
             )
-        yield Row((cells[columns[0]],), (cells[columns[1]],), f"{path}:{line}", replaced)
+        if row.problem is not None:
+            raise row.problem
+        yield Row((row.cells[columns[0]],), (row.cells[columns[1]],), row.where, row.replaced)
 
 
-def _column(names: list[str], path: Path, options: ColumnOptions, option: str) -> int:
+def _column(table: Table, options: ColumnOptions, option: str) -> int:
     column = getattr(options, option)
-    if column not in names:
-        raise missing_column(f"{path}:1", column, names, option)
-    return names.index(column)
+    if column not in table.names:
+        raise missing_column(f"{table.path}:1", column, table.names, option)
+    return table.names.index(column)
 
 
 def row_of(entry: dict[str, Any], where: str, options: ColumnOptions, replaced: int = 0) -> Row:

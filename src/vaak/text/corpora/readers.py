@@ -3,23 +3,22 @@
 type      files                    a document
 text      anything in UTF-8        a line, a paragraph (separated by blank lines) or a whole file
 json      a list, or JSON lines    a string, or an object's ``text_column``
-csv       .csv, and .tsv by tabs   the column ``text_column``; the first row names the columns
+csv       tables                   the column ``text_column``; the first row names the columns
 parquet   Parquet                  the column ``text_column``
 """
 
 from __future__ import annotations
 
-import csv
 import difflib
 import glob
 import json
 import re
-import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from vaak.core.errors import DataError, optional_import
+from vaak.core.storage.tables import Table, is_table
 
 REPLACEMENT = "\ufffd"
 _ESCAPED_BYTES = re.compile("[\udc80-\udcff]")
@@ -190,15 +189,16 @@ def _read_parquet(path: Path, options: ReadingOptions) -> Iterator[Document]:
 
 
 def read_records(paths: Iterable[Path], columns: Mapping[str, str], options: BytesOptions) -> Iterator[Record]:
-    """The rows of the files, each read by its ending: .csv, .tsv, .parquet, and JSON or JSON lines otherwise.
+    """The rows of the files, each read by its ending: tables, Parquet, and JSON or JSON lines otherwise.
 
     ``columns`` are the columns or keys to read, each with the option that names it. Raises DataError naming file and
     line for what can't be read, or lacks one of them.
     """
     for path in paths:
-        read = {".csv": _csv_records, ".tsv": _csv_records, ".parquet": _parquet_records}.get(path.suffix)
+        is_parquet = path.suffix.lower() == ".parquet"
+        read = _csv_records if is_table(path) else _parquet_records if is_parquet else _json_records
         try:
-            yield from (read or _json_records)(path, columns, options)
+            yield from read(path, columns, options)
         except OSError as error:
             raise DataError(f"{path}: {error.strerror or error}") from error
 
@@ -214,30 +214,22 @@ def _json_records(path: Path, columns: Mapping[str, str], options: BytesOptions)
         yield Record({column: value[column] for column in columns}, where, replaced)
 
 
+def open_table(path: Path, options: BytesOptions, *, has_header: bool = True) -> Table:
+    """The table in a file, whose bytes are read as ``options`` say and counted for those who show progress."""
+
+    def count(number: int) -> None:
+        Read.num_bytes += number
+
+    return Table(path, has_header=has_header, on_invalid_utf8=options.on_invalid_utf8, count_bytes=count)
+
+
 def _csv_records(path: Path, columns: Mapping[str, str], options: BytesOptions) -> Iterator[Record]:
-    csv.field_size_limit(min(sys.maxsize, 2**31 - 1))  # the default refuses documents of more than 128 KiB
-    replaced = 0
-
-    def lines() -> Iterator[str]:
-        nonlocal replaced
-        for piece in file_lines(path):
-            content, bad = decoded(piece, path, options)[:2]
-            replaced += bad
-            yield content.removeprefix("\ufeff") + "\n"
-
-    rows = csv.reader(lines(), delimiter="\t" if path.suffix == ".tsv" else ",", strict=True)
-    try:
-        header = next(rows, [])
-        places = {column: _place(header, str(path), column, option) for column, option in columns.items()}
-        for row in rows:
-            if row and len(row) <= max(places.values()):
-                raise DataError(f"{path}:{rows.line_num}: {len(row)} columns, but the first row has {len(header)}")
-            if row:
-                values = {column: row[place] for column, place in places.items()}
-                yield Record(values, f"{path}:{rows.line_num}", replaced)
-                replaced = 0
-    except csv.Error as error:
-        raise DataError(f"{path}:{rows.line_num}: this is not CSV: {error}") from error
+    table = open_table(path, options)
+    places = {column: _place(table.names, str(path), column, option) for column, option in columns.items()}
+    for row in table.rows():
+        if row.problem is not None:
+            raise row.problem
+        yield Record({column: row.cells[place] for column, place in places.items()}, row.where, row.replaced)
 
 
 def _parquet_records(path: Path, columns: Mapping[str, str], options: BytesOptions) -> Iterator[Record]:

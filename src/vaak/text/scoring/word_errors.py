@@ -21,9 +21,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from vaak.audio.corpora.json_manifest import TABLES, manifest_lines
+from vaak.audio.corpora.json_manifest import manifest_lines
 from vaak.core.errors import DataError, UserError
 from vaak.core.matching import quote_names, rename_like
+from vaak.core.storage.tables import is_table
 from vaak.text.scoring.normalisers import normaliser
 
 NUM_SAMPLES = 1000
@@ -191,7 +192,7 @@ class Transcripts(NamedTuple):
 def read_transcripts(path: Path, group: str | None = None, *, named: bool = False) -> Transcripts:
     """The transcripts of a file; ``group`` is the key of a label. Raises DataError, naming file and line."""
     found = Transcripts({}, {})
-    is_structured = path.suffix.lower() in (*TABLES, ".jsonl", ".json", ".gz")
+    is_structured = is_table(path) or path.suffix.lower() in (".jsonl", ".json", ".gz")
     for where, name, text, label in _structured(path, group) if is_structured else _lines(path, named):
         if name in found.texts:
             raise DataError(f"{where}: there are two texts of {name}")
@@ -206,7 +207,9 @@ def read_transcripts(path: Path, group: str | None = None, *, named: bool = Fals
 
 
 def _structured(path: Path, group: str | None) -> Iterator[tuple[str, str, str, str | None]]:
-    for where, entry in manifest_lines(path):
+    for where, entry, problem in manifest_lines(path):
+        if problem is not None:
+            raise problem
         label = None if group is None else entry.get(group)
         name, text = (_value(entry, keys, where) for keys in (NAME_KEYS, TEXT_KEYS))
         yield where, name, text, None if label in (None, "") else str(label)

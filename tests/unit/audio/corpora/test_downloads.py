@@ -316,8 +316,13 @@ def test_shars_recordings_come_from_their_tar_alone(tmp_path: Path):
 @pytest.mark.parametrize(
     ("kind", "file", "content", "message"),
     [
-        ("commonvoice", "train.tsv", b"client_id\tpath\nx\n", r"train\.tsv:2: this row has 1 cells, expected 2"),
-        ("commonvoice", "dev.tsv", b"path\xff\n", r"dev\.tsv:1: byte 0xff is not UTF-8"),
+        (
+            "commonvoice",
+            "train.tsv",
+            b"client_id\tpath\nx\n",
+            r"train\.tsv:2: 1 columns, but the first row has 2: client_id, path",
+        ),
+        ("commonvoice", "dev.tsv", b"path\xff\n", r"dev\.tsv:1: byte 4 \(0xFF\) is not UTF-8"),
         ("voxpopuli", "asr_train.tsv.gz", b"\x1f\x8b\x08broken", r"asr_train\.tsv\.gz: can't be read"),
         ("kaldi", "segments", b"ann-1 call1 0.0\n", r"segments:1: expected UTTERANCE RECORDING START END"),
         ("ami", "ES2002a.A.segments.xml", b"<root", r"segments\.xml: this is not XML"),

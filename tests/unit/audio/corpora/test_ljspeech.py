@@ -75,7 +75,7 @@ def test_alignments_elsewhere_and_metadata_of_ones_own(folder: Path, tmp_path: P
         (b"a0|a|b|c", "found 4 fields"),
         (b"a99|He.|He.", r"metadata\.csv:2: .*wavs/a99\.wav: .*No such file"),
         (b"../../a0|He.|He.", r"metadata\.csv:2: .*outside"),
-        (b"a0|caf\xe9|caf\xe9", r"metadata\.csv:2: byte 0xe9 is not UTF-8"),
+        (b"a0|caf\xe9|caf\xe9", r"metadata\.csv:2: byte 20 \(0xE9\) is not UTF-8"),
         (b"a1|He.|He.", "two cuts with the name a1"),
     ],
 )

@@ -188,7 +188,7 @@ def monkey_offline(datasets: Any, action: Any) -> None:
         ("json", '"a"\n{"text": "\\ud800"}\n', r"train:2: half a surrogate"),
         ("csv", "id,body\n1,a\n", r"train: no column 'text'; the columns are: id, body"),
         ("csv", "id,text\n1,a\n2\n", r"train:3: 1 columns, but the first row has 2"),
-        ("csv", 'text\n"a"b\n', r"train:2: this is not CSV"),
+        ("csv", 'id,text\n1,"a, b"\n2,"c, d" e\n', r"train:3: a quotation mark opens a cell that doesn.t end, or text"),
         ("text", b"ab\nc\xe0\xa4d\n", r"train:2: byte 4 \(0xE0\) is not UTF-8"),
         ("csv", b"text\nab\n\xff\n", r"train:3: byte 8 \(0xFF\) is not UTF-8"),
         ("text", "\n  \n", "train is empty: .*train has no text"),

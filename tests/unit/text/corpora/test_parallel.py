@@ -252,12 +252,12 @@ def test_a_near_name_is_proposed(tmp_path: Path):
         (
             "en\thi\na\tb\nc\n",
             ("en", "hi"),
-            r"a\.tsv:3: this line has 1 cells separated by tabs, but column 1 \(from 0\) was requested",
+            r"a\.tsv:3: 1 columns, but the first row has 2: en, hi",
         ),
         (
-            "en,hi\na,b\n",
+            "en/hi\na/b\n",
             ("en", "hi"),
-            r"a\.tsv:1: no column 'en'; the columns are: en,hi \(set source_column",
+            r"a\.tsv:1: no column 'en'; the columns are: en/hi \(set source_column",
         ),
         ("a\tb\n", (0, 2), r"a\.tsv:1: this line has 2 cells separated by tabs, but column 2"),
         ("a\tb\n", (0, "hi"), r"source_column '0' and target_column 'hi': give two names .* or two numbers"),

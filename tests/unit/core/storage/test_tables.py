@@ -1,0 +1,155 @@
+"""Tables: each dialect is told by evidence, written by an independent writer; no row is lost, a ragged one is named."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+import logging
+import random
+from pathlib import Path
+
+import pytest
+
+from vaak.core.errors import DataError
+from vaak.core.storage.tables import Table
+
+STRAY = ["so it is", '"mi su', "no more", '"do ba', "go", "he said", "one", "two"]
+
+
+def rows_of(path: Path, content: str | bytes, **options) -> list[list[str]]:
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    rows = list(Table(path, **options).rows())
+    assert [str(row.problem) for row in rows if row.problem] == []
+    return [row.cells for row in rows]
+
+
+def problems_of(path: Path, content: str) -> list[str]:
+    path.write_text(content)
+    return [str(row.problem).rpartition("/")[2] for row in Table(path).rows() if row.problem]
+
+
+@pytest.mark.parametrize("delimiter", [",", "\t", ";", "|"])
+@pytest.mark.parametrize("quoting", [csv.QUOTE_MINIMAL, csv.QUOTE_ALL])
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+def test_what_python_writes_is_read_again(tmp_path: Path, delimiter: str, quoting: int, end: str):
+    rng = random.Random(f"{delimiter}{quoting}")
+    parts = ["so", "वह", '"', '""', ",", ";", "|", "\n", " ", "\u2028", "\x85", "\x0c", "\\", "it's", "7"]
+    for number in range(20):
+        width = rng.randint(2, 4)
+        rows = [
+            [f"{row}.wav", *("".join(rng.choices(parts, k=rng.randint(1, 6))) for _ in range(width - 1))]
+            for row in range(rng.randint(2, 30))
+        ]
+        text = io.StringIO()
+        writer = csv.writer(text, delimiter=delimiter, quoting=quoting, lineterminator=end)
+        writer.writerows([["name", *map(str, range(width - 1))], *rows])
+        assert rows_of(tmp_path / f"{number}.csv", text.getvalue()) == rows
+
+
+@pytest.mark.parametrize("delimiter", [",", "\t", ";", "|"])
+@pytest.mark.parametrize("ending", [".csv", ".tsv", ".tsv.gz", ""])
+@pytest.mark.parametrize("closed", [False, True])
+def test_quotes_that_are_text_take_no_row_away(tmp_path: Path, delimiter: str, ending: str, closed: bool):
+    texts = [text.replace('"do ba', 'do ba"') if closed else text for text in STRAY]
+    rows = [[f"{number}.wav", text, "ann"] for number, text in enumerate(texts)]
+    content = "".join(delimiter.join(row) + "\n" for row in [["path", "text", "speaker"], *rows]).encode()
+    assert rows_of(tmp_path / f"a{ending}", gzip.compress(content) if ending.endswith("gz") else content) == rows
+
+
+def test_lines_within_quotes_are_one_cell_although_they_look_like_rows(tmp_path: Path):
+    lines = ["id,text", '1,"one', 'two, three"', "2,four", '3,"five, six"', '4,"a', 'b, c"']
+    expected = [["1", "one\ntwo, three"], ["2", "four"], ["3", "five, six"], ["4", "a\nb, c"]]
+    assert rows_of(tmp_path / "a.csv", "\n".join(lines)) == expected
+    assert rows_of(tmp_path / "b.csv", 'text\n"a, b"\n"c\nd"\n') == [["a, b"], ["c\nd"]]
+
+
+def test_backslashes_protect_quotes_where_quotes_alone_would_not(tmp_path: Path):
+    content = 'id,text\n1,"he said \\"go\\", and went"\n2,"C:\\new, \\\\ too"\n'
+    assert rows_of(tmp_path / "a.csv", content) == [["1", 'he said "go", and went'], ["2", "C:\\new, \\ too"]]
+    assert rows_of(tmp_path / "b.csv", 'id,text\n1,"C:\\new, x"\n') == [["1", "C:\\new, x"]]
+
+
+def test_one_stray_quote_among_quoted_cells_costs_nothing(tmp_path: Path):
+    content = 'id,text\n1,"a, b"\n2,"stray\n3,"c, d"\n4,e\n5,"f ""g"", h"\n'
+    assert rows_of(tmp_path / "a.csv", content) == [
+        ["1", "a, b"],
+        ["2", '"stray'],
+        ["3", "c, d"],
+        ["4", "e"],
+        ["5", 'f "g", h'],
+    ]
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "utf-16-le", "utf-16-be"])
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+def test_encodings_are_recognised(tmp_path: Path, encoding: str, end: str):
+    content = end.join(["text;label", "वह घर गया, और;1", '"a; b";2', "c\u2028\x0bd;3"]).encode(encoding)
+    expected = [["वह घर गया, और", "1"], ["a; b", "2"], ["c\u2028\x0bd", "3"]]
+    assert rows_of(tmp_path / "a.csv", content) == expected
+
+
+def test_another_encoding_costs_its_rows_or_characters(tmp_path: Path):
+    path = tmp_path / "a.csv"
+    path.write_bytes("text,label\na,1\ncafé,2\nc,3\n".encode("latin-1"))
+    first, bad, last = Table(path).rows()
+    assert (first.cells, last.cells) == (["a", "1"], ["c", "3"])
+    assert r"a.csv:3: byte 18 (0xE9) is not UTF-8; convert the file (if it is Latin-1: iconv" in str(bad.problem)
+    replaced = list(Table(path, on_invalid_utf8="replace").rows())
+    assert [(row.cells[0], row.replaced) for row in replaced] == [("a", 0), ("caf\ufffd", 1), ("c", 0)]
+
+
+def test_a_single_column_may_contain_delimiters(tmp_path: Path):
+    assert rows_of(tmp_path / "a.csv", "text\nhello, you\nso it is\n") == [["hello, you"], ["so it is"]]
+    assert rows_of(tmp_path / "a.tsv", "text\na\nb; c\n") == [["a"], ["b; c"]]
+
+
+def test_a_ragged_row_is_named_and_the_others_are_read(tmp_path: Path):
+    content = "text,label\na,1\nb, c,2\n\nd\ne,3,\nf,4\n"
+    assert problems_of(tmp_path / "a.csv", content) == [
+        "a.csv:3: 3 columns, but the first row has 2: text, label",
+        "a.csv:5: 1 columns, but the first row has 2: text, label",
+    ]
+    kept = [row.cells for row in Table(tmp_path / "a.csv").rows() if not row.problem]
+    assert kept == [["a", "1"], ["e", "3"], ["f", "4"]]
+
+
+def test_a_cell_that_does_not_end_costs_its_line(tmp_path: Path):
+    content = 'id,text\n1,"a\nb"\n2,"c\n3,"d\ne"\n4,"f, g"\n'
+    assert problems_of(tmp_path / "a.csv", content) == [
+        "a.csv:4: a quotation mark opens a cell that doesn't end, or text follows its end; fix the row"
+    ]
+    kept = [row.cells for row in Table(tmp_path / "a.csv").rows() if not row.problem]
+    assert kept == [["1", "a\nb"], ["3", "d\ne"], ["4", "f, g"]]
+
+
+def test_what_was_decided_is_said_with_rows_and_lines(tmp_path: Path, caplog: pytest.LogCaptureFixture):
+    caplog.set_level(logging.INFO, "vaak")
+    rows_of(tmp_path / "plain.csv", "text,label\na,1\nb,2\n")
+    rows_of(tmp_path / "quoted.csv", 'text,label\n"a, b",1\nb,2\n')
+    rows_of(tmp_path / "plain.tsv", 'text\tlabel\nthe "other" one\t1\n')
+    assert caplog.messages == []
+    rows_of(tmp_path / "a.tsv", "path\ttext\n" + "".join(f"{n}.wav\t{text}\n" for n, text in enumerate(STRAY)))
+    rows_of(tmp_path / "b.csv", 'text;label\n"a\nb";1\n'.encode("utf-16"))
+    for _ in Table(tmp_path / "a.tsv").rows():  # once for each file
+        pass
+    assert [message.rpartition("/")[2] for message in caplog.messages] == [
+        "a.tsv: cells separated by tabs, quotation marks are text: 8 rows in 9 lines",
+        "b.csv: cells separated by semicolons, quotation marks around cells, UTF-16: 1 rows in 3 lines",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("a.csv", b"text,label\ra,1\rb,2\r", r"its lines end with \\r alone; convert the file: tr"),
+        ("a.csv", "text\na\n".encode("utf-32"), "this is UTF-32"),
+        ("a.csv.gz", gzip.compress(b"text\na\n" * 100)[:-9], "can't be read: "),
+        ("a.csv.gz", b"text\na\n", "can't be read: Not a gzipped file"),
+        ("a.csv", b"te\xffxt,a\n", r"a\.csv:1: byte 2 \(0xFF\)"),
+    ],
+)
+def test_what_is_no_table_is_one_line(tmp_path: Path, name: str, content: bytes, message: str):
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(DataError, match=message):
+        list(Table(tmp_path / name).rows())
