@@ -42,7 +42,7 @@ def test_what_python_writes_is_read_again(tmp_path: Path, delimiter: str, quotin
             for row in range(rng.randint(2, 30))
         ]
         text = io.StringIO()
-        writer = csv.writer(text, delimiter=delimiter, quoting=quoting, lineterminator=end)
+        writer = csv.writer(text, delimiter=delimiter, quoting=quoting, lineterminator=end)  # type: ignore[arg-type]
         writer.writerows([["name", *map(str, range(width - 1))], *rows])
         assert rows_of(tmp_path / f"{number}.csv", text.getvalue()) == rows
 
