@@ -409,6 +409,9 @@ def preprocess(
     if output_dir is not None:
         overrides.append(f"data.cache_dir={json.dumps(output_dir)}")
     loaded = load_trusted(files, overrides, trust_code)
+    if "task" not in loaded.given:
+        task = loaded.experiment.task
+        print(f"task: {task}, by the keys of the configuration; task=… prepares for another", file=sys.stderr)
     folder = prepare_run(loaded)
     print(json.dumps({"folder": str(folder)}) if as_json else f"prepared data are in {folder}")
 

@@ -69,7 +69,7 @@ from vaak.tasks.lm.prepare import PreparedText, loss_of_text, recipe
 from vaak.tasks.lm.spec import PREFERENCES, SPEC
 from vaak.tasks.pretrained import BASE_FOLDER, load_or_init
 from vaak.text.chat_template import ChatTemplate, Messages, template_in
-from vaak.text.corpora.corpus import CorpusBuilder
+from vaak.text.corpora.corpus import CorpusBuilder, unread_labels
 from vaak.text.corpora.readers import find_files
 from vaak.text.corpora.stores import TokenStore, write_tokens
 from vaak.text.tokenizer import Tokenizer, normalise
@@ -145,6 +145,9 @@ class LanguageModelTask(ExportableTask):
         return PreferenceDataset(store, pad, max_length=length, longer=longer, reference=reference)
 
     def prepare(self) -> None:
+        if (label := unread_labels(self.data.corpus)) is not None:
+            what = f"task lm reads the texts alone: {label!r} of data.corpus.train isn't used"
+            log.warning("%s; task: classification learns it", what)
         super().prepare()
         for split in self.prepared.about["statistics"] if self.data.corpus.has_answers else ():
             chats = self.dataset(split)

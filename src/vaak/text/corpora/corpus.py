@@ -14,6 +14,7 @@ document is in memory and, while training documents are read, 8 bytes of digest 
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import itertools
 from collections.abc import Iterator, Sequence
@@ -31,6 +32,7 @@ from vaak.text.corpora.readers import (
     find_files,
     missing_column,
     read_documents,
+    read_records,
 )
 from vaak.text.corpora.sources import (
     FileSource,
@@ -46,6 +48,24 @@ from vaak.text.tokenizer import normalise
 
 class CorpusOptions(ReadingOptions, SourceOptions, Protocol):
     """The source of the text and its splits; the language model's ``corpus:`` section is one."""
+
+
+LABELS = ("label", "labels", "class", "category", "intent", "sentiment")
+"""Names that a column or key of labels has."""
+
+
+def unread_labels(options: CorpusOptions) -> str | None:
+    """The column or key of labels next to the texts of training files, which no corpus of documents reads, if any."""
+    if options.type not in ("json", "csv", "parquet") or not options.train:
+        return None
+    first = find_files(options.train, "data.corpus.train")[:1]
+    for name in LABELS:
+        if name == options.text_column:
+            continue
+        with contextlib.suppress(DataError):  # of a file without it; what can't be read, reading says
+            for _ in read_records(first, {name: "data.corpus.label_columns"}, options):
+                return name
+    return None
 
 
 class DocumentStatistics(SplitStatistics):

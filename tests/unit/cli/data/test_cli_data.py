@@ -122,10 +122,32 @@ def test_preprocess_with_the_research_kits_options(vaak, tmp_path, monkeypatch):
         (tmp_path / "data_config.yaml").write_text(f"data: {{{corpus}tokenizer: {{type: character}}}}\n")
         code, out, errors = vaak("data", "preprocess", *options)
         assert code == 0, errors
+        assert "task: lm, by the keys of the configuration; task=… prepares for another\n" in errors
+        assert "task lm reads the texts alone: 'label' of data.corpus.train isn't used; task: classification" in errors
         [made] = (path for path in (tmp_path / "processed").iterdir() if path.is_dir())
         assert out == f"prepared data are in {made}\n"
         documents = json.loads((made / "prepared.json").read_text())["statistics"]
         assert sum(split["documents"] for split in documents.values()) == 40
+
+
+@pytest.mark.parametrize("ending", ["json", "csv"])
+def test_preprocess_says_what_becomes_of_labels(vaak, tmp_path, monkeypatch, ending):
+    """Where the task is given, it isn't said; labels that it doesn't read are, and where it reads them nothing is."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "raw").mkdir()
+    examples = [{"text": f"राम ने {number} घर देखे ।", "label": number % 2} for number in range(40)]
+    rows = ["text,label", *(f"{one['text']},{one['label']}" for one in examples)]
+    text = json.dumps(examples) if ending == "json" else "\n".join(rows) + "\n"
+    (tmp_path / "raw" / f"data.{ending}").write_text(text, encoding="utf-8")
+    (tmp_path / "c.yml").write_text("data: {tokenizer: {type: character}}\n")
+    options = ("--input_dir", "raw", "--output_dir", "made", "--config", "c.yml", "task=lm")
+    code, _, errors = vaak("data", "preprocess", *options)
+    assert code == 0, errors
+    assert "by the keys of" not in errors
+    assert "'label' of data.corpus.train isn't used" in errors
+    code, _, errors = vaak("data", "preprocess", *options[:-1], "task=classification")
+    assert code == 0, errors
+    assert "isn't used" not in errors
 
 
 def test_preprocess_reads_the_folder_that_it_is_given_or_fails(vaak, tmp_path, monkeypatch):
