@@ -16,6 +16,7 @@ from safetensors.torch import load_file
 from torch.nn import functional as F
 
 from vaak.audio.config import AudioConfig
+from vaak.callbacks import Callback
 from vaak.compat.hindi_lm import (
     CorpusBuilder,
     ExperimentConfig,
@@ -293,12 +294,65 @@ def test_the_console_has_the_originals_lines(parts, capfd):
     config, tokenizer, train, valid, model = parts
     HindiLanguageModelTrainer(model, tokenizer, config).train(train, valid, num_epochs=2)
     lines = [line for line in capfd.readouterr().out.splitlines() if line]
-    epoch = ["Train Loss", "Val Loss", "Perplexity"]
-    said = [line for line in lines if not line.startswith("Checkpoint saved: ")]
-    assert [line.partition(":")[0] for line in said] == ["Epoch 1/2", *epoch, "Epoch 2/2", *epoch]
+    epoch = ["Train Loss", "Val Loss", "Perplexity", "Checkpoint saved"]
+    assert [line.partition(":")[0] for line in lines] == ["Epoch 1/2", *epoch, "Epoch 2/2", *epoch]
     saved = [line.removeprefix("Checkpoint saved: ") for line in lines if line.startswith("Checkpoint saved: ")]
     assert len(saved) == 2
     assert all("runs/base/checkpoints/step-" in path for path in saved)
+
+
+def test_a_checkpoint_that_is_slow_to_write_is_said_before_the_next_epoch(parts, capfd, monkeypatch):
+    """It is written in the background, while the next epoch has begun already."""
+    config, tokenizer, train, valid, model = parts
+    trainer = HindiLanguageModelTrainer(model, tokenizer, config)
+
+    class Late(list):
+        def __bool__(self):  # nothing is known to be written before the next epoch's second step
+            return trainer.engine.position.step % len(train) >= 2 and len(self) > 0
+
+    class Slow(Callback):
+        def on_fit_start(self, engine):
+            engine.saving.writer.finished = Late()
+
+    trainer.callbacks = (Slow(),)
+    trainer.train(train, valid, num_epochs=2)
+    lines = [line.partition(":")[0] for line in capfd.readouterr().out.splitlines() if line]
+    assert len(train) > 2
+    assert lines.index("Checkpoint saved") < lines.index("Epoch 2/2")
+
+
+def test_what_is_saved_by_hand_is_said_at_once(parts, capfd):
+    config, tokenizer, train, valid, model = parts
+    trainer = HindiLanguageModelTrainer(model, tokenizer, config)
+    for epoch in range(2):
+        trainer.train_epoch(train)
+        trainer.save_checkpoint(epoch, trainer.evaluate(valid)["val_loss"])
+        print(f"after {epoch}", flush=True)
+    trainer.close()
+    lines = [line.partition(":")[0] for line in capfd.readouterr().out.splitlines() if line]
+    assert lines == ["Epoch 1/2", "Checkpoint saved", "after 0", "Checkpoint saved", "after 1"]
+
+
+@pytest.mark.slow
+def test_a_program_that_does_not_close_ends_without_a_word_of_wandbs(project):
+    """W&B's own exit comes after the run's, so that there is a run to end."""
+    pytest.importorskip("wandb")
+    code = (
+        "from vaak.compat.hindi_lm import *\n"
+        "config = ExperimentConfig.load_config('configs/base_config.yaml')\n"
+        "config.use_wandb = True\n"
+        "builder = CorpusBuilder(config)\nsplits = builder.load_splits()\n"
+        "tokenizer = TokenizerFactory(config).create_tokenizer(splits['train'])\n"
+        "train = builder.create_dataloader(splits['train'], tokenizer, 'train')\n"
+        "model = ModelFactory(config).create_model(tokenizer.vocab_size)\n"
+        "trainer = HindiLanguageModelTrainer(model, tokenizer, config.__dict__)\n"
+        "trainer.train_epoch(train)\n"
+    )
+    environment = {**os.environ, "WANDB_MODE": "offline", "OMP_NUM_THREADS": "1"}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    assert "Run summary" in done.stdout + done.stderr
+    assert "can't end" not in done.stdout + done.stderr
 
 
 def test_a_model_called_as_the_original_gives_its_loss(parts):

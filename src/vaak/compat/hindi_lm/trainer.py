@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import collections
 import contextlib
 import shutil
@@ -22,6 +23,7 @@ from vaak.core.callback import Callback, Run, StepReport
 from vaak.core.errors import UserError
 from vaak.core.storage import files
 from vaak.engine.checkpoint.files import step_folder
+from vaak.engine.checkpoint.names import step_of
 from vaak.engine.distributed.launcher import pick_device
 from vaak.engine.distributed.ranks import Ranks
 from vaak.engine.evaluation import PREFIXES, Evaluator
@@ -166,7 +168,7 @@ class HindiLanguageModelTrainer:
         snapshot.state["saved_with"] = {"epoch": epoch, "val_loss": val_loss}
         if engine.ranks.is_main:
             engine.saving.writer.write(snapshot, engine.saving.is_best)
-            engine.saving.writer.finish()
+        engine.finish_saving()  # so that it is said before anything of the next epoch is
         return engine.checkpoints / step_folder(engine.position.step)
 
     def close(self) -> None:
@@ -186,6 +188,9 @@ class HindiLanguageModelTrainer:
             self._source = dataloader
             engine.notify("on_fit_start")
             self._held.callback(engine.notify, "on_fit_end", "closed")
+            # what trackers register for the exit runs after what is registered later: the run has to end before them
+            atexit.register(self._held.close)
+            self._held.callback(atexit.unregister, self._held.close)
         if self._source is not dataloader:
             raise UserError("train_epoch was begun with another dataloader; an epoch's plan belongs to one")
         return self.engine
@@ -270,6 +275,9 @@ class _EpochHistory(Callback):
     def __init__(self, metrics: dict[str, list[float]]) -> None:
         self.metrics = metrics
         self.engine: Trainer | None = None
+        self.said: str | None = None
+        """The epoch that begins, to be printed once the checkpoint of the one before is written and reported."""
+        self.reported_step = 0
         self.learning_rate = 0.0
         self.evaluation: Record = {}
 
@@ -277,12 +285,15 @@ class _EpochHistory(Callback):
         assert isinstance(trainer, Trainer)
         self.engine = trainer
         trainer.records.subscribe(self.read)
+        self.reported_step = trainer.position.step
+        self._announce_epoch()
         self._print_epoch()
         if trainer.position.schedule_pending and trainer.position.place == 0:
             trainer.request_evaluate()
 
     def on_step_end(self, trainer: Run, report: StepReport) -> None:
         self.learning_rate = report.learning_rate
+        self._print_epoch()
         if report.ends_epoch:
             trainer.request_evaluate()
 
@@ -295,16 +306,25 @@ class _EpochHistory(Callback):
             for name, value in zip(HISTORY, (*figures, self.learning_rate), strict=True):
                 self.metrics[name].append(float(value))
             print(f"Train Loss: {figures[0]:.4f}\nVal Loss: {figures[1]:.4f}\nPerplexity: {figures[2]:.2f}", flush=True)
-            self._print_epoch()
+            self._announce_epoch()
 
     def on_checkpoint(self, trainer: Run, path: Path) -> None:
         if trainer.ranks.is_main:
             print(f"Checkpoint saved: {path}", flush=True)
+        self.reported_step = max(self.reported_step, step_of(path) or 0)
+        self._print_epoch()
+
+    def _announce_epoch(self) -> None:
+        """Have the epoch that begins printed, where there is another."""
+        if self.engine is not None and self.engine.ranks.is_main and not self.engine.is_over:
+            self.said = f"\nEpoch {self.engine.position.epoch + 1}/{self.engine.config.epochs}"
 
     def _print_epoch(self) -> None:
-        """Say which epoch begins, where there is another."""
-        if self.engine is not None and self.engine.ranks.is_main and not self.engine.is_over:
-            print(f"\nEpoch {self.engine.position.epoch + 1}/{self.engine.config.epochs}", flush=True)
+        """Print what was announced; checkpoints are written in the background, and those in flight come first."""
+        if self.said is None or self.engine is None or self.engine.saving.saved_step > self.reported_step:
+            return
+        print(self.said, flush=True)
+        self.said = None
 
     def state_dict(self) -> dict[str, Any]:
         return {"metrics": self.metrics, "learning_rate": self.learning_rate}
