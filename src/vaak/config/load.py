@@ -54,6 +54,7 @@ from vaak.config.yaml.tree import (
     find,
     from_plain,
     place_of,
+    put,
     split_key,
     take,
     to_plain,
@@ -179,6 +180,7 @@ def _experiment_of(
     tree, warnings = _merge_layers(layers, task, problems)
     _name_run(tree, source)
     _settle_long_warmup(tree, layers)
+    warnings += _settle_what_follows(tree, task.spec, folder)
     # what types can't say: experiments inside of this one, classes by their names, options of another type
     kind = experiment_type(task.reference)
     inside, said = settle_experiments(tree, kind, None if is_inner else read)
@@ -401,6 +403,21 @@ def _settle_long_warmup(tree: Node, layers: list[Node]) -> None:
     highest = max((level.get(node.place.file, -1) for node in deciding if node.place), default=-1)
     if highest > (level.get(warmup.place.file, -1) if warmup.place else -1):
         tree.value["training"].value["scheduler"].value["long_warmup"] = Node("shorten")
+
+
+def _settle_what_follows(tree: Node, spec: TaskSpec, folder: Path) -> list[Problem]:
+    """Give options that nobody gave the values that follow from others, and say so."""
+
+    def get(key: str) -> Any:
+        node = find(tree, split_key(key))
+        return None if node is None else to_plain(node)
+
+    remarks = []
+    for key, (value, why) in spec.follows(get, folder).items():
+        if get(key) is None:
+            put(tree, split_key(key), Node(value))
+            remarks.append(Problem(None, key, f"{value:g}, {why}"))
+    return remarks
 
 
 def _problem_at(tree: Node, key: str, message: str) -> Problem:

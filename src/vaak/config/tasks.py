@@ -112,6 +112,9 @@ class TaskSpec:
         Measures of ``training.curriculum`` that the data of an experiment don't have, each with the reason.
     num_parameters
         About how many parameters the model of an experiment has; None: unknown.
+    follows
+        Values of options that nobody gave and that follow from others, by dotted key, with why; from a function that
+        gives a value (None: not given) by its dotted key, and the folder of the configuration.
     checks
         Finds options that exclude each other or have no effect, in an experiment of this task.
     """
@@ -140,6 +143,7 @@ class TaskSpec:
     loss_reads_head: bool = False
     refused_difficulties: Callable[[Any], Mapping[str, str]] = lambda experiment: {}
     num_parameters: Callable[[Any], int] | None = None
+    follows: Callable[[Callable[[str], Any], Path], Mapping[str, tuple[Any, str]]] = lambda get, folder: {}
     checks: Callable[[Any], Iterable[CheckFinding]] = lambda experiment: ()
 
     @property

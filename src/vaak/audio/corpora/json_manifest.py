@@ -383,8 +383,8 @@ class SplitFolderReader(JsonReader):
             text = path.with_suffix(".txt").read_text(encoding="utf-8-sig").strip()
         except (OSError, UnicodeDecodeError) as error:
             raise DataError(f"{path.with_suffix('.txt')}: can't be read, the transcript of {path.name}") from error
-        first, *_, name = path.relative_to(root).parts
-        group = {} if first == name else {"etiology": first}
+        *folders, name = path.relative_to(root).parts
+        group = {"etiology": folders[0]} if folders else {}
         entry = {"id": "-".join(path.relative_to(root).with_suffix("").parts), "audio": name, "text": text, **group}
         return reading_of(entry, (path.parent, *self.roots), str(path))
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
+from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from pydantic import model_validator
@@ -18,6 +21,17 @@ VERSIONS = {"v2": "openai/whisper-large-v2", "v3": "openai/whisper-large-v3"}
 """Short names of bases on the Hugging Face Hub."""
 CONTEXT_SECONDS, CONTEXT_TOKENS = 30.0, 448
 """Sizes of what every Whisper reads and writes at once."""
+
+
+def seconds_read_by(base: str, folder: Path = Path()) -> float | None:
+    """Seconds of audio that the encoder of a base reads at most, where it is a folder that says so; else None."""
+    for place in (Path(base).expanduser(), folder / base):
+        with contextlib.suppress(OSError, ValueError, AttributeError):  # no folder of transformers: others say it
+            positions = json.loads((place / "config.json").read_text(encoding="utf-8")).get("max_source_positions")
+            if isinstance(positions, int) and positions > 0:
+                return min(2 * positions / 100, CONTEXT_SECONDS)
+    return None
+
 
 DEFAULTS: dict[str, Any] = {
     "data": {"tokenizer": {"type": "character", "vocab_size": 1000}},

@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
 
 from vaak.audio.config import AudioConfig, DatasetConfig
 from vaak.config.components import TOKENIZERS
 from vaak.config.tasks import CheckFinding, TaskSpec, impossible, no_effect, only_length, unread_input
 from vaak.nn.config import own_network_findings, stack_findings, stack_parameters
-from vaak.tasks.asr.config import ALIASES, DEFAULTS, SCRATCH, VERSIONS, AsrDataConfig, AsrExperiment, AsrModelConfig
+from vaak.tasks.asr.config import (
+    ALIASES,
+    CONTEXT_SECONDS,
+    DEFAULTS,
+    SCRATCH,
+    VERSIONS,
+    AsrDataConfig,
+    AsrExperiment,
+    AsrModelConfig,
+    seconds_read_by,
+)
 from vaak.tasks.audio_checks import augmentation_findings, dataset_findings, unread_feature_findings
 from vaak.text.config import losses_of_tokens, tokenizer_findings
 
@@ -217,6 +229,15 @@ def num_parameters(experiment: AsrExperiment) -> int:
     return layers + embeddings + 3 * sizes.d_model * (sizes.d_model + experiment.global_config.num_mel_bins)
 
 
+def what_follows(get: Callable[[str], Any], folder: Path) -> dict[str, tuple[float, str]]:
+    """A base that reads less than 30 s decides how much is read."""
+    base = get("model.base")
+    seconds = seconds_read_by(base, folder) if isinstance(base, str) and get("model.architecture") != CTC else None
+    if seconds is None or seconds >= CONTEXT_SECONDS:
+        return {}
+    return {"data.max_duration": (seconds, f"which is what {base} reads at most")}
+
+
 SPEC = TaskSpec(
     task="vaak.tasks.asr.task:AsrTask",
     model=AsrModelConfig,
@@ -234,5 +255,6 @@ SPEC = TaskSpec(
     refused_batching={"packed": "utterances can't be put together in a row; expected fixed, bucketed or stratified"},
     refused_difficulties=only_length,
     num_parameters=num_parameters,
+    follows=what_follows,
     checks=checks,
 )

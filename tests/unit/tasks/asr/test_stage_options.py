@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tiny_audio import write_audio
+from vaak.audio.corpora.corpus import AudioCorpus
 from vaak.audio.corpora.voices import LANGUAGES
 from vaak.cli.pipeline import values_of
 from vaak.config.base import from_options
-from vaak.core.errors import UserError
+from vaak.config.load import load_layers
+from vaak.core.errors import DataError, UserError
 from vaak.tasks.asr.stages.clusters import expected_sizes, few_utterances
 from vaak.tasks.asr.stages.options import MoeOptions
 from vaak.tasks.asr.stages.pipeline import PIPELINE, translate_options
-from vaak.tasks.asr.stages.runs import base_values, data_of, precision_of, training_of
+from vaak.tasks.asr.stages.runs import VOICES, base_values, data_of, precision_of, task_of, training_of
 
 PRESETS = Path(__file__).parents[4] / "configs" / "pipelines" / "moe-asr"
 READING = ("embeddings", "experts", "joint")
@@ -205,3 +209,46 @@ def test_many_tiny_experts_are_named_before_and_when_they_are_trained() -> None:
         "60 of 60 experts have fewer than 50 utterances to train on (the fewest 24)"
     )
     assert few_utterances([50, 51]) == ""
+
+
+def test_the_audio_of_links_is_read_where_it_is_named(
+    tmp_path: Path, vaak: Callable[..., tuple[int, str, str]]
+) -> None:
+    """The advice of the error can be followed with the flag that it names, and nothing else."""
+    store, root = tmp_path / "store", tmp_path / "data"
+    for folder in (store, root / "Train", root / "Dev"):
+        folder.mkdir(parents=True)
+    for number, split in enumerate(("Train", "Dev")):
+        write_audio(store / f"{number}.wav", 0.5, 16000)
+        (root / split / f"{number}.wav").symlink_to(store / f"{number}.wav")
+        (root / split / f"{number}.txt").write_text("one two")
+
+    def read(**options: Any) -> list[Any]:
+        task = task_of(data_of(MoeOptions(dataset_root=root, whisper_model="scratch", **options), "joint"), tmp_path)
+        return [*AudioCorpus(task.datasets[0], task.audio).cuts("train")]
+
+    with pytest.raises(DataError, match=r"is a link to .*which is refused") as refused:
+        read()
+    flag, named = str(refused.value).partition("moe-asr, ")[2].strip(")").split(" ")
+    assert (flag, len(read(audio_root=Path(named)))) == ("--audio-root", 1)
+    code, _, errors = vaak("pipeline", "moe-asr", "--dataset-root", root, flag, named, "--dry-run")
+    assert code == 0, errors
+
+
+def test_a_base_that_reads_less_than_half_a_minute_decides_how_much_is_read(
+    whisper_folder: Path, tmp_path: Path
+) -> None:
+    """What is read by default is what the base can; what is given stays."""
+    short = tmp_path / "short"
+    shutil.copytree(whisper_folder, short)
+    about = json.loads((short / "config.json").read_text()) | {"max_source_positions": 200}
+    (short / "config.json").write_text(json.dumps(about))
+    for base, seconds in ((short, 4.0), (whisper_folder, 30.0)):
+        options = MoeOptions(dataset_root=tmp_path, whisper_model=str(base))
+        assert data_of(options, "joint")["data"]["max_duration"] == seconds
+        loaded: Any = load_layers([{"task": "asr", "name": "x", "model": {"base": str(base)}, "datasets": [VOICES]}])
+        assert loaded.experiment.data.max_duration == seconds
+        said = [one for one in loaded.warnings if "max_duration" in one]
+        assert said == ([f"data.max_duration: 4, which is what {base} reads at most"] if base == short else [])
+    given = {"task": "asr", "model": {"base": str(short)}, "datasets": [VOICES], "data": {"max_duration": 2}}
+    assert load_layers([given]).experiment.data.max_duration == 2

@@ -120,6 +120,9 @@ class MoeOptions(ClusteringConfig):
     dataset_root: Path | None = option(
         "Folder with Train and Dev; null: Data/extracted_data, if it is there. Other data: datasets, in a file.", None
     )
+    audio_root: Path | None = option(
+        "A folder outside of dataset_root that its audio may be in, such as the one that links in it lead to.", None
+    )
     datasets: tuple[DatasetConfig, ...] = option("The data, as in a run's configuration; in place of dataset_root.", ())
     data: dict[str, Any] = option("Further options of the section data of all runs.", {})
     data_percent: float | None = option(
@@ -207,6 +210,8 @@ class MoeOptions(ClusteringConfig):
             raise ValueError("--data-percent has no effect in mode quick, which takes 10, 5 and 5 utterances")
         if self.dataset_root is not None and self.datasets:
             raise ValueError("dataset_root and datasets are both given; keep one of them")
+        if self.audio_root is not None and self.datasets:
+            raise ValueError("audio_root belongs to dataset_root; of datasets, each has its own audio_root")
         if self.fp16 and self.bf16:
             raise ValueError("--fp16 and --bf16 are both given; keep one of them")
         if self.top_k > self.experts:

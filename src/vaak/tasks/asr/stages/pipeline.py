@@ -71,6 +71,7 @@ from vaak.tasks.asr.stages.runs import (
 
 OVERRIDES = {
     "dataset_root": "dataset_root",
+    "audio_root": "audio_root",
     "percent": "embedding_percent",
     "max_samples": "embedding_samples",
     "seed": "seed",

@@ -21,7 +21,7 @@ from vaak.audio.config import DatasetConfig
 from vaak.core.errors import UserError
 from vaak.core.storage.files import fingerprint_of, sha256_of
 from vaak.pipeline.stage import StageWork
-from vaak.tasks.asr.config import SCRATCH, VERSIONS
+from vaak.tasks.asr.config import SCRATCH, VERSIONS, seconds_read_by
 from vaak.tasks.asr.stages.options import QUICK_VALID, MoeOptions
 
 log = logging.getLogger("vaak")
@@ -56,7 +56,8 @@ def datasets_of(options: MoeOptions) -> list[Values]:
     if root is not None:
         if not root.is_dir():
             raise UserError(f"--dataset-root: no such folder: {root}")
-        return [{"name": root.name, "type": "splits", "corpus_dir": str(root)}]
+        elsewhere = {} if options.audio_root is None else {"audio_root": [str(options.audio_root)]}
+        return [{"name": root.name, "type": "splits", "corpus_dir": str(root), **elsewhere}]
     if options.mode == "full":
         raise UserError(
             f"there are no data: give --dataset-root, a folder with Train and Dev ({DATASET_ROOT} isn't there), or "
@@ -145,6 +146,7 @@ def seconds_of(options: MoeOptions) -> float:
     default = VOICES_SECONDS if datasets_of(options) == [VOICES] else WHISPER_SECONDS
     if options.mode == "quick" and wants_base(options):
         default = min(default, QUICK_SECONDS)
+    default = min(default, seconds_read_by(base_of(options)) or default)
     return float(options.data.get("max_duration", default))
 
 
