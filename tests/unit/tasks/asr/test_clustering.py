@@ -166,6 +166,7 @@ def test_without_any_dense_cluster_spectral_clustering_follows() -> None:
     points = RNG.uniform(size=(200, 20)).astype(np.float32)
     found = cluster(points, config(num_experts=4, min_cluster_size=20, max_retries=0))
     assert (found.algorithm, found.num_clusters, bool(found.is_noise.any())) == ("spectral", 4, False)
+    assert np.ptp(np.bincount(found.labels)) <= 1, "those that follow are balanced, too"
     assert "spectral clustering instead" in found.remarks[-1]
     assert quality_of(found, config()).problems
     with pytest.raises(UserError, match="allow others"):
@@ -201,11 +202,14 @@ def test_balanced_assignment_is_the_cheapest_of_equal_sizes(number: int, num_clu
     assert costs[np.arange(number), labels].sum() == pytest.approx(costs[rows, places[columns]].sum())
 
 
-def test_balanced_spectral_clusters_are_of_equal_size_and_keep_what_is_near_together() -> None:
+def test_spectral_clusters_are_of_equal_size_unless_they_are_to_differ() -> None:
     points, truth = blobs(50, 30, 30)
-    uneven = cluster(points, config(algorithm="spectral", num_experts=3))
+    uneven = cluster(points, config(algorithm="spectral", num_experts=3, balanced=False))
     assert np.bincount(uneven.labels).tolist() == [50, 30, 30]
-    even = cluster(points, config(algorithm="spectral", num_experts=3, balanced=True))
+    even = cluster(points, config(algorithm="spectral", num_experts=3))
+    asked = cluster(points, config(algorithm="spectral", num_experts=3, balanced=True))
+    assert np.array_equal(even.labels, asked.labels)
+    assert "3 clusters of 37, 37, 36 rows" in "\n".join(quality_of(even, config(algorithm="spectral")).lines())
     sizes = np.bincount(even.labels)
     assert sorted(sizes.tolist()) == [36, 37, 37]
     assert (even.labels != uneven.labels).sum() >= 13

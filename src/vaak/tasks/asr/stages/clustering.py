@@ -96,7 +96,7 @@ def cluster_points(points: np.ndarray, config: ClusteringConfig) -> Clustering:
         rng = np.random.default_rng(draw_key(Purpose.CHECK, config.seed, "random clusters"))
         labels = np.asarray(rng.permutation(len(points)) % number, np.int64)
     else:
-        labels = spectral(points, number, config.seed, config.balanced)
+        labels = spectral(points, number, config.seed, config.balanced is not False)
     return _settled(points, labels, config, None, remarks)
 
 

@@ -46,8 +46,10 @@ class ClusteringConfig(Section):
     num_experts: int = option(
         "Number of clusters of spectral and random; those of HDBSCAN are merged down to it.", 8, ge=1
     )
-    balanced: bool = option(
-        "spectral: clusters of equal size, give or take a row, however many each would have.", False
+    balanced: bool | None = option(
+        "spectral: clusters of equal size, give or take a row, however many each would have. null: yes; "
+        "--no-balanced: as they are.",
+        None,
     )
     reduce: Reduction = option("How dimensions are reduced before clustering.", "pca")
     reduce_dim: int = option("To how many dimensions.", 50, ge=1)
