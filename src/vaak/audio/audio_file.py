@@ -15,18 +15,18 @@ from __future__ import annotations
 import contextlib
 import logging
 import math
-import os
-import struct
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from io import BytesIO
 from pathlib import Path
-from typing import Any, BinaryIO, Literal, NamedTuple, Self
+from typing import Any, Literal, NamedTuple, Self
 
 import numpy as np
 
+from vaak.audio.containers.channels import HIGHEST, ChannelLevels, describe_scale
+from vaak.audio.containers.contents import count_contents, open_bytes, open_pieces
+from vaak.audio.containers.ffmpeg import decoded
 from vaak.audio.embedded import Part
-from vaak.audio.ffmpeg_formats import decoded
 from vaak.core.errors import DataError, UserError, optional_import
 from vaak.core.storage.files import demand_file, replacing
 
@@ -38,12 +38,12 @@ MOST_FRAMES = 2**18
 """Read at once, so that many channels take little memory before they are mixed."""
 LONGEST = 1e12
 """Samples; libsndfile returns more if a header doesn't contain the length."""
-STREAMED = 2**31 - 4096
-"""Bytes; programs that write WAV to a pipe put this or more into the header: they don't know the length."""
+TOLERATED_SECONDS = 0.025
+"""What may be missing of the length in a header, as in Lhotse; it is reported. Where more is, a file is truncated."""
 SEEKABLE = {"PCM_S8", "PCM_U8", "PCM_16", "PCM_24", "PCM_32", "FLOAT", "DOUBLE", "ULAW", "ALAW"}
 """Codings of which samples are the same after a seek; those of FLAC are PCM."""
-PAGE = 65307
-"""The most bytes of a page of Ogg."""
+LEAST_HEARD = 2
+"""Seconds of channels, at least, before something is said about them; all of a shorter file."""
 Channels = Literal["mix", "first"] | Sequence[int]
 
 
@@ -54,11 +54,24 @@ class Header(NamedTuple):
     num_samples: int
     num_channels: int
     is_opus: bool
+    said: int | None = None
+    """Samples by the file's own header; None if it doesn't say."""
 
     @property
     def duration(self) -> float:
         """Seconds."""
         return self.num_samples / self.sampling_rate
+
+    @property
+    def difference(self) -> str:
+        """What the header says and what there is, where that isn't the same; else empty."""
+        if self.said is None or self.said == self.num_samples:
+            return ""
+        seconds = self.said / self.sampling_rate
+        return (
+            f"its header says {self.said:,} samples ({seconds:.3f} s), but there are {self.num_samples:,} "
+            f"({self.duration:.3f} s)"
+        )
 
 
 class AudioFile:
@@ -78,10 +91,14 @@ class AudioFile:
         self.columns = (
             range(self.header.num_channels) if channels == "mix" else (0,) if channels == "first" else channels
         )
+        self.levels = ChannelLevels(len(self.columns))
+        """Of the samples that were read, where there are several channels."""
         self._from_start = None if self._file.subtype in SEEKABLE else FromStart(self.path, self._mix_channels)
         for column in self.columns:
             if int(column) >= self.header.num_channels:
                 raise DataError(f"{path}: no channel {column}; the file has {self.header.num_channels}")
+        if self.header.difference:
+            report_once(self.path, "length", self.header.difference)
 
     def read(self, start: float, end: float) -> np.ndarray:
         """The samples ``(time,)`` from ``start`` to ``end`` in seconds; none outside of the file.
@@ -152,12 +169,18 @@ class AudioFile:
             raise DataError(
                 f"{self.path}: the sample at {seconds:.3f} s is {mixed[place]}, not a number; fix the file or remove it"
             )
+        if self._file.subtype in ("FLOAT", "DOUBLE") and (peak := float(np.abs(mixed).max(initial=0))) > HIGHEST:
+            raise DataError(f"{self.path}: {describe_scale(peak)}")
         return mixed
 
     def _mix_channels(self, piece: np.ndarray) -> np.ndarray:
         """Frames ``(time, channel)`` as one channel ``(time,)``."""
         columns = self.columns
-        mixed: np.ndarray = piece[:, columns[0]] if len(columns) == 1 else piece[:, list(columns)].mean(axis=1)
+        if len(columns) == 1:
+            return piece[:, columns[0]]
+        chosen = piece if len(columns) == piece.shape[1] else piece[:, list(columns)]
+        mixed: np.ndarray = chosen.mean(axis=1)
+        self.levels.add(chosen, mixed)
         return mixed
 
     def _is_damaged(self, place: int, reason: str) -> DataError:
@@ -168,9 +191,13 @@ class AudioFile:
         )
 
     def close(self) -> None:
+        """Close the file. What was odd about the channels that were averaged is reported, once for a file."""
         self._file.close()
         if self._from_start is not None:
             self._from_start.close()
+        if self.levels.num_samples >= min(self.header.num_samples, LEAST_HEARD * self.header.sampling_rate):
+            for kind, what in self.levels.describe_odd():
+                report_once(self.path, kind, what)
 
     def __enter__(self) -> Self:
         return self
@@ -195,23 +222,22 @@ def samples_in(seconds: float, sampling_rate: int) -> int:
     return math.floor(round(seconds * sampling_rate, 8) + 0.5)
 
 
-def _open_bytes(path: Path | Part) -> BinaryIO:
-    return open(path, "rb") if isinstance(path, Path) else path.open()
-
-
 def open_sound_file(path: Path | Part) -> Any:
     """A ``soundfile.SoundFile``. Raises DataError, with the reason, if it can't be opened."""
     with optional_import(f"{path}: reading audio requires soundfile", "audio"):
         import soundfile
     try:
         demand_file(path if isinstance(path, Path) else path.path)
-        with _open_bytes(path) as file:
+        with open_bytes(path) as file:
             is_empty = not file.read(1)
     except OSError as error:
         raise DataError(f"{path}: can't be read: {error.strerror}") from error
     if is_empty:
         raise DataError(f"{path}: the file is empty (0 bytes); download it again or remove it")
+    pieces = count_contents(path).pieces
     try:
+        if pieces:
+            return soundfile.SoundFile(open_pieces(path, pieces))
         return soundfile.SoundFile(path if isinstance(path, Path) else path.open())
     except soundfile.LibsndfileError as error:
         if isinstance(path, Path) and (other := decoded(path)) is not None:
@@ -223,60 +249,16 @@ def open_sound_file(path: Path | Part) -> Any:
 
 
 def _header_of(file: Any, path: Path | Part) -> Header:
-    if file.frames == 0:
+    contents = count_contents(path)
+    held = file.frames if contents.held is None else contents.held
+    if file.frames == 0 or held == 0:
         raise DataError(f"{path}: this file holds no samples; download it again or remove it")
-    if file.frames > LONGEST:
+    if held > LONGEST:
         raise DataError(f"{path}: its header doesn't contain its length; convert it to FLAC or WAV")
-    if file.format in ("WAV", "WAVEX"):
-        _demand_whole_wav(path)
-    if file.format == "OGG":
-        _demand_whole_ogg(path)
-    return Header(file.samplerate, file.frames, file.channels, file.subtype == "OPUS")
-
-
-def _demand_whole_wav(path: Path | Part) -> None:
-    """Raises DataError for a WAV file that ends before its samples do; libsndfile reads what is there without an error.
-
-    Chunks follow after 12 bytes, each with a name and a length, and begin at even positions.
-    """
-    with _open_bytes(path) as file:
-        file.seek(12)
-        while len(head := file.read(8)) == 8:
-            name, length = struct.unpack("<4sI", head)
-            if name == b"data":
-                break
-            file.seek(length + length % 2, os.SEEK_CUR)
-        else:
-            return
-        start = file.tell()
-        held = file.seek(0, os.SEEK_END) - start
-    if held < length < STREAMED:
-        raise DataError(
-            f"{path}: its header says {length:,} bytes of samples, but there are {held:,}: it is truncated; download "
-            "it again or remove it"
-        )
-
-
-def _demand_whole_ogg(path: Path | Part) -> None:
-    """Raises DataError for Ogg (Vorbis, Opus) without its last page; libsndfile takes what is there for the whole.
-
-    A page has its flags at byte 5 (4: the last one), the number of its segments at 26, and then their lengths.
-    """
-    with _open_bytes(path) as file:
-        file.seek(max(0, file.seek(0, os.SEEK_END) - PAGE))
-        end = file.read()
-    start = end.rfind(b"OggS\0")
-    if start < 0:
-        return  # something follows after the last page
-    page = end[start:]
-    length = 27 + page[26] + sum(page[27 : 27 + page[26]]) if len(page) > 26 else PAGE
-    if len(page) < length or not page[5] & 4:
-        raise DataError(
-            f"{path}: its last page is missing: it is truncated; download it again, or keep what is there: "
-            f"ffmpeg -i {path.name} -c copy whole{path.suffix}"
-            if isinstance(path, Path)
-            else f"{path}: its last page is missing: it was truncated before it was packed; leave it out"
-        )
+    header = Header(file.samplerate, held, file.channels, file.subtype == "OPUS", contents.said)
+    if contents.said is not None and held < contents.said - TOLERATED_SECONDS * file.samplerate:
+        raise DataError(f"{path}: {header.difference}: it is truncated; download it again or remove it")
+    return header
 
 
 log = logging.getLogger("vaak")
@@ -287,6 +269,20 @@ KEPT = 2**24
 LONG_WAY = 600
 """Seconds; to decode more of a file for nothing is worth a warning."""
 _warned: set[Path | Part] = set()
+MOST_REPORTED = 20
+"""Files of which something is reported, in one process; ``vaak data check`` lists all."""
+_reported: set[tuple[Path | Part, str]] = set()
+
+
+def report_once(path: Path | Part, kind: str, what: str) -> None:
+    """Log what is odd about a file; each kind once for a file, and no more than some of all."""
+    if (path, kind) in _reported or len(_reported) > MOST_REPORTED:
+        return
+    _reported.add((path, kind))
+    if len(_reported) > MOST_REPORTED:
+        log.warning("more than %d odd audio files: others aren't listed here; vaak data check lists all", MOST_REPORTED)
+    else:
+        log.warning("%s: %s", path, what)
 
 
 class FromStart:

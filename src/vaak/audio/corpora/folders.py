@@ -37,6 +37,7 @@ from vaak.audio.cuts.recordings import (
     aligned,
     alignment_items,
     attempted,
+    header_remarks,
     label,
     recording_cut,
     set_uem,
@@ -143,13 +144,14 @@ def _reading(name: str, path: Path, annotations: Annotations, without_labels: bo
     labels, remarks = annotations.labels_of(name)
     if labels is None and not without_labels:
         return ReadRecording(name, None, (UNLABELLED,))
-    cut = recording_cut(name, path, read_header(path))
+    header = read_header(path)
+    cut = recording_cut(name, path, header)
     if labels is None:
-        return ReadRecording(name, cut, ())
+        return ReadRecording(name, cut, header_remarks(header))
     inside, more = within(labels, cut.duration, str(path))
     label(cut, inside)
     set_uem(cut, annotations.uem_of(name), str(path))
-    return ReadRecording(name, cut, (*remarks, *more))
+    return ReadRecording(name, cut, (*remarks, *more, *header_remarks(header)))
 
 
 def _found(entries: Iterable[Path]) -> Found:
@@ -325,11 +327,12 @@ class LJSpeechReader(CorpusReader):
             raise DataError(f"{where}: {'the text' if name else 'the id'} is empty; remove the line or complete it")
         path = named_file((folder, *self.roots), f"{WAVS}/{name}.wav", where)
         try:
-            cut = recording_cut(name, path, read_header(path))
+            header = read_header(path)
+            cut = recording_cut(name, path, header)
         except DataError as error:
             raise DataError(f"{where}: {error}") from error
         label(cut, [Labelled(Segment(0.0, cut.duration, self.speaker), text, None, {NO_TIMES: True})])
-        return ReadRecording(name, cut)
+        return ReadRecording(name, cut, header_remarks(header))
 
 
 def _metadata_rows(path: Path) -> Iterator[TableRow]:

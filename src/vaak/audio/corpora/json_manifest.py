@@ -40,6 +40,7 @@ from vaak.audio.cuts.recordings import (
     ReadRecording,
     aligned,
     attempted,
+    header_remarks,
     label,
     recording_cut,
     set_uem,
@@ -208,7 +209,7 @@ def reading_of(entry: dict[str, Any], folders: Sequence[Path], where: str, part:
     uem = _text(entry, "uem", where)
     if uem is not None:
         set_uem(cut, _annotations_of(read_uem(named_file(folders, uem, where)), cut.id, uem, where), where)
-    return ReadRecording(audio, cut, (*remarks, *more))
+    return ReadRecording(audio, cut, (*remarks, *more, *header_remarks(header)))
 
 
 def _take_stretch(cut: Any, entry: dict[str, Any], path: Path | Part, where: str) -> None:

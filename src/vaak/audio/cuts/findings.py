@@ -1,6 +1,7 @@
 """Defects in the audio of stored cuts: clipping, silence, gaps; found without any label.
 
-Audio is looked at as it is in the file, before it is resampled, some minutes at a time.
+Audio is looked at as it is in the file, before it is resampled, some minutes at a time; its channels also before they
+are averaged. What headers and manifests say is compared with what is there.
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ import numpy as np
 
 from vaak.audio.audio_file import samples_in
 from vaak.audio.config import AudioConfig
-from vaak.audio.cuts.reading import file_of, read_samples
+from vaak.audio.containers.channels import LOUD, SILENT
+from vaak.audio.cuts.reading import channel_remarks, file_of, file_remarks, read_samples
 from vaak.audio.cuts.store import CutStore
 from vaak.audio.speech_regions import runs_of
 from vaak.core.errors import DataError
@@ -24,8 +26,8 @@ if TYPE_CHECKING:
     from lhotse.cut import Cut
 
 SECONDS_AT_ONCE = 300
-SILENT_DECIBELS = -50.0
-"""The peak of a cut below which nobody can be heard; 0 is full scale."""
+LARGEST_OFFSET = 0.05
+"""The mean of samples above which there is something wrong with the recording device."""
 FLAT_SAMPLES = 3
 """As many equal samples at the maximum are a flat peak: without clipping, there is hardly ever one."""
 MOST_FLAT_PEAKS = 2
@@ -42,6 +44,9 @@ class Waveform:
     """Counts of a cut's samples; ``first_flat`` and the longest gap are in seconds."""
 
     peak: float = 0.0
+    least: float = math.inf
+    most: float = -math.inf
+    mean: float = 0.0
     flat_peaks: int = 0
     first_flat: float = 0.0
     longest_gap: float = 0.0
@@ -54,25 +59,37 @@ def cut_findings(store: CutStore, audio: AudioConfig) -> Iterator[DataFinding]:
         cut = store[index]
         try:
             found = _measure_waveform(cut, audio)
+            told = [("length", message) for message in file_remarks(cut)]
+            told += [*_findings(found), *channel_remarks(cut, audio)]
         except DataError:
             continue
-        for kind, message in _findings(found):
+        for kind, message in told:
             yield DataFinding(store.describe(index), kind, message, "problem" if kind == "silent" else "warning")
 
 
 def demand_sound(cut: Cut, audio: AudioConfig) -> None:
     """Read a cut, some minutes at a time. Raises DataError where it can't be read, or is silent."""
-    peak = max((float(np.abs(samples).max(initial=0.0)) for _, samples in _stretches(cut, audio)), default=0.0)
-    if peak < 10 ** (SILENT_DECIBELS / 20):
+    least, most = math.inf, -math.inf
+    for _, samples in _stretches(cut, audio):
+        least, most = min(least, float(samples.min())), max(most, float(samples.max()))
+    if (most - least) / 2 < SILENT:
         raise DataError(f"{cut.id} ({file_of(cut)}): it is silent; remove it, or record it again")
 
 
 def _findings(found: Waveform) -> Iterator[tuple[str, str]]:
-    decibels = 20 * math.log10(found.peak) if found.peak else -math.inf
-    if decibels < SILENT_DECIBELS:
-        level = "all samples are 0" if not found.peak else f"the loudest sample is at {decibels:.0f} dB"
+    if (found.most - found.least) / 2 < SILENT:
+        level = f"the loudest sample is at {20 * math.log10(found.peak):.0f} dB" if found.peak else "all samples are 0"
+        if found.peak >= SILENT:
+            level = f"all samples are about {(found.most + found.least) / 2:.3f}: an offset, without any sound"
         yield "silent", f"{level}; remove it, or record it again"
         return
+    if found.peak > LOUD:
+        yield (
+            "loud",
+            f"the loudest sample is {found.peak:.2f}, where 1 is full scale: 16 bits can't hold it; scale it down",
+        )
+    if abs(found.mean) > LARGEST_OFFSET:
+        yield "offset", f"its samples are {found.mean:+.3f} on average, where sound is 0; subtract that"
     if found.flat_peaks > MOST_FLAT_PEAKS:
         yield (
             "clipped",
@@ -84,7 +101,10 @@ def _findings(found: Waveform) -> Iterator[tuple[str, str]]:
 
 def _measure_waveform(cut: Cut, audio: AudioConfig) -> Waveform:
     found, rate = Waveform(), int(cut.sampling_rate)
+    number = total = 0.0
     for first, signed in _stretches(cut, audio):
+        number, total = number + len(signed), total + float(signed.sum(dtype=np.float64))
+        found.least, found.most = min(found.least, float(signed.min())), max(found.most, float(signed.max()))
         samples = np.abs(signed)
         peak = float(samples.max(initial=0.0))
         found.peak = max(found.peak, peak)
@@ -95,6 +115,7 @@ def _measure_waveform(cut: Cut, audio: AudioConfig) -> Waveform:
         for start, end in runs_of(samples == 0):
             if start > 0 and end < len(samples) and (end - start) / rate > found.longest_gap:
                 found.longest_gap, found.gap_start = (end - start) / rate, (first + start) / rate
+    found.mean = total / max(number, 1)
     return found
 
 

@@ -11,13 +11,15 @@ rate and the length of its manifest. Lhotse reads mixed and transformed cuts.
 from __future__ import annotations
 
 import contextlib
+import functools
 import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from vaak.audio.audio_file import AudioFile, read_header, samples_in
+from vaak.audio.audio_file import TOLERATED_SECONDS, AudioFile, Header, read_header, report_once, samples_in
 from vaak.audio.config import AudioConfig
 from vaak.audio.embedded import PART, place_of_source
 from vaak.audio.segments import Alignment, Interval, LabelledAudio, Segment, merged
@@ -36,8 +38,11 @@ EMPTY_TEXT = "complete it or remove the utterance, or set data.on_bad_example to
 """Advice about an empty transcript."""
 UNKNOWN_SPEAKER = "unknown"
 """The speaker of a supervision without a name."""
-FILE_TOO_SHORT_SECONDS = 0.025
-"""Seconds by which a file may be too short, as in Lhotse. They are filled with silence."""
+FILE_TOO_SHORT_SECONDS = TOLERATED_SECONDS
+"""Seconds by which a file may be shorter than its manifest says. They are filled with silence."""
+
+MOST_SECONDS = 60
+"""Read at once, where only the levels of channels are wanted."""
 
 
 def read_cut(cut: Cut, audio: AudioConfig) -> LabelledAudio:
@@ -175,6 +180,51 @@ def _demand_what_the_manifest_says(file: AudioFile, cut: Any) -> None:
             f"{file.path}: the file lasts {header.duration:.3f} s, but its manifest says {recording.duration:.3f} s "
             f"(recording {recording.id}): it is truncated or has changed; download it again or make the manifest again"
         )
+    if header.duration > recording.duration + FILE_TOO_SHORT_SECONDS:
+        report_once(file.path, "manifest", _longer(header, recording))
+
+
+def _longer(header: Header, recording: Any) -> str:
+    return (
+        f"the file lasts {header.duration:.3f} s, but its manifest says {recording.duration:.3f} s: the rest isn't "
+        "used; make the manifest again"
+    )
+
+
+def file_remarks(cut: Any) -> Iterator[str]:
+    """What the headers of the cut's files and its manifest say that isn't so, with both numbers.
+
+    Raises DataError for a file that can't be read.
+    """
+    recording = getattr(cut, "recording", None)
+    if recording is None:
+        return
+    for source in recording.sources:
+        demand_file(source.type, cut.id)
+        header = read_header(place_of_source(source.type, source.source))
+        if header.difference:
+            yield header.difference
+        if header.duration > recording.duration + FILE_TOO_SHORT_SECONDS and not recording.transforms:
+            yield _longer(header, recording)
+        if header.num_channels != len(source.channels):
+            yield f"the file has {header.num_channels} channels, but its manifest names {len(source.channels)}"
+
+
+def channel_remarks(cut: Any, audio: AudioConfig) -> Iterator[tuple[str, str]]:
+    """What is odd about the channels that are averaged for the cut; nothing where it has one."""
+    recording = getattr(cut, "recording", None)
+    channels = cut.channel if isinstance(getattr(cut, "channel", None), list | tuple) else ()
+    if recording is None or audio.channels == "first" or len(channels) < 2:
+        return
+    rate = int(recording.sampling_rate)
+    first, last = samples_in(cut.start, rate), samples_in(cut.start + cut.duration, rate)
+    for source in recording.sources:
+        columns = [column for column, channel in enumerate(source.channels) if channel in channels]
+        if len(columns) > 1:
+            with AudioFile(place_of_source(source.type, source.source), rate, columns) as file:
+                for begin in range(first, last, MOST_SECONDS * rate):
+                    file.samples(begin, min(begin + MOST_SECONDS * rate, last))
+                yield from file.levels.describe_odd()
 
 
 def _read_by_lhotse(cut: Any, audio: AudioConfig) -> np.ndarray:
@@ -185,7 +235,7 @@ def _read_by_lhotse(cut: Any, audio: AudioConfig) -> np.ndarray:
         for source in recording["sources"] if is_read else ():
             read_header(place_of_source(source["type"], source["source"]))
     try:
-        with _only_libsndfile():
+        with _our_files():
             loaded = cut.load_audio()
     except Exception as error:  # Lhotse, its transforms and its file readers each raise their own
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
@@ -205,16 +255,43 @@ def _read_by_lhotse(cut: Any, audio: AudioConfig) -> np.ndarray:
 
 
 @contextlib.contextmanager
-def _only_libsndfile() -> Iterator[None]:
+def _our_files() -> Iterator[None]:
     """Here, Lhotse reads files as we do: other readers of its start programs, one by a shell with the file's name."""
     from lhotse.audio.backend import get_current_audio_backend, set_current_audio_backend
 
     before = get_current_audio_backend()
-    set_current_audio_backend("LibsndfileBackend")
+    set_current_audio_backend(_backend())
     try:
         yield
     finally:
         set_current_audio_backend(before)
+
+
+@functools.cache
+def _backend() -> Any:
+    """A reader of audio for Lhotse; what is no file is read by libsndfile."""
+    from lhotse.audio.backend import LibsndfileBackend
+
+    class VaakBackend(LibsndfileBackend):  # type: ignore[misc]
+        def read_audio(
+            self,
+            path_or_fd: Any,
+            offset: float = 0.0,
+            duration: float | None = None,
+            force_opus_sampling_rate: int | None = None,
+        ) -> tuple[np.ndarray, int]:
+            if not isinstance(path_or_fd, str | Path):
+                found: tuple[np.ndarray, int] = super().read_audio(path_or_fd, offset, duration)
+                return found
+            header = read_header(path_or_fd)
+            end = header.duration if duration is None else offset + duration
+            rows = []
+            for channel in range(header.num_channels):
+                with AudioFile(path_or_fd, header.sampling_rate, (channel,)) as file:
+                    rows.append(file.read(offset, end))
+            return np.stack(rows), header.sampling_rate
+
+    return VaakBackend()
 
 
 SOURCES = frozenset({"file", PART})

@@ -27,6 +27,8 @@ A_LITTLE_BEYOND = f"recordings with labels up to {LABELS_BEYOND_SECONDS} s beyon
 FAR_BEYOND = f"recordings with labels more than {LABELS_BEYOND_SECONDS} s beyond their end, cut off there"
 OVERLAPPING = "recordings in which segments of one speaker overlap, merged"
 
+OTHER_LENGTH = "recordings whose headers say another length than they have (vaak data check lists both numbers)"
+
 
 class ReadRecording(NamedTuple):
     """The result for one recording or utterance: its cut, or none; ``remarks`` have the reason, or what was fixed.
@@ -46,6 +48,11 @@ def attempted(name: str, read: Callable[[], ReadRecording]) -> ReadRecording:
         return read()
     except DataError as error:
         return ReadRecording(name, None, problem=error)
+
+
+def header_remarks(header: Header) -> tuple[str, ...]:
+    """Whether a file has the length that its header says."""
+    return (OTHER_LENGTH,) if header.difference else ()
 
 
 Times = tuple[str, float, float]

@@ -15,9 +15,9 @@ import soundfile
 
 import downloaded
 from tiny_audio import write_audio
-from vaak.audio import ffmpeg_formats
 from vaak.audio.audio_file import read_header
 from vaak.audio.config import AudioConfig, DatasetConfig
+from vaak.audio.containers import ffmpeg as ffmpeg_formats
 from vaak.audio.corpora.corpus import AudioCorpus
 from vaak.audio.cuts.reading import read_cut, text_of
 from vaak.audio.cuts.recordings import utterances_of

@@ -19,7 +19,12 @@ DEMUXERS = {
     ".aac": "aac",
     ".amr": "amr",
     ".wma": "asf",
+    **dict.fromkeys((".ogg", ".oga", ".spx"), "ogg"),
+    ".wav": "wav",
 }
+"""By ending; of Ogg and WAV there are kinds that libsndfile can't decode (FLAC or Speex in Ogg, AAC in WAV)."""
+OWN = frozenset({".ogg", ".oga", ".spx", ".wav"})
+"""Those that libsndfile mostly reads: one that FFmpeg can't read either isn't audio."""
 
 
 def decoded(path: Path) -> BinaryIO | None:
@@ -30,7 +35,12 @@ def decoded(path: Path) -> BinaryIO | None:
     if path.suffix.lower() not in DEMUXERS:
         return None
     stamp = path.stat()
-    content = _decode_whole(path, stamp.st_size, stamp.st_mtime_ns)
+    try:
+        content = _decode_whole(path, stamp.st_size, stamp.st_mtime_ns)
+    except DataError:
+        if path.suffix.lower() in OWN:
+            return None
+        raise
     return None if content is None else io.BytesIO(content)
 
 

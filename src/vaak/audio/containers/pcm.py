@@ -1,0 +1,179 @@
+"""Samples in files made of chunks: WAV, RIFX, RF64, BW64, W64, AIFF; and AU.
+
+A program that writes to a pipe doesn't know the length when it writes the header: it leaves 0 or the largest number
+there, and the samples go to the end of the file.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import BinaryIO, NamedTuple
+
+from vaak.audio.containers.contents import Contents, Piece, measure
+
+STREAMED = 2**31 - 4096
+"""Bytes; programs that write WAV to a pipe put this or more into the header."""
+LARGEST = 2**32 - 2**12
+"""Bytes that a chunk of WAV may have."""
+W64_RIFF = b"riff\x2e\x91\xcf\x11\xa5\xd6\x28\xdb\x04\xc1\x00\x00"
+W64_GUID = bytes.fromhex("f3acd3118cd100c04f8edb8a")
+"""Follows after ``data`` and ``fmt `` in the names of W64's chunks; RIFF's own has another."""
+
+
+class Chunk(NamedTuple):
+    """``start`` is where its content is, ``said`` its length by its header."""
+
+    name: bytes
+    start: int
+    said: int
+
+
+class Samples(NamedTuple):
+    """A chunk of samples; ``frame`` bytes hold ``per_frame`` samples of each channel; ``head`` ends before it."""
+
+    start: int
+    said: int
+    frame: int
+    per_frame: int = 1
+
+
+def count_bytes(file: BinaryIO, head: bytes) -> Contents | None:
+    """What a file made of chunks holds; None for other formats."""
+    name = head[:4]
+    if name in (b"RIFF", b"RIFX", b"RF64", b"BW64") and head[8:12] == b"WAVE":
+        return _count_wav(file, name)
+    if head[:16] == W64_RIFF:
+        return _count_w64(file)
+    if name == b"FORM" and head[8:11] == b"AIF":
+        return _count_aiff(file)
+    if name in (b".snd", b"dns."):
+        return _count_au(file, head)
+    return None
+
+
+def _read_chunks(file: BinaryIO, order: str) -> list[Chunk]:
+    """The chunks up to the samples, those included. One of odd length may have a byte of padding after it, or none."""
+    file.seek(12)
+    found: list[Chunk] = []
+    while len(head := file.read(8)) == 8 and len(found) < 1000:
+        name, length = struct.unpack(f"{order}4sI", head)
+        found.append(Chunk(name, file.tell(), length))
+        if name in (b"data", b"SSND"):
+            break
+        file.seek(length + length % 2, 1)
+    return found
+
+
+def _count_wav(file: BinaryIO, kind: bytes) -> Contents:
+    order = ">" if kind == b"RIFX" else "<"
+    chunks = {chunk.name: chunk for chunk in _read_chunks(file, order)}
+    data, form = chunks.get(b"data"), chunks.get(b"fmt ")
+    if data is None or form is None or form.said < 16:
+        return Contents()
+    file.seek(form.start)
+    _, _, _, _, frame, bits = struct.unpack(f"{order}HHIIHH", file.read(16))
+    extra = file.read(4)
+    per_frame = 1
+    if bits in (0, 1, 2, 3, 4) and len(extra) == 4:  # blocks of GSM and ADPCM say how many samples they hold
+        per_frame = struct.unpack(f"{order}HH", extra)[1]
+    said = data.said
+    if kind in (b"RF64", b"BW64") and said >= STREAMED and b"ds64" in chunks:
+        file.seek(chunks[b"ds64"].start + 8)
+        said = struct.unpack("<Q", file.read(8).ljust(8, b"\0"))[0]
+    held = measure(file) - data.start
+    samples = Samples(data.start, said, frame, per_frame)
+    if not frame or not per_frame or (said == 0 and _are_chunks(file, data.start, order)):
+        return Contents()
+    if (said == 0 and held) or STREAMED <= said != held:
+        return _streamed(file, samples, held, order, kind)
+    return _compared(file, samples, held, order)
+
+
+def _streamed(file: BinaryIO, samples: Samples, held: int, order: str, kind: bytes) -> Contents:
+    """The samples of a file that was written to a pipe: all that follows. The header says nothing."""
+    whole = held // samples.frame * samples.frame
+    if whole > LARGEST:  # libsndfile reads to the end of the file
+        return Contents(held=held // samples.frame * samples.per_frame)
+    return Contents(held=whole // samples.frame * samples.per_frame, pieces=_with_length(file, samples, whole, order))
+
+
+def _compared(file: BinaryIO, samples: Samples, held: int, order: str) -> Contents:
+    """The samples that the header says, or those that there are."""
+    said = samples.said // samples.frame * samples.per_frame
+    if held >= samples.said // samples.frame * samples.frame:
+        return Contents(said=said, held=said)
+    whole = held // samples.frame * samples.frame
+    pieces = _with_length(file, samples, whole, order) if whole <= LARGEST else ()
+    return Contents(said=said, held=whole // samples.frame * samples.per_frame, pieces=pieces)
+
+
+def _with_length(file: BinaryIO, samples: Samples, length: int, order: str) -> tuple[Piece, ...]:
+    """The file with this number of bytes of samples in its header."""
+    file.seek(0)
+    head = bytearray(file.read(samples.start))
+    head[:4] = b"RIFX" if order == ">" else b"RIFF"
+    head[4:8] = struct.pack(f"{order}I", samples.start - 8 + length)
+    head[samples.start - 4 :] = struct.pack(f"{order}I", length)
+    return bytes(head).replace(b"ds64", b"JUNK", 1), (samples.start, length)
+
+
+def _are_chunks(file: BinaryIO, start: int, order: str) -> bool:
+    """Whether nothing but chunks is from here to the end: an empty file, with notes after its samples."""
+    end, place = measure(file), start
+    while place < end:
+        file.seek(place)
+        head = file.read(8)
+        if len(head) < 8 or not all(32 <= byte < 127 for byte in head[:4]):
+            return False
+        length = struct.unpack(f"{order}I", head[4:])[0]
+        place += 8 + length + length % 2
+    return place <= end + 1
+
+
+def _count_w64(file: BinaryIO) -> Contents:
+    size, place, frame = measure(file), 40, 0
+    while place + 24 <= size:
+        file.seek(place)
+        name, length = struct.unpack("<16sQ", file.read(24))
+        if name == b"fmt " + W64_GUID:
+            frame = struct.unpack("<HHIIHH", file.read(16))[4]
+        if name == b"data" + W64_GUID:
+            if not frame or not 24 <= length < 2**62:  # libsndfile reads to the end of the file
+                return Contents()
+            said, held = (length - 24) // frame, (size - place - 24) // frame
+            return Contents(said=said, held=min(said, held))
+        if length < 24:
+            return Contents()
+        place += length + -length % 8
+    return Contents()
+
+
+def _count_aiff(file: BinaryIO) -> Contents:
+    chunks = {chunk.name: chunk for chunk in _read_chunks(file, ">")}
+    common, sound = chunks.get(b"COMM"), chunks.get(b"SSND")
+    if common is None or sound is None:
+        return Contents()
+    file.seek(common.start)
+    channels, said, bits = struct.unpack(">hIh", file.read(8).ljust(8, b"\0"))
+    file.seek(common.start + 18)
+    coding = file.read(4) if common.said >= 22 else b"NONE"
+    frame = channels * -(-bits // 8)
+    if frame <= 0 or coding not in (b"NONE", b"sowt", b"twos", b"fl32", b"FL32", b"fl64", b"FL64"):
+        return Contents()
+    held = max(0, measure(file) - sound.start - 8) // frame
+    return Contents(said=said, held=min(said, held))
+
+
+AU_BYTES = {1: 1, 2: 1, 3: 2, 4: 3, 5: 4, 6: 4, 7: 8, 27: 1}
+"""Of a sample in each coding of AU."""
+
+
+def _count_au(file: BinaryIO, head: bytes) -> Contents:
+    order = ">" if head[:4] == b".snd" else "<"
+    if len(head) < 24:
+        return Contents()
+    start, length, coding, _, channels = struct.unpack(f"{order}5I", head[4:24])
+    frame = AU_BYTES.get(coding, 0) * channels
+    if not frame or length >= STREAMED:
+        return Contents()
+    return Contents(said=length // frame, held=min(length, max(0, measure(file) - start)) // frame)
