@@ -24,7 +24,8 @@ from typing import Any, Literal, NamedTuple, Self
 import numpy as np
 
 from vaak.audio.containers.channels import HIGHEST, ChannelLevels, describe_scale
-from vaak.audio.containers.contents import count_contents, open_bytes, open_pieces
+from vaak.audio.containers.contents import open_bytes, open_pieces
+from vaak.audio.containers.counting import count_contents
 from vaak.audio.containers.ffmpeg import decoded
 from vaak.audio.embedded import Part
 from vaak.core.errors import DataError, UserError, optional_import

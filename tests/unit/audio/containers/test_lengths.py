@@ -19,7 +19,7 @@ import soundfile
 
 from tiny_audio import noise, write_audio
 from vaak.audio.audio_file import AudioFile, read_header
-from vaak.audio.containers.contents import count_contents
+from vaak.audio.containers.counting import count_contents
 from vaak.core.errors import DataError
 
 SECONDS = 0.9173
