@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from vaak.core.errors import UserError
 from vaak.core.figures import chance_in_words, in_words
 from vaak.core.storage.files import write_text
+from vaak.core.storage.text_lines import split_lines
 from vaak.core.terminal import followed, time_of
 from vaak.report.tables import aligned
 from vaak.runs.folder.directory import command_to_go_on, demand_writable
@@ -113,7 +114,7 @@ def _print_samples(outcome: Outcome) -> None:
     if outcome.samples:
         print("\nsamples")
     for sample in outcome.samples:
-        print("  " + " / ".join(sample.splitlines()))  # one line each
+        print("  " + " / ".join(split_lines(sample)))  # one line each
 
 
 def _print_next(outcome: Outcome, how: str) -> None:

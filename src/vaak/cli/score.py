@@ -84,12 +84,12 @@ def wer(
 
     Example: vaak score wer reference.jsonl hypothesis.jsonl --normaliser whisper-english --group accent
     """
-    from vaak.text.scoring.word_errors import read_transcripts, score_texts
+    from vaak.text.scoring.word_errors import demand_same_lines, read_transcripts, score_texts
 
-    references = read_transcripts(reference, group, named=named)
-    found = read_transcripts(hypothesis, named=named).texts
+    references, found = read_transcripts(reference, group, named=named), read_transcripts(hypothesis, named=named)
+    demand_same_lines(references, reference, found, hypothesis)
     speakers = None if speaker is None else read_transcripts(reference, speaker, named=named).groups
-    scores = score_texts(references.texts, found, references.groups, normaliser, speakers)
+    scores = score_texts(references.texts, found.texts, references.groups, normaliser, speakers)
     if as_json:
         print(json.dumps(scores.to_json(), ensure_ascii=False))
         return

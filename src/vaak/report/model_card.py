@@ -234,7 +234,7 @@ def _results(run: Path, step: int | None) -> str:
     """The figures of the evaluation at this step: those of the whole first, then those of its groups."""
     found: dict[str, float] = {}
     path = run / "metrics.jsonl"
-    for line in path.read_text(encoding="utf-8", errors="replace").splitlines() if path.is_file() else ():
+    for line in path.read_bytes().split(b"\n") if path.is_file() else ():
         try:
             record = json.loads(line)
         except ValueError:  # cut off, where a run was killed

@@ -26,6 +26,7 @@ import numpy as np
 from vaak.core.errors import UserError
 from vaak.core.figures import is_fraction
 from vaak.core.significance import mean_of, paired_bootstrap
+from vaak.core.storage.text_lines import split_lines
 from vaak.engine.checkpoint.names import MANIFEST, list_checkpoints
 from vaak.report.curves import MOST_GROUPS, Event, Panel, events, panels
 from vaak.report.examples import FIGURES, Scored, chances, intervals, scored, sections_of_examples
@@ -379,7 +380,7 @@ def _log(facts: RunFacts) -> list[Html]:
     for one in facts.sessions:
         what = (one["number"], one["first_step"], one.get("time", ""), one.get("device", ""), _version(one))
         rows.append((*what, element("code", _command(one))))
-    lines = log_of(facts.directory).splitlines()
+    lines = split_lines(log_of(facts.directory))
     remarks = [line for line in lines if re.search(r" (WARNING|ERROR|CRITICAL) ", line[:60])]
     parts = [data_table(rows, "Sessions")] if facts.sessions else []
     for title, shown in (("Warnings", remarks[-MOST_REMARKS:]), ("End of the log", lines[-LOG_LINES:])):

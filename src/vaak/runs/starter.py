@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 from vaak.config.yaml.text import entry_text
 from vaak.core.errors import UserError
 from vaak.core.machine import format_bytes
+from vaak.core.storage.text_lines import split_lines
 from vaak.runs.doctor.devices import Device
 from vaak.runs.doctor.folder import CorpusSurvey
 
@@ -185,7 +186,7 @@ def _lines(values: dict[str, Any], indent: int = 0) -> Iterator[str]:
         if key == "datasets":
             yield ""
         why = value.why if isinstance(value, Choice) else ""
-        lines = entry_text(key, value.value if isinstance(value, Choice) else value, indent).splitlines()
+        lines = split_lines(entry_text(key, value.value if isinstance(value, Choice) else value, indent))
         if why and len(lines) == 1 and len(lines[0]) + len(why) + 3 <= WIDTH:
             yield f"{lines[0]} # {why}"
             continue

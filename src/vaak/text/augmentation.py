@@ -28,8 +28,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from vaak.core.errors import UserError
+from vaak.core.errors import DataError, UserError
 from vaak.core.random_keys import Purpose, draw_key
+from vaak.core.storage.text_lines import read_text_lines
 
 log = logging.getLogger("vaak")
 Synonyms = Callable[[str], Sequence[str]]
@@ -228,8 +229,8 @@ def listed_synonyms(path: Path, key: str = SYNONYMS) -> Synonyms:
     Raises UserError, which begins with ``key``, where it can't be read, or has none.
     """
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
+        lines = read_text_lines(path)
+    except DataError as error:
         raise UserError(f"{key}: {path} can't be read: {error}") from error
     found: dict[str, list[str]] = {}
     for line in lines:

@@ -38,9 +38,9 @@ class Ngram:
         """Return the log10 of the probability and of the back-off, by n-gram."""
         try:
             with (
-                gzip.open(self.path, "rt", encoding="utf-8")
+                gzip.open(self.path, "rt", encoding="utf-8", newline="\n")
                 if self.path.suffix == ".gz"
-                else open(self.path, encoding="utf-8") as lines
+                else open(self.path, encoding="utf-8", newline="\n") as lines
             ):
                 self._read(lines)
         except (OSError, UnicodeDecodeError) as error:

@@ -14,6 +14,7 @@ name other files or folders in place of those that are found. What a line says i
 
 from __future__ import annotations
 
+import codecs
 import os
 import re
 from abc import abstractmethod
@@ -33,6 +34,7 @@ from vaak.audio.formats.annotation_lines import decoded, read_content
 from vaak.core.errors import DataError
 from vaak.core.splits import SPLITS
 from vaak.core.storage.tables import Table
+from vaak.core.storage.text_lines import split_lines
 from vaak.core.terminal import followed
 
 Row = dict[str, Any]
@@ -277,7 +279,7 @@ class LibriSpeechReader(LayoutReader):
     def genders(self) -> dict[str, str]:
         """The gender of each speaker, as SPEAKERS.TXT has it."""
         path = self.root / "SPEAKERS.TXT"
-        lines = decoded(read_content(path), str(path)).splitlines() if path.is_file() else []
+        lines = split_lines(decoded(read_content(path), str(path))) if path.is_file() else []
         rows = [line.split("|") for line in lines if not line.startswith(";")]
         return {row[0].strip(): row[1].strip() for row in rows if len(row) > 1}
 
@@ -380,9 +382,10 @@ def keyed_lines(path: Path) -> Iterator[tuple[str, str, str]]:
         with open(path, "rb") as lines:
             for number, content in enumerate(lines, start=1):
                 where = f"{path}:{number}"
-                fields = decoded(content, where).strip().split(maxsplit=1)
-                if fields:
-                    yield where, fields[0], fields[1] if len(fields) > 1 else ""
+                content = content.removeprefix(codecs.BOM_UTF8) if number == 1 else content
+                name, *rest = content.strip().split(maxsplit=1) or [b""]  # of bytes: at ASCII's blanks alone
+                if name:
+                    yield where, decoded(name, where), decoded(b"".join(rest), where)
     except OSError as error:
         raise DataError(f"{path}: can't be read: {error.strerror}") from error
 

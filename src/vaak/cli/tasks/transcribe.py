@@ -15,6 +15,7 @@ import typer
 from vaak.cli.arguments import AudioFiles, BatchSize, ModelInUse, on_a_run, overrides_of, with_options_of
 from vaak.cli.output import create_folder
 from vaak.core.errors import UserError
+from vaak.core.storage.text_lines import split_lines
 from vaak.tasks.asr.config import AsrDecodingConfig
 
 if TYPE_CHECKING:
@@ -185,6 +186,6 @@ def _write(
     text = _format_transcript(format, found, path)
     if file is None:
         prefix = f"{found.name}: " if not is_alone and format is Format.text else ""
-        print("".join(prefix + line for line in text.splitlines(keepends=True)), end="", flush=True)
+        print("".join(f"{prefix}{line}\n" for line in split_lines(text)), end="", flush=True)
     else:
         write_text(file, text)

@@ -33,6 +33,7 @@ from pathlib import Path
 from typing import IO, Any, Literal, NamedTuple
 
 from vaak.core.errors import DataError
+from vaak.core.storage.text_lines import CONVERT, detect_encoding
 
 log = logging.getLogger("vaak")
 
@@ -44,7 +45,6 @@ MOST_LINES = 100_000
 """Lines of one row: quotes that are open for longer are no quotes."""
 Quotes = Literal["text", "cells", "lines"]
 """``cells``: around cells, which may have several lines; ``lines``: the same in a line that has no more than one."""
-_CONVERT = "convert the file (if it is Latin-1: iconv -f latin1 -t utf-8)"
 _RETURN = "\udfff"
 """For a carriage return inside a line, which the csv module takes for its end; no decoded text has this character."""
 _ESCAPED = re.compile("[\udc80-\udcff]")
@@ -149,7 +149,7 @@ class Table:
             for number, text, bad, size in _decoded_lines(self.path, self.dialect.encoding):
                 if bad is not None and self._on_invalid != "replace":
                     option = "" if self._on_invalid is None else ", or set on_invalid_utf8: replace"
-                    invalid[number] = f"{self.path}:{number}: {bad[1]} is not UTF-8; {_CONVERT}{option}"
+                    invalid[number] = f"{self.path}:{number}: {bad[1]} is not UTF-8; {CONVERT}{option}"
                 replaced += bad[0] if bad is not None else 0
                 self._count(size)
                 yield number, text
@@ -192,22 +192,6 @@ def _reading(path: Path) -> Iterator[None]:
 
 def _open(path: Path) -> IO[bytes]:
     return gzip.open(path, "rb") if path.suffix.lower() == ".gz" else open(path, "rb")  # type: ignore[return-value]
-
-
-def detect_encoding(head: bytes) -> str:
-    r"""Return the encoding of a text that begins with these bytes: ``utf-8-sig``, ``utf-16``, ….
-
-    >>> [detect_encoding(text) for text in (b"\xef\xbb\xbfa", "a".encode("utf-16"), "अ आ\n".encode("utf-16-le"), b"a")]
-    ['utf-8-sig', 'utf-16', 'utf-16-le', 'utf-8']
-    """
-    marks = ((codecs.BOM_UTF8, "utf-8-sig"), (codecs.BOM_UTF32_LE, "utf-32"), (codecs.BOM_UTF32_BE, "utf-32"))
-    for mark, name in (*marks, (codecs.BOM_UTF16_LE, "utf-16"), (codecs.BOM_UTF16_BE, "utf-16")):
-        if head.startswith(mark):
-            return name
-    zeros = head[0::2].count(0), head[1::2].count(0)
-    if sum(zeros) > len(head) / 50 and min(zeros) == 0:  # of ASCII, of spaces and ends of lines at least
-        return "utf-16-le" if zeros[1] else "utf-16-be"
-    return "utf-8"
 
 
 def _decoded_lines(path: Path, encoding: str) -> Iterator[tuple[int, str, tuple[int, str] | None, int]]:

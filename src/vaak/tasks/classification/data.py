@@ -236,9 +236,9 @@ def vectors_of(path: Path, tokenizer: Tokenizer) -> np.ndarray:
     found: dict[int, np.ndarray] = {}
     width = None
     try:
-        with open(path, encoding="utf-8", errors="replace") as lines:
+        with open(path, encoding="utf-8", errors="replace", newline="\n") as lines:
             for number, line in enumerate(lines, 1):
-                word, *numbers = line.rstrip().split(" ")
+                word, *numbers = line.rstrip(" \r\n").split(" ")
                 if number == 1 and len(numbers) == 1:  # word2vec writes how many there are
                     continue
                 width = width or len(numbers)

@@ -21,7 +21,8 @@ from torch.nn import functional as F
 
 from vaak.audio.audio_file import speech_file
 from vaak.core.batch import Batch, Term
-from vaak.core.errors import UserError
+from vaak.core.errors import DataError, UserError
+from vaak.core.storage.text_lines import read_text_lines
 from vaak.core.task import DataFinding
 from vaak.data.batching import largest_rows
 from vaak.nn.kernels.random_features import NORM_REG, SquaredNorms, norm_reg
@@ -193,11 +194,9 @@ class TtsTask(SpeechTask[TtsExperiment, PreparedSpeech, TtsDataset]):
         texts = [store.line(index).text for index in range(len(store))]
         if words is not None:
             try:
-                texts += words.read_text(encoding="utf-8").splitlines()
-            except (OSError, UnicodeDecodeError) as error:
-                raise UserError(
-                    f"--words: {words}: {getattr(error, 'strerror', None) or 'not text in UTF-8'}"
-                ) from None
+                texts += read_text_lines(words)
+            except DataError as error:
+                raise UserError(f"--words: {error}") from None
         speaker = self.speaker(model, **({} if vocoder is None else {"vocoder": vocoder}))
         write_voice(speaker, texts, folder, quantization)
 

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple, Protocol
 
 from vaak.core.errors import DataError, optional_import
 from vaak.core.storage.tables import Table, is_table
+from vaak.core.storage.text_lines import detect_encoding
 
 REPLACEMENT = "\ufffd"
 _ESCAPED_BYTES = re.compile("[\udc80-\udcff]")
@@ -304,6 +305,11 @@ def decoded(piece: LocatedBytes, path: Path, options: BytesOptions) -> Document:
     try:
         return Document(piece.content.decode("utf-8"))
     except UnicodeDecodeError as error:
+        encoding = detect_encoding(piece.content) if piece.offset == 0 else "utf-8"
+        if not encoding.startswith("utf-8"):  # replacing its bytes would leave nothing of the text
+            raise DataError(
+                f"{path}: this is {encoding.upper()}; convert the file: iconv -f {encoding} -t utf-8"
+            ) from error
         if options.on_invalid_utf8 == "fail":
             line = piece.line + piece.content[: error.start].count(b"\n")
             raise DataError(

@@ -25,6 +25,7 @@ from vaak.audio.corpora.json_manifest import manifest_lines
 from vaak.core.errors import DataError, UserError
 from vaak.core.matching import quote_names, rename_like
 from vaak.core.storage.tables import is_table
+from vaak.core.storage.text_lines import read_text_lines
 from vaak.text.scoring.normalisers import normaliser
 
 NUM_SAMPLES = 1000
@@ -183,10 +184,11 @@ TEXT_KEYS = ("text", "transcript", "transcription", "sentence", "prediction", "h
 
 
 class Transcripts(NamedTuple):
-    """Texts and groups, by name; no groups where none were asked for."""
+    """Texts and groups, by name; no groups where none were asked for. ``num_lines`` where names are lines' numbers."""
 
     texts: dict[str, str]
     groups: dict[str, str]
+    num_lines: int | None = None
 
 
 def read_transcripts(path: Path, group: str | None = None, *, named: bool = False) -> Transcripts:
@@ -203,7 +205,17 @@ def read_transcripts(path: Path, group: str | None = None, *, named: bool = Fals
         raise DataError(f"{path}: there are no texts")
     if group is not None and not found.groups:
         raise DataError(f"{path}: no text has a label {group}")
-    return found
+    return found if is_structured or named else found._replace(num_lines=len(found.texts))
+
+
+def demand_same_lines(references: Transcripts, reference: Path, hypotheses: Transcripts, hypothesis: Path) -> None:
+    """Raises DataError for files without names that have different numbers of lines."""
+    ours, theirs = references.num_lines, hypotheses.num_lines
+    if None not in (ours, theirs) and ours != theirs:
+        raise DataError(
+            f"{reference} has {ours} lines and {hypothesis} has {theirs}: line i of both must belong together; give "
+            "all, or texts with names"
+        )
 
 
 def _structured(path: Path, group: str | None) -> Iterator[tuple[str, str, str, str | None]]:
@@ -223,11 +235,7 @@ def _value(entry: dict[str, Any], keys: tuple[str, ...], where: str) -> str:
 
 
 def _lines(path: Path, named: bool) -> Iterator[tuple[str, str, str, None]]:
-    try:
-        lines = path.read_text(encoding="utf-8-sig").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise DataError(f"{path}: can't be read: {getattr(error, 'strerror', None) or error}") from error
-    for number, line in enumerate(lines, start=1):
+    for number, line in enumerate(read_text_lines(path), start=1):
         name, _, text = line.partition(" ") if named else (str(number), "", line)
         if not named or line.strip():
             yield f"{path}:{number}", name, text, None

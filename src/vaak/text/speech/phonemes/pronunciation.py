@@ -239,9 +239,9 @@ def read_lexicon(path: Path) -> dict[str, str]:
     Raises DataError, with file and line, for an unknown phoneme, and for a file without words.
     """
     try:
-        content = path.read_text(encoding="utf-8-sig")
+        content = path.read_bytes().decode("utf-8-sig")
     except UnicodeDecodeError:
-        content = path.read_text(encoding="latin-1")  # as older versions of CMUdict are
+        content = path.read_bytes().decode("latin-1")  # as older versions of CMUdict are
     except OSError as error:
         raise DataError(f"lexicon {path}: {error.strerror}; give a file in CMUdict's format") from error
     entries: dict[str, str] = {}
