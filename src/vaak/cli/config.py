@@ -13,6 +13,7 @@ from vaak.core.errors import UserError
 
 if TYPE_CHECKING:
     from vaak.config.load import Loaded
+    from vaak.config.training import TrainingConfig
 
 app = typer.Typer(
     help="Check and show configurations.",
@@ -40,11 +41,11 @@ def check(
     loaded = load(*files_and_overrides(arguments), trust_code=trust_code)
     experiment, count = loaded.experiment, loaded.experiment.spec.num_parameters
     number = None if count is None else count(experiment)
-    steps = _steps_at_most(loaded) if data else None
+    steps, unknown = _steps_at_most(loaded) if data else (None, _unread_warmup(experiment.training))
     if as_json:
         report = {"task": experiment.task, "name": experiment.name, "run_dir": str(experiment.run_dir)}
         about = {**report, "parameters": number, "warnings": loaded.warnings}
-        about |= {"steps_at_most": steps} if data else {}
+        about |= ({"steps_at_most": steps} if data else {}) | {"unknown": unknown}
         print(json.dumps(about, ensure_ascii=False))
         return
     for warning in loaded.warnings:
@@ -54,6 +55,16 @@ def check(
         size += "; how many steps it trains is known once the data are prepared" if steps is None else ""
         size += "" if steps is None else f"; at most {steps:,} steps"
     print(f"valid: task {experiment.task}, run {experiment.name} in {experiment.run_dir}{size}")
+    if unknown is not None:
+        print(f"not known yet: {unknown}")
+
+
+def _unread_warmup(training: TrainingConfig) -> str | None:
+    """What only the data tell of a warm-up that must fit into training."""
+    scheduler = training.scheduler
+    if scheduler.long_warmup == "shorten" or scheduler.warmup_steps < 2 or training.max_steps is not None:
+        return None
+    return f"whether training has the {scheduler.warmup_steps} steps of its warm-up (--data reads what it trains on)"
 
 
 def _in_words(number: int) -> str:
@@ -65,17 +76,20 @@ def _in_words(number: int) -> str:
     return f"{number / 1e6:,.1f} million" if number >= 1e6 else f"{number:,}"
 
 
-def _steps_at_most(loaded: Loaded) -> int | None:
-    """The most steps that training may have, by its sources; None: unknown. Raises UserError for too few to warm up."""
-    from vaak.runs.estimate import demand_steps_for_warmup, steps_at_most
+def _steps_at_most(loaded: Loaded) -> tuple[int | None, str | None]:
+    """The most steps that training may have, by its sources (None: unknown), and what isn't known of its warm-up.
+
+    Raises UserError for too few steps to warm up.
+    """
+    from vaak.runs.estimate import check_warmup, steps_at_most
 
     training = loaded.experiment.training
     if training.max_steps is not None:
-        return training.max_steps
+        return training.max_steps, None
     task = loaded.task()
-    demand_steps_for_warmup(task, training)
+    unknown = check_warmup(task, training)
     found = steps_at_most(task, training)
-    return None if found is None else found.steps
+    return None if found is None else found.steps, unknown
 
 
 @app.command()

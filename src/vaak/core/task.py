@@ -272,6 +272,10 @@ class Task:
         """For each item of the training sources, how many examples it becomes at most; None: only preparing tells."""
         return None
 
+    def longest_example(self) -> float | None:
+        """The greatest length that a training example can have; None: only preparing tells."""
+        return None
+
     def prepare(self) -> None:
         """Make what training reads (tokenizer, features, manifests), once; idempotent; on the main process only."""
 

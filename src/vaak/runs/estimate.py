@@ -19,6 +19,7 @@ from vaak.config.optimization import UPDATE_RULES, two_moments
 from vaak.config.training import TrainingConfig
 from vaak.core.errors import UserError
 from vaak.core.task import Task
+from vaak.data.batching import largest_rows
 from vaak.engine.distributed.launcher import pick_device
 from vaak.engine.dry_pass import NEEDS_NUMBERS, DryPass, dry_pass, numberless
 from vaak.engine.memory import read_memory
@@ -308,32 +309,57 @@ def steps_at_most(task: Task, training: TrainingConfig, enough: float = math.inf
     """
     if training.max_steps is not None:
         return None
-    sizes, examples = task.examples_at_most(), 0.0
+    sizes, examples, rows = task.examples_at_most(), 0.0, rows_at_least(task, training)
     if sizes is None:
         return None
     for size in sizes:
         examples += size
-        if _steps(examples, training) >= enough:
-            return StepForecast(math.ceil(examples), _steps(examples, training), complete=False)
-    return StepForecast(math.ceil(examples), _steps(examples, training))
+        if _steps(examples, training, rows) >= enough:
+            return StepForecast(math.ceil(examples), _steps(examples, training, rows), complete=False)
+    return StepForecast(math.ceil(examples), _steps(examples, training, rows))
 
 
-def demand_steps_for_warmup(task: Task, training: TrainingConfig) -> None:
-    """Raise UserError where a warm-up that isn't to be shortened is longer than training can be."""
+def rows_at_least(task: Task, training: TrainingConfig) -> int:
+    """The fewest rows of a microbatch that is full: of a budget, those of the longest examples; by classes, one."""
+    batching = training.batching
+    if batching.type == "stratified":
+        return 1
+    has_budget = batching.max_tokens is not None or batching.max_duration is not None
+    if batching.type != "bucketed" or not has_budget:
+        return training.batch_size
+    longest = task.longest_example()
+    return 1 if longest is None else largest_rows(training, longest)
+
+
+def check_warmup(task: Task, training: TrainingConfig) -> str | None:
+    """What can't be known yet of a warm-up that must fit into training, if it is so; None where it is known to fit.
+
+    Raises UserError where it is longer than training can be.
+    """
     scheduler = training.scheduler
-    if scheduler.long_warmup == "shorten" or scheduler.warmup_steps < 2:
-        return
+    if scheduler.long_warmup == "shorten" or scheduler.warmup_steps < 2 or training.max_steps is not None:
+        return None
     found = steps_at_most(task, training, enough=scheduler.warmup_steps)
-    if found is not None and found.steps < scheduler.warmup_steps:
+    what = f"whether training has the {scheduler.warmup_steps} steps of its warm-up is known once the data are prepared"
+    if found is None:
+        return what
+    if found.steps < scheduler.warmup_steps:
         raise UserError(
             f"training.scheduler.warmup_steps is {scheduler.warmup_steps}, but training has at most {found.steps} "
             f"steps ({found.examples} examples, {training.epochs} epochs); warm up for fewer steps (or warmup_ratio: "
             "0.1), train longer, or set training.scheduler.long_warmup to shorten"
         )
+    return what
 
 
-def _steps(examples: float, training: TrainingConfig) -> int:
-    """The most steps of so many examples; batches by a budget or by classes may have one each."""
-    rows = training.batch_size if training.batching.type in ("fixed", "packed") else 1
-    microbatches = math.ceil(math.ceil(examples) / rows)
+def demand_steps_for_warmup(task: Task, training: TrainingConfig) -> None:
+    """Raise UserError where a warm-up that isn't to be shortened is longer than training can be."""
+    check_warmup(task, training)
+
+
+def _steps(examples: float, training: TrainingConfig, rows: int) -> int:
+    """The most steps of so many examples, in microbatches of at least so many ``rows`` but for those that are left."""
+    number = math.ceil(examples)
+    buckets = training.batching.num_buckets if training.batching.type == "bucketed" else 0
+    microbatches = min(number, math.ceil(number / rows) + buckets)  # each bucket has one that isn't full
     return training.epochs * math.ceil(microbatches / training.gradient_accumulation_steps)

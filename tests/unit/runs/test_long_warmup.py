@@ -104,6 +104,49 @@ def test_it_is_at_least_the_steps_that_training_has(corpus, options):
     assert trainer.total_steps <= found.steps < 40 * trainer.total_steps
 
 
+BUDGETS = (
+    ["training.batching={type: bucketed, max_tokens: 640}"],
+    ["training.batching={type: bucketed, max_tokens: 64, num_buckets: 2}", "training.gradient_accumulation_steps=2"],
+    ["training.batching={type: bucketed, num_buckets: 3}"],
+)
+
+
+@pytest.mark.parametrize("options", BUDGETS, ids=str)
+def test_where_batches_are_of_tokens_the_longest_examples_decide(corpus, options, vaak):
+    """A full batch has at least as many rows as fit of the longest: far fewer steps than one for each example."""
+    options = [*options, "data.max_length=32", "training.max_steps=null", "training.epochs=3", "run_dir=run"]
+    given = load(["tiny.yml"], options)
+    task = task_class("lm")(given.experiment, Path("run"), given.folder)
+    found = steps_at_most(task, given.experiment.training)
+    assert found is not None
+    Path("run").mkdir()
+    task.prepare()
+    trainer = Trainer(task, given.experiment.training, Path("run"))
+    assert trainer.data.dataset.lengths.max() <= task.longest_example()
+    accumulation = given.experiment.training.gradient_accumulation_steps
+    assert trainer.total_steps <= found.steps < 3 * found.examples / accumulation
+    too_long = f"training.scheduler={{type: cosine, warmup_steps: {found.steps + 1}}}"
+    code, _, errors = vaak("config", "check", "tiny.yml", *options, too_long, "--data")
+    assert code == 2
+    assert f"is {found.steps + 1}, but training has at most {found.steps} steps" in errors
+
+
+def test_what_cannot_be_known_yet_is_said(corpus, vaak):
+    """Without the data, and with them where they leave it open; not where the steps are given, or few."""
+    ours = ("tiny.yml", "training.max_steps=null", "training.epochs=3")
+    warmup = "training.scheduler={type: cosine, warmup_steps: 5}"
+    whether = "not known yet: whether training has the 5 steps of its warm-up"
+    assert f"{whether} (--data reads what it trains on)\n" in vaak("config", "check", *ours, warmup)[1]
+    assert f"{whether} is known once the data are prepared\n" in vaak("config", "check", *ours, warmup, "--data")[1]
+    code, said, _ = vaak("config", "check", *ours, warmup, "--json")
+    assert (code, json.loads(said)["unknown"]) == (
+        0,
+        whether.removeprefix("not known yet: ") + " (--data reads what it trains on)",
+    )
+    for known in (("training.max_steps=20", warmup), ("training.scheduler.long_warmup=shorten", warmup), ()):
+        assert "not known yet" not in vaak("config", "check", *ours, *known)[1]
+
+
 def test_of_recordings_it_is_of_their_windows(tmp_path, monkeypatch, vaak):
     monkeypatch.chdir(tmp_path)
     tiny_diarizer.write_corpus(tmp_path)

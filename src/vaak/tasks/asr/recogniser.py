@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 from torch import Tensor, nn
 
+from vaak.audio.augmentation.pipeline import longest_factor
 from vaak.core.batch import Batch, FirstPass, Term
 from vaak.core.errors import UserError
 from vaak.engine.checkpoint.files import resolve_checkpoint
@@ -21,6 +22,7 @@ from vaak.tasks.asr.predict import Transcriber
 from vaak.tasks.asr.prepare import MAY_DIFFER, READING, PreparedUtterances
 from vaak.tasks.asr.spec import LOAD_BALANCING, SPEC
 from vaak.tasks.asr.transcripts import Transcript
+from vaak.tasks.asr.utterances import TOLERANCE
 from vaak.tasks.asr.whisper import base_of, run_of
 from vaak.tasks.base import refuse_other_options
 from vaak.tasks.speech_task import SpeechTask
@@ -68,6 +70,10 @@ class Recogniser(SpeechTask[AsrExperiment, PreparedUtterances, AsrDataset]):
     def examples_at_most(self) -> Iterator[float] | None:
         cuts = None if self.data.too_long == "split" else self.training_cuts()
         return None if cuts is None else (float(max(1, len(cut.supervisions))) for cut in cuts)
+
+    def longest_example(self) -> float:
+        augmentation = self.data.augmentation
+        return (self.data.max_duration + TOLERANCE) * (1.0 if augmentation is None else longest_factor(augmentation))
 
     def refuse_other_inputs(self, own: AsrExperiment) -> None:
         super().refuse_other_inputs(own)

@@ -184,6 +184,9 @@ class ClassificationTask(TextTask[ClassificationExperiment, PreparedLabels, Text
     def meta_model(self) -> TextClassifier | None:
         return None if self.options.word_vectors is not None else super().meta_model()
 
+    def longest_example(self) -> float:
+        return self.data.max_length
+
     def meta_batch(self) -> Batch:
         """Return a microbatch of one repeated token, as large as one may become."""
         length, targets = self.data.max_length, np.zeros(1, dtype=np.int64)

@@ -128,6 +128,9 @@ class DiarizationTask(SpeechTask[DiarizationExperiment, PreparedRecordings, Diar
         cuts = None if any(one.conversations for one in self.datasets) else self.training_cuts()
         return None if cuts is None else (1 + cut.duration / self.data.window for cut in cuts)
 
+    def longest_example(self) -> float:
+        return longest_example(self.experiment) * longest_factor(self.data.augmentation)
+
     def recipe_of(
         self, datasets: Datasets, splits: tuple[str, ...] | None = None, own: PreparedRecordings | None = None
     ) -> Recipe:
@@ -223,7 +226,7 @@ class DiarizationTask(SpeechTask[DiarizationExperiment, PreparedRecordings, Diar
 
     def meta_batch(self) -> Batch:
         """Return a microbatch of silence and one speaker, as large as one of training may become."""
-        seconds = longest_example(self.experiment) * longest_factor(self.data.augmentation)
+        seconds = self.longest_example()
         num_frames = self.features.num_frames(round(seconds * self.features.config.sampling_rate))
         silence = np.zeros((num_frames, self.features.dims), dtype=np.float32)
         example = DiarizationExample("sketch", silence, (Segment(0.0, seconds, "speaker"),), seconds)

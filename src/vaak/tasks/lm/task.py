@@ -113,6 +113,9 @@ class LanguageModelTask(ExportableTask):
         texts = (text for corpus in self.corpora() for text in corpus.documents("train"))
         return (at_least + (len(text.encode()) + 2) / self._stride() for text in texts)
 
+    def longest_example(self) -> float:
+        return self.data.max_length
+
     def recipe(self, splits: tuple[str, ...] | None = None) -> Recipe:
         return self._with_reference(recipe(self.data, splits, self.folder, self.base), self.data)
 

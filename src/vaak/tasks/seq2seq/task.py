@@ -119,6 +119,9 @@ class Seq2SeqTask(TextTask[Seq2SeqExperiment, PreparedPairs, Seq2SeqModel]):
         source, target = vocab_sizes
         return Seq2SeqModel(self.own, self.data, source, target)
 
+    def longest_example(self) -> float:
+        return 2 * (max(self.data.max_source_length, self.data.max_target_length) + 1)  # with the token of the end
+
     def meta_batch(self) -> Batch:
         """Return a microbatch of one repeated token, as large as one may become."""
         lengths = self.data.max_source_length, self.data.max_target_length
