@@ -18,6 +18,7 @@ VALUES: dict[str, Any] = {
     "data.decoding.no_speech_threshold": 0.0,
     "run_dir": "FOLDER/elsewhere/run",
     "data.cache_dir": "FOLDER/cache",
+    "data.max_unknown": 0.01,
     "data.corpus.fold": "1:1",
     "datasets.0.fold": "1:1",
     "data.corpus.folds_file": "FOLDER/no_folds.json",

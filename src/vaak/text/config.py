@@ -58,6 +58,18 @@ def subset_option() -> Any:
     return option("huggingface: name of its configuration.", None, only_for=("huggingface",))
 
 
+def max_unknown_option() -> Any:
+    """``data.max_unknown``."""
+    return option(
+        "Preparation is refused where this many percent of the characters or words of a split can't be written by the "
+        "tokenizer; from 0.5 on, they are named in a warning.",
+        5.0,
+        gt=0,
+        le=101,
+        resume="free",
+    )
+
+
 class TextSourceSection(DividedSection):
     """A corpus of files, a dataset, or generated text; a ``type`` that isn't given follows from what is named.
 
@@ -129,9 +141,11 @@ def unread_tokenizer_findings(tokenizer: TokenizerConfig, base: str) -> Iterator
 
 
 def tokenizer_findings(key: str, tokenizer: TokenizerConfig | None) -> Iterator[CheckFinding]:
-    """Options of training a tokenizer where there is one already."""
+    """Options of training a tokenizer where there is one already, and of what one can't write where it can."""
     if tokenizer is None:
         return
+    if key == TokenizerConfig.key and tokenizer.path is None and not tokenizer.is_users(tokenizer.type):
+        yield no_effect("data.max_unknown", "tokenizers that are trained here write anything; those of words only warn")
     if tokenizer.path is not None:
         for name in () if tokenizer.is_users(tokenizer.type) else ("type", *OF_TRAINING):
             yield no_effect(f"{key}.{name}", f"the tokenizer is that of {key}.path, which is not trained again")

@@ -37,6 +37,7 @@ from tokenizers import Tokenizer as Backend
 from vaak.config.components import check_options, resolve_component, source_file
 from vaak.core.errors import DataError, UserError, catching_panics
 from vaak.core.storage.files import fingerprint_of, read_json, sha256_of, write_json, write_text
+from vaak.text.coverage import find_unwritable
 
 logger = logging.getLogger(__name__)
 # By role: our own name first, then those that other tokenizers use.
@@ -163,6 +164,11 @@ class Tokenizer:
     def decode(self, ids: Sequence[int], skip_special_tokens: bool = True) -> str:
         """The text of ``ids``; bytes that are not UTF-8 (half a character) become U+FFFD."""
         return self.backend.decode(list(ids), skip_special_tokens=skip_special_tokens)
+
+    def find_unwritable(self, words: Sequence[str]) -> list[str]:
+        """Return of each word the characters that its tokens don't stand for (``vaak.text.coverage``)."""
+        own = self.backend.token_to_id(getattr(self.backend.model, "unk_token", None) or "")
+        return find_unwritable(self.backend, words, {self.unk_id} | ({own} if own is not None else set()))
 
     def are_reproduced(self, batch: Sequence[list[int]], texts: Sequence[str]) -> list[bool]:
         """Return of each row of ids whether it gives its text back, to the character."""
@@ -356,6 +362,10 @@ class UsersTokenizer(Tokenizer):
             elif not skip_special_tokens:
                 text, own = text + self._decoded(own) + SPECIAL_TOKENS[one], []
         return text + self._decoded(own)
+
+    def find_unwritable(self, words: Sequence[str]) -> list[str]:
+        written = [self.decode(ids) for ids in self.encode_batch(words)]
+        return ["".join(one for one in word if one not in back) for word, back in zip(words, written, strict=True)]
 
     def are_reproduced(self, batch: Sequence[list[int]], texts: Sequence[str]) -> list[bool]:
         return [self.decode(ids) == text for ids, text in zip(batch, texts, strict=True)]

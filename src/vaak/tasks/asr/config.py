@@ -13,7 +13,7 @@ from vaak.audio.config import AUDIO_ALIASES, AudioConfig, AugmentationConfig, Da
 from vaak.config.base import LARGEST_COUNT, LARGEST_LENGTH, ResumeClass, Section, option
 from vaak.config.experiment import Experiment
 from vaak.nn.config import LARGEST_WIDTH, ConformerConfig, LoraConfig
-from vaak.text.config import TokenizerConfig
+from vaak.text.config import TokenizerConfig, max_unknown_option
 from vaak.text.scoring.normalisers import NormaliserName
 
 SCRATCH = "scratch"
@@ -312,6 +312,7 @@ class AsrDataConfig(Section):
         "fail",
         resume="other numbers",
     )
+    max_unknown: float = max_unknown_option()
     cache_dir: str | None = option(
         "Folder for prepared data, shared by runs; null is RUN/prepared.", None, resume="free"
     )

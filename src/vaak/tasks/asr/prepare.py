@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
@@ -39,6 +39,7 @@ from vaak.tasks.asr.utterances import (
 from vaak.tasks.asr.whisper import KEY, PURPOSE, Vocabulary, base_of
 from vaak.tasks.pretrained import fetch_model, transformers_of
 from vaak.tasks.speech_task import PLACES, Datasets, PreparedAudio, corpora_of, report_shared_speakers
+from vaak.text.coverage import measure
 from vaak.text.tokenizer import Tokenizer
 from vaak.text.tokenizer_training import TokenizerFactory
 
@@ -48,6 +49,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("vaak")
 
+ADVICE = "change the transcripts, or choose a base that was trained on such ones"
 VOCABULARY, BASE = "vocabulary", "base"
 ALIGNMENT_HEADS = "alignment_heads"
 """In the sizes of a base: the layers and heads whose attention follows the speech, if its makers say which."""
@@ -128,6 +130,10 @@ class AsrSources:
         tokenizer = fetch_model(KEY, source, lambda: transformers.WhisperTokenizer.from_pretrained(source))
         return Vocabulary.of_whisper(tokenizer, config, generation, self.data.language)
 
+    def adapted(self, vocabulary: Vocabulary, texts: Callable[[], Iterable[str]]) -> Vocabulary:
+        """Return the vocabulary of a base, which reads these transcripts of training as far as it can."""
+        return vocabulary
+
     def token_limit(self, vocabulary: Vocabulary, folder: Path) -> TokenLimit:
         """Return how many tokens a transcript may have; ``folder`` has the sizes of the base."""
         longest = self.model.scratch.max_target_length
@@ -189,10 +195,15 @@ def _make(
             assert sources.tokenizer is not None
             vocabulary = sources.vocabulary_of(sources.tokenizer.create_tokenizer(writings[split].texts()))
     assert vocabulary is not None
+    if base is not None and "train" in writings:
+        vocabulary = sources.adapted(vocabulary, writings["train"].texts)
     label, tokens = label_of_groups(writings, data.group), sources.token_limit(vocabulary, folder)
+    written = {split: measure(vocabulary, writing.texts()) for split, writing in writings.items()}
     for split, writing in writings.items():
         statistics[split] = writing.finish(vocabulary, tokens, label)
         _report(split, statistics[split], corpora)
+        limit = data.max_unknown if own is None else None  # what a trained model can't write is counted as errors
+        statistics[split]["unwritable"] = written[split].report(split, limit, ADVICE)
     report_shared_speakers(corpora)
     for line in doubtful_groups({split: about["groups"] for split, about in statistics.items()}, label):
         log.warning("%s", line)

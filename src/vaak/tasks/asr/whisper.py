@@ -14,6 +14,8 @@ from __future__ import annotations
 
 import json
 import logging
+import re
+import unicodedata
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
@@ -27,6 +29,7 @@ from vaak.core.names import list_names
 from vaak.core.storage.files import read_json, write_json, write_text
 from vaak.tasks.asr.config import SCRATCH, VERSIONS, AsrExperiment, AsrModelConfig, ScratchConfig
 from vaak.tasks.pretrained import SAFELY, config_of_tokenizer, fetch_model, source_of, transformers_of
+from vaak.text.coverage import find_unwritable
 from vaak.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
@@ -247,11 +250,22 @@ class Vocabulary:
     def encode(self, text: str) -> list[int]:
         """The ids of a transcript, without prompt and end."""
         found: list[int] = self.backend.encode(self.ids.before_text + text.strip(), add_special_tokens=False).ids
-        return found
+        return [one for one in found if one != self.ids.pad]  # which is what a base without an unknown token has
+
+    def find_unwritable(self, words: Sequence[str]) -> list[str]:
+        """Return of each word the characters that no transcript of the model has (``vaak.text.coverage``)."""
+        unknown = {*self.ids.never, self.ids.pad}
+        return find_unwritable(self.backend, [self.ids.before_text + word for word in words], unknown)
 
     def decode(self, ids: Sequence[int]) -> str:
-        """The transcript of ids, without those of times."""
-        return str(self.backend.decode([one for one in ids if one not in self.times], skip_special_tokens=True)).strip()
+        """The transcript of ids, without those of times, composed (NFC) where tokens are of decomposed letters."""
+        text = str(self.backend.decode([one for one in ids if one not in self.times], skip_special_tokens=True)).strip()
+        return unicodedata.normalize("NFC", text) if self._decomposes else text
+
+    @cached_property
+    def _decomposes(self) -> bool:
+        """Whether texts are decomposed before they become tokens."""
+        return re.search(r'"type":\s*"NFK?D"', self.content) is not None
 
     def raw(self, ids: Sequence[int]) -> str:
         """The text of ids as it is, with that of special tokens."""

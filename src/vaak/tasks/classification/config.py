@@ -10,7 +10,7 @@ from pydantic import field_validator
 from vaak.config.base import LARGEST_COUNT, LARGEST_LENGTH, ResumeClass, Section, fold_option, folds_file_option, option
 from vaak.config.experiment import Experiment
 from vaak.nn.config import LARGEST_WIDTH, STACK_ALIASES, ConvolutionalStackConfig, LoraConfig, lora_option
-from vaak.text.config import TextSourceSection, TokenizerConfig, dataset_option, subset_option
+from vaak.text.config import TextSourceSection, TokenizerConfig, dataset_option, max_unknown_option, subset_option
 
 DEFAULTS: dict[str, Any] = {
     "data": {"tokenizer": {"type": "word", "vocab_size": 30000}},
@@ -188,6 +188,7 @@ class ClassificationDataConfig(Section):
     on_bad_example: Literal["fail", "skip"] = option(
         "What to do with an example that can't be read.", "fail", resume="other numbers"
     )
+    max_unknown: float = max_unknown_option()
     cache_dir: str | None = option(
         "Folder for prepared data, shared by runs; null is RUN/prepared.", None, resume="free"
     )

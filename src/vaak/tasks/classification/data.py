@@ -44,6 +44,7 @@ from vaak.text.augmentation import OF_SYNONYMS
 from vaak.text.corpora.labelled import LabelledCorpus, TextStore, in_order
 from vaak.text.corpora.readers import find_files
 from vaak.text.corpora.stores import TokenStore, write_tokens
+from vaak.text.coverage import measure
 from vaak.text.tokenizer import Tokenizer
 from vaak.text.tokenizer_training import TokenizerFactory
 
@@ -175,6 +176,9 @@ def _make(sources: LabelSources, splits: tuple[str, ...] | None, folder: Path) -
     for split, store in stores.items():
         tokens = write_targets(store, classes, tokenizer, data.corpus.multi_label).tokens
         statistics[split] |= _report_tokens(split, statistics[split], tokens, tokenizer, room)
+        by_words = sources.base is None and data.tokenizer.type == "word" and data.tokenizer.path is None
+        written = measure(tokenizer, (row.text for row in store))  # rare words are unknown to a tokenizer of words
+        statistics[split]["unwritable"] = written.report(split, None if by_words or splits else data.max_unknown)
     return {"statistics": statistics}
 
 

@@ -10,7 +10,7 @@ from pydantic import Field, field_validator, model_validator
 from vaak.config.base import LARGEST_COUNT, LARGEST_LENGTH, ResumeClass, Section, fold_option, folds_file_option, option
 from vaak.config.experiment import Experiment
 from vaak.nn.config import STACK_ALIASES, LoraConfig, SingleStackConfig, block_option, lora_option
-from vaak.text.config import TextSourceSection, TokenizerConfig, dataset_option, subset_option
+from vaak.text.config import TextSourceSection, TokenizerConfig, dataset_option, max_unknown_option, subset_option
 
 PRESETS: dict[str, dict[str, Any]] = {
     "tiny": {"d_model": 64, "num_layers": 2, "num_heads": 4},
@@ -203,6 +203,7 @@ class LanguageModelDataConfig(Section):
     on_bad_example: Literal["fail", "skip"] = option(
         "What to do with an example that can't be read.", "fail", resume="other numbers"
     )
+    max_unknown: float = max_unknown_option()
     cache_dir: str | None = option(
         "Folder for prepared data, shared by runs; null is RUN/prepared.", None, resume="free"
     )

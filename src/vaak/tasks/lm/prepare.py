@@ -31,6 +31,7 @@ from vaak.text.corpora.corpus import CorpusBuilder
 from vaak.text.corpora.readers import Document
 from vaak.text.corpora.statistics import Skipped, statistics_rows
 from vaak.text.corpora.stores import EncodedPiece, TokenStore, write_encoded, write_tokens
+from vaak.text.coverage import Coverage
 from vaak.text.tokenizer import Tokenizer, round_trip_report
 from vaak.text.tokenizer_training import TokenizerFactory
 
@@ -118,6 +119,7 @@ def _make(
     """
     skip_bad = data.on_bad_example == "skip"
     corpus = CorpusBuilder(data.corpus, data.corpus.seed, skip_bad)
+    limit = data.max_unknown if splits is None else None  # of a trained model, it costs what it costs
     splits = corpus.with_train_first() if splits is None else splits
     if isinstance(factory, Base):
         tokenizer = save_base(factory.source, folder, data.max_length)
@@ -133,28 +135,37 @@ def _make(
         content = template_for(tokenizer, given_template(data.chat_template, code), template_in(source))
         template = ChatTemplate(content, tokenizer)
         keep_template(kept, content)
+    written = dict[str, dict[str, Any]]()
     for split in splits:
+        coverage = Coverage(tokenizer)
         if template is None:
             is_mixed, sources = bool(data.mixture) and split == "train", array("I")
             texts = _texts(corpus.read(split), sources) if is_mixed else corpus.documents(split)
-            store = write_tokens(folder / split, texts, tokenizer)
+            store = write_tokens(folder / split, coverage.watch(texts), tokenizer)
             if is_mixed:
                 write_bytes(folder / split / SOURCES_FILE, np.array(sources, "<u4").tobytes())
         else:
             skipped = Skipped()
-            pieces = _conversations(corpus.read(split), template, skipped if skip_bad else None)
+            pieces = _conversations(_watched(corpus.read(split), coverage), template, skipped if skip_bad else None)
             store = write_encoded(folder / split, pieces, tokenizer)
             if skipped:
                 log.warning("%s: %s conversations skipped: %s can't write them", split, f"{len(skipped):,}", OPTION)
             if not len(store):
                 raise DataError(f"{split} is empty: {OPTION} can't write any of its conversations")
         log.info("%s: %s documents, %s tokens", split, f"{len(store):,}", f"{len(store.tokens):,}")
+        written[split] = coverage.report(split, limit)
     statistics = {split: corpus.statistics[split] for split in splits}
     log.info("%s", "\n".join(aligned(statistics_rows(statistics), left=1)))
     trip = round_trip_report(tokenizer, islice(corpus.documents(splits[-1]), ROUND_TRIP_DOCUMENTS))
     (log.info if trip.exact == trip.documents else log.warning)("tokenizer: %s", trip)
     about = {split: figures.to_json() for split, figures in statistics.items()}
-    return {"statistics": about, "round_trip": asdict(trip)}
+    return {"statistics": about, "round_trip": asdict(trip), "unwritable": written}
+
+
+def _watched(documents: Iterable[Document], coverage: Coverage) -> Iterator[Document]:
+    for one in documents:
+        coverage.count(one.text)
+        yield one
 
 
 def _texts(documents: Iterable[Document], sources: array[int]) -> Iterator[str]:

@@ -10,7 +10,7 @@ from pydantic import field_validator, model_validator
 from vaak.config.base import LARGEST_COUNT, LARGEST_LENGTH, ResumeClass, Section, fold_option, folds_file_option, option
 from vaak.config.experiment import Experiment
 from vaak.nn.config import STACK_ALIASES, EncoderDecoderConfig, LoraConfig, lora_option
-from vaak.text.config import TextSourceSection, TokenizerConfig, dataset_option, subset_option
+from vaak.text.config import TextSourceSection, TokenizerConfig, dataset_option, max_unknown_option, subset_option
 
 DEFAULTS: dict[str, Any] = {
     "data": {"tokenizer": {"vocab_size": 8000}},
@@ -202,6 +202,7 @@ class Seq2SeqDataConfig(Section):
     on_bad_example: Literal["fail", "skip"] = option(
         "What to do with an example that can't be read.", "fail", resume="other numbers"
     )
+    max_unknown: float = max_unknown_option()
     cache_dir: str | None = option(
         "Folder for prepared data, shared by runs; null is RUN/prepared.", None, resume="free"
     )

@@ -43,6 +43,7 @@ from vaak.tasks.seq2seq.config import Seq2SeqDataConfig
 from vaak.tasks.seq2seq.pretrained import save_base
 from vaak.text.corpora.parallel import Pair, ParallelCorpus, script_of_language, script_of_texts
 from vaak.text.corpora.stores import PairStore, Texts, TokenStore, write_tokens
+from vaak.text.coverage import measure
 from vaak.text.difficulties import MEASURES, kept_difficulties
 from vaak.text.tokenizer import Tokenizer, round_trip_report
 from vaak.text.tokenizer_training import TokenizerFactory
@@ -157,6 +158,7 @@ def _make(
     ``dictionary`` glosses the sources, if one is given.
     """
     corpus = ParallelCorpus(data.corpus)
+    limit = data.max_unknown if splits is None else None  # of a trained model, it costs what it costs
     splits = corpus.with_train_first() if splits is None else splits
     stores = {split: PairStore.write(folder / split, corpus.read(split)) for split in splits}
     _compare_scripts(data, stores[splits[0]])
@@ -171,10 +173,13 @@ def _make(
     statistics = {}
     for split, store in stores.items():
         tokenised = write_split_tokens(split, store, tokenizers, dictionary)
+        written = {
+            side: measure(tokenizers[side], Texts(store, side)).report(f"{split}, {side}", limit) for side in SIDES
+        }
         selection = used_pairs(split, tokenised, data, cut=split in corpus.cut_splits)
         counts = corpus.statistics[split].to_json()
         counts["dropped"] |= selection.dropped
-        statistics[split] = counts | _figures(split, tokenised, selection, data)
+        statistics[split] = counts | _figures(split, tokenised, selection, data) | {"unwritable": written}
         _tell(split, statistics[split], data)
     trips = {side: round_trip_report(tokenizers[side], _some_texts(stores[splits[-1]], side)) for side in SIDES}
     for side, trip in trips.items():

@@ -29,7 +29,7 @@ WORDS = {
 YAML = """\
 task: seq2seq
 model: {{pretrained: {source}, encoder: {{dropout: 0}}, decoder: {{dropout: 0}}}}
-data: {{corpus: {{num_sentences: 40}}, decoding: {{valid_examples: 1, max_new_tokens: 9}}}}
+data: {{max_unknown: 50, corpus: {{num_sentences: 40}}, decoding: {{valid_examples: 1, max_new_tokens: 9}}}}
 training:
   max_steps: 2
   batch_size: 4

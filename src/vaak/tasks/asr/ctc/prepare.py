@@ -6,6 +6,8 @@ network and of its features, and sizes by the names that transformers has for th
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,6 +21,7 @@ from vaak.runs.prepared import prepared_folder
 from vaak.tasks.asr.config import SCRATCH
 from vaak.tasks.asr.ctc.data import FrameFeatures
 from vaak.tasks.asr.ctc.pretrained import keep_base, own_vocabulary, waveforms_of
+from vaak.tasks.asr.ctc.spelling import adapt
 from vaak.tasks.asr.export import exported_vocabulary
 from vaak.tasks.asr.prepare import BASE, READING, VOCABULARY, AsrSources
 from vaak.tasks.asr.spec import CTC
@@ -115,6 +118,13 @@ class CtcSources(AsrSources):
         if self.model.adapter is not None:
             return own_vocabulary(source, self.model.adapter)
         return exported_vocabulary(Path(source)) or own_vocabulary(source)
+
+    def adapted(self, vocabulary: Vocabulary, texts: Callable[[], Iterable[str]]) -> Vocabulary:
+        return adapt(vocabulary, texts, self.model.base) if self.is_of_characters(vocabulary) else vocabulary
+
+    def is_of_characters(self, vocabulary: Vocabulary) -> bool:
+        """Whether each token is a character, as in transformers' bases."""
+        return bool(json.loads(vocabulary.content)["model"]["type"] == "WordLevel")
 
     def token_limit(self, vocabulary: Vocabulary, folder: Path) -> TokenLimit:
         return self.features(folder).limit()

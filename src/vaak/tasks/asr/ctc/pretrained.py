@@ -102,11 +102,14 @@ def own_vocabulary(source: str, language: str | None = None) -> Vocabulary | Non
     elif language is not None:  # those of the one language that it was trained for
         return None
     ids = dict(found.encoder)
-    backend = Backend(models.WordLevel(ids, found.unk_token))
+    backend = Backend(models.WordLevel(ids, found.unk_token if found.unk_token in ids else found.pad_token))
     changes: list[Any] = [normalizers.Lowercase()] if getattr(found, "do_lower_case", False) else []
-    backend.normalizer = normalizers.Sequence([*changes, normalizers.Replace(" ", found.word_delimiter_token)])
+    between = found.word_delimiter_token if found.word_delimiter_token in ids else " "
+    if between not in ids:
+        log.warning("%s: %s has no token between words, so it writes them as one", KEY, source)
+    backend.normalizer = normalizers.Sequence([*changes, normalizers.Replace(" ", between)])
     backend.pre_tokenizer = pre_tokenizers.Split("", "isolated")
-    backend.decoder = decoders.Sequence([decoders.Replace(found.word_delimiter_token, " "), decoders.Fuse()])
+    backend.decoder = decoders.Sequence([decoders.Replace(between, " "), decoders.Fuse()])
     # for transformers, what parts words is special, too
     special = {ids[name] for name in found.all_special_tokens if name in ids}
     special -= {found.pad_token_id, found.word_delimiter_token_id}
