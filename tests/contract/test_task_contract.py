@@ -110,6 +110,17 @@ def check_lengths_are_rounded(case: Case) -> None:
     assert len(found) == 1, found
 
 
+def check_names_of_rows(case: Case) -> None:
+    """Rows of weights that stand for something have names, all different: another run's are matched by these."""
+    task = case.make_task()
+    model, names = task.model(), task.row_names()
+    own = {id(one) for one in model.state_dict(keep_vars=True).values()}
+    for weight, kind in task.named_rows(model):
+        if weight is not None and kind in names:
+            assert id(weight) in own, kind
+            assert len(set(names[kind])) == len(names[kind]) <= len(weight), kind
+
+
 def parameters() -> list[Any]:
     """Return each case with each check; those of a case come one after the other."""
     tasks: set[str] = set()
@@ -119,7 +130,7 @@ def parameters() -> list[Any]:
         if isinstance(case, TaskCase):
             tasks.add(case.task)
         own = () if isinstance(case, ToyCase) else (check_lengths_are_rounded,)  # toys don't say how they are padded
-        for check in (*CHECKS, check_no_term_is_reported, *own):
+        for check in (*CHECKS, check_names_of_rows, check_no_term_is_reported, *own):
             kept = trained or check not in OF_TRAINING or (name in WITH_STATE and check in OF_FURTHER_STATE)
             kept = kept and not (check is check_replay and name not in REPLAYED)
             kept = kept and not (check is check_resume and name not in RESUMED)

@@ -347,6 +347,17 @@ class Task:
         """The named losses of a batch, each a sum with its unit; the engine weighs, normalises and adds them."""
         missing(self, "losses(model, batch)")
 
+    def row_names(self) -> Mapping[str, Sequence[str]]:
+        """Return names by kind (tokens, labels, speakers), each in the order of the rows of weights that it names.
+
+        A run that begins with another's weights matches such rows by these names, not by their places.
+        """
+        return {}
+
+    def named_rows(self, model: nn.Module) -> Iterable[tuple[Tensor | None, str]]:
+        """The weights whose rows stand for something, each with the kind in ``row_names``; None for absent ones."""
+        return ()
+
     def outputs(self) -> Outputs:
         """Return what ``logits`` are; only a task that has both can be distilled."""
         raise UserError(f"{type(self).__name__} has no logits: a run of this task can neither teach nor be taught")

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -24,13 +24,21 @@ from vaak.config.training import CheckpointConfig, TrainingConfig
 from vaak.core.batch import demand_kind
 from vaak.core.callback import Callback
 from vaak.core.errors import CheckpointError, UserError
+from vaak.core.matching import quote_names
 from vaak.core.random_keys import Purpose, draw_key
 from vaak.core.task import Objective, Task
 from vaak.engine.checkpoint.files import load_checkpoint, resolve_checkpoint
 from vaak.engine.checkpoint.weights import load_weights, model_tensors
 from vaak.engine.distributed.exchange import OwnGradients
 from vaak.engine.distributed.ranks import Ranks
-from vaak.engine.distributed.sharding import DividedUpdate, ShardedGradients, ShardedModel, made_in_parts, parts_of
+from vaak.engine.distributed.sharding import (
+    DividedUpdate,
+    ShardedGradients,
+    ShardedModel,
+    made_in_parts,
+    part_of,
+    parts_of,
+)
 from vaak.engine.gradient import Forward, GradientPass, ObjectiveRunner, objectives_of, parameters_of
 from vaak.engine.memory import keep_freed_memory
 from vaak.engine.non_finite import Diagnosis
@@ -297,10 +305,22 @@ def _compiled(model: nn.Module, config: TrainingConfig, has_one_shape: bool) -> 
 RENAME = "training.checkpoint.init_rename"
 
 
-def initialise(model: nn.Module, options: CheckpointConfig) -> None:
-    """Copy the weights of ``options.init_from`` into the model, if any are asked for.
+class NamedRows(NamedTuple):
+    """Weights whose rows stand for something (``Task.named_rows``), with the names on both sides, by kind.
 
-    Raises CheckpointError where they are from another model, and UserError for a pattern that matches nothing.
+    ``own`` are the names of the model that begins, ``source`` those of the run whose weights it takes.
+    """
+
+    weights: Sequence[tuple[Tensor | None, str]]
+    own: Mapping[str, Sequence[str]]
+    source: Mapping[str, Sequence[str]]
+
+
+def initialise(model: nn.Module, options: CheckpointConfig, rows: NamedRows | None = None) -> None:
+    """Copy the weights of ``options.init_from`` into the model, if any are asked for; rows with names by these.
+
+    A row whose name the source doesn't have stays as it was drawn. Raises CheckpointError where they are from another
+    model, and UserError for a pattern that matches nothing.
     """
     if options.init_from is None:
         return
@@ -311,13 +331,65 @@ def initialise(model: nn.Module, options: CheckpointConfig) -> None:
     added = {name for name in added_by_lora(model) if name in own and name not in found}
     drawn = {name: one for name, one in own.items() if name in added or any(each.search(name) for each in patterns)}
     kept = {name: tensor for name, tensor in found.items() if not any(one.search(name) for one in patterns)}
+    arranged = {} if rows is None else _arrange_rows(kept, model, rows, source)
+    before = {name: own[name].clone() for name in arranged}
     try:
-        load_weights(model, kept | drawn, source)
+        load_weights(model, kept | {name: one.values for name, one in arranged.items()} | drawn, source)
     except CheckpointError as error:
         raise CheckpointError(
             f"{error}; training.checkpoint.init_except lists what to initialise from scratch"
         ) from None
+    with torch.no_grad():
+        for name, one in arranged.items():
+            own[name].copy_(torch.where(part_of(one.is_known, own[name]), own[name], before[name]))
     take_lengths(model, added)
+
+
+class _ArrangedRows(NamedTuple):
+    """A weight whose rows are in another order, and where ``is_known``, of its shape, they have values."""
+
+    values: Tensor
+    is_known: Tensor
+
+
+def _arrange_rows(
+    weights: Mapping[str, Tensor], model: nn.Module, rows: NamedRows, source: Path
+) -> dict[str, _ArrangedRows]:
+    """The source's weights with rows in the order of the model's names, where names differ; logs what that means."""
+    found: dict[str, _ArrangedRows] = {}
+    said: set[str] = set()
+    names: dict[int, str] = {}
+    for name, tensor in model.state_dict(keep_vars=True).items():
+        names.setdefault(id(tensor), name)  # of tied ones the first, as in a checkpoint
+    for wanted, kind in rows.weights:
+        name = names.get(id(wanted), "")
+        ours, theirs = rows.own.get(kind), rows.source.get(kind)
+        if wanted is None or name not in weights or ours is None or theirs is None or list(ours) == list(theirs):
+            continue
+        values = weights[name]
+        places = {one: place for place, one in enumerate(theirs)}
+        if len(values) < len(theirs) or len(wanted) < len(ours) or len(places) < len(theirs):
+            log.warning("%s: rows of %s are taken by their places: their names don't tell them apart", source, name)
+            continue
+        # rows beyond the names fill a table up: these are taken by their places
+        beyond = [place if len(theirs) <= place < len(values) else -1 for place in range(len(ours), len(wanted))]
+        index = torch.tensor([*(places.get(one, -1) for one in ours), *beyond])
+        known = (index >= 0).view(-1, *[1] * (values.ndim - 1)).expand(len(index), *values.shape[1:])
+        found[name] = _ArrangedRows(values[index.clamp(min=0)], known)
+        if kind not in said:
+            said.add(kind)
+            _tell_rows(kind, ours, theirs, source)
+    return found
+
+
+def _tell_rows(kind: str, ours: Sequence[str], theirs: Sequence[str], source: Path) -> None:
+    new, left = ([one for one in side if one not in set(other)] for side, other in ((ours, theirs), (theirs, ours)))
+    log.warning(
+        "%s: its %s are others: %d of %d rows are taken by name%s%s",
+        *(source, kind, len(ours) - len(new), len(ours)),
+        f"; drawn anew: {quote_names(new)}" if new else "",
+        f"; not taken: {quote_names(left)}" if left else "",
+    )
 
 
 def _rename_weights(weights: Mapping[str, Tensor], rules: Mapping[str, str]) -> dict[str, Tensor]:

@@ -34,6 +34,7 @@ from vaak.config.load import load
 from vaak.config.optimization import SCHEDULES, UPDATE_RULES
 from vaak.config.resolved import resolved_values
 from vaak.config.tasks import task_class
+from vaak.config.training import CheckpointConfig
 from vaak.config.trust import CODE, TUNED, is_trusted_place
 from vaak.config.yaml.text import read_yaml, yaml_text
 from vaak.config.yaml.tree import to_plain
@@ -46,7 +47,7 @@ from vaak.engine.checkpoint.names import is_checkpoint
 from vaak.engine.checkpoint.weights import load_weights
 from vaak.engine.distributed.launcher import pick_device
 from vaak.engine.precision import DTYPES, Precision
-from vaak.engine.trained import model_of
+from vaak.engine.trained import NamedRows, initialise, model_of
 from vaak.nn.lora import keep_frozen_weights_in
 from vaak.nn.stack import set_variable_length
 from vaak.runs.folder.directory import TASKS, demand_known_format, demand_own_run, owner_at_home
@@ -186,6 +187,35 @@ def _to_be_used(model: torch.nn.Module, precision: Precision) -> torch.nn.Module
     if precision.name != "no":
         keep_frozen_weights_in(DTYPES[precision.name], model.requires_grad_(False))
     return model.eval()
+
+
+def begin_with_weights(
+    model: torch.nn.Module, task: Task, options: CheckpointConfig, names: Mapping[str, Sequence[str]] | None = None
+) -> None:
+    """Copy the weights of ``training.checkpoint.init_from`` into a model, rows with names by their names.
+
+    ``names`` stand in for the task's, where it isn't prepared yet. Raises CheckpointError where they are from another
+    model, and UserError for a pattern that matches nothing.
+    """
+    if options.init_from is None:
+        return
+    weights, own = [*task.named_rows(model)], task.row_names() if names is None else names
+    source = _read_row_names(Path(options.init_from)) if weights and own else {}
+    initialise(model, options, NamedRows(weights, own, source))
+
+
+def _read_row_names(path: Path) -> Mapping[str, Sequence[str]]:
+    """The names of rows of a run's weights; none, with a line that says so, where they can't be read."""
+    try:
+        directory = run_of(path)
+        with names_of_training_known(directory):
+            experiment = load([directory / "config.yml"]).experiment
+        demand_trust_to_use(experiment, directory)
+        task: Task = task_class(experiment.reference)(experiment, directory, directory)
+        return task.row_names()
+    except (UserError, OSError) as error:
+        log.warning("%s: tokens, labels and speakers are taken by their places, not by names: %s", path, error)
+        return {}
 
 
 def part_of(opened: OpenedRun, name: str | None) -> OpenedRun:

@@ -50,7 +50,6 @@ from vaak.engine.metrics_file import read_records
 from vaak.engine.non_finite import json_value, record_path
 from vaak.engine.precision import keeping_kernels
 from vaak.engine.saving import differences, unknown
-from vaak.engine.trained import initialise
 from vaak.engine.trainer import Trainer
 from vaak.engine.training_data import StepData
 from vaak.runs.build_callbacks import built
@@ -58,7 +57,7 @@ from vaak.runs.distillation import distilled
 from vaak.runs.folder.directory import holds_a_run, read_status
 from vaak.runs.folder.sessions import conditions_of_steps, configuration_of_step
 from vaak.runs.folder.user_code import demand_trust
-from vaak.runs.open_run import run_of
+from vaak.runs.open_run import begin_with_weights, run_of
 
 log = logging.getLogger("vaak")
 
@@ -124,7 +123,7 @@ def standing_at(
         if start is not None:
             trainer.restore(start[1], start[0])
         else:
-            initialise(trainer.model, trainer.config.checkpoint)
+            begin_with_weights(trainer.model, trainer.task, trainer.config.checkpoint)
         yield trainer
 
 

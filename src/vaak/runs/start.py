@@ -47,7 +47,6 @@ from vaak.engine.metrics_file import read_records
 from vaak.engine.optim.schedules import warmup_steps
 from vaak.engine.precision import keeping_generators, keeping_kernels, muon_dtype, precision_in_words, precision_on
 from vaak.engine.resume import demand_resumable, start_fresh
-from vaak.engine.trained import initialise
 from vaak.engine.trainer import Trainer
 from vaak.nn.nf4 import num_weights
 from vaak.runs.build_callbacks import callbacks_of
@@ -69,7 +68,7 @@ from vaak.runs.folder.directory import (
 from vaak.runs.folder.logs import logging_to
 from vaak.runs.folder.sessions import begin_session, environment, write_current
 from vaak.runs.folder.user_code import config_of_run, demand_trust
-from vaak.runs.open_run import bundled_files
+from vaak.runs.open_run import begin_with_weights, bundled_files
 from vaak.runs.prepared import is_prepared, prepared_folder
 
 log = logging.getLogger("vaak")
@@ -308,7 +307,7 @@ def _begin(trainer: Trainer) -> None:
         start_fresh(trainer.saving, trainer.pictures)
     # a checkpoint has weights: init_from is for a run that begins
     if options.resume is None or not trainer.resume(options.resume):
-        initialise(trainer.model, options)
+        begin_with_weights(trainer.model, trainer.task, options)
     trainer.saving.compare("the processes start from different states")
     if trainer.ranks.is_main:
         held = at_rest(trainer.model, trainer.config).of_each(trainer.ranks.world_size)
@@ -458,5 +457,5 @@ def temporary_trainer(loaded: Loaded) -> Iterator[Trainer]:
         trainer = Trainer(
             task, training, directory, ranks=Ranks(device), skip_bad_examples=skip_bad, folder=folder_of_code
         )
-        initialise(trainer.model, training.checkpoint)
+        begin_with_weights(trainer.model, task, training.checkpoint)
         yield trainer

@@ -211,6 +211,10 @@ class Tokenizer:
             text = name
         return text.replace(" ", "␣").replace("\n", "⏎")
 
+    def token_names(self) -> list[str]:
+        """Every token by its number, as its vocabulary writes it."""
+        return [self.backend.id_to_token(number) or "" for number in range(self.vocab_size)]
+
     def is_byte(self, token: int) -> bool:
         """Return whether a token is a byte of byte fallback, which may become a character with the tokens after it."""
         return _BYTE_TOKEN.fullmatch(self.backend.id_to_token(token) or "") is not None
@@ -374,6 +378,9 @@ class UsersTokenizer(Tokenizer):
         if not 0 <= token < self.vocab_size:
             raise UserError(f"{token} is not a token; the tokenizer has {self.vocab_size}")
         return self.decode([token], skip_special_tokens=False).replace(" ", "␣").replace("\n", "⏎")
+
+    def token_names(self) -> list[str]:
+        return [self.readable(number) for number in range(self.vocab_size)]
 
     def _decoded(self, ids: list[int]) -> str:
         return str(self._users.decode(ids)) if ids else ""

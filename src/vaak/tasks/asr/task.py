@@ -10,7 +10,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from functools import cached_property
 from pathlib import Path
@@ -169,6 +169,14 @@ class AsrTask(Recogniser):
         auxiliary, encoded = self.experiment.training.loss.auxiliary, outputs.encoded
         terms = losses_of_logits(self.main_loss, auxiliary, outputs.logits, batch["targets"], per="token")
         return terms | self.routing_terms(encoded.gate, encoded.weights, batch)
+
+    def row_names(self) -> dict[str, Sequence[str]]:
+        return {"tokens": self.prepared.vocabulary.tokens()}
+
+    def named_rows(self, model: nn.Module) -> Iterator[tuple[Tensor | None, str]]:
+        whisper = cast("AsrModel", model).whisper
+        for part in (whisper.get_input_embeddings(), whisper.get_output_embeddings()):
+            yield part.weight, "tokens"
 
     def outputs(self) -> TaskOutputs:
         vocabulary, features = self.prepared.vocabulary, self.features

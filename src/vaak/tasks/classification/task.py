@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from itertools import chain
 from pathlib import Path
@@ -277,6 +277,18 @@ class ClassificationTask(TextTask[ClassificationExperiment, PreparedLabels, Text
                     one = name if len(self.class_weights) == 1 else f"{name}/{column}", unit_of(column)
                 totals[one] = totals.get(one, torch.zeros_like(term.total)) + weight * term.total
         return {name: Term(total, per=unit) for (name, unit), total in totals.items()}
+
+    def row_names(self) -> dict[str, Sequence[str]]:
+        labels = [f"{column}: {name}" for column, names in self.prepared.classes.items() for name in names]
+        return {"labels": labels, "tokens": self.prepared.tokenizer.token_names()}
+
+    def named_rows(self, model: nn.Module) -> Iterator[tuple[Tensor | None, str]]:
+        classifier = cast("TextClassifier", model)
+        yield classifier.head.weight, "labels"
+        yield classifier.head.bias, "labels"
+        network: Any = getattr(classifier, "transformer", classifier)
+        base = network.base.get_input_embeddings() if isinstance(network, Pretrained) else network.embedding
+        yield base.weight, "tokens"
 
     def outputs(self) -> Outputs:
         rows, classes = self.rows, self.prepared.classes

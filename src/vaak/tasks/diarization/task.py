@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import logging
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
 from itertools import islice
@@ -282,6 +282,19 @@ class DiarizationTask(SpeechTask[DiarizationExperiment, PreparedRecordings, Diar
             return batch["features"]
         features, length = self.on_device(batch.tensors), batch["feature_mask"].shape[1]
         return F.pad(features, (0, 0, 0, length - features.shape[1]))
+
+    def row_names(self) -> dict[str, Sequence[str]]:
+        names: dict[str, Sequence[str]] = {"training speakers": self.collator.options.training_speakers}
+        collator = self.collator
+        if collator.has_classes and not collator.orders and collator.names:
+            names["speakers"] = ("", *collator.names)  # the first class is that nobody speaks
+        return names
+
+    def named_rows(self, model: nn.Module) -> Iterator[tuple[Tensor | None, str]]:
+        diarizer = cast("DiarizationModel", model)
+        yield diarizer.speaker_table, "training speakers"
+        for name in ("weight", "bias"):
+            yield getattr(diarizer.head, name, None), "speakers"
 
     def outputs(self) -> Outputs:
         """Return the classes: whether each speaker speaks; of training speakers by name, who does."""

@@ -11,12 +11,12 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
 from itertools import tee
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from torch import Tensor, nn
@@ -29,7 +29,6 @@ from vaak.data.batching import largest_rows
 from vaak.data.mixing import StepWeights
 from vaak.engine.checkpoint.files import resolve_checkpoint
 from vaak.engine.distributed.launcher import pick_device
-from vaak.engine.trained import initialise
 from vaak.nn.cross_entropy import IGNORED
 from vaak.nn.decoding.sampling import SamplingSettings
 from vaak.nn.feed_forward import counted_loads, load_names, load_terms
@@ -37,6 +36,7 @@ from vaak.nn.kernels.random_features import NORM_REG, SquaredNorms, norm_reg
 from vaak.nn.lora import add_lora
 from vaak.nn.losses import losses_of_logits
 from vaak.nn.own_network import OwnNetwork
+from vaak.runs.open_run import begin_with_weights
 from vaak.runs.prepared import Recipe, prepared_folder
 from vaak.tasks.base import in_temporary_folder
 from vaak.tasks.batches import Batches
@@ -137,7 +137,8 @@ class LanguageModelTask(ExportableTask):
         else:
             model = pretrained.load_model(base.source, of_base, self.own, tokenizer.vocab_size)
         training = self.experiment.training
-        initialise(self._adapted(model), training.checkpoint)
+        names = {"tokens": tokenizer.token_names()}
+        begin_with_weights(self._adapted(model), self, training.checkpoint, names)
         device = pick_device(training.device)
         for split in splits:
             pairs = self._pairs(TokenStore(folder / split), tokenizer.pad_id, reference=False)
@@ -315,6 +316,15 @@ class LanguageModelTask(ExportableTask):
         if norms is not None:
             terms[NORM_REG] = norm_reg(norms)
         return terms
+
+    def row_names(self) -> dict[str, Sequence[str]]:
+        return {"tokens": self.tokenizer.token_names()}
+
+    def named_rows(self, model: nn.Module) -> Iterator[tuple[Tensor | None, str]]:
+        network: Any = model
+        head = network.network.get_output_embeddings() if isinstance(model, TransformersDecoder) else network.head
+        for weight in (network.embedding.weight, getattr(head, "weight", None), getattr(head, "bias", None)):
+            yield weight, "tokens"
 
     def outputs(self) -> Outputs:
         vocabulary = [self.tokenizer.readable(token) for token in range(self.tokenizer.vocab_size)]

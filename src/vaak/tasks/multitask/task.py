@@ -20,7 +20,7 @@ from typing import Any, Literal, NoReturn
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from vaak.config.experiment import Experiment
 from vaak.config.tasks import task_class
@@ -129,6 +129,15 @@ class JointTask(Task[Any]):
             "training.distributed.strategy: fsdp isn't possible with several tasks: processes compute microbatches of "
             "different ones at a time, and a divided model needs all of them in the same layer; leave it at ddp"
         )
+
+    def row_names(self) -> dict[str, Sequence[str]]:
+        return {f"{name}: {kind}": own for name, part in self.parts.items() for kind, own in part.row_names().items()}
+
+    def named_rows(self, model: nn.Module) -> Iterator[tuple[Tensor | None, str]]:
+        models: Any = model.tasks
+        for name, part in self.parts.items():
+            for weight, kind in part.named_rows(models[name]):
+                yield weight, f"{name}: {kind}"
 
     def loss_modules(self) -> dict[str, nn.Module]:
         own = {} if self.uncertainty is None else {"uncertainty": self.uncertainty}

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import fields
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from torch import Tensor, nn
@@ -163,6 +163,17 @@ class Seq2SeqTask(TextTask[Seq2SeqExperiment, PreparedPairs, Seq2SeqModel]):
         if norms is not None:
             terms[NORM_REG] = norm_reg(*norms)
         return terms | load_terms(loads, self.observed)
+
+    def row_names(self) -> dict[str, Sequence[str]]:
+        source, target = self.prepared.source_tokenizer, self.prepared.target_tokenizer
+        return {"source tokens": source.token_names(), "tokens": target.token_names()}
+
+    def named_rows(self, model: nn.Module) -> Iterator[tuple[Tensor | None, str]]:
+        translator = cast("Seq2SeqModel", model)
+        yield translator.source_embedding.weight, "source tokens"
+        yield translator.target_embedding.weight, "tokens"
+        yield getattr(translator.head, "weight", None), "tokens"
+        yield translator.output_bias, "tokens"
 
     def outputs(self) -> Outputs:
         tokenizers = self.prepared.source_tokenizer, self.prepared.target_tokenizer

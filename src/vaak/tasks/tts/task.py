@@ -9,7 +9,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any, cast
@@ -113,6 +113,14 @@ class TtsTask(SpeechTask[TtsExperiment, PreparedSpeech, TtsDataset]):
         processor, speakers = self.prepared.processor, self.prepared.speakers
         inventory = Inventory(processor.num_symbols, processor.pad_id, len(speakers))
         return add_lora(TtsModel(self.options, inventory, self.prepared.normalisation), self.options.lora)
+
+    def row_names(self) -> dict[str, Sequence[str]]:
+        return {"symbols": self.prepared.processor.symbols, "speakers": self.prepared.speakers}
+
+    def named_rows(self, model: nn.Module) -> Iterator[tuple[Tensor | None, str]]:
+        voice = cast("TtsModel", model)
+        yield voice.embedding.weight, "symbols"
+        yield getattr(voice.speakers, "weight", None), "speakers"
 
     def losses(self, model: nn.Module, batch: Batch) -> dict[str, Term]:
         return self.score(model, batch)[0]

@@ -10,7 +10,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, cast
@@ -217,6 +217,14 @@ class CtcTask(Recogniser):
     @property
     def _blank(self) -> int:
         return self.prepared.vocabulary.ids.pad if is_prepared(self.directory) else 0  # vaak model show comes before
+
+    def row_names(self) -> dict[str, Sequence[str]]:
+        return {"tokens": self.prepared.vocabulary.tokens()}
+
+    def named_rows(self, model: nn.Module) -> Iterator[tuple[Tensor | None, str]]:
+        head: Any = model.base.lm_head if isinstance(model, PretrainedCtc) else cast("CtcModel", model).head
+        yield head.weight, "tokens"
+        yield head.bias, "tokens"
 
     def outputs(self) -> Outputs:
         vocabulary = self.prepared.vocabulary
