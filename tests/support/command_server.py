@@ -110,6 +110,23 @@ def _without_pictures() -> None:
     start.shown_samples = lambda task, model: []
 
 
+def _few_files() -> None:
+    resource.setrlimit(resource.RLIMIT_NOFILE, (40, 40))
+
+
+def _little_shared_memory() -> None:
+    """As in a container: /dev/shm is a separate disk of 64 KiB; it takes root."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    private, new_namespace = 0x44000, 0x20000
+    done = libc.unshare(new_namespace) or libc.mount(b"none", b"/", None, private, None)
+    if done or libc.mount(b"tmpfs", b"/dev/shm", b"tmpfs", 0, b"size=64k"):
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+
+
+def _as_under_nohup() -> None:
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+
+
 def _storage_fault() -> None:
     import storage_faults
 
@@ -124,6 +141,9 @@ CIRCUMSTANCES: dict[str, Callable[[], object]] = {
     "float64": _float64,
     "without pictures": _without_pictures,
     "storage fault": _storage_fault,
+    "few files": _few_files,
+    "little shared memory": _little_shared_memory,
+    "as under nohup": _as_under_nohup,
 }
 """What a command may find itself in."""
 

@@ -115,7 +115,7 @@ def run_training(files: list[str], overrides: list[str], trust_code: bool = Fals
     """
     loaded = load_trusted(files, overrides, trust_code)
 
-    from vaak.cli.output import print_outcome, print_trial
+    from vaak.cli.output import print_outcome, print_trial, telling
     from vaak.runs.start import train as train_run
     from vaak.runs.trial import try_run
 
@@ -134,4 +134,5 @@ def run_training(files: list[str], overrides: list[str], trust_code: bool = Fals
         raise
     if outcome.is_main:
         report = report_of_trained(outcome.directory)
-        print_outcome(outcome, loaded.experiment.training.logging.json_lines, report)
+        with telling():
+            print_outcome(outcome, loaded.experiment.training.logging.json_lines, report)

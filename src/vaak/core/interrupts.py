@@ -26,6 +26,14 @@ LAUNCHED = "VAAK_LAUNCHED"
 """Set by ``vaak train --processes``, which says for all processes which one was lost, and why."""
 LAUNCHERS = ("TORCHELASTIC_RUN_ID", "ACCELERATE_MIXED_PRECISION", LAUNCHED)
 """Variables of launchers that wait for what they start."""
+STOPPING = tuple(
+    getattr(signal, name)
+    for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2", "SIGXCPU")
+    if hasattr(signal, name)  # Windows has two of them
+)
+"""Signals that ask a run to end: a person's, a closed terminal's, those by which clusters say that time is over."""
+ASKING = (signal.SIGINT, signal.SIGTERM)
+"""Those of them that stop a run whoever else hears them."""
 ANSWER = "interrupted: stopping; press Ctrl-C again to leave at once"
 IMPORTING = ("_frozen_importlib", "importlib._bootstrap")
 """The names of the module that imports: the second one from the first ``import importlib`` on."""
@@ -105,12 +113,25 @@ def in_order() -> Iterator[None]:
         _in_order.remove(mark)
 
 
+def signals_to_hear() -> list[signal.Signals]:
+    """Return those of ``STOPPING`` by which a run stops here.
+
+    One that was ignored at the start stays so: nohup, and the background of a shell's script, ask for that. One that
+    other code handles, or that isn't Python's to know, is that code's.
+    """
+    handlers = {number: signal.getsignal(number) for number in STOPPING}
+    return [
+        number
+        for number, handler in handlers.items()
+        if handler is signal.SIG_DFL or (number in ASKING and handler not in (signal.SIG_IGN, None))
+    ]
+
+
 @contextlib.contextmanager
 def passed_on(send: Callable[[int], None]) -> Iterator[None]:
-    """Within this context, SIGINT and SIGTERM are given to ``send``: other processes answer them and end."""
+    """Within this context, ``signals_to_hear`` are given to ``send``: other processes answer them and end."""
     wakeup = signal.set_wakeup_fd(-1)
-    numbers = [one for one in (signal.SIGINT, signal.SIGTERM) if signal.getsignal(one) is not signal.SIG_IGN]
-    before = {number: signal.signal(number, lambda received, frame: send(received)) for number in numbers}
+    before = {number: signal.signal(number, lambda received, frame: send(received)) for number in signals_to_hear()}
     try:
         yield
     finally:
@@ -205,9 +226,9 @@ def _say(line: str) -> None:
 
 
 def begin_as_worker() -> None:
-    """Leave Ctrl-C and SIGTERM to the process that started this one, and end with it, even when it is killed."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    """Leave ``STOPPING`` to the process that started this one, and end with it, even when it is killed."""
+    for number in STOPPING:
+        signal.signal(number, signal.SIG_IGN)
     from multiprocessing import parent_process  # slow to import, and a worker has
 
     starter = parent_process()

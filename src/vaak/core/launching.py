@@ -34,8 +34,9 @@ def train_command(arguments: Sequence[str]) -> list[str]:
 def run_processes(command: Sequence[str], number: int) -> int:
     """Run a command ``number`` times at once on this machine; return the exit code: 0, or that of the first to fail.
 
-    When one fails, the others are ended. SIGINT and SIGTERM are passed on to all. One line on standard error names the
-    process that failed, unless it has reported an error of the user's itself. Killed, it counts as 128 and the signal.
+    When one fails, the others are ended. Signals that stop a run are passed on to all. One line on standard error names
+    the process that failed, unless it has reported an error of the user's itself. Killed, it counts as 128 and the
+    signal.
     """
     places = {"WORLD_SIZE": number, "LOCAL_WORLD_SIZE": number, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": _free_port()}
     environment = {"OMP_NUM_THREADS": "1", **os.environ, **{name: str(place) for name, place in places.items()}}

@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import multiprocessing
 import sys
+import traceback
 from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import cache
 from inspect import unwrap
@@ -110,11 +111,29 @@ def _engine_is_known() -> bool:
 def iterate_with_workers(loader: Any) -> tuple[Iterator[Any], list[BaseProcess]]:
     """Begin to iterate over a DataLoader; return the iterator and the processes that it started."""
     before = set(multiprocessing.active_children())
-    batches = iter(loader)
+    try:
+        batches = iter(loader)
+    except Exception as error:
+        _end_half_made(error)
+        raise
     started = getattr(batches, "_workers", None)
     if started is None:
         started = [process for process in multiprocessing.active_children() if process not in before]
     return batches, list(started)
+
+
+def _end_half_made(error: Exception) -> None:
+    """End the processes of an iterator that failed while it was made, and keep it from failing again when it is freed.
+
+    Only the error's frames have it.
+    """
+    for frame, _ in traceback.walk_tb(error.__traceback__):
+        half_made: Any = frame.f_locals.get("self")
+        if hasattr(half_made, "_shutdown_workers"):
+            for worker in getattr(half_made, "_workers", ()):
+                with contextlib.suppress(AssertionError):  # one that wasn't started
+                    worker.kill()
+            half_made._shutdown = True  # it has nothing left to do
 
 
 def end_workers(batches: Iterator[Any], workers: Collection[BaseProcess]) -> None:

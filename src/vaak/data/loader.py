@@ -38,6 +38,7 @@ from vaak.core.task import Dataset, Padding
 from vaak.core.torch_internals import demand_workers_alive, end_workers, iterate_with_workers, terminate_by_kill
 from vaak.data import workers
 from vaak.data.plan import BatchPlan, Planner
+from vaak.data.waiting import waited_for
 
 
 @dataclass(frozen=True)
@@ -217,7 +218,7 @@ READ_AHEAD_SECONDS = 0.001
 _workers: weakref.WeakSet[BaseProcess] = weakref.WeakSet()
 """The workers of every loader of this process, as long as torch keeps them."""
 _fetching: list[object] = []
-"""The loaders that the main thread waits for."""
+"""The loaders whose workers the main thread waits for."""
 
 
 def training_addresses(
@@ -257,11 +258,15 @@ def load(
     """
     num_processes = num_workers(options, reader.dataset)
     if not num_processes:
-        for read in _read_in_bursts(_ErrorsAsValues(reader), iter(addresses)):
+        reads = _read_in_bursts(_ErrorsAsValues(reader), iter(addresses))
+        while True:
+            with waited_for():
+                read = next(reads, None)
+            if read is None:
+                return
             if isinstance(read, UserError):
                 raise read
             yield read.pin_memory() if pin_memory else read
-        return
     context, dataset = workers.how_to_start(_ErrorsAsValues(reader), type(reader.dataset).__qualname__, options)
     loader = torch.utils.data.DataLoader(
         dataset,
@@ -275,7 +280,7 @@ def load(
         multiprocessing_context=context,
         worker_init_fn=_start_worker,
     )
-    with naming_lost_workers(ConnectionError, EOFError):  # of the process that forks them, if there is one
+    with naming_lost_workers(ConnectionError, EOFError, BlockingIOError):  # also of the process that forks them
         batches, started = iterate_with_workers(loader)
     _workers.update(started)
     for worker in started:  # schedulers send SIGTERM to all processes of a job: a worker lives until its run has saved
@@ -283,7 +288,7 @@ def load(
     _raise_only_while_fetching()
     try:
         while True:
-            with naming_lost_workers(ConnectionError, EOFError, FileNotFoundError):
+            with naming_lost_workers(ConnectionError, EOFError, FileNotFoundError), waited_for():
                 found = _fetch_next(batches, started)
             if found is None:
                 return
@@ -362,14 +367,18 @@ def naming_lost_workers(*signs: type[Exception]) -> Iterator[None]:
     The other workers are killed. ``signs`` are other exceptions that come of nothing else here: a worker may end while
     it hands over a batch.
     """
-    kinds: tuple[type[Exception], ...] = (RuntimeError, *signs)
+    kinds: tuple[type[Exception], ...] = (RuntimeError, OSError, *signs)
     try:
         yield
     except kinds as error:
-        if isinstance(error, RuntimeError) and not str(error).startswith("DataLoader worker"):
+        is_lost = str(error).startswith("DataLoader worker")
+        limit = workers.name_limit(error) if is_lost or signs else None  # elsewhere, limits are others' to name
+        if limit is None and not (is_lost or isinstance(error, signs)):
             raise
         for worker in _workers:
             worker.kill()  # the lost one may have held the queue's lock, which the others would wait for without end
+        if limit is not None:
+            raise HostMemoryError(limit) from error
         raise UserError(
             f"a process that loads data was killed from outside, often because memory ran out ({error}); resume with "
             "--resume auto, perhaps with fewer training.performance.num_workers"
@@ -405,3 +414,4 @@ def _as_read(read: Microbatch | UserError) -> Microbatch | UserError:
 
 def _start_worker(worker: int) -> None:
     begin_as_worker()
+    workers.send_what_fails()

@@ -12,11 +12,14 @@ sent.
 from __future__ import annotations
 
 import contextlib
+import errno
 import io
 import logging
 import mmap
 import multiprocessing
+import os
 import pickle
+import resource
 import signal
 import sys
 import threading
@@ -24,6 +27,7 @@ from collections.abc import Iterator, Sequence
 from multiprocessing import resource_tracker
 from multiprocessing.context import BaseContext, ForkServerContext, ForkServerProcess, SpawnContext, SpawnProcess
 from multiprocessing.forkserver import ensure_running
+from multiprocessing.queues import Queue
 from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import Any
@@ -33,7 +37,8 @@ import torch
 
 from vaak.config.components import PREFIX, module_of
 from vaak.config.training import PerformanceConfig
-from vaak.core.errors import UserError
+from vaak.core.errors import HostMemoryError, UserError
+from vaak.core.interrupts import STOPPING
 
 OPTION = "training.performance.multiprocessing_context"
 LARGEST_SENT = 64 * 2**20
@@ -194,6 +199,53 @@ def how_to_start(dataset: Any, name: str, options: PerformanceConfig) -> tuple[B
     return multiprocessing.get_context("fork"), dataset
 
 
+def name_limit(error: BaseException) -> str | None:
+    """Return the limit of the system that processes which load data have met, and what to do; None for another error.
+
+    The texts are those of torch and of multiprocessing, which have no kinds of errors for it.
+    """
+    text, remedy = str(error), "or lower training.performance.num_workers (0: no such processes)"
+    number = getattr(error, "errno", None)
+    if number in (errno.EMFILE, errno.ENFILE) or any(one in text for one in TOO_MANY_FILES):
+        files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        return (
+            f"processes that load data have too many files open (the limit is {files}): raise it (ulimit -n), {remedy}"
+        )
+    if number == errno.EAGAIN:
+        return f"no more processes that load data can be started: raise the limit (ulimit -u, a container's), {remedy}"
+    no_file = isinstance(error, OSError) and error.filename is None  # a semaphore, which has no name
+    if (no_file and number in (errno.ENOSPC, errno.EROFS, errno.EACCES)) or any(one in text for one in SHARED_MEMORY):
+        room = ""
+        with contextlib.suppress(OSError):
+            disk = os.statvfs("/dev/shm")
+            room = f" (/dev/shm has {disk.f_blocks * disk.f_frsize >> 20} MiB)"
+        return (
+            f"processes that load data have no shared memory left for their batches{room}: give more of it "
+            f"(docker run --shm-size 8g), {remedy}"
+        )
+    return None
+
+
+TOO_MANY_FILES = ("Too many open files", "items of ancillary data")
+SHARED_MEMORY = ("Bus error", "shared memory", "</torch_")
+
+
+def send_what_fails() -> None:
+    """In a worker, have a batch that can't be sent give way to its error, which the run gets in its place.
+
+    The thread that sends batches would only print a traceback, and the run wait for the batch without end.
+    """
+
+    def send_error(queue: Any, error: BaseException, content: Any) -> None:
+        said = name_limit(error)
+        if not isinstance(content, tuple):  # it was being written: there is no way left to tell
+            os._exit(1)
+        reason = f"a batch can't be sent by the process that read it ({type(error).__name__}: {error})"
+        queue.put((content[0], HostMemoryError(said or f"{reason}; set training.performance.num_workers: 0")))
+
+    Queue._on_queue_feeder_error = send_error  # type: ignore[attr-defined]
+
+
 def start_early(dataset: Any, options: PerformanceConfig) -> None:
     """Have the forkserver of ``how_to_start`` import what workers need while this process makes a model on a GPU."""
     named = options.multiprocessing_context
@@ -212,12 +264,14 @@ def _by_default() -> str:
 def _start_server(modules: Sequence[str]) -> None:
     """Have the forkserver start, if it hasn't, and import these modules, while this process does something else.
 
-    A scheduler's SIGTERM, which workers don't end by, doesn't end it either. It ends with the last of those it serves.
+    What stops a run (a scheduler's SIGTERM, a closed terminal), which workers don't end by, doesn't end it either. It
+    ends with the last of those it serves.
     """
     _CONTEXTS["forkserver"].set_forkserver_preload(["vaak.data.loader", *modules])
-    resource_tracker.ensure_running()  # started by the other ensure_running, it would unblock SIGTERM there
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGTERM,))
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, set(STOPPING) - {signal.SIGINT, signal.SIGTERM})
     try:
+        resource_tracker.ensure_running()  # before SIGTERM is blocked, which it unblocks
+        signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGTERM,))
         with _without_main():
             ensure_running()
     finally:

@@ -3,7 +3,8 @@
     for each step:   read its data and meet the other ranks; do what is due at this boundary; take the step; report it
 
 Everything a step uses besides the state follows from its number, so the loop itself has no state. The step is in
-step.py, what a step changes in state.py. Ctrl-C and SIGTERM ask the run to stop after its step.
+step.py, what a step changes in state.py. Ctrl-C, SIGTERM and their kind (core/interrupts.py) ask the run to stop after
+its step.
 """
 
 from __future__ import annotations
@@ -26,9 +27,10 @@ from torch import nn
 from vaak.config.training import TrainingConfig
 from vaak.core.callback import Callback, StepReport
 from vaak.core.errors import UserError
-from vaak.core.interrupts import in_order, leave_at_once
+from vaak.core.interrupts import in_order, leave_at_once, signals_to_hear
 from vaak.core.task import Task, demand_dataset
 from vaak.data.loader import Microbatch, naming_lost_workers, num_workers
+from vaak.data.waiting import WaitLimit
 from vaak.engine.checkpoint.files import Snapshot, step_folder
 from vaak.engine.distributed.exchange import StepMessage
 from vaak.engine.distributed.ranks import Ranks, start_ranks
@@ -437,25 +439,28 @@ class Trainer:
 
 @contextlib.contextmanager
 def stop_on_signal(request_stop: Callable[[str], None]) -> Iterator[None]:
-    """Within this context, SIGINT and SIGTERM call ``request_stop`` with their name.
+    """Within this context, signals that ask a run to end call ``request_stop`` with their name.
 
-    Only a second Ctrl-C leaves at once: torchrun answers the first one by its own SIGTERM.
+    Only a second Ctrl-C leaves at once: torchrun answers the first one by its own SIGTERM. Where what reads the data
+    gives no batch for long after a signal, that is an error, so that the run isn't deaf as long.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    interrupts = 0
+    interrupts, waiting = 0, WaitLimit()
 
     def handle(number: int, frame: FrameType | None) -> None:
         nonlocal interrupts
+        waiting.demand_batch()
         interrupts += number == signal.SIGINT
         if interrupts > 1:
             leave_at_once()
         request_stop(signal.Signals(number).name)
+        waiting.limit(number)
 
-    before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {number: signal.signal(number, handle) for number in signals_to_hear()}
     try:
-        with in_order():
+        with in_order(), waiting:
             yield
     finally:
         for number, handler in before.items():

@@ -33,8 +33,8 @@ SCRIPT = """\
 cd {folder}
 srun --kill-on-bad-exit=1 {command}
 code=$?
-# Before its time is over, or another job takes its place, SLURM sends SIGTERM: the run is saved and stops.
-if [ $code -eq 0 ] && grep -q '"reason": "SIGTERM"' {status}; then
+# Before its time is over, or another job takes its place, SLURM sends a signal: the run is saved and stops.
+if [ $code -eq 0 ] && grep -qE '"reason": "SIG(TERM|HUP|USR1|USR2|XCPU)"' {status}; then
     scontrol requeue "$SLURM_JOB_ID"
 fi
 exit $code

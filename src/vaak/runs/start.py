@@ -26,7 +26,7 @@ from vaak.config.yaml.tree import find
 from vaak.core.callback import Callback
 from vaak.core.errors import UserError
 from vaak.core.figures import in_words
-from vaak.core.interrupts import on_forced_exit
+from vaak.core.interrupts import STOPPING, on_forced_exit
 from vaak.core.machine import format_bytes
 from vaak.core.storage.files import write_json
 from vaak.core.task import Task
@@ -94,11 +94,11 @@ class Outcome:
     """Whether it finished, and its data have a split test with examples."""
 
     def demand_not_stopped(self, what: str, remedy: str) -> None:
-        """Raise KeyboardInterrupt, or UserError after SIGTERM, where the run of ``what`` was stopped."""
+        """Raise KeyboardInterrupt, or UserError after another signal, where the run of ``what`` was stopped."""
         if self.reason == "SIGINT":
             raise KeyboardInterrupt
-        if self.reason == "SIGTERM":
-            raise UserError(f"stopped (SIGTERM) in {what} at step {self.step}; {remedy}")
+        if self.reason in {number.name for number in STOPPING}:
+            raise UserError(f"stopped ({self.reason}) in {what} at step {self.step}; {remedy}")
 
 
 def train(loaded: Loaded, callbacks: tuple[Callback, ...] = (), task: Task | None = None) -> Outcome:

@@ -1,0 +1,108 @@
+"""Where a run finds itself: limits of the system, signals of terminals and clusters, what can't be printed."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from commands import Command, Ended, assert_same_run, steps_of, wait_until
+
+WORKERS = ("training.performance.num_workers=2", "training.performance.multiprocessing_context=fork")
+FROM_A_SERVER = (WORKERS[0], "training.performance.multiprocessing_context=forkserver")
+LARGE = ("data.corpus.num_sentences=1200", "training.batch_size=400", "training.performance.prefetch_factor=20")
+LONG = ("training.max_steps=100000", "training.checkpoint.interval=100000", "training.validation.interval=100000")
+slow = pytest.mark.slow
+
+
+def last_line(ended: Ended) -> str:
+    assert "Traceback" not in ended.errors, ended.errors
+    assert ended.status == 2, ended.errors
+    return ended.errors.splitlines()[-1]
+
+
+@pytest.mark.parametrize("workers", [WORKERS, pytest.param(FROM_A_SERVER, marks=slow)], ids=["fork", "forkserver"])
+def test_few_open_files_are_named_with_their_limit(
+    train: Callable[..., Ended], tmp_path: Path, workers: tuple[str, ...]
+) -> None:
+    ended = train(tmp_path / "run", *workers, circumstances=["few files"])
+    assert "too many files open (the limit is 40): raise it (ulimit -n)" in last_line(ended)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="a disk for /dev/shm takes root")
+@pytest.mark.parametrize("workers", [WORKERS, pytest.param(FROM_A_SERVER, marks=slow)], ids=["fork", "forkserver"])
+def test_little_shared_memory_is_named_with_its_size(
+    train: Callable[..., Ended], tmp_path: Path, workers: tuple[str, ...]
+) -> None:
+    """A batch that couldn't be sent was lost, and waited for without end."""
+    ended = train(tmp_path / "run", *workers, *LARGE, circumstances=["little shared memory"])
+    line = last_line(ended)
+    assert "no shared memory left" in line
+    assert "docker run --shm-size" in line
+
+
+@pytest.mark.parametrize(
+    "number",
+    [signal.SIGHUP, *(pytest.param(one, marks=slow) for one in (signal.SIGUSR1, signal.SIGUSR2, signal.SIGXCPU))],
+)
+def test_a_terminal_that_closes_and_clusters_signals_save_the_run(
+    start: Callable[..., Command], train: Callable[..., Ended], tmp_path: Path, number: signal.Signals
+) -> None:
+    """The signal goes to all processes of the job, workers included."""
+    run = tmp_path / "run"
+    command = start(run, *WORKERS, *LONG)
+    assert wait_until(lambda: (run / "metrics.jsonl").exists() and len(steps_of_whole(run)) >= 3, command)
+    command.send(number, to_all=True)
+    ended = command.wait()
+    assert ended.status == 0, ended.errors
+    reached = steps_of(run)[-1]
+    assert f"stopped at step {reached} of 100000 ({number.name})" in ended.output
+    assert (run / "checkpoints" / f"step-{reached:08d}").is_dir()
+    assert train(run, *LONG, f"training.max_steps={reached + 2}").status == 0
+    assert steps_of(run) == list(range(1, reached + 3))
+
+
+def steps_of_whole(run: Path) -> list[str]:
+    """The lines of a log that another process writes."""
+    return [line for line in (run / "metrics.jsonl").read_text().split("\n")[:-1] if '"kind": "step"' in line]
+
+
+def test_a_hangup_that_was_ignored_at_the_start_stays_so(
+    start: Callable[..., Command], reference: Path, tmp_path: Path
+) -> None:
+    run = tmp_path / "run"
+    command = start(run, circumstances=["as under nohup"])
+    assert wait_until(lambda: (run / "metrics.jsonl").exists() and len(steps_of_whole(run)) >= 3, command)
+    command.send(signal.SIGHUP, to_all=True)
+    assert command.wait().status == 0
+    assert_same_run(run, reference)
+
+
+@slow
+def test_a_reader_that_does_not_answer_ends_in_a_line_after_sigterm(
+    start: Callable[..., Command], tmp_path: Path
+) -> None:
+    run = tmp_path / "run"
+    command = start(run, *WORKERS, *LONG)
+    assert wait_until(lambda: (run / "metrics.jsonl").exists() and len(steps_of_whole(run)) >= 3, command)
+    for worker in Path(f"/proc/{command.pid}/task/{command.pid}/children").read_text().split():
+        os.kill(int(worker), signal.SIGSTOP)
+    command.send(signal.SIGTERM)
+    ended = command.wait()
+    reached = steps_of(run)[-1]
+    if ended.status:  # else enough was read ahead for the last step
+        assert "no batch came within 10 s after SIGTERM" in last_line(ended)
+    assert (run / "checkpoints" / f"step-{reached:08d}").is_dir()
+
+
+@pytest.mark.parametrize("stream", ["full stdout", "full stderr"])
+def test_what_cannot_be_printed_ends_no_run(
+    train: Callable[..., Ended], reference: Path, tmp_path: Path, stream: str
+) -> None:
+    ended = train(tmp_path / "run", circumstances=[stream])
+    assert ended.status == 0, ended.errors
+    assert "Traceback" not in ended.errors
+    assert_same_run(tmp_path / "run", reference)
