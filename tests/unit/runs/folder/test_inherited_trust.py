@@ -7,7 +7,6 @@ of commands: one that isn't listed here fails a test).
 
 from __future__ import annotations
 
-import itertools
 import os
 import shutil
 import sys
@@ -18,6 +17,7 @@ from typing import Any
 import pytest
 
 import vaak as library
+from option_sweep import leaf_options
 from users_classes import NETWORK
 from vaak.cli.table import COMMANDS, imported
 from vaak.config.experiment import experiment_type
@@ -25,12 +25,16 @@ from vaak.config.inner import InnerExperiment
 from vaak.config.load import load, load_layers
 from vaak.config.tasks import built_in
 from vaak.config.trust import judge_file
-from vaak.config.yaml.fields import SectionType, item_of, names_class, section_of, value_of
+from vaak.config.yaml.fields import SectionType, alternatives, item_of, names_class, section_of, value_of
 from vaak.config.yaml.recipes import recipes_folder
 from vaak.config.yaml.text import read_yaml, yaml_text
 from vaak.config.yaml.tree import to_plain
 from vaak.core.errors import UserError
+from vaak.pipeline.jobs import Jobs
+from vaak.pipeline.stage import StageWork
 from vaak.runs.folder.user_code import demand_trust
+from vaak.tasks.asr.stages import comparison
+from vaak.tasks.asr.stages.options import MoeOptions
 
 CODE = """\
 from pathlib import Path
@@ -470,6 +474,37 @@ def test_python_asks_too(stranger: Stranger):
     assert not (stranger.folder / "executed").exists()
 
 
+# Pipelines: options of a stranger's, and runs in a stranger's folder.
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"asr_config": {"model": {"type": "./théirs.py:Ñame"}}},
+        {"asr_config": {"data": {"tokenizer": {"type": " blank.py:Name"}}}},
+        {"base_config": {"training": {"loss": {"auxiliary": {"./key.py:Name": 1.0}}}}},
+        {"base_config": {"data": {"tasks": {"a": {"extends": "theirs/code.yml"}}}}},
+        {"base_config": {"extends": ["theirs/code.yml"]}},
+    ],
+)
+def test_what_options_of_a_strangers_pipeline_may_name(vaak: Vaak, stranger: Stranger, values: dict[str, Any]):
+    stranger.write(stranger.config, values)
+    code, _, err = vaak("pipeline", "moe-asr", "--config", stranger.config, "--output-dir", "made", "--dry-run")
+    assert (code, "--trust-code" in err) == (2, True), err
+
+
+def test_a_run_in_a_strangers_pipeline_is_opened_with_trust_alone(stranger: Stranger):
+    """One that an earlier stage trained: the folder may be a stranger's, resumed here."""
+    extended(stranger, {"model": {"type": FILE}})
+    (stranger.folder / "system").mkdir()
+    shutil.move(stranger.run, stranger.folder / "system" / "run")
+    options = MoeOptions(mode="quick", device="cpu")
+    work = StageWork(stranger.folder / "stage", options, {"system": stranger.folder / "system"}, Jobs())
+    with pytest.raises(UserError, match="--trust-code"):
+        comparison._system(work)
+    assert not (stranger.folder / "executed").exists()
+
+
 # What stays the user's own, and what trust gives.
 
 
@@ -522,16 +557,38 @@ def test_trust_is_inherited_by_a_teacher(vaak: Vaak, stranger: Stranger, tiny_te
 
 @pytest.mark.slow
 @pytest.mark.parametrize("carrier", CARRIERS)
-def test_each_option_by_each_way_through_each_command(
-    vaak: Vaak, stranger: Stranger, carrier: Callable[[Stranger, Any], Path]
-):
+def test_each_way_through_each_command(vaak: Vaak, stranger: Stranger, carrier: Callable[[Stranger, Any], Path]):
+    """Every way with every command; the options take turns, so that each command meets each of them by some way."""
     kept = shutil.copytree(stranger.run, stranger.folder / "kept", symlinks=True)
-    for key, reference in itertools.product(OF_LM, (FILE, PACKAGE)):
-        for name in ("theirs", "link", "step-00000008", "mine", "forked", "exported", "studied"):
+    for number, command in enumerate(ALL_COMMANDS):
+        for name in ("theirs", "link", "step-00000008", "mine", "forked", "exported", "studied", "base.yml"):
             path = stranger.folder / name
             path.unlink() if path.is_symlink() else shutil.rmtree(path, ignore_errors=True)
         shutil.copytree(kept, stranger.run, symlinks=True)
-        opened = carrier(stranger, values_with(key, reference))
-        for command in ALL_COMMANDS:
-            if command in OPENED or carrier not in IN_USE:
-                demand_nothing_ran(vaak, stranger, command, opened)
+        key = OF_LM[(number + CARRIERS.index(carrier)) % len(OF_LM)]
+        opened = carrier(stranger, values_with(key, (FILE, PACKAGE)[number % 2]))
+        if command in OPENED or carrier not in IN_USE:
+            demand_nothing_ran(vaak, stranger, command, opened)
+
+
+def options_of_text(task: str) -> Iterator[str]:
+    """The options that may hold a text, and so the name of a file or a run."""
+    for key, annotation, _ in leaf_options(task):
+        kinds = [*alternatives(annotation), *alternatives(item_of(annotation) or int)]
+        if str in kinds and key not in ("task", "name"):
+            yield key
+
+
+@pytest.mark.slow
+def test_each_option_that_may_name_a_strangers_run(vaak: Vaak, stranger: Stranger, tiny_text: Path):
+    """Whatever an option of a stranger's run names, a run or a file of code, executes nothing."""
+    extended(stranger, {"task": FILE})
+    tried = [*options_of_text("lm")]
+    assert {"distillation.teacher", "training.checkpoint.init_from", "data.tokenizer.path"} <= {*tried}
+    for key in tried:
+        for named in ("theirs", "theirs/config.yml", "theirs/stranger.py", FILE):
+            stranger.write(stranger.run / "over.yml", values_with(key, named), extends=f"{tiny_text}/tiny.yml")
+            _, out, err = vaak("train", "theirs/over.yml", "run_dir=mine", "training.max_steps=1")
+            assert not (stranger.folder / "executed").exists(), (key, named)
+            assert "Traceback" not in out + err, (key, named, err)
+            shutil.rmtree(stranger.folder / "mine", ignore_errors=True)
