@@ -5,8 +5,6 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable, Iterable
 
-from vaak.core.errors import UserError
-
 MOST = 12
 """Names that a line lists."""
 
@@ -33,41 +31,26 @@ def nearest_name(name: str, known: Iterable[str]) -> str:
     return f"; did you mean {plain[near[0]]!r}?" if near else ""
 
 
-def describe_unmatched(
-    option: str,
-    asked: Iterable[str],
-    there: Iterable[str],
-    matches: Callable[[str, str], bool] = str.__eq__,
-    kind: str = "there are",
-) -> str | None:
-    """Return what is wrong with the names ``asked`` for in an ``option``: those that match nothing; None if all do.
+def find_unmatched(
+    asked: Iterable[str], there: Iterable[str], matches: Callable[[str, str], bool] = str.__eq__
+) -> list[str]:
+    """Return the names ``asked`` for that mean nothing of what is ``there``, as ``matches(asked, name)`` says.
 
-    ``matches(asked, name)`` says whether a name is meant; ``kind`` begins the list of those that are there.
-
-    >>> describe_unmatched("model.lora.targets", ["query", "valeu"], ["query", "value"])
-    "model.lora.targets: 'valeu' matches nothing (did you mean 'value'?); there are query, value"
+    >>> find_unmatched(["query", "valeu"], ["query", "value"])
+    ['valeu']
     """
     known = list(dict.fromkeys(there))
-    unmatched = [name for name in dict.fromkeys(asked) if not any(matches(name, one) for one in known)]
-    if not unmatched:
-        return None
-    hints = [nearest_name(name, known).removeprefix("; ") for name in unmatched]
-    named = ", ".join(f"{name!r}" + (f" ({hint})" if hint else "") for name, hint in zip(unmatched, hints, strict=True))
-    verb = "matches" if len(unmatched) == 1 else "match"
-    return f"{option}: {named} {verb} nothing; {kind} {list_names(known)}"
+    return [name for name in dict.fromkeys(asked) if not any(matches(name, one) for one in known)]
 
 
-def demand_names(
-    option: str,
-    asked: Iterable[str],
-    there: Iterable[str],
-    matches: Callable[[str, str], bool] = str.__eq__,
-    kind: str = "there are",
-    error: type[UserError] = UserError,
-) -> None:
-    """Raise an ``error`` where some of the names ``asked`` for match nothing (``describe_unmatched``)."""
-    if (wrong := describe_unmatched(option, asked, there, matches, kind)) is not None:
-        raise error(wrong)
+def quote_unmatched(unmatched: Iterable[str], there: Iterable[str]) -> str:
+    """Return the names that mean nothing, each with the nearest one that there is.
+
+    >>> quote_unmatched(["valeu", "xyz"], ["query", "value"])
+    "'valeu'; did you mean 'value'?, 'xyz'"
+    """
+    known = list(there)
+    return ", ".join(f"{name!r}{nearest_name(name, known)}" for name in unmatched)
 
 
 def _plain(name: str) -> str:

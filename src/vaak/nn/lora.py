@@ -25,6 +25,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from vaak.core.errors import UserError, optional_import
+from vaak.core.names import find_unmatched, nearest_name
 from vaak.core.storage.files import whole_folder, write_text
 from vaak.nn.config import LoraConfig
 from vaak.nn.lora_experts import Gate, LoraExperts
@@ -40,15 +41,15 @@ DTYPES: dict[str, Kept] = {"fp32": torch.float32, "bf16": torch.bfloat16, "nf4":
 def add_lora(model: AnyModule, options: LoraConfig | None, also_trained: Iterable[str] = ()) -> AnyModule:
     """The model, frozen but for the modules ``also_trained``, with low-rank adapters of its layers; None adds none.
 
-    They are drawn from torch's default generator. Raises UserError where peft isn't installed, or no layer outside of
-    ``also_trained`` is called as ``options.targets`` say.
+    They are drawn from torch's default generator. Raises UserError where peft isn't installed, or a name of
+    ``options.targets`` is that of no layer outside of ``also_trained``.
     """
     if options is None:
         return model
     own = [model.get_submodule(name) for name in also_trained]
     linear = linear_layers(model, also_trained)
     adapted = [name for name in linear if f".{name}".endswith(tuple(f".{target}" for target in options.targets))]
-    demand_layers(bool(adapted), "model.lora", linear, options)
+    demand_layers("model.lora", linear, options)
     _peft().inject_adapter_in_model(_peft().LoraConfig(target_modules=adapted, **_peft_options(options)), model)
     for module in own:
         module.requires_grad_(True)
@@ -171,11 +172,15 @@ def linear_layers(model: nn.Module, besides: Iterable[str] = ()) -> list[str]:
     return [name for name in linear if not f"{name}.".startswith(inside)]
 
 
-def demand_layers(found: bool, section: str, linear: Iterable[str], options: LoraConfig) -> None:
-    """Raises UserError where none of the ``linear`` layers is called as ``options.targets`` say."""
-    if not found:
-        layers = ", ".join(sorted({name.rpartition(".")[2] for name in linear}))
-        raise UserError(f"{section}.targets: no layer is called {' or '.join(options.targets)}; there are {layers}")
+def demand_layers(section: str, linear: Iterable[str], options: LoraConfig) -> None:
+    """Raises UserError where a name of ``options.targets`` is that of none of the ``linear`` layers."""
+    names = list(linear)
+    unmatched = find_unmatched(options.targets, names, lambda target, name: f".{name}".endswith(f".{target}"))
+    if unmatched:
+        layers = sorted({name.rpartition(".")[2] for name in names})
+        hint = nearest_name(unmatched[0], layers)
+        called = " or ".join(unmatched)
+        raise UserError(f"{section}.targets: no layer is called {called}{hint}; there are {', '.join(layers)}")
 
 
 def without_lora(weights: dict[str, Tensor], model: nn.Module) -> dict[str, Tensor]:

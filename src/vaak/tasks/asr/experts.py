@@ -51,14 +51,14 @@ class WithExperts(nn.Module):
         """Freeze ``base``, give its layers experts, and the model their gate; return the names of those layers.
 
         The gate reads vectors of ``width``. Modules of ``base`` that are ``also_trained`` are as they were. All is
-        drawn from torch's default generator. Raises UserError where no layer is called as ``options.targets`` say.
+        drawn from torch's default generator. Raises UserError where a name of ``options.targets`` is that of no layer.
         """
         if options is None:
             return []
         linear, sizes = linear_layers(base, also_trained), (options.num_experts, options.rank, options.scale)
         self.experts, self.routing = options, add_experts(base, options.targets, *sizes, options.dropout, also_trained)
         layers = [name for name, one in base.named_modules() if isinstance(one, LoraExperts)]
-        demand_layers(bool(layers), "model.experts", linear, options)
+        demand_layers("model.experts", linear, options)
         keep_frozen_weights_in(DTYPES[options.base_dtype], base)
         self.gate = Gate(width, options.num_experts, options.gate_width, options.balancing_bias)
         return layers

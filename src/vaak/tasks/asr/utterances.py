@@ -10,7 +10,6 @@ FOLDER/
 
 from __future__ import annotations
 
-import difflib
 import json
 import logging
 import math
@@ -18,7 +17,7 @@ import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, Protocol
 
 import numpy as np
 
@@ -28,6 +27,7 @@ from vaak.audio.cuts.store import CutStore, write_cuts
 from vaak.audio.segments import Interval
 from vaak.core.artifact import Artifact
 from vaak.core.errors import DataError
+from vaak.core.names import list_names, nearest_name, quote_unmatched
 from vaak.core.storage.files import fingerprint_of, sync_file, write_text
 from vaak.core.storage.mapped_lines import mapped
 from vaak.data.plan import sample_size, stratified_sample
@@ -147,7 +147,7 @@ class Writing:
         self._list_left_out()
         missing = [one for one in self.limits.data.groups if one not in labels]
         if missing and self.folder.name == "train":
-            self._say_missing(missing, sorted({*labels}), label)
+            self._refuse_missing(missing, sorted({*labels}), label)
         group_names = sorted({labels[index] for index in fitting}) or [NO_GROUP]
         places = {name: place for place, name in enumerate(group_names)}
         groups = np.array([places.get(one, -1) for one in labels], "<i4")
@@ -184,13 +184,11 @@ class Writing:
         split.rename(whole)
         self.store = CutStore(whole)
 
-    def _say_missing(self, missing: list[str], there: list[str], label: str | None) -> None:
-        """Warn of ``data.groups`` that train lacks, which has those ``there``. Raises DataError where it has none."""
-        hints = ", ".join(f"{name!r}{_nearest(name, there)}" for name in missing)
-        said = f"data.groups: no utterance of train has the {label} {hints}; it has {', '.join(map(repr, there[:10]))}"
-        if len(missing) == len(self.limits.data.groups):
-            raise DataError(said)
-        log.warning("%s", said)
+    def _refuse_missing(self, missing: list[str], there: list[str], label: str | None) -> NoReturn:
+        """Raise DataError of ``data.groups`` that train lacks, which has those ``there``."""
+        named = quote_unmatched(missing, there)
+        known = list_names(map(repr, there))
+        raise DataError(f"data.groups: no utterance of train has the {label or 'label'} {named}; it has {known}")
 
     def _list_left_out(self) -> None:
         listed = [one for of_kind in self.left_out.listed.values() for one in of_kind]
@@ -247,7 +245,7 @@ def doubtful_groups(groups: Mapping[str, Mapping[str, int]], label: str | None) 
         others = [name for name in own if own[name] and known and name not in known]
         if others:
             number = {name: f"{own[name]:,} utterance{'s' * (own[name] > 1)}" for name in others}
-            listed = [f"{name!r} ({number[name]}{_nearest(name, known)})" for name in others]
+            listed = [f"{name!r} ({number[name]}{nearest_name(name, known)})" for name in others]
             there = ", ".join(map(repr, [*known][:10]))
             yield f"{split}: train has no {label} {', '.join(listed)}; it has {there}"
     for name in known:
@@ -256,13 +254,6 @@ def doubtful_groups(groups: Mapping[str, Mapping[str, int]], label: str | None) 
             yield f"train: {label} {name!r} and {', '.join(map(repr, same))} differ by case or spaces only"
     if UNLABELLED in known and len(known) > 1:
         yield f"train: {known[UNLABELLED]:,} utterances have no {label}; they are a group, {UNLABELLED}"
-
-
-def _nearest(name: str, known: Iterable[str]) -> str:
-    """``; did you mean …?`` with the group whose name is nearest but for case and spaces, or nothing."""
-    plain = {_plain(one): one for one in known}
-    near = difflib.get_close_matches(_plain(name), [*plain], n=1)
-    return f"; did you mean {plain[near[0]]!r}?" if near else ""
 
 
 def _plain(name: str) -> str:

@@ -60,8 +60,9 @@ def test_groups_that_differ_by_case_or_spaces_and_utterances_without_one(prepare
 
 
 def test_groups_that_are_asked_for_and_do_not_exist(prepared: Any) -> None:
-    said = prepared(["PD"], [], groups=["ALS", "P.D."])
-    assert said == ["data.groups: no utterance of train has the accent 'P.D.'; did you mean 'PD'?; it has 'ALS', 'PD'"]
+    expected = r"data.groups: no utterance of train has the accent 'P.D.'; did you mean 'PD'\?; it has 'ALS', 'PD'"
+    with pytest.raises(DataError, match=expected):  # although the other one exists
+        prepared(["PD"], [], groups=["ALS", "P.D."])
 
 
 def test_only_groups_that_do_not_exist(prepared: Any) -> None:
