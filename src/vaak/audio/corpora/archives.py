@@ -27,6 +27,7 @@ from vaak.audio.corpora.lhotse_manifests import remarks_on
 from vaak.audio.cuts.reading import demand_harmless, lhotse_object
 from vaak.audio.cuts.recordings import ReadRecording, attempted
 from vaak.audio.embedded import PART, ByteRange, ParquetCell, open_parquet, rows_of, value_in
+from vaak.core.class_names import class_names_in, name_classes
 from vaak.core.errors import DataError
 from vaak.core.terminal import followed
 
@@ -173,6 +174,7 @@ class ParquetReader(_ArchiveReader):
         ]
         fields = _fields_of(schema.field(audio).type)
         leaf = f"{audio}.bytes" if "bytes" in fields else audio if not fields else None
+        names = class_names_in(schema)
         prefix = "-".join(part.relative_to(self.root).with_suffix("").parts)
         number = 0
         for group in range(file.metadata.num_row_groups):
@@ -180,7 +182,7 @@ class ParquetReader(_ArchiveReader):
             columns = [*simple, *([leaf] if leaf else []), *([f"{audio}.path"] if "path" in fields else [])]
             for batch in rows_of(file, columns, group):
                 for place in range(batch.num_rows):
-                    values = {name: value_in(batch, name, place) for name in simple}
+                    values = name_classes({name: value_in(batch, name, place) for name in simple}, names)
                     path = value_in(batch, f"{audio}.path", place) if "path" in fields else None
                     has_bytes = leaf is not None and value_in(batch, leaf, place) is not None
                     where = f"{part}, row {number + 1}"

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
+from vaak.core.class_names import class_names_in, name_classes
 from vaak.core.errors import DataError, optional_import
 from vaak.core.storage.tables import Table, is_table
 from vaak.core.storage.text_lines import detect_encoding
@@ -241,10 +242,11 @@ def _parquet_records(path: Path, columns: Mapping[str, str], options: BytesOptio
         with pyarrow.parquet.ParquetFile(path) as file:
             for column, option in columns.items():
                 _place(file.schema_arrow.names, str(path), column, option)
+            names = class_names_in(file.schema_arrow)
             row, bytes_per_row = 0, path.stat().st_size / max(file.metadata.num_rows, 1)
             for batch in file.iter_batches(batch_size=1024, columns=list(columns)):
                 for values in zip(*(batch.column(column).to_pylist() for column in columns), strict=True):
-                    yield Record(dict(zip(columns, values, strict=True)), f"{path}: row {row}")
+                    yield Record(name_classes(dict(zip(columns, values, strict=True)), names), f"{path}: row {row}")
                     row += 1
                     Read.num_bytes += bytes_per_row
     except (pyarrow.ArrowException, UnicodeDecodeError) as error:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
 
+from vaak.core.class_names import class_names_of, name_classes
 from vaak.core.corpus import Source
 from vaak.core.errors import DataError, UserError, optional_import
 from vaak.core.splits import SPLITS, SplittingOptions
@@ -133,16 +134,19 @@ class HuggingFaceSource(Generic[Entry]):
 
     def read(self, split: str) -> Iterator[Entry]:
         number, batches = 0, self._rows[split].iter(batch_size=ROWS)
+        names = class_names_of(self._rows[split].features.to_dict())
         for batch in followed(batches, f"reading {split}", len(self._rows[split]) / ROWS):
             for values in zip(*batch.values(), strict=True):
-                yield self._entry(dict(zip(batch, values, strict=True)), f"{self.describe(split)}: row {number}")
+                row = name_classes(dict(zip(batch, values, strict=True)), names)
+                yield self._entry(row, f"{self.describe(split)}: row {number}")
                 number += 1
 
     def column(self, split: str, name: str) -> Iterator[Any]:
         rows = self._all[split]
         if name not in rows.column_names:
             raise missing_column(self.describe(split), name, rows.column_names, "another column")
-        return iter(rows[name])
+        names = class_names_of(rows.features.to_dict())
+        return (name_classes({name: value}, names)[name] for value in rows[name])
 
     def describe(self, split: str) -> str:
         return f"dataset {self.name}, {split}"
