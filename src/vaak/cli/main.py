@@ -18,6 +18,7 @@ from typing import Any
 from vaak.core.errors import RemoteError, UserError, is_panic
 from vaak.core.interrupts import acknowledged, end_soon, end_with_launcher, is_ending
 from vaak.core.launching import join_slurm_step
+from vaak.core.secrets import hide_secrets
 from vaak.core.terminal import clear, shown_safely
 
 CANT_WRITE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO)
@@ -103,7 +104,7 @@ def _call(function: Callable[[], Any]) -> None:
             raise
         said = _message_of(error)
         if said is None:
-            traceback.print_exc()
+            print(hide_secrets(traceback.format_exc()), end="", file=sys.stderr)
             sys.exit(1)
         _end(said)
 
@@ -202,7 +203,7 @@ def _working_folder_exists() -> bool:
 def _end(message: str) -> None:
     """Print a message and exit with 2; where even standard error can't be written, the code says it."""
     try:
-        print(message, file=sys.stderr, flush=True)
+        print(hide_secrets(message), file=sys.stderr, flush=True)
     except (OSError, ValueError):
         os._exit(2)
     try:

@@ -33,6 +33,7 @@ from vaak.config.yaml.fields import (
 )
 from vaak.config.yaml.text import flow_text
 from vaak.config.yaml.tree import split_key
+from vaak.core.secrets import mask
 
 NOT_GIVEN = "not given"
 """Stands for a value where a side has none and no default is known: an option of a user's class, or a removed one."""
@@ -88,6 +89,7 @@ def changes_between(before: Mapping[str, Any], after: Mapping[str, Any], referen
     version: what it lacks has its default, and options that have been removed are reported. With another task, only
     the task can be compared. ``reference`` is that of a task of the user's own (``Experiment.reference``).
     """
+    before, after = mask(before), mask(after)
     task = reference or after["task"]
     if Path(before.get("task", task)).name != Path(task).name:  # a user's own is copied into the run
         return [Change("task", before["task"], after["task"], "refused")]

@@ -63,7 +63,7 @@ def settle_experiments(tree: Node, kind: SectionType, read: Read | None) -> tupl
             if read is None:
                 raise ConfigError([Problem(node.place, "", "an experiment inside of another can't hold further ones")])
             experiment, said = read([*_layers(node), begun])
-            values, warnings = resolved_values(experiment), [*warnings, *said]
+            values, warnings = resolved_values(experiment, with_secrets=True), [*warnings, *said]
             training = {name: value for name, value in values["training"].items() if name not in LOOP}
             kept = {name: values[name] for name in SECTIONS if name in values} | {"training": training}
             node.value = from_plain(kept).value

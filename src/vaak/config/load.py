@@ -61,6 +61,7 @@ from vaak.config.yaml.tree import (
     walk,
 )
 from vaak.core.errors import OptionError, UserError
+from vaak.core.secrets import REFERENCE, find_value, is_secret, note
 
 if TYPE_CHECKING:
     from vaak.core.task import Task
@@ -179,6 +180,7 @@ def _experiment_of(
     _demand_model_of_task(layers, task)
     tree, warnings = _merge_layers(layers, task, problems)
     _name_run(tree, source)
+    _look_up_secrets(tree)
     _settle_long_warmup(tree, layers)
     warnings += _settle_what_follows(tree, task.spec, folder)
     # what types can't say: experiments inside of this one, classes by their names, options of another type
@@ -218,6 +220,15 @@ def _experiment_of(
     if trust_code:
         trust_places(_texts(values), (Path(), folder, experiment.run_dir))
     return Loaded(experiment, list(dict.fromkeys([*map(str, warnings), *said])), given_keys(tree), folder, named, tree)
+
+
+def _look_up_secrets(tree: Node) -> None:
+    """Replace references to secrets by the values of their variables, as far as these are set."""
+    for path, node in [*walk(tree)]:
+        found = REFERENCE.fullmatch(node.value) if isinstance(node.value, str) else None
+        if found is not None and is_secret(".".join(path), node.value) and (value := find_value(found[1])):
+            note(value, found[1])
+            node.value = value
 
 
 @dataclass(frozen=True)

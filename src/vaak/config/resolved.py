@@ -14,18 +14,19 @@ from vaak.config.yaml.fields import applies, is_users_type
 from vaak.config.yaml.layers import merge_all
 from vaak.config.yaml.text import yaml_text
 from vaak.config.yaml.tree import from_plain, to_plain
+from vaak.core.secrets import refer
 
 
 def as_yaml(experiment: Experiment[Any, Any]) -> str:
-    """The whole configuration; loading this text gives an equal experiment.
+    """The whole configuration; loading this text gives an equal experiment, where its secrets are in the environment.
 
     Options that can't apply (another optimizer's, another task's) are omitted where they have their defaults.
     """
     return yaml_text(resolved_values(experiment))
 
 
-def resolved_values(experiment: Experiment[Any, Any]) -> dict[str, Any]:
-    """Return what ``as_yaml`` writes, as values."""
+def resolved_values(experiment: Experiment[Any, Any], *, with_secrets: bool = False) -> dict[str, Any]:
+    """Return what ``as_yaml`` writes, as values; without ``with_secrets``, with references in place of secrets."""
     untouched = default_experiment(experiment.reference, experiment.name, str(experiment.run_dir))
     values = _values(experiment, untouched)
     for found in findings(experiment):
@@ -34,7 +35,7 @@ def resolved_values(experiment: Experiment[Any, Any]) -> dict[str, Any]:
     for key in ("global_config", "datasets"):
         if not values[key]:
             del values[key]
-    return values
+    return values if with_secrets else refer(values)
 
 
 def default_experiment(task: str, name: str, run_dir: str) -> Experiment[Any, Any]:

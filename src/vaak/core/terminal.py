@@ -27,6 +27,8 @@ from contextvars import ContextVar
 from itertools import zip_longest
 from typing import Any, TypeVar
 
+from vaak.core.secrets import hide_secrets
+
 FORCING = ("FORCE_COLOR", "TTY_COMPATIBLE")
 """Variables that make rich treat any output as a terminal."""
 _shown: list[Any] = []
@@ -65,6 +67,7 @@ class SafeStream:
         return getattr(self.stream, name)
 
     def write(self, text: str) -> int:
+        text = hide_secrets(text) if isinstance(text, str) else text
         if isinstance(text, str) and CONTROL.search(text):
             package = str(sys._getframe(1).f_globals.get("__name__", "")).partition(".")[0]
             drawn = [] if package in OURS else DRAWING.findall(text)
@@ -75,7 +78,7 @@ class SafeStream:
 
     def writelines(self, lines: Iterable[str]) -> None:
         for line in lines:
-            self.stream.write(escape(line))
+            self.stream.write(escape(hide_secrets(line)))
 
 
 @contextlib.contextmanager
@@ -142,7 +145,7 @@ class ConsoleHandler(logging.Handler):
             if not getattr(record, "on_console", True):
                 return
             prefix = "warning: " if record.levelno == logging.WARNING else ""
-            message = escape(prefix + record.getMessage())
+            message = escape(hide_secrets(prefix + record.getMessage()))
             if is_terminal():
                 print_above(message)
             else:

@@ -20,6 +20,7 @@ from typing import Any
 from vaak.core.artifact import only_writer
 from vaak.core.errors import UserError
 from vaak.core.machine import format_bytes
+from vaak.core.secrets import look_up, refer
 from vaak.core.storage.files import read_json, write_json, write_text
 from vaak.core.storage.links import demand_own_files
 from vaak.core.terminal import time_of
@@ -83,7 +84,7 @@ def options_before(pipeline: Pipeline, directory: Path) -> dict[str, Any]:
         raise UserError(f"{directory / ABOUT} can't be read: {error}; give another --output-dir") from error
     if about["pipeline"] != pipeline.name:
         raise UserError(f"{directory} has a run of the pipeline {about['pipeline']}; give another --output-dir")
-    known: dict[str, Any] = about["options"]
+    known: dict[str, Any] = look_up(about["options"])
     return {name: value for name, value in known.items() if name in pipeline.options.model_fields}
 
 
@@ -207,7 +208,7 @@ def run_pipeline(pipeline: Pipeline, options: Options, directory: Path, request:
     with _held(directory), _logged(directory, request) as log_file:
         if plan.begins:
             log.warning("there is nothing to resume in %s: the pipeline starts there", directory)
-        write_json(directory / ABOUT, {"pipeline": pipeline.name, "options": options.model_dump(mode="json")})
+        write_json(directory / ABOUT, {"pipeline": pipeline.name, "options": refer(options.model_dump(mode="json"))})
         rows: list[PipelineRow] = [PipelineRow(stage.name, "not reached") for stage in plan.stages]
         helpers = Helpers(directory, world_size) if world_size > 1 else None
         plan.jobs = replace(request.jobs, helpers=helpers)

@@ -20,6 +20,7 @@ from typing import Any
 from vaak.config.yaml.text import read_yaml, yaml_text
 from vaak.config.yaml.tree import to_plain
 from vaak.core.errors import UserError
+from vaak.core.secrets import is_secret, refer
 from vaak.core.storage.files import read_json
 from vaak.report.tables import markdown_table
 
@@ -290,12 +291,24 @@ def json_of(path: Path) -> dict[str, Any]:
 
 
 def options_of(run: Path) -> dict[str, Any]:
-    """The run's options; none where there are variables in them, as no run writes any: they would be in the card."""
+    """The run's options, without secrets.
+
+    None where there are variables in them, as no run writes any but those of secrets: their values would be in the
+    card.
+    """
     path = run / "config.yml"
     try:
-        if re.search(r"(?<!\$)\$\{", path.read_text(encoding="utf-8")):
+        text = REFERRING.sub(_without_secret, path.read_text(encoding="utf-8"))
+        if re.search(r"(?<!\$)\$\{", text):
             return {}
         found = to_plain(read_yaml(path))
     except (OSError, ValueError, UserError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return refer(found) if isinstance(found, dict) else {}
+
+
+REFERRING = re.compile(r"^[ -]*([\w.-]+): (\$\{\w+\})$", re.MULTILINE)
+
+
+def _without_secret(line: re.Match[str]) -> str:
+    return "" if is_secret(line[1], line[2]) else line[0]

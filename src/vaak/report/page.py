@@ -25,6 +25,7 @@ import numpy as np
 
 from vaak.core.errors import UserError
 from vaak.core.figures import is_fraction
+from vaak.core.secrets import hide_arguments
 from vaak.core.significance import mean_of, paired_bootstrap
 from vaak.core.storage.text_lines import split_lines
 from vaak.engine.checkpoint.names import MANIFEST, list_checkpoints
@@ -202,6 +203,7 @@ def _version(there: Mapping[str, Any]) -> str:
 def _command(there: Mapping[str, Any]) -> str:
     """The command of a session, as it would be typed."""
     found = there.get("command")
+    found = hide_arguments(list(map(str, found))) if isinstance(found, list) else found  # of an earlier version, too
     if not isinstance(found, list) or not found:
         return ""
     program, *arguments = map(str, found)

@@ -95,7 +95,8 @@ def read_facts(run: Path) -> RunFacts:
         raise UserError(f"{run} is not a run directory (no config.yml); give the folder of a run")
     options = options_of(run) if is_own(run, run / "config.yml") else {}
     changed, not_compared = _from_defaults(options)
-    records = [one for one in read_history(run) if 0 <= one["step"] < LARGEST_STEP]
+    history = read_history(run) if is_own(run, run / "metrics.jsonl") else []
+    records = [one for one in history if 0 <= one["step"] < LARGEST_STEP]
     for one in records:
         if not isinstance(one.get("clock"), dict):
             one["clock"] = {}

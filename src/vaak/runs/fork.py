@@ -20,6 +20,7 @@ from vaak.config.yaml.text import read_yaml, yaml_text
 from vaak.config.yaml.tree import to_plain
 from vaak.core.callback import Callback, Run, StepReport
 from vaak.core.errors import CheckpointError, UserError
+from vaak.core.secrets import refer
 from vaak.core.storage import files
 from vaak.core.storage.links import make_link
 from vaak.engine.checkpoint.files import list_checkpoints, read_state, verify
@@ -128,7 +129,7 @@ def _share_past(parent: Path, directory: Path, step: int, start: Path | None, co
         for file in (*journal_files(parent, *JOURNALS), parent / SESSIONS):
             if file.exists():
                 shutil.copy(file, directory / file.name)
-    values = to_plain(read_yaml(configuration))
+    values = refer(to_plain(read_yaml(configuration)))
     values["name"], values["run_dir"] = directory.resolve().name, str(directory.resolve())
     training = values.setdefault("training", {})
     training["checkpoint"] = {**(training.get("checkpoint") or {}), "resume": "auto", "save_dir": None}

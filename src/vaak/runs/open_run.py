@@ -51,7 +51,7 @@ from vaak.engine.trained import NamedRows, initialise, model_of
 from vaak.nn.lora import keep_frozen_weights_in
 from vaak.nn.stack import set_variable_length
 from vaak.runs.folder.directory import TASKS, demand_known_format, demand_own_run, owner_at_home
-from vaak.runs.folder.user_code import demand_trust, demand_trust_to_use
+from vaak.runs.folder.user_code import demand_secrets, demand_trust, demand_trust_to_use
 from vaak.runs.prepared import DONE, LEFT_OUT, PreparedFolder, artifact_in, is_prepared, prepared_folder
 
 log = logging.getLogger("vaak")
@@ -157,6 +157,7 @@ def open_run(
     if not trust_code:
         demand_trust_to_use(own, directory)
         demand_trust(loaded, experiment.spec.used_by_models)
+    demand_secrets(loaded, only=("model", "data", *experiment.spec.used_by_models))
     checkpoint = resolve_checkpoint(path)
     if checkpoint.resolve() == directory.resolve():
         report_damaged(checkpoint)

@@ -20,6 +20,7 @@ import vaak
 from vaak.config.changes import moved_together
 from vaak.core.artifact import Artifact, differences, sizes_of
 from vaak.core.errors import DataError, FormatError, UserError
+from vaak.core.secrets import mask
 from vaak.core.storage.files import fingerprint_of
 from vaak.core.storage.links import make_link
 from vaak.runs.folder.directory import holds_a_run, places_of
@@ -132,6 +133,9 @@ class Recipe:
     options: dict[str, Any]
     sections: str = "data.corpus or data.tokenizer"
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "options", mask(self.options))  # they are stored with the data
+
 
 def prepared_folder(directory: Path) -> Path:
     """Return the folder where a run's prepared data are found, whether they are there or in a cache."""
@@ -198,7 +202,7 @@ def fingerprint_with_files(options: dict[str, Any], files: Iterable[Path]) -> st
     A file that isn't there counts by its path; whoever reads it will name it.
     """
     stamps = [[str(path), *((path.stat().st_size, path.stat().st_mtime_ns) if path.exists() else ())] for path in files]
-    return fingerprint_of({**options, "files": stamps, "vaak": vaak.__version__})
+    return fingerprint_of({**mask(options), "files": stamps, "vaak": vaak.__version__})
 
 
 def prepare_folder(recipe: Recipe, folder: Path) -> None:

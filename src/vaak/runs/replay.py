@@ -56,7 +56,7 @@ from vaak.runs.build_callbacks import built
 from vaak.runs.distillation import distilled
 from vaak.runs.folder.directory import holds_a_run, read_status
 from vaak.runs.folder.sessions import conditions_of_steps, configuration_of_step
-from vaak.runs.folder.user_code import demand_trust
+from vaak.runs.folder.user_code import OF_THE_LOOP, demand_secrets, demand_trust
 from vaak.runs.open_run import begin_with_weights, run_of
 
 log = logging.getLogger("vaak")
@@ -104,6 +104,7 @@ def approaching(
     loaded = load([configuration_of_step(directory, step)], trust_code=trust_code)
     demand_taken(directory, step, loaded)
     demand_trust(loaded)
+    demand_secrets(loaded, but=OF_THE_LOOP)
     start = _nearest(directory, loaded, step)
     demand_one_way(directory, start[1].step + 1 if start else 1, step, loaded.experiment.reference)
     with standing_at(start, loaded, directory, device) as trainer:
@@ -453,6 +454,7 @@ def inspect_run(path: Path, *, device: str | None = None, trust_code: bool = Fal
     configuration = configuration_of_step(directory, max(1, snapshot.step))
     loaded = load([configuration], trust_code=trust_code)
     demand_trust(loaded)
+    demand_secrets(loaded, but=OF_THE_LOOP)
     with standing_at((checkpoint, snapshot), loaded, directory, device) as trainer:
         found = {"run": str(directory), "checkpoint": str(checkpoint), **_looked_at(trainer)}
     report: dict[str, Any] = json_value(found)

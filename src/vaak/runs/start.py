@@ -28,6 +28,7 @@ from vaak.core.errors import UserError
 from vaak.core.figures import in_words
 from vaak.core.interrupts import STOPPING, on_forced_exit
 from vaak.core.machine import format_bytes
+from vaak.core.secrets import hide_secrets, mask
 from vaak.core.storage.files import write_json
 from vaak.core.task import Task
 from vaak.core.terminal import progress_allowed
@@ -67,7 +68,7 @@ from vaak.runs.folder.directory import (
 )
 from vaak.runs.folder.logs import logging_to
 from vaak.runs.folder.sessions import begin_session, environment, write_current
-from vaak.runs.folder.user_code import config_of_run, demand_trust
+from vaak.runs.folder.user_code import OF_THE_LOOP, config_of_run, demand_secrets, demand_trust
 from vaak.runs.open_run import begin_with_weights, bundled_files
 from vaak.runs.prepared import is_prepared, prepared_folder
 
@@ -161,6 +162,7 @@ def prepare(loaded: Loaded) -> Path:
     Raises UserError where there is a run and no ``data.cache_dir``, unless the run is to resume.
     """
     demand_trust(loaded)
+    demand_secrets(loaded, but=OF_THE_LOOP)
     experiment, directory = loaded.experiment, loaded.experiment.run_dir
     cache = getattr(experiment.data, "cache_dir", None)
     if holds_a_run(directory) and cache is not None:
@@ -195,6 +197,7 @@ def _prepared_in_cache(loaded: Loaded, cache: Path) -> Path:
 def open_trainer(loaded: Loaded, callbacks: tuple[Callback, ...] = (), task: Task | None = None) -> Iterator[Trainer]:
     """A trainer where its run starts or resumes: the directory made and held, the data prepared."""
     demand_trust(loaded)
+    secrets = demand_secrets(loaded)
     loaded = _settle_batches_per_process(_settle_precision(loaded))
     training, directory = loaded.experiment.training, loaded.experiment.run_dir
     ranks = start_ranks(training)
@@ -205,6 +208,8 @@ def open_trainer(loaded: Loaded, callbacks: tuple[Callback, ...] = (), task: Tas
         if ranks.is_main:
             for warning in (*loaded.warnings, *remarks):
                 log.warning(warning)
+            for remark in secrets:
+                log.info(remark)
             _log_global_batch(training)
             say_what_has_no_effect(training, ranks.device, ranks.world_size)
         chosen = task or loaded.task()
@@ -254,7 +259,7 @@ def _configuration_of(checkpoint: Path) -> dict[str, Any]:
 def _compare(loaded: Loaded, ranks: Ranks) -> None:
     """Raise UserError on every rank where one of them runs another configuration, other versions, or another Muon."""
     versions = {"python": platform.python_version(), "torch": torch.__version__, "numpy": np.__version__}
-    values = {**loaded.experiment.model_dump(mode="json"), "versions": {"vaak": vaak.__version__, **versions}}
+    values = {**mask(loaded.experiment.model_dump(mode="json")), "versions": {"vaak": vaak.__version__, **versions}}
     try:
         ranks.compare("the processes have different settings", values)
         if loaded.experiment.training.optimizer.type == "muon":  # their weights would drift apart
@@ -290,6 +295,8 @@ def _held_directory(loaded: Loaded, ranks: Ranks) -> Iterator[list[str]]:
                 write_current(directory, configuration, environment(ranks.device, ranks.world_size))
 
         ranks.run_on_main(open_directory)
+        if not ranks.is_main:  # each process knows which links are ours, and writes through no others
+            demand_own_run(directory, checkpoints_elsewhere(checkpointing.save_dir, experiment.name), deep=False)
         demand_shared(ranks, directory)
         yield remarks
 
@@ -357,7 +364,7 @@ def _fit(trainer: Trainer) -> str:
         raise
     finally:
         if is_main:
-            status = {"state": state, "reason": reason, "step": trainer.position.step}
+            status = {"state": state, "reason": hide_secrets(reason), "step": trainer.position.step}
             with contextlib.suppress(OSError):
                 write_status(directory, {**status, "total_steps": trainer.total_steps})
     return reason
@@ -446,6 +453,7 @@ def temporary_trainer(loaded: Loaded) -> Iterator[Trainer]:
     """
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         raise UserError("this runs in one process, with the same steps: start it without torchrun or accelerate launch")
+    demand_secrets(loaded, but=OF_THE_LOOP)
     training = loaded.experiment.training
     device = pick_device(training.device)
     with tempfile.TemporaryDirectory(prefix="vaak-study-") as folder, keeping_generators(device), keeping_kernels():

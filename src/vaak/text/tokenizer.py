@@ -36,6 +36,7 @@ from tokenizers import Tokenizer as Backend
 
 from vaak.config.components import check_options, resolve_component, source_file
 from vaak.core.errors import DataError, UserError, catching_panics
+from vaak.core.secrets import mask
 from vaak.core.storage.files import fingerprint_of, read_json, sha256_of, write_json, write_text
 from vaak.text.coverage import find_unwritable
 
@@ -395,7 +396,7 @@ class UsersTokenizer(Tokenizer):
 def data_options(options: UsersOptions, folder: Path) -> dict[str, Any]:
     """Return what decides the ids of a user's tokenizer: its name, its options, and its code wherever that is."""
     name = options.type.rpartition(":")[2]
-    return {"type": name, "options": dict(options.options), "code": _code_of(options, folder)}
+    return {"type": name, "options": mask(options.options), "code": _code_of(options, folder)}
 
 
 def _code_of(options: UsersOptions, folder: Path) -> str:

@@ -29,6 +29,7 @@ from ruamel.yaml.events import (
 
 from vaak.config.trust import Doubt
 from vaak.config.yaml.tree import COMMAND_LINE, ConfigError, Node, Problem, YamlPlace, copy_of, walk
+from vaak.core.secrets import REFERENCE, is_secret, note
 from vaak.core.storage.files import demand_file
 
 Scalar = str | int | float | bool | None
@@ -148,7 +149,7 @@ def read_value(text: str, key: str) -> Node:
     Raises ConfigError if it is not YAML.
     """
     try:
-        return _Composer(text, lambda line: COMMAND_LINE).tree()
+        return _Composer(text, lambda line: COMMAND_LINE, key).tree()
     except ConfigError as error:
         problems = [Problem(problem.place, problem.key or key, problem.message) for problem in error.problems]
         raise ConfigError(problems) from None
@@ -174,7 +175,9 @@ def _events(text: str) -> Iterator[Any]:
 class _Composer:
     """Turns the parser's events into one tree; collects mistakes that don't stop it from reading."""
 
-    def __init__(self, text: str, place_of: Callable[[int], YamlPlace]) -> None:
+    def __init__(self, text: str, place_of: Callable[[int], YamlPlace], key: str = "") -> None:
+        """``key`` is that of the option whose value the text is."""
+        self.key = key
         self.events = _events(text)
         self.place_of = place_of
         self.anchors: dict[str, Node | None] = {}
@@ -247,6 +250,10 @@ class _Composer:
 
     def _scalar(self, event: ScalarEvent, place: YamlPlace, key: str) -> Any:
         self._check_tag(event.tag, ("str",), place, key)
+        if is_secret(key or self.key, event.value):
+            if REFERENCE.fullmatch(event.value):  # it is looked up where the run needs it
+                return str(event.value)
+            note(event.value)
         try:
             text = expand(_encodable(event.value), os.environ)
         except ValueError as error:
@@ -328,6 +335,8 @@ def yaml_text(value: dict[str, Any], indent: int = 0) -> str:
 def entry_text(key: str, value: Any, indent: int = 0) -> str:
     """``key: value`` as lines."""
     margin = " " * indent
+    if isinstance(value, str) and REFERENCE.fullmatch(value) and is_secret(key, value):
+        return f"{margin}{_key_text(key)}: {value}\n"
     if isinstance(value, dict) and value:
         return f"{margin}{_key_text(key)}:\n{yaml_text(value, indent + 2)}"
     if isinstance(value, list) and value and all(isinstance(item, dict) and item for item in value):

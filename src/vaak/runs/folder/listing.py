@@ -21,7 +21,7 @@ from vaak.config.trust import CODE, run_of_configuration
 from vaak.core.artifact import LOCK
 from vaak.core.errors import UserError
 from vaak.core.storage import files
-from vaak.core.storage.links import LinkError
+from vaak.core.storage.links import LinkError, demand_own_files
 from vaak.core.storage.lock import is_locked
 from vaak.engine.checkpoint.names import step_of
 from vaak.engine.metrics_file import read_records
@@ -106,6 +106,7 @@ def _is_readable(run: Path) -> bool:
     """Whether what a listing reads of a run is in it; a warning where it isn't."""
     try:
         demand_own_run(run, deep=False)
+        demand_own_files(run / "checkpoints")
     except LinkError as error:
         log.warning("%s", error)
         return False

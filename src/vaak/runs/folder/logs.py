@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from io import TextIOWrapper
 from pathlib import Path
 
+from vaak.core.secrets import hide_secrets
 from vaak.core.storage.files import not_flushed, open_new, open_to_append
 from vaak.core.terminal import ConsoleHandler, escape
 
@@ -44,7 +45,7 @@ class JsonHandler(logging.Handler):
         if not getattr(record, "on_console", True):
             return
         with contextlib.suppress(OSError, ValueError):  # a reader that went away: train.log has everything
-            message = {"level": record.levelname.lower(), "text": record.getMessage()}
+            message = {"level": record.levelname.lower(), "text": hide_secrets(record.getMessage())}
             self.print_line({"kind": "message", **message, **self.rank})
 
 
@@ -52,7 +53,7 @@ class SafeFormatter(logging.Formatter):
     """Lines of a file that one looks at on a terminal: control characters of others' texts are shown."""
 
     def format(self, record: logging.LogRecord) -> str:
-        return escape(super().format(record))
+        return escape(hide_secrets(super().format(record)))
 
 
 class OwnFileOfRun(FileOfRun):

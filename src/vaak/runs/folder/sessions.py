@@ -11,7 +11,6 @@ from __future__ import annotations
 import logging
 import os
 import platform
-import re
 import sys
 from datetime import UTC, datetime
 from pathlib import Path
@@ -22,6 +21,7 @@ import torch
 import vaak
 from vaak.core.errors import UserError
 from vaak.core.machine import commit, installed_versions
+from vaak.core.secrets import hide_arguments
 from vaak.core.storage import files
 from vaak.core.storage.json_lines import read_json_lines
 from vaak.engine.checkpoint.files import about_checkpoint
@@ -121,9 +121,6 @@ def _configuration(directory: Path, number: int) -> Path:
     return directory / "sessions" / f"{number:04d}.yml"
 
 
-SECRET = re.compile(r"(?i)((?:key|token|secret|passw(?:or)?d)=).+|(://[^/\s:@]*:)[^/\s@]+(?=@)", re.DOTALL)
-
-
 def environment(device: torch.device, world_size: int) -> dict[str, Any]:
     """The environment of this process, as JSON."""
     return {
@@ -136,5 +133,5 @@ def environment(device: torch.device, world_size: int) -> dict[str, Any]:
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
         "cuda": torch.version.cuda,
         "world_size": world_size,
-        "command": [SECRET.sub(r"\1\2***", argument) for argument in sys.argv],
+        "command": hide_arguments(sys.argv),
     }

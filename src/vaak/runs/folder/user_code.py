@@ -19,10 +19,15 @@ from vaak.config.resolved import resolved_values
 from vaak.config.trust import CODE, HASHES, refusal
 from vaak.config.yaml.text import yaml_text
 from vaak.core.errors import UserError
+from vaak.core.secrets import OWN_PREFIX, REFERENCE, secrets_in
 from vaak.core.storage import files
 from vaak.runs.folder.directory import holds_a_run
 
 log = logging.getLogger("vaak")
+
+
+OF_THE_LOOP = ("training.callbacks", "wandb")
+"""What only training builds."""
 
 
 def demand_trust(loaded: Loaded, sections: Collection[str] | None = None) -> None:
@@ -34,6 +39,33 @@ def demand_trust(loaded: Loaded, sections: Collection[str] | None = None) -> Non
     if doubtful := [(one.doubt, one.reference) for one in named if one.doubt is not None]:
         references = ", ".join(dict.fromkeys(reference for _, reference in doubtful))
         raise UserError(refusal(doubtful[0][0], references))
+
+
+def demand_secrets(loaded: Loaded, but: Collection[str] = (), only: Collection[str] | None = None) -> list[str]:
+    """Return remarks on the secrets of a run, where they come from and how its directory refers to them.
+
+    Options below ``but`` aren't needed; with ``only``, no others are. Raises UserError where the variable of one that
+    is needed isn't set.
+    """
+    remarks = []
+    values = resolved_values(loaded.experiment, with_secrets=True)
+    stored = dict(secrets_in(resolved_values(loaded.experiment)))
+    for key, value in secrets_in(values):
+        reference = REFERENCE.fullmatch(value)
+        needed = not _is_below(key, but) and (only is None or _is_below(key, only))
+        if reference is not None and needed:
+            raise UserError(
+                f"{key} is a secret, which is not stored: set the environment variable {reference[1]}, or give {key}=…"
+            )
+        if reference is None and needed:
+            variable = stored[key][2:-1]
+            origin = "stored nowhere" if variable.startswith(OWN_PREFIX) else f"taken from the variable {variable}"
+            remarks.append(f"{key} is a secret, {origin}; the run refers to it by ${{{variable}}}: set that to resume")
+    return remarks
+
+
+def _is_below(key: str, sections: Collection[str]) -> bool:
+    return any(f"{key}.".startswith(f"{section}.") for section in sections)
 
 
 def demand_trust_to_use(experiment: Experiment[Any, Any], directory: Path) -> None:

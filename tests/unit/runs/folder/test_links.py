@@ -122,6 +122,13 @@ def test_every_command_names_the_link_and_writes_nothing(
     assert (code, str(place) in caplog.text, "theirs" in out) == (0, True, False)
 
 
+def test_a_listing_does_not_wait_for_a_pipe_in_a_checkpoint(vaak: Vaak, run: Path, caplog: pytest.LogCaptureFixture):
+    (place := next(run.glob("checkpoints/step-*")) / "MANIFEST.json").unlink()
+    os.mkfifo(place)
+    code, out, _ = vaak("runs", run.parent)
+    assert (code, f"{place} is a pipe" in caplog.text, "theirs" in out) == (0, True, False)
+
+
 def test_our_own_links_stay(run: Path, tmp_path: Path, tiny_text: Path):
     """Checkpoints on another disk, data in a cache, and a folder of runs that is a link itself."""
     (tmp_path / "runs").symlink_to(run.parent, target_is_directory=True)
