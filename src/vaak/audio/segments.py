@@ -97,12 +97,24 @@ class Segment(NamedTuple):
     speaker: str
 
 
+class PlacedSegment(Segment):
+    """A segment that is the same as one without a place; ``where`` is its file and line."""
+
+    where = ""
+
+
 class Interval(NamedTuple):
     """A labelled stretch of time, in seconds; a point in time ends where it starts."""
 
     start: float
     end: float
     text: str
+
+
+class PlacedInterval(Interval):
+    """An interval that is the same as one without a place; ``where`` is its file and line."""
+
+    where = ""
 
 
 PAUSE = ""

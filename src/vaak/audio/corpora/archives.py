@@ -25,7 +25,7 @@ from vaak.audio.corpora.json_manifest import TEXTS, json_lines
 from vaak.audio.corpora.layouts import LayoutReader, Line, Row, by_split
 from vaak.audio.corpora.lhotse_manifests import remarks_on
 from vaak.audio.cuts.reading import demand_harmless, lhotse_object
-from vaak.audio.cuts.recordings import ReadRecording, attempted
+from vaak.audio.cuts.recordings import ReadRecording, attempted, drop_bad_labels
 from vaak.audio.embedded import PART, ByteRange, ParquetCell, open_parquet, rows_of, value_in
 from vaak.core.class_names import class_names_in, name_classes
 from vaak.core.errors import DataError
@@ -262,7 +262,8 @@ class SharReader(LayoutReader):
             for line in self.lines(part)
         )
         for reading in followed(readings, f"recordings of {split}"):
-            yield reading if reading.cut is None else reading._replace(remarks=remarks_on(reading.cut))
+            cut, remarks = reading.cut, reading.remarks
+            yield reading if cut is None else reading._replace(remarks=(*remarks, *remarks_on(cut)))
 
     def lines(self, part: Path) -> Iterator[Line]:
         for cuts in sorted(part.glob("cuts.*.jsonl*")):
@@ -296,4 +297,5 @@ class SharReader(LayoutReader):
         absolute = line.part._replace(path=line.part.path.absolute()) if line.part else None
         sources[0] |= {"type": PART, "source": str(absolute)}
         demand_harmless(entry, where)
-        return ReadRecording(str(entry["id"]), lhotse_object(entry, where))
+        name, cut = str(entry["id"]), lhotse_object(entry, where)
+        return ReadRecording(name, cut, tuple(drop_bad_labels(cut, where)))

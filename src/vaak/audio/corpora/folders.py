@@ -19,6 +19,7 @@ and test.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
@@ -42,6 +43,7 @@ from vaak.audio.cuts.recordings import (
     recording_cut,
     set_uem,
     times_of,
+    usable_labels,
     within,
 )
 from vaak.audio.formats.alignments import (
@@ -222,19 +224,21 @@ class Annotations:
         if segments is None and name in self._silent:
             segments = []
         if segments is not None:
+            segments, remarks = usable_labels(segments, [(one, "") for one in segments], math.inf, name)
             joined = merged(segments)
-            remarks = [OVERLAPPING] if len(joined) < sum(one.end > one.start for one in segments) else []
+            remarks += [OVERLAPPING] if len(joined) < len(segments) else []
             labels = [Labelled(segment) for segment in joined]
         else:
-            labels = [
-                Labelled(Segment(start, end, tier), text)
+            found = [
+                Labelled(Segment(one.start, one.end, tier), one.text, where=getattr(one, "where", ""))
                 for tier, intervals in tiers.items()
                 if kind_of_tier(tier) is None
-                for start, end, text in intervals
-                if start < end and text
+                for one in intervals
+                if one.text
             ]
+            labels, remarks = usable_labels(found, [(one.segment, one.where) for one in found], math.inf, name)
             if not labels:
-                return _utterance(tiers, name), []
+                return _utterance(tiers, name), remarks
         return list(aligned(sorted(labels, key=lambda one: one.segment), self._words_of(name, tiers))), remarks
 
     def uem_of(self, name: str) -> list[tuple[float, float]] | None:

@@ -45,6 +45,7 @@ from vaak.audio.cuts.recordings import (
     recording_cut,
     set_uem,
     times_of,
+    usable_labels,
     within,
 )
 from vaak.audio.embedded import Part
@@ -60,6 +61,8 @@ LABELS = ("speaker", "speakers", "text", "segments", "rttm", "uem", *ALIGNMENTS)
 FILES = ("audio", "rttm", "uem", *ALIGNMENTS)
 """Keys that name files, unless they have what is in one."""
 KNOWN = frozenset(("id", "uri", "audio", "offset", "duration", "sampling_rate", "split", *LABELS))
+PLACE = "\0where"
+"""The key of a segment's file and line, where a reader knows them: no key of a file is so named."""
 NUMBERS = ("offset", "duration", "sampling_rate")
 DURATION_SLACK_SECONDS = 0.1
 """Seconds that a manifest's duration may differ from the file's, because durations are rounded."""
@@ -240,13 +243,14 @@ def _labels(
         )
     if rttm is not None:
         found = _annotations_of(read_rttm(named_file(folders, rttm, where)), cut.id, rttm, where)
+        found, remarks = usable_labels(found, [(one, "") for one in found], math.inf, where)
         joined = merged(found)
-        overlaps = len(joined) < sum(one.end > one.start for one in found)
-        return [Labelled(segment) for segment in joined], [OVERLAPPING] if overlaps else []
+        return [Labelled(segment) for segment in joined], [*remarks, *[OVERLAPPING] * (len(joined) < len(found))]
     if segments is not None:
         if not isinstance(segments, list):
             raise DataError(f"{where}: segments is a {type(segments).__name__}, not a list of start, end, speaker")
-        return sorted((_labelled_segment(one, where) for one in segments), key=lambda one: one.segment), []
+        labels = [_labelled_segment(one, where, number) for number, one in enumerate(segments, 1)]
+        return sorted(labels, key=lambda one: one.segment), []
     speaker, text = _text(entry, "speaker", where), entry.get("text")
     text = "" if isinstance(text, str) and not text.strip() else _text(entry, "text", where)  # "": nothing is said
     if speaker is None and not text and all(entry.get(key) is None for key in ALIGNMENTS):
@@ -278,13 +282,14 @@ def _alignment(entry: dict[str, Any], cut: Any, folders: Sequence[Path], where: 
         raise DataError(f"{where}: {error}") from error
 
 
-def _labelled_segment(entry: Any, where: str) -> Labelled:
+def _labelled_segment(entry: Any, where: str, number: int) -> Labelled:
     if not isinstance(entry, dict):
         raise DataError(f"{where}: a segment is an object with start, end and speaker, not a {type(entry).__name__}")
     start, end = _number(entry, "start", where), _number(entry, "end", where)
-    if start is None or end is None or end <= start:
+    if start is None or end is None:
         raise DataError(f"{where}: a segment from {start} to {end}; start and end are seconds, the end the later one")
-    return Labelled(Segment(start, end, _text(entry, "speaker", where) or ""), _text(entry, "text", where))
+    segment, text = Segment(start, end, _text(entry, "speaker", where) or ""), _text(entry, "text", where)
+    return Labelled(segment, text, where=str(entry.get(PLACE) or f"{where}, segment {number}"))
 
 
 def _annotations_of(found: dict[str, Any], name: str, file: str, where: str) -> Any:

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from vaak.audio.corpora.entries import named_file
+from vaak.audio.corpora.json_manifest import PLACE
 from vaak.audio.corpora.layouts import LayoutReader, Line, Row, by_split, keyed_lines
 from vaak.audio.cuts.recordings import ReadRecording
 from vaak.audio.embedded import ByteRange
@@ -83,8 +84,10 @@ class KaldiReader(LayoutReader):
         found: dict[str, list[Row]] = defaultdict(list)
         if (part / "rttm").is_file():
             for name, segments in read_rttm(part / "rttm").items():
-                spoken = (one for one in segments if one.end > one.start)
-                found[name] = [{"start": one.start, "end": one.end, "speaker": one.speaker} for one in spoken]
+                found[name] = [
+                    {"start": one.start, "end": one.end, "speaker": one.speaker, PLACE: getattr(one, "where", "")}
+                    for one in segments
+                ]
             return found
         if not (part / "segments").is_file():
             return None
@@ -94,7 +97,7 @@ class KaldiReader(LayoutReader):
                 name, start, end = fields[0], float(fields[1]), float(fields[2])
             except (IndexError, ValueError) as error:
                 raise DataError(f"{where}: expected UTTERANCE RECORDING START END, in seconds") from error
-            found[name].append({"start": start, "end": end, **about(utterance)})
+            found[name].append({"start": start, "end": end, **about(utterance), PLACE: where})
         return found
 
     def named_files(self) -> Iterator[tuple[str, Path]]:

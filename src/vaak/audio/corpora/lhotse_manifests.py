@@ -39,7 +39,7 @@ from vaak.audio.cuts.reading import (
     lhotse_object,
     recordings_in,
 )
-from vaak.audio.cuts.recordings import ReadRecording, attempted
+from vaak.audio.cuts.recordings import ReadRecording, attempted, drop_bad_labels
 from vaak.audio.embedded import PART, part_of
 from vaak.core.artifact import LOCK, Artifact
 from vaak.core.errors import DataError, UserError
@@ -111,7 +111,10 @@ def _make(recipe: LhotseRecipe, corpus: Path, output: Path, options: dict[str, A
     if corpus.is_dir():
         log.info("preparing %s from %s", recipe.name, corpus)
         manifests = dict(_parts(prepare(recipe, inner_folder(corpus), output, options, num_jobs)))
-        readings = {part: joined(*sets) for part, sets in manifests.items()}
+        readings = {
+            part: joined(recordings, ((one, f"{recipe.name}, {part}: supervision {one.id}") for one in supervisions))
+            for part, (recordings, supervisions) in manifests.items()
+        }
     else:
         readings = _found(output)
         if readings:
@@ -276,7 +279,8 @@ class ManifestReader(CorpusReader):
 
     def read(self, split: str) -> Iterator[ReadRecording]:
         for reading in followed(self._read(self._manifests[split]), f"recordings of {split}"):
-            yield reading if reading.cut is None else reading._replace(remarks=remarks_on(reading.cut))
+            cut, remarks = reading.cut, reading.remarks
+            yield reading if cut is None else reading._replace(remarks=(*remarks, *remarks_on(cut)))
 
     def named_files(self) -> Iterator[tuple[str, Path]]:
         for manifests in self._manifests.values():
@@ -296,7 +300,7 @@ class ManifestReader(CorpusReader):
                 for where, entry in json_lines(path)
             )
             lines = (line for path in manifests.supervisions for line in json_lines(path))
-            supervisions = (lhotse_object(entry, where) for where, entry in lines)
+            supervisions = ((lhotse_object(entry, where), where) for where, entry in lines)
             yield from joined(recordings, supervisions)
 
     def _cut(self, entry: dict[str, Any], folder: Path, where: str) -> ReadRecording:
@@ -304,7 +308,8 @@ class ManifestReader(CorpusReader):
         cut = lhotse_object(self._resolve_files(entry, folder, where), where)
         if not has_audio:
             raise DataError(f"{where}: cut {cut.id} has no recording; give a manifest of cuts with recordings")
-        return ReadRecording(getattr(cut, "recording_id", None) or cut.id, cut)
+        remarks = tuple(drop_bad_labels(cut, where))
+        return ReadRecording(getattr(cut, "recording_id", None) or cut.id, cut, remarks)
 
     def _resolve_files(self, entry: dict[str, Any], folder: Path, where: str) -> dict[str, Any]:
         """The line with absolute paths of audio.
@@ -363,19 +368,25 @@ def _kind_of(path: Path) -> str | None:
     return "supervisions" if {"recording_id", "start", "duration"} <= keys and "num_features" not in keys else None
 
 
-def joined(recordings: Iterable[Recording], supervisions: Iterable[SupervisionSegment]) -> Iterator[ReadRecording]:
-    """A cut of each recording with its supervisions, which are kept in memory: they may be in any order."""
-    waiting: dict[str, list[SupervisionSegment]] = {}
-    for one in supervisions:
-        waiting.setdefault(one.recording_id, []).append(one)
+def joined(
+    recordings: Iterable[Recording], supervisions: Iterable[tuple[SupervisionSegment, str]]
+) -> Iterator[ReadRecording]:
+    """A cut of each recording with its supervisions, which are kept in memory: they may be in any order.
+
+    Each supervision has its file and line, or another place.
+    """
+    waiting: dict[str, list[tuple[SupervisionSegment, str]]] = {}
+    for one, place in supervisions:
+        waiting.setdefault(one.recording_id, []).append((one, place))
     for recording in recordings:
         own = waiting.pop(recording.id, None)
         if own is None:
             yield ReadRecording(recording.id, None, (WITHOUT_SUPERVISIONS,))
             continue
         cut = recording.to_cut()
-        cut.supervisions = own
-        yield ReadRecording(recording.id, cut)
+        cut.supervisions = [one for one, _ in own]
+        remarks = drop_bad_labels(cut, recording.id, {id(one): place for one, place in own})
+        yield ReadRecording(recording.id, cut, tuple(remarks))
     for name in waiting:
         yield ReadRecording(name, None, (WITHOUT_RECORDING,))
 

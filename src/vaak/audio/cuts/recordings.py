@@ -6,21 +6,23 @@ What is left out is counted and listed with the reason (``LeftOut``).
 from __future__ import annotations
 
 import logging
+import math
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from vaak.audio.audio_file import Header
 from vaak.audio.cuts.reading import EMPTY_TEXT, file_of
 from vaak.audio.embedded import PART, Part
-from vaak.audio.segments import Alignment, Segment
+from vaak.audio.segments import Alignment, Interval, Segment
 from vaak.core.errors import DataError
 
 if TYPE_CHECKING:
     from lhotse.cut import Cut
 
+log = logging.getLogger("vaak")
 LABELS_BEYOND_SECONDS = 0.5
 """Seconds that labels may go beyond their recording that are tolerated: annotators round, files are trimmed."""
 A_LITTLE_BEYOND = f"recordings with labels up to {LABELS_BEYOND_SECONDS} s beyond their end, cut off there"
@@ -28,6 +30,13 @@ FAR_BEYOND = f"recordings with labels more than {LABELS_BEYOND_SECONDS} s beyond
 OVERLAPPING = "recordings in which segments of one speaker overlap, merged"
 
 OTHER_LENGTH = "recordings whose headers say another length than they have (vaak data check lists both numbers)"
+
+
+BAD_LABELS = "labels of no length, or outside of their recording, left out"
+SHORTEST_SECONDS = 1e-4
+"""Of a label: less is no sample of most audio."""
+MOST_NAMED = 20
+"""Labels of a file that are named; of further ones there is the number."""
 
 
 class ReadRecording(NamedTuple):
@@ -66,6 +75,7 @@ class Labelled(NamedTuple):
     text: str | None = None
     alignment: dict[str, list[Times]] | None = None
     custom: dict[str, Any] | None = None
+    where: str = ""
 
 
 def times_of(alignment: Alignment) -> list[tuple[str, str | None, Times]]:
@@ -109,7 +119,7 @@ def label(cut: Any, labels: Sequence[Labelled]) -> None:
     from lhotse import SupervisionSegment
 
     cut.supervisions = []
-    for number, (segment, text, alignment, custom) in enumerate(labels):
+    for number, (segment, text, alignment, custom, _) in enumerate(labels):
         cut.supervisions.append(
             SupervisionSegment(
                 id=f"{cut.id}-{number:05}",
@@ -140,18 +150,84 @@ def within(labels: Sequence[Labelled], duration: float, where: str) -> tuple[lis
 
     Raises DataError if that is more than half of them: they are another recording's, or it is truncated.
     """
-    inside = [one._replace(segment=one.segment._replace(end=min(one.segment.end, duration))) for one in labels]
-    inside = [one for one in inside if one.segment.start < one.segment.end]
+    usable, remarks = usable_labels(labels, [(one.segment, one.where) for one in labels], duration, where)
+    inside = [one._replace(segment=one.segment._replace(end=min(one.segment.end, duration))) for one in usable]
     last = max((one.segment.end for one in labels), default=0.0)
     if last <= duration + 1e-3:
-        return inside, []
+        return inside, remarks
     seconds, kept = (sum(one.segment.end - one.segment.start for one in some) for some in (labels, inside))
     if kept < seconds / 2:
         raise DataError(
             f"{where}: most of its labels are beyond its end ({duration:.2f} s; they go to {last:.2f} s): they are of "
             "another recording, or this one is truncated"
         )
-    return inside, [A_LITTLE_BEYOND if last <= duration + LABELS_BEYOND_SECONDS else FAR_BEYOND]
+    return inside, [*remarks, A_LITTLE_BEYOND if last <= duration + LABELS_BEYOND_SECONDS else FAR_BEYOND]
+
+
+Label = TypeVar("Label")
+
+
+def usable_labels(
+    labels: Sequence[Label], times: Sequence[tuple[Segment | Interval, str]], duration: float, where: str
+) -> tuple[list[Label], list[str]]:
+    """The labels that have a length and begin in the recording, and a remark for each other one, which is named.
+
+    ``times`` has when each label is, and its file and line, unless its segment knows it, or they are ``where``.
+    """
+    kept, remarks = list[Label](), list[str]()
+    for one, (time, place) in zip(labels, times, strict=True):
+        reason = bad_times(time.start, time.end, duration)
+        if reason is None:
+            kept.append(one)
+        else:
+            remarks.append(BAD_LABELS)
+            name_label(place or getattr(time, "where", "") or where, reason)
+    return kept, remarks
+
+
+def bad_times(start: float, end: float, duration: float = math.inf) -> str | None:
+    """Why a label from ``start`` to ``end`` can't be used; None where it can.
+
+    >>> bad_times(1, 2, 3), bad_times(1, 1)
+    (None, 'from 1 to 1 s, has no length')
+    """
+    if not end - start >= SHORTEST_SECONDS:
+        return f"from {start:g} to {end:g} s, has no length"
+    if min(end, duration) - max(start, 0.0) < SHORTEST_SECONDS:
+        return f"from {start:g} to {end:g} s, is outside of its recording ({duration:.2f} s)"
+    return None
+
+
+_named: dict[str, set[str]] = {}
+
+
+def name_label(where: str, reason: str) -> None:
+    """Log, once in a process, that the label at a place is left out, and why; of many in a file, the first ones."""
+    named = _named.setdefault(where.rpartition(":")[0], set())
+    if where in named or len(named) > MOST_NAMED:
+        return
+    named.add(where)
+    if len(named) > MOST_NAMED:
+        log.warning("%s: further labels of this file are left out; they are counted", where)
+    else:
+        log.warning("%s: left out: a label %s", where, reason)
+
+
+def drop_bad_labels(cut: Any, where: str, places: Mapping[int, str] | None = None) -> list[str]:
+    """Take the labels of no length, or outside of it, from a cut of Lhotse; return a remark for each.
+
+    ``places`` has the file and line of a label by its id in Python; else its name follows ``where``.
+    """
+    remarks: list[str] = []
+    for part in [track.cut for track in cut.tracks] if hasattr(cut, "tracks") else [cut]:
+        own = list(getattr(part, "supervisions", ()))
+        named = [(places or {}).get(id(one)) or f"{where}, supervision {one.id}" for one in own]
+        times = [(Segment(one.start, one.end, ""), place) for one, place in zip(own, named, strict=True)]
+        kept, more = usable_labels(own, times, part.duration, where)
+        if more:
+            part.supervisions = kept
+            remarks += more
+    return remarks
 
 
 def set_uem(cut: Any, parts: list[tuple[float, float]] | None, where: str) -> None:
@@ -164,7 +240,6 @@ def set_uem(cut: Any, parts: list[tuple[float, float]] | None, where: str) -> No
     cut.custom = {**(cut.custom or {}), "uem": inside}
 
 
-log = logging.getLogger("vaak")
 WITHOUT_TEXT = "utterances without a text"
 UNUSABLE = "utterances that can't be used"
 

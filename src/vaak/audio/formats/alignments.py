@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from vaak.audio.formats.annotation_lines import decoded, read_content, read_ctm, seconds_of
-from vaak.audio.segments import PAUSE, Alignment, Interval, Segment, merged
+from vaak.audio.segments import PAUSE, Alignment, Interval, PlacedInterval, Segment, merged
 from vaak.core.errors import DataError, optional_import
 from vaak.core.storage.files import write_text
 
@@ -66,11 +66,14 @@ def _tier(values: _Values) -> tuple[str, list[Interval]]:
     intervals: list[Interval] = []
     for _ in range(values.count("number of intervals")):
         start = end = values.seconds("start")
+        where = values.where
         if NUM_TIMES[kind] == 2:
             end = values.seconds("end")
         if end < start:
             raise DataError(f"{values.where}: this interval ends at {end} s, but begins at {start} s")
-        intervals.append(Interval(start, end, values.text("text").strip()))
+        interval = PlacedInterval(start, end, values.text("text").strip())
+        interval.where = where
+        intervals.append(interval)
     return name, intervals
 
 

@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-from vaak.audio.segments import Segment
+from vaak.audio.segments import PlacedSegment, Segment
 from vaak.core.errors import DataError
 from vaak.core.matching import quote_names
 from vaak.core.storage.files import demand_file, write_text
@@ -277,7 +277,9 @@ def _rttm_file(path: Path) -> dict[str, list[Segment]]:
             start, duration = line.seconds(3, "start"), line.seconds(4, "duration")
             recording, speaker = line.name(1, "recording"), line.name(7, "speaker")
             # Without rounding, 0.1 + 0.2 would end after a segment that begins at 0.3.
-            recordings.setdefault(recording, []).append(Segment(start, round(start + duration, 9), speaker))
+            segment = PlacedSegment(start, round(start + duration, 9), speaker)
+            segment.where = line.where
+            recordings.setdefault(recording, []).append(segment)
         elif line.fields[0] not in OTHER_TYPES:
             raise DataError(f"{line.where}: an RTTM line begins with SPEAKER or another type, not {line.fields[0]!r}")
     return recordings

@@ -12,7 +12,7 @@ from vaak.audio.config import AudioConfig, DatasetConfig
 from vaak.audio.corpora.corpus import AudioCorpus
 from vaak.audio.corpora.folders import UNLABELLED, WITHOUT_AUDIO
 from vaak.audio.cuts.reading import lacks_times, segments_of
-from vaak.audio.cuts.recordings import A_LITTLE_BEYOND, FAR_BEYOND, OVERLAPPING
+from vaak.audio.cuts.recordings import A_LITTLE_BEYOND, BAD_LABELS, FAR_BEYOND, OVERLAPPING
 from vaak.audio.formats.alignments import Interval, write_textgrid
 from vaak.audio.segments import Segment
 from vaak.core.errors import DataError
@@ -79,7 +79,7 @@ def test_what_does_not_fit_is_counted(tmp_path: Path):
     assert found["silent"] == ()
     statistics = there.statistics["train"]
     assert statistics.dropped == {UNLABELLED: 1, WITHOUT_AUDIO: 1}
-    assert statistics.remarks == {OVERLAPPING: 1, A_LITTLE_BEYOND: 1, FAR_BEYOND: 1}
+    assert statistics.remarks == {OVERLAPPING: 1, A_LITTLE_BEYOND: 1, FAR_BEYOND: 1, BAD_LABELS: 1}
     about = statistics.to_json()
     assert about["cuts"] == about["resampled"] == 4
     assert (about["seconds"], about["speech_seconds"], about["overlap_seconds"]) == (8, 6, 1.3)
