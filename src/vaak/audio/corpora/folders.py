@@ -58,6 +58,7 @@ from vaak.audio.formats.alignments import (
 from vaak.audio.formats.annotation_lines import Word, read_ctm, read_rttm, read_uem
 from vaak.audio.segments import Alignment, Segment, merged, window_of
 from vaak.core.errors import DataError
+from vaak.core.matching import fold_name
 from vaak.core.storage.tables import Table, TableRow
 from vaak.core.terminal import followed
 
@@ -65,6 +66,7 @@ if TYPE_CHECKING:
     from lhotse.cut import Cut
 
 UNLABELLED = "audio files without RTTM or TextGrid"
+NAMED_OTHERWISE = "recordings whose annotations differ in the case, spaces or Unicode form of the name"
 WITHOUT_AUDIO = "recordings of RTTM files that have no audio"
 
 
@@ -119,7 +121,8 @@ class FolderReader(CorpusReader):
         for path, reason in why_not(found.not_read).items():
             yield ReadRecording(path.name, None, (reason,))
         own = Annotations(path for path in found.annotations if path.suffix.lower() == ".rttm")
-        everyone = {name for part in self._found.values() for path in part.audio for name in names_of(path)}
+        audio = [path for part in self._found.values() for path in part.audio]
+        everyone = {name for path in audio for name in (*names_of(path), own.name_of(path))}
         for name in own.without_audio(everyone):
             yield ReadRecording(name, None, (WITHOUT_AUDIO,))
 
@@ -144,6 +147,8 @@ def labelled_cut(audio: Path, annotations: Path | None = None) -> Cut:
 def _reading(name: str, path: Path, annotations: Annotations, without_labels: bool = False) -> ReadRecording:
     """A recording with its labels; ``without_labels``, also one that has none yet: an alignment may give it some."""
     labels, remarks = annotations.labels_of(name)
+    if name not in names_of(path):
+        remarks = [NAMED_OTHERWISE, *remarks]
     if labels is None and not without_labels:
         return ReadRecording(name, None, (UNLABELLED,))
     header = read_header(path)
@@ -207,11 +212,13 @@ class Annotations:
                 self._silent.add(path.stem)
 
     def name_of(self, audio: Path) -> str:
-        """The recording's name in the annotations; its own name if there are none."""
+        """The recording's name in the annotations, if only one is its own or alike; else its own name."""
+        known = self._silent.union(*self._said.values())
         for name in names_of(audio):
-            if name in self._silent or any(name in said for said in self._said.values()):
+            if name in known:
                 return name
-        return audio.stem
+        alike = [name for name in known if fold_name(name) == fold_name(audio.stem)]
+        return alike[0] if len(alike) == 1 else audio.stem
 
     def labels_of(self, name: str) -> tuple[list[Labelled] | None, list[str]]:
         """Who speaks when, by RTTM or by the tiers of a TextGrid, and remarks; None if there is neither.

@@ -10,7 +10,7 @@ import pytest
 from tiny_audio import write_audio
 from vaak.audio.config import AudioConfig, DatasetConfig
 from vaak.audio.corpora.corpus import AudioCorpus
-from vaak.audio.corpora.folders import UNLABELLED, WITHOUT_AUDIO
+from vaak.audio.corpora.folders import NAMED_OTHERWISE, UNLABELLED, WITHOUT_AUDIO
 from vaak.audio.cuts.reading import lacks_times, segments_of
 from vaak.audio.cuts.recordings import A_LITTLE_BEYOND, BAD_LABELS, FAR_BEYOND, OVERLAPPING
 from vaak.audio.formats.alignments import Interval, write_textgrid
@@ -239,3 +239,12 @@ def test_one_segment_of_all_of_a_recording_has_times(tmp_path: Path):
     (tmp_path / "a.rttm").write_text(rttm(("a", 0.0, 3.0, "Ann")))
     [cut] = corpus(tmp_path).cuts("train")
     assert not lacks_times(cut)
+
+
+def test_names_that_differ_only_in_how_they_are_written_are_one_recording(tmp_path: Path):
+    recordings(tmp_path, "Call.wav", "board meeting.wav", "cafe\u0301.wav", "one.wav")
+    said = rttm(("call", 0, 1, "A"), ("board_meeting", 0, 1, "A"), ("caf\u00e9", 0, 1, "A"), ("two", 0, 1, "A"))
+    (tmp_path / "all.rttm").write_text(said)
+    there = corpus(tmp_path)
+    assert {cut.id for cut in there.cuts("train")} == {"board_meeting", "caf\u00e9", "call"}
+    assert there.statistics["train"].dropped == {NAMED_OTHERWISE: 3, UNLABELLED: 1, WITHOUT_AUDIO: 1}
