@@ -206,7 +206,10 @@ class AudioCorpus(SplitCorpus[ReadRecording, "Cut", AudioStatistics]):
             counts.remarks.update(remarks)
             try:
                 if digest_of(cut.id) in seen:
-                    raise DataError(f"{self.where}: {split} has two cuts with the name {cut.id}; names must be unique")
+                    remedy = "give each an id of its own, or remove what is there twice"
+                    raise DataError(
+                        f"{self.where}: {split} has two cuts with the name {cut.id}; names must be unique: {remedy}"
+                    )
                 seen.add(digest_of(cut.id))
                 if self.alignments is not None and not self.alignments.attach(cut):
                     if self.dataset.type == "folder" and not cut.supervisions:

@@ -380,8 +380,9 @@ class AlignmentFolder:
         """
         if hasattr(cut, "tracks"):
             return False
-        name = cut.id if cut.id in self._paths else cut.recording_id
-        if name not in self._paths:
+        names = (cut.id, cut.recording_id, Path(cut.recording_id).stem)
+        name = next((one for one in names if one in self._paths), None)
+        if name is None:
             return False
         alignment = self._words[name] if name in self._words else read_alignment(self._paths[name])
         if name != cut.id and cut.start > 0:

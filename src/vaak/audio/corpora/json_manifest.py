@@ -24,10 +24,10 @@ import difflib
 import gzip
 import json
 import math
-from collections.abc import Iterator, Sequence
-from functools import partial
+from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property, partial
 from itertools import islice
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any, NamedTuple
 
 from vaak.audio.audio_file import is_audio, read_header
@@ -50,9 +50,10 @@ from vaak.audio.cuts.recordings import (
 )
 from vaak.audio.embedded import Part
 from vaak.audio.formats.alignments import alignment_of_json, read_alignment
-from vaak.audio.formats.annotation_lines import read_rttm, read_uem
+from vaak.audio.formats.annotation_lines import as_seconds, read_rttm, read_uem
 from vaak.audio.segments import Alignment, Segment, merged
 from vaak.core.errors import DataError
+from vaak.core.splits import digest_of
 from vaak.core.storage.tables import ENDINGS, Table, is_table
 from vaak.core.terminal import followed
 
@@ -81,13 +82,14 @@ class JsonReader(CorpusReader):
         self._manifests, self._columns = entries_of(dataset), dataset.columns
         self.given = tuple(self._manifests)
         self.files = sorted({path for paths in self._manifests.values() for path in paths})
+        self._names = {split: EntryNames(partial(self._entries_of, split)) for split in self.given}
         for path in self.files:
             if path.is_dir():
                 raise DataError(f"datasets, {dataset.name}: {path} is a folder; give its manifests, {path}/*.jsonl")
 
     def read(self, split: str) -> Iterator[ReadRecording]:
         for path in self._manifests[split]:
-            is_shared = sum(path in paths for paths in self._manifests.values()) > 1
+            is_shared = self._is_shared(path)
             for where, given, problem in followed(manifest_lines(path), f"recordings of {split}"):
                 if problem is not None:
                     yield ReadRecording(where, None, problem=problem)
@@ -100,7 +102,19 @@ class JsonReader(CorpusReader):
                     )
                 if not is_shared or SPLIT_NAMES.get(own, own) == split:
                     name = str(entry.get("audio", where))
-                    yield attempted(name, partial(reading_of, entry, (path.parent, *self.roots), where))
+                    unnamed = self._names[split].name(entry)
+                    yield attempted(name, partial(reading_of, entry, (path.parent, *self.roots), where, None, unnamed))
+
+    def _entries_of(self, split: str) -> Iterator[dict[str, Any]]:
+        for path in self._manifests[split]:
+            for where, given, problem in manifest_lines(path):
+                entry = given if problem is not None else given | _rename_columns(given, self._columns, where)
+                own = str(entry.get("split"))
+                if problem is None and (not self._is_shared(path) or SPLIT_NAMES.get(own, own) == split):
+                    yield entry
+
+    def _is_shared(self, path: Path) -> bool:
+        return sum(path in paths for paths in self._manifests.values()) > 1
 
     def demand_texts(self) -> None:
         for path in self.files:
@@ -178,10 +192,67 @@ def json_lines(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
         raise DataError(f"{path}: can't be read: {reason}") from error
 
 
-def reading_of(entry: dict[str, Any], folders: Sequence[Path], where: str, part: Part | None = None) -> ReadRecording:
+class EntryNames:
+    """What cuts of lines without an ``id`` are called: the file's name; of a section, with where it begins.
+
+    Where several lines of a split would have one name, each has its folders before it, as the manifest writes them,
+    and a section its end: ``a/1.wav`` and ``b/1.wav`` are ``a-1`` and ``b-1``. So a name depends on its line, and on
+    whether another would have the same, but not on the order of lines, nor on how many others there are.
+    """
+
+    def __init__(self, entries: Callable[[], Iterator[dict[str, Any]]]) -> None:
+        """``entries`` are all lines, which are read once, for the first name that is asked for."""
+        self._entries = entries
+
+    @cached_property
+    def _shared(self) -> set[int]:
+        """Digests of the names that several lines would have."""
+        seen, shared = set[int](), set[int]()
+        for entry in self._entries():
+            if (name := _short_name(entry)) is not None:
+                digest = digest_of(name)
+                (shared if digest in seen else seen).add(digest)
+        return shared
+
+    def name(self, entry: dict[str, Any]) -> str | None:
+        """Return the name of a line; None where it has an id, or no audio."""
+        short = _short_name(entry)
+        if short is None or digest_of(short) not in self._shared:
+            return short
+        audio, duration = PurePath(str(entry["audio"])), _seconds(entry.get("duration"))
+        parts = [one for one in audio.with_suffix("").parts if one not in ("..", audio.anchor)]
+        begin = _seconds(entry.get("offset")) or 0.0
+        if begin > 0 or duration is not None:
+            parts.append(as_seconds(begin))
+        if duration is not None:
+            parts.append(as_seconds(begin + duration))
+        return "-".join(parts)
+
+
+def _short_name(entry: dict[str, Any]) -> str | None:
+    audio, own = entry.get("audio"), [entry.get(key) not in (None, "") for key in ("id", "uri")]
+    if any(own) or not isinstance(audio, str) or not audio:
+        return None
+    begin = _seconds(entry.get("offset"))
+    return f"{PurePath(audio).stem}-{as_seconds(begin)}" if begin else PurePath(audio).stem
+
+
+def _seconds(value: Any) -> float | None:
+    """A number of a line; None for what isn't one, which whoever reads the line refuses."""
+    is_number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    return float(value) if is_number else None
+
+
+def reading_of(
+    entry: dict[str, Any],
+    folders: Sequence[Path],
+    where: str,
+    part: Part | None = None,
+    unnamed: str | None = None,
+) -> ReadRecording:
     """The recording of a line, whose files are in ``folders``; its audio may be a ``part`` of one.
 
-    Raises DataError, with ``where`` it is.
+    ``unnamed`` is its name where the line has none. Raises DataError, with ``where`` it is.
     """
     audio = _text(entry, "audio", where)
     if audio is None:
@@ -208,10 +279,11 @@ def reading_of(entry: dict[str, Any], folders: Sequence[Path], where: str, part:
     if alignment is not None:
         labels = list(aligned(labels, times_of(alignment)))
     kept, more = within(labels, cut.duration, where)
+    stem, cut.id = cut.id, _text(entry, "id", where) or _text(entry, "uri", where) or unnamed or cut.id
     label(cut, kept)
     uem = _text(entry, "uem", where)
     if uem is not None:
-        set_uem(cut, _annotations_of(read_uem(named_file(folders, uem, where)), cut.id, uem, where), where)
+        set_uem(cut, _annotations_of(read_uem(named_file(folders, uem, where)), stem, uem, where), where)
     return ReadRecording(audio, cut, (*remarks, *more, *header_remarks(header)))
 
 
@@ -360,6 +432,7 @@ class SplitFolderReader(JsonReader):
             split: [path for path in paths if path.suffix.lower() == ".json"] or list(filter(is_audio, paths))
             for split, paths in found.items()
         }
+        self._names = {split: EntryNames(partial(self._entries_of, split)) for split in self.given}
         read = [path for split in self.given for path in self._manifests[split] or self._others[split]]
         texts = [path.with_suffix(".txt") for path in read if is_audio(path)]
         self.files = [*read, *(path for path in texts if path.exists())]

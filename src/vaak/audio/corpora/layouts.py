@@ -19,7 +19,7 @@ import os
 import re
 from abc import abstractmethod
 from collections import defaultdict
-from collections.abc import Container, Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
@@ -27,7 +27,7 @@ from typing import Any, ClassVar, NamedTuple
 from vaak.audio.audio_file import is_audio
 from vaak.audio.config import AudioConfig, DatasetConfig
 from vaak.audio.corpora.entries import CorpusReader, entries_of, place_of
-from vaak.audio.corpora.json_manifest import KNOWN, json_lines, reading_of
+from vaak.audio.corpora.json_manifest import KNOWN, EntryNames, json_lines, reading_of
 from vaak.audio.cuts.recordings import ReadRecording, attempted
 from vaak.audio.embedded import Part
 from vaak.audio.formats.annotation_lines import decoded, read_content
@@ -91,9 +91,14 @@ class LayoutReader(CorpusReader):
         super().__init__(dataset)
         self.where = f"datasets, {dataset.name}"
         folder = Path(dataset.corpus_dir or Path(audio.corpus_dir) / dataset.name).expanduser()
-        if not folder.is_dir():
+        named = [Path(name).expanduser() for split in SPLITS for name in getattr(dataset, split)]
+        if named and not folder.is_dir() and all(path.is_absolute() for path in named):
+            folder = named[0].parent  # corpus_dir isn't needed: it says what names are relative to
+            found = [folder]
+        elif not folder.is_dir():
             raise DataError(f"{self.where}: corpus_dir: no such folder: {folder}")
-        found = self.roots_in(folder)  # the folder itself, or the only corpus in it
+        else:
+            found = self.roots_in(folder)  # the folder itself, or the only corpus in it
         if len(found) > 1:
             names = ", ".join(str(one.relative_to(folder)) for one in found[:10])
             hint = f"give one: corpus_dir: {found[0]}"
@@ -150,7 +155,17 @@ class LayoutReader(CorpusReader):
     def reading(self, line: Line, part: Path) -> ReadRecording:
         if line.problem is not None:
             raise line.problem
-        return reading_of(line.entry, self.folders_of(part), line.where, line.part)
+        unnamed = self.names[part].name(line.entry)
+        return reading_of(line.entry, self.folders_of(part), line.where, line.part, unnamed)
+
+    @cached_property
+    def names(self) -> dict[Path, EntryNames]:
+        """What lines without an id are called, by the part of a split that they are in."""
+
+        def entries(parts: Sequence[Path]) -> Iterator[Row]:
+            return (line.entry for part in parts for line in self.lines(part))
+
+        return {part: EntryNames(partial(entries, parts)) for parts in self.parts.values() for part in parts}
 
     def read(self, split: str) -> Iterator[ReadRecording]:
         lines = ((line, part) for part in self.parts[split] for line in self.lines(part))
