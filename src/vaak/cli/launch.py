@@ -9,6 +9,7 @@ import typer
 
 from vaak.cli.arguments import Arguments, TrustCode, files_and_overrides, load_for_processes
 from vaak.core.errors import UserError
+from vaak.core.secrets import hide_arguments
 
 if TYPE_CHECKING:
     from vaak.config.experiment import Experiment
@@ -44,6 +45,12 @@ def slurm(
     from vaak.runs.clusters import slurm_script, submit
 
     experiment, given = _checked(arguments, trust_code)
+    for argument, shown in zip(given, hide_arguments(given), strict=True):
+        if argument != shown:
+            raise UserError(
+                f"{shown} is a secret, and the job's file would have it: give a variable in its place, such as "
+                "'api_key=${MY_KEY}' in single quotes, and export that variable before you submit"
+            )
     number = (0 if experiment.training.device == "cpu" else processes) if gpus is None else gpus
     requests = [f"--nodes={nodes}", f"--ntasks-per-node={processes}"]
     requests += [*([f"--gpus-per-node={number}"] if number else []), *([f"--time={time}"] if time else [])]

@@ -174,11 +174,11 @@ def hide_arguments(arguments: Sequence[str]) -> list[str]:
     """A command line without its secrets: ``--api-key K`` and ``a.api_key=K`` lose their values."""
     shown: list[str] = []
     for before, argument in zip(("", *arguments), arguments, strict=False):
-        key, equals, _ = argument.partition("=")
+        key, equals, value = argument.partition("=")
         if before.startswith("--") and "=" not in before and is_secret_key(before) and not argument.startswith("--"):
             shown.append(HIDDEN)
         elif equals and re.fullmatch(r"[\w.+-]+", key) and is_secret_path(key.lstrip("-")):
-            shown.append(f"{key}={HIDDEN}")
+            shown.append(argument if REFERENCE.fullmatch(value) else f"{key}={HIDDEN}")
         else:
             shown.append(hide_pairs(hide_secrets(argument)))
     return shown

@@ -20,7 +20,7 @@ from typing import Any
 from vaak.config.yaml.text import read_yaml, yaml_text
 from vaak.config.yaml.tree import to_plain
 from vaak.core.errors import UserError
-from vaak.core.secrets import is_secret, refer
+from vaak.core.secrets import OWN_PREFIX, is_secret, refer
 from vaak.core.storage.files import read_json
 from vaak.report.tables import markdown_table
 
@@ -298,7 +298,7 @@ def options_of(run: Path) -> dict[str, Any]:
     """
     path = run / "config.yml"
     try:
-        text = REFERRING.sub(_without_secret, path.read_text(encoding="utf-8"))
+        text = OWN_REFERENCE.sub("", REFERRING.sub(_without_secret, path.read_text(encoding="utf-8")))
         if re.search(r"(?<!\$)\$\{", text):
             return {}
         found = to_plain(read_yaml(path))
@@ -307,7 +307,8 @@ def options_of(run: Path) -> dict[str, Any]:
     return refer(found) if isinstance(found, dict) else {}
 
 
-REFERRING = re.compile(r"^[ -]*([\w.-]+): (\$\{\w+\})$", re.MULTILINE)
+OWN_REFERENCE = re.compile(rf"\$\{{{OWN_PREFIX}\w+\}}")
+REFERRING = re.compile(r"(?<![\w.-])([\w.-]+): \"(\$\{\w+\})\"")
 
 
 def _without_secret(line: re.Match[str]) -> str:

@@ -335,22 +335,22 @@ def yaml_text(value: dict[str, Any], indent: int = 0) -> str:
 def entry_text(key: str, value: Any, indent: int = 0) -> str:
     """``key: value`` as lines."""
     margin = " " * indent
-    if isinstance(value, str) and REFERENCE.fullmatch(value) and is_secret(key, value):
-        return f"{margin}{_key_text(key)}: {value}\n"
     if isinstance(value, dict) and value:
         return f"{margin}{_key_text(key)}:\n{yaml_text(value, indent + 2)}"
     if isinstance(value, list) and value and all(isinstance(item, dict) and item for item in value):
         items = "".join(f"{margin}  - {yaml_text(item, indent + 4)[indent + 4 :]}" for item in value)
         return f"{margin}{_key_text(key)}:\n{items}"
-    return f"{margin}{_key_text(key)}: {flow_text(value)}\n"
+    return f"{margin}{_key_text(key)}: {flow_text(value, key)}\n"
 
 
-def flow_text(value: Any) -> str:
-    """A value on one line."""
+def flow_text(value: Any, key: str = "") -> str:
+    """A value on one line; ``key`` is its option's, by which a reference to a secret is told from other text."""
     if isinstance(value, dict):
-        return "{" + ", ".join(f"{_key_text(key)}: {flow_text(item)}" for key, item in value.items()) + "}"
+        return "{" + ", ".join(f"{_key_text(name)}: {flow_text(item, name)}" for name, item in value.items()) + "}"
     if isinstance(value, list):
-        return "[" + ", ".join(map(flow_text, value)) + "]"
+        return "[" + ", ".join(flow_text(item, key) for item in value) + "]"
+    if isinstance(value, str) and REFERENCE.fullmatch(value) and is_secret(key, value):
+        return f'"{value}"'
     return scalar_text(value)
 
 

@@ -14,7 +14,8 @@ from vaak.config.experiment import experiment_type
 from vaak.config.load import load
 from vaak.config.resolved import as_yaml, resolved_values
 from vaak.config.tasks import built_in
-from vaak.config.yaml.text import yaml_text
+from vaak.config.yaml.text import read_yaml, yaml_text
+from vaak.config.yaml.tree import to_plain
 from vaak.core import secrets
 from vaak.core.secrets import hide_secrets, is_secret_key, mask, refer
 
@@ -101,8 +102,8 @@ def test_a_run_has_no_secrets_and_resumes_with_them(
     assert not [one for one in LITERALS if one in out + err]
     assert "uploading, ***, https://me:***@h" in (run / "train.log").read_text()
     stored = (run / "config.yml").read_text()
-    assert "api_key: ${VAAK_SECRET_TRAINING_CALLBACKS_0_API_KEY}\n" in stored
-    assert "password: ${OWN_SECRET}\n" in stored
+    assert 'api_key: "${VAAK_SECRET_TRAINING_CALLBACKS_0_API_KEY}"\n' in stored
+    assert 'password: "${OWN_SECRET}"\n' in stored
     assert "Accept: text" in stored
     log = (run / "train.log").read_text()
     assert "training.callbacks.0.api_key is a secret, stored nowhere; the run refers to it by ${VAAK_SECRET_TR" in log
@@ -135,6 +136,17 @@ def test_a_run_has_no_secrets_and_resumes_with_them(
     assert found_in(run) == []
     code, out, err = vaak(*resume, "training.callbacks.0.api_key=", "training.max_steps=7")
     assert KEY not in out + err
+
+
+def test_a_job_file_has_none(vaak: Vaak, config: Path, tmp_path: Path):
+    launch = ("launch", "slurm", config, f"run_dir={tmp_path / 'run'}", "--output", tmp_path / "job")
+    code, out, err = vaak(*launch, f"training.callbacks.0.api_key={KEY}")
+    assert (code, KEY in out + err, (tmp_path / "job").exists()) == (2, False, False)
+    assert "training.callbacks.0.api_key=*** is a secret" in err
+    code, out, err = vaak(*launch, "training.callbacks.0.api_key=${OWN_SECRET}")
+    assert code == 0, err
+    assert "'training.callbacks.0.api_key=${OWN_SECRET}'" in (tmp_path / "job").read_text()
+    assert found_in(tmp_path / "job") == []
 
 
 @pytest.mark.parametrize(
@@ -178,13 +190,22 @@ def test_names_that_look_like_secrets():
 
 
 def test_what_is_stored_reads_back_as_the_same_reference(tmp_path: Path):
-    values = {"a": [{"api_key": KEY, "size": 3}], "url": f"http://x?sig={TOKEN}", "text": "password: none", "n": None}
+    values = {
+        "a": [{"api_key": KEY, "size": 3}],
+        "url": f"http://x?sig={TOKEN}",
+        "text": "password: none",
+        "n": None,
+        "tokens": [f"http://x?sig={TOKEN}"],
+    }
     stored = refer(values)
     assert stored["a"][0] == {"api_key": "${VAAK_SECRET_A_0_API_KEY}", "size": 3}
     assert (stored["text"], stored["n"]) == ("password: none", None)
     assert refer(stored) == stored
     assert mask(values) == mask(stored)
     assert "$$" not in yaml_text(stored)
+    path = tmp_path / "stored.yml"
+    path.write_text(yaml_text(stored))
+    assert to_plain(read_yaml(path)) == stored
     assert hide_secrets(f"at {KEY}") == "at ***"
 
 
