@@ -247,4 +247,5 @@ def test_names_that_differ_only_in_how_they_are_written_are_one_recording(tmp_pa
     (tmp_path / "all.rttm").write_text(said)
     there = corpus(tmp_path)
     assert {cut.id for cut in there.cuts("train")} == {"board_meeting", "caf\u00e9", "call"}
-    assert there.statistics["train"].dropped == {NAMED_OTHERWISE: 3, UNLABELLED: 1, WITHOUT_AUDIO: 1}
+    assert there.statistics["train"].dropped == {UNLABELLED: 1, WITHOUT_AUDIO: 1}
+    assert there.statistics["train"].remarks == {NAMED_OTHERWISE: 3}
