@@ -40,7 +40,8 @@ def corpus_of_texts(root: Path) -> dict[str, Any] | None:
     sizes = Counter(dict.fromkeys(ENDINGS, 0))
     for path in files:
         sizes[path.suffix.lower()] += path.stat().st_size
-    ending = max(sizes, key=lambda one: sizes[one])
+    there = {path.suffix.lower() for path in files}
+    ending = max((one for one in sizes if one in there), key=lambda one: sizes[one])  # of empty files, too
     files = [path for path in files if path.suffix.lower() == ending]
     corpus = _options_for(ending, columns_of(files[0]))
     if corpus is None:
