@@ -77,7 +77,7 @@ def _note_own(link: Path, aim: str) -> None:
 
 def demand_no_link(path: Path) -> None:
     """Raise LinkError where a file in a guarded folder would be written through a link, or is no file."""
-    if _root(path) is not None:
+    if _from_root(path) is not None:
         with open_parent(path) as (parent, name):
             _demand_plain(path, parent, name)
 
@@ -112,14 +112,15 @@ def open_parent(path: Path) -> Iterator[tuple[int | None, str]]:
     Below a guarded folder no link is followed on the way; elsewhere, and where the system has no such descriptors, the
     descriptor is None and the name is the path. Raises LinkError where a folder on the way is a link.
     """
-    root = _root(path) if BY_DESCRIPTOR else None
-    if root is None:
+    found = _from_root(path) if BY_DESCRIPTOR else None
+    if found is None:
         yield None, str(path)
         return
-    place, descriptor = root, os.open(root, os.O_RDONLY | A_FOLDER)
+    place, names = found
+    descriptor = os.open(place, os.O_RDONLY | A_FOLDER)
     try:
-        for name in Path(os.path.relpath(os.path.abspath(path.parent), root)).parts:
-            place = os.path.join(place, name)
+        for name in names:
+            place = f"{place}{os.sep}{name}"
             inner = _open_folder(place, name, descriptor)
             os.close(descriptor)
             descriptor = inner
@@ -144,12 +145,17 @@ def _open_folder(place: str, name: str, parent: int) -> int:
         return os.open(name, os.O_RDONLY | A_FOLDER, dir_fd=parent)
 
 
-def _root(path: Path) -> str | None:
-    """The guarded folder that a path is below, the highest one; None where it is below none."""
+def _from_root(path: Path) -> tuple[str, list[str]] | None:
+    """The highest guarded folder that a path is below, and the folders from there on; None where it is below none."""
     if not _guarded:
         return None
-    parents = Path(os.path.abspath(path)).parents
-    return next((str(parent) for parent in reversed(parents) if str(parent) in _guarded), None)
+    names = os.path.abspath(path).split(os.sep)[:-1]
+    root = ""
+    for number, name in enumerate(names):
+        root = f"{root}{os.sep}{name}" if number else name
+        if root in _guarded:
+            return root, names[number + 1 :]
+    return None
 
 
 def _demand_plain(path: Path, parent: int | None, name: str) -> None:
