@@ -57,6 +57,8 @@ class Header(NamedTuple):
     is_opus: bool
     said: int | None = None
     """Samples by the file's own header; None if it doesn't say."""
+    note: str = ""
+    """What is odd about the file besides, in words."""
 
     @property
     def duration(self) -> float:
@@ -65,13 +67,13 @@ class Header(NamedTuple):
 
     @property
     def difference(self) -> str:
-        """What the header says and what there is, where that isn't the same; else empty."""
+        """What the header says and what there is, where that isn't the same, or what else is odd; else empty."""
         if self.said is None or self.said == self.num_samples:
-            return ""
+            return self.note
         seconds = self.said / self.sampling_rate
         return (
             f"its header says {self.said:,} samples ({seconds:.3f} s), but there are {self.num_samples:,} "
-            f"({self.duration:.3f} s)"
+            f"({self.duration:.3f} s){'; ' if self.note else ''}{self.note}"
         )
 
 
@@ -180,8 +182,9 @@ class AudioFile:
         if len(columns) == 1:
             return piece[:, columns[0]]
         chosen = piece if len(columns) == piece.shape[1] else piece[:, list(columns)]
-        mixed: np.ndarray = chosen.mean(axis=1)
-        self.levels.add(chosen, mixed)
+        with np.errstate(all="ignore"):  # samples that aren't numbers are refused where all were read
+            mixed: np.ndarray = chosen.mean(axis=1)
+            self.levels.add(chosen, mixed)
         return mixed
 
     def _is_damaged(self, place: int, reason: str) -> DataError:
@@ -256,7 +259,7 @@ def _header_of(file: Any, path: Path | Part) -> Header:
         raise DataError(f"{path}: this file holds no samples; download it again or remove it")
     if held > LONGEST:
         raise DataError(f"{path}: its header doesn't contain its length; convert it to FLAC or WAV")
-    header = Header(file.samplerate, held, file.channels, file.subtype == "OPUS", contents.said)
+    header = Header(file.samplerate, held, file.channels, file.subtype == "OPUS", contents.said, contents.note)
     if contents.said is not None and held < contents.said - TOLERATED_SECONDS * file.samplerate:
         raise DataError(f"{path}: {header.difference}: it is truncated; download it again or remove it")
     return header

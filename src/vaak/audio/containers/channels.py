@@ -49,7 +49,9 @@ class ChannelLevels:
                 f"channel {', '.join(map(str, silent))} of {number} is silent, so the mean of all is {level:.0f} dB "
                 "quieter; take the channel that has sound",
             )
-        left = self.mean_power / (self.power.mean() or 1.0)
+        if not np.isfinite(self.power).all():
+            return
+        left = self.mean_power / self.power.mean()
         if left < CANCELLED:
             yield (
                 "cancelling",

@@ -25,6 +25,8 @@ class Contents(NamedTuple):
     """Samples that are there; None: as many as libsndfile finds in the pieces."""
     pieces: tuple[Piece, ...] = ()
     """What libsndfile is to read in place of the file; empty: the file as it is."""
+    note: str = ""
+    """What is odd about the file besides, in words."""
 
 
 def open_bytes(path: Path | Part) -> BinaryIO:

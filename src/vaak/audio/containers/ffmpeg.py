@@ -62,7 +62,15 @@ def _decode_whole(path: Path, size: int, changed: int) -> bytes | None:
                 for frame in (*container.decode(stream), None):
                     for part in packed.resample(frame):
                         writer.write(part.to_ndarray().reshape(-1, channels))
-    except (av.FFmpegError, IndexError, ValueError) as error:
+                num_samples = writer.frames
+    except (
+        av.FFmpegError,
+        AttributeError,
+        IndexError,
+        ValueError,
+    ) as error:  # a stream of an unknown codec has no context
         reason = str(error) or type(error).__name__
         raise DataError(f"{path}: FFmpeg can't decode this ({reason}); convert it to FLAC or WAV") from error
+    if not num_samples:
+        raise DataError(f"{path}: FFmpeg finds no samples in this; download it again or remove it")
     return samples.getvalue()

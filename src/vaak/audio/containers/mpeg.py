@@ -79,6 +79,18 @@ class Summary(NamedTuple):
     extra: bytes = b""
 
 
+def _describe_odd(before: bytes, between: int, is_cut: bool) -> str:
+    """What is in a file that isn't a frame: zeros before the first one are padding."""
+    found = []
+    if any(before):
+        found.append(f"{len(before):,} bytes before its first frame are no audio")
+    if between:
+        found.append(f"{between:,} bytes between its frames are no audio: it is damaged there")
+    if is_cut:
+        found.append("its last frame is cut short, and isn't read")
+    return "; ".join(found)
+
+
 def may_begin(head: bytes) -> bool:
     """Whether a file that begins so may be MPEG audio: with a frame, or a tag."""
     return head[:3] == b"ID3" or (len(head) > 2 and head[0] == 0xFF and SIZES[head[1] << 8 | head[2]] > 0)
@@ -88,17 +100,19 @@ def count_frames(file: BinaryIO) -> Contents:
     """What MPEG audio holds; nothing is counted in a file without frames."""
     file.seek(0)
     content = file.read()
-    first = _find_frame(content, _skip_tags(content), LONGEST_JUNK)
+    begin = _skip_tags(content)
+    first = _find_frame(content, begin, LONGEST_JUNK)
     if first is None:
         return Contents()
     kind = content[first + 1] << 8 | content[first + 2]
     summary = _read_summary(content, first)
     start = _find_frame(content, first + summary.size, LONGEST_JUNK, kind) if summary else first
-    number, end = (0, 0) if start is None else _walk(content, start, kind)
+    number, end, between = (0, 0, 0) if start is None else _walk(content, start, kind)
     if start is None or not number:
         return Contents()
     per_frame = _samples_per_frame(content[first + 1])
-    said = None
+    said, note = None, _describe_odd(content[begin:first], between, end > len(content))
+    end = min(end, len(content))
     if summary is not None and summary.num_frames:
         said = summary.num_frames * per_frame - summary.gapless.cut
     if summary is None or not summary.gapless.delay:
@@ -106,11 +120,11 @@ def count_frames(file: BinaryIO) -> Contents:
         # frames are added that nobody reads, until that is enough.
         one = content[start : start + SIZES[content[start + 1] << 8 | content[start + 2]]]
         missing = max(0, number - (end - start) // len(one)) + 4
-        return Contents(said=said, held=number * per_frame, pieces=((start, end - start), one * missing))
+        return Contents(said=said, held=number * per_frame, pieces=((start, end - start), one * missing), note=note)
     if summary.num_frames == number:
-        return Contents(said=said)
+        return Contents(said=said, note=note)
     header = _make_summary(content[first : first + 4], number, summary)
-    return Contents(said=said, pieces=(header, (start, end - start)))
+    return Contents(said=said, pieces=(header, (start, end - start)), note=note)
 
 
 def _skip_tags(content: bytes) -> int:
@@ -142,10 +156,10 @@ def _find_frame(content: bytes, start: int, most: int, kind: int | None = None) 
     return None
 
 
-def _walk(content: bytes, start: int, kind: int) -> tuple[int, int]:
-    """The number of whole frames from ``start`` on, and where the last one ends; what is between frames is left out."""
+def _walk(content: bytes, start: int, kind: int) -> tuple[int, int, int]:
+    """The number of whole frames from ``start`` on, where the last one ends or would, and the bytes between frames."""
     sizes = [0 if (found ^ kind) & SAME else size for found, size in enumerate(SIZES)]
-    number, place, last, end = 0, start, start, len(content) - 2
+    number, place, last, between, end = 0, start, start, 0, len(content) - 2
     while place < end:
         size = sizes[content[place + 1] << 8 | content[place + 2]] if content[place] == 255 else 0
         if size:
@@ -156,10 +170,11 @@ def _walk(content: bytes, start: int, kind: int) -> tuple[int, int]:
         found = _find_frame(content, place + 1, len(content), kind)
         if found is None:
             break
+        between += found - place
         place = found
     if last > len(content):  # the last frame is cut short
         number -= 1
-    return number, min(last, len(content))
+    return number, last, between
 
 
 def _samples_per_frame(second: int) -> int:

@@ -15,6 +15,7 @@ STREAMED = 2**31 - 4096
 """Bytes; programs that write WAV to a pipe put this or more into the header."""
 LARGEST = 2**32 - 2**12
 """Bytes that a chunk of WAV may have."""
+AFTER = "{:,} bytes follow after the samples that its header counts, and aren't read"
 W64_RIFF = b"riff\x2e\x91\xcf\x11\xa5\xd6\x28\xdb\x04\xc1\x00\x00"
 W64_GUID = bytes.fromhex("f3acd3118cd100c04f8edb8a")
 """Follows after ``data`` and ``fmt `` in the names of W64's chunks; RIFF's own has another."""
@@ -101,7 +102,9 @@ def _compared(file: BinaryIO, samples: Samples, held: int, order: str) -> Conten
     """The samples that the header says, or those that there are."""
     said = samples.said // samples.frame * samples.per_frame
     if held >= samples.said // samples.frame * samples.frame:
-        return Contents(said=said, held=said)
+        behind = samples.start + samples.said + samples.said % 2
+        rest = max(0, measure(file) - behind)
+        return Contents(said=said, held=said, note="" if _are_chunks(file, behind, order) else AFTER.format(rest))
     whole = held // samples.frame * samples.frame
     pieces = _with_length(file, samples, whole, order) if whole <= LARGEST else ()
     return Contents(said=said, held=whole // samples.frame * samples.per_frame, pieces=pieces)
@@ -118,7 +121,7 @@ def _with_length(file: BinaryIO, samples: Samples, length: int, order: str) -> t
 
 
 def _are_chunks(file: BinaryIO, start: int, order: str) -> bool:
-    """Whether nothing but chunks is from here to the end: an empty file, with notes after its samples."""
+    """Whether nothing but chunks is from here to the end, such as notes after the samples, or padding."""
     end, place = measure(file), start
     while place < end:
         file.seek(place)
@@ -176,4 +179,6 @@ def _count_au(file: BinaryIO, head: bytes) -> Contents:
     frame = AU_BYTES.get(coding, 0) * channels
     if not frame or length >= STREAMED:
         return Contents()
-    return Contents(said=length // frame, held=min(length, max(0, measure(file) - start)) // frame)
+    held = max(0, measure(file) - start)
+    note = AFTER.format(held - length) if held > length else ""
+    return Contents(said=length // frame, held=min(length, held) // frame, note=note)

@@ -29,7 +29,7 @@ A_LITTLE_BEYOND = f"recordings with labels up to {LABELS_BEYOND_SECONDS} s beyon
 FAR_BEYOND = f"recordings with labels more than {LABELS_BEYOND_SECONDS} s beyond their end, cut off there"
 OVERLAPPING = "recordings in which segments of one speaker overlap, merged"
 
-OTHER_LENGTH = "recordings whose headers say another length than they have (vaak data check lists both numbers)"
+OTHER_LENGTH = "recordings whose headers say another length than they have, or with damage (see vaak data check)"
 
 
 BAD_LABELS = "labels of no length, or outside of their recording, left out"

@@ -19,7 +19,10 @@ import soundfile
 
 from tiny_audio import noise, write_audio
 from vaak.audio.audio_file import AudioFile, read_header
+from vaak.audio.config import AudioConfig
 from vaak.audio.containers.counting import count_contents
+from vaak.audio.cuts.reading import read_cut
+from vaak.audio.cuts.recordings import recording_cut
 from vaak.core.errors import DataError
 
 SECONDS = 0.9173
@@ -333,3 +336,11 @@ def test_a_file_is_counted_once_as_long_as_it_stays_the_same(tmp_path: Path, mon
     assert read_header(tmp_path / "a.mp3") == first
     with AudioFile(tmp_path / "a.mp3", 16000) as file:
         assert len(file.samples(0, 10**9)) == first.num_samples
+
+
+def test_mixed_cuts_are_as_long_as_their_files(tmp_path: Path):
+    write_coded(tmp_path / "a.mp3", TABLE["mp3, bit rate varies, no header"], 16000, 1)
+    cut = recording_cut("a", tmp_path / "a.mp3", read_header(tmp_path / "a.mp3"))
+    padded = cut.pad(duration=3.0)
+    samples = read_cut(padded, AudioConfig(sampling_rate=16000)).samples
+    assert np.abs(samples[: int(SECONDS * 16000)]).reshape(-1)[-16000 // 10 :].max() > 0.1, "the last tone is there"
