@@ -24,7 +24,7 @@ from typing import Any, Literal, NamedTuple, Self
 import numpy as np
 
 from vaak.audio.containers.channels import HIGHEST, ChannelLevels, describe_scale
-from vaak.audio.containers.contents import open_bytes, open_pieces
+from vaak.audio.containers.contents import open_pieces
 from vaak.audio.containers.counting import count_contents
 from vaak.audio.containers.ffmpeg import decoded
 from vaak.audio.embedded import Part
@@ -232,12 +232,8 @@ def open_sound_file(path: Path | Part) -> Any:
         import soundfile
     try:
         demand_file(path if isinstance(path, Path) else path.path)
-        with open_bytes(path) as file:
-            is_empty = not file.read(1)
     except OSError as error:
         raise DataError(f"{path}: can't be read: {error.strerror}") from error
-    if is_empty:
-        raise DataError(f"{path}: the file is empty (0 bytes); download it again or remove it")
     pieces = count_contents(path).pieces
     try:
         if pieces:

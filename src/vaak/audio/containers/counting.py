@@ -27,7 +27,7 @@ HEAD = 64
 
 
 def count_contents(path: Path | Part) -> Contents:
-    """What the file holds. Raises DataError for one that can't be read or ends in the middle of its last page."""
+    """What the file holds. Raises DataError for one that can't be read, is empty, or lacks its last page."""
     file = path if isinstance(path, Path) else path.path
     try:
         stamp = file.stat()
@@ -40,6 +40,8 @@ def count_contents(path: Path | Part) -> Contents:
 def _count_contents(path: Path | Part, size: int, changed: int) -> Contents:
     with open_bytes(path) as file:
         head = file.read(HEAD)
+        if not head:
+            raise DataError(f"{path}: the file is empty (0 bytes); download it again or remove it")
         if head[:4] == b"OggS":
             return ogg.count_pages(file, path)
         if head[:4] == b"fLaC":

@@ -18,7 +18,7 @@ from typing import BinaryIO, NamedTuple
 
 from vaak.audio.containers.contents import Contents, measure
 
-MOST_BYTES_OF_FRAMES = 2**18
+BYTES_OF_FRAMES, MOST_BYTES_OF_FRAMES = 2**15, 2**18
 """Where the last frame is looked for, from the end of the file; one of 8 channels and 24 bits has about 100,000."""
 TOTAL_AT = 18
 """The byte of a file where the rate, the channels, the bits and the total number of samples (36 bits) begin."""
@@ -57,14 +57,13 @@ def count_frames(file: BinaryIO) -> Contents:
     packed = int.from_bytes(head[TOTAL_AT : TOTAL_AT + 8], "big")
     said = packed & MOST_SAMPLES
     size = measure(file)
-    start = max(42, size - MOST_BYTES_OF_FRAMES)
-    file.seek(start)
-    end = file.read()
     last = None
-    for frame in _frames(end, block):
-        if frame.end == said:
+    for number in (BYTES_OF_FRAMES, MOST_BYTES_OF_FRAMES):
+        file.seek(max(42, size - number))
+        frames = _frames(file.read(), block)
+        last = next(frames, None)
+        if last is not None and (last.end == said or any(frame.end == said for frame in frames)):
             return Contents(said=said, held=said)
-        last = frame if last is None else last
     if last is None:
         return Contents()
     patched = (packed - said + min(last.end, MOST_SAMPLES)).to_bytes(8, "big")

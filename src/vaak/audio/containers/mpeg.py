@@ -7,6 +7,7 @@ where the rate changes. Then it reads the frames alone, as many as were counted;
 
 from __future__ import annotations
 
+import functools
 import struct
 from typing import BinaryIO, NamedTuple
 
@@ -156,9 +157,15 @@ def _find_frame(content: bytes, start: int, most: int, kind: int | None = None) 
     return None
 
 
+@functools.lru_cache(8)
+def _sizes_of_stream(same: int) -> list[int]:
+    """Bytes of a frame by the second and third byte of its header, 0 for frames of other streams."""
+    return [0 if (found & SAME) != same else size for found, size in enumerate(SIZES)]
+
+
 def _walk(content: bytes, start: int, kind: int) -> tuple[int, int, int]:
     """The number of whole frames from ``start`` on, where the last one ends or would, and the bytes between frames."""
-    sizes = [0 if (found ^ kind) & SAME else size for found, size in enumerate(SIZES)]
+    sizes = _sizes_of_stream(kind & SAME)
     number, place, last, between, end = 0, start, start, 0, len(content) - 2
     while place < end:
         size = sizes[content[place + 1] << 8 | content[place + 2]] if content[place] == 255 else 0

@@ -1,0 +1,118 @@
+"""A hundred damaged and odd files through preparation and ``vaak data check``: no traceback, and no wrong count.
+
+What is read has the length that FFmpeg finds, or it is said that something is wrong.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import tiny_listener
+from coded_audio import TABLE, decode, write_coded
+from vaak.audio.audio_file import AudioFile, read_header
+from vaak.config.yaml.text import yaml_text
+from vaak.core.errors import DataError
+
+KINDS = (
+    *("wav, 16 bits", "wav, floats", "flac", "mp3, one bit rate", "mp3, bit rate varies"),
+    *("mp3, bit rate varies, no header", "opus", "opus that begins later"),
+)
+FRAME_SECONDS = 576 / 16000
+"""Of MP3: FFmpeg decodes one that is cut short, and libsndfile doesn't."""
+
+
+def cut(content: bytearray, rng: random.Random) -> bytes:
+    return content[: rng.randrange(1, len(content))]
+
+
+def edit_header(content: bytearray, rng: random.Random) -> bytes:
+    for _ in range(rng.randrange(1, 5)):
+        content[rng.randrange(80)] = rng.randrange(256)
+    return content
+
+
+def flip(content: bytearray, rng: random.Random) -> bytes:
+    for _ in range(rng.randrange(1, 20)):
+        content[rng.randrange(len(content))] = rng.randrange(256)
+    return content
+
+
+def leave_out(content: bytearray, rng: random.Random) -> bytes:
+    place = rng.randrange(len(content))
+    return content[:place] + content[place + rng.randrange(1, 2000) :]
+
+
+def append(content: bytearray, rng: random.Random) -> bytes:
+    return content + rng.randbytes(rng.randrange(1, 300))
+
+
+DAMAGE: tuple[Callable[[bytearray, random.Random], bytes], ...] = (cut, edit_header, flip, leave_out, append)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Files that are damaged in ways that are always the same, and a manifest of them."""
+    folder, lines = tmp_path_factory.mktemp("damaged"), []
+    for kind in KINDS:
+        path = folder / f"good.{TABLE[kind].suffix}"
+        write_coded(path, TABLE[kind], 16000, 1)
+        whole = path.read_bytes()
+        for number in range(13):
+            rng = random.Random(f"{kind} {number}")
+            name = f"{kind.replace(', ', '-').replace(' ', '_')}-{number}{path.suffix}"
+            (folder / name).write_bytes(DAMAGE[number % len(DAMAGE)](bytearray(whole), rng))
+            lines.append(json.dumps({"id": name, "audio": name, "text": "ba", "accent": "low"}))
+    tiny_listener.write_listener(folder)
+    with open(folder / "train.jsonl", "a") as manifest:
+        manifest.writelines(f"{line}\n" for line in lines)
+    return folder
+
+
+def length(path: Path) -> tuple[float | None, str]:
+    """Seconds that are read, None where the file is refused, and what is said about it."""
+    try:
+        header = read_header(path)
+        with AudioFile(path, header.sampling_rate) as file:
+            assert len(file.samples(0, 10**9)) == file.num_samples
+    except DataError as error:
+        return None, str(error)
+    return header.duration, header.difference
+
+
+def test_no_length_is_wrong_in_silence(folder: Path):
+    files = [path for path in folder.iterdir() if "-" in path.name]
+    assert len(files) > 100
+    read = 0
+    for path in files:
+        seconds, said = length(path)
+        assert seconds is not None or (said.startswith(str(path)) and "\n" not in said)
+        if seconds is None or said:
+            continue
+        read += 1
+        try:
+            expected, rate = decode(path)
+        except Exception:  # FFmpeg's errors are of many kinds
+            continue
+        slack = FRAME_SECONDS if path.suffix == ".mp3" else 0.001
+        assert seconds == pytest.approx(expected.shape[1] / rate, abs=slack), path.name
+    assert read > 20
+
+
+def test_they_are_counted_and_listed_without_a_traceback(
+    folder: Path, vaak: Callable[..., tuple[int, str, str]], tmp_path: Path
+):
+    read = {path.name: length(path)[0] for path in folder.iterdir() if "-" in path.name}
+    refused = {name for name, seconds in read.items() if seconds is None}
+    options = tiny_listener.options(folder, data={"on_bad_example": "skip", "max_duration": 3.0})
+    (tmp_path / "check.yml").write_text(yaml_text(options))
+    code, out, errors = vaak("data", "check", tmp_path / "check.yml")
+    print(errors[-3000:], out[-3000:])
+    assert code == 2
+    assert "Traceback" not in out + errors
+    problems = "\n".join(line for line in out.splitlines() if line.startswith("  problem"))
+    assert {name for name in read if name in problems} >= refused
