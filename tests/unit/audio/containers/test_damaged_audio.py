@@ -106,13 +106,11 @@ def test_no_length_is_wrong_in_silence(folder: Path):
 def test_they_are_counted_and_listed_without_a_traceback(
     folder: Path, vaak: Callable[..., tuple[int, str, str]], tmp_path: Path
 ):
-    read = {path.name: length(path)[0] for path in folder.iterdir() if "-" in path.name}
-    refused = {name for name, seconds in read.items() if seconds is None}
+    odd = {path.name: length(path) for path in folder.iterdir() if "-" in path.name}
     options = tiny_listener.options(folder, data={"on_bad_example": "skip", "max_duration": 3.0})
     (tmp_path / "check.yml").write_text(yaml_text(options))
     code, out, errors = vaak("data", "check", tmp_path / "check.yml")
-    print(errors[-3000:], out[-3000:])
-    assert code == 2
+    assert code == 0, "what is skipped is a warning"
     assert "Traceback" not in out + errors
-    problems = "\n".join(line for line in out.splitlines() if line.startswith("  problem"))
-    assert {name for name in read if name in problems} >= refused
+    listed = "\n".join(line for line in out.splitlines() if line.startswith("  "))
+    assert {name for name, (_, said) in odd.items() if said} <= {name for name in odd if name in listed}
