@@ -257,7 +257,8 @@ def _header_of(file: Any, path: Path | Part) -> Header:
         raise DataError(f"{path}: its header doesn't contain its length; convert it to FLAC or WAV")
     header = Header(file.samplerate, held, file.channels, file.subtype == "OPUS", contents.said, contents.note)
     if contents.said is not None and held < contents.said - TOLERATED_SECONDS * file.samplerate:
-        raise DataError(f"{path}: {header.difference}: it is truncated; download it again or remove it")
+        numbers = header._replace(note="").difference
+        raise DataError(f"{path}: {numbers}: it is truncated; download it again or remove it")
     return header
 
 

@@ -26,32 +26,38 @@ FRAME_SECONDS = 576 / 16000
 """Of MP3: FFmpeg decodes one that is cut short, and libsndfile doesn't."""
 
 
-def cut(content: bytearray, rng: random.Random) -> bytes:
+def cut(content: bytearray, rng: random.Random) -> bytes | bytearray:
     return content[: rng.randrange(1, len(content))]
 
 
-def edit_header(content: bytearray, rng: random.Random) -> bytes:
+def edit_header(content: bytearray, rng: random.Random) -> bytes | bytearray:
     for _ in range(rng.randrange(1, 5)):
         content[rng.randrange(80)] = rng.randrange(256)
     return content
 
 
-def flip(content: bytearray, rng: random.Random) -> bytes:
+def flip(content: bytearray, rng: random.Random) -> bytes | bytearray:
     for _ in range(rng.randrange(1, 20)):
         content[rng.randrange(len(content))] = rng.randrange(256)
     return content
 
 
-def leave_out(content: bytearray, rng: random.Random) -> bytes:
+def leave_out(content: bytearray, rng: random.Random) -> bytes | bytearray:
     place = rng.randrange(len(content))
     return content[:place] + content[place + rng.randrange(1, 2000) :]
 
 
-def append(content: bytearray, rng: random.Random) -> bytes:
+def append(content: bytearray, rng: random.Random) -> bytes | bytearray:
     return content + rng.randbytes(rng.randrange(1, 300))
 
 
-DAMAGE: tuple[Callable[[bytearray, random.Random], bytes], ...] = (cut, edit_header, flip, leave_out, append)
+DAMAGE: tuple[Callable[[bytearray, random.Random], bytes | bytearray], ...] = (
+    cut,
+    edit_header,
+    flip,
+    leave_out,
+    append,
+)
 
 
 @pytest.fixture(scope="module")
