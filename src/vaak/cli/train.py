@@ -95,17 +95,18 @@ def fork(
 
     Example: vaak fork runs/quickstart --step 100 training.optimizer.lr=1e-3
     """
-    from vaak.runs.folder.directory import command_to_go_on
+    from vaak.runs.folder.directory import command_to_go_on, finishing_fork
     from vaak.runs.fork import fork_run
 
     changes = [*(overrides or ()), *([f"training.device={device}"] if device else [])]
     if as_json:
         changes.append("training.logging.json_lines=true")
-    directory = fork_run(run, step, run_dir, changes, trust_code=trust_code)
+    directory = fork_run(run, step, run_dir, changes, trust_code=trust_code, finishes=no_train)
     if no_train:
         print(" ".join([command_to_go_on(directory), *map(shlex.quote, changes)]))
         return
-    run_training([str(directory / "config.yml")], ['training.checkpoint.resume="auto"', *changes], trust_code)
+    with finishing_fork():
+        run_training([str(directory / "config.yml")], ['training.checkpoint.resume="auto"', *changes], trust_code)
 
 
 def run_training(files: list[str], overrides: list[str], trust_code: bool = False, short: bool = False) -> None:

@@ -51,3 +51,24 @@ def is_host_error(error: BaseException | None) -> bool:
             return True
         error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
     return False
+
+
+OF_INPUT = (errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ENAMETOOLONG, errno.EINVAL)
+"""Errors of the system that a path or a value causes, and another one avoids."""
+OUTSIDE = re.compile(r"CUDA (?:error|driver)|NVML|NCCL|^DataLoader worker|hipError", re.IGNORECASE)
+
+
+def is_from_outside(error: BaseException | None) -> bool:
+    """Return whether an error, or one that it was raised from, comes of the machine: its disk, memory, driver, a kill.
+
+    Such an error says nothing of the options under which it came: the same may work another time.
+    """
+    if is_host_error(error):
+        return True
+    while error is not None:
+        if isinstance(error, OSError) and error.errno is not None and error.errno not in OF_INPUT:
+            return True
+        if isinstance(error, RuntimeError) and OUTSIDE.search(str(error)):
+            return True
+        error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+    return False

@@ -10,9 +10,11 @@ FORK/run.json     as of any run, and its ``parent``: {"id": â€¦, "directory": â€
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from vaak.config.load import load
 from vaak.config.resolved import resolved_values
@@ -20,14 +22,24 @@ from vaak.config.yaml.text import read_yaml, yaml_text
 from vaak.config.yaml.tree import to_plain
 from vaak.core.callback import Callback, Run, StepReport
 from vaak.core.errors import CheckpointError, UserError
-from vaak.core.secrets import refer
+from vaak.core.secrets import hide_arguments, refer
 from vaak.core.storage import files
 from vaak.core.storage.links import make_link
 from vaak.engine.checkpoint.files import list_checkpoints, read_state, verify
 from vaak.engine.checkpoint.names import step_of
 from vaak.engine.journal import JOURNALS, journal_files
 from vaak.engine.resume import METRICS, demand_resumable
-from vaak.runs.folder.directory import RUN, holds_a_run, new_identity, read_identity
+from vaak.runs.folder.directory import (
+    FINISH,
+    RUN,
+    command_to_finish,
+    command_to_go_on,
+    finish_fork,
+    finishing_fork,
+    holds_a_run,
+    new_identity,
+    read_identity,
+)
 from vaak.runs.folder.sessions import SESSIONS, configuration_of_step
 from vaak.runs.folder.user_code import demand_trust
 from vaak.runs.open_run import run_of
@@ -50,9 +62,17 @@ class StopAfter(Callback):
 
 
 def fork_run(
-    path: Path, step: int, directory: Path | None = None, overrides: Sequence[str] = (), *, trust_code: bool = False
+    path: Path,
+    step: int,
+    directory: Path | None = None,
+    overrides: Sequence[str] = (),
+    *,
+    trust_code: bool = False,
+    finishes: bool = True,
 ) -> Path:
     """Make a run that stands where another one stood after ``step``; return its directory, to be resumed there.
+
+    After a kill, the same call finishes it. Where it ``finishes`` not, the next session that begins there does.
 
     ``directory`` is by default beside the parent's, named after it and the step. ``overrides`` are what the fork will
     be resumed with; they are only checked here. Raises UserError where the run didn't take the step, the directory has
@@ -60,8 +80,21 @@ def fork_run(
     """
     parent = run_of(path)
     directory = directory or parent.with_name(f"{parent.resolve().name}-from-{step}")
-    if holds_a_run(directory) or (directory / "config.yml").exists():
-        raise UserError(f"{directory} holds a run already: give another --run-dir")
+    own = [
+        str(parent.resolve()),
+        "--step",
+        str(step),
+        "--run-dir",
+        str(directory.resolve()),
+        *hide_arguments(overrides),
+    ]
+    finish = shlex.join(["vaak", "fork", *own, *(["--trust-code"] if trust_code else [])])
+    begun = command_to_finish(directory)
+    if begun is not None and begun != finish:
+        raise UserError(f"{directory} is a fork that wasn't finished; finish it: {begun}; or give another --run-dir")
+    if begun is None and (holds_a_run(directory) or (directory / "config.yml").exists()):
+        going_on = command_to_go_on(directory)
+        raise UserError(f"{directory} holds a run already; go on with it: {going_on}; or give another --run-dir")
     configuration = configuration_of_step(parent, step)
     loaded = load([configuration], trust_code=trust_code)
     demand_taken(parent, step, loaded)
@@ -74,16 +107,18 @@ def fork_run(
     demand_resumable(
         resolved_values(changed), changed.reference, resolved_values(loaded.experiment), start or configuration
     )
-    try:
-        _share_past(parent, directory, step, start, configuration)
-    except OSError as error:
-        shutil.rmtree(directory, ignore_errors=True)
-        raise UserError(f"{directory} can't be written: {error.strerror or error}; give another --run-dir") from error
+    if begun is None:
+        with files.whole_folder(directory) as folder:
+            _share_past(parent, folder, directory.resolve(), start, configuration, {"step": step, FINISH: finish})
+    reached = list_checkpoints(directory / "checkpoints")
+    first = 1 + (step_of(reached[-1]) or 0 if reached else 0)
     if first <= step:
-        own = load([directory / "config.yml"], ["training.checkpoint.resume=auto"], trust_code=trust_code)
-        train(own, (StopAfter(step),)).demand_not_stopped(
-            f"the steps {first} to {step}", f"delete {directory} and fork again"
-        )
+        loaded = load([directory / "config.yml"], ["training.checkpoint.resume=auto"], trust_code=trust_code)
+        with finishing_fork():
+            outcome = train(loaded, (StopAfter(step),))
+        outcome.demand_not_stopped(f"the steps {first} to {step}", f"finish the fork: {finish}")
+    if finishes:
+        finish_fork(directory, step)
     return directory
 
 
@@ -112,9 +147,13 @@ def _newest_until(parent: Path, step: int) -> Path | None:
     return None
 
 
-def _share_past(parent: Path, directory: Path, step: int, start: Path | None, configuration: Path) -> None:
-    """Fill a directory with a run's past until a checkpoint; with only its data where there is none."""
-    directory.mkdir(parents=True, exist_ok=True)
+def _share_past(
+    parent: Path, directory: Path, home: Path, start: Path | None, configuration: Path, origin: dict[str, Any]
+) -> None:
+    """Fill a directory, which will be ``home``, with a run's past until a checkpoint; with only its data if none is.
+
+    ``origin`` is what it remembers of its parent, besides which that is.
+    """
     (directory / "checkpoints").mkdir()
     for name in KEPT:
         if (parent / name).exists():
@@ -130,13 +169,12 @@ def _share_past(parent: Path, directory: Path, step: int, start: Path | None, co
             if file.exists():
                 shutil.copy(file, directory / file.name)
     values = refer(to_plain(read_yaml(configuration)))
-    values["name"], values["run_dir"] = directory.resolve().name, str(directory.resolve())
+    values["name"], values["run_dir"] = home.name, str(home)
     training = values.setdefault("training", {})
     training["checkpoint"] = {**(training.get("checkpoint") or {}), "resume": "auto", "save_dir": None}
     files.write_text(directory / "config.yml", yaml_text(values))
-    about = read_identity(parent)
-    origin = {"id": about.get("id"), "directory": str(parent.resolve()), "step": step}
-    files.write_json(directory / RUN, new_identity(str(directory.resolve())) | {"parent": origin})
+    known = {"id": read_identity(parent).get("id"), "directory": str(parent.resolve())}
+    files.write_json(directory / RUN, new_identity(str(home)) | {"parent": known | origin})
 
 
 def _link(source: Path, target: Path) -> None:

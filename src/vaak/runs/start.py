@@ -59,6 +59,7 @@ from vaak.runs.folder.directory import (
     checkpoints_elsewhere,
     claim,
     command_to_go_on,
+    demand_finished,
     demand_own_run,
     demand_room,
     holds_a_run,
@@ -285,6 +286,7 @@ def _held_directory(loaded: Loaded, ranks: Ranks) -> Iterator[list[str]]:
         def open_directory() -> None:
             checkpoints = checkpoints_elsewhere(checkpointing.save_dir, experiment.name)
             demand_own_run(directory, checkpoints)
+            demand_finished(directory)
             demand_room(directory, checkpoints, resumes=checkpointing.resume is not None)
             make_directory(directory, checkpoints)
             stack.enter_context(the_only_writer(directory))

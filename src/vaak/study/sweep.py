@@ -32,6 +32,7 @@ from vaak.config.yaml.tree import to_plain
 from vaak.core.artifact import Artifact
 from vaak.core.callback import Callback, Run
 from vaak.core.errors import UserError, optional_import
+from vaak.core.out_of_memory import is_from_outside
 from vaak.core.storage.files import write_text
 from vaak.core.storage.links import demand_own_files
 from vaak.core.storage.lock import locked
@@ -175,6 +176,18 @@ def optuna() -> Any:
     return package
 
 
+@contextlib.contextmanager
+def _naming_study(folder: Path) -> Iterator[None]:
+    """Within this context, a study that can't be read or written, as on a full disk, is a UserError."""
+    try:
+        yield
+    except optuna().exceptions.StorageInternalError as error:
+        reason = str(error.__cause__ or error).splitlines()[0]
+        raise UserError(
+            f"{folder / 'study.db'} can't be read or written ({reason}); free some space, then start the same command"
+        ) from error
+
+
 class Sweep:
     """The trials of a plan in a folder, new or begun."""
 
@@ -184,7 +197,7 @@ class Sweep:
         direction = {"min": "minimize", "max": "maximize"}[plan.checkpoint.mode]
         demand_own_files(self.folder, deep=False)
         (self.folder / "trials").mkdir(parents=True, exist_ok=True)
-        with locked(self.folder / ".lock"):
+        with locked(self.folder / ".lock"), _naming_study(self.folder):
             self._demand_same()
             storage = f"sqlite:///{self.folder / 'study.db'}"
             pruner = optuna().pruners.MedianPruner() if plan.prune else optuna().pruners.NopPruner()
@@ -200,10 +213,11 @@ class Sweep:
     def work(self) -> Iterator[int]:
         """Take trials until none is left; yields the number of each that has ended.
 
-        Raises KeyboardInterrupt, and UserError after SIGTERM, where it was stopped: the trial is resumed later.
+        Raises KeyboardInterrupt, and UserError where it was stopped by a signal, or where the machine failed (disk,
+        memory, driver): the trial is resumed later.
         """
         while True:
-            with contextlib.ExitStack() as held:
+            with contextlib.ExitStack() as held, _naming_study(self.folder):
                 with locked(self.folder / ".lock"):
                     trial = self._find_abandoned(held) or self._new(held)
                 if trial is None:
@@ -233,6 +247,11 @@ class Sweep:
             loaded = self.plan.load(*options, *shared, f"run_dir={run}", "training.checkpoint.resume=auto")
             outcome = train(loaded, callbacks=(watch,))
         except UserError as error:
+            if is_from_outside(error):  # the trial stays begun: the next process takes it
+                raise UserError(
+                    f"trial {trial.number + 1} met a failure that says nothing of its options: {error}; the same "
+                    "command tries it again"
+                ) from error
             trial.set_user_attr("problem", str(error))
             self.study.tell(trial, state=states.FAIL)
             log.warning("trial %d failed: %s", trial.number + 1, error)

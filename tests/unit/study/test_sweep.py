@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import errno
 import json
 from pathlib import Path
 from typing import Any
@@ -164,3 +165,29 @@ def test_processes_share_a_sweep(vaak, tiny_text: Path, tmp_path: Path):
     code, out, _ = vaak("sweep", tiny_text / "tiny.yml", *FAST, *arguments)
     assert code == 0
     assert json.loads(out.splitlines()[-1])["trials"] == alone
+
+
+OUTSIDE: dict[str, Exception] = {
+    "full disk": OSError(errno.ENOSPC, "No space left on device", "metrics.jsonl"),
+    "memory": MemoryError(),
+    "driver": RuntimeError("CUDA error: unspecified launch failure"),
+    "killed worker": RuntimeError("DataLoader worker (pid 7) is killed by signal: Killed."),
+}
+
+
+@pytest.mark.parametrize("cause", OUTSIDE)
+def test_a_trial_that_met_a_failure_of_the_machine_is_tried_again_by_the_same_command(
+    tiny_text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cause: str
+):
+    """It says nothing of the options; it was a trial that had failed, for ever, and the command ended with 0."""
+
+    def fail(loaded: Loaded, callbacks: tuple[Callback, ...] = ()) -> Outcome:
+        raise UserError(f"can't go on: {cause}") from OUTSIDE[cause]
+
+    with monkeypatch.context() as patched:
+        patched.setattr(sweeping, "train", fail)
+        with pytest.raises(UserError, match="trial 1 met a failure that says nothing of its options: can't go on"):
+            finished(plan(tiny_text), tmp_path)
+    assert [one["state"] for one in rows(Sweep(plan(tiny_text), tmp_path))] == ["running"]
+    if cause == "full disk":  # the others would go on in the same way
+        assert [row["state"] for row in finished(plan(tiny_text), tmp_path)] == ["complete", "complete"]

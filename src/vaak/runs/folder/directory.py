@@ -23,6 +23,7 @@ import shlex
 import shutil
 import uuid
 from collections.abc import Iterator
+from contextvars import ContextVar
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -289,6 +290,44 @@ def _why_left(owner: dict[str, Any]) -> str:
 def read_identity(path: Path) -> dict[str, Any]:
     """Return which run a directory is: its ``id``, and its ``parent`` if it is a fork; empty where nothing says so."""
     return _read(path / RUN) or {}
+
+
+FINISH = "finish"
+"""Of a fork's parent: the command that finishes the fork, as long as it isn't."""
+_finishing: ContextVar[bool] = ContextVar("finishing", default=False)
+
+
+@contextlib.contextmanager
+def finishing_fork() -> Iterator[None]:
+    """Within this context, a fork that isn't finished may be trained, as the command that makes it does."""
+    token = _finishing.set(True)
+    try:
+        yield
+    finally:
+        _finishing.reset(token)
+
+
+def command_to_finish(path: Path) -> str | None:
+    """Return the command that finishes a fork that was killed while it was made; None for every other directory."""
+    parent = read_identity(path).get("parent")
+    said = parent.get(FINISH) if isinstance(parent, dict) else None
+    return said if isinstance(said, str) else None
+
+
+def demand_finished(path: Path) -> None:
+    """Raise UserError where a directory is a fork that isn't finished: it would go on with its parent's options."""
+    command = command_to_finish(path)
+    if command is not None and not _finishing.get():
+        raise UserError(f"{path} is a fork that wasn't finished; finish it: {command}")
+
+
+def finish_fork(path: Path, step: int) -> None:
+    """Note that a fork stands where it begins, or later, with its own options."""
+    about = read_identity(path)
+    parent = about.get("parent")
+    if isinstance(parent, dict) and FINISH in parent and step >= parent["step"]:
+        kept = {name: value for name, value in parent.items() if name != FINISH}
+        files.write_json(path / RUN, about | {"parent": kept})
 
 
 def owner_at_home(checkpoints: Path) -> Path | None:

@@ -28,6 +28,7 @@ from vaak.engine.checkpoint.files import about_checkpoint
 from vaak.engine.checkpoint.names import step_folder
 from vaak.engine.metrics_file import json_line
 from vaak.engine.trainer import Trainer
+from vaak.runs.folder.directory import finish_fork
 
 log = logging.getLogger("vaak")
 SESSIONS = "sessions.jsonl"
@@ -57,6 +58,7 @@ def begin_session(trainer: Trainer, configuration: str) -> None:
         _write_configuration(directory, number, configuration)
         write_current(directory, configuration, now)
         sessions = (known | {number: session | now | {"conditions": trainer.conditions()}}).values()
+        finish_fork(directory, position.step)
         files.write_text(directory / SESSIONS, "".join(f"{json_line(one)}\n" for one in sessions))
     except OSError as error:
         raise UserError(f"{directory} can't be written: {error.strerror or error}") from error

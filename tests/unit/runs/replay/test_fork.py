@@ -115,3 +115,49 @@ def test_forks_of_forks_stand_below_their_parents(run: Path, tmp_path: Path, vaa
     shutil.rmtree(run)
     _, out, _ = vaak("runs", tmp_path, "--tree", "--sort", "name")
     assert out.splitlines()[1].startswith("run-from-6 (from step 6)")
+
+
+class KilledError(BaseException):
+    """The process is gone: nothing of ours may handle it."""
+
+
+def test_a_fork_that_was_killed_says_how_to_finish_it_and_is_finished_by_the_same_command(
+    run: Path, tmp_path: Path, vaak: Vaak, monkeypatch: pytest.MonkeyPatch
+):
+    """With its parent's options it would have gone on in silence, or been refused as a run that is there already."""
+
+    def killed(*_: object) -> None:
+        raise KilledError
+
+    with monkeypatch.context() as patched:
+        patched.setattr("vaak.runs.fork.train", killed)  # once its past is shared, before its steps are taken
+        with pytest.raises(KilledError):
+            fork_run(run, 7, tmp_path / "fork", ("training.optimizer.lr=5e-3",))
+    code, _, err = vaak("train", tmp_path / "fork" / "config.yml", "--resume", "auto")
+    assert code == 2
+    command = f"vaak fork {run.resolve()} --step 7 --run-dir {tmp_path / 'fork'} training.optimizer.lr=5e-3"
+    assert f"a fork that wasn't finished; finish it: {command}\n" in err
+    with pytest.raises(UserError, match="wasn't finished; finish it: vaak fork"):
+        fork_run(run, 7, tmp_path / "fork", ("training.optimizer.lr=6e-3",))
+    code, _, err = vaak(*command.split()[1:])
+    assert code == 0, err
+    whole = fork_run(run, 7, tmp_path / "whole", ("training.optimizer.lr=5e-3",))
+    trained_on(whole, vaak, "training.optimizer.lr=5e-3")
+    assert history(tmp_path / "fork") == history(whole)
+    assert "finish" not in read_json(tmp_path / "fork" / "run.json")["parent"]
+    with pytest.raises(UserError, match="holds a run already; go on with it: vaak train"):
+        fork_run(run, 7, tmp_path / "fork", ("training.optimizer.lr=5e-3",))
+
+
+def test_a_fork_that_is_killed_while_it_is_copied_leaves_nothing_half_made(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    def killed(*_: object) -> None:
+        raise KilledError
+
+    with monkeypatch.context() as patched:
+        patched.setattr("vaak.runs.fork.yaml_text", killed)
+        with pytest.raises(KilledError):
+            fork_run(run, 6, tmp_path / "fork")
+    assert not (tmp_path / "fork").exists()
+    assert fork_run(run, 6, tmp_path / "fork").is_dir()
