@@ -95,7 +95,8 @@ def demand_own_run(path: Path, checkpoints: Path | None = None, *, deep: bool = 
     """Raise UserError where something in a run leads out of it, or is a pipe or a device; ours may lead out.
 
     Those are RUN/checkpoints, to the ``checkpoints`` that the options name or to a folder that says whose it is;
-    RUN/prepared (of each task), to data in a cache; and, of a run that the Hugging Face Hub's cache has, all files.
+    RUN/prepared (of each task), to data in a cache; logs that W&B keeps elsewhere, which nothing here opens; and, of a
+    run that the Hugging Face Hub's cache has, all files.
     """
 
     def is_ours(link: Path) -> bool:
@@ -104,6 +105,8 @@ def demand_own_run(path: Path, checkpoints: Path | None = None, *, deep: bool = 
             return _leads_to_own_checkpoints(path, aim, checkpoints)
         if name == (PREPARED,) or (name[0], name[2:]) == (TASKS, (PREPARED,)):
             return _is_in_a_cache(aim)
+        if len(name) == 4 and (name[0], name[2]) == ("wandb", "logs") and link.suffix == ".log":
+            return not aim.is_dir()
         return path.parent.name == "snapshots" and aim.parent == path.resolve().parent.parent / "blobs"
 
     demand_own_files(path, is_ours, deep=deep)

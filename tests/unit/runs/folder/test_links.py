@@ -45,6 +45,22 @@ def replace_by_link(path: Path, outside: Path) -> Path:
     return aim
 
 
+def test_a_log_that_wandb_keeps_elsewhere_is_no_reason_to_refuse_a_run(run: Path, tmp_path: Path, vaak: Vaak):
+    """W&B links to the log of its own service in each session; nothing is written through the link all the same."""
+    (tmp_path / "core.log").write_text("theirs")
+    logs = run / "wandb" / "offline-run-20261128_215430-a" / "logs"
+    logs.mkdir(parents=True)
+    (logs / "debug-core.log").symlink_to(tmp_path / "core.log")
+    demand_own_run(run)
+    code, _, errors = vaak("eval", run)
+    assert code == 0, errors
+    with pytest.raises(LinkError):
+        open_in_place(logs / "debug-core.log", os.O_WRONLY)
+    (logs / "more.log").symlink_to(tmp_path)
+    with pytest.raises(LinkError, match=r"more\.log is a link"):
+        demand_own_run(run)
+
+
 def test_every_file_and_folder_of_a_run_that_is_a_link_is_named(run: Path, tmp_path: Path):
     demand_own_run(run)
     paths = sorted(path for path in run.rglob("*"))
