@@ -61,3 +61,15 @@ def test_a_run_that_began_alone_still_needs_a_microbatch_for_each_process(
         ended = [rank.wait() for rank in commands.start_ranks(processes, arguments, tmp_path)]
         assert [one.status for one in ended] == [status] * processes, ended[0].errors
     assert "2 processes share the 1 microbatch(es) of a step" in ended[0].errors
+
+
+def test_with_exact_sums_too_many_processes_are_refused_at_the_start(
+    commands: Commands, tiny: Path, tmp_path: Path
+) -> None:
+    options = ("training.gradient_accumulation_steps=1", "training.distributed.reduction=exact", *QUICK)
+    arguments: list[str | Path] = ["train", tiny, f"run_dir={tmp_path / 'run'}", *options]
+    ended = [rank.wait() for rank in commands.start_ranks(2, arguments, tmp_path)]
+    assert [one.status for one in ended] == [2, 2], ended[0].errors
+    assert "set training.gradient_accumulation_steps to 2 or more" in ended[0].errors
+    assert "Traceback" not in ended[0].errors
+    assert not (tmp_path / "run" / "metrics.jsonl").exists()

@@ -360,6 +360,13 @@ def _impossible_processes(training: TrainingConfig) -> Iterator[CheckFinding]:
             f"exact sums have room for {MOST_EXACT} microbatches, and gradient_accumulation_steps is {microbatches}; "
             "lower it, or leave reduction at float",
         )
+    processes = training.distributed.world_size or 1
+    if training.distributed.reduction == "exact" and processes > microbatches:
+        yield impossible(
+            "training.gradient_accumulation_steps",
+            f"exact sums need a microbatch for each process, and distributed.world_size is {processes}; set it to "
+            f"{processes} or more, with a smaller batch_size",
+        )
     if training.distributed.reduction == "exact" and training.distributed.reduce_dtype == "bf16":
         yield impossible("training.distributed.reduce_dtype", "exact sums aren't rounded; leave it at fp32")
     if training.distributed.strategy == "zero1" and training.optimizer.is_users(training.optimizer.type):

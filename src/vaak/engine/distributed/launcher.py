@@ -43,10 +43,24 @@ def with_batches_per_process(config: TrainingConfig, processes: int) -> Training
 
     With more processes than microbatches, ``batch_size`` is per process: a step has as many times more microbatches.
     They are then an option of the run like any other, whatever number of processes it resumes on.
+
+    Raises UserError with exact sums, which promise the same bits on any number of processes: one has smaller steps.
     """
-    if processes <= config.gradient_accumulation_steps or config.distributed.processes_at_start is not None:
+    microbatches = config.gradient_accumulation_steps
+    if processes <= microbatches or config.distributed.processes_at_start is not None:
         return config
+    if config.distributed.reduction == "exact":
+        raise UserError(explain_too_few_microbatches(microbatches, processes))
     return multiplied_by(config, processes)
+
+
+def explain_too_few_microbatches(microbatches: int, processes: int) -> str:
+    """Return why exact sums aren't possible with more processes than microbatches, and the number to set."""
+    return (
+        f"training.distributed.reduction: exact needs a microbatch for each process: {processes} processes would "
+        f"multiply the batch of gradient_accumulation_steps: {microbatches}, so that one process has other bits; set "
+        f"training.gradient_accumulation_steps to {processes} or more, with training.batch_size smaller"
+    )
 
 
 def multiplied_by(config: TrainingConfig, processes: int) -> TrainingConfig:

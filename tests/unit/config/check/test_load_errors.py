@@ -146,6 +146,10 @@ def test_one_wrong_section(mistakes, text, expected):
         ("device: cpu\ndistributed: {backend: nccl}", "f.yml:4: training.distributed.backend: nccl needs CUDA"),
         ("distributed: {reduction: exact, reduce_dtype: bf16}", "f.yml:3: training.distributed.reduce_dtype: exact"),
         ("distributed: {reduction: exact, strategy: zero1}", "f.yml:3: training.distributed.reduction: exact"),
+        (
+            "distributed: {reduction: exact, world_size: 3}",
+            "f.yml:2: training.gradient_accumulation_steps: exact sums need a microbatch for each process",
+        ),
         ("optimizer: muon\ndistributed: {strategy: fsdp}", "f.yml:3: training.optimizer.type: muon needs whole"),
         ("optimizer: {type: sgd, fused: true}\ndistributed: {strategy: fsdp}",
          "f.yml:3: training.optimizer.fused: sgd has no fused kernels"),

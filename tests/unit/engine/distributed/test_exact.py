@@ -16,8 +16,10 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from toy import ToyModel, ToyTask, toy_trainer
+from vaak.config.training import MOST_EXACT, DistributedConfig, TrainingConfig
 from vaak.core.errors import UserError
 from vaak.engine.distributed.exact import GROWTH_BITS, PLACES, ExactGradients
+from vaak.engine.distributed.launcher import check_launcher, with_batches_per_process
 
 Microbatch = list[list[float] | None]
 """The gradient of each parameter; None: it isn't reached."""
@@ -126,6 +128,29 @@ def test_larger_numbers_than_the_first_microbatch_has_repeat_the_step():
         found, times = summed([small, large, small], ranks)
         assert times == 2
         assert found == [[pytest.approx(7e8, rel=1e-7), -1.0, pytest.approx(1e-3, rel=0.1)], [5.0, 5.0]]
+
+
+def test_more_processes_than_microbatches_are_refused_with_the_number_to_set():
+    """Without exact sums the batch is multiplied; with them one process would have other bits."""
+    config = TrainingConfig(gradient_accumulation_steps=2)
+    exact = config.model_copy(update={"distributed": DistributedConfig(reduction="exact")})
+    assert with_batches_per_process(config, 3).gradient_accumulation_steps == 6
+    with pytest.raises(UserError, match=r"set training\.gradient_accumulation_steps to 3 or more"):
+        with_batches_per_process(exact, 3)
+    assert with_batches_per_process(exact, 2) is exact
+    with pytest.raises(UserError, match="set training.gradient_accumulation_steps to 3 or more"):
+        check_launcher(exact, 3)  # on resume, where nothing is multiplied
+
+
+@pytest.mark.parametrize(("times_larger", "computed"), [(2.0**GROWTH_BITS, 1), (2.0 ** (GROWTH_BITS + 1), 2)])
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_numbers_64_times_as_large_still_have_room_and_no_larger_ones(times_larger: float, computed: int, ranks: int):
+    """One more bit of growth, in 16,384 microbatches, and the sums would overflow."""
+    first: Microbatch = [[1.5, 0.5, -1.0], [1.0, 1.0]]
+    later: Microbatch = [[1.5 * times_larger, 0.0, 0.0], [1.0, 1.0]]
+    found, times = summed([first, later], ranks)
+    assert (times, found[0]) == (computed, [1.5 + 1.5 * times_larger, 0.5, -1.0])
+    assert PLACES + GROWTH_BITS + int(math.log2(MOST_EXACT)) == 62, "a sum of the most stays within 63 bits"
 
 
 def test_what_follows_a_ranks_own_batches_is_refused(tmp_path: Path):
