@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import sys
+import textwrap
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -18,6 +19,8 @@ from vaak.cli.arguments import AsJson, TrustCode
 from vaak.report.tables import aligned
 
 SHOWN_UPDATES = 10
+UNKNOWN = ": not written down then"
+WHOLE_WORDS: dict[str, Any] = {"break_long_words": False, "break_on_hyphens": False}
 
 
 def replay(
@@ -207,9 +210,10 @@ def verify(
     trust_code: TrustCode = False,
     as_json: AsJson = False,
 ) -> None:
-    """Check a run: take steps again, evaluate its best checkpoint again, compare hashes of its files.
+    """Recompute steps of a run and check them against its records, and all files against each other.
 
-    Writes RUN/verification.json. Exit code 2 if anything differs from what the run says.
+    Every file is recomputed, compared or named as not covered. Writes RUN/verification.json. Exit code 2 if
+    anything differs from what the run says.
 
     Example: vaak verify runs/quickstart --steps 5
     """
@@ -220,21 +224,33 @@ def verify(
     if as_json:
         print(json.dumps(found, ensure_ascii=False))
     else:
-        drawn = "every step" if from_start else f"{len(found['steps'])} steps drawn by seed {found['seed']}"
-        print(f"{found['run']}: {drawn}, {found['steps_taken']} taken on the way")
-        for line in found["findings"]:
-            print(f"  differs: {line}")
-        for line in found["not_checked"]:
-            print(f"  not checked: {line}")
-        for line in found["conditions"]:
-            print(f"  different here: {line}")
-        print(f"{'verified' if found['verified'] else 'NOT VERIFIED'}: {found['sentence']}")
+        _print_verification(found, from_start)
     try:
         write_verification(found)
     except OSError as error:
         print(f"not written to {run}: {error.strerror}", file=sys.stderr)
     if not found["verified"]:
         raise typer.Exit(2)
+
+
+def _print_verification(found: dict[str, Any], from_start: bool) -> None:
+    drawn = "every step" if from_start else f"{len(found['steps'])} steps drawn by seed {found['seed']}"
+    print(f"{found['run']}: {drawn}, {found['steps_taken']} taken on the way")
+    parts = [f"{some} of {every} logged {name}" for name, (some, every) in found["recomputed"].items()]
+    parts[-1] = parts[-1].replace("logged ", "")
+    more = "" if all(some == every for some, every in found["recomputed"].values()) else " (--from-start: all)"
+    unknown = [line.partition(":")[0] for line in found["conditions"] if line.endswith(UNKNOWN)]
+    lines = [
+        f"recomputed: {', '.join(parts)}{more}",
+        f"not covered: {'; '.join(found['not_covered'])}",
+        *(f"not checked: {line}" for line in found["not_checked"]),
+        *(f"different here: {line}" for line in found["conditions"] if not line.endswith(UNKNOWN)),
+        *([f"perhaps different here, as{UNKNOWN[1:]}: {', '.join(unknown)}"] if unknown else []),
+        *(f"differs: {line}" for line in found["findings"]),
+    ]
+    for line in lines:
+        print(textwrap.fill(line, 80, initial_indent="  ", subsequent_indent="    ", **WHOLE_WORDS))
+    print(f"{'verified' if found['verified'] else 'NOT VERIFIED'}: {found['sentence']}")
 
 
 def bisect(

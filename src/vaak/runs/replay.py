@@ -13,7 +13,7 @@ import math
 import shutil
 import tempfile
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -198,24 +198,39 @@ def trainer_like(loaded: Loaded, directory: Path, temporary_folder: Path, device
     )
 
 
-def take_steps_before(step: int, trainer: Trainer, steps: Iterator[StepData], agreement: ReplayAgreement) -> StepData:
-    """Take every step before ``step`` and do what is due after it; return the data of ``step``."""
+def take_steps_before(
+    step: int,
+    trainer: Trainer,
+    steps: Iterator[StepData],
+    agreement: ReplayAgreement,
+    evaluations: Collection[int] = (),
+) -> StepData:
+    """Take every step before ``step`` and do what is due after it; return the data of ``step``.
+
+    Evaluations that change nothing are left out, but for those after the steps ``evaluations``.
+    """
     left = step - trainer.position.step - 1
     with naming_lost_workers(), progress("steps before it", left) as advance:
         for data in steps:
-            if trainer.position.schedule_pending:
-                # an evaluation moves a plateau, and callbacks of the user's may change anything
-                changes_something = trainer.state.plateau is not None or len(trainer.callbacks) > 1
-                if trainer.evaluation_due() and changes_something:
-                    trainer.evaluate(due=True)
-                if trainer.position.place == 0:
-                    trainer.notify_epoch_end(trainer.position.epoch - 1)
-                trainer.position.schedule_pending = False
+            do_what_is_due(trainer, evaluations)
             if data.step == step:
                 return data
             agreement.notify(trainer.take_step(data))
             advance(1)
     raise AssertionError("steps have no end")
+
+
+def do_what_is_due(trainer: Trainer, evaluations: Collection[int] = ()) -> None:
+    """Evaluate and report the epoch's end where that is due at this boundary; evaluate, too, after ``evaluations``."""
+    position = trainer.position
+    # an evaluation moves a plateau, and callbacks of the user's may change anything
+    changes_something = trainer.state.plateau is not None or len(trainer.callbacks) > 1
+    due = position.schedule_pending and trainer.evaluation_due()
+    if (due and changes_something) or position.step in evaluations:
+        trainer.evaluate(due)
+    if position.schedule_pending and position.place == 0:
+        trainer.notify_epoch_end(position.epoch - 1)
+    position.schedule_pending = False
 
 
 @contextlib.contextmanager

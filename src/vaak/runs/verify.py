@@ -1,49 +1,58 @@
-"""A run checked against its own past: steps taken again, figures computed again, files hashed again.
+"""A run checked against its own past, both ways: what is computed again is in its files, and they say nothing else.
 
 A step is a function of the state before it and of its number. So whoever has the folder of a run can take any of its
 steps again, from the checkpoint before it, and see whether the run is what it says:
 
-    files     checkpoints, users' code and prepared data have the hashes that were written down when they were made
-    steps     what was logged of them, and the tensors of a checkpoint after them, come out again
-    figures   the best checkpoint's evaluation comes out again
+    files        checkpoints, users' code and prepared data have the hashes that were written down when they were made;
+                 configurations, pointers and states agree with them (vaak.runs.audit); what is damaged isn't used
+    records      each is where the schedule has one (vaak.runs.audit.records)
+    steps        what was logged of them, and the checkpoints after them, come out again
+    evaluations  so do their figures: those of the best checkpoint, or all
 
-To the bit where the conditions are those of the run; elsewhere (other versions, threads, devices, number of processes)
-within a relative ``tolerance``. RUN/verification.json holds what was found, and the hashes of what it was found of.
+Every file is recomputed, compared with what vouches for it, or named as not covered. To the bit where the conditions
+are those of the run; elsewhere (other versions, threads, devices, number of processes) within a relative ``tolerance``.
+RUN/verification.json holds what was found, and the hashes of what it was found of.
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import math
 import random
+import signal
+import threading
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import vaak
 from vaak.callbacks.step_log import is_logged
 from vaak.config.load import load
-from vaak.config.trust import CODE, HASHES
-from vaak.core.artifact import HASHES as HASHES_OF_DATA
-from vaak.core.artifact import altered_in
 from vaak.core.errors import CheckpointError, UserError
 from vaak.core.machine import commit
 from vaak.core.storage.files import read_json, sha256_of, write_json
-from vaak.engine.checkpoint.companions import FROZEN
-from vaak.engine.checkpoint.files import list_checkpoints, load_checkpoint, pointed, verify
-from vaak.engine.checkpoint.names import MANIFEST, listed_files, step_folder, step_of
-from vaak.runs.folder.directory import TASKS, holds_a_run
+from vaak.engine.checkpoint.companions import STATE
+from vaak.engine.checkpoint.files import load_checkpoint, pointed
+from vaak.engine.checkpoint.names import MANIFEST, step_folder, step_of
+from vaak.engine.trainer import Trainer
+from vaak.engine.training_data import StepData
+from vaak.runs.audit.files import check_files, check_names
+from vaak.runs.audit.inventory import Inventory
+from vaak.runs.audit.records import LogAudit, check_log
+from vaak.runs.audit.sessions import check_sessions
+from vaak.runs.folder.directory import holds_a_run, read_status
 from vaak.runs.folder.sessions import configuration_of_step
 from vaak.runs.folder.user_code import demand_trust
 from vaak.runs.open_run import run_of
-from vaak.runs.prepared import artifact_in, is_prepared, prepared_folder
 from vaak.runs.replay import (
-    NOT_COMPARED,
     ReplayAgreement,
     approaching,
+    do_what_is_due,
     standing_at,
     state_differences,
     take_steps_before,
@@ -56,6 +65,11 @@ TOLERANCE = 1e-3
 """Relative difference of a figure that is put down to rounding, where the conditions are others than the run's."""
 NO_RATIO_BELOW = 1e-6
 """Figures smaller than this are compared by their difference alone."""
+LEAST_SECONDS, TIMES_AS_LONG = 1800.0, 100.0
+"""A step or evaluation may take so long, or so many times as long as the run's slowest record says, and no longer."""
+NOT_FIGURES = ("kind", "step", "clock")
+VALUES = ("position", "loss_scale", "precision", "plateau")
+"""The parts of a state without tensors that a replay comes to by itself."""
 
 
 @dataclass
@@ -83,16 +97,17 @@ class Tally:
 
 @dataclass
 class Verification:
-    """The findings of a verification so far."""
+    """The findings of a verification so far; ``files`` has those of the files, ``records`` those of the log."""
 
     directory: Path
     tolerance: float
-    files: Tally = field(default_factory=Tally)
+    files: Inventory
+    records: LogAudit
     steps: Tally = field(default_factory=Tally)
     figures: Tally = field(default_factory=Tally)
     states: Tally = field(default_factory=Tally)
     evaluations: Tally = field(default_factory=Tally)
-    findings: list[str] = field(default_factory=list)
+    evaluated: set[int] = field(default_factory=set)
     not_checked: list[str] = field(default_factory=list)
     conditions: dict[str, None] = field(default_factory=dict)
     steps_taken: int = 0
@@ -103,6 +118,10 @@ class Verification:
         self.conditions |= dict.fromkeys(changed)
         return self.tolerance if changed else 0.0
 
+    def find(self, finding: str) -> None:
+        """Add a finding, once."""
+        self.files.say(finding)
+
     @property
     def sentence(self) -> str:
         """The findings in one sentence."""
@@ -111,7 +130,15 @@ class Verification:
         exact = not any(one.close for one in (self.steps, self.figures, self.evaluations, self.states))
         how = "to the bit" if exact else f"within {self.tolerance:g} (relative)"
         again = f"{', '.join(parts)} reproduced {how}; " if parts else "nothing could be computed again; "
-        return f"{again}{self.files} files are as they were written"
+        number, same = self.files.num_files
+        return f"{again}{same} of {number} files are as they were written"
+
+    @property
+    def longest_seconds(self) -> float:
+        """How long a step or an evaluation may take."""
+        clocks = [one.values.get("clock") for one in self.records.of_kind("step")]
+        seconds = [clock.get("seconds") for clock in clocks if isinstance(clock, dict)]
+        return max([LEAST_SECONDS, *(TIMES_AS_LONG * one for one in seconds if isinstance(one, float | int))])
 
 
 def verify_run(
@@ -125,9 +152,10 @@ def verify_run(
 ) -> dict[str, Any]:
     """Take ``steps`` logged steps of a run again, drawn by ``seed`` (None: a new one), and compare; return JSON.
 
-    With None, every step is taken again, each from the checkpoint before it; as the checkpoints' states are compared,
-    too, that is the whole run, from its start. ``verified`` is whether nothing was found; ``findings`` has a line for
-    each thing that isn't as it was, ``not_checked`` for what couldn't be looked at.
+    With None, every step is taken and every evaluation made again, each step from the checkpoint before it; as the
+    checkpoints' states are compared, too, that is the whole run, from its start. ``verified`` is whether nothing was
+    found; ``findings`` has a line for each thing that isn't as it was, ``not_checked`` for what couldn't be looked at,
+    ``not_covered`` for each file, or part of one, that nothing vouches for.
 
     Raises UserError where there is no run, or its code isn't trusted.
     """
@@ -136,58 +164,122 @@ def verify_run(
         raise UserError(f"{directory} has not started to train, so there is nothing to verify")
     demand_trust(load([directory / "config.yml"], trust_code=trust_code))
     seed = random.SystemRandom().randrange(2**31) if seed is None else seed
-    found = Verification(directory, tolerance)
-    sound = _check_files(found)
-    records = [record for record in ReplayAgreement.records(directory) if record["kind"] == "step"]
-    logged = sorted({record["step"] for record in records})
+    files = Inventory(directory)
+    check_files(files)
+    check_sessions(files)
+    check_names(files)
+    found = Verification(directory, tolerance, files, check_log(files))
+    files.name_uncovered()
+    logged = sorted(found.records.steps("step"))
     chosen = logged if steps is None else sorted(random.Random(seed).sample(logged, min(steps, len(logged))))
+    if files.damage:
+        found.not_checked.append(f"nothing is computed with what is damaged ({files.damage[0]})")
+    else:
+        _compute_again(found, chosen, device, trust_code, every=steps is None)
+    return _report(found, seed, chosen)
+
+
+def _compute_again(
+    found: Verification, chosen: Sequence[int], device: str | None, trust_code: bool, every: bool
+) -> None:
+    directory, records, sound = found.directory, found.records, found.files.sound
+    evaluations = records.steps("evaluation") if every else records.doubtful_evaluations
     # The newest state is the one that people use, so it is always computed again.
-    saved = [step for path in (sound if steps is None else sound[-1:]) if (step := step_of(path))]
+    saved = {step for path in (sound if every else sound[-1:]) if (step := step_of(path))}
     # steps by the checkpoint and the configuration that they are reached from
     groups: defaultdict[tuple[str, Path], list[int]] = defaultdict(list)
-    for step in sorted({*chosen, *saved}):
+    for step in sorted({*chosen, *saved, *evaluations, *records.doubtful_steps}):
         before = max((path.name for path in sound if path.name < step_folder(step)), default="")
         groups[before, configuration_of_step(directory, step)].append(step)
     for own in groups.values():
-        try:
-            _replay(found, max(own), [step for step in own if step in set(chosen)], device, trust_code)
-        except CheckpointError as error:
-            found.findings.append(str(error))
-        except UserError as error:
-            found.not_checked.append(str(error))
+        last = max(own)
+        with _reported(found, f"steps up to {last}"), _limited(found.longest_seconds) as restart:
+            _replay(found, last, (set(chosen), evaluations), (device, trust_code), restart)
     best = pointed(directory / "checkpoints", "best")
-    for checkpoint in sound if steps is None else [one for one in sound if one == best]:
-        try:
-            _evaluate(found, checkpoint, device, trust_code)
-        except CheckpointError as error:  # of other data, or removed since by a run that trains
-            found.findings.append(str(error))
-    return _report(found, seed, chosen, sound)
+    for checkpoint in sound:
+        if checkpoint == best and step_of(checkpoint) not in found.evaluated:
+            with _reported(found, f"the evaluation of {checkpoint.name}"), _limited(found.longest_seconds):
+                _evaluate(found, checkpoint, device, trust_code)
 
 
-def _report(found: Verification, seed: int, chosen: Sequence[int], sound: Sequence[Path]) -> dict[str, Any]:
-    directory = found.directory
-    covered = [directory / name for name in ("config.yml", "metrics.jsonl")] + [path / MANIFEST for path in sound]
+@contextlib.contextmanager
+def _reported(found: Verification, what: str) -> Iterator[None]:
+    """Note what can't be computed within this context; data without hashes may make any error."""
+    try:
+        yield
+    except CheckpointError as error:  # of other data, or removed since by a run that trains
+        found.find(str(error))
+    except UserError as error:
+        found.not_checked.append(str(error))
+    except TooLongError:
+        found.find(f"{what}: stopped after {found.longest_seconds:g} s without coming to a step's end")
+    except Exception as error:
+        if not any("no hashes" in line for line in found.files.not_covered):
+            raise
+        found.find(f"{what}: {type(error).__name__} ({error}); its data have no hashes, and may be damaged")
+
+
+class TooLongError(Exception):
+    """A step or an evaluation takes much longer than any of the run's."""
+
+
+@contextlib.contextmanager
+def _limited(seconds: float) -> Iterator[Callable[[], None]]:
+    """Raise TooLongError after so many seconds within this context; what it yields starts them again."""
+    if threading.current_thread() is not threading.main_thread():  # only that one hears of signals
+        yield lambda: None
+        return
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        raise TooLongError
+
+    before = signal.signal(signal.SIGALRM, stop)
+
+    def restart() -> None:
+        signal.setitimer(signal.ITIMER_REAL, seconds, 1.0)  # again, should someone have caught it
+
+    try:
+        restart()
+        yield restart
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0.0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def _report(found: Verification, seed: int, chosen: Sequence[int]) -> dict[str, Any]:
+    directory, (number, same) = found.directory, found.files.num_files
+    covered = [directory / name for name in ("config.yml", "metrics.jsonl")]
+    covered += [path / MANIFEST for path in found.files.sound]
+    compared = sorted(path.relative_to(directory).as_posix() for path in found.files.compared if path != directory)
+    tallies = {
+        "replayed_steps": found.steps,
+        "logged_figures": found.figures,
+        "states": found.states,
+        "evaluation_figures": found.evaluations,
+    }
     return {
         "run": str(directory),
-        "verified": not found.findings and found.steps.compared > 0,
+        "verified": not found.files.findings and found.steps.compared > 0,
         "sentence": found.sentence,
-        "findings": found.findings,
+        "findings": found.files.findings,
         "not_checked": found.not_checked,
+        "not_covered": found.files.not_covered,
         "conditions": list(found.conditions),
         "tolerance": found.tolerance if found.conditions else 0.0,
         "seed": seed,
         "steps": list(chosen),
         "steps_taken": found.steps_taken,
+        "recomputed": {
+            "steps": [found.steps.compared, len(found.records.steps("step"))],
+            "evaluations": [len(found.evaluated), len(found.records.steps("evaluation"))],
+            "checkpoints": [found.states.compared, len(found.files.sound)],
+        },
+        "files": {"compared": number, "same": same, "close": 0},
         **{
             name: {"compared": tally.compared, "same": tally.same, "close": tally.close}
-            for name, tally in (
-                ("files", found.files),
-                ("replayed_steps", found.steps),
-                ("logged_figures", found.figures),
-                ("states", found.states),
-                ("evaluation_figures", found.evaluations),
-            )
+            for name, tally in tallies.items()
         },
+        "compared": compared,
         "time": datetime.now(UTC).isoformat(timespec="seconds"),
         "vaak": vaak.__version__,
         "commit": commit(),
@@ -202,94 +294,153 @@ def write_verification(report: dict[str, Any]) -> Path:
     return file
 
 
-def _check_files(found: Verification) -> list[Path]:
-    """Compare the hashes of all that has any; return the checkpoints that are sound, the oldest first."""
-    directory, sound = found.directory, []
+def _replay(
+    found: Verification,
+    last: int,
+    wanted: tuple[Collection[int], Collection[int]],
+    how: tuple[str | None, bool],
+    restart: Callable[[], None],
+) -> None:
+    """Take the steps up to ``last`` again from the checkpoint before, and compare what they give with the run.
 
-    def count(damage: str | None) -> None:
-        if not found.files.add(0.0 if damage is None else math.inf, 0.0):
-            found.findings.append(str(damage))
-
-    for checkpoint in list_checkpoints(directory / "checkpoints"):
-        try:
-            verify(checkpoint)
-        except CheckpointError as error:
-            count(str(error))
-        else:
-            sound.append(checkpoint)
-            for name, entry in listed_files(checkpoint).items():
-                is_there = name == FROZEN or entry.describes(checkpoint / name)  # frozen weights may have another copy
-                count(None if is_there else f"{checkpoint / name}: this isn't what was written there")
-    for damage in (*_altered_code(directory), *_altered_data(found, sound)):
-        count(damage)
-    return sound
-
-
-def _altered_code(directory: Path) -> Iterator[str | None]:
-    """Yield what is wrong with each copy of users' code, or None."""
-    written = directory / CODE / HASHES
-    try:
-        hashes = read_json(written) if written.exists() else {}
-        names = {str(name): str(value) for name, value in hashes.items()}
-    except (OSError, ValueError, AttributeError):
-        yield f"{written}: this is damaged"
-    else:
-        yield from altered_in(directory / CODE, names)
-
-
-def _altered_data(found: Verification, sound: Sequence[Path]) -> Iterator[str | None]:
-    """Yield what is wrong with each file of the prepared data, or None; of each task, where a run has several.
-
-    Checkpoints have a copy of the hashes, which their manifest covers.
+    ``wanted`` are the steps that count, and those after which it is evaluated; ``how`` the device, and whether code is
+    trusted. ``restart`` is called at each step.
     """
-    for own in (found.directory, *sorted((found.directory / TASKS).glob("*"))):
-        folder = prepared_folder(own)
-        if not is_prepared(own):
-            continue
-        artifact = artifact_in(folder)
-        hashed = list(artifact.altered())
-        yield from hashed
-        for checkpoint in sound[-1:]:
-            copy = artifact_in(checkpoint / folder.relative_to(found.directory)).find() or {}
-            changed = HASHES_OF_DATA in copy and copy[HASHES_OF_DATA] != artifact.read().get(HASHES_OF_DATA)
-            yield f"{artifact.path}: its hashes aren't those that {checkpoint.name} was made with" if changed else None
-        if not hashed:
-            found.not_checked.append(f"{folder}: prepared by an earlier version, which wrote down no hashes")
+    chosen, evaluations = wanted
 
+    def watched(steps: Iterator[StepData]) -> Iterator[StepData]:
+        for data in steps:
+            restart()
+            yield data
 
-def _replay(found: Verification, last: int, chosen: Sequence[int], device: str | None, trust_code: bool) -> None:
-    """Take the steps up to ``last`` again from the checkpoint before, and compare what they give with the run."""
-    reached = approaching(found.directory, last, device=device, trust_code=trust_code)
-    with reached as (trainer, steps, agreement, _):
-        agreement.notify(trainer.take_step(take_steps_before(last, trainer, steps, agreement)))
+    with approaching(found.directory, last, device=how[0], trust_code=how[1]) as (trainer, steps, agreement, _):
+        after = {step for step in evaluations if agreement.begun_at < step <= last}
+        data = take_steps_before(last, trainer, watched(steps), agreement, after)
+        agreement.notify(trainer.take_step(data))
         tolerance = found.allowed(agreement)
-        wrong: set[int] = set()
-        for record in agreement.records(trainer.directory):
-            before = agreement.logged_as(record)
-            if before is None:
-                continue
-            same = True
-            for name in sorted((record.keys() | before.keys()) - set(NOT_COMPARED)):
-                difference = relative_difference(before.get(name), record.get(name))
-                if not found.figures.add(difference, tolerance):
-                    found.findings.append(differs(record["step"], name, before.get(name), record.get(name)))
-                    wrong.add(record["step"])
-                same &= difference == 0
-            if record["kind"] == "step" and record["step"] in chosen:
-                wrong_here = record["step"] in wrong
-                found.steps.add(math.inf if wrong_here else 0.0 if same else tolerance, tolerance)
+        _compare_state(found, trainer, agreement, tolerance)
+        if last in after or trainer.position.place == 0:
+            restart()
+            do_what_is_due(trainer, after)
         found.steps_taken += last - agreement.begun_at
-        every = trainer.config.logging.interval
-        for step in range(agreement.begun_at + 1, last + 1):
-            if is_logged(trainer, step, every) and ("step", step, None) not in agreement.logged:
-                found.findings.append(f"step {step}: its record is missing in metrics.jsonl")
-        if (state := state_differences(trainer, found.directory)) is not None:
-            name, largest = max(state.items(), key=lambda one: one[1], default=("", 0.0))
-            if not found.states.add(largest, tolerance):
-                found.findings.append(
-                    f"step {last}: {len(state)} tensors of {step_folder(last)} are others than those computed again; "
-                    f"the furthest is {name} (relative difference {largest:.2g})"
-                )
+        _compare_records(found, agreement, chosen, tolerance)
+        _find_undue(found, trainer, agreement, last)
+        found.evaluated |= after
+
+
+def _compare_records(
+    found: Verification, agreement: ReplayAgreement, chosen: Collection[int], tolerance: float
+) -> None:
+    """Compare every figure that a replay logs with the run's own record of it."""
+    for record in agreement.records(agreement.trainer.directory):
+        before = agreement.logged_as(record)
+        if before is None:
+            if record["kind"] == "evaluation":
+                found.find(f"step {record['step']}: its evaluation's record in metrics.jsonl is another, or missing")
+            continue
+        tally = found.evaluations if record["kind"] == "evaluation" else found.figures
+        differences = _compare_figures(found, before, record, tally, tolerance)
+        if record["kind"] == "step" and record["step"] in chosen:
+            found.steps.add(max(differences, default=0.0), tolerance)
+
+
+def _compare_figures(
+    found: Verification, before: Mapping[str, Any], now: Mapping[str, Any], tally: Tally, tolerance: float
+) -> list[float]:
+    """Compare the figures of two records; return by how much each differs."""
+    differences = []
+    for name in sorted((before.keys() | now.keys()) - set(NOT_FIGURES)):
+        difference = relative_difference(before.get(name), now.get(name))
+        if name in ("epoch", "scheduled"):  # they say where it is, and aren't figures
+            reproduced = difference == 0
+        else:
+            differences.append(difference)
+            reproduced = tally.add(difference, tolerance)
+        if not reproduced:
+            found.find(differs(now["step"], name, before.get(name), now.get(name)))
+            differences.append(difference)
+    return differences
+
+
+def _find_undue(found: Verification, trainer: Trainer, agreement: ReplayAgreement, last: int) -> None:
+    """Find, of the steps that were taken, records that are missing in the log, and records that aren't due there."""
+    every, made = (
+        trainer.config.logging.interval,
+        {(one["kind"], one["step"]) for one in agreement.records(trainer.directory)},
+    )
+    for step in range(agreement.begun_at + 1, last + 1):
+        is_there = ("step", step) in found.records.logged
+        if is_logged(trainer, step, every) and not is_there:
+            found.find(f"step {step}: its record is missing in metrics.jsonl")
+        elif is_there and not is_logged(trainer, step, every):
+            found.find(f"step {step}: no record is due there, and metrics.jsonl has one")
+    for kind, step in found.records.logged:
+        ended = kind == "epoch" and (step < last or trainer.position.place == 0)
+        if agreement.begun_at < step <= last and (kind == "model" or ended) and (kind, step) not in made:
+            found.find(
+                f"step {step}: metrics.jsonl has a record {kind} there that none gives when it is computed again"
+            )
+    status = read_status(found.directory)
+    if (
+        status.get("state") == "finished"
+        and status.get("step") == last
+        and status.get("total_steps") != trainer.total_steps
+    ):
+        found.find(f"status.json: the run has {trainer.total_steps} steps, not {status.get('total_steps')}")
+
+
+def _compare_state(found: Verification, trainer: Trainer, agreement: ReplayAgreement, tolerance: float) -> None:
+    """Compare tensors and values with the checkpoint that the run has of this step, if it has one."""
+    step = trainer.position.step
+    checkpoint = found.directory / "checkpoints" / step_folder(step)
+    if checkpoint not in found.files.sound:
+        return
+    state = state_differences(trainer, found.directory)
+    if state is None:
+        return
+    name, largest = max(state.items(), key=lambda one: one[1], default=("", 0.0))
+    if largest > tolerance:
+        found.find(
+            f"step {step}: {len(state)} tensors of {step_folder(step)} are others than those computed again; "
+            f"the furthest is {name} (relative difference {largest:.2g})"
+        )
+    saved, now = read_json(checkpoint / STATE), trainer.state.values()
+    for key, difference in _differing_values(saved, now):
+        largest = max(largest, difference)
+        if difference > tolerance:
+            found.find(f"step {step}: {key} in {step_folder(step)}/{STATE} isn't what is computed again")
+    for key, value in (("data", trainer.data.fingerprint), ("plan", trainer.data.plan_fingerprint)):
+        said = saved.get(key)
+        if (said.get("fingerprint") if isinstance(said, dict) else said) != value and "plan" in saved:
+            largest = math.inf
+            found.find(f"step {step}: {key} in {step_folder(step)}/{STATE} isn't what is computed again")
+    found.states.add(largest, tolerance)
+
+
+def _differing_values(saved: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
+    """Yield the numbers of a state that aren't those of another, by their keys, with the relative difference."""
+    # a checkpoint may have been made after what was due there
+    as_then = now["position"]["duties_pending"] == (saved.get("position") or {}).get("duties_pending")
+    for name in VALUES:
+        if name in saved and name in now and (name != "plateau" or as_then):
+            for key, difference in _differences(saved[name], now[name], name):
+                if key != "position.duties_pending":
+                    yield key, difference
+    ours, theirs = (dict(each.get("callbacks", ())) for each in (now, saved))
+    if "StepLogCallback" in theirs and as_then:
+        yield from _differences(theirs["StepLogCallback"], ours["StepLogCallback"], "callbacks.StepLogCallback")
+
+
+def _differences(then: Any, now: Any, key: str) -> Iterator[tuple[str, float]]:
+    """Yield the leaves of JSON values that differ."""
+    if isinstance(then, dict) and isinstance(now, dict):
+        for name in then.keys() | now.keys():
+            yield from _differences(then.get(name), now.get(name), f"{key}.{name}")
+    elif isinstance(then, list | tuple) and isinstance(now, list | tuple) and len(then) == len(now):
+        for number, (one, other) in enumerate(zip(then, now, strict=True)):
+            yield from _differences(one, other, f"{key}.{number}")
+    elif (difference := relative_difference(then, now)) > 0:
+        yield key, difference
 
 
 def _evaluate(found: Verification, checkpoint: Path, device: str | None, trust_code: bool) -> None:
@@ -297,20 +448,19 @@ def _evaluate(found: Verification, checkpoint: Path, device: str | None, trust_c
     step = step_of(checkpoint)
     assert step is not None
     loaded = load([configuration_of_step(found.directory, step)], trust_code=trust_code)
+    demand_trust(loaded)
     before = _evaluation_of(found.directory, step)
     snapshot = load_checkpoint(checkpoint)
     if before is None and snapshot.state["best"]["step"] == step:
-        found.findings.append(f"step {step}: the best checkpoint's evaluation is missing in metrics.jsonl")
+        found.find(f"step {step}: the best checkpoint's evaluation is missing in metrics.jsonl")
     if before is None:
         return
     with standing_at((checkpoint, snapshot), loaded, found.directory, device) as trainer:
         agreement = ReplayAgreement(found.directory, trainer, step, snapshot.state["conditions"])
-        trainer.evaluate(due=False)
+        trainer.evaluate(trainer.evaluation_due())
         now = _evaluation_of(trainer.directory, step) or {}
-        tolerance = found.allowed(agreement)
-    for name in sorted((before.keys() | now.keys()) - set(NOT_COMPARED)):
-        if not found.evaluations.add(relative_difference(before.get(name), now.get(name)), tolerance):
-            found.findings.append(differs(step, name, before.get(name), now.get(name)))
+        _compare_figures(found, before, now, found.evaluations, found.allowed(agreement))
+        found.evaluated.add(step)
 
 
 def _evaluation_of(directory: Path, step: int) -> dict[str, Any] | None:

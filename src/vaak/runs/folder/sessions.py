@@ -32,6 +32,8 @@ from vaak.runs.folder.directory import finish_fork
 
 log = logging.getLogger("vaak")
 SESSIONS = "sessions.jsonl"
+LAST = 1 << 62
+"""A step that no run comes to."""
 
 
 def begin_session(trainer: Trainer, configuration: str) -> None:
@@ -74,8 +76,13 @@ def write_current(directory: Path, configuration: str, now: dict[str, Any]) -> N
 def configuration_of_step(directory: Path, step: int) -> Path:
     """The configuration under which a run took a step; config.yml where no session did."""
     for session in _sessions_of_steps(directory, step, step):
-        return _configuration(directory, session["number"])
+        return configuration_of_session(directory, session["number"])
     return directory / "config.yml"
+
+
+def sessions_of_run(directory: Path) -> list[dict[str, Any]]:
+    """The sessions that lead to a run's newest state, oldest first."""
+    return _sessions_of_steps(directory, 1, LAST)[::-1]
 
 
 def conditions_of_steps(directory: Path, first: int, last: int) -> list[dict[str, Any] | None]:
@@ -105,7 +112,11 @@ def _sessions(directory: Path) -> dict[int, dict[str, Any]]:
     valid = [session for _, session in found if _is_session(session)]
     if len(valid) < len(found):
         log.warning("%s: %d lines are no sessions: they are ignored", path, len(found) - len(valid))
-    return {session["number"]: session for session in valid if _configuration(directory, session["number"]).exists()}
+    return {
+        session["number"]: session
+        for session in valid
+        if configuration_of_session(directory, session["number"]).exists()
+    }
 
 
 def _is_session(found: dict[str, Any]) -> bool:
@@ -114,12 +125,13 @@ def _is_session(found: dict[str, Any]) -> bool:
 
 
 def _write_configuration(directory: Path, number: int, configuration: str) -> None:
-    path = _configuration(directory, number)
+    path = configuration_of_session(directory, number)
     path.parent.mkdir(exist_ok=True)
     files.write_text(path, configuration)
 
 
-def _configuration(directory: Path, number: int) -> Path:
+def configuration_of_session(directory: Path, number: int) -> Path:
+    """The file with the configuration of a session."""
     return directory / "sessions" / f"{number:04d}.yml"
 
 

@@ -138,7 +138,7 @@ def test_more_processes_than_microbatches_are_refused_with_the_number_to_set():
     with pytest.raises(UserError, match=r"set training\.gradient_accumulation_steps to 3 or more"):
         with_batches_per_process(exact, 3)
     assert with_batches_per_process(exact, 2) is exact
-    with pytest.raises(UserError, match="set training.gradient_accumulation_steps to 3 or more"):
+    with pytest.raises(UserError, match=r"set training\.gradient_accumulation_steps to 3 or more"):
         check_launcher(exact, 3)  # on resume, where nothing is multiplied
 
 

@@ -18,6 +18,7 @@ from quick_cases import mostly_slow
 from vaak.core.artifact import HASHES
 from vaak.core.errors import UserError
 from vaak.core.storage.files import read_json, sha256_of, write_json
+from vaak.engine import saving
 from vaak.engine.checkpoint.files import step_folder
 from vaak.runs.verify import verify_run
 
@@ -202,23 +203,23 @@ def test_what_was_changed_afterwards_is_found(run: Path, tamper: Callable[[Path]
 
 
 def rounded_differently(run: Path, step: int) -> None:
+    """Another figure, of as many digits: checkpoints know how long the log was."""
     line = logged(run, "step", step)
     record = json.loads(line)
-    record["cross_entropy"] *= 1 + 1e-5
+    value = record["cross_entropy"]
+    others = (value * (1 + factor * 1e-6) for factor in range(5, 50))
+    record["cross_entropy"] = next(other for other in others if len(repr(other)) == len(repr(value)))
     change(run / "metrics.jsonl", line, json.dumps(record) + "\n")
 
 
 @pytest.mark.parametrize("step", [1, 3])  # of which the first is reached from the start, where there is no checkpoint
-def test_under_other_conditions_rounding_is_allowed_and_said(run: Path, step: int):
-    path = run / "sessions.jsonl"
-    session = json.loads(path.read_text())
-    now = session["conditions"]["processor"]
-    session["conditions"]["processor"] = "another one"
-    path.write_text(json.dumps(session) + "\n")
+def test_under_other_conditions_rounding_is_allowed_and_said(run: Path, step: int, monkeypatch: pytest.MonkeyPatch):
+    then = json.loads((run / "sessions.jsonl").read_text())["conditions"]["processor"]
+    monkeypatch.setattr(saving, "_processor", lambda: "another one")
     rounded_differently(run, step)
     found = verified(run)
     assert found["verified"], found["findings"]
-    assert found["conditions"] == [f"processor: another one then, {now} now"]
+    assert found["conditions"] == [f"processor: {then} then, another one now"]
     assert (found["logged_figures"]["close"], found["replayed_steps"]["close"]) == (1, 1)
     assert "within 0.001 (relative)" in found["sentence"]
     assert not verified(run, tolerance=1e-6)["verified"]
