@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+from contextlib import closing
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from vaak.core.callback import Callback
 from vaak.core.errors import UserError
 from vaak.engine.checkpoint.files import list_checkpoints
 from vaak.engine.distributed.exchange import StepMessage, combine
+from vaak.engine.gradient import MicrobatchPiece
 from vaak.engine.state import PieceRule, Position
 from vaak.engine.trainer import Trainer
 
@@ -400,3 +402,24 @@ def test_ranks_take_over_what_another_had_to_cut(tmp_path: Path, monkeypatch: py
     assert [trainer.state.piece_rules.pieces(1, 0, cells) for cells in (8.0, 9.0)] == [1, 4]
     trainer.exchange([])
     assert len(journal(tmp_path)) == 1
+
+
+def test_two_pieces_of_a_microbatch_draw_otherwise_and_each_as_before(tmp_path: Path):
+    """Two with the same rows, as after a split: dropout has other masks in each, and the same ones again."""
+    trainer = toy_trainer(tmp_path, task=ToyTask(dropout=0.5), **QUIET)
+    trainer.model.train()
+    with closing(trainer.data.steps(trainer.position)) as steps:
+        data = next(steps)
+    forward = trainer.step.objectives[0].gradient.forward
+    batch = data.microbatches[0].batch
+    assert batch is not None
+
+    def loss(step: int, number: int, piece: int) -> float:
+        with torch.no_grad():
+            terms = forward.terms(step, MicrobatchPiece(batch, number, piece, 2))
+        return float(sum(term.total for term in terms.values()))
+
+    one = loss(1, 0, 0)
+    assert loss(1, 0, 0) == one
+    others = {loss(1, 0, 1), loss(1, 1, 0), loss(2, 0, 0)}
+    assert len({one, *others}) == 4

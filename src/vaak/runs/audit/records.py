@@ -16,6 +16,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 from vaak.core.figures import improves
@@ -136,6 +137,7 @@ def check_log(found: Inventory) -> LogAudit:
                 about = f"{checkpoint.name}/{name}"
                 found.compare(path, *_wrong_length(log, content, state, about, step_of(checkpoint) or 0))
                 found.compare(checkpoint / name, *_wrong_figures(log, state, about))
+        found.compare(checkpoint / STATE, _lost_completion(log, checkpoint))
     _name_what_is_not_computed(found, log, content)
     return log
 
@@ -254,7 +256,15 @@ def _named_missing(what: str, steps: Sequence[int]) -> Iterator[str]:
         yield f"{len(steps) - MOST_MISSING} more are missing in {METRICS}, the last at step {steps[-1]}"
 
 
-def _completed(found: Inventory, checkpoint: Any) -> dict[str, Any] | None:
+def _lost_completion(log: LogAudit, checkpoint: Path) -> str | None:
+    """Say where the run went on from a checkpoint, and what was due there isn't in it."""
+    pending = read_json(checkpoint / STATE)["position"].get("duties_pending")
+    if pending and log.last > (step_of(checkpoint) or 0) and not (checkpoint / COMPLETED).exists():
+        return f"{checkpoint / COMPLETED} is missing: the run went on from there"
+    return None
+
+
+def _completed(found: Inventory, checkpoint: Path) -> dict[str, Any] | None:
     """The state after what was due, as the file has it; None where it isn't there, or is damaged (reported)."""
     about = found.read(checkpoint / COMPLETED)
     state = about.get("state") if isinstance(about, dict) else None

@@ -40,6 +40,20 @@ def test_a_full_disk_leaves_the_old_file_and_nothing_beside_it(
     assert list(tmp_path.iterdir()) == [path]
 
 
+def test_a_replaced_file_and_its_name_are_on_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """The content before the rename, and the folder after it: else a power cut leaves an empty file, or the old one."""
+    (tmp_path / "run.json").write_text("old")
+    happened: list[str] = []
+    monkeypatch.setattr(os, "fsync", lambda file: happened.append(_state(file, tmp_path)))
+    files.write_text(tmp_path / "run.json", "new")
+    assert happened == ["a file while there is old", "a folder while there is new"]
+
+
+def _state(file: int, folder: Path) -> str:
+    kind = "folder" if stat.S_ISDIR(os.fstat(file).st_mode) else "file"
+    return f"a {kind} while there is {(folder / 'run.json').read_text()}"
+
+
 def test_fingerprints_ignore_the_order_of_keys_and_see_values():
     assert files.fingerprint_of({"a": 1, "b": Path("x")}) == files.fingerprint_of({"b": Path("x"), "a": 1})
     assert files.fingerprint_of({"a": 1}) != files.fingerprint_of({"a": 2})

@@ -16,13 +16,16 @@ from torch import nn
 
 from toy import ToyModel, same_bits
 from vaak.core.errors import CheckpointError
+from vaak.core.storage import files as storage
 from vaak.engine.checkpoint.files import (
     Snapshot,
+    complete_checkpoint,
     find_latest_checkpoint,
     list_checkpoints,
     load_checkpoint,
     point,
     pointed,
+    read_state,
     resolve_checkpoint,
     save_checkpoint,
     set_aside,
@@ -218,6 +221,30 @@ def test_a_failed_write_harms_nothing(tmp_path: Path, monkeypatch: pytest.Monkey
                 save_checkpoint(tmp_path, snapshot(step))
     verify(path)
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_completion_of_another_state_is_ignored(tmp_path: Path):
+    one, other = save_checkpoint(tmp_path, snapshot(1)), save_checkpoint(tmp_path, snapshot(2))
+    state = {"position": {"step": 1}, "metrics": {"val_loss": 1.0}}
+    complete_checkpoint(one, state)
+    assert read_state(one) == load_checkpoint(one).state == state
+    shutil.copy(one / "completed.json", other / "completed.json")
+    assert read_state(other) == load_checkpoint(other).state == {"position": {"step": 2}}
+
+
+def test_a_checkpoint_is_there_after_a_power_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Each file is flushed before the rename, and the folder, which has the names, after it."""
+    happened: list[str] = []
+    flush, flush_folder = storage.sync_file, storage.sync_directory
+    monkeypatch.setattr(storage, "sync_file", lambda path: (happened.append(path.name), flush(path))[1])
+    monkeypatch.setattr(
+        storage,
+        "sync_directory",
+        lambda path: (happened.append(f"{path.name}: {len(list_checkpoints(path))}"), flush_folder(path))[1],
+    )
+    save_checkpoint(tmp_path / "checkpoints", snapshot(1))
+    assert [one for one in happened if one.endswith("safetensors")] == ["model.safetensors", "optimizer.safetensors"]
+    assert happened[-1] == "checkpoints: 1"
 
 
 def test_set_aside_finds_a_free_name(tmp_path: Path):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 from pathlib import Path
 
 import pytest
@@ -44,6 +45,20 @@ def test_a_new_entry_after_a_half_line_is_read(tmp_path: Path):
     (tmp_path / "skipped.jsonl").write_text('{"epoch": 0, "index": 3}\n{"epoch": 0, "ind')
     SkippedExamples(tmp_path, 0).add(skipped(9))
     assert SkippedExamples(tmp_path, 0).known == {(0, 3, 0), (0, 9, 0)}
+
+
+def test_a_new_entry_after_a_line_without_its_end_is_another_line(tmp_path: Path):
+    (tmp_path / "skipped.jsonl").write_text('{"epoch": 0, "index": 3}')
+    SkippedExamples(tmp_path, 0).add(skipped(9))
+    assert SkippedExamples(tmp_path, 0).known == {(0, 3, 0), (0, 9, 0)}
+    assert (tmp_path / "skipped.jsonl").read_text().count("\n") == 2
+
+
+def test_an_entry_is_on_the_disk_before_it_acts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    on_disk: list[bytes] = []
+    monkeypatch.setattr(os, "fsync", lambda file: on_disk.append(Path(f"/proc/self/fd/{file}").read_bytes()))
+    SkippedExamples(tmp_path, 0).add(skipped(3))
+    assert on_disk == [(tmp_path / "skipped.jsonl").read_bytes()] != [b""]
 
 
 def test_a_run_without_skips_writes_nothing(tmp_path: Path):
