@@ -7,6 +7,8 @@ A mutant is the source with one change: a comparison, an operator or a number is
 statement is left out. Each is tried with the tests that run its function, the quickest first; one that they all pass
 has survived. Prints each mutant, the share that was killed, and the survivors.
 
+``--sources`` and ``--tests`` say which files or folders to change and which tests to record, in place of those above.
+
 The tests are collected once; each mutant gets a process that is forked then, in which its function has other code. One
 at the top of a module is tried in a copy of ``src``, which has to be imported: that takes longer. So is one that
 survives and is in a function that a test runs in another process (a rank, a worker, a command): all of them import the
@@ -29,7 +31,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from inspect import CO_OPTIMIZED
 from pathlib import Path
@@ -164,9 +166,10 @@ def mutants_of(path: Path, file: str) -> list[Mutant]:
     return found
 
 
-def every_mutant() -> list[Mutant]:
-    """Return the mutants of all files of SOURCES, in the order of files and places."""
-    files = sorted(path for folder in SOURCES for path in (ROOT / folder).rglob("*.py"))
+def every_mutant(sources: Sequence[str] = SOURCES) -> list[Mutant]:
+    """Return the mutants of all files of ``sources``, in the order of files and places."""
+    places = [ROOT / one for one in sources]
+    files = sorted({file for place in places for file in (place.rglob("*.py") if place.is_dir() else [place])})
     return [mutant for path in files for mutant in mutants_of(path, str(path.relative_to(ROOT)))]
 
 
@@ -221,7 +224,7 @@ class Recorder:
             file.write("\t".join(words) + "\n")
 
 
-def record(file: Path, tests: list[str]) -> int:
+def record(file: Path, tests: list[str], sources: Sequence[str] = SOURCES) -> int:
     """Run the tests once and write which of them run which functions; return pytest's exit status.
 
     What ``file`` has of other tests is kept.
@@ -229,7 +232,7 @@ def record(file: Path, tests: list[str]) -> int:
     old = Covered(**json.loads(file.read_text())) if file.exists() else Covered({}, {}, {})
     with tempfile.TemporaryDirectory() as folder:
         copy, log = copy_of_sources(Path(folder).resolve()), Path(folder).resolve() / "log"
-        prefixes = tuple(f"{copy / one}/" for one in SOURCES)
+        prefixes = tuple(f"{copy / one}{'' if one.endswith('.py') else '/'}" for one in sources)
         package = copy / "src/vaak/__init__.py"
         settings = f"\nPREFIXES, LOG = {prefixes!r}, {str(log)!r}\n"
         package.write_text(package.read_text(encoding="utf-8") + settings + TRACER, encoding="utf-8")
@@ -424,9 +427,11 @@ def copy_of_sources(folder: Path) -> Path:
     return folder
 
 
-def try_mutants(covered: Covered, number: int, seed: int, most: float) -> list[Mutant]:
+def try_mutants(
+    covered: Covered, number: int, seed: int, most: float, sources: Sequence[str] = SOURCES
+) -> list[Mutant]:
     """Try ``number`` mutants and print each; return those that survived."""
-    every = every_mutant()
+    every = every_mutant(sources)
     chosen = random.Random(seed).sample(every, min(number, len(every)))
     files = sorted({name.partition("::")[0] for name in covered.seconds})
     trials = Trials(covered, chosen, most)
@@ -441,14 +446,16 @@ def main() -> None:
     parser.add_argument("what", choices=["record", "try"])
     parser.add_argument("file", type=Path, help="what record writes, and try reads")
     parser.add_argument("--tests", nargs="+", default=list(TESTS), help="folders of tests to record")
+    parser.add_argument("--sources", nargs="+", default=list(SOURCES), help="files or folders to change")
     parser.add_argument("--number", type=int, default=150, help="mutants to try")
     parser.add_argument("--seed", type=int, default=0, help="which mutants are drawn")
     parser.add_argument("--seconds", type=float, default=60.0, help="of tests for a mutant, as recorded")
     given = parser.parse_args()
     os.chdir(ROOT)
     if given.what == "record":
-        raise SystemExit(record(given.file, given.tests))
-    survived = try_mutants(Covered(**json.loads(given.file.read_text())), given.number, given.seed, given.seconds)
+        raise SystemExit(record(given.file, given.tests, given.sources))
+    covered = Covered(**json.loads(given.file.read_text()))
+    survived = try_mutants(covered, given.number, given.seed, given.seconds, given.sources)
     for mutant in survived:
         print("survived:", mutant)
 

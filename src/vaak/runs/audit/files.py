@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from vaak.config.yaml.named_code import CODE, HASHES
+from vaak.config.trust import CODE, HASHES
 from vaak.core.artifact import HASHES as HASHES_OF_DATA
 from vaak.core.artifact import altered_in
 from vaak.core.errors import CheckpointError, DataError

@@ -101,7 +101,9 @@ def _sessions_of_steps(directory: Path, first: int, last: int) -> list[dict[str,
     while session is not None:
         if session["first_step"] <= last:
             found.append(session)
-        session = known.get(session["after"]) if session["first_step"] > first else None
+        after = session["after"]
+        resumed = session["first_step"] > first and after is not None and after < session["number"]  # or it has no end
+        session = known.get(after) if resumed else None
     return found
 
 
