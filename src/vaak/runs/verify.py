@@ -47,7 +47,7 @@ from vaak.runs.audit.records import LogAudit, check_log
 from vaak.runs.audit.sessions import check_sessions
 from vaak.runs.folder.directory import holds_a_run, read_status
 from vaak.runs.folder.sessions import configuration_of_step
-from vaak.runs.folder.user_code import demand_trust
+from vaak.runs.folder.user_code import OF_THE_LOOP, demand_secrets, demand_trust
 from vaak.runs.open_run import run_of
 from vaak.runs.replay import (
     ReplayAgreement,
@@ -449,6 +449,7 @@ def _evaluate(found: Verification, checkpoint: Path, device: str | None, trust_c
     assert step is not None
     loaded = load([configuration_of_step(found.directory, step)], trust_code=trust_code)
     demand_trust(loaded)
+    demand_secrets(loaded, but=OF_THE_LOOP)
     before = _evaluation_of(found.directory, step)
     snapshot = load_checkpoint(checkpoint)
     if before is None and snapshot.state["best"]["step"] == step:
