@@ -26,7 +26,7 @@ class Change:
 
     file: str
     what: str
-    make: Callable[[Path], None]
+    make: Callable[[Path], object]
 
     def __str__(self) -> str:
         return f"{self.file}: {self.what}"
