@@ -16,7 +16,7 @@ import re
 from collections.abc import Callable, Container, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 from jinja2 import TemplateError, nodes
@@ -47,6 +47,13 @@ BEGIN, END, BROKEN = "\ufdd0", "\ufdd1", "\ufdd2"
 _NONE_OF_THEM = str.maketrans("", "", BEGIN + END + BROKEN)
 _MARKS = re.compile(r"\{%-?\s*generation\s*-?%\}")
 _EXAMPLE = ({"role": "user", "content": "?"}, {"role": "assistant", "content": "!"})
+
+
+class _End(NamedTuple):
+    """The special token that ends an answer, or that follows it, and whether it is a part of the answer."""
+
+    token: str | None
+    is_learned: bool
 
 
 class _Generation(Extension):
@@ -119,14 +126,39 @@ class ChatTemplate:
 
     @cached_property
     def end_ids(self) -> tuple[int, ...]:
-        """The special token that ends an answer, if there is one."""
-        try:
-            example = self.encoded(_EXAMPLE, OPTION)
-        except DataError:
-            return ()
-        assert example.answers is not None
-        last = example.ids[int(np.flatnonzero(example.answers)[-1])]
-        return (last,) if self._special.fullmatch(self.tokenizer.backend.id_to_token(last) or "") else ()
+        """The special tokens that end an answer, or follow it: where it stops."""
+        found = (self.tokenizer.backend.token_to_id(end.token) for end in self._ends if end.token)
+        return tuple(sorted({one for one in found if one is not None}))
+
+    @cached_property
+    def doubt(self) -> str | None:
+        """Why answers that are learned don't say where they end; None where each has a special token for that."""
+        if not self._ends:
+            return f"{OPTION} refuses a question and its answer, so it can't be told what ends one"
+        if all(end.is_learned for end in self._ends):
+            return None
+        outside = next((end.token for end in self._ends if end.token and not end.is_learned), None)
+        if outside is None:
+            return f"{OPTION} writes no special token after an answer, such as {{{{ eos_token }}}}"
+        if _MARKS.search(self.content):
+            return f"{OPTION} has {outside} after {{% endgeneration %}}; put it before, so that it is learned"
+        return f"{OPTION} has {outside} after an answer, but as a part of what comes next"
+
+    @cached_property
+    def _ends(self) -> list[_End]:
+        """How the answers of a short and of a longer conversation end; empty where the template refuses these."""
+        found = list[_End]()
+        for messages in (_EXAMPLE, (*_EXAMPLE, *_EXAMPLE)):
+            try:
+                written, spans = self._write_messages(messages, OPTION)
+            except DataError:
+                return []
+            for start, end in spans:
+                inside = re.search(f"(?:{self._special.pattern})$", written[start:end].rstrip())
+                after = re.match(rf"\s*({self._special.pattern})", written[end:])
+                token = inside[0] if inside else after[1] if after else None
+                found.append(_End(token, inside is not None))
+        return found
 
     def _write_messages(self, messages: Messages, where: str) -> tuple[str, list[Span]]:
         """The text, and where answers are in it."""

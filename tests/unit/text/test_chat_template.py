@@ -128,6 +128,40 @@ def test_answers_that_no_token_ends_are_whole(tokenizer: Tokenizer):
     )
     assert answers_of(template, TALK) == ["राम  \n।\n", "घर।\n"]
     assert template.end_ids == ()
+    assert template.doubt == "data.chat_template writes no special token after an answer, such as {{ eos_token }}"
+
+
+@pytest.mark.parametrize(
+    ("content", "doubt"),
+    [
+        (MARKED, None),
+        (PLAIN, None),
+        (QWEN, None),
+        (LLAMA2, None),
+        (
+            MARKED.replace("{{ message.content + '<|im_end|>' }}{% endgeneration %}",
+                           "{{ message.content }}{% endgeneration %}{{ '<|im_end|>' }}"),
+            "data.chat_template has <|im_end|> after {% endgeneration %}; put it before, so that it is learned",
+        ),
+        (
+            PLAIN.replace("'<|im_end|>\n' }}", "('' if loop.last else '<|im_end|>\n') }}"),
+            "the first 2 messages",
+        ),
+        ("{{ raise_exception('tools only') }}", "data.chat_template refuses a question and its answer"),
+    ],
+)  # fmt: skip
+def test_where_answers_do_not_end_it_is_known_before(tokenizer: Tokenizer, content: str, doubt: str | None):
+    found = ChatTemplate(content, tokenizer).doubt
+    if doubt == "the first 2 messages":  # whose last answer has no end
+        doubt = "data.chat_template refuses"
+    assert found is None if doubt is None else (found or "").startswith(doubt)
+
+
+def test_a_token_after_the_marks_still_stops_an_answer(tokenizer: Tokenizer):
+    template = ChatTemplate(MARKED.replace("+ '<|im_end|>' }}{% endgen", "}}{% endgen", 1), tokenizer)
+    assert template.end_ids == (tokenizer.backend.token_to_id("<|im_start|>"),), "at least the next turn's beginning"
+    outside = MARKED.replace("+ '<|im_end|>' }}{% endgeneration %}", "}}{% endgeneration %}{{ '<|im_end|>' }}", 1)
+    assert ChatTemplate(outside, tokenizer).end_ids == (tokenizer.backend.token_to_id("<|im_end|>"),)
 
 
 def test_special_tokens_in_a_message_are_letters(tokenizer: Tokenizer):

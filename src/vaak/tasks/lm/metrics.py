@@ -43,6 +43,9 @@ from vaak.tasks.lm.data import SpecialTokens, StreamDataset, TextDataset, TokenS
 from vaak.text.corpora.readers import find_files
 from vaak.text.tokenizer import Tokenizer, normalise
 
+ACCURACY = "accuracy"
+"""A figure, and in a protocol why it is withheld."""
+
 
 class TextMeters(Meters):
     """Loss, perplexity, accuracy and, if every byte is predicted, bits per byte."""
@@ -78,7 +81,9 @@ class TextMeters(Meters):
 
     def results(self, sums: dict[str, float]) -> dict[str, float]:
         loss = sums["nats"] / sums["token"]
-        results = {"loss": loss, "perplexity": math.exp(min(loss, 700.0)), "accuracy": sums["right"] / sums["token"]}
+        results = {"loss": loss, "perplexity": math.exp(min(loss, 700.0))}
+        if ACCURACY not in self.protocol:  # else what is right doesn't say whether the model stops
+            results[ACCURACY] = sums["right"] / sums["token"]
         if sums["byte"] and self.protocol["objective"] == "causal":
             results["bits_per_byte"] = sums["nats"] / math.log(2) / sums["byte"]
         return results | load_figures(sums)

@@ -53,7 +53,16 @@ from vaak.tasks.lm.data import (
     corrupt,
 )
 from vaak.tasks.lm.export import ExportableTask
-from vaak.tasks.lm.metrics import ORDER, PairDataset, PairMeters, TextMeters, ngram_figures, read_pairs, visibility_of
+from vaak.tasks.lm.metrics import (
+    ACCURACY,
+    ORDER,
+    PairDataset,
+    PairMeters,
+    TextMeters,
+    ngram_figures,
+    read_pairs,
+    visibility_of,
+)
 from vaak.tasks.lm.model import AnyLanguageModel, LanguageModel, TransformersDecoder
 from vaak.tasks.lm.predict import WordScores, generate, generate_batch, pieces
 from vaak.tasks.lm.preferences import (
@@ -153,6 +162,10 @@ class LanguageModelTask(ExportableTask):
             what = f"task lm reads the texts alone: {label!r} of data.corpus.train isn't used"
             log.warning("%s; task: classification learns it", what)
         super().prepare()
+        if self.chats and (doubt := self.chat_template.doubt) is not None:
+            learned = self.data.loss_on == "all" and bool(self.chat_template.end_ids)
+            stops = "" if learned else "a model that is trained so doesn't stop, and "
+            log.warning("%s: %sno accuracy of answers is reported", doubt, stops)
         for split in self.prepared.about["statistics"] if self.data.corpus.has_answers else ():
             chats = self.dataset(split)
             assert isinstance(chats, ChatDataset | PreferenceDataset)
@@ -367,7 +380,9 @@ class LanguageModelTask(ExportableTask):
         if self.chats:
             template = fingerprint_of(self.chat_template.content)
             windows = {"max_length": str(self.data.max_length), "longer": self.data.long_chats}
-            others |= {"newline": "as in the answers", "scored": "answers and what ends them", "template": template}
+            ends = "answers and what ends them" if self.chat_template.doubt is None else "answers without an end"
+            others |= {"newline": "as in the answers", "scored": ends, "template": template}
+            others |= {} if self.chat_template.doubt is None else {ACCURACY: f"withheld, {self.chat_template.doubt}"}
         reason = self._without_bytes(split) if self.causal else ""
         withheld = {"bits_per_byte": f"withheld, {reason}"} if reason else {}
         drawn = partial(self.samples, number=3, max_new_tokens=30)  # at every evaluation

@@ -210,3 +210,28 @@ def test_weight_0_is_not_learned_and_bad_conversations_are_left_out(
     assert [re.sub(r".*train.jsonl:(\d+).*", r"\1", line) for line in skipped] == ["2", "4", "5", "3"]
     assert any(line.startswith("train: 1 conversations skipped") for line in caplog.messages)
     assert task.prepared.about["statistics"]["train"]["unusable"] == 3
+
+
+@pytest.mark.parametrize("loss_on", ["answers", "all"])
+def test_a_template_whose_answers_have_no_end_is_named_before_training_and_gives_no_accuracy(
+    chats: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture, loss_on: str
+):
+    content = (
+        "{% for m in messages %}{{ bos_token }}{% if m.role == 'assistant' %}{% generation %}{{ m.content }}"
+        "{% endgeneration %}{{ eos_token }}{% else %}{{ m.content }}{% endif %}{% endfor %}"
+        "{% if add_generation_prompt %}{{ bos_token }}{% endif %}"
+    )
+    (tmp_path / "template.jinja").write_text(content)
+    options = [f"data.chat_template={tmp_path / 'template.jinja'}", f"data.loss_on={loss_on}"]
+    task = task_of(chats, tmp_path / "run", *options)
+    [said] = [line for line in caplog.messages if "endgeneration" in line]
+    assert said.startswith(
+        "data.chat_template has </s> after {% endgeneration %}; put it before, so that it is learned"
+    )
+    assert said.endswith("no accuracy of answers is reported")
+    assert ("doesn't stop" in said) == (loss_on == "answers")
+    meters: Any = task.meters("valid")
+    assert meters.protocol["scored"] == "answers without an end"
+    results = meters.results({"nats": 0.0, "token": 3.0, "byte": 3.0, "right": 3.0})
+    assert results["loss"] == 0
+    assert "accuracy" not in results, "all tokens are right, and it doesn't stop"
