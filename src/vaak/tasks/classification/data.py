@@ -125,7 +125,10 @@ class LabelSources:
         base = Path(self.base) if self.base and Path(self.base).is_dir() else None
         given = [data.tokenizer.path, self.vectors, base and base / "config.json", base and base / "tokenizer.json"]
         files = [*LabelledCorpus(data.corpus).files, *find_files(data.corpus.out_of_scope, f"corpus.{OUT_OF_SCOPE}")]
-        options = {"corpus": data.corpus.model_dump(mode="json"), "tokenizer": data.tokenizer.path, "base": self.base}
+        corpus = data.corpus.model_dump(mode="json")
+        options: dict[str, Any] = {"corpus": corpus, "tokenizer": data.tokenizer.path, "base": self.base}
+        if data.on_bad_example == "skip" and data.corpus.type == "files":
+            options["skips"] = True
         return fingerprint_with_files(self.options | options, files + [Path(path) for path in given if path])
 
     @property
@@ -150,7 +153,7 @@ def recipe(sources: LabelSources, splits: tuple[str, ...] | None = None) -> Reci
 def _make(sources: LabelSources, splits: tuple[str, ...] | None, folder: Path) -> dict[str, Any]:
     """Fill ``folder``, and return its statistics."""
     data, model = sources.experiment.data, sources.experiment.model
-    corpus = LabelledCorpus(data.corpus)
+    corpus = LabelledCorpus(data.corpus, data.on_bad_example == "skip")
     outside = bool(data.corpus.out_of_scope)
     wanted = splits or (*corpus.with_train_first(), *((OUT_OF_SCOPE,) if outside else ()))
     if OUT_OF_SCOPE in wanted and not outside:

@@ -63,7 +63,8 @@ def fingerprint(data: LanguageModelDataConfig, code: Path = Path(), base: Base |
     """A hash of everything prepared data depend on: options, and size and time of change of every source file."""
     tokenizer_file = [Path(data.tokenizer.path)] if data.tokenizer.path else []
     files = [*CorpusBuilder(data.corpus, data.corpus.seed).files, *tokenizer_file]
-    skips = {"skips": True} if data.corpus.has_answers and data.on_bad_example == "skip" else {}
+    may_skip = data.corpus.has_answers or data.corpus.type == "csv"
+    skips = {"skips": True} if may_skip and data.on_bad_example == "skip" else {}
     of_tokenizer = {**TokenizerFactory(data.tokenizer, code).data_options(), "path": data.tokenizer.path}
     further = {**_of_chats(data, code), **_of_mixture(data), **skips}
     options = {"corpus": data.corpus.model_dump(mode="json"), "tokenizer": of_tokenizer, **further}

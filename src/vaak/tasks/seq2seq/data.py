@@ -88,17 +88,22 @@ class PreparedPairs(PreparedFolder):
         return tuple(self.about["cut_splits"])
 
 
+def _skips(data: Seq2SeqDataConfig) -> dict[str, bool]:
+    """What rows that are left out add to the fingerprint."""
+    return {"skips": True} if data.on_bad_example == "skip" and data.corpus.type == "tsv" else {}
+
+
 def fingerprint(data: Seq2SeqDataConfig, code: Path = Path(), base: Base | None = None) -> str:
     """A hash of everything prepared data depend on: options, and size and time of change of every source file."""
     if base is not None:
         of_base = [Path(base.source) / name for name in ("config.json", "tokenizer.json", *sentencepiece_pair.FILES)]
         options = {**_decides(data, {}), "tokenizer": "pretrained", "pretrained": base.source}
-        return fingerprint_with_files(options, [*ParallelCorpus(data.corpus).files, *of_base])
+        return fingerprint_with_files({**options, **_skips(data)}, [*ParallelCorpus(data.corpus).files, *of_base])
     factories = tokenizer_factories(data, code)
     paths = {name: one.options.path for name, one in factories.items()}
     files = [*ParallelCorpus(data.corpus).files, *(Path(path) for path in paths.values() if path)]
     tokenizers = {name: {**one.data_options(), "path": paths[name]} for name, one in factories.items()}
-    return fingerprint_with_files(_decides(data, tokenizers), files)
+    return fingerprint_with_files({**_decides(data, tokenizers), **_skips(data)}, files)
 
 
 _DECIDING = ("corpus", "tokenizer", "target_tokenizer", "gloss", "max_source_length", "max_target_length")
@@ -157,7 +162,7 @@ def _make(
     ``splits`` of what ``data`` describes (None: all) are tokenised by what ``factories`` make, or a base has;
     ``dictionary`` glosses the sources, if one is given.
     """
-    corpus = ParallelCorpus(data.corpus)
+    corpus = ParallelCorpus(data.corpus, data.on_bad_example == "skip")
     limit = data.max_unknown if splits is None else None  # of a trained model, it costs what it costs
     splits = corpus.with_train_first() if splits is None else splits
     stores = {split: PairStore.write(folder / split, corpus.read(split)) for split in splits}

@@ -33,6 +33,7 @@ from vaak.text.corpora.readers import (
     missing_column,
     read_documents,
     read_records,
+    read_table,
 )
 from vaak.text.corpora.sources import (
     FileSource,
@@ -90,8 +91,8 @@ class CorpusBuilder(SplitCorpus[Document, Document, DocumentStatistics]):
     def __init__(self, options: CorpusOptions, seed: int = 0, skip_bad: bool = False):
         """Look up the sources without reading them; ``seed`` is the grammar's.
 
-        With ``skip_bad``, conversations that can't be used are left out and counted. Raises DataError for files,
-        patterns and datasets that don't exist.
+        With ``skip_bad``, conversations and rows of tables that can't be used are left out and counted. Raises
+        DataError for files, patterns and datasets that don't exist.
         """
         self.options = options
         source = _open_source(options, seed, skip_bad)
@@ -162,6 +163,8 @@ def _open_source(options: CorpusOptions, seed: int, skip_bad: bool) -> TextSourc
     lacks_train = f"corpus.train: give the files of the training text (type: {options.type})"
     read_rows = {"chat": read_chats, "preferences": read_preferences}.get(options.type)
     read = None if read_rows is None else functools.partial(read_rows, skip_bad=skip_bad)
+    if options.type == "csv" and skip_bad:
+        read = functools.partial(read_table)
     named: dict[Path, int] = {}
     for number, pattern in enumerate(options.train):
         named |= {path: number for path in find_files([pattern], "corpus.train") if path not in named}

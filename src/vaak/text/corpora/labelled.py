@@ -25,12 +25,13 @@ from typing import Any, NamedTuple, Protocol
 from vaak.core.corpus import SplitCorpus
 from vaak.core.errors import DataError
 from vaak.core.splits import SPLITS, digest_of
-from vaak.text.corpora.readers import BytesOptions, Record, find_files, missing_column, read_records
-from vaak.text.corpora.sources import FileSource, HuggingFaceSource, SourceOptions, TextSource
-from vaak.text.corpora.statistics import PairFilter, SplitStatistics
+from vaak.text.corpora.readers import BytesOptions, OnBad, Record, find_files, missing_column, read_records
+from vaak.text.corpora.sources import FileSource, HuggingFaceSource, SourceOptions, TextSource, files_of_split
+from vaak.text.corpora.statistics import PairFilter, Skipped, SplitStatistics
 from vaak.text.corpora.stores import RowStore
 from vaak.text.tokenizer import normalise
 
+UNREADABLE = "a row can't be read"
 SEPARATOR = "|"
 """Between several labels in one cell."""
 DROPPED = {
@@ -103,10 +104,13 @@ class LabelStatistics:
 class LabelledCorpus(SplitCorpus[LabelledText, LabelledText, LabelStatistics]):
     """The labelled texts that the options describe, by split."""
 
-    def __init__(self, options: LabelOptions) -> None:
-        """Look up the sources without reading them. Raises UserError for those that don't exist."""
-        self.options = options
-        source = _open_source(options)
+    def __init__(self, options: LabelOptions, skip_bad: bool = False) -> None:
+        """Look up the sources without reading them; with ``skip_bad``, rows of tables that can't be read are left out.
+
+        Raises UserError for those that don't exist.
+        """
+        self.options, self.skipped = options, Skipped()
+        source = _open_source(options, (lambda error: self.skipped.add(str(error))) if skip_bad else None)
         self._described = source.describe
         super().__init__(source, options, "corpus")
 
@@ -158,6 +162,8 @@ class LabelledCorpus(SplitCorpus[LabelledText, LabelledText, LabelStatistics]):
                 counts.dropped[DROPPED[reason]] += 1
             else:
                 yield entry
+        if number := self.skipped.count_of(files_of_split(self.options, split)):
+            counts.dropped[UNREADABLE] += number
 
     def out_of_scope(self) -> Iterator[LabelledText]:
         """The texts that belong to no class."""
@@ -175,7 +181,7 @@ class LabelledCorpus(SplitCorpus[LabelledText, LabelledText, LabelStatistics]):
         return f"no text of {source} fell into it; give more texts, other fractions, or files for this split"
 
 
-def _open_source(options: LabelOptions) -> TextSource[LabelledText]:
+def _open_source(options: LabelOptions, on_bad: OnBad | None = None) -> TextSource[LabelledText]:
     columns = {options.text_column: "text_column", **dict.fromkeys(options.label_columns, "label_columns")}
     if options.type == "grammar":
         return _Grammar(options)
@@ -190,7 +196,7 @@ def _open_source(options: LabelOptions) -> TextSource[LabelledText]:
     lacks_train = "corpus.train: give the files of the training texts and their labels"
 
     def read(together: Any) -> Iterator[LabelledText]:
-        for record in read_records((path for (path,) in together), columns, options):
+        for record in read_records((path for (path,) in together), columns, options, on_bad):
             yield labelled_text(record, options)
 
     return FileSource(files, read, lacks_train)

@@ -33,6 +33,7 @@ from vaak.core.splits import SPLITS
 from vaak.core.storage.tables import Table
 from vaak.text.corpora.readers import (
     BytesOptions,
+    OnBad,
     checked,
     decoded,
     file_lines,
@@ -47,9 +48,10 @@ from vaak.text.corpora.sources import (
     HuggingFaceSource,
     SourceOptions,
     TextSource,
+    files_of_split,
     sentences_of_splits,
 )
-from vaak.text.corpora.statistics import PairFilter, Reason, Sides, SplitStatistics
+from vaak.text.corpora.statistics import PairFilter, Reason, Sides, Skipped, SplitStatistics
 from vaak.text.tokenizer import normalise
 
 
@@ -71,17 +73,21 @@ class Row(NamedTuple):
     replaced_bytes: int = 0
 
 
-def read_rows(files: Iterable[tuple[Path, ...]], kind: str, options: ColumnOptions) -> Iterator[Row]:
+def read_rows(
+    files: Iterable[tuple[Path, ...]], kind: str, options: ColumnOptions, on_bad: OnBad | None = None
+) -> Iterator[Row]:
     """The rows of files, in order; of ``text`` each is a file of sources and one of targets.
 
-    Raises DataError naming file and line for what can't be read.
+    Raises DataError naming file and line for what can't be read; with ``on_bad``, that is told of rows of tables.
     """
     for paths in files:
         try:
             if kind == "text":
                 yield from _read_lines(paths[0], paths[1], options)
+            elif kind == "json":
+                yield from _read_json(paths[0], options)
             else:
-                yield from (_read_json if kind == "json" else _read_tsv)(paths[0], options)
+                yield from _read_tsv(paths[0], options, on_bad)
         except OSError as error:
             raise DataError(f"{error.filename or paths[0]}: {error.strerror or error}") from error
 
@@ -112,7 +118,7 @@ def _read_json(path: Path, options: ColumnOptions) -> Iterator[Row]:
         yield row_of(value, where, options, replaced)
 
 
-def _read_tsv(path: Path, options: ColumnOptions) -> Iterator[Row]:
+def _read_tsv(path: Path, options: ColumnOptions, on_bad: OnBad | None = None) -> Iterator[Row]:
     source, target = options.source_column, options.target_column
     if source.isdecimal() != target.isdecimal():
         raise UserError(
@@ -125,13 +131,16 @@ def _read_tsv(path: Path, options: ColumnOptions) -> Iterator[Row]:
     else:
         columns = _column(table, options, "source_column"), _column(table, options, "target_column")
     for row in table.rows():
-        if len(row.cells) <= max(columns) and not table.names:
+        if len(row.cells) <= max(columns) and not table.names and row.problem is None:
             raise DataError(
                 f"{row.where}: this line has {len(row.cells)} cells separated by {table.separator}, but column "
                 f"{max(columns)} (from 0) was requested"
             )
         if row.problem is not None:
-            raise row.problem
+            if on_bad is None:
+                raise row.problem
+            on_bad(row.problem)
+            continue
         yield Row((row.cells[columns[0]],), (row.cells[columns[1]],), row.where, row.replaced)
 
 
@@ -194,6 +203,7 @@ def _texts(value: Any, column: str, where: str) -> list[str]:
     return texts
 
 
+UNREADABLE = "a row can't be read"
 GRAMMAR_COLUMNS = ("en", "hi")
 COLUMN_OPTIONS = ("source_column", "target_column")
 DROPPED: dict[Reason, str] = {
@@ -263,10 +273,13 @@ class PairStatistics:
 class ParallelCorpus(SplitCorpus[Row, Pair, PairStatistics]):
     """The pairs that the options describe, by split."""
 
-    def __init__(self, options: ParallelOptions) -> None:
-        """Look up the sources without reading them. Raises UserError for those that don't exist."""
-        self.options = options
-        source = _open_source(options)
+    def __init__(self, options: ParallelOptions, skip_bad: bool = False) -> None:
+        """Look up the sources without reading them; with ``skip_bad``, rows of tables that can't be read are left out.
+
+        Raises UserError for those that don't exist.
+        """
+        self.options, self.skipped = options, Skipped()
+        source = _open_source(options, (lambda error: self.skipped.add(str(error))) if skip_bad else None)
         self._described = source.describe
         super().__init__(source, options, "corpus")
 
@@ -303,6 +316,8 @@ class ParallelCorpus(SplitCorpus[Row, Pair, PairStatistics]):
                     counts.drop(reason)
                 else:
                     yield pair
+        if number := self.skipped.count_of(files_of_split(self.options, split)):
+            counts.dropped[UNREADABLE] = number
 
     def _pairs_of(self, split: str, row: Row) -> Iterator[Pair]:
         """A row's pairs: one for evaluation, all its variants for training."""
@@ -345,7 +360,7 @@ def _sides(pair: Pair) -> Sides:
     return (pair.source,), pair.targets
 
 
-def _open_source(options: ParallelOptions) -> TextSource[Row]:
+def _open_source(options: ParallelOptions, on_bad: OnBad | None = None) -> TextSource[Row]:
     """The source that the options name, looked up and not yet read. Raises UserError for one that isn't there."""
     if options.type == "grammar":
         return _open_grammar(options)
@@ -354,7 +369,7 @@ def _open_source(options: ParallelOptions) -> TextSource[Row]:
         return HuggingFaceSource(options.name, options.subset, columns, lambda row, where: row_of(row, where, options))
     lacks_train = f"corpus.train: give the files of the training pairs (type: {options.type})"
     files = {split: _files(options, split) for split in SPLITS}
-    return FileSource(files, lambda together: read_rows(together, options.type, options), lacks_train)
+    return FileSource(files, lambda together: read_rows(together, options.type, options, on_bad), lacks_train)
 
 
 def _files(options: ParallelOptions, split: str) -> list[tuple[Path, ...]]:

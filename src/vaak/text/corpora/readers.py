@@ -180,9 +180,25 @@ def _json_value(content: str, path: Path, line: int) -> Any:
         raise DataError(f"{where}: this is not JSON: {error.msg} at column {error.colno}") from error
 
 
+OnBad = Callable[[DataError], None]
+"""Is told of a row that can't be read, which is then left out; None: it is an error."""
+
+
 def _read_csv(path: Path, options: ReadingOptions) -> Iterator[Document]:
     for record in _csv_records(path, {options.text_column: "text_column"}, options):
         yield Document(record.values[options.text_column], record.replaced_bytes)
+
+
+def read_table(path: Path, options: ReadingOptions) -> Iterator[Document]:
+    """The documents of a table; a row that can't be read is one with a ``problem``."""
+    problems: list[str] = []
+    for record in _csv_records(
+        path, {options.text_column: "text_column"}, options, lambda error: problems.append(str(error))
+    ):
+        yield from (Document("", problem=one) for one in problems)
+        problems.clear()
+        yield Document(record.values[options.text_column], record.replaced_bytes)
+    yield from (Document("", problem=one) for one in problems)
 
 
 def _read_parquet(path: Path, options: ReadingOptions) -> Iterator[Document]:
@@ -190,17 +206,21 @@ def _read_parquet(path: Path, options: ReadingOptions) -> Iterator[Document]:
         yield checked(_text_of(record.values, record.where, options), 0, record.where, options)
 
 
-def read_records(paths: Iterable[Path], columns: Mapping[str, str], options: BytesOptions) -> Iterator[Record]:
+def read_records(
+    paths: Iterable[Path], columns: Mapping[str, str], options: BytesOptions, on_bad: OnBad | None = None
+) -> Iterator[Record]:
     """The rows of the files, each read by its ending: tables, Parquet, and JSON or JSON lines otherwise.
 
     ``columns`` are the columns or keys to read, each with the option that names it. Raises DataError naming file and
-    line for what can't be read, or lacks one of them.
+    line for what can't be read, or lacks one of them; with ``on_bad``, that is told of rows of tables, and left out.
     """
     for path in paths:
         is_parquet = path.suffix.lower() == ".parquet"
-        read = _csv_records if is_table(path) else _parquet_records if is_parquet else _json_records
         try:
-            yield from read(path, columns, options)
+            if is_table(path):
+                yield from _csv_records(path, columns, options, on_bad)
+            else:
+                yield from (_parquet_records if is_parquet else _json_records)(path, columns, options)
         except OSError as error:
             raise DataError(f"{path}: {error.strerror or error}") from error
 
@@ -225,12 +245,17 @@ def open_table(path: Path, options: BytesOptions, *, has_header: bool = True) ->
     return Table(path, has_header=has_header, on_invalid_utf8=options.on_invalid_utf8, count_bytes=count)
 
 
-def _csv_records(path: Path, columns: Mapping[str, str], options: BytesOptions) -> Iterator[Record]:
+def _csv_records(
+    path: Path, columns: Mapping[str, str], options: BytesOptions, on_bad: OnBad | None = None
+) -> Iterator[Record]:
     table = open_table(path, options)
     places = {column: _place(table.names, str(path), column, option) for column, option in columns.items()}
     for row in table.rows():
         if row.problem is not None:
-            raise row.problem
+            if on_bad is None:
+                raise row.problem
+            on_bad(row.problem)
+            continue
         yield Record({column: row.cells[place] for column, place in places.items()}, row.where, row.replaced)
 
 

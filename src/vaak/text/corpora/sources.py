@@ -14,7 +14,7 @@ from vaak.core.corpus import Source
 from vaak.core.errors import DataError, UserError, optional_import
 from vaak.core.splits import SPLITS, SplittingOptions
 from vaak.core.terminal import followed, progress
-from vaak.text.corpora.readers import Read, missing_column, read_records
+from vaak.text.corpora.readers import Read, find_files, missing_column, read_records
 
 Entry = TypeVar("Entry")
 Given = TypeVar("Given", covariant=True)
@@ -182,6 +182,12 @@ def sentences_of_splits(options: GrammarOptions) -> dict[str, int]:
     valid = round(options.num_sentences * options.valid_fraction)
     train = round(options.num_sentences * options.train_fraction)
     return {"train": train, "valid": valid, "test": max(options.num_sentences - train - valid, 0)}
+
+
+def files_of_split(options: SourceOptions, split: str) -> list[Path]:
+    """The files that a split, or train for it, names; none for datasets and the grammar."""
+    patterns = getattr(options, split) or (options.train if split == "train" else ())
+    return find_files(patterns, f"corpus.{split}") if patterns else []
 
 
 def files_of(name: str) -> list[Path]:

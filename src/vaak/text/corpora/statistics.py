@@ -9,6 +9,7 @@ import logging
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any, Literal
 
 from vaak.core.splits import digest_of
@@ -26,6 +27,10 @@ class Skipped:
 
     def __len__(self) -> int:
         return len(self._said)
+
+    def count_of(self, files: Iterable[Path]) -> int:
+        """Return the number of those that are in some files, by which their messages begin."""
+        return sum(one.startswith(f"{path}:") for path in files for one in self._said)
 
     def add(self, problem: str) -> None:
         if problem in self._said:
