@@ -294,6 +294,45 @@ def test_a_resumed_run_is_what_it_says_and_every_file_is_accounted_for(resumed: 
         assert name in said
 
 
+def test_what_is_not_covered_is_named_once_by_file_or_folder(resumed: Path):
+    for number in range(10):
+        (resumed / "prepared" / f"{number}.bin").touch()
+    (resumed / "wandb").mkdir()
+    (resumed / "wandb" / "one.log").touch()
+    (resumed / "skipped.jsonl").write_text('{"epoch": 0, "index": 1}\n')
+    said = audited(resumed).not_covered
+    assert "skipped.jsonl (followed: what couldn't be read then isn't tried again)" in said
+    assert {"prepared/0.bin", "prepared/7.bin", "2 more files in prepared", "wandb/ (1)", ".lock (3)"} <= set(said)
+    assert "run.json, owner.json: when and where the run was made" in said
+    assert not {"prepared/8.bin", "prepared/9.bin", "skipped.jsonl"} & set(said)
+    assert not [line for line in said if line.startswith("sessions/")], "each has a checkpoint that vouches for it"
+
+
+def test_a_session_that_no_checkpoint_is_left_of_is_not_covered(resumed: Path):
+    for step in (8, 10, 12):
+        shutil.rmtree(resumed / "checkpoints" / step_folder(step))
+    assert [line for line in audited(resumed).not_covered if line.startswith("sessions/0002.yml and its line")]
+
+
+@pytest.mark.parametrize(
+    "line", ['{"kind": 1, "step": 2, "epoch": 0}', '{"kind": "step", "epoch": 0}', '{"step": 2, "epoch": 0}']
+)
+def test_a_line_that_lacks_what_a_record_has_is_none(resumed: Path, line: str):
+    log = resumed / "metrics.jsonl"
+    first, rest = log.read_text().split("\n", 1)
+    log.write_text(f"{first}\n{line}\n{rest}")
+    assert "metrics.jsonl, line 2: this isn't a record of a run" in audited(resumed).findings
+
+
+def test_a_record_that_no_schedule_has_is_found_by_the_step_itself(resumed: Path):
+    """Logged every second step: the record of step 3 is due only were it the last."""
+    for file in (resumed / "config.yml", *resumed.glob("sessions/*.yml")):
+        file.write_text(file.read_text().replace("    interval: 1\n", "    interval: 2\n"))
+    found = verify_run(resumed, 1, seed=0)
+    assert "step 3: no record is due there, and metrics.jsonl has one" in found["findings"]
+    assert not [line for line in found["findings"] if "record is missing" in line]
+
+
 def test_an_unscheduled_evaluation_that_never_was_is_made_again(resumed: Path):
     with_lines(lambda records: _invented(records, 11, scheduled=False))(resumed)
     found = verify_run(resumed, 1, seed=0)
