@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+import vaak
 from commands import Command, Ended, assert_same_run, steps_of, wait_until
 
 WORKERS = ("training.performance.num_workers=2", "training.performance.multiprocessing_context=fork")
@@ -106,3 +109,18 @@ def test_what_cannot_be_printed_ends_no_run(
     assert ended.status == 0, ended.errors
     assert "Traceback" not in ended.errors
     assert_same_run(tmp_path / "run", reference)
+
+
+def test_characters_that_standard_output_lacks_are_escaped(tmp_path: Path) -> None:
+    ended = subprocess.run(
+        [sys.executable, "-c", PRINTS],
+        env={**os.environ, "PYTHONPATH": SOURCE, "PYTHONIOENCODING": "ascii"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "\\u0935\\u093e\\u0915 \\udce9\n", "")
+
+
+PRINTS = "from vaak.cli.main import guarded; guarded(lambda: print('वाक \\udce9'))"
+SOURCE = str(Path(vaak.__file__).parents[1])

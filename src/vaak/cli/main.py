@@ -60,6 +60,7 @@ def guarded(function: Callable[[], Any]) -> None:
     join_slurm_step()
     end_with_launcher()  # before the seconds that importing torch takes
     _open_closed_streams()
+    _escape_what_has_no_bytes()
     try:
         with acknowledged(), shown_safely():
             _call(function)
@@ -223,6 +224,15 @@ def _open_closed_streams() -> None:
         if getattr(sys, name) is None:
             mode = "r" if descriptor == 0 else "w"
             setattr(sys, name, open(descriptor, mode, encoding="utf-8", closefd=False))  # noqa: SIM115
+
+
+def _escape_what_has_no_bytes() -> None:
+    """Have characters that the encoding of a stream lacks (PYTHONIOENCODING=ascii) printed as \\u0915: no error."""
+    for stream in (sys.stdout, sys.stderr):
+        has_all = getattr(stream, "encoding", None) == "utf-8" and stream.errors != "strict"
+        if hasattr(stream, "reconfigure") and not has_all:
+            with contextlib.suppress(OSError, ValueError):
+                stream.reconfigure(errors="backslashreplace")
 
 
 def _write_to_nowhere() -> None:
