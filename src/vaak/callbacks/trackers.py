@@ -159,11 +159,17 @@ class AccelerateTrackerCallback(Tracker):
             self.tracker.finish()
 
 
+DIRECTORY = "run_directory"
+"""An option of a run in trackio: the directory that it shows."""
+
+
 class TrackioCallback(Tracker):
     """Hands records, pictures and audio to trackio, whose dashboard (``trackio show``) runs on this machine.
 
     One trackio run for one run directory, by the name that RUN/trackio.json keeps. Each session begins it again with
-    all that ``metrics.jsonl`` has, so that no point is there twice. Raises UserError where it isn't installed.
+    all that ``metrics.jsonl`` has, so that no point is there twice. A run of that name which was made from another
+    directory is never removed: a file of this one says its name, perhaps a stranger's. Raises UserError where trackio
+    isn't installed.
     """
 
     name = "trackio"
@@ -178,19 +184,27 @@ class TrackioCallback(Tracker):
         self.run: Any = None
 
     def open(self, trainer: Run) -> None:
-        path = trainer.directory / "trackio.json"
+        path, directory = trainer.directory / "trackio.json", str(trainer.directory.resolve())
+        fresh = {"project": self.project, "run": f"{trainer.directory.name}-{uuid.uuid4().hex[:8]}"}
         if not path.exists():
-            write_json(path, {"project": self.project, "run": f"{trainer.directory.name}-{uuid.uuid4().hex[:8]}"})
+            write_json(path, fresh)
         about = read_json(path)
         with contextlib.redirect_stdout(sys.stderr):  # it prints what to do next; standard output is Vaak's
             import trackio
 
             with contextlib.suppress(ValueError):  # the project doesn't exist yet
-                for one in trackio.Api().runs(about["project"]):
-                    if one.name == about["run"]:
-                        one.delete()
+                earlier = [one for one in trackio.Api().runs(about["project"]) if one.name == about["run"]]
+                if any((one.config or {}).get(DIRECTORY) != directory for one in earlier):
+                    log.warning(
+                        "trackio: %s is of another run directory, so this run is %s", about["run"], fresh["run"]
+                    )
+                    write_json(path, about := fresh)
+                    earlier = []
+                for one in earlier:
+                    one.delete()
             options: dict[str, Any] = {"embed": False, "auto_log_gpu": False, "auto_log_cpu": False}
-            self.run = trackio.init(about["project"], name=about["run"], config=self.config, **options)
+            config = {**self.config, DIRECTORY: directory}
+            self.run = trackio.init(about["project"], name=about["run"], config=config, **options)
         if trainer.records.path is not None and trainer.records.path.exists():
             for record in read_records(trainer.records.path):
                 self.write(record)

@@ -122,9 +122,33 @@ def _without_network() -> None:
         constants.HF_HUB_OFFLINE = True
 
 
+def _demand_no_kernel(key: str, folder: Path) -> None:
+    """Raise UserError where a model's configuration names kernels on the Hub, which are code, as ``org/name``.
+
+    transformers would fetch and run them where the package kernels is installed, whatever USE_HUB_KERNELS says.
+    """
+    path = folder / "config.json"
+    try:
+        waiting: list[Any] = [read_json(path)]
+    except (OSError, ValueError):
+        return  # whoever reads it says what is wrong with it
+    while waiting:
+        value = waiting.pop()
+        if isinstance(value, dict):
+            for name, one in value.items():
+                kernels = [one, *one.values()] if isinstance(one, dict) else [one]
+                if name.endswith("_implementation") and any(isinstance(each, str) and "/" in each for each in kernels):
+                    raise UserError(f"{key}: {path} has {name}: {one}, which is code on the Hub: remove it from there")
+            waiting += value.values()
+        elif isinstance(value, list):
+            waiting += value
+
+
 def fetch_model(key: str, source: str, fetch: Callable[[], Found]) -> Found:
     """Return what ``fetch`` gets from a folder or the Hub. Raises UserError with one line where it can't."""
-    if not Path(source).is_dir():
+    if Path(source).is_dir():
+        _demand_no_kernel(key, Path(source))
+    else:
         _without_network()
     try:
         with catching_panics():

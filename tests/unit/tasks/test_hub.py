@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import socket
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from vaak.core.errors import UserError
+from vaak.tasks.pretrained import config_of
 
 
 def test_the_hub_is_looked_up_once_and_not_retried(
@@ -34,3 +37,19 @@ def test_the_hub_is_looked_up_once_and_not_retried(
             fresh.config_of("model.pretrained", name)
     assert len(asked) == 1
     assert "Retrying" not in caplog.text + capfd.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"attn_implementation": "org/kernel"},
+        {"text_config": {"_attn_implementation": "org/kernel@main"}},
+        {"attn_implementation": {"vision": "org/kernel:name"}},
+        {"experts_implementation": "org/kernel"},
+    ],
+)
+def test_a_model_that_names_code_on_the_hub_is_refused(tmp_path: Path, given: dict[str, object]):
+    """transformers fetches and runs such kernels, whatever USE_HUB_KERNELS says, where the package is installed."""
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "llama", **given}))
+    with pytest.raises(UserError, match="which is code on the Hub: remove it from there"):
+        config_of("model.pretrained", str(tmp_path))

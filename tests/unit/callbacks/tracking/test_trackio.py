@@ -99,3 +99,18 @@ def test_pictures_and_sound_go_there_too(tmp_path: Path, monkeypatch: pytest.Mon
             if name in row:
                 shown.setdefault(name, []).append(row["step"])
     assert shown == {"evaluation/val_dot": [3, 6, 8], "evaluation/val_silence": [3]}
+
+
+def test_a_run_of_another_directory_is_never_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    """A stranger's trackio.json named a run of the user's, which training in the stranger's run removed."""
+    monkeypatch.setenv("TRACKIO_DIR", str(tmp_path / "trackio"))
+    trackio = pytest.importorskip("trackio", reason="trackio isn't installed: pip install 'vaak[trackio]'")
+    toy_trainer(tmp_path / "mine", StepLogCallback(1), TrackioCallback("toy", {}), StopAt(2), **OPTIONS).fit()
+    (tmp_path / "theirs").mkdir()
+    (tmp_path / "theirs" / "trackio.json").write_bytes((tmp_path / "mine" / "trackio.json").read_bytes())
+    toy_trainer(tmp_path / "theirs", StepLogCallback(1), TrackioCallback("toy", {}), StopAt(2), **OPTIONS).fit()
+    names = {run.name.rpartition("-")[0] for run in trackio.Api().runs("toy")}
+    assert {"mine", "theirs"} <= names
+    assert any("is of another run directory" in record.getMessage() for record in caplog.records)

@@ -100,7 +100,7 @@ def test_bad_files_are_a_line_each_and_the_others_are_done(vaak, diarizer_run: P
         "header.wav": "this file holds no samples",
         "nan.wav": "the sample at 1.000 s is nan, not a number",
         "text.wav": "this is not audio that libsndfile can read",
-        "torn.flac": "it is truncated or damaged",
+        "torn.flac": "(6.144 s): it is truncated",
         "gone.wav": "can't be read: No such file or directory",
     }
     assert reasons.keys() - {"cut.wav"} == expected.keys()  # a WAV cut short may be read as far as it goes
