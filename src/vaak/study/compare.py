@@ -5,9 +5,8 @@ A run's figures are taken apart by example: what each adds to the sums of the ru
 
 from __future__ import annotations
 
-import csv
-import io
 import json
+import logging
 import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -32,9 +31,13 @@ from vaak.core.significance import (
     ttest_rel,
     wilcoxon,
 )
+from vaak.core.storage.tables import Table, TableRow, is_table
+from vaak.core.storage.text_lines import read_text_lines
 from vaak.core.task import Meters, Task
 from vaak.runs.evaluate import evaluate_run
 from vaak.runs.open_run import OpenedRun
+
+log = logging.getLogger("vaak")
 
 MODEL = ("weights",)
 """Keys of a protocol that belong to a system, and not to how it was evaluated."""
@@ -127,32 +130,82 @@ def compare_scores(
 
 
 def read_scores(path: Path) -> list[float]:
-    """A JSON list of numbers, or one number a line (of a CSV: the first column, below its header).
+    """A JSON list of numbers, or one number a line (of a table: the first column, below its header).
 
-    Raises DataError naming the line that has none.
+    A decimal comma is understood where cells are separated by semicolons, or where each number has one. Raises
+    DataError naming the line and the column that have none.
     """
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise DataError(f"{path}: can't be read as text: {error}") from error
     if path.suffix == ".json":
         try:
-            values = json.loads(text)
+            values = json.loads("\n".join(read_text_lines(path)))
         except ValueError as error:
             raise DataError(f"{path}: no valid JSON: {error}") from error
         if not isinstance(values, list) or not all(type(value) in (int, float) for value in values):
             raise DataError(f"{path}: expected a list of numbers, like [0.85, 0.87]")
-        return [float(value) for value in values]
-    scores: list[float] = []
-    for number, row in enumerate(csv.reader(io.StringIO(text)), 1):
-        try:
-            scores += [float(row[0])] if row else []
-        except ValueError as error:
-            if number > 1:
-                raise DataError(f"{path}:{number}: expected a number, found {row[0]!r}") from error
+        scores = [float(value) for value in values]
+    else:
+        scores = _scores_in_table(path)
     if not np.isfinite(scores).all():
         raise DataError(f"{path}: not all scores are finite")
     return scores
+
+
+DECIMAL_COMMA = re.compile(r"[-+]?\d*,\d+(?:[eE][-+]?\d+)?")
+THOUSANDS = re.compile(r"[-+]?[1-9]\d{0,2},\d{3}")
+HEADER = re.compile(r"[^\W\d_]")
+"""How the name of a column begins; a first cell that begins otherwise should be a number."""
+
+
+def _scores_in_table(path: Path) -> list[float]:
+    table = Table(path)
+    has_header = bool(table.names) and HEADER.match(table.names[0]) is not None and _number_in(table.names[0]) is None
+    if not has_header:
+        table = Table(path, has_header=False, delimiter=table.dialect.delimiter)
+    rows: list[TableRow] = []
+    for row in table.rows():
+        if row.problem is not None:
+            raise row.problem
+        rows.append(row)
+    if not has_header and rows and all(len(row.cells) == 2 and _are_digits(row.cells) for row in rows):
+        rows = [_joined_by_comma(path, table, row) for row in rows]
+    elif table.width > 1:
+        name = f" ({table.names[0]})" if has_header else ""
+        log.warning("%s: reads column 1%s of %d columns", path, name, table.width)
+    cells = [row.cells[0].strip() for row in rows]
+    commas = bool(cells) and all(map(DECIMAL_COMMA.fullmatch, cells)) and not all(map(THOUSANDS.fullmatch, cells))
+    commas = commas or (table.dialect.delimiter == ";" and not any("." in cell for cell in cells))
+    column = f"column 1 ({table.names[0]})" if has_header else "column 1"
+    scores = []
+    for row, cell in zip(rows, cells, strict=True):
+        value = _number_in(cell.replace(",", ".") if commas else cell)
+        if value is None:
+            advice = "; if its comma is a decimal comma, write a point" if DECIMAL_COMMA.fullmatch(cell) else ""
+            raise DataError(f"{row.where}: {column}: expected a number, found {cell!r}{advice}")
+        scores.append(value)
+    return scores
+
+
+def _are_digits(cells: Sequence[str]) -> bool:
+    return DECIMAL_COMMA.fullmatch(",".join(cells)) is not None
+
+
+def _joined_by_comma(path: Path, table: Table, row: TableRow) -> TableRow:
+    """A line like ``0,85``, which is a number in a list, and two cells in a table. Raises DataError in a table."""
+    whole = ",".join(row.cells)
+    if table.dialect.delimiter == "," and not is_table(path):
+        return row._replace(cells=[whole])
+    if table.dialect.delimiter == ",":
+        raise DataError(
+            f"{row.where}: {whole} may be one number or two columns; write a decimal point, or a header above it"
+        )
+    return row
+
+
+def _number_in(cell: str) -> float | None:
+    try:
+        return float(cell)
+    except ValueError:
+        return None
 
 
 def _examples_compared(first: Examples, other: Examples, names: Sequence[str], metric: str) -> Comparison:
