@@ -18,7 +18,7 @@ $(READY): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Vaak needs Python 3.11 or newer: make PYTHON=python3.11 …")'
 	$(PYTHON) -m venv .venv
 	$(BIN)/pip install --quiet --disable-pip-version-check --no-compile $(TORCH)
-	$(BIN)/pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt -e '.[accelerate,augmentation,cleaning,ct2,gguf,hf,seq2seq,wandb,trackio,plot,audio,asr,study,ray,tts,tts-eval,lm-eval,test,dev]'
+	$(BIN)/pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt -e '.[accelerate,augmentation,cleaning,ct2,gguf,hf,seq2seq,wandb,trackio,plot,spreadsheets,audio,asr,study,ray,tts,tts-eval,lm-eval,test,dev]'
 	$(BIN)/python -m compileall -qq -j 0 -x '/tests/' .venv/lib || true # on all cores, as pip does not; some files are templates
 	@touch $(READY)
 

@@ -1,5 +1,7 @@
 r"""The one reader of tables: cells in lines (CSV, TSV, ``;``, ``|``; ``.gz``, too), whose dialect is told by evidence.
 
+Spreadsheets are such tables, too, whose dialect is their file's.
+
 encoding    UTF-8, with a byte order mark or without; UTF-16 by its mark, or by where its zero bytes are. Bytes of
             another encoding, such as Latin-1, are refused by their place: which one it is can't be told
 delimiter   that of the ending, unless another one gives rows of one width and it doesn't
@@ -33,6 +35,7 @@ from pathlib import Path
 from typing import IO, Any, Literal, NamedTuple
 
 from vaak.core.errors import DataError
+from vaak.core.storage.spreadsheets import is_spreadsheet, read_sheet
 from vaak.core.storage.text_lines import CONVERT, detect_encoding
 
 log = logging.getLogger("vaak")
@@ -83,10 +86,10 @@ class _Tally(NamedTuple):
 def is_table(path: Path) -> bool:
     """Whether a file is a table by its ending.
 
-    >>> [is_table(Path(name)) for name in ("a.csv", "a.TSV.gz", "a.jsonl.gz")]
-    [True, True, False]
+    >>> [is_table(Path(name)) for name in ("a.csv", "a.TSV.gz", "a.xlsx", "a.jsonl.gz")]
+    [True, True, True, False]
     """
-    return _ending(path) in ENDINGS
+    return _ending(path) in ENDINGS or is_spreadsheet(path)
 
 
 def _ending(path: Path) -> str:
@@ -122,10 +125,14 @@ class Table:
         """
         self.path, self.has_header = path, has_header and names is None
         self._on_invalid, self._count = on_invalid_utf8, count_bytes
+        self._is_sheet = is_spreadsheet(path)
         with _reading(path):
             facts = path.stat()
             key = (facts.st_size, facts.st_mtime_ns)
-            self.dialect, self.width = _decided(path, key, self.has_header, delimiter)
+            if self._is_sheet:
+                self.dialect, self.width = Dialect("\t", "cells"), _sheet_width(path, self.has_header)
+            else:
+                self.dialect, self.width = _decided(path, key, self.has_header, delimiter)
         self.names = list(names or ())
         if self.has_header and (first := next(self._all_rows(), None)) is not None:
             if first.problem is not None:
@@ -143,6 +150,9 @@ class Table:
 
     def _all_rows(self) -> Iterator[TableRow]:
         width, replaced, invalid = len(self.names) or self.width, 0, dict[int, str]()
+        if self._is_sheet:
+            yield from self._sheet_rows(width)
+            return
 
         def lines() -> Iterator[Numbered]:
             nonlocal replaced
@@ -162,6 +172,13 @@ class Table:
                 own = [] if unread else (cells or []) if error else (cells or [])[:width]
                 yield TableRow(f"{self.path}:{number}", own, error, replaced)
                 replaced = 0
+
+    def _sheet_rows(self, width: int) -> Iterator[TableRow]:
+        self._count(self.path.stat().st_size)
+        for number, cells in read_sheet(self.path):
+            where = f"{self.path}: row {number}"
+            problem = self._problem(where, cells, width)
+            yield TableRow(where, cells[:width], None if problem is None else DataError(problem))
 
     def _problem(self, where: str, cells: list[str] | None, width: int) -> str | None:
         if cells is None:
@@ -265,6 +282,12 @@ def _quoted_rows(lines: Iterator[Numbered], dialect: Dialect) -> Iterator[tuple[
             continue
         if used[0][1].strip(" "):
             yield used[0][0], [cell.replace(_RETURN, "\r") for cell in cells], used[-1][0]
+
+
+def _sheet_width(path: Path, has_header: bool) -> int:
+    """The filled cells of the header of a spreadsheet; of one without, all columns."""
+    first = next((cells for _, cells in read_sheet(path)), [])
+    return max((place for place, cell in enumerate(first, 1) if cell or not has_header), default=0)
 
 
 def _fits(cells: list[str], width: int) -> bool:

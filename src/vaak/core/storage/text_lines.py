@@ -7,7 +7,13 @@ further characters, which are inside of what people say, type and scan.
 from __future__ import annotations
 
 import codecs
+import gzip
+import io
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import IO, Any
 
 from vaak.core.errors import DataError
 
@@ -37,6 +43,30 @@ def read_text_lines(path: Path) -> list[str]:
         line, byte = content.count(b"\n", 0, error.start) + 1, content[error.start]
         called = encoding.removesuffix("-sig").upper()
         raise DataError(f"{path}:{line}: byte {error.start} (0x{byte:02X}) is not {called}; {CONVERT}") from error
+
+
+@contextmanager
+def open_utf8(path: Path) -> Iterator[IO[bytes]]:
+    """Open a text as bytes in UTF-8: UTF-16 and UTF-32 are converted, in memory; ``.gz`` is unpacked as it is read.
+
+    Bytes that aren't valid UTF-8 stay as they are, for who decodes them. Raises DataError for a text of another
+    encoding, or a ``.gz``, that is damaged.
+    """
+    with open(path, "rb") as plain:
+        file: Any = gzip.GzipFile(fileobj=plain) if path.suffix.lower() == ".gz" else plain
+        try:
+            encoding = detect_encoding(file.read(1 << 16))
+            file.seek(0)
+            if encoding.startswith("utf-8"):
+                yield file
+            else:
+                yield io.BytesIO(file.read().decode(encoding).removeprefix("\ufeff").encode(errors="surrogatepass"))
+        except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+            raise DataError(f"{path}: this .gz is damaged: {error}") from error
+        except UnicodeError as error:
+            if isinstance(error, UnicodeDecodeError) and error.encoding != "utf-8":
+                raise DataError(f"{path}: this looks like {error.encoding.upper()}, but isn't: {error}") from error
+            raise
 
 
 def detect_encoding(head: bytes) -> str:

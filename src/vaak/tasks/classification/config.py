@@ -92,7 +92,7 @@ class ClassifierConfig(ConvolutionalStackConfig):
         return sizes
 
 
-FILES = ("files",)
+FILES = ("files", "folders", "lines")
 """The types of corpora that are read from files."""
 
 
@@ -103,9 +103,11 @@ class LabelledCorpusConfig(TextSourceSection):
     resume_class: ClassVar[ResumeClass | None] = "refused"
     type_of_ending: ClassVar[Mapping[str, str]] = {"": "files"}
 
-    type: Literal["grammar", "files", "huggingface"] = option(
-        "files: JSON (a list, or lines), CSV, TSV and Parquet, by their endings; grammar: sentences of the built-in "
-        "Hindi grammar by the rule that they show. Not given, it is files or huggingface where these are named.",
+    type: Literal["grammar", "files", "folders", "lines", "huggingface"] = option(
+        "files: JSON (a list, or lines), CSV, TSV, spreadsheets and Parquet, by their endings; folders: a file is a "
+        "text, the name of its folder the label; lines: a line is a text, the name of its file the label; grammar: "
+        "sentences of the built-in Hindi grammar by the rule that they show. Not given, it is files or huggingface "
+        "where these are named.",
         "grammar",
     )
     train: tuple[str, ...] = option(

@@ -23,7 +23,7 @@ from vaak.nn.config import (
     stack_findings,
     stack_parameters,
 )
-from vaak.tasks.classification.config import ALIASES, DEFAULTS, ClassificationDataConfig, ClassifierConfig
+from vaak.tasks.classification.config import ALIASES, DEFAULTS, FILES, ClassificationDataConfig, ClassifierConfig
 from vaak.text.config import corpus_findings, tokenizer_findings, unread_tokenizer_findings
 
 READ_BY = {"text_column": ("files", "huggingface")}
@@ -49,8 +49,8 @@ def checks(experiment: Experiment[Any, Any]) -> Iterator[CheckFinding]:
     """The findings on an experiment of this task."""
     model: ClassifierConfig = experiment.model
     data: ClassificationDataConfig = experiment.data
-    yield from corpus_findings(data.corpus, ("files",), READ_BY)
-    if data.corpus.type == "files" and data.corpus.valid and data.corpus.test and data.corpus.fold is None:
+    yield from corpus_findings(data.corpus, FILES, READ_BY)
+    if data.corpus.type in FILES and data.corpus.valid and data.corpus.test and data.corpus.fold is None:
         yield remark(
             "data.corpus.stratify", "is read by vaak crossval only: valid and test are given, so train isn't split"
         )

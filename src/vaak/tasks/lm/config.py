@@ -9,6 +9,7 @@ from pydantic import Field, field_validator, model_validator
 
 from vaak.config.base import LARGEST_COUNT, LARGEST_LENGTH, ResumeClass, Section, fold_option, folds_file_option, option
 from vaak.config.experiment import Experiment
+from vaak.core.storage.spreadsheets import SPREADSHEETS
 from vaak.nn.config import STACK_ALIASES, LoraConfig, SingleStackConfig, block_option, lora_option
 from vaak.text.config import TextSourceSection, TokenizerConfig, dataset_option, max_unknown_option, subset_option
 
@@ -95,7 +96,7 @@ class CorpusConfig(TextSourceSection):
     type_of_ending: ClassVar[Mapping[str, str]] = {
         **dict.fromkeys((".txt", ".text", ".md"), "text"),
         **dict.fromkeys((".json", ".jsonl"), "json"),
-        **dict.fromkeys((".csv", ".tsv"), "csv"),
+        **dict.fromkeys((".csv", ".tsv", *SPREADSHEETS), "csv"),
         ".parquet": "parquet",
     }
 

@@ -9,6 +9,7 @@ from pydantic import field_validator, model_validator
 
 from vaak.config.base import LARGEST_COUNT, LARGEST_LENGTH, ResumeClass, Section, fold_option, folds_file_option, option
 from vaak.config.experiment import Experiment
+from vaak.core.storage.spreadsheets import SPREADSHEETS
 from vaak.nn.config import STACK_ALIASES, EncoderDecoderConfig, LoraConfig, lora_option
 from vaak.text.config import TextSourceSection, TokenizerConfig, dataset_option, max_unknown_option, subset_option
 
@@ -53,11 +54,16 @@ class ParallelCorpusConfig(TextSourceSection):
     bare: ClassVar[str | None] = "type"
     resume_class: ClassVar[ResumeClass | None] = "refused"
 
-    type_of_ending: ClassVar[Mapping[str, str]] = {".json": "json", ".jsonl": "json", ".tsv": "tsv", "": "text"}
+    type_of_ending: ClassVar[Mapping[str, str]] = {
+        **dict.fromkeys((".json", ".jsonl"), "json"),
+        **dict.fromkeys((".tsv", ".csv", ".parquet", *SPREADSHEETS), "tsv"),
+        "": "text",
+    }
 
     type: Literal["grammar", "json", "tsv", "text", "huggingface"] = option(
-        "grammar is the built-in grammar, in English and Hindi; json reads JSON lists and JSON lines; text reads "
-        "parallel files, line by line. Not given, it is told by the endings of the files.",
+        "grammar is the built-in grammar, in English and Hindi; json reads JSON lists and JSON lines; tsv reads "
+        "tables: TSV, CSV, spreadsheets and Parquet; text reads parallel files, line by line. Not given, it is told by "
+        "the endings of the files.",
         "grammar",
     )
     train: tuple[str, ...] = option(

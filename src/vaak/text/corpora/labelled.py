@@ -1,5 +1,9 @@
 """A corpus of labelled texts: cleaned, split by classes, and counted.
 
+files     tables, spreadsheets, Parquet, JSON   columns or keys of the text and its labels
+folders   a file is a text                      its label is the name of its folder
+lines     a line is a text                      its label is the name of its file, up to the first dot
+
 Evaluation must be honest, so splits are made as follows:
 
 - A split that is given is kept unchanged: every text of it counts, duplicates too.
@@ -16,22 +20,36 @@ Everything streams but for 16 bytes of digest (about 200 in a Python dictionary)
 from __future__ import annotations
 
 import functools
+import unicodedata
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
+from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from vaak.core.corpus import SplitCorpus
 from vaak.core.errors import DataError
 from vaak.core.splits import SPLITS, digest_of
-from vaak.text.corpora.readers import BytesOptions, OnBad, Record, find_files, missing_column, read_records
+from vaak.text.corpora.readers import (
+    BytesOptions,
+    OnBad,
+    Record,
+    decoded,
+    file_lines,
+    find_files,
+    missing_column,
+    read_records,
+    whole_file,
+)
 from vaak.text.corpora.sources import FileSource, HuggingFaceSource, SourceOptions, TextSource, files_of_split
 from vaak.text.corpora.statistics import PairFilter, Skipped, SplitStatistics
 from vaak.text.corpora.stores import RowStore
 from vaak.text.tokenizer import normalise
 
 UNREADABLE = "a row can't be read"
+NAMED = ("folders", "lines")
+"""Types whose labels are names of folders or files."""
 SEPARATOR = "|"
 """Between several labels in one cell."""
 DROPPED = {
@@ -185,6 +203,8 @@ def _open_source(options: LabelOptions, on_bad: OnBad | None = None) -> TextSour
     columns = {options.text_column: "text_column", **dict.fromkeys(options.label_columns, "label_columns")}
     if options.type == "grammar":
         return _Grammar(options)
+    if options.type in NAMED:
+        return _open_named(options, on_bad)
     if options.type == "huggingface":
         return HuggingFaceSource(
             options.name,
@@ -200,6 +220,39 @@ def _open_source(options: LabelOptions, on_bad: OnBad | None = None) -> TextSour
             yield labelled_text(record, options)
 
     return FileSource(files, read, lacks_train)
+
+
+def _open_named(options: LabelOptions, on_bad: OnBad | None) -> FileSource[LabelledText]:
+    """The texts whose label is the name of their folder, or of their file."""
+    if options.label_columns != ("label",) or options.multi_label:
+        raise DataError(f"corpus.label_columns: texts of the type {options.type} have one label, in the column label")
+    files = {split: [(path,) for path in find_files(getattr(options, split), f"corpus.{split}")] for split in SPLITS}
+
+    def read(together: Sequence[tuple[Path, ...]]) -> Iterator[LabelledText]:
+        for (path,) in together:
+            yield from read_named(path, options.type, options, on_bad)
+
+    return FileSource(files, read, "corpus.train: give the files of the training texts")
+
+
+def read_named(path: Path, kind: str, options: BytesOptions, on_bad: OnBad | None = None) -> Iterator[LabelledText]:
+    """The texts of a file: one, labelled by its folder (``folders``), or one a line, labelled by the file (``lines``).
+
+    Raises DataError naming file and line for what can't be read; with ``on_bad``, that is told of such texts.
+    """
+    name = path.absolute().parent.name if kind == "folders" else path.name.partition(".")[0]
+    labels = ((unicodedata.normalize("NFC", name).strip(),),)  # macOS writes names in NFD
+    try:
+        for piece in whole_file(path) if kind == "folders" else file_lines(path):
+            where = str(path) if kind == "folders" else f"{path}:{piece.line}"
+            try:
+                yield LabelledText(decoded(piece, path, options).text, labels, where)
+            except DataError as error:
+                if on_bad is None:
+                    raise
+                on_bad(error)
+    except OSError as error:
+        raise DataError(f"{path}: {error.strerror or error}") from error
 
 
 def _columns_of_dataset(columns: dict[str, str], where: str, there: list[str]) -> list[str]:

@@ -1,7 +1,8 @@
 """A parallel corpus: pairs of texts that belong together, read from files, cleaned, split and counted.
 
 json   a list of objects, or JSON lines   a side is the value of a key, a string or a list; dots for nested keys
-tsv    a table (tabs, commas, ;, |)       a column by the name in the first line, or by a number from 0
+tsv    a table (tabs, commas, ;, |),       a column by the name in the first line, or by a number from 0; of Parquet,
+       a spreadsheet, or Parquet          dots for nested keys
 text   two files at a time                line i of both files
 
 Evaluation must be honest. A split that is given is kept unchanged: every pair of it counts, duplicates too; a missing
@@ -41,6 +42,7 @@ from vaak.text.corpora.readers import (
     json_entries,
     missing_column,
     open_table,
+    read_records,
 )
 from vaak.text.corpora.sources import (
     FileSource,
@@ -87,7 +89,8 @@ def read_rows(
             elif kind == "json":
                 yield from _read_json(paths[0], options)
             else:
-                yield from _read_tsv(paths[0], options, on_bad)
+                read = _read_parquet if paths[0].suffix.lower() == ".parquet" else _read_tsv
+                yield from read(paths[0], options, on_bad)
         except OSError as error:
             raise DataError(f"{error.filename or paths[0]}: {error.strerror or error}") from error
 
@@ -142,6 +145,12 @@ def _read_tsv(path: Path, options: ColumnOptions, on_bad: OnBad | None = None) -
             on_bad(row.problem)
             continue
         yield Row((row.cells[columns[0]],), (row.cells[columns[1]],), row.where, row.replaced)
+
+
+def _read_parquet(path: Path, options: ColumnOptions, on_bad: OnBad | None = None) -> Iterator[Row]:
+    columns = {getattr(options, option).split(".")[0]: option for option in COLUMN_OPTIONS}
+    for record in read_records([path], columns, options, on_bad):
+        yield row_of(record.values, record.where, options, record.replaced_bytes)
 
 
 def _column(table: Table, options: ColumnOptions, option: str) -> int:

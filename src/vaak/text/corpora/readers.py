@@ -1,9 +1,9 @@
 """Documents from files: plain text, JSON, CSV and Parquet, read as streams; conversations are in conversations.py.
 
 type      files                    a document
-text      anything in UTF-8        a line, a paragraph (separated by blank lines) or a whole file
+text      UTF-8, UTF-16            a line, a paragraph (separated by blank lines) or a whole file
 json      a list, or JSON lines    a string, or an object's ``text_column``
-csv       tables                   the column ``text_column``; the first row names the columns
+csv       tables, spreadsheets     the column ``text_column``: a name in the first row, or a number from 0 without one
 parquet   Parquet                  the column ``text_column``
 """
 
@@ -20,7 +20,7 @@ from typing import Any, NamedTuple, Protocol
 from vaak.core.class_names import class_names_in, name_classes
 from vaak.core.errors import DataError, optional_import
 from vaak.core.storage.tables import Table, is_table
-from vaak.core.storage.text_lines import detect_encoding
+from vaak.core.storage.text_lines import open_utf8
 
 REPLACEMENT = "\ufffd"
 _ESCAPED_BYTES = re.compile("[\udc80-\udcff]")
@@ -129,7 +129,7 @@ def _read_text(path: Path, options: ReadingOptions) -> Iterator[Document]:
     pieces: Callable[[Path], Iterator[LocatedBytes]] = {
         "line": file_lines,
         "paragraph": _paragraphs,
-        "file": _whole_file,
+        "file": whole_file,
     }[options.document]
     for piece in pieces(path):
         yield decoded(piece, path, options)
@@ -147,9 +147,9 @@ def json_entries(
 
     Raises DataError for what isn't JSON in UTF-8; with ``on_bad``, that is told of such lines.
     """
-    with open(path, "rb") as file:
+    with open_utf8(path) as file:
         is_list = file.read(4096).removeprefix(b"\xef\xbb\xbf").lstrip()[:1] == b"["
-    for piece in _whole_file(path) if is_list else file_lines(path):
+    for piece in whole_file(path) if is_list else file_lines(path):
         try:
             content, replaced = decoded(piece, path, options)[:2]
             value = _json_value(content.removeprefix("\ufeff"), path, piece.line)
@@ -249,6 +249,9 @@ def _csv_records(
     path: Path, columns: Mapping[str, str], options: BytesOptions, on_bad: OnBad | None = None
 ) -> Iterator[Record]:
     table = open_table(path, options)
+    if all(map(str.isdecimal, columns)) and not set(columns) <= set(table.names):
+        table = open_table(path, options, has_header=False)
+        table.names = [str(number) for number in range(table.width)]
     places = {column: _place(table.names, str(path), column, option) for column, option in columns.items()}
     for row in table.rows():
         if row.problem is not None:
@@ -297,7 +300,7 @@ class LocatedBytes(NamedTuple):
 def file_lines(path: Path) -> Iterator[LocatedBytes]:
     r"""Each line without its end; only ``\n`` ends one, so that U+2028 and form feeds stay text."""
     offset = 0
-    with open(path, "rb") as file:
+    with open_utf8(path) as file:
         for number, line in enumerate(file, start=1):
             yield LocatedBytes(line.rstrip(b"\r\n"), number, offset)
             offset += len(line)
@@ -321,8 +324,10 @@ def _join_lines(lines: list[LocatedBytes]) -> LocatedBytes:
     return lines[0]._replace(content=b"\n".join(line.content for line in lines))
 
 
-def _whole_file(path: Path) -> Iterator[LocatedBytes]:
-    content = path.read_bytes()
+def whole_file(path: Path) -> Iterator[LocatedBytes]:
+    """The whole content of a file, once."""
+    with open_utf8(path) as file:
+        content = file.read()
     Read.num_bytes += len(content)
     yield LocatedBytes(content, 1, 0)
 
@@ -332,11 +337,6 @@ def decoded(piece: LocatedBytes, path: Path, options: BytesOptions) -> Document:
     try:
         return Document(piece.content.decode("utf-8"))
     except UnicodeDecodeError as error:
-        encoding = detect_encoding(piece.content) if piece.offset == 0 else "utf-8"
-        if not encoding.startswith("utf-8"):  # replacing its bytes would leave nothing of the text
-            raise DataError(
-                f"{path}: this is {encoding.upper()}; convert the file: iconv -f {encoding} -t utf-8"
-            ) from error
         if options.on_invalid_utf8 == "fail":
             line = piece.line + piece.content[: error.start].count(b"\n")
             raise DataError(

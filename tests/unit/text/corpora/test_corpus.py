@@ -1,5 +1,6 @@
 """Corpora: what is read, dropped, split and counted, and what every mistake says."""
 
+import gzip
 import json
 from pathlib import Path
 from types import SimpleNamespace
@@ -130,6 +131,23 @@ def test_tables_of_text(tmp_path: Path, name: str, kind: str, content: str) -> N
     corpus = CorpusBuilder(options(type=kind, train=(write(tmp_path / name, content),), valid=(valid,)))
     assert list(corpus.documents("valid")) == ["शून्य", "दो\nतीन", "चार"]
     assert list(corpus.documents("train")) == ["एक"]
+
+
+@pytest.mark.parametrize("name", ["a.txt", "a.jsonl"])
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-32", "gz"])
+def test_texts_in_utf_16_and_packed_ones_are_read(tmp_path: Path, name: str, encoding: str) -> None:
+    content, kind = (
+        ("एक \u2028 a\r\nदो b\n", "text") if name == "a.txt" else ('{"text": "एक \u2028 a"}\n"दो b"\n', "json")
+    )
+    path = tmp_path / (f"{name}.gz" if encoding == "gz" else name)
+    path.write_bytes(gzip.compress(content.encode()) if encoding == "gz" else content.encode(encoding))
+    corpus = CorpusBuilder(options(type=kind, train=(str(path),), valid=(write(tmp_path / "v", '"v"'),)))
+    assert list(corpus.documents("train")) == ["एक \u2028 a", "दो b"]
+    if encoding == "utf-16-le":  # without a mark, half a character makes it something else
+        return
+    path.write_bytes(path.read_bytes()[:-3])
+    with pytest.raises(DataError, match=r"a\.(txt|jsonl).*(this looks like UTF-(16|32).*, but isn't|\.gz is damaged)"):
+        list(corpus.documents("train"))
 
 
 def test_a_csv_cell_may_be_long(tmp_path: Path) -> None:

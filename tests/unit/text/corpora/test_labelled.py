@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import unicodedata
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from spreadsheets import write_spreadsheet
 from vaak.core.errors import DataError
 from vaak.tasks.classification.config import LabelledCorpusConfig
 from vaak.text.corpora.labelled import LabelledCorpus, LabelledText, TextStore
@@ -32,7 +34,10 @@ def given_split(path: Path, rows: list[dict[str, Any]]) -> tuple[str, ...]:
 
 def test_every_kind_of_file_has_the_same_texts(tmp_path: Path):
     pyarrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
-    names = ("a.json", "a.jsonl", "a.csv", "a.tsv", "a.parquet")
+    pytest.importorskip("python_calamine", reason="the extra spreadsheets is not installed")
+    names = ("a.json", "a.jsonl", "a.csv", "a.tsv", "a.parquet", "a.xlsx", "a.ods")
+    for name in names[-2:]:
+        write_spreadsheet(tmp_path / name, [("label", "text"), *((row["label"], row["text"]) for row in ROWS)])
     (tmp_path / "a.json").write_text(json.dumps(ROWS))
     (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, ROWS)))
     for name, delimiter in (("a.csv", ","), ("a.tsv", "\t")):
@@ -45,8 +50,42 @@ def test_every_kind_of_file_has_the_same_texts(tmp_path: Path):
     for name in names:
         corpus = LabelledCorpus(LabelledCorpusConfig(train=(str(tmp_path / name),)))
         read.append([(one.text, one.labels) for split in corpus.splits for one in corpus.read(split)])
-    assert read[0] == read[1] == read[2] == read[3] == read[4]
+    assert all(one == read[0] for one in read)
     assert sorted(read[0]) == sorted((row["text"], ((str(row["label"]),),)) for row in ROWS)
+
+
+def test_a_table_without_a_header_has_columns_by_number(tmp_path: Path):
+    (tmp_path / "a.csv").write_text("".join(f'"{row["label"]}","{row["text"]}"\n' for row in ROWS))
+    corpus = LabelledCorpus(
+        LabelledCorpusConfig(train=(str(tmp_path / "a.csv"),), text_column="1", label_columns=("0",))
+    )
+    read = [(one.text, one.labels) for split in corpus.splits for one in corpus.read(split)]
+    assert sorted(read) == sorted((row["text"], ((str(row["label"]),),)) for row in ROWS)
+    (tmp_path / "b.csv").write_text("0,1\n" + (tmp_path / "a.csv").read_text())
+    named = LabelledCorpus(
+        LabelledCorpusConfig(train=(str(tmp_path / "b.csv"),), text_column="1", label_columns=("0",))
+    )
+    assert sorted((one.text, one.labels) for split in named.splits for one in named.read(split)) == sorted(read)
+
+
+def test_a_folder_or_a_file_for_each_class(tmp_path: Path):
+    """Names are those of the folders or files, in NFC though macOS writes NFD; a file's text has several lines."""
+    said: dict[str, list[str]] = {"अच्छा": [], "très bien": []}
+    for place, own in enumerate(said):
+        folder = tmp_path / "my data" / unicodedata.normalize("NFD", own)
+        folder.mkdir(parents=True)
+        for number in range(20):
+            said[own].append(f"text {number} of {place}")
+            (folder / f"{number}.txt").write_text(f"text {number}\nof {place}\n", encoding="utf-16" if number else None)
+        lines = tmp_path / "my data" / f"{unicodedata.normalize('NFD', own)}.txt"
+        lines.write_text("".join(f"{text}\n" for text in said[own]))
+    for kind, pattern, between in (("folders", "*/*.txt", "\n"), ("lines", "*.txt", " ")):
+        corpus = LabelledCorpus(LabelledCorpusConfig(type=kind, train=(str(tmp_path / "my data" / pattern),)))
+        read = [(one.text, *one.labels[0]) for split in corpus.splits for one in corpus.read(split)]
+        expected = [(text.replace(" of", f"{between}of"), own) for own, texts in said.items() for text in texts]
+        assert sorted(read) == sorted(expected)
+    with pytest.raises(DataError, match=r"corpus.label_columns: texts of the type folders have one label"):
+        LabelledCorpus(LabelledCorpusConfig(type="folders", train=("x.txt",), label_columns=("a", "b")))
 
 
 def test_a_dataset_of_hugging_face_has_the_same_texts(tmp_path: Path):

@@ -12,6 +12,7 @@ from hypothesis import given, reject, settings
 from hypothesis import strategies as st
 
 from folders import write
+from spreadsheets import write_spreadsheet
 from vaak.core.errors import DataError, UserError
 from vaak.tasks.seq2seq.config import ParallelCorpusConfig
 from vaak.text.corpora.parallel import Pair, ParallelCorpus, cleaned
@@ -75,10 +76,29 @@ def files_of_kind(kind: str, folder: Path) -> dict[str, Any]:
             write(folder / f"{number}.en", "\n".join(source for source, _ in part))
             write(folder / f"{number}.hi", "".join(f"{target}\n" for _, target in part))
         return {"type": "text", "test": (str(folder / "*.en"),), "test_target": (str(folder / "*.hi"),)}
-    return huggingface(folder)
+    return files_of_tables(kind, folder) or huggingface(folder)
 
 
-KINDS = ("lines", "list", "nested", "tsv", "tsv without header", "text", "huggingface")
+def files_of_tables(kind: str, folder: Path) -> dict[str, Any] | None:
+    if kind == "csv":
+        content = "hi;id;en\r\n" + "".join(f"{target};1;{source}\r\n" for source, target in PAIRS)
+        return {"type": "tsv", "test": (write(folder / "a.csv", content),)}
+    if kind == "spreadsheet":
+        pytest.importorskip("python_calamine", reason="the extra spreadsheets is not installed")
+        rows = [("en", "hi", "id"), *((source, target, 1) for source, target in PAIRS)]
+        return {"type": "tsv", "test": (str(write_spreadsheet(folder / "a.xlsx", rows)),)}
+    if kind == "parquet":
+        parquet = pytest.importorskip("pyarrow.parquet", reason="the extra hf is not installed")
+        table = pytest.importorskip("pyarrow").Table.from_pylist(
+            [{"id": 1, "translation": {"en": source, "hi": target}} for source, target in PAIRS]
+        )
+        parquet.write_table(table, folder / "a.parquet")
+        columns = {"source_column": "translation.en", "target_column": "translation.hi"}
+        return {"type": "tsv", "test": (str(folder / "a.parquet"),), **columns}
+    return None
+
+
+KINDS = ("csv", "spreadsheet", "parquet", "lines", "list", "nested", "tsv", "tsv without header", "text", "huggingface")
 
 
 @pytest.mark.parametrize("kind", KINDS)
