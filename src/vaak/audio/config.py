@@ -319,6 +319,7 @@ DatasetType = Literal[
     "nemo",
     "parquet",
     "shar",
+    "transcripts",
     "voxpopuli",
     "webdataset",
 ]
@@ -336,8 +337,9 @@ class DatasetConfig(DividedSection):
     type: DatasetType = option(
         "recipe: a Lhotse recipe; cuts: Lhotse manifests; folder: audio next to RTTM (and UEM, CTM, "
         "TextGrid) files; json: JSON lines, or tables (CSV, TSV); ljspeech: metadata.csv and wavs; splits: folders "
-        "Train, Dev and Test; voices: speech synthesised by espeak-ng; others: that corpus, or what that program "
-        "wrote, as it is in corpus_dir (docs/datasets.md).",
+        "Train, Dev and Test; transcripts: audio with texts in files of the same names (.txt, .lab, .srt, .vtt, .eaf), "
+        "or in a list; voices: speech synthesised by espeak-ng; others: that corpus, or what that program wrote, as it "
+        "is in corpus_dir (docs/datasets.md).",
         "recipe",
     )
     corpus_dir: str | None = option(

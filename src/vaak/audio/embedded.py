@@ -1,6 +1,7 @@
 """Audio inside of another file, read where it is: nothing is unpacked, and no name in it becomes a path.
 
 /data/a.tar@bytes=512+40044        40,044 bytes from byte 512 on: a member of a tar, an entry of Kaldi's ark
+/data/a.zip@deflated=99+301+44044  44,044 bytes that are 301 compressed ones from byte 99 on: a member of a zip
 /data/b.parquet@cell=3.17.audio    row 17 of row group 3, column audio
 
 So a cut names it (a source of type ``part``). To read a cell takes the pages of its row group up to it: some
@@ -11,6 +12,7 @@ from __future__ import annotations
 
 import functools
 import io
+import zlib
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
@@ -38,6 +40,31 @@ class ByteRange(NamedTuple):
         return io.BufferedReader(_RawRange(self), BUFFER)
 
 
+class DeflatedRange(NamedTuple):
+    """``size`` bytes, which are ``packed`` compressed ones of a file from ``offset`` on, as in a zip."""
+
+    path: Path
+    offset: int
+    packed: int
+    size: int
+
+    def __str__(self) -> str:
+        return f"{self.path}@deflated={self.offset}+{self.packed}+{self.size}"
+
+    def open(self) -> BinaryIO:
+        """The bytes, unpacked in memory. Raises DataError where they aren't so many, or are damaged."""
+        with ByteRange(self.path, self.offset, self.packed).open() as file:
+            packed = file.read()
+        unpacking = zlib.decompressobj(-zlib.MAX_WBITS)
+        try:
+            content = unpacking.decompress(packed, self.size + 1)  # one more than there may be: no bomb goes off
+        except zlib.error as error:
+            raise DataError(f"{self}: the compressed data are damaged: {error}") from error
+        if len(content) != self.size:
+            raise DataError(f"{self}: {len(content):,} bytes come out, not {self.size:,}; was the file replaced?")
+        return io.BytesIO(content)
+
+
 class ParquetCell(NamedTuple):
     """A cell of a column of bytes; of a struct's field, ``column`` is ``audio.bytes``."""
 
@@ -62,7 +89,7 @@ class ParquetCell(NamedTuple):
         raise DataError(f"{self}: the file has no such row; was it replaced?")
 
 
-Part = ByteRange | ParquetCell
+Part = ByteRange | DeflatedRange | ParquetCell
 
 
 class _RawRange(io.RawIOBase):
@@ -104,10 +131,15 @@ def part_of(text: str) -> Part:
     kind, _, value = place.partition("=")
     if path and kind == "bytes" and len(numbers := value.split("+")) == 2 and all(map(_is_count, numbers)):
         return ByteRange(Path(path), *map(int, numbers))
+    if path and kind == "deflated" and len(numbers := value.split("+")) == 3 and all(map(_is_count, numbers)):
+        return DeflatedRange(Path(path), *map(int, numbers))
     fields = value.split(".", 2)
     if path and kind == "cell" and len(fields) == 3 and all(map(_is_count, fields[:2])):
         return ParquetCell(Path(path), int(fields[0]), int(fields[1]), fields[2])
-    raise DataError(f"{text!r} names no part of a file; expected FILE@bytes=OFFSET+SIZE or FILE@cell=GROUP.ROW.COLUMN")
+    raise DataError(
+        f"{text!r} names no part of a file; expected FILE@bytes=OFFSET+SIZE, "
+        "FILE@deflated=OFFSET+PACKED+SIZE or FILE@cell=GROUP.ROW.COLUMN"
+    )
 
 
 def _is_count(text: str) -> bool:

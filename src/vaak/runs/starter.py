@@ -385,6 +385,8 @@ def _asr(corpora: Sequence[CorpusSurvey], amounts: Amounts, device: Device) -> d
         }
         if amounts.language is not None:
             data["language"] = Choice(amounts.language, "most of the recordings")
+    if amounts.speakers > 1:
+        data["group"] = Choice("speaker", "figures are given for each")
     budget = _seconds(amounts, device, 60, 10)
     return {
         "datasets": _datasets(corpora, **_few(corpora, amounts)),

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
-from vaak.audio.embedded import ByteRange, ParquetCell, Part
+from vaak.audio.embedded import ByteRange, DeflatedRange, ParquetCell, Part
 
 Piece = bytes | tuple[int, int]
 """Bytes, or ``(offset, size)`` of the file."""
@@ -36,7 +36,7 @@ def open_bytes(path: Path | Part) -> BinaryIO:
 
 def open_pieces(path: Path | Part, pieces: Sequence[Piece]) -> BinaryIO:
     """The pieces, one after another, as one file."""
-    if isinstance(path, ParquetCell):
+    if isinstance(path, ParquetCell | DeflatedRange):
         with path.open() as file:
             content = file.read()
         return io.BytesIO(b"".join(p if isinstance(p, bytes) else content[p[0] : p[0] + p[1]] for p in pieces))

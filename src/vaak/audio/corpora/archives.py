@@ -14,6 +14,7 @@ from __future__ import annotations
 import json
 import re
 import tarfile
+import zipfile
 from collections.abc import Iterator
 from functools import partial
 from itertools import groupby
@@ -26,7 +27,7 @@ from vaak.audio.corpora.layouts import LayoutReader, Line, Row, by_split
 from vaak.audio.corpora.lhotse_manifests import remarks_on
 from vaak.audio.cuts.reading import demand_harmless, lhotse_object
 from vaak.audio.cuts.recordings import ReadRecording, attempted, drop_bad_labels
-from vaak.audio.embedded import PART, ByteRange, ParquetCell, open_parquet, rows_of, value_in
+from vaak.audio.embedded import PART, ByteRange, DeflatedRange, ParquetCell, open_parquet, rows_of, value_in
 from vaak.core.class_names import class_names_in, name_classes
 from vaak.core.errors import DataError
 from vaak.core.terminal import followed
@@ -42,10 +43,10 @@ MOST_TEXT_BYTES = 2**20
 
 
 class Member(NamedTuple):
-    """A member of a tar: its name and the range of its bytes."""
+    """A member of a tar or a zip: its name and the range of its bytes."""
 
     name: str
-    range: ByteRange
+    range: ByteRange | DeflatedRange
 
     @property
     def key(self) -> str:
@@ -106,6 +107,39 @@ def members_of(path: Path) -> Iterator[Member]:
                 yield Member(one.name, ByteRange(path, one.offset_data, one.size))
     except (tarfile.TarError, OSError) as error:
         raise DataError(f"{path}: this is not a tar, or it is damaged: {error}") from error
+
+
+def zipped_members_of(path: Path) -> Iterator[Member]:
+    """The files of a zip, in order; folders are passed over.
+
+    Raises DataError for a zip that is damaged, for a member whose name leads out of the archive, and for one that is
+    encrypted or compressed in another way than usual.
+    """
+    try:
+        with zipfile.ZipFile(path) as archive, open(path, "rb") as file:
+            for one in archive.infolist():
+                name = PurePosixPath(one.filename)
+                if one.is_dir():
+                    continue
+                if name.is_absolute() or ".." in name.parts or "\\" in one.filename or ":" in name.parts[0]:
+                    raise DataError(f"{path}: member {one.filename} leads out of the archive, which is refused")
+                if one.flag_bits & 1:
+                    raise DataError(f"{path}: member {one.filename} is encrypted; unpack the archive")
+                if one.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+                    raise DataError(
+                        f"{path}: member {one.filename} is compressed in an unusual way; unpack the archive"
+                    )
+                file.seek(one.header_offset + 26)  # behind the local header are its name and its extra field
+                lengths = file.read(4)
+                start = one.header_offset + 30 + int.from_bytes(lengths[:2], "little")
+                start += int.from_bytes(lengths[2:], "little")
+                if start + one.compress_size > path.stat().st_size:
+                    raise DataError(f"{path}: it ends in the middle of {one.filename}; download it again")
+                plain = one.compress_type == zipfile.ZIP_STORED
+                packed = DeflatedRange(path, start, one.compress_size, one.file_size)
+                yield Member(one.filename, ByteRange(path, start, one.file_size) if plain else packed)
+    except (zipfile.BadZipFile, OSError, NotImplementedError) as error:
+        raise DataError(f"{path}: this is not a zip, or it is damaged: {error}") from error
 
 
 class _ArchiveReader(LayoutReader):

@@ -13,6 +13,7 @@ from vaak.audio.corpora.layouts import (
     NemoReader,
     VoxPopuliReader,
 )
+from vaak.audio.corpora.transcripts import TranscriptsReader
 
 READERS: dict[str, type[LayoutReader]] = {
     "commonvoice": CommonVoiceReader,
@@ -26,4 +27,5 @@ READERS: dict[str, type[LayoutReader]] = {
     "webdataset": WebDatasetReader,
     "shar": SharReader,
     "parquet": ParquetReader,
+    "transcripts": TranscriptsReader,
 }

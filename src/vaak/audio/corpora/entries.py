@@ -9,6 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from vaak.audio.audio_file import AUDIO
 from vaak.audio.config import DatasetConfig
 from vaak.audio.cuts.recordings import ReadRecording
 from vaak.core.errors import DataError
@@ -109,9 +110,14 @@ def named_file(folders: Sequence[Path], name: str, where: str) -> Path:
 
 
 def place_of(folders: Sequence[Path], name: str) -> Path:
-    """Return the path of a file that is named in the first of ``folders``: there, or in another that has it."""
+    """Return the path of a file that is named in the first of ``folders``: there, or in another that has it.
+
+    A name without the ending of audio may be that of audio: ``a`` is ``a.wav`` where there is no ``a``.
+    """
     try:
-        return next((folder / name for folder in folders if (folder / name).exists()), folders[0] / name)
+        endings = ("",) if Path(name).suffix.lower() in AUDIO else ("", *sorted(AUDIO))
+        possible = (folder / f"{name}{ending}" for ending in endings for folder in folders)
+        return next((path for path in possible if path.exists()), folders[0] / name)
     except (OSError, ValueError):  # no file can have such a name
         return folders[0] / name
 

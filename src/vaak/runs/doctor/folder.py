@@ -7,6 +7,7 @@ of some recordings of each split, drawn at random. Where not all were read, hour
 from __future__ import annotations
 
 import hashlib
+import logging
 import random
 import statistics
 import time
@@ -15,23 +16,28 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from vaak.audio.audio_file import is_audio
 from vaak.audio.config import AudioConfig, DatasetConfig
-from vaak.audio.corpora.archives import LABEL_NAMES
 from vaak.audio.corpora.corpus import AudioCorpus
 from vaak.audio.corpora.downloads import READERS
-from vaak.audio.corpora.entries import CorpusReader
+from vaak.audio.corpora.entries import CorpusReader, place_of
 from vaak.audio.corpora.json_manifest import manifest_lines
 from vaak.audio.corpora.layouts import LayoutReader, split_named, subfolders
+from vaak.audio.corpora.transcripts import TranscriptsReader
 from vaak.audio.cuts.reading import language_of
 from vaak.audio.cuts.recordings import ReadRecording, attempted
 from vaak.core.errors import DataError, UserError
 from vaak.core.splits import SPLITS
 from vaak.core.storage.tables import is_table
+from vaak.runs.doctor.columns import MOST_ROWS, find_columns
 from vaak.runs.doctor.texts import corpus_of_texts, texts_of
+from vaak.runs.doctor.unusable import describe_unusable
 
+log = logging.getLogger("vaak")
 SECONDS = 45.0
 """How long a folder is looked at."""
 SAMPLE = 2000
@@ -40,8 +46,8 @@ MOST_TEXTS = 20_000
 """Texts of a split whose lengths are kept."""
 EXAMPLES = 3
 MOST_CORPORA = 20
-COLUMNS = {"audio": ("audio", "audio_filepath", "file_name", "path", "wav", "file"), **LABEL_NAMES}
-"""Usual names of the columns of tables of audio."""
+FIRST_RECORDINGS = 100
+"""Recordings of which one, at least, has to be read where files may be in a layout."""
 
 
 class CorpusEntry(NamedTuple):
@@ -165,22 +171,18 @@ _PLAIN = _PlainCharacters()
 
 
 def survey_folder(folder: Path, seconds: float = SECONDS) -> list[CorpusSurvey]:
-    """Find the corpora in a folder. Raises UserError for a folder without any, and for what is no folder."""
+    """Find the corpora in a folder, or the one that a file is.
+
+    Raises UserError where there are none, with what is there.
+    """
     if not folder.exists():
         raise UserError(f"{folder}: no such folder")
-    if not folder.is_dir():
-        raise UserError(f"{folder} is a file; give its folder")
     try:
-        is_empty = not any(folder.iterdir())
-        found = [] if is_empty else recognised(folder)
+        found = recognised(folder) if folder.is_dir() else recognised_file(folder)
     except OSError as error:
         raise UserError(f"{error.filename}: can't be read: {error.strerror}") from error
     if not found:
-        kinds = ", ".join(READERS)
-        what = (
-            "is empty" if is_empty else f"has no data in a known layout ({kinds}, ljspeech, splits, cuts, json, text)"
-        )
-        raise UserError(f"{folder} {what}; docs/datasets.md shows the layouts")
+        raise UserError(describe_unusable(folder))
     begun = time.monotonic()
     for number, corpus in enumerate(found):
         left = seconds - (time.monotonic() - begun)
@@ -209,10 +211,23 @@ def recognised(folder: Path) -> list[CorpusSurvey]:
     return found[:MOST_CORPORA]
 
 
+def recognised_file(path: Path) -> list[CorpusSurvey]:
+    """The corpus that a single file is: a table or manifest, an archive, or audio with its text next to it."""
+    if is_table(path) or path.name.endswith((".jsonl", ".jsonl.gz")):
+        options = _options_by_manifests([path], path.parent)
+    elif path.suffix.lower() in TranscriptsReader.ARCHIVES or is_audio(path):
+        options = {"type": "transcripts", "corpus_dir": str(path.parent), "train": [path.name]}
+        options = options if _opens(options) else None
+    else:
+        options = None
+    return [] if options is None else [CorpusSurvey(path, str(options["type"]), options)]
+
+
 ORDER = (
     *("commonvoice", "fleurs", "voxpopuli", "librispeech", "ami", "shar", "webdataset", "espnet", "kaldi", "nemo"),
     "parquet",
 )
+"""Layouts that are known by their folders; ``transcripts`` is what other audio may be, and comes last."""
 
 
 def _fits(kind: str, root: Path) -> bool:
@@ -222,7 +237,10 @@ def _fits(kind: str, root: Path) -> bool:
     if kind in ("parquet", "webdataset"):
         try:
             reader = READERS[kind](DatasetConfig(name="data", type=kind, corpus_dir=str(root)), AudioConfig())
-            return next(reader.lines(next(iter(reader.parts.values()))[0]), None) is not None
+            lines = list(islice(reader.lines(next(iter(reader.parts.values()))[0]), FIRST_RECORDINGS))
+            has_labels = any("text" in line.entry or "speaker" in line.entry for line in lines)
+            paired = {"type": "transcripts", "corpus_dir": str(root)}
+            return bool(lines) and (kind == "parquet" or has_labels or not _opens(paired))
         except DataError:
             return False
     return True
@@ -230,46 +248,83 @@ def _fits(kind: str, root: Path) -> bool:
 
 def _options_by_files(root: Path) -> dict[str, Any] | None:
     """The options of a corpus that is known by its files: manifests, audio with annotations, or texts."""
-    if (root / "metadata.csv").is_file() and (root / "wavs").is_dir():
-        return {"type": "ljspeech", "corpus_dir": str(root)}
-    options: dict[str, Any] = {"type": "splits", "corpus_dir": str(root)}
+    options: dict[str, Any] = {"type": "ljspeech", "corpus_dir": str(root)}
+    if (root / "metadata.csv").is_file() and (root / "wavs").is_dir() and _opens(options):
+        return options
+    options = {"type": "splits", "corpus_dir": str(root)}
     if any(one.name.lower() == "train" for one in subfolders(root)) and _opens(options):
         return options
     manifests = sorted(path for path in root.iterdir() if is_table(path) or path.name.endswith((".jsonl", ".jsonl.gz")))
-    named: dict[str, list[str]] = {}
-    for path in manifests:
-        named.setdefault(split_named(path.name.partition(".")[0]) or "train", []).append(str(path))
-    for options in ({"type": "cuts", **named}, {"type": "json", **named, **_columns_in(manifests)}):
-        if manifests and _opens(options):
+    if by_manifests := _options_by_manifests(manifests, root):
+        return by_manifests
+    for options in ({"type": "folder", "train": [str(root)]}, {"type": "transcripts", "corpus_dir": str(root)}):
+        if _opens(options):
             return options
-    options = {"type": "folder", "train": [str(root)]}
-    if _opens(options):
-        return options
     corpus = corpus_of_texts(root)
     return None if corpus is None else {"corpus": corpus}
 
 
-def _columns_in(manifests: list[Path]) -> dict[str, dict[str, str]]:
-    """The columns of the first manifest that have other names than ours."""
+def _options_by_manifests(manifests: list[Path], root: Path) -> dict[str, Any] | None:
+    named: dict[str, list[str]] = {}
+    for path in manifests:
+        named.setdefault(split_named(path.name.partition(".")[0]) or "train", []).append(str(path))
+    for options in ({"type": "cuts", **named}, {"type": "json", **named, **_columns_in(manifests, root)}):
+        if manifests and _opens(options):
+            return options
+    return None
+
+
+def _columns_in(manifests: list[Path], root: Path) -> dict[str, Any]:
+    """The columns of the first manifest that have other names than ours, and the folder in which its audio is."""
     try:
-        row = (
-            next((line.entry for line in manifest_lines(manifests[0]) if line.problem is None), {}) if manifests else {}
-        )
-    except DataError:
+        lines = islice(manifest_lines(manifests[0]), MOST_ROWS)
+        rows = [line.entry for line in lines if line.problem is None]
+    except (DataError, IndexError):
         return {}
-    named = {name: next((one for one in own if one in row), name) for name, own in COLUMNS.items()}
-    columns = {name: own for name, own in named.items() if own != name}
-    return {"columns": columns} if columns else {}
+    if not rows:
+        return {}
+    folders = [manifests[0].parent, *_folders_of_audio(root)]
+    where = {name: one for one in reversed(folders) for row in rows for name in _names_in(row, one)}
+    roles = ("audio", "text", "speaker", "language", "duration")
+    found = find_columns(list(rows[0]), rows, roles, is_audio=where.__contains__)
+    columns = {name: own for name, own in found.columns.items() if own != name}
+    log.info("%s: %s", manifests[0], found.describe())
+    options: dict[str, Any] = {"columns": columns} if columns else {}
+    named = [str(row[found.columns["audio"]]) for row in rows] if "audio" in found.columns else []
+    elsewhere = Counter(where[name] for name in named if name in where and where[name] != folders[0])
+    return options | ({"audio_root": [str(one) for one, _ in elsewhere.most_common()]} if elsewhere else {})
+
+
+def _folders_of_audio(root: Path) -> list[Path]:
+    """The folders below a folder that have audio, at most ``MOST_CORPORA``."""
+    found: list[Path] = []
+    level = subfolders(root)
+    for _ in range(3):
+        found += [one for one in level if any(map(is_audio, islice(one.iterdir(), FIRST_RECORDINGS)))]
+        level = [path for one in level[:FIRST_RECORDINGS] for path in subfolders(one)]
+    return found[:MOST_CORPORA]
+
+
+def _names_in(row: dict[str, Any], folder: Path) -> Iterator[str]:
+    """The values of a row that name a file of audio in a folder, with its ending or without."""
+    for value in row.values():
+        if isinstance(value, str) and 0 < len(value) < 256:
+            path = place_of((folder,), value)
+            try:
+                if is_audio(path) and path.is_file():
+                    yield value
+            except (OSError, ValueError):
+                continue
 
 
 def _opens(options: dict[str, Any]) -> bool:
     """Whether the options describe a corpus of which something can be read."""
     try:
         reader = _reader_of(options)
-        first = next(reader.read(reader.given[0]), None)
+        first = islice(reader.read(reader.given[0]), FIRST_RECORDINGS)
+        return any(one.cut is not None for one in first)
     except UserError:
         return False
-    return first is not None and first.cut is not None
 
 
 def _reader_of(options: dict[str, Any]) -> CorpusReader:

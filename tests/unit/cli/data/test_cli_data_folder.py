@@ -138,9 +138,12 @@ def test_when_time_is_up_figures_are_estimates(tmp_path: Path):
     ("make", "message"),
     [
         (lambda path: path.mkdir(), "is empty"),
-        (lambda path: path.write_text("so"), "is a file; give its folder"),
+        (lambda path: path.write_text("so"), "has nothing to train on: 1 .bin"),
         (lambda path: None, "no such folder"),
-        (lambda path: [path.mkdir(), (path / "a.bin").write_bytes(b"\0")], "has no data in a known layout"),
+        (
+            lambda path: [path.mkdir(), (path / "a.bin").write_bytes(b"\0")],
+            "has nothing to train on: 1 .bin; speech recognition needs: ",
+        ),
     ],
 )
 def test_what_is_no_corpus_is_one_line(vaak, make, message: str, tmp_path: Path):

@@ -1,0 +1,280 @@
+"""Audio with its texts in files of the same names, or in one list; in a folder, a zip or a tar.
+
+a.wav  a.txt (.lab, .srt, .vtt, .eaf)               next to each other
+wavs/a.wav  txt/a.txt                               in folders side by side
+wav48/p225/p225_001.wav  txt/p225/p225_001.txt      VCTK: speakers by folder, whose name begins those of the files
+wavs/a.wav  transcripts.txt                         a list without a header: name and text, between them a tab, a bar,
+                                                    a comma or blanks
+
+A text belongs to the audio of its name in its folder, or in a folder whose path ends the same, or else to the only
+audio of its name. Audio of archives is read where it is: nothing is unpacked.
+"""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from functools import cached_property
+from pathlib import Path, PurePosixPath
+from typing import ClassVar, NamedTuple
+
+from vaak.audio.audio_file import AUDIO
+from vaak.audio.corpora.archives import LABEL_NAMES, members_of, zipped_members_of
+from vaak.audio.corpora.json_manifest import PLACE
+from vaak.audio.corpora.layouts import LayoutReader, Line, by_split
+from vaak.audio.cuts.recordings import ReadRecording
+from vaak.audio.embedded import Part
+from vaak.audio.formats.timed_texts import read_eaf, read_subtitles
+from vaak.core.errors import DataError
+from vaak.core.matching import compose
+from vaak.core.storage.text_lines import CONVERT, detect_encoding, split_lines
+
+TRANSCRIPTS = (".eaf", ".vtt", ".srt", ".lab", ".txt")
+"""Where several are of one recording, the first is read."""
+LISTS = (".txt", ".tsv", ".csv", ".trans", ".list", ".data")
+NO_TEXT = "recordings without a text of their name"
+NO_AUDIO = "texts without audio of their name"
+OTHER_MICROPHONE = "recordings of a second microphone (_mic2)"
+_MICROPHONE = re.compile(r"[_-]mic(\d)$", re.IGNORECASE)
+_FESTIVAL = re.compile(r'\(\s*(\S+)\s+"(.*)"\s*\)\s*')
+
+
+class File(NamedTuple):
+    """A file of a folder or of an archive: its name from there, and where it is."""
+
+    name: PurePosixPath
+    place: Path | Part
+
+    @property
+    def key(self) -> str:
+        """What audio and its text have in common: the name without its ending and its microphone."""
+        return compose(_MICROPHONE.sub("", self.name.stem))
+
+    @property
+    def ending(self) -> str:
+        return self.name.suffix.lower()
+
+    def read(self) -> bytes:
+        """Return its bytes. Raises DataError where they can't be read."""
+        try:
+            if isinstance(self.place, Path):
+                return self.place.read_bytes()
+            with self.place.open() as file:
+                return file.read()
+        except OSError as error:
+            raise DataError(f"{self.place}: can't be read: {error.strerror or error}") from error
+
+    def text(self) -> str:
+        """Return its text, UTF-8 or UTF-16. Raises DataError for another encoding."""
+        content = self.read()
+        encoding = detect_encoding(content[: 1 << 16])
+        try:
+            return content.decode(encoding)
+        except UnicodeDecodeError as error:
+            byte = content[error.start]
+            raise DataError(f"{self}: byte {error.start} (0x{byte:02X}) is not UTF-8; {CONVERT}") from error
+
+    def __str__(self) -> str:
+        return str(self.place) if isinstance(self.place, Path) else f"{self.place.path}, {self.name}"
+
+
+class TranscriptsReader(LayoutReader):
+    """Recordings whose texts are in files of their names, or in a list."""
+
+    EXPECTED = "audio with .txt, .lab, .srt, .vtt or .eaf files of the same names, or with a list of names and texts"
+    ARCHIVES: ClassVar = (".zip", ".tar")
+
+    @classmethod
+    def roots_in(cls, folder: Path, known: object = ()) -> list[Path]:
+        return [folder]
+
+    @classmethod
+    def is_root(cls, folder: Path) -> bool:
+        return folder.is_dir()
+
+    def find_parts(self) -> dict[str, list[Path]]:
+        archives = [path for path in sorted(self.root.iterdir()) if path.suffix.lower() in self.ARCHIVES]
+        if archives:
+            return by_split(archives, self.root)
+        named = by_split([path for path in sorted(self.root.iterdir()) if path.is_dir()], self.root)
+        return named if {"train", "valid"} <= named.keys() else {"train": [self.root]}
+
+    def files_of(self, part: Path) -> list[Path]:
+        found = [one.place for one in files_in(part) if isinstance(one.place, Path) and one.ending not in AUDIO]
+        return [part, *found] if part.is_file() else found
+
+    @cached_property
+    def _found(self) -> dict[Path, list[Line]]:
+        return {part: list(pair(files_in(part), self.root)) for parts in self.parts.values() for part in parts}
+
+    def lines(self, part: Path) -> Iterator[Line]:
+        yield from self._found[part]
+
+    def reading(self, line: Line, part: Path) -> ReadRecording:
+        if (reason := line.entry.get("left out")) is not None:
+            return ReadRecording(line.where, None, (str(reason),))
+        return super().reading(line, part)
+
+
+def files_in(part: Path) -> list[File]:
+    """Return the files of a folder, a zip or a tar, by name; hidden ones, and those of a Mac's archives, are none."""
+    if part.suffix.lower() in AUDIO and part.is_file():  # alone: with what is of its name
+        near = [one for one in part.parent.iterdir() if one == part or one.suffix.lower() in TRANSCRIPTS]
+        named = [File(PurePosixPath(one.name), one) for one in near if one.is_file()]
+        return sorted(one for one in named if one.name.name.startswith(part.stem))
+    if part.is_dir():
+        paths = [path for path in part.rglob("*") if path.is_file()]
+        found = [File(PurePosixPath(path.relative_to(part).as_posix()), path) for path in paths]
+    else:
+        members = zipped_members_of(part) if part.suffix.lower() == ".zip" else members_of(part)
+        found = [File(PurePosixPath(one.name), one.range) for one in members]
+    return sorted(one for one in found if not any(name.startswith((".", "__MACOSX")) for name in one.name.parts))
+
+
+def pair(files: list[File], root: Path) -> Iterator[Line]:
+    """Yield a line for each recording, with its text; what has no other half says so."""
+    audio = [one for one in files if one.ending in AUDIO]
+    own, used = _texts_by_name(audio, files), set[File]()
+    listed = {} if own else _texts_of_lists(audio, files)
+    speakers = _speakers_of(audio)
+    first = {(one.name.parent, one.key) for one in audio if not one.name.stem.lower().endswith("mic2")}
+    for one in audio:
+        name = one.place.relative_to(root).as_posix() if isinstance(one.place, Path) else str(one.name)
+        part = None if isinstance(one.place, Path) else one.place
+        where = str(one)
+        entry: dict[str, object] = {"audio": name}
+        if one.name.stem.lower().endswith("mic2") and (one.name.parent, one.key) in first:
+            yield Line(where, {**entry, "left out": OTHER_MICROPHONE}, part)
+            continue
+        try:
+            if (file := own.get(one)) is not None:
+                used.add(file)
+                entry |= read_transcript(file)
+            elif one in listed:
+                entry |= listed[one]
+            else:
+                entry |= {"left out": NO_TEXT}
+        except DataError as error:
+            yield Line(where, entry, part, error)
+            continue
+        if "text" in entry and "speaker" not in entry and (speaker := speakers.get(one)) is not None:
+            entry |= {"speaker": speaker}
+        yield Line(where, entry, part)
+    places, keys = {(one.name.parent, one.ending) for one in used}, {one.key for one in used}
+    for file in files:
+        if (file.name.parent, file.ending) in places and file not in used and file.key not in keys:
+            yield Line(str(file), {"left out": NO_AUDIO})
+
+
+def read_transcript(file: File) -> dict[str, object]:
+    """Return what a file says: ``text``, or ``segments`` with times. Raises DataError."""
+    if file.ending in (".txt", ".lab"):
+        return {"text": " ".join(file.text().split())}
+    timed = read_eaf(file.read(), str(file)) if file.ending == ".eaf" else read_subtitles(file.text(), str(file))
+    return {"segments": [{**{key: one[key] for key in one if key != "where"}, PLACE: one["where"]} for one in timed]}
+
+
+def _texts_by_name(audio: list[File], files: list[File]) -> dict[File, File]:
+    """The text of each recording: of its folder, of a folder whose path ends the same, or the only one of its name."""
+    by_key = defaultdict[str, list[File]](list)
+    for one in files:
+        if one.ending in TRANSCRIPTS:
+            by_key[one.key].append(one)
+            if (short := compose(one.name.name.partition(".")[0])) != one.key and one.ending in (".srt", ".vtt"):
+                by_key[short].append(one)  # a.en.srt
+    same = defaultdict[str, int](int)
+    for one in audio:
+        same[one.key] += 1
+    found = dict[File, File]()
+    for one in audio:
+        possible = by_key.get(one.key, [])
+        near = [file for file in possible if file.name.parent == one.name.parent]
+        for depth in (2, 1):
+            tail = one.name.parent.parts[-depth:]
+            near = near or [file for file in possible if tail and file.name.parent.parts[-depth:] == tail]
+        is_only = len({file.name.parent for file in possible}) == 1 and same[one.key] <= 2
+        if chosen := near or (possible if is_only else []):
+            found[one] = min(chosen, key=lambda file: (TRANSCRIPTS.index(file.ending), file.name))
+    return found
+
+
+def _texts_of_lists(audio: list[File], files: list[File]) -> dict[File, dict[str, str]]:
+    """The texts of recordings by lists without headers: lines that begin with a recording's name."""
+    names = dict[str, File | None]()
+    for one in audio:
+        for name in {str(one.name), str(one.name.with_suffix("")), one.name.name, one.name.stem}:
+            names[compose(name)] = None if compose(name) in names else one  # of two files: neither is meant
+    found = dict[File, dict[str, str]]()
+    for file in (one for one in files if one.ending in LISTS):
+        rows = _rows_of(file, names)
+        if sum(row.audio is not None for row in rows) * 2 > len(rows):
+            for audio_file, text, speaker in rows:
+                if audio_file is not None:
+                    found[audio_file] = {"text": text} | ({"speaker": speaker} if speaker else {})
+    return found
+
+
+class _Row(NamedTuple):
+    """A line of a list: its recording (None: none is named), its text and its speaker."""
+
+    audio: File | None
+    text: str
+    speaker: str | None = None
+
+
+def _rows_of(file: File, names: dict[str, File | None]) -> list[_Row]:
+    """What the lines of a list say, by the delimiter after which most lines name a recording."""
+    lines = [line for line in split_lines(file.text()) if line.strip()]
+    tables = [
+        [_cells_of(line) for line in lines],
+        [line.split("\t") for line in lines],
+        [line.split("|") for line in lines],
+        [[match[1], match[2]] if (match := _FESTIVAL.fullmatch(line)) else [line] for line in lines],
+        [line.strip().split(maxsplit=1) for line in lines],
+    ]
+
+    def named(row: list[str]) -> File | None:
+        return names.get(compose(row[0].strip().removeprefix("./"))) if len(row) > 1 else None
+
+    rows = max(tables, key=lambda rows: sum(named(row) is not None for row in rows))
+    header = rows[0] if rows and named(rows[0]) is None else []
+    place = _place_of("text", header)
+    if place is None:
+        place = _longest(row for row in rows if named(row) is not None)
+    of_speaker = _place_of("speaker", header)
+    found: list[_Row] = []
+    for row in rows[1 if len(header) > 1 else 0 :]:
+        speaker = row[of_speaker].strip() if of_speaker is not None and of_speaker < len(row) else None
+        found.append(_Row(named(row), row[place].strip() if place < len(row) else "", speaker))
+    return found
+
+
+def _cells_of(line: str) -> list[str]:
+    """The cells of a line between commas; none where quotes in it don't end."""
+    try:
+        return next(csv.reader([line.replace("\r", " ")], strict=True), [])
+    except csv.Error:
+        return []
+
+
+def _place_of(key: str, header: list[str]) -> int | None:
+    """The column of a header that has one of a key's usual names."""
+    plain = [re.sub(r"[\W_]+", "_", cell.strip().lower()) for cell in header]
+    return next((plain.index(name) for name in LABEL_NAMES[key] if name in plain), None)
+
+
+def _longest(rows: Iterator[list[str]]) -> int:
+    """The column whose cells are the longest, without the first."""
+    lengths = Counter[int]()
+    for row in rows:
+        lengths.update({place: len(cell) for place, cell in enumerate(row) if place})
+    return lengths.most_common(1)[0][0] if lengths else 1
+
+
+def _speakers_of(audio: list[File]) -> dict[File, str]:
+    """The speaker of each recording, where they are in folders whose names all of their names begin with (VCTK)."""
+    folders = {one.name.parent.name for one in audio}
+    is_named = all(folder and one.name.name.startswith(folder) for one in audio for folder in [one.name.parent.name])
+    return {one: one.name.parent.name for one in audio} if is_named and len(folders) > 1 else {}

@@ -1,0 +1,43 @@
+"""What is in a folder of which nothing can be trained on, and what each task would need."""
+
+from __future__ import annotations
+
+from collections import Counter
+from itertools import islice
+from pathlib import Path
+
+from vaak.audio.audio_file import NOT_READ, is_audio
+
+MOST_FILES = 100_000
+MOST_KINDS = 6
+NEEDS = {
+    "speech recognition": "put x.txt next to x.wav, or a table with a column of file names and one of texts",
+    "voices": "the same, of one speaker",
+    "who speaks when": "put x.rttm or x.TextGrid next to x.wav",
+    "a vocoder": "recordings, listed in a table with a column of file names and one of speakers",
+    "a language model": "texts: .txt, .md, .jsonl, or a table with a column text",
+    "a classifier": "a table with a column text and a column label",
+    "translation": "a table or .jsonl with columns source and target",
+}
+
+
+def describe_unusable(place: Path) -> str:
+    """Return a message on what is there, and on what would make it data of a task."""
+    paths = [path for path in islice(place.rglob("*"), MOST_FILES) if path.is_file()] if place.is_dir() else [place]
+    paths = [path for path in paths if not path.name.startswith(".")]
+    if not paths:
+        return f"{place} is empty: no data to train on"
+    kinds = Counter(path.suffix.lower() or "files without an ending" for path in paths)
+    said = [f"{number:,} {kind}" for kind, number in kinds.most_common(MOST_KINDS)]
+    said += [f"{len(kinds) - MOST_KINDS} other kinds"] if len(kinds) > MOST_KINDS else []
+    said += ["all empty"] if not any(path.stat().st_size for path in paths) else []
+    audio = [path for path in paths if is_audio(path) or path.suffix.lower() in NOT_READ]
+    texts = {path.stem for path in paths if path.suffix.lower() in (".txt", ".lab", ".srt", ".vtt", ".eaf")}
+    if audio:
+        without = sum(path.stem not in texts for path in audio)
+        said += [f"no text for {without:,} of {len(audio):,}"]
+    unread = sum(path.suffix.lower() in NOT_READ for path in audio)
+    said += [f"{unread:,} in a format that isn't read: convert them to FLAC or WAV"] if unread else []
+    tasks = ("speech recognition", "voices", "who speaks when", "a vocoder") if audio else tuple(NEEDS)
+    needs = "; ".join(f"{task} needs: {NEEDS[task]}" for task in tasks if task in NEEDS)
+    return f"{place} has nothing to train on: {', '.join(said)}; {needs}"

@@ -1,0 +1,257 @@
+"""Layouts of speech that people have: each is recognised, counted right, and read with the right texts and speakers."""
+
+from __future__ import annotations
+
+import json
+import tarfile
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from commands import Commands
+from tiny_audio import write_audio
+from vaak.audio.config import AudioConfig, DatasetConfig
+from vaak.audio.corpora.corpus import AudioCorpus
+from vaak.config.load import load
+from vaak.core.errors import UserError
+from vaak.runs.doctor.folder import survey_folder
+
+TEXTS = ["so it is said", "no more of that", "मैं घर जाता हूँ", "they went, away", "it rains again", "we know it"]
+SPEAKERS = ["p225", "p226"]
+NUMBER = len(TEXTS)
+SECONDS = 1.0
+Said = list[tuple[str | None, str]]
+
+
+def wavs(folder: Path, names: list[str] | None = None) -> None:
+    for number, name in enumerate(names or [f"{one}.wav" for one in "abcdef"]):
+        write_audio(folder / name, SECONDS, 16000, seed=number)
+
+
+def said(speakers: bool = False) -> Said:
+    return [(SPEAKERS[number % 2] if speakers else None, text) for number, text in enumerate(TEXTS)]
+
+
+def write(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text, encoding="utf-8")
+
+
+def beside(root: Path) -> Said:
+    wavs(root)
+    for name, text in zip("abcdef", TEXTS, strict=True):
+        write(root / f"{name}.txt", f"{text}\n")
+    return said()
+
+
+def side_by_side(root: Path) -> Said:
+    wavs(root / "मेरी wav")
+    for name, text in zip("abcdef", TEXTS, strict=True):
+        write(root / "txt" / f"{name}.txt", text)
+    return said()
+
+
+def vctk(root: Path) -> Said:
+    for number, text in enumerate(TEXTS):
+        speaker = SPEAKERS[number % 2]
+        for microphone in "12":
+            name = f"{speaker}_{number:03}_mic{microphone}.flac"
+            write_audio(root / "wav48_silence_trimmed" / speaker / name, SECONDS, 48000, format="FLAC", seed=number)
+        write(root / "txt" / speaker / f"{speaker}_{number:03}.txt", text)
+    write(root / "speaker-info.txt", "ID  AGE  GENDER  ACCENTS\np225  23  F  English\n")
+    return said(speakers=True)
+
+
+def listed(root: Path, line: str = "{name}.wav {text}", file: str = "transcripts.txt") -> Said:
+    wavs(root / "wavs")
+    lines = (line.format(name=name, text=text) for name, text in zip("abcdef", TEXTS, strict=True))
+    write(root / file, "".join(f"{one}\n" for one in lines))
+    return said()
+
+
+def table(root: Path, header: str, row: str, file: str = "metadata.csv", folder: str = "wavs") -> Said:
+    wavs(root / folder)
+    rows = [
+        row.format(name=name, text=f'"{text}"' if "," in text else text, speaker=SPEAKERS[number % 2])
+        for number, (name, text) in enumerate(zip("abcdef", TEXTS, strict=True))
+    ]
+    write(root / file, "\n".join([header, *rows]) + "\n")
+    return said("speaker" in row)
+
+
+def srt(root: Path, head: str = "", ending: str = ".srt", comma: str = ",", voice: bool = False) -> Said:
+    wavs(root)
+    for number, (name, text) in enumerate(zip("abcdef", TEXTS, strict=True)):
+        words = f"<v {SPEAKERS[number % 2]}>{text}</v>" if voice else f"<i>{text}</i>"
+        write(root / f"{name}{ending}", f"{head}1\n00:00:00{comma}100 --> 00:00:00{comma}900\n{words}\n\n")
+    return said(voice)
+
+
+def eaf(root: Path) -> Said:
+    wavs(root)
+    for number, (name, text) in enumerate(zip("abcdef", TEXTS, strict=True)):
+        write(
+            root / f"{name}.eaf",
+            f"""<?xml version="1.0" encoding="UTF-8"?>
+<ANNOTATION_DOCUMENT VERSION="3.0"><TIME_ORDER><TIME_SLOT TIME_SLOT_ID="ts1" TIME_VALUE="100"/>
+<TIME_SLOT TIME_SLOT_ID="ts2" TIME_VALUE="900"/></TIME_ORDER>
+<TIER TIER_ID="said" PARTICIPANT="{SPEAKERS[number % 2]}"><ANNOTATION>
+<ALIGNABLE_ANNOTATION ANNOTATION_ID="a1" TIME_SLOT_REF1="ts1" TIME_SLOT_REF2="ts2">
+<ANNOTATION_VALUE>{text}</ANNOTATION_VALUE></ALIGNABLE_ANNOTATION></ANNOTATION></TIER>
+<TIER TIER_ID="gloss" PARENT_REF="said"><ANNOTATION><REF_ANNOTATION ANNOTATION_ID="a2" ANNOTATION_REF="a1">
+<ANNOTATION_VALUE>gloss</ANNOTATION_VALUE></REF_ANNOTATION></ANNOTATION></TIER></ANNOTATION_DOCUMENT>
+""",
+        )
+    return said(speakers=True)
+
+
+def packed(root: Path, make: Callable[[Path], Said], kind: str) -> Said:
+    result = make(root / "loose")
+    files = sorted(path for path in (root / "loose").rglob("*") if path.is_file())
+    if kind == "zip":
+        with zipfile.ZipFile(root / "data.zip", "w", zipfile.ZIP_DEFLATED) as archive:
+            for path in files:
+                archive.write(path, str(path.relative_to(root / "loose")))
+    else:
+        with tarfile.open(root / "data.tar", "w") as tar:
+            for path in files:
+                tar.add(path, str(path.relative_to(root / "loose")))
+    for path in files:
+        path.unlink()
+    for path in sorted((root / "loose").rglob("*"), reverse=True):
+        path.rmdir()
+    (root / "loose").rmdir()
+    return result
+
+
+LAYOUTS: dict[str, Callable[[Path], Said]] = {
+    "x.wav next to x.txt": beside,
+    "wav and txt side by side": side_by_side,
+    "VCTK": vctk,
+    "wavs and transcripts.txt": listed,
+    "transcripts.txt with tabs": lambda root: listed(root, "{name}\t{text}"),
+    "transcripts.txt with bars": lambda root: listed(root, "wavs/{name}.wav|{text}", "filelist.txt"),
+    "txt.done.data": lambda root: listed(root, '( {name} "{text}" )', "txt.done.data"),
+    "filename,transcript,speaker_id": lambda root: table(
+        root, "filename,transcript,speaker_id", "{name}.wav,{text},{speaker}"
+    ),
+    "File name,Transcription": lambda root: table(
+        root, "File name,Transcription", "{name},{text}", "my list.csv", "मेरी recordings"
+    ),
+    "columns by content": lambda root: table(root, "A,B", "{name}.wav,{text}", "list.csv"),
+    "SRT": srt,
+    "VTT": lambda root: srt(root, "WEBVTT\n\nNOTE a\nnote\n\n", ".vtt", ".", voice=True),
+    "EAF": eaf,
+    "zip of x.wav and x.txt": lambda root: packed(root, beside, "zip"),
+    "zip of VCTK": lambda root: packed(root, vctk, "zip"),
+    "zip of a table": lambda root: packed(root, LAYOUTS["filename,transcript,speaker_id"], "zip"),
+    "tar of wav and txt": lambda root: packed(root, side_by_side, "tar"),
+    "tar of x.wav and x.srt": lambda root: packed(root, srt, "tar"),
+}
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture(params=LAYOUTS)
+def made(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[str, Path, Said]:
+    root = tmp_path / "my डेटा"
+    root.mkdir()
+    return request.param, root, LAYOUTS[request.param](root)
+
+
+def read(options: dict[str, Any]) -> Said:
+    plain = {key: tuple(value) if isinstance(value, list) else value for key, value in options.items()}
+    corpus = AudioCorpus(DatasetConfig(**{"name": "data", **plain}), AudioConfig())
+    cuts = (reading.cut for reading in corpus.reader.read("train") if reading.cut is not None)
+    return [(label.speaker or None, label.text) for cut in cuts for label in cut.supervisions]
+
+
+def test_a_layout_is_recognised_counted_and_read(made: tuple[str, Path, Said], vaak: Any, tmp_path: Path):
+    _, root, expected = made
+    code, out, errors = vaak("init", "asr", "--data", str(root), "--hardware", "cpu", "-o", "mine.yml")
+    assert code == 0, errors
+    config = load(["mine.yml"])
+    assert config.warnings == []
+    [corpus] = survey_folder(root)
+    assert corpus.problem is None
+    assert corpus.splits["train"].num_entries >= NUMBER
+    assert len(corpus.splits["train"].durations) == NUMBER, "each recording has a text"
+    assert corpus.splits["train"].num_texts == NUMBER
+    key = lambda one: (one[0] or "", one[1])  # noqa: E731
+    found = read(corpus.options)
+    assert sorted(found, key=key) == sorted(expected, key=key)
+    text = (tmp_path / "mine.yml").read_text()
+    assert ("group: speaker" in text) == any(speaker for speaker, _ in expected)
+    assert 'name: "my डेटा"' in text or "name: my डेटा" in text, text
+    code, out, _ = vaak("data", "check", str(root), "--json")
+    assert code == 0
+    assert json.loads(out)
+
+
+@pytest.mark.slow
+def test_the_yaml_of_a_layout_is_tried(made: tuple[str, Path, Said], vaak: Any, tmp_path: Path, commands: Commands):
+    _, root, _ = made
+    assert vaak("init", "asr", "--data", str(root), "--hardware", "cpu", "-o", "mine.yml")[0] == 0
+    small = "model.conformer={d_model: 32, num_layers: 1}"
+    ended = commands.start(["train", "mine.yml", "--try", small], tmp_path, circumstances=["without pictures"]).wait(
+        300
+    )
+    assert ended.status == 0, ended.errors
+
+
+def test_without_a_task_audio_with_texts_is_for_recognition(tmp_path: Path, vaak: Any):
+    beside(tmp_path / "data")
+    assert vaak("init", "--data", "data", "--hardware", "cpu")[0] == 0
+    assert "task: asr" in (tmp_path / "begin.yml").read_text(), "not a language model of the transcripts"
+
+
+def test_recordings_without_a_text_are_counted(tmp_path: Path):
+    beside(tmp_path / "data")
+    (tmp_path / "data" / "f.txt").unlink()
+    [corpus] = survey_folder(tmp_path / "data")
+    assert corpus.splits["train"].without_labels == 1
+    assert len(corpus.splits["train"].durations) == NUMBER - 1
+
+
+def test_what_nobody_can_use_is_described(tmp_path: Path):
+    wavs(tmp_path / "data")
+    write(tmp_path / "data" / "notes.xyz", "x")
+    with pytest.raises(UserError) as error:
+        survey_folder(tmp_path / "data")
+    message = str(error.value)
+    assert "6 .wav, 1 .xyz, no text for 6 of 6; speech recognition needs: put x.txt next to x.wav" in message
+    assert "docs/" not in message, "an installed package has no docs"
+
+
+@pytest.mark.parametrize("name", ["data/list.csv", "data/a.wav", "data.zip"])
+def test_a_single_file_is_a_data_set(name: str, tmp_path: Path):
+    if name == "data.zip":
+        packed(tmp_path, beside, "zip")
+    elif name == "data/a.wav":
+        beside(tmp_path / "data")
+    else:
+        LAYOUTS["columns by content"](tmp_path / "data")
+    [corpus] = survey_folder(tmp_path / name)
+    assert len(corpus.splits["train"].durations) == (1 if name.endswith("a.wav") else NUMBER)
+
+
+def test_members_that_lead_out_of_a_zip_are_refused(tmp_path: Path):
+    with zipfile.ZipFile(tmp_path / "bad.zip", "w") as archive:
+        archive.writestr("../a.txt", "so")
+    from vaak.audio.corpora.archives import zipped_members_of
+
+    with pytest.raises(UserError, match="leads out of the archive"):
+        list(zipped_members_of(tmp_path / "bad.zip"))
+
+
+def test_entities_in_eaf_are_refused():
+    from vaak.audio.formats.timed_texts import read_eaf
+
+    with pytest.raises(UserError, match="entities"):
+        read_eaf(b'<!DOCTYPE a [<!ENTITY x "y">]><ANNOTATION_DOCUMENT/>', "a.eaf")
