@@ -250,7 +250,8 @@ def _print_verification(found: dict[str, Any], from_start: bool) -> None:
     ]
     for line in lines:
         print(textwrap.fill(line, 80, initial_indent="  ", subsequent_indent="    ", **WHOLE_WORDS))
-    print(f"{'verified' if found['verified'] else 'NOT VERIFIED'}: {found['sentence']}")
+    verdict = "verified" if found["verified"] else "NOT VERIFIED"
+    print(textwrap.fill(f"{verdict}: {found['sentence']}", 80, subsequent_indent="  ", **WHOLE_WORDS))
 
 
 def bisect(

@@ -190,6 +190,9 @@ def restore_checkpoint(path: Path, run: Path, base: nn.Module) -> None:
 
 
 def _demand_state(path: Path, listed: Mapping[str, Entry]) -> None:
+    for name in (STATE, *(f"{part}.safetensors" for part in ALWAYS_WRITTEN)):
+        if name not in listed:
+            raise CheckpointError(f"checkpoint {path} is damaged: {name} is not in its {MANIFEST}")
     for name in (name for name in listed if name in OF_THE_STATE):
         if not (path / name).is_file():
             raise CheckpointError(f"checkpoint {path} is damaged: {name} is missing")
@@ -221,15 +224,18 @@ def load_checkpoint(
 
 def _read_snapshot(path: Path, parts: Sequence[str], *, verify: bool, base: nn.Module | None) -> Snapshot:
     """``load_checkpoint`` of these parts; raises what the libraries raise."""
-    state = read_state(path)
+    state, listed = read_state(path), listed_files(path)
     tensors: dict[str, Any] = {
         part: load_file(path / f"{part}.safetensors")
         for part in parts
-        if part in ALWAYS_WRITTEN or (path / f"{part}.safetensors").exists()
+        if part in ALWAYS_WRITTEN or f"{part}.safetensors" in listed
     }
+    for name in sorted({*OF_THE_STATE, FROZEN} - listed.keys()):
+        if (path / name).exists():
+            log.warning("%s is not in its %s: it is ignored", path / name, MANIFEST)
     if verify:
         tensors["model"] |= frozen_tensors(path, base)
-    elif (path / FROZEN).exists():
+    elif FROZEN in listed and (path / FROZEN).exists():
         tensors["model"] |= load_file(path / FROZEN)
     return Snapshot(int(state["position"]["step"]), **tensors, state=state)
 

@@ -12,6 +12,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from safetensors.torch import save_file
 from torch import nn
 
 from toy import ToyModel, same_bits
@@ -163,6 +164,12 @@ def flip_a_byte(path: Path) -> None:
     path.write_bytes(content)
 
 
+def unlist(folder: Path, name: str) -> None:
+    manifest = json.loads((folder / "MANIFEST.json").read_text())
+    del manifest["files"][name]
+    (folder / "MANIFEST.json").write_text(json.dumps(manifest))
+
+
 DAMAGES: dict[str, Callable[[Path], object]] = {
     "flipped byte": lambda folder: flip_a_byte(folder / "model.safetensors"),
     "truncated": lambda folder: os.truncate(folder / "optimizer.safetensors", 4),
@@ -170,6 +177,9 @@ DAMAGES: dict[str, Callable[[Path], object]] = {
     "no manifest": lambda folder: (folder / "MANIFEST.json").unlink(),
     "half a manifest": lambda folder: os.truncate(folder / "MANIFEST.json", 20),
     "a manifest of nothing": lambda folder: (folder / "MANIFEST.json").write_text("[]"),
+    "a state that its manifest doesn't have": lambda folder: unlist(folder, "state.json"),
+    "weights that its manifest doesn't have": lambda folder: unlist(folder, "model.safetensors"),
+    "moments that its manifest doesn't have": lambda folder: unlist(folder, "optimizer.safetensors"),
 }
 
 
@@ -245,6 +255,22 @@ def test_a_checkpoint_is_there_after_a_power_cut(tmp_path: Path, monkeypatch: py
     save_checkpoint(tmp_path / "checkpoints", snapshot(1))
     assert [one for one in happened if one.endswith("safetensors")] == ["model.safetensors", "optimizer.safetensors"]
     assert happened[-1] == "checkpoints: 1"
+
+
+@pytest.mark.parametrize("verified", [True, False])
+def test_tensors_that_the_manifest_does_not_have_are_no_part_of_a_checkpoint(
+    verified: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
+):
+    path = save_checkpoint(tmp_path, snapshot(1, weight=torch.ones(2)))
+    for name in ("average", "loss", "frozen"):
+        save_file({"weight": torch.zeros(2), "more": torch.zeros(1)}, path / f"{name}.safetensors")
+    loaded = load_checkpoint(path, verify=verified)
+    assert same_bits(loaded.model, {"weight": torch.ones(2)})
+    assert (loaded.average, loaded.loss) == ({}, {})
+    assert [one for one in caplog.messages if one.endswith("is not in its MANIFEST.json: it is ignored")] == [
+        f"{path / name}.safetensors is not in its MANIFEST.json: it is ignored"
+        for name in ("average", "frozen", "loss")
+    ]
 
 
 def test_set_aside_finds_a_free_name(tmp_path: Path):

@@ -241,7 +241,11 @@ def test_of_a_session_that_wrote_down_no_conditions_those_of_the_checkpoint_coun
 def test_the_command(run: Path, vaak: Vaak):
     code, out, err = vaak("verify", run, "--steps", 2, "--seed", 3, "--trust-code")
     assert (code, err) == (0, "")
-    assert re.match(r"verified: 2 of 2 steps, (\d) of \1 checkpoints, (\d+) of \2 figures", out.splitlines()[-1])
+    said = " ".join(out[out.index("\nverified: ") :].split())
+    assert re.fullmatch(
+        r"verified: 2 of 2 steps, (\d) of \1 checkpoints, (\d+) of \2 figures .* as they were written", said
+    )
+    assert max(map(len, out.splitlines()[1:])) <= 80, "all but the run's path"
     report = read_json(run / "verification.json")
     assert (report["verified"], report["seed"], len(report["steps"])) == (True, 3, 2)
     code, out, err = vaak("verify", run, "--steps", 2)
