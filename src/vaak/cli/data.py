@@ -176,7 +176,7 @@ def _check_folder(folder: Path, output: Path | None, as_json: bool) -> None:
 
     found = survey_folder(folder)
     is_usable = any(one.problem is None and one.splits for one in found)
-    text = starter(found, devices_here()[0]) if is_usable else ""
+    text = starter(found, devices_here()[0], folder=folder) if is_usable else ""
     if output is not None and text:
         try:
             write_text(output, text)

@@ -23,7 +23,9 @@ def init(
     what: Annotated[
         str | None, typer.Argument(metavar="[TASK|RECIPE]", help="A task (lm, asr, …), or a recipe to copy.")
     ] = None,
-    data: Annotated[Path | None, typer.Option(help="The folder of your data; it is read, and not changed.")] = None,
+    data: Annotated[
+        Path | None, typer.Option(help="The folder of your data, or a file; it is read, and not changed.")
+    ] = None,
     hardware: Annotated[
         str, typer.Option(help="auto: what is here; cpu, mps, or the memory of a GPU, such as 24gb.")
     ] = "auto",
@@ -159,7 +161,7 @@ def _for_data(what: str | None, data: Path | None, hardware: str, example: bool,
     for one in found:
         print("\n".join(lines_of(one, folder)), end="\n\n", file=sys.stderr)
     task = what or task_for(found)
-    text = starter(found, device, task)
+    text = starter(found, device, task, folder)
     try:
         write_text(target, text)
     except OSError as error:

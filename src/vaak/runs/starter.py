@@ -14,6 +14,7 @@ import textwrap
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from vaak.config.yaml.text import entry_text
@@ -117,8 +118,12 @@ def usable_of(corpora: Sequence[CorpusSurvey]) -> list[CorpusSurvey]:
     return usable
 
 
-def starter(corpora: Sequence[CorpusSurvey], device: Device, task: str | None = None) -> str:
+def starter(
+    corpora: Sequence[CorpusSurvey], device: Device, task: str | None = None, folder: Path | None = None
+) -> str:
     """Return a YAML with comments that trains a task (that which fits the data) on what was found.
+
+    The run is called as the ``folder`` in which it was found, which may be above that of a corpus.
 
     Raises UserError for a task that these data don't have what it needs for.
     """
@@ -128,7 +133,7 @@ def starter(corpora: Sequence[CorpusSurvey], device: Device, task: str | None = 
     chosen = _of_task(usable_of(corpora), task)
     amounts = amounts_of(chosen)
     sections = _SECTIONS[task](chosen, amounts, device)
-    name = chosen[0].folder.resolve().name.lower() or "data"
+    name = (folder or chosen[0].folder).resolve().name.lower() or "data"
     body = {"task": task, "name": name if name != task else f"{name}-1", **sections}
     return "\n".join([*_head(amounts, device, task), *_lines(body)]) + "\n"
 

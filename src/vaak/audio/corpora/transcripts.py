@@ -21,6 +21,7 @@ from pathlib import Path, PurePosixPath
 from typing import ClassVar, NamedTuple
 
 from vaak.audio.audio_file import AUDIO
+from vaak.audio.config import AudioConfig, DatasetConfig
 from vaak.audio.corpora.archives import LABEL_NAMES, members_of, zipped_members_of
 from vaak.audio.corpora.json_manifest import PLACE
 from vaak.audio.corpora.layouts import LayoutReader, Line, by_split
@@ -93,6 +94,10 @@ class TranscriptsReader(LayoutReader):
     @classmethod
     def is_root(cls, folder: Path) -> bool:
         return folder.is_dir()
+
+    def __init__(self, dataset: DatasetConfig, audio: AudioConfig) -> None:
+        super().__init__(dataset, audio)
+        self.folders_there = ""  # they aren't those of splits, so that none is missing
 
     def find_parts(self) -> dict[str, list[Path]]:
         archives = [path for path in sorted(self.root.iterdir()) if path.suffix.lower() in self.ARCHIVES]

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+import downloaded
 from commands import Commands
 from tiny_audio import write_audio
 from vaak.audio.config import AudioConfig, DatasetConfig
@@ -22,7 +23,7 @@ from vaak.runs.doctor.folder import survey_folder
 TEXTS = ["so it is said", "no more of that", "मैं घर जाता हूँ", "they went, away", "it rains again", "we know it"]
 SPEAKERS = ["p225", "p226"]
 NUMBER = len(TEXTS)
-SECONDS = 1.0
+SECONDS = 3.0
 Said = list[tuple[str | None, str]]
 
 
@@ -86,7 +87,7 @@ def srt(root: Path, head: str = "", ending: str = ".srt", comma: str = ",", voic
     wavs(root)
     for number, (name, text) in enumerate(zip("abcdef", TEXTS, strict=True)):
         words = f"<v {SPEAKERS[number % 2]}>{text}</v>" if voice else f"<i>{text}</i>"
-        write(root / f"{name}{ending}", f"{head}1\n00:00:00{comma}100 --> 00:00:00{comma}900\n{words}\n\n")
+        write(root / f"{name}{ending}", f"{head}1\n00:00:00{comma}100 --> 00:00:02{comma}900\n{words}\n\n")
     return said(voice)
 
 
@@ -97,7 +98,7 @@ def eaf(root: Path) -> Said:
             root / f"{name}.eaf",
             f"""<?xml version="1.0" encoding="UTF-8"?>
 <ANNOTATION_DOCUMENT VERSION="3.0"><TIME_ORDER><TIME_SLOT TIME_SLOT_ID="ts1" TIME_VALUE="100"/>
-<TIME_SLOT TIME_SLOT_ID="ts2" TIME_VALUE="900"/></TIME_ORDER>
+<TIME_SLOT TIME_SLOT_ID="ts2" TIME_VALUE="2900"/></TIME_ORDER>
 <TIER TIER_ID="said" PARTICIPANT="{SPEAKERS[number % 2]}"><ANNOTATION>
 <ALIGNABLE_ANNOTATION ANNOTATION_ID="a1" TIME_SLOT_REF1="ts1" TIME_SLOT_REF2="ts2">
 <ANNOTATION_VALUE>{text}</ANNOTATION_VALUE></ALIGNABLE_ANNOTATION></ANNOTATION></TIER>
@@ -209,6 +210,13 @@ def test_without_a_task_audio_with_texts_is_for_recognition(tmp_path: Path, vaak
     beside(tmp_path / "data")
     assert vaak("init", "--data", "data", "--hardware", "cpu")[0] == 0
     assert "task: asr" in (tmp_path / "begin.yml").read_text(), "not a language model of the transcripts"
+
+
+def test_the_runs_name_is_that_of_the_folder_that_was_given(tmp_path: Path, vaak: Any):
+    """A language of Common Voice is in a folder of its code."""
+    downloaded.commonvoice(tmp_path / "My Speech")
+    assert vaak("init", "asr", "--data", "My Speech", "--hardware", "cpu")[0] == 0
+    assert "\nname: my speech\n" in (tmp_path / "asr.yml").read_text()
 
 
 def test_recordings_without_a_text_are_counted(tmp_path: Path):
