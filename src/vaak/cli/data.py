@@ -18,6 +18,7 @@ import typer
 from vaak.cli.arguments import Arguments, AsJson, OptionalArguments, TrustCode, files_and_overrides, load_trusted
 from vaak.cli.tasks.align import segment
 from vaak.core.errors import UserError
+from vaak.core.names import nearest_name
 from vaak.report.tables import aligned
 
 if TYPE_CHECKING:
@@ -110,7 +111,7 @@ def _dataset(loaded: Loaded, name: str | None) -> DatasetConfig:
     if name is None and len(there) == 1:
         return next(iter(there.values()))
     if name not in there:
-        what = "there are several datasets" if name is None else f"unknown dataset {name}"
+        what = "there are several datasets" if name is None else f"unknown dataset {name}{nearest_name(name, there)}"
         raise UserError(f"{what}; --dataset takes one of {', '.join(there)}")
     return there[name]
 

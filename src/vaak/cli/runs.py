@@ -21,9 +21,12 @@ import typer
 from typer.core import TyperGroup
 
 from vaak.cli.arguments import AsJson
+from vaak.config.tasks import TASKS
 from vaak.core.errors import UserError
+from vaak.core.names import demand_known, nearest_name
 from vaak.report.tables import aligned
 from vaak.runs.folder.directory import demand_own_run
+from vaak.runs.folder.listing import EVERY_STATE
 
 if TYPE_CHECKING:
     from vaak.report.serve import Reports
@@ -63,6 +66,9 @@ FILTERS: dict[str, Callable[[RunSummary], str]] = {
     "metric": lambda run: run.best.rpartition(" ")[0],
     "date": lambda run: run.date,
 }
+
+CAN_BE = {"task": tuple(TASKS), "state": EVERY_STATE}
+"""What a filter may ask for though no run is so."""
 
 
 class ListByDefault(TyperGroup):
@@ -111,7 +117,8 @@ def list_(
 
     wanted = [_parse_filter(text) for text in filters or ()]
     there = list_runs(folder)
-    found = [run for run in there if all(fnmatch.fnmatchcase(FILTERS[what](run), like) for what, like in wanted)]
+    _demand_possible(wanted, there)
+    found = [run for run in there if all(_is_like(like, FILTERS[what](run)) for what, like in wanted)]
     shown = [run for run in found if show_all or run.trained or run.state == "running"]
     shown.sort(key=SORTS[sort.value])
     if tree:
@@ -202,6 +209,18 @@ def _parse_filter(text: str) -> tuple[str, str]:
     return what, pattern
 
 
+def _demand_possible(wanted: Sequence[tuple[str, str]], there: Sequence[RunSummary]) -> None:
+    """Raise UserError for a pattern that no run is like, nor could be; none on a day is an answer."""
+    for what, like in wanted if there else ():
+        if what != "date":
+            values = sorted({*(FILTERS[what](run) for run in there), *CAN_BE.get(what, ())})
+            demand_known([like], values, f"--filter {what}: nothing is like", error=UserError, matches=_is_like)
+
+
+def _is_like(pattern: str, value: str) -> bool:
+    return fnmatch.fnmatchcase(value, pattern)
+
+
 def _print_what_to_do(shown: list[RunSummary]) -> None:
     for run in shown:
         for damage in run.damaged:
@@ -262,7 +281,7 @@ def plot(
     runs = [Path(name) for name in (arguments[:-1] if named else arguments)]
     missing = next((run for run in runs if not run.is_dir()), None)
     if missing is not None:
-        also = f", nor one of {', '.join(PICTURES)}" if len(runs) > 1 else ""
+        also = f", nor one of {', '.join(PICTURES)}{nearest_name(str(missing), PICTURES)}" if len(runs) > 1 else ""
         raise UserError(f"{missing} is not a folder of a run{also}")
     for run in runs:
         demand_own_run(run)

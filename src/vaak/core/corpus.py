@@ -16,6 +16,7 @@ from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
 
 from vaak.core.errors import DataError, UserError
 from vaak.core.folds import FoldExample, FoldSplits
+from vaak.core.names import demand_known
 from vaak.core.splits import CountedSplits, Splits, SplittingOptions
 
 Entry = TypeVar("Entry")
@@ -105,8 +106,9 @@ class SplitCorpus(ABC, Generic[Entry, Item, Statistics]):
         Raises DataError for what can't be read, and at the end if a split that must have items has none.
         """
         if split not in self.splits:
-            there = f"{self.where}: unknown split {split!r}; expected one of {', '.join(self.splits)}"
-            raise DataError(self.source.lacks_train if split == "train" else there)
+            if split == "train":
+                raise DataError(self.source.lacks_train)
+            demand_known([split], self.splits, f"{self.where}: unknown split")
         counts = self.new_statistics()
         for item in self.items(split, self.entries(split, counts), counts):
             counts.add(item)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable, Iterable
 
+from vaak.core.errors import DataError, UserError
+
 MOST = 12
 """Names that a line lists."""
 
@@ -51,6 +53,29 @@ def quote_unmatched(unmatched: Iterable[str], there: Iterable[str]) -> str:
     """
     known = list(there)
     return ", ".join(f"{name!r}{nearest_name(name, known)}" for name in unmatched)
+
+
+def demand_known(
+    asked: Iterable[str],
+    there: Iterable[str],
+    what: str,
+    *,
+    remedy: str = "",
+    error: type[UserError] = DataError,
+    matches: Callable[[str, str], bool] = str.__eq__,
+) -> None:
+    """Raise an error where one of the names ``asked`` for means nothing of what is ``there``, as ``matches`` says.
+
+    It begins with ``what`` was asked for, and has each such name with its nearest one, then the ``remedy``: by default
+    the names that there are.
+
+    >>> demand_known(["query", "valeu"], ["query", "value"], "no layer is called")
+    Traceback (most recent call last):
+    vaak.core.errors.DataError: no layer is called 'valeu'; did you mean 'value'?; expected one of query, value
+    """
+    known = list(dict.fromkeys(there))
+    if unmatched := find_unmatched(asked, known, matches):
+        raise error(f"{what} {quote_unmatched(unmatched, known)}; {remedy or f'expected one of {list_names(known)}'}")
 
 
 def _plain(name: str) -> str:

@@ -28,6 +28,7 @@ from torch import Tensor, nn
 
 from vaak.core.batch import Batch, Term
 from vaak.core.errors import DataError, UserError
+from vaak.core.names import demand_known
 from vaak.core.random_keys import Purpose, draw_key
 from vaak.core.task import Dataset, Meters
 from vaak.data.loader import seed_generators
@@ -194,8 +195,7 @@ class SimpleTask(Task):
 
     def dataset(self, split: str) -> Dataset:
         if split not in self._datasets:
-            if split not in self._data:
-                raise UserError(f"unknown split {split}; expected one of {', '.join(self._data)}")
+            demand_known([split], self._data, "unknown split", error=UserError)
             self._datasets[split] = as_dataset(self._data[split], split, self._collate, self._length)
         return self._datasets[split]
 

@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from vaak.core.errors import UserError, optional_import
-from vaak.core.names import find_unmatched, nearest_name
+from vaak.core.names import demand_known, list_names
 from vaak.core.storage.files import whole_folder, write_text
 from vaak.nn.config import LoraConfig
 from vaak.nn.lora_experts import Gate, LoraExperts
@@ -175,12 +175,20 @@ def linear_layers(model: nn.Module, besides: Iterable[str] = ()) -> list[str]:
 def demand_layers(section: str, linear: Iterable[str], options: LoraConfig) -> None:
     """Raises UserError where a name of ``options.targets`` is that of none of the ``linear`` layers."""
     names = list(linear)
-    unmatched = find_unmatched(options.targets, names, lambda target, name: f".{name}".endswith(f".{target}"))
-    if unmatched:
-        layers = sorted({name.rpartition(".")[2] for name in names})
-        hint = nearest_name(unmatched[0], layers)
-        called = " or ".join(unmatched)
-        raise UserError(f"{section}.targets: no layer is called {called}{hint}; there are {', '.join(layers)}")
+    layers = sorted({name.rpartition(".")[2] for name in names})
+
+    def is_meant(target: str, name: str) -> bool:
+        return f".{name}".endswith(f".{target}")
+
+    # the last part of a name, which every layer matches by, is the nearest that a user would write
+    demand_known(
+        options.targets,
+        [*layers, *names],
+        f"{section}.targets: no layer is called",
+        remedy=f"there are {list_names(layers)}",
+        error=UserError,
+        matches=is_meant,
+    )
 
 
 def without_lora(weights: dict[str, Tensor], model: nn.Module) -> dict[str, Tensor]:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from vaak.config.base import Section
 from vaak.config.components import resolve_class
 from vaak.core.errors import CheckpointError, UserError
+from vaak.core.names import nearest_name
 from vaak.core.storage.files import fingerprint_of
 from vaak.pipeline.jobs import Jobs
 
@@ -210,7 +211,8 @@ class Pipeline:
         for stage in self.stages:
             if stage.name == name:
                 return stage
-        raise UserError(f"{self.name} has no stage {name}; it has {', '.join(stage.name for stage in self.stages)}")
+        names = [stage.name for stage in self.stages]
+        raise UserError(f"{self.name} has no stage {name}{nearest_name(name, names)}; it has {', '.join(names)}")
 
     def place_of(self, options: Options) -> Path:
         """Return the directory where it runs if the command doesn't say."""

@@ -25,11 +25,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from vaak.config.components import did_you_mean
 from vaak.config.experiment import DistillationConfig, Experiment, HiddenConfig
 from vaak.config.training import TrainingConfig
 from vaak.core.batch import Batch, Term
 from vaak.core.errors import UserError
+from vaak.core.names import demand_known, list_names
 from vaak.core.random_keys import Purpose
 from vaak.core.storage.files import fingerprint_of, read_json, write_json
 from vaak.core.task import Dataset, Outputs, Task, TaskWrapper
@@ -216,15 +216,11 @@ def captured(model: nn.Module, names: Sequence[str]) -> Iterator[list[Tensor]]:
     """
     found: dict[int, Tensor] = {}
     outputs: list[Tensor] = []
+    modules = {name: module for name, module in model.named_modules() if name}
+    what = f"{HIDDEN_KEY}: {type(model).__name__} has no module"
+    demand_known(names, modules, what, remedy="see vaak model show", error=UserError)
     with contextlib.ExitStack() as stack:
         for number, name in enumerate(names):
-            module = dict(model.named_modules()).get(name)
-            if module is None:
-                known = [known for known, _ in model.named_modules() if known]
-                whose = type(model).__name__
-                raise UserError(
-                    f"{HIDDEN_KEY}: {whose} has no module {name}{did_you_mean(name, known)}; see vaak model show"
-                )
 
             def keep(_: nn.Module, __: Any, output: Any, number: int = number) -> None:
                 if not isinstance(output, Tensor) or output.ndim != 3:
@@ -234,11 +230,11 @@ def captured(model: nn.Module, names: Sequence[str]) -> Iterator[list[Tensor]]:
                     )
                 found[number] = output
 
-            stack.callback(module.register_forward_hook(keep).remove)
+            stack.callback(modules[name].register_forward_hook(keep).remove)
         yield outputs
         missing = [name for number, name in enumerate(names) if number not in found]
         if missing:
-            raise UserError(f"{HIDDEN_KEY}: {missing[0]} isn't called when the model predicts; name another module")
+            raise UserError(f"{HIDDEN_KEY}: {list_names(missing)} isn't called when the model predicts; name another")
         outputs += [found[number] for number in range(len(names))]
 
 

@@ -50,6 +50,8 @@ def evaluate_run(
         overrides = ["training.mixed_precision=no", *overrides]
         how: dict[str, Any] = {"weights": weights, "temporary_folder": Path(temporary_folder), "splits": tuple(splits)}
         opened = open_run(path, files, overrides, device, **how, trust_code=trust_code)
+        for split in splits:  # an unknown one ends this before any is evaluated
+            opened.task.dataset(split)
         training = opened.experiment.training
         ranks = Ranks(pick_device(device))
         make_deterministic(training, ranks.device)

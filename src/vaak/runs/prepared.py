@@ -20,6 +20,7 @@ import vaak
 from vaak.config.changes import moved_together
 from vaak.core.artifact import Artifact, differences, sizes_of
 from vaak.core.errors import DataError, FormatError, UserError
+from vaak.core.names import demand_known
 from vaak.core.secrets import mask
 from vaak.core.storage.files import fingerprint_of
 from vaak.core.storage.links import make_link
@@ -61,8 +62,7 @@ class PreparedFolder:
         """
         about = self.about
         there = about["statistics"]
-        if split not in there:
-            raise UserError(f"unknown split {split}; expected one of {', '.join(sorted(there))}")
+        demand_known([split], sorted(there), "unknown split", error=UserError)
         if self.lacks((split,)):
             raise UserError(
                 f"the data of {split} isn't kept with the checkpoint {self.folder.parent}; open the run itself"

@@ -18,6 +18,7 @@ from torch import nn
 
 from vaak.core.batch import Batch
 from vaak.core.errors import DataError, UserError
+from vaak.core.names import demand_known
 from vaak.core.significance import (
     Test,
     approximate_randomisation,
@@ -89,8 +90,7 @@ def compare_runs(systems: Sequence[Examples], metric: str | None = None) -> Comp
     """
     first, metric = systems[0], metric or systems[0].metric
     for system in systems:
-        if metric not in system.figures:
-            raise UserError(f"{system.run} has no figure {metric}; there are {', '.join(sorted(system.figures))}")
+        demand_known([metric], sorted(system.figures), f"{system.run} has no figure", error=UserError)
     names = first.names_of(metric)
     comparisons = []
     for other in systems[1:]:

@@ -127,7 +127,7 @@ def test_mistakes_are_one_line(vaak, tiny_run: Path, run: Path, tmp_path: Path):
         assert (code, out, err.count("\n")) == (2, "", 1), err
         return err
 
-    assert "unknown split dev; expected one of test, train, valid" in refused(tiny_run, "--split", "dev")
+    assert "unknown split 'dev'; expected one of test, train, valid" in refused(tiny_run, "--split", "dev")
     assert "is not a run directory, nor inside one" in refused(tmp_path / "nothing")
     assert "no checkpoint at" in refused(tiny_run / "checkpoints" / "step-00000099")
     assert "name files of BLiMP JSON lines" in refused(tiny_run, "--split", "pairs")

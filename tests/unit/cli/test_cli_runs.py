@@ -71,7 +71,20 @@ def test_what_is_listed_and_in_which_order(vaak, several: Path):
         found = names(vaak("runs", several, "--json", "--sort", sort)[1])
         assert (found if sort in ("name", "state") else sorted(found)) == expected, sort
     assert names(vaak("runs", several, "--json", "--filter", "state=fin*", "--filter", "task=lm")[1]) == ["a"]
-    assert vaak("runs", several, "--filter", "name=z*")[1] == f"no such runs in {several}, of 4\n"
+    assert vaak("runs", several, "--filter", "state=running")[:2] == (0, f"no such runs in {several}, of 4\n")
+    assert vaak("runs", several, "--filter", "date=1999*")[:2] == (0, f"no such runs in {several}, of 4\n")
+    for wrong, message in (
+        ("name=z*", "--filter name: nothing is like 'z*'; expected one of a, b, failed, own\n"),
+        (
+            "name=faled",
+            "--filter name: nothing is like 'faled'; did you mean 'failed'?; expected one of ",
+        ),
+        ("state=finshed", "--filter state: nothing is like 'finshed'; did you mean 'finished'?; expected one of "),
+        ("task=ml", "--filter task: nothing is like 'ml'"),
+    ):
+        code, out, err = vaak("runs", several, "--filter", wrong, "--filter", "state=*")
+        assert (code, out) == (2, "")
+        assert message in err
     file = several / "a" / "config.yml"
     for command in ((), ("clean",)):
         assert vaak("runs", *command, file) == (2, "", f"{file} is not a folder; give the one that has the runs\n")

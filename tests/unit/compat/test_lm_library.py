@@ -278,7 +278,7 @@ def test_what_does_not_fit_together_is_refused(parts, project):
         trainer.train([1, 2], valid)  # type: ignore[arg-type]
     with pytest.raises(UserError, match="training hasn't begun"):
         trainer.save_checkpoint(0, 1.0)
-    with pytest.raises(UserError, match="unknown split dev"):
+    with pytest.raises(UserError, match="unknown split 'dev'"):
         CorpusBuilder(config).create_dataloader(["राम"], tokenizer, "dev")
     character = config.__dict__ | {"tokenizer_type": "character"}
     other = TokenizerFactory(ExperimentConfig(character)).create_tokenizer(["राम राम"] * 3)

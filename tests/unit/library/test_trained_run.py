@@ -44,7 +44,7 @@ def test_figures_are_those_of_the_command(run, tiny_run, tiny_text):
     assert run.evaluate(run.task.dataset("test")) == of_texts
     with pytest.raises(vaak.UserError, match="evaluated on texts, not on a int"):
         run.evaluate([1])
-    with pytest.raises(vaak.UserError, match="unknown split nothing"):
+    with pytest.raises(vaak.UserError, match="unknown split 'nothing'"):
         run.evaluate("nothing")
 
 

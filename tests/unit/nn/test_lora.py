@@ -132,9 +132,9 @@ def test_a_base_in_bf16_computes_what_its_rounded_weights_do(autocast: bool):
 
 
 def test_what_can_not_be_adapted_or_written_is_said_in_a_line(tmp_path: Path):
-    with pytest.raises(UserError, match=r"model\.lora\.targets: no layer is called wq; there are .*query"):
+    with pytest.raises(UserError, match=r"model\.lora\.targets: no layer is called 'wq'; there are .*query"):
         translator(0, LoraConfig(targets=("wq",)))
-    with pytest.raises(UserError, match=r"no layer is called valeu; did you mean 'value'\?; there are .*query"):
+    with pytest.raises(UserError, match=r"no layer is called 'valeu'; did you mean 'value'\?; there are .*query"):
         translator(0, LoraConfig(targets=("query", "valeu")))  # although there is a query
     with pytest.raises(UserError, match="no low-rank adapters"):
         write_adapter(list(adapters_of(translator(0))), None, (), None, tmp_path / "peft")

@@ -30,6 +30,7 @@ from vaak.audio.cuts.recordings import ReadRecording, attempted, drop_bad_labels
 from vaak.audio.embedded import PART, ByteRange, DeflatedRange, ParquetCell, open_parquet, rows_of, value_in
 from vaak.core.class_names import class_names_in, name_classes
 from vaak.core.errors import DataError
+from vaak.core.names import nearest_name
 from vaak.core.terminal import followed
 
 LABEL_NAMES = {
@@ -234,7 +235,9 @@ class ParquetReader(_ArchiveReader):
         ]
         chosen = named or ("audio" if "audio" in possible else possible[0] if len(possible) == 1 else None)
         if chosen is None or chosen not in possible:
-            what = f"no column {named} of audio" if named else "no column of audio, or several"
+            what = "no column of audio, or several"
+            if named:
+                what = f"no column {named} of audio{nearest_name(named, possible)}"
             raise DataError(f"{part}: {what}; there are {', '.join(schema.names)} (columns: {{audio: …}})")
         return str(chosen)
 

@@ -53,6 +53,7 @@ from vaak.audio.formats.alignments import alignment_of_json, read_alignment
 from vaak.audio.formats.annotation_lines import as_seconds, read_rttm, read_uem
 from vaak.audio.segments import Alignment, Segment, merged
 from vaak.core.errors import DataError
+from vaak.core.names import demand_known
 from vaak.core.splits import digest_of
 from vaak.core.storage.tables import ENDINGS, Table, is_table
 from vaak.core.terminal import followed
@@ -166,9 +167,7 @@ def _number_in(cell: str) -> float | str | None:
 
 def _rename_columns(entry: dict[str, Any], columns: dict[str, str], where: str) -> dict[str, Any]:
     """The values that have another name in the manifest. Raises DataError for a column that it doesn't have."""
-    for column in columns.values():
-        if column not in entry:
-            raise DataError(f"{where}: there is no column {column} (columns); there are {', '.join(entry)}")
+    demand_known(columns.values(), entry, f"{where}: columns: there is no column")
     return {name: entry[column] for name, column in columns.items()}
 
 

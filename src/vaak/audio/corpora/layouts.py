@@ -32,6 +32,7 @@ from vaak.audio.cuts.recordings import ReadRecording, attempted
 from vaak.audio.embedded import Part
 from vaak.audio.formats.annotation_lines import decoded, read_content
 from vaak.core.errors import DataError
+from vaak.core.names import demand_known
 from vaak.core.splits import SPLITS
 from vaak.core.storage.tables import Table
 from vaak.core.storage.text_lines import split_lines
@@ -195,9 +196,7 @@ class LayoutReader(CorpusReader):
 
         Raises DataError for a column of ``columns`` that it doesn't have.
         """
-        for column in self.columns.values():
-            if column not in row:
-                raise DataError(f"{where}: there is no column {column} (columns); there are {', '.join(row)}")
+        demand_known(self.columns.values(), row, f"{where}: columns: there is no column")
         names = {name: next((one for one in own if one in row), None) for name, own in self.NAMES.items()}
         names |= self.columns
         taken = {*names.values(), *KNOWN}

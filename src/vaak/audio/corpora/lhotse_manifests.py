@@ -43,6 +43,7 @@ from vaak.audio.cuts.recordings import ReadRecording, attempted, drop_bad_labels
 from vaak.audio.embedded import PART, part_of
 from vaak.core.artifact import LOCK, Artifact
 from vaak.core.errors import DataError, UserError
+from vaak.core.names import demand_known
 from vaak.core.splits import SPLITS
 from vaak.core.storage.files import read_json, replacing, unmade_after_errors, write_json
 from vaak.core.storage.lock import locked
@@ -229,11 +230,7 @@ def _chosen(dataset: DatasetConfig, parts: list[str]) -> dict[str, list[str]]:
     """The parts of each split: those it names, or those with matching names."""
     named: dict[str, tuple[str, ...]] = {split: getattr(dataset, split) for split in SPLITS}
     for split, names in named.items():
-        for name in names:
-            if name not in parts:
-                raise DataError(
-                    f"datasets, {dataset.name}, {split}: unknown part {name}; expected one of {', '.join(parts)}"
-                )
+        demand_known(names, parts, f"datasets, {dataset.name}, {split}: unknown part")
     given = [name for names in named.values() for name in names]
     if given:
         if len(set(given)) < len(given):

@@ -16,7 +16,6 @@ doesn't support ranges, and treats a broken connection as the end of the file.
 from __future__ import annotations
 
 import contextlib
-import difflib
 import functools
 import hashlib
 import http.client
@@ -34,6 +33,7 @@ from pathlib import Path
 from typing import Any
 
 from vaak.core.errors import DataError, UserError, optional_import
+from vaak.core.names import demand_known, nearest_name
 from vaak.core.storage.files import read_json, sync_file, write_json
 from vaak.core.terminal import progress
 
@@ -78,9 +78,7 @@ def recipe_named(name: str) -> LhotseRecipe:
     """Raises UserError for an unknown recipe, with a suggestion."""
     known = recipes()
     if name not in known:
-        close = difflib.get_close_matches(name, known, n=1)
-        hint = f"; did you mean {close[0]}?" if close else ""
-        raise UserError(f"Lhotse has no recipe {name}{hint} (vaak data list lists all)")
+        raise UserError(f"Lhotse has no recipe {name}{nearest_name(name, known)} (vaak data list lists all)")
     return known[name]
 
 
@@ -118,7 +116,8 @@ def prepare(recipe: LhotseRecipe, corpus: Path, output: Path, options: Mapping[s
     """
     function = recipe.prepare
     parameters = _parameters(function)
-    arguments = demand_known(options, parameters, f"recipe {recipe.name}")
+    demand_known(options, parameters, f"recipe {recipe.name} has no option")
+    arguments = dict(options)
     arguments.setdefault(_corpus_parameter(function), corpus)
     arguments |= {name: output for name in OUTPUT_PARAMETERS if name in parameters}
     if "num_jobs" in parameters:
@@ -128,14 +127,6 @@ def prepare(recipe: LhotseRecipe, corpus: Path, output: Path, options: Mapping[s
         return function(**arguments)
     except Exception as error:  # recipes raise exceptions of any type, mostly assertions
         raise DataError(f"recipe {recipe.name}: {corpus} can't be prepared: {reason_of(error)}") from error
-
-
-def demand_known(options: Mapping[str, Any], parameters: Mapping[str, Any], what: str) -> dict[str, Any]:
-    """The options. Raises DataError for one that isn't among ``parameters``."""
-    for name in options:
-        if name not in parameters:
-            raise DataError(f"{what} has no option {name}; it has {', '.join(parameters)}")
-    return dict(options)
 
 
 def _demand_all(arguments: Mapping[str, Any], parameters: Mapping[str, inspect.Parameter], what: str) -> None:
@@ -167,7 +158,8 @@ def download(recipe: LhotseRecipe, folder: Path, options: Mapping[str, Any]) -> 
     found: Any = None
     for function in recipe.downloads:
         parameters = _parameters(function)
-        arguments = demand_known(options, parameters, f"download of {recipe.name}")
+        demand_known(options, parameters, f"download of {recipe.name} has no option")
+        arguments = dict(options)
         arguments.setdefault(_corpus_parameter(function), folder)
         _demand_all(arguments, parameters, f"download of {recipe.name}")
         with downloads_of(recipe.module):

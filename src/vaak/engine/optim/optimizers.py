@@ -38,6 +38,7 @@ from vaak.config.tasks import load_name
 from vaak.core.errors import UserError
 from vaak.core.torch_internals import uncompiled
 from vaak.engine.distributed.sharding import is_sharded
+from vaak.engine.optim.schedules import pattern_of
 from vaak.engine.precision import muon_dtype
 
 
@@ -335,16 +336,9 @@ def parameter_groups(
 
 def check_groups(parameters: Sequence[NamedParameter], config: OptimizerConfig) -> None:
     """Raise UserError where ``groups`` has an invalid pattern, or one that matches no parameter."""
+    names = [item.name for item in parameters]
     for group in config.groups:
-        try:
-            pattern = re.compile(group.match)
-        except re.error as error:
-            raise UserError(
-                f"training.optimizer.groups: {group.match!r} is not a valid regular expression: {error}"
-            ) from error
-        if not any(pattern.search(item.name) for item in parameters):
-            some = ", ".join(item.name for item in parameters[:: max(1, len(parameters) // 5)][:5])
-            raise UserError(f"training.optimizer.groups: {group.match!r} matches no trained parameter; some are {some}")
+        pattern_of(group.match, names, "training.optimizer.groups", "trained parameter")
 
 
 class Lion(Optimizer):

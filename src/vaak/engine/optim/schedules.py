@@ -27,11 +27,12 @@ from typing import Any
 
 from torch import nn
 
-from vaak.config.components import check_options, did_you_mean, resolve_component
+from vaak.config.components import check_options, resolve_component
 from vaak.config.optimization import SchedulerConfig
 from vaak.config.training import FreezeConfig
 from vaak.core.errors import UserError
 from vaak.core.figures import improves
+from vaak.core.names import demand_known, list_names, nearest_name
 
 Schedule = Callable[[int], float]
 
@@ -286,17 +287,15 @@ def _require_gradients(model: nn.Module, names: Iterable[str], required: bool) -
     if isinstance(names, str):
         names = [names]
     known = _names(model)
-    chosen: list[nn.Parameter] = []
-    for name in names:
-        below = [p for p, own in known.items() if any(n == name or n.startswith(f"{name}.") for n in own)]
-        if not below:
-            modules = [path for path, _ in model.named_modules() if path]
-            hint = did_you_mean(name, [*modules, *(n for own in known.values() for n in own)])
-            parts = ", ".join(path for path, _ in model.named_children())
-            raise UserError(f"the model has no parameter or module {name!r}{hint or f'; it has {parts}'}")
-        chosen += below
-    for parameter in chosen:
-        parameter.requires_grad_(required)
+    wanted = list(names)
+    holding = [name for own in known.values() for name in own]
+    parts = list_names(path for path, _ in model.named_children())
+    modules = [path for path, module in model.named_modules() if path and next(module.parameters(), None) is not None]
+    what = "the model has no parameter or module"
+    demand_known(wanted, [*modules, *holding], what, remedy=f"it has {parts}", error=UserError)
+    for parameter, own in known.items():
+        if any(one == name or one.startswith(f"{name}.") for one in own for name in wanted):
+            parameter.requires_grad_(required)
 
 
 def _names(model: nn.Module) -> dict[nn.Parameter, list[str]]:
@@ -307,7 +306,7 @@ def _names(model: nn.Module) -> dict[nn.Parameter, list[str]]:
     return names
 
 
-def pattern_of(match: str, names: Iterable[str], key: str) -> re.Pattern[str]:
+def pattern_of(match: str, names: Iterable[str], key: str, what: str = "parameter") -> re.Pattern[str]:
     """The regular expression ``match``. Raises UserError, naming ``key``, where it is invalid or matches no name."""
     try:
         pattern = re.compile(match)
@@ -316,5 +315,5 @@ def pattern_of(match: str, names: Iterable[str], key: str) -> re.Pattern[str]:
     every = list(names)
     if not any(map(pattern.search, every)):
         some = ", ".join(every[:: max(1, len(every) // 5)][:5])
-        raise UserError(f"{key}: {match!r} matches no parameter; some are {some}{did_you_mean(match, every)}")
+        raise UserError(f"{key}: {match!r} matches no {what}; some are {some}{nearest_name(match, every)}")
     return pattern

@@ -41,6 +41,7 @@ from vaak.runs.folder.directory import (
 
 log = logging.getLogger("vaak")
 STATES = ("finished", "stopped", "failed")
+EVERY_STATE = ("running", *STATES, "crashed", "prepared", "not begun")
 RESUMABLE = ("stopped", "failed", "crashed")
 
 

@@ -25,6 +25,7 @@ from torch import Tensor
 from vaak.audio.audio_file import AudioFile
 from vaak.core.batch import send
 from vaak.core.errors import UserError
+from vaak.core.names import nearest_name
 from vaak.core.random_keys import Purpose, draw_key
 from vaak.nn.decoding.beam_search import BeamSettings, beam_search
 from vaak.nn.decoding.sampling import Hypothesis, SamplingSettings, without_dropout, write
@@ -329,7 +330,8 @@ def demand_decoding(vocabulary: Vocabulary, options: AsrDecodingConfig) -> None:
     known, key = vocabulary.languages, "data.decoding"
     if options.language not in (None, AUTO, *known) or (options.language == AUTO and not known):
         expected = f"expected {AUTO}, {', '.join(known)}" if known else "it knows one language only; leave it out"
-        raise UserError(f"{key}.language: the base doesn't know {options.language}; {expected}")
+        named = f"{options.language}{nearest_name(str(options.language), known)}"
+        raise UserError(f"{key}.language: the base doesn't know {named}; {expected}")
     if options.task == "translate" and not known:
         raise UserError(f"{key}.task: the base can't translate: it knows one language only")
     needs = {"timestamps": options.timestamps != "none", "long_form": options.long_form == "seek"}

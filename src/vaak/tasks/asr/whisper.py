@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 from tokenizers import Tokenizer as Backend
 
 from vaak.core.errors import UserError
-from vaak.core.names import list_names
+from vaak.core.names import demand_known, list_names
 from vaak.core.storage.files import read_json, write_json, write_text
 from vaak.tasks.asr.config import SCRATCH, VERSIONS, AsrExperiment, AsrModelConfig, ScratchConfig
 from vaak.tasks.pretrained import SAFELY, config_of_tokenizer, fetch_model, source_of, transformers_of
@@ -355,8 +355,7 @@ class Vocabulary:
         prompt = [config.decoder_start_token_id]
         languages = [code for code in LANGUAGES if f"<|{code}|>" in known]
         if languages and getattr(generation, "is_multilingual", config.vocab_size != _ENGLISH_ONLY):
-            if language not in languages:
-                raise UserError(f"data.language: the base doesn't know {language}; expected {', '.join(languages)}")
+            demand_known([language], languages, "data.language: the base doesn't know", error=UserError)
             prompt += [known[f"<|{language}|>"], known["<|transcribe|>"]]
         times = _find_times(backend, config.vocab_size)
         if NO_TIMES in known:

@@ -39,9 +39,9 @@ from ruamel.yaml.constructor import ConstructorError
 from ruamel.yaml.error import YAMLError
 from torch import nn
 
-from vaak.config.components import did_you_mean
 from vaak.config.yaml.text import yaml_text
 from vaak.core.errors import DataError, UserError
+from vaak.core.names import demand_known, quote_unmatched
 from vaak.core.storage.files import write_text
 from vaak.core.terminal import progress
 from vaak.tasks.lm.model import AnyLanguageModel
@@ -255,15 +255,11 @@ class _Tasks(TaskManager):
 @contextlib.contextmanager
 def _specifications(manager: _Tasks, questions: Questions) -> Iterator[list[str]]:
     """Names and files of tasks, as the harness takes them. Raises UserError for an unknown one."""
-    names: list[str] = []
-    for task in questions.tasks:
-        matching = [task] if Path(task).is_file() else manager.match_tasks([task])
-        if not matching:
-            raise UserError(f"--tasks: there is no task {task}{did_you_mean(task, manager.all_tasks)}")
-        names += [name for name in matching if name not in names]
-    for name in questions.data:
-        if name not in names:
-            raise UserError(f"--data {name}=…: {name} is not one of --tasks, which are {', '.join(names)}")
+    found = {task: [task] if Path(task).is_file() else manager.match_tasks([task]) for task in questions.tasks}
+    if unmatched := [task for task, matching in found.items() if not matching]:
+        raise UserError(f"--tasks: there is no task {quote_unmatched(unmatched, manager.all_tasks)}")
+    names = list(dict.fromkeys(name for matching in found.values() for name in matching))
+    demand_known(questions.data, names, "--data: --tasks doesn't have", error=UserError)
     with TemporaryDirectory() as folder:
         yield [_write_task(manager, name, questions.data.get(name), Path(folder)) for name in names]
 

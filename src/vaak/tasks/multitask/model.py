@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from vaak.core.batch import Batch, Term
 from vaak.core.errors import UserError
+from vaak.core.names import demand_known, list_names
 
 KEY = "model.shared"
 WEIGHTED, REGULARISER = "_weighted", "uncertainty"
@@ -39,11 +40,10 @@ class MultiTaskModel(nn.Module):
                 self.tasks[name].set_submodule(own, module)  # the same object: every task's gradient is added to it
 
     def _module(self, task: str, path: str) -> nn.Module:
-        found: nn.Module | None = dict(self.tasks[task].named_modules()).get(path)
-        if not path or found is None:
-            known = ", ".join(name for name, _ in self.tasks[task].named_children())
-            raise UserError(f"{KEY}: the model of {task} has no module {path!r}; it has {known}")
-        return found
+        modules: dict[str, nn.Module] = {name: module for name, module in self.tasks[task].named_modules() if name}
+        remedy = f"it has {list_names(name for name, _ in self.tasks[task].named_children())}"
+        demand_known([path], modules, f"{KEY}: the model of {task} has no module", remedy=remedy, error=UserError)
+        return modules[path]
 
 
 def _demand_same_shapes(name: str, module: nn.Module, other: str, own: nn.Module) -> None:

@@ -30,6 +30,7 @@ from torch.nn.utils.rnn import pad_sequence
 from vaak.audio.audio_file import SpeechFile
 from vaak.audio.mel_config import MelConfig
 from vaak.core.errors import DataError, UserError
+from vaak.core.names import demand_known, list_names
 from vaak.core.storage.files import whole_folder
 from vaak.nn.decoding.sampling import without_dropout
 from vaak.nn.onnx_file import OnnxModule, write_onnx
@@ -167,9 +168,8 @@ class Speaker:
         self.model, self.processor, self.options = model, processor, options
         self.mel, self.sampling_rate, self.speakers = mel, mel.sampling_rate, speakers
         name = options.speaker if options.speaker is not None else speakers[0]
-        if name not in speakers:
-            known = ", ".join(speakers[:10]) + (f" and {len(speakers) - 10} more" if len(speakers) > 10 else "")
-            raise UserError(f"unknown speaker {name}; the model has {known}")
+        remedy = f"the model has {list_names(speakers)}"
+        demand_known([name], speakers, "unknown speaker", remedy=remedy, error=UserError)
         self.number = speakers.index(name)
         for option, message in without_control(model.config, options):
             raise UserError(f"data.speaking.{option}: {message}")

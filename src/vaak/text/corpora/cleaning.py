@@ -34,6 +34,7 @@ from typing import IO, Any, NamedTuple
 import numpy as np
 
 from vaak.core.errors import DataError, UserError, optional_import
+from vaak.core.names import demand_known
 from vaak.core.splits import digest_of, fraction_of
 from vaak.core.storage.files import sync_file, whole_folder, write_json
 from vaak.core.terminal import followed, progress
@@ -136,9 +137,7 @@ def _hub_documents(name: str, options: CleaningOptions) -> Iterator[str]:
     try:
         rows = datasets.load_dataset(dataset, subset or None, split="train", streaming=True)
         for row in rows:
-            if options.text_column not in row:
-                there = ", ".join(row)
-                raise DataError(f"dataset {name}: there is no column {options.text_column} (--text-column); {there}")
+            demand_known([options.text_column], row, f"dataset {name}: --text-column: there is no column")
             yield row[options.text_column] or ""
     except UserError:
         raise
@@ -244,11 +243,7 @@ def _language_filter(languages: tuple[str, ...]) -> Callable[[str], bool]:
     with optional_import("--language requires py3langid", "cleaning"):
         from py3langid.langid import MODEL_FILE, LanguageIdentifier
     identifier = LanguageIdentifier.from_pickled_model(MODEL_FILE)  # the package's own file
-    unknown = [one for one in languages if one not in identifier.nb_classes]
-    if unknown:
-        raise UserError(
-            f"--language: {unknown[0]} is unknown; expected one of {', '.join(sorted(identifier.nb_classes))}"
-        )
+    demand_known(languages, sorted(identifier.nb_classes), "--language: unknown", error=UserError)
     return lambda text: identifier.classify(text[:LANGUAGE_CHARACTERS])[0] in languages
 
 

@@ -9,7 +9,6 @@ parquet   Parquet                  the column ``text_column``
 
 from __future__ import annotations
 
-import difflib
 import glob
 import json
 import re
@@ -19,6 +18,7 @@ from typing import Any, NamedTuple, Protocol
 
 from vaak.core.class_names import class_names_in, name_classes
 from vaak.core.errors import DataError, optional_import
+from vaak.core.names import nearest_name
 from vaak.core.storage.tables import Table, is_table
 from vaak.core.storage.text_lines import open_utf8
 
@@ -378,6 +378,5 @@ def _place(names: list[str], where: str, column: str, option: str) -> int:
 def missing_column(where: str, column: str, names: Iterable[str], option: str = "text_column") -> DataError:
     """The error that lists the columns, with a suggestion."""
     names = [str(name) for name in names]
-    close = difflib.get_close_matches(column, names, n=1)
-    hint = f"set {option}; did you mean {close[0]!r}?" if close else f"set {option}"
+    hint = f"set {option}{nearest_name(column, names)}"
     return DataError(f"{where}: no column {column!r}; the columns are: {', '.join(names) or 'none'} ({hint})")

@@ -17,6 +17,7 @@ from typing import Any, Literal, get_args
 
 from vaak.core.errors import UserError
 from vaak.core.matching import compose, drop_ignorable
+from vaak.core.names import nearest_name
 
 NormaliserName = Literal["whisper-english", "basic", "none"]
 NAMES: tuple[str, ...] = get_args(NormaliserName)
@@ -50,7 +51,7 @@ def _find_normaliser(name: str) -> Normaliser:
     if name == "basic":
         return basic
     if name != "whisper-english":
-        raise UserError(f"unknown normaliser {name}; expected one of {', '.join(NAMES)}")
+        raise UserError(f"unknown normaliser {name}{nearest_name(name, NAMES)}; expected one of {', '.join(NAMES)}")
     try:
         from transformers.models.whisper.english_normalizer import EnglishTextNormalizer
     except ImportError as error:

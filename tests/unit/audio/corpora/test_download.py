@@ -117,7 +117,7 @@ def test_a_recipe_is_fetched_and_prepared_where_it_came_to_lie(server: Server, t
 
 
 def test_recipes_that_can_not_be_fetched_say_so(tmp_path: Path, server: Server):
-    with pytest.raises(UserError, match=r"Lhotse has no recipe timit_x; did you mean timit\?"):
+    with pytest.raises(UserError, match=r"Lhotse has no recipe timit_x; did you mean 'timit'\?"):
         get_corpus("timit_x", tmp_path, {})
     with pytest.raises(UserError, match="recipe dihard3: Lhotse can't download this corpus; get it from its authors"):
         get_corpus("dihard3", tmp_path, {})

@@ -122,7 +122,9 @@ def test_options_name_other_parts_and_columns(tmp_path: Path):
     downloaded.fleurs(tmp_path / "fleurs")
     upper = corpus_of("fleurs", tmp_path / "fleurs", columns={"text": "raw_transcription"})
     assert said_in(upper)["train"][1] == (None, "SHE SAID SO.")
-    with pytest.raises(DataError, match=r"train\.tsv:1: there is no column words \(columns\); there are sentence_id, "):
+    with pytest.raises(
+        DataError, match=r"train\.tsv:1: columns: there is no column 'words'.*; expected one of sentence_id, "
+    ):
         said_in(corpus_of("fleurs", tmp_path / "fleurs", columns={"text": "words"}))
 
 

@@ -96,7 +96,7 @@ def test_parts_are_chosen_by_name(tmp_path: Path, audio: AudioConfig):
     write_librispeech(tmp_path / "data" / "librispeech")
     chosen = DatasetConfig(name="librispeech", train=("dev-clean-2", "test-clean"), train_fraction=1, valid_fraction=0)
     assert len(list(AudioCorpus(chosen, audio).cuts("train"))) == 8
-    with pytest.raises(DataError, match=r"librispeech, train: unknown part dev; expected one of .*train-clean-5"):
+    with pytest.raises(DataError, match=r"librispeech, train: unknown part 'dev'; expected one of .*train-clean-5"):
         AudioCorpus(DatasetConfig(name="librispeech", train=("dev",)), audio)
     with pytest.raises(DataError, match="a part is in two splits; name each once"):
         AudioCorpus(DatasetConfig(name="librispeech", train=("test-clean",), test=("test-clean",)), audio)
@@ -135,7 +135,7 @@ def test_ami_with_an_option(tmp_path: Path, audio: AudioConfig):
     ]
     with pytest.raises(DataError, match=r"out contains manifests .*normalize_text was .* delete the folder"):
         AudioCorpus(DatasetConfig(name="ami", **place), audio)
-    with pytest.raises(DataError, match=r"recipe ami has no option microphone; it has data_dir, .*mic, "):
+    with pytest.raises(DataError, match=r"recipe ami has no option 'microphone'; expected one of data_dir, .*mic, "):
         AudioCorpus(
             DatasetConfig(name="ami", options={"microphone": "sdm"}, **{**place, "output_dir": str(tmp_path / "o")}),
             audio,
@@ -191,7 +191,7 @@ def test_a_corpus_that_is_not_there_says_what_to_do(audio: AudioConfig):
         AudioCorpus(DatasetConfig(name="yesno"), audio)
     with pytest.raises(
         UserError,
-        match=r"^datasets, name: Lhotse has no recipe yesnoo; did you mean yesno\? \(vaak data list lists all\)",
+        match=r"^datasets, name: Lhotse has no recipe yesnoo; did you mean 'yesno'\? \(vaak data list lists all\)",
     ):
         AudioCorpus(DatasetConfig(name="yesnoo"), audio)
 

@@ -42,10 +42,10 @@ def test_prepare_then_list(vaak, tmp_path: Path):
 def test_mistakes_are_one_line_and_exit_2(vaak, tmp_path: Path):
     (tmp_path / "data" / "ami").mkdir(parents=True)
     for arguments, message in {
-        ("prepare", "ljspech"): "Lhotse has no recipe ljspech; did you mean ljspeech?",
+        ("prepare", "ljspech"): "Lhotse has no recipe ljspech; did you mean 'ljspeech'?",
         ("prepare", "yesno"): "recipe yesno: no corpus in data/yesno",
         ("prepare", "ami", "mic"): "'mic' is not of the form key=value",
-        ("prepare", "ami", "mike=sdm"): "recipe ami has no option mike",
+        ("prepare", "ami", "mike=sdm"): "recipe ami has no option 'mike'",
         ("prepare", "ami"): "recipe ami: data/ami can't be prepared: ValueError: No annotations directory specified",
         ("get", "dihard3"): "recipe dihard3: Lhotse can't download this corpus",
         (

@@ -72,7 +72,7 @@ def test_the_picture_has_what_was_spoken(vaak, flow_run: Path, tmp_path: Path):
         (("?!",), "the text: '?!': there is nothing to speak in it"),
         (("",), "there is nothing to speak in it"),
         (("он",), "can't be read in English"),
-        (("He saw me.", "--speaker", "bob"), "unknown speaker bob; the model has ann"),
+        (("He saw me.", "--speaker", "bob"), "unknown speaker 'bob'; the model has ann"),
         (("He saw me.", "--speed", "0"), "data.speaking.speed: is 0.0; expected a number at least 0.1"),
         (("He saw me.", "--pitch", "2"), "data.speaking.pitch: 2, but the model predicts no pitch; train with"),
         (("He saw me.", "--plot", "a.jpg"), "--plot: a.jpg: expected a file that ends in .png"),

@@ -93,7 +93,7 @@ def test_mistakes_are_one_line(vaak, run: Path, tmp_path: Path):
         assert (code, out, err.count("\n")) == (2, "", 1), err
         return err
 
-    assert "unknown split dev; expected one of test, train, valid" in refused("tune", run, "--split", "dev")
+    assert "unknown split 'dev'; expected one of test, train, valid" in refused("tune", run, "--split", "dev")
     assert "is not a run directory, nor inside one" in refused("tune", tmp_path / "nothing")
     assert "unknown key" in refused("tune", run, "data.inference.treshold=0.3")
     (run / "tuned.yml").write_text("data: {inference: {threshold: 7}}\n")

@@ -188,7 +188,7 @@ def test_freezing_by_hand_takes_names_of_modules_and_of_parameters():
 
 def test_freezing_an_unknown_name_changes_nothing_and_says_what_is_near():
     model = made()
-    with pytest.raises(UserError, match=r"no parameter or module 'layer'; did you mean layers"):
+    with pytest.raises(UserError, match=r"no parameter or module 'layer'; did you mean 'layers'"):
         freeze_parameters(model, ["embedding", "layer"])
     with pytest.raises(UserError, match=r"no parameter or module 'transformer'; it has embedding, layers, head"):
         freeze_parameters(model, ["transformer"])

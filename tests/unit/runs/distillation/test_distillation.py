@@ -329,7 +329,7 @@ def test_a_translator_learns_from_another_at_every_target_token(tmp_path: Path):
         ({"model": CNN, "distillation": TEACHER | {"stored_gib": 0}}, "distillation.stored_gib is too small"),
         (
             {"distillation": TEACHER | {"hidden": [{"student": "transformer.stak", "teacher": "head"}]}},
-            r"TransformerClassifier has no module transformer.stak; did you mean transformer.stack",
+            r"TransformerClassifier has no module 'transformer.stak'; did you mean 'transformer.stack'",
         ),
         (
             {"distillation": TEACHER | {"hidden": [{"student": "dropout", "teacher": "dropout"}]}},
@@ -337,7 +337,7 @@ def test_a_translator_learns_from_another_at_every_target_token(tmp_path: Path):
         ),
         (
             {"distillation": TEACHER | {"hidden": [{"student": "head", "teacher": "head"}]}},
-            "distillation.hidden: head isn't called when the model predicts; name another module",
+            "distillation.hidden: head isn't called when the model predicts; name another",
         ),
         (
             {"task": "lm", "model": {}, "data": {"corpus": {"num_sentences": 60}}},

@@ -257,7 +257,7 @@ def test_exports_have_the_same_logits_in_transformers_and_peft(
 
 
 def test_targets_that_no_layer_has_are_named(whisper_folder: Path):
-    with pytest.raises(UserError, match=r"model\.lora\.targets: no layer is called wq; there are .*q_proj"):
+    with pytest.raises(UserError, match=r"model\.lora\.targets: no layer is called 'wq'; there are .*q_proj"):
         AsrModel(loaded_whisper(str(whisper_folder), 30.0), WhisperLoraConfig(targets=("wq",)))
 
 

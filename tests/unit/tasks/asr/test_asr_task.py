@@ -345,7 +345,9 @@ def test_a_table_is_read_and_a_missing_column_named(corpus: Path, tmp_path: Path
     statistics = prepared({"audio": "path", "text": "sentence"}).prepared.about["statistics"]
     assert sum(about["utterances"] for about in statistics.values()) == 24
     assert set(statistics["train"]["groups"]) == {"high", "low"}
-    with pytest.raises(DataError, match=r"train\.csv:2: there is no column words .*; there are path, sentence, accent"):
+    with pytest.raises(
+        DataError, match=r"train\.csv:2: columns: there is no column 'words'.*; expected one of path, sentence, accent"
+    ):
         prepared({"audio": "path", "text": "words"})
     with pytest.raises(DataError, match=r"train\.csv:\d: the key audio is missing.*; there are path, sentence, accent"):
         prepared({})
@@ -390,7 +392,7 @@ def test_gradients_of_gate_and_experts_are_those_of_differences(
 @pytest.mark.parametrize(
     ("base", "language", "message"),
     [
-        ("whisper", "fr", "data.language: the base doesn't know fr; expected en, hi"),
+        ("whisper", "fr", "data.language: the base doesn't know 'fr'; expected one of en, hi"),
         ("empty", "en", "has no weights; expected model.safetensors and config.json"),
         ("vaak-nobody/no-whisper", "en", "the Hugging Face Hub has no such model or can't be reached"),
     ],

@@ -191,7 +191,7 @@ def test_transformers_loads_an_exported_classifier_with_the_same_scores(bert: Pa
 
 
 def test_the_head_which_is_trained_anyway_is_not_adapted():
-    with pytest.raises(UserError, match=r"model\.lora\.targets: no layer is called head; there are $"):
+    with pytest.raises(UserError, match=r"model\.lora\.targets: no layer is called 'head'; there are none"):
         add_lora(cnn(), LoraConfig(targets=("head",)), also_trained=("head",))
 
 

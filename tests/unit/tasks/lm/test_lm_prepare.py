@@ -46,7 +46,7 @@ def test_it_is_done_once(text: Path, tmp_path: Path):
     before = stamps(folder)
     PreparedText.make(recipe(data), folder)
     assert stamps(folder) == before
-    with pytest.raises(UserError, match="unknown split dev; expected one of test, train, valid"):
+    with pytest.raises(UserError, match="unknown split 'dev'; expected one of test, train, valid"):
         prepared.store("dev")
     with pytest.raises(DataError, match="no prepared data"):
         PreparedText.open(tmp_path)

@@ -172,5 +172,5 @@ def test_the_fingerprint_changes_with_content_and_limits(prepared, tmp_path: Pat
     assert PairDataset(made, "train", data).fingerprint == mark
     assert PairDataset(made, "valid", data).fingerprint != mark
     assert PairDataset(made, "train", data.model_copy(update={"max_target_length": 100})).fingerprint != mark
-    with pytest.raises(UserError, match="unknown split test; expected one of train, valid"):
+    with pytest.raises(UserError, match="unknown split 'test'; expected one of train, valid"):
         PairDataset(made, "test", data)

@@ -55,7 +55,7 @@ def test_it_is_done_once_and_holds_both_sides(tmp_path: Path):
     before = {path: path.stat().st_mtime_ns for path in folder.rglob("*") if path.name != ".lock"}
     PreparedPairs.make(recipe(data), folder)
     assert {path: path.stat().st_mtime_ns for path in folder.rglob("*") if path.name != ".lock"} == before
-    with pytest.raises(UserError, match="unknown split test; expected one of train, valid"):
+    with pytest.raises(UserError, match="unknown split 'test'; expected one of train, valid"):
         prepared.stores("test")
 
 

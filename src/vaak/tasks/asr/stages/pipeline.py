@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from vaak.core.errors import UserError
+from vaak.core.names import quote_unmatched
 from vaak.core.storage.files import read_json, write_json
 from vaak.pipeline.stage import Pipeline, Stage
 from vaak.tasks.asr.stages.clusters import clusters
@@ -96,7 +97,8 @@ def translate_options(values: dict[str, Any]) -> dict[str, Any]:
         if override.get(name) is not None:
             found.setdefault(option, override[name])
     if unknown := sorted({*override} - {*OVERRIDES, "sampling", "split", "modes"}):
-        raise UserError(f"data_config_override.{unknown[0]} is unknown; expected {', '.join(OVERRIDES)}")
+        named = quote_unmatched(unknown, OVERRIDES)
+        raise UserError(f"data_config_override: unknown {named}; expected {', '.join(OVERRIDES)}")
     return found
 
 

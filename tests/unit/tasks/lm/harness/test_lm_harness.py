@@ -195,7 +195,7 @@ def test_greedy_answers_end_where_the_task_says(made: Path) -> None:
         (["--tasks", ","], "--tasks: expected the name of a task, or a task file"),
         (["--tasks", "whole.yaml", "--data", "pairs.jsonl"], "--data pairs.jsonl: expected TASK=FILE"),
         (["--tasks", "whole.yaml", "--data", "whole.yaml=gone.jsonl"], "expected a file that ends in .json"),
-        (["--tasks", "whole.yaml", "--data", "other=pairs.jsonl"], "other is not one of --tasks"),
+        (["--tasks", "whole.yaml", "--data", "other=pairs.jsonl"], "--data: --tasks doesn't have 'other'"),
         (["--tasks", "whole_texts", "--include-path", "gone"], "--include-path gone: this is not a folder"),
         (
             ["--tasks", "code.yaml"],
