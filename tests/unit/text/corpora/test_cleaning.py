@@ -100,7 +100,7 @@ def test_other_languages_are_left_out(tmp_path: Path):
     kept, report = cleaned(tmp_path, str(tmp_path / "a.txt"), languages=("hi",))
     assert [one["text"] for one in kept] == [hindi]
     assert report.documents[str(tmp_path / "a.txt")]["language"] == 1
-    with pytest.raises(UserError, match="--language: unknown 'xx'.*; expected one of af, am, "):
+    with pytest.raises(UserError, match=r"--language: unknown 'xx'.*; expected one of af, am, "):
         cleaned(tmp_path / "other", str(tmp_path / "a.txt"), languages=("xx",))
 
 
