@@ -108,7 +108,7 @@ def sections_in(kind: Any) -> Iterator[type[BaseModel]]:
 
 def names_of_options() -> set[str]:
     seen, found = set[Any](), set[str]()
-    waiting = [experiment_type(task) for task in TASKS]
+    waiting: list[type[BaseModel]] = [experiment_type(task) for task in TASKS]
     while waiting:
         section = waiting.pop()
         if section not in seen:
