@@ -2,25 +2,34 @@
 
 from __future__ import annotations
 
+import glob
 import json
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from vaak.audio.corpora.layouts import split_named
 from vaak.core.errors import UserError, optional_import
 from vaak.core.splits import SPLITS
+from vaak.core.storage.spreadsheets import SPREADSHEETS
 from vaak.core.storage.tables import Table, is_table
+from vaak.runs.doctor.columns import NAMES, find_columns, look_at, plain_name, rank_of_name
+from vaak.runs.doctor.text_layouts import find_classes, find_language, find_parallel, language_in
+from vaak.text.corpora.labelled import read_named
+from vaak.text.corpora.parallel import read_rows, script_of_texts
 from vaak.text.corpora.readers import find_files, json_entries, read_documents, read_records
 
-ENDINGS = {".txt": "text", ".text": "text", ".md": "text", ".jsonl": "json", ".json": "json", ".csv": "csv",
-           ".tsv": "csv", ".parquet": "parquet"}  # fmt: skip
-TEXT_COLUMNS = ("text", "content", "sentence", "document", "body")
-LABEL_COLUMNS = ("label", "labels", "category", "class", "intent", "sentiment")
-PAIRS = (("source", "target"), ("src", "tgt"), ("english", "hindi"))
-"""Usual names of the columns of a translator's data; two codes of languages (en, hi) are such names, too."""
+TEXT_ENDINGS = (".txt", ".text", ".md")
+ENDINGS = {**dict.fromkeys(TEXT_ENDINGS, "text"), ".jsonl": "json", ".json": "json", ".csv": "csv", ".tsv": "csv",
+           ".parquet": "parquet", **dict.fromkeys(SPREADSHEETS, "csv")}  # fmt: skip
+PAIRS = (("source", "target"), ("src", "tgt"), ("src", "trg"), ("question", "answer"), ("input", "output"),
+         ("prompt", "completion"), ("document", "summary"), ("article", "summary"), ("article", "highlights"),
+         ("text", "summary"), ("sentence", "translation"), ("text", "translation"))  # fmt: skip
+"""Usual names of the columns of pairs; two languages are such names, too."""
+SAMPLE_ROWS = 1000
 
 
 class ReadText(NamedTuple):
@@ -31,10 +40,25 @@ class ReadText(NamedTuple):
     target: str | None = None
 
 
-def corpus_of_texts(root: Path) -> dict[str, Any] | None:
-    """Return the options of a corpus of texts: its files of the most frequent ending, by split; None without any."""
-    files = [path for path in sorted(root.rglob("*")) if path.is_file() and path.suffix.lower() in ENDINGS]
-    files = [path for path in files if not path.name.startswith((".", "README", "LICENSE", "LICENCE"))]
+class Sample(NamedTuple):
+    """The first rows of a table, by the names of its columns; numbers where it has no header."""
+
+    names: list[str]
+    rows: list[dict[str, Any]]
+    has_header: bool = True
+
+
+def corpus_of_texts(place: Path) -> dict[str, Any] | None:
+    """Return the options of a corpus of texts: of a file, or of a folder's files of the most frequent ending, by split.
+
+    None without any.
+    """
+    root = place if place.is_dir() else place.parent
+    everything = [path for path in sorted(place.rglob("*")) if path.is_file()] if place.is_dir() else [place]
+    everything = [path for path in everything if not path.name.startswith((".", "README", "LICENSE", "LICENCE"))]
+    if pairs := find_parallel([path for path in everything if _is_plain(path)], root):
+        return _parallel_corpus(pairs, root)
+    files = [path for path in everything if path.suffix.lower() in ENDINGS]
     if not files:
         return None
     sizes = Counter(dict.fromkeys(ENDINGS, 0))
@@ -43,59 +67,141 @@ def corpus_of_texts(root: Path) -> dict[str, Any] | None:
     there = {path.suffix.lower() for path in files}
     ending = max((one for one in sizes if one in there), key=lambda one: sizes[one])  # of empty files, too
     files = [path for path in files if path.suffix.lower() == ending]
-    corpus = _options_for(ending, columns_of(files[0]))
+    if ENDINGS[ending] == "text" and (classes := find_classes(files, root)):
+        named = _by_split(list(classes), root)
+        return {"type": "folders", **{split: [classes[one] for one in own] for split, own in named.items()}}
+    corpus = _options_for(ending, sample_rows(files[0]))
     if corpus is None:
         return None
-    named: dict[str, list[Path]] = {}
-    for path in files:
-        names = (path.name.partition(".")[0], *reversed(path.relative_to(root).parts[:-1]))
-        named.setdefault(next(filter(None, map(split_named, names)), "train"), []).append(path)
-    for split in SPLITS:
-        if own := named.get(split):
-            everything = split == "train" and len(named) == 1 and len(own) > 3
-            corpus[split] = [str(root / "**" / f"*{ending}")] if everything else [str(path) for path in own]
+    named = _by_split(files, root)
+    for split, own in named.items():
+        everything_else = split == "train" and len(named) == 1 and len(own) > 3
+        corpus[split] = [f"{glob.escape(str(root))}/**/*{ending}"] if everything_else else [str(path) for path in own]
     return corpus
 
 
-def _options_for(ending: str, columns: Sequence[str]) -> dict[str, Any] | None:
+def _is_plain(path: Path) -> bool:
+    """Whether a file's lines are texts by its ending, which may be a language."""
+    return path.suffix.lower() in TEXT_ENDINGS or find_language(path.suffix[1:]) is not None
+
+
+def _by_split(paths: Sequence[Path], root: Path) -> dict[str, list[Path]]:
+    """Return files or folders by the splits that they, or folders that they are in, are named by."""
+    named: dict[str, list[Path]] = {}
+    for path in paths:
+        names = (path.name.partition(".")[0], *reversed(path.relative_to(root).parts[:-1]))
+        named.setdefault(next(filter(None, map(split_named, names)), "train"), []).append(path)
+    return {split: named[split] for split in SPLITS if split in named}
+
+
+def _parallel_corpus(pairs: list[tuple[Path, Path]], root: Path) -> dict[str, Any]:
+    targets = dict(pairs)
+    named = _by_split(list(targets), root)
+    corpus: dict[str, Any] = {"type": "text"}
+    for split, own in named.items():
+        corpus[split] = [str(path) for path in own]
+        corpus[f"{split}_target"] = [str(targets[path]) for path in own]
+    return corpus
+
+
+def _options_for(ending: str, sample: Sample) -> dict[str, Any] | None:
     """Return the options that read a table with these columns; None where none of them has a text."""
     kind = ENDINGS[ending]
     if kind == "text":
         return {"type": "text"}
-    pairs = [pair for pair in PAIRS if set(pair) <= set(columns)]
-    codes = [name for name in columns if re.fullmatch("[a-z]{2,3}", name)]
-    pairs += [(codes[0], codes[1])] if len(codes) == len(columns) == 2 else []
-    if pairs and ending in (".json", ".jsonl", ".tsv"):
-        return {
-            "type": "tsv" if ending == ".tsv" else "json",
-            "source_column": pairs[0][0],
-            "target_column": pairs[0][1],
-        }
-    text = next((name for name in TEXT_COLUMNS if name in columns), None)
-    if text is None:
+    found = find_columns(sample.names, sample.rows, ("text", "label"))
+    columns = found.columns
+    labelled = "label" in columns and "label" not in found.by_content
+    pair = None if labelled else _named_pair(sample.names) or _pair_of_scripts(sample)
+    if pair is not None:
+        return {"type": "json" if kind == "json" else "tsv", "source_column": pair[0], "target_column": pair[1]}
+    if "text" not in columns:
         return None
-    named = {} if text == "text" else {"text_column": text}
-    label = next((name for name in LABEL_COLUMNS if name in columns), None)
-    if label is not None:
-        return {"type": "files", **named, "label_columns": [label]}
+    named = {} if columns["text"] == "text" else {"text_column": columns["text"]}
+    if "label" in columns:
+        return {"type": "files", **named, "label_columns": [columns["label"]]}
     return {"type": kind, **named}
 
 
-def columns_of(path: Path) -> list[str]:
-    """Return the columns of a table, or the keys of its first entry; none where it can't be read as one."""
+def _named_pair(names: Sequence[str]) -> tuple[str, str] | None:
+    """Return the columns of two languages, or with usual names of sources and targets."""
+    plain = {plain_name(name): name for name in names}
+    for first, second in PAIRS:
+        if first in plain and second in plain:
+            return plain[first], plain[second]
+    spoken = {name: code for name in names if (code := language_in(name))}
+    if len(spoken) > 2 and "id" in spoken.values():  # a column of numbers rather than Indonesian
+        spoken = {name: code for name, code in spoken.items() if code != "id"}
+    if len(spoken) != 2 or len(set(spoken.values())) != 2:
+        return None
+    one, other = spoken
+    return (other, one) if spoken[other] == "en" else (one, other)
+
+
+def _pair_of_scripts(sample: Sample) -> tuple[str, str] | None:
+    """Return the two columns of texts in different scripts, or, without a header, the first two of texts."""
+    cells = {name: [str(row.get(name) or "") for row in sample.rows] for name in sample.names}
+    looks = {name: look_at(own) for name, own in cells.items()}
+    texts = [
+        name
+        for name, look in looks.items()
+        if look.may_be("text") and look.values > len(sample.rows) / 2 and (look.words >= 2 or look.length >= 6)
+    ]
+    texts = [name for name in texts if sum("CC-BY" in cell for cell in cells[name]) < len(sample.rows) / 2]
+    if len(texts) != 2:
+        return None
+    scripts = [script_of_texts(cells[name]) for name in texts]
+    return (texts[0], texts[1]) if scripts[0] != scripts[1] or not sample.has_header else None
+
+
+def sample_rows(path: Path) -> Sample:
+    """Return the first rows of a table, or of JSON; none where it can't be read as one."""
     try:
-        if path.suffix in (".json", ".jsonl"):
-            first = next(json_entries(path, AnyBytes()), None)
-            return list(first.value) if first is not None and isinstance(first.value, dict) else []
+        if path.suffix.lower() in (".json", ".jsonl"):
+            entries = (entry.value for entry in islice(json_entries(path, AnyBytes()), SAMPLE_ROWS))
+            rows = [_flat(entry) for entry in entries if isinstance(entry, dict)]
+            return Sample(list(dict.fromkeys(name for row in rows for name in row)), rows)
         if is_table(path):
-            return Table(path).names
-        if path.suffix == ".parquet":
+            return _sample_of_table(path)
+        if path.suffix.lower() == ".parquet":
             with optional_import("Parquet requires pyarrow", "hf"):
                 import pyarrow.parquet
-            return list(pyarrow.parquet.read_schema(path).names)
+            with pyarrow.parquet.ParquetFile(path) as file:
+                batch = next(file.iter_batches(batch_size=SAMPLE_ROWS), None)
+            rows = [_flat(row) for row in batch.to_pylist()] if batch is not None else []
+            return Sample(list(dict.fromkeys(name for row in rows for name in row)), rows)
     except (UserError, OSError, ValueError):
         pass
-    return []
+    return Sample([], [])
+
+
+def _flat(entry: dict[str, Any], before: str = "") -> dict[str, Any]:
+    """Return an object with nested keys after dots."""
+    flat: dict[str, Any] = {}
+    for key, value in entry.items():
+        flat |= _flat(value, f"{before}{key}.") if isinstance(value, dict) else {f"{before}{key}": value}
+    return flat
+
+
+def _sample_of_table(path: Path) -> Sample:
+    table = Table(path)
+    rows = [row.cells for row in islice(table.rows(), SAMPLE_ROWS) if row.problem is None]
+    if _is_header(table.names, rows):
+        return Sample(table.names, [dict(zip(table.names, cells, strict=False)) for cells in rows])
+    names = [str(number) for number in range(len(table.names))]
+    return Sample(names, [dict(zip(names, cells, strict=False)) for cells in [table.names, *rows]], has_header=False)
+
+
+def _is_header(first: list[str], rows: list[list[str]]) -> bool:
+    """Whether a first row names columns: it has a usual name, or is no row like the others.
+
+    It is one where a cell is a number, or again among the few values of its column, or as long as a sentence.
+    """
+    if any(rank_of_name(name, role) is not None for name in first for role in NAMES) or _named_pair(first):
+        return True
+    if any(re.fullmatch(r"[+-]?\d+([.,]\d+)?", cell) or len(cell.split()) > 3 for cell in first):
+        return False
+    return not any(cell and cell in (row[place] for row in rows) for place, cell in enumerate(first))
 
 
 class AnyBytes:
@@ -109,21 +215,44 @@ class AnyBytes:
             self.type, self.text_column = corpus["type"], corpus.get("text_column", "text")
 
 
+class AsTheyAre(AnyBytes):
+    """Reads text as training does: bytes that are no text are an error."""
+
+    on_invalid_utf8 = "fail"
+
+
+class _Sides(AsTheyAre):
+    """The columns of pairs."""
+
+    def __init__(self, source: str, target: str) -> None:
+        super().__init__()
+        self.source_column, self.target_column = source, target
+
+
 def texts_of(corpus: dict[str, Any], split: str) -> Iterator[ReadText]:
     """Yield the texts of a split, blank ones too."""
     files = find_files(corpus[split], split)
     text = corpus.get("text_column", "text")
-    if "source_column" in corpus:
-        source, target = corpus["source_column"], corpus["target_column"]
-        for row in read_records(files, {source: "source_column", target: "target_column"}, AnyBytes()):
-            yield ReadText(_written(row.values[source]), target=_written(row.values[target]))
+    if "train_target" in corpus or "source_column" in corpus:
+        yield from _pairs(corpus, split, files)
+    elif corpus["type"] == "folders":
+        for path in files:
+            for one in read_named(path, "folders", AsTheyAre()):
+                yield ReadText(one.text, label=one.labels[0][0])
     elif "label_columns" in corpus:
         (label,) = corpus["label_columns"]
-        for row in read_records(files, {text: "text_column", label: "label_columns"}, AnyBytes()):
+        for row in read_records(files, {text: "text_column", label: "label_columns"}, AsTheyAre()):
             yield ReadText(_written(row.values[text]), label=_written(row.values[label]))
     else:
-        for document in read_documents(files, AnyBytes(corpus)):
+        for document in read_documents(files, AsTheyAre(corpus)):
             yield ReadText(document.text)
+
+
+def _pairs(corpus: dict[str, Any], split: str, files: list[Path]) -> Iterator[ReadText]:
+    others = [find_files(corpus[f"{split}_target"], f"{split}_target")] if "train_target" in corpus else []
+    columns = _Sides(corpus.get("source_column", ""), corpus.get("target_column", ""))
+    for row in read_rows(list(zip(files, *others, strict=True)), corpus["type"], columns):
+        yield ReadText((row.sources or ("",))[0], target=(row.targets or ("",))[0])
 
 
 def _written(value: Any) -> str:
