@@ -20,6 +20,8 @@ def lines_of(corpus: CorpusSurvey, folder: Path) -> Iterator[str]:
     """A paragraph for a corpus: a table of its splits, then what they have in common."""
     place = "." if corpus.folder == folder else str(corpus.folder.relative_to(folder))
     yield from _wrapped(f"{folder if place == '.' else place}: {corpus.kind}")
+    if corpus.note:
+        yield from _wrapped(corpus.note, "  ")
     if corpus.problem is not None:
         yield from _wrapped(f"problem: {corpus.problem}", "  ")
     if not corpus.splits:

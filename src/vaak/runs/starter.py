@@ -20,9 +20,11 @@ from typing import Any, NamedTuple
 from vaak.config.yaml.text import entry_text
 from vaak.core.errors import UserError
 from vaak.core.machine import format_bytes
+from vaak.core.splits import SPLITS
 from vaak.core.storage.text_lines import split_lines
 from vaak.runs.doctor.devices import Device
 from vaak.runs.doctor.folder import CorpusSurvey
+from vaak.runs.doctor.text_layouts import use_of_texts
 
 GIB = 1 << 30
 TASKS = ("lm", "seq2seq", "classification", "asr", "diarization", "tts", "vocoder")
@@ -102,8 +104,7 @@ def task_for(corpora: Sequence[CorpusSurvey]) -> str:
     usable = usable_of(corpora)
     audio = [one for one in usable if not one.is_text]
     if not audio:
-        corpus = usable[0].options["corpus"]
-        return "classification" if "label_columns" in corpus else "seq2seq" if "source_column" in corpus else "lm"
+        return use_of_texts(usable[0].options["corpus"])
     amounts = amounts_of(audio)
     if not amounts.has_texts:
         return "diarization" if amounts.most_speakers > 1 else "vocoder"
@@ -140,11 +141,10 @@ def starter(
 
 def _of_task(corpora: list[CorpusSurvey], task: str) -> list[CorpusSurvey]:
     """Return the corpora that a task reads."""
-    key = {"classification": "label_columns", "seq2seq": "source_column"}.get(task)
     if task in ("lm", "classification", "seq2seq"):
-        found = [one for one in corpora if one.is_text and (key is None or key in one.options["corpus"])][:1]
+        found = [one for one in corpora if one.is_text and task in ("lm", use_of_texts(one.options["corpus"]))][:1]
         needs = {"lm": "texts", "classification": "a table with a column text and a column label",
-                 "seq2seq": "a .tsv or .jsonl with columns source and target"}[task]  # fmt: skip
+                 "seq2seq": "a table or .jsonl with columns source and target, or parallel files"}[task]  # fmt: skip
     else:
         found, needs = [one for one in corpora if not one.is_text], "audio"
         if task in ("asr", "tts"):
@@ -259,12 +259,15 @@ def _lm(corpora: Sequence[CorpusSurvey], amounts: Amounts, device: Device) -> di
     corpus = dict(corpora[0].options["corpus"])
     for key in ("label_columns", "target_column"):
         corpus.pop(key, None)
+    for key in [one for one in corpus if one.endswith("_target")]:  # both sides are texts
+        corpus[key.removesuffix("_target")] = [*corpus[key.removesuffix("_target")], *corpus.pop(key)]
     if "source_column" in corpus:
         corpus["text_column"] = corpus.pop("source_column")
-    if corpus["type"] in ("files", "tsv"):
-        corpus["type"] = {"json": "json", "jsonl": "json", "parquet": "parquet"}.get(
-            str(corpus["train"][0]).rpartition(".")[2], "csv"
-        )
+    if corpus["type"] == "folders":
+        corpus |= {"type": "text", "document": "file"}
+    elif corpus["type"] in ("files", "tsv"):
+        ending = str(next(corpus[split] for split in SPLITS if split in corpus)[0]).rpartition(".")[2]
+        corpus["type"] = {"json": "json", "jsonl": "json", "parquet": "parquet"}.get(ending, "csv")
     width, layers, heads, why = _texts_of(amounts, device)
     median = amounts.lengths[len(amounts.lengths) // 2] if amounts.lengths else 100
     most = 256 if device.kind == "cpu" else 1024

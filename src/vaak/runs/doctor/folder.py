@@ -34,6 +34,7 @@ from vaak.core.errors import DataError, UserError
 from vaak.core.splits import SPLITS
 from vaak.core.storage.tables import is_table
 from vaak.runs.doctor.columns import MOST_ROWS, find_columns
+from vaak.runs.doctor.text_layouts import describe_corpus, use_of_texts
 from vaak.runs.doctor.texts import corpus_of_texts, texts_of
 from vaak.runs.doctor.unusable import describe_unusable
 
@@ -45,6 +46,8 @@ SAMPLE = 2000
 MOST_TEXTS = 20_000
 """Texts of a split whose lengths are kept."""
 EXAMPLES = 3
+USES = {"lm": "text", "classification": "labelled text", "seq2seq": "pairs"}
+"""What texts are called that are for a task."""
 MOST_CORPORA = 20
 FIRST_RECORDINGS = 100
 """Recordings of which one, at least, has to be read where files may be in a layout."""
@@ -143,6 +146,8 @@ class CorpusSurvey:
     splits: dict[str, SplitSurvey] = field(default_factory=dict)
     problem: str | None = None
     seconds: float = 0.0
+    note: str = ""
+    """Which columns, files or folders are what."""
 
     @property
     def is_text(self) -> bool:
@@ -203,9 +208,7 @@ def recognised(folder: Path) -> list[CorpusSurvey]:
                 found.append(CorpusSurvey(root, kind, {"type": kind, "corpus_dir": str(root)}))
     for root in (folder, *subfolders(folder)):
         if is_new(root) and (options := _options_by_files(root)):
-            corpus, what = options.get("corpus", {}), str(options.get("type", "text"))
-            what = "labelled text" if "label_columns" in corpus else "pairs" if "source_column" in corpus else what
-            found.append(CorpusSurvey(root, what, options))
+            found.append(_survey_of(root, options))
             if root == folder:
                 break
     return found[:MOST_CORPORA]
@@ -220,7 +223,16 @@ def recognised_file(path: Path) -> list[CorpusSurvey]:
         options = options if _opens(options) else None
     else:
         options = None
-    return [] if options is None else [CorpusSurvey(path, str(options["type"]), options)]
+    if options is None and (corpus := corpus_of_texts(path)):
+        options = {"corpus": corpus}
+    return [] if options is None else [_survey_of(path, options)]
+
+
+def _survey_of(place: Path, options: dict[str, Any]) -> CorpusSurvey:
+    corpus = options.get("corpus")
+    if corpus is None:
+        return CorpusSurvey(place, str(options["type"]), options)
+    return CorpusSurvey(place, USES[use_of_texts(corpus)], options, note=describe_corpus(corpus))
 
 
 ORDER = (

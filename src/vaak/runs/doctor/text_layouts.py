@@ -5,10 +5,11 @@ from __future__ import annotations
 import glob
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from vaak.core.splits import SPLITS
 from vaak.core.storage.text_lines import open_utf8
 
 LANGUAGES: dict[str, str] = {
@@ -90,17 +91,28 @@ def find_classes(files: Sequence[Path], root: Path) -> dict[Path, str] | None:
     return {folder: f"{glob.escape(str(folder))}/*{own[0].suffix}" for folder in sorted(folders)}
 
 
+def use_of_texts(corpus: Mapping[str, Any]) -> str:
+    """Return the task that texts read with these options are for.
+
+    >>> use_of_texts({"type": "text"}), use_of_texts({"type": "tsv", "source_column": "en"})
+    ('lm', 'seq2seq')
+    """
+    if corpus["type"] == "folders" or "label_columns" in corpus:
+        return "classification"
+    return "seq2seq" if "source_column" in corpus or any(key.endswith("_target") for key in corpus) else "lm"
+
+
 def describe_corpus(corpus: dict[str, Any]) -> str:
     """Return which columns, files or folders are what, by the options that change it; nothing for plain texts.
 
     >>> describe_corpus({"type": "files", "text_column": "Text", "label_columns": ["Label"], "train": ["a.csv"]})
     "text_column is 'Text', label_columns is 'Label'"
     """
-    if "train_target" in corpus:
-        first = f"{Path(corpus['train'][0]).name} (train), targets {Path(corpus['train_target'][0]).name}"
-        return f"sources are the lines of {first} (train_target); exchange them for the other direction"
+    if targets := [key for key in corpus if key.endswith("_target")]:
+        source, target = (Path(corpus[key][0]).name for key in (targets[0].removesuffix("_target"), targets[0]))
+        return f"sources are the lines of {source}, targets those of {target} ({targets[0]})"
     if corpus["type"] == "folders":
-        names = sorted({Path(one).parent.name for one in corpus["train"]})
+        names = sorted({Path(one).parent.name for one in next(corpus[split] for split in SPLITS if split in corpus)})
         return f"the names of {len(names)} folders are the labels: {', '.join(names[:10])}"
     named = {key: value for key, value in corpus.items() if key.endswith(("_column", "_columns"))}
     if named:

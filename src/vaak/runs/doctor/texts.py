@@ -17,7 +17,7 @@ from vaak.core.splits import SPLITS
 from vaak.core.storage.spreadsheets import SPREADSHEETS
 from vaak.core.storage.tables import Table, is_table
 from vaak.runs.doctor.columns import NAMES, find_columns, look_at, plain_name, rank_of_name
-from vaak.runs.doctor.text_layouts import find_classes, find_language, find_parallel, language_in
+from vaak.runs.doctor.text_layouts import find_classes, find_language, find_parallel, language_in, use_of_texts
 from vaak.text.corpora.labelled import read_named
 from vaak.text.corpora.parallel import read_rows, script_of_texts
 from vaak.text.corpora.readers import find_files, json_entries, read_documents, read_records
@@ -233,7 +233,7 @@ def texts_of(corpus: dict[str, Any], split: str) -> Iterator[ReadText]:
     """Yield the texts of a split, blank ones too."""
     files = find_files(corpus[split], split)
     text = corpus.get("text_column", "text")
-    if "train_target" in corpus or "source_column" in corpus:
+    if use_of_texts(corpus) == "seq2seq":
         yield from _pairs(corpus, split, files)
     elif corpus["type"] == "folders":
         for path in files:
@@ -249,7 +249,7 @@ def texts_of(corpus: dict[str, Any], split: str) -> Iterator[ReadText]:
 
 
 def _pairs(corpus: dict[str, Any], split: str, files: list[Path]) -> Iterator[ReadText]:
-    others = [find_files(corpus[f"{split}_target"], f"{split}_target")] if "train_target" in corpus else []
+    others = [find_files(corpus[f"{split}_target"], f"{split}_target")] if f"{split}_target" in corpus else []
     columns = _Sides(corpus.get("source_column", ""), corpus.get("target_column", ""))
     for row in read_rows(list(zip(files, *others, strict=True)), corpus["type"], columns):
         yield ReadText((row.sources or ("",))[0], target=(row.targets or ("",))[0])
