@@ -91,44 +91,60 @@ def phonemes(
     from vaak.cli.output import print_or_write
     from vaak.config.base import from_options
     from vaak.text.speech.processor import PhonemeProcessor
+    from vaak.text.speech.unspoken import Unspoken
 
     processor = PhonemeProcessor(from_options(FrontEndConfig, front_end, "vaak phonemes"))
     texts, where = texts_of(text)
     problems: list[str] = []
+    unspoken = Unspoken()
+
+    def leave_out(index: int, symbols: tuple[str, ...]) -> None:
+        unspoken.add(symbols, where(index))
 
     def note(index: int, error: DataError) -> None:
         if len(texts) == 1:
             raise DataError(f"{where(index)}: {error}") from error
         problems.append(f"{where(index)}: {error}")
 
-    found = (_normalised if normalised_only else _phonemize)(processor, texts, note)
+    found = (_normalised if normalised_only else _phonemize)(processor, texts, note, leave_out)
     print_or_write((json.dumps(one, ensure_ascii=False) if as_json else _line(one) for one in found), output)
     for problem in problems:
         print(problem, file=sys.stderr)
+    if unspoken.counts:
+        print(unspoken, file=sys.stderr)
     if problems:
         raise typer.Exit(2)
 
 
+Note = Callable[[int, DataError], None]
+LeaveOut = Callable[[int, tuple[str, ...]], None]
+"""Called with the index of a text, and what of it isn't spoken."""
+
+
 def _normalised(
-    processor: PhonemeProcessor, texts: list[str], note: Callable[[int, DataError], None]
+    processor: PhonemeProcessor, texts: list[str], note: Note, leave_out: LeaveOut
 ) -> Iterator[dict[str, Any]]:
     for index, text in enumerate(texts):
         try:
-            yield {"text": text, "normalised": processor.normalise(text)}
+            lost: list[str] = []
+            yield {"text": text, "normalised": processor.normalise(text, (), lost)}
+            leave_out(index, tuple(lost))
         except DataError as error:
             note(index, error)
             yield {"text": text, "normalised": ""}
 
 
 def _phonemize(
-    processor: PhonemeProcessor, texts: list[str], note: Callable[[int, DataError], None]
+    processor: PhonemeProcessor, texts: list[str], note: Note, leave_out: LeaveOut
 ) -> Iterator[dict[str, Any]]:
     for first in range(0, len(texts), AT_ONCE):
         some = texts[first : first + AT_ONCE]
-        for text, one in zip(some, _process_texts(processor, some, first, note), strict=True):
+        processed = _process_texts(processor, some, first, note)
+        for index, (text, one) in enumerate(zip(some, processed, strict=True), first):
             if one is None:
                 yield {"text": text, "normalised": "", "symbols": [], "ids": []}
             else:
+                leave_out(index, one.unspoken)
                 yield {"text": text, "normalised": one.normalised, "symbols": one.symbols, "ids": one.ids}
 
 

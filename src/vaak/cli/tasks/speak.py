@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from vaak.audio.audio_file import SpeechFile
     from vaak.tasks.batches import Done
     from vaak.tasks.tts.predict import Sentence, Speaker, SpokenText, Unspeakable
+    from vaak.text.speech.unspoken import Unspoken
 
 
 @on_a_run
@@ -47,6 +48,7 @@ def speak(
     """
     from vaak.tasks.tts.predict import SpokenText
     from vaak.text.speech.ssml import is_ssml
+    from vaak.text.speech.unspoken import Unspoken
 
     if plot is not None and plot.suffix.lower() != ".png":
         raise UserError(f"--plot: {plot}: expected a file that ends in .png")
@@ -61,7 +63,8 @@ def speak(
     speaker = opened.task.speaker(opened.model)
     sentences: list[Sentence] = []
     problems: list[tuple[str, Unspeakable]] = []
-    parts = speaker.sentences((SpokenText(*one) for one in spoken), batch_size)
+    unspoken = Unspoken()
+    parts = _counted(speaker.sentences((SpokenText(*one) for one in spoken), batch_size), unspoken)
     create_folder(output.parent if output.suffix else output)
     outputs = [(output, spoken)]
     if not output.suffix:
@@ -74,8 +77,22 @@ def speak(
     for place, one in problems:
         done = "left out; the rest is spoken" if one.rest_is_spoken else "not spoken"
         print(f"{place}: {one.message} ({done})", file=sys.stderr)
+    if unspoken.counts:
+        print(unspoken, file=sys.stderr)
     if any(not one.rest_is_spoken for _, one in problems):
         raise typer.Exit(2)
+
+
+def _counted(
+    parts: Iterator[tuple[SpokenText, Sentence] | Done[SpokenText]], unspoken: Unspoken
+) -> Iterator[tuple[SpokenText, Sentence] | Done[SpokenText]]:
+    """The parts; the symbols of each text that no rule reads are added to ``unspoken``."""
+    from vaak.tasks.batches import Done
+
+    for one in parts:
+        if isinstance(one, Done):
+            unspoken.add(tuple(one.source.unspoken), one.source.where)
+        yield one
 
 
 def _draw(path: Path, sentences: list[Sentence], frame_shift: float) -> None:

@@ -10,6 +10,7 @@ FOLDER/
 from __future__ import annotations
 
 import json
+import logging
 import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -37,9 +38,12 @@ from vaak.nn.speech.flow_matching import row_draws
 from vaak.tasks.base import pad_rows
 from vaak.tasks.tts.recordings import aligned_symbols, phones_of
 from vaak.text.speech.processor import PhonemeProcessor, Processed
+from vaak.text.speech.unspoken import Unspoken
 
 if TYPE_CHECKING:
     from lhotse.cut import Cut
+
+log = logging.getLogger("vaak")
 
 LINES, USED = "utterances.jsonl", "used.bin"
 AT_ONCE = 256
@@ -118,9 +122,11 @@ def write_utterances(
     """
     folder.mkdir(parents=True, exist_ok=True)
     ids = {symbol: number for number, symbol in enumerate(processor.symbols)}
-    notes = _RecordMaker(processor, audio, with_durations, left_out, ids)
+    notes = _RecordMaker(processor, audio, with_durations, left_out, ids, Unspoken())
     with writing_lines(folder / LINES) as lines:
         store = write_cuts(folder / "cuts", _written_cuts(cuts, lines, notes))
+    if notes.unspoken.counts:
+        log.warning("%s: of the texts, %s", folder.name, notes.unspoken)
     storage = audio.model_copy(update={"storage_path": str(folder / "features")})
     try:
         features = extract_cuts(store, storage, "cpu", skip_bad=left_out.skip_bad)
@@ -145,6 +151,7 @@ class _RecordMaker(NamedTuple):
     left_out: LeftOut
     ids: dict[str, int]
     """Ids of the processor's symbols."""
+    unspoken: Unspoken
 
     def of(self, cuts: Sequence[Any]) -> Iterator[tuple[Any, UtteranceRecord]]:
         """The lines of some utterances, without those that can't be used."""
@@ -153,13 +160,14 @@ class _RecordMaker(NamedTuple):
                 if isinstance(processed, DataError):
                     raise processed
                 yield cut, self._line(cut, processed)
+                self.unspoken.add(processed.unspoken, cut.id)
             except DataError as error:
                 self.left_out.bad(DataError(f"{describe(cut)}: {error}"))
 
     def _process_texts(self, texts: Sequence[str]) -> list[Processed | DataError]:
         """All texts as symbols; where one is wrong, each alone."""
         try:
-            return [*self.processor.process_all(texts)]
+            return [*self.processor.process_all(texts, pictures=True)]
         except DataError as error:
             return [error] if len(texts) == 1 else [one for text in texts for one in self._process_texts([text])]
 

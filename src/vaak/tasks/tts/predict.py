@@ -96,6 +96,8 @@ class Speech:
     sentences: tuple[Sentence, ...] = field(compare=False)
     seconds_taken: float = field(compare=False)
     unspeakable: tuple[Unspeakable, ...] = ()
+    unspoken: tuple[str, ...] = ()
+    """Symbols that no rule reads."""
 
     @property
     def duration(self) -> float:
@@ -130,6 +132,8 @@ class SpokenText:
     text: str
     where: str = ""
     unspeakable: list[Unspeakable] = field(default_factory=list)
+    unspoken: list[str] = field(default_factory=list)
+    """Symbols that no rule reads."""
 
 
 class Part(NamedTuple):
@@ -202,7 +206,7 @@ class Speaker:
             made = Speech(
                 one.source.text, samples, self.sampling_rate, self.mel.frame_shift, tuple(sentences), one.seconds
             )
-            yield replace(made, unspeakable=tuple(one.source.unspeakable))
+            yield replace(made, unspeakable=tuple(one.source.unspeakable), unspoken=tuple(one.source.unspoken))
             sentences = []
 
     def sentences(
@@ -229,7 +233,7 @@ class Speaker:
             if span.manner.pitch and not self.model.config.pitch:
                 raise DataError("SSML: the model predicts no pitch; train with model.pitch: true, or leave pitch out")
             try:
-                found = self._speakable(span.text, text.unspeakable, marks)
+                found = self._speakable(span.text, text, marks)
             except DataError as error:
                 if self.options.on_unspeakable == "error" or len(spans) == 1:
                     raise
@@ -243,10 +247,10 @@ class Speaker:
         yield from parts[:-1]
         yield parts[-1]._replace(tail=tail)
 
-    def _speakable(self, text: str, unspeakable: list[Unspeakable], marks: Marks) -> list[Processed]:
-        """Return each sentence of a text in symbols, without what can't be spoken."""
+    def _speakable(self, text: str, source: SpokenText, marks: Marks) -> list[Processed]:
+        """Return each sentence of a text in symbols, without what can't be spoken, which its ``source`` gets."""
         try:
-            return self._process_text(text, marks)
+            return self._process_text(text, marks, source)
         except DataError as error:
             if self.options.on_unspeakable == "error":
                 raise
@@ -254,23 +258,26 @@ class Speaker:
         found: list[Processed] = []
         for sentence in unnormalised_sentences(text):
             try:
-                found += self._process_text(sentence, marks)
+                found += self._process_text(sentence, marks, source)
             except DataError as error:
-                rest = self._without_unknown(sentence, marks) if self.options.on_unspeakable == "drop" else []
-                unspeakable.append(Unspeakable(str(error), rest_is_spoken=bool(rest)))
+                rest = self._without_unknown(sentence, marks, source) if self.options.on_unspeakable == "drop" else []
+                source.unspeakable.append(Unspeakable(str(error), rest_is_spoken=bool(rest)))
                 found += rest
         if not found:
             raise nothing
         return found
 
-    def _process_text(self, text: str, marks: Marks) -> list[Processed]:
-        plain = self.processor.normalise(text, marks.phonemes)
-        return self.processor.process_all(divided(plain) or [text], marks.phonemes)
+    def _process_text(self, text: str, marks: Marks, source: SpokenText) -> list[Processed]:
+        unspoken: list[str] = []
+        plain = self.processor.normalise(text, marks.phonemes, unspoken)
+        found = self.processor.process_all(divided(plain) or [text], marks.phonemes)
+        source.unspoken += unspoken
+        return found
 
-    def _without_unknown(self, sentence: str, marks: Marks) -> list[Processed]:
+    def _without_unknown(self, sentence: str, marks: Marks, source: SpokenText) -> list[Processed]:
         """A sentence without the characters that can't be read; nothing if it can't be spoken even so."""
         try:
-            return self._process_text(self.processor.without_unknown(sentence, marks.phonemes), marks)
+            return self._process_text(self.processor.without_unknown(sentence, marks.phonemes), marks, source)
         except DataError:
             return []
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 
 from vaak.text.speech.dates_and_times import SHORT_DAYS
-from vaak.text.speech.words import cardinal, digits, ordinal, table, words
+from vaak.text.speech.words import DIGITS, cardinal, digits, ordinal, table, words
 
 TITLES = table(
     """
@@ -27,7 +27,7 @@ ABBREVIATIONS = table(
     Dept=Department Assn=Association Univ=University Ave=Avenue Blvd=Boulevard Rd=Road Hwy=Highway Pkwy=Parkway
     Ln=Lane vs=versus etc=et_cetera viz=namely cf=compare approx=approximately dept=department est=established
     incl=including al=al misc=miscellaneous Tel=Telephone
-    tel=telephone govt=government vol=volume Vol=Volume vols=volumes Vols=Volumes
+    tel=telephone govt=government pct=percent vol=volume Vol=Volume vols=volumes Vols=Volumes
     """
 )
 """With a full stop; what follows may be a new sentence."""
@@ -58,7 +58,7 @@ _WEEKDAY = re.compile(
     r"|(?:Sat|Sun)(?=\.(?:[,;:)–-]|\s(?:and|or|to|through|from|at|morning|afternoon|evening|night)\b)))\.(?!\w)"
 )
 _NUMBERED = re.compile(
-    rf"(?<![\w.])({'|'.join(BEFORE_NUMBERS)})\.?\s?(?=#?[0-9]|[IVX]+\b|[A-Z]{{1,3}}-?\d)|(№)\s?(?=\d)"
+    rf"(?<![\w.])({'|'.join(BEFORE_NUMBERS)})\.?\s?(?=#?[0-9]|[IVX]+\b|(?:{'|'.join(DIGITS)})\b|[A-Z]{{1,3}}-?\d)|(№)\s?(?=\d)"
 )
 _STREET = re.compile(r"(?<=[a-z0-9]) (St|Dr|Pl|Ct|Sq)\.?(?=\s*$|[,;:!?)]|\s+(?:[a-z]|[NSEW][.EW]?\b|Apt|Suite))")
 _STREETS = {"St": "Street", "Dr": "Drive", "Pl": "Place", "Ct": "Court", "Sq": "Square"}
@@ -125,10 +125,12 @@ SYMBOLS = (
     ×=times ÷=divided_by ±=plus_or_minus −=minus √=the_square_root_of ∞=infinity §=section ¶=paragraph ©=copyright
     ®= ™= °=degrees %=percent $=dollars £=pounds €=euros ¥=yen ¢=cents ₹=rupees ₩=won ₽=rubles α=alpha β=beta
     γ=gamma δ=delta π=pi μ=mu Ω=ohm ‰=per_mille ²=squared ³=cubed №=number #=number
+    ★=star ☆=star ⭐=star
     """
     )
+    | table("₿=bitcoins ₺=liras ₴=hryvnias ₫=dong ₱=pesos ₦=naira ₪=shekels ฿=baht ৳=taka")
     | {"=": "equals", "\\": "backslash"}
-    | dict.fromkeys("_`′″·•†‡¹", "")
+    | dict.fromkeys("_`′″·•●▪■◦‣►†‡¹", "")
 )
 """The name of a symbol; empty where it is not spoken."""
 SPOKEN_AS_WORDS = words(
@@ -187,6 +189,16 @@ def symbols(text: str) -> str:
         text = pattern.sub(said, text)
     text = _SLASH.sub(" slash ", text).replace("/", " ")
     return _SYMBOL.sub(lambda match: f" {SYMBOLS[match[0]]} ", text)
+
+
+def find_unspoken(text: str) -> list[str]:
+    """The symbols of a text that ``symbols`` leaves out.
+
+    >>> find_unspoken("a * b © ™ ---- ####")
+    ['*', '™', '####']
+    """
+    repeated = [match[0] for match in _REPEATED.finditer(text)]
+    return [one for one in _REPEATED.sub(" ", text) if SYMBOLS.get(one) == "" and one != "`"] + repeated
 
 
 def letters(text: str) -> str:
@@ -269,6 +281,8 @@ _SOVEREIGN = re.compile(rf"\b({'|'.join(SOVEREIGNS)}) (?:(?=[VX]|I[IVX])({_SMALL
 _NAME = re.compile(rf"\b([A-Z][a-z]+) (?=[IVX]{{2}})({_SMALL})\b('s)?\.?(?!\w)")
 _WORLD_WAR = re.compile(r"\bWW ?(?:(II|2)|(?:I|1))(?!\w)")
 _CENTURY = re.compile(rf"\b(?=[IVX])({_SMALL})(?:th)?(?=[ -]century\b)")
+_ITEM = re.compile(r"^\(?(?=[ivx]{2})((?:x{0,3})(?:ix|iv|v?i{0,3}))[.)](?=\s)")
+"""Of a list."""
 _VALUES = {"I": 1, "V": 5, "X": 10, "L": 50, "C": 100, "D": 500, "M": 1000}
 
 
@@ -280,6 +294,7 @@ def roman_numerals(text: str) -> str:
     """
     text = _WORLD_WAR.sub(lambda match: f"World War {'two' if match[1] else 'one'}", text)
     text = _CENTURY.sub(lambda match: ordinal(value_of(match[1])), text)
+    text = _ITEM.sub(lambda match: f"{cardinal(value_of(match[1].upper()))}.", text)
     text = _HEADING.sub(_read_heading, text)
     text = _SOVEREIGN.sub(_sovereign, text)
     return _NAME.sub(_sovereign, text)
@@ -318,6 +333,7 @@ Not those that are English words: a space is more often missing ("the end.It was
 SAID = table(
     """
     .=dot /=slash -=dash :=colon @=at ?=question_mark &=and #=hash %=percent +=plus ~=tilde ,=comma !=bang
+    \\=backslash $=dollar *=star ;=semicolon |=bar
     """
 ) | {"_": "underscore", "=": "equals"}
 STATES = table(
@@ -338,6 +354,11 @@ _URL = re.compile(
     rf"|\b(?:[a-z0-9](?:[\w-]{{0,61}}\w)?\.){{1,8}}(?:{'|'.join(ENDINGS)})\b(?:/[^\s<>\"']*[^\s<>\"'.,;:!?)\]])?{_AFTER}",
     re.IGNORECASE | re.ASCII,
 )
+_PORT = re.compile(r"\b((?:[a-z][\w-]*\.)*[a-z][\w-]*):(\d{2,5})\b(?![:.]\d)")
+_IP = re.compile(r"(?<![\w.])(\d{1,3})\.(\d{1,3})\.(\d{1,3})\.(\d{1,3})(?::(\d{2,5}))?(?![\w.]\w)")
+_DRIVE = re.compile(r"(?<!\w)([A-Z]):(\\[^\s<>\"']*[^\s<>\"'.,;:!?)\]])")
+_FILES = "py|txt|csv|pdf|jpg|png|md|json|ya?ml|html?|zip|docx?|xlsx?|mp[34]|wav|js|sh|exe|cfg|log"
+_PATH = re.compile(rf"(?<![\w/.])/(?:[\w.-]+/)+[\w.-]*\w|(?<![\w/])(?=[\w-]*[A-Za-z_])[\w-]+\.(?:{_FILES})\b", re.ASCII)
 _SCHEME = re.compile(r"^(?:https?|ftp)://", re.IGNORECASE)
 _HASHTAG = re.compile(r"(?<!\w)#([A-Za-z]\w*)", re.ASCII)
 _USER = re.compile(r"(?<!\w)@([A-Za-z]\w*)", re.ASCII)
@@ -359,8 +380,20 @@ def addresses(text: str) -> str:
     )
     text = _EMAIL.sub(lambda match: spoken(match[0]), text)
     text = _URL.sub(lambda match: _SCHEME.sub("", match[0]) and spoken(_SCHEME.sub("", match[0])), text)
+    text = _IP.sub(_read_ip, text)
+    text = _PORT.sub(lambda match: f"{match[1]} colon {digits(match[2])}", text)
+    text = _DRIVE.sub(lambda match: f"{match[1]} colon {spoken(match[2])}", text)
+    text = _PATH.sub(lambda match: spoken(match[0]), text)
     text = _HASHTAG.sub(lambda match: f"hashtag {_HUMPS.sub(' ', match[1])}", text)
     return _USER.sub(lambda match: f"at {_HUMPS.sub(' ', match[1])}", text)
+
+
+def _read_ip(match: re.Match[str]) -> str:
+    """An address of four bytes and its port; what has a larger number is a version."""
+    if any(int(part) > 255 for part in match.groups()[:4]) or not any(len(part) > 1 for part in match.groups()[:4]):
+        return match[0]
+    said = " dot ".join(cardinal(int(part)) for part in match.groups()[:4])
+    return f"{said} colon {digits(match[5])}" if match[5] else said
 
 
 def spoken(address: str) -> str:

@@ -22,13 +22,21 @@ MONTH = f"(?:{'|'.join(MONTHS)})"
 _DAY = r"(?:[12]\d|3[01]|0?[1-9])"
 _SHORT_MONTH = re.compile(
     rf"\b({'|'.join(SHORT_MONTHS)})(?:\.(?=,?\s+\d)|(?=,?\s+\d{{1,2}}\b(?!:))|\.(?=\s*$))(?![a-z])"
-    rf"|(?<=\d )({'|'.join(SHORT_MONTHS)})\b\.?(?=,?\s+\d{{4}})"
+    rf"|(?:(?<=\d )|(?<=\d(?:st|nd|rd|th) ))({'|'.join(SHORT_MONTHS)})\b\.?(?=,?\s+\d{{4}}|[.,;!?]?$)"
+    rf"|(?<=\d-)({'|'.join(SHORT_MONTHS)})(?=-\d{{4}})"
+    rf"|\b({'|'.join(SHORT_MONTHS)})(?=\s['’]\d\d\b)"
 )
-_SHORT_DAY = re.compile(rf"\b({'|'.join(SHORT_DAYS)})(?:\.,?|,)(?=\s+(?:{MONTH}|\d))")
+_SHORT_DAY = re.compile(
+    rf"\b({'|'.join(SHORT_DAYS)})(?:\.,?|,|)(?=\s+(?:{MONTH}|\d{{1,2}}(?:st|nd|rd|th)? {MONTH}))"
+    rf"|(?<![\w-])({'|'.join(SHORT_DAYS)})(?:\.,?|,)(?=\s+\d)"
+)
 _ISO = re.compile(
     r"(?<![\d/.-])(1\d{3}|20\d\d|21\d\d)([-/])(1[0-2]|0?[1-9])\2([12]\d|3[01]|0?[1-9])(?!\d|[/.-]\d)(?:T(?=\d))?"
 )
 _NUMERIC = re.compile(r"(?<![\d/.-])(\d{1,2})([/.-])(\d{1,2})\2(\d{4}|\d\d)(?![\d/-]|\.\d)")
+_DAYS = re.compile(rf"\b({'|'.join(SHORT_DAYS)})\.?\s?[-–]\s?({'|'.join(SHORT_DAYS)})\b\.?(?!\w)")
+_NAMED = re.compile(rf"(?<![\d-])({_DAY})-({MONTH})-(\d{{4}})(?![\d-])")
+_ON = re.compile(r"(?<=\b[Oo]n )(\d{1,2})/(\d{1,2})(?![/\d]|\.\d)|(?<=\b[Dd]ue )(\d{1,2})/(\d{1,2})(?![/\d]|\.\d)")
 _MONTH_YEAR = re.compile(rf"\b({MONTH},?(?: (?:{_DAY}(?:st|nd|rd|th)?),?)? )([12]\d{{3}})\b(?![,.]\d)")
 _DAY_MONTH = re.compile(rf"\b(?<![\d.,:/£$€-])({_DAY}) ({MONTH})(?=,? [12]\d{{3}}\b)")
 
@@ -49,7 +57,7 @@ ZONES = table(
     """
 )
 _AFTER_TIME = re.compile(rf"(\d|(?<![A-Za-z])[AaPp]\.?[Mm]\.?)(\s)({'|'.join(ZONES)})\b")
-_DURATION = re.compile(r"(?<![\w.,])(?:\d+\s?(?:d|h|hrs?|m|min|s|sec)\b\s?|\d+(?:d|h|m|s)(?=\d)){2,}(?![\w.])")
+_DURATION = re.compile(r"(?<![\w.,])(?:\d+\s?(?:d|h|hrs?|m|min|s|sec)\b\s?|\d+(?:d|h|m|s)(?=\d)){2,}(?!\w|\.\d)")
 _DURATION_PART = re.compile(r"(\d+)\s?([dhms])[a-z]*")
 _OF_DURATION = table("d=day h=hour m=minute s=second")
 _CENTURY_DECADE = re.compile(r"\b([12]\d)(\d0)(?:'s|s)\b")
@@ -76,8 +84,11 @@ def dates_and_times(text: str) -> str:
     >>> dates_and_times("From 2024-03-05 to 12/25/1999, in the 1960s.")
     'From March fifth, twenty twenty-four to December twenty-fifth, nineteen ninety-nine, in the nineteen sixties.'
     """
-    text = _SHORT_MONTH.sub(lambda match: SHORT_MONTHS[match[1] or match[2]], text)
-    text = _SHORT_DAY.sub(lambda match: f"{SHORT_DAYS[match[1]]},", text)
+    text = _SHORT_MONTH.sub(lambda match: SHORT_MONTHS[next(filter(None, match.groups()))], text)
+    text = _SHORT_DAY.sub(lambda match: f"{SHORT_DAYS[match[1] or match[2]]},", text)
+    text = _DAYS.sub(lambda match: f"{SHORT_DAYS[match[1]]} to {SHORT_DAYS[match[2]]}", text)
+    text = _NAMED.sub(lambda match: f"{ordinal(int(match[1]))} {match[2]} {match[3]}", text)
+    text = _ON.sub(_day_and_month, text)
     text = _ISO.sub(lambda match: spoken_date(int(match[1]), int(match[3]), int(match[4])), text)
     text = _NUMERIC.sub(_numeric, text)
     text = _DAY_MONTH.sub(lambda match: f"{ordinal(int(match[1]))} {match[2]}", text)
@@ -125,6 +136,13 @@ def _is_time(match: re.Match[str]) -> bool:
     """Return whether a time of day ends where the name of a zone begins."""
     before = match.string[max(0, match.start(2) - 12) : match.start(2)]
     return re.search(r"(?:\d:[0-5]\d(?::[0-5]\d)?|\d\s?[AaPp]\.?\s?[Mm]\.?)$", before) is not None
+
+
+def _day_and_month(match: re.Match[str]) -> str:
+    """``On 5/6``: the month comes first unless it can't."""
+    first, second = (int(one) for one in match.groups() if one is not None)
+    month, day = (second, first) if first > 12 else (first, second)
+    return f"{MONTHS[month - 1]} {ordinal(day)}" if 1 <= month <= 12 and 1 <= day <= 31 else match[0]
 
 
 def _numeric(match: re.Match[str]) -> str:

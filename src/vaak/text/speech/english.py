@@ -15,10 +15,20 @@ import unicodedata
 from collections.abc import Container
 
 from vaak.core.errors import DataError
-from vaak.text.speech.abbreviations import abbreviations, addresses, letters, roman_numerals, symbols
+from vaak.text.speech.abbreviations import (
+    abbreviations,
+    addresses,
+    find_unspoken,
+    letters,
+    roman_numerals,
+    symbols,
+)
 from vaak.text.speech.dates_and_times import dates_and_times
-from vaak.text.speech.figures import VULGAR, money, numerals, units
-from vaak.text.speech.words import table
+from vaak.text.speech.figures import CURRENCIES, VULGAR, money, numerals, units
+from vaak.text.speech.identifiers import compile_cues, read_after, read_digits
+from vaak.text.speech.operators import GREEK, READ, greek_name, operators
+from vaak.text.speech.unspoken import leave_out_markup
+from vaak.text.speech.words import digits, table
 
 FOLDED = table(
     """
@@ -32,8 +42,9 @@ FOLDED = table(
     **dict.fromkeys("¡¿", ""),
 }
 """Characters that are read as others."""
-KEPT = frozenset("£€¥₹₩₽¢°–—…′″×÷±≈≠≤≥−§¶©®™²³¹½¼¾⅓⅔⅛⅜⅝⅞·•†‡√∞αβγδπμΩ№")
+KEPT = READ | frozenset("£€¥₹₩₽¢°–—…′″×÷±≈≠≤≥−§¶●▪■◦‣►©®™²³¹½¼¾⅓⅔⅛⅜⅝⅞·•†‡√∞αβγδπμΩ№‰")
 """Characters outside ASCII that a rule reads; the Greek ones are read by name."""
+KEPT |= {one for mark in CURRENCIES for one in mark if not one.isascii()}
 ACCENTED = re.compile(r"\b(?:r[ée]sumé|exposé|rosé|pâté|lamé)s?\b", re.IGNORECASE)
 """Words that without their accents are others; they keep them."""
 _RESUME = re.compile(r"\b(r)e(?=sumé)", re.IGNORECASE)
@@ -56,7 +67,9 @@ def cleaned(text: str, *, drop_unknown: bool = False, kept: Container[str] = ())
     """
     if text.isascii() and text.isprintable():
         return _SPACES.sub(" ", text).strip()
-    text = _RESUME.sub(r"\1é", unicodedata.normalize("NFC", text))
+    text = unicodedata.normalize("NFC", text)
+    text = GREEK.sub(lambda found: f" {greek_name(found[0])} ", text)
+    text = _RESUME.sub(r"\1é", text)
     accented = {index for word in ACCENTED.finditer(text) for index in range(*word.span())}
     found: list[str] = []
     foreign: dict[str, None] = {}
@@ -108,15 +121,55 @@ def _folded(character: str) -> str | None:
     return plain if plain.isascii() and plain else None
 
 
-RULES = (addresses, dates_and_times, money, abbreviations, roman_numerals, units, numerals, symbols, letters)
-OF_FIGURES = (dates_and_times, money, units, numerals)
+_NUMBER_WORDS = r"no\.?|No\.?|number|ID|#|is|was|to"
+CUES = (
+    compile_cues(
+        r"PINs?|OTP|CVV|ISBN(?:-1[03])?:?|ISSN|SSN|IMEI|PNR|UPC|EAN|[Aa]adhaar|A/C|[Aa]ccount|[Pp]asscode|[Pp]assword|"
+        r"(?:[Pp]ost(?:al)?|[Aa]ccess|[Aa]rea|[Dd]ialling|[Vv]erification|[Ss]ecurity|[Tt]he|[Yy]our) code|"
+        r"(?:[Zz]ip|ZIP|PIN)(?: [Cc]ode)?|[Cc]ard ending(?: in| with)?",
+        r"[Oo]rder|[Cc]ase|[Tt]icket|[Ii]nvoice|[Rr]eference|[Rr]ef\.?|[Pp]assport|[Ss]erial|[Tt]racking|[Cc]ustomer|"
+        r"[Bb]ooking|[Rr]egistration|[Ll]icen[cs]e|[Cc]ard|[Mm]ember(?:ship)?|[Uu]ser|[Ii]tem",
+        _NUMBER_WORDS,
+    ),
+    compile_cues(
+        r"[Nn]umber|[Pp]hone|[Tt]elephone|[Mm]obile|[Ll]andline|[Ff]ax|[Tt]el\.?|[Cc]all|[Dd]ial|[Rr]ing|[Tt]ext|WhatsApp",
+        r"[Oo]ur|[Mm]y",
+        _NUMBER_WORDS,
+        least=7,
+    ),
+)
+"""Words before a number that is read digit by digit."""
+
+
+def _numbers_by_digit(text: str) -> str:
+    for cues in CUES:
+        text = read_after(text, cues, digits, "")
+    return read_digits(text, digits, "")
+
+
+RULES = (
+    addresses,
+    operators,
+    _numbers_by_digit,
+    dates_and_times,
+    money,
+    abbreviations,
+    roman_numerals,
+    units,
+    numerals,
+    symbols,
+    letters,
+)
+OF_FIGURES = (_numbers_by_digit, dates_and_times, money, units, numerals)
 """Rules that change nothing in a text without figures."""
 _FIGURE = re.compile(rf"[0-9{''.join(VULGAR)}]")
 _SPACE_BEFORE = re.compile(r"\s+(?=[,;:!?)…]|\.(?!\w))|(?<=\()\s+")
 
 
-def normalise(text: str, kept: Container[str] = ()) -> str:
+def normalise(text: str, kept: Container[str] = (), unspoken: list[str] | None = None) -> str:
     """``text`` as it is spoken: words and punctuation, without figures and symbols; characters ``kept`` stay.
+
+    Symbols that no rule reads are added to ``unspoken``.
 
     Letters that are read by their names are single capitals.
 
@@ -125,9 +178,10 @@ def normalise(text: str, kept: Container[str] = ()) -> str:
     >>> normalise("Dr. Roe paid £372 on Oct. 18, 1939, at 11:40 a.m.")
     'Doctor Roe paid three hundred seventy-two pounds on October eighteen, nineteen thirty-nine, at eleven forty A M.'
     """
-    text = cleaned(text, kept=kept)
-    figures = _FIGURE.search(text)
+    text = cleaned(leave_out_markup(text, unspoken), kept=kept)
     for rule in RULES:
-        if figures or rule not in OF_FIGURES:
+        if rule is symbols and unspoken is not None:
+            unspoken.extend(find_unspoken(text))
+        if rule not in OF_FIGURES or _FIGURE.search(text):
             text = rule(text)
     return _SPACE_BEFORE.sub("", _SPACES.sub(" ", text)).strip()

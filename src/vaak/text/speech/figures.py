@@ -59,8 +59,25 @@ CURRENCIES = {
     "Rs": Currency("rupee", "rupees", "paisa", "paise"),
     "₩": Currency("won", "won"),
     "₽": Currency("ruble", "rubles", "kopeck", "kopecks"),
+    "₿": Currency("bitcoin", "bitcoins"),
+    "₺": Currency("lira", "liras"),
+    "₴": Currency("hryvnia", "hryvnias"),
+    "₫": Currency("dong", "dong"),
+    "₱": Currency("peso", "pesos"),
+    "₦": Currency("naira", "naira"),
+    "₪": Currency("shekel", "shekels"),
+    "฿": Currency("baht", "baht"),
+    "৳": Currency("taka", "taka"),
+    "CHF": Currency("Swiss franc", "Swiss francs", "rappen", "rappen"),
+    "SGD": Currency("Singapore dollar", "Singapore dollars", "cent", "cents"),
+    "AED": Currency("dirham", "dirhams"),
+    "CNY": Currency("yuan", "yuan"),
+    "SEK": Currency("Swedish krona", "Swedish kronor"),
+    "NOK": Currency("Norwegian krone", "Norwegian kroner"),
+    "PLN": Currency("zloty", "zloty"),
 }
 CODES = {"USD": "US$", "EUR": "€", "GBP": "£", "JPY": "¥", "INR": "₹", "CAD": "C$", "AUD": "A$", "KRW": "₩", "RUB": "₽"}
+CODES |= {code: code for code in ("CHF", "SGD", "AED", "CNY", "SEK", "NOK", "PLN")}
 MAGNITUDES = table(
     """
     k=thousand K=thousand m=million M=million mn=million mm=million b=billion B=billion bn=billion tn=trillion
@@ -175,6 +192,12 @@ UNITS = table(
     rpm=revolution_per_minute/revolutions_per_minute bpm=beat_per_minute/beats_per_minute
     sq_ft=square_foot/square_feet sq._ft.=square_foot/square_feet sq_mi=square_mile sq._mi.=square_mile
     in=inch/inches qt=quart tbsp=tablespoon tsp=teaspoon cu_ft=cubic_foot/cubic_feet
+    J=joule N=newton kN=kilonewton K=kelvin kΩ=kiloohm MΩ=megaohm Ω=ohm dL=deciliter dl=deciliter mol=mole
+    mmol=millimole ng=nanogram fl_oz=fluid_ounce fl._oz.=fluid_ounce GPa=gigapascal MPa=megapascal
+    mbar=millibar/millibars mW=milliwatt GW=gigawatt MJ=megajoule
+    mmHg=millimeter_of_mercury/millimeters_of_mercury px=pixel fps=frame_per_second/frames_per_second
+    mV=millivolt ppm=part_per_million/parts_per_million ppb=part_per_billion/parts_per_billion Wh=watt_hour
+    Ah=amp_hour
     °C=degree_Celsius/degrees_Celsius °_C=degree_Celsius/degrees_Celsius °F=degree_Fahrenheit/degrees_Fahrenheit
     °_F=degree_Fahrenheit/degrees_Fahrenheit °=degree
     """
@@ -182,7 +205,7 @@ UNITS = table(
 """Unit → its name; the plural is separated by a slash where it isn't the name with an s."""
 ATTACHED_ONLY = frozenset(("s", "h", "in", "bit", "cal"))
 """Units that after a whole number and a space are more often something else."""
-CAPITALS = frozenset(("W", "V", "L"))
+CAPITALS = frozenset(("W", "V", "L", "J", "N", "K"))
 """Units that after a whole number and a space may be an initial or a direction: 1026 W Main."""
 _SQUARED = {"²": "square", "2": "square", "³": "cubic", "3": "cubic"}
 _UNIT = "|".join(re.escape(unit) for unit in sorted(UNITS, key=len, reverse=True))
@@ -193,6 +216,9 @@ _MEASURE = re.compile(
     rf"(?P<sign>(?<![\w.%°)])[-−])?(?<![\w.,/])(?P<amount>{NUMBER})"
     rf"(?:\s?(?:{_UNIT})?\s?(?:-|–|to\b)\s?(?P<to>{NUMBER}))?(?P<gap>[\s-]?)(?P<unit>{_UNIT})(?P<power>[²³]|(?<=m)[23])?(?![\w/²³])"
 )
+_PER_UNIT = re.compile(rf"(?<![\w.,])({NUMBER})\s?({_UNIT})([²³]?)/({_UNIT})([²³]?)(?![\w/²³])")
+_WITH_VULGAR = re.compile(rf"(?<![\w.,])(\d+\s?[½¼¾⅓⅔⅛⅜⅝⅞])\s?(?!(?:in|s|h|m)\b)({_UNIT})(?![\w/²³])")
+_SECONDS = re.compile(r"[.?!]?$|[,;:!?)]|\s+[a-z]")
 _NO_NAME = re.compile(r"[.?!]?$|[,;:!?)]|\s+[a-z(]")
 _PER = re.compile(r"(?<=[a-z])/(?=(?:day|night|week|month|year|hour|minute|second|person|mile|kilometer|unit)\b)")
 _FEET_INCHES = re.compile(r"(?<![\w.])(\d{1,3})\s?['′]\s?(\d{1,2}(?:\.\d+)?)\s?(?:\"|″|'')")
@@ -212,6 +238,8 @@ def units(text: str) -> str:
     'five kilograms at twenty degrees Celsius, sixty miles per hour, zero point five percent, a ten kilometer run'
     """
     text = _SCIENTIFIC.sub(_scientific, text)
+    text = _PER_UNIT.sub(_measure_per_unit, text)
+    text = _WITH_VULGAR.sub(_measure_with_vulgar, text)
     text = _TIMES.sub(" by ", text)
     text = _FRACTION_OF_INCH.sub(r"/\1 inch", text)
     text = _ANGLE.sub(_angle, text)
@@ -232,16 +260,35 @@ def _scientific(match: re.Match[str]) -> str:
     return f"{said} {UNITS[match[7]].partition('/')[2] or UNITS[match[7]] + 's'}" if match[7] else said
 
 
+def _measure_per_unit(match: re.Match[str]) -> str:
+    """``50 mg/dL``; a quotient that has a name of its own (km/h) is left to it."""
+    amount, above, power, below, power_below = match.groups()
+    if f"{above}/{below}{power_below}" in UNITS:
+        return match[0]
+    several = _name_amount(amount, _raise_unit(UNITS[above], power))
+    return f"{several} per {_raise_unit(UNITS[below], power_below).partition('/')[0]}"
+
+
+def _raise_unit(names: str, power: str) -> str:
+    one, _, many = names.partition("/")
+    return f"{_SQUARED[power]} {one}/{_SQUARED[power]} {many or one + 's'}" if power else names
+
+
+def _measure_with_vulgar(match: re.Match[str]) -> str:
+    one, _, many = UNITS[match[2]].partition("/")
+    return f"{match[1]} {many or one + 's'}"
+
+
 def _measure(match: re.Match[str]) -> str:
     unit, gap = match["unit"], match["gap"]
-    if gap and unit in ATTACHED_ONLY and "." not in match["amount"]:
+    of_time = unit in ("s", "h") and gap == " " and _SECONDS.match(match.string, match.end())
+    if gap and unit in ATTACHED_ONLY and "." not in match["amount"] and not of_time:
         return match[0]
     if gap and unit in CAPITALS and not _NO_NAME.match(match.string, match.end()):
         return match[0]
     names = UNITS[unit]
     if match["power"]:
-        one, _, many = names.partition("/")
-        names = f"{_SQUARED[match['power']]} {one}/{_SQUARED[match['power']]} {many or one + 's'}"
+        names = _raise_unit(names, match["power"])
     sign = "minus " if match["sign"] else ""
     if match["to"]:
         return f"{sign}{decimal(match['amount'])} to {_name_amount(match['to'], names, several=True)}"
@@ -301,7 +348,7 @@ _VERSION = re.compile(r"(?<![\w.])\d+(?:\.\d+){2,}(?!\w)")
 _ORDINAL = re.compile(rf"(?<![\w.,])({_FEW})(?:st|nd|rd|th)\b")
 _VULGAR = re.compile(rf"(\d+)?\s?([{''.join(VULGAR)}])")
 _MIXED = re.compile(r"(?<![\w./])(\d+)[ -](\d{1,2})/(\d{1,2})(?![\w/])")
-_FRACTION = re.compile(r"(?<![\w./,])(\d{1,3})/(\d{1,3})(?![\w/]|\.\d)(ths?\b)?")
+_FRACTION = re.compile(r"(?<![\w./,])(\d{1,3})/(\d{1,3})(?!(?!(?:th|rd)s?\b)\w|/|\.\d)((?:th|rd)s?\b)?")
 _YEARS = re.compile(r"(?<![\w.,$£€-])(1[1-9]\d\d|20\d\d)\s?[–-]\s?(?:(1[1-9]\d\d|20\d\d)|(\d\d))(?![\w-]|[.,]\d)")
 _RANGE = re.compile(rf"(?<![\w.,/-])({_FEW}|\d+\.\d+)(?:\s?–\s?|-)({_FEW}|\d+\.\d+)(?![\w/-]|[.,]\d)")
 _RATIO = re.compile(r"(?<![\w:.])(\d+):(\d+)(?![\w:])")

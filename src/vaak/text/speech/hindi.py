@@ -8,14 +8,13 @@ for पंद्रह and हज़ार, which are more usual now. Of 15/8/19
 from __future__ import annotations
 
 import re
-import unicodedata
 from collections.abc import Callable
 
+from vaak.text.speech import hindi_forms
+from vaak.text.speech.identifiers import read_after, read_digits
 from vaak.text.speech.words import table, words
 
-
-def _nfc(text: str) -> str:
-    return unicodedata.normalize("NFC", text)
+_nfc = hindi_forms.nfc
 
 
 SMALL = words(
@@ -47,24 +46,12 @@ _ROOTS = {1: "पहल", 2: "दूसर", 3: "तीसर", 4: "चौथ", 
 _ENDINGS = table("वाँ=ा वां=ा वा=ा वीं=ी वी=ी वें=े वे=े ला=ा ली=ी ले=े रा=ा री=ी रे=े था=ा थी=ी थे=े ठा=ा ठी=ी ठे=े")
 """Endings of ordinals in figures (5वाँ, 1ला), and those of their irregular words."""
 _CURRENCIES = table("$=डॉलर €=यूरो £=पाउंड ¥=येन")
-_MEASURES = {
-    _nfc(written): _nfc(said)
-    for written, said in table(
-        "किमी=किलोमीटर कि.मी.=किलोमीटर km=किलोमीटर किग्रा=किलोग्राम कि.ग्रा.=किलोग्राम kg=किलोग्राम सेमी=सेंटीमीटर cm=सेंटीमीटर "
-        "मिमी=मिलीमीटर mm=मिलीमीटर °C=डिग्री_सेल्सियस °=डिग्री %=प्रतिशत"
-    ).items()
-}
-_ABBREVIATIONS = {
-    _nfc(written): _nfc(said)
-    for written, said in table("डॉ.=डॉक्टर डा.=डॉक्टर प्रो.=प्रोफ़ेसर पं.=पंडित सं.=संख्या ई.=ईस्वी").items()
-}
 _SYMBOLS = {
     one: f" {_nfc(said)} "
     for one, said in table("&=और +=प्लस @=ऐट ×=गुणा ÷=भाग %=प्रतिशत °=डिग्री #=हैश /=बटा ₹=रुपये $=डॉलर €=यूरो £=पाउंड").items()
-} | {"=": " बराबर ", "*": " ", "|": " "}
-_LETTER = r"[\w\u0900-\u0963\u0966-\u097f]"
-_BEGINS, _ENDED = f"(?<!{_LETTER})", f"(?!{_LETTER})"
-"""The borders of a word: signs of vowels are no word characters to ``re``."""
+} | {"=": " बराबर "}
+_SYMBOLS |= dict.fromkeys(hindi_forms.DROPPED, " ")
+_BEGINS, _ENDED = hindi_forms.BEGINS, hindi_forms.ENDED
 _N = r"(?<![\d.,])(?P<number>\d+(?:,\d+)*(?:\.\d+)?)"
 
 
@@ -163,10 +150,7 @@ _SCALE = _nfc(rf"(?P<scale>\s*(?:हज़ार|हजार|लाख|कर�
 _ENDS = "|".join(sorted(_ENDINGS, key=len, reverse=True))
 Rule = tuple[re.Pattern[str], Callable[[re.Match[str]], str]]
 RULES: tuple[Rule, ...] = (
-    (
-        re.compile("|".join(rf"{_BEGINS}{re.escape(one)}" for one in _ABBREVIATIONS)),
-        lambda found: f"{_ABBREVIATIONS[found[0]]} ",
-    ),
+    (re.compile("\x02(\\d{4})\x03"), lambda found: year(int(found[1]))),
     (
         re.compile(r"(?<![\d/.-])(\d{1,2})([/.-])(\d{1,2})\2(\d{4})(?![\d/-])"),
         lambda found: date(found[1], found[3], found[4]) or found[0],
@@ -200,10 +184,6 @@ RULES: tuple[Rule, ...] = (
         lambda found: ordinal(int(found[1]), found[2]),
     ),
     (
-        re.compile(rf"{_N}\s*(?P<unit>{'|'.join(map(re.escape, sorted(_MEASURES, key=len, reverse=True)))}){_ENDED}"),
-        lambda found: f"{decimal(found['number'])} {_MEASURES[found['unit']]}",
-    ),
-    (
         re.compile(rf"{_BEGINS}(?<!-){_N}\s*[-–]\s*(?P<to>\d+(?:,\d+)*)(?![\d-])"),
         lambda found: f"{decimal(found['number'])} से {decimal(found['to'])}",
     ),
@@ -213,12 +193,20 @@ RULES: tuple[Rule, ...] = (
 """What is written, and how it is said, the longest forms first."""
 
 
-def in_words(text: str) -> str:
+def in_words(text: str, unspoken: list[str] | None = None) -> str:
     """Text in Devanagari, Latin script and ASCII digits, its figures and symbols in words.
+
+    Symbols that no rule reads are added to ``unspoken``.
 
     >>> in_words("15/08/1947 को 5वाँ, ₹2.50 और 10:30 बजे")
     'पंद्रह अगस्त उन्नीस सौ सैंतालीस को पाँचवाँ, दो रुपये पचास पैसे और दस बजकर तीस मिनट'
     """
+    text = hindi_forms.apply(hindi_forms.ADDRESSES, text)
+    text = hindi_forms.apply(hindi_forms.WORDS, text)
+    text = read_digits(read_after(text, hindi_forms.CUES, digits, _nfc("प्लस")), digits, _nfc("प्लस"))
+    text = hindi_forms.apply(hindi_forms.FIGURES, text)
+    if unspoken is not None:
+        unspoken.extend(hindi_forms.find_unspoken(text))
     for pattern, said in RULES:
         text = pattern.sub(said, text)
     return re.sub(r"\s+", " ", text).strip()

@@ -17,7 +17,9 @@ from typing import Literal
 from vaak.core.errors import DataError
 from vaak.text.speech import hindi
 from vaak.text.speech.english import FOLDED, shown
+from vaak.text.speech.hindi_forms import READ, with_full_stops
 from vaak.text.speech.phonemes.alphabets import PUNCTUATION
+from vaak.text.speech.unspoken import leave_out_markup
 
 READ_AS = {
     **{one: other for one, other in FOLDED.items() if not other.isalpha()},
@@ -40,6 +42,8 @@ JOINERS = "\u200c\u200d"
 """Format characters that change how a word is read: they don't join or join the letters around them."""
 SIGNS = "%&+=@#*/°$£€¥₹×÷½¼¾|_-"
 """Signs that are read in words, or parted from."""
+GAPS = "|_"
+"""Signs that part words without being read."""
 _SPACES = re.compile(r"\s+")
 _SPACE_BEFORE = re.compile(r"\s+(?=[,;:!?)…]|\.(?!\w))|(?<=\()\s+")
 _NUMBER = re.compile(r"(?<![\w.,])\d+(?:[.,]\d+)*(?![\w])")
@@ -75,19 +79,39 @@ def cleaned(text: str, *, drop_unknown: bool = False, kept: Container[str] = ())
     return _SPACES.sub(" ", "".join(found)).strip()
 
 
-def normalise(text: str, language: str, kept: Container[str] = ()) -> str:
+def normalise(text: str, language: str, kept: Container[str] = (), unspoken: list[str] | None = None) -> str:
     """``text`` as it is spoken in a language of espeak-ng. Raises DataError as ``cleaned``.
+
+    Symbols that nothing reads, such as those of markup, are added to ``unspoken``.
 
     >>> normalise("Ich habe 21 Bücher.", "de"), normalise("मेरे पास २१ किताबें हैं।", "hi")
     ('Ich habe einundzwanzig Bücher.', 'मेरे पास इक्कीस किताबें हैं.')
     """
-    text = cleaned(text, kept=kept)
+    text = leave_out_markup(text, unspoken)
     if language == "hi":
-        text = hindi.in_words(text)
-    elif (library := _in_num2words(language)) is not None:
+        text = cleaned(with_full_stops(text), kept=_Either(kept, READ))
+        return _tidied(hindi.in_words(text, unspoken))
+    text = cleaned(text, kept=kept)
+    if unspoken is not None:
+        unspoken.extend(one for one in text if one in GAPS)
+    if (library := _in_num2words(language)) is not None:
         text = _MONEY.sub(lambda found: _money(found, library) or found[0], text)
         text = _NUMBER.sub(lambda found: _number(found[0], library), text)
+    return _tidied(text)
+
+
+def _tidied(text: str) -> str:
     return _SPACE_BEFORE.sub("", _SPACES.sub(" ", text)).strip()
+
+
+class _Either:
+    """What is in one of two."""
+
+    def __init__(self, *both: Container[str]) -> None:
+        self._both = both
+
+    def __contains__(self, one: object) -> bool:
+        return any(one in part for part in self._both)
 
 
 @lru_cache

@@ -10,7 +10,7 @@ import importlib.metadata
 import json
 import re
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -44,6 +44,7 @@ from vaak.text.speech.phonemes.pronunciation import (
     pronunciation_of,
     read_lexicon,
 )
+from vaak.text.speech.unspoken import leave_out_pictures
 
 PROCESSOR_FILE = "processor.json"
 """Its name in the prepared data of a run."""
@@ -64,6 +65,8 @@ class Processed:
     symbols: tuple[str, ...]
     ids: tuple[int, ...]
     is_phoneme: tuple[bool, ...]
+    unspoken: tuple[str, ...] = ()
+    """Symbols of the text that no rule reads."""
 
 
 class PhonemeProcessor:
@@ -105,16 +108,22 @@ class PhonemeProcessor:
         """Equal for processors that give equal ids for every text."""
         return fingerprint_of({**self._content(), "options": self.config.model_dump(exclude={"lexicon"})})
 
-    def normalise(self, text: str, kept: Container[str] = ()) -> str:
+    def normalise(
+        self, text: str, kept: Container[str] = (), unspoken: list[str] | None = None, *, pictures: bool = False
+    ) -> str:
         """The text as it is spoken; with ``normalise: false`` only its characters are brought into one form.
 
-        Characters that are ``kept`` stay. Raises DataError for letters of another script and for unknown symbols.
+        Characters that are ``kept`` stay. Symbols that no rule reads are added to ``unspoken``, among them emoji, with
+        ``pictures``; otherwise these are unknown. Raises DataError for letters of another script and for unknown
+        symbols.
         """
+        if pictures:
+            text = leave_out_pictures(text, unspoken)
         if not self.config.normalise:
             return self._cleaned(text, kept=kept)
         if self.config.is_english:
-            return normalise(text, kept)
-        return languages.normalise(text, self.config.language, kept)
+            return normalise(text, kept, unspoken)
+        return languages.normalise(text, self.config.language, kept, unspoken)
 
     def without_unknown(self, text: str, kept: Container[str] = ()) -> str:
         """The text without characters that can't be read."""
@@ -142,8 +151,10 @@ class PhonemeProcessor:
         """
         return self.process_all([text])[0]
 
-    def process_all(self, texts: Sequence[str], phonemes: Mapping[str, str] | None = None) -> list[Processed]:
-        """``process`` of each text, with the synthesiser loaded once for all.
+    def process_all(
+        self, texts: Sequence[str], phonemes: Mapping[str, str] | None = None, *, pictures: bool = False
+    ) -> list[Processed]:
+        """``process`` of each text, with the synthesiser loaded once for all; with ``pictures``, emoji are unspoken.
 
         A character that ``phonemes`` has, of no other use, is a word spoken so (ARPAbet or IPA).
         """
@@ -151,7 +162,10 @@ class PhonemeProcessor:
         for mark, spoken in (phonemes or {}).items():
             if any(mark in text for text in texts):
                 given[mark] = (self.symbols_of_phonemes(spoken),)
-        normalised = [self.normalise(text, given) for text in texts]
+        unspoken: list[list[str]] = [[] for _ in texts]
+        normalised = [
+            self.normalise(text, given, found, pictures=pictures) for text, found in zip(texts, unspoken, strict=True)
+        ]
         if self.config.is_english:
             parts = [with_senses(pieces(text, given)) for text in normalised]
         else:
@@ -165,7 +179,8 @@ class PhonemeProcessor:
             remembered.clear()
         remembered.update(found)
         return [
-            self._assembled(text, plain, part, said) for text, plain, part in zip(texts, normalised, parts, strict=True)
+            replace(self._assembled(text, plain, part, said), unspoken=tuple(lost))
+            for text, plain, part, lost in zip(texts, normalised, parts, unspoken, strict=True)
         ]
 
     def encode(self, text: str) -> list[int]:

@@ -31,7 +31,9 @@ FIRST_MARK, LAST_MARK = 0xE000, 0xF8FF
 """Unicode's private use area, of which each pronunciation of a text takes one character."""
 MARKS = frozenset(map(chr, range(FIRST_MARK, LAST_MARK + 1)))
 LONGEST_BREAK = 60.0
-_INLINE = re.compile(r"\[\[(.*?)\]\]", re.DOTALL)
+_INLINE = re.compile(r"(?<![\w\]\)])\[\[(?!\s*[\d.,:;+*/=<>-][\d\s.,:;+*/=<>-]*\]\])(.*?)\]\]", re.DOTALL)
+"""Not an index (x[[0]]) or a list of numbers ([[1, 2]])."""
+_SSML = re.compile(r"\s*<(?:speak[\s>/]|\?xml[\s?])")
 _WORD = re.compile(r"[^\W\d_]+(?:['’][^\W\d_]+)*")
 
 
@@ -106,7 +108,8 @@ def spans_of(text: str, marks: Marks) -> list[Span]:
 
 
 def is_ssml(text: str) -> bool:
-    return text.lstrip().startswith(("<speak", "<?xml"))
+    """Return whether a text is SSML, rather than one that begins with ``<speaker>`` or another tag."""
+    return _SSML.match(text) is not None
 
 
 RATES = {"x-slow": 0.5, "slow": 0.75, "medium": 1.0, "default": 1.0, "fast": 1.25, "x-fast": 1.75}

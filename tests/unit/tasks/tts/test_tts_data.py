@@ -220,6 +220,13 @@ def test_an_unknown_speaker_in_validation_is_said_when_it_is_read(corpus: Path):
         task.dataset("valid").example(0, np.random.default_rng(0))
 
 
+def test_symbols_that_are_not_spoken_are_counted_and_named(corpus: Path, caplog: pytest.LogCaptureFixture):
+    change_line(corpus, lambda line: label(line, text=f"{line['supervisions'][0]['text']} 😀 ™"))
+    task_of(corpus, "model.durations=learned").prepare()
+    [line] = [record.getMessage() for record in caplog.records if "not spoken" in record.getMessage()]
+    assert "2 symbols are not spoken: 😀 (1, first in" in line
+
+
 def test_a_corpus_without_texts_is_an_error(corpus: Path, tmp_path: Path):
     _, samples, phones = utterance(np.random.default_rng(0), 3)
     soundfile.write(tmp_path / "a.wav", samples, RATE)

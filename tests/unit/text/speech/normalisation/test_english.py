@@ -87,7 +87,7 @@ EXAMPLES = {
         "3 x 5 cards, 4×4": "three by five cards, four by four",
         "10%-15%, 5ft 4in, 9.58 s": "ten to fifteen percent, five feet four inches, nine point five eight seconds",
         "5 in. x 3 in., 2' x 4'": "five inches by three inches, two feet by four feet",
-        "3×10^8 m/s, E=mc²": "three by ten to the power of eight meters per second, E equals mc squared",
+        "3×10^8 m/s, E=mc²": "three times ten to the power of eight meters per second, E equals mc squared",
         "16 GB at 5 GHz": "sixteen gigabytes at five gigahertz",
         "40°26′46″": "forty degrees twenty-six minutes forty-six seconds",
     },

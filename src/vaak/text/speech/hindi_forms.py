@@ -1,0 +1,268 @@
+"""Hindi's written forms that come before its figures: abbreviations, addresses, identifiers, units, operators, powers.
+
+Each rule rewrites one kind; figures that it leaves are read by ``vaak.text.speech.hindi``. What has no reading, such as
+bullets, is left out and named.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Callable, Iterable
+
+from vaak.text.speech.identifiers import compile_cues
+from vaak.text.speech.operators import LOWERED, RAISED
+from vaak.text.speech.words import table
+
+
+def nfc(text: str) -> str:
+    """The text composed, as what is read is."""
+    return unicodedata.normalize("NFC", text)
+
+
+def _words(pairs: str) -> dict[str, str]:
+    return {nfc(written): nfc(said) for written, said in table(pairs).items()}
+
+
+def _any(written: Iterable[str]) -> str:
+    return "|".join(re.escape(one) for one in sorted(written, key=len, reverse=True))
+
+
+LETTER = r"[\w\u0900-\u0963\u0966-\u097f]"
+BEGINS, ENDED = f"(?<!{LETTER})", f"(?!{LETTER})"
+"""The borders of a word: signs of vowels are no word characters to ``re``."""
+
+DOTTED = _words(
+    """
+    डॉ=डॉक्टर डा=डॉक्टर प्रो=प्रोफ़ेसर पं=पंडित सं=संख्या ई.पू=ईसा_पूर्व ई=ईस्वी मो=मोबाइल नं=नंबर म.नं=मकान_नंबर क्र=क्रमांक
+    पि.को=पिन_कोड पो.बॉ=पोस्ट_बॉक्स पो=पोस्ट जि=जिला तह=तहसील उ.प्र=उत्तर_प्रदेश म.प्र=मध्य_प्रदेश हि.प्र=हिमाचल_प्रदेश
+    आं.प्र=आंध्र_प्रदेश वि.सं=विक्रम_संवत दि=दिनांक ता=तारीख़ पृ=पृष्ठ कु=कुमारी स्व=स्वर्गीय ले=लेफ़्टिनेंट लि=लिमिटेड इं=इंजीनियर
+    इंजी=इंजीनियर मे=मेसर्स एड=एडवोकेट कं=कंपनी प्रा=प्राइवेट दू=दूरभाष फ़ो=फ़ोन फो=फ़ोन सोम=सोमवार मंगल=मंगलवार बुध=बुधवार
+    गुरु=गुरुवार बृह=बृहस्पतिवार शुक्र=शुक्रवार शनि=शनिवार रवि=रविवार जन=जनवरी फर=फ़रवरी फ़र=फ़रवरी अप्रै=अप्रैल अग=अगस्त
+    सित=सितंबर सितं=सितंबर अक्टू=अक्टूबर अक्तू=अक्टूबर नव=नवंबर नवं=नवंबर दिस=दिसंबर दिसं=दिसंबर
+    """
+)
+"""With a full stop, or with the sign ॰ (or a zero) in its place."""
+_AFTER_FIGURE = nfc("ई.पू|ई|जन|फर|फ़र|अप्रै|अग|सित|सितं|अक्टू|अक्तू|नव|नवं|दिस|दिसं")
+_BEFORE_FIGURE = _words("प्र=प्रश्न अ=अध्याय खं=खंड भा=भाग")
+UNITS = _words(
+    """
+    किमी=किलोमीटर कि.मी.=किलोमीटर km=किलोमीटर किग्रा=किलोग्राम कि.ग्रा.=किलोग्राम kg=किलोग्राम सेमी=सेंटीमीटर से.मी.=सेंटीमीटर
+    cm=सेंटीमीटर मिमी=मिलीमीटर मि.मी.=मिलीमीटर mm=मिलीमीटर मी.=मीटर m=मीटर मिली=मिलीलीटर मि.ली.=मिलीलीटर ml=मिलीलीटर
+    mL=मिलीलीटर ली.=लीटर L=लीटर ग्रा.=ग्राम g=ग्राम मिग्रा=मिलीग्राम मि.ग्रा.=मिलीग्राम mg=मिलीग्राम µm=माइक्रोमीटर μm=माइक्रोमीटर
+    µg=माइक्रोग्राम μg=माइक्रोग्राम nm=नैनोमीटर dL=डेसीलीटर °C=डिग्री_सेल्सियस °_C=डिग्री_सेल्सियस °F=डिग्री_फ़ारेनहाइट
+    °=डिग्री %=प्रतिशत ‰=प्रति_हज़ार
+    V=वोल्ट W=वॉट kW=किलोवॉट kWh=किलोवॉट_घंटा MW=मेगावॉट Hz=हर्ट्ज़ kHz=किलोहर्ट्ज़ MHz=मेगाहर्ट्ज़ GHz=गीगाहर्ट्ज़ KB=किलोबाइट
+    MB=मेगाबाइट GB=गीगाबाइट TB=टेराबाइट mAh=मिलीऐंपियर_घंटा dB=डेसिबल hPa=हेक्टोपास्कल h=घंटा घं.=घंटा मि.=मिनट मिन.=मिनट
+    min=मिनट से.=सेकंड सेकं.=सेकंड s=सेकंड ft=फुट फु.=फुट इं.=इंच हे.=हेक्टेयर क्वि.=क्विंटल
+    """
+)
+_NAMES = _words(
+    """
+    <=छोटा_है >=बड़ा_है ≤=छोटा_या_बराबर ≥=बड़ा_या_बराबर ≠=बराबर_नहीं ≈=लगभग ~=लगभग ±=प्लस_माइनस √=वर्गमूल ∞=अनंत →=से ←=से ⇒=तो
+    −=माइनस ∈=में ∪=संघ ∩=सर्वनिष्ठ ∑=योग ∴=इसलिए §=धारा ©=कॉपीराइट №=नंबर ^=की_घात \\=बैकस्लैश ✓=सही ✔=सही ¥=येन ¢=सेंट
+    α=अल्फ़ा β=बीटा γ=गामा δ=डेल्टा Δ=डेल्टा ∆=डेल्टा ε=एप्सिलॉन θ=थीटा λ=लैम्डा μ=म्यू µ=म्यू π=पाई ρ=रो σ=सिग्मा Σ=सिग्मा τ=टाऊ φ=फ़ाई
+    ω=ओमेगा Ω=ओम
+    """
+)
+DROPPED = "*|_•●▪■◦‣►®™†‡"
+"""What isn't spoken where no rule takes it."""
+VULGAR = table("⅓=1/3 ⅔=2/3 ⅛=1/8 ⅜=3/8 ⅝=5/8 ⅞=7/8 ⅕=1/5 ⅖=2/5 ⅗=3/5 ⅘=4/5 ⅙=1/6 ⅚=5/6")
+READ = frozenset((*_NAMES, *DROPPED, *VULGAR, *RAISED, *LOWERED, *"★☆⭐‰"))
+"""Characters that are read here."""
+_SAID = _words(
+    """
+    .=डॉट @=ऐट /=स्लैश -=डैश :=कोलन ?=प्रश्नचिह्न &=और #=हैश %=प्रतिशत +=प्लस ~=टिल्ड
+    """
+) | {"_": nfc("अंडरस्कोर"), "=": nfc("बराबर")}
+_PIECE = re.compile(r"[A-Za-z]+|[0-9]+|.")
+_HUMPS = re.compile(r"(?<=[a-z])(?=[A-Z])|_")
+CUES = compile_cues(
+    nfc(
+        r"पिन ?कोड|पिन|ओ\.?टी\.?पी\.?|OTP|PIN|PNR|IFSC|आधार|कोड|ट्रेन|गाड़ी|पासवर्ड|खाता|खाते|पीएनआर|दिल्ली|फ़ोन|फोन|मोबाइल|"
+        r"दूरभाष|फ़ैक्स|टोल ?फ्री|हेल्पलाइन"
+    ),
+    nfc(r"बिल|ऑर्डर|रसीद|टिकट|केस|आईडी|पासपोर्ट|मेरा|हमारा|सदस्यता|पंजीकरण|रजिस्ट्रेशन|कार्ड"),
+    nfc(r"नंबर|नम्बर|नं\.?|संख्या|सं\.|क्रमांक|आईडी"),
+)
+_N = r"\d+(?:,\d+)*(?:\.\d+)?"
+_UNIT = _any(UNITS)
+_POSTPOSITION = nfc("में|तक|से|के|की|का|को|ईस्वी|ई॰|ई\\.|ईसवी")
+_SIGNS = {"USD": "$", "EUR": "€", "GBP": "£"}
+_RAISED = f"[{''.join(RAISED)}]"
+_ENDINGS = "com|org|net|edu|gov|info|in|io|ai|uk|us|co"
+
+
+def address(text: str) -> str:
+    """An address piece by piece.
+
+    >>> address("jo@mail.com")
+    ' jo ऐट mail डॉट com '
+    """
+    said = (piece if piece.isalnum() else _SAID.get(piece, "") for piece in _PIECE.findall(text.rstrip("/")))
+    return f" {' '.join(filter(None, said))} "
+
+
+def _measure(found: re.Match[str]) -> str:
+    unit, per, power = UNITS[found["unit"]], found["per"], found["power"]
+    raised = {"²": "वर्ग ", "³": "घन "}.get(power or "", "")
+    if per is not None:
+        per = nfc(f" प्रति {UNITS.get(per, per)}")
+    return f"{found['number']} {nfc(raised)}{unit}{per or ''}"
+
+
+def _power(found: re.Match[str]) -> str:
+    figures = "".join(RAISED[one] for one in found[0])
+    return nfc(f" की घात {figures.replace('-', 'माइनस ')} ")
+
+
+def _stars(found: re.Match[str]) -> str:
+    stars, missing = len(found[1]), len(found[2])
+    return nfc(f" {stars + missing} में से {stars} सितारे " if missing else f" {stars} सितारे ")
+
+
+Rule = tuple[re.Pattern[str], Callable[[re.Match[str]], str] | str]
+ADDRESSES: tuple[Rule, ...] = (
+    (re.compile(r"\b(?:https?|ftp)://([\w./?=&%#~:@+-]*[\w/])", re.ASCII), lambda found: address(found[1])),
+    (re.compile(r"(?<![\w.+-])[\w.+%-]+@[\w-]+(?:\.[\w-]+)+", re.ASCII), lambda found: address(found[0])),
+    (
+        re.compile(rf"\b(?:[A-Za-z0-9][\w-]*\.)+(?:{_ENDINGS})\b(?:/[\w./?=&%#~-]*\w)?", re.ASCII),
+        lambda found: address(found[0]),
+    ),
+    (re.compile(r"\b[A-Za-z_][\w-]*\.[a-z]{2,4}\d?\b", re.ASCII), lambda found: address(found[0])),
+    (
+        re.compile(r"(?<![\w.])(\d{1,3})\.(\d{1,3})\.(\d{1,3})\.(\d{1,3})(?![\w.]\w)"),
+        lambda found: nfc(" डॉट ").join(found.groups()),
+    ),
+    (re.compile(r"(?<!\w)#(?=\d)"), nfc("नंबर ")),
+    (re.compile(rf"(?<!\w)#((?!\d){LETTER}+)"), lambda found: nfc(f"हैशटैग {_HUMPS.sub(' ', found[1])}")),
+    (re.compile(rf"(?<!\w)@((?!\d){LETTER}+)"), lambda found: nfc(f"ऐट {_HUMPS.sub(' ', found[1])}")),
+)
+_SYLLABLE = "[\u0904-\u0939\u0958-\u0961][\u0900-\u0903\u093c\u093e-\u094d]{0,2}[\u0915-\u0939]?"
+WORDS: tuple[Rule, ...] = (
+    (
+        re.compile(nfc(rf"{BEGINS}({_any(key.replace('.', '. ') for key in DOTTED if '.' in key)})\.")),
+        lambda found: f"{found[1].replace(' ', '')}.",
+    ),
+    (
+        re.compile(rf"(?<!{LETTER})(?<!\d )(?<!\d)({_any(DOTTED)})\.(?!{LETTER}\.)"),
+        lambda found: f"{DOTTED[found[1]]} ",
+    ),
+    (
+        re.compile(rf"(?<=\d )({_AFTER_FIGURE})\."),
+        lambda found: f"{DOTTED[found[1]]} ",
+    ),
+    (re.compile(rf"{BEGINS}({_any(_BEFORE_FIGURE)})\.(?=\s?\d)"), lambda found: f"{_BEFORE_FIGURE[found[1]]} "),
+    (re.compile(nfc(r"(?:^|(?<=[.?!]\s))उ\.(?=\s)")), nfc("उत्तर ")),
+    (
+        re.compile(rf"{BEGINS}(?<!\d)(?<!\d )(?:{_SYLLABLE}\.){{2,}}"),
+        lambda found: found[0].replace(".", " ") + ("." if found.end() == len(found.string) else ""),
+    ),
+    (re.compile(nfc(rf"{BEGINS}और/या{ENDED}")), nfc("और या")),
+    (re.compile(r"(?<=[\u0900-\u097f])\s?[-–]\s?(\d{6})(?![\d,.-])"), lambda found: f" {' '.join(found[1])} "),
+    (re.compile(r"\b([A-Z]{2,})(\d{3,})([A-Z]?)\b"), lambda found: f"{found[1]} {' '.join(found[2])} {found[3]}"),
+)
+FIGURES: tuple[Rule, ...] = (
+    (re.compile(r"(?<=\d)/-"), " "),
+    (
+        re.compile(nfc(rf"(₹|रु\.?) ?({_N})\s?[-–~]\s?({_N})")),
+        lambda found: nfc(f"{found[2]} से {found[1]}{found[3]}"),
+    ),
+    (re.compile(nfc(rf"(₹ ?{_N})/(?=[\u0900-\u097f])")), lambda found: nfc(f"{found[1]} प्रति ")),
+    (re.compile(rf"\b(?:INR|Rs) ?({_N})"), r"₹\1"),
+    (re.compile(rf"\b(USD|EUR|GBP) ?({_N})"), lambda found: f"{_SIGNS[found[1]]}{found[2]}"),
+    (re.compile(nfc(rf"(?<![\d.,₹])({_N}) ?(?:रु(?:\.|{ENDED})|₹|INR\b)")), r"₹\1 "),
+    (re.compile(r"([★⭐]+)(☆*)"), _stars),
+    (re.compile(rf"(?<=\d)(?:{_RAISED}{{2,}}|[⁰¹⁴-⁹⁻]{_RAISED}*)(?![⁺⁻])|(?<=10)[²³]"), _power),
+    (re.compile(r"([¹²³⁴]?)([⁺⁻])"), lambda found: f" {RAISED.get(found[1], '')} {'+' if found[2] == '⁺' else '−'} "),
+    (re.compile(f"[{''.join(LOWERED)}]+"), lambda found: f" {''.join(LOWERED[one] for one in found[0])} "),
+    (
+        re.compile(nfc(rf"(?<=\d)({_UNIT})\s?[-–]\s?(?=\d)|(?<=\d )({_UNIT})\s?[-–]\s?(?=\d)")),
+        lambda found: nfc(f"{next(filter(None, found.groups()))} से "),
+    ),
+    (
+        re.compile(rf"(?<![\d.,/:-])({_N})\s?[-–~]\s?({_N})(?=\s?(?:{_UNIT}){ENDED})"),
+        lambda found: nfc(f"{found[1]} से {found[2]}"),
+    ),
+    (re.compile(r"(?<=\d)~(?=\d)"), nfc(" से ")),
+    (
+        re.compile(
+            nfc(
+                rf"(?<![\d.,:/])(?P<number>{_N})\s?(?P<unit>{_UNIT})(?P<power>[²³])?"
+                rf"(?:/(?P<per>[\u0900-\u097f]+|{_UNIT}))?(?!{LETTER}|[²³])"
+            )
+        ),
+        _measure,
+    ),
+    (re.compile(nfc(rf"(?<=वर्ग )(मी\.|मी{ENDED})")), nfc("मीटर")),
+    (re.compile(r"(?<=[a-z])/(?=[\u0900-\u097f])|(?<=[\u0900-\u097f])/(?=[\u0900-\u097f])"), nfc(" या ")),
+    (re.compile(r"(?<=[A-Za-z\d)])²"), nfc(" का वर्ग ")),
+    (re.compile(r"(?<=[A-Za-z\d)])³"), nfc(" का घन ")),
+    (re.compile(_RAISED), lambda found: f" {RAISED[found[0]].strip('()')} "),
+    (re.compile(r"(?<![\d/])(\d+) (\d{1,2}/\d{1,2})(?![\d/])"), lambda found: nfc(f"{found[1]} सही {found[2]}")),
+    (re.compile(f"[{''.join(VULGAR)}]"), lambda found: f" {VULGAR[found[0]]} "),
+    (re.compile(r"(?<![\d.\w])\.(\d+)(?![\d.])"), lambda found: nfc(f"दशमलव {' '.join(found[1])}")),
+    (
+        re.compile(nfc(rf"(?<![\d:.,])(1?\d|2[0-4])\.([0-5]\d)(?=\s*बजे{ENDED})")),
+        r"\1:\2",
+    ),
+    (
+        re.compile(r"(?<![\d:])(\d{1,2}):([0-5]\d):([0-5]\d)(?![\d:])"),
+        lambda found: nfc(f"{int(found[1])} घंटे {int(found[2])} मिनट {int(found[3])} सेकंड"),
+    ),
+    (re.compile(r"(?<=:\d\d)\s?[-–]\s?(?=\d{1,2}:\d\d)"), nfc(" से ")),
+    (re.compile(r"\b24\s?[x×]\s?7\b|\b24/7\b"), nfc("24 गुणा 7")),
+    (re.compile(r"(?<![\d:.])(\d{1,3}):(\d{1,3})(?=\s*(?:का अनुपात|के अनुपात)|$)(?<!:\d\d)"), r"\1 \2"),
+    (re.compile(nfc(r"(?<=मैं )<3(?!\w)")), nfc("दिल")),
+    (re.compile(r"(?<=\d )-(?= \d[^=]*=)"), nfc("माइनस")),
+    (re.compile(r"(?:(?<=[\d)])|(?<=\b[A-Za-z]))\s+\*\s+(?=[\d(]|[A-Za-z]\b)|(?<=\d)\*(?=\d)"), nfc(" गुणा ")),
+    (re.compile(r"(?<=\d)\s*[×x]\s*(?=10\b)"), " × "),
+    (re.compile(r"<="), " ≤ "),
+    (re.compile(r">="), " ≥ "),
+    (re.compile(r"!="), " ≠ "),
+    (re.compile(r"[-=]>"), " → "),
+    (re.compile(r"(?<![\d/.-])(\d{1,2})/(\d{1,2})/(\d\d)(?![\d/])"), lambda found: _short_date(found)),
+    (
+        re.compile(r"(?<![\d.,/-])(1[1-9]\d\d|20\d\d)\s?[-–]\s?(1[1-9]\d\d|20\d\d|\d\d)(?![\d,/-]|\.\d)"),
+        lambda found: f"\x02{found[1]}\x03 {nfc('से')} " + (f"\x02{found[2]}\x03" if len(found[2]) == 4 else found[2]),
+    ),
+    (
+        re.compile(rf"(?<![\d.,:/₹$€£-])(1[5-9]\d\d)(?=\s+(?:{_POSTPOSITION}){ENDED})"),
+        "\x02\\1\x03",
+    ),
+    (
+        re.compile(nfc(r"(?<=जन्म )(1[5-9]\d\d|20\d\d)(?!\d)|(?<=मृत्यु )(1[5-9]\d\d|20\d\d)(?!\d)")),
+        "\x02\\g<0>\x03",
+    ),
+    (re.compile(f"[{re.escape(''.join(_NAMES))}](?!\\s*[\\d₹€£$]*¥)"), lambda found: f" {_NAMES[found[0]]} "),
+)
+"""Years stand between U+0002 and U+0003, for ``hindi`` to read."""
+
+
+def _short_date(found: re.Match[str]) -> str:
+    day, month = int(found[1]), int(found[2])
+    return f"{day}/{month}/20{found[3]}" if 1 <= day <= 31 and 1 <= month <= 12 else found[0]
+
+
+_SIGN_OF_ABBREVIATION = re.compile(r"(?<=[\u0904-\u0963])[०॰](?![०-९\d])")
+
+
+def with_full_stops(text: str) -> str:
+    """The text with a full stop in place of the sign of abbreviations, for which a zero is often typed.
+
+    >>> with_full_stops("प्रो० शर्मा, डॉ॰ राव, १०")
+    'प्रो. शर्मा, डॉ. राव, १०'
+    """
+    return _SIGN_OF_ABBREVIATION.sub(".", text)
+
+
+def find_unspoken(text: str) -> list[str]:
+    """The symbols of a text that aren't spoken."""
+    return [one for one in text if one in DROPPED]
+
+
+def apply(rules: tuple[Rule, ...], text: str) -> str:
+    """The text after each of the rules."""
+    for pattern, said in rules:
+        text = pattern.sub(said, text)
+    return text

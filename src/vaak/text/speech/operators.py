@@ -1,0 +1,116 @@
+"""English operators, powers, formulas and ratings in words, before other rules take their figures for counts."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+
+from vaak.text.speech.figures import UNITS
+from vaak.text.speech.words import cardinal, table
+
+NAMES = table(
+    """
+    ∈=in ∉=not_in ∩=intersection ∪=union ∅=the_empty_set ∑=sum ∏=product ∫=the_integral ∂=partial ∇=del ∀=for_all
+    ∃=there_exists ⊂=a_subset_of ⊆=a_subset_of_or_equal_to ⊃=a_superset_of ∝=proportional_to ∠=angle
+    ⊥=perpendicular_to ∥=parallel_to ¬=not ∧=and ∨=or ∴=therefore ∵=because →=to ←=from ↔=to_and_from ⇒=implies
+    ⇔=if_and_only_if ≡=is_identical_to ∼=about ⋅=times ∙=times ≪=much_less_than ≫=much_greater_than ≅=about
+    ℃=degrees_Celsius ℉=degrees_Fahrenheit ✓=check ✔=check ✗=cross ✘=cross ↑=up ↓=down ✕=times ∆=delta
+    """
+)
+"""Symbols and their names, besides those of ``vaak.text.speech.abbreviations``."""
+RAISED = dict(zip("⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻⁼⁽⁾ⁿ", "0123456789+-=()n", strict=True))
+LOWERED = dict(zip("₀₁₂₃₄₅₆₇₈₉₊₋₌₍₎", "0123456789+-=()", strict=True))
+STARS = "★☆⭐"
+READ = frozenset((*NAMES, *RAISED, *LOWERED, *STARS))
+"""Characters that ``operators`` reads."""
+
+GREEK = re.compile(
+    r"(?<![\u0370-\u03ff\u1f00-\u1fff])(?![αβγδπμΩ])[\u0391-\u03a9\u03b1-\u03c9](?![\u0370-\u03ff\u1f00-\u1fff])"
+)
+"""A Greek letter by itself; several are a word of Greek."""
+
+
+def greek_name(letter: str) -> str:
+    """
+    >>> greek_name("λ"), greek_name("Σ")
+    ('lambda', 'sigma')
+    """
+    name = unicodedata.name(letter).removesuffix(" SYMBOL").rpartition(" ")[2].lower()
+    return "lambda" if name == "lamda" else name
+
+
+_FORMULAS = "NaCl|KCl|HCl|NaOH|KOH|HBr|NaF|KBr|AgCl|MgO|CaO|ZnO|FeO|CuO|SiC|GaN|GaAs|LiCl|NaBr|HCN|NaI|KI"
+_ELEMENTS = "U|Pu|Cs|Sr|Co|I|C|K|Th|Ra|Am|Po|Rn|Tc|H|He"
+_RAISED = f"[{''.join(RAISED)}]"
+_POWER = re.compile(
+    rf"(?<=\d)(?=[⁺⁻]|{_RAISED}{{2}}|[⁰¹⁴⁵⁶⁷⁸⁹ⁿ])({_RAISED}+)|(?<=10)([²³])|(?<=[a-z])([⁴⁵⁶⁷⁸⁹ⁿ]|⁻{_RAISED}+)"
+)
+_UNIT = "|".join(re.escape(one) for one in sorted(UNITS, key=len, reverse=True) if len(one) > 1 or one == "m")
+_POWER_OF_UNIT = re.compile(rf"(?<=10)({_RAISED}+)\s?({_UNIT})(?![\w/])")
+_CHARGE = re.compile(rf"(?<=[A-Za-z\d₀-₉\])])([¹²³⁴]?)([⁺⁻])(?!{_RAISED})")
+_OF_TEN = re.compile(r"(?<=\d)\s*[×xX·⋅]\s*(?=10(?:\^|[⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻]))")
+_RULES = (
+    (re.compile(r"(★+|⭐+)(☆*)"), lambda found: _rate(found)),
+    (_OF_TEN, lambda _: " times "),
+    (_CHARGE, lambda found: f" {found[1] and RAISED[found[1]]} {'plus' if found[2] == '⁺' else 'minus'} "),
+    (_POWER_OF_UNIT, lambda found: f" to the power of {_lowered(found[1])} {_plural(UNITS[found[2]])}"),
+    (_POWER, lambda found: f" to the power of {_lowered(found[1] or found[2] or found[3])} "),
+    (re.compile(rf"[{''.join(LOWERED)}]+"), lambda found: "".join(LOWERED[one] for one in found[0])),
+    (re.compile(rf"\b(?:{_FORMULAS})\b"), lambda found: " ".join(found[0].upper())),
+    (
+        re.compile(rf"\b({_ELEMENTS})-(\d{{2,3}})\b(?!-)"),
+        lambda found: f"{' '.join(found[1].upper())} {_isotope(found[2])}",
+    ),
+    (re.compile(r"\b(PM|AI|GPT|v|V|USB|HTML|HTTP) ?(\d+\.\d+)(?![\w.])"), r"\1 \2"),
+    (
+        re.compile(r"\b(I|[Ww]e|[Yy]ou|[Tt]hey|much) <3(?![\w.])(?! (?:\w+s|%))|(?<=[a-z!] )<3(?=$|[!.])"),
+        lambda found: f"{found[1] or ''} love",
+    ),
+    (re.compile(r"(?<=[\d)] )-(?= [\d(][^=]*=)"), "minus"),
+    (re.compile(r"(?:(?<=[\d)])|(?<=\b[A-Za-z]))\s+\*\s+(?=[\d(]|[A-Za-z]\b)|(?<=\d)\*(?=\d)"), " times "),
+    (re.compile(r"(?<=\d) × (?=\d[^=]*=)"), " times "),
+    (re.compile(r"(?<=[\w)\]])\s*!==?\s*(?=\S)"), " is not equal to "),
+    (re.compile(r"(?<=[\w)\]\s])<=>?(?=[\s\w(-])"), " less than or equal to "),
+    (re.compile(r"(?<=[\w)\]\s])>=(?=[\s\w(-])"), " greater than or equal to "),
+    (re.compile(r"(?<=\s)(?:<=|>=)$"), " equals "),
+    (re.compile(r"(?<=[\w)\]\s])(?:-{1,2}|=)>(?=\s)"), " to "),
+    (re.compile(r"(?<=[\w)\]])\s*={2,3}\s*(?=[\w(\"'])"), " equals "),
+    (re.compile(r"(?<=\s)&&(?=\s)"), " and "),
+    (re.compile(r"(?<=\s)\|\|(?=\s)"), " or "),
+    (re.compile(r"(?<![\d.,])(\d+)!(?=\s*[=+*/×÷)-])"), r"\1 factorial "),
+    (re.compile(r"(?<=\d)[~～](?=\d)"), " to "),
+    (re.compile(rf"(?![¹²³]){_RAISED}"), lambda found: f" {_lowered(found[0])} "),
+    (re.compile(f"[{''.join(NAMES)}]"), lambda found: f" {NAMES[found[0]]} "),
+)
+
+
+def operators(text: str) -> str:
+    """
+    >>> operators("6.02×10²³, a != b, Ca²⁺, H₂O, 6 × 7 = 42")
+    '6.02 times 10 to the power of 23 , a is not equal to b, Ca 2 plus , H2O, 6 times 7 = 42'
+    """
+    for pattern, said in _RULES:
+        text = pattern.sub(said, text)
+    return text
+
+
+def _rate(found: re.Match[str]) -> str:
+    """Stars of a rating; a single one, or one without those that are missing, is read alone."""
+    stars, missing = len(found[1]), len(found[2])
+    if missing:
+        return f" {cardinal(stars)} out of {cardinal(stars + missing)} stars "
+    return f" {cardinal(stars)} stars " if stars > 1 else " star "
+
+
+def _plural(names: str) -> str:
+    one, _, many = names.partition("/")
+    return many or f"{one}s"
+
+
+def _lowered(raised: str) -> str:
+    figures = "".join(RAISED[one] for one in raised)
+    return re.sub("[-+=()]", lambda one: {"-": "minus ", "+": "plus ", "=": "equals "}.get(one[0], ""), figures)
+
+
+def _isotope(number: str) -> str:
+    return number if len(number) < 3 else f"{number[0]} {number[1:]}"

@@ -1,0 +1,92 @@
+"""What of a text isn't spoken: pictures and marks of markup, which no rule reads, counted and named.
+
+A picture is a character that Unicode shows as an emoji: those of the planes above the first, those of the first that
+have this form by themselves, and any other that is followed by U+FE0F. Nobody
+reads them aloud; a symbol that means something (☃, ∮) is an error until it is replaced.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+
+MOST_NAMED = 8
+_ALONE = "⌚⌛⏩-⏬⏰⏳◽◾☔☕♈-♓♿⚓⚡⚪⚫⚽⚾⛄⛅⛎⛔⛪⛲⛳⛵⛺⛽✅✊✋✨❌❎❓-❕❗➕-➗➰➿⬛⬜⭕"
+"""Unicode's Emoji_Presentation in the first plane."""
+_JOINED = "\u200d\ufe0f\u20e3\U0001f3fb-\U0001f3ff\U000e0020-\U000e007f"
+_PICTURE = re.compile(rf"(?:[{_ALONE}\U0001f000-\U0001faff]|[©®\u2010-\u3299](?=\ufe0f))[{_JOINED}]*")
+_FACE = re.compile(r"(?<!\S)(?:[:;=][-'^o]?[)(\[\]DPp/\\|*]|[)(]-?[:;]|\^_?\^|:'\()(?=$|[\s.,!?])")
+"""Faces made of punctuation."""
+_TAG = re.compile(
+    r"</?(?:a|b|big|blockquote|br|code|del|div|em|font|h[1-6]|hr|i|img|ins|li|mark|ol|p|pre|q|s|small|span|strong|sub|sup"
+    r"|table|td|th|tr|u|ul)(?:\s+[a-z-]+\s*=\s*(?:\"[^\"<>]*\"|'[^'<>]*'))*\s*/?>",
+    re.IGNORECASE,
+)
+_LEADING = re.compile(r"^\s*(#{1,6}|>+)(?=\s)|^\s*(\[ \])(?=\s)")
+"""A heading, a quotation or an open box of Markdown."""
+_EMPHASIS = re.compile(r"(?<![\w*])(\*{1,3}|_{1,3}|~~)(?=[^\s*_~])([^*~]*?[^\s*_~])\1(?!\w)")
+
+
+class Unspoken:
+    """Counts of symbols that weren't spoken, with the first text of each."""
+
+    def __init__(self) -> None:
+        self.counts: Counter[str] = Counter()
+        self.first: dict[str, str] = {}
+
+    def add(self, symbols: tuple[str, ...], where: str) -> None:
+        """Count the symbols of a text, which is called ``where``."""
+        self.counts.update(symbols)
+        for one in symbols:
+            self.first.setdefault(one, where)
+
+    def __str__(self) -> str:
+        """Say how many there are, which are the most frequent, and where each is first.
+
+        >>> unspoken = Unspoken()
+        >>> unspoken.add(("*", "*"), "line 3")
+        >>> str(unspoken)
+        '2 symbols are not spoken: * (2, first in line 3)'
+        """
+        total, most = sum(self.counts.values()), self.counts.most_common(MOST_NAMED)
+        named = ", ".join(f"{one} ({times:,}, first in {self.first[one]})" for one, times in most)
+        more = len(self.counts) - len(most)
+        said = "1 symbol is" if total == 1 else f"{total:,} symbols are"
+        return f"{said} not spoken: {named}" + (f" and {more:,} more" if more else "")
+
+
+def leave_out_pictures(text: str, unspoken: list[str] | None = None) -> str:
+    """The text without pictures, which are added to ``unspoken``.
+
+    >>> found = []
+    >>> leave_out_pictures("So happy 😀👍🏽 ❤️", found).split(), found
+    (['So', 'happy'], ['😀', '👍🏽', '❤️'])
+    """
+    return _leave_out(_PICTURE, text, unspoken)
+
+
+def leave_out_markup(text: str, unspoken: list[str] | None = None) -> str:
+    """The text without HTML's tags, Markdown's headings and emphasis, and faces (:-); they are added to ``unspoken``.
+
+    What only resembles a tag, or stands between figures, stays.
+
+    >>> leave_out_markup("# One <b>two</b> a < b > c, **three** 2 * 3 * 4, x[0]")
+    '  One  two  a < b > c, three 2 * 3 * 4, x[0]'
+    """
+
+    def emphasised(match: re.Match[str]) -> str:
+        if unspoken is not None:
+            unspoken.extend((match[1], match[1]))
+        return match[2]
+
+    text = _leave_out(_FACE, _leave_out(_LEADING, text, unspoken), unspoken)
+    return _EMPHASIS.sub(emphasised, _leave_out(_TAG, text, unspoken))
+
+
+def _leave_out(pattern: re.Pattern[str], text: str, unspoken: list[str] | None) -> str:
+    def found(match: re.Match[str]) -> str:
+        if unspoken is not None:
+            unspoken.append(match[0].strip())
+        return " "
+
+    return pattern.sub(found, text)
