@@ -22,7 +22,8 @@ from pathlib import Path, PurePosixPath
 from typing import Any, ClassVar, NamedTuple
 
 from vaak.audio.audio_file import AUDIO
-from vaak.audio.corpora.json_manifest import TEXTS, json_lines
+from vaak.audio.corpora.entries import manifest_lines
+from vaak.audio.corpora.json_manifest import TEXTS
 from vaak.audio.corpora.layouts import LayoutReader, Line, Row, by_split
 from vaak.audio.corpora.lhotse_manifests import remarks_on
 from vaak.audio.cuts.reading import demand_harmless, lhotse_object
@@ -310,10 +311,13 @@ class SharReader(LayoutReader):
                 raise DataError(f"{cuts}: its recordings are missing, {tar.name}; copy it there, not compressed")
             others = {path.name.partition(".")[0] for path in part.iterdir()} - {"cuts", "recording"}
             members = members_of(tar)
-            for where, entry in json_lines(cuts):
+            for where, entry, problem in manifest_lines(cuts):
                 data, about = next(members, None), next(members, None)  # a recording, then its description
                 if data is not None and about is None:
                     raise DataError(f"{data.range.path}: nothing follows {data.name}; this is not a tar of Shar")
+                if problem is not None:
+                    yield Line(where, {}, problem=problem)
+                    continue
                 if data is None or about is None or data.name.rpartition(".")[0] != entry.get("id"):
                     instead = f"has {data.name}" if data else "ends"
                     raise DataError(f"{where}: {tar} {instead} where the recording of {entry.get('id')} is expected")

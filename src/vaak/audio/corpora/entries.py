@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import glob
+import json
 import os
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any, NamedTuple
 
 from vaak.audio.audio_file import AUDIO
 from vaak.audio.config import DatasetConfig
 from vaak.audio.cuts.recordings import ReadRecording
 from vaak.core.errors import DataError
 from vaak.core.splits import SPLITS
+from vaak.core.storage.tables import Table, is_table
+from vaak.core.storage.text_lines import open_utf8
 
 _NO_FILE = re.compile(r"^\s*\||\|\s*$|^pipe:|^[A-Za-z][\w+.-]+://")
 """Names that other programs run by a shell, or fetch."""
@@ -137,3 +141,56 @@ def demand_inside(path: Path, folders: Sequence[Path], where: str, name: str | N
         f"{where}: {called} is {outside} {its}, which is refused; if the audio may be there, add its folder to the "
         f"dataset: audio_root: [{real.parent}] (of vaak pipeline moe-asr, --audio-root {real.parent})"
     )
+
+
+NUMBERS = ("offset", "duration", "sampling_rate")
+
+
+class ManifestLine(NamedTuple):
+    """A line's place and object; ``problem`` where it is none, by which the object is empty."""
+
+    where: str
+    entry: dict[str, Any]
+    problem: DataError | None = None
+
+
+def manifest_lines(path: Path) -> Iterator[ManifestLine]:
+    """Each line of JSON lines (``.gz``, too) or of a table, without blank ones.
+
+    Raises DataError for a file that can't be read.
+    """
+    if not is_table(path):
+        yield from _json_lines(path)
+        return
+    for row, cells in Table(path).entries():
+        entry = {name: _number_in(value) if name in NUMBERS else value for name, value in cells.items()}
+        yield ManifestLine(row.where, entry, row.problem)
+
+
+def _number_in(cell: str) -> float | str | None:
+    """A cell as a number; what isn't one stays for who checks it."""
+    try:
+        return float(cell) if cell else None
+    except ValueError:
+        return cell
+
+
+def _json_lines(path: Path) -> Iterator[ManifestLine]:
+    try:
+        with open_utf8(path) as lines:
+            for number, line in enumerate(lines, start=1):
+                where = f"{path}:{number}"
+                if not line.strip():
+                    continue
+                try:
+                    entry = json.loads(line)
+                except (ValueError, RecursionError) as error:  # not JSON, not UTF-8, or too many brackets
+                    yield ManifestLine(where, {}, DataError(f"{where}: this is not JSON: {error}"))
+                    continue
+                if isinstance(entry, dict):
+                    yield ManifestLine(where, entry)
+                else:
+                    kind = type(entry).__name__
+                    yield ManifestLine(where, {}, DataError(f"{where}: a line is an object, not a {kind}"))
+    except OSError as error:
+        raise DataError(f"{path}: can't be read: {error.strerror or error}") from error

@@ -21,18 +21,17 @@ which have manifests, a JSON file for each speaker (Speech Accessibility Project
 from __future__ import annotations
 
 import difflib
-import gzip
 import json
 import math
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property, partial
 from itertools import islice
 from pathlib import Path, PurePath
-from typing import Any, NamedTuple
+from typing import Any
 
 from vaak.audio.audio_file import is_audio, read_header
 from vaak.audio.config import DatasetConfig
-from vaak.audio.corpora.entries import CorpusReader, entries_of, named_file, place_of
+from vaak.audio.corpora.entries import CorpusReader, ManifestLine, entries_of, manifest_lines, named_file, place_of
 from vaak.audio.cuts.reading import EMPTY_TEXT, NO_TIMES
 from vaak.audio.cuts.recordings import (
     OVERLAPPING,
@@ -55,7 +54,7 @@ from vaak.audio.segments import Alignment, Segment, merged
 from vaak.core.errors import DataError
 from vaak.core.names import demand_known
 from vaak.core.splits import digest_of
-from vaak.core.storage.tables import ENDINGS, Table, is_table
+from vaak.core.storage.tables import ENDINGS, is_table
 from vaak.core.terminal import followed
 
 ALIGNMENTS = ("alignment", "ctm", "textgrid")
@@ -65,7 +64,6 @@ FILES = ("audio", "rttm", "uem", *ALIGNMENTS)
 KNOWN = frozenset(("id", "uri", "audio", "offset", "duration", "sampling_rate", "split", *LABELS))
 PLACE = "\0where"
 """The key of a segment's file and line, where a reader knows them: no key of a file is so named."""
-NUMBERS = ("offset", "duration", "sampling_rate")
 DURATION_SLACK_SECONDS = 0.1
 """Seconds that a manifest's duration may differ from the file's, because durations are rounded."""
 SPLIT_NAMES = {"validation": "valid", "val": "valid", "dev": "valid"}
@@ -91,16 +89,15 @@ class JsonReader(CorpusReader):
     def read(self, split: str) -> Iterator[ReadRecording]:
         for path in self._manifests[split]:
             is_shared = self._is_shared(path)
-            for where, given, problem in followed(manifest_lines(path), f"recordings of {split}"):
+            for where, entry, problem in followed(self._lines(path), f"recordings of {split}"):
+                own: Any = entry.get("split")
+                if problem is None and is_shared and not isinstance(own, str):
+                    problem = DataError(
+                        f"{where}: several splits name this manifest, so each line needs a split; this one has none"
+                    )
                 if problem is not None:
                     yield ReadRecording(where, None, problem=problem)
                     continue
-                entry = given | _rename_columns(given, self._columns, where)
-                own: Any = entry.get("split")
-                if is_shared and not isinstance(own, str):
-                    raise DataError(
-                        f"{where}: several splits name this manifest, so each line needs a split; this one has none"
-                    )
                 if not is_shared or SPLIT_NAMES.get(own, own) == split:
                     name = str(entry.get("audio", where))
                     unnamed = self._names[split].name(entry)
@@ -108,11 +105,28 @@ class JsonReader(CorpusReader):
 
     def _entries_of(self, split: str) -> Iterator[dict[str, Any]]:
         for path in self._manifests[split]:
-            for where, given, problem in manifest_lines(path):
-                entry = given if problem is not None else given | _rename_columns(given, self._columns, where)
+            for _, entry, problem in self._lines(path):
                 own = str(entry.get("split"))
                 if problem is None and (not self._is_shared(path) or SPLIT_NAMES.get(own, own) == split):
                     yield entry
+
+    def _lines(self, path: Path) -> Iterator[ManifestLine]:
+        """The lines of a manifest with our names; a column that the dataset names and no line has is an error."""
+        lacks: DataError | None = None
+        has_any = not self._columns
+        for line in manifest_lines(path):
+            if line.problem is None and self._columns:
+                try:
+                    line = line._replace(entry=line.entry | _rename_columns(line.entry, self._columns, line.where))
+                    has_any = True
+                except DataError as error:
+                    lacks = lacks or error
+                    line = line._replace(entry={}, problem=error)
+                    if is_table(path):
+                        raise
+            yield line
+        if lacks is not None and not has_any:
+            raise lacks
 
     def _is_shared(self, path: Path) -> bool:
         return sum(path in paths for paths in self._manifests.values()) > 1
@@ -139,56 +153,10 @@ class JsonReader(CorpusReader):
                     yield name, place_of((path.parent, *self.roots), name)
 
 
-class ManifestLine(NamedTuple):
-    """A line's place and object; ``problem`` where it is none, by which the object is empty."""
-
-    where: str
-    entry: dict[str, Any]
-    problem: DataError | None = None
-
-
-def manifest_lines(path: Path) -> Iterator[ManifestLine]:
-    """Each line of JSON lines or of a table. Raises DataError for a file that can't be read."""
-    if not is_table(path):
-        yield from (ManifestLine(where, entry) for where, entry in json_lines(path))
-        return
-    for row, cells in Table(path).entries():
-        entry = {name: _number_in(value) if name in NUMBERS else value for name, value in cells.items()}
-        yield ManifestLine(row.where, entry, row.problem)
-
-
-def _number_in(cell: str) -> float | str | None:
-    """A cell as a number; what isn't one stays for who checks it."""
-    try:
-        return float(cell) if cell else None
-    except ValueError:
-        return cell
-
-
 def _rename_columns(entry: dict[str, Any], columns: dict[str, str], where: str) -> dict[str, Any]:
     """The values that have another name in the manifest. Raises DataError for a column that it doesn't have."""
     demand_known(columns.values(), entry, f"{where}: columns: there is no column")
     return {name: entry[column] for name, column in columns.items()}
-
-
-def json_lines(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Each line's place and object; blank lines are skipped. Reads ``.gz``, too. Raises DataError with its line."""
-    try:
-        with gzip.open(path, "rb") if path.suffix == ".gz" else open(path, "rb") as lines:
-            for number, line in enumerate(lines, start=1):
-                where = f"{path}:{number}"
-                if not line.strip():
-                    continue
-                try:
-                    entry = json.loads(line)
-                except (ValueError, RecursionError) as error:  # not JSON, not UTF-8, or too many brackets
-                    raise DataError(f"{where}: this is not JSON: {error}") from error
-                if not isinstance(entry, dict):
-                    raise DataError(f"{where}: a line is an object, not a {type(entry).__name__}")
-                yield where, entry
-    except (OSError, EOFError) as error:  # EOFError, and a zlib error that is an OSError: half a .gz
-        reason = getattr(error, "strerror", None) or error
-        raise DataError(f"{path}: can't be read: {reason}") from error
 
 
 class EntryNames:

@@ -26,8 +26,8 @@ from typing import Any, ClassVar, NamedTuple
 
 from vaak.audio.audio_file import is_audio
 from vaak.audio.config import AudioConfig, DatasetConfig
-from vaak.audio.corpora.entries import CorpusReader, entries_of, place_of
-from vaak.audio.corpora.json_manifest import KNOWN, EntryNames, json_lines, reading_of
+from vaak.audio.corpora.entries import CorpusReader, entries_of, manifest_lines, place_of
+from vaak.audio.corpora.json_manifest import KNOWN, EntryNames, reading_of
 from vaak.audio.cuts.recordings import ReadRecording, attempted
 from vaak.audio.embedded import Part
 from vaak.audio.formats.annotation_lines import decoded, read_content
@@ -35,7 +35,7 @@ from vaak.core.errors import DataError
 from vaak.core.names import demand_known
 from vaak.core.splits import SPLITS
 from vaak.core.storage.tables import Table
-from vaak.core.storage.text_lines import split_lines
+from vaak.core.storage.text_lines import open_utf8, split_lines
 from vaak.core.terminal import followed
 
 Row = dict[str, Any]
@@ -373,10 +373,10 @@ class NemoReader(LayoutReader):
             if re.search(r"\.jsonl?(\.gz)?$", path.name) is None:
                 continue
             try:
-                first = next(json_lines(path), None)
-            except DataError:  # another kind of JSON
+                first = next((line.entry for line in manifest_lines(path) if line.problem is None), {})
+            except DataError:  # it can't be read
                 continue
-            if first is not None and "audio_filepath" in first[1]:
+            if "audio_filepath" in first:
                 yield path
 
     def find_parts(self) -> dict[str, list[Path]]:
@@ -386,14 +386,14 @@ class NemoReader(LayoutReader):
         return (part.parent, self.root, *self.roots)
 
     def lines(self, part: Path) -> Iterator[Line]:
-        for where, row in json_lines(part):
-            yield Line(where, self.entry_of(row, where))
+        for where, row, problem in manifest_lines(part):
+            yield Line(where, {} if problem is not None else self.entry_of(row, where), problem=problem)
 
 
 def keyed_lines(path: Path) -> Iterator[tuple[str, str, str]]:
     """The place, the first word and the rest of each line that isn't blank. Raises DataError."""
     try:
-        with open(path, "rb") as lines:
+        with open_utf8(path) as lines:
             for number, content in enumerate(lines, start=1):
                 where = f"{path}:{number}"
                 content = content.removeprefix(codecs.BOM_UTF8) if number == 1 else content

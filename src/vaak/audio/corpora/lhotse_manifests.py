@@ -28,8 +28,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from vaak.audio.config import AudioConfig, DatasetConfig
-from vaak.audio.corpora.entries import CorpusReader, demand_inside, entries_of
-from vaak.audio.corpora.json_manifest import json_lines
+from vaak.audio.corpora.entries import CorpusReader, demand_inside, entries_of, manifest_lines
 from vaak.audio.corpora.recipes import LhotseRecipe, download, prepare, recipe_named
 from vaak.audio.cuts.reading import (
     NO_TIMES,
@@ -282,23 +281,36 @@ class ManifestReader(CorpusReader):
     def named_files(self) -> Iterator[tuple[str, Path]]:
         for manifests in self._manifests.values():
             for path in (*manifests.cuts, *manifests.recordings):
-                for _, entry in json_lines(path):
+                for _, entry, _ in manifest_lines(path):
                     for name in _audio_in(entry):
                         yield name, _place_of(Path(name), (path.parent, *self.roots))
 
     def _read(self, manifests: Manifests) -> Iterator[ReadRecording]:
         for path in manifests.cuts:
-            for where, entry in json_lines(path):
-                yield attempted(str(entry.get("id", where)), partial(self._cut, entry, path.parent, where))
+            for where, entry, problem in manifest_lines(path):
+                if problem is not None:
+                    yield ReadRecording(where, None, problem=problem)
+                else:
+                    yield attempted(str(entry.get("id", where)), partial(self._cut, entry, path.parent, where))
         if manifests.recordings:
-            recordings = (
-                lhotse_object(self._resolve_files(entry, path.parent, where), where)
-                for path in manifests.recordings
-                for where, entry in json_lines(path)
-            )
-            lines = (line for path in manifests.supervisions for line in json_lines(path))
-            supervisions = ((lhotse_object(entry, where), where) for where, entry in lines)
-            yield from joined(recordings, supervisions)
+            problems: list[ReadRecording] = []
+
+            def objects(paths: Iterable[Path], *, have_audio: bool) -> Iterator[tuple[Any, str]]:
+                for path in paths:
+                    for where, entry, problem in manifest_lines(path):
+                        try:
+                            if problem is not None:
+                                raise problem
+                            entry = self._resolve_files(entry, path.parent, where) if have_audio else entry
+                            one = lhotse_object(entry, where)
+                        except DataError as error:
+                            problems.append(ReadRecording(str(entry.get("id", where)), None, problem=error))
+                            continue
+                        yield one, where
+
+            recordings = (one for one, _ in objects(manifests.recordings, have_audio=True))
+            yield from joined(recordings, objects(manifests.supervisions, have_audio=False))
+            yield from problems
 
     def _cut(self, entry: dict[str, Any], folder: Path, where: str) -> ReadRecording:
         has_audio = any(is_read for _, is_read in recordings_in(entry))
@@ -354,10 +366,14 @@ def sorted_by_kind(paths: Iterable[Path], option: str) -> Manifests:
 
 
 def _kind_of(path: Path) -> str | None:
-    first = next(json_lines(path), None)
-    if first is None:
-        raise DataError(f"{path}: this manifest is empty")
-    keys = first[1].keys()
+    problem: DataError | None = None
+    for line in manifest_lines(path):
+        if line.problem is None:
+            keys = line.entry.keys()
+            break
+        problem = problem or line.problem
+    else:
+        raise problem or DataError(f"{path}: this manifest is empty")
     if "sources" in keys:
         return "recordings"
     if "type" in keys and ("duration" in keys or "tracks" in keys):

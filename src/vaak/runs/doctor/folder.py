@@ -24,8 +24,7 @@ from vaak.audio.audio_file import is_audio
 from vaak.audio.config import AudioConfig, DatasetConfig
 from vaak.audio.corpora.corpus import AudioCorpus
 from vaak.audio.corpora.downloads import READERS
-from vaak.audio.corpora.entries import CorpusReader, place_of
-from vaak.audio.corpora.json_manifest import manifest_lines
+from vaak.audio.corpora.entries import CorpusReader, manifest_lines, place_of
 from vaak.audio.corpora.layouts import LayoutReader, split_named, subfolders
 from vaak.audio.corpora.transcripts import TranscriptsReader
 from vaak.audio.cuts.reading import language_of

@@ -28,7 +28,7 @@ from vaak.tasks.lm.pretrained import save_base
 from vaak.tasks.pretrained import Base
 from vaak.text.chat_template import OPTION, ChatTemplate, given_template, keep_template, template_for, template_in
 from vaak.text.corpora.corpus import CorpusBuilder
-from vaak.text.corpora.readers import Document
+from vaak.text.corpora.readers import TYPES_WITH_ROWS, Document
 from vaak.text.corpora.statistics import Skipped, statistics_rows
 from vaak.text.corpora.stores import EncodedPiece, TokenStore, write_encoded, write_tokens
 from vaak.text.coverage import Coverage
@@ -63,7 +63,7 @@ def fingerprint(data: LanguageModelDataConfig, code: Path = Path(), base: Base |
     """A hash of everything prepared data depend on: options, and size and time of change of every source file."""
     tokenizer_file = [Path(data.tokenizer.path)] if data.tokenizer.path else []
     files = [*CorpusBuilder(data.corpus, data.corpus.seed).files, *tokenizer_file]
-    may_skip = data.corpus.has_answers or data.corpus.type == "csv"
+    may_skip = data.corpus.has_answers or data.corpus.type in TYPES_WITH_ROWS
     skips = {"skips": True} if may_skip and data.on_bad_example == "skip" else {}
     of_tokenizer = {**TokenizerFactory(data.tokenizer, code).data_options(), "path": data.tokenizer.path}
     further = {**_of_chats(data, code), **_of_mixture(data), **skips}

@@ -90,7 +90,7 @@ class PreparedPairs(PreparedFolder):
 
 def _skips(data: Seq2SeqDataConfig) -> dict[str, bool]:
     """What rows that are left out add to the fingerprint."""
-    return {"skips": True} if data.on_bad_example == "skip" and data.corpus.type == "tsv" else {}
+    return {"skips": True} if data.on_bad_example == "skip" and data.corpus.type in ("tsv", "json") else {}
 
 
 def fingerprint(data: Seq2SeqDataConfig, code: Path = Path(), base: Base | None = None) -> str:

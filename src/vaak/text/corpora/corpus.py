@@ -17,7 +17,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -27,13 +27,14 @@ from vaak.core.splits import SPLITS
 from vaak.core.terminal import followed
 from vaak.text.corpora.conversations import read_chats, read_preferences
 from vaak.text.corpora.readers import (
+    TYPES_WITH_ROWS,
     Document,
     ReadingOptions,
     find_files,
     missing_column,
     read_documents,
     read_records,
-    read_table,
+    read_with_problems,
 )
 from vaak.text.corpora.sources import (
     FileSource,
@@ -91,7 +92,7 @@ class CorpusBuilder(SplitCorpus[Document, Document, DocumentStatistics]):
     def __init__(self, options: CorpusOptions, seed: int = 0, skip_bad: bool = False):
         """Look up the sources without reading them; ``seed`` is the grammar's.
 
-        With ``skip_bad``, conversations and rows of tables that can't be used are left out and counted. Raises
+        With ``skip_bad``, conversations and rows that can't be used are left out and counted. Raises
         DataError for files, patterns and datasets that don't exist.
         """
         self.options = options
@@ -162,9 +163,11 @@ def _open_source(options: CorpusOptions, seed: int, skip_bad: bool) -> TextSourc
     files = {split: [(path,) for path in find_files(getattr(options, split), f"corpus.{split}")] for split in SPLITS}
     lacks_train = f"corpus.train: give the files of the training text (type: {options.type})"
     read_rows = {"chat": read_chats, "preferences": read_preferences}.get(options.type)
-    read = None if read_rows is None else functools.partial(read_rows, skip_bad=skip_bad)
-    if options.type == "csv" and skip_bad:
-        read = functools.partial(read_table)
+    read: Callable[[Path, CorpusOptions], Iterator[Document]] | None = None
+    if read_rows is not None:
+        read = functools.partial(read_rows, skip_bad=skip_bad)
+    if options.type in TYPES_WITH_ROWS and skip_bad:
+        read = read_with_problems
     named: dict[Path, int] = {}
     for number, pattern in enumerate(options.train):
         named |= {path: number for path in find_files([pattern], "corpus.train") if path not in named}

@@ -123,7 +123,7 @@ class LabelledCorpus(SplitCorpus[LabelledText, LabelledText, LabelStatistics]):
     """The labelled texts that the options describe, by split."""
 
     def __init__(self, options: LabelOptions, skip_bad: bool = False) -> None:
-        """Look up the sources without reading them; with ``skip_bad``, rows of tables that can't be read are left out.
+        """Look up the sources without reading them; with ``skip_bad``, rows that can't be used are left out.
 
         Raises UserError for those that don't exist.
         """
@@ -217,7 +217,14 @@ def _open_source(options: LabelOptions, on_bad: OnBad | None = None) -> TextSour
 
     def read(together: Any) -> Iterator[LabelledText]:
         for record in read_records((path for (path,) in together), columns, options, on_bad):
-            yield labelled_text(record, options)
+            try:
+                one = labelled_text(record, options)
+            except DataError as error:
+                if on_bad is None:
+                    raise
+                on_bad(error)
+                continue
+            yield one
 
     return FileSource(files, read, lacks_train)
 

@@ -39,7 +39,7 @@ from vaak.text.corpora.readers import (
     decoded,
     file_lines,
     find_files,
-    json_entries,
+    made_of_json,
     missing_column,
     open_table,
     read_records,
@@ -80,14 +80,14 @@ def read_rows(
 ) -> Iterator[Row]:
     """The rows of files, in order; of ``text`` each is a file of sources and one of targets.
 
-    Raises DataError naming file and line for what can't be read; with ``on_bad``, that is told of rows of tables.
+    Raises DataError naming file and line for what can't be read; with ``on_bad``, that is told of rows.
     """
     for paths in files:
         try:
             if kind == "text":
                 yield from _read_lines(paths[0], paths[1], options)
             elif kind == "json":
-                yield from _read_json(paths[0], options)
+                yield from _read_json(paths[0], options, on_bad)
             else:
                 read = _read_parquet if paths[0].suffix.lower() == ".parquet" else _read_tsv
                 yield from read(paths[0], options, on_bad)
@@ -111,14 +111,16 @@ def _count_lines(path: Path) -> int:
     return sum(1 for _ in file_lines(path))
 
 
-def _read_json(path: Path, options: ColumnOptions) -> Iterator[Row]:
-    for value, where, replaced in json_entries(path, options):
+def _read_json(path: Path, options: ColumnOptions, on_bad: OnBad | None = None) -> Iterator[Row]:
+    def row(value: Any, where: str, replaced: int) -> Row:
         if not isinstance(value, dict):
             raise DataError(
                 f"{where}: a pair is an object with the keys {options.source_column} and {options.target_column}, "
                 f"not a {type(value).__name__}"
             )
-        yield row_of(value, where, options, replaced)
+        return row_of(value, where, options, replaced)
+
+    yield from made_of_json(path, options, row, on_bad)
 
 
 def _read_tsv(path: Path, options: ColumnOptions, on_bad: OnBad | None = None) -> Iterator[Row]:
@@ -283,7 +285,7 @@ class ParallelCorpus(SplitCorpus[Row, Pair, PairStatistics]):
     """The pairs that the options describe, by split."""
 
     def __init__(self, options: ParallelOptions, skip_bad: bool = False) -> None:
-        """Look up the sources without reading them; with ``skip_bad``, rows of tables that can't be read are left out.
+        """Look up the sources without reading them; with ``skip_bad``, rows that can't be used are left out.
 
         Raises UserError for those that don't exist.
         """

@@ -14,7 +14,7 @@ import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from vaak.core.class_names import class_names_in, name_classes
 from vaak.core.errors import DataError, optional_import
@@ -49,6 +49,10 @@ class ReadingOptions(BytesOptions, Protocol):
     def text_column(self) -> str: ...
     @property
     def document(self) -> str: ...
+
+
+OnBad = Callable[[DataError], None]
+"""Is told of a row that can't be read, which is then left out; None: it is an error."""
 
 
 class Document(NamedTuple):
@@ -135,14 +139,14 @@ def _read_text(path: Path, options: ReadingOptions) -> Iterator[Document]:
         yield decoded(piece, path, options)
 
 
-def _read_json(path: Path, options: ReadingOptions) -> Iterator[Document]:
-    for value, where, replaced in json_entries(path, options):
-        yield checked(_text_of(value, where, options), replaced, where, options)
+def _read_json(path: Path, options: ReadingOptions, on_bad: OnBad | None = None) -> Iterator[Document]:
+    def document(value: Any, where: str, replaced: int) -> Document:
+        return checked(_text_of(value, where, options), replaced, where, options)
+
+    yield from made_of_json(path, options, document, on_bad)
 
 
-def json_entries(
-    path: Path, options: BytesOptions, on_bad: Callable[[DataError], None] | None = None
-) -> Iterator[JsonEntry]:
+def json_entries(path: Path, options: BytesOptions, on_bad: OnBad | None = None) -> Iterator[JsonEntry]:
     """The values of a JSON list, or of JSON lines; blank lines are skipped.
 
     Raises DataError for what isn't JSON in UTF-8; with ``on_bad``, that is told of such lines.
@@ -180,24 +184,23 @@ def _json_value(content: str, path: Path, line: int) -> Any:
         raise DataError(f"{where}: this is not JSON: {error.msg} at column {error.colno}") from error
 
 
-OnBad = Callable[[DataError], None]
-"""Is told of a row that can't be read, which is then left out; None: it is an error."""
-
-
-def _read_csv(path: Path, options: ReadingOptions) -> Iterator[Document]:
-    for record in _csv_records(path, {options.text_column: "text_column"}, options):
+def _read_csv(path: Path, options: ReadingOptions, on_bad: OnBad | None = None) -> Iterator[Document]:
+    for record in _csv_records(path, {options.text_column: "text_column"}, options, on_bad):
         yield Document(record.values[options.text_column], record.replaced_bytes)
 
 
-def read_table(path: Path, options: ReadingOptions) -> Iterator[Document]:
-    """The documents of a table; a row that can't be read is one with a ``problem``."""
+TYPES_WITH_ROWS = ("csv", "json")
+"""Types of text whose bad rows ``data.on_bad_example`` may leave out."""
+
+
+def read_with_problems(path: Path, options: ReadingOptions) -> Iterator[Document]:
+    """The documents of a table or of JSON; a row or a line that can't be read is one with a ``problem``."""
     problems: list[str] = []
-    for record in _csv_records(
-        path, {options.text_column: "text_column"}, options, lambda error: problems.append(str(error))
-    ):
+    read = _read_csv if options.type == "csv" else _read_json
+    for document in read(path, options, lambda error: problems.append(str(error))):
         yield from (Document("", problem=one) for one in problems)
         problems.clear()
-        yield Document(record.values[options.text_column], record.replaced_bytes)
+        yield document
     yield from (Document("", problem=one) for one in problems)
 
 
@@ -212,28 +215,60 @@ def read_records(
     """The rows of the files, each read by its ending: tables, Parquet, and JSON or JSON lines otherwise.
 
     ``columns`` are the columns or keys to read, each with the option that names it. Raises DataError naming file and
-    line for what can't be read, or lacks one of them; with ``on_bad``, that is told of rows of tables, and left out.
+    line for what can't be read, or lacks one of them; with ``on_bad``, that is told of such rows and lines, and they
+    are left out.
     """
     for path in paths:
         is_parquet = path.suffix.lower() == ".parquet"
         try:
-            if is_table(path):
-                yield from _csv_records(path, columns, options, on_bad)
+            if is_parquet:
+                yield from _parquet_records(path, columns, options)
             else:
-                yield from (_parquet_records if is_parquet else _json_records)(path, columns, options)
+                yield from (_csv_records if is_table(path) else _json_records)(path, columns, options, on_bad)
         except OSError as error:
             raise DataError(f"{path}: {error.strerror or error}") from error
 
 
-def _json_records(path: Path, columns: Mapping[str, str], options: BytesOptions) -> Iterator[Record]:
-    for value, where, replaced in json_entries(path, options):
+def _json_records(
+    path: Path, columns: Mapping[str, str], options: BytesOptions, on_bad: OnBad | None = None
+) -> Iterator[Record]:
+    def record(value: Any, where: str, replaced: int) -> Record:
         if not isinstance(value, dict):
             keys = " and ".join(columns)
             raise DataError(f"{where}: expected an object with the keys {keys}, not a {type(value).__name__}")
         for column, option in columns.items():
             if column not in value:
                 raise missing_column(where, column, value, option)
-        yield Record({column: value[column] for column in columns}, where, replaced)
+        return Record({column: value[column] for column in columns}, where, replaced)
+
+    yield from made_of_json(path, options, record, on_bad)
+
+
+Made = TypeVar("Made")
+
+
+def made_of_json(
+    path: Path, options: BytesOptions, make: Callable[[Any, str, int], Made], on_bad: OnBad | None = None
+) -> Iterator[Made]:
+    """What ``make`` makes of each value of a JSON file, its place and its replaced bytes.
+
+    Raises DataError for a line that isn't JSON, and what ``make`` raises; with ``on_bad``, that is told of such lines,
+    unless nothing can be made of any: then what is asked for isn't in the file.
+    """
+    first, has_any = list[DataError](), False
+    for entry in json_entries(path, options, on_bad):
+        try:
+            made = make(*entry)
+        except DataError as error:
+            if on_bad is None:
+                raise
+            first = first or [error]
+            on_bad(error)
+            continue
+        has_any = True
+        yield made
+    if first and not has_any:
+        raise first[0]
 
 
 def open_table(path: Path, options: BytesOptions, *, has_header: bool = True) -> Table:

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from vaak.audio.corpora.json_manifest import manifest_lines
+from vaak.audio.corpora.entries import manifest_lines
 from vaak.core.errors import DataError, UserError
 from vaak.core.matching import quote_names, rename_like
 from vaak.core.storage.tables import is_table

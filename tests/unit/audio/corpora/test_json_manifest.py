@@ -6,6 +6,7 @@ import gzip
 import json
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -84,7 +85,7 @@ def test_gz_and_blank_lines(folder: Path):
     assert len(list(corpus(folder, train=(str(folder / "*.gz"),)).cuts("train"))) == 1
     content = (folder / "m.jsonl.gz").read_bytes()
     (folder / "m.jsonl.gz").write_bytes(content[:-12])
-    with pytest.raises(DataError, match=r"m\.jsonl\.gz: can't be read: Compressed file ended"):
+    with pytest.raises(DataError, match=r"m\.jsonl\.gz: this \.gz is damaged: Compressed file ended"):
         list(corpus(folder, train=(str(folder / "*.gz"),)).cuts("train"))
 
 
@@ -191,3 +192,57 @@ def test_a_line_without_times_says_so_and_one_with_times_does_not(folder: Path):
              {"audio": "b.wav", "id": "whole", "speaker": "A"}]  # fmt: skip
     cuts = {cut.id: cut for cut in corpus(folder, *lines).cuts("train")}
     assert {name: lacks_times(cut) for name, cut in cuts.items()} == {"told": False, "whole": True}
+
+
+BAD_LINES = {2: "{", 4: "[1]", 5: '{"audio": "b.wav", "speaker": "A", "text": \xff}'}
+
+
+@pytest.mark.parametrize("kind", ["json", "nemo", "cuts", "recordings", "shared", "columns"])
+def test_a_bad_line_costs_that_line(folder: Path, kind: str):
+    """What ``data.on_bad_example: skip`` is told, for each reader of JSON lines; it has raised for line 2."""
+    from lhotse import Recording, SupervisionSegment
+
+    recording = Recording.from_file(folder / "b.wav")
+    cut = recording.to_cut()
+    cut.supervisions = [SupervisionSegment("s", "b", 0, 1, channel=[0, 1], speaker="A", text="so")]
+    lines = {
+        "nemo": {"audio_filepath": "b.wav", "text": "so", "duration": 1},
+        "cuts": cut.to_dict(),
+        "recordings": recording.to_dict(),
+        "columns": {"file": "b.wav", "speaker": "A"},
+        "shared": {**GOOD, "split": "train"},
+    }
+    rows = [json.dumps(lines.get(kind, GOOD)).replace('"b"', f'"b{number}"') for number in (1, 3)]
+    content = "\n".join([rows[0], BAD_LINES[2], rows[1], BAD_LINES[4], BAD_LINES[5]]).encode("latin-1")
+    path = folder / "own" / "manifest.jsonl"
+    path.parent.mkdir()
+    path.write_bytes(content)
+    options: dict[str, Any] = {
+        "type": {"recordings": "cuts", "nemo": "nemo", "cuts": "cuts"}.get(kind, "json"),
+        "train": (str(path),),
+    }
+    if kind == "recordings":
+        said = SupervisionSegment("s", "b1", 0, 1, speaker="A", text="so").to_dict()
+        (folder / "said.jsonl").write_text(json.dumps(said) + "\n{\n")
+        options["train"] = (str(path), str(folder / "said.jsonl"))
+    if kind == "shared":
+        options["valid"] = (str(path),)
+    if kind == "columns":
+        options["columns"] = {"audio": "file"}
+    options |= {"audio_root": (str(folder),)} | ({"corpus_dir": str(path.parent)} if kind == "nemo" else {})
+    reader = AudioCorpus(DatasetConfig(name="d", **options), AudioConfig()).reader
+    read = list(reader.read("train"))
+    problems = [str(one.problem) for one in read if one.problem is not None]
+    also = [str(folder / "said.jsonl:2")] * (kind == "recordings")
+    assert [one.partition(": ")[0] for one in problems] == [*also, *(f"{path}:{number}" for number in BAD_LINES)]
+    assert sum(one.cut is not None for one in read) == (1 if kind == "recordings" else 2)
+
+
+@pytest.mark.parametrize("encoding", ["utf-16-le", "utf-16-be", "utf-16"])
+def test_a_manifest_in_utf_16_is_read(folder: Path, encoding: str):
+    path = folder / "manifest.jsonl"
+    lines = [{"id": str(number), "audio": "b.wav", "speaker": "A", "text": "वह गया"} for number in range(2)]
+    path.write_bytes("".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines).encode(encoding))
+    options = {"train": (str(path),), "train_fraction": 1, "valid_fraction": 0}
+    there = AudioCorpus(DatasetConfig(name="d", type="json", **options), AudioConfig())
+    assert [text_of(cut) for cut in there.cuts("train")] == ["वह गया"] * 2

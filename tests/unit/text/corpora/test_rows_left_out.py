@@ -40,3 +40,36 @@ def test_a_ragged_row_fails_or_is_left_out_counted_and_named(
     assert (counts.unusable if kind == "documents" else sum(counts.dropped.values())) == 2
     said = [message for message in caplog.messages if message.startswith("skipped: ")]
     assert [f"a.csv:{line}:" in message for line, message in zip((3, 5), said, strict=True)] == [True, True]
+
+
+def json_corpora(path: Path, skip_bad: bool) -> dict[str, Any]:
+    files = (str(path),)
+    pairs = ParallelCorpusConfig(type="json", test=files, source_column="text", target_column="label")
+    return {
+        "documents": CorpusBuilder(CorpusConfig(type="json", test=files), skip_bad=skip_bad),
+        "labelled": LabelledCorpus(LabelledCorpusConfig(test=files), skip_bad),
+        "pairs": ParallelCorpus(pairs, skip_bad),
+    }
+
+
+@pytest.mark.parametrize("kind", ["documents", "labelled", "pairs"])
+def test_a_bad_line_of_json_fails_or_costs_that_line(tmp_path: Path, kind: str, caplog: pytest.LogCaptureFixture):
+    path = tmp_path / "a.jsonl"
+    good = '{"text": "a b", "label": "x"}\n'
+    path.write_bytes(f'{good}{{"text": "b", "label": \n{good}[1, 2]\n{{"txt": "c"}}\n'.encode() + b"\xff\n")
+    with pytest.raises(DataError, match=r"a\.jsonl:2: this is not JSON"):
+        list(json_corpora(path, False)[kind].read("test"))
+    corpus = json_corpora(path, True)[kind]
+    assert len(list(corpus.read("test"))) == 2
+    counts = corpus.statistics["test"]
+    assert (counts.unusable if kind == "documents" else sum(counts.dropped.values())) == 4
+    said = [message for message in caplog.messages if message.startswith("skipped: ")]
+    assert [f"a.jsonl:{line}:" in message for line, message in zip((2, 4, 5, 6), said, strict=True)] == [True] * 4
+
+
+@pytest.mark.parametrize("kind", ["documents", "labelled", "pairs"])
+def test_a_key_that_no_line_has_is_an_error(tmp_path: Path, kind: str):
+    path = tmp_path / "a.jsonl"
+    path.write_text('{"content": "a"}\n{"content": "b"}\n')
+    with pytest.raises(DataError, match=r"a\.jsonl:1: no column 'text'"):
+        list(json_corpora(path, True)[kind].read("test"))
