@@ -138,6 +138,20 @@ class Table:
             if first.problem is not None:
                 raise first.problem
             self.names = [cell.strip() for cell in first.cells]
+            if self.repeated:
+                log.warning(
+                    "%s: several columns are called %s; none of these can be read", path, ", ".join(self.repeated)
+                )
+
+    @property
+    def repeated(self) -> list[str]:
+        """The names that several columns have."""
+        return [name for name, number in Counter(self.names).items() if number > 1 and name]
+
+    def demand_one(self, name: str) -> None:
+        """Raise DataError where several columns have a name that is read: which is meant can't be told."""
+        if name in self.repeated:
+            raise DataError(f"{self.path}: several columns are called {name!r}; rename all but the one to read")
 
     @property
     def separator(self) -> str:
@@ -194,8 +208,10 @@ class Table:
 
     def entries(self) -> Iterator[tuple[TableRow, dict[str, str]]]:
         """Yield each row with its cells by the names of their columns; those of a row with a problem are empty."""
+        repeated = set(self.repeated)
         for row in self.rows():
-            yield row, {} if row.problem is not None else dict(zip(self.names, row.cells, strict=False))
+            cells = {} if row.problem is not None else dict(zip(self.names, row.cells, strict=False))
+            yield row, {name: cell for name, cell in cells.items() if name not in repeated} if repeated else cells
 
 
 @contextmanager
@@ -281,7 +297,7 @@ def _quoted_rows(lines: Iterator[Numbered], dialect: Dialect) -> Iterator[tuple[
             yield first[0], None, first[0]
             continue
         if used[0][1].strip(" "):
-            yield used[0][0], [cell.replace(_RETURN, "\r") for cell in cells], used[-1][0]
+            yield used[0][0], [cell.replace(_RETURN, "\r") if _RETURN in cell else cell for cell in cells], used[-1][0]
 
 
 def _sheet_width(path: Path, has_header: bool) -> int:

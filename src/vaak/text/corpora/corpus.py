@@ -163,7 +163,7 @@ def _open_source(options: CorpusOptions, seed: int, skip_bad: bool) -> TextSourc
     files = {split: [(path,) for path in find_files(getattr(options, split), f"corpus.{split}")] for split in SPLITS}
     lacks_train = f"corpus.train: give the files of the training text (type: {options.type})"
     read_rows = {"chat": read_chats, "preferences": read_preferences}.get(options.type)
-    read: Callable[[Path, CorpusOptions], Iterator[Document]] | None = None
+    read: Callable[[Path, ReadingOptions], Iterator[Document]] | None = None
     if read_rows is not None:
         read = functools.partial(read_rows, skip_bad=skip_bad)
     if options.type in TYPES_WITH_ROWS and skip_bad:

@@ -159,6 +159,7 @@ def _column(table: Table, options: ColumnOptions, option: str) -> int:
     column = getattr(options, option)
     if column not in table.names:
         raise missing_column(f"{table.path}:1", column, table.names, option)
+    table.demand_one(column)
     return table.names.index(column)
 
 

@@ -287,6 +287,8 @@ def _csv_records(
     if all(map(str.isdecimal, columns)) and not set(columns) <= set(table.names):
         table = open_table(path, options, has_header=False)
         table.names = [str(number) for number in range(table.width)]
+    for column in columns:
+        table.demand_one(column)
     places = {column: _place(table.names, str(path), column, option) for column, option in columns.items()}
     for row in table.rows():
         if row.problem is not None:

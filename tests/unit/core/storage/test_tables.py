@@ -155,3 +155,22 @@ def test_what_is_no_table_is_one_line(tmp_path: Path, name: str, content: bytes,
     (tmp_path / name).write_bytes(content)
     with pytest.raises(DataError, match=message):
         list(Table(tmp_path / name).rows())
+
+
+def test_a_name_that_several_columns_have_is_said_and_refused_where_it_is_read(tmp_path: Path, caplog):
+    path = tmp_path / "a.csv"
+    path.write_text("text,label,text\nso,x,it\n")
+    table = Table(path)
+    assert caplog.messages == [f"{path}: several columns are called text; none of these can be read"]
+    assert [cells for _, cells in table.entries()] == [{"label": "x"}]
+    table.demand_one("label")
+    with pytest.raises(DataError, match=r"a\.csv: several columns are called 'text'; rename all but the one"):
+        table.demand_one("text")
+
+
+def test_a_carriage_return_in_quotes_stays_one(tmp_path: Path):
+    assert rows_of(tmp_path / "a.csv", 'text,label\n"a, b",1\n"c\rd",2\n"e",3\n') == [
+        ["a, b", "1"],
+        ["c\rd", "2"],
+        ["e", "3"],
+    ]

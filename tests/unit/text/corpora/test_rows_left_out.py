@@ -73,3 +73,11 @@ def test_a_key_that_no_line_has_is_an_error(tmp_path: Path, kind: str):
     path.write_text('{"content": "a"}\n{"content": "b"}\n')
     with pytest.raises(DataError, match=r"a\.jsonl:1: no column 'text'"):
         list(json_corpora(path, True)[kind].read("test"))
+
+
+@pytest.mark.parametrize("kind", ["documents", "labelled", "pairs"])
+def test_a_column_whose_name_occurs_twice_is_not_guessed(tmp_path: Path, kind: str):
+    path = tmp_path / "a.csv"
+    path.write_text("text,label,text\na,x,b\n")
+    with pytest.raises(DataError, match=r"several columns are called 'text'; rename all but the one to read"):
+        list(corpora(path, True)[kind].read("test"))
