@@ -35,6 +35,9 @@ def lines_of(corpus: CorpusSurvey, folder: Path) -> Iterator[str]:
     everything = list(corpus.splits.values())
     if any(not one.is_exact for one in everything) and not corpus.is_text:
         yield from _wrapped("~ estimated, > at least: not everything was read in the time", "  ")
+    if columns := corpus.options.get("columns"):
+        named = ", ".join(f"{key} is {own!r}" for key, own in columns.items())
+        yield from _named_line("columns", f"{named} (option columns)")
     yield from _about(everything)
     for what, split, shared, number in corpus.leaks():
         percent = 100 * shared / number

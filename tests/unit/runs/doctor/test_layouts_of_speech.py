@@ -17,6 +17,7 @@ from tiny_audio import write_audio
 from vaak.audio.config import AudioConfig, DatasetConfig
 from vaak.audio.corpora.corpus import AudioCorpus
 from vaak.config.load import load
+from vaak.config.yaml.text import read_yaml
 from vaak.core.errors import UserError
 from vaak.runs.doctor.folder import survey_folder
 
@@ -212,11 +213,19 @@ def test_without_a_task_audio_with_texts_is_for_recognition(tmp_path: Path, vaak
     assert "task: asr" in (tmp_path / "begin.yml").read_text(), "not a language model of the transcripts"
 
 
+def test_the_columns_that_were_found_are_said_and_are_options(tmp_path: Path, vaak: Any):
+    LAYOUTS["columns by content"](tmp_path / "data")
+    code, _, errors = vaak("init", "asr", "--data", "data", "--hardware", "cpu")
+    assert code == 0
+    assert "columns     audio is 'A', text is 'B' (option columns)" in errors
+    assert "    columns:\n      audio: A\n      text: B\n" in (tmp_path / "asr.yml").read_text()
+
+
 def test_the_runs_name_is_that_of_the_folder_that_was_given(tmp_path: Path, vaak: Any):
     """A language of Common Voice is in a folder of its code."""
     downloaded.commonvoice(tmp_path / "My Speech")
     assert vaak("init", "asr", "--data", "My Speech", "--hardware", "cpu")[0] == 0
-    assert "\nname: my speech\n" in (tmp_path / "asr.yml").read_text()
+    assert read_yaml(tmp_path / "asr.yml").value["name"].value == "my speech"
 
 
 def test_recordings_without_a_text_are_counted(tmp_path: Path):
