@@ -29,6 +29,7 @@ from vaak.audio.containers.counting import count_contents
 from vaak.audio.containers.ffmpeg import decoded
 from vaak.audio.embedded import Part
 from vaak.core.errors import DataError, UserError, optional_import
+from vaak.core.names import list_names
 from vaak.core.storage.files import demand_file, replacing
 
 BLOCK = 2
@@ -429,8 +430,9 @@ def audio_files(paths: Iterable[Path]) -> tuple[list[Path], dict[Path, UserError
     found: dict[Path, Path] = {}
     without: dict[Path, UserError] = {}
     for path in paths:
-        below = path.rglob("*") if path.is_dir() else ()
-        inside = sorted(one for one in below if not one.name.startswith(".") and one.is_file())
+        below = sorted(path.rglob("*")) if path.is_dir() else []
+        inside = [one for one in below if not one.name.startswith(".") and one.is_file()]
+        _report_left_out(path, below)
         files = [file for file in inside if is_audio(file)] if path.is_dir() else [path]
         found |= {file.resolve(): file for file in files if file.resolve() not in found}
         others = in_words(not_read(inside))
@@ -440,6 +442,19 @@ def audio_files(paths: Iterable[Path]) -> tuple[list[Path], dict[Path, UserError
         elif others:
             log.warning("%s: skipped %s", path, others)
     return list(found.values()), without
+
+
+def _report_left_out(folder: Path, below: Sequence[Path]) -> None:
+    """Log what looks like recordings below a folder and isn't read, but for formats, which have their own line."""
+    left_out = {
+        "hidden": [one for one in below if one.name.startswith(".") and is_audio(one)],
+        "links to folders": [one for one in below if one.is_symlink() and one.is_dir()],
+        "not a file": [one for one in below if is_audio(one) and not one.is_file() and not one.is_dir()],
+    }
+    for why, paths in left_out.items():
+        if paths:
+            names = list_names(one.relative_to(folder) for one in paths)
+            log.warning("%s: left out %d (%s): %s", folder, len(paths), why, names)
 
 
 HEARD, LONGEST_HEARD = 4, 15

@@ -9,8 +9,10 @@ parquet   Parquet                  the column ``text_column``
 
 from __future__ import annotations
 
+import functools
 import glob
 import json
+import logging
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
@@ -18,9 +20,11 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 
 from vaak.core.class_names import class_names_in, name_classes
 from vaak.core.errors import DataError, optional_import
-from vaak.core.names import nearest_name
+from vaak.core.names import list_names, nearest_name
 from vaak.core.storage.tables import Table, is_table
 from vaak.core.storage.text_lines import open_utf8
+
+log = logging.getLogger("vaak")
 
 REPLACEMENT = "\ufffd"
 _ESCAPED_BYTES = re.compile("[\udc80-\udcff]")
@@ -125,8 +129,15 @@ def find_files(patterns: Iterable[str], option: str) -> list[Path]:
             raise DataError(
                 f"{option}: no file matches {pattern}" if is_pattern else f"{option}: no such file: {pattern}"
             )
+        if len(files) < len(matches) and "**" not in pattern:
+            _report_left_out(option, pattern, len(files), tuple(str(one) for one in matches if not one.is_file()))
         found.update(dict.fromkeys(files))
     return list(found)
+
+
+@functools.cache  # files are looked for several times
+def _report_left_out(option: str, pattern: str, num_read: int, left_out: tuple[str, ...]) -> None:
+    log.warning("%s: %s: %d files are read; left out, not files: %s", option, pattern, num_read, list_names(left_out))
 
 
 def _read_text(path: Path, options: ReadingOptions) -> Iterator[Document]:

@@ -14,6 +14,7 @@ from folders import write
 from vaak.core.errors import DataError, UserError
 from vaak.report.tables import aligned
 from vaak.text.corpora.corpus import CorpusBuilder
+from vaak.text.corpora.readers import find_files
 from vaak.text.corpora.statistics import SplitStatistics, statistics_rows
 
 
@@ -284,3 +285,14 @@ def test_real_hindi_splits_keep_every_byte(vaak_data) -> None:
         assert counts.bytes == sum(path.stat().st_size for path in folder.glob(f"*.{split}.txt"))
         assert counts.devanagari_share > 0.99
     assert statistics["test"].documents == 3
+
+
+def test_what_a_pattern_matches_and_is_no_file_is_named(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("vaak.text.corpora.readers.log.propagate", True)
+    (tmp_path / "a.txt").write_text("a")
+    (tmp_path / "old.txt").mkdir()
+    for _ in range(2):
+        assert find_files([f"{tmp_path}/*"], "corpus.train") == [tmp_path / "a.txt"]
+    assert caplog.messages == [f"corpus.train: {tmp_path}/*: 1 files are read; left out, not files: {tmp_path}/old.txt"]

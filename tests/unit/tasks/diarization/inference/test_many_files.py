@@ -53,6 +53,22 @@ def test_formats_that_can_not_be_read_are_reported(
     assert "; there are 3 audio files in a format that can't be read (.m4a); convert" in str(without[tmp_path])
 
 
+def test_hidden_files_and_links_to_folders_are_named(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("vaak.audio.audio_file.log.propagate", True)
+    touch(tmp_path / "in" / "a.wav", tmp_path / "in" / ".b.wav", tmp_path / "in" / ".notes", tmp_path / "out" / "c.wav")
+    (tmp_path / "in" / "more").symlink_to(tmp_path / "out")
+    (tmp_path / "in" / "gone.wav").symlink_to(tmp_path / "nothing")
+    found, _ = audio_files([tmp_path / "in"])
+    assert found == [tmp_path / "in" / "a.wav"]
+    assert caplog.messages == [
+        f"{tmp_path}/in: left out 1 (hidden): .b.wav",
+        f"{tmp_path}/in: left out 1 (links to folders): more",
+        f"{tmp_path}/in: left out 1 (not a file): gone.wav",
+    ]
+
+
 def test_names(tmp_path: Path):
     files = [
         tmp_path / "monday" / "call.wav",
