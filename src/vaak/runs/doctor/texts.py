@@ -176,9 +176,11 @@ def sample_rows(path: Path) -> Sample:
 
 
 def _flat(entry: dict[str, Any], before: str = "") -> dict[str, Any]:
-    """Return an object with nested keys after dots."""
+    """Return an object with nested keys after dots; lists of objects, such as messages, are no cells."""
     flat: dict[str, Any] = {}
     for key, value in entry.items():
+        if isinstance(value, list) and any(isinstance(one, dict) for one in value):
+            value = None
         flat |= _flat(value, f"{before}{key}.") if isinstance(value, dict) else {f"{before}{key}": value}
     return flat
 

@@ -17,7 +17,8 @@ NEEDS = {
     "a vocoder": "recordings, listed in a table with a column of file names and one of speakers",
     "a language model": "texts: .txt, .md, .jsonl, or a table with a column text",
     "a classifier": "a table with a column text and a column label",
-    "translation": "a table or .jsonl with columns source and target",
+    "translation": "a table or .jsonl with columns source and target, or files such as a.en and a.hi of as many lines",
+    "a chat model": "JSON lines with messages, named in a YAML of your own: data.corpus.type: chat (init writes none)",
 }
 
 
@@ -36,6 +37,7 @@ def describe_unusable(place: Path) -> str:
     if audio:
         without = sum(path.stem not in texts for path in audio)
         said += [f"no text for {without:,} of {len(audio):,}"]
+    said += ["texts in archives aren't read: unpack them"] if kinds.keys() & {".zip", ".tar", ".tgz"} else []
     unread = sum(path.suffix.lower() in NOT_READ for path in audio)
     said += [f"{unread:,} in a format that isn't read: convert them to FLAC or WAV"] if unread else []
     tasks = ("speech recognition", "voices", "who speaks when", "a vocoder") if audio else tuple(NEEDS)

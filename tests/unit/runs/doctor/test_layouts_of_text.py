@@ -7,6 +7,7 @@ their labels, or ``PAIRS``, at least.
 from __future__ import annotations
 
 import json
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -228,3 +229,15 @@ def test_files_of_different_numbers_of_lines_are_no_pairs(vaak, tmp_path: Path):
     lines(tmp_path / "x" / "hindi.txt", [other for _, other in PAIRS[1:]])
     assert vaak("init", "--data", "x")[0] == 0
     assert load(["begin.yml"]).experiment.task == "lm"
+
+
+def test_conversations_and_archives_are_described(vaak, tmp_path: Path):
+    objects(tmp_path / "c" / "a.jsonl", [{"messages": [{"role": "user", "content": "so"}]}] * 3)
+    code, _, errors = vaak("init", "--data", "c")
+    assert (code, "c has nothing to train on: 1 .jsonl" in errors) == (2, True), errors
+    assert "data.corpus.type: chat" in errors
+    (tmp_path / "z").mkdir()
+    with zipfile.ZipFile(tmp_path / "z" / "x.zip", "w") as file:
+        file.writestr("a.txt", "a text")
+    code, _, errors = vaak("init", "--data", "z")
+    assert (code, "1 .zip, texts in archives aren't read: unpack them" in errors) == (2, True), errors
