@@ -161,7 +161,7 @@ _PUNCTUATION = (
     (re.compile(r"\b([A-Z]+)&([A-Z]+)\b"), lambda match: f"{' '.join(match[1])} and {' '.join(match[2])}"),
 )
 _SYMBOL = re.compile(f"[{re.escape(''.join(SYMBOLS))}]")
-_REPEATED = re.compile(r"([*_=~+#])\1{2,}")
+_REPEATED = re.compile(r"([*_=~+#$])\1{2,}")
 _SLASH = re.compile(r"(?<=[A-Za-z.])\s?/\s?(?=[A-Za-z\"'])")
 _SHORT = (
     (re.compile(r"\b(and)/(or)\b", re.IGNORECASE), r"\1 \2"),

@@ -179,9 +179,11 @@ def normalise(text: str, kept: Container[str] = (), unspoken: list[str] | None =
     'Doctor Roe paid three hundred seventy-two pounds on October eighteen, nineteen thirty-nine, at eleven forty A M.'
     """
     text = cleaned(leave_out_markup(text, unspoken), kept=kept)
+    figures = False
     for rule in RULES:
+        figures = figures or _FIGURE.search(text) is not None
         if rule is symbols and unspoken is not None:
             unspoken.extend(find_unspoken(text))
-        if rule not in OF_FIGURES or _FIGURE.search(text):
+        if figures or rule not in OF_FIGURES:
             text = rule(text)
     return _SPACE_BEFORE.sub("", _SPACES.sub(" ", text)).strip()

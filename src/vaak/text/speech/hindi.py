@@ -146,7 +146,7 @@ def _quarters(found: re.Match[str]) -> str:
     return f"पौने {cardinal(whole + 1)}"
 
 
-_SCALE = _nfc(rf"(?P<scale>\s*(?:हज़ार|हजार|लाख|करोड़|अरब|खरब){_ENDED})?")
+_SCALE = _nfc(rf"(?P<scale>(?:\s*(?:हज़ार|हजार|लाख|करोड़|अरब|खरब){_ENDED}){{1,2}})?")
 _ENDS = "|".join(sorted(_ENDINGS, key=len, reverse=True))
 Rule = tuple[re.Pattern[str], Callable[[re.Match[str]], str]]
 RULES: tuple[Rule, ...] = (

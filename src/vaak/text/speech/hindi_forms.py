@@ -145,7 +145,7 @@ WORDS: tuple[Rule, ...] = (
         lambda found: f"{found[1].replace(' ', '')}.",
     ),
     (
-        re.compile(rf"(?<!{LETTER})(?<!\d )(?<!\d)({_any(DOTTED)})\.(?!{LETTER}\.)"),
+        re.compile(rf"(?<!{LETTER})(?<!\d )(?<![\d.])({_any(DOTTED)})\.(?!{LETTER}\.)"),
         lambda found: f"{DOTTED[found[1]]} ",
     ),
     (

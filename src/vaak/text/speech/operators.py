@@ -51,6 +51,9 @@ _CHARGE = re.compile(rf"(?<=[A-Za-z\d₀-₉\])])([¹²³⁴]?)([⁺⁻])(?!{_RA
 _OF_TEN = re.compile(r"(?<=\d)\s*[×xX·⋅]\s*(?=10(?:\^|[⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻]))")
 _RULES = (
     (re.compile(r"(★+|⭐+)(☆*)"), lambda found: _rate(found)),
+    (re.compile(r"\bA-Z\b"), "A to Z"),
+    (re.compile(r"\bpH\b"), "P H"),
+    (re.compile(r"\b(?:Ca|Fe|Na|Mg|Cu|Zn|Al|Cl|Li|Ag)(?=[¹²³⁴]?[⁺⁻])"), lambda found: " ".join(found[0].upper())),
     (_OF_TEN, lambda _: " times "),
     (_CHARGE, lambda found: f" {found[1] and RAISED[found[1]]} {'plus' if found[2] == '⁺' else 'minus'} "),
     (_POWER_OF_UNIT, lambda found: f" to the power of {_lowered(found[1])} {_plural(UNITS[found[2]])}"),
