@@ -12,7 +12,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from safetensors.torch import save_file
+from safetensors.torch import save, save_file
 from torch import nn
 
 from toy import ToyModel, same_bits
@@ -33,7 +33,8 @@ from vaak.engine.checkpoint.files import (
     step_folder,
     verify,
 )
-from vaak.engine.checkpoint.weights import copy_to_cpu, load_weights, model_tensors
+from vaak.engine.checkpoint.names import listed_files
+from vaak.engine.checkpoint.weights import FileLayout, copy_to_cpu, load_weights, model_tensors
 
 names = st.lists(st.from_regex(r"[a-z][a-z0-9_.]{0,8}", fullmatch=True), min_size=1, max_size=4, unique=True)
 dtypes = st.sampled_from([torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.int64, torch.bool])
@@ -252,8 +253,12 @@ def test_a_checkpoint_is_there_after_a_power_cut(tmp_path: Path, monkeypatch: py
         "sync_directory",
         lambda path: (happened.append(f"{path.name}: {len(list_checkpoints(path))}"), flush_folder(path))[1],
     )
-    save_checkpoint(tmp_path / "checkpoints", snapshot(1))
+    (tmp_path / "copied.bin").write_text("x")
+    companions = {"copied.bin": tmp_path / "copied.bin", "written.yml": "a: 1", "gone.bin": tmp_path / "gone.bin"}
+    path = save_checkpoint(tmp_path / "checkpoints", snapshot(1), None, companions)
     assert [one for one in happened if one.endswith("safetensors")] == ["model.safetensors", "optimizer.safetensors"]
+    assert "copied.bin" in happened
+    assert [name for name in listed_files(path) if name.endswith((".bin", ".yml"))] == ["copied.bin", "written.yml"]
     assert happened[-1] == "checkpoints: 1"
 
 
@@ -271,6 +276,41 @@ def test_tensors_that_the_manifest_does_not_have_are_no_part_of_a_checkpoint(
         f"{path / name}.safetensors is not in its MANIFEST.json: it is ignored"
         for name in ("average", "frozen", "loss")
     ]
+
+
+def test_tensors_that_come_in_parts_are_in_the_file_that_the_library_would_write(tmp_path: Path):
+    """As ranks give theirs: one after another in the layout's order, some in several parts."""
+    tensors = {"b": torch.arange(6.0).view(2, 3), "a": torch.ones(3, dtype=torch.int64), "c": torch.zeros(0)}
+    layouts = tuple(FileLayout.of(f"{part}.safetensors", own) for part, own in (("model", tensors), ("optimizer", {})))
+    assert layouts[0].order == ("a", "b", "c")
+    parts = [tensors["a"], tensors["b"][:1], tensors["b"][1:], torch.ones(1)]
+    given = iter(parts)
+    one = Snapshot(1, {}, state={"position": {"step": 1}}, files=layouts, chunks=given)
+    path = save_checkpoint(tmp_path, one)
+    assert same_bits(load_checkpoint(path).model, tensors)
+    assert (path / "model.safetensors").read_bytes() == save(tensors)
+    assert next(given, None) is None, "what is left is taken, too: those who give it wait"
+
+
+def test_a_manifest_that_can_not_be_read_is_named_with_the_reason(tmp_path: Path):
+    path = save_checkpoint(tmp_path, snapshot(1))
+    (path / "MANIFEST.json").unlink()
+    (path / "MANIFEST.json").mkdir()
+    with pytest.raises(CheckpointError, match=r"MANIFEST\.json can't be read: Is a directory$"):
+        listed_files(path)
+
+
+@pytest.mark.parametrize(("written", "is_read"), [(1, True), (2, False)])
+def test_a_manifest_of_a_later_version_is_refused(written: int, is_read: bool, tmp_path: Path):
+    path = save_checkpoint(tmp_path, snapshot(1))
+    manifest = json.loads((path / "MANIFEST.json").read_text())
+    assert manifest["format"] == 1
+    (path / "MANIFEST.json").write_text(json.dumps(manifest | {"format": written}))
+    if is_read:
+        assert set(listed_files(path)) == {"model.safetensors", "optimizer.safetensors", "state.json"}
+        return
+    with pytest.raises(CheckpointError, match=r"written by a later version of Vaak \(format 2\): update Vaak"):
+        listed_files(path)
 
 
 def test_set_aside_finds_a_free_name(tmp_path: Path):

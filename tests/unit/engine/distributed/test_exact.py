@@ -173,6 +173,17 @@ def test_microbatches_that_nobody_could_read_are_left_out():
     assert alone[0] == [None, None]
 
 
+def test_after_a_microbatch_of_zeros_numbers_of_0_places_are_taken_for_granted():
+    """Nothing says how large they will be: as if they were below 1, with room for 64, on any number of ranks."""
+    zeros: Microbatch = [[0.0, 0.0, 0.0], [0.0, 0.0]]
+    for largest, computed in ((63.0, 1), (64.0, 2)):
+        later: Microbatch = [[2.0**-PLACES, 0.0, 0.0], [largest, 0.0]]
+        for ranks in (1, 2):
+            found, times = summed([zeros, later], ranks)
+            assert (times, found[1]) == (computed, [largest, 0.0])
+            assert computed == 2 or found[0] == [2.0**-PLACES, 0.0, 0.0], "the smallest that there are places for"
+
+
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
 def test_what_is_not_finite_is_seen(bad: float):
     fine: Microbatch = [[1.0, 2.0, 3.0], [1.0, 1.0]]

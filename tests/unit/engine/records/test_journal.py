@@ -61,6 +61,40 @@ def test_an_entry_is_on_the_disk_before_it_acts(tmp_path: Path, monkeypatch: pyt
     assert on_disk == [(tmp_path / "skipped.jsonl").read_bytes()] != [b""]
 
 
+def test_what_was_moved_away_is_forgotten(tmp_path: Path):
+    (tmp_path / "skipped.jsonl").write_text('{"epoch": 0, "index": 3}\n[4]\n')
+    skips = SkippedExamples(tmp_path, 0)
+    assert (skips.journal.entries, skips.known) == ([(0, 3, 0)], {(0, 3, 0)})
+    assert skips.journal.problem == f"{tmp_path / 'skipped.jsonl'}, line 2: Vaak didn't write this line ([4])"
+    skips.forget()
+    assert (skips.journal.entries, skips.known, skips.journal.problem) == ([], set(), None)
+
+
+def test_lines_of_other_data_are_counted_and_long_ones_shortened(tmp_path: Path, caplog: pytest.LogCaptureFixture):
+    lines = [{"epoch": 0, "index": 1, "data": "a"}, {"epoch": 0, "index": 2, "data": "b"}, {"epoch": 0, "index": 4}]
+    (tmp_path / "skipped.jsonl").write_text("".join(f"{json.dumps(one)}\n" for one in lines) + "x" * 81 + "\n")
+    for data, known in (("a", {1, 4}), (None, {1, 2, 4})):
+        caplog.clear()
+        skips = SkippedExamples(tmp_path, 0, data)
+        assert {index for _, index, _ in skips.known} == known
+        expected = [f"{tmp_path / 'skipped.jsonl'}: 1 lines are for other data: ignored"] if data else []
+        assert caplog.messages == expected
+        assert (
+            skips.journal.problem == f"{tmp_path / 'skipped.jsonl'}, line 4: Vaak didn't write this line ({'x' * 80}…)"
+        )
+    caplog.clear()
+    assert SkippedExamples(tmp_path, 1, "a").known == {(0, 1, 0), (0, 4, 0)}
+    assert caplog.messages == [], "rank 0 says so"
+    skips.journal.append([{"epoch": 1, "index": 2}])
+    skips.journal.data = "a"
+    skips.journal.append([{"epoch": 1, "index": 3}])
+    written = (tmp_path / "skipped.jsonl").read_text().splitlines()[-2:]
+    assert [json.loads(one) for one in written] == [
+        {"epoch": 1, "index": 2},
+        {"epoch": 1, "index": 3, "data": "a"},
+    ]
+
+
 def test_a_run_without_skips_writes_nothing(tmp_path: Path):
     SkippedExamples(tmp_path, 0).add([Microbatch(ADDRESS, None)])
     assert list(tmp_path.iterdir()) == []

@@ -279,6 +279,8 @@ def test_kinds_of_clocks_and_of_callbacks_are_named(written: Callable[[str], Pat
 
 
 def test_what_is_not_on_the_schedule_is_left_to_a_replay(written: Callable[[str], Path], tmp_path: Path):
+    second = changed(written("sparse"), tmp_path / "second", added(("model", 1), kind="step", step=2))
+    assert 2 in check_log(Inventory(second)).doubtful_steps
     run = changed(written("sparse"), tmp_path, added(("step", 12), kind="evaluation", scheduled=False, val_loss=9.5))
     found = Inventory(run)
     log = check_log(found)
@@ -401,3 +403,90 @@ STATES: dict[str, tuple[dict[str, Any], list[str]]] = {
 def test_a_state_that_the_log_does_not_lead_to_is_named_to_the_word(name: str, tmp_path: Path):
     how, expected = STATES[name]
     assert audit(WrittenRun(tmp_path / "run", **how).write()).findings == expected
+
+
+def test_a_run_that_has_just_begun_lacks_nothing(tmp_path: Path):
+    assert (
+        audit(WrittenRun(tmp_path / "run", last=0, saved=(), sessions={1: OPTIONS}, better=()).write()).findings == []
+    )
+
+
+def test_the_end_of_a_log_that_its_newest_checkpoint_is_beyond_is_missing(
+    written: Callable[[str], Path], tmp_path: Path
+):
+    def change(records: Records) -> None:
+        del records[position(records, "step", 11) :]
+
+    run = changed(written("dense"), tmp_path, change)
+    assert said_of_log(run) == [*lost("record", 11, 12), *lost("evaluation", 12)]
+
+
+def test_all_evaluations_that_states_know_of_are_missing(written: Callable[[str], Path], tmp_path: Path):
+    assert said_of_log(changed(written("dense"), tmp_path, without("evaluation", 4, 8, 12))) == lost(
+        "evaluation", 4, 8, 12
+    )
+
+
+def test_what_is_due_at_the_last_step_may_not_have_been_done(written: Callable[[str], Path], tmp_path: Path):
+    """A run that is killed while it evaluates: a resume does that first."""
+    run = shutil.copytree(written("dense"), tmp_path / "run")
+    lines = (run / "metrics.jsonl").read_text().splitlines(keepends=True)
+    (run / "metrics.jsonl").write_text("".join(lines[:-1]))
+    (run / "checkpoints" / "step-00000012" / "completed.json").unlink()
+    assert audit(run).findings == []
+    (run / "checkpoints" / "step-00000010" / "completed.json").unlink()
+    assert audit(run).findings == [
+        f"{run / 'checkpoints/step-00000010/completed.json'} is missing: the run went on from there"
+    ]
+
+
+def test_evaluations_of_an_earlier_version_do_not_say_whether_they_were_scheduled(
+    written: Callable[[str], Path], tmp_path: Path
+):
+    def change(records: Records) -> None:
+        for one in records:
+            one.pop("scheduled", None)
+        records[position(records, "step", 7)]["scheduled"] = True  # a figure of a callback's
+
+    assert said_of_log(changed(written("dense"), tmp_path, change)) == []
+
+
+def test_a_fork_evaluates_what_its_parent_left_due(written: Callable[[str], Path], tmp_path: Path):
+    def change(records: Records) -> None:
+        records.insert(0, {"kind": "evaluation", "step": 6, "epoch": 1, "scheduled": False, "val_loss": 9.5})
+
+    assert said_of_log(changed(written("forked"), tmp_path, change)) == []
+
+
+def test_each_session_has_its_own_schedule(tmp_path: Path):
+    """The last step of a session may be evaluated by the one that follows; its first step is its own."""
+    sparse = {**OPTIONS, "logging": {"interval": 2}, "validation": {"interval": 3}}
+    run = WrittenRun(tmp_path / "run", sessions={1: OPTIONS, 7: sparse}, evaluated=100, better=(), saved=(5,)).write()
+    records = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    for step in (12, 9, 6, 4):
+        added(("step", step), kind="evaluation", scheduled=True, val_loss=9.5)(records)
+    (run / "metrics.jsonl").write_text("".join(f"{json.dumps(one)}\n" for one in records))
+    assert said_of_log(run) == []
+    assert check_log(Inventory(run)).doubtful_steps == {7, 9, 11}
+    records.insert(position(records, "step", 8), records[position(records, "evaluation", 6)] | {"step": 7})
+    (run / "metrics.jsonl").write_text("".join(f"{json.dumps(one)}\n" for one in records))
+    assert said_of_log(run) == [
+        "metrics.jsonl, line 12: the evaluation record of step 7 is marked as scheduled, "
+        "and the schedule has none there"
+    ]
+
+
+def test_a_session_with_another_metric_begins_anew(tmp_path: Path):
+    """Its first step is its own: what was evaluated there is the first that counts."""
+    other = {**OPTIONS, "checkpoint": {"metric": "val_accuracy", "mode": "max"}}
+
+    def change(step: int, state: dict[str, Any], is_completed: bool) -> None:
+        if step >= 8:
+            state["best"] = {"metric": "val_loss", "mode": "min", "value": None, "step": None}
+
+    run = WrittenRun(tmp_path / "run", sessions={1: other, 8: OPTIONS}, saved=(8, 12), better=(4, 8), change=change)
+    found = [line for line in audit(run.write()).findings if "better" in line]
+    assert found == [
+        f"{place}: the best is said to be at step None, and step 8 has a better val_loss"
+        for place in ("step-00000008/completed.json", "step-00000012/state.json", "step-00000012/completed.json")
+    ]

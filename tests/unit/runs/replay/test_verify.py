@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import shutil
 from collections.abc import Callable
@@ -20,7 +21,9 @@ from vaak.core.errors import UserError
 from vaak.core.storage.files import read_json, sha256_of, write_json
 from vaak.engine import saving
 from vaak.engine.checkpoint.files import step_folder
-from vaak.runs.verify import verify_run
+from vaak.runs.audit.inventory import Inventory
+from vaak.runs.audit.records import LogAudit, Record
+from vaak.runs.verify import Tally, Verification, relative_difference, verify_run
 
 Vaak = Callable[..., tuple[int, str, str]]
 EVERY_STEP = ("training.checkpoint.interval=2", "training.checkpoint.save_total_limit=null")
@@ -256,6 +259,62 @@ def test_the_command(run: Path, vaak: Vaak):
     assert code == 2
     assert "NOT VERIFIED: " in out
     assert not read_json(run / "verification.json")["verified"]
+
+
+def test_what_was_compared_is_counted_as_the_same_or_as_close():
+    tally = Tally()
+    assert [tally.add(one, 0.1) for one in (0.0, 0.05, 0.1, 0.2, 0.0)] == [True, True, True, False, True]
+    assert (tally.compared, tally.same, tally.close, tally.reproduced, str(tally)) == (5, 2, 2, 4, "4 of 5")
+
+
+def of_records(*records: Record, folder: Path) -> Verification:
+    return Verification(folder, 0.001, Inventory(folder), LogAudit(list(records), []))
+
+
+def test_the_sentence_says_what_was_reproduced_and_how(tmp_path: Path):
+    found = of_records(folder=tmp_path)
+    found.files.compare(tmp_path / "one")
+    found.files.compare(tmp_path / "two", "it is bad")
+    assert found.sentence == "nothing could be computed again; 1 of 2 files are as they were written"
+    found.figures.add(0.0, 0.0)
+    found.steps.add(0.0, 0.0)
+    assert found.sentence == "1 of 1 steps reproduced to the bit; 1 of 2 files are as they were written"
+    found.evaluations.add(0.5, 0.1)
+    said = "1 of 1 steps, 0 of 1 figures reproduced to the bit; 1 of 2 files are as they were written"
+    assert found.sentence == said
+    for tally in (found.steps, found.figures, found.evaluations, found.states):
+        before = (tally.compared, tally.close)
+        tally.add(0.0005, found.tolerance)
+        assert " reproduced within 0.001 (relative); " in found.sentence
+        tally.compared, tally.close = before
+
+
+def test_a_step_may_take_a_hundred_times_as_long_as_the_slowest_and_half_an_hour(tmp_path: Path):
+    def record(kind: str, clock: Any) -> Record:
+        return Record(1, 1, {"kind": kind, "step": 1, "epoch": 0, "clock": clock})
+
+    slow = record("step", {"seconds": 20})
+    assert of_records(slow, record("step", {"seconds": 19.0}), folder=tmp_path).longest_seconds == 2000.0
+    others = (record("system", {"seconds": 99.0}), record("step", None), record("step", {"seconds": "9"}))
+    assert of_records(*others, record("step", {"seconds": 17.9}), folder=tmp_path).longest_seconds == 1800.0
+
+
+@pytest.mark.parametrize(
+    ("then", "now", "expected"),
+    [
+        (0.0, 1e-7, 0.1),  # so small that the difference counts
+        (-2.0, 2.0, 2.0),
+        (4, 3, 0.25),
+        (3, 4, 0.25),
+        (True, 1.5, math.inf),
+        (None, 1.0, math.inf),
+        (1.0, "nan", math.inf),
+        ("nan", "nan", 0.0),
+        (None, None, 0.0),
+    ],
+)
+def test_the_difference_of_two_values(then: Any, now: Any, expected: float):
+    assert relative_difference(then, now) == pytest.approx(expected)
 
 
 def test_a_run_that_has_not_begun(tmp_path: Path, tiny_text: Path):
