@@ -219,6 +219,15 @@ def test_a_checkpoint_that_is_written_again_is_replaced(tmp_path: Path):
     assert list(tmp_path.iterdir()) == [path]
 
 
+def test_what_a_writer_of_the_same_process_left_is_replaced(tmp_path: Path):
+    left = storage.temporary_of(tmp_path / step_folder(1))
+    left.mkdir()
+    (left / "extra.bin").touch()
+    path = save_checkpoint(tmp_path, snapshot(1))
+    assert not (path / "extra.bin").exists()
+    assert list(tmp_path.iterdir()) == [path]
+
+
 def test_a_failed_write_harms_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     path = save_checkpoint(tmp_path, snapshot(1))
 
@@ -254,11 +263,12 @@ def test_a_checkpoint_is_there_after_a_power_cut(tmp_path: Path, monkeypatch: py
         lambda path: (happened.append(f"{path.name}: {len(list_checkpoints(path))}"), flush_folder(path))[1],
     )
     (tmp_path / "copied.bin").write_text("x")
-    companions = {"copied.bin": tmp_path / "copied.bin", "written.yml": "a: 1", "gone.bin": tmp_path / "gone.bin"}
+    companions: dict[str, str | Path] = {"written.yml": "a: 1", "gone.bin": tmp_path / "gone.bin"}
+    companions |= {"copied.bin": tmp_path / "copied.bin"}
     path = save_checkpoint(tmp_path / "checkpoints", snapshot(1), None, companions)
     assert [one for one in happened if one.endswith("safetensors")] == ["model.safetensors", "optimizer.safetensors"]
     assert "copied.bin" in happened
-    assert [name for name in listed_files(path) if name.endswith((".bin", ".yml"))] == ["copied.bin", "written.yml"]
+    assert [name for name in listed_files(path) if name.endswith((".bin", ".yml"))] == ["written.yml", "copied.bin"]
     assert happened[-1] == "checkpoints: 1"
 
 
@@ -290,6 +300,23 @@ def test_tensors_that_come_in_parts_are_in_the_file_that_the_library_would_write
     assert same_bits(load_checkpoint(path).model, tensors)
     assert (path / "model.safetensors").read_bytes() == save(tensors)
     assert next(given, None) is None, "what is left is taken, too: those who give it wait"
+
+
+def test_frozen_weights_of_which_no_copy_is_whole_make_a_checkpoint_damaged(tmp_path: Path):
+    tensors, frozen = {"base": torch.ones(3), "head": torch.zeros(1)}, frozenset({"base"})
+    one = Snapshot(1, tensors, state={"position": {"step": 1}}, frozen=frozen, base_is_enough=False)
+    path = save_checkpoint(tmp_path, one)
+    (second,) = tmp_path.glob("frozen-*.safetensors")
+    assert second.read_bytes() == (path / "frozen.safetensors").read_bytes()
+    assert same_bits(load_checkpoint(path, verify=False).model, tensors)
+    (path / "frozen.safetensors").unlink()
+    verify(path)  # the second copy is whole
+    assert same_bits(load_checkpoint(path).model, tensors)
+    flip_a_byte(second)
+    with pytest.raises(CheckpointError, match=r"frozen\.safetensors does not match its MANIFEST\.json, and no other"):
+        verify(path)
+    enough = save_checkpoint(tmp_path / "other", Snapshot(1, tensors, state=one.state, frozen=frozen))
+    assert [file.name for file in enough.parent.iterdir()] == [enough.name], "its base gives it"
 
 
 def test_a_manifest_that_can_not_be_read_is_named_with_the_reason(tmp_path: Path):

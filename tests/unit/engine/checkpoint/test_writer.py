@@ -64,6 +64,20 @@ def test_those_of_every_so_many_steps_are_kept_beyond_the_limit(tmp_path: Path):
     assert steps_in(tmp_path / "checkpoints") == [8, 16, 20]
 
 
+def test_a_new_best_lets_the_one_before_go(tmp_path: Path):
+    """Known only after the evaluation that was due at its step, when it has been written."""
+    writer = CheckpointWriter(tmp_path, tmp_path / "metrics.jsonl", 1)
+    for step in (1, 2, 3):
+        writer.write(snapshot(step), is_best=step == 1)
+    writer.complete(3, {"position": {"step": 3}}, is_best=False)
+    assert steps_in(tmp_path) == [1, 3]
+    writer.complete(3, {"position": {"step": 3}, "best": {"step": 3}}, is_best=True)
+    assert steps_in(tmp_path) == [3]
+    assert pointed(tmp_path, "best") == tmp_path / step_folder(3)
+    assert load_checkpoint(tmp_path / step_folder(3)).state["best"] == {"step": 3}
+    assert writer.finished == [tmp_path / step_folder(step) for step in (1, 2, 3)], "each is reported once"
+
+
 def test_without_a_limit_all_are_kept(tmp_path: Path):
     writer = CheckpointWriter(tmp_path, tmp_path / "metrics.jsonl", None)
     for step in range(1, 6):

@@ -13,7 +13,7 @@ import pytest
 from vaak.core.artifact import HASHES
 from vaak.core.storage.files import read_json, sha256_of, write_json
 from vaak.engine.checkpoint.files import step_folder
-from written_runs import WrittenRun, audit
+from written_runs import OPTIONS, WrittenRun, audit
 
 RULE = {"step": 3, "pieces": 2, "numbers": None}
 
@@ -286,3 +286,27 @@ def test_weights_that_the_manifest_lacks_make_a_checkpoint_unsound(run: Path):
         f"{folder / name}.safetensors: this isn't in its MANIFEST.json" for name in ("average", "frozen", "loss")
     ]
     assert [one.name for one in found.sound] == [step_folder(step) for step in (4, 5, 6, 10, 12)]
+
+
+def test_code_is_what_the_newest_checkpoint_has_of_it(run: Path):
+    (run / "code").mkdir()
+    (run / "code" / "mine.py").write_text("1")
+    write_json(run / "code" / "SHA256.json", {"mine.py": sha256_of(run / "code" / "mine.py")})
+    for step, content in ((10, "another"), (12, "1")):
+        copy = checkpoint(run, step, "code/mine.py")
+        copy.parent.mkdir()
+        copy.write_text(content)
+        manifest = read_json(checkpoint(run, step, "MANIFEST.json"))
+        manifest["files"]["code/mine.py"] = {"bytes": len(content), "sha256": sha256_of(copy)}
+        write_json(checkpoint(run, step, "MANIFEST.json"), manifest)
+    assert (audit(run).findings, audit(run).damage) == ([], [])
+    (run / "code" / "mine.py").write_text("2")
+    write_json(run / "code" / "SHA256.json", {"mine.py": sha256_of(run / "code" / "mine.py")})
+    expected = [f"{run / 'code/mine.py'}: this isn't what step-00000012 has of it"]
+    assert (audit(run).findings, audit(run).damage) == (expected, expected)
+
+
+@pytest.mark.parametrize(("first", "expected"), [(1, 1), (2, 0)])
+def test_a_fork_of_any_step_may_know_rules_of_its_parent(first: int, expected: int, tmp_path: Path):
+    run = WrittenRun(tmp_path / "run", first=first, sessions={first: OPTIONS}, change=with_rule).write()
+    assert len([one for one in audit(run).findings if one.startswith("splits.jsonl lacks the rule")]) == expected
