@@ -102,13 +102,6 @@ SET_UPS = {
 }
 
 
-KNOWN = {
-    "export": pytest.mark.xfail(
-        reason="the model card is written after the folder has its name: a kill between leaves an export without one"
-    )
-}
-
-
 @dataclass
 class Reference:
     """What a set-up leaves that nobody kills, and how many operations on files that takes."""
@@ -132,7 +125,7 @@ def references() -> dict[str, Reference]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(KILLS))
-@pytest.mark.parametrize("name", [pytest.param(name, marks=KNOWN.get(name, ())) for name in SET_UPS])
+@pytest.mark.parametrize("name", SET_UPS)
 def test_a_command_killed_at_an_operation_is_done_by_the_same_command(
     commands: Commands,
     jobs: Path,

@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 import vaak
-from commands import Command, Ended, assert_same_run, steps_of, wait_until
+from commands import Command, Commands, Ended, assert_same_run, steps_of, wait_until
+from vaak.cli import table
 
 WORKERS = ("training.performance.num_workers=2", "training.performance.multiprocessing_context=fork")
 FROM_A_SERVER = (WORKERS[0], "training.performance.multiprocessing_context=forkserver")
@@ -109,6 +110,49 @@ def test_what_cannot_be_printed_ends_no_run(
     assert ended.status == 0, ended.errors
     assert "Traceback" not in ended.errors
     assert_same_run(tmp_path / "run", reference)
+
+
+FINISHED: dict[str, tuple[str, str]] = {
+    "export": ("export RUN --format hf --output made", "made/README.md"),
+    "report": ("report RUN --output report.html", "report.html"),
+    "init": ("init quickstart --output quickstart.yml", "quickstart.yml"),
+    "eval": ("eval RUN --output evaluated", "evaluated/evaluation.json"),
+    "check": ("config check quickstart", ""),
+}
+"""Commands, and the last file that each writes; none: its result is what it prints."""
+
+
+@pytest.mark.parametrize("name", ["export", *(pytest.param(one, marks=slow) for one in FINISHED if one != "export")])
+@pytest.mark.parametrize("stream", ["full stdout", pytest.param("full stderr", marks=slow)])
+def test_what_cannot_be_printed_ends_no_command_that_writes_files(
+    commands: Commands, reference: Path, tmp_path: Path, name: str, stream: str
+) -> None:
+    typed, file = FINISHED[name]
+    ended = commands.start(typed.replace("RUN", str(reference)).split(), tmp_path, circumstances=[stream]).wait()
+    assert "Traceback" not in ended.errors
+    assert ended.status == (2 if not file and stream == "full stdout" else 0), ended.errors
+    assert (tmp_path / file).exists()
+    if stream == "full stdout":
+        assert "No space left on device" in ended.errors
+
+
+def test_every_command_is_known_for_what_its_result_is() -> None:
+    """Those that aren't listed print their results, or have an option that says where these are written."""
+    there = {
+        f"{name} {inner}".strip()
+        for name in table.COMMANDS
+        for inner in getattr(table.imported(name), "commands", {"": None})
+    }
+    assert there >= table.WRITING
+    assert there - table.WRITING == PRINTING
+
+
+PRINTING = {
+    *("launch slurm", "eval", "lm-eval", "baseline", "predict", "generate", "translate", "classify", "diarize"),
+    *("speak", "transcribe", "align", "find-batch-size", "replay", "verify", "bisect", "runs list", "find-lr"),
+    *("check-gradients", "inspect", "doctor", "config check", "config show", "config schema", "model show"),
+    *("tokenizer show", "phonemes", "data check", "data list", "score der", "score wer", "score cpwer", "score speech"),
+}
 
 
 def test_characters_that_standard_output_lacks_are_escaped(tmp_path: Path) -> None:

@@ -7,7 +7,16 @@ from typing import Any, ClassVar, Literal
 from pydantic import field_validator, model_validator
 
 from vaak.audio.mel_config import MelConfig, PitchConfig
-from vaak.config.base import LARGEST_COUNT, DividedSection, ResumeClass, Section, fold_option, folds_file_option, option
+from vaak.config.base import (
+    LARGEST_COUNT,
+    DividedSection,
+    Place,
+    ResumeClass,
+    Section,
+    fold_option,
+    folds_file_option,
+    option,
+)
 
 AUDIO_ALIASES = {
     "global_config.num_filters": "global_config.num_mel_bins",
@@ -31,8 +40,8 @@ class AudioConfig(Section):
 
     resume_class: ClassVar[ResumeClass | None] = "refused"
 
-    corpus_dir: str = option("Folder of the corpora, with one folder for each.", "./data", resume="free")
-    output_dir: str | None = option(
+    corpus_dir: Place = option("Folder of the corpora, with one folder for each.", "./data", resume="free")
+    output_dir: Place | None = option(
         "Folder for manifests of prepared corpora; null is ./manifests, and for built-in voices a cache (VAAK_CACHE, "
         "by default ~/.cache/vaak).",
         None,
@@ -74,7 +83,7 @@ class AudioConfig(Section):
     norm_filters: bool = option("fbank, mfcc: normalise filters to equal area.", False)
     num_ceps: int = option("mfcc: number of coefficients.", 13, gt=0)
     cepstral_lifter: int = option("mfcc: liftering; 0 disables it.", 22, ge=0)
-    storage_path: str | None = option(
+    storage_path: Place | None = option(
         "Folder of stored features; null: they are computed when needed.",
         None,
         resume="free",
@@ -182,7 +191,7 @@ class NoiseConfig(Section):
         "coloured: noise with a random spectral slope; babble: voices of the corpus; files: recordings of a folder.",
         "coloured",
     )
-    folder: str | None = option("files: folder of the recordings, searched recursively.", None, only_for=("files",))
+    folder: Place | None = option("files: folder of the recordings, searched recursively.", None, only_for=("files",))
     snr: Range = option("Signal-to-noise ratio in decibels.", (10.0, 20.0))
     probability: float = option("Fraction of the examples that are changed.", 1.0, ge=0, le=1)
 
@@ -342,10 +351,10 @@ class DatasetConfig(DividedSection):
         "is in corpus_dir (docs/datasets.md).",
         "recipe",
     )
-    corpus_dir: str | None = option(
+    corpus_dir: Place | None = option(
         "Folder of the corpus; null is global_config.corpus_dir / name.", None, resume="free"
     )
-    output_dir: str | None = option(
+    output_dir: Place | None = option(
         "Folder of its manifests; null is global_config.output_dir / name.", None, resume="free"
     )
     options: dict[str, Any] = option(
@@ -360,7 +369,7 @@ class DatasetConfig(DividedSection):
         {},
         only_for=("json", "splits", "commonvoice", "fleurs", "nemo", "parquet", "voxpopuli", "webdataset"),
     )
-    audio_root: tuple[str, ...] = option(
+    audio_root: tuple[Place, ...] = option(
         "One or several folders outside of a manifest's own in which the audio that it names may be, by absolute or "
         "relative paths; without any, only in the manifest's folder (cuts: anywhere).",
         (),
@@ -370,13 +379,13 @@ class DatasetConfig(DividedSection):
             "parquet", "voxpopuli",
         ),
     )  # fmt: skip
-    train: tuple[str, ...] = option(
+    train: tuple[Place, ...] = option(
         "recipe: its parts; otherwise files, folders or patterns (ljspeech: metadata.csv). Alone, it is split by "
         "train_fraction.",
         (),
     )
-    valid: tuple[str, ...] = option("The same for the validation split.", ())
-    test: tuple[str, ...] = option("The same for the test split.", ())
+    valid: tuple[Place, ...] = option("The same for the validation split.", ())
+    test: tuple[Place, ...] = option("The same for the test split.", ())
     split_by: Literal["recording", "speaker"] = option(
         "What stays in one split, if valid and test are not given: a recording, or all recordings of a speaker. With "
         "conversations, and for types splits, commonvoice, librispeech and voxpopuli, the default is speaker: those of "
@@ -403,7 +412,7 @@ class DatasetConfig(DividedSection):
         "voices: what they say: English sentences, or one to six digits.", "sentences", only_for=("voices",)
     )
     seed: int = option("voices: random seed of speakers and sentences.", 0, ge=0, only_for=("voices",))
-    alignments: str | None = option(
+    alignments: Place | None = option(
         "Folder of the utterances' alignments, searched recursively: NAME.TextGrid, NAME.ctm or NAME.json with words "
         "and phones; null: those that the corpus has (ljspeech: its folder TextGrid).",
         None,
@@ -416,7 +425,7 @@ class DatasetConfig(DividedSection):
         "Simulate conversations from its utterances; null uses the recordings unchanged.", None
     )
     fold: str | None = fold_option()
-    folds_file: str | None = folds_file_option()
+    folds_file: Place | None = folds_file_option()
 
     @model_validator(mode="after")
     def _splits_share_no_speakers(self) -> DatasetConfig:

@@ -139,7 +139,7 @@ def publish(
     hub.demand_name(name)
     is_exported = hub.is_exported(run)
     with tempfile.TemporaryDirectory(prefix="vaak-publish-") as temporary:
-        folder = run if is_exported else Path(temporary) / "export"
+        folder = run if is_exported else Path(temporary) / Path(name).name
         if not is_exported:
             from vaak.runs.open_run import open_run
 
@@ -185,18 +185,34 @@ def _write(
     said: tuple[str | None, list[str] | None, list[str] | None],
     name: str,
 ) -> None:
-    """Write ``folder`` with a card; ``said`` are the licence, those of the data, the languages; ``name`` is its own."""
-    from vaak.core.storage.files import write_text
-    from vaak.engine.checkpoint.names import step_of
+    """Write ``folder`` with a card, completely or not at all.
+
+    ``said`` are the licence, those of the data, the languages; ``name`` is the card's own.
+    """
+    from vaak.core.storage.files import whole_folder
     from vaak.nn.lora import merged
-    from vaak.report.model_card import AboutExport, model_card
     from vaak.tasks.base import writer_of
 
-    model = opened.model if format in (Format.peft, Format.mixture) else merged(opened.model)
-    getattr(opened.task, writer_of(format.value))(model, folder, **options)
-    card, (license, data_licenses, languages) = folder / "README.md", said
-    if card.exists():  # an adapter's says how it is loaded
-        return
+    with whole_folder(folder, named=True) as made:  # writers name it in what they write
+        model = opened.model if format in (Format.peft, Format.mixture) else merged(opened.model)
+        getattr(opened.task, writer_of(format.value))(model, made, **options)
+        if not (made / "README.md").exists():  # an adapter's says how it is loaded
+            _write_card(opened, format, made, (options.get("quantization"), *said), name)
+
+
+def _write_card(
+    opened: OpenedRun,
+    format: Format,
+    folder: Path,
+    said: tuple[str | None, str | None, list[str] | None, list[str] | None],
+    name: str,
+) -> None:
+    """Write the card of what is in ``folder``; ``said`` is the type of weights, and what ``_write`` was told."""
+    from vaak.core.storage.files import write_text
+    from vaak.engine.checkpoint.names import step_of
+    from vaak.report.model_card import AboutExport, model_card
+
+    quantization, license, data_licenses, languages = said
     facts = AboutExport(
         format.value,
         step_of(opened.checkpoint),
@@ -205,6 +221,6 @@ def _write(
         license,
         tuple(data_licenses or ()),
         tuple(languages or ()),
-        options.get("quantization"),
+        quantization,
     )
-    write_text(card, model_card(opened.directory, facts))
+    write_text(folder / "README.md", model_card(opened.directory, facts))

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
 import shlex
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -140,22 +138,3 @@ def print_figures(figures: dict[str, Any]) -> None:
     if not any(chance for _, _, chance in rows[1:]):
         rows = [(name, value, "") for name, value, _ in rows]
     print("\n".join(aligned(rows, left=1)))
-
-
-@contextlib.contextmanager
-def telling() -> Iterator[None]:
-    """Within this context, what is printed tells of work that is done: where it can't be printed, that is no failure.
-
-    A terminal that was closed, or a full disk behind standard output, is said on standard error.
-    """
-    try:
-        yield
-        sys.stdout.flush()
-    except BrokenPipeError:
-        raise  # a reader that went away, which the command line answers
-    except (OSError, UnicodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else error
-        with contextlib.suppress(OSError, ValueError):
-            print(f"the work is done, but can't be told on standard output: {reason}", file=sys.stderr, flush=True)
-        with contextlib.suppress(OSError, ValueError):
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for what is still to be flushed

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Sequence
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -12,6 +14,8 @@ from typer.main import get_command
 
 from vaak import __version__
 from vaak.core.errors import UserError
+from vaak.core.names import from_home
+from vaak.core.terminal import telling
 
 COMMANDS: dict[str, tuple[str, str]] = {
     "init": ("vaak.cli.init:init", "Write a YAML to begin with, or copy a recipe."),
@@ -75,15 +79,48 @@ class HelpText(TyperGroup.context_class.formatter_class):  # type: ignore[misc, 
         super().write_dl([(name, text.replace("-", HYPHEN)) for name, text in rows], *arguments, **more)
 
 
-class HelpContext(TyperGroup.context_class):  # type: ignore[misc, valid-type]
-    """Shows help as ``HelpText``."""
+WRITING = {
+    *("init", "train", "launch ray", "pipeline moe-asr", "tune", "export", "publish", "fork", "runs clean", "plot"),
+    *("report", "compare", "crossval", "sweep"),
+    *("data simulate", "data segment", "data get", "data prepare", "data clean", "data preprocess"),
+}
+"""Commands whose result is what they write, send or delete; others print it, unless they are given where to write."""
+PLACES = ("output", "output_dir", "out", "picture", "plot")
+"""Parameters that say where to write."""
+
+
+def is_written(command: str, values: Mapping[str, Any]) -> bool:
+    """Return whether the result of a command, called with these values, is elsewhere than in what it prints."""
+    return command in WRITING or any(isinstance(values.get(name), Path) for name in PLACES)
+
+
+class Context(TyperGroup.context_class):  # type: ignore[misc, valid-type]
+    """Shows help as ``HelpText``; a command that can't print isn't ended by it if its result is elsewhere.
+
+    ``--output=~/x``, which shells leave as it is, means what ``--output ~/x`` does.
+    """
 
     formatter_class = HelpText
+
+    def invoke(self, callback: Callable[..., Any], /, *arguments: Any, **values: Any) -> Any:
+        values = {name: _from_home(value) for name, value in values.items()}
+        is_told = is_written(self.command_path.partition(" ")[2], values)
+        with telling("stderr", *(["stdout"] if is_told else [])):  # on standard error, nothing is a result
+            return super().invoke(callback, *arguments, **values)
+
+
+def _from_home(value: Any) -> Any:
+    """A path that was typed as ``--output=~/x``, from its home; any other value as it is."""
+    if isinstance(value, list):
+        return [_from_home(one) for one in value]
+    typed = [word.partition("=~")[2] for word in sys.argv if word.startswith("-") and "=~" in word]
+    is_typed = isinstance(value, Path) and value in [Path(f"~{rest}") for rest in typed]
+    return Path(from_home(str(value))) if is_typed else value
 
 
 def with_plain_help(command: Any) -> Any:
     """Return the command; its help, and that of its subcommands, is text: rich's table cuts long names off."""
-    command.rich_markup_mode, command.context_class = None, HelpContext
+    command.rich_markup_mode, command.context_class = None, Context
     command.short_help = command.short_help or (command.help or "").partition("\n\n")[0]
     for one in getattr(command, "commands", {}).values():
         with_plain_help(one)

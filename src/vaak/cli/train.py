@@ -116,7 +116,7 @@ def run_training(files: list[str], overrides: list[str], trust_code: bool = Fals
     """
     loaded = load_trusted(files, overrides, trust_code)
 
-    from vaak.cli.output import print_outcome, print_trial, telling
+    from vaak.cli.output import print_outcome, print_trial
     from vaak.runs.start import train as train_run
     from vaak.runs.trial import try_run
 
@@ -135,5 +135,4 @@ def run_training(files: list[str], overrides: list[str], trust_code: bool = Fals
         raise
     if outcome.is_main:
         report = report_of_trained(outcome.directory)
-        with telling():
-            print_outcome(outcome, loaded.experiment.training.logging.json_lines, report)
+        print_outcome(outcome, loaded.experiment.training.logging.json_lines, report)

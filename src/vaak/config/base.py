@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeVar
 
 from pydantic import (
+    AfterValidator,
     BaseModel,
+    BeforeValidator,
     ConfigDict,
     Field,
     SerializerFunctionWrapHandler,
@@ -20,6 +23,7 @@ from pydantic import (
 from pydantic_core import PydanticCustomError
 
 from vaak.core.errors import UserError
+from vaak.core.names import from_home
 
 ResumeClass = Literal["free", "converts", "other numbers", "refused"]
 """The effect on a run of changing an option on resume (docs/resuming.md): no number changes; the batches change and the
@@ -36,6 +40,17 @@ LARGEST_COUNT = 1_000_000_000
 """The most things of a kind, such as rows of a batch, that are accepted; more is taken for a slip."""
 LARGEST_NUMBER = 1e15
 """No option is further from 0: below, every whole number is exact in any arithmetic."""
+
+
+def _typed_from_home(path: Any) -> Any:
+    """A text as ``from_home`` reads it, before it is a path: that of ./~ is ~."""
+    return from_home(path) if isinstance(path, str) else path
+
+
+Place = Annotated[str, AfterValidator(from_home)]
+"""A file or a folder, or a text that may name one: a leading ~ or ~user is a home, as it is to a shell."""
+FolderPath = Annotated[Path, BeforeValidator(_typed_from_home)]
+"""``Place`` of a folder that is a path in Python."""
 OneSection = TypeVar("OneSection", bound="Section")
 if TYPE_CHECKING:
     from pydantic._internal._model_construction import ModelMetaclass
@@ -233,7 +248,7 @@ def fold_option() -> Any:
 
 
 def folds_file_option() -> Any:
-    """The option ``folds_file: str | None`` of a ``DividedSection``."""
+    """The option ``folds_file: Place | None`` of a ``DividedSection``."""
     return option("The file of the folds (folds.json of vaak crossval), which fold is one of.", None, resume="free")
 
 

@@ -24,12 +24,13 @@ from vaak.config.base import REGISTERED
 from vaak.config.optimization import SCHEDULES, UPDATE_RULES
 from vaak.config.trust import demand_decided
 from vaak.core.errors import UserError
+from vaak.core.names import from_home
 
 
 def source_file(reference: str, folder: Path) -> Path | None:
     """The file that ``./file.py:Name`` names, seen from ``folder``; None for a short or package name."""
     path, colon, _ = reference.rpartition(":")
-    return Path(os.path.normpath(folder / path)) if colon and path.endswith(".py") else None
+    return Path(os.path.normpath(folder / from_home(path))) if colon and path.endswith(".py") else None
 
 
 def is_reference(text: str) -> bool:
@@ -71,7 +72,7 @@ def seen_from(reference: str, written_in: Path, folder: Path) -> str:
     './base/huber.py:Huber'
     """
     file = source_file(reference, written_in)
-    if file is None or Path(reference.rpartition(":")[0]).is_absolute():
+    if file is None or Path(from_home(reference.rpartition(":")[0])).is_absolute():
         return reference
     relative = Path(os.path.relpath(file, folder)).as_posix()
     prefix = "" if relative.startswith("../") else "./"

@@ -28,6 +28,7 @@ from vaak.config.yaml.aliases import LOOP_OPTIONS
 from vaak.config.yaml.fields import SectionType
 from vaak.config.yaml.layers import Layers, folder_of, merge_all
 from vaak.config.yaml.tree import ConfigError, Node, Problem, find, from_plain, to_plain
+from vaak.core.names import from_home
 
 SECTIONS = ("task", "model", "global_config", "datasets", "data")
 LOOP = ({*LOOP_OPTIONS, *TrainingConfig.model_fields}) - {"loss", "label_smoothing"}
@@ -82,7 +83,7 @@ def _layers(node: Node) -> list[Node]:
     if base is not None and not isinstance(base.value, str):
         raise ConfigError([Problem(base.place, "extends", "expected the path of a YAML file")])
     if base is not None:
-        file = folder_of(base.place) / base.value
+        file = folder_of(base.place) / from_home(base.value)
         if not file.is_file():
             raise ConfigError([Problem(base.place, "extends", f"{file} does not exist")])
         files.add_file(file, asked_at=base)

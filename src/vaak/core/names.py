@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import os
 from collections.abc import Callable, Iterable
 
 from vaak.core.errors import DataError, UserError
@@ -20,6 +21,17 @@ def list_names(names: Iterable[object], most: int = MOST) -> str:
     listed = [str(one) for one in names]
     rest = len(listed) - most
     return f"{', '.join(listed[:most])} and {rest:,} more" if rest > 0 else ", ".join(listed) or "none"
+
+
+def from_home(name: str) -> str:
+    """Return the name of a file with the home that a leading ~ or ~user stands for; of no known user, as it is.
+
+    A shell does so only where a word begins with it, so ``run_dir=~/x`` comes here as it was typed.
+
+    >>> from_home("a/~/b"), from_home("~nobody-has-this-name/x")
+    ('a/~/b', '~nobody-has-this-name/x')
+    """
+    return os.path.expanduser(name) if name.startswith("~") else name
 
 
 def nearest_name(name: str, known: Iterable[str]) -> str:

@@ -98,6 +98,68 @@ def shown_safely() -> Iterator[None]:
         sys.stdout, sys.stderr = streams
 
 
+class TellingStream:
+    """A stream of text that tells of work: where it can't be written any more, it goes nowhere, and the work goes on.
+
+    A full disk is said on standard error, once; a reader that went away needs no word.
+    """
+
+    def __init__(self, stream: Any) -> None:
+        self.stream = self.rich_proxied_file = stream
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.stream, name)
+
+    def write(self, text: str) -> int:
+        with self._going_on():
+            self.stream.write(text)
+        return len(text)
+
+    def writelines(self, lines: Iterable[str]) -> None:
+        for line in lines:
+            self.write(line)
+
+    def flush(self) -> None:
+        with self._going_on():
+            self.stream.flush()
+
+    @contextlib.contextmanager
+    def _going_on(self) -> Iterator[None]:
+        try:
+            yield
+        except (OSError, ValueError) as error:
+            with contextlib.suppress(OSError, ValueError):
+                os.dup2(os.open(os.devnull, os.O_WRONLY), self.stream.fileno())  # for what is still to be flushed
+            if isinstance(error, OSError) and not isinstance(error, BrokenPipeError):
+                said = f"standard output can't be written ({error.strerror}): the work goes on, and isn't told of"
+                with contextlib.suppress(OSError, ValueError):
+                    print(said, file=sys.stderr, flush=True)
+
+
+@contextlib.contextmanager
+def telling(*names: str) -> Iterator[None]:
+    """Within this context, streams (stdout, stderr) tell of work, whose result is elsewhere: printing never ends it.
+
+    Text that ``shown_safely`` made safe stays so.
+    """
+    streams = {name: getattr(sys, name) for name in names}
+    inner = [(one, one.stream) for one in streams.values() if isinstance(one, SafeStream)]
+    for safe, stream in inner:
+        safe.stream = TellingStream(stream)
+    for name, stream in streams.items():
+        if stream is not None and not isinstance(stream, SafeStream):
+            setattr(sys, name, TellingStream(stream))
+    try:
+        yield
+    finally:
+        for name, stream in streams.items():
+            if stream is not None:
+                getattr(sys, name).flush()
+            setattr(sys, name, stream)
+        for safe, stream in inner:
+            safe.stream = stream
+
+
 @functools.cache
 def console() -> Any:
     """The console on standard error, whose texts are shown as they are: no markup, no control characters."""

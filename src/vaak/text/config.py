@@ -12,6 +12,7 @@ from vaak.config.base import (
     LARGEST_LENGTH,
     DividedSection,
     ExtensibleSection,
+    Place,
     ResumeClass,
     open_type,
     option,
@@ -42,7 +43,7 @@ class TokenizerConfig(ExtensibleSection):
         gt=0,
         only_for=TOKENIZERS,
     )
-    path: str | None = option(
+    path: Place | None = option(
         "An existing tokenizer.json, or a folder with one, instead of training.", None, resume="free"
     )
     options: dict[str, Any] = users_options()

@@ -27,6 +27,7 @@ from vaak.config.yaml.fields import (
 from vaak.config.yaml.recipes import find_companions, recipe_named, recipes_folder
 from vaak.config.yaml.text import read_value, read_yaml
 from vaak.config.yaml.tree import COMMAND_LINE, ConfigError, Node, Problem, YamlPlace, copy_of, find, put, split_key
+from vaak.core.names import from_home
 
 ACCELERATES = {"compute_environment", "distributed_type"}
 """Keys of every file that ``accelerate config`` writes."""
@@ -114,7 +115,7 @@ class Layers:
 
 def file_or_recipe(name: str, folder: Path = Path()) -> Path:
     """Return the file of a name seen from a folder, or, where there is none, the recipe that is called so."""
-    file = folder / name
+    file = folder / from_home(name)
     return file if os.path.exists(file) else recipe_named(name) or file
 
 

@@ -106,23 +106,25 @@ def naming(path: Path) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def replacing_folder(folder: Path) -> Iterator[Path]:
+def replacing_folder(folder: Path, *, named: bool = False) -> Iterator[Path]:
     """Yield a new folder next to ``folder``, which takes its name on exit; an old one is renamed first, then deleted.
 
+    ``named``: the new folder is one that the caller makes, already of that name, inside of a temporary one.
     After an error, the old folder is untouched and nothing is left next to it. Files in it are the caller's to flush.
     """
     temporary = temporary_of(folder)
+    new = temporary / folder.name if named else temporary
     old = temporary.with_suffix(".old")
     shutil.rmtree(temporary, ignore_errors=True)
     remove_abandoned(folder.parent)
     temporary.mkdir(parents=True)
     try:
-        yield temporary
-        sync_directory(temporary)
+        yield new
+        sync_directory(new)
         shutil.rmtree(old, ignore_errors=True)
         if folder.exists():
             os.rename(folder, old)
-        os.rename(temporary, folder)
+        os.rename(new, folder)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
     sync_directory(folder.parent)
@@ -130,19 +132,25 @@ def replacing_folder(folder: Path) -> Iterator[Path]:
 
 
 @contextlib.contextmanager
-def whole_folder(folder: Path) -> Iterator[Path]:
-    """``replacing_folder`` of one that isn't there or is empty.
+def whole_folder(folder: Path, *, named: bool = False) -> Iterator[Path]:
+    """``replacing_folder`` of one that isn't there or is empty; ``named`` is that of ``replacing_folder``.
 
     Raises UserError where ``folder`` has something in it, or can't be written.
     """
     folder = folder.absolute()
+    remove_abandoned(folder.parent)
     if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
         raise UserError(f"{folder} exists and is not an empty folder; choose another one.")
+    made = folder
     try:
-        with replacing_folder(folder) as temporary:
-            yield temporary
+        with replacing_folder(folder, named=named) as made:
+            yield made
     except OSError as error:
         raise UserError(f"Can't write {folder}: {error.strerror or error}.") from error
+    except UserError as error:  # a writer's, which knows the folder by where it is while it is written
+        if not named or str(made) not in str(error):
+            raise
+        raise UserError(str(error).replace(str(made), str(folder))) from error
 
 
 def temporary_of(path: Path) -> Path:

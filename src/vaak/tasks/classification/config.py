@@ -7,7 +7,16 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import field_validator
 
-from vaak.config.base import LARGEST_COUNT, LARGEST_LENGTH, ResumeClass, Section, fold_option, folds_file_option, option
+from vaak.config.base import (
+    LARGEST_COUNT,
+    LARGEST_LENGTH,
+    Place,
+    ResumeClass,
+    Section,
+    fold_option,
+    folds_file_option,
+    option,
+)
 from vaak.config.experiment import Experiment
 from vaak.nn.config import LARGEST_WIDTH, STACK_ALIASES, ConvolutionalStackConfig, LoraConfig, lora_option
 from vaak.text.config import TextSourceSection, TokenizerConfig, dataset_option, max_unknown_option, subset_option
@@ -40,7 +49,7 @@ class WordVectorsConfig(Section):
     bare: ClassVar[str | None] = "path"
     resume_class: ClassVar[ResumeClass | None] = "refused"
 
-    path: str = option("File in the text format of word2vec or GloVe: a word and its numbers in each line.")
+    path: Place = option("File in the text format of word2vec or GloVe: a word and its numbers in each line.")
     use: Literal["static", "tuned", "two_channel"] = option(
         "static: never trained; tuned: trained; two_channel: both, and their filters' outputs are added.", "tuned"
     )
@@ -55,7 +64,7 @@ class ClassifierConfig(ConvolutionalStackConfig):
         "transformer: an encoder with pooling; cnn: TextCNN (Kim 2014).", "transformer"
     )
     name: str | None = option("A name for people; nothing depends on it.", None, resume="free")
-    pretrained_model: str | None = option(
+    pretrained_model: Place | None = option(
         "transformer: an encoder of transformers, or with pooling last a decoder, by its name on the Hugging Face Hub "
         "or its folder; its sizes and tokenizer are then used.",
         None,
@@ -110,17 +119,19 @@ class LabelledCorpusConfig(TextSourceSection):
         "where these are named.",
         "grammar",
     )
-    train: tuple[str, ...] = option(
+    train: tuple[Place, ...] = option(
         "Files or glob patterns; alone, they are split by train_fraction.", (), only_for=FILES, resume="free"
     )
-    valid: tuple[str, ...] = option("Files of the validation split, kept as given.", (), only_for=FILES, resume="free")
-    test: tuple[str, ...] = option("Files of the test split, kept as given.", (), only_for=FILES, resume="free")
-    out_of_scope: tuple[str, ...] = option(
+    valid: tuple[Place, ...] = option(
+        "Files of the validation split, kept as given.", (), only_for=FILES, resume="free"
+    )
+    test: tuple[Place, ...] = option("Files of the test split, kept as given.", (), only_for=FILES, resume="free")
+    out_of_scope: tuple[Place, ...] = option(
         "Files of texts of no class; --split out_of_scope evaluates how well they are told from those of test.",
         (),
         resume="free",
     )
-    name: str | None = dataset_option()
+    name: Place | None = dataset_option()
     subset: str | None = subset_option()
     text_column: str = option("Column or key of the text.", "text")
     label_columns: tuple[str, ...] = option(
@@ -137,7 +148,7 @@ class LabelledCorpusConfig(TextSourceSection):
         "replace: invalid bytes become U+FFFD and are counted.", "fail"
     )
     fold: str | None = fold_option()
-    folds_file: str | None = folds_file_option()
+    folds_file: Place | None = folds_file_option()
 
     @field_validator("label_columns")
     @classmethod
@@ -166,7 +177,7 @@ class TextAugmentationConfig(Section):
         )
     )
     probability: float = option("Of each technique, for each word.", 0.1, ge=0, lt=1)
-    synonyms: str = option(
+    synonyms: Place = option(
         "wordnet (by nltk), vectors (neighbours among model.word_vectors, or among the words of pretrained_model), or "
         "a file with words that mean the same in each line, separated by tabs or commas.",
         "wordnet",
@@ -191,7 +202,7 @@ class ClassificationDataConfig(Section):
         "What to do with an example that can't be read.", "fail", resume="other numbers"
     )
     max_unknown: float = max_unknown_option()
-    cache_dir: str | None = option(
+    cache_dir: Place | None = option(
         "Folder for prepared data, shared by runs; null is RUN/prepared.", None, resume="free"
     )
 

@@ -7,7 +7,16 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from vaak.config.base import LARGEST_COUNT, LARGEST_LENGTH, ResumeClass, Section, fold_option, folds_file_option, option
+from vaak.config.base import (
+    LARGEST_COUNT,
+    LARGEST_LENGTH,
+    Place,
+    ResumeClass,
+    Section,
+    fold_option,
+    folds_file_option,
+    option,
+)
 from vaak.config.experiment import Experiment
 from vaak.core.storage.spreadsheets import SPREADSHEETS
 from vaak.nn.config import STACK_ALIASES, LoraConfig, SingleStackConfig, block_option, lora_option
@@ -55,7 +64,7 @@ class LanguageModelConfig(SingleStackConfig):
     bare: ClassVar[str | None] = "preset"
 
     preset: Literal["tiny", "40m", "110m", "220m"] | None = option("Preset sizes.", None, resume="free")
-    pretrained: str | None = option(
+    pretrained: Place | None = option(
         "A causal language model of transformers that training begins with, by its name on the Hugging Face Hub or its "
         "folder; its sizes and tokenizer are then used.",
         None,
@@ -105,12 +114,14 @@ class CorpusConfig(TextSourceSection):
         "preferences, pairs of a chosen and a rejected answer. Not given, it is told by the endings of the files.",
         "grammar",
     )
-    train: tuple[str, ...] = option(
+    train: tuple[Place, ...] = option(
         "Files or glob patterns; alone, it is split by train_fraction.", (), only_for=FILES, resume="free"
     )
-    valid: tuple[str, ...] = option("Files of the validation split, kept as given.", (), only_for=FILES, resume="free")
-    test: tuple[str, ...] = option("Files of the test split, kept as given.", (), only_for=FILES, resume="free")
-    name: str | None = dataset_option()
+    valid: tuple[Place, ...] = option(
+        "Files of the validation split, kept as given.", (), only_for=FILES, resume="free"
+    )
+    test: tuple[Place, ...] = option("Files of the test split, kept as given.", (), only_for=FILES, resume="free")
+    name: Place | None = dataset_option()
     subset: str | None = subset_option()
     text_column: str = option("Column or key of the text.", "text")
     document: Literal["line", "paragraph", "file"] = option(
@@ -127,7 +138,7 @@ class CorpusConfig(TextSourceSection):
         "replace: invalid bytes become U+FFFD and are counted.", "fail"
     )
     fold: str | None = fold_option()
-    folds_file: str | None = folds_file_option()
+    folds_file: Place | None = folds_file_option()
 
     @property
     def has_answers(self) -> bool:
@@ -166,7 +177,7 @@ class LanguageModelDataConfig(Section):
     )
     tokenizer: TokenizerConfig = option("The tokenizer.", TokenizerConfig())
     max_length: int = option("Maximum sequence length, in tokens.", 512, gt=1, le=LARGEST_LENGTH)
-    chat_template: str | None = option(
+    chat_template: Place | None = option(
         "chat, preferences: the template in Jinja, or its file, by which conversations are written; chatml is built "
         "in; null is the tokenizer's, else chatml.",
         None,
@@ -198,14 +209,14 @@ class LanguageModelDataConfig(Section):
         lt=1,
         resume="other numbers",
     )
-    minimal_pairs: tuple[str, ...] = option(
+    minimal_pairs: tuple[Place, ...] = option(
         "BLiMP JSON lines to score; grammar: the built-in pairs.", (), resume="other numbers"
     )
     on_bad_example: Literal["fail", "skip"] = option(
         "What to do with an example that can't be read.", "fail", resume="other numbers"
     )
     max_unknown: float = max_unknown_option()
-    cache_dir: str | None = option(
+    cache_dir: Place | None = option(
         "Folder for prepared data, shared by runs; null is RUN/prepared.", None, resume="free"
     )
 

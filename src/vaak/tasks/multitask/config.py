@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import NonNegativeFloat, field_validator
 
-from vaak.config.base import ResumeClass, Section, option
+from vaak.config.base import Place, ResumeClass, Section, option
 from vaak.config.experiment import Experiment
 from vaak.config.inner import InnerExperiment, experiment_of
 
@@ -96,7 +96,7 @@ class MultiTaskDataConfig(Section):
         resume="other numbers",
     )
 
-    cache_dir: str | None = option(
+    cache_dir: Place | None = option(
         "Folder for prepared data, shared by runs, of tasks that don't give one; null is RUN/tasks/NAME/prepared.",
         None,
         resume="free",

@@ -7,7 +7,16 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import field_validator, model_validator
 
-from vaak.config.base import LARGEST_COUNT, LARGEST_LENGTH, ResumeClass, Section, fold_option, folds_file_option, option
+from vaak.config.base import (
+    LARGEST_COUNT,
+    LARGEST_LENGTH,
+    Place,
+    ResumeClass,
+    Section,
+    fold_option,
+    folds_file_option,
+    option,
+)
 from vaak.config.experiment import Experiment
 from vaak.core.storage.spreadsheets import SPREADSHEETS
 from vaak.nn.config import STACK_ALIASES, EncoderDecoderConfig, LoraConfig, lora_option
@@ -36,7 +45,7 @@ SIDES: dict[str, str] = {}
 class Seq2SeqConfig(EncoderDecoderConfig):
     """A translator: one stack reads the source, the other writes the target."""
 
-    pretrained: str | None = option(
+    pretrained: Place | None = option(
         "An encoder and decoder (T5, Marian) that training begins with, by its name on the Hugging Face Hub or its "
         "folder; its sizes and tokenizer are then used.",
         None,
@@ -66,21 +75,23 @@ class ParallelCorpusConfig(TextSourceSection):
         "the endings of the files.",
         "grammar",
     )
-    train: tuple[str, ...] = option(
+    train: tuple[Place, ...] = option(
         "Files or glob patterns; alone, they are split by train_fraction.", (), only_for=FILES, resume="free"
     )
-    valid: tuple[str, ...] = option("Files of the validation split, kept as given.", (), only_for=FILES, resume="free")
-    test: tuple[str, ...] = option("Files of the test split, kept as given.", (), only_for=FILES, resume="free")
-    train_target: tuple[str, ...] = option(
+    valid: tuple[Place, ...] = option(
+        "Files of the validation split, kept as given.", (), only_for=FILES, resume="free"
+    )
+    test: tuple[Place, ...] = option("Files of the test split, kept as given.", (), only_for=FILES, resume="free")
+    train_target: tuple[Place, ...] = option(
         "text: the target sides of train, in the same order.", (), only_for=("text",), resume="free"
     )
-    valid_target: tuple[str, ...] = option(
+    valid_target: tuple[Place, ...] = option(
         "text: the target sides of valid, in the same order.", (), only_for=("text",), resume="free"
     )
-    test_target: tuple[str, ...] = option(
+    test_target: tuple[Place, ...] = option(
         "text: the target sides of test, in the same order.", (), only_for=("text",), resume="free"
     )
-    name: str | None = dataset_option()
+    name: Place | None = dataset_option()
     subset: str | None = subset_option()
     source_column: str = option(
         "Key or column of the source; dots for nested keys (translation.en); numbers for tsv without a header.",
@@ -102,7 +113,7 @@ class ParallelCorpusConfig(TextSourceSection):
         "replace: invalid bytes become U+FFFD and are counted.", "fail"
     )
     fold: str | None = fold_option()
-    folds_file: str | None = folds_file_option()
+    folds_file: Place | None = folds_file_option()
 
     @field_validator("source_column", "target_column", mode="before")
     @classmethod
@@ -209,7 +220,7 @@ class Seq2SeqDataConfig(Section):
         "What to do with an example that can't be read.", "fail", resume="other numbers"
     )
     max_unknown: float = max_unknown_option()
-    cache_dir: str | None = option(
+    cache_dir: Place | None = option(
         "Folder for prepared data, shared by runs; null is RUN/prepared.", None, resume="free"
     )
 
