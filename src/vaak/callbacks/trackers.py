@@ -17,7 +17,6 @@ import logging
 import os
 import struct
 import sys
-import tempfile
 import time
 import uuid
 import wave
@@ -30,7 +29,7 @@ from typing import Any
 from vaak.config.yaml.text import looks_secret
 from vaak.core.callback import Callback, Run
 from vaak.core.errors import UserError
-from vaak.core.storage.files import read_json, write_json
+from vaak.core.storage.files import read_json, scratch_folder, write_json
 from vaak.core.storage.links import demand_no_link
 from vaak.engine.distributed.ranks import accelerate_tracker
 from vaak.engine.evaluation import is_audio
@@ -227,10 +226,10 @@ class TrackioCallback(Tracker):
 
 def log_media(run: Any, library: ModuleType, step: int, pictures: Mapping[str, bytes]) -> None:
     """Write pictures and sounds as files, which the ``library`` (trackio, wandb) copies."""
-    with tempfile.TemporaryDirectory() as folder:
+    with scratch_folder("media") as folder:
         media: dict[str, Any] = {}
         for name, content in pictures.items():
-            path = Path(folder) / f"{name}.{'wav' if is_audio(content) else 'png'}"
+            path = folder / f"{name}.{'wav' if is_audio(content) else 'png'}"
             path.write_bytes(content)
             kind = library.Audio if is_audio(content) else library.Image
             media[f"evaluation/{name}"] = kind(str(path))

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import sys
-import tempfile
 from dataclasses import asdict
 from enum import StrEnum
 from pathlib import Path
@@ -19,6 +18,7 @@ from vaak.cli.arguments import Arguments, AsJson, OptionalArguments, TrustCode, 
 from vaak.cli.tasks.align import segment
 from vaak.core.errors import UserError
 from vaak.core.names import nearest_name
+from vaak.core.storage.files import scratch_folder
 from vaak.report.tables import aligned
 
 if TYPE_CHECKING:
@@ -92,8 +92,8 @@ def _simulated(
     if number is not None:
         options = options.model_copy(update={split: number})
     demand_room(out)
-    with tempfile.TemporaryDirectory(prefix="vaak-simulate-") as folder:
-        store = write_cuts(Path(folder), AudioCorpus(dataset, audio).cuts(split))
+    with scratch_folder("simulate") as folder:
+        store = write_cuts(folder, AudioCorpus(dataset, audio).cuts(split))
         utterances = CutUtterances(store, audio, find_speech=dataset.find_speech)
         source = SimulatedConversations(utterances, options, split)
         with progress("conversations", len(source.durations), audio.progress_bar) as advance:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import tempfile
 from collections.abc import Mapping
 from enum import StrEnum
 from pathlib import Path
@@ -13,6 +12,7 @@ import typer
 
 from vaak.cli.arguments import AsJson, TrustCode, Weights, WhichWeights
 from vaak.core.errors import UserError
+from vaak.core.storage.files import scratch_folder
 
 if TYPE_CHECKING:
     from vaak.runs.open_run import OpenedRun
@@ -138,8 +138,8 @@ def publish(
 
     hub.demand_name(name)
     is_exported = hub.is_exported(run)
-    with tempfile.TemporaryDirectory(prefix="vaak-publish-") as temporary:
-        folder = run if is_exported else Path(temporary) / Path(name).name
+    with scratch_folder("publish") as temporary:
+        folder = run if is_exported else temporary / Path(name).name
         if not is_exported:
             from vaak.runs.open_run import open_run
 

@@ -11,6 +11,8 @@ import contextlib
 import functools
 import hashlib
 import importlib.metadata
+import logging
+import multiprocessing
 import os
 import re
 import subprocess
@@ -20,6 +22,8 @@ from functools import cache
 from pathlib import Path
 
 import vaak
+
+log = logging.getLogger("vaak")
 
 FAST_BF16 = {"amx_bf16", "avx512_bf16", "bf16"}  # of x86 and of Arm
 
@@ -180,6 +184,26 @@ class LinuxMemory:
             self.clear.write_text("5")
 
 
+UNKNOWN_LIMIT = 1 << 60
+"""Bytes; stands for a limit that isn't known, and that nothing comes near."""
+
+
+class UnknownMemory:
+    """On a Linux whose /proc can't be read: what this process used at its worst, by the system, and no limit."""
+
+    def read(self) -> tuple[int, int, int]:
+        return self.peak(), UNKNOWN_LIMIT, self.peak()
+
+    def peak(self) -> int:
+        """The most bytes that were resident since the process began."""
+        import resource
+
+        return KIBIBYTE * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+
+    def reset_peak(self) -> None:
+        """Nothing: the system counts it from the process's start."""
+
+
 class OtherMemory:
     """On systems without /proc: the present values of psutil, which is installed there."""
 
@@ -199,15 +223,25 @@ class OtherMemory:
         """Nothing: no peak is counted."""
 
 
-def host_memory() -> LinuxMemory | OtherMemory:
-    """The memory of this machine, as this process sees it; its files stay open."""
+HostMemory = LinuxMemory | UnknownMemory | OtherMemory
+
+
+def host_memory() -> HostMemory:
+    """The memory of this machine, as this process sees it; its files stay open. A limit that isn't known is said."""
     return _memory_of(os.getpid())
 
 
 @functools.lru_cache(maxsize=1)
-def _memory_of(process: int) -> LinuxMemory | OtherMemory:
+def _memory_of(process: int, proc: Path = Path("/proc")) -> HostMemory:
     """A process that was forked opens its own files: those of /proc/self stay the parent's."""
-    return LinuxMemory() if sys.platform == "linux" else OtherMemory()
+    if sys.platform != "linux":
+        return OtherMemory()
+    try:
+        return LinuxMemory(proc)
+    except (OSError, ValueError) as error:
+        if multiprocessing.parent_process() is None:
+            log.warning("the limit of memory is unknown (%s): nothing is done before memory runs out", error)
+        return UnknownMemory()
 
 
 def nvidia_driver() -> str | None:

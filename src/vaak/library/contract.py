@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ from typing import Any
 from vaak.config.load import load_layers
 from vaak.config.tasks import task_class
 from vaak.core.errors import UserError
+from vaak.core.storage.files import scratch_folder
 from vaak.core.task import Task
 from vaak.library.config import as_layers
 from vaak.library.fit import is_task, reference_of
@@ -25,8 +25,8 @@ def check(task: Any, *, options: dict[str, Any] | None = None, checks: Sequence[
     ``case`` are fields of ``vaak.testing.Case``: ``inputs`` for ``predict``, ``learning_rate``, ``counted``, ...
     Returns nothing. Raises AssertionError with a line for each check that the task doesn't pass.
     """
-    with tempfile.TemporaryDirectory(prefix="vaak-check-") as folder:
-        check_task(Case(_maker(task, options or {}, Path(folder)), **case), checks)
+    with scratch_folder("check") as folder:
+        check_task(Case(_maker(task, options or {}, folder), **case), checks)
 
 
 def _maker(task: Any, options: dict[str, Any], folder: Path) -> Callable[[], Task]:

@@ -5,7 +5,6 @@ RUN/baselines.json      {split: {"data": fingerprint, "figure": â€¦, "higher": â
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
@@ -15,7 +14,7 @@ from typing import Any
 from vaak.config.load import Loaded
 from vaak.core.errors import UserError
 from vaak.core.figures import in_words
-from vaak.core.storage.files import read_json, write_json
+from vaak.core.storage.files import read_json, scratch_folder, write_json
 from vaak.core.task import Baselines, Meters
 from vaak.engine.distributed.launcher import pick_device
 from vaak.engine.distributed.ranks import Ranks
@@ -46,9 +45,9 @@ def evaluate_run(
     ``path`` is a run or a checkpoint; ``device``, ``weights`` and ``trust_code`` are those of ``open_run``. ``watched``
     makes meters of the run's meters of a split, which pass on what they are shown.
     """
-    with tempfile.TemporaryDirectory(prefix="vaak-eval-") as temporary_folder, keeping_kernels():
+    with scratch_folder("eval") as temporary_folder, keeping_kernels():
         overrides = ["training.mixed_precision=no", *overrides]
-        how: dict[str, Any] = {"weights": weights, "temporary_folder": Path(temporary_folder), "splits": tuple(splits)}
+        how: dict[str, Any] = {"weights": weights, "temporary_folder": temporary_folder, "splits": tuple(splits)}
         opened = open_run(path, files, overrides, device, **how, trust_code=trust_code)
         for split in splits:  # an unknown one ends this before any is evaluated
             opened.task.dataset(split)

@@ -11,7 +11,6 @@ import contextlib
 import logging
 import math
 import shutil
-import tempfile
 from collections import defaultdict
 from collections.abc import Collection, Iterator
 from dataclasses import asdict, replace
@@ -31,6 +30,7 @@ from vaak.config.yaml.tree import to_plain
 from vaak.core.callback import StepReport
 from vaak.core.errors import CheckpointError, UserError
 from vaak.core.storage import files
+from vaak.core.storage.files import scratch_folder
 from vaak.core.terminal import progress
 from vaak.data.loader import Microbatch, naming_lost_workers
 from vaak.engine.checkpoint.companions import TENSORS
@@ -119,8 +119,8 @@ def standing_at(
     start: tuple[Path, Snapshot] | None, loaded: Loaded, directory: Path, device: str | None
 ) -> Iterator[Trainer]:
     """Within this context, a trainer like that of the run in ``directory``, at a checkpoint; at its start for None."""
-    with tempfile.TemporaryDirectory(prefix="vaak-replay-") as temporary_folder, quietly(), keeping_kernels():
-        trainer = trainer_like(loaded, directory, Path(temporary_folder), device)
+    with scratch_folder("replay") as temporary_folder, quietly(), keeping_kernels():
+        trainer = trainer_like(loaded, directory, temporary_folder, device)
         if start is not None:
             trainer.restore(start[1], start[0])
         else:

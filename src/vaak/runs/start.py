@@ -6,7 +6,6 @@ import contextlib
 import logging
 import os
 import platform
-import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -29,7 +28,7 @@ from vaak.core.figures import in_words
 from vaak.core.interrupts import STOPPING, on_forced_exit
 from vaak.core.machine import format_bytes
 from vaak.core.secrets import hide_secrets, mask
-from vaak.core.storage.files import write_json
+from vaak.core.storage.files import scratch_folder, write_json
 from vaak.core.task import Task
 from vaak.core.terminal import progress_allowed
 from vaak.engine.checkpoint.files import read_state, remove_leftovers, resolve_checkpoint
@@ -186,8 +185,8 @@ def prepare(loaded: Loaded) -> Path:
 
 def _prepared_in_cache(loaded: Loaded, cache: Path) -> Path:
     """Prepare the data in a cache and return their folder; no run is touched."""
-    with tempfile.TemporaryDirectory(prefix="vaak-data-") as temporary:
-        directory, experiment = Path(temporary), loaded.experiment
+    with scratch_folder("data") as temporary:
+        directory, experiment = temporary, loaded.experiment
         with logging_to(directory, 0, experiment.training.logging.json_lines), loaded.naming_lines():
             distilled(loaded.task(directory), experiment, directory).prepare()
         folder = prepared_folder(directory)
@@ -458,8 +457,8 @@ def temporary_trainer(loaded: Loaded) -> Iterator[Trainer]:
     demand_secrets(loaded, but=OF_THE_LOOP)
     training = loaded.experiment.training
     device = pick_device(training.device)
-    with tempfile.TemporaryDirectory(prefix="vaak-study-") as folder, keeping_generators(device), keeping_kernels():
-        directory, experiment = Path(folder), loaded.experiment
+    with scratch_folder("study") as folder, keeping_generators(device), keeping_kernels():
+        directory, experiment = folder, loaded.experiment
         task = distilled(loaded.task(directory), experiment, directory)
         with loaded.naming_lines():
             task.prepare()

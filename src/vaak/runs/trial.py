@@ -9,9 +9,7 @@ a CPU would take minutes for it, so there it has a few.
 from __future__ import annotations
 
 import os
-import tempfile
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
@@ -22,6 +20,7 @@ from vaak.config.experiment import Experiment
 from vaak.config.load import Loaded
 from vaak.config.training import TrainingConfig
 from vaak.core.errors import UserError
+from vaak.core.storage.files import scratch_folder
 from vaak.core.task import Dataset, Task, TaskWrapper
 from vaak.data.batching import training_planner
 from vaak.engine.distributed.launcher import pick_device
@@ -60,8 +59,8 @@ def try_run(loaded: Loaded) -> Outcome:
     """
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         raise UserError("--try runs in one process: start it without torchrun or accelerate launch")
-    with tempfile.TemporaryDirectory(prefix="vaak-try-") as folder:
-        directory = Path(folder) / loaded.experiment.name
+    with scratch_folder("try") as folder:
+        directory = folder / loaded.experiment.name
         experiment = shortened(loaded.experiment).model_copy(update={"run_dir": directory})
         if pick_device(experiment.training.device).type == "cpu":
             experiment = with_small_batches(experiment)

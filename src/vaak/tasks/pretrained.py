@@ -18,7 +18,6 @@ import importlib
 import logging
 import os
 import socket
-import tempfile
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -31,7 +30,7 @@ from safetensors import safe_open
 from torch import Tensor, nn
 
 from vaak.core.errors import UserError, catching_panics, optional_import
-from vaak.core.storage.files import read_json, write_json
+from vaak.core.storage.files import read_json, scratch_folder, write_json
 from vaak.engine.checkpoint.weights import model_tensors
 from vaak.runs.folder.directory import runs_at
 from vaak.text.chat_template import keep_template
@@ -199,9 +198,9 @@ def tokenizer_of(key: str, source: str) -> Any:
 
 def config_of_tokenizer(tokenizer: Any) -> dict[str, Any]:
     """The ``tokenizer_config.json`` of a tokenizer of transformers, without where it was read."""
-    with tempfile.TemporaryDirectory() as folder:
+    with scratch_folder("tokenizer") as folder:
         tokenizer.save_pretrained(folder)
-        found: dict[str, Any] = read_json(Path(folder) / "tokenizer_config.json")
+        found: dict[str, Any] = read_json(folder / "tokenizer_config.json")
     return {name: value for name, value in found.items() if name not in ("is_local", "local_files_only")}
 
 

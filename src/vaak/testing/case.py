@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from pathlib import Path
@@ -16,6 +15,7 @@ from torch import Tensor, nn
 from vaak.config.training import TrainingConfig
 from vaak.core.batch import Batch, Term
 from vaak.core.callback import Callback, Run, StepReport
+from vaak.core.storage.files import scratch_folder
 from vaak.core.task import Meters, Task, TaskWrapper
 from vaak.data.loader import Microbatch
 from vaak.engine.checkpoint.weights import model_tensors
@@ -84,8 +84,8 @@ def open_trainer(case: Case, task: Task | None = None, **options: Any) -> Iterat
 @contextlib.contextmanager
 def folder() -> Iterator[Path]:
     """A temporary folder for runs."""
-    with tempfile.TemporaryDirectory(prefix="vaak-testing-") as name:
-        yield Path(name)
+    with scratch_folder("testing") as name:
+        yield name
 
 
 def microbatches(trainer: Trainer) -> list[Microbatch]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import logging
 import sys
-import tempfile
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +26,7 @@ from vaak.cli.output import create_folder
 from vaak.core.errors import UserError
 from vaak.core.figures import percent
 from vaak.core.matching import pair_names, quote_names, rename_like
+from vaak.core.storage.files import scratch_folder
 from vaak.core.terminal import followed
 from vaak.tasks.diarization.config import InferenceConfig
 
@@ -313,8 +313,8 @@ def tune(
     from vaak.runs.open_run import write_tuned
 
     files, overrides = files_and_overrides(arguments or [])
-    with tempfile.TemporaryDirectory(prefix="vaak-tune-") as temporary_folder:
-        data: dict[str, Any] = {"temporary_folder": Path(temporary_folder), "splits": (split,)}
+    with scratch_folder("tune") as temporary_folder:
+        data: dict[str, Any] = {"temporary_folder": temporary_folder, "splits": (split,)}
         opened = chosen.open(overrides, files=[Path(file) for file in files], **data)
         if not hasattr(opened.task, "tune"):
             required = "vaak tune requires a run of diarization, or of asr with model.architecture: ctc"

@@ -13,7 +13,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 
@@ -24,6 +23,7 @@ from torch import nn
 
 from vaak.core.errors import CheckpointError
 from vaak.core.storage import files
+from vaak.core.storage.files import scratch_folder
 from vaak.engine.checkpoint.names import Entry, list_checkpoints, listed_files
 from vaak.engine.checkpoint.weights import copy_to_cpu, model_tensors
 
@@ -163,10 +163,10 @@ def frozen_tensors(path: Path, base: nn.Module | None) -> dict[str, torch.Tensor
             log.warning("%s is damaged or missing: %s is read", path / FROZEN, copy)
         return load_file(copy)
     if base is not None:
-        with tempfile.TemporaryDirectory(prefix="vaak-frozen-") as folder:
+        with scratch_folder("frozen") as folder:
             found = _frozen_of(base, path)
-            save_file(found, Path(folder) / FROZEN)
-            if entry.describes(Path(folder) / FROZEN):
+            save_file(found, folder / FROZEN)
+            if entry.describes(folder / FROZEN):
                 log.warning("%s is damaged or missing: its base is read", path / FROZEN)
                 return found
     raise _lost(path)

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import tempfile
 from collections.abc import Iterator
-from pathlib import Path
 from typing import NamedTuple
 
 import torch
@@ -14,6 +12,7 @@ from vaak.config.load import Loaded
 from vaak.core.batch import Batch
 from vaak.core.errors import DataError, UserError
 from vaak.core.random_keys import Purpose
+from vaak.core.storage.files import scratch_folder
 from vaak.core.task import DataFinding, Dataset, Task
 from vaak.core.terminal import progress
 from vaak.data.loader import Address, MicrobatchReader
@@ -47,9 +46,9 @@ def prepared_task(loaded: Loaded, *, checking: bool = False) -> Iterator[Task]:
     Except what ``data.cache_dir`` and ``global_config.storage_path`` keep. Raises UserError for what can't be prepared,
     and for code that requires trust; with ``checking``, the task leaves to its findings what it can.
     """
-    with tempfile.TemporaryDirectory(prefix="vaak-doctor-") as folder:
+    with scratch_folder("doctor") as folder:
         demand_trust(loaded)
-        task = loaded.task(Path(folder))
+        task = loaded.task(folder)
         with loaded.naming_lines():
             if checking:
                 task.prepare_for_check()

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import vaak
-from vaak.core.machine import allowed_cores, cpu_quota, format_bytes, host_memory, nearest_existing
+from vaak.core.machine import UNKNOWN_LIMIT, allowed_cores, cpu_quota, format_bytes, host_memory, nearest_existing
 from vaak.runs.doctor import GIB, DoctorFinding, Mark
 
 ABOUT = "machine"
@@ -69,6 +69,8 @@ def processor_model() -> str:
 def memory() -> DoctorFinding:
     """Memory in use, of the machine's or of a container's limit."""
     used, limit, _ = host_memory().read()
+    if limit == UNKNOWN_LIMIT:
+        return DoctorFinding(ABOUT, "memory", "warning", "unknown: /proc can't be read", "mount /proc")
     free = limit - used
     mark: Mark = "warning" if free < LITTLE_MEMORY else "ok"
     advice = "use a smaller batch, or end other programs" if mark == "warning" else ""

@@ -22,7 +22,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 from jinja2 import StrictUndefined, TemplateError
@@ -42,7 +41,7 @@ from torch import nn
 from vaak.config.yaml.text import yaml_text
 from vaak.core.errors import DataError, UserError
 from vaak.core.names import demand_known, quote_unmatched
-from vaak.core.storage.files import write_text
+from vaak.core.storage.files import scratch_folder, write_text
 from vaak.core.terminal import progress
 from vaak.tasks.lm.model import AnyLanguageModel
 from vaak.tasks.lm.predict import token_scores
@@ -260,8 +259,8 @@ def _specifications(manager: _Tasks, questions: Questions) -> Iterator[list[str]
         raise UserError(f"--tasks: there is no task {quote_unmatched(unmatched, manager.all_tasks)}")
     names = list(dict.fromkeys(name for matching in found.values() for name in matching))
     demand_known(questions.data, names, "--data: --tasks doesn't have", error=UserError)
-    with TemporaryDirectory() as folder:
-        yield [_write_task(manager, name, questions.data.get(name), Path(folder)) for name in names]
+    with scratch_folder("lm-eval") as folder:
+        yield [_write_task(manager, name, questions.data.get(name), folder) for name in names]
 
 
 def _write_task(manager: _Tasks, name: str, data: Path | None, folder: Path) -> str:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import functools
 import os
+import sys
 from pathlib import Path
 
 import psutil
 import pytest
 
+from vaak.core import machine
 from vaak.core.machine import LinuxMemory, OtherMemory, control_groups, host_memory
+from vaak.runs.doctor.machine import memory as machine_finding
 
 GIBIBYTE = 2**30
 
@@ -111,6 +115,21 @@ def test_the_files_are_closed_with_the_memory(proc, tmp_path):
     assert len(os.listdir("/proc/self/fd")) == before + 4
     del memory
     assert len(os.listdir("/proc/self/fd")) == before
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="others have no /proc")
+def test_without_proc_the_limit_is_unknown_and_said_once(monkeypatch, caplog, tmp_path):
+    """It was a FileNotFoundError, in the first step of a training."""
+    asked = functools.lru_cache(maxsize=1)(functools.partial(machine._memory_of.__wrapped__, proc=tmp_path))
+    monkeypatch.setattr(machine, "_memory_of", asked)
+    used, limit, own = host_memory().read()
+    assert 2**20 < used == own == host_memory().peak() < limit == machine.UNKNOWN_LIMIT
+    host_memory().reset_peak()
+    assert [record.getMessage() for record in caplog.records] == [
+        f"the limit of memory is unknown ([Errno 2] No such file or directory: '{tmp_path}/meminfo'): "
+        "nothing is done before memory runs out"
+    ]
+    assert machine_finding().said == "unknown: /proc can't be read"
 
 
 def test_what_psutil_says_agrees_with_proc():
