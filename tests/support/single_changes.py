@@ -130,7 +130,8 @@ def changes_of(run: Path, file: Path, draw: random.Random) -> Iterator[Change]:
         "a byte more at its end", lambda path: _rewritten(path, content + b"\n "[: 1 + (content[-1:] == b"\n")])
     )
     if file.suffix in (".jsonl", ".json", ".yml", ".log"):
-        for what, how in (("removed", _remove), ("doubled", _double), ("moved", _move)):
+        of_several = () if len(content.splitlines()) == 1 else (("moved", _move),)
+        for what, how in (("removed", _remove), ("doubled", _double), *of_several):
             place = draw.random()
             yield change(f"the line at {place:.0%} {what}", _with_lines(how, place))
     if file.suffix in (".jsonl", ".json") and any(True for _ in numbers_in(_values(file))):

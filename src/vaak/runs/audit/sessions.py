@@ -163,6 +163,8 @@ def same_options(one: Any, other: Any) -> bool:
 
     >>> same_options({"type": "/home/a/mine.py:Loss"}, {"type": "./code/mine.py:Loss"})
     True
+    >>> same_options([1, "mine.py:A"], [1, "mine.py:B"]), same_options([1, 2], [1]), same_options((1, 2), [1, 2])
+    (False, False, True)
     """
     if isinstance(one, dict) and isinstance(other, dict):
         return one.keys() == other.keys() and all(same_options(one[name], other[name]) for name in one)

@@ -23,7 +23,7 @@ from vaak.engine import saving
 from vaak.engine.checkpoint.files import step_folder
 from vaak.runs.audit.inventory import Inventory
 from vaak.runs.audit.records import LogAudit, Record
-from vaak.runs.verify import Tally, Verification, relative_difference, verify_run
+from vaak.runs.verify import Tally, Verification, _differing_values, relative_difference, verify_run
 
 Vaak = Callable[..., tuple[int, str, str]]
 EVERY_STEP = ("training.checkpoint.interval=2", "training.checkpoint.save_total_limit=null")
@@ -72,7 +72,7 @@ def test_a_run_is_what_it_says_from_its_start(run: Path):
     assert (found["findings"], found["not_checked"], found["conditions"]) == ([], [], [])
     assert found["verified"]
     assert found["steps"] == list(range(1, 9))
-    assert found["steps_taken"] == 8
+    assert (found["steps_taken"], found["tolerance"]) == (8, 0.0)
     for name, number in {"replayed_steps": 8, "states": 4}.items():
         assert found[name] == {"compared": number, "same": number, "close": 0}
     assert found["evaluation_figures"]["same"] == found["evaluation_figures"]["compared"] >= 6
@@ -225,6 +225,7 @@ def test_under_other_conditions_rounding_is_allowed_and_said(run: Path, step: in
     assert found["conditions"] == [f"processor: {then} then, another one now"]
     assert (found["logged_figures"]["close"], found["replayed_steps"]["close"]) == (1, 1)
     assert "within 0.001 (relative)" in found["sentence"]
+    assert found["tolerance"] == 0.001
     assert not verified(run, tolerance=1e-6)["verified"]
 
 
@@ -315,6 +316,27 @@ def test_a_step_may_take_a_hundred_times_as_long_as_the_slowest_and_half_an_hour
 )
 def test_the_difference_of_two_values(then: Any, now: Any, expected: float):
     assert relative_difference(then, now) == pytest.approx(expected)
+
+
+def test_values_of_a_state_are_compared_as_far_as_it_is_of_the_same_moment():
+    """A checkpoint may have been made after what was due: then the plateau and what was logged are others."""
+    saved: dict[str, Any] = {
+        "position": {"step": 3, "totals": {"token": 4.0}, "duties_pending": True},
+        "plateau": {"best": 1.0},
+        "loss_scale": {},
+        "callbacks": [["StepLogCallback", {"window": [1.0, 2.0]}], ["Another", {"more": 1}]],
+    }
+    now: dict[str, Any] = json.loads(json.dumps(saved)) | {"precision": {"failures": 0}}
+    assert list(_differing_values(saved, now)) == []
+    now["position"]["totals"]["token"], now["plateau"]["best"] = 8.0, 4.0
+    now["callbacks"] = [["StepLogCallback", {"window": [1.0, 4.0]}], ["Another", {"more": 2}]]
+    of_position = ("position.totals.token", 0.5)
+    others = [("plateau.best", 0.75), ("callbacks.StepLogCallback.window.1", 0.5)]
+    assert list(_differing_values(saved, now)) == [of_position, *others]
+    now["position"]["duties_pending"] = False
+    assert list(_differing_values(saved, now)) == [of_position]
+    now["position"]["totals"] = [8.0]
+    assert list(_differing_values(saved, now)) == [("position.totals", math.inf)]
 
 
 def test_a_run_that_has_not_begun(tmp_path: Path, tiny_text: Path):
