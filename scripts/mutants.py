@@ -314,6 +314,7 @@ class Trials:
 
     def __init__(self, covered: Covered, mutants: list[Mutant], most: float) -> None:
         self.covered, self.mutants, self.most = covered, mutants, most
+        self.num_tried = 0
         self.survived: list[Mutant] = []
 
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
@@ -328,6 +329,7 @@ class Trials:
                     killed = bool(others) and self.is_killed(mutant, [items[name] for name in others], copy, True)
                     names += others
                 self.survived += [] if killed else [mutant]
+                self.num_tried += 1
                 print("killed  " if killed else "SURVIVED", mutant, f"({len(names)} tests)", flush=True)
         return True
 
@@ -436,8 +438,8 @@ def try_mutants(
     files = sorted({name.partition("::")[0] for name in covered.seconds})
     trials = Trials(covered, chosen, most)
     pytest.main(["-q", "-s", "-n", "0", "-p", "no:cacheprovider", "-m", "not slow", *files], plugins=[trials])
-    killed = len(chosen) - len(trials.survived)
-    print(f"\n{killed} of {len(chosen)} mutants killed (seed {seed}, of {len(every)})")
+    killed = trials.num_tried - len(trials.survived)
+    print(f"\n{killed} of {trials.num_tried} mutants killed (seed {seed}, of {len(every)})")
     return trials.survived
 
 

@@ -358,6 +358,7 @@ STATES: dict[str, tuple[dict[str, Any], list[str]]] = {
         with_state(10, best(mode="max")),  # isn't what the session compares: it began anew
         [],
     ),
+    "the largest as the best of the last step": (with_state(12, best(mode="max"), completed=True), []),
     "fewer bytes, in the middle of a line": (
         with_state(10, lambda state: state.update(metrics_bytes=state["metrics_bytes"] - 1)),
         [
