@@ -122,10 +122,10 @@ def find_value(variable: str) -> str | None:
     return next((value for value, name in _names.items() if name == variable), None)
 
 
-def variable_of(key: str) -> str:
+def name_variable(key: str) -> str:
     """The variable to which a run refers for the secret of an option.
 
-    >>> variable_of("training.callbacks.0.api_key")
+    >>> name_variable("training.callbacks.0.api_key")
     'VAAK_SECRET_TRAINING_CALLBACKS_0_API_KEY'
     """
     return OWN_PREFIX + re.sub(r"[^A-Z0-9]+", "_", key.upper()).strip("_")
@@ -195,6 +195,6 @@ def _changed(value: Any, key: str, change: Callable[[str, str], str]) -> Any:
 def _reference(key: str, value: str) -> str:
     if REFERENCE.fullmatch(value):
         return value
-    name = _names.get(value) or variable_of(key)
+    name = _names.get(value) or name_variable(key)
     note(value, name)
     return f"${{{name}}}"

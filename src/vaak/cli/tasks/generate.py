@@ -62,14 +62,14 @@ def generate(
 
 def _messages(text: str) -> list[dict[str, str]]:
     """The conversation that a file has, or a question. Raises UserError for what is neither."""
-    from vaak.text.corpora.conversations import messages_of
+    from vaak.text.corpora.conversations import read_messages
 
     if not text.strip():
         raise UserError("--chat: there is no question; give one, or a JSON file of messages")
     if not text.endswith(".json"):
-        return messages_of({"messages": [{"role": "user", "content": text}]}, "--chat")
+        return read_messages({"messages": [{"role": "user", "content": text}]}, "--chat")
     try:
         given = json.loads(Path(text).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise DataError(f"--chat: {text} can't be read: {error}") from error
-    return messages_of({"messages": given} if isinstance(given, list) else given, text)
+    return read_messages({"messages": given} if isinstance(given, list) else given, text)

@@ -155,7 +155,7 @@ def read_chats(path: Path, options: BytesOptions, skip_bad: bool = False) -> Ite
 
 
 def _chat(row: Any, where: str, options: BytesOptions) -> tuple[Document, int]:
-    messages, unlearned = conversation_of(row, where)
+    messages, unlearned = read_conversation(row, where)
     said = [(message["role"], checked(message["content"], 0, where, options)) for message in messages]
     answers = {place for place, (role, _) in enumerate(said) if role == ANSWERS}
     if not answers:
@@ -177,7 +177,7 @@ def read_preferences(path: Path, options: BytesOptions, skip_bad: bool = False) 
 
 
 def _preference(row: Any, where: str, options: BytesOptions) -> tuple[Document, int]:
-    asked, *answers = _pair_of(row, where)
+    asked, *answers = _read_pair(row, where)
     said, replaced = [], 0
     for message in (*asked, *answers[0], *answers[1]):
         content = checked(message["content"], 0, where, options)
@@ -267,19 +267,19 @@ def _parquet_rows(path: Path) -> Iterator[JsonEntry]:
         raise DataError(f"{path}: this is not a readable Parquet file: {error}") from error
 
 
-def messages_of(row: Any, where: str) -> list[dict[str, str]]:
+def read_messages(row: Any, where: str) -> list[dict[str, str]]:
     """The messages of a row, normalised, each ``{"role", "content"}``. Raises DataError where it has none."""
-    return conversation_of(row, where).messages
+    return read_conversation(row, where).messages
 
 
-def conversation_of(row: Any, where: str) -> Conversation:
+def read_conversation(row: Any, where: str) -> Conversation:
     """The conversation of a row. Raises DataError where it has none, and for keys that can't be obeyed."""
     if not isinstance(row, dict):
         raise DataError(f"{where}: expected an object with {FORMS}, not a {type(row).__name__}")
     row = {key: value for key, value in row.items() if value is not None}
     _refuse_keys(row, ROW_KEYS, where)
     _obey_of_row(row, where)
-    keys, messages, unlearned = _form_of(row, where)
+    keys, messages, unlearned = _detect_form(row, where)
     if not isinstance(messages, list) or not messages:
         expected = f"expected a list of messages with {keys.role} and {keys.content}"
         raise DataError(f"{where}: {keys.messages} is {_shorten_value(messages)}; {expected}")
@@ -291,12 +291,12 @@ def conversation_of(row: Any, where: str) -> Conversation:
     return _with_system(row, Conversation(found, frozenset(unlearned)), where)
 
 
-def _form_of(row: Mapping[str, Any], where: str) -> tuple[Keys, Any, set[int]]:
+def _detect_form(row: Mapping[str, Any], where: str) -> tuple[Keys, Any, set[int]]:
     """The names by which a row has its messages, these, and the places of those that its form doesn't learn."""
     if "messages" in row:
-        return _keys_of(row["messages"], OPENAI), row["messages"], set()
+        return _list_keys(row["messages"], OPENAI), row["messages"], set()
     if "conversations" in row:
-        return _keys_of(row["conversations"], SHAREGPT), row["conversations"], set()
+        return _list_keys(row["conversations"], SHAREGPT), row["conversations"], set()
     if "prompt" in row and "completion" in row:
         return _prompt_and_completion(row["prompt"], row["completion"])
     if "instruction" in row and "output" in row:
@@ -308,7 +308,7 @@ def _form_of(row: Mapping[str, Any], where: str) -> tuple[Keys, Any, set[int]]:
     raise DataError(f"{where}: no messages; expected {FORMS}; the keys are: {', '.join(row) or 'none'}")
 
 
-def _keys_of(messages: Any, usual: Keys) -> Keys:
+def _list_keys(messages: Any, usual: Keys) -> Keys:
     """The names of the other form, where the first message has these."""
     other = SHAREGPT if usual is OPENAI else OPENAI
     first = messages[0] if isinstance(messages, list) and messages else None
@@ -425,7 +425,7 @@ def _text_of_parts(content: Any, where: str) -> Any:
     return "".join(part["text"] for part in content)
 
 
-def _pair_of(row: Any, where: str) -> tuple[list[dict[str, str]], list[dict[str, str]], list[dict[str, str]]]:
+def _read_pair(row: Any, where: str) -> tuple[list[dict[str, str]], list[dict[str, str]], list[dict[str, str]]]:
     """The messages before the answers, those of the preferred answer, and of the rejected one."""
     row = _as_trl(row, where) if isinstance(row, dict) else row
     if not isinstance(row, dict) or not {"chosen", "rejected"} <= row.keys():
@@ -459,7 +459,7 @@ def _side(row: Mapping[str, Any], name: str, role: str, where: str) -> list[dict
     given = [{"role": role, "content": given}] if isinstance(given, str) else given
     if not isinstance(given, list):
         raise DataError(f"{where}: {name} is {_shorten_value(given)}; expected text, or a list of messages")
-    keys = _keys_of(given, OPENAI)
+    keys = _list_keys(given, OPENAI)
     for message in given if name != "prompt" else ():
         if isinstance(message, dict) and any(message.get(key) in (0, False) for key in ("weight", *_SWITCHES)):
             raise DataError(f"{where}: {name}: a message isn't to be learned, but in a pair both answers count")
