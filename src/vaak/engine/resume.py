@@ -250,6 +250,7 @@ def _put_in_order(
             past.go_back(snapshot)
         _point(folder, "last", snapshot.step)
         _point(folder, "best", saving.state.best.step)
+        saving.writer.remove_superfluous()  # a run killed while it did so at its end has no save to come
     except OSError as error:
         raise CheckpointError(f"{saving.directory} can't be written: {error.strerror or error}") from error
 

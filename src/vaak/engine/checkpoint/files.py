@@ -410,7 +410,7 @@ class CheckpointWriter:
             complete_checkpoint(path, state)
             if is_best:
                 point(self.folder, "best", path.name)
-                self._remove_superfluous()  # the best before may be
+                self.remove_superfluous()  # the best before may be
         except OSError as error:
             raise CheckpointError(f"{path} can't be written: {error.strerror or error}") from error
         if path not in self.finished:  # it was resumed from: what was due is new
@@ -434,7 +434,7 @@ class CheckpointWriter:
             point(self.folder, "last", path.name)
             if is_best:
                 point(self.folder, "best", path.name)
-            self._remove_superfluous()
+            self.remove_superfluous()
             self.finished.append(path)
         except CheckpointError as error:
             self.failure = error
@@ -443,7 +443,7 @@ class CheckpointWriter:
         except BaseException as error:
             self.failure = error
 
-    def _remove_superfluous(self) -> None:
+    def remove_superfluous(self) -> None:
         """Remove superfluous checkpoints; best and last stay at any age, and so does anything else in the folder."""
         if self.total_limit is None:
             return
