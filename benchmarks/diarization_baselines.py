@@ -76,6 +76,7 @@ def main() -> None:
     parser.add_argument("--uem", type=Path, help="file or folder; not given, the whole of each recording")
     options = parser.parse_args()
     conversations = read_conversations(options.audio, options.rttm or options.audio)
+    uems: dict[str, Sequence[tuple[float, float]]]
     uems = {name: [(0.0, conversation.duration)] for name, conversation in conversations.items()}
     if options.uem:
         uems |= {name: parts for name, parts in read_uem(options.uem).items() if name in uems}

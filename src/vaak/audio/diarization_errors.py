@@ -29,7 +29,7 @@ from typing import Any
 import numpy as np
 
 from vaak.audio.formats.annotation_lines import read_rttm, read_uem
-from vaak.audio.segments import Segment, merged, speech_seconds
+from vaak.audio.segments import Region, Segment, merged, speech_seconds
 from vaak.core.errors import DataError, UserError
 from vaak.core.matching import quote_names, rename_like
 
@@ -468,7 +468,7 @@ def read_reference(path: str | Path) -> dict[str, list[Segment]]:
     return found
 
 
-def read_scored_regions(path: str | Path) -> dict[str, list[tuple[float, float]]]:
+def read_scored_regions(path: str | Path) -> dict[str, list[Region]]:
     """The parts that a UEM file or folder names, by recording. Raises DataError if there are none."""
     found = read_uem(path)
     if not found:

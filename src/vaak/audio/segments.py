@@ -98,9 +98,13 @@ class Segment(NamedTuple):
 
 
 class PlacedSegment(Segment):
-    """A segment that is the same as one without a place; ``where`` is its file and line."""
+    """A segment that is the same as one without a place; ``where`` is its file and line.
+
+    ``problem`` is why its times can't be used, which aren't read then; empty where they can.
+    """
 
     where = ""
+    problem = ""
 
 
 class Interval(NamedTuple):
@@ -112,9 +116,24 @@ class Interval(NamedTuple):
 
 
 class PlacedInterval(Interval):
-    """An interval that is the same as one without a place; ``where`` is its file and line."""
+    """An interval that is the same as one without a place; ``where`` and ``problem`` are as a ``PlacedSegment``'s."""
 
     where = ""
+    problem = ""
+
+
+class Region(NamedTuple):
+    """A part of a recording that is scored, in seconds."""
+
+    start: float
+    end: float
+
+
+class PlacedRegion(Region):
+    """A region that is the same as one without a place; ``where`` and ``problem`` are as a ``PlacedSegment``'s."""
+
+    where = ""
+    problem = ""
 
 
 PAUSE = ""

@@ -211,7 +211,9 @@ class AudioCorpus(SplitCorpus[ReadRecording, "Cut", AudioStatistics]):
                         f"{self.where}: {split} has two cuts with the name {cut.id}; names must be unique: {remedy}"
                     )
                 seen.add(digest_of(cut.id))
-                if self.alignments is not None and not self.alignments.attach(cut):
+                left_out = None if self.alignments is None else self.alignments.attach(cut)
+                counts.remarks.update(left_out or ())
+                if self.alignments is not None and left_out is None:
                     if self.dataset.type == "folder" and not cut.supervisions:
                         counts.dropped[UNLABELLED] += 1
                         continue

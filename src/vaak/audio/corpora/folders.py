@@ -40,6 +40,7 @@ from vaak.audio.cuts.recordings import (
     attempted,
     header_remarks,
     label,
+    name_left_out,
     recording_cut,
     set_uem,
     times_of,
@@ -49,6 +50,7 @@ from vaak.audio.cuts.recordings import (
 from vaak.audio.formats.alignments import (
     ENDINGS,
     Interval,
+    LeftOutLabels,
     alignments_of_ctm,
     checked,
     kind_of_tier,
@@ -56,7 +58,7 @@ from vaak.audio.formats.alignments import (
     read_textgrid,
 )
 from vaak.audio.formats.annotation_lines import Word, read_ctm, read_rttm, read_uem
-from vaak.audio.segments import Alignment, Segment, merged, window_of
+from vaak.audio.segments import Alignment, Region, Segment, merged, window_of
 from vaak.core.errors import DataError
 from vaak.core.matching import fold_name
 from vaak.core.storage.tables import Table, TableRow
@@ -157,7 +159,7 @@ def _reading(name: str, path: Path, annotations: Annotations, without_labels: bo
         return ReadRecording(name, cut, header_remarks(header))
     inside, more = within(labels, cut.duration, str(path))
     label(cut, inside)
-    set_uem(cut, annotations.uem_of(name), str(path))
+    more += set_uem(cut, annotations.uem_of(name), str(path))
     return ReadRecording(name, cut, (*remarks, *more, *header_remarks(header)))
 
 
@@ -189,10 +191,10 @@ def _annotations_beside(parents: Iterable[Path]) -> list[Path]:
 
 
 READERS: dict[str, Callable[[Path], dict[str, Any]]] = {
-    ".rttm": read_rttm,
-    ".uem": read_uem,
-    ".ctm": read_ctm,
-    ".textgrid": lambda path: {path.stem: read_textgrid(path, keep_empty=True)},
+    ".rttm": partial(read_rttm, keep_bad=True),
+    ".uem": partial(read_uem, keep_bad=True),
+    ".ctm": partial(read_ctm, keep_bad=True),
+    ".textgrid": lambda path: {path.stem: read_textgrid(path, keep_empty=True, keep_bad=True)},
 }
 
 
@@ -237,7 +239,12 @@ class Annotations:
             labels = [Labelled(segment) for segment in joined]
         else:
             found = [
-                Labelled(Segment(one.start, one.end, tier), one.text, where=getattr(one, "where", ""))
+                Labelled(
+                    Segment(one.start, one.end, tier),
+                    one.text,
+                    where=getattr(one, "where", ""),
+                    problem=getattr(one, "problem", ""),
+                )
                 for tier, intervals in tiers.items()
                 if kind_of_tier(tier) is None
                 for one in intervals
@@ -245,28 +252,36 @@ class Annotations:
             ]
             labels, remarks = usable_labels(found, [(one.segment, one.where) for one in found], math.inf, name)
             if not labels:
-                return _utterance(tiers, name), remarks
-        return list(aligned(sorted(labels, key=lambda one: one.segment), self._words_of(name, tiers))), remarks
+                whole, more = _utterance(tiers, name)
+                return whole, [*remarks, *more]
+        words, more = self._words_of(name, tiers)
+        return list(aligned(sorted(labels, key=lambda one: one.segment), words)), [*remarks, *more]
 
-    def uem_of(self, name: str) -> list[tuple[float, float]] | None:
+    def uem_of(self, name: str) -> list[Region] | None:
         """The scored regions; None without a UEM."""
-        parts: list[tuple[float, float]] | None = self._annotations_of(".uem", name)
+        parts: list[Region] | None = self._annotations_of(".uem", name)
         return parts
 
     def without_audio(self, names: Iterable[str]) -> list[str]:
         """Recordings of RTTM files that aren't among ``names``."""
         return sorted(set(self._said[".rttm"]) - set(names))
 
-    def _words_of(self, name: str, tiers: dict[str, list[Interval]]) -> list[tuple[str, str | None, Times]]:
-        """Kind, speaker (None is anyone) and times of what is aligned."""
+    def _words_of(
+        self, name: str, tiers: dict[str, list[Interval]]
+    ) -> tuple[list[tuple[str, str | None, Times]], list[str]]:
+        """Kind, speaker (None is anyone) and times of what is aligned; a remark for each that can't be used."""
         words: list[Word] = self._annotations_of(".ctm", name) or []
+        words, remarks = usable_labels(words, [(word, "") for word in words], math.inf, name)
         found: list[tuple[str, str | None, Times]] = [("word", None, (w.text, w.start, w.end)) for w in words]
         for tier, intervals in tiers.items():
             kind = kind_of_tier(tier)
             if kind is not None:
                 speaker = tier.rpartition(" - ")[0] or None
-                found += [(kind, speaker, (text, start, end)) for start, end, text in intervals if text]
-        return found
+                said = [one for one in intervals if one.text]
+                said, more = usable_labels(said, [(one, "") for one in said], math.inf, name)
+                found += [(kind, speaker, (text, start, end)) for start, end, text in said]
+                remarks += more
+        return found, remarks
 
     def _annotations_of(self, kind: str, name: str) -> Any:
         found = self._said[kind].get(name, {})
@@ -282,15 +297,20 @@ def names_of(audio: Path) -> Iterator[str]:
     yield audio.name.partition(".")[0]
 
 
-def _utterance(tiers: dict[str, list[Interval]], name: str) -> list[Labelled] | None:
-    """All of a recording as what one speaker says, with its pauses; None if nothing is aligned, or several speak."""
+def _utterance(tiers: dict[str, list[Interval]], name: str) -> tuple[list[Labelled] | None, list[str]]:
+    """All of a recording as what one speaker says, with its pauses; a remark for each word that can't be used.
+
+    None if nothing is aligned, or several speak.
+    """
     own = {str(kind_of_tier(tier)): intervals for tier, intervals in tiers.items() if kind_of_tier(tier) is not None}
     speakers = {tier.rpartition(" - ")[0] for tier in tiers if kind_of_tier(tier) is not None}
     end = max((interval.end for intervals in own.values() for interval in intervals), default=0.0)
     if len(speakers) != 1 or not end:
-        return None
+        return None, []
     whole = Labelled(Segment(0.0, end, *speakers), custom={NO_TIMES: True})
-    return list(aligned([whole], times_of(checked(own, name))))
+    left_out: LeftOutLabels = []
+    alignment = checked(own, name, left_out)
+    return list(aligned([whole], times_of(alignment))), name_left_out(left_out)
 
 
 METADATA, WAVS, TEXTGRIDS = "metadata.csv", "wavs", "TextGrid"
@@ -364,7 +384,7 @@ class AlignmentFolder:
         if not self.files:
             raise DataError(f"{where}: no files in {self.folder} end with .TextGrid, .ctm or .json")
         self._paths: dict[str, Path] = {}
-        self._words: dict[str, Alignment] = {}
+        self._words: dict[str, tuple[Alignment, LeftOutLabels]] = {}
         for path in self.files:
             words = alignments_of_ctm(path) if path.suffix.lower() == ".ctm" else {}
             for name in words or (path.stem,):
@@ -373,18 +393,23 @@ class AlignmentFolder:
                 self._paths[name] = path
             self._words |= words
 
-    def attach(self, cut: Any) -> bool:
-        """Give a cut's labels what is aligned in them, in place of what they had; whether there was a file of it.
+    def attach(self, cut: Any) -> list[str] | None:
+        """Give a cut's labels what is aligned in them, in place of what they had; None where there is no file of it.
 
+        Else a remark for each word and phone that can't be used.
         A file is named after the cut, or after its recording: then its times count from the recording's start.
         """
         if hasattr(cut, "tracks"):
-            return False
+            return None
         names = (cut.id, cut.recording_id, Path(cut.recording_id).stem)
         name = next((one for one in names if one in self._paths), None)
         if name is None:
-            return False
-        alignment = self._words[name] if name in self._words else read_alignment(self._paths[name])
+            return None
+        if name in self._words:
+            alignment, left_out = self._words[name]
+        else:
+            left_out = []
+            alignment = read_alignment(self._paths[name], left_out=left_out)
         if name != cut.id and cut.start > 0:
             alignment = window_of(alignment, cut.start, cut.end)
         if not cut.supervisions:
@@ -394,4 +419,4 @@ class AlignmentFolder:
             segment = Segment(0.0, float("inf"), "") if alone else Segment(one.start, one.end, "")
             [found] = aligned([Labelled(segment, one.text)], times_of(alignment))
             one.text, one.alignment = found.text, alignment_items(found.alignment)
-        return True
+        return name_left_out(left_out)

@@ -41,6 +41,7 @@ from vaak.audio.cuts.recordings import (
     attempted,
     header_remarks,
     label,
+    name_left_out,
     recording_cut,
     set_uem,
     times_of,
@@ -48,7 +49,7 @@ from vaak.audio.cuts.recordings import (
     within,
 )
 from vaak.audio.embedded import Part
-from vaak.audio.formats.alignments import alignment_of_json, read_alignment
+from vaak.audio.formats.alignments import LeftOutLabels, alignment_of_json, read_alignment
 from vaak.audio.formats.annotation_lines import as_seconds, read_rttm, read_uem
 from vaak.audio.segments import Alignment, Segment, merged
 from vaak.core.errors import DataError
@@ -62,8 +63,8 @@ LABELS = ("speaker", "speakers", "text", "segments", "rttm", "uem", *ALIGNMENTS)
 FILES = ("audio", "rttm", "uem", *ALIGNMENTS)
 """Keys that name files, unless they have what is in one."""
 KNOWN = frozenset(("id", "uri", "audio", "offset", "duration", "sampling_rate", "split", *LABELS))
-PLACE = "\0where"
-"""The key of a segment's file and line, where a reader knows them: no key of a file is so named."""
+PLACE, PROBLEM = "\0where", "\0problem"
+"""Keys of a segment's file and line, where a reader knows them, and why its times can't be used; no file has them."""
 DURATION_SLACK_SECONDS = 0.1
 """Seconds that a manifest's duration may differ from the file's, because durations are rounded."""
 SPLIT_NAMES = {"validation": "valid", "val": "valid", "dev": "valid"}
@@ -242,15 +243,18 @@ def reading_of(
         is_empty = entry.get("text") is not None
         problem = DataError(f"{where}: the text of {audio} is empty; {EMPTY_TEXT}") if is_empty else None
         return ReadRecording(audio, None, (NOTHING_SAID,), problem)
-    alignment = _alignment(entry, cut, folders, where)
+    left_out: LeftOutLabels = []
+    alignment = _alignment(entry, cut, folders, where, left_out)
     if alignment is not None:
         labels = list(aligned(labels, times_of(alignment)))
     kept, more = within(labels, cut.duration, where)
     stem, cut.id = cut.id, _text(entry, "id", where) or _text(entry, "uri", where) or unnamed or cut.id
     label(cut, kept)
+    more += name_left_out(left_out)
     uem = _text(entry, "uem", where)
     if uem is not None:
-        set_uem(cut, _annotations_of(read_uem(named_file(folders, uem, where)), stem, uem, where), where)
+        parts = _annotations_of(read_uem(named_file(folders, uem, where), keep_bad=True), stem, uem, where)
+        more += set_uem(cut, parts, where)
     return ReadRecording(audio, cut, (*remarks, *more, *header_remarks(header)))
 
 
@@ -281,7 +285,7 @@ def _labels(
             f"{where}: times of rttm start at the beginning of the file, so offset can't be used; give segments"
         )
     if rttm is not None:
-        found = _annotations_of(read_rttm(named_file(folders, rttm, where)), cut.id, rttm, where)
+        found = _annotations_of(read_rttm(named_file(folders, rttm, where), keep_bad=True), cut.id, rttm, where)
         found, remarks = usable_labels(found, [(one, "") for one in found], math.inf, where)
         joined = merged(found)
         return [Labelled(segment) for segment in joined], [*remarks, *[OVERLAPPING] * (len(joined) < len(found))]
@@ -289,7 +293,9 @@ def _labels(
         if not isinstance(segments, list):
             raise DataError(f"{where}: segments is a {type(segments).__name__}, not a list of start, end, speaker")
         labels = [_labelled_segment(one, where, number) for number, one in enumerate(segments, 1)]
-        return sorted(labels, key=lambda one: one.segment), []
+        # Before they are sorted: times that couldn't be read have no order.
+        kept, remarks = usable_labels(labels, [(one.segment, one.where) for one in labels], math.inf, where)
+        return sorted(kept, key=lambda one: one.segment), remarks
     speaker, text = _text(entry, "speaker", where), entry.get("text")
     text = "" if isinstance(text, str) and not text.strip() else _text(entry, "text", where)  # "": nothing is said
     if speaker is None and not text and all(entry.get(key) is None for key in ALIGNMENTS):
@@ -298,15 +304,20 @@ def _labels(
     return [Labelled(Segment(0.0, cut.duration, speaker or ""), text, None, {**rest, NO_TIMES: True})], []
 
 
-def _alignment(entry: dict[str, Any], cut: Any, folders: Sequence[Path], where: str) -> Alignment | None:
-    """When its words and phones are spoken, in seconds of the cut; None if the line doesn't say."""
+def _alignment(
+    entry: dict[str, Any], cut: Any, folders: Sequence[Path], where: str, left_out: LeftOutLabels
+) -> Alignment | None:
+    """When its words and phones are spoken, in seconds of the cut; None if the line doesn't say.
+
+    Those without times that can be used go to ``left_out``.
+    """
     given = [key for key in ALIGNMENTS if entry.get(key) is not None]
     if len(given) > 1:
         raise DataError(f"{where}: {given[0]} and {given[1]} are alignments; give one of them")
     if not given:
         return None
     if given == ["alignment"] and not isinstance(entry["alignment"], str):
-        return alignment_of_json(entry["alignment"], where)
+        return alignment_of_json(entry["alignment"], where, left_out)
     if cut.start > 0:
         raise DataError(
             f"{where}: times of {given[0]} start at the beginning of the file, so offset can't be used; give them as a "
@@ -316,7 +327,7 @@ def _alignment(entry: dict[str, Any], cut: Any, folders: Sequence[Path], where: 
     if given != ["alignment"] and path.suffix.lower() != f".{given[0]}":
         raise DataError(f"{where}: {given[0]} is {path.name}; expected a file that ends with .{given[0]}")
     try:
-        return read_alignment(path, cut.id)
+        return read_alignment(path, cut.id, left_out)
     except DataError as error:
         raise DataError(f"{where}: {error}") from error
 
@@ -324,11 +335,23 @@ def _alignment(entry: dict[str, Any], cut: Any, folders: Sequence[Path], where: 
 def _labelled_segment(entry: Any, where: str, number: int) -> Labelled:
     if not isinstance(entry, dict):
         raise DataError(f"{where}: a segment is an object with start, end and speaker, not a {type(entry).__name__}")
+    start = end = 0.0
+    problem = str(entry.get(PROBLEM) or "")
+    if not problem:
+        try:
+            start, end = _times(entry, where)
+        except DataError as error:
+            problem = str(error).removeprefix(f"{where}: ")
+    segment, text = Segment(start, end, _text(entry, "speaker", where) or ""), _text(entry, "text", where)
+    place = str(entry.get(PLACE) or f"{where}, segment {number}")
+    return Labelled(segment, text, where=place, problem=problem)
+
+
+def _times(entry: dict[str, Any], where: str) -> tuple[float, float]:
     start, end = _number(entry, "start", where), _number(entry, "end", where)
     if start is None or end is None:
         raise DataError(f"{where}: a segment from {start} to {end}; start and end are seconds, the end the later one")
-    segment, text = Segment(start, end, _text(entry, "speaker", where) or ""), _text(entry, "text", where)
-    return Labelled(segment, text, where=str(entry.get(PLACE) or f"{where}, segment {number}"))
+    return start, end
 
 
 def _annotations_of(found: dict[str, Any], name: str, file: str, where: str) -> Any:

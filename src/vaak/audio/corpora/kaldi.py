@@ -18,11 +18,11 @@ from pathlib import Path
 from typing import ClassVar
 
 from vaak.audio.corpora.entries import named_file
-from vaak.audio.corpora.json_manifest import PLACE
+from vaak.audio.corpora.json_manifest import PLACE, PROBLEM
 from vaak.audio.corpora.layouts import LayoutReader, Line, Row, by_split, keyed_lines
 from vaak.audio.cuts.recordings import ReadRecording
 from vaak.audio.embedded import ByteRange
-from vaak.audio.formats.annotation_lines import read_rttm
+from vaak.audio.formats.annotation_lines import read_rttm, read_seconds
 from vaak.core.errors import DataError
 
 _IN_ARCHIVE = re.compile(r"(.+):(\d{1,18})")
@@ -83,9 +83,10 @@ class KaldiReader(LayoutReader):
         """Who speaks when in each recording, and what; None where entries are utterances."""
         found: dict[str, list[Row]] = defaultdict(list)
         if (part / "rttm").is_file():
-            for name, segments in read_rttm(part / "rttm").items():
+            for name, segments in read_rttm(part / "rttm", keep_bad=True).items():
                 found[name] = [
-                    {"start": one.start, "end": one.end, "speaker": one.speaker, PLACE: getattr(one, "where", "")}
+                    {"start": one.start, "end": one.end, "speaker": one.speaker}
+                    | {PLACE: getattr(one, "where", ""), PROBLEM: getattr(one, "problem", "")}
                     for one in segments
                 ]
             return found
@@ -93,11 +94,14 @@ class KaldiReader(LayoutReader):
             return None
         for where, utterance, rest in keyed_lines(part / "segments"):
             fields = rest.split()
-            try:
-                name, start, end = fields[0], float(fields[1]), float(fields[2])
-            except (IndexError, ValueError) as error:
-                raise DataError(f"{where}: expected UTTERANCE RECORDING START END, in seconds") from error
-            found[name].append({"start": start, "end": end, **about(utterance), PLACE: where})
+            if len(fields) < 3:
+                raise DataError(f"{where}: expected UTTERANCE RECORDING START END, in seconds")
+            (start, problem), (end, later) = (
+                read_seconds(text, what, where, keep_bad=True)
+                for text, what in zip(fields[1:3], ("start", "end"), strict=True)
+            )
+            one = {"start": start, "end": end, **about(utterance), PLACE: where, PROBLEM: problem or later}
+            found[fields[0]].append(one)
         return found
 
     def named_files(self) -> Iterator[tuple[str, Path]]:

@@ -23,7 +23,7 @@ from typing import ClassVar, NamedTuple
 from vaak.audio.audio_file import AUDIO
 from vaak.audio.config import AudioConfig, DatasetConfig
 from vaak.audio.corpora.archives import LABEL_NAMES, members_of, zipped_members_of
-from vaak.audio.corpora.json_manifest import PLACE
+from vaak.audio.corpora.json_manifest import PLACE, PROBLEM
 from vaak.audio.corpora.layouts import LayoutReader, Line, by_split
 from vaak.audio.cuts.recordings import ReadRecording
 from vaak.audio.embedded import Part
@@ -178,7 +178,8 @@ def read_transcript(file: File) -> dict[str, object]:
     if file.ending in (".txt", ".lab"):
         return {"text": " ".join(file.text().split())}
     timed = read_eaf(file.read(), str(file)) if file.ending == ".eaf" else read_subtitles(file.text(), str(file))
-    return {"segments": [{**{key: one[key] for key in one if key != "where"}, PLACE: one["where"]} for one in timed]}
+    hidden = {"where": PLACE, "problem": PROBLEM}
+    return {"segments": [{hidden.get(key, key): value for key, value in one.items()} for one in timed]}
 
 
 def _texts_by_name(audio: list[File], files: list[File]) -> dict[File, File]:

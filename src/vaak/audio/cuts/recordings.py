@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from vaak.audio.audio_file import Header
 from vaak.audio.cuts.reading import EMPTY_TEXT, file_of
 from vaak.audio.embedded import PART, Part
-from vaak.audio.segments import Alignment, Interval, Segment
+from vaak.audio.formats.annotation_lines import Word
+from vaak.audio.segments import Alignment, Interval, Region, Segment
 from vaak.core.errors import DataError
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ OVERLAPPING = "recordings in which segments of one speaker overlap, merged"
 OTHER_LENGTH = "recordings whose headers say another length than they have, or with damage (see vaak data check)"
 
 
-BAD_LABELS = "labels of no length, or outside of their recording, left out"
+BAD_LABELS = "labels of no length, outside of their recording, or with times that can't be read, left out"
 SHORTEST_SECONDS = 1e-4
 """Of a label: less is no sample of most audio."""
 MOST_NAMED = 20
@@ -76,6 +77,8 @@ class Labelled(NamedTuple):
     alignment: dict[str, list[Times]] | None = None
     custom: dict[str, Any] | None = None
     where: str = ""
+    problem: str = ""
+    """Why its times can't be used, if they couldn't be read."""
 
 
 def times_of(alignment: Alignment) -> list[tuple[str, str | None, Times]]:
@@ -119,7 +122,7 @@ def label(cut: Any, labels: Sequence[Labelled]) -> None:
     from lhotse import SupervisionSegment
 
     cut.supervisions = []
-    for number, (segment, text, alignment, custom, _) in enumerate(labels):
+    for number, (segment, text, alignment, custom, *_) in enumerate(labels):
         cut.supervisions.append(
             SupervisionSegment(
                 id=f"{cut.id}-{number:05}",
@@ -165,24 +168,42 @@ def within(labels: Sequence[Labelled], duration: float, where: str) -> tuple[lis
 
 
 Label = TypeVar("Label")
+Timed = Segment | Interval | Region | Word
 
 
 def usable_labels(
-    labels: Sequence[Label], times: Sequence[tuple[Segment | Interval, str]], duration: float, where: str
+    labels: Sequence[Label],
+    times: Sequence[tuple[Timed, str]],
+    duration: float,
+    where: str,
 ) -> tuple[list[Label], list[str]]:
     """The labels that have a length and begin in the recording, and a remark for each other one, which is named.
 
-    ``times`` has when each label is, and its file and line, unless its segment knows it, or they are ``where``.
+    ``times`` has when each label is, and its file and line, unless its segment knows it, or they are ``where``. Raises
+    DataError where no label is left, and of any the times couldn't be read: speech isn't to be taken for silence.
     """
-    kept, remarks = list[Label](), list[str]()
+    kept, remarks, unread = list[Label](), list[str](), ""
     for one, (time, place) in zip(labels, times, strict=True):
-        reason = bad_times(time.start, time.end, duration)
+        problem = getattr(one, "problem", "") or getattr(time, "problem", "")
+        reason = f"whose times can't be used: {problem}" if problem else bad_times(time.start, time.end, duration)
+        place = place or getattr(time, "where", "") or where
+        if problem and not unread:
+            unread = f"{where if place.startswith(where) else place}: {problem}"
         if reason is None:
             kept.append(one)
         else:
             remarks.append(BAD_LABELS)
-            name_label(place or getattr(time, "where", "") or where, reason)
+            name_label(place, reason)
+    if unread and not kept:
+        raise DataError(f"{unread} (no label of {where} has times that can be used)")
     return kept, remarks
+
+
+def name_left_out(words: Sequence[tuple[str, str]]) -> list[str]:
+    """Name the words and phones that are left out, by where they are and why; return a remark for each."""
+    for where, reason in words:
+        name_label(where, f"whose times can't be used: {reason}")
+    return [BAD_LABELS] * len(words)
 
 
 def bad_times(start: float, end: float, duration: float = math.inf) -> str | None:
@@ -191,6 +212,8 @@ def bad_times(start: float, end: float, duration: float = math.inf) -> str | Non
     >>> bad_times(1, 2, 3), bad_times(1, 1)
     (None, 'from 1 to 1 s, has no length')
     """
+    if end < start:
+        return f"from {start:g} to {end:g} s, ends before it begins"
     if not end - start >= SHORTEST_SECONDS:
         return f"from {start:g} to {end:g} s, has no length"
     if min(end, duration) - max(start, 0.0) < SHORTEST_SECONDS:
@@ -230,14 +253,19 @@ def drop_bad_labels(cut: Any, where: str, places: Mapping[int, str] | None = Non
     return remarks
 
 
-def set_uem(cut: Any, parts: list[tuple[float, float]] | None, where: str) -> None:
-    """Set the scored regions of the cut, in seconds from its start. Raises DataError if there are none."""
+def set_uem(cut: Any, parts: Sequence[Region] | None, where: str) -> list[str]:
+    """Set the scored regions of the cut, in seconds from its start; return a remark for each that can't be used.
+
+    Raises DataError if there are none.
+    """
     if parts is None:
-        return
-    inside = [[start, min(end, cut.duration)] for start, end in sorted(parts) if start < cut.duration]
+        return []
+    usable, remarks = usable_labels(parts, [(one, "") for one in parts], cut.duration, where)
+    inside = [[start, min(end, cut.duration)] for start, end in sorted(usable)]
     if not inside:
         raise DataError(f"{where}: the parts of its UEM are beyond its end ({cut.duration:.2f} s)")
     cut.custom = {**(cut.custom or {}), "uem": inside}
+    return remarks
 
 
 WITHOUT_TEXT = "utterances without a text"

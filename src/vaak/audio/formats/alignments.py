@@ -24,7 +24,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from vaak.audio.formats.annotation_lines import decoded, read_content, read_ctm, seconds_of
+from vaak.audio.formats.annotation_lines import decoded, read_content, read_ctm, read_seconds, seconds_of
 from vaak.audio.segments import PAUSE, Alignment, Interval, PlacedInterval, Segment, merged
 from vaak.core.errors import DataError, optional_import
 from vaak.core.storage.files import write_text
@@ -35,11 +35,11 @@ NUMBER = re.compile(r"[-+]?\d+(\.\d*)?([eE][-+]?\d+)?")
 NUM_TIMES = {"IntervalTier": 2, "TextTier": 1}
 
 
-def read_textgrid(path: str | Path, *, keep_empty: bool = False) -> dict[str, list[Interval]]:
+def read_textgrid(path: str | Path, *, keep_empty: bool = False, keep_bad: bool = False) -> dict[str, list[Interval]]:
     """The intervals and points of each tier that have a text; tiers of one name are one.
 
     With ``keep_empty``, intervals without a text too, which are the pauses of an aligner. Raises DataError with file
-    and line.
+    and line; with ``keep_bad``, an interval whose times can't be used is given, with its problem.
     """
     values = _Values(path)
     for expected in ("ooTextFile", "TextGrid"):
@@ -50,14 +50,14 @@ def read_textgrid(path: str | Path, *, keep_empty: bool = False) -> dict[str, li
     tiers: dict[str, list[Interval]] = {}
     if values.next("<exists>") == "<exists>":
         for _ in range(values.count("number of tiers")):
-            name, intervals = _tier(values)
+            name, intervals = _tier(values, keep_bad)
             tiers.setdefault(name, []).extend(interval for interval in intervals if interval.text or keep_empty)
     for where, value in values.values:
         raise DataError(f"{where}: expected the end of the file, not {value}; is a number of intervals wrong?")
     return tiers
 
 
-def _tier(values: _Values) -> tuple[str, list[Interval]]:
+def _tier(values: _Values, keep_bad: bool) -> tuple[str, list[Interval]]:
     kind = values.text("tier's class")
     if kind not in NUM_TIMES:
         raise DataError(f"{values.where}: a tier is an IntervalTier or a TextTier, not {kind!r}")
@@ -65,14 +65,12 @@ def _tier(values: _Values) -> tuple[str, list[Interval]]:
     values.seconds("tier's start"), values.seconds("tier's end")
     intervals: list[Interval] = []
     for _ in range(values.count("number of intervals")):
-        start = end = values.seconds("start")
-        where = values.where
-        if NUM_TIMES[kind] == 2:
-            end = values.seconds("end")
-        if end < start:
+        (start, problem), where = values.time("start", keep_bad), values.where
+        end, later = values.time("end", keep_bad) if NUM_TIMES[kind] == 2 else (start, "")
+        if end < start and not keep_bad:
             raise DataError(f"{values.where}: this interval ends at {end} s, but begins at {start} s")
         interval = PlacedInterval(start, end, values.text("text").strip())
-        interval.where = where
+        interval.where, interval.problem = where, problem or later
         intervals.append(interval)
     return name, intervals
 
@@ -97,6 +95,11 @@ class _Values:
         if value == '"' or not value.startswith('"'):
             raise DataError(f"{self.where}: expected a {what} in quotes, not {value}")
         return value[1:-1].replace('""', '"')
+
+    def time(self, what: str, keep_bad: bool) -> tuple[float, str]:
+        """Return a label's time, and why it can't be used, if so. Raises DataError where no time is but a text."""
+        value = self.next(what)
+        return read_seconds(value, what, self.where, keep_bad and not value.startswith(('"', "<")))
 
     def seconds(self, what: str) -> float:
         return seconds_of(self.next(what), what, self.where)
@@ -215,57 +218,88 @@ def kind_of_tier(name: str) -> str | None:
     return ALIGNMENT_TIERS.get(name.rpartition(" - ")[2].lower())
 
 
-def read_alignment(path: Path, recording: str | None = None) -> Alignment:
+LeftOutLabels = list[tuple[str, str]]
+"""Words and phones without times that can be used: where each is, and why it can't be used."""
+
+
+def read_alignment(path: Path, recording: str | None = None, left_out: LeftOutLabels | None = None) -> Alignment:
     """The alignment in a file; of a CTM, that of the ``recording``, or of the only one.
 
-    Raises DataError, naming the file, for one that has none, or whose intervals overlap.
+    Where ``left_out`` is given, words and phones without times that can be used go there. Raises DataError, naming the
+    file, for one that has no alignment, for intervals that overlap, and without ``left_out`` for times that can't be.
     """
     ending = path.suffix.lower()
     if ending == ".textgrid":
-        return _read_alignment_textgrid(path)
+        return _read_alignment_textgrid(path, left_out)
     if ending == ".ctm":
-        found = alignments_of_ctm(path)
+        found = _words_of_ctm(path, keep_bad=left_out is not None)
         name = recording if recording in found else next(iter(found)) if len(found) == 1 else None
         if name is None:
             raise DataError(f"{path}: no recording {recording}; it has {', '.join(found) or 'none'}")
-        return found[name]
+        return checked({"word": found[name]}, str(path), left_out)
     if ending == ".json":
         try:
-            return alignment_of_json(json.loads(read_content(path)), str(path))
+            return alignment_of_json(json.loads(read_content(path)), str(path), left_out)
         except ValueError as error:
             raise DataError(f"{path}: this is not JSON: {error}") from error
     raise DataError(f"{path}: expected an alignment in a file that ends with {', '.join(ENDINGS)}")
 
 
-def alignments_of_ctm(path: Path) -> dict[str, Alignment]:
-    """The words of each recording of a CTM. Raises DataError."""
-    recordings = read_ctm(path).items()
-    return {name: checked({"word": [Interval(*word[:3]) for word in words]}, str(path)) for name, words in recordings}
+def alignments_of_ctm(path: Path) -> dict[str, tuple[Alignment, LeftOutLabels]]:
+    """The words of each recording of a CTM, and those that can't be used. Raises DataError."""
+    found: dict[str, tuple[Alignment, LeftOutLabels]] = {}
+    for name, words in _words_of_ctm(path, keep_bad=True).items():
+        left_out: LeftOutLabels = []
+        found[name] = checked({"word": words}, str(path), left_out), left_out
+    return found
 
 
-def alignment_of_json(value: Any, where: str) -> Alignment:
-    """The alignment that JSON describes. Raises DataError, beginning with ``where``, for anything else."""
+def _words_of_ctm(path: Path, keep_bad: bool) -> dict[str, list[Interval]]:
+    recordings: dict[str, list[Interval]] = {}
+    for name, words in read_ctm(path, keep_bad=keep_bad).items():
+        recordings[name] = []
+        for word in words:
+            one = PlacedInterval(*word[:3])
+            one.where, one.problem = word.where, word.problem
+            recordings[name].append(one)
+    return recordings
+
+
+def alignment_of_json(value: Any, where: str, left_out: LeftOutLabels | None = None) -> Alignment:
+    """The alignment that JSON describes. Raises DataError, beginning with ``where``, for anything else.
+
+    Where ``left_out`` is given, words and phones without times that can be used go there.
+    """
     tiers = value if isinstance(value, dict) else {"phone": value}
     unknown = [name for name in tiers if name not in ALIGNMENT_TIERS]
     if unknown or not tiers:
         raise DataError(
             f"{where}: an alignment has lists for word and phone, not for {', '.join(unknown) or 'nothing'}"
         )
-    return checked({ALIGNMENT_TIERS[name]: _intervals(rows, where) for name, rows in tiers.items()}, where)
+    keep_bad = left_out is not None
+    found = {ALIGNMENT_TIERS[name]: _intervals(rows, where, keep_bad) for name, rows in tiers.items()}
+    return checked(found, where, left_out)
 
 
-def _intervals(rows: Any, where: str) -> list[Interval]:
+def _intervals(rows: Any, where: str, keep_bad: bool) -> list[Interval]:
     if not isinstance(rows, list):
         raise DataError(f"{where}: an alignment is a list of [start, end, symbol], not a {type(rows).__name__}")
-    for row in rows:
+    found: list[Interval] = []
+    for number, row in enumerate(rows, 1):
         good = isinstance(row, list) and len(row) == 3 and isinstance(row[2], str)
-        if not good or not all(isinstance(time, int | float) and not isinstance(time, bool) for time in row[:2]):
-            raise DataError(f"{where}: {json.dumps(row, ensure_ascii=False)} is not of the form [start, end, symbol]")
-    return [Interval(float(start), float(end), text) for start, end, text in rows]
+        timed = good and all(isinstance(time, int | float) and not isinstance(time, bool) for time in row[:2])
+        problem = "" if timed else f"{json.dumps(row, ensure_ascii=False)} is not of the form [start, end, symbol]"
+        if problem and not (good and keep_bad):
+            raise DataError(f"{where}: {problem}")
+        start, end = map(float, row[:2]) if timed else (0.0, 0.0)
+        one = PlacedInterval(start, end, row[2])
+        one.where, one.problem = f"{where}, interval {number}", problem
+        found.append(one)
+    return found
 
 
-def _read_alignment_textgrid(path: Path) -> Alignment:
-    tiers = read_textgrid(path, keep_empty=True)
+def _read_alignment_textgrid(path: Path, left_out: LeftOutLabels | None) -> Alignment:
+    tiers = read_textgrid(path, keep_empty=True, keep_bad=left_out is not None)
     found: dict[str, list[Interval]] = {}
     for name, intervals in tiers.items():
         kind = kind_of_tier(name)
@@ -275,23 +309,45 @@ def _read_alignment_textgrid(path: Path) -> Alignment:
             found[kind] = intervals
     if not found:
         raise DataError(f"{path}: no tier is called words or phones; there are {', '.join(tiers) or 'none'}")
-    return checked(found, str(path))
+    return checked(found, str(path), left_out)
 
 
-def checked(tiers: Mapping[str, Iterable[Interval]], where: str) -> Alignment:
-    """The tiers by start, with one name for pauses, without points. Raises DataError where intervals overlap."""
+def checked(tiers: Mapping[str, Iterable[Interval]], where: str, left_out: LeftOutLabels | None = None) -> Alignment:
+    """The tiers by start, with one name for pauses, without points.
+
+    Where ``left_out`` is given, intervals without times that can be used, and points, go there, but for pauses. Raises
+    DataError where intervals overlap, and without ``left_out`` for times that can't be.
+    """
+    lost: LeftOutLabels = [] if left_out is None else left_out
     found: dict[str, tuple[Interval, ...]] = {}
     for tier, intervals in tiers.items():
-        rows, last = [], 0.0
-        for start, end, text in sorted(intervals):
-            if not (0 <= start <= end < math.inf):
-                raise DataError(f"{where}: a {tier} from {start:g} to {end:g} s is not an interval of time")
+        timed, rows, last = [], list[Interval](), 0.0
+        for one in intervals:
+            if not (problem := _problem_of(one, tier)):
+                timed.append(one)
+            elif left_out is None:
+                raise DataError(f"{where}: {problem}")
+            elif one.text.lower() not in PAUSES:
+                lost.append((getattr(one, "where", "") or where, problem))
+        for one in sorted(timed):
+            start, end, text = one
             if start < last - ROUNDING_SECONDS:
                 raise DataError(
                     f"{where}: the {tier} {text!r} begins at {start:g} s, before the last one ends ({last:g} s)"
                 )
-            if end > start:
+            if end > max(start, last):
                 rows.append(Interval(max(start, last), end, PAUSE if text.lower() in PAUSES else text))
+            elif text.lower() not in PAUSES:
+                place = getattr(one, "where", "") or where
+                lost.append((place, f"a {tier} from {start:g} to {end:g} s, {text!r}, has no length"))
             last = max(last, end)
-        found[tier] = tuple(row for row in rows if row.end > row.start)
+        found[tier] = tuple(rows)
     return found
+
+
+def _problem_of(interval: Interval, tier: str) -> str:
+    """Why the times of an interval can't be; nothing where they can."""
+    start, end, _ = interval
+    if (problem := getattr(interval, "problem", "")) or 0 <= start <= end < math.inf:
+        return str(problem)
+    return f"a {tier} from {start:g} to {end:g} s is not an interval of time"

@@ -24,10 +24,11 @@ import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-from vaak.audio.segments import PlacedSegment, Segment
+from vaak.audio.segments import PlacedRegion, PlacedSegment, Region, Segment
 from vaak.core.errors import DataError
 from vaak.core.matching import quote_names
 from vaak.core.storage.files import demand_file, write_text
@@ -64,6 +65,17 @@ class Line:
         """A field as seconds, 0 or more. Raises DataError."""
         return seconds_of(self.fields[index], what, self.where)
 
+    def times(self, index: int, second: str, keep_bad: bool) -> tuple[float, float, str]:
+        """Return start and end by two fields, the second a ``duration`` or an ``end``, and no problem.
+
+        Raises DataError for times that can't be; with ``keep_bad``, its text is the problem instead.
+        """
+        start, problem = read_seconds(self.fields[index], "start", self.where, keep_bad)
+        other, second_problem = read_seconds(self.fields[index + 1], second, self.where, keep_bad)
+        # Without rounding, 0.1 + 0.2 would end after a segment that begins at 0.3.
+        end = round(start + other, 9) if second == "duration" else other
+        return start, end, problem or second_problem
+
     def name(self, index: int, what: str) -> str:
         """A field as a name. Raises DataError if it is empty."""
         if self.fields[index] == MISSING:
@@ -88,6 +100,20 @@ def seconds_of(text: str, what: str, where: str) -> float:
     if value < 0:
         raise DataError(f"{where}: the {what} is {text} s, which is negative")
     return value
+
+
+def read_seconds(text: str, what: str, where: str, keep_bad: bool) -> tuple[float, str]:
+    """Return seconds, 0 or more, and no problem. Raises DataError; with ``keep_bad``, its text is the problem instead.
+
+    >>> read_seconds("0.5", "start", "a.uem:1", True), read_seconds("-1", "end", "a.uem:1", True)
+    ((0.5, ''), (0.0, 'the end is -1 s, which is negative'))
+    """
+    try:
+        return seconds_of(text, what, where), ""
+    except DataError as error:
+        if not keep_bad:
+            raise
+        return 0.0, str(error).removeprefix(f"{where}: ")
 
 
 def read_lines(path: str | Path) -> Iterator[Line]:
@@ -184,7 +210,8 @@ def _report_left_out(folder: Path, num_read: int, left_out: Mapping[Path, str]) 
         reasons.setdefault(why, []).append(str(file.relative_to(folder)))
     for why, names in reasons.items():
         files = "1 file" if len(names) == 1 else f"{len(names)} files"
-        log.warning("%s: %d files are read; %s left out (%s): %s", folder, num_read, files, why, ", ".join(names))
+        read = "1 file is read" if num_read == 1 else f"{num_read} files are read"
+        log.warning("%s: %s; %s left out (%s): %s", folder, read, files, why, ", ".join(names))
 
 
 NO_FIELD = re.compile(r"[\s\x00-\x1f\x7f]+")
@@ -260,25 +287,25 @@ OTHER_TYPES = {
 }
 
 
-def read_rttm(path: str | Path) -> dict[str, list[Segment]]:
+def read_rttm(path: str | Path, *, keep_bad: bool = False) -> dict[str, list[Segment]]:
     """The segments of each recording in the order of the file, overlaps of one speaker too.
 
-    A folder gives those of all its files ``*.rttm``. Raises DataError with file and line.
+    A folder gives those of all its files ``*.rttm``. Raises DataError with file and line; with ``keep_bad``, a segment
+    whose times can't be used is given, with its problem.
     """
-    return read_folder(path, {".rttm": _rttm_file})
+    return read_folder(path, {".rttm": partial(_rttm_file, keep_bad=keep_bad)})
 
 
-def _rttm_file(path: Path) -> dict[str, list[Segment]]:
+def _rttm_file(path: Path, keep_bad: bool) -> dict[str, list[Segment]]:
     recordings: dict[str, list[Segment]] = {}
     for line in read_lines(path):
         if line.fields[0] == "SPEAKER":
             line.demand(RTTM_FIELDS, MOST_RTTM_FIELDS, "SPEAKER")
             _demand_numbers_after_the_speaker(line)
-            start, duration = line.seconds(3, "start"), line.seconds(4, "duration")
+            start, end, problem = line.times(3, "duration", keep_bad)
             recording, speaker = line.name(1, "recording"), line.name(7, "speaker")
-            # Without rounding, 0.1 + 0.2 would end after a segment that begins at 0.3.
-            segment = PlacedSegment(start, round(start + duration, 9), speaker)
-            segment.where = line.where
+            segment = PlacedSegment(start, end, speaker)
+            segment.where, segment.problem = line.where, problem
             recordings.setdefault(recording, []).append(segment)
         elif line.fields[0] not in OTHER_TYPES:
             raise DataError(f"{line.where}: an RTTM line begins with SPEAKER or another type, not {line.fields[0]!r}")
@@ -327,24 +354,27 @@ def rttm_text(recordings: Mapping[str, Sequence[Segment]], path: Path) -> str:
 UEM_FIELDS = 4
 
 
-def read_uem(path: str | Path) -> dict[str, list[tuple[float, float]]]:
-    """The parts of each recording that count, ``(start, end)`` in seconds, in the order of the file.
+def read_uem(path: str | Path, *, keep_bad: bool = False) -> dict[str, list[Region]]:
+    """The parts of each recording that count, in seconds, in the order of the file.
 
-    A folder gives those of all its files ``*.uem``. Raises DataError with file and line.
+    A folder gives those of all its files ``*.uem``. Raises DataError with file and line; with ``keep_bad``, a part
+    whose times can't be used is given, with its problem.
     """
-    return read_folder(path, {".uem": _uem_file})
+    return read_folder(path, {".uem": partial(_uem_file, keep_bad=keep_bad)})
 
 
-def _uem_file(path: Path) -> dict[str, list[tuple[float, float]]]:
-    recordings: dict[str, list[tuple[float, float]]] = {}
+def _uem_file(path: Path, keep_bad: bool) -> dict[str, list[Region]]:
+    recordings: dict[str, list[Region]] = {}
     for line in read_lines(path):
         if line.fields[0] == "SPEAKER" and len(line.fields) > UEM_FIELDS:
             raise DataError(f"{line.where}: this is a line of an RTTM; a UEM has: recording channel start end")
         line.demand(UEM_FIELDS, UEM_FIELDS, "a line of a UEM")
-        start, end = line.seconds(2, "start"), line.seconds(3, "end")
-        if end <= start:
+        start, end, problem = line.times(2, "end", keep_bad)
+        if end <= start and not keep_bad:
             raise DataError(f"{line.where}: this part ends at {end} s, but begins at {start} s")
-        recordings.setdefault(line.name(0, "recording"), []).append((start, end))
+        region = PlacedRegion(start, end)
+        region.where, region.problem = line.where, problem
+        recordings.setdefault(line.name(0, "recording"), []).append(region)
     return recordings
 
 
@@ -375,22 +405,31 @@ class Word(NamedTuple):
     confidence: float | None = None
 
 
-def read_ctm(path: str | Path) -> dict[str, list[Word]]:
+class PlacedWord(Word):
+    """A word that is the same as one without a place; ``where`` and ``problem`` are as a ``PlacedSegment``'s."""
+
+    where = ""
+    problem = ""
+
+
+def read_ctm(path: str | Path, *, keep_bad: bool = False) -> dict[str, list[PlacedWord]]:
     """The words of each recording in the order of the file.
 
-    A folder gives those of all its files ``*.ctm``. Raises DataError with file and line.
+    A folder gives those of all its files ``*.ctm``. Raises DataError with file and line; with ``keep_bad``, a word
+    whose times can't be used is given, with its problem.
     """
-    return read_folder(path, {".ctm": _ctm_file})
+    return read_folder(path, {".ctm": partial(_ctm_file, keep_bad=keep_bad)})
 
 
-def _ctm_file(path: Path) -> dict[str, list[Word]]:
-    recordings: dict[str, list[Word]] = {}
+def _ctm_file(path: Path, keep_bad: bool) -> dict[str, list[PlacedWord]]:
+    recordings: dict[str, list[PlacedWord]] = {}
     for line in read_lines(path):
         line.demand(CTM_FIELDS, MOST_CTM_FIELDS, "a line of a CTM")
-        start, duration = line.seconds(2, "start"), line.seconds(3, "duration")
+        start, end, problem = line.times(2, "duration", keep_bad)
         is_sure = len(line.fields) > CTM_FIELDS and line.fields[CTM_FIELDS] not in (MISSING, "NA")
         confidence = line.number(CTM_FIELDS, "confidence") if is_sure else None
-        word = Word(start, round(start + duration, 9), line.name(4, "word"), confidence)
+        word = PlacedWord(start, end, line.name(4, "word"), confidence)
+        word.where, word.problem = line.where, problem
         recordings.setdefault(line.name(0, "recording"), []).append(word)
     return recordings
 

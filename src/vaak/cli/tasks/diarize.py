@@ -104,7 +104,7 @@ class References:
     """The reference, if there is one, and the regions of it that are scored."""
 
     references: dict[str, list[Segment]] | None
-    uems: dict[str, list[tuple[float, float]]] | None
+    uems: Mapping[str, Sequence[tuple[float, float]]] | None
 
     @classmethod
     def read(cls, reference: Path | None, uem: Path | None) -> References:

@@ -1,7 +1,7 @@
 """Which columns of a table are the audio, the text, the speaker, …: by their names first, then by what is in them.
 
 names     synonyms in several languages, in any case, with any signs between words (``NAMES``)
-contents  names of audio that is there; numbers that grow (times); few values (labels, speakers); sentences (texts)
+contents  names of audio that is there; numbers (lengths); few values (labels, speakers); sentences (texts)
 
 A name that the contents contradict is not believed: a column ``path`` without audio is no audio, and one ``text`` of
 numbers no text. What no name tells is told by the contents alone where one column is meant.
@@ -13,7 +13,6 @@ import re
 import statistics
 import unicodedata
 from collections.abc import Callable, Mapping, Sequence
-from itertools import pairwise
 from typing import NamedTuple
 
 MOST_ROWS = 1000
@@ -51,7 +50,6 @@ class Contents(NamedTuple):
 
     audio: float
     numbers: float
-    grows: bool
     values: int
     """Different ones."""
     length: float
@@ -142,11 +140,9 @@ def look_at(cells: Sequence[object], is_audio: Callable[[str], bool] = lambda _:
     """Return what is in the cells of a column."""
     texts = [text for cell in cells if cell is not None and (text := str(cell).strip())]
     number = max(1, len(texts))
-    numbers = [float(text.replace(",", ".")) for text in texts if re.fullmatch(r"[+-]?\d+([.,]\d+)?", text)]
     return Contents(
         audio=sum(map(is_audio, texts)) / number,
-        numbers=len(numbers) / number,
-        grows=len(numbers) > 1 and all(one <= other for one, other in pairwise(numbers)),
+        numbers=sum(re.fullmatch(r"[+-]?\d+([.,]\d+)?", text) is not None for text in texts) / number,
         values=len(set(texts)),
         length=statistics.fmean(map(len, texts)) if texts else 0.0,
         words=statistics.fmean(len(text.split()) for text in texts) if texts else 0.0,

@@ -34,7 +34,7 @@ from typing import IO, Any, NamedTuple
 import numpy as np
 
 from vaak.core.errors import DataError, UserError, optional_import
-from vaak.core.names import demand_known
+from vaak.core.names import demand_known, list_names
 from vaak.core.splits import digest_of, fraction_of
 from vaak.core.storage.files import sync_file, whole_folder, write_json
 from vaak.core.terminal import followed, progress
@@ -118,8 +118,14 @@ def source_of(text: str, options: CleaningOptions) -> CleaningSource:
     if name.startswith(HUB):
         return CleaningSource(name, weight, functools.partial(_hub_documents, name.removeprefix(HUB), options))
     patterns = [str(Path(name) / "**" / "*")] if Path(name).is_dir() else [name]
-    files = [path for path in find_files(patterns, "source") if not path.name.startswith(".")]
+    files = find_files(patterns, "source")  # patterns match hidden files only where they begin with a dot themselves
+    if Path(name).is_dir() and (hidden := sorted(set(map(str, _files_below(Path(name)))) - set(map(str, files)))):
+        log.warning("source: %s: left out, hidden: %s", name, list_names(hidden))
     return CleaningSource(name, weight, functools.partial(_file_documents, files, options))
+
+
+def _files_below(folder: Path) -> Iterator[Path]:
+    return (path for path in folder.rglob("*") if path.is_file())
 
 
 def _file_documents(files: Sequence[Path], options: CleaningOptions) -> Iterator[str]:

@@ -137,7 +137,8 @@ def find_files(patterns: Iterable[str], option: str) -> list[Path]:
 
 @functools.cache  # files are looked for several times
 def _report_left_out(option: str, pattern: str, num_read: int, left_out: tuple[str, ...]) -> None:
-    log.warning("%s: %s: %d files are read; left out, not files: %s", option, pattern, num_read, list_names(left_out))
+    read = "1 file is read" if num_read == 1 else f"{num_read} files are read"
+    log.warning("%s: %s: %s; left out, not files: %s", option, pattern, read, list_names(left_out))
 
 
 def _read_text(path: Path, options: ReadingOptions) -> Iterator[Document]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import tarfile
+import tracemalloc
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -18,7 +19,7 @@ from vaak.audio.config import AudioConfig, DatasetConfig
 from vaak.audio.corpora.corpus import AudioCorpus
 from vaak.config.load import load
 from vaak.config.yaml.text import read_yaml
-from vaak.core.errors import UserError
+from vaak.core.errors import DataError, UserError
 from vaak.runs.doctor.folder import survey_folder
 
 TEXTS = ["so it is said", "no more of that", "मैं घर जाता हूँ", "they went, away", "it rains again", "we know it"]
@@ -265,6 +266,41 @@ def test_members_that_lead_out_of_a_zip_are_refused(tmp_path: Path):
 
     with pytest.raises(UserError, match="leads out of the archive"):
         list(zipped_members_of(tmp_path / "bad.zip"))
+
+
+def test_more_bytes_than_a_member_of_a_zip_declares_do_not_come_out(tmp_path: Path):
+    path = tmp_path / "bomb.zip"
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("a.wav", bytes(10_000_000))
+    from vaak.audio.corpora.archives import zipped_members_of
+
+    content = bytearray(path.read_bytes())
+    directory = content.rindex(b"PK\x01\x02")
+    content[directory + 24 : directory + 28] = (1000).to_bytes(4, "little")  # the size that it says
+    path.write_bytes(content)
+    [member] = zipped_members_of(path)
+    tracemalloc.start()
+    with pytest.raises(DataError, match=r"bomb\.zip@deflated=.*: 1,001 bytes come out, not 1,000"):
+        member.range.open()
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 1_000_000
+
+
+def test_a_damaged_zip_is_refused_by_name(tmp_path: Path):
+    path = tmp_path / "data.zip"
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("a.wav", bytes(range(256)) * 50)
+    from vaak.audio.corpora.archives import zipped_members_of
+
+    whole = path.read_bytes()
+    [member] = zipped_members_of(path)
+    path.write_bytes(whole[: member.range.offset] + b"\xff" * 40 + whole[member.range.offset + 40 :])
+    with pytest.raises(DataError, match=r"data\.zip@deflated=.*: the compressed data are damaged"):
+        member.range.open()
+    path.write_bytes(whole[:-30])
+    with pytest.raises(DataError, match=r"data\.zip: this is not a zip, or it is damaged"):
+        list(zipped_members_of(path))
 
 
 def test_entities_in_eaf_are_refused():

@@ -72,6 +72,16 @@ def test_what_is_nearly_a_duplicate_of_an_earlier_document_is_left_out(tmp_path:
                       "near-duplicate": expected.count(False)}  # fmt: skip
 
 
+def test_hidden_files_of_a_folder_are_named_and_those_that_a_pattern_means_are_read(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+):
+    (tmp_path / "a.txt").write_text("so it is\n")
+    (tmp_path / ".b.txt").write_text("hidden\n")
+    assert list(source_of(str(tmp_path), CleaningOptions()).read()) == ["so it is"]
+    assert caplog.messages == [f"source: {tmp_path}: left out, hidden: {tmp_path}/.b.txt"]
+    assert list(source_of(str(tmp_path / ".b.txt"), CleaningOptions()).read()) == ["hidden"]
+
+
 def test_weights_are_shares_of_characters(tmp_path: Path):
     rng = random.Random(2)
     for name, number in (("big", 3000), ("small", 500)):
