@@ -8,7 +8,7 @@ In ``datasets``, and in the metadata of Parquet that it wrote, where they are as
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 ClassNames = Mapping[str, tuple[str, ...]]
@@ -38,6 +38,20 @@ def class_names_in(schema: Any) -> dict[str, tuple[str, ...]]:
 def name_classes(values: Mapping[str, Any], names: ClassNames) -> dict[str, Any]:
     """Return the values of a row, its classes by their names; -1, which says that there is none, is None."""
     return {column: _named(value, names[column]) if column in names else value for column, value in values.items()}
+
+
+def number_names(classes: Sequence[str], names: Sequence[str]) -> dict[str, int]:
+    """Return the place among ``classes`` of each of a set's names, where classes are exactly the set's numbers.
+
+    So they are where a model was trained before names were read, or on a table with the numbers; else nothing.
+
+    >>> number_names(["0", "1"], ["neg", "pos"]), number_names(["neg", "pos"], ["neg", "pos"])
+    ({'neg': 0, 'pos': 1}, {})
+    """
+    numbers = [str(number) for number in range(len(names))]
+    if {*classes} != {*numbers} or {*classes} == {*names}:
+        return {}
+    return {name.strip(): classes.index(number) for name, number in zip(names, numbers, strict=True)}
 
 
 def _names_in(feature: Any) -> tuple[str, ...]:

@@ -22,6 +22,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
+from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 from unicodedata import category
@@ -31,6 +32,7 @@ import torch
 
 from vaak.config.base import FOLDS_FILE
 from vaak.core.batch import Batch
+from vaak.core.class_names import ClassNames, number_names
 from vaak.core.errors import DataError, UserError
 from vaak.core.storage.files import fingerprint_of, read_json, write_json
 from vaak.core.task import Dataset, Padding
@@ -177,7 +179,8 @@ def _make(sources: LabelSources, splits: tuple[str, ...] | None, folder: Path) -
         log.info("synonyms: neighbours among %s words of %s", f"{len(words):,}", sources.base)
     room = data.max_length - (2 if model.architecture == "transformer" else 0)  # rows begin and end with special tokens
     for split, store in stores.items():
-        tokens = write_targets(store, classes, tokenizer, data.corpus.multi_label).tokens
+        names = corpus.class_names(split) if sources.classes and split in known else {}
+        tokens = write_targets(store, classes, tokenizer, data.corpus.multi_label, names).tokens
         statistics[split] |= _report_tokens(split, statistics[split], tokens, tokenizer, room)
         by_words = sources.base is None and data.tokenizer.type == "word" and data.tokenizer.path is None
         written = measure(tokenizer, (row.text for row in store))  # rare words are unknown to a tokenizer of words
@@ -185,13 +188,16 @@ def _make(sources: LabelSources, splits: tuple[str, ...] | None, folder: Path) -
     return {"statistics": statistics}
 
 
-def write_targets(store: TextStore, classes: Classes, tokenizer: Tokenizer, multi_label: bool) -> LabelStores:
+def write_targets(
+    store: TextStore, classes: Classes, tokenizer: Tokenizer, multi_label: bool, names: ClassNames | None = None
+) -> LabelStores:
     """Write the tokens of texts, and the classes to predict, next to them.
 
+    Where a run's classes are the numbers of a set whose classes have ``names``, these are the numbers.
     Raises DataError for a label that training doesn't have.
     """
-    numbers = [{label: number for number, label in enumerate(names)} for names in classes.values()]
-    starts = np.cumsum([0, *map(len, numbers)])
+    numbers = [_number_labels(column, own, (names or {}).get(column, ())) for column, own in classes.items()]
+    starts = np.cumsum([0, *map(len, classes.values())])
     shape = (len(store), int(starts[-1]) if multi_label else len(numbers))
     targets = np.full(shape, 0 if multi_label else IGNORED, dtype=np.int8 if multi_label else np.int64)
     for index, row in enumerate(store):
@@ -206,6 +212,16 @@ def write_targets(store: TextStore, classes: Classes, tokenizer: Tokenizer, mult
     np.save(store.folder / "targets.npy", targets)
     tokens = write_tokens(store.folder / "tokens", (row.text for row in store), tokenizer)
     return LabelStores(store, tokens, targets)
+
+
+def _number_labels(column: str, classes: Sequence[str], names: Sequence[str]) -> dict[str, int]:
+    """The number of each label; ``names`` are those of a set's classes."""
+    named = number_names(classes, names)
+    if named:
+        some = ", ".join(f"{classes[number]} is {name}" for name, number in islice(named.items(), 10))
+        more = ", …" if len(named) > 10 else ""
+        log.warning("%s: the classes of this run are numbers, those of its data have names: %s", column, some + more)
+    return named or {label: number for number, label in enumerate(classes)}
 
 
 def _classes_of(columns: Iterable[str], store: TextStore, number: int | None) -> Classes:

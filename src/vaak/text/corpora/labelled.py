@@ -28,6 +28,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
+from vaak.core.class_names import ClassNames
 from vaak.core.corpus import SplitCorpus
 from vaak.core.errors import DataError
 from vaak.core.splits import SPLITS, digest_of
@@ -182,6 +183,12 @@ class LabelledCorpus(SplitCorpus[LabelledText, LabelledText, LabelStatistics]):
                 yield entry
         if number := self.skipped.count_of(files_of_split(self.options, split)):
             counts.dropped[UNREADABLE] += number
+
+    def class_names(self, split: str) -> ClassNames:
+        """Return the names of classes that a split's source has, by column."""
+        find = getattr(self.source, "class_names", None)  # the grammar has none
+        names: ClassNames = {} if find is None else find(self.division.source_of(split))
+        return names
 
     def out_of_scope(self) -> Iterator[LabelledText]:
         """The texts that belong to no class."""

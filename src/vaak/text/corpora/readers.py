@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, TypeVar
 
-from vaak.core.class_names import class_names_in, name_classes
+from vaak.core.class_names import ClassNames, class_names_in, name_classes
 from vaak.core.errors import DataError, optional_import
 from vaak.core.names import list_names, nearest_name
 from vaak.core.storage.tables import Table, is_table
@@ -309,6 +309,16 @@ def _csv_records(
             on_bad(row.problem)
             continue
         yield Record({column: row.cells[place] for column, place in places.items()}, row.where, row.replaced)
+
+
+def read_class_names(path: Path) -> ClassNames:
+    """Return the names of classes that a Parquet file has in its metadata, by column; of another file, none."""
+    if path.suffix.lower() != ".parquet":
+        return {}
+    import pyarrow.parquet
+
+    with pyarrow.parquet.ParquetFile(path) as file:
+        return class_names_in(file.schema_arrow)
 
 
 def _parquet_records(path: Path, columns: Mapping[str, str], options: BytesOptions) -> Iterator[Record]:

@@ -9,12 +9,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
 
-from vaak.core.class_names import class_names_of, name_classes
+from vaak.core.class_names import ClassNames, class_names_of, name_classes
 from vaak.core.corpus import Source
 from vaak.core.errors import DataError, UserError, optional_import
 from vaak.core.splits import SPLITS, SplittingOptions
 from vaak.core.terminal import followed, progress
-from vaak.text.corpora.readers import Read, find_files, missing_column, read_records
+from vaak.text.corpora.readers import Read, find_files, missing_column, read_class_names, read_records
 
 Entry = TypeVar("Entry")
 Given = TypeVar("Given", covariant=True)
@@ -88,6 +88,11 @@ class FileSource(Generic[Entry]):
                 yield entry
                 before = Read.num_bytes  # others may have read files meanwhile
 
+    def class_names(self, split: str) -> ClassNames:
+        """Return the names of the classes of each column, where all files of a split have the same ones."""
+        first, *others = (read_class_names(path) for path, *_ in self._files[split])
+        return first if all(names == first for names in others) else {}
+
     def column(self, split: str, name: str) -> Iterator[Any]:
         paths, options = [path for path, *_ in self._files[split]], _ReplacedBytes()
         if any(path.suffix not in COLUMNS for path in paths):
@@ -134,12 +139,16 @@ class HuggingFaceSource(Generic[Entry]):
 
     def read(self, split: str) -> Iterator[Entry]:
         number, batches = 0, self._rows[split].iter(batch_size=ROWS)
-        names = class_names_of(self._rows[split].features.to_dict())
+        names = self.class_names(split)
         for batch in followed(batches, f"reading {split}", len(self._rows[split]) / ROWS):
             for values in zip(*batch.values(), strict=True):
                 row = name_classes(dict(zip(batch, values, strict=True)), names)
                 yield self._entry(row, f"{self.describe(split)}: row {number}")
                 number += 1
+
+    def class_names(self, split: str) -> ClassNames:
+        """Return the names of the classes of each column that is read."""
+        return class_names_of(self._rows[split].features.to_dict())
 
     def column(self, split: str, name: str) -> Iterator[Any]:
         rows = self._all[split]

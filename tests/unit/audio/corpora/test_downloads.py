@@ -382,6 +382,20 @@ def test_a_table_without_transcripts_is_refused_where_they_are_needed(tmp_path: 
     assert said_in(named) == {"train": [(None, "a")]}
 
 
+def test_classes_of_parquet_are_their_names(tmp_path: Path):
+    """As ``datasets`` writes a ``ClassLabel``: numbers in the rows, names in the metadata."""
+    import pyarrow
+    import pyarrow.parquet
+
+    features = {"speaker": {"names": ["ravi", "ann"], "_type": "ClassLabel"}}
+    table = pyarrow.table(
+        {"audio": [downloaded.audio_bytes(seed=n) for n in range(3)], "text": ["so", "it", "is"], "speaker": [1, 0, -1]}
+    ).replace_schema_metadata({"huggingface": json.dumps({"info": {"features": features}})})
+    pyarrow.parquet.write_table(table, tmp_path / "a.parquet")
+    corpus = corpus_of("parquet", tmp_path, train_fraction=1, valid_fraction=0)
+    assert [cut.supervisions[0].speaker for cut in corpus.cuts("train")] == ["ann", "ravi", None]
+
+
 def test_speakers_of_an_evaluation_whom_training_has_are_reported(tmp_path: Path, caplog: pytest.LogCaptureFixture):
     downloaded.commonvoice(tmp_path / "cv")
     path = next(tmp_path.rglob("test.tsv"))
