@@ -55,7 +55,8 @@ from vaak.audio.segments import Alignment, Segment, merged
 from vaak.core.errors import DataError
 from vaak.core.names import demand_known
 from vaak.core.splits import digest_of
-from vaak.core.storage.tables import ENDINGS, is_table
+from vaak.core.storage.dialects import ENDINGS
+from vaak.core.storage.tables import is_table
 from vaak.core.terminal import followed
 
 ALIGNMENTS = ("alignment", "ctm", "textgrid")

@@ -4,65 +4,44 @@ Spreadsheets are such tables, too, whose dialect is their file's.
 
 encoding    UTF-8, with a byte order mark or without; UTF-16 by its mark, or by where its zero bytes are. Bytes of
             another encoding, such as Latin-1, are refused by their place: which one it is can't be told
-delimiter   that of the ending, unless another one gives rows of one width and it doesn't
-quotes      syntax, or text: what leaves fewer rows of another width than the first. Where both leave none, lines are
-            counted: text such as ``"mi su`` in one row and ``"do ba`` two rows later takes no row away
-            (``_decide_quotes``)
+delimiter   that of the ending, or another one (``vaak.core.storage.dialects``)
+quotes      syntax, or text
 lines       end with ``\n`` or ``\r\n``, never with another character of Unicode
 
 A row of another width than the first, or with quotes that don't end, is yielded as a problem with its file and line:
 who reads it decides. What was decided is logged in one line where it isn't what the ending says, with rows and lines.
-Source: van den Burg, Nazábal and Sutton 2019, "Wrangling Messy CSV Files by Detecting Row and Type Patterns", for the
-idea to try each dialect and to compare the shapes of rows and cells.
 """
 
 from __future__ import annotations
 
-import codecs
 import csv
-import functools
-import gzip
-import io
 import logging
-import re
-import sys
 import zlib
-from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from itertools import chain, islice
+from itertools import islice
 from pathlib import Path
-from typing import IO, Any, Literal, NamedTuple
+from typing import NamedTuple
 
 from vaak.core.errors import DataError
+from vaak.core.storage.dialects import (
+    DELIMITERS,
+    ENDINGS,
+    Decision,
+    Dialect,
+    Numbered,
+    decide,
+    find_ending,
+    fits,
+    read_clean_rows,
+    read_lines,
+    split_rows,
+)
 from vaak.core.storage.spreadsheets import is_spreadsheet, read_sheet
-from vaak.core.storage.text_lines import CONVERT, detect_encoding
+from vaak.core.storage.text_lines import CONVERT
 
 log = logging.getLogger("vaak")
-
-DELIMITERS = {",": "commas", "\t": "tabs", ";": "semicolons", "|": "bars"}
-ENDINGS = {".csv": ",", ".tsv": "\t"}
-"""Of files that are tables, and what their cells are separated by, as a rule."""
-SAMPLE_LINES = 1000
-MOST_LINES = 100_000
-"""Lines of one row: quotes that are open for longer are no quotes."""
-Quotes = Literal["text", "cells", "lines"]
-"""``cells``: around cells, which may have several lines; ``lines``: the same in a line that has no more than one."""
-_RETURN = "\udfff"
-"""For a carriage return inside a line, which the csv module takes for its end; no decoded text has this character."""
-_ESCAPED = re.compile("[\udc80-\udcff]")
-_BACKSLASHES = re.compile(r'\\(["\\])|\\')
-_WRAPPED = re.compile('"(?:[^"]|"")*"')
-Numbered = tuple[int, str]
-
-
-class Dialect(NamedTuple):
-    """How cells are written; without a ``delimiter`` a line is a cell. ``escaped``: a backslash protects a quote."""
-
-    delimiter: str
-    quotes: Quotes = "text"
-    escaped: bool = False
-    encoding: str = "utf-8"
 
 
 class TableRow(NamedTuple):
@@ -74,27 +53,13 @@ class TableRow(NamedTuple):
     replaced: int = 0
 
 
-class _Tally(NamedTuple):
-    """What a dialect makes of a file; ``spans`` are the first and last lines of rows of several."""
-
-    rows: int
-    bad: int
-    width: int
-    spans: list[tuple[int, int]]
-
-
 def is_table(path: Path) -> bool:
     """Whether a file is a table by its ending.
 
     >>> [is_table(Path(name)) for name in ("a.csv", "a.TSV.gz", "a.xlsx", "a.jsonl.gz")]
     [True, True, True, False]
     """
-    return _ending(path) in ENDINGS or is_spreadsheet(path)
-
-
-def _ending(path: Path) -> str:
-    names = [one.lower() for one in path.suffixes]
-    return (names[-2:-1] if names[-1:] == [".gz"] else names[-1:] or [""])[0] if names else ""
+    return find_ending(path) in ENDINGS or is_spreadsheet(path)
 
 
 class Table:
@@ -130,9 +95,10 @@ class Table:
             facts = path.stat()
             key = (facts.st_size, facts.st_mtime_ns)
             if self._is_sheet:
-                self.dialect, self.width = Dialect("\t", "cells"), _sheet_width(path, self.has_header)
+                self._decision = Decision(Dialect("\t", "cells"), _sheet_width(path, self.has_header))
             else:
-                self.dialect, self.width = _decided(path, key, self.has_header, delimiter)
+                self._decision = decide(path, key, self.has_header, delimiter)
+        self.dialect, self.width = self._decision.dialect, self._decision.width
         self.names = list(names or ())
         if self.has_header and (first := next(self._all_rows(), None)) is not None:
             if first.problem is not None:
@@ -167,10 +133,13 @@ class Table:
         if self._is_sheet:
             yield from self._sheet_rows(width)
             return
+        if self._decision.is_clean:
+            yield from self._clean_rows()
+            return
 
         def lines() -> Iterator[Numbered]:
             nonlocal replaced
-            for number, text, bad, size in _decoded_lines(self.path, self.dialect.encoding):
+            for number, text, bad, size in read_lines(self.path, self.dialect.encoding):
                 if bad is not None and self._on_invalid != "replace":
                     option = "" if self._on_invalid is None else ", or set on_invalid_utf8: replace"
                     invalid[number] = f"{self.path}:{number}: {bad[1]} is not UTF-8; {CONVERT}{option}"
@@ -179,13 +148,24 @@ class Table:
                 yield number, text
 
         with _reading(self.path):
-            for number, cells, last in _rows(lines(), self.dialect):
+            for number, cells, last in split_rows(lines(), self.dialect):
                 unread = [invalid.pop(line) for line in range(number, last + 1) if line in invalid] if invalid else []
                 problem = unread[0] if unread else self._problem(f"{self.path}:{number}", cells, width)
                 error = None if problem is None else DataError(problem)
                 own = [] if unread else (cells or []) if error else (cells or [])[:width]
                 yield TableRow(f"{self.path}:{number}", own, error, replaced)
                 replaced = 0
+
+    def _clean_rows(self) -> Iterator[TableRow]:
+        name, width = str(self.path), self.width
+        try:
+            with _reading(self.path):
+                for number, cells in read_clean_rows(self.path, self.dialect, self._count):
+                    if len(cells) != width:
+                        raise csv.Error
+                    yield TableRow(f"{name}:{number}", cells)
+        except csv.Error as error:
+            raise DataError(f"{self.path}: the file changed while it was read; read it again") from error
 
     def _sheet_rows(self, width: int) -> Iterator[TableRow]:
         self._count(self.path.stat().st_size)
@@ -197,7 +177,7 @@ class Table:
     def _problem(self, where: str, cells: list[str] | None, width: int) -> str | None:
         if cells is None:
             return f"{where}: a quotation mark opens a cell that doesn't end, or text follows its end; fix the row"
-        if _fits(cells, width):
+        if fits(cells, width):
             return None
         expected = "the first row has" if self.has_header else "most rows have"
         return (
@@ -214,6 +194,12 @@ class Table:
             yield row, {name: cell for name, cell in cells.items() if name not in repeated} if repeated else cells
 
 
+def _sheet_width(path: Path, has_header: bool) -> int:
+    """The filled cells of the header of a spreadsheet; of one without, all columns."""
+    first = next((cells for _, cells in read_sheet(path)), [])
+    return max((place for place, cell in enumerate(first, 1) if cell or not has_header), default=0)
+
+
 @contextmanager
 def _reading(path: Path) -> Iterator[None]:
     """What can't be read within this context is a DataError."""
@@ -221,280 +207,3 @@ def _reading(path: Path) -> Iterator[None]:
         yield
     except (OSError, EOFError, zlib.error, UnicodeError) as error:  # EOFError, zlib.error: half a .gz
         raise DataError(f"{path}: can't be read: {getattr(error, 'strerror', None) or error}") from error
-
-
-def _open(path: Path) -> IO[bytes]:
-    return gzip.open(path, "rb") if path.suffix.lower() == ".gz" else open(path, "rb")  # type: ignore[return-value]
-
-
-def _decoded_lines(path: Path, encoding: str) -> Iterator[tuple[int, str, tuple[int, str] | None, int]]:
-    """Each line's number, its text, how many of its bytes are invalid and which is the first, and its size in bytes."""
-    if not encoding.startswith("utf-8"):
-        for number, text in _text_lines(path, encoding, "strict"):
-            yield number, text, None, 2 * len(text) + 2
-        return
-    offset = 0
-    with _open(path) as file:
-        for number, line in enumerate(file, start=1):
-            content = line.removesuffix(b"\n").removesuffix(b"\r")
-            content, bad = content.removeprefix(codecs.BOM_UTF8) if number == 1 else content, None
-            try:
-                text = content.decode()
-            except UnicodeDecodeError as error:
-                text, count = _ESCAPED.subn("\ufffd", content.decode("utf-8", "surrogateescape"))
-                bad = count, f"byte {offset + error.start} (0x{content[error.start]:02X})"
-            yield number, text, bad, len(line)
-            offset += len(line)
-
-
-def _text_lines(path: Path, encoding: str, errors: str) -> Iterator[Numbered]:
-    with _open(path) as file, io.TextIOWrapper(file, encoding, errors, newline="\n") as text:
-        for number, line in enumerate(text, start=1):
-            yield number, line.removesuffix("\n").removesuffix("\r").removeprefix("\ufeff" if number == 1 else "\0")
-
-
-def _rows(lines: Iterable[Numbered], dialect: Dialect) -> Iterator[tuple[int, list[str] | None, int]]:
-    """The first line of each row, its cells (None: they can't be told), and its last line; without blank lines."""
-    if dialect.quotes == "cells":
-        yield from _quoted_rows(iter(lines), dialect)
-        return
-    for number, line in lines:
-        if line.strip(" "):
-            cells = line.split(dialect.delimiter) if dialect.delimiter else [line]
-            if dialect.quotes == "lines" and '"' in line:
-                [(_, own, _)] = list(_quoted_rows(iter([(number, line)]), dialect))
-                cells = cells if own is None else own
-            yield number, cells, number
-
-
-def _quoted_rows(lines: Iterator[Numbered], dialect: Dialect) -> Iterator[tuple[int, list[str] | None, int]]:
-    """Rows whose cells may be in quotes. After one that can't be read, reading resumes at the line below its first."""
-    csv.field_size_limit(min(sys.maxsize, 2**31 - 1))  # the default refuses documents of more than 128 KiB
-    again, used = deque[Numbered](), list[Numbered]()
-
-    def feed() -> Iterator[str]:
-        while (line := again.popleft() if again else next(lines, None)) is not None:
-            used.append(line)
-            if len(used) > MOST_LINES:
-                raise csv.Error("the cell doesn't end")
-            text = line[1].replace("\r", _RETURN)
-            if dialect.escaped:  # only before a quote or a backslash is one an escape; csv takes each for one
-                text = _BACKSLASHES.sub(lambda found: found[0] if found[1] else r"\\", text)
-            yield f"{text}\n"
-
-    escapes: dict[str, Any] = {"escapechar": "\\", "doublequote": False} if dialect.escaped else {}
-    rows = csv.reader(feed(), delimiter=dialect.delimiter or "\0", strict=True, **escapes)
-    while True:
-        used.clear()
-        try:
-            cells = next(rows)
-        except StopIteration:
-            return
-        except csv.Error:
-            first, *others = used
-            again.extendleft(reversed(others))
-            rows = csv.reader(feed(), delimiter=dialect.delimiter or "\0", strict=True, **escapes)
-            yield first[0], None, first[0]
-            continue
-        if used[0][1].strip(" "):
-            yield used[0][0], [cell.replace(_RETURN, "\r") if _RETURN in cell else cell for cell in cells], used[-1][0]
-
-
-def _sheet_width(path: Path, has_header: bool) -> int:
-    """The filled cells of the header of a spreadsheet; of one without, all columns."""
-    first = next((cells for _, cells in read_sheet(path)), [])
-    return max((place for place, cell in enumerate(first, 1) if cell or not has_header), default=0)
-
-
-def _fits(cells: list[str], width: int) -> bool:
-    """Whether a row has so many cells; empty ones that a spreadsheet adds at its end are none."""
-    return len(cells) == width or (len(cells) > width and not any(cells[width:]))
-
-
-class _Facts(NamedTuple):
-    """What is in a file, before anything is decided."""
-
-    encoding: str
-    lines: int
-    quotes: bool
-    escapes: bool
-
-
-def _scan(path: Path) -> _Facts:
-    """Read a file for its quotes and its lines. Raises DataError for one that can't be a table."""
-    with _open(path) as file:
-        head = file.read(1 << 16)
-        encoding, lines, returns, quotes, escapes, last = detect_encoding(head), 0, 0, False, False, b""
-        chunk = head
-        while chunk:
-            lines, returns = lines + chunk.count(b"\n"), returns + chunk.count(b"\r")
-            quotes = quotes or b'"' in chunk
-            escapes = escapes or b'\\"' in chunk or b'\\\0"' in chunk  # the second is UTF-16's
-            last = chunk[-1:]
-            chunk = file.read(1 << 20)
-    if encoding == "utf-32":
-        raise DataError(f"{path}: this is UTF-32; convert the file: iconv -f utf-32 -t utf-8")
-    if not encoding.startswith("utf-8"):
-        return _Facts(encoding, sum(1 for _ in _text_lines(path, encoding, "replace")), quotes, escapes)
-    if not lines and returns > 1:
-        raise DataError(rf"{path}: its lines end with \r alone; convert the file: tr '\r' '\n' < {path.name}")
-    return _Facts(encoding, lines + (last not in (b"\n", b"")), quotes, escapes)
-
-
-@functools.lru_cache(maxsize=1 << 14)
-def _decided(path: Path, key: tuple[int, int], has_header: bool, given: str | None) -> tuple[Dialect, int]:
-    """The dialect of a file and the width of its rows; ``key`` is the file's state, by which this is remembered."""
-    facts, usual = _scan(path), ENDINGS.get(_ending(path), given or "\t")
-    sample = list(islice(_text_lines(path, facts.encoding, "replace"), SAMPLE_LINES))
-    delimiter = _choose_delimiter(sample, usual, has_header) if given is None else given
-    dialect = Dialect(delimiter, encoding=facts.encoding)
-    read = functools.partial(_text_lines, path, facts.encoding, "replace")
-    if not facts.quotes:
-        tally = _tally(sample, dialect, has_header)
-        if delimiter != usual or not facts.encoding.startswith("utf-8"):
-            _tell(path, dialect, _tally(read(), dialect, has_header), facts)
-        return dialect, tally.width
-    marks = _look_at_marks(read(), dialect)
-    dialect, tally = _decide_quotes(read, dialect, marks, has_header, facts.escapes)
-    is_plain = (delimiter, tally.rows + has_header, tally.bad) == (usual, facts.lines, 0)
-    if not (is_plain and facts.encoding.startswith("utf-8") and (dialect.quotes == "cells" or not marks.opening)):
-        _tell(path, dialect, tally, facts)
-    return dialect, tally.width
-
-
-def _tell(path: Path, dialect: Dialect, tally: _Tally, facts: _Facts) -> None:
-    """Log what was decided."""
-    between = f"cells separated by {DELIMITERS.get(dialect.delimiter, repr(dialect.delimiter))}"
-    quoted = {"text": "quotation marks are text", "cells": "quotation marks around cells", "lines": "quotation marks "
-              "around cells within a line, others are text"}[dialect.quotes]  # fmt: skip
-    parts = [between if dialect.delimiter else "a line is a cell", *([quoted] if facts.quotes else ())]
-    parts += ["protected by backslashes"] if dialect.escaped else []
-    parts += [] if dialect.encoding.startswith("utf-8") else [dialect.encoding.upper()]
-    bad = f", {tally.bad:,} of which can't be told" if tally.bad else ""
-    log.warning("%s: %s: %s rows in %s lines%s", path, ", ".join(parts), f"{tally.rows:,}", f"{facts.lines:,}", bad)
-
-
-def _tally(lines: Iterable[Numbered], dialect: Dialect, has_header: bool, most_bad: float = float("inf")) -> _Tally:
-    """Count the rows, without the header, and those that don't have the width of the header, or of most.
-
-    Stops where more than ``most_bad`` are bad.
-    """
-    rows = _rows(lines, dialect)
-    first = list(islice(rows, 1 if has_header else SAMPLE_LINES))
-    widths = Counter(len(cells) for _, cells, _ in first if cells is not None)
-    width = widths.most_common(1)[0][0] if widths else 0
-    number, bad, spans = 0, 0, list[tuple[int, int]]()
-    for begins, cells, ends in chain(first, rows):
-        number, bad = number + 1, bad + (cells is None or not _fits(cells, width))
-        if begins != ends:
-            spans.append((begins, ends))
-        if bad > most_bad:
-            break
-    return _Tally(number - bool(has_header and first), bad, width, spans)
-
-
-def _choose_delimiter(sample: list[Numbered], usual: str, has_header: bool) -> str:
-    """The usual delimiter, unless its rows have different widths, or one cell each, and those of another don't.
-
-    None ("") where the first row is one cell, and others would have more.
-    """
-    cut = len(sample) == SAMPLE_LINES  # the last row of the sample may be half of one
-    found: dict[str, tuple[int, int]] = {}
-    for delimiter in (usual, *(one for one in DELIMITERS if one != usual)):
-        kinds: tuple[Quotes, ...] = ("text", "cells", "lines")
-        tallies = [_tally(sample, Dialect(delimiter, quotes), has_header) for quotes in kinds]
-        best = min(tallies, key=lambda one: (one.bad, -one.width))
-        found[delimiter] = max(best.bad - cut, 0), best.width
-        if delimiter == usual and best.width > 1 and not found[usual][0]:
-            return usual
-    bad, width = found[usual]
-    others = [one for one in found if found[one][1] > 1 and (width < 2 or found[one][0] < bad)]
-    if others:
-        return min(others, key=lambda one: found[one][0])
-    return "" if width < 2 and bad else usual
-
-
-def _decide_quotes(
-    read: Callable[[], Iterator[Numbered]], plain: Dialect, marks: _Marks, has_header: bool, has_escapes: bool
-) -> tuple[Dialect, _Tally]:
-    """What quotation marks are in a file that has some, with the number of its rows.
-
-    no row is bad if they are around cells, but some if they are text     around cells
-    the other way round                                                   text; around cells in lines that double some
-    none in both cases, and as many rows                                  around cells with commas, with tabs and bars
-                                                                          only where a cell or a column needs them
-    none in both cases, but fewer rows if they are around cells           by what the lines look like that would be
-                                                                          within a cell (``_spans_are_rows``)
-    some in both cases                                                    what leaves the fewest
-    """
-    quoted = plain._replace(quotes="cells")
-    cells = _tally(read(), quoted, has_header)
-    if has_escapes:
-        escaped = _tally(read(), quoted._replace(escaped=True), has_header, cells.bad)
-        if escaped.bad < cells.bad:
-            quoted, cells = quoted._replace(escaped=True), escaped
-    if cells.width < 2 and not cells.bad:  # each line is as wide as this: it says nothing of quotes
-        return quoted, cells
-    text = _tally(read(), plain, has_header)
-    by_line = plain._replace(quotes="lines")
-    if not text.bad:
-        kept = by_line if marks.doubled or (plain.delimiter in ",;" and marks.wrapped) else plain
-        if cells.bad:
-            return kept, text
-        if cells.rows == text.rows:
-            is_needed = plain.delimiter in ",;" or marks.doubled or marks.column
-            return (quoted, cells) if is_needed else (plain, text)
-        return (kept, text) if _spans_are_rows(read(), plain, cells, has_header) else (quoted, cells)
-    if not cells.bad:
-        return quoted, cells
-    lines = _tally(read(), by_line, has_header)
-    return min(((quoted, cells), (by_line, lines), (plain, text)), key=lambda one: one[1].bad)
-
-
-class _Marks(NamedTuple):
-    """Of a file: cells that begin with a quotation mark, that are in two, with doubled ones, columns of such cells."""
-
-    opening: bool
-    wrapped: bool
-    doubled: bool
-    column: bool
-
-
-def _look_at_marks(lines: Iterator[Numbered], plain: Dialect) -> _Marks:
-    number, columns, opening, doubled = 0, Counter[int](), False, False
-    for _, cells, _ in _rows(lines, plain):
-        number += 1
-        for place, cell in enumerate(cells or ()):
-            opening = opening or cell[:1] == '"'
-            if cell[:1] == '"' and _WRAPPED.fullmatch(cell):
-                columns[place] += 1
-                doubled = doubled or '""' in cell[1:-1]
-    return _Marks(opening, bool(columns), doubled, number > 1 and number in columns.values())
-
-
-def _spans_are_rows(lines: Iterator[Numbered], plain: Dialect, cells: _Tally, has_header: bool) -> bool:
-    """Whether lines that would be within a cell are rows: their numbers and files are where those of others are.
-
-    Where no column has numbers or files, they are where cells are separated by tabs or bars, or there are three or
-    more: what is written has no tab, and seldom as many commas in each of its lines.
-    """
-    inside = {number for first, last in cells.spans[:SAMPLE_LINES] for number in range(first + 1, last + 1)}
-    shapes: dict[bool, list[Counter[str]]] = {kind: [Counter() for _ in range(cells.width)] for kind in (True, False)}
-    for number, own, _ in islice(_rows(lines, plain), int(has_header), 100 * SAMPLE_LINES):
-        for counts, cell in zip(shapes[number in inside], own or (), strict=False):
-            counts[_shape(cell)] += 1
-    telling = 0
-    for outside, within in zip(shapes[False], shapes[True], strict=True):
-        for shape in ("number", "file"):
-            if outside[shape] and outside[shape] >= 0.9 * outside.total():
-                telling += 1
-                if within[shape] < within.total():
-                    return False
-    return telling > 0 or plain.delimiter in "\t|" or cells.width > 2
-
-
-def _shape(cell: str) -> str:
-    cell = cell.strip('" ')
-    if re.fullmatch(r"[-+]?\d+(?:[.,]\d+)?", cell):
-        return "number"
-    return "file" if re.fullmatch(r"\S+\.\w{2,5}", cell) else "other"

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from vaak.core.errors import DataError
+from vaak.core.storage.dialects import SAMPLE_LINES, decide
 from vaak.core.storage.tables import Table
 
 STRAY = ["so it is", '"mi su', "no more", '"do ba', "go", "he said", "one", "two"]
@@ -174,3 +175,63 @@ def test_a_carriage_return_in_quotes_stays_one(tmp_path: Path):
         ["c\rd", "2"],
         ["e", "3"],
     ]
+
+
+def write_quoted(path: Path, rows: list[list[str]], end: str = "\n") -> None:
+    with path.open("w", encoding="utf-8", newline="") as file:
+        csv.writer(file, quoting=csv.QUOTE_ALL, lineterminator=end).writerows([["id", "text"], *rows])
+
+
+def is_clean(path: Path) -> bool:
+    facts = path.stat()
+    return decide(path, (facts.st_size, facts.st_mtime_ns), True, None).is_clean
+
+
+MANY = [[str(number), "a, b" if number % 7 == 0 else 'so "it" is'] for number in range(3 * SAMPLE_LINES)]
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+@pytest.mark.parametrize("ending", ["csv", "csv.gz"])
+def test_quoted_cells_are_read_at_once_with_their_lines_and_bytes(tmp_path: Path, end: str, ending: str):
+    rows = [*MANY[:1500], ["x", f"c{end}d"], ["y", f'"{end}{end}'], *MANY[1500:]]
+    path, counted = tmp_path / f"a.{ending}", list[int]()
+    write_quoted(path, rows, end)
+    size = path.stat().st_size
+    if ending == "csv.gz":
+        path.write_bytes(gzip.compress(path.read_bytes(), mtime=0))
+    assert is_clean(path)
+    read = list(Table(path).rows())
+    assert [row.cells for row in read] == [[cell.replace("\r\n", "\n") for cell in row] for row in rows]
+    assert [row.where.rpartition(":")[2] for row in read[1499:1504]] == ["1501", "1502", "1504", "1507", "1508"]
+    list(Table(path, count_bytes=counted.append).rows())
+    assert sum(counted) == size
+
+
+def test_what_only_shows_far_below_the_first_lines_decides_about_the_whole(tmp_path: Path):
+    path = tmp_path / "a.csv"
+    write_quoted(path, [*MANY, ["x", "y"]])
+    whole = path.read_text()
+    assert is_clean(path)
+    for number, (line, kept) in enumerate(
+        [('7,"stray', ["7", '"stray']), ('7,stray"', ["7", 'stray"']), ('"7","c\rd"', ["7", "c\rd"])]
+    ):
+        path = tmp_path / f"{number}.csv"
+        path.write_bytes(whole.replace('"x","y"', line + '\n"x","y"').encode())
+        assert [row.cells for row in Table(path).rows()] == [*MANY, kept, ["x", "y"]]
+    for number, encoded in enumerate([b'"7","caf\xe9"', b'"7","a","b"', b'"7"']):
+        path = tmp_path / f"bad{number}.csv"
+        path.write_bytes(whole.encode().replace(b'"x","y"', encoded + b'\n"x","y"'))
+        assert not is_clean(path)
+        rows = list(Table(path).rows())
+        assert [row.where.rpartition(":")[2] for row in rows if row.problem] == [str(len(MANY) + 2)]
+        assert [row.cells for row in rows if not row.problem] == [*MANY, ["x", "y"]]
+
+
+def test_a_file_that_changes_while_it_is_read_is_named(tmp_path: Path):
+    path = tmp_path / "a.csv"
+    write_quoted(path, MANY)
+    table = Table(path)
+    for content in ('"id","text"\n"1","a","b"\n', '"id","text"\n"1","a\n'):
+        path.write_text(content)
+        with pytest.raises(DataError, match=r"a\.csv: the file changed while it was read; read it again"):
+            list(table.rows())

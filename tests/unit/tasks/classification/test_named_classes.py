@@ -33,7 +33,10 @@ training: {max_steps: 25, batch_size: 8, device: cpu, optimizer: {lr: 1e-2}, log
 
 def write_set(path: Path, names: tuple[str, ...], number: int = 60) -> None:
     labels = [row % 2 for row in range(number)]
-    rows = {"text": [f"w{row % 7} {WORDS[one][row % 3 % 2]} w{row % 5}" for row, one in enumerate(labels)], "label": labels}
+    rows = {
+        "text": [f"w{row % 7} {WORDS[one][row % 3 % 2]} w{row % 5}" for row, one in enumerate(labels)],
+        "label": labels,
+    }
     features = datasets.Features({"text": datasets.Value("string"), "label": datasets.ClassLabel(names=list(names))})
     datasets.Dataset.from_dict(rows, features=features).to_parquet(path)
     table = path.with_suffix(".jsonl")  # as the rows were read before: with numbers
