@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import glob
 import json
+import math
 import os
 import re
 from abc import ABC, abstractmethod
@@ -15,6 +16,7 @@ from vaak.audio.audio_file import AUDIO
 from vaak.audio.config import DatasetConfig
 from vaak.audio.cuts.recordings import ReadRecording
 from vaak.core.errors import DataError
+from vaak.core.names import demand_known
 from vaak.core.splits import SPLITS
 from vaak.core.storage.tables import Table, is_table
 from vaak.core.storage.text_lines import open_utf8
@@ -163,16 +165,36 @@ def manifest_lines(path: Path) -> Iterator[ManifestLine]:
         yield from _json_lines(path)
         return
     for row, cells in Table(path).entries():
-        entry = {name: _number_in(value) if name in NUMBERS else value for name, value in cells.items()}
+        entry = {name: number_in(value) if name in NUMBERS else value for name, value in cells.items()}
         yield ManifestLine(row.where, entry, row.problem)
 
 
-def _number_in(cell: str) -> float | str | None:
+def number_in(cell: str) -> float | str | None:
     """A cell as a number; what isn't one stays for who checks it."""
     try:
         return float(cell) if cell else None
     except ValueError:
         return cell
+
+
+def rename_columns(entry: dict[str, Any], columns: dict[str, str], where: str) -> dict[str, Any]:
+    """The entry with our names, too; ``end`` becomes a duration. Raises DataError for a column that it doesn't have."""
+    demand_known(columns.values(), entry, f"{where}: columns: there is no column")
+    named = {name: entry[column] for name, column in columns.items()}
+    named |= {name: number_in(named[name]) for name in (*NUMBERS, "end") if isinstance(named.get(name), str)}
+    if "end" in named:
+        end, begin = seconds_in(named["end"]), seconds_in(named.get("offset", entry.get("offset"))) or 0.0
+        if end is None:
+            raise DataError(f"{where}: {columns['end']} is {named['end']!r}; expected the end in seconds")
+        named["duration"] = round(end - begin, 9)
+        del named["end"]
+    return entry | named
+
+
+def seconds_in(value: Any) -> float | None:
+    """A number of a line; None for what isn't one, which whoever reads the line refuses."""
+    is_number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    return float(value) if is_number else None
 
 
 def _json_lines(path: Path) -> Iterator[ManifestLine]:

@@ -401,7 +401,11 @@ class AlignmentFolder:
         """
         if hasattr(cut, "tracks"):
             return None
-        names = (cut.id, cut.recording_id, Path(cut.recording_id).stem)
+        stem = Path(cut.recording_id).stem
+        is_own = (
+            f"-{stem}-" not in f"-{cut.id}-"
+        )  # an id of its own: its file is named so, or after the whole recording
+        names = (cut.id, cut.recording_id, *(() if is_own else (stem,)))
         name = next((one for one in names if one in self._paths), None)
         if name is None:
             return None

@@ -10,7 +10,7 @@
 ``id`` (default: the file's name); ``offset`` and ``duration``, the section of the file (default: all);
 ``sampling_rate``, which is compared with the file's; ``language``; ``split``, which each line must have in a manifest
 that several splits name. Others are kept with the labels. A table has these keys in its header; ``columns`` of the
-dataset says which have another name.
+dataset says which have another name; ``end`` there is that of a section, from which its duration follows.
 
 Files must be in the manifest's folder, or in those of ``audio_root``, where relative names are looked for, too. Paths
 to outside of them (``..``, absolute paths, links) are refused. ``SplitFolderReader`` reads folders Train, Dev and Test,
@@ -31,7 +31,16 @@ from typing import Any
 
 from vaak.audio.audio_file import is_audio, read_header
 from vaak.audio.config import DatasetConfig
-from vaak.audio.corpora.entries import CorpusReader, ManifestLine, entries_of, manifest_lines, named_file, place_of
+from vaak.audio.corpora.entries import (
+    CorpusReader,
+    ManifestLine,
+    entries_of,
+    manifest_lines,
+    named_file,
+    place_of,
+    rename_columns,
+    seconds_in,
+)
 from vaak.audio.cuts.reading import EMPTY_TEXT, NO_TIMES
 from vaak.audio.cuts.recordings import (
     OVERLAPPING,
@@ -53,7 +62,6 @@ from vaak.audio.formats.alignments import LeftOutLabels, alignment_of_json, read
 from vaak.audio.formats.annotation_lines import as_seconds, read_rttm, read_uem
 from vaak.audio.segments import Alignment, Segment, merged
 from vaak.core.errors import DataError
-from vaak.core.names import demand_known
 from vaak.core.splits import digest_of
 from vaak.core.storage.dialects import ENDINGS
 from vaak.core.storage.tables import is_table
@@ -119,7 +127,7 @@ class JsonReader(CorpusReader):
         for line in manifest_lines(path):
             if line.problem is None and self._columns:
                 try:
-                    line = line._replace(entry=line.entry | _rename_columns(line.entry, self._columns, line.where))
+                    line = line._replace(entry=rename_columns(line.entry, self._columns, line.where))
                     has_any = True
                 except DataError as error:
                     lacks = lacks or error
@@ -138,7 +146,7 @@ class JsonReader(CorpusReader):
             for where, given, problem in islice(manifest_lines(path), 1 if is_table(path) else 0):
                 if problem is not None:
                     continue
-                entry = given | _rename_columns(given, self._columns, where)
+                entry = rename_columns(given, self._columns, where)
                 if "audio" in entry and not TEXTS & entry.keys():
                     there = ", ".join(given)
                     raise DataError(f"{where}: the column text is missing, the transcript; there are {there} (columns)")
@@ -153,12 +161,6 @@ class JsonReader(CorpusReader):
                 name = given.get(self._columns.get(key, key))
                 if isinstance(name, str) and name:
                     yield name, place_of((path.parent, *self.roots), name)
-
-
-def _rename_columns(entry: dict[str, Any], columns: dict[str, str], where: str) -> dict[str, Any]:
-    """The values that have another name in the manifest. Raises DataError for a column that it doesn't have."""
-    demand_known(columns.values(), entry, f"{where}: columns: there is no column")
-    return {name: entry[column] for name, column in columns.items()}
 
 
 class EntryNames:
@@ -188,9 +190,9 @@ class EntryNames:
         short = _short_name(entry)
         if short is None or digest_of(short) not in self._shared:
             return short
-        audio, duration = PurePath(str(entry["audio"])), _seconds(entry.get("duration"))
+        audio, duration = PurePath(str(entry["audio"])), seconds_in(entry.get("duration"))
         parts = [one for one in audio.with_suffix("").parts if one not in ("..", audio.anchor)]
-        begin = _seconds(entry.get("offset")) or 0.0
+        begin = seconds_in(entry.get("offset")) or 0.0
         if begin > 0 or duration is not None:
             parts.append(as_seconds(begin))
         if duration is not None:
@@ -202,14 +204,8 @@ def _short_name(entry: dict[str, Any]) -> str | None:
     audio, own = entry.get("audio"), [entry.get(key) not in (None, "") for key in ("id", "uri")]
     if any(own) or not isinstance(audio, str) or not audio:
         return None
-    begin = _seconds(entry.get("offset"))
+    begin = seconds_in(entry.get("offset"))
     return f"{PurePath(audio).stem}-{as_seconds(begin)}" if begin else PurePath(audio).stem
-
-
-def _seconds(value: Any) -> float | None:
-    """A number of a line; None for what isn't one, which whoever reads the line refuses."""
-    is_number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-    return float(value) if is_number else None
 
 
 def reading_of(

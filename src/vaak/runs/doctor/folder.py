@@ -50,6 +50,8 @@ USES = {"lm": "text", "classification": "labelled text", "seq2seq": "pairs"}
 MOST_CORPORA = 20
 FIRST_RECORDINGS = 100
 """Recordings of which one, at least, has to be read where files may be in a layout."""
+TIMES = frozenset({"offset", "end", "duration"})
+"""Columns that say which section of a file a row is."""
 
 
 class CorpusEntry(NamedTuple):
@@ -279,7 +281,9 @@ def _options_by_manifests(manifests: list[Path], root: Path) -> dict[str, Any] |
     named: dict[str, list[str]] = {}
     for path in manifests:
         named.setdefault(split_named(path.name.partition(".")[0]) or "train", []).append(str(path))
-    for options in ({"type": "cuts", **named}, {"type": "json", **named, **_columns_in(manifests, root)}):
+    found = {"type": "json", **named, **_columns_in(manifests, root)}
+    whole = found | {"columns": {key: one for key, one in found.get("columns", {}).items() if key not in TIMES}}
+    for options in ({"type": "cuts", **named}, found, whole):  # times may be no seconds of the audio
         if manifests and _opens(options):
             return options
     return None
@@ -296,14 +300,27 @@ def _columns_in(manifests: list[Path], root: Path) -> dict[str, Any]:
         return {}
     folders = [manifests[0].parent, *_folders_of_audio(root)]
     where = {name: one for one in reversed(folders) for row in rows for name in _names_in(row, one)}
-    roles = ("audio", "text", "speaker", "language", "duration")
+    roles = ("audio", "text", "speaker", "language", "start", "end", "duration")
     found = find_columns(list(rows[0]), rows, roles, is_audio=where.__contains__)
-    columns = {name: own for name, own in found.columns.items() if own != name}
+    columns = {name: own for name, own in _sections_in(found.columns).items() if own != name}
     log.info("%s: %s", manifests[0], found.describe())
     options: dict[str, Any] = {"columns": columns} if columns else {}
     named = [str(row[found.columns["audio"]]) for row in rows] if "audio" in found.columns else []
     elsewhere = Counter(where[name] for name in named if name in where and where[name] != folders[0])
     return options | ({"audio_root": [str(one) for one, _ in elsewhere.most_common()]} if elsewhere else {})
+
+
+def _sections_in(columns: dict[str, str]) -> dict[str, str]:
+    """The columns as a manifest of sections has them: a start needs an end, or a duration.
+
+    >>> _sections_in({"audio": "file", "start": "from", "end": "to"})
+    {'audio': 'file', 'offset': 'from', 'end': 'to'}
+    """
+    start, end = columns.get("start"), columns.get("end")
+    named = {name: own for name, own in columns.items() if name not in ("start", "end")}
+    if start is not None and "duration" in columns:
+        return named | {"offset": start}
+    return named | ({"offset": start, "end": end} if start is not None and end is not None else {})
 
 
 def _folders_of_audio(root: Path) -> list[Path]:

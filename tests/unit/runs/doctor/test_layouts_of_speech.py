@@ -268,6 +268,28 @@ def test_members_that_lead_out_of_a_zip_are_refused(tmp_path: Path):
         list(zipped_members_of(tmp_path / "bad.zip"))
 
 
+@pytest.mark.parametrize("second", ["length", "stop"])
+def test_a_table_of_segments(second: str, tmp_path: Path):
+    (tmp_path / "data").mkdir()
+    for name in "ab":
+        write_audio(tmp_path / "data" / f"{name}.wav", 2.0)
+    rows = [("a", 0.0, 0.5), ("a", 0.5, 1.0), ("b", 0.2, 1.0), ("b", 1.2, 0.5)]
+    lines = [
+        f"{name}.wav,{begin},{length if second == 'length' else begin + length},{text.replace(',', '')}"
+        for (name, begin, length), text in zip(rows, TEXTS, strict=False)
+    ]
+    table = tmp_path / "data" / "list.csv"
+    table.write_text("\n".join([f"file,begin,{second},transcript", *lines]) + "\n")
+    [survey] = survey_folder(tmp_path / "data")
+    options = dict(survey.options)
+    times = {"offset": "begin", "duration" if second == "length" else "end": second}
+    assert options["columns"] == {"audio": "file", "text": "transcript"} | times
+    options |= {"train": tuple(options["train"]), "train_fraction": 1.0, "valid_fraction": 0.0}
+    corpus = AudioCorpus(DatasetConfig(name="data", **options), AudioConfig())
+    found = [(cut.start, round(cut.duration, 6)) for cut in corpus.cuts("train")]
+    assert sorted(found) == sorted((begin, length) for _, begin, length in rows)
+
+
 def test_more_bytes_than_a_member_of_a_zip_declares_do_not_come_out(tmp_path: Path):
     path = tmp_path / "bomb.zip"
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
