@@ -18,7 +18,7 @@ import types
 from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import typer
 
@@ -261,8 +261,9 @@ def with_options_of(
 def _option(section: type[Section], name: str, show_default: bool, flags: Sequence[str]) -> inspect.Parameter:
     field = section.model_fields[name]
     kind: Any = field.annotation
-    if isinstance(kind, types.UnionType):  # the command line doesn't read None
+    if get_origin(kind) in (types.UnionType, Union):  # the command line doesn't read None
         (kind,) = (one for one in get_args(kind) if one is not type(None))
+    kind = get_args(kind)[0] if get_origin(kind) is Annotated else kind  # the section validates a Place
     kind = StrEnum(name, {choice: choice for choice in get_args(kind)}) if get_origin(kind) is Literal else kind
     shown = str(field.default) if show_default else False
     annotation = Annotated[kind | None, typer.Option(*flags, help=field.description, show_default=shown)]

@@ -128,6 +128,7 @@ def _command(reference: str) -> Any:
 def _is_plain(annotation: Any) -> bool:
     """Return whether a flag can give an option of this type; others, such as sections, are only in files."""
     kinds = [kind for kind in get_args(annotation) or (annotation,) if kind is not type(None)]
+    kinds = [get_args(kind)[0] if get_origin(kind) is Annotated else kind for kind in kinds]  # Place, FolderPath
     return all(kind in (bool, int, float, str, Path) or get_origin(kind) is Literal for kind in kinds) or (
         get_origin(annotation) is Literal
     )

