@@ -131,7 +131,7 @@ def test_a_full_disk_is_one_line_and_the_rest_is_kept(separate: tuple[str, ...],
     ended = start("run", *separate, limit=20_000).wait()
     assert ended.status == 2, ended.errors
     assert ended.errors.splitlines()[-1] == (
-        "run/numbers can't be written: File too large; free some space, then add --resume"
+        "run/numbers/rows/rows-00000.bin can't be written: File too large; free some space, then add --resume"
     )
     assert not list((tmp_path / "run").rglob(".*.tmp"))
     finished(start("run", "--resume"))

@@ -39,6 +39,7 @@ _changing = threading.Lock()
 
 CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 """What a terminal obeys, C0 (but tab and newline), DEL and C1; what reorders a line; and halves of characters."""
+log = logging.getLogger("vaak")
 DRAWING = re.compile("\x1b\\[[0-9;]*[mAK]|\r")
 """Colours, and what moves within the lines of a bar: other packages draw with them."""
 OURS = {"vaak", "logging", "traceback", "typer", "warnings"}
@@ -101,7 +102,7 @@ def shown_safely() -> Iterator[None]:
 class TellingStream:
     """A stream of text that tells of work: where it can't be written any more, it goes nowhere, and the work goes on.
 
-    A full disk is said on standard error, once; a reader that went away needs no word.
+    That is said once, on standard error and in the run's log.
     """
 
     def __init__(self, stream: Any) -> None:
@@ -130,10 +131,10 @@ class TellingStream:
         except (OSError, ValueError) as error:
             with contextlib.suppress(OSError, ValueError):
                 os.dup2(os.open(os.devnull, os.O_WRONLY), self.stream.fileno())  # for what is still to be flushed
-            if isinstance(error, OSError) and not isinstance(error, BrokenPipeError):
-                said = f"standard output can't be written ({error.strerror}): the work goes on, and isn't told of"
-                with contextlib.suppress(OSError, ValueError):
-                    print(said, file=sys.stderr, flush=True)
+            if isinstance(error, OSError):
+                log.warning(
+                    "standard output can't be written (%s): the work goes on, and isn't told of", error.strerror
+                )
 
 
 @contextlib.contextmanager

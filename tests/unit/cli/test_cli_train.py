@@ -20,7 +20,7 @@ from vaak.report.html import html_of
 def test_it_prints_figures_samples_and_where_the_run_is(vaak, tiny_text: Path, tmp_path: Path):
     code, out, err = vaak("train", tiny_text / "tiny.yml", f"run_dir={tmp_path / 'run'}")
     assert code == 0
-    lines = out.splitlines()
+    lines = out.removesuffix("\n").split("\n")
     assert lines[0].split() == ["figure", "value"]
     assert lines[1].startswith("val_loss ")
     assert lines[3].startswith("val_accuracy ")
@@ -39,7 +39,7 @@ def test_it_prints_figures_samples_and_where_the_run_is(vaak, tiny_text: Path, t
     assert f"report: {report}" in lines
     kept = json.loads((tmp_path / "run" / "samples.json").read_text())
     assert kept["step"] == 8
-    assert ["  " + " / ".join(sample.splitlines()) for sample in kept["samples"]] == samples[:5]
+    assert ["  " + " / ".join(sample.split("\n")) for sample in kept["samples"]] == samples[:5]
     page = report.read_text(encoding="utf-8")
     assert all(f"<li>{html_of(sample)}</li>" in page for sample in kept["samples"])
 

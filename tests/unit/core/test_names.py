@@ -93,6 +93,8 @@ NOT_SELECTING_HERE = {
 def takes_names(kind: Any) -> bool:
     if kind is str:
         return True
+    if typing.get_origin(kind) is typing.Annotated:  # such as a path, in which ~ is a home
+        return takes_names(typing.get_args(kind)[0])
     inner = [one for one in typing.get_args(kind) if one is not Ellipsis]
     return typing.get_origin(kind) in (typing.Union, types.UnionType, list, tuple, dict) and any(
         map(takes_names, inner)

@@ -120,7 +120,8 @@ def _make(
     """
     skip_bad = data.on_bad_example == "skip"
     corpus = CorpusBuilder(data.corpus, data.corpus.seed, skip_bad)
-    limit = data.max_unknown if splits is None else None  # of a trained model, it costs what it costs
+    by_words = not isinstance(factory, Base) and data.tokenizer.learns_words
+    limit = None if by_words or splits is not None else data.max_unknown  # of a trained model, it costs what it costs
     splits = corpus.with_train_first() if splits is None else splits
     if isinstance(factory, Base):
         tokenizer = save_base(factory.source, folder, data.max_length)

@@ -163,7 +163,10 @@ def _make(
     ``dictionary`` glosses the sources, if one is given.
     """
     corpus = ParallelCorpus(data.corpus, data.on_bad_example == "skip")
-    limit = data.max_unknown if splits is None else None  # of a trained model, it costs what it costs
+    own = {"source": data.tokenizer, "target": data.target_tokenizer or data.tokenizer}
+    by_words = {side: not isinstance(factories, Base) and own[side].learns_words for side in SIDES}
+    # of a trained model, it costs what it costs
+    limits = {side: None if by_words[side] or splits is not None else data.max_unknown for side in SIDES}
     splits = corpus.with_train_first() if splits is None else splits
     stores = {split: PairStore.write(folder / split, corpus.read(split)) for split in splits}
     _compare_scripts(data, stores[splits[0]])
@@ -179,7 +182,8 @@ def _make(
     for split, store in stores.items():
         tokenised = write_split_tokens(split, store, tokenizers, dictionary)
         written = {
-            side: measure(tokenizers[side], Texts(store, side)).report(f"{split}, {side}", limit) for side in SIDES
+            side: measure(tokenizers[side], Texts(store, side)).report(f"{split}, {side}", limits[side])
+            for side in SIDES
         }
         selection = used_pairs(split, tokenised, data, cut=split in corpus.cut_splits)
         counts = corpus.statistics[split].to_json()

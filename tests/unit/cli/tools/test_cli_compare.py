@@ -121,4 +121,4 @@ def test_what_cant_be_compared_is_refused(vaak, tiny_run: Path, tmp_path: Path):
         assert len(err.splitlines()) == 1
     (tmp_path / "other.csv").write_text("0.5\n0.6\n")
     code, _, err = vaak("compare", table, tmp_path / "other.csv")
-    assert (code, f"{table}:3: expected a number, found 'half'" in err) == (2, True)
+    assert (code, f"{table}:3: column 1 (score): expected a number, found 'half'" in err) == (2, True)

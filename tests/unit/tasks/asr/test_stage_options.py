@@ -141,9 +141,11 @@ def test_the_json_of_the_other_pipeline_gives_options(tmp_path: Path) -> None:
     )
     assert found == (Path("Data/extracted_data"), 10, 7, None, "spectral")
     assert (options.whisper_model, options.plot_method) == ("v2", "pca")
-    for key, value in {"sampling": "random", "split": "Dev", "modes": {"a": 1}, "precent": 3}.items():
+    for key, value in {"sampling": "random", "split": "Dev", "modes": {"a": 1}}.items():
         with pytest.raises(UserError, match=f"data_config_override.{key}"):
             translate_options({"data_config_override": {key: value}})
+    with pytest.raises(UserError, match="data_config_override: unknown 'precent'; did you mean 'percent'"):
+        translate_options({"data_config_override": {"precent": 3}})
 
 
 @pytest.mark.parametrize(
