@@ -49,6 +49,8 @@ def pytest_configure(config: pytest.Config) -> None:
     gc.disable()  # until all tests are collected, which leaves millions of objects and next to no garbage
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:  # under nohup; a run keeps it so, and its tests would wait
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
