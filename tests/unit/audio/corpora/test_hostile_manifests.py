@@ -160,8 +160,9 @@ def test_brackets_without_end_are_one_line(tmp_path: Path, cut: Json):
     good = (tmp_path / "cuts.jsonl").read_text()
     (tmp_path / "cuts.jsonl").write_text(good + '{"custom": ' + "[" * 100_000 + "\n")
     dataset = DatasetConfig(name="d", type="cuts", train=(str(tmp_path / "cuts.jsonl"),))
+    corpus = AudioCorpus(dataset, AudioConfig())
     with pytest.raises(DataError, match=r"cuts\.jsonl:2: this is not JSON"):
-        list(AudioCorpus(dataset, AudioConfig()).cuts("train"))
+        [list(corpus.cuts(split)) for split in ("train", "valid", "test")]  # a line without a name falls into any
 
 
 def test_what_people_have_in_manifests_is_read_as_before(tmp_path: Path, cut: Json):
