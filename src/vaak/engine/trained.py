@@ -341,7 +341,8 @@ def initialise(model: nn.Module, options: CheckpointConfig, rows: NamedRows | No
         ) from None
     with torch.no_grad():
         for name, one in arranged.items():
-            own[name].copy_(torch.where(part_of(one.is_known, own[name]), own[name], before[name]))
+            is_known = part_of(one.is_known.contiguous().to(own[name].device), own[name])
+            own[name].copy_(torch.where(is_known, own[name], before[name]))
     take_lengths(model, added)
 
 
