@@ -364,7 +364,7 @@ BAD_VALUES = {
     "diarize run_lm good.wav": {"": "diarization"},
     "export run_lm": {
         "--format mixture": "mixture",
-        "--quantization int8": "--format hf has no such type; leave it out",
+        "--quantization int8": "--format hf has no type 'int8'; leave it out",
         "--format ct2 --quantization int3": "no such type; expected one of int8",
         "--output empty": "empty",
         "--output /proc/x": "/proc/x",

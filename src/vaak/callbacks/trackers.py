@@ -20,15 +20,17 @@ import sys
 import time
 import uuid
 import wave
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from io import BytesIO
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from vaak.config.checks import is_among
 from vaak.config.yaml.text import looks_secret
-from vaak.core.callback import Callback, Run
+from vaak.core.callback import Callback, Run, StepReport
 from vaak.core.errors import UserError
+from vaak.core.names import quote_unmatched
 from vaak.core.storage.files import read_json, scratch_folder, write_json
 from vaak.core.storage.links import demand_no_link
 from vaak.engine.distributed.ranks import accelerate_tracker
@@ -126,6 +128,48 @@ def reason_of(error: BaseException) -> str:
         if value and looks_secret(name):
             text = text.replace(value, "***")
     return text[:LONGEST_REASON]
+
+
+class NamesSent(Callback):
+    """Says which ``names`` of training.logging.log_metrics no record has had.
+
+    Names that are ``awaited`` may come with the first evaluation; the others are expected with the first logged step.
+    """
+
+    main_process_only = True
+
+    def __init__(self, names: Iterable[str], awaited: Iterable[str] = ()) -> None:
+        self.pending, self.awaited = [*dict.fromkeys(names)], {*awaited}
+        self.seen: set[str] = set()
+        self.first_step: int | None = None
+        self.is_evaluated = False
+
+    def on_fit_start(self, trainer: Run) -> None:
+        trainer.records.subscribe(self._look)
+
+    def on_step_end(self, trainer: Run, report: StepReport) -> None:
+        # another callback may have recorded figures of the first logged step after this one was called
+        if self.pending and self.first_step is not None and report.step > self.first_step:
+            self._tell([name for name in self.pending if self.is_evaluated or not is_among(name, self.awaited)])
+
+    def on_fit_end(self, trainer: Run, reason: str) -> None:
+        if self.first_step is not None:
+            self._tell(self.pending)
+
+    def _look(self, record: Record) -> None:
+        if record["kind"] == "step" and self.first_step is None:
+            self.first_step = record["step"]
+        self.is_evaluated = self.is_evaluated or record["kind"] == "evaluation"
+        self.seen.update(name.partition("/")[2] for name in numbers(record, None))
+        self.pending = [name for name in self.pending if not numbers(record, (name,))]
+
+    def _tell(self, names: list[str]) -> None:
+        if names:
+            log.warning(
+                "training.logging.log_metrics: no figure so far is called %s; trackers get none",
+                quote_unmatched(names, self.seen),
+            )
+        self.pending = [name for name in self.pending if name not in names]
 
 
 class AccelerateTrackerCallback(Tracker):

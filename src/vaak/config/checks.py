@@ -202,7 +202,7 @@ def unknown_in_a_new_run(experiment: Experiment[Any, Any], further_metrics: Iter
     if metrics is not None:
         known = [*metrics(experiment), *(f"val_{name}" for name in further_metrics)]
         for key, metric in watched_metrics(training).items():
-            if not _is_among(metric, known):
+            if not is_among(metric, known):
                 yield impossible(
                     key, f"is {metric}, and evaluations give {_list_names(known)}{did_you_mean(metric, known)}"
                 )
@@ -222,11 +222,9 @@ def _unknown_logged(training: TrainingConfig, known: list[str]) -> Iterator[Chec
     """Names for the trackers that no figure has, as far as that can be told: callbacks may log any."""
     if training.profiling or training.callbacks:
         return
-    losses = {"loss", training.loss.main.type, "bce", *training.loss.auxiliary}
-    names = {name.removeprefix("val_") for name in known} | {*known, *LOGGED, *losses}
-    names |= {f"{prefix}_{name}" for name in losses for prefix in ("train", "smoothed")}
+    names = names_of_figures(training, known)
     asked = (name for name in training.logging.log_metrics or () if not name.endswith(("_per_second", "_gib")))
-    unknown = [name for name in asked if not _is_among(name, names)]
+    unknown = [name for name in asked if not is_among(name, names)]
     if unknown:
         yield remark(
             "training.logging.log_metrics",
@@ -235,7 +233,15 @@ def _unknown_logged(training: TrainingConfig, known: list[str]) -> Iterator[Chec
         )
 
 
-def _is_among(name: str, known: Iterable[str]) -> bool:
+def names_of_figures(training: TrainingConfig, known: Iterable[str]) -> set[str]:
+    """Return the names that records of a training have, where evaluations give the ``known`` ones."""
+    losses = {"loss", training.loss.main.type, "bce", *training.loss.auxiliary}
+    names = {name.removeprefix("val_") for name in known} | {*known, *LOGGED, *losses}
+    return names | {f"{prefix}_{name}" for name in losses for prefix in ("train", "smoothed")}
+
+
+def is_among(name: str, known: Iterable[str]) -> bool:
+    """Return whether a name is known; a known one that ends in ``/`` stands for all that begin with it."""
     return any(name == one or (one.endswith("/") and name.startswith(one)) for one in known)
 
 

@@ -190,6 +190,10 @@ class SplitCorpus(ABC, Generic[Entry, Item, Statistics]):
             raise UserError(f"{self.where} has no columns, so there is no {name}")
         return self.source.column(split, name)
 
+    def find_label_names(self, split: str) -> set[str]:
+        """Return the names under which entries have values, of a kind of corpus in which each has its own."""
+        return set()
+
     def cleaned(self, entry: Entry) -> Entry:
         """An entry as it is compared and stored."""
         return entry

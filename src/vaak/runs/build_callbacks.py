@@ -13,6 +13,7 @@ from vaak.callbacks.profiler import TRACED_BY, InterbatchProfiler, TraceCallback
 from vaak.callbacks.routing import RoutingCallback
 from vaak.callbacks.step_log import StepLogCallback, SystemMetricsCallback
 from vaak.config.base import Component
+from vaak.config.checks import names_of_figures
 from vaak.config.components import CALLBACKS, resolve_class
 from vaak.config.experiment import Experiment
 from vaak.config.resolved import resolved_values
@@ -84,4 +85,10 @@ def _trackers(experiment: Experiment[Any, Any]) -> list[Callback]:
             callbacks.append(TrackioCallback(experiment.wandb.project or "vaak", *about))
         else:
             callbacks.append(AccelerateTrackerCallback(name, *about))
+    if callbacks and logging.log_metrics:
+        from vaak.callbacks.trackers import NamesSent
+
+        metrics = experiment.spec.metrics
+        awaited = names_of_figures(experiment.training, metrics(experiment) if metrics is not None else ())
+        callbacks.append(NamesSent(logging.log_metrics, awaited))
     return callbacks

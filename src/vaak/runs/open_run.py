@@ -39,6 +39,7 @@ from vaak.config.trust import CODE, TUNED, is_trusted_place
 from vaak.config.yaml.text import read_yaml, yaml_text
 from vaak.config.yaml.tree import to_plain
 from vaak.core.errors import CheckpointError, UserError
+from vaak.core.names import demand_known
 from vaak.core.storage.files import write_text
 from vaak.core.task import Task
 from vaak.engine.checkpoint.companions import report_damaged
@@ -231,8 +232,10 @@ def part_of(opened: OpenedRun, name: str | None) -> OpenedRun:
         model = opened.model.get_submodule(f"tasks.{name}")
         return replace(opened, experiment=parts[name].experiment, task=parts[name], model=model)
     if parts:
-        what = f"has no task {name}" if name else "is a run of several tasks"
-        raise UserError(f"{opened.directory} {what}: give --task with one of {', '.join(parts)}")
+        remedy = f"give --task with one of {', '.join(parts)}"
+        if name is None:
+            raise UserError(f"{opened.directory} is a run of several tasks: {remedy}")
+        demand_known([name], parts, f"{opened.directory} has no task", remedy=remedy, error=UserError)
     if name is not None:
         raise UserError(f"{opened.directory} is a run of one task, {opened.experiment.task}: leave out --task")
     return opened

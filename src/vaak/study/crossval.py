@@ -14,6 +14,7 @@ there; one that was killed leaves a fold that isn't held, and the next process r
 from __future__ import annotations
 
 import contextlib
+import logging
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -29,6 +30,7 @@ from vaak.core.artifact import LOCK, Artifact
 from vaak.core.corpus import NONE
 from vaak.core.errors import DataError, UserError
 from vaak.core.folds import FoldExample, divide, write_folds
+from vaak.core.names import demand_known
 from vaak.core.significance import corrected_t_test, scipy_stats
 from vaak.core.splits import SPLITS
 from vaak.core.storage.files import fingerprint_of, read_json, sha256_of, unmade_after_errors, write_json
@@ -38,6 +40,8 @@ from vaak.core.task import Task
 from vaak.runs.evaluate import evaluate_run
 from vaak.runs.start import train
 from vaak.study.plan import OTHER_STUDY, StudyPlan, identity_of
+
+log = logging.getLogger("vaak")
 
 
 @dataclass(frozen=True)
@@ -158,16 +162,34 @@ class CrossValidation:
     def _divide(self, about: dict[str, Any]) -> None:
         plan, loaded = self.plan, self.plan.load()
         experiment = _name_datasets(loaded)
-        corpora = _examples(replace(loaded, experiment=experiment).task(self.folder), plan)
+        task = replace(loaded, experiment=experiment).task(self.folder)
+        corpora = _examples(task, plan)
         if with_fold(experiment, "", "") == experiment:
             raise UserError(f"task {experiment.task} has no section that can be divided into folds")
         flat = [example for own in corpora.values() for example in own]
-        if plan.group_by not in (None, NONE) and not any(example.groups for example in flat):
-            raise UserError(f"--group-by {plan.group_by}: no example has one")
+        lacking = {
+            ("--stratify-by", plan.stratify_by): sum(not example.stratum for example in flat),
+            ("--group-by", plan.group_by): sum(not example.groups for example in flat),
+        }
+        for (option, name), number in lacking.items():
+            if number and name not in (None, NONE):
+                _report_lacking(task, f"{option} {name}", str(name), number, len(flat))
         repeats = [divide(flat, plan.folds, plan.valid, plan.seed, repeat) for repeat in range(1, plan.repeats + 1)]
         places = iter(list(each) for each in zip(*repeats, strict=True))
         rows = {name: [(example, next(places)) for example in own] for name, own in corpora.items()}
         write_folds(self.folds_file, about, rows)
+
+
+def _report_lacking(task: Task, what: str, name: str, lacking: int, number: int) -> None:
+    """Log how many of a ``number`` of examples have no value under a name. Raises UserError where none has one."""
+    if lacking < number:
+        log.warning("%s: %d of %d examples have none", what, lacking, number)
+        return
+    sources = ((corpus, split) for corpus in task.corpora() for split in corpus.source.given)
+    known = {one for corpus, split in sources for one in corpus.find_label_names(split)}
+    if not known or name in known:
+        raise UserError(f"{what}: no example has one")
+    demand_known([name], sorted(known), f"{what.split()[0]}: no example has a", error=UserError)
 
 
 def _name_datasets(loaded: Loaded) -> Experiment[Any, Any]:

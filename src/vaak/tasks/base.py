@@ -25,6 +25,7 @@ from vaak.config.experiment import Experiment
 from vaak.config.tasks import TaskSpec
 from vaak.core.batch import Batch, Term, read_together
 from vaak.core.errors import UserError
+from vaak.core.names import demand_known
 from vaak.core.splits import SPLITS
 from vaak.core.task import Meters
 from vaak.nn.config import own_networks
@@ -319,8 +320,10 @@ def demand_quantization(format: str, quantization: str) -> None:
     """Raises UserError where a format's weights can't have a type."""
     known = QUANTIZATIONS.get(format, ())
     if quantization not in known:
-        names = f"expected one of {', '.join(known)}" if known else "leave it out"
-        raise UserError(f"--quantization {quantization}: --format {format} has no such type; {names}")
+        remedy = "" if known else "leave it out"
+        demand_known(
+            [quantization], known, f"--quantization: --format {format} has no type", remedy=remedy, error=UserError
+        )
 
 
 def demand_format(task: vaak.core.task.Task, name: str) -> None:

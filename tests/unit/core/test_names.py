@@ -30,8 +30,10 @@ PART = "vaak.audio.corpora.lhotse_manifests:_chosen"
 OPTIONS = {
     "auxiliary": "vaak.nn.losses:auxiliary_losses",
     "columns": "vaak.audio.corpora.layouts:LayoutReader.entry_of",
+    "group": "vaak.tasks.asr.utterances:label_of_groups",
     "groups": "vaak.tasks.asr.utterances:Writing._refuse_missing",
     "init_except": "vaak.engine.trained:initialise",
+    "init_rename": "vaak.engine.trained:_rename_weights",
     "label_columns": COLUMN,
     "language": "vaak.tasks.asr.predict:demand_decoding",
     "log_metrics": "vaak.config.checks:_unknown_logged",
@@ -50,6 +52,7 @@ OPTIONS = {
     "teacher": "vaak.runs.distillation:captured",
     "test": PART,
     "text_column": COLUMN,
+    "trackers": "vaak.engine.distributed.ranks:accelerate_tracker",
     "train": PART,
     "type": "vaak.config.components:unknown_name",
     "valid": PART,
@@ -60,13 +63,19 @@ COMMAND_LINE = {
     "data": "vaak.tasks.lm.evaluation_harness:_specifications",
     "filters": "vaak.cli.runs:_demand_possible",
     "first": "vaak.pipeline.stage:Pipeline.stage",
+    "arguments": "vaak.cli.runs:plot",
+    "group": "vaak.text.scoring.word_errors:_demand_labels",
+    "group_by": "vaak.study.crossval:_report_lacking",
     "language": "vaak.text.corpora.cleaning:_language_filter",
     "metric": "vaak.study.compare:compare_runs",
     "name": "vaak.audio.corpora.recipes:recipe_named",
     "normaliser": "vaak.text.scoring.normalisers:_find_normaliser",
     "only": "vaak.pipeline.stage:Pipeline.stage",
     "options": "vaak.audio.corpora.recipes:prepare",
+    "quantization": "vaak.tasks.base:demand_quantization",
+    "speaker": "vaak.tasks.tts.predict:Speaker.__init__",
     "split": "vaak.runs.prepared:PreparedFolder.split_folder",
+    "stratify_by": "vaak.study.crossval:_report_lacking",
     "task": "vaak.cli.config:_demand_task",
     "tasks": "vaak.tasks.lm.evaluation_harness:_specifications",
     "text_column": COLUMN,
@@ -75,17 +84,17 @@ COMMAND_LINE = {
 """The same of the command line."""
 NOT_SELECTING = {
     "adapter", "alignments", "audio_root", "base", "cache_dir", "chat_template", "corpus_dir", "entity", "fold",
-    "folder", "folds_file", "global_config", "group", "init_from", "init_rename", "lexicon", "lm", "minimal_pairs",
+    "folder", "folds_file", "global_config", "init_from", "lexicon", "lm", "minimal_pairs",
     "ngram", "notes", "out_of_scope", "output_dir", "path", "pretrained", "pretrained_model", "project", "prompt",
     "resume", "samples", "save_dir", "speaker_encoder", "speaker_features", "storage_path", "subset", "synonyms",
-    "tags", "tasks", "test_target", "trackers", "train_target", "valid_target", "vocoder",
+    "tags", "tasks", "test_target", "train_target", "valid_target", "vocoder",
 }  # fmt: skip
-"""Files, folders, runs, texts, and names that there is one of or none (group: a label's kind, which is checked)."""
+"""Files, folders, runs, texts, and new names."""
 NOT_SELECTING_HERE = {
-    "against", "alignments", "all_of", "arguments", "config", "corpus_dir", "data_config", "data_license", "device",
-    "document", "executor", "grid", "group", "group_by", "hardware", "input_dir", "inputs", "lexicon", "license",
-    "limit", "lm", "ngram", "output_dir", "overrides", "prompt", "quantization", "random", "resume", "sampler",
-    "sbatch", "sources", "speaker", "speaker_encoder", "stratify_by", "text", "time", "vocoder", "whisper_model",
+    "against", "alignments", "all_of", "config", "corpus_dir", "data_config", "data_license", "device",
+    "document", "executor", "grid", "hardware", "input_dir", "inputs", "lexicon", "license",
+    "limit", "lm", "ngram", "output_dir", "overrides", "prompt", "random", "resume", "sampler",
+    "sbatch", "sources", "speaker_encoder", "text", "time", "vocoder", "whisper_model",
 }  # fmt: skip
 """Of the command line: files, values, choices of a few, and options of a configuration, which are checked there."""
 

@@ -107,6 +107,13 @@ def test_speakers_are_kept_together_where_the_task_says_so(made_recordings: Path
     CrossValidation(plan(made_recordings / "tiny.yml", group_by="none"), tmp_path / "study")
 
 
+def test_labels_that_no_recording_has_neither_group_nor_stratify(made_recordings: Path, tmp_path: Path):
+    for option in ("group_by", "stratify_by"):
+        message = f"--{option.replace('_', '-')}: no example has a 'speeker'; did you mean 'speaker'"
+        with pytest.raises(UserError, match=message):
+            CrossValidation(plan(made_recordings / "tiny.yml", **{"group_by": "none", option: "speeker"}), tmp_path)
+
+
 def test_a_column_groups_or_stratifies_and_given_splits_may_be_divided_too(toy: Path, tmp_path: Path):
     by_author = CrossValidation(plan(toy, group_by="author", folds=3), tmp_path / "authors")
     split_of: dict[str, str] = {}

@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING, Any
 from vaak.audio.config import AudioConfig, DatasetConfig
 from vaak.audio.corpora.entries import CorpusReader
 from vaak.audio.corpora.folders import UNLABELLED, AlignmentFolder, LJSpeechReader, ljspeech_dataset
-from vaak.audio.cuts.reading import segments_of
+from vaak.audio.cuts.reading import get_label, list_labels, segments_of
 from vaak.audio.cuts.recordings import ReadRecording
 from vaak.audio.segments import Segment
 from vaak.core.corpus import SplitCorpus
@@ -185,14 +185,11 @@ class AudioCorpus(SplitCorpus[ReadRecording, "Cut", AudioStatistics]):
         """Yield the values that each recording's supervisions have under a name: speaker, language, gender, own."""
         for entry in self.source.read(split):
             labels = entry.cut.supervisions if entry.cut is not None else ()
-            found = set[str]()
-            for one in labels:
-                value = getattr(one, name, None)
-                if value is None:
-                    value = (one.custom or {}).get(name)
-                if value is not None:
-                    found.add(str(value))
-            yield sorted(found)
+            yield sorted({str(value) for one in labels if (value := get_label(one, name)) is not None})
+
+    def find_label_names(self, split: str) -> set[str]:
+        cuts = (entry.cut for entry in self.source.read(split) if entry.cut is not None)
+        return {name for cut in cuts for one in cut.supervisions for name in list_labels(one)}
 
     def items(self, split: str, entries: Iterator[ReadRecording], counts: AudioStatistics) -> Iterator[Cut]:
         seen = set[int]()

@@ -102,6 +102,25 @@ def language_of(cut: Cut) -> str | None:
     return said.pop() if len(said) == 1 else None
 
 
+LABEL_FIELDS = ("speaker", "language", "gender", "recording_id")
+"""Labels that every supervision of Lhotse may have; others are keys of its manifest."""
+
+
+def get_label(supervision: Any, name: str) -> str | None:
+    """Return the value that a supervision has under a name; None without any."""
+    value = getattr(supervision, name) if name in LABEL_FIELDS else None
+    if value is None:
+        value = (supervision.custom or {}).get(name)
+    return None if value is None or value == "" else str(value)
+
+
+def list_labels(supervision: Any) -> list[str]:
+    """Return the names under which a supervision has values."""
+    return [
+        name for name in (*LABEL_FIELDS, *(supervision.custom or ())) if get_label(supervision, str(name)) is not None
+    ]
+
+
 def alignment_of(cut: Cut) -> Alignment | None:
     """When words and phones are spoken, of all supervisions; None if none has an alignment.
 

@@ -26,6 +26,7 @@ import torch.distributed as dist
 from vaak.config.training import TrainingConfig
 from vaak.core.errors import RemoteError, UserError, optional_import
 from vaak.core.interrupts import LAUNCHED, end_with_launcher
+from vaak.core.names import demand_known
 from vaak.engine.distributed.exact import ExactGradients
 from vaak.engine.distributed.exchange import BUCKET_BYTES, Exchange, GradientBuckets, OwnGradients, StepMessage, hash_of
 from vaak.engine.distributed.launcher import (
@@ -424,10 +425,7 @@ def accelerate_tracker(name: str) -> Any:
     with optional_import(f"training.logging.trackers: {name} requires accelerate", "accelerate"):
         from accelerate.tracking import LOGGER_TYPE_TO_CLASS, get_available_trackers
 
-    if name not in LOGGER_TYPE_TO_CLASS:
-        raise UserError(
-            f"training.logging.trackers: unknown tracker {name}; choose from {', '.join(LOGGER_TYPE_TO_CLASS)}"
-        )
+    demand_known([name], LOGGER_TYPE_TO_CLASS, "training.logging.trackers: unknown tracker", error=UserError)
     if name not in [str(getattr(kind, "value", kind)) for kind in get_available_trackers()]:
         raise UserError(f"training.logging.trackers: {name} isn't installed; pip install it or remove it")
     return LOGGER_TYPE_TO_CLASS[name]

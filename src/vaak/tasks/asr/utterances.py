@@ -21,13 +21,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, Protocol
 
 import numpy as np
 
-from vaak.audio.cuts.reading import alignment_of, text_of
+from vaak.audio.cuts.reading import alignment_of, get_label, list_labels, text_of
 from vaak.audio.cuts.recordings import UNUSABLE, LeftOut, alignment_items, describe, section, utterances_of
 from vaak.audio.cuts.store import CutStore, write_cuts
 from vaak.audio.segments import Interval
 from vaak.core.artifact import Artifact
 from vaak.core.errors import DataError
-from vaak.core.names import list_names, nearest_name, quote_unmatched
+from vaak.core.names import demand_known, list_names, nearest_name, quote_unmatched
 from vaak.core.storage.files import fingerprint_of, sync_file, write_text
 from vaak.core.storage.mapped_lines import mapped
 from vaak.data.plan import sample_size, stratified_sample
@@ -119,7 +119,7 @@ class Writing:
     limits: Limits
     store: CutStore
     labels: set[str]
-    """Labels by which utterances may be grouped, and which some of them have."""
+    """Labels that some of them have."""
     left_out: LeftOut
 
     def texts(self) -> Iterator[str]:
@@ -135,7 +135,7 @@ class Writing:
             self._split(lambda text: tokens.excess(vocabulary.encode(text), 0.0) is None)
         labels, fitting, names = list[str](), list[int](), list[str]()
         for index, cut in enumerate(self.store):
-            labels.append((_label(cut, label) or UNLABELLED) if label else NO_GROUP)
+            labels.append((get_label(cut.supervisions[0], label) or UNLABELLED) if label else NO_GROUP)
             if self.limits.data.groups and labels[index] not in self.limits.data.groups:
                 continue
             reason = tokens.excess(vocabulary.encode(text_of(cut) or ""), cut.duration)
@@ -205,12 +205,12 @@ def write_utterances(folder: Path, cuts: Iterable[Cut], limits: Limits, left_out
     ``left_out``.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    names, labels = (limits.data.group,) if limits.data.group else LABELS, set[str]()
+    labels = set[str]()
 
     def kept() -> Iterator[Any]:
         for cut in cuts:
             for one in _fitting(cut, limits, left_out):
-                labels.update(name for name in names if name not in labels and _label(one, name))
+                labels.update(list_labels(one.supervisions[0]))
                 yield one
 
     return Writing(folder, limits, write_cuts(folder / "cuts", kept()), labels, left_out)
@@ -225,7 +225,7 @@ def label_of_groups(writings: Mapping[str, Writing], asked: str | None) -> str |
     label = asked or next((name for name in LABELS if any(name in has for has in labels.values())), None)
     for split in (split for split, has in labels.items() if label and label not in has):
         if asked:
-            raise DataError(f"data.group: no utterance of {split} has a label {asked}")
+            demand_known([asked], sorted(labels[split]), f"data.group: no utterance of {split} has a label")
         log.warning(
             "%s: no utterance has the label %s, by which other splits are grouped: it is one group (data.group)",
             split,
@@ -295,7 +295,7 @@ def joined(cut: Any, longest: float, names: Sequence[str] = LABELS) -> Iterator[
             and together[-1].end <= one.start
             and min(one.end, cut.duration) - together[0].start <= longest
             and all((label.text or "").strip() for label in (together[-1], one))
-            and all(_value(together[0], name) == _value(one, name) for name in names)
+            and all(get_label(together[0], name) == get_label(one, name) for name in names)
         )
         if together and not fits:
             start, end = max(0.0, together[0].start), min(together[-1].end, cut.duration)
@@ -331,16 +331,6 @@ def _leave_out(cut: Any, kind: str, reason: str, limits: Limits, left_out: LeftO
     if limits.data.too_long == "fail":
         raise DataError(f"{describe(cut)} has {reason}; set data.too_long to drop or split, or shorten it")
     left_out.add(cut.id, kind, reason)
-
-
-def _label(cut: Any, name: str) -> str | None:
-    """The label of an utterance by its name: its speaker, its language, or a key of its manifest."""
-    return _value(cut.supervisions[0], name)
-
-
-def _value(label: Any, name: str) -> str | None:
-    value = getattr(label, name) if name in ("speaker", "language") else (label.custom or {}).get(name)
-    return None if value is None or value == "" else str(value)
 
 
 def split_at_silences(cut: Any, longest: float, fits: Callable[[str], bool] = lambda text: True) -> list[Any]:

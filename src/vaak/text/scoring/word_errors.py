@@ -14,6 +14,7 @@ Transcripts of any system are read by the name of the utterance::
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,10 +25,12 @@ import numpy as np
 from vaak.audio.corpora.entries import manifest_lines
 from vaak.core.errors import DataError, UserError
 from vaak.core.matching import quote_names, rename_like
+from vaak.core.names import demand_known
 from vaak.core.storage.tables import is_table
 from vaak.core.storage.text_lines import read_text_lines
 from vaak.text.scoring.normalisers import normaliser
 
+log = logging.getLogger("vaak")
 NUM_SAMPLES = 1000
 SAMPLES_AT_ONCE = 50
 LEVEL = 0.95
@@ -193,9 +196,9 @@ class Transcripts(NamedTuple):
 
 def read_transcripts(path: Path, group: str | None = None, *, named: bool = False) -> Transcripts:
     """The transcripts of a file; ``group`` is the key of a label. Raises DataError, naming file and line."""
-    found = Transcripts({}, {})
+    found, keys = Transcripts({}, {}), set[str]()
     is_structured = is_table(path) or path.suffix.lower() in (".jsonl", ".json", ".gz")
-    for where, name, text, label in _structured(path, group) if is_structured else _lines(path, named):
+    for where, name, text, label in _structured(path, group, keys) if is_structured else _lines(path, named):
         if name in found.texts:
             raise DataError(f"{where}: there are two texts of {name}")
         found.texts[name] = text
@@ -203,9 +206,20 @@ def read_transcripts(path: Path, group: str | None = None, *, named: bool = Fals
             found.groups[name] = label
     if not found.texts:
         raise DataError(f"{path}: there are no texts")
-    if group is not None and not found.groups:
-        raise DataError(f"{path}: no text has a label {group}")
+    if group is not None:
+        _demand_labels(path, found, group, keys)
     return found if is_structured or named else found._replace(num_lines=len(found.texts))
+
+
+def _demand_labels(path: Path, found: Transcripts, group: str, keys: set[str]) -> None:
+    """Raise DataError where no text has the label ``group``; log how many haven't. ``keys`` are those of the file."""
+    if not found.groups:
+        if group in keys:
+            raise DataError(f"{path}: the label {group} is empty in all {len(found.texts):,} texts")
+        remedy = "" if keys else "lines of text have no labels; give JSON lines or a table"
+        demand_known([group], sorted(keys), f"{path}: no text has a label", remedy=remedy)
+    if lacking := len(found.texts) - len(found.groups):
+        log.warning("%s: %d of %d texts have no label %s", path, lacking, len(found.texts), group)
 
 
 def demand_same_lines(references: Transcripts, reference: Path, hypotheses: Transcripts, hypothesis: Path) -> None:
@@ -218,10 +232,12 @@ def demand_same_lines(references: Transcripts, reference: Path, hypotheses: Tran
         )
 
 
-def _structured(path: Path, group: str | None) -> Iterator[tuple[str, str, str, str | None]]:
+def _structured(path: Path, group: str | None, keys: set[str]) -> Iterator[tuple[str, str, str, str | None]]:
+    """Yield place, name, text and label of each entry of a file; its ``keys`` are collected."""
     for where, entry, problem in manifest_lines(path):
         if problem is not None:
             raise problem
+        keys.update(entry)
         label = None if group is None else entry.get(group)
         name, text = (_value(entry, keys, where) for keys in (NAME_KEYS, TEXT_KEYS))
         yield where, name, text, None if label in (None, "") else str(label)

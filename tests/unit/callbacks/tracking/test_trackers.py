@@ -11,7 +11,7 @@ import pytest
 from commands import Commands
 from toy import toy_trainer
 from vaak.callbacks.step_log import StepLogCallback
-from vaak.callbacks.trackers import AccelerateTrackerCallback, Tracker, numbers, reason_of
+from vaak.callbacks.trackers import AccelerateTrackerCallback, NamesSent, Tracker, numbers, reason_of
 from vaak.config.load import load
 from vaak.config.resolved import resolved_values
 from vaak.core.callback import Callback
@@ -145,11 +145,28 @@ def events_of(folder: Path) -> list[float]:
 
 def test_an_unknown_tracker_and_one_not_installed_are_named_before_training():
     for name, message in (
-        ("tensorbored", "unknown tracker tensorbored; choose from"),
+        ("tensorbored", "unknown tracker 'tensorbored'; did you mean 'tensorboard'"),
         ("clearml", "clearml isn't installed"),
     ):
         with pytest.raises(UserError, match=message):
             AccelerateTrackerCallback(name, {})
+
+
+def test_names_that_no_record_has_are_said_once(tmp_path: Path, caplog: pytest.LogCaptureFixture):
+    """After the first logged step; those that evaluations may have, after the first evaluation."""
+    names = NamesSent(["loss", "los", "val_loss", "accuracy"], awaited=["loss", "val_loss", "accuracy"])
+    said: dict[str, int] = {}
+
+    class Listen(Callback):
+        def on_step_end(self, trainer: Any, report: Any) -> None:
+            said.update({one: report.step for one in warnings_in(caplog) if one not in said})
+
+    toy_trainer(tmp_path, StepLogCallback(2), names, Listen()).fit()
+    start, end = "training.logging.log_metrics: no figure so far is called ", "; trackers get none"
+    mistyped, absent = f"{start}'los'; did you mean 'loss'?{end}", f"{start}'accuracy'{end}"
+    assert warnings_in(caplog) == [mistyped, absent]
+    logged = [one["step"] for one in read_records(tmp_path / "metrics.jsonl") if one["kind"] == "step"]
+    assert said == {mistyped: logged[0] + 1}, "at once; the other at the end, after the evaluation"
 
 
 def test_names_of_numbers():

@@ -164,7 +164,7 @@ def test_only_the_groups_that_are_asked_for_are_used(corpus: Path, tmp_path: Pat
 
 def test_speakers_can_be_the_groups_and_an_unknown_label_is_an_error(corpus: Path, tmp_path: Path):
     assert len(task_of(corpus, tmp_path / "a", data={"group": "speaker"}).dataset("valid").utterances.group_names) == 6
-    with pytest.raises(DataError, match=r"data\.group: no utterance of train has a label etiology"):
+    with pytest.raises(DataError, match=r"data\.group: no utterance of train has a label 'etiology'"):
         task_of(corpus, tmp_path / "b", data={"group": "etiology"})
 
 
@@ -372,7 +372,7 @@ def test_a_split_without_the_label_of_groups_is_named(
     assert list(about[split]["groups"]) == ["unlabelled"]
     assert f"{split}: no utterance has the label accent, by which other splits are grouped" in caplog.text
     assert len([one for one in caplog.records if "no utterance has the label" in one.message]) == 1
-    with pytest.raises(DataError, match=rf"data\.group: no utterance of {split} has a label accent"):
+    with pytest.raises(DataError, match=rf"data\.group: no utterance of {split} has a label 'accent'"):
         task_of(data, tmp_path / "asked", data={"group": "accent"})
 
 

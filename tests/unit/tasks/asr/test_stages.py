@@ -348,7 +348,7 @@ def test_noise_ends_in_clusters_or_in_a_line(given: dict[str, Any], corpus: Path
     [
         ("audio", "gone.wav"),
         ("text", "train.csv:2: the column text is missing, the transcript; there are audio, accent (columns)"),
-        ("group", "data.group: no utterance of train has a label accent"),
+        ("group", "data.group: no utterance of train has a label 'accent'"),
         ("unreadable", "train5"),
         ("weights", "has no weights; expected model.safetensors and config.json"),
         ("network", "the Hugging Face Hub has no such model or can't be reached"),

@@ -233,9 +233,12 @@ def test_a_run_of_two_tasks_is_evaluated_and_used_by_name(folder, vaak):
         path.name.removeprefix("test_") for path in Path("out").iterdir()
     }
     assert vaak("classify", "runs/tiny", "w1 good w2 k1", "--task", "word")[1].startswith(("yes", "no"))
-    for arguments, said in (((), "is a run of several tasks"), (("--task", "domain"), "has no task domain")):
+    for arguments, said in (
+        ((), "is a run of several tasks:"),
+        (("--task", "wrod"), "has no task 'wrod'; did you mean 'word'?;"),
+    ):
         code, _, err = vaak("classify", "runs/tiny", "w1", *arguments)
-        assert (code, err.strip()) == (2, f"runs/tiny {said}: give --task with one of word, kind")
+        assert (code, err.strip()) == (2, f"runs/tiny {said} give --task with one of word, kind")
     (folder / "child.yml").unlink()  # the run's own configuration has all of it
     (folder / "texts.json").unlink()
     again = train(load([folder / "runs/tiny/config.yml"], ["training.epochs=6", "training.checkpoint.resume=auto"]))
