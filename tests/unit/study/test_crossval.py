@@ -108,10 +108,12 @@ def test_speakers_are_kept_together_where_the_task_says_so(made_recordings: Path
 
 
 def test_labels_that_no_recording_has_neither_group_nor_stratify(made_recordings: Path, tmp_path: Path):
-    for option in ("group_by", "stratify_by"):
-        message = f"--{option.replace('_', '-')}: no example has a 'speeker'; did you mean 'speaker'"
-        with pytest.raises(UserError, match=message):
-            CrossValidation(plan(made_recordings / "tiny.yml", **{"group_by": "none", option: "speeker"}), tmp_path)
+    file = made_recordings / "tiny.yml"
+    for made in (plan(file, group_by="speeker"), plan(file, group_by="none", stratify_by="speeker")):
+        with pytest.raises(
+            UserError, match=r"--(group|stratify)-by: no example has a 'speeker'; did you mean 'speaker'"
+        ):
+            CrossValidation(made, tmp_path)
 
 
 def test_a_column_groups_or_stratifies_and_given_splits_may_be_divided_too(toy: Path, tmp_path: Path):
