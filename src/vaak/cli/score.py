@@ -187,7 +187,8 @@ def speech(
     reference: Annotated[Path, typer.Argument(metavar="REF", help="A folder of recordings.")],
     hypothesis: Annotated[Path, typer.Argument(metavar="HYP", help="A folder of spoken audio with the same names.")],
     texts: Annotated[
-        Path | None, typer.Option(help="A file with a line NAME|TEXT for each: words are scored, too, by PocketSphinx.")
+        Path | None,
+        typer.Option(help="NAME|TEXT for each, or a table with id and text: words are scored, too, by PocketSphinx."),
     ] = None,
     partial: Annotated[
         bool, typer.Option("--partial", help="Score what both folders have, though REF has more.")

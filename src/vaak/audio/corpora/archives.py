@@ -22,7 +22,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any, ClassVar, NamedTuple
 
 from vaak.audio.audio_file import AUDIO
-from vaak.audio.corpora.entries import manifest_lines
+from vaak.audio.corpora.entries import ManifestLine, demand_columns, manifest_lines
 from vaak.audio.corpora.json_manifest import TEXTS
 from vaak.audio.corpora.layouts import LayoutReader, Line, Row, by_split
 from vaak.audio.corpora.lhotse_manifests import remarks_on
@@ -181,13 +181,20 @@ class WebDatasetReader(_ArchiveReader):
             audio = next((one for ending, one in members.items() if f".{ending.rpartition('.')[2]}" in AUDIO), None)
             if audio is None:
                 continue
-            row = members["json"].json() if "json" in members else {}
-            if "txt" in members:
-                row["text"] = members["txt"].text()
-            if "spk" in members:
-                row["speaker"] = members["spk"].text()
-            entry = {"id": key.replace("/", "-"), **self.entry_of(row, where), "audio": audio.name}
-            yield Line(where, entry, audio.range)
+            line = self.named_line(_labels_among(members, where), audio.range)
+            yield line._replace(entry={"id": key.replace("/", "-"), **line.entry, "audio": audio.name})
+
+
+def _labels_among(members: dict[str, Member], where: str) -> ManifestLine:
+    """What the members of a recording, by their endings, say of it; a problem where one can't be read."""
+    try:
+        row = members["json"].json() if "json" in members else {}
+        row |= {
+            name: members[ending].text() for ending, name in (("txt", "text"), ("spk", "speaker")) if ending in members
+        }
+    except DataError as error:
+        return ManifestLine(where, {}, error)
+    return ManifestLine(where, row)
 
 
 class ParquetReader(_ArchiveReader):
@@ -211,6 +218,7 @@ class ParquetReader(_ArchiveReader):
         fields = _fields_of(schema.field(audio).type)
         leaf = f"{audio}.bytes" if "bytes" in fields else audio if not fields else None
         names = class_names_in(schema)
+        demand_columns(simple, self.columns, str(part))
         prefix = "-".join(part.relative_to(self.root).with_suffix("").parts)
         number = 0
         for group in range(file.metadata.num_row_groups):
@@ -222,10 +230,10 @@ class ParquetReader(_ArchiveReader):
                     path = value_in(batch, f"{audio}.path", place) if "path" in fields else None
                     has_bytes = leaf is not None and value_in(batch, leaf, place) is not None
                     where = f"{part}, row {number + 1}"
-                    entry = {"id": f"{prefix}-{number:07}", **self.entry_of(values, where)}
-                    entry["audio"] = path or f"row {number + 1}"
                     cell = ParquetCell(part, group, row, leaf) if leaf is not None and has_bytes else None
-                    yield Line(where, entry, cell)
+                    line = self.named_line(ManifestLine(where, values), cell)
+                    own = {"id": f"{prefix}-{number:07}", **line.entry, "audio": path or f"row {number + 1}"}
+                    yield line._replace(entry=own)
                     row, number = row + 1, number + 1
 
     def _audio_column(self, part: Path, schema: Any) -> str:

@@ -8,7 +8,7 @@ import math
 import os
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -177,9 +177,17 @@ def number_in(cell: str) -> float | str | None:
         return cell
 
 
+def demand_columns(there: Iterable[str], columns: dict[str, str], where: str) -> None:
+    """Raise DataError for a column that ``columns`` of a dataset names and that isn't there."""
+    demand_known(columns.values(), there, f"{where}: columns: there is no column")
+
+
 def rename_columns(entry: dict[str, Any], columns: dict[str, str], where: str) -> dict[str, Any]:
-    """The entry with our names, too; ``end`` becomes a duration. Raises DataError for a column that it doesn't have."""
-    demand_known(columns.values(), entry, f"{where}: columns: there is no column")
+    """The entry with our names, too: numbers are numbers, and ``end`` becomes a duration.
+
+    Raises DataError for a column that it doesn't have, and an ``end`` that isn't a number.
+    """
+    demand_columns(entry, columns, where)
     named = {name: entry[column] for name, column in columns.items()}
     named |= {name: number_in(named[name]) for name in (*NUMBERS, "end") if isinstance(named.get(name), str)}
     if "end" in named:

@@ -34,6 +34,7 @@ from vaak.audio.config import DatasetConfig
 from vaak.audio.corpora.entries import (
     CorpusReader,
     ManifestLine,
+    demand_columns,
     entries_of,
     manifest_lines,
     named_file,
@@ -65,6 +66,7 @@ from vaak.core.errors import DataError
 from vaak.core.splits import digest_of
 from vaak.core.storage.dialects import ENDINGS
 from vaak.core.storage.tables import is_table
+from vaak.core.storage.text_lines import read_text_lines
 from vaak.core.terminal import followed
 
 ALIGNMENTS = ("alignment", "ctm", "textgrid")
@@ -126,14 +128,14 @@ class JsonReader(CorpusReader):
         has_any = not self._columns
         for line in manifest_lines(path):
             if line.problem is None and self._columns:
+                if is_table(path):  # its rows have the same columns
+                    demand_columns(line.entry, self._columns, line.where)
                 try:
                     line = line._replace(entry=rename_columns(line.entry, self._columns, line.where))
                     has_any = True
                 except DataError as error:
                     lacks = lacks or error
                     line = line._replace(entry={}, problem=error)
-                    if is_table(path):
-                        raise
             yield line
         if lacks is not None and not has_any:
             raise lacks
@@ -430,9 +432,9 @@ class SplitFolderReader(JsonReader):
             return
         for path in followed(self._others[split], f"files of {split}"):
             if path.suffix.lower() == ".json":
-                for number, entry in enumerate(_files_of(path), start=1):
-                    where = f"{path}, file {number}"
-                    yield attempted(where, partial(reading_of, entry, (path.parent, *self.roots), where))
+                for where, entry, problem in _read_speaker(path):
+                    read = partial(reading_of, entry, (path.parent, *self.roots), where)
+                    yield attempted(where, read) if problem is None else ReadRecording(where, None, problem=problem)
             else:
                 yield attempted(str(path), partial(self._read_audio, path, self._splits[split]))
 
@@ -441,14 +443,15 @@ class SplitFolderReader(JsonReader):
             if path.suffix.lower() in MANIFESTS:
                 yield from self._named_in(path)
             elif path.suffix.lower() == ".json":
-                for entry in _files_of(path):
-                    yield str(entry["audio"]), place_of((path.parent, *self.roots), str(entry["audio"]))
+                for _, entry, problem in _read_speaker(path):
+                    if problem is None:
+                        yield str(entry["audio"]), place_of((path.parent, *self.roots), str(entry["audio"]))
 
     def _read_audio(self, path: Path, root: Path) -> ReadRecording:
-        try:
-            text = path.with_suffix(".txt").read_text(encoding="utf-8-sig").strip()
-        except (OSError, UnicodeDecodeError) as error:
-            raise DataError(f"{path.with_suffix('.txt')}: can't be read, the transcript of {path.name}") from error
+        transcript = path.with_suffix(".txt")
+        if not transcript.is_file():
+            raise DataError(f"{transcript}: can't be read, the transcript of {path.name}: there is no such file")
+        text = "\n".join(read_text_lines(transcript)).strip()
         *folders, name = path.relative_to(root).parts
         group = {"etiology": folders[0]} if folders else {}
         entry = {"id": "-".join(path.relative_to(root).with_suffix("").parts), "audio": name, "text": text, **group}
@@ -469,17 +472,21 @@ def _meant_for(split: str, root: Path, names: list[str]) -> str | None:
     return None
 
 
-def _files_of(path: Path) -> Iterator[dict[str, Any]]:
-    """The recordings of a speaker. Raises DataError for a file of another kind."""
+def _read_speaker(path: Path) -> Iterator[ManifestLine]:
+    """The recordings of a speaker; a file of another kind is one problem, and so is each of Files that lacks a key."""
     try:
-        about = json.loads(path.read_text(encoding="utf-8"))
-        speaker, etiology = about.get("Contact ID", path.stem), about.get("Etiology")
-        for one in about["Files"]:
-            yield {
-                "audio": one["Filename"],
-                "text": one["Prompt"]["Transcript"],
-                "speaker": speaker,
-                **({"etiology": etiology} if etiology else {}),
-            }
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise DataError(f"{path}: expected Etiology and Files, each with Filename and Prompt: Transcript") from error
+        about = json.loads(path.read_bytes())  # in UTF-8, 16 or 32
+        speaker, etiology, files = about.get("Contact ID", path.stem), about.get("Etiology"), list(about["Files"])
+    except (OSError, ValueError, RecursionError, KeyError, TypeError, AttributeError) as error:
+        expected = "expected Etiology and Files, each with Filename and Prompt: Transcript"
+        reason = f" ({error})" if isinstance(error, OSError | ValueError) else ""
+        yield ManifestLine(str(path), {}, DataError(f"{path}: {expected}{reason}"))
+        return
+    for number, one in enumerate(files, start=1):
+        where = f"{path}, file {number}"
+        try:
+            entry = {"audio": one["Filename"], "text": one["Prompt"]["Transcript"], "speaker": speaker}
+        except (KeyError, TypeError):
+            yield ManifestLine(where, {}, DataError(f"{where}: expected Filename and Prompt: Transcript"))
+            continue
+        yield ManifestLine(where, entry | ({"etiology": etiology} if etiology else {}))

@@ -26,13 +26,20 @@ from typing import Any, ClassVar, NamedTuple
 
 from vaak.audio.audio_file import is_audio
 from vaak.audio.config import AudioConfig, DatasetConfig
-from vaak.audio.corpora.entries import CorpusReader, entries_of, manifest_lines, place_of
+from vaak.audio.corpora.entries import (
+    CorpusReader,
+    ManifestLine,
+    demand_columns,
+    entries_of,
+    manifest_lines,
+    place_of,
+    rename_columns,
+)
 from vaak.audio.corpora.json_manifest import KNOWN, EntryNames, reading_of
 from vaak.audio.cuts.recordings import ReadRecording, attempted
 from vaak.audio.embedded import Part
 from vaak.audio.formats.annotation_lines import decoded, read_content
 from vaak.core.errors import DataError
-from vaak.core.names import demand_known
 from vaak.core.splits import SPLITS
 from vaak.core.storage.tables import Table
 from vaak.core.storage.text_lines import open_utf8, split_lines
@@ -182,26 +189,43 @@ class LayoutReader(CorpusReader):
                         yield name, place_of(self.folders_of(part), name)
 
     def table_lines(self, table: Table) -> Iterator[Line]:
-        """Each row of a table with our names; one that has another width with its problem."""
+        """Each row of a table with our names; one that has another width with its problem.
+
+        Raises DataError for a column of ``columns`` that it doesn't have.
+        """
         for row, cells in table.entries():
-            yield Line(row.where, {} if row.problem else self.entry_of(cells, row.where), problem=row.problem)
+            if row.problem is None:
+                demand_columns(cells, self.columns, row.where)
+            yield self.named_line(ManifestLine(row.where, cells, row.problem))
+
+    def named_line(self, line: ManifestLine, part: Part | None = None) -> Line:
+        """A line with our names, or with the problem that it has, or that its columns have."""
+        if line.problem is not None:
+            return Line(line.where, {}, part, line.problem)
+        try:
+            return Line(line.where, self.rename(line.entry, line.where), part)
+        except DataError as error:
+            return Line(line.where, {}, part, error)
 
     @property
     def columns(self) -> dict[str, str]:
         """Columns of labels that have other names."""
         return self.dataset.columns
 
-    def entry_of(self, row: Row, where: str) -> Row:
+    def rename(self, row: Row, where: str) -> Row:
         """A row with our names; its own columns stay, but for those that mean something else here.
 
-        Raises DataError for a column of ``columns`` that it doesn't have.
+        Raises DataError for a column of ``columns`` that it doesn't have, and an ``end`` that isn't a number.
         """
-        demand_known(self.columns.values(), row, f"{where}: columns: there is no column")
-        names = {name: next((one for one in own if one in row), None) for name, own in self.NAMES.items()}
-        names |= self.columns
-        taken = {*names.values(), *KNOWN}
+        found = {name: next((one for one in own if one in row), None) for name, own in self.NAMES.items()}
+        names = {name: column for name, column in found.items() if name not in self.columns}
+        usual = {name: row[column] for name, column in names.items() if column is not None}
+        renamed = rename_columns(row | usual, self.columns, where) if self.columns else {}
+        given = {"duration" if name == "end" else name: None for name in self.columns}
+        own = {name: renamed[name] for name in given}
+        taken = {*names.values(), *self.columns.values(), *KNOWN}
         entry = {key: value for key, value in row.items() if key not in taken and value not in ("", None)}
-        return entry | {name: row[column] for name, column in names.items() if column is not None}
+        return entry | usual | own
 
 
 def below(folder: str, name: str) -> str:
@@ -386,8 +410,7 @@ class NemoReader(LayoutReader):
         return (part.parent, self.root, *self.roots)
 
     def lines(self, part: Path) -> Iterator[Line]:
-        for where, row, problem in manifest_lines(part):
-            yield Line(where, {} if problem is not None else self.entry_of(row, where), problem=problem)
+        yield from map(self.named_line, manifest_lines(part))
 
 
 def keyed_lines(path: Path) -> Iterator[tuple[str, str, str]]:

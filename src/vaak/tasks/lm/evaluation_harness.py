@@ -15,10 +15,12 @@ Source: Gao et al., "The Language Model Evaluation Harness" (lm-eval), whose int
 from __future__ import annotations
 
 import contextlib
+import json
 import logging
 import os
+import re
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
@@ -41,11 +43,16 @@ from torch import nn
 from vaak.config.yaml.text import yaml_text
 from vaak.core.errors import DataError, UserError
 from vaak.core.names import demand_known, quote_unmatched
+from vaak.core.storage.dialects import ENDINGS
 from vaak.core.storage.files import scratch_folder, write_text
+from vaak.core.storage.spreadsheets import SPREADSHEETS
+from vaak.core.storage.tables import Table, is_table
+from vaak.core.storage.text_lines import read_text_lines
 from vaak.core.terminal import progress
 from vaak.tasks.lm.model import AnyLanguageModel
 from vaak.tasks.lm.predict import token_scores
 from vaak.tasks.lm.task import LanguageModelTask
+from vaak.text.corpora.readers import json_entries
 from vaak.text.tokenizer import normalise
 
 log = logging.getLogger("vaak")
@@ -146,8 +153,9 @@ class HarnessModel(TemplateLM):
         return text[: min((text.index(end) for end in ends if end in text), default=len(text))]
 
 
-FORMATS = {".json": "json", ".jsonl": "json", ".csv": "csv", ".tsv": "csv", ".parquet": "parquet", ".txt": "text"}
-"""Builders of Hugging Face datasets, by the ending of a file."""
+LINES = (".json", ".jsonl", ".txt")
+"""Endings of files that are read line by line; tables and Parquet are read, too."""
+_WHOLE, _NUMBER = re.compile(r"-?(?:0|[1-9]\d{0,17})"), re.compile(r"-?\d+\.\d+(?:[eE][-+]?\d+)?")
 CODE = "!function"
 """How a task file names Python code."""
 PICKLES = "pandas"
@@ -270,20 +278,61 @@ def _write_task(manager: _Tasks, name: str, data: Path | None, folder: Path) -> 
     """
     if data is None:
         return name
-    builder = FORMATS.get(data.suffix)
-    if builder is None or not data.is_file():
-        raise UserError(f"--data {name}={data}: expected a file that ends in {', '.join(FORMATS)}")
+    ending, number = data.suffix.lower(), len(list(folder.iterdir()))
+    if not (is_table(data) or ending in (*LINES, ".parquet")) or not data.is_file():
+        known = ", ".join((*LINES, *ENDINGS, ".parquet", *SPREADSHEETS))
+        raise UserError(f"--data {name}={data}: expected a file that ends in {known}")
+    read = data.absolute()
+    if ending != ".parquet":
+        read = folder / f"{number}.jsonl"
+        write_text(read, "".join(f"{json.dumps(one, ensure_ascii=False)}\n" for one in _read_rows(data)))
     entry = manager.task_index.get(name)
-    files = dict.fromkeys(("train", "validation", "test"), str(data.absolute()))
     content = {
         "include": str(Path(name).absolute() if entry is None else entry.yaml_path),
-        "dataset_path": builder,
+        "dataset_path": "parquet" if ending == ".parquet" else "json",
         "dataset_name": None,
-        "dataset_kwargs": {"data_files": files, **({"sep": "\t"} if data.suffix == ".tsv" else {})},
+        "dataset_kwargs": {"data_files": dict.fromkeys(("train", "validation", "test"), str(read))},
     }
-    path = folder / f"{len(list(folder.iterdir()))}.yaml"
+    path = folder / f"{number}.yaml"
     write_text(path, yaml_text(content))
     return str(path)
+
+
+class _AsTheyAre:
+    """Bytes that are no text are an error."""
+
+    on_invalid_utf8 = "fail"
+
+
+def _read_rows(path: Path) -> Iterator[Any]:
+    """The rows of a table, with numbers in columns that have nothing else; values of JSON; lines of text, as objects.
+
+    Raises DataError for what can't be read, with file and line.
+    """
+    if path.suffix.lower() == ".txt":
+        yield from ({"text": line} for line in read_text_lines(path))
+    elif not is_table(path):
+        yield from (entry.value for entry in json_entries(path, _AsTheyAre()))
+    else:
+        rows = []
+        for row, cells in Table(path).entries():
+            if row.problem is not None:
+                raise row.problem
+            rows.append(cells)
+        kinds = {name: _find_kind([row[name] for row in rows]) for name in (rows[0] if rows else ())}
+        yield from ({name: kinds[name](cell) if cell else None for name, cell in row.items()} for row in rows)
+
+
+def _find_kind(cells: Sequence[str]) -> Callable[[str], Any]:
+    """How the cells of a column become values: as numbers or truth values where all that are filled are such."""
+    filled = [cell for cell in cells if cell]
+    if filled and all(map(_WHOLE.fullmatch, filled)):
+        return int
+    if filled and all(_WHOLE.fullmatch(cell) or _NUMBER.fullmatch(cell) for cell in filled):
+        return float
+    if filled and all(cell.lower() in ("true", "false") for cell in filled):
+        return lambda cell: cell.lower() == "true"
+    return str
 
 
 def _refuse_code(questions: Questions) -> None:

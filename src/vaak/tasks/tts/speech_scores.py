@@ -44,7 +44,9 @@ from vaak.audio.formats.annotation_lines import name_recordings
 from vaak.audio.mel_config import MelConfig, PitchConfig
 from vaak.core.errors import DataError, UserError
 from vaak.core.matching import quote_names, rename_like
+from vaak.core.storage.tables import Table
 from vaak.tasks.tts.recogniser import SAMPLING_RATE, Recogniser
+from vaak.text.scoring.word_errors import NAME_KEYS, TEXT_KEYS, read_transcripts
 from vaak.text.speech.config import FrontEndConfig
 from vaak.text.speech.english import normalise
 from vaak.text.speech.phonemes.alphabets import SPECIAL
@@ -130,10 +132,10 @@ class ScoredFolders(NamedTuple):
 def score_folders(reference: Path, hypothesis: Path, texts: Path | None, *, partial: bool = False) -> ScoredFolders:
     """Score the audio files of one folder against those of another that ``vaak.core.matching`` pairs with them.
 
-    ``texts`` has a line for each: its name, ``|``, and its text, which is what follows the last ``|`` (as in LJ
-    Speech's metadata.csv). Words are scored where it is given. Raises UserError for folders without audio, with other
-    names, or, unless a ``partial`` score is wanted, where a recording has no counterpart; DataError for audio that
-    can't be read.
+    ``texts`` has the name and the text of each: a table without a header, of which the first column is the name and
+    the last the text (as in LJ Speech's metadata.csv), or one with columns of usual names, or JSON lines. Words are
+    scored where it is given. Raises UserError for folders without audio, with other names, or, unless a ``partial``
+    score is wanted, where a recording has no counterpart; DataError for audio and texts that can't be read.
     """
     ours = _audio_files(reference)
     theirs = rename_like(ours, _audio_files(hypothesis))
@@ -161,11 +163,22 @@ def score_folders(reference: Path, hypothesis: Path, texts: Path | None, *, part
 
 
 def _read_texts(path: Path) -> dict[str, str]:
-    try:
-        lines = path.read_text(encoding="utf-8-sig").split("\n")
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"{path} can't be read: {getattr(error, 'strerror', None) or error}") from error
-    return {line.split("|")[0]: line.split("|")[-1].strip() for line in lines if "|" in line}
+    """The texts of a table, or of JSON lines, by name. Raises DataError with file and line."""
+    if path.suffix.lower() in (".json", ".jsonl"):
+        return read_transcripts(path).texts
+    table = Table(path, has_header=False, delimiter="|")
+    table = table if table.width > 1 else Table(path, has_header=False)
+    found = dict[str, str]()
+    for number, row in enumerate(table.rows()):
+        cells = [cell.strip() for cell in row.cells]
+        if len(cells) < 2:
+            raise row.problem or DataError(f"{row.where}: expected a name and its text, such as NAME|TEXT")
+        if not number and all({*keys} & {cell.lower() for cell in cells} for keys in (NAME_KEYS, TEXT_KEYS)):
+            return read_transcripts(path).texts
+        if cells[0] in found:
+            raise DataError(f"{row.where}: there are two texts of {cells[0]}")
+        found[cells[0]] = cells[-1]
+    return found
 
 
 def _audio_files(folder: Path) -> dict[str, Path]:

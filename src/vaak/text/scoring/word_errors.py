@@ -244,7 +244,8 @@ def _structured(path: Path, group: str | None, keys: set[str]) -> Iterator[tuple
 
 
 def _value(entry: dict[str, Any], keys: tuple[str, ...], where: str) -> str:
-    value = next((entry[key] for key in keys if entry.get(key) is not None), None)
+    found = {key.lower(): one for key, one in entry.items()} | entry
+    value = next((found[key] for key in keys if found.get(key) is not None), None)
     if not isinstance(value, str | int):
         raise DataError(f"{where}: expected a text under {' or '.join(keys[:3])}; there are {', '.join(entry)}")
     return str(value)

@@ -26,6 +26,7 @@ from vaak.core.errors import DataError
 from vaak.tasks.speech_task import recipe
 
 RATE = downloaded.RATE
+TEXT = "so it is"
 
 
 def corpus_of(kind: str, folder: Path, **options: Any) -> AudioCorpus:
@@ -126,6 +127,47 @@ def test_options_name_other_parts_and_columns(tmp_path: Path):
         DataError, match=r"train\.tsv:1: columns: there is no column 'words'.*; expected one of sentence_id, "
     ):
         said_in(corpus_of("fleurs", tmp_path / "fleurs", columns={"text": "words"}))
+
+
+@pytest.mark.parametrize("kind", ["commonvoice", "nemo", "webdataset", "parquet"])
+def test_columns_of_sections_are_numbers_and_may_name_the_end(kind: str, tmp_path: Path):
+    rows = [{"text": TEXT, "from": 0.1, "to": 0.4}, {"text": TEXT, "from": 0.2, "to": "late"}]
+    for number in range(2):
+        write_audio(tmp_path / "clips" / f"{number}.wav", 0.5, 8000, seed=number)
+    contents = [(tmp_path / "clips" / f"{number}.wav").read_bytes() for number in range(2)]
+    if kind == "commonvoice":
+        lines = [f"{number}.wav\t{row['text']}\t{row['from']}\t{row['to']}\n" for number, row in enumerate(rows)]
+        (tmp_path / "train.tsv").write_text("path\tsentence\tfrom\tto\n" + "".join(lines))
+    elif kind == "nemo":
+        lines = [json.dumps({"audio_filepath": f"clips/{number}.wav", **row}) for number, row in enumerate(rows)]
+        (tmp_path / "train_manifest.json").write_text("\n".join(lines))
+    elif kind == "webdataset":
+        members = {f"{n}.json": json.dumps(row).encode() for n, row in enumerate(rows)}
+        members |= {f"{n}.wav": content for n, content in enumerate(contents)}
+        downloaded.write_tar(tmp_path / "train.tar", dict(sorted(members.items())))
+    else:
+        import pyarrow
+        import pyarrow.parquet
+
+        texts = [{**row, "from": str(row["from"]), "to": str(row["to"])} for row in rows]
+        table = pyarrow.Table.from_pylist([{"audio": one, **row} for one, row in zip(contents, texts, strict=True)])
+        pyarrow.parquet.write_table(table, tmp_path / "train.parquet")
+    columns = {"offset": "from", "end": "to"}
+    first, second = corpus_of(kind, tmp_path, columns=columns).reader.read("train")
+    assert first.cut is not None
+    assert (first.cut.start, round(first.cut.duration, 9), text_of(first.cut)) == (0.1, 0.3, TEXT)
+    assert second.cut is None
+    assert "to is 'late'; expected the end in seconds" in str(second.problem)
+
+
+def test_a_description_that_is_no_json_costs_its_recording(tmp_path: Path):
+    content = downloaded.audio_bytes()
+    members = {"a.flac": content, "a.json": b"{", "b.flac": content, "b.txt": b"so it is", "c.flac": content}
+    downloaded.write_tar(tmp_path / "train.tar", members | {"c.txt": b"\xff"})
+    found = list(corpus_of("webdataset", tmp_path).reader.read("train"))
+    assert [one.cut and text_of(one.cut) for one in found] == [None, "so it is", None]
+    assert "a.json: this is not JSON" in str(found[0].problem)
+    assert "c.txt: this is not UTF-8" in str(found[2].problem)
 
 
 def test_several_languages_in_a_folder_are_named(tmp_path: Path):

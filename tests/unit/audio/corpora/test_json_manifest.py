@@ -197,6 +197,23 @@ def test_a_line_without_times_says_so_and_one_with_times_does_not(folder: Path):
 BAD_LINES = {2: "{", 4: "[1]", 5: '{"audio": "b.wav", "speaker": "A", "text": \xff}'}
 
 
+@pytest.mark.parametrize("ending", [".csv", ".jsonl"])
+def test_an_end_that_is_no_number_costs_its_row(tmp_path: Path, ending: str):
+    for number in range(3):
+        write_audio(tmp_path / f"{number}.wav", 1.0)
+    rows = [{"audio": f"{number}.wav", "speaker": "A", "to": to} for number, to in enumerate(("0.5", "end", "0.75"))]
+    lines = (
+        ["audio,speaker,to", *(",".join(row.values()) for row in rows)] if ending == ".csv" else map(json.dumps, rows)
+    )
+    (tmp_path / f"a{ending}").write_text("\n".join(lines) + "\n")
+    dataset = DatasetConfig(name="d", type="json", train=(str(tmp_path / f"a{ending}"),), columns={"end": "to"})
+    found = list(AudioCorpus(dataset, AudioConfig()).reader.read("train"))
+    assert [one.cut and one.cut.duration for one in found] == [0.5, None, 0.75]
+    assert f"a{ending}:{3 if ending == '.csv' else 2}: to is 'end'; expected the end in seconds" in str(
+        found[1].problem
+    )
+
+
 @pytest.mark.parametrize("kind", ["json", "nemo", "cuts", "recordings", "shared", "columns"])
 def test_a_bad_line_costs_that_line(folder: Path, kind: str):
     """What ``data.on_bad_example: skip`` is told, for each reader of JSON lines; it has raised for line 2."""

@@ -49,6 +49,29 @@ def test_files_of_speakers(tmp_path: Path):
         found_in(tmp_path)
 
 
+def test_a_bad_file_of_a_speaker_costs_its_recordings(tmp_path: Path):
+    for speaker in ("s1", "s2", "s3", "s4"):
+        folder = tmp_path / "Train" / speaker
+        write_audio(folder / f"{speaker}.wav")
+        files: list[dict[str, Any]] = [{"Filename": f"{speaker}.wav", "Prompt": {"Transcript": f"by {speaker}"}}]
+        files += [{"Filename": "gone.wav", "Prompt": None}] * (speaker == "s3")
+        (folder / f"{speaker}.json").write_bytes(
+            json.dumps({"Files": files}).encode("utf-16" if speaker == "s4" else "utf-8")
+        )
+    (tmp_path / "Train" / "s2" / "s2.json").write_text('{"Files": [')
+    (tmp_path / "Train" / "s2" / "other.json").write_text("[1]")
+    corpus = AudioCorpus(DatasetConfig(name="sap", type="splits", corpus_dir=str(tmp_path)), AudioConfig())
+    found = list(corpus.reader.read("train"))
+    assert [one.cut.supervisions[0].text for one in found if one.cut is not None] == ["by s1", "by s3", "by s4"]
+    problems = [str(one.problem) for one in found if one.problem is not None]
+    assert [problem.partition(": ")[0].rpartition("/")[2] for problem in problems] == [
+        "other.json",
+        "s2.json",
+        "s3.json, file 2",
+    ]
+    assert "expected Filename and Prompt: Transcript" in problems[2]
+
+
 def test_texts_next_to_audio_and_manifests(tmp_path: Path):
     for name in ("ALS/a", "ALS/b", "Stroke/a"):
         write_audio(tmp_path / "train" / f"{name}.flac")

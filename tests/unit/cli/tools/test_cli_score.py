@@ -146,6 +146,28 @@ def test_speech_is_scored_with_its_texts(vaak, speech):
     assert set(found["protocol"]) == {"speech", "recogniser"}
 
 
+@pytest.mark.parametrize(
+    "content",
+    [
+        'a|x|"so it is\nb|y|and"\n',
+        "a|so it is\nb|x|and\n",
+        'name,text\nb,and\na,"so it is"\n',
+        "Text;File\nso it is;a\nand;b\n",
+        'a;"so it is"\nb;and\n',
+        "text\tid\nso it is\ta\nand\tb\n",
+        '{"id": "a", "text": "so it is"}\n{"id": "b", "text": "and"}\n',
+    ],
+)
+@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16"])
+def test_texts_are_of_any_table(tmp_path: Path, content: str, encoding: str):
+    from vaak.tasks.tts.speech_scores import _read_texts
+
+    path = tmp_path / ("a.jsonl" if content[0] == "{" else "a.csv")
+    path.write_bytes(content.encode(encoding))
+    found = {name: text.strip('"') for name, text in _read_texts(path).items()}
+    assert found == {"a": "so it is", "b": "and"}
+
+
 def test_speech_is_scored_without_texts(vaak, speech, caplog):
     ref, hyp = map(str, speech)
     soundfile.write(Path(hyp) / "c.wav", np.zeros(1000), 16_000)
@@ -170,8 +192,10 @@ def test_speech_is_scored_without_texts(vaak, speech, caplog):
     [
         (("nowhere", "ref"), "nowhere is not a folder with audio files"),
         (("ref", "other"), "rename it"),
-        (("ref", "hyp", "--texts", "none.csv"), "none.csv can't be read"),
+        (("ref", "hyp", "--texts", "none.csv"), "none.csv: can't be read: No such file"),
         (("ref", "hyp", "--texts", "few.csv"), "few.csv has no text of a; add a line a|TEXT"),
+        (("ref", "hyp", "--texts", "twice.csv"), "twice.csv:3: there are two texts of a"),
+        (("ref", "hyp", "--texts", "list.txt"), "list.txt:1: expected a name and its text, such as NAME|TEXT"),
     ],
 )
 def test_speech_that_cant_be_scored(vaak, speech, monkeypatch, arguments, said):
@@ -179,6 +203,8 @@ def test_speech_that_cant_be_scored(vaak, speech, monkeypatch, arguments, said):
     Path("other").mkdir()
     soundfile.write("other/z.wav", np.zeros(1000), 16_000)
     Path("few.csv").write_text("b|Ruth hoped it would stop.\n")
+    Path("twice.csv").write_text("a|one\nb|two\na|three\n")
+    Path("list.txt").write_text("a\nb\n")
     code, out, errors = vaak("score", "speech", *arguments)
     assert (code, out) == (2, "")
     assert said in errors

@@ -53,6 +53,17 @@ doc_to_target: "{{ends[0]}}"
 generation_kwargs: {until: ["।", "\\n"], max_gen_toks: 12, do_sample: false}
 metric_list: [{metric: exact_match}]
 """
+PAIRS = """\
+task: pairs
+dataset_path: json
+dataset_kwargs: {data_files: {test: FOLDER/pairs.jsonl}}
+test_split: test
+output_type: multiple_choice
+doc_to_text: ""
+doc_to_target: 0
+doc_to_choice: "{{[sentence_good, sentence_bad]}}"
+metric_list: [{metric: acc}]
+"""
 
 
 def write_lines(path: Path, rows: list[dict[str, Any]]) -> None:
@@ -150,6 +161,50 @@ def test_tasks_of_the_harness_with_data_from_a_file(made: Path, vaak: Vaak, tmp_
             code, _, errors = vaak("lm-eval", made / "run", "--tasks", name)
         assert code == 2
         assert said_of in errors.splitlines()[-1]
+
+
+def test_data_in_tables_are_read_as_everywhere(made: Path, vaak: Vaak, tmp_path: Path) -> None:
+    """Quotation marks that are text, semicolons and UTF-16: Hugging Face's reader of CSV fails, or loses rows."""
+    pairs = [json.loads(line) for line in (made / "pairs.jsonl").read_text().splitlines()][:8]
+    pairs[2]["sentence_good"], pairs[5]["sentence_good"] = (
+        f'"{pairs[2]["sentence_good"]}',
+        f'"{pairs[5]["sentence_good"]}',
+    )
+    write_lines(tmp_path / "pairs.jsonl", pairs)
+    rows = [("sentence_good", "sentence_bad"), *(tuple(one.values()) for one in pairs)]
+    (tmp_path / "pairs.tsv").write_text("".join("\t".join(row) + "\n" for row in rows))
+    (tmp_path / "pairs.csv").write_bytes("".join(";".join(row) + "\n" for row in rows).encode("utf-16"))
+    found = []
+    for name in ("pairs.jsonl", "pairs.tsv", "pairs.csv"):
+        (tmp_path / "pairs.yaml").write_text(PAIRS)
+        data = f"pairs={tmp_path / name}"
+        code, said, errors = vaak(
+            "lm-eval", made / "run", "--include-path", tmp_path, "--tasks", "pairs", "--data", data, "--json"
+        )
+        assert code == 0, errors
+        found.append(json.loads(said))
+    assert found[0] == found[1] == found[2]
+    assert found[0]["protocol"]["samples"] == {"pairs": 8}
+    (tmp_path / "pairs.tsv").write_text("sentence_good\tsentence_bad\na\tb\nc\n")
+    code, _, errors = vaak(
+        "lm-eval", made / "run", "--include-path", tmp_path, "--tasks", "pairs", "--data", data.replace("csv", "tsv")
+    )
+    assert code == 2
+    assert "pairs.tsv:3: 1 columns, but the first row has 2" in errors
+
+
+def test_columns_of_numbers_are_numbers(tmp_path: Path) -> None:
+    from vaak.tasks.lm.evaluation_harness import _read_rows
+
+    path = tmp_path / "a.csv"
+    path.write_text("text;label;share;is;code\nNA;0;0.5;true;007\nnull;1;2;False;1\n3;;;;2\n")
+    assert list(_read_rows(path)) == [
+        {"text": "NA", "label": 0, "share": 0.5, "is": True, "code": "007"},
+        {"text": "null", "label": 1, "share": 2.0, "is": False, "code": "1"},
+        {"text": "3", "label": None, "share": None, "is": None, "code": "2"},
+    ]
+    (tmp_path / "a.txt").write_text("a\u2028b\r\nc\n", encoding="utf-16")
+    assert list(_read_rows(tmp_path / "a.txt")) == [{"text": "a\u2028b"}, {"text": "c"}]
 
 
 def test_log_probabilities_are_sums_over_tokens_whatever_the_batch(made: Path) -> None:
