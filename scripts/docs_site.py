@@ -111,7 +111,12 @@ def shown_output(output: dict[str, Any]) -> str:
 
 
 def on_config(config: MkDocsConfig) -> None:
-    """Add the API reference to the navigation: the public names, and a section for each package of ``vaak``."""
+    """Name the version at the foot of each page, and add the API reference to the navigation.
+
+    The reference has the public names, and a section for each package of ``vaak``.
+    """
+    (version,) = re.findall(r'^__version__ = "(.+)"', (SOURCE / "vaak/__init__.py").read_text(encoding="utf-8"), re.M)
+    config.copyright = f"Vaak {version}"
     sections: dict[str, list[Any]] = {}
     for package in packages():
         parts = package.split(".")

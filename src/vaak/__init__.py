@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from vaak.library.trained_run import TrainedRun, open
     from vaak.tasks.base import Task
 
-__version__ = "0.1.0"
+__version__ = "1.0.0"
 
 __all__ = [
     "Batch",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import zipfile
@@ -13,8 +14,10 @@ from pathlib import Path
 
 import pytest
 from packaging.requirements import Requirement
+from ruamel.yaml import YAML
 
 import licences
+import release
 import vaak
 from required import PROJECT, link_required
 from vaak.config.yaml.text import read_yaml
@@ -32,6 +35,91 @@ def test_the_citation_is_of_this_version_and_licence():
     assert (cited["version"], cited["license"]) == (vaak.__version__, PROJECT["license"])
 
 
+def test_a_tag_is_released_where_version_citation_and_changelog_agree(tmp_path: Path):
+    for name in ("src/vaak/__init__.py", "CITATION.cff", "CHANGELOG.md"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        text = (ROOT / name).read_text(encoding="utf-8").replace(vaak.__version__, "1.2.3")
+        (tmp_path / name).write_text(text.replace("- not tagged yet", "- 2027-01-02"), encoding="utf-8")
+    assert release.find_disagreements("v1.2.3", tmp_path) == []
+    assert len(release.find_disagreements("v1.2.4", tmp_path)) == 4  # each of the three files, and the day of a heading
+    assert [line[:5] for line in release.find_disagreements("1.2.3", tmp_path)] == ["1.2.3"]
+    (tmp_path / "CITATION.cff").write_text("version: 1.2.2\n")
+    assert [line[:12] for line in release.find_disagreements("v1.2.3", tmp_path)] == ["CITATION.cff"]
+
+
+def canonical(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def read_pins(path: Path) -> dict[str, str]:
+    """The version of each package that a file of requirements names."""
+    found = re.findall(r"^([\w.-]+)==([^\s;\\]+)", path.read_text(encoding="utf-8"), re.MULTILINE)
+    return {canonical(name): version for name, version in found}
+
+
+def test_hashes_are_of_the_versions_of_constraints_and_of_all_that_is_required():
+    """Written by ``python scripts/release.py hashes``."""
+    hashed, pinned = read_pins(release.HASHED), read_pins(ROOT / "constraints.txt")
+    assert {name: version for name, version in hashed.items() if pinned.get(name) != version} == {}
+    blocks = re.split(r"\n(?=\w)", release.HASHED.read_text(encoding="utf-8"))[1:]
+    assert len(blocks) == len(hashed)
+    assert all(re.fullmatch(r"\S+( ;.*?)?( \\\n    --hash=sha256:[0-9a-f]{64})+\n?", block) for block in blocks)
+    wanted = [*PROJECT["dependencies"]]
+    wanted += [
+        line for extra in extras_of(ROOT / "requirements.txt") for line in PROJECT["optional-dependencies"][extra]
+    ]
+    used = [
+        one for one in map(Requirement, wanted) if one.marker is None or one.marker.evaluate({"sys_platform": "linux"})
+    ]
+    assert {canonical(one.name) for one in used} - {*hashed} == {"torch"}
+
+
+def extras_of(path: Path) -> list[str]:
+    """The extras with which a file installs this folder."""
+    (listed,) = re.findall(r"\.\[([\w,-]+)\]", path.read_text(encoding="utf-8"))
+    return listed.split(",")
+
+
+def test_an_image_and_a_conda_environment_install_what_the_requirements_do():
+    assert {*extras_of(ROOT / "Dockerfile")} == {*extras_of(ROOT / "requirements.txt")} <= {*EXTRAS}
+    torch = read_pins(ROOT / "requirements.txt")["torch"]
+    assert f"ARG TORCH={torch}\n" in (ROOT / "Dockerfile").read_text()
+    assert f"TORCH := torch=={torch}\n" in (ROOT / "Makefile").read_text()
+    wanted = to_plain(read_yaml(ROOT / "environment.yml"))["dependencies"]
+    assert wanted == ["python=3.11", "pip", {"pip": ["-r requirements.txt"]}]
+
+
+def read_dockerfile() -> list[list[str]]:
+    """The instructions of the Dockerfile, each as its words."""
+    lines = (ROOT / "Dockerfile").read_text(encoding="utf-8").splitlines()
+    return [line.split() for line in lines if line and not line.startswith("#")]
+
+
+def test_each_instruction_of_the_image_has_what_it_names():
+    kinds = {"FROM", "ARG", "RUN", "WORKDIR", "COPY", "ENTRYPOINT", "CMD"}
+    kept = {line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")}
+    for kind, *words in read_dockerfile():
+        assert kind in kinds
+        assert kind != "RUN" or words[:3] == ["pip", "install", "--no-cache-dir"], words
+        for name in words[:-1] if kind == "COPY" else ():
+            assert (ROOT / name).exists(), name
+            assert name in kept, f"{name} is kept from the image by .dockerignore"
+    assert ["ENTRYPOINT", '["vaak"]'] in read_dockerfile()
+    assert PROJECT["scripts"].keys() == {"vaak"}
+
+
+def test_workflows_run_what_is_here():
+    known = r"\.ci/run|python scripts/release\.py check .+|pip install build && python -m build"
+    for path in (ROOT / ".github/workflows").glob("*.yml"):
+        jobs = YAML(typ="safe").load(path)["jobs"]
+        commands = [step["run"] for job in jobs.values() for step in job["steps"] if "run" in step]
+        assert ".ci/run" in commands, path.name
+        assert [command for command in commands if not re.fullmatch(known, command)] == []
+        assert all("timeout-minutes" in job or "needs" in job for job in jobs.values())
+    run = (ROOT / ".ci/run").read_text()
+    assert re.findall(r"^make (\w+)$", run, re.MULTILINE) == ["setup", "lint", "docs", "test"]
+
+
 def test_each_requirement_has_its_licence_as_the_package_states_it():
     rows = licences.rows_of(licences.PAGE.read_text(encoding="utf-8"))
     assert {name: ", ".join(extras) for name, extras in licences.requirements().items()} == {
@@ -45,9 +133,13 @@ def test_each_requirement_has_its_licence_as_the_package_states_it():
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The wheel of this checkout. Its backend comes from pip's index."""
-    folder = tmp_path_factory.mktemp("wheel")
-    command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "-w", str(folder), str(ROOT)]
+    """The wheel of this checkout."""
+    return build_wheel(ROOT, tmp_path_factory.mktemp("wheel"))
+
+
+def build_wheel(source: Path, folder: Path) -> Path:
+    """Build the wheel of a source tree in a folder. Its backend comes from pip's index; skips where that is missing."""
+    command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "-w", str(folder), str(source)]
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode and re.search(
         "No matching distribution|Connection|Temporary failure|No module named pip", done.stderr
@@ -104,3 +196,73 @@ def test_an_installed_wheel_trains_with_each_extra_alone(extra: str | None, whee
     if extra in TASKS_OF_EXTRAS:
         done = run(program, "train", f"{TASKS_OF_EXTRAS[extra]}", "--try")
         assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.slow
+def test_a_wheel_that_pip_installs_brings_the_command_and_trains(wheel: Path, tmp_path: Path):
+    """In a new environment that has pip's own files and, by a path file, the packages that are installed here."""
+    environment, home = tmp_path / "venv", tmp_path / "home"
+    subprocess.run([sys.executable, "-m", "venv", environment], check=True)
+    (site,) = environment.glob("lib/python*/site-packages")
+    assert not link_required(site)
+    install = [environment / "bin/pip", "install", "--quiet", "--no-deps", "--no-index", wheel]
+    subprocess.run(install, check=True, capture_output=True)
+    home.mkdir()
+    clean = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "COV", "VAAK"))}
+    clean |= {
+        "HOME": str(home),
+        "PATH": f"{environment / 'bin'}{os.pathsep}{os.environ['PATH']}",
+        "OMP_NUM_THREADS": "1",
+    }
+
+    def run(line: str) -> str:
+        done = subprocess.run(line.split(), cwd=tmp_path, capture_output=True, text=True, env=clean)
+        assert done.returncode == 0, done.stderr
+        return done.stdout + done.stderr
+
+    assert run("vaak --version") == f"vaak {vaak.__version__}\n"
+    train = "vaak train quickstart training.max_steps=2 training.scheduler.warmup_steps=0 training.device=cpu"
+    assert str(site) in run(f"{train} data.corpus.num_sentences=300 data.tokenizer.vocab_size=600")
+    assert "perplexity" in run("vaak eval runs/quickstart --split test")
+
+
+@pytest.mark.slow
+def test_the_image_has_all_that_its_wheel_is_built_from(wheel: Path, tmp_path: Path):
+    source = tmp_path / "src"
+    source.mkdir()
+    for kind, *words in read_dockerfile():
+        for name in words[:-1] if kind == "COPY" else ():
+            if (ROOT / name).is_dir():
+                shutil.copytree(ROOT / name, source / name, ignore=shutil.ignore_patterns("__pycache__"))
+            else:
+                shutil.copy(ROOT / name, source)
+    made = build_wheel(source, tmp_path)
+    assert zipfile.ZipFile(made).namelist() == zipfile.ZipFile(wheel).namelist()
+
+
+@pytest.mark.slow
+def test_what_a_conda_environment_installs_by_pip_can_be_resolved(tmp_path: Path):
+    """pip finds a version of every requirement; nothing is installed."""
+    subprocess.run([sys.executable, "-m", "venv", tmp_path / "venv"], check=True)
+    report = tmp_path / "report.json"
+    command = [
+        tmp_path / "venv/bin/pip",
+        "install",
+        "--quiet",
+        "--dry-run",
+        "--report",
+        report,
+        "-r",
+        "requirements.txt",
+    ]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    if done.returncode and re.search("Connection|Temporary failure", done.stderr):
+        pytest.skip(f"needs pip's index: {done.stderr.splitlines()[-1]}")
+    assert done.returncode == 0, done.stderr
+    found = {
+        canonical(one["metadata"]["name"]): one["metadata"]["version"]
+        for one in json.loads(report.read_text())["install"]
+    }
+    pinned = {**read_pins(ROOT / "constraints.txt"), **read_pins(ROOT / "requirements.txt")}
+    of_torch = {name for name in found if re.match(r"triton$|cuda-|nvidia-", name)}
+    assert {name for name, version in found.items() if pinned.get(name) != version} == {"vaak", *of_torch}
