@@ -205,7 +205,7 @@ def test_a_wheel_that_pip_installs_brings_the_command_and_trains(wheel: Path, tm
     subprocess.run([sys.executable, "-m", "venv", environment], check=True)
     (site,) = environment.glob("lib/python*/site-packages")
     assert not link_required(site)
-    install = [environment / "bin/pip", "install", "--quiet", "--no-deps", "--no-index", wheel]
+    install = [str(environment / "bin/pip"), "install", "--quiet", "--no-deps", "--no-index", str(wheel)]
     subprocess.run(install, check=True, capture_output=True)
     home.mkdir()
     clean = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "COV", "VAAK"))}
@@ -245,17 +245,8 @@ def test_what_a_conda_environment_installs_by_pip_can_be_resolved(tmp_path: Path
     """pip finds a version of every requirement; nothing is installed."""
     subprocess.run([sys.executable, "-m", "venv", tmp_path / "venv"], check=True)
     report = tmp_path / "report.json"
-    command = [
-        tmp_path / "venv/bin/pip",
-        "install",
-        "--quiet",
-        "--dry-run",
-        "--report",
-        report,
-        "-r",
-        "requirements.txt",
-    ]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    command = [str(tmp_path / "venv/bin/pip"), "install", "--quiet", "--dry-run", "--report", str(report)]
+    done = subprocess.run([*command, "-r", "requirements.txt"], cwd=ROOT, capture_output=True, text=True)
     if done.returncode and re.search("Connection|Temporary failure", done.stderr):
         pytest.skip(f"needs pip's index: {done.stderr.splitlines()[-1]}")
     assert done.returncode == 0, done.stderr
