@@ -110,7 +110,7 @@ def test_processes_that_are_killed_or_stopped_end_with_the_same_bits(
     at_step(launcher, run, 9)
     launcher.send_signal(signal.SIGINT)
     output, errors = launcher.communicate(timeout=60)
-    assert launcher.returncode == 0, errors
+    assert launcher.returncode == 130, errors
     assert "stopped at step" in output
     assert errors.count("interrupted: stopping") == 1
     launcher = started(tiny, run)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -19,6 +19,9 @@ from vaak.cli.arguments import (
 )
 from vaak.core.errors import UserError
 from vaak.core.launching import run_processes, train_command
+
+if TYPE_CHECKING:
+    from vaak.runs.start import Outcome
 
 JsonLines = Annotated[
     bool, typer.Option("--json", help="Print everything as JSON lines, like training.logging.json_lines=true.")
@@ -121,7 +124,9 @@ def run_training(files: list[str], overrides: list[str], trust_code: bool = Fals
     from vaak.runs.trial import try_run
 
     if short:
-        print_trial(try_run(loaded), loaded.experiment.training.logging.json_lines)
+        outcome = try_run(loaded)
+        print_trial(outcome, loaded.experiment.training.logging.json_lines)
+        _end_as_interrupted(outcome)
         return
     from vaak.report.page import records_of, report_of_trained
 
@@ -136,3 +141,14 @@ def run_training(files: list[str], overrides: list[str], trust_code: bool = Fals
     if outcome.is_main:
         report = report_of_trained(outcome.directory)
         print_outcome(outcome, loaded.experiment.training.logging.json_lines, report)
+        _end_as_interrupted(outcome)
+
+
+def _end_as_interrupted(outcome: Outcome) -> None:
+    """Raise KeyboardInterrupt, which ends the command with 130, where Ctrl-C stopped training: ``train && eval`` ends.
+
+    Only rank 0 does so, when all is written: launchers kill the other ranks once one has failed. A scheduler's signal
+    (SIGTERM, SIGUSR1, …) asked for this end, so the code stays 0: another one would count as a failure of the job.
+    """
+    if outcome.reason == "SIGINT":
+        raise KeyboardInterrupt

@@ -26,7 +26,7 @@ from vaak.core.task import Task
 from vaak.library.config import Layer, as_layers
 from vaak.library.trained_run import TrainedRun, open, with_metrics
 from vaak.runs.folder.directory import holds_a_run
-from vaak.runs.folder.user_code import demand_trust
+from vaak.runs.folder.user_code import adopt_copies, demand_trust, imported_files
 from vaak.runs.start import train
 from vaak.tasks.base import Metric
 
@@ -66,6 +66,8 @@ def fit(
     run brings is executed only with ``trust_code``. Raises UserError for every mistake in what is given.
 
     ``callbacks`` are told what happens in training.
+
+    Ctrl-C saves the run and raises KeyboardInterrupt, so that a program doesn't go on with a model that isn't trained.
     """
     join_slurm_step()
     if importing := files_being_imported():
@@ -88,7 +90,12 @@ def fit(
     if metrics:
         made = task_class(experiment.reference)(experiment, experiment.run_dir, loaded.folder)
         chosen = with_metrics(made, metrics)
-    train(loaded, tuple(callbacks), chosen)
+    imported = imported_files()
+    outcome = train(loaded, tuple(callbacks), chosen)
+    if outcome.reason == "SIGINT":
+        raise KeyboardInterrupt
+    # The run's copy of a script would train again, as it is imported: the modules that are here stand for their copies.
+    adopt_copies(experiment.run_dir, imported)
     return open(experiment.run_dir, device=experiment.training.device, metrics=metrics, trust_code=True)
 
 

@@ -1,6 +1,9 @@
 """One call trains a task into a run directory that every command opens."""
 
 import json
+import signal
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any, cast
 
@@ -200,6 +203,42 @@ def test_a_file_that_trains_as_it_is_imported_says_so(vowels, vaak_command):
     code, _, said = vaak_command("train", "run.yml")
     assert code == 2
     assert "script.py trains as it is imported: put this under if __name__ == '__main__':" in said
+
+
+SCRIPT = """
+import pathlib
+pathlib.Path("executions").open("a").write("once\\n")
+quick = {"batch_size": 8, "device": "cpu", "logging": {"tensorboard": False}}
+run = vaak.fit(vowels, "runs/script", max_steps=2, performance={"num_workers": 1}, **quick)
+pathlib.Path(__file__).open("a").write("\\n# edited while it trains\\n")
+run = vaak.fit(vowels, "runs/script", max_steps=4, resume=True, **quick)
+again = vaak.open("runs/script", device="cpu", trust_code=True)
+print(run.predict("queue").lower(), run.evaluate() == again.evaluate())
+"""
+
+
+def test_a_plain_script_trains_once_and_has_its_run(vowels):
+    """Without ``if __name__ == "__main__"``: the run's copy of the script isn't executed."""
+    Path("script.py").write_text(Path(vowels.__file__).read_text() + SCRIPT)
+    done = subprocess.run([sys.executable, "script.py"], capture_output=True, text=True, check=False, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1] == "queue True"
+    assert Path("executions").read_text() == "once\n"
+    assert {file.name for file in Path("runs/script/code").glob("*.py")} == {"script.py", "script_2.py"}
+
+
+def test_ctrl_c_saves_the_run_and_ends_the_program(vowels):
+    class Interrupted(vaak.Callback):
+        def on_step_end(self, trainer, report):
+            if report.step == 2:
+                signal.raise_signal(signal.SIGINT)
+
+    with pytest.raises(KeyboardInterrupt):
+        vaak.fit(vowels.vowels, "runs/own", callbacks=[Interrupted()], **QUICK)
+    assert vaak.open("runs/own", trust_code=True).checkpoint.name == "step-00000002"
+    vaak.fit(vowels.vowels, "runs/own", resume=True, **QUICK)
+    vaak.fit(vowels.vowels, "runs/whole", **QUICK)
+    assert same_weights(last("runs/own"), last("runs/whole"))
 
 
 def test_a_loss_is_given_as_an_optimizer_is(tmp_path: Path):

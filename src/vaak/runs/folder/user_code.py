@@ -8,11 +8,12 @@ Training does; and what executes code that isn't the user's own (vaak.config.yam
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
-from vaak.config.components import source_file
+from vaak.config.components import adopt_module, module_of, source_file, users_files
 from vaak.config.experiment import Experiment
 from vaak.config.load import Loaded
 from vaak.config.resolved import resolved_values
@@ -115,6 +116,22 @@ def _copy(file: Path, folder: Path, hashes: dict[str, str]) -> str:
         files.write_bytes(folder / name, file.read_bytes())
         hashes[name] = wanted
     return name
+
+
+def imported_files() -> dict[str, ModuleType]:
+    """Return the modules that this program has imported from users' files, by the hashes of these files."""
+    return {files.sha256_of(file): module_of(file) for file in users_files()}
+
+
+def adopt_copies(directory: Path, imported: Mapping[str, ModuleType]) -> None:
+    """Have a run's copies of users' files mean the modules that this program has, and not be executed again.
+
+    ``imported`` is what ``imported_files`` returned before the run copied them: a file may have changed since.
+    """
+    made = directory / CODE / HASHES
+    for name, sha256 in files.read_json(made).items() if made.exists() else ():
+        if sha256 in imported:
+            adopt_module(imported[sha256], directory / CODE / name)
 
 
 def _type_at(experiment: Experiment[Any, Any], key: str) -> str:
