@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,27 +14,25 @@ from vaak.core.errors import UserError
 from vaak.core.storage.files import scratch_folder
 
 if TYPE_CHECKING:
+    from vaak.config.tasks import ExportFormat
     from vaak.runs.open_run import OpenedRun
 
 
-class Format(StrEnum):
-    """The available formats."""
+def _known_formats() -> list[str]:
+    """Return the formats of all tasks, for completion."""
+    from vaak.config.tasks import TASKS
 
-    hf = "hf"
-    onnx = "onnx"
-    peft = "peft"
-    mixture = "mixture"
-    ct2 = "ct2"
-    gguf = "gguf"
-    sherpa_onnx = "sherpa-onnx"
+    return sorted({name for spec in TASKS.values() for name in spec.exports})
 
 
 ChosenFormat = Annotated[
-    Format,
+    str,
     typer.Option(
+        metavar="FORMAT",
         help="hf: for transformers; onnx: for onnxruntime; peft: low-rank adapters alone; mixture: "
         "all experts with their gate; ct2: for CTranslate2 and faster-whisper; "
-        "gguf: for llama.cpp; sherpa-onnx: for sherpa-onnx."
+        "gguf: for llama.cpp; sherpa-onnx: for sherpa-onnx; or a format of your own task.",
+        autocompletion=_known_formats,
     ),
 ]
 Quantization = Annotated[
@@ -55,7 +52,7 @@ Languages = Annotated[
 
 def export(
     run: Annotated[Path, typer.Argument(help="A run (its best checkpoint) or a checkpoint.")],
-    format: ChosenFormat = Format.hf,
+    format: ChosenFormat = "hf",
     output: Annotated[Path | None, typer.Option(help="The folder to write; default: RUN/export/FORMAT.")] = None,
     quantization: Quantization = None,
     expert: Annotated[int | None, typer.Option(help="Of a mixture of experts, the one to write, from 0.")] = None,
@@ -86,27 +83,30 @@ def export(
     Example: vaak export runs/quickstart --format hf --output quickstart-hf
     """
     from vaak.runs.open_run import open_run
+    from vaak.runs.use import available_formats, declared_formats
 
-    if quantization is not None:
-        _demand_quantization(format, quantization)
     opened = open_run(run, device="cpu", weights=weights, trust_code=trust_code)
-    _demand_format(opened, format)
+    declared = _demand_format(opened, format, quantization)
     if expert is not None and getattr(opened.experiment.model, "experts", None) is None:
         raise UserError("--expert: this model is not a mixture of experts; leave it out")
     if expert is None and expert_weight is not None:
         raise UserError("--expert-weight is of one expert: give --expert, too, or leave it out")
-    if expert is not None and format in (Format.onnx, Format.mixture, Format.sherpa_onnx):
-        raise UserError(f"--expert: --format {format.value} writes the whole mixture; leave it out, or use hf or peft")
     chosen: dict[str, Any] = {}
     if expert is not None:
+        if "expert" not in declared.options:
+            formats = declared_formats(opened.task)
+            writing = [name for name in available_formats(opened.task) if "expert" in formats[name].options]
+            instead = f"leave it out, or use {' or '.join(writing)}" if writing else "leave it out"
+            raise UserError(f"--expert: --format {format} writes the whole mixture; {instead}")
         known = opened.task.expert_weight(expert, opened.checkpoint) if expert_weight is None else expert_weight
         chosen = {"expert": expert, "weight": known}
-    of_voices = {name: one for name, one in (("vocoder", vocoder), ("words", words)) if one is not None}
-    if of_voices and (format, opened.experiment.task) != (Format.sherpa_onnx, "tts"):
-        raise UserError(f"--{next(iter(of_voices))} is of --format sherpa-onnx and a run of task tts; leave it out")
-    folder = output or opened.directory / "export" / format.value
+    further = {name: one for name, one in (("vocoder", vocoder), ("words", words)) if one is not None}
+    for name in further:
+        if name not in declared.options:
+            raise UserError(f"--{name} is of --format sherpa-onnx and a run of task tts; leave it out")
+    folder = output or opened.directory / "export" / format
     typed = {} if quantization is None else {"quantization": quantization}
-    _write(opened, format, folder, {**chosen, **typed, **of_voices}, (license, data_license, language), folder.name)
+    _write(opened, format, folder, {**chosen, **typed, **further}, (license, data_license, language), folder.name)
     if as_json:
         print(json.dumps({"folder": str(folder), **chosen, **typed}))
     else:
@@ -117,7 +117,7 @@ def export(
 def publish(
     run: Annotated[Path, typer.Argument(help="A run (its best checkpoint), a checkpoint, or a folder of vaak export.")],
     name: Annotated[str, typer.Argument(help="The repository on the Hugging Face Hub: NAME or OWNER/NAME.")],
-    format: ChosenFormat = Format.hf,
+    format: ChosenFormat = "hf",
     quantization: Quantization = None,
     license: License = None,
     data_license: DataLicenses = None,
@@ -143,10 +143,8 @@ def publish(
         if not is_exported:
             from vaak.runs.open_run import open_run
 
-            if quantization is not None:
-                _demand_quantization(format, quantization)
             opened = open_run(run, device="cpu", weights=weights, trust_code=trust_code)
-            _demand_format(opened, format)
+            _demand_format(opened, format, quantization)
             typed = {} if quantization is None else {"quantization": quantization}
             _write(opened, format, folder, typed, (license, data_license, language), name)
         files = hub.files_of(folder)
@@ -165,21 +163,20 @@ def publish(
         print(f"sent to {url}" if yes else "Nothing was sent; --yes sends it.")
 
 
-def _demand_quantization(format: Format, quantization: str) -> None:
-    from vaak.tasks.base import demand_quantization
+def _demand_format(opened: OpenedRun, format: str, quantization: str | None) -> ExportFormat:
+    """Return a format of the run's task. Raises UserError where it can't be written, or not with such weights."""
+    from vaak.runs.use import declared_formats, demand_format, demand_quantization
 
-    demand_quantization(format.value, quantization)
-
-
-def _demand_format(opened: OpenedRun, format: Format) -> None:
-    from vaak.tasks.base import demand_format
-
-    demand_format(opened.task, format.value)
+    demand_format(opened.task, format)
+    declared = declared_formats(opened.task)[format]
+    if quantization is not None:
+        demand_quantization(format, declared, quantization)
+    return declared
 
 
 def _write(
     opened: OpenedRun,
-    format: Format,
+    format: str,
     folder: Path,
     options: Mapping[str, Any],
     said: tuple[str | None, list[str] | None, list[str] | None],
@@ -191,18 +188,18 @@ def _write(
     """
     from vaak.core.storage.files import whole_folder
     from vaak.nn.lora import merged
-    from vaak.tasks.base import writer_of
+    from vaak.runs.use import declared_formats, find_writer
 
     with whole_folder(folder, named=True) as made:  # writers name it in what they write
-        model = opened.model if format in (Format.peft, Format.mixture) else merged(opened.model)
-        getattr(opened.task, writer_of(format.value))(model, made, **options)
+        is_unmerged = declared_formats(opened.task)[format].is_unmerged
+        find_writer(opened.task, format)(opened.model if is_unmerged else merged(opened.model), made, **options)
         if not (made / "README.md").exists():  # an adapter's says how it is loaded
             _write_card(opened, format, made, (options.get("quantization"), *said), name)
 
 
 def _write_card(
     opened: OpenedRun,
-    format: Format,
+    format: str,
     folder: Path,
     said: tuple[str | None, str | None, list[str] | None, list[str] | None],
     name: str,
@@ -214,7 +211,7 @@ def _write_card(
 
     quantization, license, data_licenses, languages = said
     facts = AboutExport(
-        format.value,
+        format,
         step_of(opened.checkpoint),
         name,
         sorted(path.name for path in folder.iterdir()),
@@ -222,5 +219,6 @@ def _write_card(
         tuple(data_licenses or ()),
         tuple(languages or ()),
         quantization,
+        opened.experiment.spec,
     )
     write_text(folder / "README.md", model_card(opened.directory, facts))

@@ -50,17 +50,6 @@ def print_or_write(lines: Iterable[str], output: Path | None, total: int | None 
         raise UserError(f"--output {output} can't be written: {error.strerror or error}") from error
 
 
-NEXT = {
-    "lm": ("eval {run} --split test", 'generate {run} "…"', "export {run} --format hf"),
-    "seq2seq": ("eval {run} --split test", 'translate {run} "…"'),
-    "tts": ("eval {run} --split test", 'speak {run} "…" -o speech.wav'),
-    "vocoder": ("eval {run} --split test", 'speak TTS_RUN "…" --vocoder {run}'),
-    "classification": ("eval {run} --split test", 'classify {run} "…"'),
-    "asr": ("eval {run} --split test", "transcribe {run} RECORDINGS"),
-    "diarization": ("tune {run}", "eval {run} --split test", "diarize {run} RECORDINGS --output rttm"),
-}
-"""Commands to try on a finished run, by its task."""
-OF_TEST = " --split test"
 EARLY = "early stopping"
 """How the reason of a run that ended as planned begins."""
 
@@ -119,15 +108,10 @@ def _print_samples(outcome: Outcome) -> None:
 
 def _print_next(outcome: Outcome, how: str) -> None:
     """How long a run took, what may be done with it, and where it is."""
-    run = shlex.quote(str(outcome.directory))
     print(f"time: {time_of(outcome.seconds)}\n\nnext")
-    for command in NEXT.get(outcome.task, ("predict {run}",)):
-        if command.endswith(OF_TEST) and not outcome.has_test:
-            if not outcome.metrics:  # there is no split to evaluate
-                continue
-            command = command.removesuffix(OF_TEST)
-        print(f"  vaak {command.format(run=run)}")
-    print(f"\n{how} step {outcome.step}; the run is in {run}")
+    for command in outcome.commands:
+        print(f"  {command}")
+    print(f"\n{how} step {outcome.step}; the run is in {shlex.quote(str(outcome.directory))}")
 
 
 def print_figures(figures: dict[str, Any]) -> None:

@@ -12,7 +12,7 @@ import copy
 import importlib
 import logging
 import pkgutil
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
@@ -69,8 +69,58 @@ def only_length(experiment: Any) -> Mapping[str, str]:
 
 
 @dataclass(frozen=True)
+class ExportedFolder:
+    """What the Python code that uses an exported model is written from, for its card.
+
+    ``name`` is the folder's, with no character that Python would read otherwise, and ``files`` are those in it.
+    ``options`` are the run's, as plain values; they may be a stranger's. ``languages`` are codes that the user gave.
+    """
+
+    name: str
+    files: Sequence[str]
+    options: Mapping[str, Any]
+    languages: Sequence[str] = ()
+
+    def option(self, key: str) -> Any:
+        """Return the value of an option by its dotted key; None where there is none."""
+        return value_at(self.options, key)
+
+
+@dataclass(frozen=True)
+class ExportFormat:
+    """A format in which a task writes its models, by the method ``export_NAME`` (a hyphen becomes an underscore).
+
+    It is called with the model, the folder, which it makes, and options by their names.
+
+    library
+        The library that reads it, by the Hub's name.
+    code
+        Makes the Python code that uses an exported model, for its card; empty: none is shown.
+    note
+        What a user of the exported model has to know, in Markdown.
+    options
+        Those of ``vaak export`` that the method takes: ``expert``, ``vocoder``, ``words``.
+    quantizations
+        The types that the weights may have, by the format's own names.
+    is_unmerged
+        Whether low-rank adapters are written apart from the weights that they change.
+    """
+
+    library: str
+    code: Callable[[ExportedFolder], str] = lambda exported: ""
+    note: str = ""
+    options: tuple[str, ...] = ()
+    quantizations: tuple[str, ...] = ()
+    is_unmerged: bool = False
+
+
+ANY_COMMANDS = ("eval {run}", "predict {run} INPUT")
+"""How a run of any task is used."""
+
+
+@dataclass(frozen=True)
 class TaskSpec:
-    """The types of a task's sections, its defaults and other names, and its own checks.
+    """All that is known of a task without its class: types of its sections, defaults, checks, and how runs are used.
 
     task
         Where its class is, as ``module:Name``; a task of a user's own may leave it out, since the class holds the spec.
@@ -117,6 +167,15 @@ class TaskSpec:
         gives a value (None: not given) by its dotted key, and the folder of the configuration.
     checks
         Finds options that exclude each other or have no effect, in an experiment of this task.
+    commands
+        The command lines, without ``vaak``, to try on a trained run, in this order; from a function that gives the
+        value of one of its options by dotted key (None: not there). ``{run}`` stands for the run's folder.
+        ``eval {run}`` is of the test split where there is one, and left out where there is nothing to evaluate.
+    exports
+        The formats that its models can be written in, the most useful first. ``Task.refused_exports`` says which of
+        them a run can't have, and why.
+    hub_tag
+        The Hugging Face Hub's name for what its models do (``pipeline_tag``).
     """
 
     task: str | None = None
@@ -145,11 +204,26 @@ class TaskSpec:
     num_parameters: Callable[[Any], int] | None = None
     follows: Callable[[Callable[[str], Any], Path], Mapping[str, tuple[Any, str]]] = lambda get, folder: {}
     checks: Callable[[Any], Iterable[CheckFinding]] = lambda experiment: ()
+    commands: Callable[[Callable[[str], Any]], Iterable[str]] = lambda get: ANY_COMMANDS
+    exports: Mapping[str, ExportFormat] = field(default_factory=dict)
+    hub_tag: str | None = None
 
     @property
     def stand_ins(self) -> SectionShortcuts:
         """Which sections of the model stand for others."""
         return SectionShortcuts(self.shared, self.sides)
+
+
+def value_at(options: Mapping[str, Any], key: str) -> Any:
+    """Return the value at a dotted key of nested plain values; None where there is none.
+
+    >>> value_at({"model": {"d_model": 64}}, "model.d_model"), value_at({"model": 3}, "model.d_model")
+    (64, None)
+    """
+    value: Any = options
+    for name in key.split("."):
+        value = value.get(name) if isinstance(value, Mapping) else None
+    return value
 
 
 def load_name(reference: str) -> Any:
@@ -268,6 +342,15 @@ def _lasting_spec(task: str) -> TaskSpec:
         spec: TaskSpec = load_name(f"{TASKS_PACKAGE}.{task}.spec:SPEC")
         return spec
     return _demand_spec(_find_class(task), task)
+
+
+def spec_by_name(task: object) -> TaskSpec:
+    """Return the spec of a task that has a name here; for any other a spec without facts, so that no code is executed.
+
+    >>> spec_by_name("lm").hub_tag, spec_by_name("./own.py:Task").hub_tag
+    ('text-generation', None)
+    """
+    return TASKS[task] if isinstance(task, str) and task in TASKS else TaskSpec()
 
 
 def _demand_spec(task: Any, name: str) -> TaskSpec:

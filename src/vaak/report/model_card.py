@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from vaak.config.tasks import ExportedFolder, ExportFormat, TaskSpec, spec_by_name
 from vaak.config.yaml.text import read_yaml, yaml_text
 from vaak.config.yaml.tree import to_plain
 from vaak.core.errors import UserError
@@ -24,100 +25,6 @@ from vaak.core.secrets import OWN_PREFIX, is_secret, refer
 from vaak.core.storage.files import read_json
 from vaak.report.tables import markdown_table
 
-PIPELINES = {
-    "lm": "text-generation",
-    "seq2seq": "translation",
-    "classification": "text-classification",
-    "asr": "automatic-speech-recognition",
-    "diarization": "voice-activity-detection",
-    "tts": "text-to-speech",
-    "vocoder": "audio-to-audio",
-}
-"""The name that the Hub has for what a task's models do."""
-LIBRARIES = {
-    "hf": "transformers",
-    "peft": "peft",
-    "onnx": "onnx",
-    "mixture": "transformers",
-    "ct2": "ctranslate2",
-    "gguf": "gguf",
-    "sherpa-onnx": "sherpa-onnx",
-}
-USE = {
-    "hf": 'from transformers import pipeline\n\nmodel = pipeline("{pipeline}", model="{folder}")',
-    "onnx": 'import onnxruntime\n\nsession = onnxruntime.InferenceSession("{folder}/{file}")',
-    "ct2 asr": """\
-from faster_whisper import WhisperModel
-
-model = WhisperModel("{folder}")
-segments, _ = model.transcribe("recording.wav", without_timestamps=True)
-print("".join(segment.text for segment in segments))""",
-    "ct2 lm": """\
-import ctranslate2
-import transformers
-
-model = ctranslate2.Generator("{folder}")
-tokenizer = transformers.AutoTokenizer.from_pretrained("{folder}")
-tokens = tokenizer.convert_ids_to_tokens(tokenizer.encode("Begin with this"))
-(result,) = model.generate_batch([tokens], max_length=20, include_prompt_in_result=False)
-print(tokenizer.decode(result.sequences_ids[0]))""",
-    "gguf": """\
-from llama_cpp import Llama
-
-model = Llama("{folder}/model.gguf")
-print(model("Begin with this", max_tokens=20)["choices"][0]["text"])""",
-    "sherpa-onnx": """\
-import sherpa_onnx
-import soundfile
-
-model = sherpa_onnx.OfflineRecognizer.{maker}
-samples, rate = soundfile.read("recording.wav", dtype="float32")
-stream = model.create_stream()
-stream.accept_waveform(rate, samples)
-model.decode_stream(stream)
-print(stream.result.text)""",
-    "sherpa-onnx tts": """\
-import sherpa_onnx
-import soundfile
-
-voice = sherpa_onnx.OfflineTtsVitsModelConfig(
-    model="{folder}/model.onnx", lexicon="{folder}/lexicon.txt", tokens="{folder}/tokens.txt", noise_scale={temperature}
-)
-model = sherpa_onnx.OfflineTts(sherpa_onnx.OfflineTtsConfig(sherpa_onnx.OfflineTtsModelConfig(vits=voice)))
-how = sherpa_onnx.GenerationConfig()
-how.sid, how.speed, how.silence_scale = 0, 1.0, 1.0
-audio = model.generate("1, 2, 3.", how)
-soundfile.write("speech.wav", audio.samples, audio.sample_rate)""",
-    "ct2 seq2seq": """\
-import ctranslate2
-import transformers
-
-model = ctranslate2.Translator("{folder}")
-tokenizer = transformers.AutoTokenizer.from_pretrained("{folder}")
-tokens = tokenizer.convert_ids_to_tokens(tokenizer.encode("Translate this"))
-(result,) = model.translate_batch([tokens])
-print(tokenizer.decode(tokenizer.convert_tokens_to_ids(result.hypotheses[0])))""",
-}
-"""The code that uses an export, by format, or format and task."""
-NOTES = {
-    "sherpa-onnx tts": """
-It requires sherpa-onnx 2. It speaks the words of `lexicon.txt`, and leaves out others, each with a line on standard \
-error: figures above 100, dates, signs and abbreviations must be in words, as Vaak writes them \
-(`PhonemeProcessor.load("processor.json").normalise(text)`, of `vaak.text.speech.processor`). `vaak export --words \
-FILE` adds words. `sid` is the number of a speaker in `speakers.txt`, if there are several."""
-}
-"""What is to be known of the use of an export, by format and task."""
-OF_SHERPA = {
-    "ctc": """\
-from_zipformer_ctc(
-    "{folder}/model.onnx", "{folder}/tokens.txt", sample_rate={rate}, feature_dim={bins}
-)""",
-    "whisper": """\
-from_whisper(
-    "{folder}/encoder.onnx", "{folder}/decoder.onnx", "{folder}/tokens.txt", language="{language}"
-)""",
-}
-"""How sherpa-onnx opens a recogniser, by its kind."""
 COUNTS = ("documents", "words", "utterances", "examples", "pairs", "texts", "recordings", "speakers", "seconds")
 """The statistics of prepared data that are shown, of those that a task has; seconds as hours."""
 
@@ -127,7 +34,8 @@ class AboutExport:
     """The facts of a card that the run doesn't hold.
 
     ``step`` is that of the exported checkpoint, if its name says it. ``license`` is the model's, and ``data_licenses``
-    are those of its data, each in a user's words. ``languages`` are codes as of ISO 639.
+    are those of its data, each in a user's words. ``languages`` are codes as of ISO 639. ``spec`` is that of the run's
+    task; without it, that of the name which the run's configuration has.
     """
 
     form: str
@@ -138,15 +46,18 @@ class AboutExport:
     data_licenses: Sequence[str] = ()
     languages: Sequence[str] = ()
     quantization: str | None = None
+    spec: TaskSpec | None = None
 
 
 def model_card(run: Path, about: AboutExport) -> str:
     """Return the card of a model that was exported from a ``run``'s folder."""
     options = options_of(run)
     task, name = str(options.get("task", "model")), str(options.get("name") or run.name)
+    spec = about.spec or spec_by_name(task)
+    declared = spec.exports.get(about.form, ExportFormat(about.form))
     head = {
-        "library_name": LIBRARIES.get(about.form, about.form),
-        **({"pipeline_tag": PIPELINES[task]} if task in PIPELINES else {}),
+        "library_name": declared.library,
+        **({"pipeline_tag": spec.hub_tag} if spec.hub_tag else {}),
         **({"license": about.license} if about.license else {}),
         **({"language": list(about.languages)} if about.languages else {}),
         "tags": ["vaak", task],
@@ -154,7 +65,7 @@ def model_card(run: Path, about: AboutExport) -> str:
     environment = json_of(run / "environment.json")
     sections = [
         ("", _opening(task, about, environment)),
-        ("Use", _use(task, about, options)),
+        ("Use", _use(declared, about, options)),
         ("Data", _data(run, options, about)),
         ("Results", _results(run, about.step)),
         ("Training", _training(options, environment)),
@@ -177,29 +88,10 @@ def _opening(task: str, about: AboutExport, environment: Mapping[str, Any]) -> s
     return f"A model of task {plain(task)}, trained by Vaak {version}{step}{weights}. Licence: {license}."
 
 
-def _use(task: str, about: AboutExport, options: Mapping[str, Any]) -> str:
-    use = USE.get(f"{about.form} {task}") or USE.get(about.form)
-    if use is None or task not in PIPELINES:
-        return ""
-    file = next((name for name in about.files if name.endswith(".onnx")), "model.onnx")
-    audio = options.get("global_config")
-    numbers = {} if not isinstance(audio, dict) else {name: one for name, one in audio.items() if isinstance(one, int)}
-    told: dict[str, Any] = {"rate": numbers.get("sampling_rate", 16_000), "bins": numbers.get("num_mel_bins", 80)}
-    data = options.get("data") or {}
-    decoding, speaking = data.get("decoding"), data.get("speaking")
-    temperature = speaking.get("temperature") if isinstance(speaking, dict) else None
-    told["temperature"] = temperature if isinstance(temperature, int | float) else 0.667
-    named = [decoding.get("language") if isinstance(decoding, dict) else None, data.get("language"), *about.languages]
-    told["language"] = next((one for one in named if re.fullmatch("[a-z]{2,3}", str(one))), "en")
-    told["maker"] = OF_SHERPA["whisper" if "encoder.onnx" in about.files else "ctc"].format(
-        folder=_folder(about), **told
-    )
-    code = use.format(pipeline=PIPELINES[task], folder=_folder(about), file=file, **told)
-    return f"```python\n{code}\n```\n{NOTES.get(f'{about.form} {task}', '')}".rstrip()
-
-
-def _folder(about: AboutExport) -> str:
-    return re.sub(r"[^\w./-]", "_", about.folder)
+def _use(declared: ExportFormat, about: AboutExport, options: Mapping[str, Any]) -> str:
+    name = re.sub(r"[^\w./-]", "_", about.folder)
+    code = declared.code(ExportedFolder(name, about.files, options, about.languages))
+    return f"```python\n{code}\n```\n{declared.note}".rstrip() if code else ""
 
 
 def _data(run: Path, options: Mapping[str, Any], about: AboutExport) -> str:

@@ -23,6 +23,7 @@ from typing import Any
 
 import numpy as np
 
+from vaak.config.tasks import spec_by_name
 from vaak.core.errors import UserError
 from vaak.core.figures import is_fraction
 from vaak.core.secrets import hide_arguments
@@ -63,6 +64,7 @@ from vaak.report.run_facts import (
     tables_of_evaluations,
     tables_of_groups,
 )
+from vaak.runs.use import command_lines
 
 log = logging.getLogger("vaak")
 
@@ -70,14 +72,6 @@ MOST_FIGURES, MOST_EVALUATIONS, MOST_REMARKS = 12, 50, 40
 REPORT = "report.html"
 MOST_RECORDED = 30_000_000
 """Bytes of metrics.jsonl that are read, and drawn, in about ten seconds at the end of training."""
-USE = {
-    "lm": 'vaak generate {run} "…"',
-    "seq2seq": 'vaak translate {run} "…"',
-    "classification": 'vaak classify {run} "…"',
-    "asr": "vaak transcribe {run} recording.wav",
-    "diarization": "vaak diarize {run} recording.wav",
-    "tts": 'vaak speak {run} "…" --output speech.wav',
-}
 
 
 def records_of(run: Path) -> tuple[int, int] | None:
@@ -324,9 +318,11 @@ def _use(facts: RunFacts) -> list[Html]:
         parts += [element("p", f"Resume from step {summary.checkpoint:,}:"), code(summary.go_on)]
     parts += [element("p", problem) for problem in summary.damaged]
     if summary.checkpoint is not None:
-        use = USE.get(summary.task, "vaak predict {run} …").format(run=run)
-        commands = [use, f"vaak eval {run} --split test", f"vaak verify {run}", f"vaak export {run} --format hf"]
-        parts += [element("p", "Use:"), code("\n".join(commands))]
+        splits = facts.splits_to_evaluate
+        formats = facts.formats
+        spec = spec_by_name(summary.task)
+        commands = command_lines(spec, facts.options, facts.directory, splits=splits, formats=formats)
+        parts += [element("p", "Use:"), code("\n".join([*commands, f"vaak verify {run}"]))]
     key = re.sub(r"\W+", "-", facts.name).strip("-") or "run"
     there = facts.environment
     note = f"Trained with Vaak {_version(there)}" + (f"; run {summary.id}" if summary.id else "")

@@ -26,6 +26,7 @@ from vaak.engine.metrics_file import read_history
 from vaak.report.model_card import json_of, options_of
 from vaak.runs.folder.directory import SAMPLES
 from vaak.runs.folder.listing import RunSummary, summary_of
+from vaak.runs.use import FORMATS
 
 LARGEST_STEP = 1 << 53
 """Beyond it, JavaScript's numbers aren't whole."""
@@ -84,6 +85,24 @@ class RunFacts:
         """The step and the figures of each evaluation."""
         found = [one for one in self.records if one["kind"] == "evaluation"]
         return [(one["step"], dict(numbers_of(one))) for one in found]
+
+    @property
+    def splits_to_evaluate(self) -> list[str]:
+        """The splits that have prepared examples; valid, too, where it was evaluated."""
+        statistics = json_of(self.directory / "prepared" / "prepared.json").get("statistics")
+        counts = statistics if isinstance(statistics, dict) else {}
+        there = [
+            split
+            for split in ("valid", "test")
+            if isinstance(one := counts.get(split), dict) and any(map(number_of, one.values()))
+        ]
+        return there or (["valid"] if self.evaluations else [])
+
+    @property
+    def formats(self) -> list[str]:
+        """The formats that the run can be exported in, as its newest session wrote them down."""
+        found = self.environment.get(FORMATS)
+        return [one for one in found if isinstance(one, str)] if isinstance(found, list) else []
 
 
 def read_facts(run: Path) -> RunFacts:

@@ -7,7 +7,7 @@ import logging
 import os
 import platform
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -71,6 +71,7 @@ from vaak.runs.folder.sessions import begin_session, environment, write_current
 from vaak.runs.folder.user_code import OF_THE_LOOP, config_of_run, demand_secrets, demand_trust
 from vaak.runs.open_run import begin_with_weights, bundled_files
 from vaak.runs.prepared import is_prepared, prepared_folder
+from vaak.runs.use import command_lines, find_spec, formats_to_record
 
 log = logging.getLogger("vaak")
 
@@ -86,13 +87,12 @@ class Outcome:
     metrics: dict[str, float]
     samples: list[str]
     is_main: bool
-    task: str = ""
+    commands: tuple[str, ...] = ()
+    """What may be done with it next."""
     best: str = ""
     """The best checkpoint and its figure; empty where there is none."""
     seconds: float = 0.0
     """How long this start of it trained."""
-    has_test: bool = False
-    """Whether it finished, and its data have a split test with examples."""
 
     def demand_not_stopped(self, what: str, remedy: str) -> None:
         """Raise KeyboardInterrupt, or UserError after another signal, where the run of ``what`` was stopped."""
@@ -131,10 +131,9 @@ def train(loaded: Loaded, callbacks: tuple[Callback, ...] = (), task: Task | Non
             metrics,
             samples,
             is_main,
-            loaded.experiment.task,
+            _next_commands(trainer, trainer.configuration) if trainer.ranks.is_main else (),
             best,
             seconds,
-            shown and _has_test(trainer.task),
         )
 
 
@@ -147,10 +146,18 @@ def shown_samples(task: Task, model: nn.Module) -> list[str]:
         return []
 
 
-def _has_test(task: Task) -> bool:
-    """Whether there is something to test. The run is finished, so an error here only means that there isn't."""
+def _next_commands(trainer: Trainer, options: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return what may be done with a run next; its task is in hand, so that no code is imported again."""
+    splits = [split for split in ("valid", "test") if _has_examples(trainer.task, split)]
+    formats = formats_to_record(trainer.task)
+    spec = find_spec(trainer.task)
+    return tuple(command_lines(spec, options, trainer.directory, splits=splits, formats=formats))
+
+
+def _has_examples(task: Task, split: str) -> bool:
+    """Whether there is something to evaluate. Training has ended, so an error here only means that there isn't."""
     try:
-        return len(task.dataset("test").lengths) > 0
+        return len(task.dataset(split).lengths) > 0
     except Exception:
         return False
 

@@ -1,4 +1,4 @@
-"""The base of all tasks: how a run constructs them, where prepared data is, metrics, and formats to export.
+"""The base of all tasks: how a run constructs them, where prepared data is, and metrics.
 
 Figures that any task can have: the mean of each loss, and the means of what functions of a batch add up.
 """
@@ -25,7 +25,6 @@ from vaak.config.experiment import Experiment
 from vaak.config.tasks import TaskSpec
 from vaak.core.batch import Batch, Term, read_together
 from vaak.core.errors import UserError
-from vaak.core.names import demand_known
 from vaak.core.splits import SPLITS
 from vaak.core.task import Meters
 from vaak.nn.config import own_networks
@@ -294,49 +293,3 @@ def means_of(sums: Mapping[str, float], prefix: str = "") -> dict[str, float]:
     return {
         name.removeprefix(prefix): sums[f"{name} sum"] / counts[name] if counts[name] else math.nan for name in names
     }
-
-
-FORMATS = ("hf", "onnx", "peft", "mixture", "ct2", "gguf", "sherpa-onnx")
-QUANTIZATIONS = {
-    "ct2": ("int8", "int8_float32", "int8_float16", "int8_bfloat16", "int16", "float16", "bfloat16", "float32"),
-    "gguf": ("f32", "f16", "bf16", "q8_0"),
-    "sherpa-onnx": ("int8",),
-}
-"""The types that weights can have in a format, by its own names."""
-
-
-def formats_of(task: vaak.core.task.Task) -> list[str]:
-    """The formats that a task writes this run in."""
-    refused = task.refused_exports()
-    return [name for name in FORMATS if hasattr(task, writer_of(name)) and name not in refused]
-
-
-def writer_of(name: str) -> str:
-    """Return the name of the method by which a task writes a format."""
-    return f"export_{name.replace('-', '_')}"
-
-
-def demand_quantization(format: str, quantization: str) -> None:
-    """Raises UserError where a format's weights can't have a type."""
-    known = QUANTIZATIONS.get(format, ())
-    if quantization not in known:
-        remedy = "" if known else "leave it out"
-        demand_known(
-            [quantization], known, f"--quantization: --format {format} has no type", remedy=remedy, error=UserError
-        )
-
-
-def demand_format(task: vaak.core.task.Task, name: str) -> None:
-    """Raises UserError, with the reason and what to use instead, where a task doesn't write this run in a format."""
-    formats = formats_of(task)
-    if name in formats:
-        return
-    names = " or ".join(filter(None, (", ".join(formats[:-1]), *formats[-1:])))
-    instead = f"use --format {names}" if formats else "there is no other format for this run"
-    raise UserError(f"--format {name}: {why_not(task, name)}; {instead}")
-
-
-def why_not(task: vaak.core.task.Task, name: str) -> str:
-    """Return why a task doesn't write this run in a format."""
-    kind = getattr(getattr(task, "experiment", None), "task", type(task).__name__)
-    return task.refused_exports().get(name, f"a run of task {kind} can't be exported so")

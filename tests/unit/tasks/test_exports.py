@@ -19,7 +19,7 @@ from vaak.config.load import load
 from vaak.core.errors import UserError
 from vaak.runs.open_run import OpenedRun, open_run
 from vaak.runs.start import train as train_run
-from vaak.tasks.base import demand_format, formats_of
+from vaak.runs.use import available_formats, demand_format
 from vaak.tasks.diarization.config import InferenceConfig
 from vaak.tasks.diarization.predict import Diarizer
 from vaak.tasks.diarization.predict import export_onnx as export_diarizer
@@ -212,7 +212,7 @@ def test_adapters_of_a_translator_are_for_its_base(kind: str, tmp_path: Path):
         (tmp_path / "pairs.yml").write_text(text)
         options = [f"model.pretrained={tmp_path / 'theirs'}"]
     run = trained(tmp_path, "lora", "model.lora={rank: 2}", "training.optimizer.lr=0.3", *options)
-    assert "peft" in formats_of(run.task)
+    assert "peft" in available_formats(run.task)
     source, target = torch.randint(5, 40, (2, 9)), torch.randint(5, 40, (2, 6))
     mask = torch.ones(2, 9, dtype=torch.bool)
     with torch.no_grad():

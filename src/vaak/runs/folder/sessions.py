@@ -29,6 +29,7 @@ from vaak.engine.checkpoint.names import step_folder
 from vaak.engine.metrics_file import json_line
 from vaak.engine.trainer import Trainer
 from vaak.runs.folder.directory import finish_fork
+from vaak.runs.use import FORMATS, formats_to_record
 
 log = logging.getLogger("vaak")
 SESSIONS = "sessions.jsonl"
@@ -57,6 +58,7 @@ def begin_session(trainer: Trainer, configuration: str) -> None:
             "time": datetime.now(UTC).isoformat(timespec="seconds"),
         }
         now = environment(trainer.ranks.device, trainer.ranks.world_size)
+        now |= {FORMATS: formats_to_record(trainer.task)}
         _write_configuration(directory, number, configuration)
         write_current(directory, configuration, now)
         sessions = (known | {number: session | now | {"conditions": trainer.conditions()}}).values()

@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from vaak.audio.config import AudioConfig, DatasetConfig
 from vaak.config.components import TOKENIZERS
-from vaak.config.tasks import CheckFinding, TaskSpec, impossible, no_effect, only_length, unread_input
+from vaak.config.tasks import (
+    CheckFinding,
+    ExportedFolder,
+    ExportFormat,
+    TaskSpec,
+    impossible,
+    no_effect,
+    only_length,
+    unread_input,
+)
 from vaak.nn.config import own_network_findings, stack_findings, stack_parameters
 from vaak.tasks.asr.config import (
     ALIASES,
@@ -22,6 +33,7 @@ from vaak.tasks.asr.config import (
     seconds_read_by,
 )
 from vaak.tasks.audio_checks import augmentation_findings, dataset_findings, unread_feature_findings
+from vaak.tasks.formats import ONNX, PEFT, SHERPA, ct2_format, transformers_format
 from vaak.text.config import losses_of_tokens, tokenizer_findings
 
 LOAD_BALANCING = "load_balancing"
@@ -238,6 +250,40 @@ def what_follows(get: Callable[[str], Any], folder: Path) -> dict[str, tuple[flo
     return {"data.max_duration": (seconds, f"which is what {base} reads at most")}
 
 
+CT2_CODE = """\
+from faster_whisper import WhisperModel
+
+model = WhisperModel("{folder}")
+segments, _ = model.transcribe("recording.wav", without_timestamps=True)
+print("".join(segment.text for segment in segments))"""
+SHERPA_CODE = """\
+import sherpa_onnx
+import soundfile
+
+model = sherpa_onnx.OfflineRecognizer.{maker}
+samples, rate = soundfile.read("recording.wav", dtype="float32")
+stream = model.create_stream()
+stream.accept_waveform(rate, samples)
+model.decode_stream(stream)
+print(stream.result.text)"""
+
+
+def sherpa_code(exported: ExportedFolder) -> str:
+    """Return the code that opens a Whisper, or a CTC recogniser, in sherpa-onnx."""
+    folder = exported.name
+    if "encoder.onnx" not in exported.files:
+        numbers = [exported.option(f"global_config.{name}") for name in ("sampling_rate", "num_mel_bins")]
+        rate, bins = (one if isinstance(one, int) else usual for one, usual in zip(numbers, (16_000, 80), strict=True))
+        files = f'"{folder}/model.onnx", "{folder}/tokens.txt", sample_rate={rate}, feature_dim={bins}'
+        return SHERPA_CODE.replace("{maker}", f"from_zipformer_ctc(\n    {files}\n)")
+    named = (exported.option("data.decoding.language"), exported.option("data.language"), *exported.languages)
+    language = next((one for one in named if re.fullmatch("[a-z]{2,3}", str(one))), "en")
+    files = f'"{folder}/encoder.onnx", "{folder}/decoder.onnx", "{folder}/tokens.txt", language="{language}"'
+    return SHERPA_CODE.replace("{maker}", f"from_whisper(\n    {files}\n)")
+
+
+HUB_TAG = "automatic-speech-recognition"
+
 SPEC = TaskSpec(
     task="vaak.tasks.asr.task:AsrTask",
     model=AsrModelConfig,
@@ -257,4 +303,14 @@ SPEC = TaskSpec(
     num_parameters=num_parameters,
     follows=what_follows,
     checks=checks,
+    commands=lambda get: ("eval {run}", "transcribe {run} recording.wav"),
+    exports={
+        "hf": transformers_format(HUB_TAG, "expert"),
+        "onnx": ONNX,
+        "peft": replace(PEFT, options=("expert",)),
+        "mixture": ExportFormat("transformers", is_unmerged=True),
+        "ct2": replace(ct2_format(CT2_CODE), options=("expert",)),
+        SHERPA: ExportFormat(SHERPA, sherpa_code, quantizations=("int8",)),
+    },
+    hub_tag=HUB_TAG,
 )

@@ -24,6 +24,7 @@ from vaak.nn.config import (
     stack_parameters,
 )
 from vaak.tasks.classification.config import ALIASES, DEFAULTS, FILES, ClassificationDataConfig, ClassifierConfig
+from vaak.tasks.formats import ONNX, PEFT, transformers_format
 from vaak.text.config import corpus_findings, tokenizer_findings, unread_tokenizer_findings
 
 READ_BY = {"text_column": ("files", "huggingface")}
@@ -164,6 +165,8 @@ def num_parameters(experiment: Experiment[Any, Any]) -> int:
     return vocab_size * model.d_model + stack_parameters(model)
 
 
+HUB_TAG = "text-classification"
+
 SPEC = TaskSpec(
     task="vaak.tasks.classification.task:ClassificationTask",
     model=ClassifierConfig,
@@ -180,4 +183,7 @@ SPEC = TaskSpec(
     refused_difficulties=only_length,
     num_parameters=num_parameters,
     checks=checks,
+    commands=lambda get: ("eval {run}", 'classify {run} "…"'),
+    exports={"hf": transformers_format(HUB_TAG), "onnx": ONNX, "peft": PEFT},
+    hub_tag=HUB_TAG,
 )

@@ -22,6 +22,7 @@ from vaak.tasks.diarization.config import (
     DiarizationTrainingConfig,
     longest_example,
 )
+from vaak.tasks.formats import ONNX, PEFT
 
 WITH_CLASSES = ("speaker_id", "powerset")
 WITH_SPEAKERS_OF_THE_WINDOW = ("multilabel", "powerset")
@@ -211,4 +212,7 @@ SPEC = TaskSpec(
     refused_difficulties=only_length,
     num_parameters=num_parameters,
     checks=checks,
+    commands=lambda get: ("tune {run}", "eval {run}", "diarize {run} recording.wav --output rttm"),
+    exports={"onnx": ONNX, "peft": PEFT},
+    hub_tag="voice-activity-detection",
 )

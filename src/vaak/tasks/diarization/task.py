@@ -46,7 +46,8 @@ from vaak.nn.lora import add_lora
 from vaak.nn.losses import Loss, losses_of_logits, make_loss
 from vaak.report.audio import draw_timelines
 from vaak.runs.prepared import Recipe
-from vaak.tasks.base import demand_format, in_temporary_folder
+from vaak.runs.use import demand_format
+from vaak.tasks.base import in_temporary_folder
 from vaak.tasks.diarization.config import (
     DiarizationDataConfig,
     DiarizationExperiment,

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from vaak.config.experiment import Experiment
-from vaak.config.tasks import CheckFinding, TaskSpec, impossible, no_effect, unread_input
+from vaak.config.tasks import CheckFinding, ExportFormat, TaskSpec, impossible, no_effect, unread_input
 from vaak.nn.config import (
     SingleStackConfig,
     lora_findings,
@@ -15,6 +15,7 @@ from vaak.nn.config import (
     stack_findings,
     stack_parameters,
 )
+from vaak.tasks.formats import ONNX, PEFT, code_from, ct2_format, transformers_format
 from vaak.tasks.lm.config import (
     ALIASES,
     DEFAULTS,
@@ -175,6 +176,29 @@ def num_parameters(experiment: Experiment[Any, Any]) -> int:
     return embeddings * data.tokenizer.vocab_size * model.d_model + stack_parameters(model)
 
 
+def commands(get: Callable[[str], Any]) -> Iterator[str]:
+    """Yield what may be done with a run; an encoder, trained on masked tokens, writes no text."""
+    yield "eval {run}"
+    if get("model.model_type") != "encoder":
+        yield 'generate {run} "…"'
+
+
+CT2_CODE = """\
+import ctranslate2
+import transformers
+
+model = ctranslate2.Generator("{folder}")
+tokenizer = transformers.AutoTokenizer.from_pretrained("{folder}")
+tokens = tokenizer.convert_ids_to_tokens(tokenizer.encode("Begin with this"))
+(result,) = model.generate_batch([tokens], max_length=20, include_prompt_in_result=False)
+print(tokenizer.decode(result.sequences_ids[0]))"""
+GGUF_CODE = """\
+from llama_cpp import Llama
+
+model = Llama("{folder}/model.gguf")
+print(model("Begin with this", max_tokens=20)["choices"][0]["text"])"""
+HUB_TAG = "text-generation"
+
 SPEC = TaskSpec(
     task="vaak.tasks.lm.task:LanguageModelTask",
     model=LanguageModelConfig,
@@ -193,4 +217,13 @@ SPEC = TaskSpec(
     refused_difficulties=refused_difficulties,
     num_parameters=num_parameters,
     checks=checks,
+    commands=commands,
+    exports={
+        "hf": transformers_format(HUB_TAG),
+        "onnx": ONNX,
+        "peft": PEFT,
+        "ct2": ct2_format(CT2_CODE),
+        "gguf": ExportFormat("gguf", code_from(GGUF_CODE), quantizations=("f32", "f16", "bf16", "q8_0")),
+    },
+    hub_tag=HUB_TAG,
 )

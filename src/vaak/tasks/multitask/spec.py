@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import shlex
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 from vaak.config.components import did_you_mean
 from vaak.config.experiment import Experiment
-from vaak.config.tasks import CheckFinding, TaskSpec, impossible, no_effect
+from vaak.config.tasks import CheckFinding, ExportFormat, TaskSpec, impossible, no_effect
+from vaak.tasks.formats import ONNX, PEFT, transformers_format
 from vaak.tasks.multitask.config import ALIASES, DEFAULTS, MultiTaskConfig, MultiTaskDataConfig
 
 Experiments = Mapping[str, Experiment[Any, Any]]
@@ -90,6 +93,20 @@ def num_parameters(experiment: Experiment[Any, Any]) -> int:
     return sum(one.spec.num_parameters(one) for one in tasks.values() if one.spec.num_parameters)
 
 
+def commands(get: Callable[[str], Any]) -> Iterator[str]:
+    """Yield what may be done with a run, and with each of its classifiers."""
+    yield "eval {run}"
+    tasks = get("data.tasks")
+    for name, task in tasks.items() if isinstance(tasks, Mapping) else ():
+        if isinstance(task, Mapping) and task.get("task") == "classification":
+            yield f'classify {{run}} --task {shlex.quote(name)} "…"'
+
+
+def _written_apart(declared: ExportFormat) -> ExportFormat:
+    """Return a format without the code of a card, which would be of each task's own folder."""
+    return replace(declared, code=lambda exported: "")
+
+
 SPEC = TaskSpec(
     task="vaak.tasks.multitask.task:MultiTask",
     model=MultiTaskConfig,
@@ -102,4 +119,6 @@ SPEC = TaskSpec(
     refused_difficulties=refused_difficulties,
     num_parameters=num_parameters,
     checks=checks,
+    commands=commands,
+    exports={"hf": _written_apart(transformers_format("")), "onnx": _written_apart(ONNX), "peft": PEFT},
 )

@@ -36,7 +36,8 @@ from vaak.nn.lora import merged
 from vaak.nn.losses import auxiliary_losses
 from vaak.runs.folder.directory import TASKS
 from vaak.runs.prepared import prepared_folder
-from vaak.tasks.base import FORMATS, Task, formats_of, why_not, writer_of
+from vaak.runs.use import available_formats, declared_formats, explain_refusal, find_writer
+from vaak.tasks.base import Task
 from vaak.tasks.multitask.config import MultiTaskExperiment
 from vaak.tasks.multitask.data import JointDataset, Shares, own_batch
 from vaak.tasks.multitask.metrics import JointMeters
@@ -191,9 +192,9 @@ class JointTask(Task[Any]):
 
     def refused_exports(self) -> dict[str, str]:
         found = {}
-        for format in FORMATS:
-            if not any(format in formats_of(part) for part in self.parts.values()):
-                reasons = {name: why_not(part, format) for name, part in self.parts.items()}
+        for format in self.SPEC.exports:
+            if not any(format in available_formats(part) for part in self.parts.values()):
+                reasons = {name: explain_refusal(part, format) for name, part in self.parts.items()}
                 found[format] = "; ".join(f"{name}: {reason}" for name, reason in reasons.items())
         return found
 
@@ -214,14 +215,14 @@ class JointTask(Task[Any]):
         assert isinstance(model, MultiTaskModel)
         with whole_folder(folder) as made:
             for name, part in self.parts.items():
-                formats = formats_of(part)
+                formats, declared = available_formats(part), declared_formats(part)
                 own = format if format in formats else next((one for one in formats if one != "peft"), None)
                 if own != format:
                     instead = f"it is written as {own}" if own else "it is left out"
-                    log.warning("%s: --format %s: %s; %s", name, format, why_not(part, format), instead)
+                    log.warning("%s: --format %s: %s; %s", name, format, explain_refusal(part, format), instead)
                 if own is not None:
-                    writer: Any = getattr(part, writer_of(own))
-                    writer(model.tasks[name] if own == "peft" else merged(model.tasks[name]), made / name)
+                    inner = model.tasks[name] if declared[own].is_unmerged else merged(model.tasks[name])
+                    find_writer(part, own)(inner, made / name)
 
     def samples(self, model: nn.Module) -> list[str]:
         models: Any = model.tasks

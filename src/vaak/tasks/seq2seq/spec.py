@@ -15,6 +15,7 @@ from vaak.nn.config import (
     stack_findings,
     stack_parameters,
 )
+from vaak.tasks.formats import ONNX, PEFT, ct2_format, transformers_format
 from vaak.tasks.seq2seq.config import (
     ALIASES,
     DEFAULTS,
@@ -116,6 +117,17 @@ def num_parameters(experiment: Experiment[Any, Any]) -> int:
     return embeddings + stack_parameters(encoder) + stack_parameters(decoder, memory_width=encoder.d_model)
 
 
+CT2_CODE = """\
+import ctranslate2
+import transformers
+
+model = ctranslate2.Translator("{folder}")
+tokenizer = transformers.AutoTokenizer.from_pretrained("{folder}")
+tokens = tokenizer.convert_ids_to_tokens(tokenizer.encode("Translate this"))
+(result,) = model.translate_batch([tokens])
+print(tokenizer.decode(tokenizer.convert_tokens_to_ids(result.hypotheses[0])))"""
+HUB_TAG = "translation"
+
 SPEC = TaskSpec(
     task="vaak.tasks.seq2seq.task:Seq2SeqTask",
     model=Seq2SeqConfig,
@@ -136,4 +148,7 @@ SPEC = TaskSpec(
     },
     num_parameters=num_parameters,
     checks=checks,
+    commands=lambda get: ("eval {run}", 'translate {run} "…"'),
+    exports={"hf": transformers_format(HUB_TAG), "onnx": ONNX, "peft": PEFT, "ct2": ct2_format(CT2_CODE)},
+    hub_tag=HUB_TAG,
 )

@@ -27,7 +27,8 @@ from vaak.nn.feed_forward import counted_loads, load_names, load_terms
 from vaak.nn.kernels.random_features import NORM_REG, SquaredNorms, norm_reg
 from vaak.nn.losses import losses_of_logits
 from vaak.runs.prepared import Recipe, prepared_folder
-from vaak.tasks.base import demand_format, in_temporary_folder, without_unread_files
+from vaak.runs.use import demand_format
+from vaak.tasks.base import in_temporary_folder, without_unread_files
 from vaak.tasks.ct2 import write_ct2
 from vaak.tasks.pretrained import find_model, load_or_init
 from vaak.tasks.seq2seq import pretrained

@@ -5,7 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from vaak.audio.config import AudioConfig, DatasetConfig
-from vaak.config.tasks import CheckFinding, TaskSpec, impossible, no_effect, only_length, remark
+from vaak.config.tasks import (
+    CheckFinding,
+    ExportedFolder,
+    ExportFormat,
+    TaskSpec,
+    impossible,
+    no_effect,
+    only_length,
+    remark,
+)
 from vaak.nn.config import (
     ConvolutionalStackConfig,
     lora_findings,
@@ -15,6 +24,7 @@ from vaak.nn.config import (
     stack_parameters,
 )
 from vaak.tasks.audio_checks import dataset_findings, mel_findings
+from vaak.tasks.formats import ONNX, PEFT, SHERPA
 from vaak.tasks.tts.config import (
     ALIASES,
     DEFAULTS,
@@ -186,6 +196,32 @@ def decoder_parameters(model: TtsModelConfig, num_bins: int) -> int:
     return blocks + between + width * num_bins + flow.width * (2 * num_bins + width)
 
 
+SHERPA_CODE = """\
+import sherpa_onnx
+import soundfile
+
+voice = sherpa_onnx.OfflineTtsVitsModelConfig(
+    model="{folder}/model.onnx", lexicon="{folder}/lexicon.txt", tokens="{folder}/tokens.txt", noise_scale={temperature}
+)
+model = sherpa_onnx.OfflineTts(sherpa_onnx.OfflineTtsConfig(sherpa_onnx.OfflineTtsModelConfig(vits=voice)))
+how = sherpa_onnx.GenerationConfig()
+how.sid, how.speed, how.silence_scale = 0, 1.0, 1.0
+audio = model.generate("1, 2, 3.", how)
+soundfile.write("speech.wav", audio.samples, audio.sample_rate)"""
+SHERPA_NOTE = """
+It requires sherpa-onnx 2. It speaks the words of `lexicon.txt`, and leaves out others, each with a line on standard \
+error: figures above 100, dates, signs and abbreviations must be in words, as Vaak writes them \
+(`PhonemeProcessor.load("processor.json").normalise(text)`, of `vaak.text.speech.processor`). `vaak export --words \
+FILE` adds words. `sid` is the number of a speaker in `speakers.txt`, if there are several."""
+
+
+def sherpa_code(exported: ExportedFolder) -> str:
+    """Return the code that speaks with a voice in sherpa-onnx, as warm as the run itself speaks."""
+    given = exported.option("data.speaking.temperature")
+    temperature = given if isinstance(given, int | float) else 0.667
+    return SHERPA_CODE.replace("{folder}", exported.name).replace("{temperature}", str(temperature))
+
+
 SPEC = TaskSpec(
     task="vaak.tasks.tts.task:TtsTask",
     model=TtsModelConfig,
@@ -208,4 +244,11 @@ SPEC = TaskSpec(
     refused_difficulties=only_length,
     num_parameters=num_parameters,
     checks=checks,
+    commands=lambda get: ("eval {run}", 'speak {run} "…" --output speech.wav'),
+    exports={
+        "onnx": ONNX,
+        "peft": PEFT,
+        SHERPA: ExportFormat(SHERPA, sherpa_code, SHERPA_NOTE, ("vocoder", "words"), ("int8",)),
+    },
+    hub_tag="text-to-speech",
 )

@@ -9,6 +9,7 @@ from vaak.audio.config import AudioConfig, DatasetConfig
 from vaak.config.tasks import CheckFinding, TaskSpec, impossible, no_effect, only_length
 from vaak.nn.config import lora_findings
 from vaak.tasks.audio_checks import dataset_findings, mel_findings
+from vaak.tasks.formats import ONNX, PEFT
 from vaak.tasks.vocoder.config import (
     ADVERSARIAL,
     ALIASES,
@@ -103,4 +104,7 @@ SPEC = TaskSpec(
     refused_difficulties=only_length,
     num_parameters=num_parameters,
     checks=checks,
+    commands=lambda get: ("eval {run}", 'speak TTS_RUN "…" --vocoder {run} --output speech.wav'),
+    exports={"onnx": ONNX, "peft": PEFT},
+    hub_tag="audio-to-audio",
 )

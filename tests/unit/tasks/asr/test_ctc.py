@@ -30,11 +30,11 @@ from vaak.nn.ctc import collapse
 from vaak.nn.decoding.ctc_search import CtcBeam, ctc_beam_search
 from vaak.runs.open_run import open_run
 from vaak.runs.start import train as train_run
+from vaak.runs.use import demand_format
 from vaak.tasks.asr.ctc.data import padded_features
 from vaak.tasks.asr.ctc.task import CtcTask
 from vaak.tasks.asr.data import AsrExample
 from vaak.tasks.asr.task import AsrTask
-from vaak.tasks.base import demand_format
 
 SIZES = {"d_model": 48, "num_layers": 1, "num_heads": 2, "kernel_size": 5, "dropout": 0.0}
 MODEL = {"architecture": "ctc", "conformer": SIZES}
@@ -369,7 +369,7 @@ def test_onnxruntime_gives_the_same_text(run: Path, corpus: Path, tmp_path: Path
     ]
     assert found == task.transcriber(opened.model).texts(features)
     assert any(found)
-    assert set(task.refused_exports()) == {"hf", "mixture", "peft"}
+    assert set(task.refused_exports()) == {"hf", "mixture", "peft", "ct2"}
 
 
 def texts_by_onnxruntime(model: Path, task: Any, files: list[Path]) -> list[str]:

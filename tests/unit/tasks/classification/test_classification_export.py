@@ -19,7 +19,7 @@ from vaak.config.load import load
 from vaak.core.errors import UserError
 from vaak.runs.open_run import OpenedRun, open_run
 from vaak.runs.start import prepare, train
-from vaak.tasks.base import demand_format, formats_of
+from vaak.runs.use import available_formats, demand_format
 from vaak.tasks.classification.pretrained import longest_input
 from vaak.tasks.classification.task import ClassificationTask
 
@@ -111,7 +111,7 @@ LIKE_OTHERS = ("camembert", "mpnet", "deberta", "albert", "electra")
 def test_a_classifier_goes_out_and_comes_in_with_the_same_logits(kind: str, pooling: str, folder: Path, capfd: Any):
     write_base(kind)
     run = trained(f"model.pooling={pooling}")
-    assert formats_of(run.task) == ["hf", "onnx"]
+    assert available_formats(run.task) == ["hf", "onnx"]
     run.task.export_hf(run.model, folder / "out")
     peer = transformers.AutoModelForSequenceClassification.from_pretrained(folder / "out").eval()
     with torch.no_grad():

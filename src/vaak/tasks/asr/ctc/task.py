@@ -324,7 +324,7 @@ class CtcTask(Recogniser):
         return not (is_wavlm and adapted is not None and {*adapted.targets} & {*PROJECTIONS})
 
     def refused_exports(self) -> dict[str, str]:
-        refused = super().refused_exports()
+        refused = super().refused_exports() | {"ct2": "CTranslate2 reads Whispers, and this model is a CTC recogniser"}
         if self.options.experts is None:
             refused["mixture"] = "only a mixture of experts (model.experts) is written so"
         if self.own is None:

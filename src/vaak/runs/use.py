@@ -1,0 +1,116 @@
+"""How a trained run is used: the command lines to try on it, and the formats that it can be exported in.
+
+A task's spec declares both (``TaskSpec.commands``, ``TaskSpec.exports``). Which formats a run of it can't have may
+depend on what it was prepared with, so a session writes down those that are left, and a page needs no torch.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import shlex
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from vaak.config.tasks import ExportFormat, TaskSpec, value_at
+from vaak.core.errors import UserError
+from vaak.core.names import demand_known
+from vaak.core.task import Task
+
+log = logging.getLogger("vaak")
+FORMATS = "exports"
+"""The key under which a session writes down the formats that its run can be exported in."""
+RUN = "{run}"
+EVAL = f"eval {RUN}"
+FORMAT_NAME = re.compile(r"[a-z0-9][a-z0-9-]*")
+
+
+def available_formats(task: Task) -> list[str]:
+    """Return the formats that a task writes this run in, as its spec orders them."""
+    refused = task.refused_exports()
+    return [name for name in declared_formats(task) if name not in refused]
+
+
+def formats_to_record(task: Task) -> list[str]:
+    """``available_formats`` for the run's folder; none, with a warning, where a task fails to say."""
+    try:
+        return available_formats(task)
+    except Exception as error:  # of an own task's code, which must not end its training
+        log.warning("which formats this run can be exported in isn't known: %s: %s", type(error).__name__, error)
+        return []
+
+
+def demand_format(task: Task, name: str) -> None:
+    """Raises UserError, with the reason and what to use instead, where a task doesn't write this run in a format."""
+    formats = available_formats(task)
+    if name not in formats:
+        names = " or ".join(filter(None, (", ".join(formats[:-1]), *formats[-1:])))
+        instead = f"use --format {names}" if formats else "there is no other format for this run"
+        raise UserError(f"--format {name}: {explain_refusal(task, name)}; {instead}")
+
+
+def demand_quantization(format: str, declared: ExportFormat, quantization: str) -> None:
+    """Raises UserError where a format's weights can't have a type."""
+    known = declared.quantizations
+    if quantization not in known:
+        remedy = "" if known else "leave it out"
+        demand_known(
+            [quantization], known, f"--quantization: --format {format} has no type", remedy=remedy, error=UserError
+        )
+
+
+def find_writer(task: Task, name: str) -> Callable[..., None]:
+    """Return the method by which a task writes a format. Raises UserError where it only declares the format."""
+    method = f"export_{name.replace('-', '_')}"
+    writer: Callable[..., None] | None = getattr(task, method, None)
+    if writer is None:
+        raise UserError(f"{type(task).__name__} declares the format {name} in its SPEC, but has no method {method}")
+    return writer
+
+
+def explain_refusal(task: Task, name: str) -> str:
+    """Return why a task doesn't write this run in a format."""
+    kind = getattr(getattr(task, "experiment", None), "task", type(task).__name__)
+    return task.refused_exports().get(name, f"a run of task {kind} can't be exported so")
+
+
+def declared_formats(task: Task) -> Mapping[str, ExportFormat]:
+    """Return the formats that a task has, whether or not this run can be written in them."""
+    return find_spec(task).exports
+
+
+def find_spec(task: Task) -> TaskSpec:
+    """Return the spec of a task that is in hand; one without facts where its class has none."""
+    spec = getattr(task, "SPEC", None)
+    return spec if isinstance(spec, TaskSpec) else TaskSpec()
+
+
+def command_lines(
+    spec: TaskSpec,
+    options: Mapping[str, Any],
+    run: Path,
+    *,
+    splits: Sequence[str],
+    formats: Sequence[str],
+) -> list[str]:
+    """Return the command lines to try on a run: those of its task, then its export.
+
+    ``splits`` are those that have examples to evaluate. ``formats`` are those that the run can be exported in; names
+    that no format can have are left out, since they may be a stranger's.
+    """
+    folder = shlex.quote(str(run))
+    lines = list(_of_task(spec, options, splits))
+    lines += [f"export {RUN} --format {name}" for name in formats[:1] if FORMAT_NAME.fullmatch(name)]
+    return [f"vaak {line.replace(RUN, folder)}" for line in lines]
+
+
+def _of_task(spec: TaskSpec, options: Mapping[str, Any], splits: Sequence[str]) -> Iterator[str]:
+    """Yield the lines of the task, each evaluation with its split."""
+    for line in spec.commands(lambda key: value_at(options, key)):
+        if line != EVAL:
+            yield line
+        elif "test" in splits:
+            yield f"{EVAL} --split test"
+        elif splits:
+            yield EVAL

@@ -1,0 +1,245 @@
+"""Every command line that a page or a command prints for a run is one that works on that run, for every task."""
+
+from __future__ import annotations
+
+import html
+import inspect
+import json
+import re
+import shlex
+import shutil
+from collections.abc import Callable, Iterator
+from importlib.metadata import EntryPoint
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import tiny_listener
+import vaak.config.tasks
+import vowels
+from vaak.cli.table import imported
+from vaak.config.load import load
+from vaak.config.resolved import default_experiment, resolved_values
+from vaak.config.tasks import TASKS, ExportFormat, TaskSpec, spec_of, task_class
+from vaak.report.model_card import AboutExport, model_card
+from vaak.report.page import run_page
+from vaak.report.run_facts import read_facts
+from vaak.runs.start import train
+from vaak.runs.use import command_lines
+
+Vaak = Callable[..., tuple[int, str, str]]
+SHORT = "{max_steps: 2, batch_size: 4, device: cpu, logging: {tensorboard: false, progress_bar: false}}"
+CLASSIFIER = f"""\
+task: classification
+model: {{architecture: cnn, embed_size: 8, num_filters: 8, filter_sizes: [1, 2]}}
+data: {{corpus: {{num_sentences: 200}}, max_length: 20}}
+training: {SHORT}
+"""
+TRANSLATOR = f"""\
+task: seq2seq
+model: {{global_config: {{d_model: 16, num_layers: 1, num_heads: 2}}}}
+data:
+  corpus: {{num_sentences: 40}}
+  max_source_length: 80
+  max_target_length: 80
+  decoding: {{valid_examples: 1, max_new_tokens: 9}}
+training: {SHORT}
+"""
+BOTH = f"""\
+name: both
+tasks: {{word: classifier.yml, pair: translator.yml}}
+training: {SHORT}
+"""
+
+
+def parse(line: str) -> None:
+    """Read a command line by the command's own parser. Raises its error for what the command doesn't have."""
+    program, name, *arguments = shlex.split(line)
+    assert program == "vaak"
+    imported(name).make_context(name, arguments)
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_what_a_task_declares_are_commands_and_options_that_exist(task: str, tmp_path: Path) -> None:
+    spec, run = TASKS[task], tmp_path / "a run"
+    options = resolved_values(default_experiment(task, "name", str(run)))
+    lines = command_lines(spec, options, run, splits=("valid", "test"), formats=[*spec.exports])
+    assert f"vaak eval '{run}' --split test" in lines
+    assert lines[-1] == f"vaak export '{run}' --format {next(iter(spec.exports))}"
+    for line in lines:
+        parse(line)
+    with pytest.raises(Exception, match="No such option"):
+        parse(f"{lines[0]} --no-such-option")
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_the_formats_that_a_task_declares_are_those_that_it_writes(task: str) -> None:
+    module = inspect.getmodule(task_class(task))
+    classes = {
+        one for _, one in inspect.getmembers(module, inspect.isclass) if getattr(one, "SPEC", None) is TASKS[task]
+    }
+    methods = {name for one in classes for name in dir(one) if name.startswith("export_")}
+    assert {f"export_{name.replace('-', '_')}" for name in spec_of(task).exports} == methods
+
+
+def test_an_evaluation_is_of_the_split_that_there_is_and_a_name_that_no_format_has_is_left_out(tmp_path: Path) -> None:
+    spec, options = TASKS["lm"], {"model": {"model_type": "encoder"}}
+    assert command_lines(spec, options, tmp_path, splits=["valid"], formats=["hf; rm"]) == [f"vaak eval {tmp_path}"]
+    assert command_lines(spec, options, tmp_path, splits=[], formats=["onnx"]) == [
+        f"vaak export {tmp_path} --format onnx"
+    ]
+
+
+def lines_on_page(run: Path) -> list[str]:
+    """The command lines on the page of a run, to be used as they are."""
+    blocks = re.findall(r"<pre[^>]*>(.*?)</pre>", run_page(read_facts(run)), re.DOTALL)
+    text = html.unescape("\n".join(re.sub("<[^>]*>", "", block) for block in blocks))
+    return re.findall(r"^vaak (?!train).*$", text, re.MULTILINE)
+
+
+def train_text(folder: Path, text: str, *overrides: str) -> Path:
+    (folder / "classifier.yml").write_text(CLASSIFIER)
+    (folder / "translator.yml").write_text(TRANSLATOR)
+    (folder / "run.yml").write_text(text)
+    train(load([folder / "run.yml"], [f"run_dir={folder / 'run'}", *overrides]))
+    return folder / "run"
+
+
+def train_recogniser(folder: Path) -> Path:
+    corpus = folder / "corpus"
+    corpus.mkdir()
+    tiny_listener.write_listener(corpus)
+    sizes = {"d_model": 16, "num_layers": 1, "num_heads": 2, "kernel_size": 3}
+    options = tiny_listener.sections(str(corpus), model={"architecture": "ctc", "conformer": sizes})
+
+    return train_text(
+        folder, json.dumps({"task": "asr", **options, "training": {"max_steps": 2, "batch_size": 2, "device": "cpu"}})
+    )
+
+
+@pytest.fixture
+def run_of_task(task: str, request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    """A tiny run of a task, which may be written to."""
+    texts = {"classification": CLASSIFIER, "seq2seq": TRANSLATOR, "multitask": BOTH}
+    if task in texts:
+        return train_text(tmp_path, texts[task])
+    if task == "asr":
+        return train_recogniser(tmp_path)
+    fixture = {"lm": "tiny_run", "diarization": "diarizer_run", "tts": "voice_run", "vocoder": "vocoder_run"}[task]
+    return shutil.copytree(request.getfixturevalue(fixture), tmp_path / "run", symlinks=True)
+
+
+def runs_all(vaak: Vaak, run: Path, substitutes: dict[str, str]) -> list[str]:
+    """Run each line of a run's page, with real inputs in place of names that stand for them; return the commands."""
+    lines = lines_on_page(run)
+    for line in lines:
+        words = [substitutes.get(word, word) for word in shlex.split(line)]
+        code, _, err = vaak(*words[1:])
+        assert code == 0, (line, err)
+    return [line.split()[1] for line in lines]
+
+
+def test_the_page_of_a_classifier_names_a_format_that_it_has(tmp_path: Path) -> None:
+    """``export --format hf`` was printed, which is refused."""
+    run = train_text(tmp_path, CLASSIFIER)
+    assert [line.removeprefix("vaak ").replace(str(run), "RUN") for line in lines_on_page(run)] == [
+        "eval RUN --split test",
+        'classify RUN "…"',
+        "export RUN --format onnx",
+        "verify RUN",
+    ]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("task", TASKS)
+def test_each_line_on_the_page_of_a_run_works(
+    task: str,
+    run_of_task: Path,
+    vaak: Vaak,
+    request: pytest.FixtureRequest,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    recording = next(iter([*tmp_path.rglob("*.wav"), *request.getfixturevalue("made_recordings").rglob("*.wav")]), "")
+    substitutes = {"recording.wav": str(recording), "…": "one"}
+    if task == "vocoder":
+        substitutes["TTS_RUN"] = str(request.getfixturevalue("voice_run"))
+    found = runs_all(vaak, run_of_task, substitutes)
+    assert {"eval", "verify", "export"} <= {*found}
+    assert len(found) > 3
+
+
+class Sorter(vowels.VowelTask):
+    """A task of another package: it has commands, a format and a tag of its own."""
+
+    SPEC = TaskSpec(
+        model=vowels.VowelTask.SPEC.model,
+        data=vowels.VowelTask.SPEC.data,
+        defaults=vowels.VowelTask.SPEC.defaults,
+        commands=lambda get: ("predict {run} aeiou", "eval {run}"),
+        exports={
+            "width": ExportFormat("sorters", lambda exported: f'print(open("{exported.name}/width.txt").read())'),
+            "table": ExportFormat("sorters"),
+        },
+        hub_tag="token-classification",
+    )
+
+    def refused_exports(self) -> dict[str, str]:
+        return {"table": "this sorter has no table"}
+
+    def export_width(self, model: Any, folder: Path) -> None:
+        folder.mkdir()
+        (folder / "width.txt").write_text(str(self.experiment.model.width))
+
+
+@pytest.fixture
+def installed_sorter(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A task ``sorter``, as a package offers it."""
+    point = EntryPoint("sorter", f"{__name__}:Sorter", "vaak.tasks")
+    monkeypatch.setattr(EntryPoint, "load", lambda self: Sorter)
+    monkeypatch.setattr(vaak.config.tasks, "installed", lambda: {"sorter": point})
+    yield
+    for cached in (vaak.config.tasks.why_unusable, vaak.config.tasks._lasting_spec, vaak.config.tasks.usable):
+        cached.cache_clear()
+
+
+@pytest.mark.usefixtures("installed_sorter")
+def test_an_installed_task_has_all_that_vaaks_own_have(vaak: Vaak, tmp_path: Path) -> None:
+    (tmp_path / "sorter.yml").write_text(f"task: sorter\nname: sorter\ntraining: {SHORT}\n")
+    run = tmp_path / "run"
+    code, out, err = vaak("train", tmp_path / "sorter.yml", f"run_dir={run}")
+    assert code == 0, err
+    expected = [f"vaak predict {run} aeiou", f"vaak eval {run}", f"vaak export {run} --format width"]
+    printed = [line.strip() for line in out.partition("\nnext\n")[2].splitlines() if "vaak" in line]
+    assert [line.removesuffix(" --split test") for line in printed] == expected
+    assert [one.split()[1] for one in lines_on_page(run)] == ["predict", "eval", "export", "verify"]
+    runs_all(vaak, run, {})
+    assert (run / "export" / "width" / "width.txt").read_text() == "16"
+    card = (run / "export" / "width" / "README.md").read_text()
+    for said in (
+        "library_name: sorters",
+        "pipeline_tag: token-classification",
+        'print(open("width/width.txt").read())',
+    ):
+        assert said in card
+    code, _, err = vaak("export", run, "--format", "table")
+    assert (code, err) == (2, "--format table: this sorter has no table; use --format width\n")
+
+
+def test_a_format_that_is_declared_and_not_written_says_so(tmp_path: Path, installed_sorter: None, vaak: Vaak) -> None:
+    (tmp_path / "sorter.yml").write_text(f"task: sorter\nname: sorter\ntraining: {SHORT}\n")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delattr(Sorter, "export_width")
+        train(load([tmp_path / "sorter.yml"], [f"run_dir={tmp_path / 'run'}"]))
+        code, _, err = vaak("export", tmp_path / "run", "--format", "width")
+    assert (code, err) == (2, "Sorter declares the format width in its SPEC, but has no method export_width\n")
+
+
+def test_a_card_of_a_strangers_task_executes_and_promises_nothing(tmp_path: Path) -> None:
+    (tmp_path / "config.yml").write_text("task: ./stranger.py:Task\nname: x\n")
+    (tmp_path / "stranger.py").write_text("raise SystemExit('executed')\n")
+    card = model_card(tmp_path, AboutExport("onnx", 1, "out"))
+    assert "pipeline_tag" not in card
+    assert "```python" not in card
