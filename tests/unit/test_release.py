@@ -251,7 +251,7 @@ def test_what_a_conda_environment_installs_by_pip_can_be_resolved(tmp_path: Path
         pytest.skip(f"needs pip's index: {done.stderr.splitlines()[-1]}")
     assert done.returncode == 0, done.stderr
     found = {
-        canonical(one["metadata"]["name"]): one["metadata"]["version"]
+        canonical(one["metadata"]["name"]): one["metadata"]["version"].partition("+")[0]
         for one in json.loads(report.read_text())["install"]
     }
     pinned = {**read_pins(ROOT / "constraints.txt"), **read_pins(ROOT / "requirements.txt")}
