@@ -64,11 +64,11 @@ def subset_option() -> Any:
     return option("huggingface: name of its configuration.", None, only_for=("huggingface",))
 
 
-def max_unknown_option() -> Any:
+def max_unknown_option(lost: str = "can't be written by the tokenizer") -> Any:
     """``data.max_unknown``."""
     return option(
-        "Preparation is refused where this many percent of the characters or words of a split can't be written by the "
-        "tokenizer; from 0.5 on, they are named in a warning.",
+        f"Preparation is refused where this many percent of the characters or words of a split {lost}; from 0.5 on, "
+        "they are named in a warning.",
         5.0,
         gt=0,
         le=101,

@@ -2,7 +2,8 @@
 
 A character can't be written where it is in an unknown token, in one that the model never writes, or in no token at all;
 a word, where one of its letters, marks or digits can't. All tasks ask here, in preparation: from 0.5 % on it is a
-warning, from ``data.max_unknown`` on an error, since what is taught would be "unknown".
+warning, from ``data.max_unknown`` on an error, since what is taught would be "unknown". What a voice can't speak, its
+front end says of each text.
 """
 
 from __future__ import annotations
@@ -83,12 +84,14 @@ def _is_of_words(character: str) -> bool:
 
 
 class Coverage:
-    """Counts of what can't be written of the texts of a split."""
+    """Counts of what can't be written of the texts of a split; without a ``writer``, of what is said to be lost."""
 
-    def __init__(self, writer: Writer) -> None:
-        self.writer, self.is_whole = writer, writes_everything(writer)
-        self.characters = self.words = self.lost_words = 0
+    def __init__(self, writer: Writer | None, done: str = "written") -> None:
+        """What is lost can't be ``done``."""
+        self.writer, self.done, self.is_whole = writer, done, writer is not None and writes_everything(writer)
+        self.characters = self.words = self.lost_characters = self.lost_words = 0
         self.lost: Counter[str] = Counter()
+        self.first: dict[str, str] = {}
         self.examples: Counter[str] = Counter()
         self._open: Counter[str] = Counter()
 
@@ -100,6 +103,23 @@ class Coverage:
         if len(self._open) >= _TOGETHER:
             self.look()
 
+    def add(self, text: str, lost: Sequence[str], where: str) -> None:
+        """Count a text, which is called ``where``, and the symbols that are ``lost`` of it, each a time that it is.
+
+        A symbol of several characters, such as a tag of markup, is of no word.
+        """
+        words = text.split()
+        self.words += len(words)
+        self.characters += sum(map(_matters, text))
+        self.lost.update(lost)
+        self.lost_characters += sum(_matters(one) for symbol in lost for one in symbol)
+        for one in lost:
+            self.first.setdefault(one, where)
+        of_words = {one for one in lost if len(one) == 1 and _is_of_words(one)}
+        broken = [word for word in words if of_words.intersection(word)] if of_words else []
+        self.lost_words += len(broken)
+        self.examples.update(broken)
+
     def watch(self, texts: Iterable[str]) -> Iterator[str]:
         """The texts, which are counted as they are read."""
         for text in texts:
@@ -108,13 +128,14 @@ class Coverage:
 
     def look(self) -> None:
         """Look at the words that were counted since the last time."""
-        if not self._open:
+        if not self._open or self.writer is None:
             return
         words = [*self._open]
         for word, missing in zip(words, self.writer.find_unwritable(words), strict=True):
             times = self._open[word]
             self.words += times
             self.characters += times * sum(map(_matters, word))
+            self.lost_characters += times * len(missing)
             for one in missing:
                 self.lost[one] += times
             if any(map(_is_of_words, missing)):
@@ -130,8 +151,7 @@ class Coverage:
     def shares(self) -> tuple[float, float]:
         """Return the percentages of characters and of words that can't be written."""
         self.look()
-        lost = sum(self.lost.values())
-        return 100 * lost / max(1, self.characters), 100 * self.lost_words / max(1, self.words)
+        return 100 * self.lost_characters / max(1, self.characters), 100 * self.lost_words / max(1, self.words)
 
     def report(self, split: str, limit: float | None, advice: str = "") -> dict[str, Any]:
         """Log what can't be written, and return it for statistics.
@@ -141,7 +161,7 @@ class Coverage:
         characters, words = self.shares()
         about = {"characters": round(characters, 4), "words": round(words, 4)}
         if not self.lost:
-            log.info("%s: all of its characters can be written", split)
+            log.info("%s: all of its characters can be %s", split, self.done)
             return about
         said = f"{split}: {self.describe()}"
         worst = max(characters, words)
@@ -153,12 +173,13 @@ class Coverage:
     def describe(self) -> str:
         """Return the shares and the most frequent characters and words that can't be written."""
         characters, words = self.shares()
-        lost = sum(self.lost.values())
-        named = " ".join(f"{one} ({number:,})" for one, number in self.lost.most_common(MOST_NAMED))
+        first = {one: f", first in {where}" for one, where in self.first.items()}
+        named = " ".join(f"{one} ({number:,}{first.get(one, '')})" for one, number in self.lost.most_common(MOST_NAMED))
         some = f" (as {' '.join(word for word, _ in self.examples.most_common(3))})" if self.examples else ""
+        lost = f"{self.lost_characters:,} of {self.characters:,}"
         return (
-            f"{_percent(characters)} of the characters ({lost:,} of {self.characters:,}) and {_percent(words)} of the "
-            f"words{some} can't be written: {named}"
+            f"{_percent(characters)} of the characters ({lost}) and {_percent(words)} of the words{some} "
+            f"can't be {self.done}: {named}"
         )
 
 

@@ -10,6 +10,7 @@ from vaak.audio.config import AUDIO_ALIASES, AudioConfig, DatasetConfig
 from vaak.config.base import Place, ResumeClass, Section, option
 from vaak.config.experiment import Experiment
 from vaak.nn.config import LARGEST_WIDTH, STACK_ALIASES, ConvolutionalStackConfig, LoraConfig, lora_option
+from vaak.text.config import max_unknown_option
 from vaak.text.speech.config import FrontEndConfig
 
 SIDES_OF_SPEECH = ("model.encoder", "model.decoder")
@@ -231,6 +232,7 @@ class TtsDataConfig(Section):
         "fail",
         resume="other numbers",
     )
+    max_unknown: float = max_unknown_option("can't be spoken by the front end")
     cache_dir: Place | None = option(
         "Folder for prepared data, shared by runs; null is RUN/prepared.", None, resume="free"
     )

@@ -13,7 +13,8 @@ import json
 import logging
 import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
+from functools import cached_property
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
@@ -37,8 +38,8 @@ from vaak.core.task import DataFinding, Dataset, Padding
 from vaak.nn.speech.flow_matching import row_draws
 from vaak.tasks.base import pad_rows
 from vaak.tasks.tts.recordings import aligned_symbols, phones_of
+from vaak.text.coverage import Coverage
 from vaak.text.speech.processor import PhonemeProcessor, Processed
-from vaak.text.speech.unspoken import Unspoken
 
 if TYPE_CHECKING:
     from lhotse.cut import Cut
@@ -107,26 +108,21 @@ class UtteranceStore:
         return UtteranceStore, (self.folder,)
 
 
-def write_utterances(
-    folder: Path,
-    cuts: Iterable[Cut],
-    processor: PhonemeProcessor,
-    audio: AudioConfig,
-    with_durations: bool,
-    left_out: LeftOut,
-) -> UtteranceStore:
-    """Write the utterances ``cuts`` to ``folder`` with their symbols and features, and return the store.
+def write_utterances(folder: Path, cuts: Iterable[Cut], maker: RecordMaker) -> CutStore:
+    """Write the utterances ``cuts`` with their symbols to ``folder``, and return them.
 
-    ``processor`` makes symbols of texts, ``audio`` says which features; ``with_durations``, each utterance must have
-    an alignment. What can't be used is ``left_out``. Raises DataError for it, unless bad ones are skipped.
+    Raises DataError for one that can't be used, unless the ``maker`` leaves it out.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    ids = {symbol: number for number, symbol in enumerate(processor.symbols)}
-    notes = _RecordMaker(processor, audio, with_durations, left_out, ids, Unspoken())
     with writing_lines(folder / LINES) as lines:
-        store = write_cuts(folder / "cuts", _written_cuts(cuts, lines, notes))
-    if notes.unspoken.counts:
-        log.warning("%s: of the texts, %s", folder.name, notes.unspoken)
+        return write_cuts(folder / "cuts", _written_cuts(cuts, lines, maker))
+
+
+def write_features(folder: Path, store: CutStore, audio: AudioConfig, left_out: LeftOut) -> UtteranceStore:
+    """Write the features of utterances to their ``folder``, as ``audio`` says which, and return the whole.
+
+    Utterances that can't be read are ``left_out``. Raises DataError for one, unless bad ones are skipped.
+    """
     storage = audio.model_copy(update={"storage_path": str(folder / "features")})
     try:
         features = extract_cuts(store, storage, "cpu", skip_bad=left_out.skip_bad)
@@ -142,27 +138,35 @@ def write_utterances(
     return UtteranceStore(folder)
 
 
-class _RecordMaker(NamedTuple):
-    """Makes the line of an utterance."""
+@dataclass(frozen=True)
+class RecordMaker:
+    """Makes the line of an utterance: symbols by ``processor``, ``with_durations`` those of its alignment.
+
+    An utterance that can't be used is ``left_out``; what of all texts can be ``spoken`` is counted.
+    """
 
     processor: PhonemeProcessor
     audio: AudioConfig
     with_durations: bool
     left_out: LeftOut
-    ids: dict[str, int]
-    """Ids of the processor's symbols."""
-    unspoken: Unspoken
+    spoken: Coverage = field(default_factory=lambda: Coverage(None, "spoken"))
 
     def of(self, cuts: Sequence[Any]) -> Iterator[tuple[Any, UtteranceRecord]]:
         """The lines of some utterances, without those that can't be used."""
         for cut, processed in zip(cuts, self._process_texts([text_of(cut) or "" for cut in cuts]), strict=True):
             try:
                 if isinstance(processed, DataError):
+                    unreadable = self.processor.find_unreadable(text_of(cut) or "")
+                    self.spoken.add(text_of(cut) or "", unreadable, cut.id)
                     raise processed
+                self.spoken.add(processed.text, processed.unspoken, cut.id)
                 yield cut, self._line(cut, processed)
-                self.unspoken.add(processed.unspoken, cut.id)
             except DataError as error:
                 self.left_out.bad(DataError(f"{describe(cut)}: {error}"))
+
+    @cached_property
+    def _ids(self) -> dict[str, int]:
+        return {symbol: number for number, symbol in enumerate(self.processor.symbols)}
 
     def _process_texts(self, texts: Sequence[str]) -> list[Processed | DataError]:
         """All texts as symbols; where one is wrong, each alone."""
@@ -188,17 +192,17 @@ class _RecordMaker(NamedTuple):
             symbols, ends = aligned_symbols(
                 ["sil", *processed.symbols, "sil"], [False, *processed.is_phoneme, False], phones, self.processor
             )
-            ids = [self.ids[symbol] for symbol in symbols]
+            ids = [self._ids[symbol] for symbol in symbols]
             durations = frame_durations(ends, mel, num_samples).tolist()
         (speaker,) = {segment.speaker for segment in segments_of(cut)}
         return UtteranceRecord(cut.id, speaker, processed.text, ids, durations)
 
 
-def _written_cuts(cuts: Iterable[Any], lines: LineWriter, notes: _RecordMaker) -> Iterator[Any]:
+def _written_cuts(cuts: Iterable[Any], lines: LineWriter, maker: RecordMaker) -> Iterator[Any]:
     """The cuts of which a line could be written."""
     cuts = iter(cuts)
     while together := list(islice(cuts, AT_ONCE)):
-        for cut, line in notes.of(together):
+        for cut, line in maker.of(together):
             lines.write(json.dumps(line._asdict(), ensure_ascii=False).encode() + b"\n")
             yield cut
 

@@ -26,7 +26,7 @@ from vaak.core.splits import SPLITS
 from vaak.runs.prepared import Recipe, fingerprint_with_files
 from vaak.tasks.speech_task import PLACES, Datasets, PreparedAudio, corpora_of
 from vaak.tasks.tts.config import TtsDataConfig, TtsExperiment
-from vaak.tasks.tts.data import Normalisation, UtteranceStore, write_utterances
+from vaak.tasks.tts.data import Normalisation, RecordMaker, UtteranceStore, write_features, write_utterances
 from vaak.tasks.tts.recordings import utterances
 from vaak.text.speech.processor import PROCESSOR_FILE, PhonemeProcessor
 
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("vaak")
 
+ADVICE = "write them in words, remove them, or choose another data.front_end.language"
 READING = frozenset({*PLACES, "storage_path", "storage_type", "num_jobs", "progress_bar", "cache_gigabytes", "dither"})
 """Audio options that may differ when a trained model is used."""
 
@@ -122,8 +123,7 @@ def _make(
     there = [split for split in SPLITS if any(split in corpus.splits for corpus in corpora)]
     statistics: dict[str, Any] = {}
     for split in there if splits is None else splits:
-        store, about = _write(sources, corpora, split, folder / split, processor)
-        statistics[split] = about
+        store, statistics[split] = _write(sources, corpora, folder / split, processor, is_new=own is None)
         if split == "train" and own is None:
             speakers, normalisation = store.cuts.speakers, Normalisation.of(store)
     if own is not None:
@@ -132,13 +132,14 @@ def _make(
 
 
 def _write(
-    sources: SpeechSources, corpora: list[AudioCorpus], split: str, folder: Path, processor: PhonemeProcessor
+    sources: SpeechSources, corpora: list[AudioCorpus], folder: Path, processor: PhonemeProcessor, *, is_new: bool
 ) -> tuple[UtteranceStore, dict[str, Any]]:
-    """The utterances of a ``split`` of the ``corpora`` with their statistics, written to ``folder``.
+    """The utterances of a split of the ``corpora`` with their statistics, written to the ``folder`` of its name.
 
-    ``sources`` says how they are read, ``processor`` turns their texts into symbols. Raises DataError for none.
+    ``sources`` says how they are read, ``processor`` turns their texts into symbols. Raises DataError for none, and
+    for a voice that ``is_new`` where too much can't be spoken.
     """
-    left_out, data = LeftOut(sources.skip_bad), sources.data
+    left_out, data, split = LeftOut(sources.skip_bad), sources.data, folder.name
 
     def cuts() -> Iterator[Cut]:
         for corpus in corpora:
@@ -147,7 +148,10 @@ def _write(
                 yield from utterances(corpus.cuts(split), sources.audio, data.silence, data.max_duration, left_out)
                 left_out.counts.update(corpus.statistics[split].dropped)
 
-    store = write_utterances(folder, cuts(), processor, sources.audio, sources.with_durations, left_out)
+    maker = RecordMaker(processor, sources.audio, sources.with_durations, left_out)
+    kept = write_utterances(folder, cuts(), maker)
+    unspoken = maker.spoken.report(split, data.max_unknown if is_new else None, ADVICE)
+    store = write_features(folder, kept, sources.audio, left_out)
     for reason, times in left_out.counts.items():
         log.warning("%s: %s skipped: %s", split, f"{times:,}", reason)
     if not len(store):
@@ -161,6 +165,7 @@ def _write(
         "speakers": speakers,
         "left_out": dict(left_out.counts),
         "unusable": left_out.messages,
+        "unspoken": unspoken,
     }
     log.info("%s: %s utterances, %.2f hours, %s speakers", split, f"{len(store):,}", seconds / 3600, speakers)
     return store, about

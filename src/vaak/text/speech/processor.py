@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib.metadata
 import json
 import re
+import unicodedata
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -120,7 +121,10 @@ class PhonemeProcessor:
         if pictures:
             text = leave_out_pictures(text, unspoken)
         if not self.config.normalise:
-            return self._cleaned(text, kept=kept)
+            plain = self._cleaned(text, kept=kept)
+            if unspoken is not None and not self.config.is_english:
+                unspoken.extend(one for one in plain if one in languages.GAPS)
+            return plain
         if self.config.is_english:
             return normalise(text, kept, unspoken)
         return languages.normalise(text, self.config.language, kept, unspoken)
@@ -128,6 +132,24 @@ class PhonemeProcessor:
     def without_unknown(self, text: str, kept: Container[str] = ()) -> str:
         """The text without characters that can't be read."""
         return self._cleaned(text, drop_unknown=True, kept=kept)
+
+    def find_unreadable(self, text: str) -> list[str]:
+        """Return the characters of a text that can't be read, each a time that it is there.
+
+        >>> PhonemeProcessor().find_unreadable("the ☃ of Москва")
+        ['☃', 'М', 'о', 'с', 'к', 'в', 'а']
+        """
+        characters = unicodedata.normalize("NFC", text)
+        unreadable = {one for one in {*characters} if not self._reads(one)}
+        return [one for one in characters if one in unreadable]
+
+    def _reads(self, character: str) -> bool:
+        try:
+            plain = self._cleaned(character)
+        except DataError:
+            return False
+        has_rules = self.config.normalise or not self.config.is_english
+        return has_rules or not plain or _TOKEN.fullmatch(plain) is not None
 
     @property
     def _cleaned(self) -> Callable[..., str]:

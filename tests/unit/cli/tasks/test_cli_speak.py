@@ -35,6 +35,16 @@ def test_lines_of_a_file_go_to_a_folder(vaak, voice_run: Path, tmp_path: Path):
         assert soundfile.info(line["file"]).duration == pytest.approx(line["duration"])
 
 
+def test_symbols_that_are_not_spoken_are_one_line_of_standard_error(vaak, voice_run: Path, tmp_path: Path):
+    lines = tmp_path / "texts.txt"
+    lines.write_text("He saw me ™.\nNow **she** may go ™.\n")
+    code, out, err = vaak("speak", voice_run, lines, "-o", tmp_path / "audio", "--json")
+    assert code == 0
+    said = f"4 symbols are not spoken: ™ (2, first in {lines}:1), ** (2, first in {lines}:2)"
+    assert [line for line in err.splitlines() if "spoken" in line] == [said]
+    assert "spoken: " not in out
+
+
 def test_speed_and_pause_change_the_length(vaak, voice_run: Path, tmp_path: Path):
     def seconds(*options: object) -> float:
         code, _, err = vaak("speak", voice_run, "He saw me. She saw me.", "-o", tmp_path / "a.wav", *options)

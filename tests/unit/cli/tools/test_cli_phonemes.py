@@ -40,6 +40,21 @@ def test_standard_input(tmp_path: Path):
         assert (done.returncode, done.stdout) == (0, b"in nineteen ninety-nine\nNumber five\n")
 
 
+def test_symbols_that_are_not_spoken_are_one_line_of_standard_error(vaak, tmp_path: Path):
+    lines = tmp_path / "lines.txt"
+    lines.write_text("plain\n**so** it is ™\n<b>now</b> ™\n", encoding="utf-8")
+    for options in ((), ("--normalised-only",), ("--json",)):
+        code, _, err = vaak("phonemes", lines, *options)
+        assert code == 0
+        assert err == (
+            f"6 symbols are not spoken: ** (2, first in {lines}:2), ™ (2, first in {lines}:2), "
+            f"<b> (1, first in {lines}:3), </b> (1, first in {lines}:3)\n"
+        )
+    assert vaak("phonemes", lines, "--language", "hi", "--normalised-only")[2].startswith(
+        "6 symbols are not spoken: **"
+    )
+
+
 def test_a_line_that_cant_be_spoken_is_blank_and_named_with_its_place(vaak, tmp_path: Path):
     (tmp_path / "lines.txt").write_text("good\n\nनमस्ते\nlater\n", encoding="utf-8")
     for options in ((), ("--normalised-only",)):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -220,11 +221,49 @@ def test_an_unknown_speaker_in_validation_is_said_when_it_is_read(corpus: Path):
         task.dataset("valid").example(0, np.random.default_rng(0))
 
 
+def text_of_line(line: dict[str, Any]) -> str:
+    text: str = line["supervisions"][0]["text"]
+    return text
+
+
 def test_symbols_that_are_not_spoken_are_counted_and_named(corpus: Path, caplog: pytest.LogCaptureFixture):
-    change_line(corpus, lambda line: label(line, text=f"{line['supervisions'][0]['text']} 😀 ™"))
-    task_of(corpus, "model.durations=learned").prepare()
-    [line] = [record.getMessage() for record in caplog.records if "not spoken" in record.getMessage()]
-    assert "2 symbols are not spoken: 😀 (1, first in" in line
+    change_line(corpus, lambda line: label(line, text=f"{text_of_line(line)} 😀 ™"))
+    task = task_of(corpus, "model.durations=learned")
+    task.prepare()
+    (line,) = [one for one in caplog.records if "can't be spoken" in one.getMessage()]
+    lines = [json.loads(one) for one in (corpus / "train.jsonl").read_text().splitlines()]
+    characters = sum(not one.isspace() for line in lines for one in text_of_line(line))
+    assert line.levelno == logging.WARNING
+    assert line.getMessage() == (
+        f"train: {200 / characters:.1f} % of the characters (2 of {characters}) and 0.0 % of the words can't be "
+        "spoken: 😀 (1, first in train1) ™ (1, first in train1)"
+    )
+    about = {split: one["unspoken"] for split, one in task.prepared.about["statistics"].items()}
+    assert about["valid"] == {"characters": 0.0, "words": 0.0}
+    share = {"characters": round(200 / characters, 4), "words": 0.0}
+    assert about["train"] == {**share, "most_frequent": {"😀": 1, "™": 1}}
+
+
+def test_words_that_no_front_end_takes_are_refused_or_skipped_and_counted(corpus: Path):
+    """Letters of another script: with ``skip`` their utterance is left out, up to data.max_unknown."""
+    change_line(corpus, lambda line: label(line, text=f"{text_of_line(line)} Москва река Москва"))
+    with pytest.raises(DataError, match="can't be read in English"):
+        task_of(corpus, "model.durations=learned").prepare()
+    skip = ("model.durations=learned", "data.on_bad_example=skip")
+    message = (
+        r"train: [\d.]+ % of the characters \(16 of \d+\) and [\d.]+ % of the words \(as Москва река\) can't be "
+        r"spoken: к \(3, first in train1\) а .*; write them in words, .* or raise data\.max_unknown \(5 %\)"
+    )
+    with pytest.raises(DataError, match=message):
+        task_of(corpus, *skip).prepare()
+    task = task_of(corpus, *skip, "data.max_unknown=20")
+    task.prepare()
+    lines = [json.loads(one) for one in (corpus / "train.jsonl").read_text().splitlines()]
+    words = sum(len(text_of_line(line).split()) for line in lines)
+    about = task.prepared.about["statistics"]["train"]
+    assert about["utterances"] == len(lines) - 1
+    assert about["unspoken"]["words"] == round(300 / words, 4)
+    assert about["unspoken"]["most_frequent"]["М"] == 2
 
 
 def test_a_corpus_without_texts_is_an_error(corpus: Path, tmp_path: Path):
