@@ -125,7 +125,8 @@ def test_two_processes_give_what_one_does_and_resume_on_one(
     for path in weights:
         found = load_file(tmp_path / "two" / path.relative_to(tmp_path / "one"))
         for name, tensor in load_file(path).items():
-            torch.testing.assert_close(found[name], tensor, rtol=1e-4, atol=1e-5)
+            # within a hundredth of one step (lr): where a gradient is nearly 0, Adam's step follows its rounding
+            torch.testing.assert_close(found[name], tensor, rtol=1e-4, atol=1e-4)
     assert not (tmp_path / "two" / ".orders").exists()
     (tmp_path / "two" / "joint" / "manifest.json").unlink()
     again = commands.start([*arguments, "two", "--resume"], tmp_path).wait(400)

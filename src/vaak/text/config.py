@@ -30,11 +30,6 @@ class TokenizerConfig(ExtensibleSection):
     key: ClassVar[str] = "data.tokenizer"
     own_types: ClassVar[tuple[str, ...]] = TOKENIZERS
 
-    @property
-    def learns_words(self) -> bool:
-        """Whether a tokenizer of whole words is trained here: rare words are unknown to it by design."""
-        return self.type == "word" and self.path is None
-
     type: Annotated[str, open_type(TOKENIZERS)] = option(
         "The algorithm; byte_level is BPE over bytes, exact on any text; word is for classifiers.", "byte_level"
     )

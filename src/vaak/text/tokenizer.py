@@ -33,6 +33,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from tokenizers import Tokenizer as Backend
+from tokenizers import models
 
 from vaak.config.components import check_options, resolve_component, source_file
 from vaak.core.errors import DataError, UserError, catching_panics
@@ -141,6 +142,12 @@ class Tokenizer:
     def isolates_newlines(self) -> bool:
         r"""True when ``\n`` is always a separate piece, so text cut after it has the same tokens as the whole."""
         return ISOLATED_NEWLINE in json.dumps(json.loads(self.to_json())["pre_tokenizer"])
+
+    @property
+    def has_whole_words(self) -> bool:
+        """Whether its tokens are whole words, not letters: words it wasn't trained on are unknown by design."""
+        own = self.backend.get_vocab(with_added_tokens=False).keys() - {*self.special_tokens.values()}
+        return isinstance(self.backend.model, models.WordLevel) and sum(len(one) > 1 for one in own) > len(own) / 2
 
     def encode(self, text: str) -> list[int]:
         """The ids of ``text`` alone, without any special token."""
@@ -344,6 +351,11 @@ class UsersTokenizer(Tokenizer):
 
     @property
     def isolates_newlines(self) -> bool:
+        return False
+
+    @property
+    def has_whole_words(self) -> bool:
+        """No: only the user's class knows what its tokens are."""
         return False
 
     def encode(self, text: str) -> list[int]:

@@ -135,3 +135,32 @@ def test_the_option_raises_and_lowers_the_limit(prepare: Prepare, folder: Path):
     assert about["words"] == pytest.approx(count_shares(lines)[1]) == pytest.approx(30)
     with pytest.raises(DataError, match=r"raise data\.max_unknown \(0\.4 %\)"):
         prepare(folder, write_lines(lost=4), "  max_unknown: 0.4")
+
+
+@every_task
+def test_a_tokenizer_of_words_only_warns_of_rare_ones_wherever_it_is_from(
+    prepare: Prepare, folder: Path, caplog: pytest.LogCaptureFixture
+):
+    """That of a task which shares its embedding is given by its path, and was refused."""
+    lines = write_lines(lost=0)
+    known = [
+        *SPECIAL,
+        *{word for line in lines for word in line.split()},
+        "it",
+        "so",
+        "is",
+        "t",
+        *map(str, range(PER_LINE * 10)),
+    ]
+    backend = tokenizers.Tokenizer(
+        tokenizers.models.WordLevel({token: number for number, token in enumerate(known)}, unk_token="<unk>")
+    )
+    backend.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    backend.add_special_tokens([*SPECIAL])
+    backend.save(str(folder / "tokenizer.json"))
+    about = prepare(folder, write_lines(lost=300), "")["unwritable"]
+    assert about["words"] == pytest.approx(30)
+    assert any(
+        one.levelno == logging.WARNING and "can't be written" in one.getMessage() and one.getMessage()[:5] == "train"
+        for one in caplog.records
+    )

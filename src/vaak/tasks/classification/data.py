@@ -182,9 +182,8 @@ def _make(sources: LabelSources, splits: tuple[str, ...] | None, folder: Path) -
         names = corpus.class_names(split) if sources.classes and split in known else {}
         tokens = write_targets(store, classes, tokenizer, data.corpus.multi_label, names).tokens
         statistics[split] |= _report_tokens(split, statistics[split], tokens, tokenizer, room)
-        by_words = sources.base is None and data.tokenizer.learns_words
-        written = measure(tokenizer, (row.text for row in store))  # rare words are unknown to a tokenizer of words
-        statistics[split]["unwritable"] = written.report(split, None if by_words or splits else data.max_unknown)
+        limit = None if tokenizer.has_whole_words or splits else data.max_unknown
+        statistics[split]["unwritable"] = measure(tokenizer, (row.text for row in store)).report(split, limit)
     return {"statistics": statistics}
 
 

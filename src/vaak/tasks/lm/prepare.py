@@ -120,8 +120,7 @@ def _make(
     """
     skip_bad = data.on_bad_example == "skip"
     corpus = CorpusBuilder(data.corpus, data.corpus.seed, skip_bad)
-    by_words = not isinstance(factory, Base) and data.tokenizer.learns_words
-    limit = None if by_words or splits is not None else data.max_unknown  # of a trained model, it costs what it costs
+    is_new = splits is None  # what a trained model can't write costs what it costs
     splits = corpus.with_train_first() if splits is None else splits
     if isinstance(factory, Base):
         tokenizer = save_base(factory.source, folder, data.max_length)
@@ -137,6 +136,7 @@ def _make(
         content = template_for(tokenizer, given_template(data.chat_template, code), template_in(source))
         template = ChatTemplate(content, tokenizer)
         keep_template(kept, content)
+    limit = data.max_unknown if is_new and not tokenizer.has_whole_words else None
     written = dict[str, dict[str, Any]]()
     for split in splits:
         coverage = Coverage(tokenizer)

@@ -163,10 +163,7 @@ def _make(
     ``dictionary`` glosses the sources, if one is given.
     """
     corpus = ParallelCorpus(data.corpus, data.on_bad_example == "skip")
-    own = {"source": data.tokenizer, "target": data.target_tokenizer or data.tokenizer}
-    by_words = {side: not isinstance(factories, Base) and own[side].learns_words for side in SIDES}
-    # of a trained model, it costs what it costs
-    limits = {side: None if by_words[side] or splits is not None else data.max_unknown for side in SIDES}
+    is_new = splits is None  # what a trained model can't write costs what it costs
     splits = corpus.with_train_first() if splits is None else splits
     stores = {split: PairStore.write(folder / split, corpus.read(split)) for split in splits}
     _compare_scripts(data, stores[splits[0]])
@@ -178,6 +175,7 @@ def _make(
     if data.gloss:
         dictionary = dictionary or WordDictionary.drawn_from(_text_pairs(stores["train"]))
         dictionary.save(folder / DICTIONARY)
+    limits = {side: data.max_unknown if is_new and not tokenizers[side].has_whole_words else None for side in SIDES}
     statistics = {}
     for split, store in stores.items():
         tokenised = write_split_tokens(split, store, tokenizers, dictionary)
