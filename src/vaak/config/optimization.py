@@ -28,16 +28,32 @@ Shape = Sequence[int]
 
 
 @dataclass(frozen=True)
+class UpdateCondition:
+    """What the bits of a rule's updates depend on in a machine, besides the options.
+
+    It is stored with checkpoints under ``name``, and compared between processes and runs. ``value`` names a function of
+    the device that gives it as text. ``meaning`` says what a change does; ``advice`` is for machines that differ.
+    """
+
+    name: str
+    value: str
+    meaning: str
+    advice: str
+
+
+@dataclass(frozen=True)
 class UpdateRule:
     """One of Vaak's optimizers: all that differs from rule to rule.
 
     ``builder`` names a function ``(parameters, config) -> optimizers``. ``reads`` are the options that only some rules
     read. ``keeps(shape, is_hidden_matrix, config)`` is how many numbers the rule keeps for a parameter.
+    ``condition`` is what its bits depend on in a machine, if anything.
     """
 
     builder: str
     reads: tuple[str, ...]
     keeps: Callable[[Shape, bool, OptimizerConfig], int]
+    condition: UpdateCondition | None = None
 
 
 def two_moments(shape: Shape, is_hidden_matrix: bool, config: OptimizerConfig) -> int:
@@ -72,9 +88,23 @@ UPDATE_RULES: dict[str, UpdateRule] = {
     "sgd": UpdateRule(f"{_BUILDERS}:sgd", ("momentum", "nesterov", "fused"), _momentum),
     "adafactor": UpdateRule(f"{_BUILDERS}:adafactor", (), _rows_and_columns),
     "lion": UpdateRule(f"{_BUILDERS}:lion", ("betas",), _one_moment),
-    "muon": UpdateRule(f"{_BUILDERS}:muon", ("betas", "eps", "momentum", "nesterov", "adamw_lr"), _one_of_matrices),
+    "muon": UpdateRule(
+        f"{_BUILDERS}:muon",
+        ("betas", "eps", "momentum", "nesterov", "adamw_lr"),
+        _one_of_matrices,
+        UpdateCondition(
+            "muon",
+            f"{_BUILDERS}:muon_precision",
+            "it orthogonalises in fp32 on a CPU without instructions for bf16",
+            "use processors that all multiply bf16 in hardware, or none of them, or another optimizer",
+        ),
+    ),
 }
 """Vaak's optimizers by their names for training.optimizer.type."""
+
+
+UPDATE_CONDITIONS = {one.condition.name: one.condition for one in UPDATE_RULES.values() if one.condition is not None}
+"""Those of all rules, by their names."""
 
 
 def rules_reading(name: str) -> tuple[str, ...]:

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -124,6 +125,8 @@ class TaskSpec:
 
     task
         Where its class is, as ``module:Name``; a task of a user's own may leave it out, since the class holds the spec.
+    task_where
+        Its other classes, each for the experiments in which an option has a value: ``key=value`` → class.
     model, data, training
         Types of these sections; with ``Extensible``, any key is accepted.
     audio, corpus
@@ -136,7 +139,8 @@ class TaskSpec:
         Sections of the model that stand for others (``vaak.config.yaml.aliases``).
     recognised_by, also_recognised_by
         Keys, and ``key=value``, by which a YAML without ``task:`` is recognized as this task's; the latter only count
-        where the former point to no task, or to several. Those of Vaak's own tasks are in ``vaak.tasks.recognised``.
+        where the former point to no task, or to several.
+        Those of Vaak's own tasks are RECOGNISED_BY of their folders, so that no spec is imported for them.
     short_names
         Classes by short name, under the dotted keys that they may stand at.
     used_by_models
@@ -179,6 +183,7 @@ class TaskSpec:
     """
 
     task: str | None = None
+    task_where: Mapping[str, str] = field(default_factory=dict)
     model: type[Section] | type[Extensible] = Extensible
     data: type[Section] | type[Extensible] = Extensible
     training: type[TrainingConfig] = TrainingConfig
@@ -367,15 +372,28 @@ def task_class(task: str) -> Callable[[Any, Path, Path], Any]:
     Raises UserError where there is none.
     """
     found = _find_class(task)
-    if isinstance(found, type):
-        return found
+    others = _lasting_spec(task).task_where if task in built_in() else {}
+
+    def chosen(experiment: Any, directory: Path, folder: Path) -> Any:
+        return _choose_class(others, experiment, found)(experiment, directory, folder)
 
     def copied(experiment: Any, directory: Path, folder: Path) -> Any:
         made = copy.copy(found)
         made.experiment, made.directory, made.folder, made.reference = experiment, directory, folder, task
         return made
 
+    if isinstance(found, type):
+        return chosen if others else found
     return copied
+
+
+def _choose_class(others: Mapping[str, str], experiment: Any, usual: Any) -> Any:
+    """Return the first of the other classes of a task whose ``key=value`` an experiment has; else the usual one."""
+    for condition, reference in others.items():
+        key, _, value = condition.partition("=")
+        if str(attrgetter(key)(experiment)) == value:
+            return load_name(reference)
+    return usual
 
 
 def _find_class(task: str) -> Any:
@@ -407,11 +425,10 @@ def _imported(point: EntryPoint) -> Any:
 def tasks_recognised(keys: set[str]) -> list[str]:
     """Return the tasks that have one of these dotted keys as their own; of several, or none, those that share one.
 
-    Sections of audio leave only the tasks that read audio. Vaak's own tasks are looked up in a table; those of other
-    packages are imported only where it has no single answer.
+    Sections of audio leave only the tasks that read audio. Of Vaak's own tasks only the folders'
+    ``__init__`` is imported; those of other packages only where these have no single answer.
     """
-    table: dict[str, RecognisedBy] = load_name(f"{TASKS_PACKAGE}.recognised:RECOGNISED_BY")
-    tasks = {name: row for name, row in table.items() if name in built_in()}
+    tasks: dict[str, RecognisedBy] = {name: load_name(f"{TASKS_PACKAGE}.{name}:RECOGNISED_BY") for name in built_in()}
     tasks |= {name: _recognised_by(spec_of(name)) for name in REGISTERED_TASKS}
     own, shared = _tasks_having(keys, tasks)
     if len(own) != 1:

@@ -28,6 +28,7 @@ import numpy as np
 import torch
 
 import vaak
+from vaak.config.optimization import UPDATE_CONDITIONS
 from vaak.config.training import TrainingConfig
 from vaak.core.errors import CheckpointError, UserError
 from vaak.core.machine import code_version, installed_versions, nvidia_driver
@@ -37,7 +38,8 @@ from vaak.engine.checkpoint.weights import model_tensors
 from vaak.engine.distributed.launcher import weights_fingerprint
 from vaak.engine.distributed.sharding import Gathering, is_sharded, local, part_of
 from vaak.engine.optim.optimizer_state import of_all_ranks
-from vaak.engine.precision import Precision, muon_dtype, uses_tf32
+from vaak.engine.optim.optimizers import update_condition
+from vaak.engine.precision import Precision, uses_tf32
 from vaak.engine.state import Position, State
 from vaak.engine.training_data import TrainingData
 
@@ -311,7 +313,7 @@ MEANINGS = {
     "driver": "it compiles some kernels",
     "cudnn": "it may choose other kernels",
     **dict.fromkeys(("nccl", *OF_NCCL), "GPUs may add up gradients in another order"),
-    "muon": "it orthogonalises in fp32 on a CPU without instructions for bf16",
+    **{name: one.meaning for name, one in UPDATE_CONDITIONS.items()},
 }
 """What a change of a condition does, where its name doesn't say it."""
 
@@ -351,7 +353,8 @@ def conditions(config: TrainingConfig, precision: Precision, world_size: int) ->
         "deterministic": torch.are_deterministic_algorithms_enabled(),
         "tf32": uses_tf32(config, device) and on_gpu,
         "fused": config.optimizer.fused is not False,
-        "muon": str(muon_dtype(device)).removeprefix("torch.") if config.optimizer.type == "muon" else None,
+        **dict.fromkeys(UPDATE_CONDITIONS),  # None: another rule's
+        **update_condition(config.optimizer, device),
         "gradient_checkpointing": performance.gradient_checkpointing,
     }
 

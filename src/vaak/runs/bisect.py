@@ -23,6 +23,7 @@ import torch
 from torch import Tensor, nn
 
 from vaak.config.changes import changes_between
+from vaak.config.optimization import UPDATE_CONDITIONS
 from vaak.config.trust import CODE, HASHES
 from vaak.config.yaml.text import flow_text, read_yaml
 from vaak.config.yaml.tree import to_plain
@@ -58,7 +59,7 @@ KIND_OF_CONDITION = {
     **dict.fromkeys(("vaak", "code"), "code"),
     **dict.fromkeys(("python", "torch", "numpy", "packages"), "versions"),
     **dict.fromkeys(("device", "driver", "cudnn", "nccl", "nccl settings"), "hardware"),
-    **dict.fromkeys(("cpu capability", "processor", "instructions", "muon"), "hardware"),
+    **dict.fromkeys(("cpu capability", "processor", "instructions", *UPDATE_CONDITIONS), "hardware"),
 }
 """All other conditions are options."""
 

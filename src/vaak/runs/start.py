@@ -18,6 +18,7 @@ from torch import nn
 
 import vaak
 from vaak.config.load import Loaded
+from vaak.config.optimization import UPDATE_RULES
 from vaak.config.resolved import resolved_values
 from vaak.config.training import TrainingConfig
 from vaak.config.yaml.text import read_yaml
@@ -44,8 +45,9 @@ from vaak.engine.distributed.launcher import (
 from vaak.engine.distributed.ranks import Ranks, demand_shared, start_ranks
 from vaak.engine.memory import read_memory
 from vaak.engine.metrics_file import read_records
+from vaak.engine.optim.optimizers import update_condition
 from vaak.engine.optim.schedules import warmup_steps
-from vaak.engine.precision import keeping_generators, keeping_kernels, muon_dtype, precision_in_words, precision_on
+from vaak.engine.precision import keeping_generators, keeping_kernels, precision_in_words, precision_on
 from vaak.engine.resume import demand_resumable, start_fresh
 from vaak.engine.trainer import Trainer
 from vaak.nn.nf4 import num_weights
@@ -264,15 +266,16 @@ def _configuration_of(checkpoint: Path) -> dict[str, Any]:
 
 
 def _compare(loaded: Loaded, ranks: Ranks) -> None:
-    """Raise UserError on every rank where one of them runs another configuration, other versions, or another Muon."""
+    """Raise UserError on every rank where one runs another configuration or other versions, or updates otherwise."""
     versions = {"python": platform.python_version(), "torch": torch.__version__, "numpy": np.__version__}
     values = {**mask(loaded.experiment.model_dump(mode="json")), "versions": {"vaak": vaak.__version__, **versions}}
     try:
         ranks.compare("the processes have different settings", values)
-        if loaded.experiment.training.optimizer.type == "muon":  # their weights would drift apart
-            dtype = {"muon in": str(muon_dtype(ranks.device)).removeprefix("torch.")}
-            advice = "use processors that all multiply bf16 in hardware, or none of them, or another optimizer"
-            ranks.compare("the machines have different processors", dtype, advice)
+        rule = UPDATE_RULES.get(loaded.experiment.training.optimizer.type)
+        if rule is not None and rule.condition is not None:  # their weights would drift apart
+            there = update_condition(loaded.experiment.training.optimizer, ranks.device)
+            found = {f"{name} in": value for name, value in there.items()}
+            ranks.compare("the machines have different processors", found, rule.condition.advice)
     except UserError:
         ranks.close()
         raise

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import html
-import inspect
 import json
 import re
 import shlex
@@ -21,7 +20,7 @@ import vowels
 from vaak.cli.table import imported
 from vaak.config.load import load
 from vaak.config.resolved import default_experiment, resolved_values
-from vaak.config.tasks import TASKS, ExportFormat, TaskSpec, spec_of, task_class
+from vaak.config.tasks import TASKS, ExportFormat, TaskSpec, load_name
 from vaak.report.model_card import AboutExport, model_card
 from vaak.report.page import run_page
 from vaak.report.run_facts import read_facts
@@ -75,12 +74,10 @@ def test_what_a_task_declares_are_commands_and_options_that_exist(task: str, tmp
 
 @pytest.mark.parametrize("task", TASKS)
 def test_the_formats_that_a_task_declares_are_those_that_it_writes(task: str) -> None:
-    module = inspect.getmodule(task_class(task))
-    classes = {
-        one for _, one in inspect.getmembers(module, inspect.isclass) if getattr(one, "SPEC", None) is TASKS[task]
-    }
+    spec = TASKS[task]
+    classes = [load_name(str(reference)) for reference in (spec.task, *spec.task_where.values())]
     methods = {name for one in classes for name in dir(one) if name.startswith("export_")}
-    assert {f"export_{name.replace('-', '_')}" for name in spec_of(task).exports} == methods
+    assert {f"export_{name.replace('-', '_')}" for name in spec.exports} == methods
 
 
 def test_an_evaluation_is_of_the_split_that_there_is_and_a_name_that_no_format_has_is_left_out(tmp_path: Path) -> None:

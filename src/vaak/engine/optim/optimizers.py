@@ -86,6 +86,23 @@ def _groups(parameters: list[NamedParameter], config: OptimizerConfig) -> list[d
     return parameter_groups(parameters, config, config.lr, count_layers(parameters))
 
 
+def update_condition(config: OptimizerConfig, device: torch.device) -> dict[str, str]:
+    """Return what the bits of updates depend on in a machine, by its name; empty where that is nothing.
+
+    >>> update_condition(OptimizerConfig(type="muon"), torch.device("meta"))
+    {'muon': 'bfloat16'}
+    """
+    rule = UPDATE_RULES.get(config.type)
+    if rule is None or rule.condition is None:
+        return {}
+    return {rule.condition.name: load_name(rule.condition.value)(device)}
+
+
+def muon_precision(device: torch.device) -> str:
+    """The numbers in which Muon orthogonalises on a device, as text."""
+    return str(muon_dtype(device)).removeprefix("torch.")
+
+
 def muon(parameters: list[NamedParameter], config: OptimizerConfig) -> list[Optimizer]:
     """Muon for the hidden matrices, AdamW for the rest; either is left out where it has nothing to do."""
     if not hasattr(torch.optim, "Muon"):

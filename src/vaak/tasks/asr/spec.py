@@ -286,6 +286,7 @@ HUB_TAG = "automatic-speech-recognition"
 
 SPEC = TaskSpec(
     task="vaak.tasks.asr.task:AsrTask",
+    task_where={f"model.architecture={CTC}": "vaak.tasks.asr.ctc.task:CtcTask"},
     model=AsrModelConfig,
     data=AsrDataConfig,
     audio=AudioConfig,

@@ -28,8 +28,7 @@ from vaak.data.batching import largest_rows
 from vaak.nn.cross_entropy import IGNORED
 from vaak.nn.losses import losses_of_logits
 from vaak.runs.prepared import Recipe
-from vaak.tasks.asr.config import SCRATCH, AsrDecodingConfig, AsrExperiment
-from vaak.tasks.asr.ctc.task import CtcTask
+from vaak.tasks.asr.config import SCRATCH, AsrDecodingConfig
 from vaak.tasks.asr.data import AsrDataset, AsrExample, Timing, collate
 from vaak.tasks.asr.export import (
     write_adapter,
@@ -45,7 +44,7 @@ from vaak.tasks.asr.predict import Transcriber, demand_decoding
 from vaak.tasks.asr.prepare import ALIGNMENT_HEADS, AsrSources, PreparedUtterances, recipe
 from vaak.tasks.asr.recogniser import HEARD, Recogniser
 from vaak.tasks.asr.sherpa import write_whisper_sherpa
-from vaak.tasks.asr.spec import CTC, ONLY_WHISPERS
+from vaak.tasks.asr.spec import ONLY_WHISPERS
 from vaak.tasks.asr.whisper import (
     Vocabulary,
     base_of,
@@ -62,16 +61,9 @@ from vaak.tasks.speech_task import Datasets
 
 
 class AsrTask(Recogniser):
-    """Trains a Whisper model to transcribe speech; of ``model.architecture: ctc``, a ``CtcTask`` is made instead."""
+    """Trains a Whisper model to transcribe speech; experiments with ``model.architecture: ctc`` are of ``CtcTask``."""
 
     OF_BEAMS = (*Recogniser.OF_BEAMS, "length_penalty", "early_stopping")
-
-    def __new__(  # type: ignore[misc] # mypy expects a subclass
-        cls, experiment: AsrExperiment | None = None, *folders: Path
-    ) -> Recogniser:
-        if experiment is not None and experiment.model.architecture == CTC:
-            return CtcTask(experiment, *folders)
-        return super().__new__(cls)
 
     # Data.
 

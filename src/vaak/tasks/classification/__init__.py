@@ -1,1 +1,19 @@
 """Text classification: labelled texts in, a model that labels texts out (README.md)."""
+
+from vaak.config.tasks import RecognisedBy
+
+RECOGNISED_BY = RecognisedBy(
+    own=(
+        "model.architecture",
+        "model.pretrained_model",
+        "model.num_labels",
+        "model.embed_size",
+        "model.filter_sizes",
+        "model.pooling",
+        "data.augmentation.enabled",
+        "data.augmentation.techniques",
+        "data.corpus.label_columns",
+        "data.corpus.label_column",
+        "data.label_column",
+    ),
+)

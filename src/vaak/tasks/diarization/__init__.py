@@ -1,1 +1,24 @@
 """Speaker diarization: who spoke when."""
+
+from vaak.config.tasks import RecognisedBy
+
+RECOGNISED_BY = RecognisedBy(
+    own=(
+        "datasets",
+        "global_config",
+        "model.model_type=encoder",
+        "model.front_end",
+        "model.preset=sa_eend",
+        "data.inference",
+        "data.scoring",
+        "data.augmentation.speed",
+        "data.augmentation.volume",
+        "data.augmentation.noise",
+        "data.augmentation.room",
+        "data.augmentation.codecs",
+        "data.augmentation.codec_probability",
+        "data.augmentation.spec_augment",
+    ),
+    shared=("training.eval_knobs",),
+    reads_audio=True,
+)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ from torch import nn
 
 from all_parameters import build_optimizers
 from toy import names_of
-from vaak.config.optimization import OptimizerConfig, ParameterGroupConfig
+from vaak.config.optimization import UPDATE_RULES, OptimizerConfig, ParameterGroupConfig, UpdateCondition
 from vaak.config.training import TrainingConfig
 from vaak.core.errors import CheckpointError, UserError
 from vaak.engine import precision
@@ -330,6 +331,16 @@ def test_muon_is_exact_to_fp32_where_the_processor_has_no_bf16(config, fast_bf16
         assert torch.equal(whole, cut)
         assert torch.equal(whole, alone)
         torch.testing.assert_close(whole, exact, rtol=0, atol=1e-6)
+
+
+def test_what_the_bits_of_any_rule_depend_on_is_stored_by_what_its_rule_says(monkeypatch):
+    condition = UpdateCondition(
+        "lion", "vaak.engine.optim.optimizers:muon_precision", "it rounds otherwise", "use others"
+    )
+    monkeypatch.setitem(UPDATE_RULES, "lion", replace(UPDATE_RULES["lion"], condition=condition))
+    config = TrainingConfig(optimizer=OptimizerConfig(type="lion"))
+    found = conditions(config, precision.Precision("no", torch.device("cpu")), 1)
+    assert (found["lion"], found["muon"]) == (optimizers.muon_precision(torch.device("cpu")), None)
 
 
 @pytest.mark.parametrize("fast_bf16", [True, False, None])

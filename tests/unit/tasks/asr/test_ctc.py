@@ -22,6 +22,7 @@ from vaak.audio.audio_file import AudioFile
 from vaak.audio.formats.alignments import read_alignment
 from vaak.audio.segments import PAUSE
 from vaak.config.load import load
+from vaak.config.tasks import task_class
 from vaak.config.yaml.text import yaml_text
 from vaak.core.errors import DataError, UserError
 from vaak.nn.config import ConformerConfig
@@ -52,7 +53,7 @@ def task_of(corpus: Path, folder: Path, **more: Any) -> CtcTask:
     folder.mkdir(exist_ok=True)
     (folder / "case.yml").write_text(yaml_text(tiny_listener.options(corpus, **{"model": MODEL, **more})))
     experiment: Any = load([folder / "case.yml"]).experiment
-    task: Any = AsrTask(experiment, folder, folder)
+    task: Any = task_class("asr")(experiment, folder, folder)
     assert isinstance(task, CtcTask)
     task.prepare()
     return task
@@ -544,3 +545,13 @@ def test_words_of_read_speech_are_found_where_mfa_finds_them(
     print(f"{len(errors)} words: median errors of starts {starts:.0f} ms, of ends {ends:.0f} ms")
     assert starts <= 40
     assert ends <= 40
+
+
+def test_the_class_of_a_task_follows_from_its_experiment_and_makes_only_itself(corpus: Path, tmp_path: Path) -> None:
+    """``AsrTask(experiment)`` gave a CtcTask, whatever class was asked for."""
+    (tmp_path / "case.yml").write_text(yaml_text(tiny_listener.options(corpus, model=MODEL)))
+    experiment: Any = load([tmp_path / "case.yml"]).experiment
+    assert type(task_class("asr")(experiment, tmp_path, tmp_path)) is CtcTask
+    assert type(AsrTask(experiment, tmp_path, tmp_path)) is AsrTask
+    whisper = experiment.model_copy(update={"model": experiment.model.model_copy(update={"architecture": "whisper"})})
+    assert type(task_class("asr")(whisper, tmp_path, tmp_path)) is AsrTask

@@ -21,6 +21,7 @@ from tiny_wav2vec2 import write_base
 from toy import one_step
 from vaak.audio.audio_file import AudioFile
 from vaak.config.load import load
+from vaak.config.tasks import task_class
 from vaak.config.yaml.text import yaml_text
 from vaak.core.errors import UserError
 from vaak.core.storage.files import read_json, sha256_of, write_json
@@ -33,7 +34,6 @@ from vaak.tasks.asr.config import AsrModelConfig
 from vaak.tasks.asr.ctc.pretrained import PretrainedCtc
 from vaak.tasks.asr.stages.embeddings import means
 from vaak.tasks.asr.stages.pipeline import translate_options
-from vaak.tasks.asr.task import AsrTask
 
 Command = Callable[..., tuple[int, str, str]]
 EXPERTS: dict[str, Any] = {"num_experts": 3, "rank": 2, "gate_width": 8}
@@ -110,7 +110,7 @@ def task_of(corpus: Path, folder: Path, **sections: Any) -> Any:
     folder.mkdir()
     (folder / "case.yml").write_text(yaml_text(tiny_listener.options(corpus, **sections)))
     experiment: Any = load([folder / "case.yml"]).experiment
-    task: Any = AsrTask(experiment, folder, folder)
+    task: Any = task_class("asr")(experiment, folder, folder)
     task.prepare()
     return task
 

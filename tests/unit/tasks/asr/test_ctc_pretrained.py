@@ -18,13 +18,13 @@ from tiny_wav2vec2 import write_base
 from tiny_whisper import write_whisper
 from vaak.audio.audio_file import AudioFile
 from vaak.config.load import load
+from vaak.config.tasks import task_class
 from vaak.config.yaml.text import yaml_text
 from vaak.core.errors import UserError
 from vaak.runs.open_run import open_run
 from vaak.tasks.asr.config import AsrModelConfig
 from vaak.tasks.asr.ctc.data import padded_features
 from vaak.tasks.asr.ctc.pretrained import PretrainedCtc, keep_base, span_mask, waveforms_of
-from vaak.tasks.asr.task import AsrTask
 
 
 @pytest.mark.parametrize(
@@ -122,7 +122,7 @@ def with_adapter(corpus: Path, folder: Path, language: str, *, base: Path) -> An
     folder.mkdir()
     (folder / "case.yml").write_text(yaml_text(tiny_listener.options(corpus, model=model)))
     experiment: Any = load([folder / "case.yml"]).experiment
-    task: Any = AsrTask(experiment, folder, folder)
+    task: Any = task_class("asr")(experiment, folder, folder)
     task.prepare()
     return task
 

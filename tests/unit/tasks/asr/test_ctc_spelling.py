@@ -15,11 +15,11 @@ from transformers import Wav2Vec2CTCTokenizer
 import tiny_listener
 from tiny_wav2vec2 import write_base
 from vaak.config.load import load
+from vaak.config.tasks import task_class
 from vaak.config.yaml.text import yaml_text
 from vaak.core.errors import DataError
 from vaak.tasks.asr.ctc.pretrained import own_vocabulary
 from vaak.tasks.asr.ctc.spelling import adapt
-from vaak.tasks.asr.task import AsrTask
 from vaak.tasks.asr.whisper import Vocabulary
 from vaak.text.coverage import measure
 
@@ -120,7 +120,7 @@ def prepared(corpus: Path, folder: Path, letters: str, *overrides: str) -> Any:
     options = tiny_listener.options(corpus, model={"architecture": "ctc", "base": str(folder / "base")})
     (folder / "case.yml").write_text(yaml_text(options))
     loaded = load([folder / "case.yml"], [f"run_dir={folder / 'run'}", *overrides])
-    task: Any = AsrTask(loaded.experiment, folder / "run", folder)  # type: ignore[arg-type]
+    task: Any = task_class("asr")(loaded.experiment, folder / "run", folder)
     task.prepare()
     return task
 

@@ -193,10 +193,10 @@ def precision_of(options: MoeOptions) -> str:
 def task_of(values: Mapping[str, Any], directory: Path, *overrides: Mapping[str, Any]) -> Any:
     """The task of a run's configuration, in a directory; ``overrides`` are sections that override ``values``."""
     from vaak.config.load import load_layers
-    from vaak.tasks.asr.task import AsrTask
+    from vaak.config.tasks import task_class
 
     loaded: Any = load_layers([values, *overrides, {"name": "data", "run_dir": str(directory)}])
-    return AsrTask(loaded.experiment, directory, loaded.folder)
+    return task_class("asr")(loaded.experiment, directory, loaded.folder)
 
 
 def prepared_task(values: Mapping[str, Any], directory: Path, *overrides: Mapping[str, Any]) -> Any:
