@@ -338,3 +338,9 @@ def test_the_results_say_which_data_they_need_and_where_they_are_from():
         assert named <= data_sets
         assert bool(named) == ("needs the folder of data" in section)
         assert {name for name in data_sets if f"$VAAK_DATA/{name}" in section} <= named
+    for study in (ROOT / "docs/lab").glob("*.md"):
+        text = study.read_text(encoding="utf-8")
+        named = {name for line in re.findall(r"^Data: (.*)$", text, re.M) for name in re.findall(r"`(\w+)`", line)}
+        assert named <= data_sets
+        assert {name for name in data_sets if f"$VAAK_DATA/{name}" in text} <= named, study.name
+        assert not named or "needs the folder of data" in text, study.name
