@@ -363,6 +363,11 @@ _SCHEME = re.compile(r"^(?:https?|ftp)://", re.IGNORECASE)
 _HASHTAG = re.compile(r"(?<!\w)#([A-Za-z]\w*)", re.ASCII)
 _USER = re.compile(r"(?<!\w)@([A-Za-z]\w*)", re.ASCII)
 _POSTCODE = re.compile(rf"(?:(?<=, )|(?<=[a-z] ))({'|'.join(STATES)})\.? (\d{{5}})(?:-(\d{{4}}))?\b(?![,.]\d)")
+_CITY = re.compile(
+    r"(?:,|(?<!\w)(?!(?:Account|Apple|Booking|Case|Customer|Device|Driver|Employee|Item|Meeting|Member|Order|Patient|Payment|"
+    r"Photo|Product|Session|Student|Tax|The|Ticket|Transaction|User|Voter|Your|Zoom)\b)[A-Z][\w'.-]*) $"
+)
+"""What is before a state's short form; before ``ID 88213``, other words say whose identity that is."""
 _HUMPS = re.compile(r"(?<=[a-z])(?=[A-Z])|_")
 _PIECE = re.compile(r"[A-Za-z]+|[0-9]+|.")
 _VOWEL = re.compile(r"[aeiouy]", re.IGNORECASE)
@@ -375,9 +380,7 @@ def addresses(text: str) -> str:
     >>> addresses("#ThrowbackDay with @jo")
     'hashtag Throwback Day with at jo'
     """
-    text = _POSTCODE.sub(
-        lambda match: f"{STATES[match[1]]} {digits(match[2])}" + (f" {digits(match[3])}" if match[3] else ""), text
-    )
+    text = _POSTCODE.sub(_read_postcode, text)
     text = _EMAIL.sub(lambda match: spoken(match[0]), text)
     text = _URL.sub(lambda match: _SCHEME.sub("", match[0]) and spoken(_SCHEME.sub("", match[0])), text)
     text = _IP.sub(_read_ip, text)
@@ -386,6 +389,13 @@ def addresses(text: str) -> str:
     text = _PATH.sub(lambda match: spoken(match[0]), text)
     text = _HASHTAG.sub(lambda match: f"hashtag {_HUMPS.sub(' ', match[1])}", text)
     return _USER.sub(lambda match: f"at {_HUMPS.sub(' ', match[1])}", text)
+
+
+def _read_postcode(match: re.Match[str]) -> str:
+    """A state and its postcode; ``ID`` after no city is an identity."""
+    if match[1] == "ID" and not _CITY.search(match.string[max(0, match.start() - 40) : match.start()]):
+        return match[0]
+    return f"{STATES[match[1]]} {digits(match[2])}" + (f" {digits(match[3])}" if match[3] else "")
 
 
 def _read_ip(match: re.Match[str]) -> str:

@@ -40,6 +40,13 @@ _ON = re.compile(r"(?<=\b[Oo]n )(\d{1,2})/(\d{1,2})(?![/\d]|\.\d)|(?<=\b[Dd]ue )
 _MONTH_YEAR = re.compile(rf"\b({MONTH},?(?: (?:{_DAY}(?:st|nd|rd|th)?),?)? )([12]\d{{3}})\b(?![,.]\d)")
 _DAY_MONTH = re.compile(rf"\b(?<![\d.,:/£$€-])({_DAY}) ({MONTH})(?=,? [12]\d{{3}}\b)")
 
+_ANY_MONTH = f"(?:{'|'.join((*MONTHS, *SHORT_MONTHS))})"
+_OF_LIVES = table("b=born d=died m=married fl=flourished r=reigned bef=before aft=after")
+_LIFE = re.compile(
+    rf"(?<![\w.])(?<!\d )(?:({'|'.join(_OF_LIVES)})\.\s?(?=(?:ca?\.\s?)?(?:1\d{{3}}|20\d\d)\b(?![,.]\d)"
+    rf"|\d{{1,4}}s?\s(?:B\.|A\.|BC|AD|CE)|{_DAY} {_ANY_MONTH}\b|{_ANY_MONTH}\b)|(ca?)\.\s?(?=\d))"
+)
+"""Short words of lives before a date, and ``c.`` before any number."""
 _HALF_DAY = r"(?:\s?([AaPp])\.?\s?[Mm]\b\.?)"
 _CLOCK = re.compile(rf"(?<![\d:.,])([01]?\d|2[0-4]):([0-5]\d)(?::([0-5]\d)(?:\.\d+)?)?(?![\d:]){_HALF_DAY}?")
 _HOUR = re.compile(rf"(?<![\d:.,/$£€-])(1[0-2]|0?[1-9])(?=\s?[AaPp]\.?\s?[Mm]\b){_HALF_DAY}")
@@ -84,9 +91,10 @@ def dates_and_times(text: str) -> str:
     >>> dates_and_times("From 2024-03-05 to 12/25/1999, in the 1960s.")
     'From March fifth, twenty twenty-four to December twenty-fifth, nineteen ninety-nine, in the nineteen sixties.'
     """
+    text = _LIFE.sub(lambda match: f"{_OF_LIVES.get(match[1], 'circa')} ", text)
     text = _SHORT_MONTH.sub(lambda match: SHORT_MONTHS[next(filter(None, match.groups()))], text)
-    text = _SHORT_DAY.sub(lambda match: f"{SHORT_DAYS[match[1] or match[2]]},", text)
     text = _DAYS.sub(lambda match: f"{SHORT_DAYS[match[1]]} to {SHORT_DAYS[match[2]]}", text)
+    text = _SHORT_DAY.sub(lambda match: f"{SHORT_DAYS[match[1] or match[2]]},", text)
     text = _NAMED.sub(lambda match: f"{ordinal(int(match[1]))} {match[2]} {match[3]}", text)
     text = _ON.sub(_day_and_month, text)
     text = _ISO.sub(lambda match: spoken_date(int(match[1]), int(match[3]), int(match[4])), text)

@@ -121,15 +121,22 @@ def _folded(character: str) -> str | None:
     return plain if plain.isascii() and plain else None
 
 
-_NUMBER_WORDS = r"no\.?|No\.?|number|ID|#|is|was|to"
+_NUMBER_WORDS = r"no\.?|No\.?|number|ID|[Rr]ef(?:erence)?\.?|code|#|is|was|to"
 CUES = (
     compile_cues(
-        r"PINs?|OTP|CVV|ISBN(?:-1[03])?:?|ISSN|SSN|IMEI|PNR|UPC|EAN|[Aa]adhaar|A/C|[Aa]ccount|[Pp]asscode|[Pp]assword|"
-        r"(?:[Pp]ost(?:al)?|[Aa]ccess|[Aa]rea|[Dd]ialling|[Vv]erification|[Ss]ecurity|[Tt]he|[Yy]our) code|"
+        r"PINs?|OTP|CVV|VIN|IBAN|[Rr]outing|[Ss]ort code|ISBN(?:-1[03])?:?|ISSN|SSN|IMEI|PNR|UPC|EAN|"
+        r"[Aa]adhaar|A/C|[Aa]ccount|[Pp]asscode|[Pp]assword|"
+        r"(?:[Pp]ost(?:al)?|[Aa]ccess|[Aa]rea|[Dd]ialling|[Vv]erification|[Ss]ecurity|[Oo]ne-time|[Tt]he|[Yy]our) code|"
         r"(?:[Zz]ip|ZIP|PIN)(?: [Cc]ode)?|[Cc]ard ending(?: in| with)?",
         r"[Oo]rder|[Cc]ase|[Tt]icket|[Ii]nvoice|[Rr]eference|[Rr]ef\.?|[Pp]assport|[Ss]erial|[Tt]racking|[Cc]ustomer|"
         r"[Bb]ooking|[Rr]egistration|[Ll]icen[cs]e|[Cc]ard|[Mm]ember(?:ship)?|[Uu]ser|[Ii]tem",
         _NUMBER_WORDS,
+    ),
+    compile_cues(
+        r"IDs?",
+        r"[Ee]mployee|[Ss]tudent|[Pp]atient|[Pp]olicy|[Cc]laim|[Cc]onfirmation|[Cc]ontract|[Tt]ransaction|[Pp]roduct|"
+        r"[Bb]atch|[Ll]ot|[Ff]ile|[Jj]ob|[Pp]ermit|[Pp]arcel|[Rr]eceipt",
+        r"(?:no\.?|No\.?|number|ID|[Rr]ef(?:erence)?\.?|code|#)(?:\s(?:is|was))?",
     ),
     compile_cues(
         r"[Nn]umber|[Pp]hone|[Tt]elephone|[Mm]obile|[Ll]andline|[Ff]ax|[Tt]el\.?|[Cc]all|[Dd]ial|[Rr]ing|[Tt]ext|WhatsApp",

@@ -85,7 +85,7 @@ MAGNITUDES = table(
     """
 )
 _MARK = "|".join(re.escape(mark) for mark in sorted(CURRENCIES, key=len, reverse=True))
-_WORDS = "hundred|thousand|million|billion|trillion|dozen"
+_WORDS = "hundred|thousand|lakh|million|crore|billion|trillion|dozen"
 _MAGNITUDE = rf"(?P<magnitude>[ -](?:{_WORDS})\b| ?(?:{'|'.join(MAGNITUDES)})\b(?!\.\w))"
 _SIGN = r"(?P<sign>(?<![\w\d.])[-−])?"
 _AMOUNT = re.compile(
@@ -366,7 +366,7 @@ _EMERGENCY = re.compile(
 )
 _ISH = re.compile(r"(?<=\d)-?ish\b")
 _CODE = re.compile(r"(?<![\w.,])(?=[A-Za-z]*\d+[A-Za-z]|[A-Za-z]+\d)([A-Za-z\d]+)(?!\w)")
-_GROUPED = re.compile(rf"(?<=\b)((?:{IN_GROUPS})s? #?)(\d{{3,4}})(?:[-–]?([A-Z]))?\b(?![,.]\d)")
+_GROUPED = re.compile(rf"(?<=\b)((?:{IN_GROUPS})s? #?)(\d{{3,4}}(?:\s?[-–]\s?\d{{3,4}})?)(?:[-–]?([A-Z]))?\b(?![,.]\d)")
 _ADDRESS = re.compile(
     rf"(?<![\w.,])(\d{{3,5}})(?= (?:(?:{DIRECTIONS}|[NSEW]\.?) (?!of\b)[A-Z\d]|(?:[A-Z][a-z]+ ){{1,2}}(?:{STREETS})\b))"
 )
@@ -422,7 +422,12 @@ def numerals(text: str) -> str:
     text = _CALIBER.sub(lambda match: cardinal(int(match[1])), text)
     text = _DIALLED.sub(lambda match: match[1] + digits(match[2]), text)
     text = _EMERGENCY.sub(lambda match: re.sub(r"\d+", lambda number: digits(number[0]), match[0]), text)
-    text = _GROUPED.sub(lambda match: match[1] + grouped(match[2]) + (f" {match[3]}" if match[3] else ""), text)
+    text = _GROUPED.sub(
+        lambda match: (
+            match[1] + " to ".join(map(grouped, re.findall(r"\d+", match[2]))) + (f" {match[3]}" if match[3] else "")
+        ),
+        text,
+    )
     text = _LETTER_AFTER.sub(lambda match: f"{grouped(match[1])} {match[2]}", text)
     text = _YEARS.sub(_years, text)
     text = _RANGE.sub(r"\1 to \2", text)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 import unicodedata
 
-from vaak.text.speech.figures import UNITS
-from vaak.text.speech.words import cardinal, table
+from vaak.text.speech.figures import CURRENCIES, UNITS
+from vaak.text.speech.words import cardinal, plural, table
 
 NAMES = table(
     """
@@ -39,6 +39,21 @@ def greek_name(letter: str) -> str:
     return "lambda" if name == "lamda" else name
 
 
+_ROUND = {
+    10: "tens",
+    100: "hundreds",
+    1000: "thousands",
+    10_000: "tens of thousands",
+    100_000: "hundreds of thousands",
+    1_000_000: "millions",
+    1_000_000_000: "billions",
+}
+_MARK = "|".join(re.escape(mark) for mark in sorted(CURRENCIES, key=len, reverse=True))
+_SEVERAL = re.compile(
+    rf"(?<![A-Za-z])({_MARK})\s?(\d+(?:,\d{{3}})*)(?:'s|s)\b(?! ?\d)"
+    rf"|(?<![\w.,])(10+|\d{{1,3}}(?:,000)+)(?:'s|s)(?= of\b)"
+)
+"""Round numbers of several: ``$1,000s``, ``100s of people``, ``$20s``."""
 _FORMULAS = "NaCl|KCl|HCl|NaOH|KOH|HBr|NaF|KBr|AgCl|MgO|CaO|ZnO|FeO|CuO|SiC|GaN|GaAs|LiCl|NaBr|HCN|NaI|KI"
 _ELEMENTS = "U|Pu|Cs|Sr|Co|I|C|K|Th|Ra|Am|Po|Rn|Tc|H|He"
 _RAISED = f"[{''.join(RAISED)}]"
@@ -50,6 +65,7 @@ _POWER_OF_UNIT = re.compile(rf"(?<=10)({_RAISED}+)\s?({_UNIT})(?![\w/])")
 _CHARGE = re.compile(rf"(?<=[A-Za-z\d₀-₉\])])([¹²³⁴]?)([⁺⁻])(?!{_RAISED})")
 _OF_TEN = re.compile(r"(?<=\d)\s*[×xX·⋅]\s*(?=10(?:\^|[⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻]))")
 _RULES = (
+    (_SEVERAL, lambda found: _several(found)),
     (re.compile(r"(★+|⭐+)(☆*)"), lambda found: _rate(found)),
     (re.compile(r"\bA-Z\b"), "A to Z"),
     (re.compile(r"\bpH\b"), "P H"),
@@ -103,6 +119,15 @@ def _rate(found: re.Match[str]) -> str:
     if missing:
         return f" {cardinal(stars)} out of {cardinal(stars + missing)} stars "
     return f" {cardinal(stars)} stars " if stars > 1 else " star "
+
+
+def _several(found: re.Match[str]) -> str:
+    """``$1,000s`` are thousands of dollars, ``$20s`` twenties; what is no power of ten is counted otherwise."""
+    amount = int((found[2] or found[3]).replace(",", ""))
+    many = _ROUND.get(amount)
+    if found[1] is None:
+        return many or found[0]
+    return f"{many} of {CURRENCIES[found[1]].many}" if many else plural(cardinal(amount))
 
 
 def _plural(names: str) -> str:
