@@ -12,57 +12,16 @@ from __future__ import annotations
 
 import functools
 import io
-import zlib
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
 from vaak.core.errors import DataError, optional_import
+from vaak.core.storage.archives import ByteRange, DeflatedRange, PackedRange
 
 PART = "part"
 """The type of such a source, where that of a whole file is ``file``."""
-BUFFER = 2**16
 ROWS_AT_ONCE = 8
 """Rows of Parquet that are in memory at once."""
-
-
-class ByteRange(NamedTuple):
-    """``size`` bytes of a file, from ``offset`` on."""
-
-    path: Path
-    offset: int
-    size: int
-
-    def __str__(self) -> str:
-        return f"{self.path}@bytes={self.offset}+{self.size}"
-
-    def open(self) -> BinaryIO:
-        """Yield the bytes as a file."""
-        return io.BufferedReader(_RawRange(self), BUFFER)
-
-
-class DeflatedRange(NamedTuple):
-    """``size`` bytes, which are ``packed`` compressed ones of a file from ``offset`` on, as in a zip."""
-
-    path: Path
-    offset: int
-    packed: int
-    size: int
-
-    def __str__(self) -> str:
-        return f"{self.path}@deflated={self.offset}+{self.packed}+{self.size}"
-
-    def open(self) -> BinaryIO:
-        """The bytes, unpacked in memory. Raises DataError where they aren't so many, or are damaged."""
-        with ByteRange(self.path, self.offset, self.packed).open() as file:
-            packed = file.read()
-        unpacking = zlib.decompressobj(-zlib.MAX_WBITS)
-        try:
-            content = unpacking.decompress(packed, self.size + 1)  # one more than there may be: no bomb goes off
-        except zlib.error as error:
-            raise DataError(f"{self}: the compressed data are damaged: {error}") from error
-        if len(content) != self.size:
-            raise DataError(f"{self}: {len(content):,} bytes come out, not {self.size:,}; was the file replaced?")
-        return io.BytesIO(content)
 
 
 class ParquetCell(NamedTuple):
@@ -89,36 +48,7 @@ class ParquetCell(NamedTuple):
         raise DataError(f"{self}: the file has no such row; was it replaced?")
 
 
-Part = ByteRange | DeflatedRange | ParquetCell
-
-
-class _RawRange(io.RawIOBase):
-    """A range of bytes; no handle stays open, so processes share nothing and nothing has to be closed."""
-
-    def __init__(self, part: ByteRange) -> None:
-        self.part, self.place = part, 0
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        start = {io.SEEK_SET: 0, io.SEEK_CUR: self.place, io.SEEK_END: self.part.size}[whence]
-        self.place = max(0, start + offset)
-        return self.place
-
-    def tell(self) -> int:
-        return self.place
-
-    def readinto(self, buffer: Any) -> int:
-        number = max(0, min(len(buffer), self.part.size - self.place))
-        with open(self.part.path, "rb", buffering=0) as file:
-            file.seek(self.part.offset + self.place)
-            done = file.readinto(memoryview(buffer)[:number])
-        self.place += done
-        return done
+Part = ByteRange | DeflatedRange | PackedRange | ParquetCell
 
 
 def part_of(text: str) -> Part:

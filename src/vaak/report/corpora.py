@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from vaak.report.tables import aligned
+from vaak.runs.doctor.columns import NAMES, rank_of_name
 from vaak.runs.doctor.folder import CorpusSurvey, SplitSurvey
 
 WIDTH = 80
@@ -36,7 +37,7 @@ def lines_of(corpus: CorpusSurvey, folder: Path) -> Iterator[str]:
     if any(not one.is_exact for one in everything) and not corpus.is_text:
         yield from _wrapped("~ estimated, > at least: not everything was read in the time", "  ")
     if columns := corpus.options.get("columns"):
-        named = ", ".join(f"{key} is {own!r}" for key, own in columns.items())
+        named = ", ".join(f"{key} is {own!r}{_by_content(key, own)}" for key, own in columns.items())
         yield from _named_line("columns", f"{named} (option columns)")
     yield from _about(everything)
     for what, split, shared, number in corpus.leaks():
@@ -45,7 +46,13 @@ def lines_of(corpus: CorpusSurvey, folder: Path) -> Iterator[str]:
             yield from _named_line(
                 "leak", f"{shared:,} of {number:,} {what} of {split} are in train, too ({percent:.1f} %)"
             )
-    yield from _broken_splits(everything)
+    yield from _broken_splits(everything, "texts" if corpus.is_text else "recordings")
+
+
+def _by_content(role: str, name: str) -> str:
+    """Say that a column was found by what is in it, as its name isn't usual."""
+    role = {"offset": "start"}.get(role, role)
+    return "" if role not in NAMES or rank_of_name(name, role) is not None else " (by what is in it)"
 
 
 def _cells(split: SplitSurvey, is_text: bool) -> Iterator[str]:
@@ -82,14 +89,15 @@ def _about(splits: list[SplitSurvey]) -> Iterator[str]:
         yield from _named_line("example", textwrap.shorten(text, 150, placeholder=" …"))
 
 
-def _broken_splits(splits: list[SplitSurvey]) -> Iterator[str]:
+def _broken_splits(splits: list[SplitSurvey], what: str) -> Iterator[str]:
     messages = [message for split in splits for message in split.broken]
-    read = sum(split.num_read for split in splits)
+    read = sum(split.num_entries if what == "texts" else split.num_read for split in splits)
     without = sum(split.without_labels for split in splits)
     if without:
         yield from _named_line("skipped", f"{without:,} of {read:,} recordings read say nothing of speaker or text")
     if messages:
-        yield from _named_line("problem", f"{len(messages):,} of {read:,} recordings read are missing or broken:")
+        why = "can't be used" if what == "texts" else "are missing or broken"
+        yield from _named_line("problem", f"{len(messages):,} of {read:,} {what} read {why}:")
         for message in messages[:MOST_LISTED]:
             yield from _named_line("", message)
 

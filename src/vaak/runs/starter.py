@@ -142,7 +142,7 @@ def starter(
 def _of_task(corpora: list[CorpusSurvey], task: str) -> list[CorpusSurvey]:
     """Return the corpora that a task reads."""
     if task in ("lm", "classification", "seq2seq"):
-        found = [one for one in corpora if one.is_text and task in ("lm", use_of_texts(one.options["corpus"]))][:1]
+        found = [one for one in corpora if one.is_text and task in _uses(one.options["corpus"])][:1]
         needs = {"lm": "texts", "classification": "a table with a column text and a column label",
                  "seq2seq": "a table or .jsonl with columns source and target, or parallel files"}[task]  # fmt: skip
     else:
@@ -156,6 +156,11 @@ def _of_task(corpora: list[CorpusSurvey], task: str) -> list[CorpusSurvey]:
     if not found:
         raise UserError(f"{task} needs {needs}, and there is {' and '.join(one.kind for one in corpora)}")
     return found
+
+
+def _uses(corpus: dict[str, Any]) -> set[str]:
+    """Return the tasks that texts are for: what is labelled or paired is text, too, unless labels are in the lines."""
+    return {use_of_texts(corpus), *(("lm",) if corpus["type"] != "fasttext" else ())}
 
 
 def _head(amounts: Amounts, device: Device, task: str) -> Iterator[str]:
@@ -257,6 +262,7 @@ def _tokens_why(budget: int, device: Device) -> str:
 
 def _lm(corpora: Sequence[CorpusSurvey], amounts: Amounts, device: Device) -> dict[str, Any]:
     corpus = dict(corpora[0].options["corpus"])
+    is_chat = corpus["type"] in ("chat", "preferences")
     for key in ("label_columns", "target_column"):
         corpus.pop(key, None)
     for key in [one for one in corpus if one.endswith("_target")]:  # both sides are texts
@@ -265,14 +271,16 @@ def _lm(corpora: Sequence[CorpusSurvey], amounts: Amounts, device: Device) -> di
         corpus["text_column"] = corpus.pop("source_column")
     if corpus["type"] == "folders":
         corpus |= {"type": "text", "document": "file"}
+    elif corpus["type"] == "lines":
+        corpus["type"] = "text"
     elif corpus["type"] in ("files", "tsv"):
         ending = str(next(corpus[split] for split in SPLITS if split in corpus)[0]).rpartition(".")[2]
         corpus["type"] = {"json": "json", "jsonl": "json", "parquet": "parquet"}.get(ending, "csv")
     width, layers, heads, why = _texts_of(amounts, device)
     median = amounts.lengths[len(amounts.lengths) // 2] if amounts.lengths else 100
     most = 256 if device.kind == "cpu" else 1024
-    longest = _power(2 * median / CHARACTERS_PER_TOKEN, 32, most)
-    is_long = median / CHARACTERS_PER_TOKEN > longest
+    longest = _power(2 * median / CHARACTERS_PER_TOKEN, 128 if is_chat else 32, most)
+    is_long = median / CHARACTERS_PER_TOKEN > longest and not is_chat
     budget = _token_budget(amounts, device, longest)
     data: dict[str, Any] = {
         "corpus": corpus,
@@ -284,6 +292,10 @@ def _lm(corpora: Sequence[CorpusSurvey], amounts: Amounts, device: Device) -> di
         batch: dict[str, Any] = {"batch_size": Choice(max(1, budget // longest), _tokens_why(budget, device))}
     else:
         batch = {"batching": {"type": "bucketed", "max_tokens": Choice(budget, _tokens_why(budget, device))}}
+    if unusable := sum(len(split.broken) for split in corpora[0].splits.values()):
+        data["on_bad_example"] = Choice("skip", f"{unusable:,} texts can't be used: vaak data check names them")
+    if corpus["type"] == "preferences":
+        batch["loss"] = {"main": Choice("orpo", "learns from scratch; with a trained model as reference: dpo")}
     return {
         "model": {"d_model": Choice(width, why), "num_layers": layers, "num_heads": heads},
         "data": data,

@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
-from vaak.audio.embedded import ByteRange, DeflatedRange, ParquetCell, Part
+from vaak.audio.embedded import ParquetCell, Part
+from vaak.core.storage.archives import ByteRange, DeflatedRange, PackedRange
 
 Piece = bytes | tuple[int, int]
 """Bytes, or ``(offset, size)`` of the file."""
@@ -36,7 +37,7 @@ def open_bytes(path: Path | Part) -> BinaryIO:
 
 def open_pieces(path: Path | Part, pieces: Sequence[Piece]) -> BinaryIO:
     """The pieces, one after another, as one file."""
-    if isinstance(path, ParquetCell | DeflatedRange):
+    if isinstance(path, ParquetCell | DeflatedRange | PackedRange):
         with path.open() as file:
             content = file.read()
         return io.BytesIO(b"".join(p if isinstance(p, bytes) else content[p[0] : p[0] + p[1]] for p in pieces))

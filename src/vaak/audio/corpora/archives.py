@@ -11,27 +11,25 @@ path, a link) is refused all the same. Of members only audio, text and JSON are 
 
 from __future__ import annotations
 
-import json
 import re
-import tarfile
-import zipfile
 from collections.abc import Iterator
 from functools import partial
 from itertools import groupby
-from pathlib import Path, PurePosixPath
-from typing import Any, ClassVar, NamedTuple
+from pathlib import Path
+from typing import Any, ClassVar
 
 from vaak.audio.audio_file import AUDIO
 from vaak.audio.corpora.entries import ManifestLine, demand_columns, manifest_lines
 from vaak.audio.corpora.json_manifest import TEXTS
-from vaak.audio.corpora.layouts import LayoutReader, Line, Row, by_split
+from vaak.audio.corpora.layouts import LayoutReader, Line, by_split
 from vaak.audio.corpora.lhotse_manifests import remarks_on
 from vaak.audio.cuts.reading import demand_harmless, lhotse_object
 from vaak.audio.cuts.recordings import ReadRecording, attempted, drop_bad_labels
-from vaak.audio.embedded import PART, ByteRange, DeflatedRange, ParquetCell, open_parquet, rows_of, value_in
+from vaak.audio.embedded import PART, ParquetCell, open_parquet, rows_of, value_in
 from vaak.core.class_names import class_names_in, name_classes
 from vaak.core.errors import DataError
 from vaak.core.names import nearest_name
+from vaak.core.storage.archives import read_tar_members
 from vaak.core.terminal import followed
 
 LABEL_NAMES = {
@@ -40,108 +38,6 @@ LABEL_NAMES = {
     "language": ("language", "lang", "locale"),
 }
 """Usual names of columns of audio data; ``columns`` of a dataset comes first."""
-MOST_TEXT_BYTES = 2**20
-"""The most bytes of a member that is read into memory."""
-
-
-class Member(NamedTuple):
-    """A member of a tar or a zip: its name and the range of its bytes."""
-
-    name: str
-    range: ByteRange | DeflatedRange
-
-    @property
-    def key(self) -> str:
-        """The name up to the first dot of its last part, as WebDataset groups members."""
-        folder, slash, name = self.name.rpartition("/")
-        return f"{folder}{slash}{name.partition('.')[0]}"
-
-    def content(self) -> bytes:
-        """All bytes. Raises DataError for more than a text has."""
-        if self.range.size > MOST_TEXT_BYTES:
-            raise DataError(f"{self.range.path}, {self.name}: {self.range.size:,} bytes are more than a label has")
-        with self.range.open() as file:
-            return file.read()
-
-    def text(self) -> str:
-        try:
-            return self.content().decode().strip()
-        except UnicodeDecodeError as error:
-            raise DataError(f"{self.range.path}, {self.name}: this is not UTF-8: {error.reason}") from error
-
-    def json(self) -> Row:
-        """An object. Raises DataError for anything else."""
-        try:
-            value = json.loads(self.content())
-        except (ValueError, RecursionError) as error:
-            raise DataError(f"{self.range.path}, {self.name}: this is not JSON: {error}") from error
-        if not isinstance(value, dict):
-            raise DataError(f"{self.range.path}, {self.name}: expected an object, not a {type(value).__name__}")
-        return value
-
-
-def members_of(path: Path) -> Iterator[Member]:
-    """The files of a tar, in order; folders are passed over.
-
-    Raises DataError for a tar that is compressed or cut short, and for a member that is a link, a device or sparse, or
-    whose name leads out of the archive.
-    """
-    try:
-        with open(path, "rb") as file:
-            is_compressed = file.read(2) == b"\x1f\x8b"
-    except OSError as error:
-        raise DataError(f"{path}: can't be read: {error.strerror}") from error
-    if is_compressed:
-        raise DataError(f"{path}: a compressed tar can't be read from the middle; unpack it: gunzip {path.name}")
-    try:
-        with tarfile.open(path, "r:") as archive:
-            while (one := archive.next()) is not None:
-                archive.members = []  # type: ignore[attr-defined]  # they would all stay in memory
-                name = PurePosixPath(one.name)
-                if one.isdir():
-                    continue
-                if not one.isreg() or one.issparse():
-                    raise DataError(f"{path}: member {one.name} is a link, a device or sparse, which is refused")
-                if name.is_absolute() or ".." in name.parts or "\0" in one.name:
-                    raise DataError(f"{path}: member {one.name} leads out of the archive, which is refused")
-                if one.offset_data + one.size > path.stat().st_size:
-                    raise DataError(f"{path}: it ends in the middle of {one.name}; download it again")
-                yield Member(one.name, ByteRange(path, one.offset_data, one.size))
-    except (tarfile.TarError, OSError) as error:
-        raise DataError(f"{path}: this is not a tar, or it is damaged: {error}") from error
-
-
-def zipped_members_of(path: Path) -> Iterator[Member]:
-    """The files of a zip, in order; folders are passed over.
-
-    Raises DataError for a zip that is damaged, for a member whose name leads out of the archive, and for one that is
-    encrypted or compressed in another way than usual.
-    """
-    try:
-        with zipfile.ZipFile(path) as archive, open(path, "rb") as file:
-            for one in archive.infolist():
-                name = PurePosixPath(one.filename)
-                if one.is_dir():
-                    continue
-                if name.is_absolute() or ".." in name.parts or "\\" in one.filename or ":" in name.parts[0]:
-                    raise DataError(f"{path}: member {one.filename} leads out of the archive, which is refused")
-                if one.flag_bits & 1:
-                    raise DataError(f"{path}: member {one.filename} is encrypted; unpack the archive")
-                if one.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
-                    raise DataError(
-                        f"{path}: member {one.filename} is compressed in an unusual way; unpack the archive"
-                    )
-                file.seek(one.header_offset + 26)  # behind the local header are its name and its extra field
-                lengths = file.read(4)
-                start = one.header_offset + 30 + int.from_bytes(lengths[:2], "little")
-                start += int.from_bytes(lengths[2:], "little")
-                if start + one.compress_size > path.stat().st_size:
-                    raise DataError(f"{path}: it ends in the middle of {one.filename}; download it again")
-                plain = one.compress_type == zipfile.ZIP_STORED
-                packed = DeflatedRange(path, start, one.compress_size, one.file_size)
-                yield Member(one.filename, ByteRange(path, start, one.file_size) if plain else packed)
-    except (zipfile.BadZipFile, OSError, NotImplementedError) as error:
-        raise DataError(f"{path}: this is not a zip, or it is damaged: {error}") from error
 
 
 class _ArchiveReader(LayoutReader):
@@ -175,7 +71,7 @@ class WebDatasetReader(_ArchiveReader):
     ENDING = ".tar"
 
     def lines(self, part: Path) -> Iterator[Line]:
-        for key, group in groupby(members_of(part), lambda one: one.key):
+        for key, group in groupby(read_tar_members(part), lambda one: one.key):
             members = {one.name[len(key) + 1 :].lower(): one for one in group}  # by their endings
             where = f"{part}, {key}"
             audio = next((one for ending, one in members.items() if f".{ending.rpartition('.')[2]}" in AUDIO), None)
@@ -318,7 +214,7 @@ class SharReader(LayoutReader):
             if not tar.is_file():
                 raise DataError(f"{cuts}: its recordings are missing, {tar.name}; copy it there, not compressed")
             others = {path.name.partition(".")[0] for path in part.iterdir()} - {"cuts", "recording"}
-            members = members_of(tar)
+            members = read_tar_members(tar)
             for where, entry, problem in manifest_lines(cuts):
                 data, about = next(members, None), next(members, None)  # a recording, then its description
                 if data is not None and about is None:

@@ -21,9 +21,9 @@ from vaak.audio.corpora.entries import named_file
 from vaak.audio.corpora.json_manifest import PLACE, PROBLEM
 from vaak.audio.corpora.layouts import LayoutReader, Line, Row, by_split, keyed_lines
 from vaak.audio.cuts.recordings import ReadRecording
-from vaak.audio.embedded import ByteRange
 from vaak.audio.formats.annotation_lines import read_rttm, read_seconds
 from vaak.core.errors import DataError
+from vaak.core.storage.archives import ByteRange
 
 _IN_ARCHIVE = re.compile(r"(.+):(\d{1,18})")
 

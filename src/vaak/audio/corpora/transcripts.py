@@ -22,7 +22,7 @@ from typing import ClassVar, NamedTuple
 
 from vaak.audio.audio_file import AUDIO
 from vaak.audio.config import AudioConfig, DatasetConfig
-from vaak.audio.corpora.archives import LABEL_NAMES, members_of, zipped_members_of
+from vaak.audio.corpora.archives import LABEL_NAMES
 from vaak.audio.corpora.json_manifest import PLACE, PROBLEM
 from vaak.audio.corpora.layouts import LayoutReader, Line, by_split
 from vaak.audio.cuts.recordings import ReadRecording
@@ -30,6 +30,7 @@ from vaak.audio.embedded import Part
 from vaak.audio.formats.timed_texts import read_eaf, read_subtitles
 from vaak.core.errors import DataError
 from vaak.core.matching import compose
+from vaak.core.storage.archives import read_tar_members, read_zip_members
 from vaak.core.storage.text_lines import CONVERT, detect_encoding, split_lines
 
 TRANSCRIPTS = (".eaf", ".vtt", ".srt", ".lab", ".txt")
@@ -133,7 +134,7 @@ def files_in(part: Path) -> list[File]:
         paths = [path for path in part.rglob("*") if path.is_file()]
         found = [File(PurePosixPath(path.relative_to(part).as_posix()), path) for path in paths]
     else:
-        members = zipped_members_of(part) if part.suffix.lower() == ".zip" else members_of(part)
+        members = read_zip_members(part) if part.suffix.lower() == ".zip" else read_tar_members(part)
         found = [File(PurePosixPath(one.name), one.range) for one in members]
     return sorted(one for one in found if not any(name.startswith((".", "__MACOSX")) for name in one.name.parts))
 

@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import IO, Any, Literal, NamedTuple
 
 from vaak.core.errors import DataError
+from vaak.core.storage.archives import find_archive, open_file
 from vaak.core.storage.text_lines import detect_encoding
 
 log = logging.getLogger("vaak")
@@ -80,7 +81,11 @@ def find_ending(path: Path) -> str:
 
 
 def open_bytes(path: Path) -> IO[bytes]:
-    return gzip.open(path, "rb") if path.suffix.lower() == ".gz" else open(path, "rb")  # type: ignore[return-value]
+    if path.suffix.lower() != ".gz":
+        return open_file(path)
+    if find_archive(path) is None:
+        return gzip.open(path, "rb")  # type: ignore[return-value]
+    return gzip.GzipFile(fileobj=open_file(path))  # type: ignore[return-value]
 
 
 def read_lines(path: Path, encoding: str) -> Iterator[tuple[int, str, tuple[int, str] | None, int]]:

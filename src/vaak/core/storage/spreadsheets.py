@@ -14,6 +14,7 @@ from typing import Any
 
 from vaak.core.errors import DataError, RustPanicError, catching_panics, optional_import
 from vaak.core.names import list_names
+from vaak.core.storage.archives import open_file, read_state
 
 log = logging.getLogger("vaak")
 
@@ -30,8 +31,7 @@ def read_sheet(path: Path) -> Iterator[tuple[int, list[str]]]:
 
     Raises DataError for what can't be read, UserError where calamine isn't installed.
     """
-    facts = path.stat()
-    first, rows = _first_sheet(path, (facts.st_size, facts.st_mtime_ns))
+    first, rows = _first_sheet(path, read_state(path))
     for number, cells in enumerate(rows, first):
         texts = [_written(cell) for cell in cells]
         if any(texts):
@@ -43,8 +43,9 @@ def _first_sheet(path: Path, key: tuple[int, int]) -> tuple[int, list[list[Any]]
     """Return the number of the first row and the cells of the sheet; ``key`` is the file's state."""
     with optional_import(f"{path}: reading spreadsheets requires python-calamine", "spreadsheets"):
         import python_calamine
+    open_book = python_calamine.CalamineWorkbook.from_filelike
     try:
-        with catching_panics(quietly=True), python_calamine.CalamineWorkbook.from_path(str(path)) as book:
+        with catching_panics(quietly=True), open_file(path) as file, open_book(file) as book:
             sheets = {name: book.get_sheet_by_name(name) for name in book.sheet_names}
             filled = [name for name, sheet in sheets.items() if sheet.height]
             if not filled:

@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from vaak.core.errors import DataError
+from vaak.core.storage.archives import read_state
 from vaak.core.storage.dialects import (
     DELIMITERS,
     ENDINGS,
@@ -92,8 +93,7 @@ class Table:
         self._on_invalid, self._count = on_invalid_utf8, count_bytes
         self._is_sheet = is_spreadsheet(path)
         with _reading(path):
-            facts = path.stat()
-            key = (facts.st_size, facts.st_mtime_ns)
+            key = read_state(path)
             if self._is_sheet:
                 self._decision = Decision(Dialect("\t", "cells"), _sheet_width(path, self.has_header))
             else:
@@ -168,7 +168,7 @@ class Table:
             raise DataError(f"{self.path}: the file changed while it was read; read it again") from error
 
     def _sheet_rows(self, width: int) -> Iterator[TableRow]:
-        self._count(self.path.stat().st_size)
+        self._count(read_state(self.path)[0])
         for number, cells in read_sheet(self.path):
             where = f"{self.path}: row {number}"
             problem = self._problem(where, cells, width)

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from vaak.core.errors import DataError
+from vaak.core.storage.archives import open_file
 
 CONVERT = "convert the file (if it is Latin-1: iconv -f latin1 -t utf-8)"
 
@@ -33,7 +34,8 @@ def split_lines(text: str) -> list[str]:
 def read_text_lines(path: Path) -> list[str]:
     """Return the lines of a file in UTF-8 or UTF-16. Raises DataError, with the line, where it can't be read."""
     try:
-        content = path.read_bytes()
+        with open_file(path) as file:
+            content = file.read()
     except OSError as error:
         raise DataError(f"{path}: can't be read: {error.strerror}") from error
     encoding = detect_encoding(content[: 1 << 16])
@@ -47,12 +49,14 @@ def read_text_lines(path: Path) -> list[str]:
 
 @contextmanager
 def open_utf8(path: Path) -> Iterator[IO[bytes]]:
-    """Open a text as bytes in UTF-8: UTF-16 and UTF-32 are converted, in memory; ``.gz`` is unpacked as it is read.
+    """Open a text, perhaps in an archive, as bytes in UTF-8. UTF-16 and UTF-32 are converted, in memory.
+
+    A ``.gz`` is unpacked as it is read.
 
     Bytes that aren't valid UTF-8 stay as they are, for who decodes them. Raises DataError for a text of another
     encoding, or a ``.gz``, that is damaged.
     """
-    with open(path, "rb") as plain:
+    with open_file(path) as plain:
         file: Any = gzip.GzipFile(fileobj=plain) if path.suffix.lower() == ".gz" else plain
         try:
             encoding = detect_encoding(file.read(1 << 16))

@@ -33,8 +33,8 @@ from vaak.core.errors import DataError, UserError
 from vaak.core.splits import SPLITS
 from vaak.core.storage.tables import is_table
 from vaak.runs.doctor.columns import MOST_ROWS, find_columns
-from vaak.runs.doctor.text_layouts import describe_corpus, use_of_texts
-from vaak.runs.doctor.texts import corpus_of_texts, texts_of
+from vaak.runs.doctor.text_layouts import use_of_texts
+from vaak.runs.doctor.texts import FoundTexts, find_texts, texts_of
 from vaak.runs.doctor.unusable import describe_unusable
 
 log = logging.getLogger("vaak")
@@ -45,8 +45,9 @@ SAMPLE = 2000
 MOST_TEXTS = 20_000
 """Texts of a split whose lengths are kept."""
 EXAMPLES = 3
-USES = {"lm": "text", "classification": "labelled text", "seq2seq": "pairs"}
-"""What texts are called that are for a task."""
+USES = {"lm": "text", "classification": "labelled text", "seq2seq": "pairs", "chat": "conversations",
+        "preferences": "pairs of answers"}  # fmt: skip
+"""What texts are called that are for a task, or of a type."""
 MOST_CORPORA = 20
 FIRST_RECORDINGS = 100
 """Recordings of which one, at least, has to be read where files may be in a layout."""
@@ -224,16 +225,15 @@ def recognised_file(path: Path) -> list[CorpusSurvey]:
         options = options if _opens(options) else None
     else:
         options = None
-    if options is None and (corpus := corpus_of_texts(path)):
-        options = {"corpus": corpus}
-    return [] if options is None else [_survey_of(path, options)]
+    found = find_texts(path) if options is None else options
+    return [] if found is None else [_survey_of(path, found)]
 
 
-def _survey_of(place: Path, options: dict[str, Any]) -> CorpusSurvey:
-    corpus = options.get("corpus")
-    if corpus is None:
-        return CorpusSurvey(place, str(options["type"]), options)
-    return CorpusSurvey(place, USES[use_of_texts(corpus)], options, note=describe_corpus(corpus))
+def _survey_of(place: Path, found: dict[str, Any] | FoundTexts) -> CorpusSurvey:
+    if isinstance(found, dict):
+        return CorpusSurvey(place, str(found["type"]), found)
+    kind = USES.get(found.corpus["type"]) or USES[use_of_texts(found.corpus)]
+    return CorpusSurvey(place, kind, {"corpus": found.corpus}, note=found.note)
 
 
 ORDER = (
@@ -259,7 +259,7 @@ def _fits(kind: str, root: Path) -> bool:
     return True
 
 
-def _options_by_files(root: Path) -> dict[str, Any] | None:
+def _options_by_files(root: Path) -> dict[str, Any] | FoundTexts | None:
     """The options of a corpus that is known by its files: manifests, audio with annotations, or texts."""
     options: dict[str, Any] = {"type": "ljspeech", "corpus_dir": str(root)}
     if (root / "metadata.csv").is_file() and (root / "wavs").is_dir() and _opens(options):
@@ -273,8 +273,7 @@ def _options_by_files(root: Path) -> dict[str, Any] | None:
     for options in ({"type": "folder", "train": [str(root)]}, {"type": "transcripts", "corpus_dir": str(root)}):
         if _opens(options):
             return options
-    corpus = corpus_of_texts(root)
-    return None if corpus is None else {"corpus": corpus}
+    return find_texts(root)
 
 
 def _options_by_manifests(manifests: list[Path], root: Path) -> dict[str, Any] | None:
@@ -439,6 +438,7 @@ def _examine_texts(corpus: CorpusSurvey, until: float) -> None:
         found = corpus.splits[split] = SplitSurvey()
         for one in texts_of(options, split):
             found.num_entries += 1
+            found.broken += [one.problem] if one.problem else []
             if one.text.strip():
                 found.add_text(one.text)
             if one.label is not None:
@@ -449,3 +449,6 @@ def _examine_texts(corpus: CorpusSurvey, until: float) -> None:
             if found.num_entries % 100 == 0 and time.monotonic() > until:
                 found.is_whole = False
                 break
+    broken = [message for found in corpus.splits.values() for message in found.broken]
+    if broken and not any(found.num_texts for found in corpus.splits.values()):
+        corpus.problem = f"none of its texts can be used: {broken[0]}"

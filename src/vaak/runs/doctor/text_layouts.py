@@ -1,4 +1,4 @@
-"""Texts that are known by the names of their files: parallel files of two languages, and a folder for each class."""
+"""Texts that are known by the names of their files, or by their lines: parallel files, a folder for each class, …"""
 
 from __future__ import annotations
 
@@ -6,11 +6,17 @@ import glob
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from itertools import combinations, islice
 from pathlib import Path
 from typing import Any
 
+from vaak.core.errors import DataError
+from vaak.core.names import list_names
 from vaak.core.splits import SPLITS
+from vaak.core.storage.archives import is_archive, read_state
 from vaak.core.storage.text_lines import open_utf8
+from vaak.runs.doctor.columns import plain_name, rank_of_name
+from vaak.text.corpora.labelled import PREFIX
 
 LANGUAGES: dict[str, str] = {
     "en": "eng english अंग्रेज़ी अंग्रेजी", "hi": "hin hindi हिन्दी हिंदी", "de": "deu ger german deutsch",
@@ -26,7 +32,21 @@ LANGUAGES: dict[str, str] = {
 }  # fmt: skip
 """Codes of languages and their other names; ``source`` and ``target`` are used like them."""
 _CODES = {name: code for code, names in LANGUAGES.items() for name in (code, *names.split())}
+PAIRS = (("source", "target"), ("src", "tgt"), ("src", "trg"), ("question", "answer"),
+         ("instruction", "output"), ("instruction", "response"), ("prompt", "response"), ("input", "output"),
+         ("prompt", "completion"), ("document", "summary"), ("article", "summary"), ("article", "highlights"),
+         ("text", "summary"), ("sentence", "translation"), ("text", "translation"))  # fmt: skip
+"""Usual names of the columns of pairs; two languages are such names, too."""
 MOST_CLASSES = 200
+CLASSES = frozenset({
+    "pos", "neg", "neu", "positive", "negative", "neutral", "ham", "spam", "true", "false", "real", "fake", "hate",
+    "offensive", "toxic", "normal", "good", "bad", "subjective", "objective", "human", "machine",
+})  # fmt: skip
+"""Names of files of which each is a class, where all have such names."""
+UNLABELLED = frozenset({"unsup", "unlabeled", "unlabelled"})
+SIDES = frozenset(plain_name(name) for pair in PAIRS for name in pair)
+FIRST_LINES = 200
+MOST_FEW = 5
 LONGEST_TEXT = 64 << 10
 """Bytes of a file, on average, from which on folders are chapters or authors rather than classes."""
 
@@ -50,7 +70,8 @@ def language_in(name: str) -> str | None:
 def find_parallel(files: Sequence[Path], root: Path) -> list[tuple[Path, Path]]:
     """Return the files of sources and of targets, whose names differ in a language and whose lines are as many.
 
-    English is the source, else what comes first by its code; none where the names don't say so of two languages.
+    English is the source, else what comes first by its code; of several languages, the pair that most files are of.
+    None where the names don't say so of two languages.
     """
     together: dict[tuple[str, ...], dict[str, Path]] = {}
     for path in files:
@@ -59,15 +80,18 @@ def find_parallel(files: Sequence[Path], root: Path) -> list[tuple[Path, Path]]:
         if places:
             code = _CODES[words[places[-1]].casefold()]
             together.setdefault((*words[: places[-1]], "*", *words[places[-1] + 1 :]), {})[code] = path
-    pairs = Counter(tuple(sorted(own)) for own in together.values() if len(own) == 2)
-    if not pairs:
-        return []
-    first, second = pairs.most_common(1)[0][0]
-    if second in ("en", "source"):
-        first, second = second, first
-    found = [(own[first], own[second]) for own in together.values() if own.keys() == {first, second}]
-    named = all(find_language(path.suffix[1:]) for pair in found for path in pair)
-    return found if named or all(_count_lines(one) == _count_lines(other) for one, other in found) else []
+    pairs = Counter(pair for own in together.values() for pair in combinations(sorted(own, key=_rank), 2))
+    for first, second in sorted(pairs, key=lambda pair: (-pairs[pair], _rank(pair[0]), _rank(pair[1]))):
+        found = [(own[first], own[second]) for own in together.values() if own.keys() >= {first, second}]
+        named = all(find_language(path.suffix[1:]) for pair in found for path in pair)
+        if named or all(_count_lines(one) == _count_lines(other) for one, other in found):
+            return found
+    return []
+
+
+def _rank(code: str) -> tuple[bool, str]:
+    """By which languages are sources first."""
+    return code not in ("en", "source"), code
 
 
 def _count_lines(path: Path) -> int:
@@ -78,17 +102,51 @@ def _count_lines(path: Path) -> int:
 def find_classes(files: Sequence[Path], root: Path) -> dict[Path, str] | None:
     """Return the folders of texts, each with its pattern, where each is a class: several short texts in several ones.
 
-    Files that are in no such folder aren't read.
+    Files that are in no such folder aren't read, nor those of ``UNLABELLED`` ones.
     """
-    folders = Counter(path.parent for path in files if path.parent != root)
+    files = [path for path in files if path.parent.name.casefold() not in UNLABELLED]
+    folders = Counter(path.parent for path in files if path.parent != root and not is_archive(path.parent))
     names = {folder.name for folder in folders}
     few = 2 <= len(names) <= min(MOST_CLASSES, len(files) // 2)
     if not few or max(folders.values()) < 2 or any(map(find_language, names)):
         return None
     own = [path for path in files if path.parent in folders]
-    if sum(path.stat().st_size for path in own) > LONGEST_TEXT * len(own) or len(files) - len(own) > len(own) / 10:
+    size = sum(read_state(path)[0] for path in own)
+    if size > LONGEST_TEXT * len(own) or len(files) - len(own) > len(own) / 10:
         return None
     return {folder: f"{glob.escape(str(folder))}/*{own[0].suffix}" for folder in sorted(folders)}
+
+
+def are_files_of_classes(files: Sequence[Path]) -> bool:
+    """Whether each file is a class by its name, such as ``pos.txt`` and ``neg.txt``."""
+    names = {path.name.partition(".")[0].casefold() for path in files}
+    return len(names) > 1 and names <= CLASSES
+
+
+def is_fasttext(path: Path) -> bool:
+    """Whether lines have their labels as fastText has them: ``__label__good it was``."""
+    lines = _first_lines(path)
+    return bool(lines) and sum(PREFIX in line for line in lines) > len(lines) / 2
+
+
+def is_token_list(path: Path) -> bool:
+    """Whether each line is a token and its tags, with a blank line after each sentence, as in CoNLL's tasks."""
+    lines = [line for line in _first_lines(path) if not line.startswith(("#", "-DOCSTART-"))]
+    rows = [line.split("\t") if "\t" in line else line.split(" ") for line in lines if line.strip()]
+    has_blank = any(not line.strip() for line in lines[:-1])
+    if not has_blank or len(rows) < MOST_FEW or len({len(row) for row in rows}) != 1 or len(rows[0]) < 2:
+        return False
+    tags = {row[-1] for row in rows}
+    return len(tags) <= len(rows) / 2 and all(cell and not re.search(r"\s", cell) for row in rows for cell in row)
+
+
+def _first_lines(path: Path) -> list[str]:
+    """Return the first lines of a file as text; what isn't UTF-8 is replaced."""
+    try:
+        with open_utf8(path) as file:
+            return [line.decode(errors="replace").rstrip("\r\n") for line in islice(file, FIRST_LINES)]
+    except (DataError, OSError):
+        return []
 
 
 def use_of_texts(corpus: Mapping[str, Any]) -> str:
@@ -97,25 +155,46 @@ def use_of_texts(corpus: Mapping[str, Any]) -> str:
     >>> use_of_texts({"type": "text"}), use_of_texts({"type": "tsv", "source_column": "en"})
     ('lm', 'seq2seq')
     """
-    if corpus["type"] == "folders" or "label_columns" in corpus:
+    if corpus["type"] in ("folders", "lines", "fasttext") or "label_columns" in corpus:
         return "classification"
     return "seq2seq" if "source_column" in corpus or any(key.endswith("_target") for key in corpus) else "lm"
 
 
-def describe_corpus(corpus: dict[str, Any]) -> str:
-    """Return which columns, files or folders are what, by the options that change it; nothing for plain texts.
+def describe_corpus(corpus: dict[str, Any], columns: Sequence[str] = (), left: Sequence[Path] = ()) -> str:
+    """Return what is taken for what, by the options that change it, and which columns and files aren't read.
 
-    >>> describe_corpus({"type": "files", "text_column": "Text", "label_columns": ["Label"], "train": ["a.csv"]})
-    "text_column is 'Text', label_columns is 'Label'"
+    >>> describe_corpus({"type": "files", "text_column": "Text", "label_columns": ["q"], "train": ["a.csv"]}, ["Nr"])
+    "text_column is 'Text', label_columns is 'q' (by what is in it); columns that aren't read: Nr"
     """
+    said = [_describe_reading(corpus)]
+    said += [f"columns that aren't read: {list_names(columns)}"] if columns else []
+    kinds = Counter(path.suffix.lower() or "without an ending" for path in left)
+    said += [f"files that aren't read: {', '.join(f'{number:,} {kind}' for kind, number in kinds.most_common(6))}" + (
+        f" ({left[0].name})" if len(left) == 1 else "")] if left else []  # fmt: skip
+    return "; ".join(filter(None, said))
+
+
+def _describe_reading(corpus: dict[str, Any]) -> str:
+    first = next(corpus[split] for split in SPLITS if split in corpus)
     if targets := [key for key in corpus if key.endswith("_target")]:
         source, target = (Path(corpus[key][0]).name for key in (targets[0].removesuffix("_target"), targets[0]))
         return f"sources are the lines of {source}, targets those of {target} ({targets[0]})"
     if corpus["type"] == "folders":
-        names = sorted({Path(one).parent.name for one in next(corpus[split] for split in SPLITS if split in corpus)})
+        names = sorted({Path(one).parent.name for one in first})
         return f"the names of {len(names)} folders are the labels: {', '.join(names[:10])}"
+    if corpus["type"] == "lines":
+        return f"a line is a text, the name of its file the label: {', '.join(Path(one).name for one in first)}"
+    if corpus["type"] in ("fasttext", "chat", "preferences"):
+        return f"data.corpus.type is {corpus['type']}"
     named = {key: value for key, value in corpus.items() if key.endswith(("_column", "_columns"))}
     if named:
         named = {"text_column": "text", **named} if "label_columns" in named else named
     shown = {key: value[0] if isinstance(value, list) else value for key, value in named.items()}
-    return ", ".join(f"{key} is {value!r}" for key, value in shown.items())
+    return ", ".join(f"{key} is {value!r}{_by_content(key, value)}" for key, value in shown.items())
+
+
+def _by_content(option: str, name: str) -> str:
+    """Say that a column was found by its cells, where its name isn't usual."""
+    role = {"text_column": "text", "label_columns": "label"}.get(option)
+    is_usual = rank_of_name(name, role) is not None if role else language_in(name) or plain_name(name) in SIDES
+    return "" if is_usual else " (by what is in it)"

@@ -7,6 +7,7 @@ import json
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,70 +15,126 @@ from typing import Any, NamedTuple
 from vaak.audio.corpora.layouts import split_named
 from vaak.core.errors import UserError, optional_import
 from vaak.core.splits import SPLITS
+from vaak.core.storage.archives import find_archive, list_files, locate_on_disk, open_file, read_state
 from vaak.core.storage.spreadsheets import SPREADSHEETS
 from vaak.core.storage.tables import Table, is_table
 from vaak.runs.doctor.columns import NAMES, find_columns, look_at, plain_name, rank_of_name
-from vaak.runs.doctor.text_layouts import find_classes, find_language, find_parallel, language_in, use_of_texts
-from vaak.text.corpora.labelled import read_named
+from vaak.runs.doctor.text_layouts import (
+    PAIRS,
+    are_files_of_classes,
+    describe_corpus,
+    find_classes,
+    find_language,
+    find_parallel,
+    is_fasttext,
+    is_token_list,
+    language_in,
+    use_of_texts,
+)
+from vaak.text.corpora.conversations import detect_form, read_chats, read_preferences
+from vaak.text.corpora.labelled import NAMED, read_named
 from vaak.text.corpora.parallel import read_rows, script_of_texts
 from vaak.text.corpora.readers import find_files, json_entries, read_documents, read_records
 
 TEXT_ENDINGS = (".txt", ".text", ".md")
 ENDINGS = {**dict.fromkeys(TEXT_ENDINGS, "text"), ".jsonl": "json", ".json": "json", ".csv": "csv", ".tsv": "csv",
            ".parquet": "parquet", **dict.fromkeys(SPREADSHEETS, "csv")}  # fmt: skip
-PAIRS = (("source", "target"), ("src", "tgt"), ("src", "trg"), ("question", "answer"), ("input", "output"),
-         ("prompt", "completion"), ("document", "summary"), ("article", "summary"), ("article", "highlights"),
-         ("text", "summary"), ("sentence", "translation"), ("text", "translation"))  # fmt: skip
-"""Usual names of the columns of pairs; two languages are such names, too."""
+CONVERSATIONS = {"chat": read_chats, "preferences": read_preferences}
 SAMPLE_ROWS = 1000
 
 
 class ReadText(NamedTuple):
-    """A text as it was read: with its label, or with its translation."""
+    """A text as it was read: with its label, or with its translation; ``problem`` is why it can't be used."""
 
     text: str
     label: str | None = None
     target: str | None = None
+    problem: str = ""
 
 
 class Sample(NamedTuple):
-    """The first rows of a table, by the names of its columns; numbers where it has no header."""
+    """The first rows of a table, by the names of its columns; numbers where it has no header.
+
+    ``entries`` are those of JSON and Parquet as they are, nested.
+    """
 
     names: list[str]
     rows: list[dict[str, Any]]
     has_header: bool = True
+    entries: Sequence[Any] = ()
 
 
-def corpus_of_texts(place: Path) -> dict[str, Any] | None:
-    """Return the options of a corpus of texts: of a file, or of a folder's files of the most frequent ending, by split.
+class FoundTexts(NamedTuple):
+    """The options of a corpus of texts; ``note`` says what is taken for what, and what isn't read."""
+
+    corpus: dict[str, Any]
+    note: str
+
+
+def find_texts(place: Path) -> FoundTexts | None:
+    """Return the texts that a file is, or a folder's or an archive's files of the most frequent ending, by split.
 
     None without any.
     """
     root = place if place.is_dir() else place.parent
-    everything = [path for path in sorted(place.rglob("*")) if path.is_file()] if place.is_dir() else [place]
-    everything = [path for path in everything if not path.name.startswith((".", "README", "LICENSE", "LICENCE"))]
-    if pairs := find_parallel([path for path in everything if _is_plain(path)], root):
-        return _parallel_corpus(pairs, root)
-    files = [path for path in everything if path.suffix.lower() in ENDINGS]
-    if not files:
-        return None
-    sizes = Counter(dict.fromkeys(ENDINGS, 0))
-    for path in files:
-        sizes[path.suffix.lower()] += path.stat().st_size
-    there = {path.suffix.lower() for path in files}
-    ending = max((one for one in sizes if one in there), key=lambda one: sizes[one])  # of empty files, too
-    files = [path for path in files if path.suffix.lower() == ending]
-    if ENDINGS[ending] == "text" and (classes := find_classes(files, root)):
-        named = _by_split(list(classes), root)
-        return {"type": "folders", **{split: [classes[one] for one in own] for split, own in named.items()}}
-    corpus = _options_for(ending, sample_rows(files[0]))
+    files = [path for path in list_files(place) if not path.name.startswith((".", "README", "LICENSE", "LICENCE"))]
+    columns: Sequence[str] = ()
+    if pairs := find_parallel([path for path in files if _is_plain(path)], root):
+        corpus: dict[str, Any] | None = _parallel_corpus(pairs, root)
+    else:
+        corpus, columns = _find_by_ending(files, root)
     if corpus is None:
         return None
+    named = [key for key in corpus if key.removesuffix("_target") in SPLITS]
+    used = {path for key in named for path in find_files(corpus[key], key)}
+    return FoundTexts(corpus, describe_corpus(corpus, columns, [path for path in files if path not in used]))
+
+
+def _find_by_ending(files: Sequence[Path], root: Path) -> tuple[dict[str, Any] | None, list[str]]:
+    """Return the options that read the files of the most frequent ending, and the columns that they leave out."""
+    sizes = Counter(dict.fromkeys(ENDINGS, 0))
+    for path in files:
+        if path.suffix.lower() in ENDINGS:
+            sizes[path.suffix.lower()] += read_state(path)[0]
+    there = {path.suffix.lower() for path in files}
+    ending = max((one for one in sizes if one in there), key=lambda one: sizes[one], default=None)  # of empty ones, too
+    if ending is None:
+        return None, []
+    files = [path for path in files if path.suffix.lower() == ending]
+    if is_token_list(files[0]):
+        return None, []
+    if ENDINGS[ending] == "text":
+        return _corpus_of_lines(files, root, ending), []
+    sample = sample_rows(files[0])
+    corpus = _options_for(ending, sample)
+    if corpus is None:
+        return None, []
+    named = [corpus[key] for key in ("text_column", "source_column", "target_column") if key in corpus]
+    used = {*(named or ["text"]), *corpus.get("label_columns", ())}
+    whole = corpus["type"] in CONVERSATIONS
+    return corpus | _name_files(files, root, ending), [] if whole else [one for one in sample.names if one not in used]
+
+
+def _corpus_of_lines(files: Sequence[Path], root: Path, ending: str) -> dict[str, Any]:
+    """Return the options that read plain texts, whose labels are in their lines, folders or files, if anywhere."""
+    if is_fasttext(files[0]):
+        return {"type": "fasttext", **_name_files(files, root, ending)}
+    if classes := find_classes(files, root):
+        named = _by_split(list(classes), root)
+        return {"type": "folders", **{split: [classes[one] for one in own] for split, own in named.items()}}
+    kind = "lines" if are_files_of_classes(files) else "text"
+    return {"type": kind, **_name_files(files, root, ending)}
+
+
+def _name_files(files: Sequence[Path], root: Path, ending: str) -> dict[str, list[str]]:
+    """Return the files of each split; of many, the pattern that matches the same ones."""
     named = _by_split(files, root)
-    for split, own in named.items():
-        everything_else = split == "train" and len(named) == 1 and len(own) > 3
-        corpus[split] = [f"{glob.escape(str(root))}/**/*{ending}"] if everything_else else [str(path) for path in own]
-    return corpus
+    archives = list(dict.fromkeys(locate_on_disk(path) for path in files if find_archive(path)))
+    patterns = [f"{glob.escape(str(one))}/**/*{ending}" for one in archives or [root]]
+    if len(named) == 1 and len(files) > 3 and set(find_files(patterns, "data")) == set(files):
+        return {next(iter(named)): patterns}
+    name = {path: glob.escape(str(path)) if archives else str(path) for path in files}
+    return {split: [name[path] for path in own] for split, own in named.items()}
 
 
 def _is_plain(path: Path) -> bool:
@@ -107,8 +164,8 @@ def _parallel_corpus(pairs: list[tuple[Path, Path]], root: Path) -> dict[str, An
 def _options_for(ending: str, sample: Sample) -> dict[str, Any] | None:
     """Return the options that read a table with these columns; None where none of them has a text."""
     kind = ENDINGS[ending]
-    if kind == "text":
-        return {"type": "text"}
+    if kind in ("json", "parquet") and (form := detect_form(sample.entries)):
+        return {"type": form}
     found = find_columns(sample.names, sample.rows, ("text", "label"))
     columns = found.columns
     labelled = "label" in columns and "label" not in found.by_content
@@ -132,10 +189,10 @@ def _named_pair(names: Sequence[str]) -> tuple[str, str] | None:
     spoken = {name: code for name in names if (code := language_in(name))}
     if len(spoken) > 2 and "id" in spoken.values():  # a column of numbers rather than Indonesian
         spoken = {name: code for name, code in spoken.items() if code != "id"}
-    if len(spoken) != 2 or len(set(spoken.values())) != 2:
+    if len(spoken) < 2 or len(set(spoken.values())) != len(spoken):
         return None
-    one, other = spoken
-    return (other, one) if spoken[other] == "en" else (one, other)
+    source = next((name for name, code in spoken.items() if code == "en"), next(iter(spoken)))
+    return source, next(name for name in spoken if name != source)
 
 
 def _pair_of_scripts(sample: Sample) -> tuple[str, str] | None:
@@ -148,7 +205,7 @@ def _pair_of_scripts(sample: Sample) -> tuple[str, str] | None:
         if look.may_be("text") and look.values > len(sample.rows) / 2 and (look.words >= 2 or look.length >= 6)
     ]
     texts = [name for name in texts if sum("CC-BY" in cell for cell in cells[name]) < len(sample.rows) / 2]
-    if len(texts) != 2:
+    if len(texts) < 2 or (sample.has_header and len(texts) > 2):
         return None
     scripts = [script_of_texts(cells[name]) for name in texts]
     return (texts[0], texts[1]) if scripts[0] != scripts[1] or not sample.has_header else None
@@ -159,20 +216,23 @@ def sample_rows(path: Path) -> Sample:
     try:
         if path.suffix.lower() in (".json", ".jsonl"):
             entries = (entry.value for entry in islice(json_entries(path, AnyBytes()), SAMPLE_ROWS))
-            rows = [_flat(entry) for entry in entries if isinstance(entry, dict)]
-            return Sample(list(dict.fromkeys(name for row in rows for name in row)), rows)
+            return _sample_of_entries(list(entries))
         if is_table(path):
             return _sample_of_table(path)
         if path.suffix.lower() == ".parquet":
             with optional_import("Parquet requires pyarrow", "hf"):
                 import pyarrow.parquet
-            with pyarrow.parquet.ParquetFile(path) as file:
+            with open_file(path) as content, pyarrow.parquet.ParquetFile(content) as file:
                 batch = next(file.iter_batches(batch_size=SAMPLE_ROWS), None)
-            rows = [_flat(row) for row in batch.to_pylist()] if batch is not None else []
-            return Sample(list(dict.fromkeys(name for row in rows for name in row)), rows)
+            return _sample_of_entries(batch.to_pylist() if batch is not None else [])
     except (UserError, OSError, ValueError):
         pass
     return Sample([], [])
+
+
+def _sample_of_entries(entries: list[Any]) -> Sample:
+    rows = [_flat(entry) for entry in entries if isinstance(entry, dict)]
+    return Sample(list(dict.fromkeys(name for row in rows for name in row)), rows, entries=entries)
 
 
 def _flat(entry: dict[str, Any], before: str = "") -> dict[str, Any]:
@@ -237,10 +297,12 @@ def texts_of(corpus: dict[str, Any], split: str) -> Iterator[ReadText]:
     text = corpus.get("text_column", "text")
     if use_of_texts(corpus) == "seq2seq":
         yield from _pairs(corpus, split, files)
-    elif corpus["type"] == "folders":
-        for path in files:
-            for one in read_named(path, "folders", AsTheyAre()):
-                yield ReadText(one.text, label=one.labels[0][0])
+    elif corpus["type"] in CONVERSATIONS:
+        read = partial(CONVERSATIONS[corpus["type"]], options=AsTheyAre(), skip_bad=True)
+        yield from (ReadText(one.text, problem=one.problem) for path in files for one in read(path))
+    elif corpus["type"] in NAMED:
+        labelled = (one for path in files for one in read_named(path, corpus["type"], AsTheyAre()))
+        yield from (ReadText(one.text, label="|".join(one.labels[0])) for one in labelled)
     elif "label_columns" in corpus:
         (label,) = corpus["label_columns"]
         for row in read_records(files, {text: "text_column", label: "label_columns"}, AsTheyAre()):

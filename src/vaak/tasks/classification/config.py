@@ -101,7 +101,7 @@ class ClassifierConfig(ConvolutionalStackConfig):
         return sizes
 
 
-FILES = ("files", "folders", "lines")
+FILES = ("files", "folders", "lines", "fasttext")
 """The types of corpora that are read from files."""
 
 
@@ -112,11 +112,11 @@ class LabelledCorpusConfig(TextSourceSection):
     resume_class: ClassVar[ResumeClass | None] = "refused"
     type_of_ending: ClassVar[Mapping[str, str]] = {"": "files"}
 
-    type: Literal["grammar", "files", "folders", "lines", "huggingface"] = option(
+    type: Literal["grammar", "files", "folders", "lines", "fasttext", "huggingface"] = option(
         "files: JSON (a list, or lines), CSV, TSV, spreadsheets and Parquet, by their endings; folders: a file is a "
-        "text, the name of its folder the label; lines: a line is a text, the name of its file the label; grammar: "
-        "sentences of the built-in Hindi grammar by the rule that they show. Not given, it is files or huggingface "
-        "where these are named.",
+        "text, the name of its folder the label; lines: a line is a text, the name of its file the label; fasttext: "
+        "the words of a line that begin with __label__ are its labels; grammar: sentences of the built-in Hindi "
+        "grammar by the rule that they show. Not given, it is files or huggingface where these are named.",
         "grammar",
     )
     train: tuple[Place, ...] = option(

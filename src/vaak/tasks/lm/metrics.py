@@ -33,6 +33,7 @@ from torch import Tensor, nn
 
 from vaak.core.batch import Batch, places_of
 from vaak.core.errors import DataError, UserError
+from vaak.core.storage.archives import open_file
 from vaak.core.summaries import LONGEST, MOST_SCORES
 from vaak.core.task import Dataset, Meters
 from vaak.core.terminal import followed
@@ -178,7 +179,7 @@ def _of_the_grammar() -> tuple[MinimalPair, ...]:
 
 
 def _read_file(path: Path) -> Iterator[MinimalPair]:
-    with open(path, "rb") as file:
+    with open_file(path) as file:
         for number, line in enumerate(file, start=1):
             if not line.strip():
                 continue

@@ -14,13 +14,14 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import takewhile
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from vaak.core.errors import DataError, optional_import
 from vaak.core.names import list_names
+from vaak.core.storage.archives import open_file, read_state
 from vaak.text.corpora.readers import BytesOptions, Document, JsonEntry, Read, checked, json_entries
 from vaak.text.tokenizer import normalise
 
@@ -127,6 +128,10 @@ MESSAGE_KEYS: dict[str, KeyRule] = {
     "tool_call_id": KeyRule("OpenAI, Mistral", "not read", "calls are text here"),
 }
 _SWITCHES = ("train", "training", "loss")
+_KEYS_OF_FORMS: dict[Literal["preferences", "chat"], tuple[set[str], ...]] = {
+    "preferences": ({"chosen", "rejected"}, {"preferred_output", "non_preferred_output"}),
+    "chat": ({"messages"}, {"conversations"}, {"prompt", "completion"}, {"instruction", "output"}),
+}
 
 
 class Conversation(NamedTuple):
@@ -143,6 +148,19 @@ def key_table() -> list[str]:
         for key, rule in rules.items():
             lines.append(f"| `{key}` | {of} | {rule.formats} | {rule.outcome} | {rule.meaning} |")
     return lines
+
+
+def detect_form(rows: Sequence[Any]) -> Literal["chat", "preferences"] | None:
+    """Return the type of corpus that reads rows like most of these, as JSON has them; None where neither does.
+
+    >>> detect_form([{"prompt": "so?", "completion": "so"}]), detect_form([{"text": "so"}])
+    ('chat', None)
+    """
+    keys = [row.keys() for row in rows if isinstance(row, dict)]
+    for form, known in _KEYS_OF_FORMS.items():
+        if sum(any(one <= there for one in known) for there in keys) > len(rows) / 2:
+            return form
+    return None
 
 
 def read_chats(path: Path, options: BytesOptions, skip_bad: bool = False) -> Iterator[Document]:
@@ -236,7 +254,7 @@ def _rows(path: Path, options: BytesOptions, on_bad: Callable[[DataError], None]
 
     Raises DataError for a file that is neither JSON nor Parquet.
     """
-    with open(path, "rb") as file:
+    with open_file(path) as file:
         start = file.read(4096)
     if start.startswith(b"PAR1"):
         yield from _parquet_rows(path)
@@ -256,8 +274,8 @@ def _parquet_rows(path: Path) -> Iterator[JsonEntry]:
         import pyarrow
         import pyarrow.parquet
     try:
-        with pyarrow.parquet.ParquetFile(path) as file:
-            number, bytes_per_row = 0, path.stat().st_size / max(file.metadata.num_rows, 1)
+        with open_file(path) as content, pyarrow.parquet.ParquetFile(content) as file:
+            number, bytes_per_row = 0, read_state(path)[0] / max(file.metadata.num_rows, 1)
             for batch in file.iter_batches(batch_size=256):
                 for row in batch.to_pylist():
                     yield JsonEntry(row, f"{path}: row {number}", 0)

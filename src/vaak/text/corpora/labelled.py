@@ -3,6 +3,7 @@
 files     tables, spreadsheets, Parquet, JSON   columns or keys of the text and its labels
 folders   a file is a text                      its label is the name of its folder
 lines     a line is a text                      its label is the name of its file, up to the first dot
+fasttext  a line is a text                      its labels are the words of the line that begin with __label__
 
 Evaluation must be honest, so splits are made as follows:
 
@@ -49,8 +50,10 @@ from vaak.text.corpora.stores import RowStore
 from vaak.text.tokenizer import normalise
 
 UNREADABLE = "a row can't be read"
-NAMED = ("folders", "lines")
-"""Types whose labels are names of folders or files."""
+NAMED = ("folders", "lines", "fasttext")
+"""Types whose labels are names of folders or files, or in the lines."""
+PREFIX = "__label__"
+"""Of fastText's labels."""
 SEPARATOR = "|"
 """Between several labels in one cell."""
 DROPPED = {
@@ -237,20 +240,24 @@ def _open_source(options: LabelOptions, on_bad: OnBad | None = None) -> TextSour
 
 
 def _open_named(options: LabelOptions, on_bad: OnBad | None) -> FileSource[LabelledText]:
-    """The texts whose label is the name of their folder, or of their file."""
-    if options.label_columns != ("label",) or options.multi_label:
+    """The texts whose label is the name of their folder, or of their file, or in their line."""
+    if options.label_columns != ("label",) or (options.multi_label and options.type != "fasttext"):
         raise DataError(f"corpus.label_columns: texts of the type {options.type} have one label, in the column label")
     files = {split: [(path,) for path in find_files(getattr(options, split), f"corpus.{split}")] for split in SPLITS}
 
     def read(together: Sequence[tuple[Path, ...]]) -> Iterator[LabelledText]:
         for (path,) in together:
-            yield from read_named(path, options.type, options, on_bad)
+            yield from read_named(path, options.type, options, on_bad, multi_label=options.multi_label)
 
     return FileSource(files, read, "corpus.train: give the files of the training texts")
 
 
-def read_named(path: Path, kind: str, options: BytesOptions, on_bad: OnBad | None = None) -> Iterator[LabelledText]:
+def read_named(
+    path: Path, kind: str, options: BytesOptions, on_bad: OnBad | None = None, *, multi_label: bool = True
+) -> Iterator[LabelledText]:
     """The texts of a file: one, labelled by its folder (``folders``), or one a line, labelled by the file (``lines``).
+
+    Of ``fasttext``, a line has its labels, several only where ``multi_label`` allows them.
 
     Raises DataError naming file and line for what can't be read; with ``on_bad``, that is told of such texts.
     """
@@ -260,13 +267,29 @@ def read_named(path: Path, kind: str, options: BytesOptions, on_bad: OnBad | Non
         for piece in whole_file(path) if kind == "folders" else file_lines(path):
             where = str(path) if kind == "folders" else f"{path}:{piece.line}"
             try:
-                yield LabelledText(decoded(piece, path, options).text, labels, where)
+                text = decoded(piece, path, options).text
+                if kind != "fasttext":
+                    yield LabelledText(text, labels, where)
+                elif text.strip():
+                    yield _split_labels(text, where, multi_label)
             except DataError as error:
                 if on_bad is None:
                     raise
                 on_bad(error)
     except OSError as error:
         raise DataError(f"{path}: {error.strerror or error}") from error
+
+
+def _split_labels(line: str, where: str, multi_label: bool) -> LabelledText:
+    """The text of a line without its labels, which begin with ``PREFIX``. Raises DataError where they can't be used."""
+    words = line.split()
+    labels = sorted({word.removeprefix(PREFIX) for word in words if word.startswith(PREFIX)})
+    if not all(labels) or not (labels or multi_label):
+        raise DataError(f"{where}: no word is a label, such as {PREFIX}good: every text needs one; label or remove it")
+    if len(labels) > 1 and not multi_label:
+        raise DataError(f"{where}: {len(labels)} labels; set multi_label: true, or give one label")
+    text = " ".join(word for word in words if not word.startswith(PREFIX))
+    return LabelledText(text, (tuple(unicodedata.normalize("NFC", one) for one in labels),), where)
 
 
 def _columns_of_dataset(columns: dict[str, str], where: str, there: list[str]) -> list[str]:

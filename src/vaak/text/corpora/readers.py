@@ -21,6 +21,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 from vaak.core.class_names import ClassNames, class_names_in, name_classes
 from vaak.core.errors import DataError, optional_import
 from vaak.core.names import list_names, nearest_name
+from vaak.core.storage.archives import find_archive, find_in_archives, is_archive, open_file, read_state
 from vaak.core.storage.tables import Table, is_table
 from vaak.core.storage.text_lines import open_utf8
 
@@ -122,8 +123,10 @@ def find_files(patterns: Iterable[str], option: str) -> list[Path]:
         path = Path(pattern).expanduser()
         if path.is_dir():
             raise DataError(f"{option}: {pattern} is a folder; give its files, for example {pattern.rstrip('/')}/*.txt")
-        matches = [path] if path.is_file() else [Path(name) for name in sorted(glob.glob(str(path), recursive=True))]
-        files = [match for match in matches if match.is_file()]
+        matches = _find_matches(path)
+        if is_archive(path) and path.is_file():
+            raise DataError(f"{option}: {pattern} is an archive; give files in it, for example {pattern}/**/*.txt")
+        files = [match for match in matches if find_archive(match) or match.is_file()]
         if not files:
             is_pattern = glob.has_magic(pattern)
             raise DataError(
@@ -133,6 +136,14 @@ def find_files(patterns: Iterable[str], option: str) -> list[Path]:
             _report_left_out(option, pattern, len(files), tuple(str(one) for one in matches if not one.is_file()))
         found.update(dict.fromkeys(files))
     return list(found)
+
+
+def _find_matches(path: Path) -> list[Path]:
+    """What a name or a pattern matches: files and folders, or members of archives."""
+    if path.is_file():
+        return [path]
+    members = find_in_archives(str(path))
+    return [Path(name) for name in sorted(glob.glob(str(path), recursive=True))] if members is None else members
 
 
 @functools.cache  # files are looked for several times
@@ -317,7 +328,7 @@ def read_class_names(path: Path) -> ClassNames:
         return {}
     import pyarrow.parquet
 
-    with pyarrow.parquet.ParquetFile(path) as file:
+    with open_file(path) as content, pyarrow.parquet.ParquetFile(content) as file:
         return class_names_in(file.schema_arrow)
 
 
@@ -326,11 +337,11 @@ def _parquet_records(path: Path, columns: Mapping[str, str], options: BytesOptio
         import pyarrow
         import pyarrow.parquet
     try:
-        with pyarrow.parquet.ParquetFile(path) as file:
+        with open_file(path) as content, pyarrow.parquet.ParquetFile(content) as file:
             for column, option in columns.items():
                 _place(file.schema_arrow.names, str(path), column, option)
             names = class_names_in(file.schema_arrow)
-            row, bytes_per_row = 0, path.stat().st_size / max(file.metadata.num_rows, 1)
+            row, bytes_per_row = 0, read_state(path)[0] / max(file.metadata.num_rows, 1)
             for batch in file.iter_batches(batch_size=1024, columns=list(columns)):
                 for values in zip(*(batch.column(column).to_pylist() for column in columns), strict=True):
                     yield Record(name_classes(dict(zip(columns, values, strict=True)), names), f"{path}: row {row}")

@@ -13,6 +13,7 @@ from vaak.core.class_names import ClassNames, class_names_of, name_classes
 from vaak.core.corpus import Source
 from vaak.core.errors import DataError, UserError, optional_import
 from vaak.core.splits import SPLITS, SplittingOptions
+from vaak.core.storage.archives import locate_on_disk, read_state
 from vaak.core.terminal import followed, progress
 from vaak.text.corpora.readers import Read, find_files, missing_column, read_class_names, read_records
 
@@ -76,11 +77,12 @@ class FileSource(Generic[Entry]):
             raise DataError(lacks_train)
         self._read, self.lacks_train = read, lacks_train
         self.given = tuple(self._files)
-        self.files = [path for together in self._files.values() for paths in together for path in paths]
+        named = [path for together in self._files.values() for paths in together for path in paths]
+        self.files = list(dict.fromkeys(map(locate_on_disk, named)))
 
     def read(self, split: str) -> Iterator[Entry]:
         files = self._files[split]
-        sizes = [path.stat().st_size for together in files for path in together if path.exists()]
+        sizes = [read_state(path)[0] for together in files for path in together if locate_on_disk(path).exists()]
         with progress(f"reading {split}", sum(sizes)) as advance:
             before = Read.num_bytes
             for entry in self._read(files):

@@ -1,12 +1,14 @@
 """Layouts of texts that people have: ``init`` finds each, its YAML reads what is there, and ``data check`` counts it.
 
 A row of ``LAYOUTS`` is a writer of made data, the task, and options that have to be found; it reads ``TEXTS`` with
-their labels, or ``PAIRS``, at least.
+their labels, ``PAIRS``, or conversations of these.
 """
 
 from __future__ import annotations
 
 import json
+import shutil
+import tarfile
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -17,6 +19,7 @@ import pytest
 from commands import Commands
 from spreadsheets import write_spreadsheet
 from vaak.config.load import load
+from vaak.text.corpora.corpus import CorpusBuilder
 from vaak.text.corpora.labelled import LabelledCorpus
 from vaak.text.corpora.parallel import ParallelCorpus
 
@@ -55,6 +58,31 @@ def parallel(root: Path, *names: str, encoding: str = "utf-8") -> None:
         lines(root / name, [pair[place] for pair in PAIRS], encoding)
 
 
+def pack(root: Path, name: str, write: Callable[[Path], object]) -> None:
+    """Write files, and then an archive in their place."""
+    loose = root / "loose"
+    loose.mkdir()
+    write(loose)
+    files = sorted(path for path in loose.rglob("*") if path.is_file())
+    if name.endswith(".zip"):
+        with zipfile.ZipFile(root / name, "w", zipfile.ZIP_DEFLATED) as archive:
+            for path in files:
+                archive.write(path, str(path.relative_to(loose)))
+    else:
+        kind = name.rpartition(".")[2]
+        with tarfile.open(root / name, f"w:{'' if kind == 'tar' else 'gz' if kind == 'tgz' else kind}") as tar:
+            tar.add(loose, "data")
+    shutil.rmtree(loose)
+
+
+def imdb(root: Path) -> None:
+    for number, (text, label) in enumerate(TEXTS):
+        folder = "test" if number % 10 > 7 else "train"
+        lines(root / folder / {"good": "pos", "bad": "neg"}[label] / f"{number}_{number % 10}.txt", [text])
+        lines(root / "train" / "unsup" / f"{number}_0.txt", [f"not labelled {number}"])
+    lines(root / "imdb.vocab", ["the", "house"])
+
+
 def parquet(path: Path, rows: list[dict[str, Any]]) -> None:
     pyarrow, file = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
     file.write_table(pyarrow.Table.from_pylist(rows), path)
@@ -68,6 +96,14 @@ class Layout(NamedTuple):
 
 def labelled(write: Callable[[Path], object], text: str, label: str) -> Layout:
     return Layout(write, "classification", {"type": "files", "text_column": text, "label_columns": (label,)})
+
+
+def chats(write: Callable[[Path], object], kind: str = "chat") -> Layout:
+    return Layout(write, "lm", {"type": kind})
+
+
+def each_pair(row: Callable[[str, str], dict[str, Any]]) -> Callable[[Path], None]:
+    return lambda folder: objects(folder / "a.jsonl", [row(*pair) for pair in PAIRS])
 
 
 def pairs(write: Callable[[Path], object], source: str, target: str, kind: str = "tsv") -> Layout:
@@ -138,6 +174,115 @@ LAYOUTS: dict[str, Layout] = {
         "translation.hi",
         "json",
     ),
+    "GLUE, sentence and label": labelled(
+        lambda d: table(
+            d / "train.tsv", [("sentence", "label"), *((one, int(two == "good")) for one, two in TEXTS)], "\t"
+        ),
+        "sentence",
+        "label",
+    ),
+    "GLUE, an index": labelled(
+        lambda d: table(
+            d / "train.tsv",
+            [("index", "sentence", "label"), *((n, *row) for n, row in enumerate(TEXTS))],
+            "\t",
+        ),
+        "sentence",
+        "label",
+    ),
+    "GLUE without a header": labelled(
+        lambda d: table(d / "a.tsv", [("gj04", int(two == "good"), "", one) for one, two in TEXTS], "\t"), "3", "1"
+    ),
+    "pos.txt, neg.txt": Layout(
+        lambda d: [lines(d / f"{name}.txt", [one for one, two in TEXTS if two == name]) for name in ("good", "bad")],
+        "classification",
+        {"type": "lines"},
+    ),
+    "IMDB": Layout(imdb, "classification", {"type": "folders"}),
+    "fastText": Layout(
+        lambda d: lines(d / "a.txt", [f"__label__{label} {text}" for text, label in TEXTS]),
+        "classification",
+        {"type": "fasttext"},
+    ),
+    "corpus.en, corpus.hi, corpus.de": Layout(
+        lambda d: parallel(d, "corpus.en", "corpus.hi") or lines(d / "corpus.mr", [f"घर {n}" for n in range(NUMBER)]),
+        "seq2seq",
+        {"type": "text"},
+    ),
+    "CSV English,Hindi,German": pairs(
+        lambda d: table(d / "a.csv", [("English", "Hindi", "German"), *((*one, "das Haus") for one in PAIRS)]),
+        "English",
+        "Hindi",
+    ),
+    "messages": chats(
+        each_pair(
+            lambda one, other: {"messages": [{"role": "user", "content": one}, {"role": "assistant", "content": other}]}
+        )
+    ),
+    "ShareGPT": chats(
+        each_pair(
+            lambda one, other: {
+                "id": 1,
+                "conversations": [{"from": "human", "value": one}, {"from": "gpt", "value": other}],
+            }
+        )
+    ),
+    "prompt, completion": chats(each_pair(lambda one, other: {"prompt": one, "completion": other})),
+    "Alpaca": chats(each_pair(lambda one, other: {"instruction": one, "input": "", "output": other})),
+    "chosen, rejected": chats(
+        each_pair(lambda one, other: {"prompt": one, "chosen": other, "rejected": "नहीं"}), "preferences"
+    ),
+    "Parquet of messages": chats(
+        lambda d: parquet(
+            d / "a.parquet",
+            [
+                {"messages": [{"role": "user", "content": one}, {"role": "assistant", "content": other}]}
+                for one, other in PAIRS
+            ],
+        )
+    ),
+    "zip of a CSV": labelled(
+        lambda d: pack(d, "data.zip", lambda loose: table(loose / "a.csv", [("Text", "Label"), *TEXTS])),
+        "Text",
+        "Label",
+    ),
+    "zip of a spreadsheet": labelled(
+        lambda d: pack(d, "d.zip", lambda loose: write_spreadsheet(loose / "a.xlsx", [("Text", "Label"), *TEXTS])),
+        "Text",
+        "Label",
+    ),
+    "tar.gz of a folder for each class": Layout(
+        lambda d: pack(d, "aclImdb.tar.gz", imdb), "classification", {"type": "folders"}
+    ),
+    "tar of corpus.en, corpus.hi": Layout(
+        lambda d: pack(d, "en-hi.tar", lambda loose: parallel(loose, "corpus.en", "corpus.hi")),
+        "seq2seq",
+        {"type": "text"},
+    ),
+    "tgz of corpus.en, corpus.hi": Layout(
+        lambda d: pack(d, "en-hi.tgz", lambda loose: parallel(loose, "corpus.en", "corpus.hi")),
+        "seq2seq",
+        {"type": "text"},
+    ),
+    "tar.xz of JSONL": chats(
+        lambda d: pack(
+            d, "chats.tar.xz", each_pair(lambda one, other: {"instruction": one, "input": "", "output": other})
+        )
+    ),
+    "zip of Parquet": labelled(
+        lambda d: pack(
+            d,
+            "मेरा.zip",
+            lambda loose: parquet(loose / "a.parquet", [{"Review": text, "Sentiment": label} for text, label in TEXTS]),
+        ),
+        "Review",
+        "Sentiment",
+    ),
+    "zip of .txt": Layout(
+        lambda d: pack(d, "books.zip", lambda loose: lines(loose / "a" / "b.txt", [one for one, _ in TEXTS])),
+        "lm",
+        {"type": "text"},
+    ),
     "Parquet of pairs": pairs(
         lambda d: parquet(d / "a.parquet", [{"text_en": one, "text_hi": other} for one, other in PAIRS]),
         "text_en",
@@ -152,7 +297,7 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def written(name: str, tmp_path: Path) -> Path:
-    if name in ("xlsx", "ods"):
+    if name in ("xlsx", "ods", "zip of a spreadsheet"):
         pytest.importorskip("python_calamine", reason="the extra spreadsheets is not installed")
     folder = tmp_path / "मेरा डेटा"
     folder.mkdir()
@@ -160,7 +305,10 @@ def written(name: str, tmp_path: Path) -> Path:
     return folder
 
 
-def read(corpus: Any, task: str) -> list[tuple[str, str]]:
+def read(corpus: Any, task: str) -> list[tuple[str, ...]]:
+    if task == "lm":
+        documents = CorpusBuilder(corpus)
+        return [tuple(text.split("\n")) for split in documents.splits for text in documents.documents(split)]
     if task == "classification":
         texts = LabelledCorpus(corpus)
         return [(one.text, one.labels[0][0]) for split in texts.splits for one in texts.read(split)]
@@ -181,10 +329,19 @@ def test_a_layout_is_found_counted_and_read(name: str, vaak, tmp_path: Path):
     assert loaded.experiment.task == layout.task
     corpus = loaded.experiment.data.corpus
     assert {key: getattr(corpus, key) for key in layout.found} == layout.found
-    expected = TEXTS if layout.task == "classification" else PAIRS
-    assert sorted(read(corpus, layout.task)) == sorted(expected)
-    assert vaak("init", "lm", "--data", folder)[0] == 0, "texts are texts"
-    assert load(["lm.yml"]).experiment.task == "lm"
+    expected: list[tuple[str, ...]] = list(TEXTS if layout.task == "classification" else PAIRS)
+    if layout.found["type"] == "preferences":
+        expected = [(*pair, "नहीं") for pair in PAIRS]
+    if layout.found == {"type": "text"} and layout.task == "lm":
+        expected = [(text,) for text, _ in TEXTS]
+    is_named = name in ("IMDB", "tar.gz of a folder for each class")
+    names = {"pos": "good", "neg": "bad"} if is_named else {}
+    found = [(*row[:-1], names.get(row[-1], row[-1])) for row in read(corpus, layout.task)]
+    numbers = {"0": "bad", "1": "good"} if name.startswith("GLUE") and found[0][1] in ("0", "1") else {}
+    assert sorted((*row[:-1], numbers.get(row[-1], row[-1])) for row in found) == sorted(expected)
+    if name != "fastText":  # whose labels are words of the lines
+        assert vaak("init", "lm", "--data", folder)[0] == 0, "texts are texts"
+        assert load(["lm.yml"]).experiment.task == "lm"
 
 
 @pytest.mark.slow
@@ -231,13 +388,59 @@ def test_files_of_different_numbers_of_lines_are_no_pairs(vaak, tmp_path: Path):
     assert load(["begin.yml"]).experiment.task == "lm"
 
 
-def test_conversations_and_archives_are_described(vaak, tmp_path: Path):
-    objects(tmp_path / "c" / "a.jsonl", [{"messages": [{"role": "user", "content": "so"}]}] * 3)
+def test_conversations_of_which_none_can_be_learned_are_refused_and_some_left_out(vaak, tmp_path: Path):
+    question, answer = {"role": "user", "content": "so?"}, {"role": "assistant", "content": "so"}
+    objects(tmp_path / "c" / "a.jsonl", [{"messages": [question]}] * 3)
     code, _, errors = vaak("init", "--data", "c")
-    assert (code, "c has nothing to train on: 1 .jsonl" in errors) == (2, True), errors
-    assert "data.corpus.type: chat" in errors
-    (tmp_path / "z").mkdir()
-    with zipfile.ZipFile(tmp_path / "z" / "x.zip", "w") as file:
-        file.writestr("a.txt", "a text")
-    code, _, errors = vaak("init", "--data", "z")
-    assert (code, "1 .zip, texts in archives aren't read: unpack them" in errors) == (2, True), errors
+    assert (code, "c/a.jsonl:1: no turn of the assistant" in " ".join(errors.split())) == (2, True), errors
+    assert not (tmp_path / "begin.yml").exists()
+    whole = [{"messages": [question | {"content": f"{number}?"}, answer]} for number in range(9)]
+    objects(tmp_path / "d" / "a.jsonl", [*whole, {"messages": [question]}])
+    code, _, errors = vaak("init", "--data", "d")
+    assert code == 0
+    assert "1 of 10 texts read can't be used" in " ".join(errors.split())
+    assert load(["begin.yml"]).experiment.data.on_bad_example == "skip"
+    assert vaak("data", "check", "d")[0] == 2
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("CSV English,Hindi,German", "columns that aren't read: German"),
+        ("corpus.en, corpus.hi, corpus.de", "files that aren't read: 1 .mr (corpus.mr)"),
+        (
+            "unknown names",
+            "text_column is 'w' (by what is in it), label_columns is 'x' (by what is in it); columns that",
+        ),
+        (
+            "CSV of two scripts",
+            "source_column is 'col_a' (by what is in it), target_column is 'col_b' (by what is in it)",
+        ),
+        ("IMDB", "the names of 2 folders are the labels: neg, pos; files that aren't read: 60 .txt, 1 .vocab"),
+        ("zip of a CSV", "text_column is 'Text', label_columns is 'Label'"),
+        ("ShareGPT", "data.corpus.type is chat"),
+    ],
+)
+def test_what_is_taken_for_what_and_what_is_left_is_said(name: str, said: str, vaak, tmp_path: Path):
+    folder = written(name, tmp_path)
+    assert said in " ".join(vaak("data", "check", folder)[1].split())
+
+
+def test_tokens_with_tags_are_no_texts(vaak, tmp_path: Path):
+    sentence = ["EU\tNNP\tB-ORG", "rejects\tVBZ\tO", "German\tJJ\tB-MISC", ".\t.\tO", ""]
+    lines(tmp_path / "c" / "train.txt", ["-DOCSTART-\t-X-\tO", "", *(sentence * 9)])
+    code, _, errors = vaak("init", "--data", "c")
+    assert code == 2
+    assert "1 .txt, 1 of them with a token in each line (as in CoNLL's tasks): no task labels tokens" in " ".join(
+        errors.split()
+    )
+
+
+def test_archives_that_nobody_can_read_are_named_and_others_are_read(vaak, tmp_path: Path):
+    lines(tmp_path / "c" / "a.txt", [text for text, _ in TEXTS])
+    (tmp_path / "c" / "broken.zip").write_bytes(b"PK\x03\x04 no zip")
+    code, _, errors = vaak("init", "--data", "c")
+    assert code == 0
+    assert "files that aren't read: 1 .zip (broken.zip)" in " ".join(errors.split())
+    code, _, errors = vaak("init", "--data", "c/broken.zip", "-o", "b.yml")
+    assert (code, "broken.zip: this is not a zip, or it is damaged" in " ".join(errors.split())) == (2, True)
