@@ -23,6 +23,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT / "tests/support"))
+from spreadsheets import write_spreadsheet  # noqa: E402
+
 CPU_TORCH = "https://download.pytorch.org/whl/cpu"
 RUN = "runs/training-minimal"
 SHORT = "training.max_steps=4 training.scheduler.warmup_steps=0 training.logging.tensorboard=false"
@@ -71,6 +74,7 @@ USES = {
     "ct2": Use((f"train training_minimal {SHORT} {LLAMA}", f"export {RUN} --format ct2")),
     "gguf": Use((f"train training_minimal {SHORT} {LLAMA}", f"export {RUN} --format gguf")),
     "m4a": Use(("train diarization/quickstart --try",), r"vaak\[audio\]"),
+    "spreadsheets": Use(("data check table.xlsx",)),
     "cleaning": Use(("data clean shards lines.txt --language en",)),
     "seq2seq": Use(("train encoder_decoder_model --try",)),
     "wandb": Use((f"train training_minimal {SHORT} training.logging.wandb=true",)),
@@ -157,6 +161,7 @@ def main() -> None:
             for path, text in FILES.items():
                 (place / path).parent.mkdir(exist_ok=True)
                 (place / path).write_text(text, encoding="utf-8")
+            write_spreadsheet(place / "table.xlsx", [("text", "label"), *(("so it is", name) for name in "abab")])
             python, begun = place / "venv/bin/python", time.monotonic()
             # reinstalled: its script has the path of the environment that was copied
             done([python, "-m", "pip", "install", "--quiet", "--no-deps", "--force-reinstall", wheel], place)

@@ -14,6 +14,7 @@ import pytest
 
 import downloaded
 from commands import Commands
+from documents import read_layout_table
 from tiny_audio import write_audio
 from vaak.audio.config import AudioConfig, DatasetConfig
 from vaak.audio.corpora.corpus import AudioCorpus
@@ -156,6 +157,27 @@ LAYOUTS: dict[str, Callable[[Path], Said]] = {
 }
 
 
+ROWS: dict[str, list[str]] = {
+    "`a.wav`, `a.txt`": ["x.wav next to x.txt", "wav and txt side by side"],
+    "VCTK": ["VCTK"],
+    "`wavs/a.wav` and a list": [
+        *("wavs and transcripts.txt", "transcripts.txt with tabs", "transcripts.txt with bars", "txt.done.data"),
+    ],
+    "a table with a header": ["filename,transcript,speaker_id", "File name,Transcription", "columns by content"],
+    "`a.srt`": ["SRT", "VTT"],
+    "ELAN": ["EAF"],
+    "a `.zip` or `.tar`": [name for name in LAYOUTS if name.startswith(("zip of", "tar of"))],
+}
+"""The beginning of each row of the table of speech in docs/datasets.md, and its cases."""
+READ_AS = {begins: reads for begins, (_, reads) in zip(ROWS, read_layout_table("### Layouts that people"), strict=True)}
+
+
+def test_each_row_of_the_table_in_the_documentation_is_tried():
+    rows = read_layout_table("### Layouts that people")
+    assert sorted(name for names in ROWS.values() for name in names) == sorted(LAYOUTS)
+    assert [looks.startswith(begins) for (looks, _), begins in zip(rows, ROWS, strict=True)] == [True] * len(ROWS)
+
+
 @pytest.fixture(autouse=True)
 def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
@@ -176,13 +198,14 @@ def read(options: dict[str, Any]) -> Said:
 
 
 def test_a_layout_is_recognised_counted_and_read(made: tuple[str, Path, Said], vaak: Any, tmp_path: Path):
-    _, root, expected = made
+    name, root, expected = made
     code, out, errors = vaak("init", "asr", "--data", str(root), "--hardware", "cpu", "-o", "mine.yml")
     assert code == 0, errors
     config = load(["mine.yml"])
     assert config.warnings == []
     [corpus] = survey_folder(root)
     assert corpus.problem is None
+    assert READ_AS[next(begins for begins, names in ROWS.items() if name in names)] == f"`{corpus.kind}`"
     assert corpus.splits["train"].num_entries >= NUMBER
     assert len(corpus.splits["train"].durations) == NUMBER, "each recording has a text"
     assert corpus.splits["train"].num_texts == NUMBER

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from commands import Commands
+from documents import read_layout_table
 from spreadsheets import write_spreadsheet
 from vaak.config.load import load
 from vaak.text.corpora.corpus import CorpusBuilder
@@ -278,6 +279,7 @@ LAYOUTS: dict[str, Layout] = {
         "Review",
         "Sentiment",
     ),
+    "texts": Layout(lambda d: lines(d / "a" / "b.txt", [one for one, _ in TEXTS]), "lm", {"type": "text"}),
     "zip of .txt": Layout(
         lambda d: pack(d, "books.zip", lambda loose: lines(loose / "a" / "b.txt", [one for one, _ in TEXTS])),
         "lm",
@@ -289,6 +291,34 @@ LAYOUTS: dict[str, Layout] = {
         "text_hi",
     ),
 }
+
+
+ROWS: dict[str, list[str]] = {
+    "a table, `Text,Label`": [
+        *("CSV Text,Label", "CSV utterance,intent", "; and BOM", "UTF-16 from Excel", "unknown names", "no header"),
+        *("xlsx", "ods", "JSONL with other keys", "Parquet"),
+        *("GLUE, sentence and label", "GLUE, an index", "GLUE without a header"),
+    ],
+    "`pos/1.txt`": ["a folder for each class", "splits of folders", "IMDB"],
+    "`pos.txt`": ["pos.txt, neg.txt"],
+    "fastText": ["fastText"],
+    "`corpus.en`": [
+        *("corpus.en, corpus.hi", "english.txt, hindi.txt", "en/a.txt, hi/a.txt", "OPUS", "parallel in UTF-16"),
+        "corpus.en, corpus.hi, corpus.de",
+    ],
+    "a table with `English,Hindi`": [
+        *("CSV English,Hindi", "CSV of two scripts", "Parquet of pairs", "CSV English,Hindi,German"),
+    ],
+    "JSON lines with `translation": ["JSONL translation"],
+    "Tatoeba": ["Tatoeba", "Tatoeba of manythings"],
+    "JSON lines or Parquet with `messages`": [
+        *("messages", "ShareGPT", "prompt, completion", "Alpaca", "Parquet of messages"),
+    ],
+    "JSON lines or Parquet with `chosen`": ["chosen, rejected"],
+    "`.txt`, `.md`": ["texts"],
+    "any of these in a `.zip`": [name for name in LAYOUTS if name.startswith(("zip of", "tar of", "tgz of", "tar."))],
+}
+"""The beginning of each row of the table of texts in docs/datasets.md, and its cases."""
 
 
 @pytest.fixture(autouse=True)
@@ -444,3 +474,16 @@ def test_archives_that_nobody_can_read_are_named_and_others_are_read(vaak, tmp_p
     assert "files that aren't read: 1 .zip (broken.zip)" in " ".join(errors.split())
     code, _, errors = vaak("init", "--data", "c/broken.zip", "-o", "b.yml")
     assert (code, "broken.zip: this is not a zip, or it is damaged" in " ".join(errors.split())) == (2, True)
+
+
+def test_each_row_of_the_table_in_the_documentation_is_tried():
+    rows = read_layout_table("Texts, each with its YAML")
+    assert len(rows) == len(ROWS)
+    assert sorted(name for names in ROWS.values() for name in names) == sorted(LAYOUTS)
+    for (looks, reads), (begins, names) in zip(rows, ROWS.items(), strict=True):
+        assert looks.startswith(begins)
+        for layout in (LAYOUTS[name] for name in names):
+            named = reads.startswith(f"`{layout.task}`") and (
+                f"`type: {layout.found['type']}`" in reads or "," not in reads
+            )
+            assert named or reads == "as outside", looks

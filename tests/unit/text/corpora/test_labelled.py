@@ -88,6 +88,23 @@ def test_a_folder_or_a_file_for_each_class(tmp_path: Path):
         LabelledCorpus(LabelledCorpusConfig(type="folders", train=("x.txt",), label_columns=("a", "b")))
 
 
+def test_labels_of_fasttext_are_words_of_the_lines(tmp_path: Path):
+    said = [(f"so it is {number}", ["good", "très_bien"][number % 2]) for number in range(40)]
+    path = tmp_path / "a.txt"
+    path.write_text("".join(f"__label__{label} {text}\n" for text, label in said) + "\n")
+    corpus = LabelledCorpus(LabelledCorpusConfig(type="fasttext", train=(str(path),)))
+    assert sorted((one.text, *one.labels[0]) for split in corpus.splits for one in corpus.read(split)) == sorted(said)
+    several = "".join(f"__label__a {text} __label__b\n" for text, _ in said)
+    path.write_text(several + "without one\n")
+    corpus = LabelledCorpus(LabelledCorpusConfig(type="fasttext", train=(str(path),), multi_label=True))
+    read = [one for split in corpus.splits for one in corpus.read(split)]
+    assert sorted(Counter(one.labels for one in read).items()) == [(((),), 1), ((("a", "b"),), 40)]
+    for text, problem in ((several, "a.txt:1: 2 labels; set multi_label"), ("so\n", "a.txt:1: no word is a label")):
+        path.write_text(text)
+        with pytest.raises(DataError, match=problem):
+            list(LabelledCorpus(LabelledCorpusConfig(type="fasttext", train=(str(path),))).read("train"))
+
+
 def test_a_dataset_of_hugging_face_has_the_same_texts(tmp_path: Path):
     datasets = pytest.importorskip("datasets")
     datasets.DatasetDict({"train": datasets.Dataset.from_list(ROWS)}).save_to_disk(tmp_path / "saved")
