@@ -29,7 +29,7 @@ from vaak.audio.embedded import PART, ParquetCell, open_parquet, rows_of, value_
 from vaak.core.class_names import class_names_in, name_classes
 from vaak.core.errors import DataError
 from vaak.core.names import nearest_name
-from vaak.core.storage.archives import read_tar_members
+from vaak.core.storage.archives import Member, read_tar_members
 from vaak.core.terminal import followed
 
 LABEL_NAMES = {
