@@ -9,6 +9,7 @@ import tarfile
 import tracemalloc
 import zipfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -26,8 +27,8 @@ def write_archive(path: Path, contents: dict[str, bytes]) -> Path:
             for name, content in contents.items():
                 archive.writestr(name, content)
         return path
-    kind = {".tar": "", ".tgz": "gz"}.get(path.suffix, path.suffix[1:])
-    with tarfile.open(path, f"w:{kind}") as tar:
+    mode: Any = f"w:{ {'.tar': '', '.tgz': 'gz'}.get(path.suffix, path.suffix[1:]) }"
+    with tarfile.open(path, mode) as tar:
         for name, content in contents.items():
             about = tarfile.TarInfo(name)
             about.size = len(content)

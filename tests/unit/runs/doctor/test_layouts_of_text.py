@@ -71,7 +71,8 @@ def pack(root: Path, name: str, write: Callable[[Path], object]) -> None:
                 archive.write(path, str(path.relative_to(loose)))
     else:
         kind = name.rpartition(".")[2]
-        with tarfile.open(root / name, f"w:{'' if kind == 'tar' else 'gz' if kind == 'tgz' else kind}") as tar:
+        mode: Any = f"w:{ {'tar': '', 'tgz': 'gz'}.get(kind, kind) }"
+        with tarfile.open(root / name, mode) as tar:
             tar.add(loose, "data")
     shutil.rmtree(loose)
 
