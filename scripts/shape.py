@@ -2,6 +2,7 @@
 
 python scripts/shape.py            # of src/vaak
 python scripts/shape.py --step     # trains a few steps of a tiny model, too, and counts what runs in one of them
+python scripts/shape.py --check    # exit status 1, and a line each, where a name or a test is against the rules
 """
 
 from __future__ import annotations
@@ -22,6 +23,26 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 SRC = ROOT / "src"
 Function = ast.FunctionDef | ast.AsyncFunctionDef
+VERBS = frozenset(
+    """accept add adopt advance align allow append apply are ask assert assess assign attach attend augment backward
+    begin bisect build call can cast change check choose chunk classify clean close cluster collate collect compare
+    compile complete compute configure convert convolve copy count cover create cut damage decide decode describe
+    detect diarize difference digest discard divide do download draw drop embed encode end ensure estimate evaluate
+    examine expand export extract fetch fill filter find finish fit flatten flush fold follow forecast forget fork
+    format forward freeze gather generate get give grow guess has hash hear hide hold import infer init initialise
+    initialize insert inspect install interpolate invert is iterate join judge keep label lay launch learn leave
+    limit link list load locate lock log look make mark mask match measure merge mix move name normalise normalize
+    note notify number observe offer open order pack pad parse patch pick place plan play plot predict prepare
+    preserve print project prompt publish put query raise read rebuild recompute reconstruct record redirect reduce
+    refer refuse register rehearse release remember remove rename render reorder repeat replace replay report
+    represent request require resample reset resolve restart restore resume retry return reverse reward rotate round
+    route run sample save say score search segment select send set settle shard share shift shorten show shuffle
+    simulate skip slice smooth solve sort speak spell split spread stack stage start state step stop store stretch
+    strip suggest sum summarize survey swap synthesize take tell test tie to tokenize trace train transcribe
+    translate trim try tune turn unfreeze unpack update use validate verify view visit vocode wait walk warn watch
+    weigh wrap write""".split()  # noqa: SIM905
+)
+"""What names of functions begin with, as people in the field write them."""
 TINY = (
     "run_dir={folder}/run",
     "model.d_model=16",
@@ -40,8 +61,12 @@ def main() -> None:
     """Print the figures."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--step", action="store_true", help="trace a training step")
+    parser.add_argument("--check", action="store_true", help="list names and tests that are against the rules")
     arguments = parser.parse_args()
-    rows = [*sizes(), *grain()]
+    if arguments.check:
+        wrong = [*wrong_names(), *tests_elsewhere()]
+        sys.exit("\n".join(wrong) or None)
+    rows = [*sizes(), *grain(), *names(), *tests()]
     if arguments.step:
         rows += [*step_rows()]
     width = max(len(name) for name, _ in rows)
@@ -91,6 +116,61 @@ def grain() -> Iterator[tuple[str, int]]:
     yield "lines of a function's body, median", int(statistics.median(lengths))
     yield "private functions used once", sum(calls[one] == 1 for one in private)
     yield "modules with one importer", sum(len(those) == 1 for those in importers.values())
+
+
+def names() -> Iterator[tuple[str, int]]:
+    """Return how functions and constants are named, and how many lines of comments there are to a thousand."""
+    found = [node for path in modules().values() for node in functions(path)]
+    yield "functions whose names end in _of", sum(node.name.endswith("_of") for node in found)
+    named = [node.name.strip("_").split("_")[0] for node in found if not is_property(node)]
+    yield "names that begin with a verb, percent", round(100 * sum(name in VERBS for name in named) / len(named))
+    constants: dict[str, set[str]] = defaultdict(set)
+    for path in modules().values():
+        for node in ast.parse(path.read_text()).body:
+            if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name) and node.targets[0].id.isupper():
+                constants[node.targets[0].id].add(ast.dump(node.value))
+    yield "constants", len(constants)
+    yield "  of one name with several values", sum(len(values) > 1 for values in constants.values())
+
+
+def tests() -> Iterator[tuple[str, int]]:
+    """Return how far the folders and files of tests are those of the package."""
+    unit = ROOT / "tests" / "unit"
+    yield "folders of tests without one of the package", len([*tests_elsewhere()])
+    paths = [path.relative_to(SRC / "vaak") for path in modules().values() if path.name != "__init__.py"]
+    yield (
+        "modules without a test of their name",
+        sum(not (unit / path.parent / f"test_{path.stem}.py").exists() for path in paths),
+    )
+
+
+def wrong_names() -> Iterator[str]:
+    """Yield a line for each function whose name doesn't say what it does, only what its result is of."""
+    for path in modules().values():
+        for node in functions(path):
+            if node.name.endswith("_of"):
+                where = f"{path.relative_to(ROOT)}:{node.lineno}"
+                yield f"{where}: {node.name}: begin with what it does: read_, make_, find_"
+
+
+def tests_elsewhere() -> Iterator[str]:
+    """Yield a line for each folder of tests that isn't where the package has one."""
+    unit = ROOT / "tests" / "unit"
+    for folder in sorted({path.parent.relative_to(unit) for path in unit.rglob("test_*.py")}):
+        if not (SRC / "vaak" / folder).is_dir():
+            yield f"tests/unit/{folder}: src/vaak has no such folder; its tests belong to where their modules are"
+
+
+def functions(path: Path) -> Iterator[Function]:
+    """Yield the functions of a file, also those in classes and in functions, without those of Python itself."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, Function) and not node.name.startswith("__"):
+            yield node
+
+
+def is_property(function: Function) -> bool:
+    """Whether a function is read like a value, so that its name is a noun."""
+    return any("property" in ast.unparse(decorator) for decorator in function.decorator_list)
 
 
 def step_rows() -> Iterator[tuple[str, int]]:
