@@ -13,6 +13,8 @@ from vaak.config.base import (
     Place,
     ResumeClass,
     Section,
+    Source,
+    SourceOrName,
     fold_option,
     folds_file_option,
     option,
@@ -40,7 +42,7 @@ class AudioConfig(Section):
 
     resume_class: ClassVar[ResumeClass | None] = "refused"
 
-    corpus_dir: Place = option("Folder of the corpora, with one folder for each.", "./data", resume="free")
+    corpus_dir: SourceOrName = option("Folder of the corpora, with one folder for each.", "./data", resume="free")
     output_dir: Place | None = option(
         "Folder for manifests of prepared corpora; null is ./manifests, and for built-in voices a cache (VAAK_CACHE, "
         "by default ~/.cache/vaak).",
@@ -191,7 +193,7 @@ class NoiseConfig(Section):
         "coloured: noise with a random spectral slope; babble: voices of the corpus; files: recordings of a folder.",
         "coloured",
     )
-    folder: Place | None = option("files: folder of the recordings, searched recursively.", None, only_for=("files",))
+    folder: Source | None = option("files: folder of the recordings, searched recursively.", None, only_for=("files",))
     snr: Range = option("Signal-to-noise ratio in decibels.", (10.0, 20.0))
     probability: float = option("Fraction of the examples that are changed.", 1.0, ge=0, le=1)
 
@@ -351,7 +353,7 @@ class DatasetConfig(DividedSection):
         "is in corpus_dir (docs/datasets.md).",
         "recipe",
     )
-    corpus_dir: Place | None = option(
+    corpus_dir: Source | None = option(
         "Folder of the corpus; null is global_config.corpus_dir / name.", None, resume="free"
     )
     output_dir: Place | None = option(
@@ -369,7 +371,7 @@ class DatasetConfig(DividedSection):
         {},
         only_for=("json", "splits", "commonvoice", "fleurs", "nemo", "parquet", "voxpopuli", "webdataset"),
     )
-    audio_root: tuple[Place, ...] = option(
+    audio_root: tuple[Source, ...] = option(
         "One or several folders outside of a manifest's own in which the audio that it names may be, by absolute or "
         "relative paths; without any, only in the manifest's folder (cuts: anywhere).",
         (),
@@ -379,13 +381,13 @@ class DatasetConfig(DividedSection):
             "parquet", "voxpopuli",
         ),
     )  # fmt: skip
-    train: tuple[Place, ...] = option(
+    train: tuple[SourceOrName, ...] = option(
         "recipe: its parts; otherwise files, folders or patterns (ljspeech: metadata.csv). Alone, it is split by "
         "train_fraction.",
         (),
     )
-    valid: tuple[Place, ...] = option("The same for the validation split.", ())
-    test: tuple[Place, ...] = option("The same for the test split.", ())
+    valid: tuple[SourceOrName, ...] = option("The same for the validation split.", ())
+    test: tuple[SourceOrName, ...] = option("The same for the test split.", ())
     split_by: Literal["recording", "speaker"] = option(
         "What stays in one split, if valid and test are not given: a recording, or all recordings of a speaker. With "
         "conversations, and for types splits, commonvoice, librispeech and voxpopuli, the default is speaker: those of "
@@ -412,7 +414,7 @@ class DatasetConfig(DividedSection):
         "voices: what they say: English sentences, or one to six digits.", "sentences", only_for=("voices",)
     )
     seed: int = option("voices: random seed of speakers and sentences.", 0, ge=0, only_for=("voices",))
-    alignments: Place | None = option(
+    alignments: Source | None = option(
         "Folder of the utterances' alignments, searched recursively: NAME.TextGrid, NAME.ctm or NAME.json with words "
         "and phones; null: those that the corpus has (ljspeech: its folder TextGrid).",
         None,
@@ -425,7 +427,7 @@ class DatasetConfig(DividedSection):
         "Simulate conversations from its utterances; null uses the recordings unchanged.", None
     )
     fold: str | None = fold_option()
-    folds_file: Place | None = folds_file_option()
+    folds_file: Source | None = folds_file_option()
 
     @model_validator(mode="after")
     def _splits_share_no_speakers(self) -> DatasetConfig:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import re
 import sys
 import textwrap
@@ -106,8 +108,7 @@ def _copy_recipe(recipe: Path, output: Path | None) -> list[Path]:
     base = tree.value.get("extends")
     others = {} if base is None else {str(base.value): recipe.parent / str(base.value)}
     for name, file in companions(tree).items():
-        copy = target.parent / file.name
-        text = text.replace(name, str(copy))
+        text = text.replace(name, file.name)
         others[file.name] = file
     _demand_new([target, *(target.parent / name for name in others)])
     for name, file in others.items():
@@ -157,11 +158,13 @@ def _for_data(what: str | None, data: Path | None, hardware: str, example: bool,
     from vaak.report.corpora import lines_of
     from vaak.runs.doctor.folder import survey_folder
 
-    found = survey_folder(folder)
-    for one in found:
-        print("\n".join(lines_of(one, folder)), end="\n\n", file=sys.stderr)
-    task = what or task_for(found)
-    text = starter(found, device, task, folder)
+    written_in = target.parent if target.parent.is_dir() else Path()
+    seen = folder if os.path.samefile(written_in, os.curdir) else Path(os.path.relpath(folder, written_in))
+    with contextlib.chdir(written_in):  # from where the YAML's paths will be seen
+        found = survey_folder(seen)
+        for one in found:
+            print("\n".join(lines_of(one, seen)), end="\n\n", file=sys.stderr)
+        text = starter(found, device, what or task_for(found), seen)
     try:
         write_text(target, text)
     except OSError as error:

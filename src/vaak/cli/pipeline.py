@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import sys
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -128,18 +129,24 @@ def _command(reference: str) -> Any:
 def _is_plain(annotation: Any) -> bool:
     """Return whether a flag can give an option of this type; others, such as sections, are only in files."""
     kinds = [kind for kind in get_args(annotation) or (annotation,) if kind is not type(None)]
-    kinds = [get_args(kind)[0] if get_origin(kind) is Annotated else kind for kind in kinds]  # Place, FolderPath
+    kinds = [get_args(kind)[0] if get_origin(kind) is Annotated else kind for kind in kinds]  # Source, FolderPath
     return all(kind in (bool, int, float, str, Path) or get_origin(kind) is Literal for kind in kinds) or (
         get_origin(annotation) is Literal
     )
 
 
 def values_of(found: Pipeline, config: Path | None) -> dict[str, Any]:
-    """The options in a file."""
+    """The options in a file, its paths seen from its folder."""
+    from vaak.config.paths import settle_paths
     from vaak.config.yaml.text import read_yaml
     from vaak.config.yaml.tree import to_plain
 
-    values: dict[str, Any] = {} if config is None else to_plain(read_yaml(config))
+    values: dict[str, Any] = {}
+    if config is not None:
+        tree = read_yaml(config)
+        for remark in settle_paths(tree, found.options):
+            print(f"warning: {remark}", file=sys.stderr)
+        values = to_plain(tree)
     return values if found.translate is None else found.translate(values)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeVar
 
@@ -49,8 +50,23 @@ def _typed_from_home(path: Any) -> Any:
 
 Place = Annotated[str, AfterValidator(from_home)]
 """A file or a folder, or a text that may name one: a leading ~ or ~user is a home, as it is to a shell."""
+
+
+@dataclass(frozen=True)
+class PathRead:
+    """Marks an option whose file is read, and so seen from the YAML (``vaak.config.paths``); ``or_name``: or a name."""
+
+    or_name: bool = False
+
+
+Source = Annotated[Place, PathRead()]
+"""``Place`` of a file or a folder that is read."""
+SourceOrName = Annotated[Place, PathRead(or_name=True)]
+"""``Source``, or another name: a model's on the Hugging Face Hub, a part of a corpus, auto."""
 FolderPath = Annotated[Path, BeforeValidator(_typed_from_home)]
 """``Place`` of a folder that is a path in Python."""
+SourceFolder = Annotated[Path, BeforeValidator(_typed_from_home), PathRead()]
+"""``FolderPath`` of one that is read."""
 OneSection = TypeVar("OneSection", bound="Section")
 if TYPE_CHECKING:
     from pydantic._internal._model_construction import ModelMetaclass

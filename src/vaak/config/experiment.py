@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Generic, Literal, cast
 from pydantic import ValidationInfo, field_validator
 from typing_extensions import TypeVar
 
-from vaak.config.base import FolderPath, Place, ResumeClass, Section, option
+from vaak.config.base import FolderPath, ResumeClass, Section, SourceOrName, option
 from vaak.config.tasks import TaskSpec, spec_of
 from vaak.config.training import TrainingConfig
 
@@ -32,7 +32,7 @@ class DistillationConfig(Section):
     bare: ClassVar[str | None] = "teacher"
     resume_class: ClassVar[ResumeClass | None] = "other numbers"
 
-    teacher: Place = option("The teacher: a run of the same task, or a checkpoint of it.", resume="free")
+    teacher: SourceOrName = option("The teacher: a run of the same task, or a checkpoint of it.", resume="free")
     temperature: float = option("T: logits of both are divided by it.", 4.0, gt=0)
     alpha: float = option("Weight of what the teacher predicts; the rest is that of the labels.", 0.7, ge=0, le=1)
     hidden: tuple[HiddenConfig, ...] = option("Modules whose outputs are learned as well.", (), resume="refused")

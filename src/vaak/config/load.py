@@ -22,6 +22,7 @@ from vaak.config.components import (
 )
 from vaak.config.experiment import Experiment, experiment_type
 from vaak.config.inner import settle_experiments
+from vaak.config.paths import settle_paths
 from vaak.config.resolved import resolved_values
 from vaak.config.tasks import (
     TASKS,
@@ -189,6 +190,7 @@ def _experiment_of(
     problems += inside
     problems += settle_components(tree, kind, folder, {**COMPONENTS, **task.spec.short_names})
     problems += options_of_other_types(tree, kind)
+    warnings += settle_paths(tree, kind)
     # types and bounds of each option
     spec = task.spec
     aliases = [*option_aliases(spec.aliases), *spec.stand_ins.aliases(spec.aliases), *spec.stand_ins.targets]

@@ -6,7 +6,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field
 
-from vaak.config.base import LARGEST_COUNT, LARGEST_LENGTH, Component, Place, ResumeClass, Section, option
+from vaak.config.base import LARGEST_COUNT, LARGEST_LENGTH, Component, Place, ResumeClass, Section, SourceOrName, option
 from vaak.config.optimization import GradientClippingConfig, OptimizerConfig, SchedulerConfig
 
 
@@ -174,7 +174,7 @@ class CheckpointConfig(Section):
     )
     metric: str = option("The metric by which a checkpoint is the best.", "val_loss", resume="other numbers")
     mode: Literal["min", "max"] = option("Whether lower or higher is better.", "min", resume="other numbers")
-    init_from: Place | None = option("Start a new run with the weights of this run or checkpoint.", None)
+    init_from: SourceOrName | None = option("Start a new run with the weights of this run or checkpoint.", None)
     init_except: tuple[str, ...] = option(
         "Regular expressions of parameters that init_from leaves randomly initialised, such as a new head.", ()
     )
@@ -182,7 +182,7 @@ class CheckpointConfig(Section):
         "Regular expressions of init_from's parameter names, each with what replaces its match, in this order.",
         {},
     )
-    resume: Place | None = option(
+    resume: SourceOrName | None = option(
         "auto resumes from the newest checkpoint if there is one; or a checkpoint; null starts from scratch.", None
     )
 

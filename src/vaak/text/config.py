@@ -12,8 +12,8 @@ from vaak.config.base import (
     LARGEST_LENGTH,
     DividedSection,
     ExtensibleSection,
-    Place,
     ResumeClass,
+    Source,
     open_type,
     option,
     users_options,
@@ -43,7 +43,7 @@ class TokenizerConfig(ExtensibleSection):
         gt=0,
         only_for=TOKENIZERS,
     )
-    path: Place | None = option(
+    path: Source | None = option(
         "An existing tokenizer.json, or a folder with one, instead of training.", None, resume="free"
     )
     options: dict[str, Any] = users_options()

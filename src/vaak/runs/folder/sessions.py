@@ -152,4 +152,5 @@ def environment(device: torch.device, world_size: int) -> dict[str, Any]:
         "cuda": torch.version.cuda,
         "world_size": world_size,
         "command": hide_arguments(sys.argv),
+        "folder": os.getcwd(),
     }

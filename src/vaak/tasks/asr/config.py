@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Literal
 from pydantic import model_validator
 
 from vaak.audio.config import AUDIO_ALIASES, AudioConfig, AugmentationConfig, DatasetConfig
-from vaak.config.base import LARGEST_COUNT, LARGEST_LENGTH, Place, ResumeClass, Section, option
+from vaak.config.base import LARGEST_COUNT, LARGEST_LENGTH, Place, ResumeClass, Section, Source, SourceOrName, option
 from vaak.config.experiment import Experiment
 from vaak.nn.config import LARGEST_WIDTH, ConformerConfig, LoraConfig
 from vaak.text.config import TokenizerConfig, max_unknown_option
@@ -129,7 +129,7 @@ class AsrModelConfig(Section):
         "or none.",
         "whisper",
     )
-    base: Place = option(
+    base: SourceOrName = option(
         "scratch: trained from scratch; v2, v3: Whisper large; or a name on the Hugging Face Hub, or a folder; of ctc, "
         "also a run that trained a Conformer.",
         SCRATCH,
@@ -167,12 +167,12 @@ class AsrDecodingConfig(Section):
     max_new_tokens: int | None = option(
         "whisper: maximum number of tokens of a window; null is all that the decoder has room for.", None, gt=0
     )
-    ngram: Place | None = option(
+    ngram: Source | None = option(
         "ctc, beam: an ARPA file with an n-gram model of words, spelt as the transcripts are (KenLM's, SRILM's), or "
         "one that gzip compressed.",
         None,
     )
-    lm: Place | None = option(
+    lm: Source | None = option(
         "ctc, beam: a run of task lm (a decoder), in place of an n-gram model; its texts are spelt as the transcripts.",
         None,
     )

@@ -13,6 +13,8 @@ from vaak.config.base import (
     Place,
     ResumeClass,
     Section,
+    Source,
+    SourceOrName,
     fold_option,
     folds_file_option,
     option,
@@ -49,7 +51,7 @@ class WordVectorsConfig(Section):
     bare: ClassVar[str | None] = "path"
     resume_class: ClassVar[ResumeClass | None] = "refused"
 
-    path: Place = option("File in the text format of word2vec or GloVe: a word and its numbers in each line.")
+    path: Source = option("File in the text format of word2vec or GloVe: a word and its numbers in each line.")
     use: Literal["static", "tuned", "two_channel"] = option(
         "static: never trained; tuned: trained; two_channel: both, and their filters' outputs are added.", "tuned"
     )
@@ -64,7 +66,7 @@ class ClassifierConfig(ConvolutionalStackConfig):
         "transformer: an encoder with pooling; cnn: TextCNN (Kim 2014).", "transformer"
     )
     name: str | None = option("A name for people; nothing depends on it.", None, resume="free")
-    pretrained_model: Place | None = option(
+    pretrained_model: SourceOrName | None = option(
         "transformer: an encoder of transformers, or with pooling last a decoder, by its name on the Hugging Face Hub "
         "or its folder; its sizes and tokenizer are then used.",
         None,
@@ -119,19 +121,19 @@ class LabelledCorpusConfig(TextSourceSection):
         "grammar by the rule that they show. Not given, it is files or huggingface where these are named.",
         "grammar",
     )
-    train: tuple[Place, ...] = option(
+    train: tuple[Source, ...] = option(
         "Files or glob patterns; alone, they are split by train_fraction.", (), only_for=FILES, resume="free"
     )
-    valid: tuple[Place, ...] = option(
+    valid: tuple[Source, ...] = option(
         "Files of the validation split, kept as given.", (), only_for=FILES, resume="free"
     )
-    test: tuple[Place, ...] = option("Files of the test split, kept as given.", (), only_for=FILES, resume="free")
-    out_of_scope: tuple[Place, ...] = option(
+    test: tuple[Source, ...] = option("Files of the test split, kept as given.", (), only_for=FILES, resume="free")
+    out_of_scope: tuple[Source, ...] = option(
         "Files of texts of no class; --split out_of_scope evaluates how well they are told from those of test.",
         (),
         resume="free",
     )
-    name: Place | None = dataset_option()
+    name: SourceOrName | None = dataset_option()
     subset: str | None = subset_option()
     text_column: str = option("Column or key of the text.", "text")
     label_columns: tuple[str, ...] = option(
@@ -148,7 +150,7 @@ class LabelledCorpusConfig(TextSourceSection):
         "replace: invalid bytes become U+FFFD and are counted.", "fail"
     )
     fold: str | None = fold_option()
-    folds_file: Place | None = folds_file_option()
+    folds_file: Source | None = folds_file_option()
 
     @field_validator("label_columns")
     @classmethod
@@ -177,7 +179,7 @@ class TextAugmentationConfig(Section):
         )
     )
     probability: float = option("Of each technique, for each word.", 0.1, ge=0, lt=1)
-    synonyms: Place = option(
+    synonyms: SourceOrName = option(
         "wordnet (by nltk), vectors (neighbours among model.word_vectors, or among the words of pretrained_model), or "
         "a file with words that mean the same in each line, separated by tabs or commas.",
         "wordnet",

@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Literal
 from pydantic import model_validator
 
 from vaak.audio.config import AUDIO_ALIASES, SECONDS_OF_A_DAY, AudioConfig, AugmentationConfig, DatasetConfig
-from vaak.config.base import Component, Place, ResumeClass, Section, option
+from vaak.config.base import Component, Place, ResumeClass, Section, SourceOrName, option
 from vaak.config.experiment import Experiment
 from vaak.config.training import TrainingConfig
 from vaak.nn.config import LARGEST_WIDTH, STACK_ALIASES, LoraConfig, StackConfig, lora_option
@@ -139,7 +139,7 @@ class InferenceConfig(Section):
     num_speakers: int | None = option("Number of speakers in a recording; null: it is estimated.", None, gt=0)
     min_speakers: int = option("Minimum number of speakers, if it is estimated.", 1, gt=0)
     max_speakers: int | None = option("Maximum number of speakers in a recording; null is 64.", None, gt=0, le=1000)
-    speaker_encoder: Place | None = option(
+    speaker_encoder: SourceOrName | None = option(
         "Network whose embeddings match speakers across windows: an ONNX file, or a folder or name of a model of "
         "transformers with an x-vector head; null: the model's own embeddings.",
         None,

@@ -13,6 +13,8 @@ from vaak.config.base import (
     Place,
     ResumeClass,
     Section,
+    Source,
+    SourceOrName,
     fold_option,
     folds_file_option,
     option,
@@ -64,7 +66,7 @@ class LanguageModelConfig(SingleStackConfig):
     bare: ClassVar[str | None] = "preset"
 
     preset: Literal["tiny", "40m", "110m", "220m"] | None = option("Preset sizes.", None, resume="free")
-    pretrained: Place | None = option(
+    pretrained: SourceOrName | None = option(
         "A causal language model of transformers that training begins with, by its name on the Hugging Face Hub or its "
         "folder; its sizes and tokenizer are then used.",
         None,
@@ -114,14 +116,14 @@ class CorpusConfig(TextSourceSection):
         "preferences, pairs of a chosen and a rejected answer. Not given, it is told by the endings of the files.",
         "grammar",
     )
-    train: tuple[Place, ...] = option(
+    train: tuple[Source, ...] = option(
         "Files or glob patterns; alone, it is split by train_fraction.", (), only_for=FILES, resume="free"
     )
-    valid: tuple[Place, ...] = option(
+    valid: tuple[Source, ...] = option(
         "Files of the validation split, kept as given.", (), only_for=FILES, resume="free"
     )
-    test: tuple[Place, ...] = option("Files of the test split, kept as given.", (), only_for=FILES, resume="free")
-    name: Place | None = dataset_option()
+    test: tuple[Source, ...] = option("Files of the test split, kept as given.", (), only_for=FILES, resume="free")
+    name: SourceOrName | None = dataset_option()
     subset: str | None = subset_option()
     text_column: str = option("Column or key of the text.", "text")
     document: Literal["line", "paragraph", "file"] = option(
@@ -138,7 +140,7 @@ class CorpusConfig(TextSourceSection):
         "replace: invalid bytes become U+FFFD and are counted.", "fail"
     )
     fold: str | None = fold_option()
-    folds_file: Place | None = folds_file_option()
+    folds_file: Source | None = folds_file_option()
 
     @property
     def has_answers(self) -> bool:
@@ -177,7 +179,7 @@ class LanguageModelDataConfig(Section):
     )
     tokenizer: TokenizerConfig = option("The tokenizer.", TokenizerConfig())
     max_length: int = option("Maximum sequence length, in tokens.", 512, gt=1, le=LARGEST_LENGTH)
-    chat_template: Place | None = option(
+    chat_template: SourceOrName | None = option(
         "chat, preferences: the template in Jinja, or its file, by which conversations are written; chatml is built "
         "in; null is the tokenizer's, else chatml.",
         None,
@@ -209,7 +211,7 @@ class LanguageModelDataConfig(Section):
         lt=1,
         resume="other numbers",
     )
-    minimal_pairs: tuple[Place, ...] = option(
+    minimal_pairs: tuple[SourceOrName, ...] = option(
         "BLiMP JSON lines to score; grammar: the built-in pairs.", (), resume="other numbers"
     )
     on_bad_example: Literal["fail", "skip"] = option(

@@ -13,6 +13,8 @@ from vaak.config.base import (
     Place,
     ResumeClass,
     Section,
+    Source,
+    SourceOrName,
     fold_option,
     folds_file_option,
     option,
@@ -45,7 +47,7 @@ SIDES: dict[str, str] = {}
 class Seq2SeqConfig(EncoderDecoderConfig):
     """A translator: one stack reads the source, the other writes the target."""
 
-    pretrained: Place | None = option(
+    pretrained: SourceOrName | None = option(
         "An encoder and decoder (T5, Marian) that training begins with, by its name on the Hugging Face Hub or its "
         "folder; its sizes and tokenizer are then used.",
         None,
@@ -75,23 +77,23 @@ class ParallelCorpusConfig(TextSourceSection):
         "the endings of the files.",
         "grammar",
     )
-    train: tuple[Place, ...] = option(
+    train: tuple[Source, ...] = option(
         "Files or glob patterns; alone, they are split by train_fraction.", (), only_for=FILES, resume="free"
     )
-    valid: tuple[Place, ...] = option(
+    valid: tuple[Source, ...] = option(
         "Files of the validation split, kept as given.", (), only_for=FILES, resume="free"
     )
-    test: tuple[Place, ...] = option("Files of the test split, kept as given.", (), only_for=FILES, resume="free")
-    train_target: tuple[Place, ...] = option(
+    test: tuple[Source, ...] = option("Files of the test split, kept as given.", (), only_for=FILES, resume="free")
+    train_target: tuple[Source, ...] = option(
         "text: the target sides of train, in the same order.", (), only_for=("text",), resume="free"
     )
-    valid_target: tuple[Place, ...] = option(
+    valid_target: tuple[Source, ...] = option(
         "text: the target sides of valid, in the same order.", (), only_for=("text",), resume="free"
     )
-    test_target: tuple[Place, ...] = option(
+    test_target: tuple[Source, ...] = option(
         "text: the target sides of test, in the same order.", (), only_for=("text",), resume="free"
     )
-    name: Place | None = dataset_option()
+    name: SourceOrName | None = dataset_option()
     subset: str | None = subset_option()
     source_column: str = option(
         "Key or column of the source; dots for nested keys (translation.en); numbers for tsv without a header.",
@@ -113,7 +115,7 @@ class ParallelCorpusConfig(TextSourceSection):
         "replace: invalid bytes become U+FFFD and are counted.", "fail"
     )
     fold: str | None = fold_option()
-    folds_file: Place | None = folds_file_option()
+    folds_file: Source | None = folds_file_option()
 
     @field_validator("source_column", "target_column", mode="before")
     @classmethod

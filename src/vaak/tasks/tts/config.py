@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Literal
 from pydantic import model_validator
 
 from vaak.audio.config import AUDIO_ALIASES, AudioConfig, DatasetConfig
-from vaak.config.base import Place, ResumeClass, Section, option
+from vaak.config.base import Place, ResumeClass, Section, Source, SourceOrName, option
 from vaak.config.experiment import Experiment
 from vaak.nn.config import LARGEST_WIDTH, STACK_ALIASES, ConvolutionalStackConfig, LoraConfig, lora_option
 from vaak.text.config import max_unknown_option
@@ -174,13 +174,13 @@ class SpeakingConfig(Section):
         "flow_matching: factor of the noise; lower values give smoother speech.", 0.667, ge=0, le=2
     )
     pause: float = option("Seconds of silence between sentences.", 0.2, ge=0, le=60)
-    vocoder: Place | None = option(
+    vocoder: SourceOrName | None = option(
         "What makes audio from spectrograms: a run of task vocoder, or published weights of HiFi-GAN or Vocos (their "
         "folder, file or name on the Hugging Face Hub); null is Griffin–Lim.",
         None,
     )
     num_iterations: int = option("Iterations of Griffin–Lim.", 32, gt=0, le=10_000)
-    lexicon: Place | None = option(
+    lexicon: Source | None = option(
         "A file with the phonemes of words, in ARPAbet or IPA, one word a line (CMUdict's format). They are spoken so, "
         "whatever pronounces the others.",
         None,

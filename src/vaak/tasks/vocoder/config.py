@@ -7,7 +7,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import Field, field_validator
 
 from vaak.audio.config import AUDIO_ALIASES, AudioConfig, DatasetConfig, Range, as_range, rising
-from vaak.config.base import LARGEST_COUNT, Place, ResumeClass, Section, option
+from vaak.config.base import LARGEST_COUNT, Place, ResumeClass, Section, SourceOrName, option
 from vaak.config.experiment import Experiment
 from vaak.nn.config import LARGEST_WIDTH, HifiGanConfig, LoraConfig, lora_option
 
@@ -70,7 +70,7 @@ class VocoderModelConfig(Section):
     resume_class: ClassVar[ResumeClass | None] = "refused"
 
     name: str | None = option("A name for people; nothing depends on it.", None, resume="free")
-    pretrained: Place | None = option(
+    pretrained: SourceOrName | None = option(
         "Published weights of Vocos or HiFi-GAN that training begins with: a folder with config.yaml or config.json, "
         "the file of weights in it, or a name on the Hugging Face Hub. Sizes and global_config.mel must be the same.",
         None,

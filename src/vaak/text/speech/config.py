@@ -8,7 +8,7 @@ from typing import ClassVar, Literal
 from pydantic import field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
-from vaak.config.base import Place, ResumeClass, Section, option
+from vaak.config.base import ResumeClass, Section, Source, option
 from vaak.text.speech.words import words
 
 ENGLISH = ("en-us", "en-gb", "en-029", "en-gb-scotland", "en-gb-x-gbclan", "en-gb-x-gbcwmd", "en-gb-x-rp", "en-us-nyc")
@@ -51,7 +51,7 @@ class FrontEndConfig(Section):
         "keep",
     )
     word_boundaries: bool = option("A symbol between words.", True)
-    lexicon: Place | None = option("A file in the format of CMUdict, for phonemizer lexicon.", None)
+    lexicon: Source | None = option("A file in the format of CMUdict, for phonemizer lexicon.", None)
     unknown_words: Literal["espeak", "rules", "error"] = option(
         "What pronounces words that the lexicon lacks: espeak-ng, letter-to-sound rules, or nothing (an error).",
         "espeak",

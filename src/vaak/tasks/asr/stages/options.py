@@ -12,7 +12,7 @@ from typing import Any, Literal, NamedTuple, get_args
 from pydantic import model_validator
 
 from vaak.audio.config import DatasetConfig
-from vaak.config.base import LARGEST_COUNT, FolderPath, Place, Section, option
+from vaak.config.base import LARGEST_COUNT, Section, SourceFolder, SourceOrName, option
 from vaak.nn.config import LARGEST_WIDTH
 from vaak.tasks.asr.config import SCRATCH, VERSIONS, WhisperLoraConfig
 
@@ -118,10 +118,10 @@ class MoeOptions(ClusteringConfig):
         "Compare the mixture with controls: the base, one LoRA of as many parameters, random clusters. null: in full.",
         None,
     )
-    dataset_root: FolderPath | None = option(
+    dataset_root: SourceFolder | None = option(
         "Folder with Train and Dev; null: Data/extracted_data, if it is there. Other data: datasets, in a file.", None
     )
-    audio_root: FolderPath | None = option(
+    audio_root: SourceFolder | None = option(
         "A folder outside of dataset_root that its audio may be in, such as the one that links in it lead to.", None
     )
     datasets: tuple[DatasetConfig, ...] = option("The data, as in a run's configuration; in place of dataset_root.", ())
@@ -141,7 +141,7 @@ class MoeOptions(ClusteringConfig):
         "Of the base. ctc: a wav2vec 2.0, HuBERT or WavLM, fine-tuned by CTC, or a run of a Conformer (--base).",
         "whisper",
     )
-    whisper_model: Place | None = option(
+    whisper_model: SourceOrName | None = option(
         "The base: v2, v3, a name on the Hugging Face Hub, a folder, or scratch, which is trained from scratch first. "
         "null: v2, or scratch in mode quick where v2 isn't on this machine.",
         None,
