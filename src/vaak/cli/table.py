@@ -17,51 +17,66 @@ from vaak.core.errors import UserError
 from vaak.core.names import from_home
 from vaak.core.terminal import telling
 
-COMMANDS: dict[str, tuple[str, str]] = {
-    "init": ("vaak.cli.init:init", "Write a YAML to begin with, or copy a recipe."),
-    "train": ("vaak.cli.train:train", "Train the model that a YAML file describes."),
-    "launch": ("vaak.cli.launch:app", "Train on a cluster, by SLURM or Ray."),
-    "eval": ("vaak.cli.eval:evaluate", "Evaluate a run or a checkpoint."),
-    "pipeline": ("vaak.cli.pipeline:app", "Run stages that feed each other, and resume them."),
-    "lm-eval": ("vaak.cli.eval:lm_eval", "Evaluate a language model by task files of lm-eval."),
-    "baseline": ("vaak.cli.eval:baseline", "What methods without a network reach on the same data."),
-    "predict": ("vaak.cli.tasks.predict:predict", "Run a trained model of any task on inputs."),
-    "generate": ("vaak.cli.tasks.generate:generate", "Continue a text with a trained language model."),
-    "translate": ("vaak.cli.tasks.translate:translate", "Translate texts with a trained model."),
-    "classify": ("vaak.cli.tasks.classify:classify", "Label texts with a trained classifier."),
-    "diarize": ("vaak.cli.tasks.diarize:diarize", "Find out who speaks when in recordings."),
-    "speak": ("vaak.cli.tasks.speak:speak", "Speak texts with a trained text-to-speech model."),
-    "transcribe": ("vaak.cli.tasks.transcribe:transcribe", "Transcribe recordings."),
-    "align": ("vaak.cli.tasks.align:align", "Find out when each word of a known text is said."),
-    "tune": ("vaak.cli.tasks.diarize:tune", "Find a diarizer's or CTC recogniser's best settings."),
-    "export": ("vaak.cli.export:export", "Write a run in another format."),
-    "publish": ("vaak.cli.export:publish", "Send a run to the Hugging Face Hub."),
-    "find-batch-size": (
-        "vaak.cli.preflight:find_batch_size",
-        "Find the largest batch that fits.",
-    ),
-    "replay": ("vaak.cli.replay:replay", "Rerun a past step of a run and inspect it."),
-    "verify": ("vaak.cli.replay:verify", "Take a run's steps again and check that it is what it says."),
-    "bisect": ("vaak.cli.replay:bisect", "Find the first step and tensor in which two runs differ."),
-    "fork": ("vaak.cli.train:fork", "Train on from a step of another run, with other options."),
-    "runs": ("vaak.cli.runs:app", "List runs with task, state and best metric."),
-    "plot": ("vaak.cli.runs:plot", "Draw the training of a run."),
-    "report": ("vaak.cli.runs:report", "Write all about a run, or several, as one HTML file."),
-    "find-lr": ("vaak.cli.preflight:find_lr", "Try learning rates and suggest one."),
-    "check-gradients": ("vaak.cli.preflight:check_gradients", "Compare gradients with finite differences."),
-    "inspect": ("vaak.cli.replay:inspect", "Show a run's parameters, gradients and dead units."),
-    "compare": ("vaak.cli.study:compare", "Test whether runs differ by more than chance."),
-    "crossval": ("vaak.cli.study:crossval", "Train and test on each fold of the data."),
-    "sweep": ("vaak.cli.study:sweep", "Train with many values of some options and find the best."),
-    "doctor": ("vaak.cli.preflight:doctor", "Report what this machine has and what can be trained on it."),
-    "config": ("vaak.cli.config:app", "Check and show configurations."),
-    "model": ("vaak.cli.model:app", "Inspect the model that a configuration describes."),
-    "tokenizer": ("vaak.cli.text:app", "Look at a tokenizer."),
-    "phonemes": ("vaak.cli.text:phonemes", "Show what text becomes before it is spoken."),
-    "data": ("vaak.cli.data:app", "Get, prepare, simulate, segment, clean and check data."),
-    "score": ("vaak.cli.score:app", "Score any system's output."),
+GROUPS: dict[str, dict[str, tuple[str, str]]] = {
+    "Start": {
+        "init": ("vaak.cli.init:init", "Write a YAML to begin with, or copy a recipe."),
+        "train": ("vaak.cli.train:train", "Train the model that a YAML file describes."),
+        "doctor": ("vaak.cli.preflight:doctor", "Report what this machine can train, and what is missing."),
+    },
+    "Use": {
+        "predict": ("vaak.cli.tasks.predict:predict", "Run a trained model of any task on inputs."),
+        "generate": ("vaak.cli.tasks.generate:generate", "Continue a text with a trained language model."),
+        "translate": ("vaak.cli.tasks.translate:translate", "Translate texts with a trained model."),
+        "classify": ("vaak.cli.tasks.classify:classify", "Label texts with a trained classifier."),
+        "transcribe": ("vaak.cli.tasks.transcribe:transcribe", "Transcribe recordings."),
+        "diarize": ("vaak.cli.tasks.diarize:diarize", "Find who speaks when in recordings."),
+        "speak": ("vaak.cli.tasks.speak:speak", "Speak texts with a trained text-to-speech model."),
+        "align": ("vaak.cli.tasks.align:align", "Find when each word of a known text is spoken."),
+        "export": ("vaak.cli.export:export", "Convert a run to another format."),
+    },
+    "Look": {
+        "eval": ("vaak.cli.eval:evaluate", "Evaluate a run or a checkpoint."),
+        "report": ("vaak.cli.runs:report", "Write an HTML page about a run, or several."),
+        "runs": ("vaak.cli.runs:app", "List runs with task, state and best metric."),
+        "plot": ("vaak.cli.runs:plot", "Plot the training curves of a run."),
+    },
+    "Prove": {
+        "verify": ("vaak.cli.replay:verify", "Recompute steps and check them against a run's records."),
+        "replay": ("vaak.cli.replay:replay", "Rerun a past step of a run and inspect it."),
+        "bisect": ("vaak.cli.replay:bisect", "Find the first step and tensor in which two runs differ."),
+        "fork": ("vaak.cli.train:fork", "Continue from a step of another run with other options."),
+        "inspect": ("vaak.cli.replay:inspect", "Show a run's parameters, gradients and dead units."),
+        "check-gradients": ("vaak.cli.preflight:check_gradients", "Compare gradients with finite differences."),
+    },
+    "Compare": {
+        "compare": ("vaak.cli.study:compare", "Test whether runs differ by more than chance."),
+        "crossval": ("vaak.cli.study:crossval", "Train and test on each fold of the data."),
+        "sweep": ("vaak.cli.study:sweep", "Search for the best values of some options."),
+        "baseline": ("vaak.cli.eval:baseline", "Score simple baselines without a neural network."),
+        "score": ("vaak.cli.score:app", "Score the output of any system."),
+        "lm-eval": ("vaak.cli.eval:lm_eval", "Evaluate a language model on tasks of lm-eval."),
+    },
+    "Data": {
+        "data": ("vaak.cli.data:app", "Get, prepare, simulate, segment, clean and check data."),
+        "tokenizer": ("vaak.cli.text:app", "Inspect a tokenizer."),
+        "phonemes": ("vaak.cli.text:phonemes", "Show how text is normalised and pronounced."),
+    },
+    "More": {
+        "config": ("vaak.cli.config:app", "Check and show configurations."),
+        "model": ("vaak.cli.model:app", "Inspect the model that a configuration describes."),
+        "tune": ("vaak.cli.tasks.diarize:tune", "Tune inference options of a diarizer or CTC recogniser."),
+        "find-lr": ("vaak.cli.preflight:find_lr", "Try learning rates and suggest one."),
+        "find-batch-size": ("vaak.cli.preflight:find_batch_size", "Find the largest batch that fits."),
+        "launch": ("vaak.cli.launch:app", "Train on a cluster with SLURM or Ray."),
+        "pipeline": ("vaak.cli.pipeline:app", "Run stages that feed each other, and resume them."),
+        "publish": ("vaak.cli.export:publish", "Upload a run to the Hugging Face Hub."),
+    },
 }
-"""Name → where the command is (a function, or a typer app of several) and its line in the help."""
+"""Groups of commands, in the order of ``vaak --help``. Those a newcomer needs are within its first 24 lines.
+
+Name → where the command is (a function, or a typer app of several) and its line in the help.
+"""
+COMMANDS = {name: found for group in GROUPS.values() for name, found in group.items()}
 HYPHEN = "\u2011"
 """The one at which no line is broken."""
 
@@ -135,12 +150,32 @@ class LazyCommand(TyperCommand):
 
 
 class LazyGroup(TyperGroup):
-    """The commands of the table; listing them imports none."""
+    """The commands of the table; listing them, by their groups, imports none."""
 
     def __init__(self, **attributes: Any) -> None:
         super().__init__(**attributes)
         self.commands = {name: LazyCommand(name=name, short_help=line) for name, (_, line) in COMMANDS.items()}
         with_plain_help(self)
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """Write what Vaak is, the commands, and its own options below them: on a terminal, the first ones matter."""
+        self.format_usage(ctx, formatter)
+        about, _, example = (self.help or "").partition("\n\n")
+        formatter.write_text(about)
+        width = max(map(len, self.commands))
+        for group, commands in GROUPS.items():
+            with formatter.section(group):
+                formatter.write_dl([(name.ljust(width), line) for name, (_, line) in commands.items()])
+        formatter.write("\n")
+        formatter.write_text(example)
+        formatter.write_text("vaak COMMAND --help tells more about a command.")
+        self.format_options(ctx, formatter)
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """Write nothing: ``format_help`` has written them."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return [*self.commands]
 
 
 def imported(name: str) -> Any:

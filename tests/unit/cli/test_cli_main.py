@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import re
 import subprocess
 import sys
 
@@ -35,6 +36,18 @@ def test_help_lists_every_command_and_imports_no_torch():
     for name, (_, line) in table.COMMANDS.items():
         assert name in done.stdout
         assert line in done.stdout
+
+
+def test_what_a_newcomer_needs_is_on_the_first_screen():
+    """Of 80 columns and 24 lines; each line of a command is one."""
+    lines = run("--help", env={**os.environ, "COLUMNS": "80"}).stdout.splitlines()
+    assert max(map(len, lines)) <= 80
+    words = {line.split()[0] for line in lines[:24] if line.startswith("  ")}
+    first = {"init", "train", "doctor", "predict", "generate", "transcribe", "export", "eval", "report", "runs", "plot"}
+    assert first <= words
+    headings = [line.removesuffix(":") for line in lines if line and line[0].isupper() and line.endswith(":")]
+    assert headings == ["Start", "Use", "Look", "Prove", "Compare", "Data", "More", "Options"]
+    assert [line.split()[0] for line in lines if re.match(r"  [a-z]", line)] == [*table.COMMANDS]
 
 
 def test_help_answers_quickly():
