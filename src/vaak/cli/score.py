@@ -84,12 +84,13 @@ def wer(
 
     Example: vaak score wer reference.jsonl hypothesis.jsonl --normaliser whisper-english --group accent
     """
+    from vaak.text.scoring.normalisers import normaliser as find_normaliser
     from vaak.text.scoring.word_errors import demand_same_lines, read_transcripts, score_texts
 
     references, found = read_transcripts(reference, group, named=named), read_transcripts(hypothesis, named=named)
     demand_same_lines(references, reference, found, hypothesis)
     speakers = None if speaker is None else read_transcripts(reference, speaker, named=named).groups
-    scores = score_texts(references.texts, found.texts, references.groups, normaliser, speakers)
+    scores = score_texts(references.texts, found.texts, references.groups, find_normaliser(normaliser), speakers)
     if as_json:
         print(json.dumps(scores.to_json(), ensure_ascii=False))
         return
@@ -114,11 +115,12 @@ def cpwer(
 
     Example: vaak score cpwer reference.stm found.stm --collar 5
     """
+    from vaak.text.scoring.normalisers import normaliser as find_normaliser
     from vaak.text.scoring.speaker_errors import read_turns, score_turns
 
     if not 0 <= collar < math.inf:
         raise UserError(f"--collar {collar:g}: expected seconds, 0 or more")
-    scores = score_turns(read_turns(reference), read_turns(hypothesis), normaliser, collar)
+    scores = score_turns(read_turns(reference), read_turns(hypothesis), find_normaliser(normaliser), collar)
     values = {name: counts.to_json() for name, counts in scores.recordings.items()}
     total = scores.total.to_json()
     if as_json:

@@ -31,7 +31,7 @@ from vaak.nn.cross_entropy import target_losses, unless_many
 from vaak.nn.lora_experts import uses_of
 from vaak.tasks.asr.model import AsrModel
 from vaak.tasks.base import means_of
-from vaak.text.scoring.normalisers import normaliser
+from vaak.text.scoring.normalisers import Normaliser
 from vaak.text.scoring.word_errors import count_errors
 
 # At the top of the module, so that a run says it before it trains.
@@ -48,6 +48,7 @@ class AsrMeters(Meters):
     def __init__(
         self,
         protocol: dict[str, str],
+        normalise: Normaliser,
         transcribe: Transcribe,
         groups: Sequence[str],
         features_of: Callable[[Batch], Tensor] = itemgetter("features"),
@@ -55,13 +56,14 @@ class AsrMeters(Meters):
     ) -> None:
         """``transcribe(model, encoded)`` gives a text for each row of encoded audio; ``groups`` are all that there are.
 
-        ``protocol`` says under which conditions, with the ``normaliser``. ``features_of`` gives what a model reads.
+        ``protocol`` says under which conditions; both sides are compared as ``normalise`` has them. ``features_of``
+        gives what a model reads.
         ``heard`` give the audio of the first utterances, as WAV.
         """
         self._log, self._heard = ExampleLog("wer"), heard
-        self.protocol, self.groups, self._transcribe = protocol, groups, transcribe
+        self.protocol, self.groups, self._transcribe = {**protocol, "normaliser": normalise.name}, groups, transcribe
         self._features_of = features_of
-        self._normalise = normaliser(protocol["normaliser"])
+        self._normalise = normalise
         self._sums: dict[str, float] = {}
 
     def update(self, model: nn.Module, batch: Batch) -> None:

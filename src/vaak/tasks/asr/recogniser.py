@@ -26,6 +26,7 @@ from vaak.tasks.asr.utterances import TOLERANCE
 from vaak.tasks.asr.whisper import base_of, run_of
 from vaak.tasks.base import refuse_other_options
 from vaak.tasks.speech_task import SpeechTask
+from vaak.text.scoring.normalisers import Normaliser, normaliser
 
 SHOWN = 5
 """Validation utterances whose transcripts are shown after training."""
@@ -82,10 +83,15 @@ class Recogniser(SpeechTask[AsrExperiment, PreparedUtterances, AsrDataset]):
     def has_other_corpora(self, own: AsrExperiment) -> bool:
         return super().has_other_corpora(own) or self.data.group != own.data.group
 
+    @property
+    def normalise(self) -> Normaliser:
+        """What brings references and transcripts into the form in which they are compared."""
+        return normaliser(self.data.normaliser)
+
     def protocol(self, split: str) -> dict[str, str]:
         """Return the conditions under which a split is evaluated."""
         decoding, dataset = self.data.decoding, self.dataset(split)
-        found = {"split": split, "normaliser": self.data.normaliser, "decoding": decoding.method}
+        found = {"split": split, "normaliser": self.normalise.name, "decoding": decoding.method}
         if decoding.method == "beam":
             found |= {name: str(getattr(decoding, name)) for name in self.OF_BEAMS}
         return {**found, "transcribed": str(min(dataset.num_transcribed, len(dataset.utterances)))}

@@ -194,7 +194,9 @@ class AsrTask(Recogniser):
             return self.transcriber(model).texts_of(encoded)
 
         groups = self.dataset(split).utterances.group_names
-        return AsrMeters(self.protocol(split), transcribe, groups, self.features_of, self.dataset(split).heard())
+        return AsrMeters(
+            self.protocol(split), self.normalise, transcribe, groups, self.features_of, self.dataset(split).heard()
+        )
 
     # Use.
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from itertools import dropwhile
@@ -22,7 +23,21 @@ from vaak.core.names import nearest_name
 NormaliserName = Literal["whisper-english", "basic", "none"]
 NAMES: tuple[str, ...] = get_args(NormaliserName)
 
-Normaliser = Callable[[str], str]
+
+@dataclass(frozen=True)
+class Normaliser:
+    """Brings a text into the form in which words are compared; ``name`` is for the protocol of what is scored.
+
+    Texts are first brought into one form (``vaak.core.matching.compose``): whether a letter is composed, and characters
+    that are never shown, decide no score.
+    """
+
+    name: str
+    normalise: Callable[[str], str]
+
+    def __call__(self, text: str) -> str:
+        return self.normalise(compose(text))
+
 
 _IN_BRACKETS = re.compile(r"[<\[][^>\]]*[>\]]|\([^)]+?\)")
 _DOTTED_I = re.compile("(?<=i)\u0307")
@@ -33,19 +48,15 @@ _DOTTED_I = re.compile("(?<=i)\u0307")
 def normaliser(name: str) -> Normaliser:
     """The normaliser of this name. Raises UserError for an unknown one.
 
-    Each first brings texts into one form (``vaak.core.matching.compose``): whether a letter is composed, and characters
-    that are never shown, decide no score.
-
     >>> normaliser("basic")("नमस्ते, दुनिया! (हँसी)")
     'नमस्ते दुनिया'
     >>> normaliser("none")("cafe\u0301 \u2764\ufe0f") == normaliser("none")("caf\u00e9 \u2764")
     True
     """
-    normalise = _find_normaliser(name)
-    return lambda text: normalise(compose(text))
+    return Normaliser(name, _find_function(name))
 
 
-def _find_normaliser(name: str) -> Normaliser:
+def _find_function(name: str) -> Callable[[str], str]:
     if name == "none":
         return str
     if name == "basic":
@@ -61,7 +72,7 @@ def _find_normaliser(name: str) -> Normaliser:
     # OpenAI's table, of the package openai-whisper (MIT licence).
     lines = files(__package__).joinpath("english_spellings.tsv").read_text(encoding="utf-8").splitlines()
     make: Any = EnglishTextNormalizer
-    normalise: Normaliser = make(dict(line.split("\t") for line in lines))
+    normalise: Callable[[str], str] = make(dict(line.split("\t") for line in lines))
     return normalise
 
 
@@ -86,3 +97,6 @@ def _letter_or_blank(sign: str) -> str:
 
 def _is_mark(sign: str) -> bool:
     return unicodedata.category(sign)[0] == "M"
+
+
+BASIC = normaliser("basic")

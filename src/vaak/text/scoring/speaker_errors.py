@@ -44,7 +44,7 @@ from vaak.audio.formats.annotation_lines import (
 )
 from vaak.core.errors import DataError
 from vaak.core.matching import quote_names, rename_like
-from vaak.text.scoring.normalisers import normaliser
+from vaak.text.scoring.normalisers import BASIC, Normaliser
 
 COLLAR = 5.0
 """Seconds, the default of MeetEval."""
@@ -102,7 +102,7 @@ class SpeakerScores:
 def score_turns(
     references: Mapping[str, Sequence[Turn]],
     hypotheses: Mapping[str, Sequence[Turn]],
-    normaliser_name: str = "basic",
+    normalise: Normaliser = BASIC,
     collar: float = COLLAR,
 ) -> SpeakerScores:
     """The errors of ``hypotheses`` by recording; one of ``references`` without any counts as entirely missed.
@@ -114,7 +114,6 @@ def score_turns(
     if others := hypotheses.keys() - references.keys():
         raise DataError(f"there is no reference for {quote_names(others)}")
     demand_one_unit(references, hypotheses)
-    normalise = normaliser(normaliser_name)
 
     def spoken(turns: Sequence[Turn]) -> list[list[_Word]]:
         """The words of each speaker, in the order of their turns."""
@@ -128,7 +127,7 @@ def score_turns(
         ours, theirs = spoken(turns), spoken(hypotheses.get(name, ()))
         cp_errors, tcp_errors = (_fewest_errors(ours, theirs, seconds) for seconds in (None, collar))
         found[name] = SpeakerCounts(cp_errors, tcp_errors, sum(map(len, ours)), len(ours), len(theirs))
-    protocol = {"normaliser": normaliser_name, "collar": f"{collar:g} s", "recordings": str(len(found))}
+    protocol = {"normaliser": normalise.name, "collar": f"{collar:g} s", "recordings": str(len(found))}
     if missing := len(references.keys() - hypotheses.keys()):
         protocol["without hypothesis"] = str(missing)
     return SpeakerScores(protocol, found)

@@ -28,7 +28,7 @@ from vaak.core.matching import quote_names, rename_like
 from vaak.core.names import demand_known
 from vaak.core.storage.tables import is_table
 from vaak.core.storage.text_lines import read_text_lines
-from vaak.text.scoring.normalisers import normaliser
+from vaak.text.scoring.normalisers import BASIC, Normaliser
 
 log = logging.getLogger("vaak")
 NUM_SAMPLES = 1000
@@ -111,12 +111,12 @@ def score_texts(
     references: Mapping[str, str],
     hypotheses: Mapping[str, str],
     groups: Mapping[str, str] | None = None,
-    normaliser_name: str = "basic",
+    normalise: Normaliser = BASIC,
     speakers: Mapping[str, str] | None = None,
 ) -> TextScores:
     """The error rates of ``hypotheses`` by name; one of ``references`` without any counts as entirely missed.
 
-    ``groups`` are those of some names, and ``normaliser_name`` is applied to both sides. Intervals are over
+    ``groups`` are those of some names, and ``normalise`` is applied to both sides. Intervals are over
     ``speakers``, of some names, where these are given; a name without one is another speaker. Names that differ only
     as ``vaak.core.matching`` says are the same. Raises DataError where a hypothesis has no reference, or no reference
     any word.
@@ -124,7 +124,6 @@ def score_texts(
     hypotheses = rename_like(references, hypotheses)
     if others := hypotheses.keys() - references.keys():
         raise DataError(f"there is no reference for {quote_names(others)}")
-    normalise = normaliser(normaliser_name)
     counts = {
         name: count_errors(normalise(text), normalise(hypotheses.get(name, ""))) for name, text in references.items()
     }
@@ -134,7 +133,7 @@ def score_texts(
     for name, group in sorted((groups or {}).items(), key=lambda item: item[1]):
         if name in counts:
             by_group.setdefault(group, {})[name] = counts[name]
-    protocol = {"normaliser": normaliser_name, "utterances": str(len(counts))}
+    protocol = {"normaliser": normalise.name, "utterances": str(len(counts))}
     if speakers is not None:
         protocol["intervals over"] = f"{len({_speaker_of(name, speakers) for name in counts})} speakers"
     missing = len(references.keys() - hypotheses.keys())

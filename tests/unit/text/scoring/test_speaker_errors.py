@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from vaak.core.errors import DataError
+from vaak.text.scoring.normalisers import normaliser
 from vaak.text.scoring.speaker_errors import Turn, read_turns, rttm_words, score_turns, stm_text, words_of
 
 
@@ -115,7 +116,7 @@ def test_turns_are_read_as_they_were_written(tmp_path: Path):
     words = read_turns(tmp_path / "a.rttm")["talk"]
     assert [word.text for word in words] == ["वह", "घर", "<है>", "so", "(it)", ";is"]
     assert (words[0].start, words[2].end, words[3].speaker) == (0.5, 2.0, "speaker_2")
-    assert score_turns({"talk": turns}, {"talk": words}, "none", collar=0.1).total.tcp_errors == 0
+    assert score_turns({"talk": turns}, {"talk": words}, normaliser("none"), collar=0.1).total.tcp_errors == 0
     segments = [{"session_id": "talk", "start_time": t.start, "end_time": t.end, "speaker": t.speaker, "words": t.text} for t in turns]  # fmt: skip  # noqa: E501
     (tmp_path / "a.json").write_text(json.dumps(segments))
     assert read_turns(tmp_path / "a.json") == {"talk": turns}

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from vaak.core.errors import DataError, UserError
-from vaak.text.scoring.normalisers import basic, normaliser
+from vaak.text.scoring.normalisers import Normaliser, basic, normaliser
 from vaak.text.scoring.word_errors import count_errors, rates_of, read_transcripts, score_texts
 
 words = st.lists(st.sampled_from(["so", "it", "is", "नमस्ते"]), max_size=6).map(" ".join)
@@ -154,3 +154,11 @@ def test_names_that_differ_in_case_or_ending_are_one_utterance():
     scores = score_texts({"a": "so it is", "b": "no"}, {"A.wav": "so it is", "wavs/b.wav": "yes"})
     assert scores.total.counts.word_errors == 1
     assert "without hypothesis" not in scores.protocol
+
+
+def test_texts_are_compared_by_a_normaliser_of_ones_own_which_the_protocol_names() -> None:
+    """Only three names could be given, which were looked up."""
+    vowelless = Normaliser("vowelless", lambda text: text.translate(dict.fromkeys(map(ord, "aeiou"))))
+    scores = score_texts({"1": "red bed"}, {"1": "rod bad"}, normalise=vowelless)
+    assert (scores.total.wer, scores.protocol["normaliser"]) == (0.0, "vowelless")
+    assert score_texts({"1": "red bed"}, {"1": "rod bad"}).total.wer == 1.0

@@ -60,7 +60,6 @@ from vaak.tasks.asr.recogniser import HEARD, Recogniser
 from vaak.tasks.asr.whisper import KEY, base_of, name_of, run_of
 from vaak.tasks.pretrained import config_of, load_or_init
 from vaak.tasks.speech_task import NOT_TUNED_ON, Datasets
-from vaak.text.scoring.normalisers import normaliser
 
 log = logging.getLogger("vaak")
 LOSS = "ctc"
@@ -243,7 +242,7 @@ class CtcTask(Recogniser):
 
         dataset = self.dataset(split)
         groups, heard = dataset.utterances.group_names, dataset.heard()
-        return CtcMeters(self.protocol(split), transcribe, groups, heard=heard, blank=self._blank)
+        return CtcMeters(self.protocol(split), self.normalise, transcribe, groups, heard=heard, blank=self._blank)
 
     # Use.
 
@@ -272,7 +271,7 @@ class CtcTask(Recogniser):
             examples = [dataset.example(index, rng) for index in indices]
             log_probs += transcriber.log_probs([one.features for one in examples])
             texts += [one.text for one in examples]
-        return weigh(transcriber, log_probs, texts, normaliser(self.data.normaliser))
+        return weigh(transcriber, log_probs, texts, self.normalise)
 
     def export_onnx(self, model: nn.Module, folder: Path) -> None:
         """Write the encoder for onnxruntime, with its vocabulary and the options of its features."""

@@ -30,6 +30,7 @@ from vaak.pipeline.stage import StageWork
 from vaak.report.tables import aligned, markdown_table
 from vaak.tasks.asr.stages.options import MoeOptions
 from vaak.tasks.asr.stages.runs import Values, data_of, model_of, precision_of, prepared_task
+from vaak.text.scoring.normalisers import Normaliser, normaliser
 
 if TYPE_CHECKING:
     from vaak.text.scoring.word_errors import ErrorCounts
@@ -100,7 +101,8 @@ def compare_systems(folders: Mapping[str, Path]) -> dict[str, Any]:
     for key, line in sorted(own.items(), key=lambda item: str(item[1]["group"])):
         groups.setdefault(line["group"], []).append(key)
     parts = {ALL: list(own), **(groups if len(groups) > 1 else {})}
-    differences = _differences(lines, units, parts, conditions["normaliser"])
+    normalise = normaliser(conditions["normaliser"])
+    differences = _differences(lines, units, parts, normalise)
     found: dict[str, Any] = {
         **conditions,
         "intervals_over": "speakers" if speakers else "utterances",
@@ -109,7 +111,7 @@ def compare_systems(folders: Mapping[str, Path]) -> dict[str, Any]:
         "systems": {
             name: {
                 **{key: about[name][key] for key in ("parameters", "steps")},
-                **_scores(lines[name], conditions["normaliser"], speakers or None),
+                **_scores(lines[name], normalise, speakers or None),
             }
             for name in lines
         },
@@ -133,21 +135,19 @@ def _total_and_groups(by_part: Mapping[str, Any]) -> dict[str, Any]:
     return {"total": by_part[ALL], "groups": {part: one for part, one in by_part.items() if part != ALL}}
 
 
-def _scores(lines: Lines, normaliser_name: str, speakers: Mapping[str, str] | None) -> dict[str, Any]:
+def _scores(lines: Lines, normalise: Normaliser, speakers: Mapping[str, str] | None) -> dict[str, Any]:
     from vaak.text.scoring.word_errors import score_texts
 
     references, texts, groups = ({name: line[key] for name, line in lines.items()} for key in KEYS)
-    return score_texts(references, texts, groups, normaliser_name, speakers).to_json()
+    return score_texts(references, texts, groups, normalise, speakers).to_json()
 
 
 def _differences(
-    lines: Mapping[str, Lines], units: Mapping[str, Hashable], parts: Mapping[str, list[str]], normaliser_name: str
+    lines: Mapping[str, Lines], units: Mapping[str, Hashable], parts: Mapping[str, list[str]], normalise: Normaliser
 ) -> dict[str, dict[str, RateDifference]]:
     """Return how the mixture differs from each control, in each of the ``parts``: utterances by whose ``units`` say."""
-    from vaak.text.scoring.normalisers import normaliser
     from vaak.text.scoring.word_errors import count_errors
 
-    normalise = normaliser(normaliser_name)
     counts = {
         name: {key: count_errors(normalise(one["reference"]), normalise(one["text"])) for key, one in own.items()}
         for name, own in lines.items()
@@ -286,12 +286,12 @@ def transcripts(work: StageWork) -> dict[str, Any]:
     for line in unread:
         log.warning("%s can't be read and is left out: %s", line["id"], line["reason"])
     kept = [line for line in lines if "reason" not in line]
-    about = {"split": split, "normaliser": task.data.normaliser, "decoding": task.data.decoding.method, **trained}
+    about = {"split": split, "normaliser": task.normalise.name, "decoding": task.data.decoding.method, **trained}
     write_text(work.folder / TEXTS, "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in kept))
     write_json(work.folder / ABOUT, about)
     (work.folder / PART).unlink(missing_ok=True)
     references, texts = ({line["id"]: line[key] for line in kept} for key in ("reference", "text"))
-    scores = score_texts(references, texts, normaliser_name=about["normaliser"])
+    scores = score_texts(references, texts, normalise=task.normalise)
     return {"wer": scores.total.wer, "utterances": len(kept)}
 
 
