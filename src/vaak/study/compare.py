@@ -32,6 +32,7 @@ from vaak.core.significance import (
     ttest_rel,
     wilcoxon,
 )
+from vaak.core.storage.dialects import GivenDialect
 from vaak.core.storage.tables import Table, TableRow, is_table
 from vaak.core.storage.text_lines import read_text_lines
 from vaak.core.task import Meters, Task
@@ -160,7 +161,7 @@ def _scores_in_table(path: Path) -> list[float]:
     table = Table(path)
     has_header = bool(table.names) and HEADER.match(table.names[0]) is not None and _number_in(table.names[0]) is None
     if not has_header:
-        table = Table(path, has_header=False, delimiter=table.dialect.delimiter)
+        table = Table(path, has_header=False, given=GivenDialect(table.dialect.delimiter))
     rows: list[TableRow] = []
     for row in table.rows():
         if row.problem is not None:

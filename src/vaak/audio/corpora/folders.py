@@ -61,6 +61,7 @@ from vaak.audio.formats.annotation_lines import Word, read_ctm, read_rttm, read_
 from vaak.audio.segments import Alignment, Region, Segment, merged, window_of
 from vaak.core.errors import DataError
 from vaak.core.matching import fold_name
+from vaak.core.storage.dialects import GivenDialect
 from vaak.core.storage.tables import Table, TableRow
 from vaak.core.terminal import followed
 
@@ -367,7 +368,7 @@ class LJSpeechReader(CorpusReader):
 
 
 def _metadata_rows(path: Path) -> Iterator[TableRow]:
-    return Table(path, has_header=False, delimiter="|").rows()
+    return Table(path, has_header=False, given=GivenDialect("|")).rows()
 
 
 class AlignmentFolder:

@@ -41,6 +41,7 @@ from vaak.audio.embedded import Part
 from vaak.audio.formats.annotation_lines import decoded, read_content
 from vaak.core.errors import DataError
 from vaak.core.splits import SPLITS
+from vaak.core.storage.dialects import GivenDialect
 from vaak.core.storage.tables import Table
 from vaak.core.storage.text_lines import open_utf8, split_lines
 from vaak.core.terminal import followed
@@ -285,7 +286,7 @@ class FleursReader(LayoutReader):
         return {split: [path] for split, path in found.items() if path.is_file()}
 
     def lines(self, part: Path) -> Iterator[Line]:
-        for line in self.table_lines(Table(part, self.COLUMNS, delimiter="\t")):
+        for line in self.table_lines(Table(part, self.COLUMNS, given=GivenDialect("\t"))):
             entry = {name: value for name, value in line.entry.items() if name not in ("characters", "num_samples")}
             if line.problem is None:
                 entry["audio"] = below(f"audio/{part.stem}", entry["audio"])

@@ -1,5 +1,6 @@
 r"""The dialect of a table, told by evidence, and its lines and rows in that dialect; ``tables`` reads them.
 
+given       what is said of it (``GivenDialect``) isn't decided
 delimiter   that of the ending, unless another one gives rows of one width and it doesn't
 quotes      syntax, or text: what leaves fewer rows of another width than the first. Where both leave none, lines are
             counted: text such as ``"mi su`` in one row and ``"do ba`` two rows later takes no row away
@@ -49,6 +50,31 @@ _WRAPPED = re.compile('"(?:[^"]|"")*"')
 Numbered = tuple[int, str]
 
 
+class GivenDialect(NamedTuple):
+    """What is said of a dialect: evidence decides what is None. Options may say it where it ``can_be_said``."""
+
+    delimiter: str | None = None
+    quotes: Quotes | None = None
+    encoding: str | None = None
+    can_be_said: bool = False
+
+    def advise(self, name: str, value: str) -> str:
+        """Return how to say one of these, for the end of a message; nothing where it is said, or can't be.
+
+        >>> GivenDialect(can_be_said=True).advise("quotes", "text")
+        ', or set dialect: {quotes: text} (vaak init, vaak data check: --quotes text)'
+        >>> GivenDialect("|", can_be_said=True).advise("delimiter", "';'"), GivenDialect().advise("quotes", "text")
+        ('', '')
+        """
+        if not self.can_be_said or getattr(self, name) is not None:
+            return ""
+        return f", or set dialect: {{{name}: {value}}} (vaak init, vaak data check: --{name} {value})"
+
+
+AS_FOUND = GivenDialect()
+"""All is decided by evidence."""
+
+
 class Dialect(NamedTuple):
     """How cells are written; without a ``delimiter`` a line is a cell. ``escaped``: a backslash protects a quote."""
 
@@ -90,7 +116,7 @@ def open_bytes(path: Path) -> IO[bytes]:
 
 def read_lines(path: Path, encoding: str) -> Iterator[tuple[int, str, tuple[int, str] | None, int]]:
     """Each line's number, its text, how many of its bytes are invalid and which is the first, and its size in bytes."""
-    if not encoding.startswith("utf-8"):
+    if _is_wide(encoding):
         for number, text in _text_lines(path, encoding, "strict"):
             yield number, text, None, 2 * len(text) + 2
         return
@@ -100,12 +126,33 @@ def read_lines(path: Path, encoding: str) -> Iterator[tuple[int, str, tuple[int,
             content = line.removesuffix(b"\n").removesuffix(b"\r")
             content, bad = content.removeprefix(codecs.BOM_UTF8) if number == 1 else content, None
             try:
-                text = content.decode()
+                text = content.decode(encoding)
             except UnicodeDecodeError as error:
-                text, count = _ESCAPED.subn("\ufffd", content.decode("utf-8", "surrogateescape"))
+                text, count = _ESCAPED.subn("\ufffd", content.decode(encoding, "surrogateescape"))
                 bad = count, f"byte {offset + error.start} (0x{content[error.start]:02X})"
             yield number, text, bad, len(line)
             offset += len(line)
+
+
+def read_plain_rows(
+    path: Path, dialect: Dialect, count_bytes: Callable[[int], None]
+) -> Iterator[tuple[int, list[str], tuple[int, str] | None]]:
+    """The lines of a table whose quotes are text, as ``read_lines`` has them, in cells; without blank ones."""
+    delimiter, told = dialect.delimiter, 0
+    for number, text, bad, size in read_lines(path, dialect.encoding):
+        told += size
+        if not number % 256:  # to tell takes as long as to split a line
+            count_bytes(told)
+            told = 0
+        cells = text.split(delimiter) if delimiter else [text]
+        if len(cells) > 1 or text.strip(" "):
+            yield number, cells, bad
+    count_bytes(told)
+
+
+def _is_wide(encoding: str) -> bool:
+    """Whether a line's end isn't the byte 10."""
+    return encoding.startswith(("utf-16", "utf-32"))
 
 
 def _text_lines(path: Path, encoding: str, errors: str) -> Iterator[Numbered]:
@@ -177,11 +224,19 @@ class _Facts(NamedTuple):
     r"""Whether a ``\r`` is within a line."""
 
 
-def _scan(path: Path) -> _Facts:
+def _scan(path: Path, given: str | None) -> _Facts:
     """Read a file for its quotes and its lines. Raises DataError for one that can't be a table."""
     with open_bytes(path) as file:
         head = file.read(1 << 16)
-        encoding, lines, returns, ends, quotes, escapes, last = detect_encoding(head), 0, 0, 0, False, False, b""
+        encoding, lines, returns, ends, quotes, escapes, last = (
+            given or detect_encoding(head),
+            0,
+            0,
+            0,
+            False,
+            False,
+            b"",
+        )
         chunk = head
         while chunk:
             lines, returns = lines + chunk.count(b"\n"), returns + chunk.count(b"\r")
@@ -190,9 +245,9 @@ def _scan(path: Path) -> _Facts:
             escapes = escapes or b'\\"' in chunk or b'\\\0"' in chunk  # the second is UTF-16's
             last = chunk[-1:]
             chunk = file.read(1 << 20)
-    if encoding == "utf-32":
+    if encoding == "utf-32" and given is None:
         raise DataError(f"{path}: this is UTF-32; convert the file: iconv -f utf-32 -t utf-8")
-    if not encoding.startswith("utf-8"):
+    if _is_wide(encoding):
         return _Facts(encoding, sum(1 for _ in _text_lines(path, encoding, "replace")), quotes, escapes)
     if not lines and returns > 1:
         raise DataError(rf"{path}: its lines end with \r alone; convert the file: tr '\r' '\n' < {path.name}")
@@ -200,27 +255,30 @@ def _scan(path: Path) -> _Facts:
 
 
 @functools.lru_cache(maxsize=1 << 14)
-def decide(path: Path, key: tuple[int, int], has_header: bool, given: str | None) -> Decision:
+def decide(path: Path, key: tuple[int, int], has_header: bool, given: GivenDialect) -> Decision:
     """The dialect of a file and the width of its rows; ``key`` is the file's state, by which this is remembered."""
-    facts, usual = _scan(path), ENDINGS.get(find_ending(path), given or "\t")
+    facts, usual = _scan(path, given.encoding), ENDINGS.get(find_ending(path), "\t")
+    usual = usual if given.delimiter is None else given.delimiter
     sample = list(islice(_text_lines(path, facts.encoding, "replace"), SAMPLE_LINES))
-    delimiter = _choose_delimiter(sample, usual, has_header) if given is None else given
+    delimiter = _choose_delimiter(sample, usual, has_header) if given.delimiter is None else given.delimiter
     dialect = Dialect(delimiter, encoding=facts.encoding)
+    is_usual = facts.encoding.startswith("utf-8") or given.encoding is not None
     read = functools.partial(_text_lines, path, facts.encoding, "replace")
-    if not facts.quotes:
+    if not facts.quotes or given.quotes is not None:
+        dialect = dialect._replace(quotes=given.quotes if given.quotes and facts.quotes else "text")
         tally = _tally(sample, dialect, has_header)
-        if delimiter != usual or not facts.encoding.startswith("utf-8"):
+        if delimiter != usual or not is_usual:
             _tell(path, dialect, _tally(read(), dialect, has_header), facts)
         return Decision(dialect, tally.width)
     if (clean := _count_clean(path, dialect, facts, sample, has_header)) is not None:
         dialect = dialect._replace(quotes="cells")
-        if (delimiter, clean.rows + has_header) != (usual, facts.lines):
+        if (delimiter, clean.rows + has_header, is_usual) != (usual, facts.lines, True):
             _tell(path, dialect, clean, facts)
         return Decision(dialect, clean.width, is_clean=True)
     marks = _look_at_marks(read(), dialect)
     dialect, tally = _decide_quotes(read, dialect, marks, has_header, facts.escapes)
     is_plain = (delimiter, tally.rows + has_header, tally.bad) == (usual, facts.lines, 0)
-    if not (is_plain and facts.encoding.startswith("utf-8") and (dialect.quotes == "cells" or not marks.opening)):
+    if not (is_plain and is_usual and (dialect.quotes == "cells" or not marks.opening)):
         _tell(path, dialect, tally, facts)
     return Decision(dialect, tally.width)
 
@@ -229,12 +287,13 @@ def _count_clean(path: Path, plain: Dialect, facts: _Facts, sample: list[Numbere
     """Count the rows where they are clean: ``_decide_quotes`` would find the same, reading a file several times.
 
     None where quotes around cells leave a row of another width, or leave doubt: a reading of them as text that could
-    leave none, too (a row of the sample proves that it can't), with another number of rows, or in tabs or bars.
+    leave none, too (a row of the sample proves that it can't), with another number of rows; or, in tabs or bars,
+    where no column of the sample and no cell needs them.
     """
-    if facts.returns or not facts.encoding.startswith("utf-8"):
+    if facts.returns or _is_wide(facts.encoding):
         return None
     try:
-        with open_bytes(path) as file, _open_text(file) as text:
+        with open_bytes(path) as file, _open_text(file, plain) as text:
             widths = Counter(map(len, _csv_reader(text, plain)))
     except (csv.Error, UnicodeDecodeError):
         return None
@@ -243,10 +302,20 @@ def _count_clean(path: Path, plain: Dialect, facts: _Facts, sample: list[Numbere
         return None
     [(width, rows)] = widths.items()
     is_text_bad = _tally(sample, plain, has_header, most_bad=0).bad > 0
-    is_same = rows == facts.lines and plain.delimiter in ",;"
-    if width < 2 or facts.lines - rows >= MOST_LINES or not (is_text_bad or is_same):
+    if width < 2 or facts.lines - rows >= MOST_LINES:
+        return None
+    if not is_text_bad and (rows != facts.lines or not (plain.delimiter in ",;" or _needs_quotes(path, plain, sample))):
         return None
     return _Tally(rows - has_header, 0, width, [])
+
+
+def _needs_quotes(path: Path, plain: Dialect, sample: list[Numbered]) -> bool:
+    """Whether all cells of a column of the sample are in quotation marks, or a cell anywhere that doubles some."""
+    if _look_at_marks(iter(sample), plain).column:
+        return True
+    with open_bytes(path) as file, _open_text(file, plain) as text:
+        doubling = ((0, line.removesuffix("\n")) for line in text if '""' in line)
+        return any(_look_at_marks(iter([one]), plain).doubled for one in doubling)
 
 
 def read_clean_rows(
@@ -254,7 +323,7 @@ def read_clean_rows(
 ) -> Iterator[tuple[int, list[str]]]:
     """The first line of each row of a clean table, and its cells. Raises csv.Error where it is clean no more."""
     last = told = 0
-    with open_bytes(path) as file, _open_text(file) as text:
+    with open_bytes(path) as file, _open_text(file, dialect) as text:
         rows = _csv_reader(text, dialect)
         for cells in rows:
             if cells:
@@ -267,9 +336,9 @@ def read_clean_rows(
         count_bytes(file.tell() - told)
 
 
-def _open_text(file: IO[bytes]) -> io.TextIOWrapper:
+def _open_text(file: IO[bytes], dialect: Dialect) -> io.TextIOWrapper:
     r"""The text of a file whose lines end with ``\n`` or ``\r\n``, which becomes ``\n``."""
-    return io.TextIOWrapper(file, "utf-8-sig", newline=None)
+    return io.TextIOWrapper(file, "utf-8-sig" if dialect.encoding == "utf-8" else dialect.encoding, newline=None)
 
 
 def _csv_reader(lines: Iterable[str], dialect: Dialect) -> Any:

@@ -27,16 +27,19 @@ from typing import NamedTuple
 from vaak.core.errors import DataError
 from vaak.core.storage.archives import read_state
 from vaak.core.storage.dialects import (
+    AS_FOUND,
     DELIMITERS,
     ENDINGS,
     Decision,
     Dialect,
+    GivenDialect,
     Numbered,
     decide,
     find_ending,
     fits,
     read_clean_rows,
     read_lines,
+    read_plain_rows,
     split_rows,
 )
 from vaak.core.storage.spreadsheets import is_spreadsheet, read_sheet
@@ -72,7 +75,7 @@ class Table:
         names: Sequence[str] | None = None,
         *,
         has_header: bool = True,
-        delimiter: str | None = None,
+        given: GivenDialect = AS_FOUND,
         on_invalid_utf8: str | None = None,
         count_bytes: Callable[[int], None] = lambda _: None,
     ) -> None:
@@ -80,8 +83,8 @@ class Table:
 
         names
             Of the columns, where there is no header.
-        delimiter
-            Where a format says it; else evidence does.
+        given
+            What a format or an option says of the dialect; evidence decides the rest.
         on_invalid_utf8
             ``replace``: bytes that are not UTF-8 become U+FFFD and are counted; else they are a row's problem.
         count_bytes
@@ -90,14 +93,14 @@ class Table:
         Raises DataError for a file that can't be read.
         """
         self.path, self.has_header = path, has_header and names is None
-        self._on_invalid, self._count = on_invalid_utf8, count_bytes
+        self._on_invalid, self._count, self._given = on_invalid_utf8, count_bytes, given
         self._is_sheet = is_spreadsheet(path)
         with _reading(path):
             key = read_state(path)
             if self._is_sheet:
                 self._decision = Decision(Dialect("\t", "cells"), _sheet_width(path, self.has_header))
             else:
-                self._decision = decide(path, key, self.has_header, delimiter)
+                self._decision = decide(path, key, self.has_header, given)
         self.dialect, self.width = self._decision.dialect, self._decision.width
         self.names = list(names or ())
         if self.has_header and (first := next(self._all_rows(), None)) is not None:
@@ -129,20 +132,34 @@ class Table:
         return islice(self._all_rows(), int(self.has_header), None)
 
     def _all_rows(self) -> Iterator[TableRow]:
-        width, replaced, invalid = len(self.names) or self.width, 0, dict[int, str]()
+        width = len(self.names) or self.width
         if self._is_sheet:
-            yield from self._sheet_rows(width)
-            return
+            return self._sheet_rows(width)
         if self._decision.is_clean:
-            yield from self._clean_rows()
-            return
+            return self._clean_rows()
+        return self._plain_rows(width) if self.dialect.quotes == "text" else self._quoted_rows(width)
+
+    def _plain_rows(self, width: int) -> Iterator[TableRow]:
+        name = str(self.path)
+        with _reading(self.path):
+            for number, cells, bad in read_plain_rows(self.path, self.dialect, self._count):
+                where = f"{name}:{number}"
+                if bad is None and len(cells) == width:
+                    yield TableRow(where, cells)
+                    continue
+                invalid = None if bad is None else self._invalid(where, bad)
+                problem = invalid or self._problem(where, cells, width)
+                own = [] if invalid else cells if problem else cells[:width]
+                yield TableRow(where, own, problem and DataError(problem), bad[0] if bad else 0)
+
+    def _quoted_rows(self, width: int) -> Iterator[TableRow]:
+        replaced, invalid = 0, dict[int, str]()
 
         def lines() -> Iterator[Numbered]:
             nonlocal replaced
             for number, text, bad, size in read_lines(self.path, self.dialect.encoding):
-                if bad is not None and self._on_invalid != "replace":
-                    option = "" if self._on_invalid is None else ", or set on_invalid_utf8: replace"
-                    invalid[number] = f"{self.path}:{number}: {bad[1]} is not UTF-8; {CONVERT}{option}"
+                if bad is not None and (problem := self._invalid(f"{self.path}:{number}", bad)):
+                    invalid[number] = problem
                 replaced += bad[0] if bad is not None else 0
                 self._count(size)
                 yield number, text
@@ -155,6 +172,14 @@ class Table:
                 own = [] if unread else (cells or []) if error else (cells or [])[:width]
                 yield TableRow(f"{self.path}:{number}", own, error, replaced)
                 replaced = 0
+
+    def _invalid(self, where: str, bad: tuple[int, str]) -> str | None:
+        """The problem with a line that has ``bad`` bytes, unless they are replaced."""
+        if self._on_invalid == "replace":
+            return None
+        advice = self._given.advise("encoding", "cp1252")
+        advice += "" if self._on_invalid is None else ", or set on_invalid_utf8: replace"
+        return f"{where}: {bad[1]} is not {self.dialect.encoding.removesuffix('-sig').upper()}; {CONVERT}{advice}"
 
     def _clean_rows(self) -> Iterator[TableRow]:
         name, width = str(self.path), self.width
@@ -176,7 +201,8 @@ class Table:
 
     def _problem(self, where: str, cells: list[str] | None, width: int) -> str | None:
         if cells is None:
-            return f"{where}: a quotation mark opens a cell that doesn't end, or text follows its end; fix the row"
+            wrong = f"{where}: a quotation mark opens a cell that doesn't end, or text follows its end; fix the row"
+            return wrong + self._given.advise("quotes", "text")
         if fits(cells, width):
             return None
         expected = "the first row has" if self.has_header else "most rows have"
@@ -184,6 +210,7 @@ class Table:
             f"{where}: {len(cells)} columns, but {expected} {width}"
             + (": " if self.names else "")
             + ", ".join(self.names)
+            + self._given.advise("delimiter", "';'").replace(", or", "; fix the row, or")
         )
 
     def entries(self) -> Iterator[tuple[TableRow, dict[str, str]]]:

@@ -44,6 +44,7 @@ from vaak.audio.formats.annotation_lines import name_recordings
 from vaak.audio.mel_config import MelConfig, PitchConfig
 from vaak.core.errors import DataError, UserError
 from vaak.core.matching import quote_names, rename_like
+from vaak.core.storage.dialects import GivenDialect
 from vaak.core.storage.tables import Table
 from vaak.tasks.tts.recogniser import SAMPLING_RATE, Recogniser
 from vaak.text.scoring.word_errors import NAME_KEYS, TEXT_KEYS, read_transcripts
@@ -166,7 +167,7 @@ def _read_texts(path: Path) -> dict[str, str]:
     """The texts of a table, or of JSON lines, by name. Raises DataError with file and line."""
     if path.suffix.lower() in (".json", ".jsonl"):
         return read_transcripts(path).texts
-    table = Table(path, has_header=False, delimiter="|")
+    table = Table(path, has_header=False, given=GivenDialect("|"))
     table = table if table.width > 1 else Table(path, has_header=False)
     found = dict[str, str]()
     for number, row in enumerate(table.rows()):

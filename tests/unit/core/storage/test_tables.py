@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from vaak.core.errors import DataError
-from vaak.core.storage.dialects import SAMPLE_LINES, decide
+from vaak.core.storage.dialects import AS_FOUND, SAMPLE_LINES, GivenDialect, decide
 from vaak.core.storage.tables import Table
 
 STRAY = ["so it is", '"mi su', "no more", '"do ba', "go", "he said", "one", "two"]
@@ -184,7 +184,7 @@ def write_quoted(path: Path, rows: list[list[str]], end: str = "\n") -> None:
 
 def is_clean(path: Path) -> bool:
     facts = path.stat()
-    return decide(path, (facts.st_size, facts.st_mtime_ns), True, None).is_clean
+    return decide(path, (facts.st_size, facts.st_mtime_ns), True, AS_FOUND).is_clean
 
 
 MANY = [[str(number), "a, b" if number % 7 == 0 else 'so "it" is'] for number in range(3 * SAMPLE_LINES)]
@@ -225,6 +225,57 @@ def test_what_only_shows_far_below_the_first_lines_decides_about_the_whole(tmp_p
         rows = list(Table(path).rows())
         assert [row.where.rpartition(":")[2] for row in rows if row.problem] == [str(len(MANY) + 2)]
         assert [row.cells for row in rows if not row.problem] == [*MANY, ["x", "y"]]
+
+
+@pytest.mark.parametrize("quoting", [csv.QUOTE_ALL, csv.QUOTE_MINIMAL])
+@pytest.mark.parametrize("delimiter", ["\t", "|"])
+def test_quotes_around_cells_between_tabs_are_read_at_once(tmp_path: Path, quoting, delimiter: str):
+    rows = [[str(number), "a b"] for number in range(2 * SAMPLE_LINES)]
+    rows[-3][1] = 'so "it" is'  # far below the first lines
+    path = tmp_path / "a.tsv"
+    with path.open("w", newline="") as file:
+        csv.writer(file, quoting=quoting, delimiter=delimiter, lineterminator="\n").writerows([["id", "text"], *rows])
+    assert is_clean(path)
+    assert [row.cells for row in Table(path).rows()] == rows
+    path.write_text(path.read_text().replace('""', "").replace('"so it is"', '"so it" is'))
+    assert not is_clean(path)
+
+
+def test_what_is_said_of_a_dialect_is_not_decided(tmp_path: Path, caplog: pytest.LogCaptureFixture):
+    path = tmp_path / "a.csv"
+    content = 'datei;satz\na.wav;"Größe: 1,5\nb.wav;zwei, "drei"\n'
+    for encoding in ("cp1252", "latin-1", "utf-16", "utf-16-be", "utf-32", "utf-8"):
+        given = GivenDialect(";", "text", encoding)
+        assert rows_of(path, content.encode(encoding), given=given) == [
+            ["a.wav", '"Größe: 1,5'],
+            ["b.wav", 'zwei, "drei"'],
+        ]
+    assert caplog.messages == []
+    comma = GivenDialect(delimiter=",", quotes="text")
+    assert rows_of(path, "text,b\na;b,c\n", given=comma) == [["a;b", "c"]]
+    quoted = "\n".join(["id,text", *(f'{number},"a"' for number in range(5))])
+    assert rows_of(path, quoted, given=GivenDialect(quotes="text"))[0] == ["0", '"a"']
+    assert rows_of(path, quoted)[0] == ["0", "a"]
+    path.write_text('id,text\n1,"a\n2,"b\n')
+    bad = [str(row.problem) for row in Table(path, given=GivenDialect(quotes="cells")).rows()]
+    assert all("a quotation mark opens a cell that doesn't end" in problem for problem in bad)
+
+
+def test_a_dialect_that_cannot_be_told_may_be_said(tmp_path: Path):
+    path, given = tmp_path / "a.csv", GivenDialect(can_be_said=True)
+    path.write_bytes("text,label\na,1\ncafé,2\nb,c,3\n".encode("latin-1"))
+    invalid, ragged = [str(row.problem) for row in Table(path, given=given).rows() if row.problem]
+    assert "or set dialect: {encoding: cp1252} (vaak init, vaak data check: --encoding cp1252)" in invalid
+    assert "dialect: {delimiter: ';'}" in ragged
+    for said in (GivenDialect(encoding="utf-8", delimiter=",", can_be_said=True), AS_FOUND):
+        assert "set dialect" not in "".join(str(row.problem) for row in Table(path, given=said).rows())
+
+
+def test_bytes_of_plain_rows_are_counted(tmp_path: Path):
+    path, counted = tmp_path / "a.csv", list[int]()
+    path.write_text("id,text\n" + "1,so it is\n\n" * 1000)
+    assert len(list(Table(path, count_bytes=counted.append).rows())) == 1000
+    assert sum(counted) == path.stat().st_size
 
 
 def test_a_file_that_changes_while_it_is_read_is_named(tmp_path: Path):
