@@ -9,12 +9,14 @@ from pydantic import field_validator, model_validator
 from vaak.audio.mel_config import MelConfig, PitchConfig
 from vaak.config.base import (
     LARGEST_COUNT,
+    DialectConfig,
     DividedSection,
     Place,
     ResumeClass,
     Section,
     Source,
     SourceOrName,
+    dialect_option,
     fold_option,
     folds_file_option,
     option,
@@ -425,6 +427,9 @@ class DatasetConfig(DividedSection):
     )
     conversations: ConversationsConfig | None = option(
         "Simulate conversations from its utterances; null uses the recordings unchanged.", None
+    )
+    dialect: DialectConfig | None = dialect_option(
+        "json", "ljspeech", "splits", "commonvoice", "fleurs", "nemo", "transcripts", "voxpopuli"
     )
     fold: str | None = fold_option()
     folds_file: Source | None = folds_file_option()

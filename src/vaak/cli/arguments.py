@@ -49,6 +49,15 @@ Device = Annotated[str, typer.Option(help="auto, cuda, mps or cpu.")]
 TrainingDevice = Annotated[
     str | None, typer.Option("--device", help="auto, cuda, mps or cpu, like training.device=; default: as in the YAML.")
 ]
+Delimiter = Annotated[
+    str | None, typer.Option(help="What is between cells of tables: one character, or tab; default: by evidence.")
+]
+Quotes = Annotated[
+    str | None, typer.Option(help="What quotation marks in tables are: cells, lines or text; default: by evidence.")
+]
+Encoding = Annotated[
+    str | None, typer.Option(help="The encoding of tables, such as cp1252; default: UTF-8 or UTF-16, by evidence.")
+]
 Output = Annotated[Path | None, typer.Option(help="A file to write; it is written completely or not at all.")]
 Text = Annotated[str, typer.Argument(help="A text, a file with a text in each line, or - for standard input.")]
 AudioFiles = Annotated[list[Path], typer.Argument(help="Audio files, and folders that are searched for them.")]
@@ -88,6 +97,19 @@ Weights = Annotated[
 TrustCode = Annotated[
     bool, typer.Option("--trust-code", help="Execute Python code that comes with the run, if it needs any.")
 ]
+
+
+def dialect_said(delimiter: str | None, quotes: str | None, encoding: str | None) -> dict[str, str]:
+    """Return what the options ``--delimiter``, ``--quotes`` and ``--encoding`` say of tables.
+
+    Raises UserError for what they can't say.
+    """
+    from vaak.config.base import DialectConfig, from_options
+
+    said = {"delimiter": delimiter, "quotes": quotes, "encoding": encoding}
+    given = {name: value for name, value in said.items() if value is not None}
+    from_options(DialectConfig, given, "dialect")
+    return given
 
 
 @dataclasses.dataclass(frozen=True)

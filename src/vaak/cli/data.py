@@ -14,7 +14,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from vaak.cli.arguments import Arguments, AsJson, OptionalArguments, TrustCode, files_and_overrides, load_trusted
+from vaak.cli.arguments import (
+    Arguments,
+    AsJson,
+    Delimiter,
+    Encoding,
+    OptionalArguments,
+    Quotes,
+    TrustCode,
+    dialect_said,
+    files_and_overrides,
+    load_trusted,
+)
 from vaak.cli.tasks.align import segment
 from vaak.core.errors import UserError
 from vaak.core.names import nearest_name
@@ -122,6 +133,9 @@ def check(
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="FOLDER: write the YAML to begin with to this file.")
     ] = None,
+    delimiter: Delimiter = None,
+    quotes: Quotes = None,
+    encoding: Encoding = None,
     as_json: AsJson = False,
 ) -> None:
     """Check the data of a configuration, or look what is in a folder.
@@ -136,10 +150,9 @@ def check(
     Example: vaak data check configs/diarization/quickstart.yml; vaak data check cv-corpus-21.0-2025-03-14/hi
     """
     if len(arguments) == 1 and (Path(arguments[0]).is_dir() or Path(arguments[0]).suffix not in (".yml", ".yaml", "")):
-        _check_folder(Path(arguments[0]), output, as_json)
+        _check_folder(Path(arguments[0]), output, as_json, dialect_said(delimiter, quotes, encoding))
         return
-    if output is not None:
-        raise UserError("--output is for a folder: vaak data check FOLDER --output FILE")
+    _demand_none(output, dialect_said(delimiter, quotes, encoding))
     from vaak.config.load import load
     from vaak.runs.doctor.data import check_data
 
@@ -167,7 +180,15 @@ def check(
         raise typer.Exit(2)
 
 
-def _check_folder(folder: Path, output: Path | None, as_json: bool) -> None:
+def _demand_none(output: Path | None, dialect: dict[str, str]) -> None:
+    """Raise UserError for options that are for a folder."""
+    if output is not None:
+        raise UserError("--output is for a folder: vaak data check FOLDER --output FILE")
+    for name in dialect:
+        raise UserError(f"--{name} is for a folder; a YAML says it of each corpus: dialect: {{{name}: …}}")
+
+
+def _check_folder(folder: Path, output: Path | None, as_json: bool, dialect: dict[str, str]) -> None:
     """Print what is in a folder, and write a YAML to begin with. Exits with 2 where something can't be read."""
     from vaak.core.storage.files import write_text
     from vaak.report.corpora import lines_of, to_json
@@ -175,7 +196,7 @@ def _check_folder(folder: Path, output: Path | None, as_json: bool) -> None:
     from vaak.runs.doctor.folder import survey_folder
     from vaak.runs.starter import starter
 
-    found = survey_folder(folder)
+    found = survey_folder(folder, dialect=dialect)
     is_usable = any(one.problem is None and one.splits for one in found)
     text = starter(found, devices_here()[0], folder=folder) if is_usable else ""
     if output is not None and text:

@@ -13,7 +13,7 @@ from typing import Annotated, Any
 
 import typer
 
-from vaak.cli.arguments import AsJson
+from vaak.cli.arguments import AsJson, Delimiter, Encoding, Quotes, dialect_said
 from vaak.config.yaml.recipes import about, companions, recipe_named, recipes
 from vaak.core.errors import UserError
 
@@ -34,6 +34,9 @@ def init(
     example: Annotated[
         bool, typer.Option("--example", help="Make a small data set for the task, to begin with, in the folder --data.")
     ] = False,
+    delimiter: Delimiter = None,
+    quotes: Quotes = None,
+    encoding: Encoding = None,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="The YAML to write; default: TASK.yml.")] = None,
     list_recipes: Annotated[bool, typer.Option("--list", help="List the recipes that Vaak brings along.")] = False,
     as_json: AsJson = False,
@@ -57,7 +60,8 @@ def init(
             raise UserError(f"{what} is a recipe, which is copied as it is; --data and --example go with a task")
         written = _copy_recipe(recipe, output)
     else:
-        written = _for_data(what, data, hardware, example, output)
+        dialect = dialect_said(delimiter, quotes, encoding)
+        written = _for_data(what, data, hardware, example, output, dialect)
     if as_json:
         print(json.dumps({"written": [str(path) for path in written]}, ensure_ascii=False))
         return
@@ -130,7 +134,9 @@ def _demand_new(files: list[Path]) -> None:
             raise UserError(f"{file} exists already; give another file by --output")
 
 
-def _for_data(what: str | None, data: Path | None, hardware: str, example: bool, output: Path | None) -> list[Path]:
+def _for_data(
+    what: str | None, data: Path | None, hardware: str, example: bool, output: Path | None, dialect: dict[str, str]
+) -> list[Path]:
     """Write a YAML for data, or for an example that is made; return what was written."""
     from vaak.config.components import did_you_mean
     from vaak.core.storage.files import write_text
@@ -161,7 +167,7 @@ def _for_data(what: str | None, data: Path | None, hardware: str, example: bool,
     written_in = target.parent if target.parent.is_dir() else Path()
     seen = folder if os.path.samefile(written_in, os.curdir) else Path(os.path.relpath(folder, written_in))
     with contextlib.chdir(written_in):  # from where the YAML's paths will be seen
-        found = survey_folder(seen)
+        found = survey_folder(seen, dialect=dialect)
         for one in found:
             print("\n".join(lines_of(one, seen)), end="\n\n", file=sys.stderr)
         text = starter(found, device, what or task_for(found), seen)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -25,6 +26,7 @@ from pydantic_core import PydanticCustomError
 
 from vaak.core.errors import UserError
 from vaak.core.names import from_home
+from vaak.core.storage.dialects import GivenDialect, Quotes
 
 ResumeClass = Literal["free", "converts", "other numbers", "refused"]
 """The effect on a run of changing an option on resume (docs/resuming.md): no number changes; the batches change and the
@@ -268,7 +270,53 @@ def folds_file_option() -> Any:
     return option("The file of the folds (folds.json of vaak crossval), which fold is one of.", None, resume="free")
 
 
-ADDED_LATER = ("fold", FOLDS_FILE, "valid_examples", "test_examples")
+class DialectConfig(Section):
+    """How tables are written; what isn't given is decided by evidence."""
+
+    resume_class: ClassVar[ResumeClass | None] = "refused"
+
+    delimiter: str | None = option("What is between cells: one character, such as ';', or tab.", None)
+    quotes: Quotes | None = option(
+        "What quotation marks are: cells, around cells; lines, the same where they end in their line, text otherwise; "
+        "text.",
+        None,
+    )
+    encoding: str | None = option("The encoding, such as cp1252, latin-1 or utf-16.", None)
+
+    @field_validator("delimiter")
+    @classmethod
+    def _one_character(cls, value: str | None) -> str | None:
+        value = {"tab": "\t", "\\t": "\t"}.get(value or "", value)
+        if value is not None and (len(value) != 1 or value in '"\r\n'):
+            raise ValueError(f"is {value!r}; expected one character, or tab")
+        return value
+
+    @field_validator("encoding")
+    @classmethod
+    def _known(cls, value: str | None) -> str | None:
+        if value is None:
+            return None
+        try:
+            "\n".encode(value)
+            return codecs.lookup(value).name
+        except (LookupError, ValueError) as error:
+            raise ValueError(f"is {value!r}, which is no encoding of text; try cp1252, latin-1 or utf-16") from error
+
+    def given(self) -> GivenDialect:
+        return GivenDialect(self.delimiter, self.quotes, self.encoding, can_be_said=True)
+
+
+def dialect_option(*only_for: str) -> Any:
+    """The option ``dialect: DialectConfig | None`` of a corpus whose types ``only_for`` read tables."""
+    return option("How tables are written; null: all is decided by evidence.", None, only_for=only_for)
+
+
+def given_dialect(dialect: DialectConfig | None) -> GivenDialect:
+    """What an option says of the dialect of tables."""
+    return (DialectConfig() if dialect is None else dialect).given()
+
+
+ADDED_LATER = ("fold", FOLDS_FILE, "valid_examples", "test_examples", "dialect")
 
 
 class DividedSection(Section):

@@ -15,9 +15,11 @@ from typing import Any, NamedTuple
 from vaak.audio.audio_file import AUDIO
 from vaak.audio.config import DatasetConfig
 from vaak.audio.cuts.recordings import ReadRecording
+from vaak.config.base import given_dialect
 from vaak.core.errors import DataError
 from vaak.core.names import demand_known
 from vaak.core.splits import SPLITS
+from vaak.core.storage.dialects import AS_FOUND, GivenDialect
 from vaak.core.storage.tables import Table, is_table
 from vaak.core.storage.text_lines import open_utf8
 
@@ -29,6 +31,7 @@ class CorpusReader(ABC):
     """Reads the ``given`` splits of a dataset; ``files`` are those that determine what is read.
 
     ``lacks_train`` is the message for a corpus without training data. ``roots`` are the folders of ``audio_root``.
+    ``dialect`` is what is said of its tables.
     ``folders_there`` names the folders of a corpus that has one for each split, for a message.
     """
 
@@ -39,6 +42,7 @@ class CorpusReader(ABC):
     def __init__(self, dataset: DatasetConfig) -> None:
         """Raises DataError for a folder of ``audio_root`` that doesn't exist."""
         self.dataset, self.lacks_train = dataset, lacks_train(dataset)
+        self.dialect = given_dialect(dataset.dialect)
         self.roots = tuple(Path(name).expanduser() for name in dataset.audio_root)
         for root in self.roots:
             if not root.is_dir():
@@ -156,15 +160,15 @@ class ManifestLine(NamedTuple):
     problem: DataError | None = None
 
 
-def manifest_lines(path: Path) -> Iterator[ManifestLine]:
-    """Each line of JSON lines (``.gz``, too) or of a table, without blank ones.
+def manifest_lines(path: Path, given: GivenDialect = AS_FOUND) -> Iterator[ManifestLine]:
+    """Each line of JSON lines (``.gz``, too) or of a table, without blank ones; ``given`` is said of its dialect.
 
     Raises DataError for a file that can't be read.
     """
     if not is_table(path):
         yield from _json_lines(path)
         return
-    for row, cells in Table(path).entries():
+    for row, cells in Table(path, given=given).entries():
         entry = {name: number_in(value) if name in NUMBERS else value for name, value in cells.items()}
         yield ManifestLine(row.where, entry, row.problem)
 

@@ -61,7 +61,6 @@ from vaak.audio.formats.annotation_lines import Word, read_ctm, read_rttm, read_
 from vaak.audio.segments import Alignment, Region, Segment, merged, window_of
 from vaak.core.errors import DataError
 from vaak.core.matching import fold_name
-from vaak.core.storage.dialects import GivenDialect
 from vaak.core.storage.tables import Table, TableRow
 from vaak.core.terminal import followed
 
@@ -339,12 +338,12 @@ class LJSpeechReader(CorpusReader):
 
     def read(self, split: str) -> Iterator[ReadRecording]:
         for path in self._metadata[split]:
-            for row in followed(_metadata_rows(path), f"utterances of {split}"):
+            for row in followed(self._rows(path), f"utterances of {split}"):
                 yield attempted(row.cells[0] if row.cells else row.where, partial(self._reading, row, path.parent))
 
     def named_files(self) -> Iterator[tuple[str, Path]]:
         for path in self.files:
-            for row in _metadata_rows(path):
+            for row in self._rows(path):
                 name = f"{WAVS}/{''.join(row.cells[:1]).strip()}.wav"
                 yield name, place_of((path.parent, *self.roots), name)
 
@@ -366,9 +365,9 @@ class LJSpeechReader(CorpusReader):
         label(cut, [Labelled(Segment(0.0, cut.duration, self.speaker), text, None, {NO_TIMES: True})])
         return ReadRecording(name, cut, header_remarks(header))
 
-
-def _metadata_rows(path: Path) -> Iterator[TableRow]:
-    return Table(path, has_header=False, given=GivenDialect("|")).rows()
+    def _rows(self, path: Path) -> Iterator[TableRow]:
+        given = self.dialect._replace(delimiter=self.dialect.delimiter or "|")
+        return Table(path, has_header=False, given=given).rows()
 
 
 class AlignmentFolder:

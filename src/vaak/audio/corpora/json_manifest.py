@@ -126,7 +126,7 @@ class JsonReader(CorpusReader):
         """The lines of a manifest with our names; a column that the dataset names and no line has is an error."""
         lacks: DataError | None = None
         has_any = not self._columns
-        for line in manifest_lines(path):
+        for line in manifest_lines(path, self.dialect):
             if line.problem is None and self._columns:
                 if is_table(path):  # its rows have the same columns
                     demand_columns(line.entry, self._columns, line.where)
@@ -145,7 +145,7 @@ class JsonReader(CorpusReader):
 
     def demand_texts(self) -> None:
         for path in self.files:
-            for where, given, problem in islice(manifest_lines(path), 1 if is_table(path) else 0):
+            for where, given, problem in islice(manifest_lines(path, self.dialect), 1 if is_table(path) else 0):
                 if problem is not None:
                     continue
                 entry = rename_columns(given, self._columns, where)
@@ -158,7 +158,7 @@ class JsonReader(CorpusReader):
             yield from self._named_in(path)
 
     def _named_in(self, path: Path) -> Iterator[tuple[str, Path]]:
-        for _, given, _ in manifest_lines(path):
+        for _, given, _ in manifest_lines(path, self.dialect):
             for key in FILES:
                 name = given.get(self._columns.get(key, key))
                 if isinstance(name, str) and name:

@@ -41,7 +41,6 @@ from vaak.audio.embedded import Part
 from vaak.audio.formats.annotation_lines import decoded, read_content
 from vaak.core.errors import DataError
 from vaak.core.splits import SPLITS
-from vaak.core.storage.dialects import GivenDialect
 from vaak.core.storage.tables import Table
 from vaak.core.storage.text_lines import open_utf8, split_lines
 from vaak.core.terminal import followed
@@ -250,7 +249,11 @@ class CommonVoiceReader(LayoutReader):
     def find_parts(self) -> dict[str, list[Path]]:
         """The tables that have rows: those of a small language may have none."""
         found = {split: self.root / name for split, name in self.TABLES.items()}
-        parts = {split: [path] for split, path in found.items() if path.is_file() and any(Table(path).rows())}
+        parts = {
+            split: [path]
+            for split, path in found.items()
+            if path.is_file() and any(Table(path, given=self.dialect).rows())
+        }
         if "train" not in parts:
             self.lacks_train = (
                 f"{self.where}: {self.root} has no utterances in train.tsv, as of a language with few; read what is "
@@ -259,7 +262,7 @@ class CommonVoiceReader(LayoutReader):
         return parts
 
     def lines(self, part: Path) -> Iterator[Line]:
-        for line in self.table_lines(Table(part)):
+        for line in self.table_lines(Table(part, given=self.dialect)):
             name = str(line.entry.get("audio") or "")
             audio = below("clips", name if is_audio(Path(name)) else f"{name}.mp3") if name else None
             yield line._replace(entry={**line.entry, "audio": audio})
@@ -286,7 +289,9 @@ class FleursReader(LayoutReader):
         return {split: [path] for split, path in found.items() if path.is_file()}
 
     def lines(self, part: Path) -> Iterator[Line]:
-        for line in self.table_lines(Table(part, self.COLUMNS, given=GivenDialect("\t"))):
+        for line in self.table_lines(
+            Table(part, self.COLUMNS, given=self.dialect._replace(delimiter=self.dialect.delimiter or "\t"))
+        ):
             entry = {name: value for name, value in line.entry.items() if name not in ("characters", "num_samples")}
             if line.problem is None:
                 entry["audio"] = below(f"audio/{part.stem}", entry["audio"])
@@ -361,7 +366,7 @@ class VoxPopuliReader(LayoutReader):
         return {path.stem: str(path.relative_to(self.root)) for path in paths}
 
     def lines(self, part: Path) -> Iterator[Line]:
-        for line in self.table_lines(Table(part)):
+        for line in self.table_lines(Table(part, given=self.dialect)):
             if line.problem is not None:
                 yield line
                 continue
@@ -411,7 +416,7 @@ class NemoReader(LayoutReader):
         return (part.parent, self.root, *self.roots)
 
     def lines(self, part: Path) -> Iterator[Line]:
-        yield from map(self.named_line, manifest_lines(part))
+        yield from map(self.named_line, manifest_lines(part, self.dialect))
 
 
 def keyed_lines(path: Path) -> Iterator[tuple[str, str, str]]:

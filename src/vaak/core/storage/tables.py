@@ -150,7 +150,7 @@ class Table:
                 invalid = None if bad is None else self._invalid(where, bad)
                 problem = invalid or self._problem(where, cells, width)
                 own = [] if invalid else cells if problem else cells[:width]
-                yield TableRow(where, own, problem and DataError(problem), bad[0] if bad else 0)
+                yield TableRow(where, own, None if problem is None else DataError(problem), bad[0] if bad else 0)
 
     def _quoted_rows(self, width: int) -> Iterator[TableRow]:
         replaced, invalid = 0, dict[int, str]()

@@ -34,7 +34,7 @@ from vaak.core.splits import SPLITS
 from vaak.core.storage.tables import is_table
 from vaak.runs.doctor.columns import MOST_ROWS, find_columns
 from vaak.runs.doctor.text_layouts import use_of_texts
-from vaak.runs.doctor.texts import FoundTexts, find_texts, texts_of
+from vaak.runs.doctor.texts import Dialect, FoundTexts, find_texts, said_of_tables, texts_of
 from vaak.runs.doctor.unusable import describe_unusable
 
 log = logging.getLogger("vaak")
@@ -177,15 +177,15 @@ class _PlainCharacters(dict[int, int | None]):
 _PLAIN = _PlainCharacters()
 
 
-def survey_folder(folder: Path, seconds: float = SECONDS) -> list[CorpusSurvey]:
-    """Find the corpora in a folder, or the one that a file is.
+def survey_folder(folder: Path, seconds: float = SECONDS, dialect: Dialect | None = None) -> list[CorpusSurvey]:
+    """Find the corpora in a folder, or the one that a file is. The ``dialect`` is said of all tables.
 
     Raises UserError where there are none, with what is there.
     """
     if not folder.exists():
         raise UserError(f"{folder}: no such folder")
     try:
-        found = recognised(folder) if folder.is_dir() else recognised_file(folder)
+        found = (recognised if folder.is_dir() else recognised_file)(folder, dialect)
     except OSError as error:
         raise UserError(f"{error.filename}: can't be read: {error.strerror}") from error
     if not found:
@@ -197,7 +197,7 @@ def survey_folder(folder: Path, seconds: float = SECONDS) -> list[CorpusSurvey]:
     return found
 
 
-def recognised(folder: Path) -> list[CorpusSurvey]:
+def recognised(folder: Path, dialect: Dialect | None = None) -> list[CorpusSurvey]:
     """The corpora in a folder, of all layouts; where several fit the same files, the most specific one."""
     found: list[CorpusSurvey] = []
 
@@ -207,26 +207,34 @@ def recognised(folder: Path) -> list[CorpusSurvey]:
     for kind in ORDER:
         for root in READERS[kind].roots_in(folder, [one.folder for one in found]):
             if is_new(root) and _fits(kind, root):
-                found.append(CorpusSurvey(root, kind, {"type": kind, "corpus_dir": str(root)}))
+                options = _with_dialect({"type": kind, "corpus_dir": str(root)}, dialect)
+                found.append(CorpusSurvey(root, kind, options))
     for root in (folder, *subfolders(folder)):
-        if is_new(root) and (options := _options_by_files(root)):
-            found.append(_survey_of(root, options))
+        if is_new(root) and (by_files := _options_by_files(root, dialect)):
+            found.append(_survey_of(root, by_files))
             if root == folder:
                 break
     return found[:MOST_CORPORA]
 
 
-def recognised_file(path: Path) -> list[CorpusSurvey]:
+def recognised_file(path: Path, dialect: Dialect | None = None) -> list[CorpusSurvey]:
     """The corpus that a single file is: a table or manifest, an archive, or audio with its text next to it."""
     if is_table(path) or path.name.endswith((".jsonl", ".jsonl.gz")):
-        options = _options_by_manifests([path], path.parent)
+        options = _options_by_manifests([path], path.parent, dialect)
     elif path.suffix.lower() in TranscriptsReader.ARCHIVES or is_audio(path):
         options = {"type": "transcripts", "corpus_dir": str(path.parent), "train": [path.name]}
+        options = _with_dialect(options, dialect)
         options = options if _opens(options) else None
     else:
         options = None
-    found = find_texts(path) if options is None else options
+    found = find_texts(path, dialect) if options is None else options
     return [] if found is None else [_survey_of(path, found)]
+
+
+def _with_dialect(options: dict[str, Any], dialect: Dialect | None) -> dict[str, Any]:
+    """The options with the dialect of tables, where their type reads some."""
+    extra: Any = DatasetConfig.model_fields["dialect"].json_schema_extra
+    return options | ({"dialect": {**dialect}} if dialect and options["type"] in extra["only_for"] else {})
 
 
 def _survey_of(place: Path, found: dict[str, Any] | FoundTexts) -> CorpusSurvey:
@@ -259,39 +267,40 @@ def _fits(kind: str, root: Path) -> bool:
     return True
 
 
-def _options_by_files(root: Path) -> dict[str, Any] | FoundTexts | None:
+def _options_by_files(root: Path, dialect: Dialect | None) -> dict[str, Any] | FoundTexts | None:
     """The options of a corpus that is known by its files: manifests, audio with annotations, or texts."""
-    options: dict[str, Any] = {"type": "ljspeech", "corpus_dir": str(root)}
+    options = _with_dialect({"type": "ljspeech", "corpus_dir": str(root)}, dialect)
     if (root / "metadata.csv").is_file() and (root / "wavs").is_dir() and _opens(options):
         return options
-    options = {"type": "splits", "corpus_dir": str(root)}
+    options = _with_dialect({"type": "splits", "corpus_dir": str(root)}, dialect)
     if any(one.name.lower() == "train" for one in subfolders(root)) and _opens(options):
         return options
     manifests = sorted(path for path in root.iterdir() if is_table(path) or path.name.endswith((".jsonl", ".jsonl.gz")))
-    if by_manifests := _options_by_manifests(manifests, root):
+    if by_manifests := _options_by_manifests(manifests, root, dialect):
         return by_manifests
-    for options in ({"type": "folder", "train": [str(root)]}, {"type": "transcripts", "corpus_dir": str(root)}):
-        if _opens(options):
+    for kind in ({"type": "folder", "train": [str(root)]}, {"type": "transcripts", "corpus_dir": str(root)}):
+        if _opens(options := _with_dialect(kind, dialect)):
             return options
-    return find_texts(root)
+    return find_texts(root, dialect)
 
 
-def _options_by_manifests(manifests: list[Path], root: Path) -> dict[str, Any] | None:
+def _options_by_manifests(manifests: list[Path], root: Path, dialect: Dialect | None) -> dict[str, Any] | None:
     named: dict[str, list[str]] = {}
     for path in manifests:
         named.setdefault(split_named(path.name.partition(".")[0]) or "train", []).append(str(path))
-    found = {"type": "json", **named, **_columns_in(manifests, root)}
+    found = _with_dialect({"type": "json", **named, **_columns_in(manifests, root, dialect)}, dialect)
     whole = found | {"columns": {key: one for key, one in found.get("columns", {}).items() if key not in TIMES}}
-    for options in ({"type": "cuts", **named}, found, whole):  # times may be no seconds of the audio
+    cuts = [] if any(map(is_table, manifests)) else [{"type": "cuts", **named}]
+    for options in (*cuts, found, whole):  # times may be no seconds of the audio
         if manifests and _opens(options):
             return options
     return None
 
 
-def _columns_in(manifests: list[Path], root: Path) -> dict[str, Any]:
+def _columns_in(manifests: list[Path], root: Path, dialect: Dialect | None) -> dict[str, Any]:
     """The columns of the first manifest that have other names than ours, and the folder in which its audio is."""
     try:
-        lines = islice(manifest_lines(manifests[0]), MOST_ROWS)
+        lines = islice(manifest_lines(manifests[0], said_of_tables(dialect)), MOST_ROWS)
         rows = [line.entry for line in lines if line.problem is None]
     except (DataError, IndexError):
         return {}

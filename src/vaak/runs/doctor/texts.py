@@ -6,16 +6,18 @@ import glob
 import json
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from vaak.audio.corpora.layouts import split_named
+from vaak.config.base import DialectConfig, from_options
 from vaak.core.errors import UserError, optional_import
 from vaak.core.splits import SPLITS
 from vaak.core.storage.archives import find_archive, list_files, locate_on_disk, open_file, read_state
+from vaak.core.storage.dialects import GivenDialect
 from vaak.core.storage.spreadsheets import SPREADSHEETS
 from vaak.core.storage.tables import Table, is_table
 from vaak.runs.doctor.columns import NAMES, find_columns, look_at, plain_name, rank_of_name
@@ -41,6 +43,8 @@ ENDINGS = {**dict.fromkeys(TEXT_ENDINGS, "text"), ".jsonl": "json", ".json": "js
            ".parquet": "parquet", **dict.fromkeys(SPREADSHEETS, "csv")}  # fmt: skip
 CONVERSATIONS = {"chat": read_chats, "preferences": read_preferences}
 SAMPLE_ROWS = 1000
+Dialect = Mapping[str, str]
+"""What is said of the dialect of tables, by the options of ``DialectConfig``."""
 
 
 class ReadText(NamedTuple):
@@ -71,10 +75,10 @@ class FoundTexts(NamedTuple):
     note: str
 
 
-def find_texts(place: Path) -> FoundTexts | None:
+def find_texts(place: Path, dialect: Dialect | None = None) -> FoundTexts | None:
     """Return the texts that a file is, or a folder's or an archive's files of the most frequent ending, by split.
 
-    None without any.
+    None without any. The ``dialect`` is said of its tables.
     """
     root = place if place.is_dir() else place.parent
     files = [path for path in list_files(place) if not path.name.startswith((".", "README", "LICENSE", "LICENCE"))]
@@ -82,7 +86,7 @@ def find_texts(place: Path) -> FoundTexts | None:
     if pairs := find_parallel([path for path in files if _is_plain(path)], root):
         corpus: dict[str, Any] | None = _parallel_corpus(pairs, root)
     else:
-        corpus, columns = _find_by_ending(files, root)
+        corpus, columns = _find_by_ending(files, root, dialect)
     if corpus is None:
         return None
     named = [key for key in corpus if key.removesuffix("_target") in SPLITS]
@@ -90,7 +94,9 @@ def find_texts(place: Path) -> FoundTexts | None:
     return FoundTexts(corpus, describe_corpus(corpus, columns, [path for path in files if path not in used]))
 
 
-def _find_by_ending(files: Sequence[Path], root: Path) -> tuple[dict[str, Any] | None, list[str]]:
+def _find_by_ending(
+    files: Sequence[Path], root: Path, dialect: Dialect | None
+) -> tuple[dict[str, Any] | None, list[str]]:
     """Return the options that read the files of the most frequent ending, and the columns that they leave out."""
     sizes = Counter(dict.fromkeys(ENDINGS, 0))
     for path in files:
@@ -105,10 +111,11 @@ def _find_by_ending(files: Sequence[Path], root: Path) -> tuple[dict[str, Any] |
         return None, []
     if ENDINGS[ending] == "text":
         return _corpus_of_lines(files, root, ending), []
-    sample = sample_rows(files[0])
+    sample = sample_rows(files[0], dialect)
     corpus = _options_for(ending, sample)
     if corpus is None:
         return None, []
+    corpus |= {"dialect": {**dialect}} if dialect and is_table(files[0]) else {}
     named = [corpus[key] for key in ("text_column", "source_column", "target_column") if key in corpus]
     used = {*(named or ["text"]), *corpus.get("label_columns", ())}
     whole = corpus["type"] in CONVERSATIONS
@@ -211,14 +218,14 @@ def _pair_of_scripts(sample: Sample) -> tuple[str, str] | None:
     return (texts[0], texts[1]) if scripts[0] != scripts[1] or not sample.has_header else None
 
 
-def sample_rows(path: Path) -> Sample:
+def sample_rows(path: Path, dialect: Dialect | None = None) -> Sample:
     """Return the first rows of a table, or of JSON; none where it can't be read as one."""
     try:
         if path.suffix.lower() in (".json", ".jsonl"):
             entries = (entry.value for entry in islice(json_entries(path, AnyBytes()), SAMPLE_ROWS))
             return _sample_of_entries(list(entries))
         if is_table(path):
-            return _sample_of_table(path)
+            return _sample_of_table(path, said_of_tables(dialect))
         if path.suffix.lower() == ".parquet":
             with optional_import("Parquet requires pyarrow", "hf"):
                 import pyarrow.parquet
@@ -245,8 +252,13 @@ def _flat(entry: dict[str, Any], before: str = "") -> dict[str, Any]:
     return flat
 
 
-def _sample_of_table(path: Path) -> Sample:
-    table = Table(path)
+def said_of_tables(dialect: Dialect | None) -> GivenDialect:
+    """What options say of the dialect of tables. Raises UserError for what they can't say."""
+    return from_options(DialectConfig, dialect or {}, "dialect").given()
+
+
+def _sample_of_table(path: Path, given: GivenDialect) -> Sample:
+    table = Table(path, given=given)
     rows = [row.cells for row in islice(table.rows(), SAMPLE_ROWS) if row.problem is None]
     if _is_header(table.names, rows):
         return Sample(table.names, [dict(zip(table.names, cells, strict=False)) for cells in rows])
@@ -273,8 +285,9 @@ class AnyBytes:
     type, text_column, document = "text", "text", "line"
 
     def __init__(self, corpus: dict[str, Any] | None = None) -> None:
-        if corpus:
-            self.type, self.text_column = corpus["type"], corpus.get("text_column", "text")
+        corpus = corpus or {}
+        self.type, self.text_column = corpus.get("type", "text"), corpus.get("text_column", "text")
+        self.dialect = from_options(DialectConfig, corpus.get("dialect") or {}, "dialect")
 
 
 class AsTheyAre(AnyBytes):
@@ -286,9 +299,9 @@ class AsTheyAre(AnyBytes):
 class _Sides(AsTheyAre):
     """The columns of pairs."""
 
-    def __init__(self, source: str, target: str) -> None:
-        super().__init__()
-        self.source_column, self.target_column = source, target
+    def __init__(self, corpus: dict[str, Any]) -> None:
+        super().__init__(corpus)
+        self.source_column, self.target_column = corpus.get("source_column", ""), corpus.get("target_column", "")
 
 
 def texts_of(corpus: dict[str, Any], split: str) -> Iterator[ReadText]:
@@ -305,7 +318,7 @@ def texts_of(corpus: dict[str, Any], split: str) -> Iterator[ReadText]:
         yield from (ReadText(one.text, label="|".join(one.labels[0])) for one in labelled)
     elif "label_columns" in corpus:
         (label,) = corpus["label_columns"]
-        for row in read_records(files, {text: "text_column", label: "label_columns"}, AsTheyAre()):
+        for row in read_records(files, {text: "text_column", label: "label_columns"}, AsTheyAre(corpus)):
             yield ReadText(_written(row.values[text]), label=_written(row.values[label]))
     else:
         for document in read_documents(files, AsTheyAre(corpus)):
@@ -314,8 +327,7 @@ def texts_of(corpus: dict[str, Any], split: str) -> Iterator[ReadText]:
 
 def _pairs(corpus: dict[str, Any], split: str, files: list[Path]) -> Iterator[ReadText]:
     others = [find_files(corpus[f"{split}_target"], f"{split}_target")] if f"{split}_target" in corpus else []
-    columns = _Sides(corpus.get("source_column", ""), corpus.get("target_column", ""))
-    for row in read_rows(list(zip(files, *others, strict=True)), corpus["type"], columns):
+    for row in read_rows(list(zip(files, *others, strict=True)), corpus["type"], _Sides(corpus)):
         yield ReadText((row.sources or ("",))[0], target=(row.targets or ("",))[0])
 
 

@@ -10,11 +10,13 @@ from pydantic import field_validator
 from vaak.config.base import (
     LARGEST_COUNT,
     LARGEST_LENGTH,
+    DialectConfig,
     Place,
     ResumeClass,
     Section,
     Source,
     SourceOrName,
+    dialect_option,
     fold_option,
     folds_file_option,
     option,
@@ -149,6 +151,7 @@ class LabelledCorpusConfig(TextSourceSection):
     on_invalid_utf8: Literal["fail", "replace"] = option(
         "replace: invalid bytes become U+FFFD and are counted.", "fail"
     )
+    dialect: DialectConfig | None = dialect_option("files")
     fold: str | None = fold_option()
     folds_file: Source | None = folds_file_option()
 

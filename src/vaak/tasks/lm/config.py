@@ -10,11 +10,13 @@ from pydantic import Field, field_validator, model_validator
 from vaak.config.base import (
     LARGEST_COUNT,
     LARGEST_LENGTH,
+    DialectConfig,
     Place,
     ResumeClass,
     Section,
     Source,
     SourceOrName,
+    dialect_option,
     fold_option,
     folds_file_option,
     option,
@@ -139,6 +141,7 @@ class CorpusConfig(TextSourceSection):
     on_invalid_utf8: Literal["fail", "replace"] = option(
         "replace: invalid bytes become U+FFFD and are counted.", "fail"
     )
+    dialect: DialectConfig | None = dialect_option("csv")
     fold: str | None = fold_option()
     folds_file: Source | None = folds_file_option()
 

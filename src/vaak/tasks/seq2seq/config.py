@@ -10,11 +10,13 @@ from pydantic import field_validator, model_validator
 from vaak.config.base import (
     LARGEST_COUNT,
     LARGEST_LENGTH,
+    DialectConfig,
     Place,
     ResumeClass,
     Section,
     Source,
     SourceOrName,
+    dialect_option,
     fold_option,
     folds_file_option,
     option,
@@ -114,6 +116,7 @@ class ParallelCorpusConfig(TextSourceSection):
     on_invalid_utf8: Literal["fail", "replace"] = option(
         "replace: invalid bytes become U+FFFD and are counted.", "fail"
     )
+    dialect: DialectConfig | None = dialect_option("tsv")
     fold: str | None = fold_option()
     folds_file: Source | None = folds_file_option()
 

@@ -16,12 +16,14 @@ import logging
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar, runtime_checkable
 
+from vaak.config.base import DialectConfig, given_dialect
 from vaak.core.class_names import ClassNames, class_names_in, name_classes
 from vaak.core.errors import DataError, optional_import
 from vaak.core.names import list_names, nearest_name
 from vaak.core.storage.archives import find_archive, find_in_archives, is_archive, open_file, read_state
+from vaak.core.storage.dialects import AS_FOUND
 from vaak.core.storage.tables import Table, is_table
 from vaak.core.storage.text_lines import open_utf8
 
@@ -294,13 +296,25 @@ def made_of_json(
         raise first[0]
 
 
+@runtime_checkable
+class TableOptions(Protocol):
+    """How tables are written."""
+
+    @property
+    def dialect(self) -> DialectConfig | None: ...
+
+
 def open_table(path: Path, options: BytesOptions, *, has_header: bool = True) -> Table:
-    """The table in a file, whose bytes are read as ``options`` say and counted for those who show progress."""
+    """The table in a file, whose bytes are read as ``options`` say and counted for those who show progress.
+
+    Where they say nothing of its dialect (``TableOptions``), evidence decides.
+    """
 
     def count(number: int) -> None:
         Read.num_bytes += number
 
-    return Table(path, has_header=has_header, on_invalid_utf8=options.on_invalid_utf8, count_bytes=count)
+    given = given_dialect(options.dialect) if isinstance(options, TableOptions) else AS_FOUND
+    return Table(path, has_header=has_header, given=given, on_invalid_utf8=options.on_invalid_utf8, count_bytes=count)
 
 
 def _csv_records(
