@@ -139,6 +139,8 @@ def section_at(task: str, values: dict[str, Any], key: str) -> dict[str, Any]:
     here: Any = values
     for part in key.split(".")[:-1]:
         if part != "N":
+            if read_by := types_reading(kind, part):
+                here["type"] = read_by[0]
             annotation = kind.model_fields[part].annotation
             item = section_of(item_of(annotation))
             here[part] = here.get(part) or ([{}] if item else {})
