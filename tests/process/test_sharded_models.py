@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from safetensors.torch import load_file
 from torch.testing import assert_close
 
@@ -15,6 +16,7 @@ from contract_cases import CASES
 from exact_cases import trained
 from held_bytes import call_by_itself, train_and_weigh
 from processes import run_on_two_ranks
+from tiny_bert import write_bert
 from tiny_runs import write_corpus
 
 WHOLE: dict[str, Any] = {"distributed": {}, "memory": {}}
@@ -172,3 +174,57 @@ def test_a_divided_update_is_that_of_whole_optimizers_to_the_bit(optimizer: str,
         divided=(("3:2", "8:2"), how | {"distributed": {"strategy": "zero1"}}),
     )
     demand_same(divided, whole)
+
+
+CLASSIFIER = """\
+task: classification
+model: {pretrained_model: base, pooling: first, dropout: 0.0}
+data: {corpus: {train: first.json, train_fraction: 0.6, valid_fraction: 0.2, deduplicate: false}, max_length: 16}
+training:
+  max_steps: 1
+  batch_size: 8
+  device: cpu
+  optimizer: {lr: 1e-9}
+  memory: {rehearsal: false}
+  logging: {tensorboard: false, progress_bar: false}
+"""
+
+
+def write_classes(folder: Path) -> None:
+    """A base of transformers, a YAML, and texts with some labels, and with others of which two are the same."""
+    transformers = pytest.importorskip("transformers")
+    write_bert(folder / "base", ("the", "boy", "good", "bad", "fine"))
+    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
+    config = transformers.ElectraConfig(vocab_size=10, embedding_size=8, max_position_embeddings=24, **sizes)
+    transformers.ElectraModel(config).save_pretrained(folder / "base")
+    for name, labels in (("first", "bcd"), ("other", "abdx")):
+        texts = [f"the boy {'good ' * (n % 5)}{'bad ' * (n % 7)}{'fine ' * (n % 3)}" for n in range(100)]
+        rows = [{"text": text, "label": labels[n % len(labels)]} for n, text in enumerate(texts)]
+        (folder / f"{name}.json").write_text(json.dumps(rows))
+    (folder / "classifier.yml").write_text(CLASSIFIER)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("key", ["training.checkpoint.init_from", "model.pretrained_model"])
+def test_labels_are_taken_by_name_where_the_model_is_divided(key: str, tmp_path: Path, commands: Commands):
+    """Weights hardly move, so that a run has those that it began with."""
+    write_classes(tmp_path)
+    assert commands.start(["train", "classifier.yml", "run_dir=runs/first"], tmp_path).wait().status == 0
+    assert commands.start(["export", "runs/first", "--format", "hf", "--output", "out"], tmp_path).wait().status == 0
+    source = "out" if key == "model.pretrained_model" else "runs/first"
+    arguments = ["train", "classifier.yml", "data.corpus.train=other.json", f"{key}={source}"]
+    assert commands.start([*arguments, "run_dir=runs/whole"], tmp_path).wait().status == 0
+    divided = [*arguments, "run_dir=runs/divided", "training.distributed.strategy=fsdp"]
+    ended = [rank.wait() for rank in commands.start_ranks(2, divided, tmp_path)]
+    assert [one.status for one in ended] == [0, 0], ended[0].errors
+    said = [line for one in ended for line in one.errors.splitlines() if "its labels are others" in line]
+    assert len(said) == 1
+    assert "2 of 4 rows are taken by name" in said[0]
+    first, whole, found = (
+        load_file(tmp_path / f"runs/{name}/checkpoints/step-00000001/model.safetensors")
+        for name in ("first", "whole", "divided")
+    )
+    assert_close(found, whole, rtol=0, atol=1e-6)
+    for ours, theirs in ((1, 0), (2, 2)):  # b and d, of b, c and d
+        assert_close(found["head.weight"][ours], first["head.weight"][theirs], rtol=1e-4, atol=1e-6)
+    assert not any(torch.allclose(found["head.weight"][0], row, atol=1e-3) for row in first["head.weight"])

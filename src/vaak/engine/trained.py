@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -379,13 +380,15 @@ def _arrange_rows(
         found[name] = _ArrangedRows(values[index.clamp(min=0)], known)
         if kind not in said:
             said.add(kind)
-            _tell_rows(kind, ours, theirs, source)
+            tell_rows(kind, ours, theirs, source)
     return found
 
 
-def _tell_rows(kind: str, ours: Sequence[str], theirs: Sequence[str], source: Path) -> None:
+def tell_rows(kind: str, ours: Sequence[str], theirs: Sequence[str], source: Path | str) -> None:
+    """Log which rows of a ``source``, whose names of a ``kind`` are ``theirs``, become those of ``ours``."""
     new, left = ([one for one in side if one not in set(other)] for side, other in ((ours, theirs), (theirs, ours)))
-    log.warning(
+    say = log.warning if os.environ.get("RANK", "0") == "0" else log.info  # the other processes do the same
+    say(
         "%s: its %s are others: %d of %d rows are taken by name%s%s",
         *(source, kind, len(ours) - len(new), len(ours)),
         f"; drawn anew: {quote_names(new)}" if new else "",

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from vaak.core.errors import UserError
+from vaak.engine.trained import tell_rows
 from vaak.tasks.classification.config import ClassifierConfig
 from vaak.tasks.pretrained import (
     ATTENTION_DROPOUTS,
@@ -116,7 +117,7 @@ class Pretrained(nn.Module):
 
     @classmethod
     def load(cls, source: str, vocab_size: int, options: ClassifierConfig) -> Pretrained:
-        """Return one with the weights of ``source``, in 32 bits; its head is read separately (``loaded_head``).
+        """Return one with the weights of ``source``, in 32 bits; its head is read separately (``load_head``).
 
         Raises UserError where they can't be loaded.
         """
@@ -160,12 +161,28 @@ def loaded_embeddings(source: str) -> np.ndarray:
     return found
 
 
-def loaded_head(source: str, pooling: str, names: Sequence[str]) -> tuple[Tensor, Tensor] | None:
-    """The weights and biases of the classes ``names`` in ``source``; None, with the reason logged, where it can't be.
+def load_head(head: nn.Linear, source: str, pooling: str, names: Sequence[str]) -> None:
+    """Give the rows of the classes ``names`` of a head the weights and biases that ``source`` has under these names.
 
-    They are read where ``source`` is a classifier with these classes, as ``vaak export --format hf`` writes them.
-    ``pooling`` is what represents a text.
+    They are read where ``source`` is a classifier as ``vaak export --format hf`` writes them, whose ``pooling``
+    represents a text likewise. Logs which rows are taken, or why none is.
     """
+    found = _read_classes(source, pooling, names)
+    if found is None:
+        return
+    theirs, weight, bias = found
+    with torch.no_grad():
+        for row in (place for place, name in enumerate(names) if name in theirs):
+            place = theirs.index(names[row])
+            # row by row: where the model is divided over processes, each writes only what it has
+            head.weight[row : row + 1].copy_(weight[place : place + 1])
+            head.bias[row : row + 1].copy_(bias[place : place + 1])
+    if theirs != [*names]:
+        tell_rows("labels", names, theirs, source)
+
+
+def _read_classes(source: str, pooling: str, names: Sequence[str]) -> tuple[list[str], Tensor, Tensor] | None:
+    """The names, weights and biases of the classes of ``source``; None where they aren't those of any of ``names``."""
     config = config_of(KEY, source)
     architecture = next(iter(config.architectures or ()), "")
     if not architecture.endswith("ForSequenceClassification"):
@@ -174,7 +191,8 @@ def loaded_head(source: str, pooling: str, names: Sequence[str]) -> tuple[Tensor
         return None
     theirs, head, found = [config.id2label[place] for place in sorted(config.id2label)], None, None
     their_pooling = str(getattr(config, "classifier_pooling", "cls"))
-    if sorted(theirs) != sorted(names):
+    are_told_apart = len({*theirs}) == len(theirs) and len({*names}) == len(names)
+    if theirs != [*names] and not (are_told_apart and {*theirs} & {*names}):
         reason = f"its classes are {_first_names(theirs)}; here they are {_first_names(names)}"
     elif (head := HEADS.get(config.model_type)) is None or head.poolings.get(pooling) != their_pooling:
         reason = f"its {config.model_type} represents a text otherwise than pooling {pooling}"
@@ -186,8 +204,7 @@ def loaded_head(source: str, pooling: str, names: Sequence[str]) -> tuple[Tensor
     if found is None:
         log.info("%s: the classes of %s are left out: %s", KEY, source, reason)
         return None
-    order = [theirs.index(name) for name in names]
-    return found[0][order], found[1][order]
+    return theirs, *found
 
 
 def _first_names(names: Sequence[str]) -> str:

@@ -56,7 +56,7 @@ from vaak.tasks.classification.metrics import (
 )
 from vaak.tasks.classification.model import TextClassifier, TextCNN, TransformerClassifier
 from vaak.tasks.classification.predict import Labeller, Prediction
-from vaak.tasks.classification.pretrained import KEY, Pretrained, loaded_head, saved_config
+from vaak.tasks.classification.pretrained import KEY, Pretrained, load_head, saved_config
 from vaak.tasks.classification.spec import SPEC
 from vaak.tasks.pretrained import find_model, load_or_init, source_of
 from vaak.tasks.text_task import TextTask
@@ -222,9 +222,7 @@ class ClassificationTask(TextTask[ClassificationExperiment, PreparedLabels, Text
         def loaded() -> TransformerClassifier:
             source = source_of(KEY, name, self.folder)
             model = TransformerClassifier(options, Pretrained.load(source, vocab_size, options), num_classes)
-            found = loaded_head(source, options.pooling, [*chain(*self.prepared.classes.values())])
-            if found is not None:
-                model.head.load_state_dict(dict(zip(("weight", "bias"), found, strict=True)))
+            load_head(model.head, source, options.pooling, [*chain(*self.prepared.classes.values())])
             return model
 
         def drawn() -> TransformerClassifier:

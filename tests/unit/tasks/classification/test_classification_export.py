@@ -171,6 +171,28 @@ def test_classes_in_another_order_are_put_in_ours(folder: Path):
         torch.testing.assert_close(model(ids, ids > 0), peer.eval()(ids).logits.flip(1), rtol=1e-4, atol=1e-5)
 
 
+def test_classes_that_a_base_shares_in_part_are_taken_by_name_and_said(folder: Path, caplog: Any):
+    write_base("electra")
+    run = trained()
+    run.task.export_hf(run.model, folder / "out")
+    peer = transformers.AutoModelForSequenceClassification.from_pretrained(folder / "out")
+    about = json.loads((folder / "out" / "config.json").read_text())
+    about |= {"id2label": {"0": "maybe", "1": "n"}, "label2id": {"maybe": 0, "n": 1}}
+    (folder / "out" / "config.json").write_text(json.dumps(about))
+    loaded = load(["tiny.yml"], ["run_dir=runs/again", "model.pretrained_model=out"])
+    prepare(loaded)
+    task = ClassificationTask(loaded.experiment, Path("runs/again"), folder)
+    model, ids = task.model().eval(), some_ids()
+    with torch.no_grad():
+        ours, theirs = model(ids, ids > 0), peer.eval()(ids).logits
+    torch.testing.assert_close(ours[:, 0], theirs[:, 1], rtol=1e-4, atol=1e-5)  # n
+    assert not torch.allclose(ours[:, 1], theirs[:, 0], rtol=1e-2)
+    said = (
+        f"{folder / 'out'}: its labels are others: 1 of 2 rows are taken by name; drawn anew: 'y'; not taken: 'maybe'"
+    )
+    assert [one.getMessage() for one in caplog.records if "its labels" in one.getMessage()] == [said]
+
+
 @pytest.mark.parametrize("kind", ["bert", "gpt2"])
 def test_a_decoder_needs_its_last_token(kind: str, folder: Path):
     write_base(kind, **({"is_decoder": True} if kind == "bert" else {"n_embd": 16, "n_head": 2, "n_layer": 1}))
