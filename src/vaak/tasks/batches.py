@@ -117,7 +117,7 @@ class Batches:
     def _compute_batch(
         self, parts: list[Part], compute: Callable[[list[Part]], Sequence[Result]]
     ) -> Sequence[Result | UserError]:
-        """The results of a batch, in halves where it doesn't fit; of a part that doesn't fit alone, the error."""
+        """The results of a batch, in halves where it doesn't fit; for a part that doesn't fit alone, the error."""
         if self.grows:
             reset_peak(self.device)
         before = read_memory(self.device).own if self.grows else 0

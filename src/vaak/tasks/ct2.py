@@ -30,9 +30,9 @@ Check = Callable[[Path], tuple[np.ndarray, np.ndarray]]
 def write_ct2(
     write_hf: Callable[[Path], object], folder: Path, quantization: str | None, check: Check | None = None
 ) -> None:
-    """Write ``folder``, completely or not at all: what ``write_hf`` writes for transformers, converted.
+    """Write ``folder``, completely or not at all: the export of ``write_hf`` for transformers, converted.
 
-    ``quantization`` is the type of weights, by CTranslate2's name; None leaves them as they are. Raises UserError
+    ``quantization`` is the type of weights, by CTranslate2's name; None leaves them unchanged. Raises UserError
     without the package, for a model that it doesn't convert, where the outputs of ``check`` differ, and for a folder
     that has something in it.
     """

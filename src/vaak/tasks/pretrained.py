@@ -326,7 +326,7 @@ def read_weights(
     theirs: Callable[[str], str],
     of_tokens: Sequence[str],
 ) -> None:
-    """Fill ``model`` with the weights of ``source``, in 32 bits; tokens that it lacks stay as they are.
+    """Fill ``model`` with the weights of ``source``, in 32 bits; tokens that it lacks stay unchanged.
 
     ``imported`` gives our names, of which it is given a list, with what their tensors hold of them, and raises KeyError
     for a tensor that we don't have; ``theirs`` is their name of one of ours. ``of_tokens`` are ours that have a row for

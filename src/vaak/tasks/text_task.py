@@ -57,7 +57,7 @@ class TextTask(PreparedTask[AnyExperiment, Folder], Generic[AnyExperiment, Folde
     # Data.
 
     def sources(self) -> list[Path]:
-        """Return the files of corpus and tokenizers; of a dataset on the Hub, which isn't contacted, none.
+        """Return the files of corpus and tokenizers; none for a dataset on the Hub, which isn't contacted.
 
         Raises DataError for files and patterns that don't exist.
         """

@@ -136,7 +136,9 @@ class AsrModelConfig(Section):
     )
     scratch: ScratchConfig = option("whisper: sizes, if base is scratch.", ScratchConfig())
     conformer: ConformerConfig = option("ctc: the encoder, if base is scratch.", ConformerConfig())
-    masking: MaskingConfig = option("ctc with a base: what of its frames is hidden in training.", MaskingConfig())
+    masking: MaskingConfig = option(
+        "ctc with a base: how its frames and channels are masked in training.", MaskingConfig()
+    )
     train_feature_encoder: bool = option("ctc with a base: train its convolutions, too.", False)
     adapter: str | None = option(
         "ctc with a base that has adapters by language (MMS): train that of a language, such as hin, with the output "
@@ -165,7 +167,7 @@ class AsrDecodingConfig(Section):
         True,
     )
     max_new_tokens: int | None = option(
-        "whisper: maximum number of tokens of a window; null is all that the decoder has room for.", None, gt=0
+        "whisper: maximum number of tokens of a window; null is as many as the decoder can take.", None, gt=0
     )
     ngram: Source | None = option(
         "ctc, beam: an ARPA file with an n-gram model of words, spelt as the transcripts are (KenLM's, SRILM's), or "
@@ -177,7 +179,7 @@ class AsrDecodingConfig(Section):
         None,
     )
     alpha: float = option("ctc, beam: weight of the language model's log-probabilities.", 0.5, ge=0)
-    beta: float = option("ctc, beam: what is added for each word.", 0.0)
+    beta: float = option("ctc, beam: score added for each word.", 0.0)
     language: str | None = option(
         "whisper: language of the recordings, such as hi; auto: the most probable one of each window (of each "
         "recording, if long_form is seek); null is data.language.",
@@ -281,7 +283,7 @@ class AsrDataConfig(Section):
         "drop",
     )
     join_utterances: bool = option(
-        "Train on neighbouring utterances of a recording together, as many as max_duration has room for.", False
+        "Train on neighbouring utterances of a recording together, as many as fit into max_duration.", False
     )
     timestamps: float = option(
         "whisper with a base: part of the training examples that have the times of their segments in them: of joined "
@@ -303,7 +305,7 @@ class AsrDataConfig(Section):
     decoding: AsrDecodingConfig = option("How transcripts are written.", AsrDecodingConfig())
     normaliser: NormaliserName = option(
         "What WER and CER don't count: whisper-english is Whisper's for English; basic (any script) ignores case and "
-        "punctuation; none compares texts as they are.",
+        "punctuation; none compares texts unchanged.",
         "basic",
         resume="other numbers",
     )

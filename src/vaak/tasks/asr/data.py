@@ -170,7 +170,7 @@ class AsrDataset(Dataset):
         return self.utterances.describe(index)
 
     def heard(self) -> list[Callable[[], bytes]]:
-        """What reads the audio of the first utterances that are transcribed, as WAV files."""
+        """Readers of the audio of the first utterances that are transcribed, as WAV files."""
         return [partial(self._wav, index) for index in range(min(HEARD, self.num_transcribed, len(self.utterances)))]
 
     def _wav(self, index: int) -> bytes:

@@ -115,8 +115,9 @@ def write_whisper_ct2(
 def write_adapter(
     model: AsrModel, options: AsrModelConfig, folder: Path, expert: int | None = None, weight: float = 1.0
 ) -> None:
-    """Write ``folder``, completely or not at all, with the low-rank adapters alone; of an ``expert``, times ``weight``.
+    """Write ``folder``, completely or not at all, with the low-rank adapters alone.
 
+    Those of an ``expert`` are multiplied by ``weight``.
     They name the base of ``options``, which is to be the one that peft finds (``vaak.tasks.asr.whisper.name_of``).
 
     Raises UserError for a model without any, where the folder has something in it, or no ``expert`` is chosen.
@@ -128,7 +129,7 @@ def write_adapter(
 
 
 OWN = "vocabulary"
-"""The folder of a vocabulary that transformers can't have as it is."""
+"""The folder of a vocabulary that transformers needs in another form."""
 _BYTE = re.compile("<0x([0-9A-F]{2})>")
 _CHARACTERS = {byte: character for character, byte in BYTES.items()}
 END, TASKS = "<|endoftext|>", ("transcribe", "translate")

@@ -4,7 +4,7 @@ audio ──cut at silences──▶ windows ──features──▶ encoder ─
 
 How a recording becomes windows, before the search or during it, is in vaak.tasks.asr.long_form. A window whose text
 fails a threshold is written again, at a higher temperature. Source: Radford et al. 2022, "Robust Speech Recognition via
-Large-Scale Weak Supervision", section 4.5; what is written is what transformers writes.
+Large-Scale Weak Supervision", section 4.5; the output equals that of transformers.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Heard(NamedTuple):
 class Transcriber:
     """A model with what it reads and writes, and how transcripts are searched for.
 
-    ``heads`` are the layers and heads of attention that look at what is said; empty: those of the last half.
+    ``heads`` are the layers and heads of attention that follow the words in the audio; empty: those of the last half.
     """
 
     model: AsrModel
@@ -152,7 +152,7 @@ class Transcriber:
         return segments
 
     def _token_times(self, heard: Heard, encoded: Encoded, frames: int) -> list[float]:
-        """When each token is said, in seconds from the beginning of the window."""
+        """The time at which each token is spoken, in seconds from the beginning of the window."""
         config, read = self.model.whisper.config, len(heard.prompt)
         # where nobody has chosen some: all of the last half, as OpenAI's
         layers = range(config.decoder_layers // 2, config.decoder_layers)
@@ -229,7 +229,7 @@ class Transcriber:
         return [found[row] for row in range(number)]
 
     def _judge(self, best: Hypothesis, silence: float) -> tuple[bool, bool]:
-        """Whether what was written fails a threshold, and whether nothing is said, as probable as ``silence``."""
+        """Whether the text fails a threshold, and whether the window is silent, by the probability ``silence``."""
         options, tokens = self.decoding, [*best.tokens, *([self.vocabulary.ids.end] if best.ended else [])]
         most, least, loudest = (
             options.compression_ratio_threshold, options.logprob_threshold, options.no_speech_threshold,
@@ -240,7 +240,7 @@ class Transcriber:
         return (repeats or is_improbable) and not is_silence, is_silence
 
     def _silence(self, encoded: Encoded, prompts: Sequence[Sequence[int]]) -> list[float]:
-        """The probability that nothing is said in each row, after the first token of its prompt proper."""
+        """The probability of silence in each row, after the first token of its prompt proper."""
         first = self.vocabulary.ids.prompt[0]
         token = self.vocabulary.no_speech
         assert token is not None, "demand_decoding asked for it"
@@ -264,7 +264,7 @@ class Transcriber:
         return [[*known][place] for place in best]
 
     def prompt(self, language: str | None, before: Sequence[int] = ()) -> list[int]:
-        """The tokens that are read before the first one is written; ``before`` was said before."""
+        """The tokens that are read before the first one is written; ``before`` is the preceding text."""
         ids, options = self.vocabulary.ids, self.decoding
         found = list(ids.prompt)
         if self.vocabulary.languages and language is not None:

@@ -128,7 +128,7 @@ class Recogniser(SpeechTask[AsrExperiment, PreparedUtterances, AsrDataset]):
         raise NotImplementedError
 
     def demand_transcribing_base(self) -> None:
-        """Raises UserError where the base has no tokens of its own, as a Whisper always has."""
+        """Raises UserError where the base has no tokenizer, as a Whisper always has."""
 
     def meta_model(self, fetches: bool = False) -> nn.Module | None:
         """Return a model like the trained one, before its vocabulary is known.

@@ -125,7 +125,7 @@ def _decoding_findings(experiment: AsrExperiment) -> Iterator[CheckFinding]:
     if options.temperature_step is None and options.no_speech_threshold is None:
         yield no_effect(f"{key}.logprob_threshold", "temperature_step and no_speech_threshold are null")
     if options.compression_ratio_threshold is None and options.logprob_threshold is None:
-        yield no_effect(f"{key}.temperature_step", "there is no threshold that a text may fail")
+        yield no_effect(f"{key}.temperature_step", "no threshold is set that a text could fail")
     if options.logprob_threshold is None:
         yield no_effect(f"{key}.no_speech_threshold", "logprob_threshold is null: both have to fail")
 
@@ -180,7 +180,7 @@ def _ctc_base_findings(experiment: AsrExperiment) -> Iterator[CheckFinding]:
     for name in sorted(type(model.conformer).model_fields.keys() - {"type", "options"}):
         yield no_effect(f"model.conformer.{name}", f"model.base is {model.base}, which has its own sizes")
     if augmentation is not None and augmentation.spec_augment is not None:
-        yield impossible("data.augmentation.spec_augment", "of a base, model.masking hides frames")
+        yield impossible("data.augmentation.spec_augment", "with a base, model.masking hides frames")
 
 
 def _base(experiment: AsrExperiment) -> Iterator[CheckFinding]:

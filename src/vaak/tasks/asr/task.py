@@ -1,4 +1,4 @@
-"""The speech recognition task: what the engine asks, answered.
+"""The speech recognition task, as the engine calls it.
 
 - ``prepare``: corpora as utterances, and the vocabulary of transcripts, once (prepare.py)
 - ``dataset``: Whisper's features and tokens of transcripts (data.py)

@@ -1,4 +1,4 @@
-"""When things are said, by a Whisper: the rules of its tokens for times, the segments they make, the times of words.
+"""Times by a Whisper: the rules of its tokens for times, the segments they make, the times of words.
 
     <|0.00|> so it is<|1.20|><|1.20|> not so<|2.00|>      two segments: times come in pairs, and never go back
     <|0.00|> so it is<|1.20|><|1.20|> no                  the second one isn't complete: the audio ends within it
@@ -109,7 +109,7 @@ def pieces_of(tokens: Sequence[int], times: range, seconds: float) -> tuple[list
 
 
 def token_times(weights: Tensor, median_width: int) -> list[float]:
-    """When each token is said, in seconds, by the attention ``(head, token, position)`` of what reads the tokens."""
+    """When each token is spoken, in seconds, by the attention ``(head, token, position)`` of what reads the tokens."""
     if weights.shape[1] < 2 or not weights.shape[2]:
         return [0.0] * weights.shape[1]
     deviations, means = torch.std_mean(weights, dim=1, keepdim=True, unbiased=False)

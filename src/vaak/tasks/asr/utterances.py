@@ -195,7 +195,7 @@ class Writing:
         lines = (json.dumps(one, ensure_ascii=False) + "\n" for one in listed)
         write_text(self.folder / LEFT_OUT, "".join(lines))
         if listed:
-            log.warning("what is left out is listed in %s", self.folder / LEFT_OUT)
+            log.warning("the recordings left out are listed in %s", self.folder / LEFT_OUT)
 
 
 def write_utterances(folder: Path, cuts: Iterable[Cut], limits: Limits, left_out: LeftOut) -> Writing:
@@ -354,7 +354,7 @@ def split_at_silences(cut: Any, longest: float, fits: Callable[[str], bool] = la
 
 
 class Timed(Protocol):
-    """Something that is said from ``start`` to ``end`` seconds."""
+    """Speech from ``start`` to ``end`` seconds."""
 
     @property
     def start(self) -> float: ...

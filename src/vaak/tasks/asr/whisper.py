@@ -268,7 +268,7 @@ class Vocabulary:
         return re.search(r'"type":\s*"NFK?D"', self.content) is not None
 
     def raw(self, ids: Sequence[int]) -> str:
-        """The text of ids as it is, with that of special tokens."""
+        """The unchanged text of ids, with that of special tokens."""
         return str(self.backend.decode(list(ids), skip_special_tokens=False))
 
     def token(self, name: str) -> int:
@@ -285,7 +285,7 @@ class Vocabulary:
 
     @cached_property
     def no_speech(self) -> int | None:
-        """The token that says that nothing is said; None where there is none."""
+        """The token for silence; None where the tokenizer has none."""
         found = (self.backend.token_to_id(name) for name in NO_SPEECH)
         return next((one for one in found if one is not None), None)
 

@@ -176,7 +176,7 @@ class TextAugmentationConfig(Section):
     enabled: bool = option("Whether training texts are changed.", False)
     techniques: tuple[Literal["synonym_replacement", "random_insertion", "random_swap", "random_deletion"], ...] = (
         option(
-            "What is done, in this order.",
+            "Augmentations, in this order.",
             ("synonym_replacement", "random_insertion", "random_swap", "random_deletion"),
             min_length=1,
         )
@@ -188,7 +188,7 @@ class TextAugmentationConfig(Section):
         "wordnet",
     )
     keep_negation: bool = option(
-        "Words of negation (not, isn't, dont, hardly, नहीं) stay as they are, and no synonym negates.", True
+        "Words of negation (not, isn't, dont, hardly, नहीं) stay unchanged, and no synonym negates.", True
     )
 
 
@@ -204,7 +204,7 @@ class ClassificationDataConfig(Section):
     )
     augmentation: TextAugmentationConfig = option("Changes of training texts.", TextAugmentationConfig())
     on_bad_example: Literal["fail", "skip"] = option(
-        "What to do with an example that can't be read.", "fail", resume="other numbers"
+        "Fail on an example that can't be read, or skip it.", "fail", resume="other numbers"
     )
     max_unknown: float = max_unknown_option()
     cache_dir: Place | None = option(

@@ -12,7 +12,7 @@ FOLDER (RUN/prepared, or CACHE_DIR/FINGERPRINT, to which RUN/prepared then point
 
 A transformer reads [bos] t1 ... tn [eos] (a BERT: [CLS] t1 ... tn [SEP]), a TextCNN t1 ... tn; a longer text is cut at
 ``max_length``. Training texts are augmented as texts, and encoded again; where they outgrow the room that the plan has
-for them, they stay as they are.
+for them, they stay unchanged.
 """
 
 from __future__ import annotations

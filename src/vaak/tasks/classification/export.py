@@ -1,6 +1,6 @@
 """A trained classifier as an ONNX file, as a folder for transformers, with its tokenizer and classes, or for peft.
 
-What transformers has of it is in pretrained.py. What comes out is compared with ours.
+The parts that transformers has are in pretrained.py. Its outputs are compared with ours.
 """
 
 from __future__ import annotations

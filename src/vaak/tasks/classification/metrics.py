@@ -1,6 +1,6 @@
 """Metrics of a classifier: counts over the whole set, divided once, with their pictures; classifiers without a network.
 
-loss           cross-entropy, in nats per text; of several label columns their weighted sum, with multi_label the mean
+loss           cross-entropy, in nats per text; with several label columns their weighted sum, with multi_label the mean
                over the labels
 accuracy       texts whose class is right / texts; with multi_label, texts all of whose labels are right
 micro_f1       F1 of all decisions together; of single labels it is the accuracy
@@ -9,15 +9,15 @@ weighted_f1    the same, weighted by how often the classes occur
 ece            expected calibration error: the mean difference of confidence and accuracy in 15 equal bins of
                confidence, weighted by their texts; with multi_label, of the probabilities of all labels
 
-Of several label columns each figure is their mean, but for those whose loss has the weight 0; NAME/COLUMN is a column's
-own. Out of scope: auroc is the probability that a text of a class has more confidence than one of none (a tie counts
-half); fpr95 the fraction of the others that pass where 95 % of the former do.
-Baselines, without loss or calibration, as their scores aren't probabilities: the commonest class of training; TF-IDF of
-words and pairs of words with a linear support vector machine for each class against the others, C = 1.
-Sources: Guo et al. 2017, "On Calibration of Modern Neural Networks" (ECE); Hendrycks and Gimpel 2017, "A Baseline for
-Detecting Misclassified and Out-of-Distribution Examples"; Salton and Buckley 1988, "Term-Weighting Approaches in
-Automatic Text Retrieval"; Joachims 1998, "Text Categorization with Support Vector Machines"; Fan et al. 2008,
-"LIBLINEAR". Differs: confidences are compared in 4,000 bins.
+With several label columns each figure is their mean, but for those whose loss has the weight 0; NAME/COLUMN is a
+column's own. Out of scope: auroc is the probability that a text of a class has more confidence than one of none (a tie
+counts half); fpr95 the fraction of the others that pass where 95 % of the former do. Baselines, without loss or
+calibration, as their scores aren't probabilities: the commonest class of training; TF-IDF of words and pairs of words
+with a linear support vector machine for each class against the others, C = 1. Sources: Guo et al. 2017, "On
+Calibration of Modern Neural Networks" (ECE); Hendrycks and Gimpel 2017, "A Baseline for Detecting Misclassified and
+Out-of-Distribution Examples"; Salton and Buckley 1988, "Term-Weighting Approaches in Automatic Text Retrieval";
+Joachims 1998, "Text Categorization with Support Vector Machines"; Fan et al. 2008, "LIBLINEAR". Differs: confidences
+are compared in 4,000 bins.
 """
 
 from __future__ import annotations
@@ -267,7 +267,7 @@ class ScopeMeters(Meters):
     """How well the confidence tells texts of no class from the others: their histograms."""
 
     def __init__(self, protocol: dict[str, str], classes: Classes, weights: Sequence[float] = ()) -> None:
-        """``weights`` are those of the label columns' losses; what isn't learned isn't sure of anything."""
+        """``weights`` are those of the label columns' losses; a column that isn't learned has no confidence."""
         self.protocol, self.classes = protocol, classes
         self.weights = tuple(weights) or (1.0,) * len(classes)
         self.totals: Sums = defaultdict(float)

@@ -1,4 +1,4 @@
-"""The classification task: what the engine asks, answered.
+"""The classification task, as the engine calls it.
 
 - ``prepare``: labelled texts, classes, tokenizer, token stores, once (data.py)
 - ``dataset``: rows of tokens with their classes (data.py)
@@ -236,7 +236,7 @@ class ClassificationTask(TextTask[ClassificationExperiment, PreparedLabels, Text
         return self._loss({"type": "bce"} if self.multi_label else {})
 
     def _loss(self, options: dict[str, Any]) -> Loss:
-        """The main loss; what is in ``options`` replaces the user's, where that is cross-entropy."""
+        """The main loss; ``options`` replace the user's, where that is cross-entropy."""
         config = self.experiment.training.loss
         if config.main.type == "cross_entropy":
             unweighted = {"weight": None} if "weight" in config.main.options else {}

@@ -6,7 +6,7 @@ VBx: a Bayesian mixture, begun with those clusters, in which speakers without ev
 speaker s is x = m_s + noise, where the mean is m_s ~ N(0, between) and the noise ~ N(0, within), as in PLDA; F_A scales
 the evidence of embeddings, which aren't independent, and F_B that of speakers.
 Sources: Landini, Profant, Diez and Burget 2022, "Bayesian HMM clustering of x-vector sequences (VBx) in speaker
-diarization: theory, implementation and analysis on standard tasks", equations 16 to 26. Differs: there is no chain in
+diarization: theory, implementation and analysis on standard tasks", equations 16 to 26. Differs: there isn't a chain in
 time, because speakers of windows aren't a sequence of one speaker after another (pyannote.audio leaves it out, too); no
 trained PLDA, which nobody has for a stranger's encoder, and for which the speakers of training are too few: the
 covariances are those of the identity times a number that follows from the clustering threshold, which is calibrated on

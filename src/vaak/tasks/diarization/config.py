@@ -157,7 +157,7 @@ class InferenceConfig(Section):
         "agglomerative",
     )
     min_share: float = option(
-        "Fraction of a recording's speech; clusters with less are no speakers, and their members go to the nearest.",
+        "Fraction of a recording's speech; smaller clusters are not speakers; their members go to the nearest.",
         0.0,
         ge=0,
         lt=1,
@@ -198,7 +198,7 @@ class DiarizationDataConfig(Section):
     inference: InferenceConfig = option("From frames to segments.", InferenceConfig())
     scoring: ScoringConfig = option("How diarization is scored.", ScoringConfig())
     on_bad_example: Literal["fail", "skip"] = option(
-        "What to do with an example that can't be read.", "fail", resume="other numbers"
+        "Fail on an example that can't be read, or skip it.", "fail", resume="other numbers"
     )
     cache_dir: Place | None = option(
         "Folder for prepared data, shared by runs; null is RUN/prepared.", None, resume="free"

@@ -94,7 +94,7 @@ class DiarizationExample:
         return make_cut(self)
 
     def __getattr__(self, name: str) -> Any:
-        """What a cut of Lhotse has by this name."""
+        """The attribute of a Lhotse cut with this name."""
         if name.startswith("_"):  # asked for while an example is pickled
             raise AttributeError(name)
         return getattr(make_cut(self), name)

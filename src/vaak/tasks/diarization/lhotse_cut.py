@@ -1,4 +1,4 @@
-"""The cuts of Lhotse that examples are: what a label type with a ``__call__`` of its own is given."""
+"""Examples as cuts of Lhotse, for label types that define ``__call__`` themselves."""
 
 from __future__ import annotations
 

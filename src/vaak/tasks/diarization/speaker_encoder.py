@@ -5,7 +5,7 @@
 An ONNX file says what it reads by the shape of its one input: ``(row, sample)`` or ``(row, 1, sample)`` is the waveform
 at 16 kHz; ``(row, frame, bin)`` or ``(row, bin, frame)``, whose number of bins is fixed, are features. Unless options
 say otherwise these are Kaldi's filterbank minus its mean over time, as ECAPA, ResNet and CAM++ of WeSpeaker and
-3D-Speaker read it. Of an input whose length is fixed, too, the embedding is the mean over pieces that overlap by half.
+3D-Speaker read it. For an input whose length is fixed, too, the embedding is the mean over pieces that overlap by half.
 
 Sources: Desplanques et al. 2020, "ECAPA-TDNN"; Chen et al. 2022, "WavLM", section V-B (x-vectors); Wang et al. 2023,
 "WeSpeaker"; Wan et al. 2018, "Generalized End-to-End Loss for Speaker Verification" (the mean over pieces).

@@ -14,7 +14,7 @@ embeddings of those of the next windows who speak in the same frames in common; 
 by that of speech in which others speak, too: it should be the direction of the sum of all who speak. Frames in common
 don't form clusters: where people talk at once a window takes two of them for one, and what follows from that made every
 recording of three and more speakers worse (docs/lab/2026-11-27-long-recordings.md).
-``inference`` limits the number of speakers; of a window with more, those who speak least are merged with others. There
+``inference`` limits the number of speakers; in a window with more, those who speak least are merged with others. There
 can't be more than were found. Memory is that of the outputs and of what is returned.
 Sources: Kinoshita, Delcroix and Tawara 2021, "Integrating end-to-end neural and clustering-based diarization: getting
 the best of both worlds", and "Advances in integration of end-to-end neural and clustering-based diarization for real

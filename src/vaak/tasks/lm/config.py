@@ -191,7 +191,7 @@ class LanguageModelDataConfig(Section):
         "chat: which tokens training learns to predict; evaluations always score the answers.", "answers"
     )
     long_chats: Literal["cut", "drop"] = option(
-        "chat, preferences: what happens to conversations of more than max_length tokens.", "cut"
+        "chat, preferences: how conversations of more than max_length tokens are handled.", "cut"
     )
     layout: Literal["stream", "document"] = option(
         "stream: documents are concatenated and cut into windows; document: each is a separate sequence.", "document"
@@ -218,7 +218,7 @@ class LanguageModelDataConfig(Section):
         "BLiMP JSON lines to score; grammar: the built-in pairs.", (), resume="other numbers"
     )
     on_bad_example: Literal["fail", "skip"] = option(
-        "What to do with an example that can't be read.", "fail", resume="other numbers"
+        "Fail on an example that can't be read, or skip it.", "fail", resume="other numbers"
     )
     max_unknown: float = max_unknown_option()
     cache_dir: Place | None = option(

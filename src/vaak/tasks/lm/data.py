@@ -78,7 +78,7 @@ class WindowDataset(Dataset):
         """Read sources by ``weights`` at each step; a window is of the source in which it begins.
 
         ``sources`` ``(document,)`` are their numbers, and ``names`` what they are called. Returns itself. Raises
-        UserError for a source of which there is no window.
+        UserError for a source without a window.
         """
         self.parts, self.shares = smallest_integers(sources[self.documents()]), weights
         found = count_parts(self.parts, len(names))
@@ -317,7 +317,7 @@ def corrupt(
     """The example that an objective makes of ``ids`` ``(time + 1,)`` and the ``targets`` after them ``(time,)``.
 
     ``num_bytes`` is the size of their text; ``corruption`` says how many inputs are masked or dropped, ``special``
-    which ids stand for them, and ``rng`` draws which. Of the tokens that are predicted from both sides, 80 % are
+    which ids stand for them, and ``rng`` draws which. Among the tokens that are predicted from both sides, 80 % are
     masked, 10 % replaced, 10 % left.
 
     Source: Devlin et al. 2019, "BERT", section 3.1. Differs: at least one token of a sequence is chosen.

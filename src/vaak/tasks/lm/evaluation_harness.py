@@ -244,7 +244,7 @@ def _manager(questions: Questions) -> _Tasks:
 
 
 class _Tasks(TaskManager):
-    """Tasks of the harness; what is wrong with them or with their data is the user's to fix."""
+    """Tasks of the harness; faults in them or in their data are the user's to fix."""
 
     def load(self, task_list: Any) -> Any:
         try:
@@ -299,7 +299,7 @@ def _write_task(manager: _Tasks, name: str, data: Path | None, folder: Path) -> 
 
 
 class _AsTheyAre:
-    """Bytes that are no text are an error."""
+    """Bytes that aren't text are an error."""
 
     on_invalid_utf8 = "fail"
 

@@ -5,7 +5,7 @@ One that is transformers' own module is written by it, in the architecture of it
 Any language model is written as an ONNX file, and its low-rank adapters for peft.
 
     config.json            LlamaForCausalLM, Qwen2ForCausalLM (biases of queries, keys and values), Qwen3ForCausalLM
-                           (queries and keys normalised) or GPT2LMHeadModel; of a base, its architecture
+                           (queries and keys normalised) or GPT2LMHeadModel; with a base, its architecture
     generation_config.json model.safetensors  tokenizer.json  tokenizer_config.json  special_tokens_map.json
 
 The files are plain JSON and safetensors; transformers is not needed to write ours. A tokenizer that was trained here
@@ -246,7 +246,7 @@ def _write_files(folder: Path, model: LanguageModel, config: Mapping[str, Any], 
 
 
 def _ends(own: Mapping[str, Any], base: Mapping[str, Any]) -> dict[str, Any]:
-    """The tokens that end a text: what ends the run's own, and its base's; one alone isn't a list.
+    """The tokens that end a text: the run's own and its base's; one alone isn't a list.
 
     >>> _ends({"eos_token_id": 2}, {"eos_token_id": [5, 2]}), _ends({"eos_token_id": 2}, {})
     ({'eos_token_id': [5, 2]}, {'eos_token_id': 2})
@@ -268,7 +268,7 @@ class ExportableTask(TextTask[LanguageModelExperiment, PreparedText, AnyLanguage
 
     @cached_property
     def options(self) -> LanguageModelConfig:
-        """The options of the model: of a pretrained one, mostly its own."""
+        """The options of the model: for a pretrained one, mostly its own."""
         if self.own.pretrained is None:
             return self.own
         return pretrained.options_in(prepared_folder(self.directory), self.own)

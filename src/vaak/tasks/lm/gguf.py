@@ -5,8 +5,8 @@
 It is made of the folder of ``--format hf``. llama.cpp turns neighbouring numbers of a head where transformers turns
 those of its halves, so the rows of Llama's queries and keys are sorted so; of Qwen it knows better.
 
-A tokenizer's merges go out as they are. llama.cpp knows by name how a text is split before them: that of a base by its
-pattern. That of tokenizers which are trained here is none of those; ``NEAREST`` gives the same tokens but for what
+A tokenizer's merges are exported unchanged. llama.cpp knows by name how a text is split before them: that of a base by
+its pattern. That of tokenizers which are trained here is none of those; ``NEAREST`` gives the same tokens but for what
 docs/exporting.md says.
 """
 

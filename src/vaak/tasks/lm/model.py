@@ -83,7 +83,7 @@ class TransformersDecoder(nn.Module):
 
     @property
     def embedding(self) -> nn.Embedding:
-        """The vectors of tokens as they are read."""
+        """The input vectors of tokens."""
         found: nn.Embedding = self.network.get_input_embeddings()
         return found
 

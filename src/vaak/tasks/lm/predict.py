@@ -93,7 +93,7 @@ def token_scores(
 
 
 class WordScores:
-    """A decoder as a language model of words: what a word adds to the log-probability of the text before it.
+    """A decoder as a language model of words: the log-probability that a word adds to the text before it.
 
     log p(w | text) = log p(text w) - log p(text), of the tokens of both texts: the sum over the words of a text, and
     its end, is the log-probability of all of its tokens. Scores are kept until there are too many.
@@ -146,7 +146,7 @@ class WordScores:
 
 
 class RowDecoder:
-    """A model in the midst of reading rows of tokens: what it has read, and the scores of what may come next."""
+    """The state of a model that reads rows of tokens: its input so far, and the scores of the next token."""
 
     def __init__(self, model: AnyLanguageModel, prompts: Sequence[Sequence[int]], max_length: int | None) -> None:
         self.model = model

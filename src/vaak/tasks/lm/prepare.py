@@ -180,7 +180,7 @@ def _texts(documents: Iterable[Document], sources: array[int]) -> Iterator[str]:
 def _conversations(
     documents: Iterator[Document], template: ChatTemplate, skipped: Skipped | None
 ) -> Iterator[EncodedPiece]:
-    """Conversations as a template writes them; of a pair of answers two, of which the last answer counts.
+    """Conversations as a template writes them; a pair of answers gives two, in which the last answer counts.
 
     One that it can't write is ``skipped``, or an error where None may be.
     """

@@ -4,7 +4,7 @@ Llama, Mistral, Qwen2, Qwen3   RMSNorm, rotary positions, SwiGLU; Qwen2 has bias
                                normalises queries and keys of each head
 Qwen3-MoE                      Qwen3 with a mixture of experts in every block, without biases of the router
 GLM-4-MoE                      experts that are chosen by scores and a bias, as DeepSeek-V3's, after blocks without any;
-                               the bias of a base stays as it is
+                               the bias of a base stays unchanged
 GPT-2                          LayerNorm, learned positions, GELU; queries, keys and values are one transposed matrix
 any other                      transformers' own module (``vaak.tasks.lm.model:TransformersDecoder``)
 """

@@ -150,7 +150,7 @@ def _preferences(experiment: Experiment[Any, Any]) -> Iterator[CheckFinding]:
     if experiment.distillation is not None:
         yield impossible("distillation", "dpo and orpo have a reference instead of a teacher; leave it out")
     yield no_effect("training.performance.logits", "dpo and orpo read those of answers alone, whole")
-    yield no_effect("data.token_dropout", "pairs of answers are read as they are")
+    yield no_effect("data.token_dropout", "pairs of answers are read unchanged")
 
 
 def metrics(experiment: Experiment[Any, Any]) -> list[str]:

@@ -1,4 +1,4 @@
-"""The language-model task: what the engine asks, answered.
+"""The language-model task, as the engine calls it.
 
 - ``prepare``: corpus, tokenizer, token stores, once (data.py)
 - ``dataset``: windows of tokens (data.py), or minimal pairs (metrics.py)
@@ -298,7 +298,7 @@ class LanguageModelTask(ExportableTask):
         return self._adapted(model)
 
     def _adapted(self, model: AnyLanguageModel) -> AnyLanguageModel:
-        """A pretrained model with what is trained of it. Raises UserError where it can't be trained as it is asked."""
+        """A pretrained model with its trainable parts. Raises UserError where it can't be trained as requested."""
         if not isinstance(model, TransformersDecoder):
             return self.add_adapters(model)
         if self.experiment.training.batching.type == "packed":

@@ -91,7 +91,7 @@ class MultiTaskDataConfig(Section):
     )
     sampling: SamplingConfig = option("How often each task is trained on.", SamplingConfig())
     on_bad_example: Literal["fail", "skip"] = option(
-        "What to do with an example that can't be read; the tasks' own option isn't used.",
+        "Fail on an example that can't be read, or skip it; the tasks' own option isn't used.",
         "fail",
         resume="other numbers",
     )

@@ -3,7 +3,7 @@
     examples   0 ... n1 - 1 | n1 ... n1 + n2 - 1 | ...     task after task
     units      intent/example, domain/example, ...         each task counts its own
 
-What a batch holds is what its task collates; ``own_batch`` gives it back to the task.
+A batch holds the tensors that its task collated; ``own_batch`` gives them back to the task.
 """
 
 from __future__ import annotations

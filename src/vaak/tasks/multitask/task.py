@@ -1,11 +1,11 @@
-"""Several tasks at once: what the engine asks, answered by the task of each batch.
+"""Several tasks at once; each batch is handled by its own task.
 
 - ``dataset``: the tasks' datasets one after another; a microbatch is of one task (data.py)
 - ``model``: the tasks' models, with modules in common (model.py)
 - ``losses``: TASK/loss per TASK/unit, so each is divided by its own count in the whole step
 - ``meters``: each task's own figures, and the weighted sum of their losses (metrics.py)
 - ``predict``: of pairs of a task's name and its input
-- exports: each task in a folder of its own name, in a format that it has
+- exports: each task in a folder named after it, in a format that it has
 """
 
 from __future__ import annotations

@@ -187,7 +187,9 @@ class TranslationOptions(DecodingConfig):
     n_best: int = option("How many translations of each text.", 1)
     seed: int = option("sampling, mbr: the same seed gives a text the same translation.", 0)
     batch_size: int = option("Texts translated together, at most.", 64)
-    max_tokens: int = option("Tokens of all hypotheses translated together, at most: what bounds memory.", 32768)
+    max_tokens: int = option(
+        "Maximum number of tokens of all hypotheses translated together, which bounds memory.", 32768
+    )
 
 
 class Seq2SeqDataConfig(Section):
@@ -222,7 +224,7 @@ class Seq2SeqDataConfig(Section):
     )
     decoding: DecodingConfig = option("Decoding of targets.", DecodingConfig())
     on_bad_example: Literal["fail", "skip"] = option(
-        "What to do with an example that can't be read.", "fail", resume="other numbers"
+        "Fail on an example that can't be read, or skip it.", "fail", resume="other numbers"
     )
     max_unknown: float = max_unknown_option()
     cache_dir: Place | None = option(

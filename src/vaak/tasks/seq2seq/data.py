@@ -89,7 +89,7 @@ class PreparedPairs(PreparedFolder):
 
 
 def _skips(data: Seq2SeqDataConfig) -> dict[str, bool]:
-    """What rows that are left out add to the fingerprint."""
+    """The part of the fingerprint that stands for rows that are left out."""
     return {"skips": True} if data.on_bad_example == "skip" and data.corpus.type in ("tsv", "json") else {}
 
 

@@ -58,7 +58,7 @@ def save_base(source: str, folder: Path) -> Tokenizer:
     family_of(config.to_dict(), source)
     heads = dict(tensors_of(source, lambda name: name in ("lm_head.weight", "shared.weight")))
     head, shared = heads.get("lm_head.weight"), heads.get("shared.weight")
-    # Transformers says of every T5 that they are one; what is in the file decides there, too.
+    # Transformers says of every T5 that they are one; there, too, the tensors in the file decide.
     separate = config.model_type == "t5" and head is not None and shared is not None and not torch.equal(head, shared)
     start, end = config.decoder_start_token_id, config.eos_token_id
     if start is None or not isinstance(end, int):

@@ -259,7 +259,7 @@ class Seq2SeqTask(TextTask[Seq2SeqExperiment, PreparedPairs, Seq2SeqModel]):
         settings: DecodingSettings | None = None,
         batch_size: int | None = None,
     ) -> Iterator[str]:
-        """The translation of each input; of a blank one, nothing."""
+        """The translation of each input; a blank one has an empty translation."""
         settings = settings or self.decoding(batch_size=batch_size)
         for translation in self.translator(model).translate(list(inputs), settings):
             yield translation.text

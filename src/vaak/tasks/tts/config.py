@@ -187,7 +187,7 @@ class SpeakingConfig(Section):
     )
     on_unspeakable: Literal["skip", "drop", "error"] = option(
         "What to do with a sentence that has something unspeakable in it, such as an emoji or another script: skip the "
-        "sentence, drop these characters, or end with an error. What was not spoken is listed at the end.",
+        "sentence, drop these characters, or end with an error. Skipped text is listed at the end.",
         "skip",
     )
 
@@ -225,7 +225,9 @@ class TtsDataConfig(Section):
         resume="free",
     )
     speaking: SpeakingConfig = option("How a trained model speaks.", SpeakingConfig())
-    evaluation: EvaluationConfig = option("What evaluations hear, besides the losses.", EvaluationConfig())
+    evaluation: EvaluationConfig = option(
+        "Metrics of spoken audio in evaluations, besides the losses.", EvaluationConfig()
+    )
     on_bad_example: Literal["fail", "skip"] = option(
         "What to do with an utterance that can't be used: audio that can't be read, text that can't be spoken, an "
         "alignment that is missing or wrong.",

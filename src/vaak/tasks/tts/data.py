@@ -142,7 +142,7 @@ def write_features(folder: Path, store: CutStore, audio: AudioConfig, left_out: 
 class RecordMaker:
     """Makes the line of an utterance: symbols by ``processor``, ``with_durations`` those of its alignment.
 
-    An utterance that can't be used is ``left_out``; what of all texts can be ``spoken`` is counted.
+    An utterance that can't be used is ``left_out``; the share of all texts that can be ``spoken`` is counted.
     """
 
     processor: PhonemeProcessor

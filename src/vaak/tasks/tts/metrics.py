@@ -159,7 +159,7 @@ class ShownMeters(Meters):
         return self._meters.seen()
 
     def summary(self, sums: dict[str, float], seen: dict[str, list[Any]]) -> dict[str, Any]:
-        """What the utterances say that are heard as recorded and as spoken."""
+        """The texts of the utterances that are logged as recorded and as synthesized."""
         store = self._dataset.store
         lines = [store.line(index) for index in range(min(SHOWN_UTTERANCES, len(store)))]
         texts = [{"index": index, "error": 0.0, "text": one.text[:LONGEST]} for index, one in enumerate(lines)]

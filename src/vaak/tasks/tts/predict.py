@@ -70,7 +70,7 @@ class Sentence:
     """Seconds of silence before it; None: the pause between sentences."""
 
     def to_json(self, frame_shift: float) -> dict[str, Any]:
-        """Return what is said and how, without the audio; a frame has ``frame_shift`` seconds."""
+        """Return the spoken words and their prosody, without the audio; a frame has ``frame_shift`` seconds."""
         pitch = [round(float(value), 1) for value in self.pitch]
         seconds = [round(int(frames) * frame_shift, 4) for frames in self.durations]
         return {"text": self.text, "symbols": list(self.symbols), "durations": seconds, "pitch": pitch}
@@ -114,7 +114,7 @@ class Speech:
         return f"{self.text} ({self.duration:.1f} s, real-time factor {self.real_time_factor:.2f}{missing})"
 
     def to_json(self) -> dict[str, Any]:
-        """Return what is said and how, without the audio; durations in seconds, pitch in Hz."""
+        """Return the spoken words and their prosody, without the audio; durations in seconds, pitch in Hz."""
         return {
             "text": self.text,
             "duration": self.duration,
@@ -348,7 +348,7 @@ def divided(text: str) -> list[str]:
 
 
 def unnormalised_sentences(text: str) -> list[str]:
-    """The sentences of a text as it is written; no sentence ends with an initial or an abbreviation.
+    """The sentences of a written text; no sentence ends with an initial or an abbreviation.
 
     >>> unnormalised_sentences("Dr. J. Roe came. He left at 5 p.m. on Oct. 3! Why?")
     ['Dr. J. Roe came.', 'He left at 5 p.m. on Oct. 3!', 'Why?']

@@ -52,7 +52,7 @@ def fold_text(text: str) -> str:
 
 
 class Recogniser:
-    """Recognises speech; what it hears depends on nothing that it heard before."""
+    """Recognises speech; a transcript doesn't depend on earlier inputs."""
 
     def __init__(self) -> None:
         """Raises UserError if its package is missing."""

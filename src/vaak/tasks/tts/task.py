@@ -1,4 +1,4 @@
-"""The text-to-speech task: what the engine asks, answered.
+"""The text-to-speech task, as the engine calls it.
 
 - ``prepare``: corpora as symbols, spectrograms and durations, once (prepare.py)
 - ``dataset``: utterances (data.py)

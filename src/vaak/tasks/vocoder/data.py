@@ -72,7 +72,7 @@ class VocoderDataset(Dataset):
         self.fingerprint = fingerprint_of([self.source.fingerprint, drawn])
 
     def example(self, index: int, rng: np.random.Generator) -> VocoderExample:
-        """Part ``index``; of a crop, ``rng`` draws place and gain, and zeros follow a recording that is shorter."""
+        """Part ``index``; for a crop, ``rng`` draws place and gain, and zeros follow a recording that is shorter."""
         audio = self.source.load(index, rng)
         samples = audio.samples
         if self.crops is not None:

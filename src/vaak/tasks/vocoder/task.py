@@ -1,4 +1,4 @@
-"""The vocoder task: what the engine asks, answered.
+"""The vocoder task, as the engine calls it.
 
 - ``prepare``: corpora as cut stores, once (prepare.py)
 - ``dataset``: crops of recordings (data.py)

@@ -152,7 +152,7 @@ def test_the_json_of_the_other_pipeline_gives_options(tmp_path: Path) -> None:
     ("arguments", "message"),
     [
         (("--skip-pretraining",), "--skip-pretraining requires --num-experts: there are no clusters to count"),
-        (("--mode", "full"), "there are no data: give --dataset-root"),
+        (("--mode", "full"), "no data: give --dataset-root"),
         (("--dataset-root", "nowhere"), "--dataset-root: no such folder: nowhere"),
         (("--mode", "quick", "--data-percent", 10), "--data-percent has no effect in mode quick"),
         (("--fp16", "--bf16"), "--fp16 and --bf16 are both given"),

@@ -1,8 +1,8 @@
-"""When each word of a known text is said: forced alignment by a CTC model, of recordings of any length.
+"""When each word of a known text is spoken: forced alignment by a CTC model, of recordings of any length.
 
 audio ──cut at silences──▶ windows ──encoder──▶ log-probabilities of all frames ──best path of the text──▶ words, times
 
-Windows without speech have no frames, so no word is in them. The words are those of the text as it is written; the
+Windows without speech have no frames, so no word is in them. The words are those of the text as written; the
 model reads them in the case that it writes itself, without punctuation marks that it doesn't write. Each line of the
 text is one utterance.
 
@@ -47,7 +47,7 @@ class AlignedWord(NamedTuple):
 
 @dataclass(frozen=True)
 class AlignedLine:
-    """A line of the text: its words. It lasts from the first to the last of those that are said."""
+    """A line of the text: its words. It lasts from the first to the last word that is spoken."""
 
     text: str
     words: tuple[AlignedWord, ...]
@@ -142,7 +142,7 @@ class Aligner:
         return [(window.begin, rows) for window, rows in zip(windows, found, strict=True)]
 
     def _align_lines(self, frames: Frames, lines: Sequence[str]) -> list[AlignedLine]:
-        """Raises DataError where the text can't be said in the frames."""
+        """Raises DataError where the text doesn't fit into the frames."""
         words = [(number, word) for number, line in enumerate(lines) for word in line.split()]
         vocabulary = self.transcriber.vocabulary
         said = vocabulary.decode(collapse(frames.log_probs.argmax(1).tolist(), vocabulary.ids.pad))
@@ -155,7 +155,7 @@ class Aligner:
             if needed > there:
                 number = f"{len(spelling.ids)} tokens, which need {needed} frames of the encoder"
                 raise DataError(f"the text has {number}, but there are {there} in the windows with speech")
-            raise DataError("the text is too far from what is said; is it that of another recording?")
+            raise DataError("the text is too far from the speech; is it that of another recording?")
         times = self._word_times(frames, spelling, path, len(words))
         found: dict[int, list[AlignedWord]] = {}
         for (line, word), (start, end, confidence) in zip(words, times, strict=True):

@@ -139,7 +139,7 @@ class Waveforms(FrameFeatures):
             self.fewest = (self.fewest - 1) * stride + kernel
 
     def __call__(self, samples: np.ndarray) -> np.ndarray:
-        """Return ``(1, time)``; what is shorter than a frame of the encoder is filled up with silence."""
+        """Return ``(1, time)``; audio shorter than a frame of the encoder is padded with silence."""
         if self.is_normalised:  # as transformers' Wav2Vec2FeatureExtractor
             samples = (samples - samples.mean()) / np.sqrt(samples.var() + 1e-7)
         return np.pad(samples, (0, max(0, self.fewest - len(samples))))[None].astype(np.float32)

@@ -179,7 +179,7 @@ read_ngram = lru_cache(maxsize=1)(Ngram)
 
 @lru_cache(maxsize=1)
 def pieces_of(vocabulary: Vocabulary) -> list[str]:
-    """Return the text of each token as it is written after others, with the space before a word."""
+    """Return the text of each token as written after others, with the space before a word."""
     backend, silent = vocabulary.backend, {vocabulary.ids.pad, *vocabulary.ids.never}
     found = []
     for token in range(vocabulary.ids.size):

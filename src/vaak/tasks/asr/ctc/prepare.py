@@ -80,13 +80,13 @@ class CtcSources(AsrSources):
         return TokenizerFactory(self.data.tokenizer, self.folder)
 
     def own_encoder(self, folder: Path) -> OwnEncoder | None:
-        """Return the Conformer that is trained; None with a base of transformers. What was kept is in ``folder``."""
+        """Return the Conformer that is trained; None with a base of transformers, whose files ``folder`` has."""
         if self.model.base == SCRATCH:
             return OwnEncoder(self.model.conformer, self.audio)
         return OwnEncoder.read(read_json(folder / BASE / "config.json"))
 
     def features(self, folder: Path) -> FrameFeatures:
-        """Return what the model reads; ``folder`` has what was kept of the base."""
+        """Return what the model reads; ``folder`` has the kept files of the base."""
         own = self.own_encoder(folder)
         if own is None:
             return waveforms_of(folder / BASE, self.data.max_duration)

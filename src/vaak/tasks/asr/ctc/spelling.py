@@ -7,7 +7,7 @@
     composed (NFC)         decomposed     texts are decomposed before they become tokens; or the other way round
     ’ or ʼ                 '              is read as it, where the base has one of them
 
-What is changed is said, once. Nothing is changed that has a token.
+Each change is reported once. A character that has a token is never changed.
 """
 
 from __future__ import annotations

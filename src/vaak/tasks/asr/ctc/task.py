@@ -1,4 +1,4 @@
-"""Speech recognition by CTC: what differs from a Whisper.
+"""Speech recognition by CTC, where it differs from a Whisper.
 
 - ``prepare``: transcripts that don't fit the encoder's frames are left out (data.py)
 - ``dataset``: features of any number of frames and tokens of transcripts (data.py)

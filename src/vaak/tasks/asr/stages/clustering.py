@@ -86,7 +86,7 @@ def _backend(config: ClusteringConfig) -> str:
 
 
 def cluster_points(points: np.ndarray, config: ClusteringConfig) -> Clustering:
-    """Cluster points ``(row, dim)``, whose dimensions stay as they are."""
+    """Cluster points ``(row, dim)``, whose dimensions are not rescaled."""
     remarks: list[str] = []
     if config.algorithm == "hdbscan" and (found := _cluster_by_density(points, config, remarks)) is not None:
         return found

@@ -1,4 +1,4 @@
-"""Stage ``embeddings``: what the base's encoder makes of each utterance, pooled as it is computed.
+"""Stage ``embeddings``: the states of the base's encoder for each utterance, pooled as they are computed.
 
 rows/              the embeddings by utterance (vaak.pipeline.rows), 100 in a file
 left_out.jsonl     the utterances that can't be used, with the reason, where data.on_bad_example is skip

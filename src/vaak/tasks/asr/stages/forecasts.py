@@ -2,8 +2,9 @@
 
     seconds = PASSES · (seconds of embedding an utterance) · (utterances read in all epochs) + STARTING
 
-What embedding one takes is known once the stage of embeddings has run. Before that, it is the encoder's arithmetic by
-the time of a matrix product of its size, and READING. Early stopping isn't counted, nor the length of transcripts.
+The time to embed an utterance is known once the stage of embeddings has run. Before that, it is the encoder's
+arithmetic by the time of a matrix product of its size, and READING. Early stopping isn't counted, nor the length of
+transcripts.
 """
 
 from __future__ import annotations

@@ -47,7 +47,7 @@ class ClusteringConfig(Section):
     )
     balanced: bool | None = option(
         "spectral: clusters of equal size, give or take a row, however many each would have. null: yes; "
-        "--no-balanced: as they are.",
+        "--no-balanced: unchanged.",
         None,
     )
     reduce: Reduction = option("How dimensions are reduced before clustering.", "pca")
@@ -160,7 +160,7 @@ class MoeOptions(ClusteringConfig):
     gate_width: int = option("Width of the gate's hidden layer.", 256, gt=0, le=LARGEST_WIDTH)
     lora: WhisperLoraConfig = option("The low-rank adapter that is an expert.", WhisperLoraConfig())
     load_balancing: float = option("Weight of the load-balancing loss in joint training.", 0.01, ge=0)
-    balancing_bias: float = option("Load balancing without a loss: what a step changes biases by; 0: none.", 0.0, ge=0)
+    balancing_bias: float = option("Load balancing without a loss: change of the biases in a step; 0: none.", 0.0, ge=0)
     draw: bool = option("Draw a picture of the clusters.", True)
     plot_method: Literal["pca", "umap"] = option("How the picture gets its two dimensions.", "umap")
     gating_batch_size: int | None = option("Rows of a batch of the gate; null: 64.", None, gt=0)
@@ -186,7 +186,7 @@ class MoeOptions(ClusteringConfig):
         gt=0,
     )
     patience: int = option("Evaluations without improvement before training stops, in every stage.", 5, ge=0)
-    best_by: Literal["wer", "loss"] = option("What decides which checkpoint is the best, and when to stop.", "wer")
+    best_by: Literal["wer", "loss"] = option("Metric that chooses the best checkpoint and stops training.", "wer")
     eval_every_n_epochs: int = option("Evaluate every N epochs.", 1, gt=0)
     save_every_n_epochs: int = option("Save every N epochs, in addition to the best checkpoint.", 5, gt=0)
     base_config: dict[str, Any] = option("Sections of a run that override those of the base trained from scratch.", {})

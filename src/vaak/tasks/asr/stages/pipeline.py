@@ -170,7 +170,7 @@ MIXTURE = (
     Stage(
         "embeddings",
         embeddings,
-        "What the encoder makes of 5 % of the training data.",
+        "Encoder states of 5 % of the training data.",
         (*DATA, "embedding_percent", "embedding_samples", "pooling", "embedding_type", "fp16", "bf16"),
         after=("base",),
         outputs=(ROWS, MAPPING, ABOUT),
@@ -260,7 +260,7 @@ def _transcripts(name: str, after: tuple[str, ...], roles: dict[str, str], rando
     return Stage(
         name,
         transcripts,
-        f"What {SYSTEMS[OF_TRANSCRIPTS[name]]} recognises in the utterances of the comparison.",
+        f"Transcripts by {SYSTEMS[OF_TRANSCRIPTS[name]]} of the utterances of the comparison.",
         MEASURING,
         after=after,
         outputs=(TEXTS, OF_TEXTS),

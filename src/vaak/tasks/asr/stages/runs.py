@@ -60,7 +60,7 @@ def datasets_of(options: MoeOptions) -> list[Values]:
         return [{"name": root.name, "type": "splits", "corpus_dir": str(root), **elsewhere}]
     if options.mode == "full":
         raise UserError(
-            f"there are no data: give --dataset-root, a folder with Train and Dev ({DATASET_ROOT} isn't there), or "
+            f"no data: give --dataset-root, a folder with Train and Dev ({DATASET_ROOT} isn't there), or "
             "datasets in --config; mode quick needs none"
         )
     return [VOICES]
@@ -116,16 +116,16 @@ def model_of(work: StageWork) -> Values:
 
 
 def architecture_of(options: MoeOptions) -> Values:
-    """What of the section model isn't a Whisper's."""
+    """Options of the section model that a Whisper doesn't have."""
     return {} if options.architecture == "whisper" else {"architecture": options.architecture}
 
 
 def warn_fallbacks(options: MoeOptions) -> None:
     """Warn of what stands in for data and weights that aren't there."""
     if datasets_of(options) == [VOICES]:
-        log.warning("there are no data (--dataset-root): built-in voices say digits; their accents are the groups")
+        log.warning("no data (--dataset-root): built-in voices say digits; their accents are the groups")
     if options.whisper_model is None and wants_base(options):
-        log.warning("there is no Whisper on this machine: a tiny one is trained from scratch (--whisper-model)")
+        log.warning("no Whisper on this machine: a tiny one is trained from scratch (--whisper-model)")
 
 
 def data_of(options: MoeOptions, stage: str) -> Values:
