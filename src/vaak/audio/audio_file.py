@@ -16,7 +16,7 @@ import contextlib
 import logging
 import math
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from io import BytesIO
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Self
@@ -29,7 +29,7 @@ from vaak.audio.containers.counting import count_contents
 from vaak.audio.containers.ffmpeg import decoded
 from vaak.audio.embedded import Part
 from vaak.core.errors import DataError, UserError, optional_import
-from vaak.core.names import list_names
+from vaak.core.left_out import count_endings, report_files
 from vaak.core.storage.files import demand_file, replacing
 
 BLOCK = 2
@@ -430,31 +430,46 @@ def audio_files(paths: Iterable[Path]) -> tuple[list[Path], dict[Path, UserError
     found: dict[Path, Path] = {}
     without: dict[Path, UserError] = {}
     for path in paths:
-        below = sorted(path.rglob("*")) if path.is_dir() else []
-        inside = [one for one in below if not one.name.startswith(".") and one.is_file()]
-        _report_left_out(path, below)
-        files = [file for file in inside if is_audio(file)] if path.is_dir() else [path]
+        files = audio_in_folder(path) if path.is_dir() else [path]
         found |= {file.resolve(): file for file in files if file.resolve() not in found}
-        others = in_words(not_read(inside))
         if not files:
-            formats = " ".join(sorted(AUDIO))
-            without[path] = DataError(f"{path}: no audio in this folder ({formats}){others and '; there are '}{others}")
-        elif others:
-            log.warning("%s: skipped %s", path, others)
+            without[path] = _has_no_audio(path)
     return list(found.values()), without
 
 
-def _report_left_out(folder: Path, below: Sequence[Path]) -> None:
-    """Log what looks like recordings below a folder and isn't read, but for formats, which have their own line."""
-    left_out = {
-        "hidden": [one for one in below if one.name.startswith(".") and is_audio(one)],
-        "links to folders": [one for one in below if one.is_symlink() and one.is_dir()],
-        "not a file": [one for one in below if is_audio(one) and not one.is_file() and not one.is_dir()],
-    }
-    for why, paths in left_out.items():
-        if paths:
-            names = list_names(one.relative_to(folder) for one in paths)
-            log.warning("%s: left out %d (%s): %s", folder, len(paths), why, names)
+def audio_in_folder(folder: Path, also_read: Collection[str] = ()) -> list[Path]:
+    """The audio of a folder, and of those in it; what else is there is reported (``vaak.core.left_out``).
+
+    Files with the endings ``also_read`` aren't mentioned: somebody else reads or names them.
+    """
+    below = sorted(folder.rglob("*"))
+    visible = [one for one in below if not one.name.startswith(".") and one.is_file()]
+    files = [one for one in visible if is_audio(one)]
+    reasons = why_not(not_read(visible))
+    reasons = {one: why for one, why in reasons.items() if one.suffix.lower() not in also_read}
+    left_out = {one: why for one in below if (why := reasons.get(one) or _why_left_out(one))}
+    others = [one for one in visible if one.suffix.lower() not in (*AUDIO, *NOT_READ, *also_read)]
+    if files:  # without any, whoever asks for them raises an error
+        report_files(folder, len(files), {str(one.relative_to(folder)): why for one, why in left_out.items()}, others)
+    return files
+
+
+def _why_left_out(path: Path) -> str:
+    """Why what looks like a recording, or a folder with some, isn't read; empty where it is, or is something else."""
+    if path.is_symlink() and path.is_dir():
+        return "a link to a folder"
+    if not is_audio(path) or path.is_dir():
+        return ""
+    return "hidden" if path.name.startswith(".") else "" if path.is_file() else "not a file"
+
+
+def _has_no_audio(folder: Path) -> DataError:
+    visible = [one for one in folder.rglob("*") if not one.name.startswith(".") and one.is_file()]
+    unread = not_read(visible)
+    others = [f"{number:,} {ending}" for ending, number in count_endings(set(visible) - set(unread)).items()]
+    there = "; ".join(filter(None, (in_words(unread), ", ".join(others))))
+    formats = " ".join(sorted(AUDIO))
+    return DataError(f"{folder}: no audio in this folder ({formats}){there and '; there are '}{there}")
 
 
 HEARD, LONGEST_HEARD = 4, 15

@@ -28,7 +28,8 @@ from vaak.cli.arguments import (
 )
 from vaak.cli.tasks.align import segment
 from vaak.core.errors import UserError
-from vaak.core.names import nearest_name
+from vaak.core.left_out import count_endings, files_to_json, noting_files
+from vaak.core.names import list_names, nearest_name
 from vaak.core.storage.files import scratch_folder
 from vaak.report.tables import aligned
 
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from vaak.audio.config import DatasetConfig
     from vaak.audio.simulation.folder import Written
     from vaak.config.load import Loaded
+    from vaak.core.left_out import SplitContents
 
 
 class Split(StrEnum):
@@ -72,19 +74,22 @@ def simulate(
     loaded = load(files or [Path(vaak.audio.simulation.__path__[0]) / "built_in_voices.yml"], overrides)
     for warning in loaded.warnings:
         print(f"warning: {warning}", file=sys.stderr)
-    written, num_speakers = _simulated(loaded, _dataset(loaded, dataset), out, split.value, number)
+    with noting_files() as noted:
+        written, num_speakers, contents = _simulated(loaded, _dataset(loaded, dataset), out, split.value, number)
     if as_json:
         about = {"number": written.number, "new": written.new, "seconds": round(written.seconds, 3)}
-        print(json.dumps({"folder": str(out), **about, "speakers": num_speakers}, ensure_ascii=False))
+        read = {"data": {split.value: contents.to_json()}, "files": files_to_json(noted)}
+        print(json.dumps({"folder": str(out), **about, "speakers": num_speakers, **read}, ensure_ascii=False))
         return
+    print(contents.describe(split.value))
     minutes = f"{written.seconds / 60:.1f} minutes"
     print(f"{written.number} conversations, {minutes}, of {num_speakers} speakers in {out} ({written.new} new)")
 
 
 def _simulated(
     loaded: Loaded, dataset: DatasetConfig, out: Path, split: str, number: int | None
-) -> tuple[Written, int]:
-    """Return what was written, and the number of speakers in the split.
+) -> tuple[Written, int, SplitContents]:
+    """Return what was written, the number of speakers in the split, and what was read of it and left out.
 
     ``number`` conversations of speakers of the ``split``, or as many as ``dataset`` says, are written to ``out``;
     ``loaded`` is the configuration.
@@ -104,12 +109,14 @@ def _simulated(
         options = options.model_copy(update={split: number})
     demand_room(out)
     with scratch_folder("simulate") as folder:
-        store = write_cuts(folder, AudioCorpus(dataset, audio).cuts(split))
+        corpus = AudioCorpus(dataset, audio)
+        store = write_cuts(folder, corpus.cuts(split))
+        contents = corpus.statistics[split].contents("utterances")
         utterances = CutUtterances(store, audio, find_speech=dataset.find_speech)
         source = SimulatedConversations(utterances, options, split)
         with progress("conversations", len(source.durations), audio.progress_bar) as advance:
             seed = loaded.experiment.training.random_seed
-            return write_conversations(source, out, seed=seed, advance=advance), len(source.speakers)
+            return write_conversations(source, out, seed=seed, advance=advance), len(source.speakers), contents
 
 
 def _dataset(loaded: Loaded, name: str | None) -> DatasetConfig:
@@ -285,8 +292,15 @@ def get(name: Name, options: Options = None, corpus_dir: CorpusDir = "./data", a
 
     from vaak.audio.corpora.lhotse_manifests import get_corpus
 
-    found = get_corpus(name, Path(corpus_dir).expanduser() / name, _values(options))
-    print(json.dumps({"name": name, "folder": str(found)}) if as_json else f"{name} is in {found}")
+    with noting_files() as noted:
+        found = get_corpus(name, Path(corpus_dir).expanduser() / name, _values(options))
+    endings = count_endings(path for path in found.rglob("*") if path.is_file() and not path.name.startswith("."))
+    if not endings:
+        raise UserError(f"{name}: nothing was downloaded to {found}: give other options, or another recipe")
+    if as_json:
+        print(json.dumps({"name": name, "folder": str(found), "there": endings, "files": files_to_json(noted)}))
+        return
+    print(f"{name} is in {found}: {list_names(f'{number:,} {ending}' for ending, number in endings.items())}")
 
 
 @app.command()
@@ -382,13 +396,16 @@ def clean(
         temperature=temperature,
         shard_megabytes=shard_megabytes,
     )
-    report = clean_text([source_of(one, options) for one in sources], output, options)
+    with noting_files() as noted:
+        report = clean_text([source_of(one, options) for one in sources], output, options)
     if as_json:
-        print(json.dumps(to_json(report), ensure_ascii=False))
+        print(json.dumps(to_json(report) | {"files": files_to_json(noted)}, ensure_ascii=False))
         return
     for name, counts in report.documents.items():
         left = ", ".join(f"{number:,} {reason}" for reason, number in counts.items() if number and reason != "kept")
-        print(f"{name}: {counts['kept']:,} documents kept{f'; left out: {left}' if left else ''}")
+        number = report.num_files.get(name)
+        read = f"{number:,} files, " if number is not None and number > 1 else ""
+        print(f"{name}: {read}{counts['kept']:,} documents kept{f'; left out: {left}' if left else ''}")
         print(f"  {report.written[name]:,} characters written (each document {report.repeats[name]:g} times)")
     if report.evaluated:
         percent = 100 * report.hit / report.evaluated

@@ -71,7 +71,7 @@ def evaluate(
 
     Example: vaak eval runs/quickstart --split test --output evaluation
     """
-    from vaak.cli.output import create_folder, print_figures
+    from vaak.cli.output import create_folder, print_contents, print_figures
     from vaak.core.figures import percents
     from vaak.core.storage.files import write_json
     from vaak.runs.evaluate import evaluate_run
@@ -110,6 +110,7 @@ def evaluate(
     print_figures(report["metrics"])
     for name, protocol in report["protocol"].items():
         print(f"{name}: " + ", ".join(f"{key} {value}" for key, value in protocol.items() if key != "split"))
+    print_contents(report["data"])
     for line in report["below_baselines"]:
         print(line)
 
@@ -213,8 +214,10 @@ def baseline(
 
     Example: vaak baseline runs/quickstart --split test
     """
+    from vaak.cli.output import print_contents
     from vaak.config.load import load
     from vaak.core.figures import in_words
+    from vaak.core.left_out import files_to_json, noting_files
     from vaak.engine.evaluation import PREFIXES
     from vaak.runs.evaluate import below_baselines, evaluate_run, make_baselines
     from vaak.runs.folder.directory import holds_a_run
@@ -223,7 +226,8 @@ def baseline(
     files, overrides = files_and_overrides(arguments or [])
     layers = layers_of(run_of(file)) if file.is_dir() else [file]
     loaded = load([*layers, *files], overrides, trust_code=trust_code)
-    found = make_baselines(loaded, split)
+    with noting_files() as noted:
+        found, data = make_baselines(loaded, split)
     directory = loaded.experiment.run_dir
     columns, below = dict(found.figures), list[str]()
     if holds_a_run(directory) and (directory / "checkpoints" / "last").exists():
@@ -232,7 +236,8 @@ def baseline(
         columns[THIS_RUN] = {name.removeprefix(prefix): value for name, value in report["metrics"].items()}
         below = below_baselines(directory, report["metrics"])
     if as_json:
-        print(json.dumps({"split": split, "figure": found.figure, "figures": columns, "below": below}))
+        about = {"data": data, "files": files_to_json(noted)}
+        print(json.dumps({"split": split, "figure": found.figure, "figures": columns, "below": below, **about}))
         return
     # figures of the run that no baseline has are left out
     names = dict.fromkeys(name for method, figures in columns.items() if method != THIS_RUN for name in figures)
@@ -240,3 +245,4 @@ def baseline(
     for name in names:
         rows.append([name, *(in_words(name, one[name]) if name in one else "–" for one in columns.values())])
     print("\n".join([*aligned(rows, left=1), *below]))
+    print_contents(data)

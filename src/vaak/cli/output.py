@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 from vaak.core.errors import UserError
 from vaak.core.figures import chance_in_words, in_words
+from vaak.core.left_out import SplitContents
 from vaak.core.storage.files import write_text
 from vaak.core.storage.text_lines import split_lines
 from vaak.core.terminal import followed, time_of
@@ -112,6 +113,25 @@ def _print_next(outcome: Outcome, how: str) -> None:
     for command in outcome.commands:
         print(f"  {command}")
     print(f"\n{how} step {outcome.step}; the run is in {shlex.quote(str(outcome.directory))}")
+
+
+def print_contents(data: Mapping[str, Any], file: TextIO | None = None) -> None:
+    """A line for each split: how much was read, and what was left out (``vaak.core.left_out.SplitContents``)."""
+    for split, values in data.items():
+        print(SplitContents.from_json(values).describe(split), file=file)
+
+
+def print_failed(done: str, number: int, failed: Mapping[Path, UserError]) -> None:
+    """On standard error, why each recording that failed did, and how many were ``done``, unless it is only one."""
+    for reason in failed.values():
+        print(reason, file=sys.stderr)
+    if number + len(failed) > 1:
+        failures = f"; left out: {len(failed):,}" if failed else ""
+        print(f"{number:,} of {number + len(failed):,} recordings {done}{failures}", file=sys.stderr)
+
+
+def failed_to_json(failed: Mapping[Path, UserError]) -> list[dict[str, str]]:
+    return [{"file": str(path), "reason": str(error)} for path, error in failed.items()]
 
 
 def print_figures(figures: dict[str, Any]) -> None:

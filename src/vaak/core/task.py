@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from vaak.core.corpus import SplitCorpus
+    from vaak.core.left_out import SplitContents
 
 
 class Padding(NamedTuple):
@@ -375,6 +376,10 @@ class Task:
 
     def meters(self, split: str) -> Meters:
         missing(self, "meters(split)")
+
+    def split_contents(self, split: str) -> SplitContents | None:
+        """Return how much was read of a split and what was left out; None where that isn't known."""
+        return None
 
     def baselines(self, split: str) -> Baselines:
         """Return what methods without a network reach on a split, once data are prepared (``vaak baseline``)."""

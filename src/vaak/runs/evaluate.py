@@ -5,7 +5,7 @@ RUN/baselines.json      {split: {"data": fingerprint, "figure": â€¦, "higher": â
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -14,6 +14,7 @@ from typing import Any
 from vaak.config.load import Loaded
 from vaak.core.errors import UserError
 from vaak.core.figures import in_words
+from vaak.core.left_out import files_to_json, noting_files
 from vaak.core.storage.files import read_json, scratch_folder, write_json
 from vaak.core.task import Baselines, Meters
 from vaak.engine.distributed.launcher import pick_device
@@ -37,7 +38,8 @@ def evaluate_run(
 ) -> dict[str, Any]:
     """``metrics`` of the splits, in fp32 unless overridden, their ``protocol``, and the ``checkpoint`` evaluated.
 
-    ``below_baselines`` has a line for each split of which a known baseline is better (``vaak.runs.evaluate``).
+    ``data`` has what was read of each split and what was left out, ``files`` what wasn't read of files that were looked
+    through. ``below_baselines`` has a line for each split of which a known baseline is better (``vaak.runs.evaluate``).
 
     ``files`` and ``overrides`` may name other data: they are prepared with what the run learned from its own, in a
     temporary folder.
@@ -45,7 +47,7 @@ def evaluate_run(
     ``path`` is a run or a checkpoint; ``device``, ``weights`` and ``trust_code`` are those of ``open_run``. ``watched``
     makes meters of the run's meters of a split, which pass on what they are shown.
     """
-    with scratch_folder("eval") as temporary_folder, keeping_kernels():
+    with scratch_folder("eval") as temporary_folder, keeping_kernels(), noting_files() as noted:
         overrides = ["training.mixed_precision=no", *overrides]
         how: dict[str, Any] = {"weights": weights, "temporary_folder": temporary_folder, "splits": tuple(splits)}
         opened = open_run(path, files, overrides, device, **how, trust_code=trust_code)
@@ -66,17 +68,25 @@ def evaluate_run(
         conditions = {"precision": precision, "weights": opened.weights}
         protocol = {split: {**opened.task.meters(split).protocol, **conditions} for split in splits}
         below = below_baselines(opened.directory, metrics, lambda split: opened.task.dataset(split).fingerprint)
+        contents = contents_of_splits(opened.task, splits)
     report = {"checkpoint": str(opened.checkpoint), "metrics": metrics, "protocol": protocol}
-    return {**report, "below_baselines": below}
+    return {**report, "data": contents, "files": files_to_json(noted), "below_baselines": below}
+
+
+def contents_of_splits(task: Any, splits: Iterable[str]) -> dict[str, Any]:
+    """How much a task read of each split and what it left out, where that is known (``vaak.core.left_out``)."""
+    found = {split: task.split_contents(split) for split in splits}
+    return {split: one.to_json() for split, one in found.items() if one is not None}
 
 
 FILE = "baselines.json"
 
 
-def make_baselines(loaded: Loaded, split: str) -> Baselines:
+def make_baselines(loaded: Loaded, split: str) -> tuple[Baselines, dict[str, Any]]:
     """The baselines of a split, written to the run's directory; its data are prepared first where they aren't.
 
-    Raises UserError where the task has none.
+    Also returns what was read of the split and what was left out, as ``evaluate_run`` does. Raises UserError where the
+    task has none.
     """
     directory = loaded.experiment.run_dir
     if not holds_a_run(directory):
@@ -85,7 +95,7 @@ def make_baselines(loaded: Loaded, split: str) -> Baselines:
     found = task.baselines(split)
     about = {"data": task.dataset(split).fingerprint, **asdict(found)}
     write_json(directory / FILE, {**_read_baselines(directory), split: about})
-    return found
+    return found, contents_of_splits(task, [split])
 
 
 def below_baselines(

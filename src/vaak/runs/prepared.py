@@ -20,6 +20,7 @@ import vaak
 from vaak.config.changes import moved_together
 from vaak.core.artifact import Artifact, differences, sizes_of
 from vaak.core.errors import DataError, FormatError, UserError
+from vaak.core.left_out import CONTENTS, SplitContents
 from vaak.core.names import demand_known
 from vaak.core.secrets import mask
 from vaak.core.storage.files import fingerprint_of
@@ -69,6 +70,11 @@ class PreparedFolder:
             )
         self._check(lambda name: _split_of(name) == split)
         return self.folder / split
+
+    def contents(self, split: str) -> SplitContents | None:
+        """Return how much was read of a split, and what was left out; None where an earlier version prepared it."""
+        found = self.about["statistics"].get(split, {}).get(CONTENTS)
+        return None if found is None else SplitContents.from_json(found)
 
     def lacks(self, splits: Iterable[str]) -> bool:
         """Whether one of ``splits`` was left out, as from what a checkpoint has."""

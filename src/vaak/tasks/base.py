@@ -25,6 +25,7 @@ from vaak.config.experiment import Experiment
 from vaak.config.tasks import TaskSpec
 from vaak.core.batch import Batch, Term, read_together
 from vaak.core.errors import UserError
+from vaak.core.left_out import SplitContents
 from vaak.core.splits import SPLITS
 from vaak.core.task import Meters
 from vaak.nn.config import own_networks
@@ -82,6 +83,9 @@ class PreparedTask(Task[AnyExperiment], Generic[AnyExperiment, Folder]):
     def prepared(self) -> Folder:
         """The prepared data. Raises DataError if there is none."""
         return cast("Folder", self.PREPARED.open(prepared_folder(self.directory), *self.reading))
+
+    def split_contents(self, split: str) -> SplitContents | None:
+        return self.prepared.contents(split)
 
     def prepare_in(self, folder: Path, recipe: Recipe) -> None:
         """Have ``prepared`` be what a recipe makes in a folder, unless it is there already."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, Generic, Literal
 
@@ -23,7 +23,8 @@ from vaak.audio.cuts.reading import UNKNOWN_SPEAKER
 from vaak.audio.cuts.recordings import UNUSABLE
 from vaak.audio.cuts.store import CutStore, write_cuts
 from vaak.config.base import FOLDS_FILE
-from vaak.core.errors import DataError
+from vaak.core.errors import DataError, UserError
+from vaak.core.left_out import CONTENTS, SplitContents, join_contents
 from vaak.core.splits import SPLITS
 from vaak.core.task import DataFinding, Dataset
 from vaak.runs.prepared import PreparedFolder, Recipe, fingerprint_with_files
@@ -44,6 +45,8 @@ NOT_TUNED_ON = {"train": "the model has seen it", "test": "metrics on it would b
 """Splits on which options of use aren't chosen, and why."""
 VOICES = (DatasetConfig(type="voices"),)
 """The datasets of a task for which none is given."""
+
+UNUSABLE_CUTS = "recordings that can't be used"
 
 Datasets = tuple[DatasetConfig, ...]
 Cuts = Iterable[Any]
@@ -176,6 +179,14 @@ class SpeechTask(PreparedTask[AnyExperiment, AudioFolder], Generic[AnyExperiment
             yield from cut_findings(store, self.audio)
 
 
+def results_of_files(found: Iterable[tuple[Path, Any]]) -> Iterator[Any]:
+    """The result of each file (``predict_files`` of a task). Raises the UserError of one that can't be read."""
+    for _, one in found:
+        if isinstance(one, UserError):
+            raise one
+        yield one
+
+
 def corpora_of(datasets: Datasets, audio: AudioConfig) -> list[AudioCorpus]:
     return [AudioCorpus(dataset, audio) for dataset in datasets]
 
@@ -234,19 +245,31 @@ def report_shared_speakers(corpora: Iterable[AudioCorpus]) -> None:
                 log.log(level, "%s: %s are in train, too, such as %s", corpus.dataset.name, numbers, example)
 
 
+def contents_of_corpora(corpora: Iterable[AudioCorpus], split: str) -> list[SplitContents]:
+    """Return what each corpus leaves out of a split that has been read; what is used of it counts elsewhere."""
+    return [replace(corpus.statistics[split].contents(), number=0) for corpus in corpora if split in corpus.statistics]
+
+
 def _write(corpora: list[AudioCorpus], split: str, folder: Path, choice: Choice) -> dict[str, Any]:
     """Write the cuts of a split, and return its statistics. Raises DataError if it has none."""
     recordings, seconds, speakers = 0, 0.0, set[str]()
     read: list[AudioStatistics] = []
+    contents = [SplitContents("recordings", 0)]
     for number, corpus in enumerate(corpora):
         if split in corpus.splits:
             store = write_cuts(folder / str(number), choice(corpus.cuts(split)))
             recordings, seconds = recordings + len(store), seconds + float(store.durations.sum())
             speakers |= set(store.speakers)
             read.append(corpus.statistics[split])
-            for reason, times in read[-1].dropped.items():
-                log.warning("%s: %s: %s skipped: %s", split, corpus.dataset.name, f"{times:,}", reason)
+            own = replace(read[-1].contents(), number=len(store))
+            if unusable := read[-1].cuts - len(store):
+                own.left_out[UNUSABLE_CUTS] = unusable
+            contents.append(own)
+            for line in own.lines(f"{split}: {corpus.dataset.name}"):
+                log.warning("%s", line)
             for remark, times in read[-1].remarks.items():
+                if remark in own.left_out:
+                    continue
                 log.info("%s: %s: %s %s", split, corpus.dataset.name, f"{times:,}", remark)
     if not recordings:
         raise DataError(f"datasets: {split} is empty: no dataset has a usable recording")
@@ -255,4 +278,5 @@ def _write(corpora: list[AudioCorpus], split: str, folder: Path, choice: Choice)
     )
     most = max(statistics.most_speakers for statistics in read)
     totals = {"recordings": recordings, "seconds": seconds, "speakers": len(speakers), "most_speakers": most}
-    return totals | {"datasets": [statistics.to_json() for statistics in read]}
+    datasets = [statistics.to_json() for statistics in read]
+    return totals | {"datasets": datasets, CONTENTS: join_contents(contents).to_json()}

@@ -32,10 +32,11 @@ from vaak.audio.config import AudioConfig, DatasetConfig
 from vaak.audio.corpora.entries import CorpusReader
 from vaak.audio.corpora.folders import UNLABELLED, AlignmentFolder, LJSpeechReader, ljspeech_dataset
 from vaak.audio.cuts.reading import get_label, list_labels, segments_of
-from vaak.audio.cuts.recordings import ReadRecording
+from vaak.audio.cuts.recordings import BAD_LABELS, ReadRecording
 from vaak.audio.segments import Segment
 from vaak.core.corpus import SplitCorpus
 from vaak.core.errors import DataError
+from vaak.core.left_out import FirstNames, SplitContents
 from vaak.core.splits import digest_of
 from vaak.core.terminal import followed
 
@@ -64,9 +65,22 @@ class AudioStatistics:
     speakers: set[str] = field(default_factory=set)
     dropped: Counter[str] = field(default_factory=Counter)
     remarks: Counter[str] = field(default_factory=Counter)
+    first_names: FirstNames = field(default_factory=FirstNames)
+    """Of recordings that were dropped."""
 
     def __len__(self) -> int:
         return self.cuts
+
+    def drop(self, name: str, reasons: Iterable[str]) -> None:
+        """Count and name a recording that is left out."""
+        for reason in reasons:
+            self.dropped[reason] += 1
+            self.first_names.add(reason, name)
+
+    def contents(self, unit: str = "recordings") -> SplitContents:
+        """How many recordings there are, and which are left out; labels that are left out are counted, too."""
+        labels = {BAD_LABELS: number} if (number := self.remarks[BAD_LABELS]) else {}
+        return SplitContents(unit, self.cuts, {**self.dropped, **labels}, dict(self.first_names))
 
     def add(self, cut: Cut) -> None:
         segments = segments_of(cut)
@@ -166,7 +180,7 @@ class AudioCorpus(SplitCorpus[ReadRecording, "Cut", AudioStatistics]):
     def split_of(self, entry: ReadRecording, split: str, counts: AudioStatistics) -> str | None:
         own = self.division.of(*self._deciding_names(entry))
         if own is None and split == "train":
-            counts.dropped[SEVERAL_SPLITS] += 1
+            counts.drop(entry.name, (SEVERAL_SPLITS,))
         return own
 
     def deciding(self) -> Iterator[str]:
@@ -198,7 +212,7 @@ class AudioCorpus(SplitCorpus[ReadRecording, "Cut", AudioStatistics]):
                 if problem is not None and (self.requires_text or not remarks):
                     self.on_bad(problem, name)
                 else:
-                    counts.dropped.update(remarks)
+                    counts.drop(name, remarks)
                 continue
             counts.remarks.update(remarks)
             try:
@@ -212,7 +226,7 @@ class AudioCorpus(SplitCorpus[ReadRecording, "Cut", AudioStatistics]):
                 counts.remarks.update(left_out or ())
                 if self.alignments is not None and left_out is None:
                     if self.dataset.type == "folder" and not cut.supervisions:
-                        counts.dropped[UNLABELLED] += 1
+                        counts.drop(name, (UNLABELLED,))
                         continue
                     counts.remarks[UNALIGNED] += 1
             except DataError as error:

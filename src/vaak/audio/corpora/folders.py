@@ -26,7 +26,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vaak.audio.audio_file import AUDIO, in_words, is_audio, not_read, read_header, why_not
+from vaak.audio.audio_file import AUDIO, NOT_READ, audio_in_folder, in_words, is_audio, not_read, read_header, why_not
 from vaak.audio.config import AudioConfig, DatasetConfig
 from vaak.audio.corpora.entries import CorpusReader, entries_of, named_file, place_of
 from vaak.audio.cuts.reading import NO_TIMES
@@ -171,6 +171,8 @@ def _found(entries: Iterable[Path]) -> Found:
         files = [path for path in files if not path.name.startswith(".")]
         found.audio += (audio := [path for path in files if is_audio(path)])
         found.not_read += not_read(files)
+        if entry.is_dir():
+            audio_in_folder(entry, also_read=(*READERS, *NOT_READ))  # which names what else is there
         found.annotations += [path for path in files if path.suffix.lower() in READERS]
         if not entry.is_dir():
             parents.update(dict.fromkeys(path.parent for path in audio))

@@ -33,6 +33,7 @@ from pathlib import Path
 from typing import Any
 
 from vaak.core.errors import DataError, UserError, optional_import
+from vaak.core.left_out import report_files
 from vaak.core.names import demand_known, nearest_name
 from vaak.core.storage.files import read_json, sync_file, write_json
 from vaak.core.terminal import progress
@@ -238,7 +239,7 @@ def fetch(
     except urllib.error.HTTPError as error:
         error.close()
         if error.code == 404 and missing_ok:
-            log.warning("%s: not found; skipped", url)
+            report_files(url.rpartition("/")[0], 0, {path.name: "not found on the server"})
             return
         raise UserError(f"{url}: the server refuses: {error.code} {error.reason}") from error
     except (OSError, http.client.HTTPException) as error:

@@ -19,6 +19,7 @@ from vaak.audio.embedded import PART, Part
 from vaak.audio.formats.annotation_lines import Word
 from vaak.audio.segments import Alignment, Interval, Region, Segment
 from vaak.core.errors import DataError
+from vaak.core.left_out import MOST_KEPT, SplitContents
 
 if TYPE_CHECKING:
     from lhotse.cut import Cut
@@ -296,6 +297,11 @@ class LeftOut:
         log.warning("skipped: %s", error)
         self.add(name, UNUSABLE, str(error))
         self.messages.append(str(error))
+
+    def contents(self, number: int) -> SplitContents:
+        """What is left out of a split that has a ``number`` of utterances."""
+        names = {kind: [one["name"] for one in own if one["name"]][:MOST_KEPT] for kind, own in self.listed.items()}
+        return SplitContents("utterances", number, dict(self.counts), names)
 
     def without_text(self, one: Any, recording: Any) -> None:
         """Count an utterance of a recording that has no text; an empty text can't be used.

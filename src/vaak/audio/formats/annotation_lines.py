@@ -30,6 +30,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from vaak.audio.segments import PlacedRegion, PlacedSegment, Region, Segment
 from vaak.core.errors import DataError
+from vaak.core.left_out import report_files
 from vaak.core.matching import quote_names
 from vaak.core.storage.files import demand_file, write_text
 
@@ -177,7 +178,8 @@ def read_folder(path: str | Path, readers: Mapping[str, Reader[Annotations]]) ->
                 raise DataError(f"{file}: recording {twice} is also in {origin[twice]}; keep one of them")
             found |= own
             origin |= dict.fromkeys(own, file)
-    _report_left_out(folder, len(files) - len(left_out), left_out)
+    names = {str(file.relative_to(folder)): why for file, why in left_out.items()}
+    report_files(folder, len(files) - len(left_out), names)
     if not any(file.suffix.lower() in readers for file in files if not file.name.startswith(".")):
         there = f": there are {quote_names([one.name for one in files])}" if files else ""
         raise DataError(f"{folder}: no {' or '.join(f'*{ending}' for ending in readers)} file in this folder{there}")
@@ -201,17 +203,6 @@ def _demand_no_other_copy(files: Collection[Path], readers: Mapping[str, Any]) -
         stem = file.name.partition(".")[0].lower()
         if stem and file.suffix.lower() not in readers and set(endings) & readers.keys() and stem not in read:
             raise DataError(f"{file}: it ends with {file.suffix}, so it isn't read: rename it, or move it elsewhere")
-
-
-def _report_left_out(folder: Path, num_read: int, left_out: Mapping[Path, str]) -> None:
-    """Log what isn't read of a folder: a line for each reason."""
-    reasons: dict[str, list[str]] = {}
-    for file, why in left_out.items():
-        reasons.setdefault(why, []).append(str(file.relative_to(folder)))
-    for why, names in reasons.items():
-        files = "1 file" if len(names) == 1 else f"{len(names)} files"
-        read = "1 file is read" if num_read == 1 else f"{num_read} files are read"
-        log.warning("%s: %s; %s left out (%s): %s", folder, read, files, why, ", ".join(names))
 
 
 NO_FIELD = re.compile(r"[\s\x00-\x1f\x7f]+")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import logging
 import os
-import sys
 from collections.abc import Iterator, Sequence
 from enum import StrEnum
 from pathlib import Path
@@ -14,8 +13,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from vaak.cli.arguments import BatchSize, ModelInUse, on_a_run, texts_of
-from vaak.cli.output import create_folder
+from vaak.cli.output import create_folder, failed_to_json, print_failed
 from vaak.core.errors import UserError
+from vaak.core.left_out import files_to_json, noting_files
 from vaak.core.matching import pair_names, quote_names
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ def align(
     format = Format.json if chosen.as_json else format
     if output is None and format is Format.textgrid:
         raise UserError("--format textgrid: give --output, a folder for the files")
-    files, failed = _read_texts(audio, text)
+    files, failed, _ = _read_texts(audio, text)
     if output is None and format is Format.srt and len(files) > 1:
         raise UserError("--format srt: subtitles are of one recording; give --output, a folder with a file for each")
     create_folder(output)
@@ -78,8 +78,7 @@ def align(
             failed[path] = found
         else:
             _write(path, names[path], found, format, output)
-    for reason in failed.values():
-        print(reason, file=sys.stderr)
+    print_failed("aligned", len(names) - len(failed), failed)
     if failed:
         raise typer.Exit(2)
 
@@ -106,7 +105,8 @@ def segment(
 
     if output.suffix != ".jsonl":
         raise UserError(f"--output: {output} is to be a file of JSON lines, NAME.jsonl")
-    files, failed = _read_texts(audio, text)
+    with noting_files() as noted:
+        files, failed, unread = _read_texts(audio, text)
     create_folder(output.parent)
     entries, left_out, names = list[dict[str, Any]](), 0, name_recordings([*files, *failed])
     for path, found in _align_files(chosen, files, within=True, batch_size=batch_size):
@@ -118,14 +118,15 @@ def segment(
         kept = [part for part in parts_said if part.confidence >= min_confidence]
         left_out += sum(max(1, len(own)) for own in parts) - len(kept)
         entries += [_entry(path, output.parent, f"{names[path]}-{number:05}", part) for number, part in enumerate(kept)]
-    for reason in failed.values():
-        print(reason, file=sys.stderr)
+    print_failed("segmented", len(names) - len(failed), failed)
     if not entries:
         raise UserError(f"no utterance has a confidence of {min_confidence:g} (--min-confidence); nothing is written")
     write_text(output, "".join(json.dumps(one, ensure_ascii=False) + "\n" for one in entries))
     seconds = sum(one["duration"] for one in entries)
     if chosen.as_json:
-        print(json.dumps({"file": str(output), "utterances": len(entries), "seconds": seconds, "left_out": left_out}))
+        about = {"file": str(output), "utterances": len(entries), "seconds": seconds, "left_out": left_out}
+        read = {"recordings": len(names) - len(failed), "failed": failed_to_json(failed), "texts_left_out": unread}
+        print(json.dumps({**about, **read, "files": files_to_json(noted)}, ensure_ascii=False))
     else:
         why = f"below --min-confidence {min_confidence:g}, or words longer than --max-duration {max_duration:g}"
         low = f"; {left_out:,} left out: {why}" if left_out else ""
@@ -134,8 +135,8 @@ def segment(
         raise typer.Exit(2)
 
 
-def _read_texts(audio: Path, text: Path) -> tuple[dict[Path, list[str]], dict[Path, UserError]]:
-    """The lines of each recording's text; and recordings without one, with the reason. Texts of none are named."""
+def _read_texts(audio: Path, text: Path) -> tuple[dict[Path, list[str]], dict[Path, UserError], list[str]]:
+    """The lines of each recording's text; recordings without one, with the reason; and texts of no recording."""
     from vaak.audio.audio_file import audio_files
 
     files, failed = audio_files([audio])
@@ -143,7 +144,7 @@ def _read_texts(audio: Path, text: Path) -> tuple[dict[Path, list[str]], dict[Pa
         raise UserError(f"{audio} has {len(files)} recordings: give a folder of texts, one NAME.txt for each")
     if not text.exists():
         raise UserError(f"{text}: no such file")
-    texts = _find_texts(audio, files, text) if text.is_dir() else dict.fromkeys(files, text)
+    texts, unread = _find_texts(audio, files, text) if text.is_dir() else (dict.fromkeys(files, text), [])
     found = dict[Path, list[str]]()
     for path in files:
         if path not in texts:
@@ -154,11 +155,14 @@ def _read_texts(audio: Path, text: Path) -> tuple[dict[Path, list[str]], dict[Pa
             found[path] = lines
         else:
             failed[path] = UserError(f"{texts[path]}: this text is empty")
-    return found, failed
+    return found, failed, unread
 
 
-def _find_texts(audio: Path, files: Sequence[Path], folder: Path) -> dict[Path, Path]:
-    """The file in the folder (or its folders) with each recording's text, by name; logs those that nobody says."""
+def _find_texts(audio: Path, files: Sequence[Path], folder: Path) -> tuple[dict[Path, Path], list[str]]:
+    """The file in the folder (or its folders) with each recording's text, by name; and the names of the others.
+
+    Logs which texts nobody says.
+    """
     root = audio if audio.is_dir() else audio.parent
     recordings = {path.relative_to(root).as_posix(): path for path in files}
     there = [one for one in folder.rglob("*") if one.suffix.lower() == ".txt" and one.is_file()]
@@ -166,7 +170,7 @@ def _find_texts(audio: Path, files: Sequence[Path], folder: Path) -> dict[Path, 
     pairs = pair_names(recordings, texts)
     if spare := texts.keys() - pairs.keys():
         log.warning("%s: %d of %d texts are of no recording: %s", folder, len(spare), len(texts), quote_names(spare))
-    return {recordings[name]: texts[other] for other, name in pairs.items()}
+    return {recordings[name]: texts[other] for other, name in pairs.items()}, sorted(spare)
 
 
 def _align_files(

@@ -22,9 +22,10 @@ from vaak.cli.arguments import (
     overrides_of,
     with_options_of,
 )
-from vaak.cli.output import create_folder
+from vaak.cli.output import create_folder, failed_to_json, print_contents
 from vaak.core.errors import UserError
 from vaak.core.figures import percent
+from vaak.core.left_out import ReadFiles, files_to_json, noting_files
 from vaak.core.matching import pair_names, quote_names, rename_like
 from vaak.core.storage.files import scratch_folder
 from vaak.core.terminal import followed
@@ -92,7 +93,7 @@ def diarize(
         scores = _scores(found.values(), known, opened)
     except UserError as error:  # of the reference: what was found is said all the same
         mistake = error
-    _say(found, failed, scores, opened, as_json=chosen.as_json)
+    _say(found, failed, scores, opened, work.looked_through, as_json=chosen.as_json)
     if mistake is not None:
         raise mistake
     if failed:
@@ -125,6 +126,8 @@ class DiarizationJob:
     known: References
     output: Path | None
     picture: Path | None
+    looked_through: dict[str, ReadFiles]
+    """What was read of folders, and what was left out."""
 
     @classmethod
     def of(cls, audio: list[Path], known: References, output: Path | None, picture: Path | None) -> DiarizationJob:
@@ -132,7 +135,8 @@ class DiarizationJob:
         from vaak.audio.audio_file import audio_files
         from vaak.audio.formats.annotation_lines import name_recordings
 
-        files, without = audio_files(audio)
+        with noting_files() as noted:
+            files, without = audio_files(audio)
         names = name_recordings(files, known.references or ())
         if known.references is not None and files and not pair_names(known.references, names.values()):
             there, here = min(known.references, default="nothing"), min(names.values())
@@ -141,7 +145,7 @@ class DiarizationJob:
             )
         if picture is not None and picture.suffix == ".png" and len(names) > 1:
             raise UserError(f"--picture {picture} is for one recording, but there are {len(names)}: give a folder")
-        return cls(names, without, known, output, picture)
+        return cls(names, without, known, output, picture, noted)
 
     @property
     def output_is_file(self) -> bool:
@@ -237,13 +241,14 @@ def _say(
     failed: Mapping[Path, UserError],
     scores: Scores | None,
     opened: OpenedRun,
+    noted: Mapping[str, ReadFiles],
     *,
     as_json: bool,
 ) -> None:
     """Print the summary of all files.
 
     ``found`` has the results by file and ``failed`` the reasons by file; ``scores`` are None without a reference.
-    ``opened`` is the run, and ``as_json`` prints one line of JSON.
+    ``opened`` is the run, ``noted`` is what was left out of folders, and ``as_json`` prints one line of JSON.
     """
     from vaak.cli.score import print_scores, values_of
 
@@ -257,7 +262,8 @@ def _say(
         "checkpoint": str(opened.checkpoint),
         "inference": opened.task.data.inference.model_dump(mode="json"),
         "recordings": [_values(path, one) for path, one in found.items()],
-        "failed": [{"file": str(path), "reason": str(error)} for path, error in failed.items()],
+        "failed": failed_to_json(failed),
+        "files": files_to_json(noted),
         "total": {"recordings": len(found), "failed": len(failed), **_times(list(found.values()))},
     }
     print(json.dumps(said | ({} if scores is None else {"scores": values_of(scores)}), ensure_ascii=False))
@@ -310,18 +316,21 @@ def tune(
 
     Example: vaak tune runs/diarizer
     """
+    from vaak.runs.evaluate import contents_of_splits
     from vaak.runs.open_run import write_tuned
 
     files, overrides = files_and_overrides(arguments or [])
-    with scratch_folder("tune") as temporary_folder:
+    with scratch_folder("tune") as temporary_folder, noting_files() as noted:
         data: dict[str, Any] = {"temporary_folder": temporary_folder, "splits": (split,)}
         opened = chosen.open(overrides, files=[Path(file) for file in files], **data)
         if not hasattr(opened.task, "tune"):
             required = "vaak tune requires a run of diarization, or of asr with model.architecture: ctc"
             raise UserError(f"{chosen.run} is a run of task {opened.experiment.task}; {required}")
         tuned = opened.task.tune(opened.model, split)
+        data_read = contents_of_splits(opened.task, [split])
+    about_data = {"data": data_read, "files": files_to_json(noted)}
     if opened.experiment.task == "asr":
-        _tell_weights(chosen, opened, split, tuned)
+        _tell_weights(chosen, opened, split, tuned, about_data)
         return
     found: Tuning = tuned
     inference = found.inference.model_dump(mode="json")
@@ -339,7 +348,8 @@ def tune(
             "checkpoint": str(opened.checkpoint),
         }
         errors = {name: _error_values(getattr(found, name)) for name in ("before", "after")}
-        print(json.dumps({**about, **errors, "inference": inference, "protocol": opened.task.meters(split).protocol}))
+        protocol = opened.task.meters(split).protocol
+        print(json.dumps({**about, **errors, "inference": inference, "protocol": protocol, **about_data}))
         return
     print(f"{split}: recordings {found.recordings}")
     for name in ("before", "after"):
@@ -347,11 +357,12 @@ def tune(
     for name, value in inference.items():
         if value != before[name]:
             print(f"{name:<17} {before[name]} → {value}")
+    print_contents(data_read)
     print(f"in {path}: vaak eval and vaak diarize use these from now on; report metrics on test, not on this split")
 
 
-def _tell_weights(chosen: ChosenRun, opened: OpenedRun, split: str, found: Weighed) -> None:
-    """Write the weights of a language model to the run's tuned.yml, and print them."""
+def _tell_weights(chosen: ChosenRun, opened: OpenedRun, split: str, found: Weighed, about_data: dict[str, Any]) -> None:
+    """Write the weights of a language model to the run's tuned.yml, and print them, with what was read and left out."""
     from vaak.runs.open_run import write_tuned
 
     decoding = found.decoding.model_dump(mode="json")
@@ -363,11 +374,12 @@ def _tell_weights(chosen: ChosenRun, opened: OpenedRun, split: str, found: Weigh
     if chosen.as_json:
         rates = {"utterances": found.utterances, "before": {"wer": found.before}, "after": {"wer": found.after}}
         about = {"split": split, "file": str(path), "checkpoint": str(opened.checkpoint), **rates}
-        print(json.dumps({**about, "decoding": decoding}))
+        print(json.dumps({**about, "decoding": decoding, **about_data}))
         return
     print(f"{split}: utterances {found.utterances}")
     print(f"before  WER {100 * found.before:.2f} %")
     print(f"after   WER {100 * found.after:.2f} %: alpha {found.decoding.alpha:g}, beta {found.decoding.beta:g}")
+    print_contents(about_data["data"])
     print(f"in {path}: vaak eval and vaak transcribe use these from now on; report metrics on test, not on this split")
 
 

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, is_dataclass
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from vaak.cli.arguments import BatchSize, ModelInUse, Output, on_a_run
-from vaak.cli.output import print_or_write
+from vaak.cli.output import print_failed, print_or_write
+from vaak.core.errors import UserError
 
 
 @on_a_run
@@ -18,23 +21,48 @@ def predict(
     chosen: ModelInUse,
     inputs: Annotated[
         list[str] | None,
-        typer.Argument(help="Inputs of the task: texts or files; default: lines of stdin."),
+        typer.Argument(help="Inputs of the task: texts, or files and folders of audio; default: lines of stdin."),
     ] = None,
     output: Output = None,
     batch_size: BatchSize = None,
 ) -> None:
     """Print one line per input: the prediction as text or, with --json, as JSON.
 
-    The commands of the tasks (generate, translate, diarize, transcribe, speak) have more options; speak writes audio.
+    Tasks that read audio take files and folders, which are searched for it. Recordings are called as vaak transcribe
+    and vaak diarize call them; those that can't be read are reported at the end, and the exit code is 2. The commands
+    of the tasks (generate, translate, diarize, transcribe, speak) have more options; speak writes audio.
 
     Example: vaak predict runs/en_hi "The boy is good."
     """
     opened = chosen.open()
     given = {} if batch_size is None else {"batch_size": batch_size}  # a task of a user's own may not have it
-    results = opened.task.predict(opened.model, inputs or (line.rstrip("\n") for line in sys.stdin), **given)
+    named = inputs or (line.rstrip("\n") for line in sys.stdin)
+    failed, number = dict[Path, UserError](), len(inputs) if inputs else None
+    results: Iterator[Any]
+    if hasattr(opened.task, "predict_files"):
+        from vaak.audio.audio_file import audio_files
+
+        files, failed = audio_files(map(Path, named))
+        number = len(files)
+        results = _without_failed(opened.task.predict_files(opened.model, files, **given), failed)
+    else:
+        results = opened.task.predict(opened.model, named, **given)
     lines = (json.dumps(_plain(result), ensure_ascii=False) if chosen.as_json else str(result) for result in results)
     with opened.precision.autocast():
-        print_or_write(lines, output, len(inputs) if inputs else None)
+        print_or_write(lines, output, number)
+    if hasattr(opened.task, "predict_files"):
+        print_failed("predicted", len(set(files) - failed.keys()), failed)
+    if failed:
+        raise typer.Exit(2)
+
+
+def _without_failed(found: Iterable[tuple[Path, Any]], failed: dict[Path, UserError]) -> Iterator[Any]:
+    """The results of files; why others can't be read goes to ``failed``."""
+    for path, one in found:
+        if isinstance(one, UserError):
+            failed[path] = one
+        else:
+            yield one
 
 
 def _plain(result: Any) -> Any:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from enum import StrEnum
@@ -13,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from vaak.cli.arguments import AudioFiles, BatchSize, ModelInUse, on_a_run, overrides_of, with_options_of
-from vaak.cli.output import create_folder
+from vaak.cli.output import create_folder, print_failed
 from vaak.core.errors import UserError
 from vaak.core.storage.text_lines import split_lines
 from vaak.tasks.asr.config import AsrDecodingConfig
@@ -94,8 +93,7 @@ def transcribe(
                 failed[path] = found
                 continue
             _write(replace(found, name=names[path]), path, output, format, is_alone=len(files) == 1)
-    for reason in failed.values():
-        print(reason, file=sys.stderr)
+    print_failed("transcribed", len(names) - sum(path in names for path in failed), failed)
     if failed:
         raise typer.Exit(2)
 

@@ -22,6 +22,7 @@ from vaak.audio.corpora.corpus import AudioCorpus
 from vaak.audio.cuts.recordings import UNUSABLE, LeftOut
 from vaak.audio.cuts.store import CutStore
 from vaak.core.errors import DataError
+from vaak.core.left_out import CONTENTS, SplitContents, join_contents
 from vaak.core.splits import SPLITS
 from vaak.runs.prepared import Recipe, fingerprint_with_files
 from vaak.tasks.asr.config import SCRATCH, AsrDataConfig, AsrExperiment, AsrModelConfig
@@ -38,7 +39,14 @@ from vaak.tasks.asr.utterances import (
 )
 from vaak.tasks.asr.whisper import KEY, PURPOSE, Vocabulary, base_of
 from vaak.tasks.pretrained import fetch_model, transformers_of
-from vaak.tasks.speech_task import PLACES, Datasets, PreparedAudio, corpora_of, report_shared_speakers
+from vaak.tasks.speech_task import (
+    PLACES,
+    Datasets,
+    PreparedAudio,
+    contents_of_corpora,
+    corpora_of,
+    report_shared_speakers,
+)
 from vaak.text.coverage import measure
 from vaak.text.tokenizer import Tokenizer
 from vaak.text.tokenizer_training import TokenizerFactory
@@ -201,7 +209,11 @@ def _make(
     written = {split: measure(vocabulary, writing.texts()) for split, writing in writings.items()}
     for split, writing in writings.items():
         statistics[split] = writing.finish(vocabulary, tokens, label)
-        _report(split, statistics[split], corpora)
+        contents = join_contents(
+            [writing.left_out.contents(statistics[split]["utterances"]), *contents_of_corpora(corpora, split)]
+        )
+        statistics[split][CONTENTS] = contents.to_json()
+        _report(split, statistics[split], contents)
         limit = data.max_unknown if own is None else None  # what a trained model can't write is counted as errors
         statistics[split]["unwritable"] = written[split].report(split, limit, ADVICE)
     report_shared_speakers(corpora)
@@ -225,14 +237,10 @@ def _cuts(corpora: list[AudioCorpus], split: str, left_out: LeftOut) -> Iterator
             yield from corpus.cuts(split)
 
 
-def _report(split: str, about: dict[str, Any], corpora: list[AudioCorpus]) -> None:
+def _report(split: str, about: dict[str, Any], contents: SplitContents) -> None:
     """Log what a split has and lacks. Raises DataError where it has nothing."""
-    dropped = dict(about["left_out"])
-    for corpus in corpora:
-        if split in corpus.statistics:
-            dropped |= corpus.statistics[split].dropped
-    for reason, times in dropped.items():
-        log.warning("%s: %s skipped: %s", split, f"{times:,}", reason)
+    for line in contents.lines(split):
+        log.warning("%s", line)
     if not about["utterances"]:
         raise _is_empty(split, about["unusable"])
     hours, groups = about["seconds"] / 3600, about["groups"]

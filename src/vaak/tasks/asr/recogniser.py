@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -10,6 +11,7 @@ import numpy as np
 from torch import Tensor, nn
 
 from vaak.audio.augmentation.pipeline import longest_factor
+from vaak.audio.formats.annotation_lines import name_recordings
 from vaak.core.batch import Batch, FirstPass, Term
 from vaak.core.errors import UserError
 from vaak.engine.checkpoint.files import resolve_checkpoint
@@ -25,7 +27,7 @@ from vaak.tasks.asr.transcripts import Transcript
 from vaak.tasks.asr.utterances import TOLERANCE
 from vaak.tasks.asr.whisper import base_of, run_of
 from vaak.tasks.base import refuse_other_options
-from vaak.tasks.speech_task import SpeechTask
+from vaak.tasks.speech_task import SpeechTask, results_of_files
 from vaak.text.scoring.normalisers import Normaliser, normaliser
 
 SHOWN = 5
@@ -185,11 +187,16 @@ class Recogniser(SpeechTask[AsrExperiment, PreparedUtterances, AsrDataset]):
     def predict(
         self, model: nn.Module, inputs: Iterable[Path | str], batch_size: int | None = None
     ) -> Iterator[Transcript]:
-        """The transcript of each audio file."""
-        for found in self.transcriber(model).transcribe_files(map(Path, inputs), batch_size):
-            if isinstance(found, UserError):
-                raise found
-            yield found
+        """The transcript of each audio file. Raises UserError for one that can't be read."""
+        return results_of_files(self.predict_files(model, [*map(Path, inputs)], batch_size))
+
+    def predict_files(
+        self, model: nn.Module, paths: Sequence[Path], batch_size: int | None = None
+    ) -> Iterator[tuple[Path, Transcript | UserError]]:
+        """The transcript of each audio file, or why it can't be read."""
+        names = name_recordings(paths)
+        for path, found in zip(paths, self.transcriber(model).transcribe_files(paths, batch_size), strict=True):
+            yield path, found if isinstance(found, UserError) else replace(found, name=names[path])
 
     def samples(self, model: nn.Module) -> list[str]:
         """Return the model's transcripts of the first validation utterances, with the true ones."""

@@ -34,6 +34,7 @@ from vaak.config.base import FOLDS_FILE
 from vaak.core.batch import Batch
 from vaak.core.class_names import ClassNames, number_names
 from vaak.core.errors import DataError, UserError
+from vaak.core.left_out import CONTENTS, SplitContents
 from vaak.core.storage.files import fingerprint_of, read_json, write_json
 from vaak.core.task import Dataset, Padding
 from vaak.nn.cross_entropy import IGNORED
@@ -169,6 +170,8 @@ def _make(sources: LabelSources, splits: tuple[str, ...] | None, folder: Path) -
     if OUT_OF_SCOPE in wanted:
         stores[OUT_OF_SCOPE] = TextStore.write(folder / OUT_OF_SCOPE, corpus.out_of_scope())
         statistics[OUT_OF_SCOPE] = {"texts": len(stores[OUT_OF_SCOPE])}
+    for about in statistics.values():
+        about[CONTENTS] = SplitContents("texts", about["texts"], about.get("dropped", {})).to_json()
     tokenizer = _tokenizer(sources, stores, folder)
     if sources.vectors is not None:
         np.save(folder / "vectors.npy", vectors_of(Path(sources.vectors), tokenizer))

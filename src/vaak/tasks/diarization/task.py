@@ -30,6 +30,7 @@ from vaak.audio.cuts.sources import CutSource
 from vaak.audio.cuts.store import write_cuts
 from vaak.audio.diarization_errors import diarization_error
 from vaak.audio.features.extractors import Features, FeaturesOnDevice
+from vaak.audio.formats.annotation_lines import name_recordings
 from vaak.audio.segments import AudioSource, Segment
 from vaak.core.batch import Batch, Term
 from vaak.core.errors import UserError
@@ -98,7 +99,7 @@ from vaak.tasks.diarization.model import (
 from vaak.tasks.diarization.predict import Diarized, Diarizer, Tuning, export_onnx, tune
 from vaak.tasks.diarization.speaker_encoder import SpeakerEncoder, read_speaker_encoder
 from vaak.tasks.diarization.spec import SPEC
-from vaak.tasks.speech_task import NOT_TUNED_ON, READING, VOICES, Datasets, SpeechTask, recipe
+from vaak.tasks.speech_task import NOT_TUNED_ON, READING, VOICES, Datasets, SpeechTask, recipe, results_of_files
 
 log = logging.getLogger("vaak")
 PICTURE = "timelines.png"
@@ -414,12 +415,16 @@ class DiarizationTask(SpeechTask[DiarizationExperiment, PreparedRecordings, Diar
     def predict(
         self, model: nn.Module, inputs: Iterable[Path | str], batch_size: int | None = None
     ) -> Iterator[Diarized]:
-        """Yield who speaks when in each audio file."""
-        recordings = ((path, path.stem) for path in map(Path, inputs))
-        for _, found in self.diarizer(model).diarize_files(recordings, self.audio, batch_size):
-            if isinstance(found, UserError):
-                raise found
-            yield found
+        """Yield who speaks when in each audio file. Raises UserError for one that can't be read."""
+        return results_of_files(self.predict_files(model, [*map(Path, inputs)], batch_size))
+
+    def predict_files(
+        self, model: nn.Module, paths: Sequence[Path], batch_size: int | None = None
+    ) -> Iterator[tuple[Path, Diarized | UserError]]:
+        """Yield who speaks when in each audio file, or why it can't be read."""
+        names = name_recordings(paths)
+        recordings = ((path, names[path]) for path in paths)
+        return self.diarizer(model).diarize_files(recordings, self.audio, batch_size)
 
     def refused_exports(self) -> dict[str, str]:
         reason = "model.head attractors reads frames in an order drawn for each length, which ONNX doesn't have"

@@ -20,6 +20,7 @@ import numpy as np
 
 from vaak.config.base import FOLDS_FILE
 from vaak.core.errors import DataError
+from vaak.core.left_out import CONTENTS
 from vaak.core.storage.files import write_bytes
 from vaak.report.tables import aligned
 from vaak.runs.prepared import PreparedFolder, Recipe, fingerprint_with_files
@@ -160,7 +161,9 @@ def _make(
     log.info("%s", "\n".join(aligned(statistics_rows(statistics), left=1)))
     trip = round_trip_report(tokenizer, islice(corpus.documents(splits[-1]), ROUND_TRIP_DOCUMENTS))
     (log.info if trip.exact == trip.documents else log.warning)("tokenizer: %s", trip)
-    about = {split: figures.to_json() for split, figures in statistics.items()}
+    about = {
+        split: figures.to_json() | {CONTENTS: figures.contents().to_json()} for split, figures in statistics.items()
+    }
     return {"statistics": about, "round_trip": asdict(trip), "unwritable": written}
 
 

@@ -27,6 +27,7 @@ from vaak.config.tasks import task_class
 from vaak.config.training import TrainingConfig
 from vaak.core.batch import Batch, Term
 from vaak.core.errors import OptionError, UserError
+from vaak.core.left_out import SplitContents, join_contents
 from vaak.core.storage.files import whole_folder
 from vaak.core.task import DataFinding, Meters
 from vaak.core.task import Task as AnyTask
@@ -98,6 +99,21 @@ class JointTask(Task[Any]):
         for name, part in self.parts.items():
             with _naming_the_task(name):
                 part.prepare()
+
+    def split_contents(self, split: str) -> SplitContents | None:
+        """Return what the tasks have together, as examples; what is left out begins with the task's name."""
+        found = {name: part.split_contents(split) for name, part in self.parts.items()}
+        renamed = [
+            SplitContents(
+                "examples",
+                one.number,
+                {f"{name}: {why}": number for why, number in one.left_out.items()},
+                {f"{name}: {why}": names for why, names in one.names.items()},
+            )
+            for name, one in found.items()
+            if one is not None
+        ]
+        return join_contents(renamed) if renamed else None
 
     def prepare_for_check(self) -> None:
         for name, part in self.parts.items():

@@ -31,6 +31,7 @@ import torch
 from vaak.config.base import FOLDS_FILE
 from vaak.core.batch import Batch
 from vaak.core.errors import DataError, UserError
+from vaak.core.left_out import CONTENTS, SplitContents
 from vaak.core.storage.files import fingerprint_of
 from vaak.core.task import Dataset, Padding
 from vaak.core.terminal import followed
@@ -186,7 +187,9 @@ def _make(
         selection = used_pairs(split, tokenised, data, cut=split in corpus.cut_splits)
         counts = corpus.statistics[split].to_json()
         counts["dropped"] |= selection.dropped
-        statistics[split] = counts | _figures(split, tokenised, selection, data) | {"unwritable": written}
+        figures = _figures(split, tokenised, selection, data)
+        contents = SplitContents("pairs", len(selection.indices), counts["dropped"])
+        statistics[split] = counts | figures | {"unwritable": written, CONTENTS: contents.to_json()}
         _tell(split, statistics[split], data)
     trips = {side: round_trip_report(tokenizers[side], _some_texts(stores[splits[-1]], side)) for side in SIDES}
     for side, trip in trips.items():

@@ -162,7 +162,7 @@ class RecordMaker:
                 self.spoken.add(processed.text, processed.unspoken, cut.id)
                 yield cut, self._line(cut, processed)
             except DataError as error:
-                self.left_out.bad(DataError(f"{describe(cut)}: {error}"))
+                self.left_out.bad(DataError(f"{describe(cut)}: {error}"), cut.id)
 
     @cached_property
     def _ids(self) -> dict[str, int]:
@@ -220,7 +220,7 @@ def _is_usable(store: CutStore, features: FeatureStore, index: int, audio: Audio
             read_samples(store[index], audio)
         raise DataError(f"{store.describe(index)}: its features are not finite")
     except DataError as error:
-        left_out.bad(error)
+        left_out.bad(error, store[index].id)
     return False
 
 

@@ -22,9 +22,10 @@ from vaak.audio.cuts.recordings import LeftOut
 from vaak.audio.cuts.store import CutStore
 from vaak.audio.mel_config import PitchConfig
 from vaak.core.errors import DataError
+from vaak.core.left_out import CONTENTS, join_contents
 from vaak.core.splits import SPLITS
 from vaak.runs.prepared import Recipe, fingerprint_with_files
-from vaak.tasks.speech_task import PLACES, Datasets, PreparedAudio, corpora_of
+from vaak.tasks.speech_task import PLACES, Datasets, PreparedAudio, contents_of_corpora, corpora_of
 from vaak.tasks.tts.config import TtsDataConfig, TtsExperiment
 from vaak.tasks.tts.data import Normalisation, RecordMaker, UtteranceStore, write_features, write_utterances
 from vaak.tasks.tts.recordings import utterances
@@ -146,14 +147,14 @@ def _write(
             if split in corpus.splits:
                 corpus.on_bad = left_out.bad
                 yield from utterances(corpus.cuts(split), sources.audio, data.silence, data.max_duration, left_out)
-                left_out.counts.update(corpus.statistics[split].dropped)
 
     maker = RecordMaker(processor, sources.audio, sources.with_durations, left_out)
     kept = write_utterances(folder, cuts(), maker)
     unspoken = maker.spoken.report(split, data.max_unknown if is_new else None, ADVICE)
     store = write_features(folder, kept, sources.audio, left_out)
-    for reason, times in left_out.counts.items():
-        log.warning("%s: %s skipped: %s", split, f"{times:,}", reason)
+    contents = join_contents([left_out.contents(len(store)), *contents_of_corpora(corpora, split)])
+    for line in contents.lines(split):
+        log.warning("%s", line)
     if not len(store):
         more = "; give more" if split == "train" else f"; give more, or ask a dataset for {split}_examples: 1"
         first = f": {left_out.messages[0]}" if left_out.messages else more
@@ -163,9 +164,10 @@ def _write(
         "utterances": len(store),
         "seconds": seconds,
         "speakers": speakers,
-        "left_out": dict(left_out.counts),
+        "left_out": contents.left_out,
         "unusable": left_out.messages,
         "unspoken": unspoken,
+        CONTENTS: contents.to_json(),
     }
     log.info("%s: %s utterances, %.2f hours, %s speakers", split, f"{len(store):,}", seconds / 3600, speakers)
     return store, about

@@ -57,10 +57,10 @@ def utterances(
                 kept = one if silence is None else trim(one, audio, silence)
                 demand_sound(kept, audio)
             except DataError as error:
-                left_out.bad(error)
+                left_out.bad(error, one.id)
                 continue
             if kept.duration > longest:
-                left_out.counts[TOO_LONG] += 1
+                left_out.add(one.id, TOO_LONG, f"it lasts {kept.duration:.2f} s")
                 continue
             yield kept
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections import deque
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -11,6 +12,8 @@ import numpy as np
 import torch
 
 from vaak.audio.audio_file import AudioFile
+from vaak.audio.formats.annotation_lines import name_recordings
+from vaak.core.errors import UserError
 from vaak.core.storage.files import whole_folder
 from vaak.nn.onnx_file import ExportWrapper, OnnxModule, write_onnx
 from vaak.tasks.batches import Batches
@@ -45,18 +48,27 @@ class Vocoded(NamedTuple):
 
 
 def vocode_files(
-    model: VocoderModel, paths: Iterable[str], num_iterations: int, batch_size: int | None = None
-) -> Iterator[Vocoded]:
-    """Each audio file, several at a time. Raises DataError for one that can't be read."""
+    model: VocoderModel, paths: Sequence[Path], num_iterations: int, batch_size: int | None = None
+) -> Iterator[tuple[Path, Vocoded | UserError]]:
+    """Each audio file, several at a time; at the end those that can't be read, with the reason."""
     batches = Batches(next(model.parameters()).device, batch_size, AT_FIRST)
     together = partial(vocode, model, num_iterations)
+    names, failed, read = name_recordings(paths), dict[Path, UserError](), deque[Path]()
 
     def recordings() -> Iterator[tuple[str, np.ndarray]]:
         for path in paths:
-            with AudioFile(Path(path), model.mel.config.sampling_rate) as file:
-                yield str(path), file.samples(0, file.num_samples)
+            try:
+                with AudioFile(path, model.mel.config.sampling_rate) as file:
+                    samples = file.samples(0, file.num_samples)
+            except UserError as error:
+                failed[path] = error
+                continue
+            read.append(path)
+            yield names[path], samples
 
-    return batches.results(recordings(), lambda one: len(one[1]), together)
+    for found in batches.results(recordings(), lambda one: len(one[1]), together):
+        yield read.popleft(), found
+    yield from failed.items()
 
 
 @torch.no_grad()

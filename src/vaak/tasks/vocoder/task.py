@@ -9,7 +9,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
@@ -28,7 +28,7 @@ from vaak.nn.lora import add_lora
 from vaak.nn.speech.waveform_losses import discriminator_loss, feature_matching_loss, generator_loss, stft_loss
 from vaak.runs.prepared import Recipe
 from vaak.tasks.pretrained import KEY, load_or_init
-from vaak.tasks.speech_task import Datasets, PreparedCuts, SpeechTask
+from vaak.tasks.speech_task import Datasets, PreparedCuts, SpeechTask, results_of_files
 from vaak.tasks.vocoder.config import (
     ADVERSARIAL,
     DISCRIMINATOR,
@@ -193,8 +193,17 @@ class VocoderTask(SpeechTask[VocoderExperiment, PreparedCuts, VocoderDataset]):
         export_onnx(cast("VocoderModel", model), folder)
 
     def predict(self, model: nn.Module, inputs: Iterable[Any], batch_size: int | None = None) -> Iterator[Vocoded]:
-        """Each audio file by way of its spectrogram, next to what Griffin–Lim makes of it."""
-        return vocode_files(cast("VocoderModel", model), inputs, self.data.num_iterations, batch_size)
+        """Each audio file by way of its spectrogram, next to what Griffin–Lim makes of it.
+
+        Raises UserError for one that can't be read.
+        """
+        return results_of_files(self.predict_files(model, [*map(Path, inputs)], batch_size))
+
+    def predict_files(
+        self, model: nn.Module, paths: Sequence[Path], batch_size: int | None = None
+    ) -> Iterator[tuple[Path, Vocoded | UserError]]:
+        """Each audio file by way of its spectrogram, or, at the end, why it can't be read."""
+        return vocode_files(cast("VocoderModel", model), paths, self.data.num_iterations, batch_size)
 
     def samples(self, model: nn.Module) -> list[str]:
         """A line for each of the first parts of valid, which are written to the run as audio."""

@@ -24,6 +24,7 @@ import functools
 import json
 import logging
 import math
+import os
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
@@ -34,9 +35,11 @@ from typing import IO, Any, NamedTuple
 import numpy as np
 
 from vaak.core.errors import DataError, UserError, optional_import
+from vaak.core.left_out import report_files
 from vaak.core.names import demand_known, list_names
 from vaak.core.splits import digest_of, fraction_of
 from vaak.core.storage.files import sync_file, whole_folder, write_json
+from vaak.core.storage.text_lines import detect_encoding
 from vaak.core.terminal import followed, progress
 from vaak.text.corpora.readers import find_files, read_documents
 from vaak.text.tokenizer import normalise
@@ -85,6 +88,8 @@ class CleaningSource(NamedTuple):
     name: str
     weight: float | None
     read: Callable[[], Iterator[str]]
+    num_files: int | None = None
+    """None for a dataset."""
 
 
 @dataclass
@@ -92,6 +97,8 @@ class CleaningReport:
     """Counts of each source's documents; ``hit`` of ``evaluated`` evaluation documents are contaminated."""
 
     documents: dict[str, Counter[str]] = field(default_factory=dict)
+    num_files: dict[str, int] = field(default_factory=dict)
+    """Of the sources that have files."""
     characters: dict[str, int] = field(default_factory=dict)
     """The size of the documents that are kept."""
     repeats: dict[str, float] = field(default_factory=dict)
@@ -117,15 +124,40 @@ def source_of(text: str, options: CleaningOptions) -> CleaningSource:
         raise UserError(f"{text}: the weight {tail} is not a number above 0")
     if name.startswith(HUB):
         return CleaningSource(name, weight, functools.partial(_hub_documents, name.removeprefix(HUB), options))
-    patterns = [str(Path(name) / "**" / "*")] if Path(name).is_dir() else [name]
-    files = find_files(patterns, "source")  # patterns match hidden files only where they begin with a dot themselves
-    if Path(name).is_dir() and (hidden := sorted(set(map(str, _files_below(Path(name)))) - set(map(str, files)))):
-        log.warning("source: %s: left out, hidden: %s", name, list_names(hidden))
-    return CleaningSource(name, weight, functools.partial(_file_documents, files, options))
+    files = _find_texts(name)
+    return CleaningSource(name, weight, functools.partial(_file_documents, files, options), len(files))
 
 
-def _files_below(folder: Path) -> Iterator[Path]:
-    return (path for path in folder.rglob("*") if path.is_file())
+def _find_texts(name: str) -> list[Path]:
+    """The files of a name, a pattern or a folder that are texts; the others are named with the reason.
+
+    Raises DataError where none is left, and for a file that is named and isn't a text.
+    """
+    folder = Path(name)
+    patterns = [str(folder / "**" / "*")] if folder.is_dir() else [name]
+    there = find_files(patterns, "source")  # patterns match hidden files only where they begin with a dot themselves
+    left_out = {str(one): why for one in there if (why := _why_not_text(one))}
+    if folder.is_dir():
+        below = {str(path) for path in folder.rglob("*") if path.is_file()}
+        left_out |= dict.fromkeys(sorted(below - set(map(str, there))), "hidden")
+    files = [one for one in there if str(one) not in left_out]
+    if not files:
+        raise DataError(f"source: {name}: there is no text; left out: {list_names(left_out)} (not text)")
+    root = folder if folder.is_dir() else Path()
+    report_files(f"source: {name}", len(files), {os.path.relpath(one, root): why for one, why in left_out.items()})
+    return files
+
+
+def _why_not_text(path: Path) -> str:
+    """Why a file isn't read as text; empty where it is."""
+    if path.suffix.lower() in TYPES:
+        return ""
+    with open(path, "rb") as file:
+        start = file.read(2**12)
+    is_packed = start.startswith(b"\x1f\x8b")  # by gzip: whoever reads it looks into it
+    is_known = is_packed or not detect_encoding(start).startswith("utf-8")
+    is_other = start.startswith((b"%PDF", b"PK\x03\x04")) or (b"\0" in start and not is_known)
+    return "not text" if is_other else ""
 
 
 def _file_documents(files: Sequence[Path], options: CleaningOptions) -> Iterator[str]:
@@ -353,6 +385,8 @@ def _count(
     for number, source in enumerate(sources):
         own = rows[rows["source"] == number]
         counts = np.bincount(own["reason"], minlength=len(REASONS)).tolist()
+        if source.num_files is not None:
+            report.num_files[source.name] = source.num_files
         report.documents[source.name] = Counter(dict(zip(REASONS, counts, strict=True)))
         report.characters[source.name] = int(own["length"][own["reason"] == 0].sum(dtype=np.int64))
         if not report.characters[source.name]:

@@ -9,7 +9,6 @@ parquet   Parquet                  the column ``text_column``
 
 from __future__ import annotations
 
-import functools
 import glob
 import json
 import logging
@@ -21,7 +20,8 @@ from typing import Any, NamedTuple, Protocol, TypeVar, runtime_checkable
 from vaak.config.base import DialectConfig, given_dialect
 from vaak.core.class_names import ClassNames, class_names_in, name_classes
 from vaak.core.errors import DataError, optional_import
-from vaak.core.names import list_names, nearest_name
+from vaak.core.left_out import report_files
+from vaak.core.names import nearest_name
 from vaak.core.storage.archives import find_archive, find_in_archives, is_archive, open_file, read_state
 from vaak.core.storage.dialects import AS_FOUND
 from vaak.core.storage.tables import Table, is_table
@@ -135,7 +135,8 @@ def find_files(patterns: Iterable[str], option: str) -> list[Path]:
                 f"{option}: no file matches {pattern}" if is_pattern else f"{option}: no such file: {pattern}"
             )
         if len(files) < len(matches) and "**" not in pattern:
-            _report_left_out(option, pattern, len(files), tuple(str(one) for one in matches if not one.is_file()))
+            others = {str(one): "not a file" for one in matches if not one.is_file()}
+            report_files(f"{option}: {pattern}", len(files), others)
         found.update(dict.fromkeys(files))
     return list(found)
 
@@ -146,12 +147,6 @@ def _find_matches(path: Path) -> list[Path]:
         return [path]
     members = find_in_archives(str(path))
     return [Path(name) for name in sorted(glob.glob(str(path), recursive=True))] if members is None else members
-
-
-@functools.cache  # files are looked for several times
-def _report_left_out(option: str, pattern: str, num_read: int, left_out: tuple[str, ...]) -> None:
-    read = "1 file is read" if num_read == 1 else f"{num_read} files are read"
-    log.warning("%s: %s: %s; left out, not files: %s", option, pattern, read, list_names(left_out))
 
 
 def _read_text(path: Path, options: ReadingOptions) -> Iterator[Document]:

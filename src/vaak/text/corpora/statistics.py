@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from vaak.core.left_out import SplitContents
 from vaak.core.splits import digest_of
 
 log = logging.getLogger("vaak")
@@ -95,6 +96,11 @@ class SplitStatistics:
         """The values for a JSON file."""
         return asdict(self) | {"devanagari_share": round(self.devanagari_share, 6)}
 
+    def contents(self) -> SplitContents:
+        """How many documents there are, and how many cleaning dropped."""
+        dropped = {words: number for name, words in _DROPPED.items() if (number := getattr(self, name))}
+        return SplitContents("documents", self.documents, dropped)
+
 
 _COLUMNS = {
     "documents": "documents",
@@ -109,6 +115,12 @@ _COLUMNS = {
     "unusable": "unusable",
 }
 _ONLY_IF_ANY = ("unusable",)
+_DROPPED = {
+    "duplicates": "duplicates",
+    "also_in_evaluation": "documents that an evaluation split has, too",
+    "empty": "empty documents",
+    "unusable": "documents that can't be used",
+}
 
 
 def statistics_rows(statistics: Mapping[str, SplitStatistics]) -> list[list[str]]:

@@ -249,3 +249,21 @@ def test_names_that_differ_only_in_how_they_are_written_are_one_recording(tmp_pa
     assert {cut.id for cut in there.cuts("train")} == {"board_meeting", "caf\u00e9", "call"}
     assert there.statistics["train"].dropped == {UNLABELLED: 1, WITHOUT_AUDIO: 1}
     assert there.statistics["train"].remarks == {NAMED_OTHERWISE: 3}
+
+
+def test_what_is_left_out_is_named_and_other_files_are_counted(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("vaak.core.left_out.log.propagate", True)
+    recordings(tmp_path, "a.wav", "b.wav", "c.wav", ".d.wav")
+    (tmp_path / "a.rttm").write_text(rttm(("a", 0.5, 1, "A"), ("a", 1, 0, "A")))
+    for name in ("notes.docx", "a.txt", "b.txt"):
+        (tmp_path / name).write_text("")
+    there = corpus(tmp_path)
+    assert [cut.id for cut in there.cuts("train")] == ["a"]
+    contents = there.statistics["train"].contents()
+    assert contents.describe("train") == f"train: 1 recordings; left out: 2 {UNLABELLED} (b, c); 1 {BAD_LABELS}"
+    assert [line for line in caplog.messages if "files are read" in line] == [
+        f"{tmp_path}: 3 files are read; 1 file left out (hidden): .d.wav",
+        f"{tmp_path}: 3 files are read; other files in this folder: 2 .txt, 1 .docx",
+    ]

@@ -37,7 +37,7 @@ def audio(folder: Path) -> dict[str, bytes]:
 def test_conversations_of_built_in_voices_with_no_yaml(simulate: Command, tmp_path: Path) -> None:
     code, out, err = simulate("out", "--split", "train", "--number", 3)
     assert (code, err) == (0, "")
-    assert out == "3 conversations, 0.6 minutes, of 6 speakers in out (3 new)\n"
+    assert out == "train: 18 utterances\n3 conversations, 0.6 minutes, of 6 speakers in out (3 new)\n"
     rttm = read_rttm(tmp_path / "out" / "reference.rttm")
     assert len(rttm) == 3
     for name, segments in rttm.items():
@@ -54,7 +54,8 @@ def test_conversations_of_built_in_voices_with_no_yaml(simulate: Command, tmp_pa
 def test_the_same_options_give_the_same_bits_and_go_on(simulate: Command, tmp_path: Path) -> None:
     asked = ("--split", "train", "--number", 2, "--json")
     about = {"folder": "one", "number": 2, "new": 2, "seconds": 24.0, "speakers": 6}
-    assert json.loads(simulate("one", *asked)[1]) == about
+    read = {"train": {"unit": "utterances", "number": 18, "left_out": {}, "names": {}}}
+    assert json.loads(simulate("one", *asked)[1]) == {**about, "data": read, "files": []}
     assert json.loads(simulate("two", *asked)[1])["new"] == 2
     assert audio(tmp_path / "one") == audio(tmp_path / "two")
     assert json.loads(simulate("one", *asked)[1])["new"] == 0
@@ -79,7 +80,7 @@ def test_options_of_the_yaml_decide(simulate: Command, vaak: Command, voices: Pa
     assert not Path("out").exists()
     code, out, err = vaak("data", "simulate", "out", "some.yml", "--split", "train", "--dataset", "one")
     assert (code, err) == (0, "")
-    assert out.startswith("2 conversations, 0.3 minutes")
+    assert out.splitlines()[1].startswith("2 conversations, 0.3 minutes")
     rttm = read_rttm(tmp_path / "out" / "reference.rttm")
     assert max(len({segment.speaker for segment in segments}) for segments in rttm.values()) == 3
     samples, _ = soundfile.read(tmp_path / "out" / "train-conversation-000000.flac")

@@ -54,6 +54,7 @@ def test_it_says_what_it_did(vaak, run: Path):
     assert lines[0] == "valid: recordings 3"
     assert lines[1].startswith("before  DER ")
     assert lines[2].startswith("after   DER ")
+    assert lines[-2] == "valid: 3 recordings"
     assert any(line.startswith("threshold         0.95 → ") for line in lines)
     remarks = (run / "tuned.yml").read_text().splitlines()[:2]
     assert remarks[0] == "# By vaak tune, on valid (3 recordings), with step-00000020."

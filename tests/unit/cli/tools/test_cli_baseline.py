@@ -42,6 +42,7 @@ def made(vaak: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
             (tmp_path / "tiny.yml").write_text(f"name: tiny\n{YAML[task]}{LOOP}")
         code, out, errors = vaak("baseline", "tiny.yml", "--split", "test", "--json")
         assert code == 0, errors
+        assert json.loads(out)["data"]["test"]["number"] > 0
         loaded = load([Path("tiny.yml")])
         return task_class(task)(loaded.experiment, Path("runs/tiny"), loaded.folder), json.loads(out)
 

@@ -301,6 +301,21 @@ def test_recordings_of_one_name_are_not_written_over_each_other(run: Path, talk:
     written = sorted(path.name for path in (tmp_path / "aligned").iterdir())
     assert written == ["one-talk.ctm", "one-talk.txt", "two-talk.ctm", "two-talk.txt"]
     assert (tmp_path / "aligned" / "one-talk.ctm").read_text().startswith("one-talk 1 ")
+    (tmp_path / "audio" / "bad.wav").write_bytes(b"RIFF, not audio")
+    code, out, errors = vaak("predict", str(run), audio, "--json")
+    assert (code, [json.loads(line)["name"] for line in out.splitlines()]) == (2, ["one-talk", "two-talk"])
+    assert "bad.wav: this is not audio" in errors
+    assert errors.endswith("2 of 3 recordings predicted; left out: 1\n")
+    code, _, errors = vaak("align", str(run), audio, texts, "-o", aligned)
+    assert code == 2
+    assert errors.endswith("2 of 3 recordings aligned; left out: 1\n")
+    (tmp_path / "texts" / "notes.txt").write_text("nobody says it")
+    (tmp_path / "audio" / "notes.docx").write_bytes(b"PK")
+    code, out, _ = vaak("data", "segment", str(run), audio, texts, "-o", str(tmp_path / "train.jsonl"), "--json")
+    about = json.loads(out)
+    assert (code, about["recordings"], about["texts_left_out"]) == (2, 2, ["notes.txt"])
+    assert [one["reason"] for one in about["failed"]] == [f"{audio}/bad.wav: no text {texts}/bad.txt"]
+    assert about["files"] == [{"where": audio, "read": 3, "left_out": {}, "other_files": {".docx": 1}}]
 
 
 def test_a_wrong_text_is_less_sure_and_one_that_cannot_be_is_an_error(

@@ -161,7 +161,7 @@ def test_samples_are_in_the_run_and_recordings_can_be_vocoded(vocoder_run: Path,
     assert len(lengths) == 1
     code, out, err = vaak("predict", vocoder_run, vocoder_run / "sample-1-recording.wav")
     assert code == 0, err
-    assert "sample-1-recording.wav: spectral distance " in out
+    assert "sample-1-recording: spectral distance " in out
     code, out, err = vaak("predict", vocoder_run, vocoder_run / "sample-1-recording.wav", "--json")
     assert code == 0, err
     assert 0 < json.loads(out)["vocoder"]["spectral"] < 10

@@ -78,7 +78,7 @@ def test_hidden_files_of_a_folder_are_named_and_those_that_a_pattern_means_are_r
     (tmp_path / "a.txt").write_text("so it is\n")
     (tmp_path / ".b.txt").write_text("hidden\n")
     assert list(source_of(str(tmp_path), CleaningOptions()).read()) == ["so it is"]
-    assert caplog.messages == [f"source: {tmp_path}: left out, hidden: {tmp_path}/.b.txt"]
+    assert caplog.messages == [f"source: {tmp_path}: 1 file is read; 1 file left out (hidden): .b.txt"]
     assert list(source_of(str(tmp_path / ".b.txt"), CleaningOptions()).read()) == ["hidden"]
 
 
@@ -227,3 +227,25 @@ def test_memory_does_not_grow_with_the_text(tmp_path: Path):
         script = [sys.executable, "-c", MEASURE, str(path), str(tmp_path / f"out{length}")]
         used[length] = int(subprocess.run(script, capture_output=True, text=True, check=True).stdout)
     assert used[600] < used[60] + 60, used
+
+
+def test_what_is_not_text_is_left_out_by_name(vaak, tmp_path: Path, caplog: pytest.LogCaptureFixture):
+    """A folder's pictures and documents of a word processor were read as text, full of U+FFFD."""
+    folder = tmp_path / "texts"
+    folder.mkdir()
+    (folder / "a.txt").write_text("so it is\nand it was\n")
+    (folder / "b").write_bytes("वह लड़का है\n".encode("utf-16"))
+    (folder / "c.docx").write_bytes(b"PK\x03\x04\x14\x00\x06\x00" + bytes(range(256)))
+    (folder / "d.png").write_bytes(b"\x89PNG\r\n\x1a\n\x00\x00\x00\rIHDR" + bytes(64))
+    (folder / ".e.txt").write_text("hidden\n")
+    code, out, errors = vaak("data", "clean", tmp_path / "out", folder, "--near-duplicates", "0", "--json")
+    assert code == 0, errors
+    report = json.loads(out)
+    [found] = report["files"]
+    assert (found["read"], found["left_out"]) == (2, {"not text": ["c.docx", "d.png"], "hidden": [".e.txt"]})
+    assert (report["num_files"], report["documents"][str(folder)]["kept"]) == ({str(folder): 2}, 3)
+    assert "2 files are read; 2 files left out (not text): c.docx, d.png" in caplog.text
+    code, out, errors = vaak("data", "clean", tmp_path / "none", folder / "c.docx")
+    assert (code, out) == (2, "")
+    assert "c.docx: there is no text" in errors
+    assert not (tmp_path / "none").exists()

@@ -295,4 +295,6 @@ def test_what_a_pattern_matches_and_is_no_file_is_named(
     (tmp_path / "old.txt").mkdir()
     for _ in range(2):
         assert find_files([f"{tmp_path}/*"], "corpus.train") == [tmp_path / "a.txt"]
-    assert caplog.messages == [f"corpus.train: {tmp_path}/*: 1 file is read; left out, not files: {tmp_path}/old.txt"]
+    assert caplog.messages == [
+        f"corpus.train: {tmp_path}/*: 1 file is read; 1 file left out (not a file): {tmp_path}/old.txt"
+    ]

@@ -45,8 +45,12 @@ def test_formats_that_can_not_be_read_are_reported(
     touch(tmp_path / "a.wav", tmp_path / "a.m4a", tmp_path / "b.m4a", tmp_path / "c.M4A", tmp_path / "d.txt")
     found, without = audio_files([tmp_path])
     assert (found, without) == ([tmp_path / "a.wav"], {})
-    [line] = caplog.messages
-    assert line.startswith(f"{tmp_path}: skipped 2 audio files in a format that can't be read (.m4a); convert them")
+    [line, others] = caplog.messages
+    assert line.startswith(
+        f"{tmp_path}: 1 file is read; 2 files left out (audio files in a format that can't be read (.m4a); convert them"
+    )
+    assert line.endswith("): b.m4a, c.M4A")
+    assert others == f"{tmp_path}: 1 file is read; other files in this folder: 1 .txt"
     (tmp_path / "a.wav").unlink()
     found, without = audio_files([tmp_path])
     assert found == []
@@ -63,9 +67,9 @@ def test_hidden_files_and_links_to_folders_are_named(
     found, _ = audio_files([tmp_path / "in"])
     assert found == [tmp_path / "in" / "a.wav"]
     assert caplog.messages == [
-        f"{tmp_path}/in: left out 1 (hidden): .b.wav",
-        f"{tmp_path}/in: left out 1 (links to folders): more",
-        f"{tmp_path}/in: left out 1 (not a file): gone.wav",
+        f"{tmp_path}/in: 1 file is read; 1 file left out (hidden): .b.wav",
+        f"{tmp_path}/in: 1 file is read; 1 file left out (not a file): gone.wav",
+        f"{tmp_path}/in: 1 file is read; 1 file left out (a link to a folder): more",
     ]
 
 
