@@ -10,10 +10,12 @@ from typing import Any
 
 import pytest
 
+import downloaded
 from tiny_audio import write_audio
 from vaak.audio.config import AudioConfig, DatasetConfig
 from vaak.audio.corpora.corpus import AudioCorpus
 from vaak.audio.cuts.recordings import BAD_LABELS
+from vaak.audio.formats.alignments import read_alignment
 from vaak.audio.formats.annotation_lines import read_ctm, read_rttm, read_uem
 from vaak.core.errors import DataError
 
@@ -108,8 +110,53 @@ def eaf(folder: Path) -> tuple[Options, list[str]]:
     return {"type": "transcripts", "corpus_dir": str(folder)}, [f"{path}, tier ann, a2", f"{path}, tier ann, a3"]
 
 
+def rttm_with_bad_lines(folder: Path) -> tuple[Options, list[str]]:
+    lines = (
+        "SPEAKER a 1 0.25 0.5 <NA> <NA> ann <NA> <NA>",
+        "SPEAKER a 1 0.5",
+        "SPEAKER a 1 0.5 0.5 <NA> <NA> Speaker 2",
+        "SPEAKER my call 1 0.5 0.5 <NA> <NA> ann <NA> <NA>",
+        "SPEKER a 1 0.5 0.5 <NA> <NA> ann <NA> <NA>",
+        "SPEAKER a 1 0.5 0.5 <NA> <NA> <NA> <NA> <NA>",
+        "SPEAKER <NA> 1 0.5 0.5 <NA> <NA> ann <NA> <NA>",
+        "SPEAKER",
+        "SPEAKER a 1 1.0 0.5 <NA> <NA> ann <NA> <NA>",
+    )
+    path = write(folder / "a.rttm", *lines)
+    return folder_of(folder), [f"{path}:{number}" for number in range(2, 9)]
+
+
+def recording_of_lhotse(folder: Path) -> dict[str, Any]:
+    source = {"type": "file", "channels": [0], "source": str(folder / "a.wav")}
+    return {"id": "a", "sources": [source], "sampling_rate": 16000, "num_samples": 32000, "duration": 2.0}
+
+
+def supervisions() -> list[Any]:
+    """As Python writes them: NaN is no JSON, and every reader in Python reads it."""
+    times = [(0.25, 0.5), ("1,5", 0.5), (None, 0.5), (0.5, float("nan")), (1.0, 0.5)]
+    about = {"recording_id": "a", "channel": 0, "text": "so", "speaker": "ann"}
+    own = [{"id": f"s{number}", "start": start, "duration": end, **about} for number, (start, end) in enumerate(times)]
+    return [*own[:4], {"id": "s9", "start": 0.5, **about}, own[4]]
+
+
+def cuts_of_lhotse(folder: Path) -> tuple[Options, list[str]]:
+    cut = {"id": "a", "start": 0, "duration": 2.0, "channel": 0, "type": "MonoCut"}
+    labels = [*supervisions(), "so"]
+    line = json.dumps({**cut, "recording": recording_of_lhotse(folder), "supervisions": labels})
+    path = write(folder / "cuts.jsonl", line)
+    names = ("s1", "s2", "s3", "s9", "7")
+    return {"type": "cuts", "train": (str(path),)}, [f"{path}:1, supervision {name}" for name in names]
+
+
+def manifests_of_lhotse(folder: Path) -> tuple[Options, list[str]]:
+    recordings = write(folder / "recordings.jsonl", json.dumps(recording_of_lhotse(folder)))
+    path = write(folder / "supervisions.jsonl", *map(json.dumps, supervisions()))
+    return {"type": "cuts", "train": (str(recordings), str(path))}, [f"{path}:{number}" for number in (2, 3, 4, 5)]
+
+
 WRITERS: tuple[Callable[[Path], tuple[Options, list[str]]], ...] = (
     *(rttm, rttm_of_a_line, segments, kaldi, kaldi_with_rttm, textgrid, srt, vtt, eaf),
+    *(rttm_with_bad_lines, cuts_of_lhotse, manifests_of_lhotse),
 )
 
 
@@ -136,13 +183,17 @@ def test_a_bad_time_costs_its_label_which_is_counted_and_named(
 def test_a_bad_word_or_region_costs_itself(tmp_path: Path, caplog: pytest.LogCaptureFixture):
     write_audio(tmp_path / "a.wav", 2.0)
     write(tmp_path / "a.rttm", "SPEAKER a 1 0.2 1.6 <NA> <NA> ann <NA> <NA>")
-    words = write(tmp_path / "a.ctm", "a 1 0.25 0.5 so", "a 1 x 0.5 bad", "a 1 0.9 0 short", "a 1 1.0 0.5 it")
-    regions = write(tmp_path / "a.uem", "a 1 0 1", "a 1 x 1", "a 1 1.5 1.2", "a 1 1 2", "a 1 5 6")
+    good = ("a 1 0.25 0.5 so", "a 1 1.0 0.5 it")
+    words = write(
+        tmp_path / "a.ctm", good[0], "a 1 x 0.5 bad", "a 1 0.9 0 short", good[1], "a 1 0.9", "a 1 0.9 0.1 bad sure"
+    )
+    regions = write(tmp_path / "a.uem", "a 1 0 1", "a 1 x 1", "a 1 1.5 1.2", "a 1 1 2", "a 1 5 6", "a 1 2")
     [cut], statistics = read(folder_of(tmp_path))
     assert [one.symbol for one in cut.supervisions[0].alignment["word"]] == ["so", "it"]
     assert cut.custom["uem"] == [[0.0, 1.0], [1.0, 2.0]]
-    assert statistics.remarks[BAD_LABELS] == 5
-    for place in (f"{words}:2", f"{words}:3", f"{regions}:2", f"{regions}:3", f"{regions}:5"):
+    assert statistics.remarks[BAD_LABELS] == 8
+    places = [f"{words}:{number}" for number in (2, 3, 5, 6)] + [f"{regions}:{number}" for number in (2, 3, 5, 6)]
+    for place in places:
         assert any(message.startswith(f"{place}: left out: ") for message in caplog.messages), place
 
 
@@ -150,13 +201,70 @@ def test_a_bad_word_or_region_costs_itself(tmp_path: Path, caplog: pytest.LogCap
 def test_a_bad_word_of_an_alignment_costs_itself(kind: str, tmp_path: Path, caplog: pytest.LogCaptureFixture):
     write_audio(tmp_path / "a.wav", 2.0)
     write(tmp_path / "a.ctm", "a 1 0.25 0.5 so", "a 1 x 0.5 bad", "a 1 0.9 0 short", "a 1 1.0 0.5 it")
-    rows = [[0.25, 0.75, "so"], ["x", 1, "bad"], [0.9, 0.9, "short"], [1.0, 1.5, "it"], [1.5, 1.5, ""]]
+    rows = [[0.25, 0.75, "so"], ["x", 1, "bad"], [0.9, 0.9, "short"], [1.0, 1.5, "it"], [1.5, 1.5, ""], [1.6, "x"]]
     own: Options = {"ctm": "a.ctm"} if kind == "ctm" else {"alignment": {"word": rows}}
     manifest = write(tmp_path / "a.jsonl", json.dumps({"audio": "a.wav", "text": "so it", **own}))
     [cut], statistics = read({"type": "json", "train": (str(manifest),)})
     assert [one.symbol for one in cut.supervisions[0].alignment["word"] if one.symbol] == ["so", "it"]
-    assert statistics.remarks[BAD_LABELS] == 2
-    assert sum("left out: " in message for message in caplog.messages) == 2
+    expected = 2 if kind == "ctm" else 3
+    assert statistics.remarks[BAD_LABELS] == expected
+    assert sum("left out: " in message for message in caplog.messages) == expected
+
+
+def test_intervals_that_overlap_cost_as_few_labels_as_can_be(tmp_path: Path, caplog: pytest.LogCaptureFixture):
+    """One that lasts to the end of the file, where its aligner lost its way, isn't kept in place of all others."""
+    write_audio(tmp_path / "a.wav", 2.0)
+    rows = [(0.0, 0.5, "so"), (0.5, 2.0, "lost"), (0.6, 1.0, "it"), (0.8, 1.2, "late"), (1.0, 1.5, "is")]
+    path = tmp_path / "a.TextGrid"
+    head = ('File type = "ooTextFile"', 'Object class = "TextGrid"', "", "0", "2", "<exists>", "1")
+    lines = [line for start, end, text in rows for line in (str(start), str(end), f'"{text}"')]
+    write(path, *head, '"IntervalTier"', '"words"', "0", "2", "5", *lines)
+    manifest = write(tmp_path / "a.jsonl", json.dumps({"audio": "a.wav", "text": "so", "textgrid": "a.TextGrid"}))
+    for options in ({"type": "json", "train": (str(manifest),)}, folder_of(tmp_path)):
+        [cut], statistics = read(options)
+        assert [one.symbol for one in cut.supervisions[0].alignment["word"]] == ["so", "it", "is"]
+        assert statistics.remarks[BAD_LABELS] == 2
+    for place, text in ((f"{path}:16", "lost"), (f"{path}:22", "late")):
+        assert any(f"{place}: left out: " in message and text in message for message in caplog.messages), place
+    with pytest.raises(DataError, match=r"begins at 0\.8 s, before the last one ends"):
+        read_alignment(path)
+
+
+def test_words_of_a_supervision_without_times_cost_themselves(tmp_path: Path):
+    write_audio(tmp_path / "a.wav", 2.0)
+    cut = {"id": "a", "start": 0, "duration": 2.0, "channel": 0, "type": "MonoCut"}
+    words = [["so", 0.25, 0.5], ["bad", "1,5", 0.2], ["it", 1.0, 0.5, 0.9], ["is", None, 0.1], ["no"]]
+    label = {"id": "s", "recording_id": "a", "start": 0, "duration": 2.0, "alignment": {"word": words}}
+    line = {**cut, "recording": recording_of_lhotse(tmp_path), "supervisions": [label]}
+    path = write(tmp_path / "cuts.jsonl", json.dumps(line))
+    [found], statistics = read({"type": "cuts", "train": (str(path),)})
+    assert [one.symbol for one in found.supervisions[0].alignment["word"]] == ["so", "it"]
+    assert statistics.remarks[BAD_LABELS] == 3
+
+
+def test_a_segment_of_ami_without_times_costs_itself(tmp_path: Path, caplog: pytest.LogCaptureFixture):
+    downloaded.ami(tmp_path)
+    [path] = tmp_path.rglob("ES2002a.A.segments.xml")
+    bad = ('"1,2" transcriber_end="1.3"', '"1.5"', '"1.4" transcriber_end="1.3"')
+    more = "".join(f'<segment nite:id="x{n}" transcriber_start={one}/>\n' for n, one in enumerate(bad))
+    path.write_text(path.read_text().replace("</nite:root>", f"\n{more}</nite:root>"))
+    corpus = AudioCorpus(DatasetConfig(name="data", type="ami", corpus_dir=str(tmp_path)), AudioConfig())
+    [cut] = corpus.cuts("train")
+    assert len(cut.supervisions) == 4
+    assert corpus.statistics["train"].remarks[BAD_LABELS] == 3
+    for number in range(3):
+        assert any(one.startswith(f"{path}:{3 + number}, segment x{number}: left out") for one in caplog.messages)
+
+
+@pytest.mark.parametrize("write", [cuts_of_lhotse, manifests_of_lhotse])
+def test_speech_of_lhotse_is_not_taken_for_silence(write: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    write_audio(tmp_path / "a.wav", 2.0)
+    monkeypatch.setattr(f"{__name__}.supervisions", lambda own=supervisions: own()[1:3])
+    options, places = write(tmp_path)
+    with pytest.raises(
+        DataError, match=f"{places[0].partition(',')[0].rpartition(':')[0]}.*start is '1,5'.*no label of"
+    ):
+        read(options)
 
 
 def test_speech_is_not_taken_for_silence_where_no_time_can_be_read(tmp_path: Path):

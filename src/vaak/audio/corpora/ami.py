@@ -16,8 +16,9 @@ from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
 
+from vaak.audio.corpora.json_manifest import PLACE, PROBLEM
 from vaak.audio.corpora.layouts import LayoutReader, Line, Row
-from vaak.audio.formats.annotation_lines import read_content
+from vaak.audio.formats.annotation_lines import read_content, read_seconds
 from vaak.core.errors import DataError, optional_import
 from vaak.core.splits import SPLITS
 
@@ -98,11 +99,8 @@ class AmiReader(LayoutReader):
         of_words = self.annotations / "words" / path.name.replace(".segments.", ".words.")
         spoken = list(read_xml(of_words)) if of_words.is_file() else []
         places = {one.get(_ID): place for place, one in enumerate(spoken)}
+        content = read_content(path)
         for segment in read_xml(path).iter("segment"):
-            try:
-                start, end = float(segment.get("transcriber_start", "")), float(segment.get("transcriber_end", ""))
-            except ValueError as error:
-                raise DataError(f"{path}: segment {segment.get(_ID)} has no transcriber_start and _end") from error
             named = [
                 places[name] for child in segment for name in _HREF.findall(child.get("href", "")) if name in places
             ]
@@ -110,8 +108,21 @@ class AmiReader(LayoutReader):
             # punctuation has no space before it
             words = (("" if one.get("punc") == "true" else " ") + (one.text or "").strip() for one in own)
             text = "".join(words).strip()
-            if end > start:
-                yield {"start": start, "end": end, "speaker": speaker, **({"text": text} if text else {})}
+            times, problem = [], ""
+            for name in ("transcriber_start", "transcriber_end"):
+                seconds, why = read_seconds(segment.get(name, ""), name, "", keep_bad=True)
+                times, problem = [*times, seconds], problem or why
+            said = {"text": text} if text else {}
+            place = f"{_place_of(segment, path, content)}, segment {segment.get(_ID)}"
+            about = {PLACE: place, **({PROBLEM: problem} if problem else {})}
+            yield {"start": times[0], "end": times[1], "speaker": speaker, **said, **about}
+
+
+def _place_of(segment: xml.etree.ElementTree.Element, path: Path, content: bytes) -> str:
+    """File and line of a segment: those of its id, which only it has."""
+    found = content.find(f'"{segment.get(_ID)}"'.encode())
+    line = content[: max(found, 0)].count(b"\n") + 1
+    return f"{path}:{line}" if found >= 0 else str(path)
 
 
 _ID = "{http://nite.sourceforge.net/}id"

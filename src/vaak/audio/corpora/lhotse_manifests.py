@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from vaak.audio.config import AudioConfig, DatasetConfig
-from vaak.audio.corpora.entries import CorpusReader, demand_inside, entries_of, manifest_lines
+from vaak.audio.corpora.entries import CorpusReader, demand_inside, entries_of, manifest_lines, seconds_in
 from vaak.audio.corpora.recipes import LhotseRecipe, download, prepare, recipe_named
 from vaak.audio.cuts.reading import (
     NO_TIMES,
@@ -38,8 +38,9 @@ from vaak.audio.cuts.reading import (
     lhotse_object,
     recordings_in,
 )
-from vaak.audio.cuts.recordings import ReadRecording, attempted, drop_bad_labels
+from vaak.audio.cuts.recordings import ReadRecording, attempted, drop_bad_labels, name_left_out
 from vaak.audio.embedded import PART, part_of
+from vaak.audio.formats.alignments import LeftOutLabels
 from vaak.core.artifact import LOCK, Artifact
 from vaak.core.errors import DataError, UserError
 from vaak.core.names import demand_known
@@ -294,30 +295,43 @@ class ManifestReader(CorpusReader):
                     yield attempted(str(entry.get("id", where)), partial(self._cut, entry, path.parent, where))
         if manifests.recordings:
             problems: list[ReadRecording] = []
-
-            def objects(paths: Iterable[Path], *, have_audio: bool) -> Iterator[tuple[Any, str]]:
-                for path in paths:
-                    for where, entry, problem in manifest_lines(path):
-                        try:
-                            if problem is not None:
-                                raise problem
-                            entry = self._resolve_files(entry, path.parent, where) if have_audio else entry
-                            one = lhotse_object(entry, where)
-                        except DataError as error:
-                            problems.append(ReadRecording(str(entry.get("id", where)), None, problem=error))
-                            continue
-                        yield one, where
-
-            recordings = (one for one, _ in objects(manifests.recordings, have_audio=True))
-            yield from joined(recordings, objects(manifests.supervisions, have_audio=False))
+            unread: dict[str, LeftOutLabels] = {}
+            recordings = (one for one, _ in self._objects(manifests.recordings, problems))
+            yield from joined(recordings, self._objects(manifests.supervisions, problems, unread), unread)
             yield from problems
+
+    def _objects(
+        self, paths: Iterable[Path], problems: list[ReadRecording], unread: dict[str, LeftOutLabels] | None = None
+    ) -> Iterator[tuple[Any, str]]:
+        """The recordings of manifests or, with ``unread``, supervisions, each with its file and line.
+
+        Lines that can't be read go to ``problems``; labels whose times can't be read to ``unread``, by recording.
+        """
+        for path in paths:
+            for where, entry, problem in manifest_lines(path):
+                try:
+                    if problem is not None:
+                        raise problem
+                    if unread is None:
+                        entry = self._resolve_files(entry, path.parent, where)
+                    elif _is_unread(entry, where, unread):
+                        continue
+                    one = lhotse_object(entry, where)
+                except DataError as error:
+                    problems.append(ReadRecording(str(entry.get("id", where)), None, problem=error))
+                    continue
+                yield one, where
 
     def _cut(self, entry: dict[str, Any], folder: Path, where: str) -> ReadRecording:
         has_audio = any(is_read for _, is_read in recordings_in(entry))
+        unread = [found for part in _parts_of_cut(entry) for found in _take_unread_labels(part, where)]
         cut = lhotse_object(self._resolve_files(entry, folder, where), where)
         if not has_audio:
             raise DataError(f"{where}: cut {cut.id} has no recording; give a manifest of cuts with recordings")
-        remarks = tuple(drop_bad_labels(cut, where))
+        remarks = drop_bad_labels(cut, where)
+        if unread and not cut.supervisions:
+            raise DataError(f"{unread[0][0]}: {unread[0][1]} (no label of cut {cut.id} can be used)")
+        remarks = (*name_left_out(unread), *remarks)
         return ReadRecording(getattr(cut, "recording_id", None) or cut.id, cut, remarks)
 
     def _resolve_files(self, entry: dict[str, Any], folder: Path, where: str) -> dict[str, Any]:
@@ -336,6 +350,62 @@ class ManifestReader(CorpusReader):
                     raise DataError(f"{where}: the audio of recording {recording.get('id')} is missing: {path}")
                 source["source"] = str(path.absolute() if part is None else part._replace(path=path.absolute()))
         return entry
+
+
+def _parts_of_cut(entry: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """The cut of a line, or those of its tracks, as they have supervisions."""
+    tracks = entry.get("tracks")
+    parts = [one.get("cut") for one in tracks if isinstance(one, dict)] if isinstance(tracks, list) else [entry]
+    return (one for one in parts if isinstance(one, dict))
+
+
+def _take_unread_labels(part: dict[str, Any], where: str) -> LeftOutLabels:
+    """Take the supervisions whose times can't be read from a cut's part; where each is, and why it can't be used."""
+    labels = part.get("supervisions")
+    if not isinstance(labels, list):
+        return []
+    kept, lost = [], LeftOutLabels()
+    for number, one in enumerate(labels, 1):
+        place = f"{where}, supervision {one.get('id', number) if isinstance(one, dict) else number}"
+        if why := _why_unread(one):
+            lost.append((place, why))
+        else:
+            kept.append(one)
+            lost += _take_unread_words(one, place)
+    part["supervisions"] = kept
+    return lost
+
+
+def _is_unread(label: dict[str, Any], where: str, unread: dict[str, LeftOutLabels]) -> bool:
+    """Whether a supervision's times can't be read: then it goes to ``unread``, by recording, as words without times."""
+    lost = unread.setdefault(str(label.get("recording_id")), [])
+    lost += _take_unread_words(label, where)
+    if why := _why_unread(label):
+        lost.append((where, why))
+    return bool(why)
+
+
+def _take_unread_words(label: dict[str, Any], where: str) -> LeftOutLabels:
+    """Take the items of an alignment whose times can't be read from a supervision."""
+    tiers, lost = label.get("alignment"), LeftOutLabels()
+    for tier, items in tiers.items() if isinstance(tiers, dict) else ():
+        if isinstance(items, list):
+            tiers[tier] = [one for one in items if _is_timed(one)]
+            shown = [json.dumps(one, ensure_ascii=False) for one in items if not _is_timed(one)]
+            lost += [(where, f"{one} of its alignment is not of the form [symbol, start, duration]") for one in shown]
+    return lost
+
+
+def _is_timed(item: Any) -> bool:
+    return isinstance(item, list) and len(item) > 2 and all(seconds_in(one) is not None for one in item[1:3])
+
+
+def _why_unread(label: Any) -> str:
+    """Why the times of a supervision can't be read; empty where they can."""
+    if not isinstance(label, dict):
+        return f"a supervision is an object, not a {type(label).__name__}"
+    unread = (name for name in ("start", "duration") if seconds_in(label.get(name)) is None)
+    return next((f"the {name} is {label.get(name)!r}, which is not a finite number" for name in unread), "")
 
 
 def remarks_on(cut: Cut) -> tuple[str, ...]:
@@ -382,24 +452,32 @@ def _kind_of(path: Path) -> str | None:
 
 
 def joined(
-    recordings: Iterable[Recording], supervisions: Iterable[tuple[SupervisionSegment, str]]
+    recordings: Iterable[Recording],
+    supervisions: Iterable[tuple[SupervisionSegment, str]],
+    unread: Mapping[str, LeftOutLabels] | None = None,
 ) -> Iterator[ReadRecording]:
     """A cut of each recording with its supervisions, which are kept in memory: they may be in any order.
 
-    Each supervision has its file and line, or another place.
+    Each supervision has its file and line, or another place. Those that couldn't be read are in ``unread``, by
+    recording, once all were read.
     """
     waiting: dict[str, list[tuple[SupervisionSegment, str]]] = {}
     for one, place in supervisions:
         waiting.setdefault(one.recording_id, []).append((one, place))
     for recording in recordings:
-        own = waiting.pop(recording.id, None)
+        own, lost = waiting.pop(recording.id, None), (unread or {}).get(recording.id, ())
+        if own is None and lost:
+            place, why = lost[0]
+            problem = DataError(f"{place}: {why} (no label of recording {recording.id} can be used)")
+            yield ReadRecording(recording.id, None, problem=problem)
+            continue
         if own is None:
             yield ReadRecording(recording.id, None, (WITHOUT_SUPERVISIONS,))
             continue
         cut = recording.to_cut()
         cut.supervisions = [one for one, _ in own]
         remarks = drop_bad_labels(cut, recording.id, {id(one): place for one, place in own})
-        yield ReadRecording(recording.id, cut, tuple(remarks))
+        yield ReadRecording(recording.id, cut, (*name_left_out(lost), *remarks))
     for name in waiting:
         yield ReadRecording(name, None, (WITHOUT_RECORDING,))
 

@@ -34,7 +34,7 @@ OVERLAPPING = "recordings in which segments of one speaker overlap, merged"
 OTHER_LENGTH = "recordings whose headers say another length than they have, or with damage (see vaak data check)"
 
 
-BAD_LABELS = "labels of no length, outside of their recording, or with times that can't be read, left out"
+BAD_LABELS = "labels of no length, outside of their recording, or that can't be read"
 SHORTEST_SECONDS = 1e-4
 """Of a label: less is no sample of most audio."""
 MOST_NAMED = 20
@@ -79,7 +79,7 @@ class Labelled(NamedTuple):
     custom: dict[str, Any] | None = None
     where: str = ""
     problem: str = ""
-    """Why its times can't be used, if they couldn't be read."""
+    """Why it can't be used, if it couldn't be read."""
 
 
 def times_of(alignment: Alignment) -> list[tuple[str, str | None, Times]]:
@@ -186,7 +186,7 @@ def usable_labels(
     kept, remarks, unread = list[Label](), list[str](), ""
     for one, (time, place) in zip(labels, times, strict=True):
         problem = getattr(one, "problem", "") or getattr(time, "problem", "")
-        reason = f"whose times can't be used: {problem}" if problem else bad_times(time.start, time.end, duration)
+        reason = f"that can't be used: {problem}" if problem else bad_times(time.start, time.end, duration)
         place = place or getattr(time, "where", "") or where
         if problem and not unread:
             unread = f"{where if place.startswith(where) else place}: {problem}"
@@ -196,14 +196,14 @@ def usable_labels(
             remarks.append(BAD_LABELS)
             name_label(place, reason)
     if unread and not kept:
-        raise DataError(f"{unread} (no label of {where} has times that can be used)")
+        raise DataError(f"{unread} (no label of {where} can be used)")
     return kept, remarks
 
 
 def name_left_out(words: Sequence[tuple[str, str]]) -> list[str]:
     """Name the words and phones that are left out, by where they are and why; return a remark for each."""
     for where, reason in words:
-        name_label(where, f"whose times can't be used: {reason}")
+        name_label(where, f"that can't be used: {reason}")
     return [BAD_LABELS] * len(words)
 
 

@@ -289,10 +289,10 @@ def _intervals(rows: Any, where: str, keep_bad: bool) -> list[Interval]:
         good = isinstance(row, list) and len(row) == 3 and isinstance(row[2], str)
         timed = good and all(isinstance(time, int | float) and not isinstance(time, bool) for time in row[:2])
         problem = "" if timed else f"{json.dumps(row, ensure_ascii=False)} is not of the form [start, end, symbol]"
-        if problem and not (good and keep_bad):
+        if problem and not keep_bad:
             raise DataError(f"{where}: {problem}")
-        start, end = map(float, row[:2]) if timed else (0.0, 0.0)
-        one = PlacedInterval(start, end, row[2])
+        start, end, text = (float(row[0]), float(row[1]), row[2]) if timed else (0.0, 0.0, "")
+        one = PlacedInterval(start, end, text)
         one.where, one.problem = f"{where}, interval {number}", problem
         found.append(one)
     return found
@@ -315,34 +315,42 @@ def _read_alignment_textgrid(path: Path, left_out: LeftOutLabels | None) -> Alig
 def checked(tiers: Mapping[str, Iterable[Interval]], where: str, left_out: LeftOutLabels | None = None) -> Alignment:
     """The tiers by start, with one name for pauses, without points.
 
-    Where ``left_out`` is given, intervals without times that can be used, and points, go there, but for pauses. Raises
-    DataError where intervals overlap, and without ``left_out`` for times that can't be.
+    Where ``left_out`` is given, intervals that overlap or have no times that can be used, and points, go there, but for
+    pauses; where nothing else is left, that is a DataError. Without it, raises DataError where intervals overlap, and
+    for times that can't be.
     """
-    lost: LeftOutLabels = [] if left_out is None else left_out
     found: dict[str, tuple[Interval, ...]] = {}
     for tier, intervals in tiers.items():
-        timed, rows, last = [], list[Interval](), 0.0
+        rows, last, timed = list[Interval](), 0.0, list[Interval]()
         for one in intervals:
-            if not (problem := _problem_of(one, tier)):
+            if problem := _problem_of(one, tier):
+                _lose(one, problem, where, left_out)
+            else:
                 timed.append(one)
-            elif left_out is None:
-                raise DataError(f"{where}: {problem}")
-            elif one.text.lower() not in PAUSES:
-                lost.append((getattr(one, "where", "") or where, problem))
-        for one in sorted(timed):
+        # By their ends: of intervals that overlap, as few as possible are left out, and one that lasts too long is.
+        for one in sorted(timed, key=lambda one: (one.end, one.start)):
             start, end, text = one
             if start < last - ROUNDING_SECONDS:
-                raise DataError(
-                    f"{where}: the {tier} {text!r} begins at {start:g} s, before the last one ends ({last:g} s)"
-                )
-            if end > max(start, last):
+                problem = f"the {tier} {text!r} begins at {start:g} s, before the last one ends ({last:g} s)"
+                _lose(one, problem, where, left_out)
+            elif end > max(start, last):
                 rows.append(Interval(max(start, last), end, PAUSE if text.lower() in PAUSES else text))
-            elif text.lower() not in PAUSES:
-                place = getattr(one, "where", "") or where
-                lost.append((place, f"a {tier} from {start:g} to {end:g} s, {text!r}, has no length"))
-            last = max(last, end)
+                last = end
+            else:
+                has_none = f"a {tier} from {start:g} to {end:g} s, {text!r}, has no length"
+                _lose(one, has_none, where, [] if left_out is None else left_out)
         found[tier] = tuple(rows)
+    if left_out and not any(one.text for rows in found.values() for one in rows):
+        raise DataError(f"{where}: {left_out[0][1]} (no {' or '.join(tiers)} can be used)")
     return found
+
+
+def _lose(one: Interval, problem: str, where: str, left_out: LeftOutLabels | None) -> None:
+    """Have an interval that can't be used be left out, unless it is a pause. Raises DataError where none may be."""
+    if left_out is None:
+        raise DataError(f"{where}: {problem}")
+    if one.text.lower() not in PAUSES or getattr(one, "problem", ""):
+        left_out.append((getattr(one, "where", "") or where, problem))
 
 
 def _problem_of(interval: Interval, tier: str) -> str:

@@ -26,7 +26,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from vaak.audio.segments import PlacedRegion, PlacedSegment, Region, Segment
 from vaak.core.errors import DataError
@@ -142,6 +142,63 @@ def decoded(content: bytes, where: str) -> str:
     except UnicodeDecodeError as error:
         byte = content[error.start]
         raise DataError(f"{where}: byte 0x{byte:02x} is not UTF-8; convert the file to UTF-8") from error
+
+
+class Placed(Protocol):
+    """A label that knows its file and line, and why it can't be used, if so (``vaak.audio.segments``)."""
+
+    where: str
+    problem: str
+
+
+Label = TypeVar("Label", bound=Placed)
+
+
+class LineFormat(NamedTuple):
+    """How many ``fields`` a line has, the least and the most, of what; and the place of the recording's name."""
+
+    fields: tuple[int, int, str]
+    recording: int = 0
+
+    def find_recording(self, line: Line, before: str) -> str:
+        """The recording of a line that can't be read: what it says, or that ``before`` where that can't be known."""
+        says = len(line.fields) > self.recording and line.fields[self.recording] != MISSING
+        return line.fields[self.recording] if says and len(line.fields) <= self.fields[1] else before
+
+
+def _read_labels(
+    path: Path,
+    form: LineFormat,
+    parse: Callable[[Line, bool], tuple[str, Label] | None],
+    unread: Callable[[], Label] | None,
+) -> dict[str, list[Label]]:
+    """The labels of each recording, as ``parse(line, keep_bad)`` reads a line; None is none.
+
+    Raises DataError for a line that can't be read; with ``unread``, which makes a label that stands for it, that has
+    the problem, and only a file without any other line is an error.
+    """
+    recordings: dict[str, list[Label]] = {}
+    bad, before = list[tuple[str, Label]](), path.stem
+    problem: DataError | None = None
+    for line in read_lines(path):
+        try:
+            found = parse(line, unread is not None)
+        except DataError as error:
+            if unread is None:
+                raise
+            problem, label = problem or error, unread()
+            label.where, label.problem = line.where, str(error).removeprefix(f"{line.where}: ")
+            bad.append((form.find_recording(line, before), label))
+            continue
+        if found is not None:
+            before = found[0]
+            recordings.setdefault(before, []).append(found[1])
+    if problem is not None and not recordings:
+        raise problem
+    for name, label in bad:
+        own = next(iter(recordings)) if name == path.stem and name not in recordings else name
+        recordings.setdefault(own, []).append(label)
+    return recordings
 
 
 Reader = Callable[[Path], dict[str, Annotations]]
@@ -271,7 +328,7 @@ def as_seconds(seconds: float) -> str:
 
 RTTM_FIELDS = 8
 """Up to the speaker's name; what follows (confidence, lookahead) is often left out."""
-MOST_RTTM_FIELDS = 10
+RTTM = LineFormat((RTTM_FIELDS, 10, "SPEAKER"), recording=1)
 OTHER_TYPES = {
     *("SEGMENT", "NOSCORE", "NO_RT_METADATA", "LEXEME", "NON-LEX", "NON-SPEECH", "FILLER", "EDIT", "IP", "SU", "CB"),
     *("A/P", "SPKR-INFO"),
@@ -282,25 +339,27 @@ def read_rttm(path: str | Path, *, keep_bad: bool = False) -> dict[str, list[Seg
     """The segments of each recording in the order of the file, overlaps of one speaker too.
 
     A folder gives those of all its files ``*.rttm``. Raises DataError with file and line; with ``keep_bad``, a segment
-    whose times can't be used is given, with its problem.
+    that can't be read is given, with its problem.
     """
     return read_folder(path, {".rttm": partial(_rttm_file, keep_bad=keep_bad)})
 
 
 def _rttm_file(path: Path, keep_bad: bool) -> dict[str, list[Segment]]:
-    recordings: dict[str, list[Segment]] = {}
-    for line in read_lines(path):
-        if line.fields[0] == "SPEAKER":
-            line.demand(RTTM_FIELDS, MOST_RTTM_FIELDS, "SPEAKER")
-            _demand_numbers_after_the_speaker(line)
-            start, end, problem = line.times(3, "duration", keep_bad)
-            recording, speaker = line.name(1, "recording"), line.name(7, "speaker")
-            segment = PlacedSegment(start, end, speaker)
-            segment.where, segment.problem = line.where, problem
-            recordings.setdefault(recording, []).append(segment)
-        elif line.fields[0] not in OTHER_TYPES:
-            raise DataError(f"{line.where}: an RTTM line begins with SPEAKER or another type, not {line.fields[0]!r}")
-    return recordings
+    unread = partial(PlacedSegment, 0.0, 0.0, "") if keep_bad else None
+    return {**_read_labels(path, RTTM, _rttm_line, unread)}
+
+
+def _rttm_line(line: Line, keep_bad: bool) -> tuple[str, PlacedSegment] | None:
+    if line.fields[0] in OTHER_TYPES:
+        return None
+    if line.fields[0] != "SPEAKER":
+        raise DataError(f"{line.where}: an RTTM line begins with SPEAKER or another type, not {line.fields[0]!r}")
+    line.demand(*RTTM.fields)
+    _demand_numbers_after_the_speaker(line)
+    start, end, problem = line.times(3, "duration", keep_bad)
+    recording, segment = line.name(1, "recording"), PlacedSegment(start, end, line.name(7, "speaker"))
+    segment.where, segment.problem = line.where, problem
+    return recording, segment
 
 
 def _demand_numbers_after_the_speaker(line: Line) -> None:
@@ -342,31 +401,32 @@ def rttm_text(recordings: Mapping[str, Sequence[Segment]], path: Path) -> str:
     return "".join(lines)
 
 
-UEM_FIELDS = 4
+UEM = LineFormat((4, 4, "a line of a UEM"))
 
 
 def read_uem(path: str | Path, *, keep_bad: bool = False) -> dict[str, list[Region]]:
     """The parts of each recording that count, in seconds, in the order of the file.
 
     A folder gives those of all its files ``*.uem``. Raises DataError with file and line; with ``keep_bad``, a part
-    whose times can't be used is given, with its problem.
+    that can't be read is given, with its problem.
     """
     return read_folder(path, {".uem": partial(_uem_file, keep_bad=keep_bad)})
 
 
 def _uem_file(path: Path, keep_bad: bool) -> dict[str, list[Region]]:
-    recordings: dict[str, list[Region]] = {}
-    for line in read_lines(path):
-        if line.fields[0] == "SPEAKER" and len(line.fields) > UEM_FIELDS:
-            raise DataError(f"{line.where}: this is a line of an RTTM; a UEM has: recording channel start end")
-        line.demand(UEM_FIELDS, UEM_FIELDS, "a line of a UEM")
-        start, end, problem = line.times(2, "end", keep_bad)
-        if end <= start and not keep_bad:
-            raise DataError(f"{line.where}: this part ends at {end} s, but begins at {start} s")
-        region = PlacedRegion(start, end)
-        region.where, region.problem = line.where, problem
-        recordings.setdefault(line.name(0, "recording"), []).append(region)
-    return recordings
+    return {**_read_labels(path, UEM, _uem_line, partial(PlacedRegion, 0.0, 0.0) if keep_bad else None)}
+
+
+def _uem_line(line: Line, keep_bad: bool) -> tuple[str, PlacedRegion]:
+    if line.fields[0] == "SPEAKER" and len(line.fields) > UEM.fields[1]:
+        raise DataError(f"{line.where}: this is a line of an RTTM; a UEM has: recording channel start end")
+    line.demand(*UEM.fields)
+    start, end, problem = line.times(2, "end", keep_bad)
+    if end <= start and not keep_bad:
+        raise DataError(f"{line.where}: this part ends at {end} s, but begins at {start} s")
+    region = PlacedRegion(start, end)
+    region.where, region.problem = line.where, problem
+    return line.name(0, "recording"), region
 
 
 def write_uem(path: str | Path, recordings: Mapping[str, Sequence[tuple[float, float]]]) -> None:
@@ -383,7 +443,7 @@ def write_uem(path: str | Path, recordings: Mapping[str, Sequence[tuple[float, f
 
 
 CTM_FIELDS = 5
-MOST_CTM_FIELDS = 8
+CTM = LineFormat((CTM_FIELDS, 8, "a line of a CTM"))
 """With confidence, type and speaker, as in NIST's evaluations of meetings."""
 
 
@@ -407,22 +467,23 @@ def read_ctm(path: str | Path, *, keep_bad: bool = False) -> dict[str, list[Plac
     """The words of each recording in the order of the file.
 
     A folder gives those of all its files ``*.ctm``. Raises DataError with file and line; with ``keep_bad``, a word
-    whose times can't be used is given, with its problem.
+    that can't be read is given, with its problem.
     """
     return read_folder(path, {".ctm": partial(_ctm_file, keep_bad=keep_bad)})
 
 
 def _ctm_file(path: Path, keep_bad: bool) -> dict[str, list[PlacedWord]]:
-    recordings: dict[str, list[PlacedWord]] = {}
-    for line in read_lines(path):
-        line.demand(CTM_FIELDS, MOST_CTM_FIELDS, "a line of a CTM")
-        start, end, problem = line.times(2, "duration", keep_bad)
-        is_sure = len(line.fields) > CTM_FIELDS and line.fields[CTM_FIELDS] not in (MISSING, "NA")
-        confidence = line.number(CTM_FIELDS, "confidence") if is_sure else None
-        word = PlacedWord(start, end, line.name(4, "word"), confidence)
-        word.where, word.problem = line.where, problem
-        recordings.setdefault(line.name(0, "recording"), []).append(word)
-    return recordings
+    return _read_labels(path, CTM, _ctm_line, partial(PlacedWord, 0.0, 0.0, "") if keep_bad else None)
+
+
+def _ctm_line(line: Line, keep_bad: bool) -> tuple[str, PlacedWord]:
+    line.demand(*CTM.fields)
+    start, end, problem = line.times(2, "duration", keep_bad)
+    is_sure = len(line.fields) > CTM_FIELDS and line.fields[CTM_FIELDS] not in (MISSING, "NA")
+    confidence = line.number(CTM_FIELDS, "confidence") if is_sure else None
+    word = PlacedWord(start, end, line.name(4, "word"), confidence)
+    word.where, word.problem = line.where, problem
+    return line.name(0, "recording"), word
 
 
 def write_ctm(path: str | Path, recordings: Mapping[str, Sequence[Word]]) -> None:

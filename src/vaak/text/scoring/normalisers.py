@@ -3,6 +3,9 @@
 whisper-english   Whisper's own for English: case, punctuation, contractions, British spelling, numbers, fillers
 basic             case, punctuation and what is in brackets; letters of any script keep their vowel signs and accents
 none              texts as they are
+
+All of them leave out what isn't a sign of its own: characters that Unicode ignores, what encloses a sign (a digit and
+U+20E3 are a key of a telephone, and here a digit), and marks without a letter.
 """
 
 from __future__ import annotations
@@ -28,15 +31,15 @@ NAMES: tuple[str, ...] = get_args(NormaliserName)
 class Normaliser:
     """Brings a text into the form in which words are compared; ``name`` is for the protocol of what is scored.
 
-    Texts are first brought into one form (``vaak.core.matching.compose``): whether a letter is composed, and characters
-    that are never shown, decide no score.
+    Texts are first brought into one form (``_unify``): whether a letter is composed, characters that are never shown,
+    what encloses a sign, and marks that stand alone decide no score.
     """
 
     name: str
     normalise: Callable[[str], str]
 
     def __call__(self, text: str) -> str:
-        return self.normalise(compose(text))
+        return self.normalise(_unify(text))
 
 
 _IN_BRACKETS = re.compile(r"[<\[][^>\]]*[>\]]|\([^)]+?\)")
@@ -50,10 +53,17 @@ def normaliser(name: str) -> Normaliser:
 
     >>> normaliser("basic")("नमस्ते, दुनिया! (हँसी)")
     'नमस्ते दुनिया'
-    >>> normaliser("none")("cafe\u0301 \u2764\ufe0f") == normaliser("none")("caf\u00e9 \u2764")
+    >>> normaliser("none")("cafe\u0301 \u2764\ufe0f 1\ufe0f\u20e3 \u0301") == normaliser("none")("caf\u00e9 \u2764 1")
     True
     """
     return Normaliser(name, _find_function(name))
+
+
+def _unify(text: str) -> str:
+    """The text composed, without what Unicode ignores, what encloses a sign, and marks that stand alone."""
+    signs = "".join(sign for sign in drop_ignorable(text) if unicodedata.category(sign) != "Me")
+    words = (word for word in compose(signs).split(" ") if not word or not all(map(_is_mark, word)))
+    return " ".join(words)
 
 
 def _find_function(name: str) -> Callable[[str], str]:

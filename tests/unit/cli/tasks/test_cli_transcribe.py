@@ -65,7 +65,8 @@ def test_files_that_cannot_be_read_are_reported_and_the_others_transcribed(vaak,
     code, out, err = vaak("transcribe", run, tmp_path / "broken.wav", run.parent / "corpus" / "test0.wav")
     assert code == 2
     assert out.startswith("test0:")
-    assert len(err.splitlines()) == 1
+    assert len(err.splitlines()) == 2
+    assert err.endswith("\n1 of 2 recordings transcribed; left out: 1\n")
     assert "broken.wav" in err
 
 

@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from vaak.core.errors import DataError, UserError
+from vaak.core.matching import drop_ignorable
 from vaak.text.scoring.normalisers import Normaliser, basic, normaliser
 from vaak.text.scoring.word_errors import count_errors, rates_of, read_transcripts, score_texts
 
@@ -162,3 +163,65 @@ def test_texts_are_compared_by_a_normaliser_of_ones_own_which_the_protocol_names
     scores = score_texts({"1": "red bed"}, {"1": "rod bad"}, normalise=vowelless)
     assert (scores.total.wer, scores.protocol["normaliser"]) == (0.0, "vowelless")
     assert score_texts({"1": "red bed"}, {"1": "rod bad"}).total.wer == 1.0
+
+
+IGNORABLE = [
+    "\u00ad",
+    "\u034f",
+    "\u061c",
+    "\u115f",
+    "\u17b4",
+    "\u180b",
+    "\u180e",
+    "\u200b",
+    "\u200c",
+    "\u200d",
+    "\u200e",
+]
+IGNORABLE += ["\u202a", "\u2060", "\u2065", "\u3164", "\ufe00", "\ufe0f", "\ufeff", "\uffa0", "\ufff0", "\U0001d173"]
+IGNORABLE += ["\U000e0001", "\U000e0020", "\U000e0100", "\U000e0fff"]
+SIGNS = [
+    *"so it is 123",
+    "कि",
+    "ता",
+    "é",
+    "e\u0301",
+    "İ",
+    "i\u0307",
+    "1\u20e3",
+    "❤",
+    "\U0001f469",
+    "\u0301",
+    "\u093f",
+    "\u20e3",
+    " ",
+]
+
+
+@pytest.mark.parametrize("name", ["basic", "none", "whisper-english"])
+@given(pieces=st.lists(st.sampled_from(SIGNS), min_size=1, max_size=12), data=st.data())
+@settings(max_examples=60, deadline=None)
+def test_what_unicode_ignores_changes_no_rate_wherever_it_is(name: str, pieces: list[str], data: st.DataObject):
+    normalise, text = normaliser(name), "".join(pieces)
+    places = data.draw(st.lists(st.integers(0, len(text)), max_size=6))
+    marked = text
+    for place in sorted(places, reverse=True):
+        marked = marked[:place] + data.draw(st.sampled_from(IGNORABLE)) + marked[place:]
+    for other in ("so it is 1", text):
+        assert count_errors(normalise(text), normalise(other)) == count_errors(normalise(marked), normalise(other))
+        assert count_errors(normalise(other), normalise(text)) == count_errors(normalise(other), normalise(marked))
+
+
+@pytest.mark.parametrize("name", ["basic", "none", "whisper-english"])
+@pytest.mark.parametrize("text", ["1\ufe0f\u20e3", "1\u20e3", "1 \u20e3", "1 \u0301", "\u20e3 1\ufe0f"])
+def test_a_key_of_a_telephone_is_its_digit_and_a_mark_alone_is_no_word(name: str, text: str):
+    """Under none, U+20E3 made another word of a digit, and was one where it stood alone."""
+    normalise = normaliser(name)
+    errors = count_errors(normalise("press 1 now"), normalise(f"press {text} now"))
+    assert (errors.word_errors, errors.character_errors) == (0, 0)
+
+
+def test_what_is_ignored_is_what_unicode_says():
+    regex = pytest.importorskip("regex")
+    every = "".join(chr(number) for number in range(0x110000) if not 0xD800 <= number < 0xE000)
+    assert drop_ignorable(every) == regex.sub(r"\p{Default_Ignorable_Code_Point}", "", every)
