@@ -38,6 +38,7 @@ from vaak.core.errors import DataError, UserError, optional_import
 from vaak.core.left_out import report_files
 from vaak.core.names import demand_known, list_names
 from vaak.core.splits import digest_of, fraction_of
+from vaak.core.storage.archives import open_file
 from vaak.core.storage.files import sync_file, whole_folder, write_json
 from vaak.core.storage.text_lines import detect_encoding
 from vaak.core.terminal import followed, progress
@@ -152,7 +153,7 @@ def _why_not_text(path: Path) -> str:
     """Why a file isn't read as text; empty where it is."""
     if path.suffix.lower() in TYPES:
         return ""
-    with open(path, "rb") as file:
+    with open_file(path) as file:
         start = file.read(2**12)
     is_packed = start.startswith(b"\x1f\x8b")  # by gzip: whoever reads it looks into it
     is_known = is_packed or not detect_encoding(start).startswith("utf-8")

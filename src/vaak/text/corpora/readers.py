@@ -135,7 +135,7 @@ def find_files(patterns: Iterable[str], option: str) -> list[Path]:
                 f"{option}: no file matches {pattern}" if is_pattern else f"{option}: no such file: {pattern}"
             )
         if len(files) < len(matches) and "**" not in pattern:
-            others = {str(one): "not a file" for one in matches if not one.is_file()}
+            others = {str(one): "not a file" for one in matches if one not in files}
             report_files(f"{option}: {pattern}", len(files), others)
         found.update(dict.fromkeys(files))
     return list(found)
