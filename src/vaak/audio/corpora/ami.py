@@ -108,7 +108,7 @@ class AmiReader(LayoutReader):
             # punctuation has no space before it
             words = (("" if one.get("punc") == "true" else " ") + (one.text or "").strip() for one in own)
             text = "".join(words).strip()
-            times, problem = [], ""
+            times, problem = list[float](), ""
             for name in ("transcriber_start", "transcriber_end"):
                 seconds, why = read_seconds(segment.get(name, ""), name, "", keep_bad=True)
                 times, problem = [*times, seconds], problem or why

@@ -331,8 +331,8 @@ class ManifestReader(CorpusReader):
         remarks = drop_bad_labels(cut, where)
         if unread and not cut.supervisions:
             raise DataError(f"{unread[0][0]}: {unread[0][1]} (no label of cut {cut.id} can be used)")
-        remarks = (*name_left_out(unread), *remarks)
-        return ReadRecording(getattr(cut, "recording_id", None) or cut.id, cut, remarks)
+        remarks = [*name_left_out(unread), *remarks]
+        return ReadRecording(getattr(cut, "recording_id", None) or cut.id, cut, tuple(remarks))
 
     def _resolve_files(self, entry: dict[str, Any], folder: Path, where: str) -> dict[str, Any]:
         """The line with absolute paths of audio.
@@ -387,8 +387,9 @@ def _is_unread(label: dict[str, Any], where: str, unread: dict[str, LeftOutLabel
 
 def _take_unread_words(label: dict[str, Any], where: str) -> LeftOutLabels:
     """Take the items of an alignment whose times can't be read from a supervision."""
-    tiers, lost = label.get("alignment"), LeftOutLabels()
-    for tier, items in tiers.items() if isinstance(tiers, dict) else ():
+    found, lost = label.get("alignment"), LeftOutLabels()
+    tiers: dict[str, Any] = found if isinstance(found, dict) else {}
+    for tier, items in tiers.items():
         if isinstance(items, list):
             tiers[tier] = [one for one in items if _is_timed(one)]
             shown = [json.dumps(one, ensure_ascii=False) for one in items if not _is_timed(one)]

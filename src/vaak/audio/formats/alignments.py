@@ -349,7 +349,7 @@ def _lose(one: Interval, problem: str, where: str, left_out: LeftOutLabels | Non
     """Have an interval that can't be used be left out, unless it is a pause. Raises DataError where none may be."""
     if left_out is None:
         raise DataError(f"{where}: {problem}")
-    if one.text.lower() not in PAUSES or getattr(one, "problem", ""):
+    if one.text.lower() not in PAUSES or getattr(one, "problem", None):
         left_out.append((getattr(one, "where", "") or where, problem))
 
 

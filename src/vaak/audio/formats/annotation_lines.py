@@ -346,7 +346,7 @@ def read_rttm(path: str | Path, *, keep_bad: bool = False) -> dict[str, list[Seg
 
 def _rttm_file(path: Path, keep_bad: bool) -> dict[str, list[Segment]]:
     unread = partial(PlacedSegment, 0.0, 0.0, "") if keep_bad else None
-    return {**_read_labels(path, RTTM, _rttm_line, unread)}
+    return {name: list[Segment](own) for name, own in _read_labels(path, RTTM, _rttm_line, unread).items()}
 
 
 def _rttm_line(line: Line, keep_bad: bool) -> tuple[str, PlacedSegment] | None:
@@ -414,7 +414,8 @@ def read_uem(path: str | Path, *, keep_bad: bool = False) -> dict[str, list[Regi
 
 
 def _uem_file(path: Path, keep_bad: bool) -> dict[str, list[Region]]:
-    return {**_read_labels(path, UEM, _uem_line, partial(PlacedRegion, 0.0, 0.0) if keep_bad else None)}
+    unread = partial(PlacedRegion, 0.0, 0.0) if keep_bad else None
+    return {name: list[Region](own) for name, own in _read_labels(path, UEM, _uem_line, unread).items()}
 
 
 def _uem_line(line: Line, keep_bad: bool) -> tuple[str, PlacedRegion]:
