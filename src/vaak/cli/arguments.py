@@ -29,20 +29,96 @@ if TYPE_CHECKING:
     from vaak.config.load import Loaded
     from vaak.runs.open_run import OpenedRun
 
+RUNS = "runs"
+"""The folder in which runs are, unless a configuration says otherwise."""
 OPTION = re.compile(r"[a-z_]\w*(\.\w+)*")
 YAML_ENDINGS = (".yml", ".yaml", ".json")
+
+
+def complete_configurations(incomplete: str) -> list[str]:
+    """Return the recipes that a word may begin, and the folders and YAML files; none is read."""
+    from vaak.config.yaml.recipes import recipes
+
+    return [name for name in recipes() if name.startswith(incomplete)] + _entries(incomplete, YAML_ENDINGS[:2])
+
+
+def complete_tasks(incomplete: str) -> list[str]:
+    """Return the tasks that a word may begin."""
+    from vaak.config.tasks import TASKS
+
+    return [name for name in TASKS if name.startswith(incomplete)]
+
+
+def complete_tasks_and_recipes(incomplete: str) -> list[str]:
+    """Return what ``vaak init`` writes or copies."""
+    return [*complete_tasks(incomplete), *complete_configurations(incomplete)]
+
+
+def complete_runs(incomplete: str) -> list[str]:
+    """Return the runs that a word may begin, checkpoints of one that is typed, and folders."""
+    there = [file.parent for pattern in ("*/config.yml", "*/*/config.yml") for file in Path(RUNS).glob(pattern)]
+    found = [str(run) for run in sorted(there) if str(run).startswith(incomplete)]
+    typed = incomplete.rstrip("/")
+    if typed in found or Path(typed, "config.yml").is_file():
+        found += [str(path) for path in sorted(Path(typed, "checkpoints").glob("*")) if path.is_dir()]
+    return [*dict.fromkeys([*found, *_entries(incomplete)])]
+
+
+def _entries(incomplete: str, endings: tuple[str, ...] = ()) -> list[str]:
+    """The folders that a word may begin, with a slash, and the files with one of the endings."""
+    folder, name = os.path.split(incomplete)
+    try:
+        entries = sorted(os.scandir(folder or os.curdir), key=lambda entry: entry.name)
+    except OSError:
+        return []
+    hidden = name.startswith(".")
+    return [
+        os.path.join(folder, entry.name) + ("/" if entry.is_dir() else "")
+        for entry in entries
+        if entry.name.startswith(name)
+        and entry.name.startswith(".") == hidden
+        and (entry.is_dir() or entry.name.endswith(endings or "/"))
+    ]
+
+
+def demand_run(path: Path | None) -> Path | None:
+    """Return a path, unless it can't be a run or a checkpoint: then raise UserError, with the nearest run.
+
+    Only names of files are looked at, so that it is said before torch is imported; ``run_of`` decides.
+    """
+    if path is None:
+        return None
+    around = (path, path.parent, path.parent.parent)
+    signs = ("config.yml", "owner.json", "MANIFEST.json")
+    if any((folder / sign).exists() for folder in around for sign in signs) or path.is_file():
+        return path
+    from vaak.config.components import did_you_mean
+
+    runs = {file.parent.name: str(file.parent) for file in Path(RUNS).glob("*/config.yml")}
+    near = did_you_mean(path.name, runs)
+    for name, run in runs.items():
+        near = f"; did you mean {run}?" if near == f"; did you mean {name}?" else near
+    problem = "is not a run directory, nor inside one (no config.yml)"
+    raise UserError(f"{path} {problem}; give a run directory or a checkpoint in it{near}")
+
+
+def run_argument(about: str, metavar: str | None = None) -> Any:
+    """Return the argument of a command that takes a run: completed, and looked at before anything is imported."""
+
+    def look(context: typer.Context, path: Path | None) -> Path | None:
+        return path if context.resilient_parsing else demand_run(path)  # completion parses what isn't whole yet
+
+    return typer.Argument(help=about, metavar=metavar, callback=look, autocompletion=complete_runs)
+
+
+FILES_AND_OPTIONS = "YAML files or recipes, later ones override earlier ones, and options that override both."
 Arguments = Annotated[
     list[str],
-    typer.Argument(
-        metavar="FILE… key=value…", help="YAML files, later ones override earlier ones, and options that override both."
-    ),
+    typer.Argument(metavar="FILE… key=value…", help=FILES_AND_OPTIONS, autocompletion=complete_configurations),
 ]
 OptionalArguments = Annotated[
     list[str] | None,
-    typer.Argument(
-        metavar="[FILE… key=value…]",
-        help="YAML files, later ones override earlier ones, and options that override both.",
-    ),
+    typer.Argument(metavar="[FILE… key=value…]", help=FILES_AND_OPTIONS, autocompletion=complete_configurations),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Device = Annotated[str, typer.Option(help="auto, cuda, mps or cpu.")]
@@ -116,7 +192,7 @@ def dialect_said(delimiter: str | None, quotes: str | None, encoding: str | None
 class ChosenRun:
     """The trained model that a command uses, and how: each field is an argument or an option of every such command."""
 
-    run: Annotated[Path, typer.Argument(help="A run (its best checkpoint) or a checkpoint.")]
+    run: Annotated[Path, run_argument("A run (its best checkpoint) or a checkpoint.")]
     device: Device = "auto"
     weights: Weights = WhichWeights.auto
     trust_code: TrustCode = False

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from vaak.cli.arguments import Arguments, AsJson, OptionalArguments, TrustCode, files_and_overrides
+from vaak.cli.arguments import Arguments, AsJson, OptionalArguments, TrustCode, complete_tasks, files_and_overrides
 from vaak.core.errors import UserError
 
 if TYPE_CHECKING:
@@ -133,7 +133,7 @@ def show(
 @app.command()
 def schema(
     arguments: OptionalArguments = None,
-    task: Annotated[str, typer.Option(help="The task whose options to print.")] = "lm",
+    task: Annotated[str, typer.Option(help="The task whose options to print.", autocompletion=complete_tasks)] = "lm",
     trust_code: TrustCode = False,
 ) -> None:
     """Print the JSON Schema of a task's configuration, for completion and validation in an editor.
@@ -141,13 +141,13 @@ def schema(
     Example: vaak config schema --task lm > vaak.schema.json
     """
     from vaak.config.load import load
-    from vaak.config.reference import json_schema
+    from vaak.config.reference import schema_text
 
     if arguments:
         reference = load(*files_and_overrides(arguments), trust_code=trust_code).experiment.reference
     else:
         reference = _demand_task(task)
-    print(json.dumps(json_schema(reference), indent=2, ensure_ascii=False))
+    print(schema_text(reference))
 
 
 def _demand_task(task: str, option: str = "--task") -> str:

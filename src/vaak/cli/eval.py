@@ -21,6 +21,8 @@ from vaak.cli.arguments import (
     TrustCode,
     Weights,
     WhichWeights,
+    complete_runs,
+    demand_run,
     files_and_overrides,
     on_a_run,
 )
@@ -36,7 +38,11 @@ EMPTY = ("", "[]", "null")
 
 def evaluate(
     run: Annotated[
-        Path | None, typer.Argument(help="A run (its best checkpoint), or a checkpoint: a folder step-…, best or last.")
+        Path | None,
+        typer.Argument(
+            help="A run (its best checkpoint), or a checkpoint: a folder step-…, best or last.",
+            autocompletion=complete_runs,
+        ),
     ] = None,
     arguments: Annotated[
         list[str] | None,
@@ -71,16 +77,18 @@ def evaluate(
 
     Example: vaak eval runs/quickstart --split test --output evaluation
     """
-    from vaak.cli.output import create_folder, print_contents, print_figures
-    from vaak.core.figures import percents
-    from vaak.core.storage.files import write_json
-    from vaak.runs.evaluate import evaluate_run
-
     given = [*(data_config or []), *(arguments or [])]
     if model_path is not None:  # so that the first argument is data
         run, given = model_path, [*([] if run is None else [str(run)]), *given]
     if run is None:
         raise UserError("give a run or a checkpoint: vaak eval RUN, or --model-path RUN")
+    demand_run(run)  # before torch is imported
+
+    from vaak.cli.output import create_folder, print_contents, print_figures
+    from vaak.core.figures import percents
+    from vaak.core.storage.files import write_json
+    from vaak.runs.evaluate import evaluate_run
+
     create_folder(output)
     files, overrides = files_and_overrides(given)
     paths = [Path(file) for file in files]
@@ -160,7 +168,7 @@ def lm_eval(
 
     Example: vaak lm-eval runs/quickstart --tasks blimp_causative --data blimp_causative=causative.jsonl
     """
-    from vaak.cli.output import create_folder, print_figures
+    from vaak.cli.output import create_folder, print_contents, print_figures
     from vaak.core.errors import optional_import
     from vaak.core.storage.files import write_json
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from vaak.cli.arguments import AsJson, TrustCode, Weights, WhichWeights
+from vaak.cli.arguments import AsJson, TrustCode, Weights, WhichWeights, complete_runs, run_argument
 from vaak.core.errors import UserError
 from vaak.core.storage.files import scratch_folder
 
@@ -51,7 +51,7 @@ Languages = Annotated[
 
 
 def export(
-    run: Annotated[Path, typer.Argument(help="A run (its best checkpoint) or a checkpoint.")],
+    run: Annotated[Path, run_argument("A run (its best checkpoint) or a checkpoint.")],
     format: ChosenFormat = "hf",
     output: Annotated[Path | None, typer.Option(help="The folder to write; default: RUN/export/FORMAT.")] = None,
     quantization: Quantization = None,
@@ -115,7 +115,12 @@ def export(
 
 
 def publish(
-    run: Annotated[Path, typer.Argument(help="A run (its best checkpoint), a checkpoint, or a folder of vaak export.")],
+    run: Annotated[
+        Path,
+        typer.Argument(
+            help="A run (its best checkpoint), a checkpoint, or a folder of vaak export.", autocompletion=complete_runs
+        ),
+    ],
     name: Annotated[str, typer.Argument(help="The repository on the Hugging Face Hub: NAME or OWNER/NAME.")],
     format: ChosenFormat = "hf",
     quantization: Quantization = None,

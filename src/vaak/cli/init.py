@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import difflib
 import json
 import os
 import re
@@ -13,7 +14,8 @@ from typing import Annotated, Any
 
 import typer
 
-from vaak.cli.arguments import AsJson, Delimiter, Encoding, Quotes, dialect_said
+from vaak.cli.arguments import AsJson, Delimiter, Encoding, Quotes, complete_tasks_and_recipes, dialect_said
+from vaak.config.components import did_you_mean
 from vaak.config.yaml.recipes import about, companions, recipe_named, recipes
 from vaak.core.errors import UserError
 
@@ -23,7 +25,12 @@ INDENTED: Any = {"initial_indent": "    ", "subsequent_indent": "    ", "break_o
 
 def init(
     what: Annotated[
-        str | None, typer.Argument(metavar="[TASK|RECIPE]", help="A task (lm, asr, …), or a recipe to copy.")
+        str | None,
+        typer.Argument(
+            metavar="[TASK|RECIPE]",
+            help="A task (lm, asr, …), or a recipe to copy.",
+            autocompletion=complete_tasks_and_recipes,
+        ),
     ] = None,
     data: Annotated[
         Path | None, typer.Option(help="The folder of your data, or a file; it is read, and not changed.")
@@ -108,6 +115,8 @@ def _copy_recipe(recipe: Path, output: Path | None) -> list[Path]:
 
     target = output or Path(recipe.name)
     text = recipe.read_text(encoding="utf-8")
+    task = re.search(r"^task: *(\w+)", text, re.MULTILINE)
+    text = _with_schema(recipe.parent.name if task is None else task[1], text)
     written, tree = [target], read_yaml(recipe)
     base = tree.value.get("extends")
     others = {} if base is None else {str(base.value): recipe.parent / str(base.value)}
@@ -138,12 +147,11 @@ def _for_data(
     what: str | None, data: Path | None, hardware: str, example: bool, output: Path | None, dialect: dict[str, str]
 ) -> list[Path]:
     """Write a YAML for data, or for an example that is made; return what was written."""
-    from vaak.config.components import did_you_mean
     from vaak.core.storage.files import write_text
     from vaak.runs.starter import TASKS, starter, task_for
 
     if what is not None and what not in TASKS:
-        hint = did_you_mean(what, [*TASKS, *recipes()])
+        hint = _tasks_meant(what) or did_you_mean(what, [*TASKS, *recipes()])
         known = f"expected a task ({', '.join(TASKS)}) or a recipe (vaak init --list)"
         copied = f"vaak init {what}/quickstart copies one to start from"
         raise UserError(f"{what}: {copied if recipe_named(f'{what}/quickstart') else f'{known}{hint}'}")
@@ -170,12 +178,40 @@ def _for_data(
         found = survey_folder(seen, dialect=dialect)
         for one in found:
             print("\n".join(lines_of(one, seen)), end="\n\n", file=sys.stderr)
-        text = starter(found, device, what or task_for(found), seen)
+        task = what or task_for(found)
+        text = _with_schema(task, starter(found, device, task, seen))
     try:
         write_text(target, text)
     except OSError as error:
         raise UserError(f"--output {target} can't be written: {error.strerror or error}") from error
     return [target, *made]
+
+
+def _with_schema(task: str, text: str) -> str:
+    """A YAML below the line by which editors find the options of its task, to complete, check and explain them.
+
+    Without a schema of this name (a pipeline's file, a task of a user's own), as it is.
+    """
+    from vaak.config.reference import schema_file
+
+    schema = schema_file(task)
+    return f"# yaml-language-server: $schema={schema}\n{text}" if schema.is_file() else text
+
+
+def _tasks_meant(what: str) -> str:
+    """``; did you mean …?`` with the tasks whose names on the Hugging Face Hub have this word, or one much like it.
+
+    >>> _tasks_meant("speech")
+    '; did you mean asr (automatic speech recognition), tts (text to speech)?'
+    """
+    from vaak.config.tasks import spec_of
+    from vaak.runs.starter import TASKS
+
+    tags = {task: (spec_of(task).hub_tag or "").split("-") for task in TASKS}
+    words = {word for tag in tags.values() for word in tag}
+    near = difflib.get_close_matches(what.lower(), words, n=1)
+    meant = [f"{task} ({' '.join(tag)})" for task, tag in tags.items() if near and near[0] in tag]
+    return f"; did you mean {', '.join(meant)}?" if meant else ""
 
 
 def device_of(hardware: str) -> Any:

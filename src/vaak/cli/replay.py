@@ -15,7 +15,7 @@ from typing import Annotated, Any
 
 import typer
 
-from vaak.cli.arguments import AsJson, TrustCode
+from vaak.cli.arguments import AsJson, TrustCode, run_argument
 from vaak.report.tables import aligned
 
 SHOWN_UPDATES = 10
@@ -24,7 +24,7 @@ WHOLE_WORDS: dict[str, Any] = {"break_long_words": False, "break_on_hyphens": Fa
 
 
 def replay(
-    run: Annotated[Path, typer.Argument(help="A run directory.")],
+    run: Annotated[Path, run_argument("A run directory.")],
     step: Annotated[int, typer.Option(min=1, help="The optimizer step to rerun.")],
     debug: Annotated[
         bool, typer.Option("--debug", help="Show every module's output, every parameter's gradient and update.")
@@ -159,7 +159,7 @@ def table(rows: Sequence[Sequence[str]]) -> Iterator[str]:
 
 
 def inspect(
-    run: Annotated[Path, typer.Argument(help="A run directory, or a checkpoint.")],
+    run: Annotated[Path, run_argument("A run directory, or a checkpoint.")],
     device: Annotated[str | None, typer.Option(help="auto, cuda, mps or cpu; default: the run's own.")] = None,
     trust_code: TrustCode = False,
     as_json: AsJson = False,
@@ -199,7 +199,7 @@ def inspect(
 
 
 def verify(
-    run: Annotated[Path, typer.Argument(help="A run directory.")],
+    run: Annotated[Path, run_argument("A run directory.")],
     steps: Annotated[int, typer.Option(min=1, help="Logged steps to take again, drawn at random.")] = 20,
     from_start: Annotated[bool, typer.Option("--from-start", help="Take every step of the run again.")] = False,
     seed: Annotated[int | None, typer.Option(min=0, help="Draws the steps; default: a new one, shown.")] = None,
@@ -255,8 +255,8 @@ def _print_verification(found: dict[str, Any], from_start: bool) -> None:
 
 
 def bisect(
-    one: Annotated[Path, typer.Argument(metavar="RUN_A", help="A run directory.")],
-    other: Annotated[Path, typer.Argument(metavar="RUN_B", help="Another one, which should be the same.")],
+    one: Annotated[Path, run_argument("A run directory.", "RUN_A")],
+    other: Annotated[Path, run_argument("Another one, which should be the same.", "RUN_B")],
     device: Annotated[str | None, typer.Option(help="auto, cuda, mps or cpu; default: each run's own.")] = None,
     trust_code: TrustCode = False,
     as_json: AsJson = False,

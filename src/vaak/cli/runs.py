@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from vaak.cli.arguments import AsJson
+from vaak.cli.arguments import AsJson, complete_runs
 from vaak.config.tasks import TASKS
 from vaak.core.errors import UserError
 from vaak.core.names import demand_known, nearest_name
@@ -265,6 +265,7 @@ def plot(
             "PICTURE is history (the default): losses and figures over the steps; of a pipeline moe-asr: gate "
             "(confusion, reliability), experts (use and word error rate of each) or asr (the history of its joint "
             "training).",
+            autocompletion=complete_runs,
         ),
     ],
     output: Annotated[
@@ -316,7 +317,12 @@ def _draw_histories(runs: Sequence[Path], picture: str, path: Path) -> None:
 
 def report(
     runs: Annotated[
-        list[Path] | None, typer.Argument(metavar="[RUN...]", help="A run; or several, to compare.")
+        list[Path] | None,
+        typer.Argument(
+            metavar="[RUN...]",
+            help="A run; or several, to compare.",
+            autocompletion=complete_runs,
+        ),
     ] = None,
     output: Annotated[
         Path | None,

@@ -21,6 +21,7 @@ from vaak.cli.arguments import (
     TrustCode,
     Weights,
     WhichWeights,
+    complete_runs,
     files_and_overrides,
 )
 from vaak.core.errors import UserError
@@ -210,6 +211,7 @@ def compare(
         typer.Argument(
             metavar="RUN|FILE… [key=value…]",
             help="Runs, cross-validations, or files of scores (JSON, CSV), the baseline first; options are for runs.",
+            autocompletion=complete_runs,
         ),
     ],
     split: Annotated[str, typer.Option(help="The split to compare runs on.")] = "test",
@@ -226,13 +228,14 @@ def compare(
 
     Example: vaak compare runs/baseline runs/new --split test
     """
+    names, overrides = files_and_overrides(arguments)
+    if len(names) < 2 or len(set(names)) < len(names):
+        raise UserError("a comparison requires different systems: two runs or more, or two files of scores")
+
     from vaak.runs.fork import shared_past
     from vaak.study.compare import compare_runs, compare_scores, examples_of, read_scores
     from vaak.study.crossval import is_cross_validation, read_fold_scores
 
-    names, overrides = files_and_overrides(arguments)
-    if len(names) < 2 or len(set(names)) < len(names):
-        raise UserError("a comparison requires different systems: two runs or more, or two files of scores")
     forks: list[str] = []
     scores = [name for name in names if Path(name).is_file()]
     studies = [name for name in names if is_cross_validation(Path(name))]

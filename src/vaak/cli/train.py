@@ -16,6 +16,7 @@ from vaak.cli.arguments import (
     files_and_overrides,
     load_for_processes,
     load_trusted,
+    run_argument,
 )
 from vaak.core.errors import UserError
 from vaak.core.launching import run_processes, train_command
@@ -77,7 +78,7 @@ def train(
 
 
 def fork(
-    run: Annotated[Path, typer.Argument(help="A run directory.")],
+    run: Annotated[Path, run_argument("A run directory.")],
     overrides: Annotated[
         list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Options that the fork has from there on.")
     ] = None,

@@ -105,8 +105,10 @@ def _settle(node: Node, read: PathRead) -> str | None:
 
 
 def _exists(path: Path | str) -> bool:
-    """Whether a file, a folder or a pattern's match exists."""
-    return os.path.exists(path) or (glob.has_magic(str(path)) and next(glob.iglob(str(path), recursive=True), "") != "")
+    """Whether a file, a folder or a pattern's match exists, or the archive that a path leads into."""
+    if os.path.exists(path) or any(map(os.path.isfile, Path(path).parents)):
+        return True
+    return glob.has_magic(str(path)) and next(glob.iglob(str(path), recursive=True), None) is not None
 
 
 def _run_of(file: Path) -> Path | None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import textwrap
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any, get_args
 
 from pydantic import BaseModel
@@ -146,6 +148,22 @@ def _comment(text: str, indent: int) -> str:
 
 def _comment_out(text: str, indent: int) -> str:
     return "".join(f"{' ' * indent}# {line[indent:]}\n" for line in text.splitlines())
+
+
+def schema_file(task: str) -> Path:
+    """Return where the schema of one of Vaak's tasks is, in a checkout and in an installed Vaak."""
+    return Path(__file__).resolve().parents[1] / "schemas" / f"{task}.json"
+
+
+def schema_text(task: str) -> str:
+    """The schema of a task as JSON, with a line for each definition."""
+    schema = json_schema(task)
+    definitions = schema.pop("$defs")
+    lines = ",\n".join(
+        f"{json.dumps(name)}: {json.dumps(one, ensure_ascii=False)}" for name, one in definitions.items()
+    )
+    own = ",\n".join(f"{json.dumps(name)}: {json.dumps(one, ensure_ascii=False)}" for name, one in schema.items())
+    return f'{{{own},\n"$defs": {{\n{lines}\n}}}}'
 
 
 def json_schema(task: str) -> dict[str, Any]:

@@ -228,3 +228,28 @@ def test_a_terminal_is_asked_three_questions(tmp_path: Path):
     assert "Where are the data?" in shown
     assert "On what will it train?" in shown
     assert "cuda (a GPU of" in (tmp_path / "lm.yml").read_text()
+
+
+def test_editors_find_the_schema_of_what_is_written(vaak):
+    Path("texts.txt").write_text("".join(f"a sentence, number {number}\n" for number in range(60)))
+    assert vaak("init", "lm", "--data", "texts.txt", "--hardware", "cpu")[0] == 0
+    assert vaak("init", "asr/quickstart", "-o", "asr.yml")[0] == 0
+    for file, task in (("lm.yml", "lm"), ("asr.yml", "asr")):
+        first = Path(file).read_text().splitlines()[0]
+        schema = Path(first.removeprefix("# yaml-language-server: $schema="))
+        assert json.loads(schema.read_text())["properties"]["task"]["const"] == task
+        load([file])
+
+
+@pytest.mark.parametrize(
+    ("word", "meant"),
+    [
+        ("speech", "asr (automatic speech recognition), tts (text to speech)?"),
+        ("translate", "seq2seq (translation)?"),
+        ("asrr", "asr?"),
+    ],
+)
+def test_a_word_that_is_no_task_leads_to_one(vaak, word: str, meant: str):
+    code, _, said = vaak("init", word, "--example")
+    assert code == 2
+    assert said.endswith(f"did you mean {meant}\n")

@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 
 import vaak
 from vaak.cli import main, table
+from vaak.config.yaml.recipes import recipes
 from vaak.core.errors import UserError
 
 VAAK = [sys.executable, "-c", "from vaak.cli.main import main; main()"]
@@ -176,3 +177,49 @@ def test_a_reader_that_goes_away_is_no_error():
     )
     os.close(writing)
     assert done.communicate()[1] == ""
+
+
+@pytest.mark.parametrize(
+    ("words", "found"),
+    [
+        ("train asr/qu", ["asr/quickstart"]),
+        ("train my", ["my.yml", "my-texts/"]),
+        ("init se", ["seq2seq", *(name for name in recipes() if name.startswith("se"))]),
+        ("eval r", ["runs/first", "runs/"]),
+        ("transcribe runs/first", ["runs/first", "runs/first/checkpoints/best", "runs/first/"]),
+        ("config schema --task voc", ["vocoder"]),
+    ],
+)
+def test_words_are_completed(tmp_path, words, found):
+    for name in ("my.yml", "my.txt", "my-texts/a.txt", "runs/first/config.yml", "runs/first/checkpoints/best/x"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    number = len(words.split())
+    asked = {"_VAAK_COMPLETE": "complete_bash", "COMP_WORDS": f"vaak {words}", "COMP_CWORD": str(number)}
+    shown = run(cwd=tmp_path, env={**os.environ, **asked}).stdout.split()
+    assert sorted(shown) == sorted(found)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "eval",
+        "eval frist",
+        "verify frist",
+        "export frist",
+        "transcribe frist a.wav",
+        "bisect frist x",
+        "compare frist x",
+    ],
+)
+def test_a_command_without_a_run_says_so_before_torch(tmp_path, monkeypatch, capsys, command):
+    (tmp_path / "runs/first").mkdir(parents=True)
+    (tmp_path / "runs/first/config.yml").touch()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(sys.modules, "torch", None)  # so that importing it is an error
+    monkeypatch.setattr("sys.argv", ["vaak", *command.split()])
+    with pytest.raises(SystemExit) as ended:
+        main.main()
+    assert ended.value.code == 2
+    said = capsys.readouterr().err
+    assert "RUN" in said or "file not found" in said or "did you mean runs/first?" in said

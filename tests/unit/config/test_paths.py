@@ -23,7 +23,8 @@ Vaak = Callable[..., tuple[int, str, str]]
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A project with configurations, and texts next to these and next to where one stands."""
     monkeypatch.chdir(tmp_path)
-    for name in ("configs/near.txt", "configs/both.txt", "both.txt", "far.txt"):
+    names = ("configs/near.txt", "configs/both.txt", "both.txt", "far.txt", "configs/near.zip", "far.zip")
+    for name in names:
         Path(name).parent.mkdir(exist_ok=True)
         Path(name).write_text("".join(f"{name} line {number}\n" for number in range(60)))
     return tmp_path
@@ -40,6 +41,8 @@ def write(text: str, name: str = "configs/job.yml") -> Path:
         ("near.txt", "configs/near.txt", None),
         ("./n*.txt", "configs/n*.txt", None),
         ("../far.txt", "far.txt", None),
+        ("near.zip/*.txt", "configs/near.zip/*.txt", None),
+        ("far.zip/*.txt", "far.zip/*.txt", "configs/far.zip/*.txt does not exist, but far.zip/*.txt in the working"),
         ("both.txt", "configs/both.txt", "configs/both.txt is read, as seen from this file; both.txt in the working"),
         (
             "far.txt",

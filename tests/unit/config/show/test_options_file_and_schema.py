@@ -8,7 +8,7 @@ import pytest
 
 from vaak.config.experiment import experiment_type
 from vaak.config.load import load
-from vaak.config.reference import all_options, json_schema
+from vaak.config.reference import all_options, json_schema, schema_file, schema_text
 from vaak.config.tasks import TASKS, spec_of
 from vaak.config.yaml.fields import item_of, section_of
 
@@ -32,6 +32,13 @@ def options(section, indent=0):
 def test_the_shipped_file_is_what_the_types_say():
     shipped = (ROOT / SHIPPED).read_text(encoding="utf-8")
     assert shipped == all_options("seq2seq"), f"run: vaak config show --all seq2seq > {SHIPPED}"
+
+
+@tasks
+def test_the_schema_in_the_package_is_what_the_types_say(task):
+    command = f"vaak config schema --task {task} > src/vaak/schemas/{task}.json"
+    assert schema_file(task).read_text(encoding="utf-8") == f"{schema_text(task)}\n", f"run: {command}"
+    assert json.loads(schema_text(task)) == json_schema(task)
 
 
 @tasks
