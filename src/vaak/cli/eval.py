@@ -168,7 +168,7 @@ def lm_eval(
 
     Example: vaak lm-eval runs/quickstart --tasks blimp_causative --data blimp_causative=causative.jsonl
     """
-    from vaak.cli.output import create_folder, print_contents, print_figures
+    from vaak.cli.output import create_folder, print_figures
     from vaak.core.errors import optional_import
     from vaak.core.storage.files import write_json
 
