@@ -204,6 +204,9 @@ def _check_folder(folder: Path, output: Path | None, as_json: bool, dialect: dic
     from vaak.runs.starter import starter
 
     found = survey_folder(folder, dialect=dialect)
+    if not as_json:
+        for one in found:
+            print("\n".join(lines_of(one, folder)), end="\n\n")
     is_usable = any(one.problem is None and one.splits for one in found)
     text = starter(found, devices_here()[0], folder=folder) if is_usable else ""
     if output is not None and text:
@@ -214,8 +217,6 @@ def _check_folder(folder: Path, output: Path | None, as_json: bool, dialect: dic
     if as_json:
         print(json.dumps({"corpora": [to_json(one) for one in found], "yaml": text}, ensure_ascii=False))
     else:
-        for one in found:
-            print("\n".join(lines_of(one, folder)), end="\n\n")
         print(f"wrote {output}" if output and text else text and f"To begin with (--output FILE writes it):\n\n{text}")
     if any(one.problem or any(split.broken for split in one.splits.values()) for one in found):
         raise typer.Exit(2)

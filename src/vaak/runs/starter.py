@@ -25,6 +25,7 @@ from vaak.core.storage.text_lines import split_lines
 from vaak.runs.doctor.devices import Device
 from vaak.runs.doctor.folder import CorpusSurvey
 from vaak.runs.doctor.text_layouts import use_of_texts
+from vaak.runs.doctor.unusable import describe_unusable
 
 GIB = 1 << 30
 TASKS = ("lm", "seq2seq", "classification", "asr", "diarization", "tts", "vocoder")
@@ -100,11 +101,20 @@ def amounts_of(corpora: Sequence[CorpusSurvey]) -> Amounts:
 
 
 def task_for(corpora: Sequence[CorpusSurvey]) -> str:
-    """Return the task that data like these are for: audio first, then the first texts."""
+    """Return the task that data like these are for: audio first, then the first texts.
+
+    Raises UserError for texts with recordings that nobody reads: they are hardly meant to be trained on alone.
+    """
     usable = usable_of(corpora)
     audio = [one for one in usable if not one.is_text]
     if not audio:
-        return use_of_texts(usable[0].options["corpus"])
+        task = use_of_texts(usable[0].options["corpus"])
+        if number := usable[0].unread_audio:
+            raise UserError(
+                f"{describe_unusable(usable[0].folder)}. Texts there don't say which of the {number:,} recordings they "
+                f"belong to; to train on the texts alone: vaak init {task} --data {usable[0].folder}"
+            )
+        return task
     amounts = amounts_of(audio)
     if not amounts.has_texts:
         return "diarization" if amounts.most_speakers > 1 else "vocoder"

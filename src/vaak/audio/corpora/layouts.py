@@ -64,6 +64,15 @@ def split_named(name: str) -> str | None:
     return None
 
 
+def split_in_names(path: Path) -> str | None:
+    """The split that a file is named by, up to the first dot and then after it, or else a folder that it is in.
+
+    >>> [split_in_names(Path(name)) for name in ("test/train.tsv", "corpus.dev.en", "test/a.wav", "a.wav")]
+    ['train', 'valid', 'test', None]
+    """
+    return next(filter(None, map(split_named, (*path.name.split("."), *reversed(path.parts[:-1])))), None)
+
+
 def subfolders(folder: Path) -> list[Path]:
     """The folders in a folder, by name; quick where there are a million files."""
     with os.scandir(folder) as entries:
@@ -441,8 +450,7 @@ def by_split(paths: Iterable[Path], root: Path) -> dict[str, list[Path]]:
     found: dict[str, list[Path]] = defaultdict(list)
     others: list[Path] = []
     for path in paths:
-        names = (path.name.partition(".")[0], *reversed(path.relative_to(root).parts[:-1]))
-        split = next(filter(None, map(split_named, names)), None)
+        split = split_in_names(path.relative_to(root))
         (others if split is None else found[split]).append(path)
     if not found and others:
         return {"train": others}

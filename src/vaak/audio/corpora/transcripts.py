@@ -1,6 +1,6 @@
 """Audio with its texts in files of the same names, or in one list; in a folder, a zip or a tar.
 
-a.wav  a.txt (.lab, .srt, .vtt, .eaf)               next to each other
+a.wav  a.txt (.lab, .srt, .vtt, .eaf, .json)        next to each other
 wavs/a.wav  txt/a.txt                               in folders side by side
 wav48/p225/p225_001.wav  txt/p225/p225_001.txt      VCTK: speakers by folder, whose name begins those of the files
 wavs/a.wav  transcripts.txt                         a list without a header: name and text, between them a tab, a bar,
@@ -13,33 +13,39 @@ audio of its name. Audio of archives is read where it is: nothing is unpacked.
 from __future__ import annotations
 
 import csv
+import logging
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path, PurePosixPath
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from vaak.audio.audio_file import AUDIO
 from vaak.audio.config import AudioConfig, DatasetConfig
 from vaak.audio.corpora.archives import LABEL_NAMES
 from vaak.audio.corpora.json_manifest import PLACE, PROBLEM
-from vaak.audio.corpora.layouts import LayoutReader, Line, by_split
+from vaak.audio.corpora.layouts import LayoutReader, Line, by_split, split_named, subfolders
 from vaak.audio.cuts.recordings import ReadRecording
 from vaak.audio.embedded import Part
-from vaak.audio.formats.timed_texts import read_eaf, read_subtitles
+from vaak.audio.formats.timed_texts import read_eaf, read_json, read_labels_of_audacity, read_subtitles
 from vaak.core.errors import DataError
 from vaak.core.matching import compose
+from vaak.core.names import list_names
 from vaak.core.storage.archives import read_tar_members, read_zip_members
-from vaak.core.storage.text_lines import CONVERT, detect_encoding, split_lines
+from vaak.core.storage.text_lines import CONVERT, detect_encoding, read_text_lines, split_lines
 
-TRANSCRIPTS = (".eaf", ".vtt", ".srt", ".lab", ".txt")
+log = logging.getLogger("vaak")
+TRANSCRIPTS = (".eaf", ".vtt", ".srt", ".lab", ".txt", ".json")
 """Where several are of one recording, the first is read."""
 LISTS = (".txt", ".tsv", ".csv", ".trans", ".list", ".data")
+MOST_FOLDERS = 1000
 NO_TEXT = "recordings without a text of their name"
 NO_AUDIO = "texts without audio of their name"
 OTHER_MICROPHONE = "recordings of a second microphone (_mic2)"
 _MICROPHONE = re.compile(r"[_-]mic(\d)$", re.IGNORECASE)
+_TIMIT = re.compile(r"\A0\s+\d{4,}\s+(?=\S[^\n]*\s*\Z)")
+"""The samples from 0 on that a text of TIMIT begins with."""
 _FESTIVAL = re.compile(r'\(\s*(\S+)\s+"(.*)"\s*\)\s*')
 
 
@@ -104,16 +110,42 @@ class TranscriptsReader(LayoutReader):
         archives = [path for path in sorted(self.root.iterdir()) if path.suffix.lower() in self.ARCHIVES]
         if archives:
             return by_split(archives, self.root)
-        named = by_split([path for path in sorted(self.root.iterdir()) if path.is_dir()], self.root)
-        return named if {"train", "valid"} <= named.keys() else {"train": [self.root]}
+        level = subfolders(self.root)
+        for folders in (level, [path for one in level[:MOST_FOLDERS] for path in subfolders(one)]):
+            named = by_split([path for path in folders if split_named(path.name) and _has_both(path)], self.root)
+            if "train" in named and len(named) > 1:
+                _name_others(self.root, [path for paths in named.values() for path in paths])
+                return named
+        return self._lists_of_splits() or {"train": [self.root]}
+
+    def _lists_of_splits(self) -> dict[str, list[Path]]:
+        """The lists of the splits, such as filelists/train.txt; none where one of them names no recording."""
+        there = [path for folder in (self.root, self.root / "filelists") for path in sorted(folder.glob("*"))]
+        lists = [path for path in there if path.suffix.lower() in LISTS and split_named(path.stem)]
+        named = by_split(lists, self.root)
+        if "train" not in named or len(named) == 1:
+            return {}
+        of_lists = {path: _texts_of_lists(*_split_files(path, self.root)) for paths in named.values() for path in paths}
+        return named if all(of_lists.values()) else {}
 
     def files_of(self, part: Path) -> list[Path]:
-        found = [one.place for one in files_in(part) if isinstance(one.place, Path) and one.ending not in AUDIO]
-        return [part, *found] if part.is_file() else found
+        found = [
+            one.place for one in files_in(part, self.root) if isinstance(one.place, Path) and one.ending not in AUDIO
+        ]
+        return list(dict.fromkeys([part, *found])) if part.is_file() else found
 
     @cached_property
     def _found(self) -> dict[Path, list[Line]]:
-        return {part: list(pair(files_in(part), self.root)) for parts in self.parts.values() for part in parts}
+        found = {
+            part: list(pair(files_in(part, self.root), self.root)) for parts in self.parts.values() for part in parts
+        }
+        lists = [part for part in found if part.suffix.lower() in LISTS and part.is_file()]
+        listed = {line.where for part in lists for line in found[part] if line.entry.get("left out") != NO_TEXT}
+        for number, part in enumerate(lists):  # what is in no list is named once
+            found[part] = [one for one in found[part] if one.where in listed or not number]
+            own = {line.where for line in found[part] if line.entry.get("left out") != NO_TEXT}
+            found[part] = [one for one in found[part] if one.where in own or one.where not in listed]
+        return found
 
     def lines(self, part: Path) -> Iterator[Line]:
         yield from self._found[part]
@@ -124,8 +156,37 @@ class TranscriptsReader(LayoutReader):
         return super().reading(line, part)
 
 
-def files_in(part: Path) -> list[File]:
-    """Return the files of a folder, a zip or a tar, by name; hidden ones, and those of a Mac's archives, are none."""
+def _has_both(folder: Path) -> bool:
+    """Whether a folder has audio and texts."""
+    endings = [{*AUDIO}, {*TRANSCRIPTS, *LISTS}]
+    return all(any(path.suffix.lower() in own for path in folder.rglob("*")) for own in endings)
+
+
+def _is_in(path: Path, folders: list[Path]) -> bool:
+    return any(path.is_relative_to(folder) for folder in folders)
+
+
+def _name_others(root: Path, folders: list[Path]) -> None:
+    """Name the recordings that are in no folder of a split."""
+    left = [path for path in root.rglob("*") if path.suffix.lower() in AUDIO and not _is_in(path, folders)]
+    if left:
+        log.warning("%s: recordings in no folder of a split, left out: %s", root, list_names(map(str, left)))
+
+
+def _split_files(listing: Path, root: Path) -> tuple[list[File], list[File]]:
+    """The recordings below a root, and a list of some."""
+    audio = [one for one in files_in(root, root) if one.ending in AUDIO]
+    return audio, [File(PurePosixPath(listing.name), listing)]
+
+
+def files_in(part: Path, root: Path) -> list[File]:
+    """Return the files of a folder, a zip or a tar, by name; hidden ones, and those of a Mac's archives, are none.
+
+    Of a list of recordings, those below the root, and the list.
+    """
+    if part.suffix.lower() in LISTS and part.is_file():
+        audio, lists = _split_files(part, root)
+        return [*audio, *lists]
     if part.suffix.lower() in AUDIO and part.is_file():  # alone: with what is of its name
         near = [one for one in part.parent.iterdir() if one == part or one.suffix.lower() in TRANSCRIPTS]
         named = [File(PurePosixPath(one.name), one) for one in near if one.is_file()]
@@ -176,11 +237,21 @@ def pair(files: list[File], root: Path) -> Iterator[Line]:
 
 def read_transcript(file: File) -> dict[str, object]:
     """Return what a file says: ``text``, or ``segments`` with times. Raises DataError."""
-    if file.ending in (".txt", ".lab"):
-        return {"text": " ".join(file.text().split())}
-    timed = read_eaf(file.read(), str(file)) if file.ending == ".eaf" else read_subtitles(file.text(), str(file))
+    said: dict[str, Any]
+    if file.ending == ".json":
+        said = read_json(file.read(), str(file)) or {"left out": NO_TEXT}
+    elif file.ending in (".txt", ".lab"):
+        text = file.text()
+        timed = read_labels_of_audacity(text, str(file))
+        said = {"text": " ".join(_TIMIT.sub("", text).split())} if timed is None else {"segments": timed}
+    elif file.ending == ".eaf":
+        said = {"segments": read_eaf(file.read(), str(file))}
+    else:
+        said = {"segments": read_subtitles(file.text(), str(file))}
+    if "segments" not in said:
+        return said
     hidden = {"where": PLACE, "problem": PROBLEM}
-    return {"segments": [{hidden.get(key, key): value for key, value in one.items()} for one in timed]}
+    return {"segments": [{hidden.get(key, key): value for key, value in one.items()} for one in said["segments"]]}
 
 
 def _texts_by_name(audio: list[File], files: list[File]) -> dict[File, File]:
@@ -251,11 +322,30 @@ def _rows_of(file: File, names: dict[str, File | None]) -> list[_Row]:
     if place is None:
         place = _longest(row for row in rows if named(row) is not None)
     of_speaker = _place_of("speaker", header)
+    if of_speaker is None and len(header) < 2:
+        of_speaker = _find_speaker_column([row for row in rows if named(row) is not None], place)
     found: list[_Row] = []
     for row in rows[1 if len(header) > 1 else 0 :]:
         speaker = row[of_speaker].strip() if of_speaker is not None and of_speaker < len(row) else None
         found.append(_Row(named(row), row[place].strip() if place < len(row) else "", speaker))
     return found
+
+
+def _find_speaker_column(rows: list[list[str]], of_text: int) -> int | None:
+    """The column of a list without a header whose few values are single words: speakers, by name or by number."""
+    width = min(map(len, rows), default=0)
+    for place in (one for one in range(1, width) if one != of_text):
+        values = {row[place].strip() for row in rows}
+        if 2 <= len(values) <= len(rows) / 2 and all(value and " " not in value for value in values):
+            return place
+    return None
+
+
+def lists_speakers(file: Path) -> bool:
+    """Whether a list with bars, as LJ Speech's, has a column of several speakers."""
+    rows = [line.split("|") for line in read_text_lines(file) if line.strip()]
+    width = min(map(len, rows), default=0)
+    return width > 2 and _find_speaker_column(rows, _longest(iter(rows))) is not None
 
 
 def _cells_of(line: str) -> list[str]:
@@ -283,5 +373,7 @@ def _longest(rows: Iterator[list[str]]) -> int:
 def _speakers_of(audio: list[File]) -> dict[File, str]:
     """The speaker of each recording, where they are in folders whose names all of their names begin with (VCTK)."""
     folders = {one.name.parent.name for one in audio}
-    is_named = all(folder and one.name.name.startswith(folder) for one in audio for folder in [one.name.parent.name])
+    is_named = not any(map(split_named, folders)) and all(
+        folder and one.name.name.startswith(folder) for one in audio for folder in [one.name.parent.name]
+    )
     return {one: one.name.parent.name for one in audio} if is_named and len(folders) > 1 else {}

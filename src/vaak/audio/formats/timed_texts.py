@@ -2,6 +2,9 @@
 
 SRT   a number, ``00:00:01,000 --> 00:00:02,500``, lines of text; blank lines between
 VTT   ``WEBVTT``, the same with dots; ``<v Ann>`` is a speaker; NOTE, STYLE and REGION are passed over
+      a line of YouTube's captions that repeats the one before it is passed over (``<00:00:01.200>`` is in such files)
+TXT   of Audacity: start, end and text of a label, with tabs between them
+JSON  of Whisper, WhisperX, CHiME: a list of segments, or ``segments`` in an object; or an object with a ``text``
 EAF   XML: time slots in milliseconds, and tiers. Tiers with times of their own are read, those below others are not;
       the speaker is the tier's PARTICIPANT, or else its name
 
@@ -13,6 +16,7 @@ Sources: W3C 2019, "WebVTT: The Web Video Text Tracks Format"; Max Planck Instit
 from __future__ import annotations
 
 import html
+import json
 import re
 import xml.etree.ElementTree
 from collections.abc import Iterator
@@ -28,6 +32,9 @@ One whose times can't be read has None for them, and a ``problem``.
 """
 _TIME = r"(?:(\d+):)?(\d{1,2}):(\d{1,2})[.,](\d{1,3})"
 _TIMES = re.compile(rf"\s*{_TIME}\s*-->\s*{_TIME}(?:\s|$)")
+_WITHIN = re.compile(rf"<{_TIME}>")
+_CLOCK = re.compile(r"(?:(\d+):)?(\d+):(\d+(?:\.\d+)?)")
+_DECIMAL = re.compile(r"\d+[.,]\d+")
 _VOICE = re.compile(r"<v(?:\.[^\s>]*)?\s+([^>]+)>")
 _TAG = re.compile(r"</?(?:[a-z]+[^<>]*|\d[\d:.]*)>|\{\\[^}]*\}", re.IGNORECASE)
 
@@ -40,6 +47,7 @@ def read_subtitles(text: str, where: str) -> Segments:
     """
     found: Segments = []
     lines = split_lines(text)
+    is_rolling, before = _WITHIN.search(text) is not None, ""
     number = 0
     while number < len(lines):
         line, number = lines[number], number + 1
@@ -49,13 +57,97 @@ def read_subtitles(text: str, where: str) -> Segments:
         while number < len(lines) and lines[number].strip():
             said.append(lines[number])
             number += 1
+        if is_rolling:
+            said, before = (
+                [one for one in said if _plain(one) != before],
+                next(filter(None, map(_plain, reversed(said))), before),
+            )
         content = " ".join(said)
         voice = _VOICE.search(content)
-        spoken = " ".join(html.unescape(_TAG.sub("", content)).split())
+        spoken = _plain(content)
         if spoken:
             speaker = voice[1].strip() if voice else None
             found.append({**_times_in(line), "text": spoken, "speaker": speaker, "where": place})
     return found
+
+
+def _plain(line: str) -> str:
+    """A line of a subtitle without tags."""
+    return " ".join(html.unescape(_TAG.sub("", line)).split())
+
+
+def read_labels_of_audacity(text: str, where: str) -> Segments | None:
+    r"""Return the labels that a text of Audacity has, where all of its lines are such.
+
+    >>> read_labels_of_audacity("0.5\t1.25\tso it is\n", "a.txt")[0]["end"], read_labels_of_audacity("so", "a.txt")
+    (1.25, None)
+    """
+    rows = [
+        (number, line.split("\t", 2))
+        for number, line in enumerate(split_lines(text), 1)
+        if line.strip() and not line.startswith("\\\t")  # the frequencies of a label
+    ]
+    if not rows or not all(len(cells) == 3 and all(map(_DECIMAL.fullmatch, cells[:2])) for _, cells in rows):
+        return None
+    timed = ((number, *(float(one.replace(",", ".")) for one in cells[:2]), cells[2].strip()) for number, cells in rows)
+    return [
+        {"start": start, "end": end, "text": said, "speaker": None, "where": f"{where}:{number}"}
+        for number, start, end, said in timed
+        if said
+    ]
+
+
+_KEYS = {
+    "start": ("start", "start_time", "begin", "begin_time", "offset"),
+    "end": ("end", "end_time", "stop"),
+    "text": ("text", "words", "transcript", "transcription", "sentence", "normalized_text"),
+    "speaker": ("speaker", "speaker_id"),
+}
+
+
+def read_json(content: bytes, where: str) -> dict[str, Any]:
+    """Return the ``segments`` that JSON has, or its ``text`` and speaker; nothing where it has neither.
+
+    Raises DataError for what isn't JSON.
+
+    >>> read_json(b'[{"start": 0.5, "end": 1, "words": "so"}]', "a.json")["segments"][0]["text"]
+    'so'
+    """
+    try:
+        value = json.loads(content)
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"{where}: this is not JSON: {error}") from error
+    rows = value.get("segments") if isinstance(value, dict) else value
+    if isinstance(rows, list) and all(isinstance(row, dict) for row in rows):
+        said = [_segment(row, f"{where}: entry {number}") for number, row in enumerate(rows)]
+        return {"segments": [one for one in said if one["text"]]}
+    text = _value_in(value, "text") if isinstance(value, dict) else None
+    if not isinstance(text, str):
+        return {}
+    speaker = _value_in(value, "speaker")
+    return {"text": " ".join(text.split()), **({"speaker": str(speaker)} if speaker is not None else {})}
+
+
+def _value_in(row: dict[str, Any], role: str) -> Any:
+    return next((row[key] for key in _KEYS[role] if key in row), None)
+
+
+def _segment(row: dict[str, Any], where: str) -> dict[str, Any]:
+    text, speaker = _value_in(row, "text"), _value_in(row, "speaker")
+    start, end = (_json_time(_value_in(row, role)) for role in ("start", "end"))
+    problem = {} if start is not None and end is not None else {"problem": "its start and end are no times"}
+    said = " ".join(text.split()) if isinstance(text, str) else ""
+    return {"start": start, "end": end, "text": said, "speaker": speaker and str(speaker), "where": where, **problem}
+
+
+def _json_time(value: Any) -> float | None:
+    """Seconds, as a number or in text, or ``0:00:03.00``."""
+    if isinstance(value, str) and (times := _CLOCK.fullmatch(value.strip())):
+        return int(times[1] or 0) * 3600 + int(times[2]) * 60 + float(times[3])
+    try:
+        return None if isinstance(value, bool) else float(value)
+    except (TypeError, ValueError):
+        return None
 
 
 def _times_in(line: str) -> dict[str, Any]:

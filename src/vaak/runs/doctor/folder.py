@@ -26,12 +26,12 @@ from vaak.audio.corpora.corpus import AudioCorpus
 from vaak.audio.corpora.downloads import READERS
 from vaak.audio.corpora.entries import CorpusReader, manifest_lines, place_of
 from vaak.audio.corpora.layouts import LayoutReader, split_named, subfolders
-from vaak.audio.corpora.transcripts import TranscriptsReader
+from vaak.audio.corpora.transcripts import TranscriptsReader, lists_speakers
 from vaak.audio.cuts.reading import language_of
 from vaak.audio.cuts.recordings import ReadRecording, attempted
 from vaak.core.errors import DataError, UserError
 from vaak.core.splits import SPLITS
-from vaak.core.storage.tables import is_table
+from vaak.core.storage.tables import Table, is_table
 from vaak.runs.doctor.columns import MOST_ROWS, find_columns
 from vaak.runs.doctor.text_layouts import use_of_texts
 from vaak.runs.doctor.texts import Dialect, FoundTexts, find_texts, said_of_tables, texts_of
@@ -150,6 +150,8 @@ class CorpusSurvey:
     seconds: float = 0.0
     note: str = ""
     """Which columns, files or folders are what."""
+    unread_audio: int = 0
+    """Of texts: recordings that are there, too, and aren't read with them."""
 
     @property
     def is_text(self) -> bool:
@@ -209,11 +211,12 @@ def recognised(folder: Path, dialect: Dialect | None = None) -> list[CorpusSurve
             if is_new(root) and _fits(kind, root):
                 options = _with_dialect({"type": kind, "corpus_dir": str(root)}, dialect)
                 found.append(CorpusSurvey(root, kind, options))
-    for root in (folder, *subfolders(folder)):
-        if is_new(root) and (by_files := _options_by_files(root, dialect)):
-            found.append(_survey_of(root, by_files))
-            if root == folder:
-                break
+    for find in (_options_by_files, find_texts):  # what has audio first: a list of it is no text
+        for root in (folder, *subfolders(folder)):
+            if is_new(root) and (by_files := find(root, dialect)):
+                found.append(_survey_of(root, by_files))
+                if root == folder:
+                    break
     return found[:MOST_CORPORA]
 
 
@@ -241,7 +244,7 @@ def _survey_of(place: Path, found: dict[str, Any] | FoundTexts) -> CorpusSurvey:
     if isinstance(found, dict):
         return CorpusSurvey(place, str(found["type"]), found)
     kind = USES.get(found.corpus["type"]) or USES[use_of_texts(found.corpus)]
-    return CorpusSurvey(place, kind, {"corpus": found.corpus}, note=found.note)
+    return CorpusSurvey(place, kind, {"corpus": found.corpus}, note=found.note, unread_audio=found.unread_audio)
 
 
 ORDER = (
@@ -267,10 +270,11 @@ def _fits(kind: str, root: Path) -> bool:
     return True
 
 
-def _options_by_files(root: Path, dialect: Dialect | None) -> dict[str, Any] | FoundTexts | None:
-    """The options of a corpus that is known by its files: manifests, audio with annotations, or texts."""
+def _options_by_files(root: Path, dialect: Dialect | None) -> dict[str, Any] | None:
+    """The options of a corpus of audio that is known by its files: manifests, or audio with annotations."""
     options = _with_dialect({"type": "ljspeech", "corpus_dir": str(root)}, dialect)
-    if (root / "metadata.csv").is_file() and (root / "wavs").is_dir() and _opens(options):
+    listed = root / "metadata.csv"
+    if listed.is_file() and (root / "wavs").is_dir() and not lists_speakers(listed) and _opens(options):
         return options
     options = _with_dialect({"type": "splits", "corpus_dir": str(root)}, dialect)
     if any(one.name.lower() == "train" for one in subfolders(root)) and _opens(options):
@@ -281,20 +285,35 @@ def _options_by_files(root: Path, dialect: Dialect | None) -> dict[str, Any] | F
     for kind in ({"type": "folder", "train": [str(root)]}, {"type": "transcripts", "corpus_dir": str(root)}):
         if _opens(options := _with_dialect(kind, dialect)):
             return options
-    return find_texts(root, dialect)
+    return None
 
 
 def _options_by_manifests(manifests: list[Path], root: Path, dialect: Dialect | None) -> dict[str, Any] | None:
+    if manifests and is_table(manifests[0]) and _is_without_header(manifests[0], root, dialect):
+        return None  # its first row is a recording: a list of names and texts
     named: dict[str, list[str]] = {}
     for path in manifests:
         named.setdefault(split_named(path.name.partition(".")[0]) or "train", []).append(str(path))
-    found = _with_dialect({"type": "json", **named, **_columns_in(manifests, root, dialect)}, dialect)
+    first = [*map(Path, named.get("train", ())), *manifests]
+    found = _with_dialect({"type": "json", **named, **_columns_in(first, root, dialect)}, dialect)
     whole = found | {"columns": {key: one for key, one in found.get("columns", {}).items() if key not in TIMES}}
     cuts = [] if any(map(is_table, manifests)) else [{"type": "cuts", **named}]
     for options in (*cuts, found, whole):  # times may be no seconds of the audio
         if manifests and _opens(options):
             return options
     return None
+
+
+def _is_without_header(table: Path, root: Path, dialect: Dialect | None) -> bool:
+    """Whether the first row of a table names a recording that is there."""
+    try:
+        first = dict.fromkeys(Table(table, given=said_of_tables(dialect)).names)
+    except DataError:
+        return False
+    folders = [table.parent, *_folders_of_audio(root)]
+    endings = ("", ".wav", ".flac", ".mp3", ".ogg", ".opus")
+    named = {f"{name}{ending}": f"{name}{ending}" for name in first for ending in endings}
+    return any(True for folder in folders for _ in _names_in(named, folder))
 
 
 def _columns_in(manifests: list[Path], root: Path, dialect: Dialect | None) -> dict[str, Any]:

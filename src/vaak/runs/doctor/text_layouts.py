@@ -44,6 +44,8 @@ CLASSES = frozenset({
 })  # fmt: skip
 """Names of files of which each is a class, where all have such names."""
 UNLABELLED = frozenset({"unsup", "unlabeled", "unlabelled"})
+_SCRIPT = re.compile(r"\b([a-z]{3})_[A-Z][a-z]{3}\b")
+"""A language with its script, as FLORES has them: eng_Latn."""
 SIDES = frozenset(plain_name(name) for pair in PAIRS for name in pair)
 FIRST_LINES = 200
 MOST_FEW = 5
@@ -75,7 +77,8 @@ def find_parallel(files: Sequence[Path], root: Path) -> list[tuple[Path, Path]]:
     """
     together: dict[tuple[str, ...], dict[str, Path]] = {}
     for path in files:
-        words = re.split(r"([\s._\-/]+)", path.relative_to(root).as_posix())
+        plain = _SCRIPT.sub(r"\1", path.relative_to(root).as_posix())
+        words = re.split(r"([\s._\-/]+)", plain)
         places = [place for place, word in enumerate(words) if find_language(word)]
         if places:
             code = _CODES[words[places[-1]].casefold()]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import glob
 import json
+import logging
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,7 +13,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from vaak.audio.corpora.layouts import split_named
+from vaak.audio.audio_file import is_audio
+from vaak.audio.corpora.layouts import split_in_names, split_named
 from vaak.config.base import DialectConfig, from_options
 from vaak.core.errors import UserError, optional_import
 from vaak.core.splits import SPLITS
@@ -38,7 +40,8 @@ from vaak.text.corpora.labelled import NAMED, read_named
 from vaak.text.corpora.parallel import read_rows, script_of_texts
 from vaak.text.corpora.readers import find_files, json_entries, read_documents, read_records
 
-TEXT_ENDINGS = (".txt", ".text", ".md")
+log = logging.getLogger("vaak")
+TEXT_ENDINGS = (".txt", ".text", ".md", ".tokens")
 ENDINGS = {**dict.fromkeys(TEXT_ENDINGS, "text"), ".jsonl": "json", ".json": "json", ".csv": "csv", ".tsv": "csv",
            ".parquet": "parquet", **dict.fromkeys(SPREADSHEETS, "csv")}  # fmt: skip
 CONVERSATIONS = {"chat": read_chats, "preferences": read_preferences}
@@ -73,6 +76,7 @@ class FoundTexts(NamedTuple):
 
     corpus: dict[str, Any]
     note: str
+    unread_audio: int = 0
 
 
 def find_texts(place: Path, dialect: Dialect | None = None) -> FoundTexts | None:
@@ -91,7 +95,8 @@ def find_texts(place: Path, dialect: Dialect | None = None) -> FoundTexts | None
         return None
     named = [key for key in corpus if key.removesuffix("_target") in SPLITS]
     used = {path for key in named for path in find_files(corpus[key], key)}
-    return FoundTexts(corpus, describe_corpus(corpus, columns, [path for path in files if path not in used]))
+    left = [path for path in files if path not in used]
+    return FoundTexts(corpus, describe_corpus(corpus, columns, left), sum(map(is_audio, left)))
 
 
 def _find_by_ending(
@@ -145,17 +150,22 @@ def _name_files(files: Sequence[Path], root: Path, ending: str) -> dict[str, lis
 
 
 def _is_plain(path: Path) -> bool:
-    """Whether a file's lines are texts by its ending, which may be a language."""
-    return path.suffix.lower() in TEXT_ENDINGS or find_language(path.suffix[1:]) is not None
+    """Whether a file's lines are texts by its ending, which may be a language, or a split (FLORES)."""
+    ending = path.suffix.lower()
+    return ending in TEXT_ENDINGS or find_language(ending[1:]) is not None or split_named(ending) is not None
 
 
 def _by_split(paths: Sequence[Path], root: Path) -> dict[str, list[Path]]:
     """Return files or folders by the splits that they, or folders that they are in, are named by."""
     named: dict[str, list[Path]] = {}
     for path in paths:
-        names = (path.name.partition(".")[0], *reversed(path.relative_to(root).parts[:-1]))
-        named.setdefault(next(filter(None, map(split_named, names)), "train"), []).append(path)
-    return {split: named[split] for split in SPLITS if split in named}
+        named.setdefault(split_in_names(path.relative_to(root)) or "train", []).append(path)
+    found = {split: named[split] for split in SPLITS if split in named}
+    if "train" not in found and found:
+        first = next(iter(found))
+        log.warning("%s: no file is called train, so those of %s are trained on", root, first)
+        found = {"train": found.pop(first), **found}
+    return found
 
 
 def _parallel_corpus(pairs: list[tuple[Path, Path]], root: Path) -> dict[str, Any]:

@@ -12,6 +12,8 @@ from vaak.runs.doctor.text_layouts import is_token_list
 
 MOST_FILES = 100_000
 MOST_KINDS = 6
+EXPORTED = {".cha": "CHAT", ".trs": "Transcriber", ".stm": "STM", ".sbv": "SBV", ".ass": "ASS", ".sgm": "SGML"}
+"""Transcripts that aren't read, by their endings."""
 TOKEN_ENDINGS = (".txt", ".tsv", ".conll", ".conllu", ".iob", ".bio")
 NEEDS = {
     "speech recognition": "put x.txt next to x.wav, or a table with a column of file names and one of texts",
@@ -44,6 +46,11 @@ def describe_unusable(place: Path) -> str:
     said += [f"{len(tokens):,} of them with a token in each line (as in CoNLL's tasks): no task labels tokens"] * bool(
         tokens
     )
+    said += [
+        f"{kinds[one]:,} {one} ({name}) aren't read: export ELAN, SRT or a table"
+        for one, name in EXPORTED.items()
+        if one in kinds
+    ]
     archives = {archive.name: None for path in audio if (archive := locate_on_disk(path)) != path}
     said += [f"audio isn't read in {', '.join(archives)}: unpack it"] if archives else []
     unread = sum(path.suffix.lower() in NOT_READ for path in audio)

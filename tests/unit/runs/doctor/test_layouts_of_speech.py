@@ -15,6 +15,7 @@ import pytest
 import downloaded
 from commands import Commands
 from documents import read_layout_table
+from made_speech import NUMBER, SECONDS, SPEAKERS, TEXTS, Said, listed, said, wavs, write
 from tiny_audio import write_audio
 from vaak.audio.config import AudioConfig, DatasetConfig
 from vaak.audio.corpora.corpus import AudioCorpus
@@ -22,26 +23,6 @@ from vaak.config.load import load
 from vaak.config.yaml.text import read_yaml
 from vaak.core.errors import DataError, UserError
 from vaak.runs.doctor.folder import survey_folder
-
-TEXTS = ["so it is said", "no more of that", "मैं घर जाता हूँ", "they went, away", "it rains again", "we know it"]
-SPEAKERS = ["p225", "p226"]
-NUMBER = len(TEXTS)
-SECONDS = 3.0
-Said = list[tuple[str | None, str]]
-
-
-def wavs(folder: Path, names: list[str] | None = None) -> None:
-    for number, name in enumerate(names or [f"{one}.wav" for one in "abcdef"]):
-        write_audio(folder / name, SECONDS, 16000, seed=number)
-
-
-def said(speakers: bool = False) -> Said:
-    return [(SPEAKERS[number % 2] if speakers else None, text) for number, text in enumerate(TEXTS)]
-
-
-def write(path: Path, text: str) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text, encoding="utf-8")
 
 
 def beside(root: Path) -> Said:
@@ -67,13 +48,6 @@ def vctk(root: Path) -> Said:
         write(root / "txt" / speaker / f"{speaker}_{number:03}.txt", text)
     write(root / "speaker-info.txt", "ID  AGE  GENDER  ACCENTS\np225  23  F  English\n")
     return said(speakers=True)
-
-
-def listed(root: Path, line: str = "{name}.wav {text}", file: str = "transcripts.txt") -> Said:
-    wavs(root / "wavs")
-    lines = (line.format(name=name, text=text) for name, text in zip("abcdef", TEXTS, strict=True))
-    write(root / file, "".join(f"{one}\n" for one in lines))
-    return said()
 
 
 def table(root: Path, header: str, row: str, file: str = "metadata.csv", folder: str = "wavs") -> Said:
@@ -109,6 +83,14 @@ def eaf(root: Path) -> Said:
 <ANNOTATION_VALUE>gloss</ANNOTATION_VALUE></REF_ANNOTATION></ANNOTATION></TIER></ANNOTATION_DOCUMENT>
 """,
         )
+    return said(speakers=True)
+
+
+def whisperx(root: Path) -> Said:
+    wavs(root)
+    for number, (name, text) in enumerate(zip("abcdef", TEXTS, strict=True)):
+        segment = {"start": 0.1, "end": 2.9, "text": f" {text}", "speaker": SPEAKERS[number % 2]}
+        write(root / f"{name}.json", json.dumps({"segments": [segment], "language": "en"}))
     return said(speakers=True)
 
 
@@ -148,6 +130,7 @@ LAYOUTS: dict[str, Callable[[Path], Said]] = {
     "columns by content": lambda root: table(root, "A,B", "{name}.wav,{text}", "list.csv"),
     "SRT": srt,
     "VTT": lambda root: srt(root, "WEBVTT\n\nNOTE a\nnote\n\n", ".vtt", ".", voice=True),
+    "JSON of WhisperX": whisperx,
     "EAF": eaf,
     "zip of x.wav and x.txt": lambda root: packed(root, beside, "zip"),
     "zip of VCTK": lambda root: packed(root, vctk, "zip"),
@@ -165,6 +148,7 @@ ROWS: dict[str, list[str]] = {
     ],
     "a table with a header": ["filename,transcript,speaker_id", "File name,Transcription", "columns by content"],
     "`a.srt`": ["SRT", "VTT"],
+    "`a.json` of Whisper": ["JSON of WhisperX"],
     "ELAN": ["EAF"],
     "a `.zip` or `.tar`": [name for name in LAYOUTS if name.startswith(("zip of", "tar of"))],
 }
