@@ -342,8 +342,12 @@ def _find_speaker_column(rows: list[list[str]], of_text: int) -> int | None:
 
 
 def lists_speakers(file: Path) -> bool:
-    """Whether a list with bars, as LJ Speech's, has a column of several speakers."""
-    rows = [line.split("|") for line in read_text_lines(file) if line.strip()]
+    """Whether a list with bars, as LJ Speech's, has a column of several speakers; not one that can't be read."""
+    try:
+        lines = read_text_lines(file)
+    except DataError:
+        return False
+    rows = [line.split("|") for line in lines if line.strip()]
     width = min(map(len, rows), default=0)
     return width > 2 and _find_speaker_column(rows, _longest(iter(rows))) is not None
 
