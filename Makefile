@@ -1,28 +1,53 @@
-# make train   set-up, then the main job on the embedded default data
-# make test    set-up, then all tests that take seconds; make test-slow runs those that take longer,
+# make train   sets up the core, then trains the quick start on sentences that Vaak generates
+# make test    sets up everything, then runs all tests that take seconds; make test-slow runs those that take longer,
 #              and gives the property tests more examples, new ones each time: about an hour on two cores
 # make lint    style, types, import layers; make bench runs the benchmarks
-# make docs    set-up, then the documentation site in site/; a broken link is an error
+# make docs    sets up the core and MkDocs, then builds the documentation site in site/; a broken link is an error
 SHELL := /bin/bash
+.SHELLFLAGS := -o pipefail -c
 PYTHON ?= python3
 TORCH := torch==2.13.0
+EXTRAS := accelerate,augmentation,cleaning,ct2,gguf,hf,seq2seq,wandb,trackio,plot,spreadsheets,audio,asr,study,ray,tts,tts-eval,lm-eval,test,dev
 BIN := .venv/bin
+# What is set up, each a file that says so: the core, with which the quick start trains; what lint reads; all of it
+CORE := .venv/core-ready
+LINT := .venv/lint-ready
 READY := .venv/ready
 DOCS_READY := .venv/docs-ready
+# Where all is set up, the smaller ones are, too
+CORE_OR_MORE = $(or $(wildcard $(READY)),$(CORE))
+LINT_OR_MORE = $(or $(wildcard $(READY)),$(LINT))
+PIP := $(BIN)/pip install --disable-pip-version-check --no-compile --progress-bar off
+# pip's output in few lines: every twentieth package that is found, each file of 20 MB or more
+SHORTLY := | awk '/^Collecting/ {if (++n % 20 == 0) print "  " n " packages found"} \
+	/^ *Downloading/ {gsub(/[()]/, ""); if ($$NF ~ /^MB/ && $$(NF-1) >= 20) print "  downloading " $$2 ", " $$(NF-1) " MB"} \
+	/^Installing/ {print "  installing"} {fflush()}'
 
 .PHONY: setup train test test-slow bench lint docs clean
 
 setup: $(READY)
 
-$(READY): pyproject.toml constraints.txt
+$(CORE): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Vaak needs Python 3.11 or newer: make PYTHON=python3.11 …")'
-	$(PYTHON) -m venv .venv
-	$(BIN)/pip install --quiet --disable-pip-version-check --no-compile $(TORCH)
-	$(BIN)/pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt -e '.[accelerate,augmentation,cleaning,ct2,gguf,hf,seq2seq,wandb,trackio,plot,spreadsheets,audio,asr,study,ray,tts,tts-eval,lm-eval,test,dev]'
-	$(BIN)/python -m compileall -qq -j 0 -x '/tests/' .venv/lib || true # on all cores, as pip does not; some files are templates
-	@touch $(READY)
+	@echo "Setting up .venv: torch and the core, CORE_SIZE on disk; some minutes, mostly downloads."
+	@echo "Where there is no GPU, PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cpu spares CUDA, several GB on Linux."
+	@$(PYTHON) -m venv .venv
+	@$(PIP) $(TORCH) $(SHORTLY)
+	@$(PIP) -c constraints.txt -e . $(SHORTLY)
+	@touch $(CORE)
 
-train: setup
+$(LINT): $(CORE)
+	@$(PIP) -c constraints.txt -e '.[dev]' $(SHORTLY)
+	@touch $(LINT)
+
+$(READY): pyproject.toml constraints.txt
+	@$(MAKE) --no-print-directory $(CORE)
+	@echo "Setting up all extras and what tests need: ALL_SIZE on disk in all; some minutes more"
+	@$(PIP) -c constraints.txt -e '.[$(EXTRAS)]' $(SHORTLY)
+	@$(BIN)/python -m compileall -qq -j 0 -x '/tests/' .venv/lib || true # on all cores, as pip does not; some files are templates
+	@touch $(LINT) $(READY)
+
+train: $(CORE_OR_MORE)
 	$(BIN)/vaak train configs/quickstart.yml
 
 # One thread a process: the tests are small, and threads of several would wait for each other. Three workers for two
@@ -37,7 +62,7 @@ test-slow: setup
 bench: setup
 	for name in startup engine checkpoint plans attention favor audio ranks; do $(BIN)/python benchmarks/$$name.py || exit 1; done
 
-lint: setup
+lint: $(LINT_OR_MORE)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy --num-workers 2
@@ -46,8 +71,8 @@ lint: setup
 docs: $(DOCS_READY)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
 
-$(DOCS_READY): $(READY)
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[docs]'
+$(DOCS_READY): $(CORE_OR_MORE)
+	@$(PIP) -c constraints.txt -e '.[docs]' $(SHORTLY)
 	@touch $(DOCS_READY)
 
 clean:
