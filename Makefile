@@ -21,7 +21,9 @@ PIP := $(BIN)/pip install --disable-pip-version-check --no-compile --progress-ba
 # pip's output in few lines: every twentieth package that is found, each file of 20 MB or more
 SHORTLY := | awk '/^Collecting/ {if (++n % 20 == 0) print "  " n " packages found"} \
 	/^ *Downloading/ {gsub(/[()]/, ""); if ($$NF ~ /^MB/ && $$(NF-1) >= 20) print "  downloading " $$2 ", " $$(NF-1) " MB"} \
-	/^Installing/ {print "  installing"} {fflush()}'
+	/^Installing/ {print "  installing " NF - 3 " packages"} {fflush()}'
+# On all cores, as pip does not; some files are templates, which is no error
+COMPILE := $(BIN)/python -m compileall -qq -j 0 -x '/tests/' .venv/lib || true
 
 .PHONY: setup train test test-slow bench lint docs clean
 
@@ -29,22 +31,24 @@ setup: $(READY)
 
 $(CORE): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Vaak needs Python 3.11 or newer: make PYTHON=python3.11 …")'
-	@echo "Setting up .venv: torch and the core, CORE_SIZE on disk; some minutes, mostly downloads."
+	@echo "Setting up .venv: torch and the core, about 1.1 GB on disk; some minutes, mostly downloads."
 	@echo "Where there is no GPU, PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cpu spares CUDA, several GB on Linux."
 	@$(PYTHON) -m venv .venv
 	@$(PIP) $(TORCH) $(SHORTLY)
 	@$(PIP) -c constraints.txt -e . $(SHORTLY)
+	@$(COMPILE)
 	@touch $(CORE)
 
 $(LINT): $(CORE)
 	@$(PIP) -c constraints.txt -e '.[dev]' $(SHORTLY)
+	@$(COMPILE)
 	@touch $(LINT)
 
 $(READY): pyproject.toml constraints.txt
 	@$(MAKE) --no-print-directory $(CORE)
-	@echo "Setting up all extras and what tests need: ALL_SIZE on disk in all; some minutes more"
+	@echo "Setting up all extras and what tests need: 3.2 GB on disk in all; some minutes more"
 	@$(PIP) -c constraints.txt -e '.[$(EXTRAS)]' $(SHORTLY)
-	@$(BIN)/python -m compileall -qq -j 0 -x '/tests/' .venv/lib || true # on all cores, as pip does not; some files are templates
+	@$(COMPILE)
 	@touch $(LINT) $(READY)
 
 train: $(CORE_OR_MORE)

@@ -120,6 +120,27 @@ def test_workflows_run_what_is_here():
     assert re.findall(r"^make (\w+)$", run, re.MULTILINE) == ["setup", "lint", "docs", "test"]
 
 
+def planned(target: str, folder: Path) -> str:
+    """What make would run for a target."""
+    return subprocess.run(["make", "-n", target], cwd=folder, capture_output=True, text=True, check=True).stdout
+
+
+def test_make_installs_what_a_target_needs(tmp_path: Path):
+    for name in ("Makefile", "pyproject.toml", "constraints.txt"):
+        shutil.copy(ROOT / name, tmp_path)
+    (listed,) = re.findall(r"^EXTRAS := (\S+)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    assert {*listed.split(",")} <= PROJECT["optional-dependencies"].keys()
+    extras = {
+        target: re.findall(r"-e '?\.(\S*?)'? \|", planned(target, tmp_path)) for target in ("train", "lint", "test")
+    }
+    assert extras == {"train": [""], "lint": ["", "[dev]"], "test": ["", f"[{listed}]"]}
+    assert planned("train", tmp_path).startswith("python3 -c")
+    assert re.search(r'^echo "Setting up .+ on disk', planned("train", tmp_path), re.MULTILINE)
+    (tmp_path / ".venv").mkdir()
+    (tmp_path / ".venv/ready").touch()  # all is there
+    assert not any("pip install" in planned(target, tmp_path) for target in ("train", "lint", "test", "setup"))
+
+
 def test_each_requirement_has_its_licence_as_the_package_states_it():
     rows = licences.rows_of(licences.PAGE.read_text(encoding="utf-8"))
     assert {name: ", ".join(extras) for name, extras in licences.requirements().items()} == {
