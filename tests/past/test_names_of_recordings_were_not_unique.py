@@ -82,3 +82,44 @@ def test_manifests_with_absolute_names_need_no_folder(tmp_path: Path):
             valid_fraction=0.0,
         )
         assert [cut.id for cut in AudioCorpus(dataset, AudioConfig()).cuts("train")] == ["a"]
+
+
+def test_a_further_manifest_changes_no_name_of_those_before_it(tmp_path: Path):
+    """The names of all lines changed where a second manifest had one of the same name in another folder."""
+    for name in ("a/1", "b/1", "c/1", "c/2", "d/2"):
+        write_audio(tmp_path / f"{name}.wav", 1.0)
+    given = {"one": ("a/1",), "two": ("b/1", "c/1", "c/2"), "three": ("d/2",)}
+    for manifest, audio in given.items():
+        lines = [json.dumps(section("json", f"{name}.wav")) + "\n" for name in audio]
+        (tmp_path / f"{manifest}.jsonl").write_text("".join(lines))
+    found = []
+    for number in (1, 2, 3):
+        train = tuple(str(tmp_path / f"{manifest}.jsonl") for manifest in [*given][:number])
+        dataset = DatasetConfig(name="data", train=train, type="json", train_fraction=1.0, valid_fraction=0.0)
+        found.append([cut.id for cut in AudioCorpus(dataset, AudioConfig()).cuts("train")])
+    assert found == [["1"], ["1", "b-1", "c-1", "2"], ["1", "b-1", "c-1", "2", "d-2"]]
+
+
+def test_a_line_without_a_name_is_in_no_split_by_where_the_corpus_is(tmp_path: Path):
+    """Its path decided: in the test split of one folder, it was in train of another, which good lines never are."""
+    splits = []
+    for number in range(8):
+        folder = tmp_path / f"copy{number}"
+        lines = []
+        for name in "abcdefgh":
+            write_audio(folder / f"{name}.wav", 0.5)
+            lines.append(json.dumps(section("json", f"{name}.wav")) + "\n")
+        (folder / "all.jsonl").write_text("".join([*lines, "not JSON\n", json.dumps({"text": "so"}) + "\n"]))
+        dataset = DatasetConfig(
+            name="data", type="json", train=(str(folder / "all.jsonl"),), train_fraction=0.4, valid_fraction=0.3
+        )
+        corpus, bad = AudioCorpus(dataset, AudioConfig()), dict[str, DataError]()
+        corpus.on_bad = lambda error, name: bad.update({name: error})  # noqa: B023  # called below
+        found: dict[str, list[str]] = {}
+        for split in ("train", "valid", "test"):
+            found[split] = [cut.id for cut in corpus.cuts(split)]
+            found[split] += [f"bad {len(bad)}"] if bad else []
+            bad.clear()
+        splits.append(found)
+    assert all(one == splits[0] for one in splits)
+    assert splits[0]["train"][-1] == "bad 2"

@@ -178,6 +178,8 @@ class AudioCorpus(SplitCorpus[ReadRecording, "Cut", AudioStatistics]):
         return AudioStatistics(self.audio.sampling_rate)
 
     def split_of(self, entry: ReadRecording, split: str, counts: AudioStatistics) -> str | None:
+        if not entry.is_named:  # where it is decides nothing: a corpus may be moved
+            return "train"
         own = self.division.of(*self._deciding_names(entry))
         if own is None and split == "train":
             counts.drop(entry.name, (SEVERAL_SPLITS,))

@@ -99,7 +99,7 @@ class JsonReader(CorpusReader):
                 raise DataError(f"datasets, {dataset.name}: {path} is a folder; give its manifests, {path}/*.jsonl")
 
     def read(self, split: str) -> Iterator[ReadRecording]:
-        for path in self._manifests[split]:
+        for manifest, path in enumerate(self._manifests[split]):
             is_shared = self._is_shared(path)
             for where, entry, problem in followed(self._lines(path), f"recordings of {split}"):
                 own: Any = entry.get("split")
@@ -112,15 +112,15 @@ class JsonReader(CorpusReader):
                     continue
                 if not is_shared or SPLIT_NAMES.get(own, own) == split:
                     name = str(entry.get("audio", where))
-                    unnamed = self._names[split].name(entry)
+                    unnamed = self._names[split].name(entry, manifest)
                     yield attempted(name, partial(reading_of, entry, (path.parent, *self.roots), where, None, unnamed))
 
-    def _entries_of(self, split: str) -> Iterator[dict[str, Any]]:
-        for path in self._manifests[split]:
+    def _entries_of(self, split: str) -> Iterator[tuple[int, dict[str, Any]]]:
+        for manifest, path in enumerate(self._manifests[split]):
             for _, entry, problem in self._lines(path):
                 own = str(entry.get("split"))
                 if problem is None and (not self._is_shared(path) or SPLIT_NAMES.get(own, own) == split):
-                    yield entry
+                    yield manifest, entry
 
     def _lines(self, path: Path) -> Iterator[ManifestLine]:
         """The lines of a manifest with our names; a column that the dataset names and no line has is an error."""
@@ -168,29 +168,35 @@ class JsonReader(CorpusReader):
 class EntryNames:
     """What cuts of lines without an ``id`` are called: the file's name; of a section, with where it begins.
 
-    Where several lines of a split would have one name, each has its folders before it, as the manifest writes them,
+    Where several lines of a manifest would have one name, each has its folders before it, as the manifest writes them,
     and a section its end: ``a/1.wav`` and ``b/1.wav`` are ``a-1`` and ``b-1``. So a name depends on its line, and on
-    whether another would have the same, but not on the order of lines, nor on how many others there are.
+    whether its manifest has another that would have the same, but not on the order of lines, nor on how many others
+    there are. A further manifest of the split changes no name of those before it: its own lines have their folders
+    where a name is taken.
     """
 
-    def __init__(self, entries: Callable[[], Iterator[dict[str, Any]]]) -> None:
-        """``entries`` are all lines, which are read once, for the first name that is asked for."""
+    def __init__(self, entries: Callable[[], Iterator[tuple[int, dict[str, Any]]]]) -> None:
+        """``entries`` are all lines with the numbers of their manifests; they are read once, for the first name."""
         self._entries = entries
 
     @cached_property
-    def _shared(self) -> set[int]:
-        """Digests of the names that several lines would have."""
-        seen, shared = set[int](), set[int]()
-        for entry in self._entries():
-            if (name := _short_name(entry)) is not None:
-                digest = digest_of(name)
-                (shared if digest in seen else seen).add(digest)
-        return shared
+    def _owners(self) -> dict[int, int | None]:
+        """The manifest whose only line may have a name, by the name's digest; None where the first has several."""
+        owners: dict[int, int | None] = {}
+        last: dict[int, int] = {}
+        for manifest, entry in self._entries():
+            if (name := _short_name(entry)) is None:
+                continue
+            digest = digest_of(name)
+            if owners.setdefault(digest, manifest) == manifest and last.get(digest) == manifest:
+                owners[digest] = None
+            last.setdefault(digest, manifest)
+        return owners
 
-    def name(self, entry: dict[str, Any]) -> str | None:
-        """Return the name of a line; None where it has an id, or no audio."""
+    def name(self, entry: dict[str, Any], manifest: int) -> str | None:
+        """Return the name of a line of a manifest; None where it has an id, or no audio."""
         short = _short_name(entry)
-        if short is None or digest_of(short) not in self._shared:
+        if short is None or self._owners.get(digest_of(short), manifest) == manifest:
             return short
         audio, duration = PurePath(str(entry["audio"])), seconds_in(entry.get("duration"))
         parts = [one for one in audio.with_suffix("").parts if one not in ("..", audio.anchor)]

@@ -172,17 +172,19 @@ class LayoutReader(CorpusReader):
     def reading(self, line: Line, part: Path) -> ReadRecording:
         if line.problem is not None:
             raise line.problem
-        unnamed = self.names[part].name(line.entry)
+        names, manifest = self.names[part]
+        unnamed = names.name(line.entry, manifest)
         return reading_of(line.entry, self.folders_of(part), line.where, line.part, unnamed)
 
     @cached_property
-    def names(self) -> dict[Path, EntryNames]:
-        """What lines without an id are called, by the part of a split that they are in."""
+    def names(self) -> dict[Path, tuple[EntryNames, int]]:
+        """What lines without an id are called, by the part of a split that they are in, and its number."""
 
-        def entries(parts: Sequence[Path]) -> Iterator[Row]:
-            return (line.entry for part in parts for line in self.lines(part))
+        def entries(parts: Sequence[Path]) -> Iterator[tuple[int, Row]]:
+            return ((number, line.entry) for number, part in enumerate(parts) for line in self.lines(part))
 
-        return {part: EntryNames(partial(entries, parts)) for parts in self.parts.values() for part in parts}
+        together = {split: EntryNames(partial(entries, parts)) for split, parts in self.parts.items()}
+        return {part: (together[split], n) for split, parts in self.parts.items() for n, part in enumerate(parts)}
 
     def read(self, split: str) -> Iterator[ReadRecording]:
         lines = ((line, part) for part in self.parts[split] for line in self.lines(part))

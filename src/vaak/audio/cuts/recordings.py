@@ -52,6 +52,11 @@ class ReadRecording(NamedTuple):
     remarks: tuple[str, ...] = ()
     problem: DataError | None = None
 
+    @property
+    def is_named(self) -> bool:
+        """Whether it is known which recording couldn't be read; else its name is its place, as in the problem."""
+        return self.problem is None or not str(self.problem).startswith(f"{self.name}: ")
+
 
 def attempted(name: str, read: Callable[[], ReadRecording]) -> ReadRecording:
     """Return the result of ``read``, or the DataError that it raises as the problem of ``name``."""
