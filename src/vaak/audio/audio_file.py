@@ -26,7 +26,7 @@ import numpy as np
 from vaak.audio.containers.channels import HIGHEST, ChannelLevels, describe_scale
 from vaak.audio.containers.contents import open_pieces
 from vaak.audio.containers.counting import count_contents
-from vaak.audio.containers.ffmpeg import decoded
+from vaak.audio.containers.ffmpeg import decoded, read_said
 from vaak.audio.embedded import Part
 from vaak.core.errors import DataError, UserError, optional_import
 from vaak.core.left_out import count_endings, report_files
@@ -256,8 +256,9 @@ def _header_of(file: Any, path: Path | Part) -> Header:
         raise DataError(f"{path}: this file holds no samples; download it again or remove it")
     if held > LONGEST:
         raise DataError(f"{path}: its header doesn't contain its length; convert it to FLAC or WAV")
-    header = Header(file.samplerate, held, file.channels, file.subtype == "OPUS", contents.said, contents.note)
-    if contents.said is not None and held < contents.said - TOLERATED_SECONDS * file.samplerate:
+    said = read_said(path) if contents.said is None and isinstance(path, Path) else contents.said
+    header = Header(file.samplerate, held, file.channels, file.subtype == "OPUS", said, contents.note)
+    if said is not None and held < said - TOLERATED_SECONDS * file.samplerate:
         numbers = header._replace(note="").difference
         raise DataError(f"{path}: {numbers}: it is truncated; download it again or remove it")
     return header

@@ -1,6 +1,7 @@
 """Formats that libsndfile lacks, such as M4A, decoded by FFmpeg's libraries where PyAV is installed (``av``).
 
-A file is decoded whole, to 16 bits in memory, when it is opened; the latest stays. The demuxer is chosen by the ending
+A file is decoded whole, to 16 bits in memory, when it is opened; the latest stays, and of each the length that its
+header says (``read_said``). The demuxer is chosen by the ending
 and gets the open file: FFmpeg guesses no format, so none that refers to other files or addresses (playlists) is read.
 """
 
@@ -8,8 +9,9 @@ from __future__ import annotations
 
 import functools
 import io
+import re
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from vaak.core.errors import DataError
 
@@ -25,6 +27,35 @@ DEMUXERS = {
 """By ending; of Ogg and WAV there are kinds that libsndfile can't decode (FLAC or Speex in Ogg, AAC in WAV)."""
 OWN = frozenset({".ogg", ".oga", ".spx", ".wav"})
 """Those that libsndfile mostly reads: one that FFmpeg can't read either isn't audio."""
+
+
+SAYING = frozenset({"mov", "matroska", "asf"})
+"""Demuxers whose formats say how long a stream is; of others FFmpeg estimates it from the bit rate."""
+TOLERATED_SECONDS = 0.025
+"""Times are rounded; with what a decoder cuts off, and the last block, they may differ by so much and a block."""
+MOST_BLOCK = 2048
+"""Samples of the largest block that a codec has, where it doesn't say."""
+_said: dict[tuple[Path, int, int], int | None] = {}
+
+
+def read_said(path: Path) -> int | None:
+    """The samples that the header of a file says, which was decoded; None where it says none, or about as many."""
+    if path.suffix.lower() not in DEMUXERS:
+        return None
+    stamp = path.stat()
+    return _said.get((path, stamp.st_size, stamp.st_mtime_ns))
+
+
+def _said_by(container: Any, stream: Any) -> float | None:
+    """The seconds of a stream by its header."""
+    if stream.duration is not None:
+        return float(stream.duration * stream.time_base)
+    start = float((stream.start_time or 0) * stream.time_base)
+    named = re.fullmatch(r"(\d+):(\d+):([\d.]+)", stream.metadata.get("DURATION", ""))
+    if named is not None:
+        return 3600 * int(named[1]) + 60 * int(named[2]) + float(named[3]) - start
+    is_alone = container.duration is not None and len(container.streams) == 1
+    return container.duration / 1e6 - start if is_alone else None
 
 
 def decoded(path: Path) -> BinaryIO | None:
@@ -56,13 +87,17 @@ def _decode_whole(path: Path, size: int, changed: int) -> bytes | None:
     try:
         with open(path, "rb") as file, av.open(file, "r", format=DEMUXERS[path.suffix.lower()]) as container:
             stream = container.streams.audio[0]
-            channels = stream.codec_context.channels
+            channels, demuxer = stream.codec_context.channels, DEMUXERS[path.suffix.lower()]
+            seconds = _said_by(container, stream) if demuxer in SAYING else None
+            tolerated = TOLERATED_SECONDS * stream.rate + (stream.codec_context.frame_size or MOST_BLOCK)
             packed = av.AudioResampler(format="s16", layout=stream.codec_context.layout, rate=stream.rate)
             with soundfile.SoundFile(samples, "w", stream.rate, channels, "PCM_16", format="W64") as writer:
                 for frame in (*container.decode(stream), None):
                     for part in packed.resample(frame):
                         writer.write(part.to_ndarray().reshape(-1, channels))
                 num_samples = writer.frames
+            said = None if seconds is None else round(seconds * stream.rate)
+            _said[path, size, changed] = None if said is None or abs(said - num_samples) <= tolerated else said
     except (
         av.FFmpegError,
         AttributeError,

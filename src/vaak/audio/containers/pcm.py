@@ -103,8 +103,9 @@ def _compared(file: BinaryIO, samples: Samples, held: int, order: str) -> Conten
     said = samples.said // samples.frame * samples.per_frame
     if held >= samples.said // samples.frame * samples.frame:
         behind = samples.start + samples.said + samples.said % 2
-        rest = max(0, measure(file) - behind)
-        return Contents(said=said, held=said, note="" if _are_chunks(file, behind, order) else AFTER.format(rest))
+        rest = samples.start + held - behind
+        is_plain = rest <= 0 or _are_chunks(file, behind, order)
+        return Contents(said=said, held=said, note="" if is_plain else AFTER.format(rest))
     whole = held // samples.frame * samples.frame
     pieces = _with_length(file, samples, whole, order) if whole <= LARGEST else ()
     return Contents(said=said, held=whole // samples.frame * samples.per_frame, pieces=pieces)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -120,3 +121,34 @@ def test_they_are_counted_and_listed_without_a_traceback(
     assert "Traceback" not in out + errors
     listed = "\n".join(line for line in out.splitlines() if line.startswith("  "))
     assert {name for name, (_, said) in odd.items() if said} <= {name for name in odd if name in listed}
+
+
+@pytest.mark.parametrize(
+    ("kind", "muxing"),
+    [
+        ("m4a", {"movflags": "faststart"}),
+        ("m4a, lossless", {"movflags": "faststart"}),
+        ("webm, opus", {}),
+        ("mka, aac", {}),
+        ("wma", {}),
+    ],
+)
+def test_what_ffmpeg_decodes_is_compared_with_the_length_that_is_stated(tmp_path: Path, kind: str, muxing: dict):
+    """A file that was cut short is refused, with both numbers where it can be decoded: it was read without a word."""
+    path = tmp_path / f"a.{TABLE[kind].suffix}"
+    write_coded(path, TABLE[kind]._replace(muxing=muxing), 48000 if "opus" in kind else 16000, 1)
+    whole, seconds = path.read_bytes(), read_header(path).duration
+    assert read_header(path).difference == ""
+    both = 0
+    for part in (0.35, 0.5, 0.65, 0.8, 0.9):
+        path.write_bytes(whole[: round(part * len(whole))])
+        with pytest.raises(DataError) as error:
+            read_header(path)
+        both += "its header says" in str(error.value)
+        assert "truncated" in str(error.value) or "FFmpeg can't decode this" in str(error.value)
+    assert both or kind.startswith("m4a")
+    if kind == "webm, opus":
+        path.write_bytes(re.sub(rb"00:00:00\.\d{3}", b"00:00:00.500", whole))
+        assert read_header(path).duration == seconds
+        numbers = rf"its header says 24,000 samples \(0.500 s\), but there are [\d,]+ \({seconds:.3f} s\)"
+        assert re.match(numbers, read_header(path).difference)
